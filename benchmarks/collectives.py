@@ -17,12 +17,12 @@ from benchmarks._measure import clocks
 from cluster_sim.collectives import CollectiveCall, Group, build, suitable, whole
 from cluster_sim.collectives.algorithms import ring
 from cluster_sim.collectives.algorithms.cycles import Cycles, all_rings, one_ring
-from cluster_sim.collectives.algorithms.per_axis import PER_AXIS, ring_by_ring_ps
+from cluster_sim.collectives.algorithms.torus import PER_AXIS, ring_by_ring_ps
 from cluster_sim.engine.rounds import simulate_rounds
 from cluster_sim.hardware.communication_costs import communication_costs
 from cluster_sim.trace.trace import run
 from topologies.clusters.names import cluster
-from topologies.shapes.tiered import Tier, Tiered
+from topologies.shapes.basic import Tier, Tiered
 
 RANKS = {64: "torus:4x4x4", 512: "torus:8x8x8", 4096: "torus:16x16x16"}
 MOST_OPS = 20_000_000

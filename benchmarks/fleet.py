@@ -24,7 +24,7 @@ def main() -> None:
     from workloads.models.huggingface import named
 
     begun = time.process_time()
-    rainier = scenario(cluster("rainier"), azure_code(), model=named("llama-3.1-405b"))
+    rainier = scenario(cluster("rainier"), azure_code(), models=named("llama-3.1-405b"))
     print(f"scenario (capacity table, one training iteration): {time.process_time() - begun:.1f} s")
     naive = naive_s(NAIVE_MINUTES) * WEEK_MINUTES / NAIVE_MINUTES
     print(

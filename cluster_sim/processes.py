@@ -39,7 +39,7 @@ def process_pool(
     pool = ProcessPoolExecutor(
         workers,
         mp_context=multiprocessing.get_context(method),
-        initializer=_begin_worker,
+        initializer=begin_worker,
         initargs=(begin,),
     )
     try:
@@ -107,7 +107,6 @@ def _hold(function: Callable[[Any], Any], items: Sequence[Any]) -> None:
 
 
 def _call(number: int) -> Any:
-    """Return the result of one item in a forked worker."""
     function, items = _WORK[0]
     return function(items[number])
 
@@ -117,7 +116,7 @@ def available_workers() -> int:
     return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
-def _begin_worker(begin: Callable[[], object] | None) -> None:
+def begin_worker(begin: Callable[[], object] | None) -> None:
     """Prepare a worker process."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     if begin is not None:

@@ -36,7 +36,6 @@ R = TypeVar("R")
 T = TypeVar("T", bound=Callable[..., Any])
 NUMBERS = {int: (Integral, "a whole number"), float: (Real, "a number")}
 WORDS = {bool: "True or False", str: "text", NoneType: "None"}
-"""Words for types that a message names."""
 
 
 @dataclass(frozen=True)
@@ -56,12 +55,6 @@ def checked(**remedies: str) -> Callable[[Callable[P, R]], Callable[P, R]]:
     Numbers of numpy count as numbers, and a whole number as a ``float``; ``True`` counts as no
     number. Items of sequences are checked as well. Types that exist only for type checkers, and
     types of functions' own parameters, are not checked.
-
-    ``**remedies``: sentence at the end of the message for an argument, in place of the names of its
-    types.
-
-    Raises InputError from the decorated function, for an argument of a wrong type, one that it does
-    not take, and one that is missing.
 
     >>> @checked()
     ... def twice(size_bytes: int, name: str | None = None) -> int:
@@ -83,11 +76,9 @@ def checked(**remedies: str) -> Callable[[Callable[P, R]], Callable[P, R]]:
             hints = _hints(function)
             refuse_misfit(function, args, kwargs)
             for name, value in signature.bind(*args, **kwargs).arguments.items():
-                hint = hints[name]
-                several = signature.parameters[name].kind is inspect.Parameter.VAR_KEYWORD
-                if several:
+                if signature.parameters[name].kind is inspect.Parameter.VAR_KEYWORD:
                     stated = {key: item for key, item in value.items() if item is not None}
-                    _check_each(stated, hint, remedies)
+                    _check_each(stated, hints[name], remedies)
                 else:
                     _check_each({name: value}, hints, remedies)
             return function(*args, **kwargs)
@@ -141,10 +132,7 @@ def refuse_misfit(
 
 
 def check_names(label: str, stated: Iterable[str], names: Sequence[str]) -> None:
-    """Refuse a keyword that is not among the names that a function takes.
-
-    Raises InputError with the nearest name, or else with all of them.
-    """
+    """Refuse a keyword that is not among the names that a function takes."""
     for name in stated:
         if name not in names:
             remedy = suggestion(name, names) or f" It takes {', '.join(names)}."
@@ -153,8 +141,6 @@ def check_names(label: str, stated: Iterable[str], names: Sequence[str]) -> None
 
 def fitting(label: str) -> Callable[[T], T]:
     """Return a decorator of a function or class that refuses unknown arguments as it is called.
-
-    ``label``: name of the function or class in messages.
 
     >>> from dataclasses import dataclass
     >>> @fitting("Window")
@@ -203,16 +189,7 @@ def _taken(function: Callable[..., Any]) -> tuple[list[str], bool]:
 
 
 def check_fields(kind: type, values: Mapping[str, object]) -> None:
-    """Refuse values of other types than the fields of a dataclass have.
-
-    >>> from dataclasses import dataclass
-    >>> @dataclass
-    ... class Window:
-    ...     seconds: float
-    >>> check_fields(Window, {"seconds": "90"})
-    Traceback (most recent call last):
-    topologies.errors.InputError: seconds is '90' (str). Pass a number.
-    """
+    """Refuse values of other types than the fields of a dataclass have."""
     _check_each(values, _field_hints(kind), {})
 
 
@@ -221,7 +198,12 @@ def _check_each(
 ) -> None:
     """Check values by the types of the same names; a name without a type may have any value."""
     for name, value in values.items():
-        _check(name, value, hints.get(name, Any), remedies.get(name))
+        hint = hints.get(name, Any)
+        if not _matches(value, hint):
+            raise wrong_type(name, value, remedies.get(name) or f"Pass {_in_words(hint)}.")
+        least = _least(hint)
+        if least is not None and isinstance(value, Real) and value < least:
+            raise InputError(f"{name} is {value}; it must be {least} or more.")
 
 
 def _resolved(name: str, annotation: Any, scope: Mapping[str, Any]) -> Any:
@@ -235,7 +217,6 @@ def _resolved(name: str, annotation: Any, scope: Mapping[str, Any]) -> Any:
 
 @cache
 def _field_hints(kind: type) -> dict[str, Any]:
-    """Types of the fields of a dataclass by name."""
     scope = vars(sys.modules[kind.__module__])
     return {name: _resolved(name, text, scope) for name, text in kind.__annotations__.items()}
 
@@ -254,14 +235,6 @@ def _hints(function: Callable[..., Any]) -> dict[str, Any]:
     return hints
 
 
-def _check(name: str, value: object, hint: Any, remedy: str | None) -> None:
-    if not _matches(value, hint):
-        raise wrong_type(name, value, remedy or f"Pass {_in_words(hint)}.")
-    least = _least(hint)
-    if least is not None and isinstance(value, Real) and value < least:
-        raise InputError(f"{name} is {value}; it must be {least} or more.")
-
-
 def _least(hint: Any) -> int | None:
     """Smallest value of a type, also where None may stand in its place; None without a limit."""
     parts = get_args(hint)
@@ -273,7 +246,6 @@ def _least(hint: Any) -> int | None:
 
 
 def _matches(value: object, hint: Any) -> bool:
-    """Return whether a value is of a type."""
     origin, parts = get_origin(hint), get_args(hint)
     if origin is Annotated:
         return _matches(value, parts[0])
@@ -317,7 +289,6 @@ def _items(value: object) -> Sequence[object] | None:
 
 
 def _in_words(hint: Any) -> str:
-    """Names of the types that an argument may have."""
     origin, parts = get_origin(hint), get_args(hint)
     if origin is Annotated:
         return _in_words(parts[0])

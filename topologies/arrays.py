@@ -8,11 +8,8 @@ import numpy as np
 import numpy.typing as npt
 
 IntArray = npt.NDArray[np.integer[Any]]
-"""Array of whole numbers of any width."""
 FloatArray = npt.NDArray[np.float64]
-"""Array of floats."""
 BoolArray = npt.NDArray[np.bool_]
-"""Array of truth values."""
 MULTIPLIER = 6364136223846793005
 """Odd number whose powers differ in all bits: the multiplier of Knuth's MMIX generator."""
 
@@ -22,9 +19,6 @@ def distinct(values: npt.NDArray[Any]) -> npt.NDArray[Any]:
 
     The result is that of :func:`numpy.unique`, which hashes integers: it takes two seconds for a
     million different ones, and a sort takes a hundredth of that.
-
-    >>> distinct(np.array([3, 1, 3, 2]))
-    array([1, 2, 3])
     """
     ordered = np.sort(values, axis=None)
     first = np.ones(len(ordered), bool)
@@ -51,9 +45,6 @@ def distinct_rows(rows: IntArray) -> tuple[IntArray, IntArray]:
     then compared: should two different rows have equal values, the rows themselves are sorted.
     Returns ``first`` (distinct,): number of the first row with each distinct content. ``which``
     (rows,): number of each row's content among the distinct ones.
-
-    >>> distinct_rows(np.array([[2, 1], [0, 3], [2, 1]]))
-    (array([0, 1]), array([0, 1, 0]))
     """
     # Most often all rows are equal, which is seen without sorting them.
     if len(rows) and (rows == rows[0]).all():

@@ -9,7 +9,6 @@ from typing import Any, TypeVar
 Kind = TypeVar("Kind", bound=type)
 
 LONGEST_VALUE = 120
-"""Most characters of a value in a table or a line; a longer one is cut."""
 
 
 def line(noun: str, facts: Mapping[str, object]) -> str:

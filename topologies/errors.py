@@ -42,10 +42,6 @@ def suggestion(value: str, choices: Iterable[str]) -> str:
 def check_type(argument: str, value: object, types: type | tuple[type, ...], remedy: str) -> None:
     """Refuse an argument of another type than a function takes.
 
-    ``argument``: name of the argument. ``remedy``: sentence that names the type to pass instead.
-
-    Raises InputError when ``value`` is none of ``types``.
-
     >>> check_type("cluster", "trn2.48xlarge", str, "Pass a name.")
     >>> check_type("cluster", 16, str, "Pass a name, such as 'trn2.48xlarge'.")
     Traceback (most recent call last):
@@ -74,7 +70,6 @@ REMEDIES = {
     errno.ENAMETOOLONG: "Choose a shorter name.",
     errno.EMFILE: "Run fewer at once.",
 }
-"""Remedies for errors of the operating system, by their number."""
 
 
 def system_reason(fault: OSError | ValueError) -> str:

@@ -9,13 +9,7 @@ from typing import Any
 
 
 def loader(package: str, modules: Mapping[str, Sequence[str]]) -> Callable[[str], Any]:
-    """Return the ``__getattr__`` of a package that loads a name from the module that has it.
-
-    The name becomes an attribute of the package, so that Python asks for it only once.
-
-    ``package``: name of the package, its ``__name__``. ``modules``: names by the module that
-    defines them.
-    """
+    """Return the ``__getattr__`` of a package that loads a name from the module that has it."""
     module_of = {name: module for module, names in modules.items() for name in names}
 
     def load(name: str) -> Any:

@@ -31,16 +31,16 @@ def _cgroup_bytes() -> int:
 
 
 def check_memory(what: str, needed_bytes: int, remedy: str) -> None:
-    """Refuse work that takes more memory than this process may use.
-
-    ``what``: name of the work, such as ``the graph of 1,000,000 chips``. ``needed_bytes``: estimate
-    of the most that it holds at once [B]. ``remedy``: sentence that says what to do instead.
-
-    Raises InputError with the work, the memory that it needs, the limit and the remedy.
-    """
+    """Refuse work that takes more memory than this process may use."""
     limit = machine_bytes()
     if needed_bytes > limit:
         raise InputError(
             f"{what} needs about {format_bytes(needed_bytes)}, and this process may use "
             f"{format_bytes(limit)}. {remedy}"
         )
+
+
+def peak_rss_bytes() -> int:
+    """Largest resident memory of this process so far [B]."""
+    unit = 1 if sys.platform == "darwin" else 1024
+    return unit * resource.getrusage(resource.RUSAGE_SELF).ru_maxrss

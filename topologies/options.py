@@ -83,8 +83,6 @@ def option(help: str, **details: Any) -> Mapping[str, Option]:  # noqa: A002
 def setting(value: Any, help: str, /, **details: Any) -> Any:  # noqa: A002
     """Return a field that is an option, with its default; see :class:`Option` for the details.
 
-    A field that must be stated is ``field(metadata=option("…"))``.
-
     >>> @dataclass(frozen=True)
     ... class Request:
     ...     ranks: int = setting(8, "Number of ranks", least=1)
@@ -92,6 +90,11 @@ def setting(value: Any, help: str, /, **details: Any) -> Any:  # noqa: A002
     'Number of ranks.'
     """
     return field(default=value, metadata=option(help, **details))
+
+
+def required(help: str, /, **details: Any) -> Any:  # noqa: A002
+    """Return a field that is an option and must be stated; see :class:`Option` for the details."""
+    return field(metadata=option(help, **details))
 
 
 def described(kind: type) -> dict[str, Option]:

@@ -20,15 +20,8 @@ N = TypeVar("N", bound=Named)
 def by_name(what: str, entries: Iterable[N]) -> dict[str, N]:
     """Return objects by name.
 
-    ``what``: kind of object for the message, such as ``algorithm``. ``entries``: objects with a
-    ``name``.
-
     Raises ValueError for two objects of the same name: a programming mistake, since only one could
     be found.
-
-    >>> from types import SimpleNamespace
-    >>> by_name("thing", [SimpleNamespace(name="ring"), SimpleNamespace(name="mesh")]).keys()
-    dict_keys(['ring', 'mesh'])
     """
     named: dict[str, N] = {}
     for entry in entries:

@@ -85,15 +85,9 @@ def kind_of_price(row: Entry) -> str:
 
 
 def one_kind_of_price(catalogue: Catalogue, machines: Iterable[str]) -> tuple[Catalogue, str]:
-    """Return a catalogue in which machines have prices of one kind, and a sentence on it.
-
-    Machines without a price are left out. Where no kind of price is known of all, the catalogue is
-    the same and the sentence says so; it is empty where all prices are of one kind already.
-
-    >>> changed, why = one_kind_of_price(shipped_catalogue(), ["trn2.48xlarge", "p5.48xlarge"])
-    >>> changed.entry("p5.48xlarge", "price").written, why[:36]
-    ('39.33 USD/h', 'All prices are by Capacity Block: p5')
-    """
+    """Return a catalogue in which machines have prices of one kind, and a sentence on it."""
+    # Machines without a price are left out. Where no kind of price is known of all, the catalogue
+    # is the same and the sentence says so; it is empty where all prices are of one kind already.
     priced = [name for name in machines if catalogue.has(name, "price")]
     rows = {name: catalogue.entry(name, "price") for name in priced}
     kinds = {name: kind_of_price(row) for name, row in rows.items()}

@@ -89,19 +89,12 @@ def train(
     stack = conditions.framework_text({**(vars(plan) if plan else {}), **plan_fields}, cluster)
     plan = plan and _changed(plan, plan_fields, stack, count)
     choice, plan_fields = None, {**plan_fields, "framework": stack}
-    if plan is None and count is None and _may_search(plan_fields, detail, detail_fields):
+    oversized = detail_fields.get("allow_oversized", bool(detail and detail.allow_oversized))
+    if plan is None and count is None and is_open(plan_fields) and not oversized:
         plan, choice = usual_or_searched(plan_fields, model, cluster, watch=WATCH)
     plan = plan or complete(plan_fields, model, cluster, chips=count)
     step = iteration(model, cluster, plan, detail, progress=progress, **detail_fields)
     return replace(step, choice=choice)
-
-
-def _may_search(
-    plan_fields: Mapping[str, Any], detail: Detail | None, detail_fields: Mapping[str, Any]
-) -> bool:
-    """Return whether no degree is stated and the plan has to fit in memory."""
-    oversized = detail_fields.get("allow_oversized", bool(detail and detail.allow_oversized))
-    return is_open(plan_fields) and not oversized
 
 
 def _changed(
@@ -115,9 +108,7 @@ def _changed(
     return plan
 
 
-def _divided(
-    stated: Mapping[str, Any],
-) -> tuple[dict[str, Any], dict[str, Any], Conditions]:
+def _divided(stated: Mapping[str, Any]) -> tuple[dict[str, Any], dict[str, Any], Conditions]:
     """Divide keyword arguments into fields of a plan, fields of a detail, and conditions."""
     parameters = ("model", "cluster", "plan", "detail", "progress")
     check_names("train", stated, [*parameters, *PLAN_FIELDS, *sorted(DETAIL), *sorted(CONDITIONS)])

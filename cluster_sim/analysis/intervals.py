@@ -193,7 +193,6 @@ def _by_group(intervals: Intervals, counted: BoolArray) -> tuple[IntArray, IntAr
 
 @compiled
 def _count(group: IntArray, counted: BoolArray, rows: IntArray) -> None:
-    """Count the rows of each group."""
     for row in range(len(group)):
         if counted[row]:
             rows[group[row]] += 1
@@ -201,7 +200,6 @@ def _count(group: IntArray, counted: BoolArray, rows: IntArray) -> None:
 
 @compiled
 def _place(group: IntArray, counted: BoolArray, place: IntArray, order: IntArray) -> None:
-    """Put each row in the next place of its group."""
     for row in range(len(group)):
         if counted[row]:
             order[place[group[row]]] = row

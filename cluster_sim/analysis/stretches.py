@@ -47,6 +47,15 @@ def end_of_run_ps(trace: Trace) -> int:
     return latest if stopped is None else max(stopped, latest)
 
 
+def drawn_on(trace: Trace) -> IntArray:
+    """Return the resource that each op is drawn on: its slot, else its first share, else -1."""
+    resource, flows = trace.schedule.resource.astype(np.int64), trace.schedule.flows
+    if len(flows):
+        bare = resource[flows.op] < 0
+        resource[flows.op[bare]] = flows.resource[flows.ptr[:-1][bare]]
+    return resource
+
+
 def groups_of(trace: Trace, label: str) -> tuple[IntArray, Sequence[Any] | IntArray]:
     """Return a label as codes 0 … n − 1 of its n values, and the values, in order."""
     column = label_of(trace, label)

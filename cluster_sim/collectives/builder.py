@@ -152,7 +152,6 @@ def compose(
 
 
 def _messages(call: CollectiveCall, algorithm: Algorithm, costs: CommunicationCosts) -> Messages:
-    """Return the messages of a call, checked."""
     messages = algorithm.messages(call, costs)
     check_messages(messages, call.ranks, algorithm.name)
     return messages

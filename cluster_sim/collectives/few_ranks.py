@@ -80,10 +80,7 @@ def with_one_latency(group: Group, ring: IntArray, rounds: int) -> Cluster:
     partial = upto[rest : rest + len(ring)] - upto[: len(ring)]
     longest = int(laps * paths.latency_ps.sum() + partial.max())
     level = replace(
-        scale_out,
-        latency_ps=-(-longest // rounds),
-        climb_ps=(0,),
-        oversubscription=Fraction(1),
+        scale_out, latency_ps=-(-longest // rounds), climb_ps=(0,), oversubscription=Fraction(1)
     )
     return replace(cluster, scale_out=level)
 

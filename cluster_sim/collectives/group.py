@@ -15,9 +15,8 @@ from topologies.arrays import IntArray, distinct
 from topologies.clusters.cluster import Cluster
 from topologies.clusters.names import as_cluster
 from topologies.errors import InputError, check_type, shown
-from topologies.shapes.basic import Torus
+from topologies.shapes.basic import Tiered, Torus
 from topologies.shapes.links import coordinates
-from topologies.shapes.tiered import Tiered
 
 
 @display.by_facts("Group")

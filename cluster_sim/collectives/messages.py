@@ -221,7 +221,7 @@ def side_by_side(tables: Sequence[Messages]) -> Messages:
         reduce=joined("reduce"),
         step=joined("step"),
         priority=joined("priority"),
-        edges=_join_edges([table.edges for table in tables], offsets.messages),
+        edges=Edges.concat([table.edges for table in tables]),
         channels=_join_channels([table.channels for table in tables], offsets.ranks),
         chunks=_join_chunks([table.chunks for table in tables], offsets.ranks),
         ranks=sum(table.ranks for table in tables),
@@ -234,7 +234,6 @@ def side_by_side(tables: Sequence[Messages]) -> Messages:
 class _Offsets:
     """Number of rows in all tables before each table, int64 (tables,)."""
 
-    messages: IntArray
     channels: IntArray
     chunks: IntArray
     ranks: IntArray
@@ -247,22 +246,10 @@ class _Offsets:
             return np.concatenate([[0], np.cumsum(lengths)[:-1]]).astype(np.int64)
 
         return cls(
-            starts([len(table) for table in tables]),
             starts([len(table.channels) for table in tables]),
             starts([len(table.chunks.listed_bytes()) for table in tables]),
             starts([table.ranks for table in tables]),
         )
-
-
-def _join_edges(tables: Sequence[Edges], first_message: IntArray) -> Edges:
-    first_edge = np.concatenate([[0], np.cumsum([len(table) for table in tables])]).tolist()
-    ptr = [table.ptr[:-1] + offset for table, offset in zip(tables, first_edge, strict=False)]
-    dst = [table.dst + offset for table, offset in zip(tables, first_message.tolist(), strict=True)]
-    return Edges(
-        np.concatenate([*ptr, [first_edge[-1]]]).astype(np.int64),
-        np.concatenate(dst).astype(np.int32),
-        np.concatenate([table.lag_ps for table in tables]),
-    )
 
 
 def _join_channels(tables: Sequence[Channels], first_rank: IntArray) -> Channels:

@@ -53,29 +53,14 @@ def simulate(
 ) -> Times:
     """Run a schedule and return when each op was ready, started and ended.
 
-    Parameters
-    ----------
-    schedule : Schedule
-    engine : {"fast", "reference"}
-        The compiled engine, or that in SimPy; both give the same integers.
-    faults : Faults, optional
-        Resources that change their speed during the run (rule 8).
-    until_ps : int, optional
-        Stop when everything that happens at this instant, starts included, has happened [ps].
-    until_ops : iterable of int, optional
-        Numbers of ops; stop after the instant at which the first of them ends.
+    ``engine``: ``"fast"``, the compiled one, or ``"reference"``, that in SimPy; both give the same
+    integers. ``faults``: resources that change their speed during the run (rule 8). ``until_ps``:
+    stop when everything that happens at this instant, starts included, has happened [ps].
+    ``until_ops``: stop after the instant at which the first of these ops ends.
 
-    Raises
-    ------
-    HorizonError
-        When the run would pass 2⁶² ps (rule 6).
-    FaultError
-        When a fault names a resource that the schedule does not have.
-    ValueError
-        For an unknown engine, a negative ``until_ps``, or an op that the schedule does not have.
+    Raises HorizonError when the run would pass 2⁶² ps (rule 6), FaultError for a fault of a
+    resource that the schedule does not have, and ValueError for an unknown engine, instant or op.
 
-    Examples
-    --------
     >>> from cluster_sim.schedule.build import OpColumns, schedule
     >>> from cluster_sim.schedule.table import FIXED, Edges, Resources
     >>> link = Resources.table("link", [0], [1])

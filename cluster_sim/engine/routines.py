@@ -12,11 +12,7 @@ from cluster_sim.schedule.table import Schedule
 
 
 def simulate_calls(
-    schedule: Schedule,
-    routines: Routines,
-    *,
-    engine: str = "fast",
-    faults: Faults | None = None,
+    schedule: Schedule, routines: Routines, *, engine: str = "fast", faults: Faults | None = None
 ) -> Times:
     """Run a schedule with routines; return the times of the ops outside of them.
 

@@ -157,11 +157,7 @@ def _engines(catalogue: Catalogue, chip: str) -> Fraction:
 
 def _without_accesses(costs: CommunicationCosts) -> CommunicationCosts:
     return replace(
-        costs,
-        copy_accesses=0,
-        reduce_accesses=0,
-        fused_copy_accesses=0,
-        fused_reduce_accesses=0,
+        costs, copy_accesses=0, reduce_accesses=0, fused_copy_accesses=0, fused_reduce_accesses=0
     )
 
 

@@ -16,8 +16,7 @@ from topologies.errors import InputError, suggestion
 from topologies.units import parse_ps
 
 FORM = re.compile(
-    r"([A-Za-z][A-Za-z-]*:(s?)(\d+)(?:-s?\d+)?(?:\.\d+)?)@([^:]+):(dead|slow=(\d+)/(\d+))",
-    re.ASCII,
+    r"([A-Za-z][A-Za-z-]*:(s?)(\d+)(?:-s?\d+)?(?:\.\d+)?)@([^:]+):(dead|slow=(\d+)/(\d+))", re.ASCII
 )
 """Fault as text. A node that begins with s is a switch, as in ``link:3-s0``."""
 EXAMPLE = "engine:5@1ms:slow=1/2, cable:0-1@0s:slow=1/2, or :dead"

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from cluster_sim.analysis.stretches import end_of_run_ps, groups_of, stretches
+from cluster_sim.analysis.stretches import drawn_on, end_of_run_ps, groups_of, stretches
 from cluster_sim.schedule.picoseconds import PS_PER_S
 from cluster_sim.schedule.table import Codes
 from cluster_sim.trace.trace import Trace
@@ -41,7 +41,7 @@ def trace_bars(
         chosen[ran.op] & (ran.end_ps > low) & (ran.start_ps < high) & (ran.end_ps > ran.start_ps)
     )
     if by == "resource":
-        drawn &= _resource(trace)[ran.op] >= 0
+        drawn &= drawn_on(trace)[ran.op] >= 0
     if not drawn.any():
         raise InputError("no op runs on what was asked for in that window; nothing to draw")
     op = ran.op[drawn]
@@ -65,18 +65,10 @@ def _window_ps(window_s: tuple[float, float]) -> tuple[int, int]:
     return low, high
 
 
-def _resource(trace: Trace) -> IntArray:
-    """Return the resource that each op holds, else the first that it shares as a flow, else -1."""
-    flows, resource = trace.schedule.flows, trace.schedule.resource.copy()
-    bare = resource[flows.op] < 0
-    resource[flows.op[bare]] = flows.resource[flows.ptr[:-1][bare]]
-    return resource
-
-
 def _lanes(trace: Trace, by: str, op: IntArray) -> tuple[IntArray, list[str]]:
     """Return the lane of each op, and the names of the lanes that occur."""
     if by == "resource":
-        numbers, lane = present(_resource(trace)[op])
+        numbers, lane = present(drawn_on(trace)[op])
         return lane, trace.schedule.resources.names(numbers)
     code, values = groups_of(trace, by)
     shown, lane = present(code[op])

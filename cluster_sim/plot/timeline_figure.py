@@ -112,7 +112,6 @@ def _draw(bars: Bars, shade: Mapping[str, str], window: tuple[float, float]) -> 
 
 
 def _explain(axes: Axes, named: Sequence[tuple[str, str]]) -> None:
-    """Put a legend of categories to the right of the axes."""
     handles = [Patch(color=color, label=words) for words, color in named]
     axes.legend(
         handles=handles, loc="upper left", bbox_to_anchor=(1.0, 1.0), frameon=False, fontsize=9

@@ -46,7 +46,7 @@ def merge(*parts: Schedule) -> Schedule:
                 ]
             ),
         ),
-        edges=_edges(parts, first_op),
+        edges=Edges.concat([part.edges for part in parts]),
         flows=_flows(parts, new_numbers, first_op),
         resources=resources,
         labels={**labels, "stream": stream},
@@ -96,25 +96,6 @@ def _distinct_rows(table: Resources) -> tuple[IntArray, IntArray]:
 def _renumbered(resource: IntArray, new_numbers: IntArray) -> IntArray:
     """Replace resource numbers by new ones; -1, for none, picks the -1 that is appended."""
     return np.append(new_numbers, -1)[resource].astype(np.int32)
-
-
-def _edges(parts: Sequence[Schedule], first_op: IntArray) -> Edges:
-    tables = [part.edges for part in parts]
-    # Offsets have one entry more than there are parts: the last is the total.
-    first_edge = np.cumsum([0, *(len(table) for table in tables)])
-    ptr = [table.ptr[:-1] + offset for table, offset in zip(tables, first_edge, strict=False)]
-    starts = None
-    if any(table.from_start is not None for table in tables):
-        starts = np.concatenate([table.start_mask() for table in tables])
-    return Edges(
-        np.concatenate([*ptr, first_edge[-1:]]).astype(np.int64),
-        np.concatenate(
-            [table.dst + offset for table, offset in zip(tables, first_op, strict=False)],
-            dtype=np.int32,
-        ),
-        np.concatenate([table.lag_ps for table in tables]),
-        starts,
-    )
 
 
 def _flows(parts: Sequence[Schedule], new_numbers: Sequence[IntArray], first_op: IntArray) -> Flows:

@@ -41,23 +41,17 @@ class LargerBlocks:
 class Rounds:
     """A schedule in rounds of equally many ops, and how often each round is repeated.
 
-    An edge leads to an op of the same round or of the round that follows; from the last round, to
-    the final ops. Between two repeats of one round, the edges to the round that follows lead to the
-    ops of the next repeat.
-
-    ``schedule``: round k has the ops ``k * ops`` up to ``(k + 1) * ops``. Behind the last round
-        come the final ops, no more than one round has, from which no edge leads on. The ops at one
-        place of all rounds have equally many edges. Every op behind the first round waits for
-        another.
-    ``ops``: number of ops in a round.
-    ``repeats`` (rounds,): number of times that each round stands in a row.
-    ``larger``: ops that carry a larger block take kind, resource, duration and size, and the lags
-        of their edges, from the second half of its schedule. None where blocks do not differ.
+    Round k has the ops ``k * ops`` up to ``(k + 1) * ops``. Behind the last round come the final
+    ops, no more than one round has, from which no edge leads on. An edge leads to an op of the same
+    round or of the round that follows, from the last round to the final ops; between two repeats of
+    a round to the next repeat. The ops at one place of all rounds have equally many edges. Every op
+    behind the first round waits for another. ``larger``: ops that carry a larger block take kind,
+    resource, duration and size, and the lags of their edges, from the second half of its schedule.
     """
 
     schedule: Schedule
     ops: int
-    repeats: IntArray
+    repeats: IntArray  # (rounds,): number of times that each round stands in a row
     larger: LargerBlocks | None = None
 
     @property

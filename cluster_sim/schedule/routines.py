@@ -22,17 +22,11 @@ class Routines:
     join that waits for the rest of the routine. A call begins when the calling join ends; the op
     after that join waits for its own edges and for the end of the call. Calls of one routine never
     overlap.
-
-    ``first`` (routines + 1,): ops of routine k are ``first[k]:first[k + 1]``; the last value is the
-        number of all ops.
-    ``caller`` (calls,): op number of the join that makes each call; a join makes one call at most,
-        and belongs to no routine.
-    ``routine`` (calls,): number of the routine that is called.
     """
 
-    first: IntArray
-    caller: IntArray
-    routine: IntArray
+    first: IntArray  # (routines + 1,): routine k has the ops first[k]:first[k + 1]; last, of all
+    caller: IntArray  # (calls,): join that makes the call, one at most, and belongs to no routine
+    routine: IntArray  # (calls,): number of the routine that is called
 
     def __len__(self) -> int:
         return len(self.first) - 1

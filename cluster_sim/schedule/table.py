@@ -171,6 +171,23 @@ class Edges:
         np.cumsum(np.bincount(sources, minlength=ops), out=ptr[1:])
         return cls(ptr, targets, np.ascontiguousarray(lags), starts)
 
+    @classmethod
+    def concat(cls, tables: Sequence[Edges]) -> Edges:
+        """Concatenate the edges of several tables of ops, which follow one another."""
+        first_op = np.cumsum([0, *(len(table.ptr) - 1 for table in tables)]).tolist()
+        first_edge = np.cumsum([0, *(len(table) for table in tables)]).tolist()
+        ptr = [table.ptr[:-1] + by for table, by in zip(tables, first_edge, strict=False)]
+        dst = [table.dst + by for table, by in zip(tables, first_op, strict=False)]
+        starts = None
+        if any(table.from_start is not None for table in tables):
+            starts = np.concatenate([table.start_mask() for table in tables])
+        return cls(
+            np.concatenate([*ptr, first_edge[-1:]]).astype(np.int64),
+            np.concatenate(dst, dtype=np.int32),
+            np.concatenate([table.lag_ps for table in tables]),
+            starts,
+        )
+
     def sources(self) -> IntArray:
         """Return the op that each edge leaves from, int32 (edges,)."""
         ops = len(self.ptr) - 1

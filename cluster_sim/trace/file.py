@@ -31,8 +31,7 @@ from cluster_sim.schedule.table import (
 from topologies.arrays import IntArray
 from topologies.errors import InputError
 from topologies.files.arrow_arrays import numbers, texts
-from topologies.files.missing import no_such_file
-from topologies.files.reading import check_regular
+from topologies.files.reading import check_regular, no_such_file
 from topologies.files.writing import whole_file
 
 FORMAT = 1  # version of the layout; a reader refuses any other

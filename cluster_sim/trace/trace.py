@@ -224,7 +224,6 @@ def run(
 
 
 def _check_run(schedule: Schedule, engine: str, on_blocked: str) -> None:
-    """Refuse arguments of :func:`run` that it does not take."""
     if on_blocked not in ("raise", "report"):
         raise InputError(f'on_blocked is "{on_blocked}"; it must be "raise" or "report"')
     if engine not in ENGINES:

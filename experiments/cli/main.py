@@ -10,8 +10,8 @@ from typing import Any
 
 import click
 
-from experiments.cli.groups import LazyGroup
 from experiments.cli.process import ReaderGone, leave, open_streams, prepare, tell
+from experiments.cli.registry import LazyGroup
 from topologies.errors import LONGEST_NAME, InputError, file_fault, shown
 
 INTERRUPTED = 130
@@ -28,7 +28,6 @@ EXAMPLES = (
     "cluster-sim serve --model llama-3.1-70b --cluster trn2.48xlarge --tp 16",
     "cluster-sim fleet --model llama-3.1-8b --demand azure-code --days 1",
 )
-"""Commands below the help page of the program."""
 
 
 def _print_version(ctx: click.Context, _parameter: object, wanted: bool) -> None:
@@ -82,9 +81,6 @@ app = LazyGroup(
 def run(arguments: Sequence[str], program: click.Command = app) -> int:
     """Run one command line.
 
-    ``arguments``: arguments after the program's name. ``program``: by default ``cluster-sim``
-    itself.
-
     Returns the exit status: 0; 1 for a failed validation; 2 for a user's mistake, which is
     explained in one line on stderr without a traceback.
     """
@@ -116,7 +112,6 @@ def _out_of_memory() -> str:
 
 
 def _explain(mistake: click.ClickException) -> int:
-    """Print the reason for which click refused a command line, and return the exit status."""
     context = getattr(mistake, "ctx", None)
     if isinstance(mistake, click.exceptions.NoArgsIsHelpError):
         sys.stdout.write(context.get_help() + "\n" if context else "")
@@ -141,7 +136,6 @@ def _interrupted() -> int:
 
 
 def _refuse(message: str, status: int = 2) -> int:
-    """Print a message in one line on stderr, and return the exit status."""
     words = (_cut(word) for word in message.split())
     line = shown(" ".join(words), LONGEST_MESSAGE)
     tell(f"cluster-sim: {line}{'' if line[-1:] in ENDS else '.'}\n")

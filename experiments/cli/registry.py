@@ -1,4 +1,4 @@
-"""Commands of ``cluster-sim``: a name, the module loaded at its first use, and a summary.
+"""Commands of ``cluster-sim``, each of whose modules is loaded when its command is used.
 
 A new command is one line here and one module of ``experiments.cli.commands`` with a function of the
 command's name; see ``docs/how-to/add-a-command.md``.
@@ -7,16 +7,21 @@ command's name; see ``docs/how-to/add-a-command.md``.
 from __future__ import annotations
 
 import importlib
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
+
+import click
+
+from experiments.cli.options.parameters import HelpContext
+from topologies.errors import InputError, suggestion
 
 
 @dataclass(frozen=True)
 class Command:
     """A command that is loaded when it is used.
 
-    ``name``: name on the command line.
     ``module``: module of ``experiments.cli.commands`` with the function of that name.
     ``summary``: line of ``cluster-sim --help``, and first line of the function's docstring.
     ``function``: name of the function where it differs from the command's with underscores.
@@ -40,24 +45,85 @@ class Command:
 
 COMMANDS = (
     Command("topology", "topology", "Print sizes, distances, cuts and rates of a cluster."),
-    Command("collective", "collective.command", "Simulate a collective at one or many sizes."),
+    Command("collective", "collective", "Simulate a collective at one or many sizes."),
     Command("train", "train", "Simulate one optimizer step and say where its time goes."),
     Command("plan", "plan", "Search for the fastest parallel plans that fit in memory."),
-    Command(
-        "share", "share", "Run several jobs on one cluster and say what each costs the others."
-    ),
-    Command("run-job", "run_job.command", "Run a training job of weeks through its failures."),
-    Command("serve", "serve.command", "Serve requests on one replica, token by token."),
+    Command("share", "share", "Run several jobs on one cluster, and see what they lose."),
+    Command("run-job", "run_job", "Run a training job of weeks through its failures."),
+    Command("serve", "serve", "Serve requests on one replica, token by token."),
     Command("replay", "replay", "Replay an execution trace of another tool on a cluster."),
-    Command("fleet", "fleet.command", "Run a fleet that serves by day and trains by night."),
+    Command("fleet", "fleet", "Run a fleet that serves by day and trains by night."),
     Command("lend", "lend", "Say how many units can be lent tonight, at a stated confidence."),
     Command("experiment", "experiment", "Run one of the experiments, or list them."),
     Command("sweep", "sweep", "Run a table of parameters on all processors.", resumes=True),
     Command("validate", "validate", "Compare predictions with published measurements."),
     Command("calibrate", "calibrate", "Fit the catalogue to your own measurements."),
-    Command("measure-kit", "measure_kit", "Write the scripts that an owner of hardware runs."),
+    Command("measure-kit", "calibrate", "Write the scripts that an owner of hardware runs."),
     Command("explore", "explore", "Serve a local page with sliders over runs side by side."),
+    Command("serve-api", "serve_api", "Answer questions of programs over HTTP, in JSON."),
     Command("report", "report", "Write the stand-alone page of a run directory again."),
     Command("list", "listing", "List models, clusters, algorithms and other names.", "listing"),
     Command("doctor", "doctor", "Report versions, caches, memory and speed of this machine."),
 )
+
+
+@dataclass(frozen=True)
+class Entry:
+    """A line of a help page, and the function that loads its command."""
+
+    summary: str
+    load: Callable[[], Any]
+
+
+class LazyGroup(click.Group):
+    """Commands by name, each loaded at its first use; by default those of the registry."""
+
+    context_class = HelpContext
+    thing = "command"
+    """Word for one entry of the group."""
+    unknown = "No such command '{}'"
+    """Message for a name that is not in the group."""
+
+    @property
+    def entries(self) -> Mapping[str, Entry]:
+        """All commands by name, in the order of the help page."""
+        return {
+            command.name: Entry(command.summary, partial(_loaded, command)) for command in COMMANDS
+        }
+
+    def list_commands(self, ctx: Any) -> list[str]:
+        """Names in the order of the help page."""
+        return list(self.entries)
+
+    def get_command(self, ctx: Any, cmd_name: str) -> Any:
+        """Load a command; None for an unknown name."""
+        name = self.spelled(cmd_name)
+        return self.entries[name].load() if name in self.entries else None
+
+    def resolve_command(self, ctx: Any, args: list[str]) -> Any:
+        """Find the command whose name is the first argument."""
+        if self.spelled(args[0]) not in self.entries and not args[0].startswith("-"):
+            near = suggestion(args[0], self.entries)
+            raise InputError(
+                f"{self.unknown.format(args[0][:80])}.{near} There are: {', '.join(self.entries)}. "
+                f"See {ctx.command_path} --help."
+            )
+        return super().resolve_command(ctx, [self.spelled(args[0]), *args[1:]])
+
+    def spelled(self, name: str) -> str:
+        """Return the registered name of an entry for the spelling of a user."""
+        return name
+
+    def format_commands(self, ctx: Any, formatter: Any) -> None:
+        """Write names and summaries without loading a command."""
+        with formatter.section(f"{self.thing.capitalize()}s"):
+            formatter.write_dl([(name, entry.summary) for name, entry in self.entries.items()])
+
+
+def _loaded(command: Command) -> Any:
+    function: Any = command.load()
+    if isinstance(function, click.Group):
+        return function
+    from experiments.cli.options.from_fields import as_options  # no help page of a group needs it
+
+    return as_options(command.name, function, resumes=command.resumes)

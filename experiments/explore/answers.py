@@ -18,7 +18,7 @@ import pandas as pd
 from cluster_sim.collectives.duration.duration import collective_time
 from cluster_sim.collectives.results import first_ranks
 from experiments.reports.run_record import check_unchanged, read_record
-from topologies.catalogue.catalogue import Catalogue, shipped_catalogue
+from topologies.catalogue.catalogue import Catalogue
 from topologies.clusters.names import cluster as cluster_of
 from topologies.errors import InputError
 from topologies.units import format_bytes
@@ -42,9 +42,7 @@ FACTOR_DIGITS = 1000
 class Explored:
     """A recorded run whose answer can be computed again.
 
-    ``name``: name of the run's directory.
     ``kind``: ``train`` or ``collective``.
-    ``question``: description of the run: model, cluster and plan, or operation and cluster.
     ``recorded``: recorded times [s], by parts of the step or by sizes as text.
     ``interval_s``: ends between which 80 % of measured times should lie [s], of the step or of all
         sizes.
@@ -64,11 +62,7 @@ class Explored:
 
 
 def read_runs(folders: Sequence[Path]) -> tuple[list[Explored], dict[str, pd.DataFrame]]:
-    """Read run directories: runs of steps and collectives, and tables of sweeps by name.
-
-    Raises InputError for a run of another command, for one with catalogue options of its own, and
-    for one that was changed after it was written.
-    """
+    """Read run directories: runs of steps and collectives, and tables of sweeps by name."""
     runs, sweeps = [], {}
     for folder in folders:
         record = read_record(folder)
@@ -201,8 +195,3 @@ def moved(catalogue: Catalogue, factors: Mapping[str, float]) -> Catalogue:
             exact = entry.exact * Fraction(round(factor * FACTOR_DIGITS), FACTOR_DIGITS)
             rows.append(entry._replace(value=float(exact), exact=exact))
     return catalogue.with_rows(rows) if rows else catalogue
-
-
-def shipped() -> Catalogue:
-    """Return the catalogue from which sliders start."""
-    return shipped_catalogue()

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Mapping, Sequence
 from html import escape
 from typing import Any
@@ -37,8 +36,6 @@ runs come first."""
 def answer_table(runs: Sequence[Explored], answers: Sequence[Parts]) -> pd.DataFrame:
     """Return a table of the runs: their question, the recorded answer, and the answer now.
 
-    ``answers``: times of each run under the numbers of the sliders [s].
-
     Returns one row a run, all cells text.
     """
     rows = []
@@ -69,7 +66,6 @@ def pictures(runs: Sequence[Explored], answers: Sequence[Parts]) -> list[Figure]
 
 
 def _steps(steps: Mapping[str, tuple[Parts, Parts]]) -> Figure:
-    """Draw the parts of steps as bars, with a mark at the recorded time of each step."""
     after = [now for _, now in steps.values()]
     marks = [sum(before.values()) for before, _ in steps.values()]
     notes = [format_seconds(sum(parts.values())) for parts in after]
@@ -105,12 +101,7 @@ def _times(sizes: Mapping[str, tuple[Parts, Parts]]) -> Figure:
 
 
 def number_in_words(catalogue: Catalogue, name: str, factor: float) -> str:
-    """Text below a slider: the number with its unit, the factor, the grade and the range.
-
-    >>> from topologies.catalogue.catalogue import shipped_catalogue
-    >>> number_in_words(shipped_catalogue(), "trn2.hbm_bandwidth", 0.5)
-    '2.9 TB/s × 0.50 (stated)'
-    """
+    """Text below a slider: the number with its unit, the factor, the grade and the range."""
     part, _, quantity = name.rpartition(".")
     entry = catalogue.entry(part, quantity)
     grade = entry.grade
@@ -121,10 +112,7 @@ def number_in_words(catalogue: Catalogue, name: str, factor: float) -> str:
 
 
 def panel() -> Any:
-    """Import Panel, and return its module.
-
-    Raises InputError if Panel is not installed.
-    """
+    """Import Panel, and return its module."""
     try:
         import panel as module
     except ImportError:
@@ -191,23 +179,7 @@ def framed(content: Any, title: str) -> Any:
     return document
 
 
-def only_for(server: Any, hosts: Sequence[str]) -> None:
-    """Let a server answer requests for these host names alone, its web sockets included.
-
-    A page elsewhere may give its own name the address 127.0.0.1, and a browser would then let it
-    read what this server answers (DNS rebinding).
-    """
-    from tornado.routing import HostMatches, Rule
-
-    application = server._tornado
-    pattern = "|".join(map(re.escape, hosts))
-    application.default_router.rules = [
-        Rule(HostMatches(f"(?:{pattern})$"), application.wildcard_router)
-    ]
-
-
 def _controls(pn: Any, sliders: Mapping[str, Any], catalogue: Catalogue) -> list[Any]:
-    """Lay out each slider with its value below it, and a button that resets all sliders."""
     from param import edit_constant
 
     below = [

@@ -45,9 +45,6 @@ def figures(
 ) -> dict[str, tuple[Figure, str, str]]:
     """Draw all figures of a collective.
 
-    ``frame``: rows of all sizes, as :func:`cluster_sim.collectives.rows` returns them. ``trace``:
-    trace of the last row.
-
     Returns the figure, title and note by file name. Links are drawn for rings, grids and tori only.
     """
     last = frame.iloc[-1]
@@ -137,7 +134,6 @@ def _draw_limit(axes: Axes, moved: pd.DataFrame) -> None:
 
 
 def _scale(axes: Axes, sizes: list[int]) -> None:
-    """Make both axes logarithmic, with readable sizes and rates."""
     from matplotlib.ticker import FixedLocator, FuncFormatter, LogLocator, NullLocator
 
     axes.set_xscale("log", base=2)
@@ -155,7 +151,6 @@ def _scale(axes: Axes, sizes: list[int]) -> None:
 
 
 def _finding(frame: pd.DataFrame) -> str:
-    """Sentence about the bandwidth of the fastest algorithm at the largest size."""
     last = frame[frame.size_bytes == frame.size_bytes.max()].sort_values("busbw_bytes_per_s")
     best = last.iloc[-1]
     sentence = (

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import pandas as pd
@@ -20,29 +20,25 @@ SAME = 0.01
 """Relative distance up to which two lines lie on each other and are drawn as one."""
 
 
-def stacked(frame: pd.DataFrame, labels: Sequence[str], title: str) -> Figure:
-    """Draw the parts of each row's time, one bar a row.
+def stacked(frame: pd.DataFrame, labels: Sequence[str], title: str, **shares: Any) -> Figure:
+    """Draw the parts of each row's time, one bar a row, with its length behind it.
 
-    ``frame``: table with ``iteration_s`` and a column ``<part>_s`` for each part [s]. ``labels``:
-    name of each row.
+    ``shares``: ``whole_s`` and ``whole``, of which the bars show shares beside the MFU.
     """
-    parts = [
-        {part: row.get(f"{part}_s", 0.0) for part in PARTS} for row in frame.to_dict("records")
+    rows = frame.to_dict("records")
+    parts = [{part: row.get(f"{part}_s", 0.0) for part in PARTS} for row in rows]
+    notes = [
+        format_seconds(row["iteration_s"]) + (f", MFU {row['mfu']:.0%}" if shares else "")
+        for row in rows
     ]
-    notes = [format_seconds(seconds) for seconds in frame["iteration_s"]]
-    return bars(labels, parts, notes, title=title)
+    return bars(labels, parts, notes, title=title, **shares)
 
 
 def lines(
     frame: pd.DataFrame, x: str, y: str, by: str, title: str, *, labels: tuple[str, str],
     log: bool = True,
 ) -> Figure:  # fmt: skip
-    """Draw one line for each value of a column.
-
-    ``x, y, by``: columns of the horizontal axis, of the vertical axis, and of the lines.
-    ``labels``: labels of the horizontal and the vertical axis. ``log``: whether the horizontal axis
-    is logarithmic, with a tick at every value.
-    """
+    """Draw one line for each value of a column."""
     from matplotlib.figure import Figure
     from matplotlib.ticker import NullLocator
 

@@ -21,7 +21,6 @@ STACK = (
 )  # fmt: skip
 """Roles from the bottom of the stack."""
 LABELS = {"batch": "batch requests", "paused": "paused in place"}
-"""Names of roles in the legend that differ from those in tables."""
 STEP_MINUTES = 15
 """Minutes over which curves are averaged."""
 SMALLEST = 0.002
@@ -29,10 +28,7 @@ SMALLEST = 0.002
 
 
 def roles_figure(frame: pd.DataFrame, *, chips_per_unit: int, title: str) -> Figure:
-    """Draw the roles over time as a stacked area, and the chips that the demand needs.
-
-    ``frame``: table of :func:`workloads.fleet.results.timeline.timeline`.
-    """
+    """Draw the roles over time as a stacked area, and the chips that the demand needs."""
     from matplotlib.figure import Figure
 
     coarse = _coarse(frame)
@@ -67,7 +63,6 @@ def roles_figure(frame: pd.DataFrame, *, chips_per_unit: int, title: str) -> Fig
 
 
 def _finding(frame: pd.DataFrame) -> str:
-    """Sentence with the share of chip-hours that train, and of requests in time."""
     units = frame[[f"{role}_units" for role in STACK]].to_numpy().sum()
     roles = ["training_units", "evaluation_units", "checkpointing_units"]
     trains = frame[roles].to_numpy().sum() / units
@@ -104,10 +99,7 @@ def power_figure(frame: pd.DataFrame, *, title: str) -> Figure:
 def scenarios_figure(
     lines: Mapping[str, pd.DataFrame], *, chips_per_unit: int, title: str
 ) -> Figure:
-    """Draw several scenarios: chips that serve, chips that train, requests within the SLO.
-
-    ``lines``: timeline of each scenario by its name, the base first.
-    """
+    """Draw several scenarios: chips that serve, chips that train, requests within the SLO."""
     from matplotlib.figure import Figure
 
     figure = Figure(figsize=(11, 8), layout="constrained")

@@ -31,11 +31,7 @@ ROOM = 1.15
 
 
 def timeline_figure(result: JobResult, title: str) -> Figure:
-    """Draw the lost time of the first run over its days, stacked by its cause.
-
-    Useful time is the rest. The axis ends a little above the largest loss, so that causes of a few
-    per cent can be distinguished.
-    """
+    """Draw the lost time of the first run over its days, stacked by its cause."""
     from matplotlib.figure import Figure
 
     frame = result.timeline()
@@ -67,10 +63,7 @@ def timeline_figure(result: JobResult, title: str) -> Figure:
 
 
 def curve_figure(result: JobResult) -> Figure:
-    """Draw goodput against the time between checkpoints, with marks at special intervals.
-
-    The marks are the best interval, that of Young and Daly, and the one of the job.
-    """
+    """Draw goodput against the time between checkpoints, with marks at special intervals."""
     from matplotlib.figure import Figure
     from matplotlib.ticker import FuncFormatter, LogLocator, NullLocator
 

@@ -11,7 +11,6 @@ if TYPE_CHECKING:
     from matplotlib.transforms import Bbox
 
 INCHES_OF_PAD = 0.1
-"""Margin around the tight box of a saved figure."""
 DOTS_PER_INCH = 160
 """Resolution of a PNG, at which the parts are laid out as well, so that texts are measured once."""
 PNG: Mapping[str, Any] = {"compress_level": 3}

@@ -15,16 +15,10 @@ if TYPE_CHECKING:
     from workloads.fleet.lending.answer import Loan
 
 LEVELS = (0.5, 0.8, 0.9, 0.95, 0.99)
-"""Confidences that are drawn, the lowest first."""
 
 
 def loan_figure(loan: Loan) -> Figure:
-    """Draw the chips that can be lent tonight at several confidences, and the backtest.
-
-    The upper panel has the chips over the time of the night, one step line for each confidence. The
-    lower panel has the chip-hours that the same method would have lent on each night of the
-    history, and in hindsight; nights on which demand exceeded the answer are marked.
-    """
+    """Draw the chips that can be lent tonight at several confidences, and the backtest."""
     from matplotlib.figure import Figure
 
     figure = Figure(figsize=(10.5, 7), layout="constrained")
@@ -79,10 +73,7 @@ def loan_figure(loan: Loan) -> Figure:
 
 
 def lead_figure(leads: pd.DataFrame) -> Figure:
-    """Draw the chips that can be lent over the lead time of the answer, one line a confidence.
-
-    ``leads``: table of :func:`workloads.fleet.lending.on_cluster.lead_times`.
-    """
+    """Draw the chips that can be lent over the lead time of the answer, one line a confidence."""
     from matplotlib.figure import Figure
 
     figure = Figure(figsize=(9, 5), layout="constrained")

@@ -25,10 +25,7 @@ if TYPE_CHECKING:
 
 
 def bars(rows: pd.DataFrame, title: str = "") -> Figure:
-    """Draw one bar for each plan with the parts of its step, and a mark at its estimate.
-
-    ``rows``: simulated plans, one row each.
-    """
+    """Draw one bar for each plan with the parts of its step, and a mark at its estimate."""
     telling = [name for name in FINER if name in rows and len(rows[name].unique()) > 1]
     labels = [
         ("yours: " if row.get("own") is True else "") + plan_label(row, telling)
@@ -51,7 +48,6 @@ FINER = (
 OF_PIPELINES = ("vpp", "schedule", "stage_layers", "order")
 """Fields without a meaning in a plan without a pipeline."""
 SAID_AS = {"stage_layers": "layers", "sequence_parallel": "sequence parallel"}
-"""Names of fields in a label, where they differ."""
 SHORT = 8
 """Largest ratio of the ends of a logarithmic axis for which more of its ticks are labelled."""
 RADIUS, DIGIT, HIGH = 2.0, 5.0, 6.0
@@ -59,11 +55,7 @@ RADIUS, DIGIT, HIGH = 2.0, 5.0, 6.0
 
 
 def plan_label(plan: Any, telling: Sequence[str] = ()) -> str:
-    """Label of a plan in short lines: its degrees, and the fields that distinguish it.
-
-    >>> plan_label({"tp": 4, "pp": 2, "dp": 8, "microbatch": 1, "zero": 0}, ["microbatch", "zero"])
-    'tp 4, pp 2, dp 8\\nmicrobatch 1, zero 0'
-    """
+    """Label of a plan in short lines: its degrees, and the fields that distinguish it."""
     words = [f"tp {plan['tp']}, pp {plan['pp']}, dp {plan['dp']:,}"]
     rest = []
     for name in telling:
@@ -82,10 +74,7 @@ def plan_label(plan: Any, telling: Sequence[str] = ()) -> str:
 
 
 def pareto(search: Search, top: int) -> Figure:
-    """Draw estimated time of all plans against memory, coloured by the division of the model.
-
-    ``top``: simulated plans that are numbered.
-    """
+    """Draw estimated time of all plans against memory, coloured by the division of the model."""
     from matplotlib.figure import Figure
 
     figure = Figure(figsize=(9.5, 5.4), layout="constrained")
@@ -169,11 +158,7 @@ def _offsets(wide: float, high: float) -> tuple[tuple[float, float], ...]:
 
 
 def worth(search: Search, top: int) -> Figure:
-    """Draw the time of the simulated plans against cost or energy, coloured as in :func:`pareto`.
-
-    ``search``: search whose plans are ranked by cost or energy. ``top``: number of plans that are
-    numbered.
-    """
+    """Draw time of the simulated plans against cost or energy, coloured as in :func:`pareto`."""
     from matplotlib.figure import Figure
 
     unit, scale = {"energy": ("energy of one iteration [kWh]", 3.6e6)}.get(

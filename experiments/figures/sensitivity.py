@@ -11,7 +11,6 @@ from topologies.units import format_seconds
 from workloads.confidence.sensitivity import Sensitivity
 
 MOST_BARS = 12
-"""Most numbers that are drawn; the effects of the others are smaller."""
 LOW_COLOUR, HIGH_COLOUR = "#4477aa", "#ee6677"
 
 
@@ -19,9 +18,6 @@ def tornado(rows: Sequence[Sensitivity], what: str) -> Figure:
     """Draw one bar for each number, from the answer at its low end to that at its high end.
 
     For a number without a range the bar spans ± 10 %, by its elasticity, in a lighter colour.
-
-    ``rows``: numbers, the largest effect first. ``what``: name and value of the answer, for the
-    title.
     """
     shown = list(rows[:MOST_BARS])[::-1]
     figure = Figure(figsize=(8.5, 1.3 + 0.36 * max(1, len(shown))), layout="constrained")

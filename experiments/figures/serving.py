@@ -18,14 +18,10 @@ if TYPE_CHECKING:
     from workloads.serving import Served, Slo
 
 SHOWN = (50, 90, 99)
-"""Percentiles that are marked."""
 
 
 def latencies(served: Served, limits: Slo, title: str = "") -> Figure:
-    """Draw the share of requests against time to first token and time per output token.
-
-    ``limits``: limits on latency, drawn where they are finite.
-    """
+    """Draw the share of requests against time to first token and time per output token."""
     from matplotlib.figure import Figure
 
     figure = Figure(figsize=(10, 4.2), layout="constrained")
@@ -38,7 +34,6 @@ def latencies(served: Served, limits: Slo, title: str = "") -> Figure:
 
 
 def _distribution(axes: Axes, seconds: FloatArray, limit_s: float, what: str) -> None:
-    """Draw the distribution of one latency over all finished requests."""
     from matplotlib.ticker import LogLocator
 
     finished = np.sort(seconds[np.isfinite(seconds)])

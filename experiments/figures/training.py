@@ -34,10 +34,8 @@ NAMES: Mapping[str, str] = {
     "host": "host issues work",
     "other": "other",
 }
-"""Name of each part of the breakdown in a legend."""
 
 INCHES_A_LETTER = 0.068
-"""Width of a letter in a bar [inches]."""
 ABOVE_BAR = -0.45
 """Vertical place of an interval, in rows: the bar is row 0 and extends from -0.33 to 0.33."""
 MARK: Mapping[str, Any] = {
@@ -49,11 +47,7 @@ AT_PEAK = "the model's FLOPs at peak rate"
 
 
 def one_step(headline: str, parts: Mapping[str, float], mfu: float, ends: Interval) -> Figure:
-    """Draw one iteration as a bar with its interval, under a title that states the finding.
-
-    ``headline``: text that names the run. ``mfu``: share of the iteration that the model's FLOPs
-    take at peak rate, which is marked. ``ends``: interval of the length of the iteration [s].
-    """
+    """Draw one iteration as a bar with its interval, under a title that states the finding."""
     seconds = sum(parts.values())
     low, high = (format_seconds(float(f"{end:.3g}")) for end in (ends.low, ends.high))
     figure, axes = _axes([""])
@@ -71,7 +65,6 @@ def one_step(headline: str, parts: Mapping[str, float], mfu: float, ends: Interv
 
 
 def _draw_interval(axes: Axes, ends: Interval) -> None:
-    """Draw an interval above the only bar."""
     middle = (ends.low + ends.high) / 2
     axes.errorbar(
         [middle], [ABOVE_BAR], xerr=ends.high - middle, fmt="none", ecolor="black",

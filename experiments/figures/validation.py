@@ -18,15 +18,10 @@ MOST_DECADES = 1.7
 """Longest axis, in powers of ten, that has labels at 2 and 5 as well."""
 MOST_TICKS = 7
 STEP = 5.0
-"""Width of a bar of the histogram [%]."""
 
 
 def scatter(compared: Sequence[Mapping[str, Any]], title: str, group: str = "") -> Figure:
-    """Draw predicted over published, and a histogram of the errors.
-
-    ``compared``: rows of :func:`experiments.validation.comparison.compare.compare`. ``group``:
-    column by which the points are coloured; it should have few distinct values.
-    """
+    """Draw predicted over published, and a histogram of the errors."""
     from matplotlib.figure import Figure
 
     figure = Figure(figsize=(10, 4.6), layout="constrained")
@@ -52,7 +47,6 @@ def scatter(compared: Sequence[Mapping[str, Any]], title: str, group: str = "") 
 
 
 def _finding(good: Sequence[Mapping[str, Any]]) -> str:
-    """Text about the size of the errors, for the title."""
     if not good:
         return ""
     median, ninth = np.quantile([abs(row["error"]) for row in good], (0.5, 0.9))

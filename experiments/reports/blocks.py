@@ -25,7 +25,6 @@ from topologies.files.table import Table, as_number, read_csv
 Block = dict[str, Any]
 MOST_ROWS = 500
 LARGEST_SHOWN_BYTES = 2**26
-"""Size of the largest file that is shown [B]."""
 ADDITIVE = ("_s", "_ps", "_hours")
 """Units of objects whose parts are shares of a whole."""
 
@@ -147,12 +146,7 @@ def plain_text(name: str, value: Any) -> str:
 
 
 def stack(name: str, parts: Mapping[str, float], whole: float = 0.0, rest: str = "") -> Block:
-    """Return a bar of several parts, each with its share of their sum or of a larger whole.
-
-    ``name``: name of the whole, whose unit the parts have. ``whole``: total that the parts fill,
-    such as a memory's capacity; by default their sum. ``rest``: name of the part of the whole that
-    they leave free.
-    """
+    """Return a bar of several parts, each with its share of their sum or of a larger whole."""
     held = {part: value for part, value in parts.items() if value > 0}
     shade = colors(held)
     left = whole - sum(held.values())

@@ -18,7 +18,6 @@ Document = Mapping[str, Any]
 FAULTS = (KeyError, ValueError, TypeError, ArithmeticError, IndexError, AttributeError)
 """Errors that results of unknown origin may cause; the page then does without a finding."""
 LONGEST = 240
-"""Most characters of a title."""
 
 ANSWERS: Mapping[str, tuple[str, ...]] = {
     "train": ("iteration_s", "mfu", "tokens_per_s_per_chip", "memory_bytes.total",
@@ -47,7 +46,6 @@ OF_A_COLLECTIVE = (
 class Answer(NamedTuple):
     """A number that stands first on a page.
 
-    ``name, value``: texts of its name and value.
     ``interval``: text of its interval, empty where the results give none.
     """
 
@@ -57,11 +55,7 @@ class Answer(NamedTuple):
 
 
 def finding(command: str, results: Document, table: pd.DataFrame | None) -> str:
-    """Sentence with the finding of a run; empty if the results have none.
-
-    ``command``: command of the run. ``results``: all documents of the run, merged. ``table``: first
-    table of the run.
-    """
+    """Sentence with the finding of a run; empty if the results have none."""
     try:
         if command in SENTENCES:
             return SENTENCES[command](results)[:LONGEST]

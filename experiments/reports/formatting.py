@@ -7,7 +7,7 @@ import re
 from collections.abc import Callable, Iterable, Mapping
 from functools import cache
 from numbers import Integral, Real
-from typing import Any
+from typing import Any, NamedTuple
 
 from topologies.files.table import Table
 from topologies.units import format_bytes, format_memory, format_rate, format_seconds
@@ -146,7 +146,6 @@ def unit_of(name: str) -> str:
 ABBREVIATIONS = frozenset(
     {"hbm", "hfu", "itl", "kv", "mfu", "nic", "sbuf", "slo", "tpot", "ttft", "usd"}
 )
-"""Words of names that people write in capitals."""
 
 
 def heading(name: str) -> str:
@@ -160,6 +159,28 @@ def heading(name: str) -> str:
     parts = [part.removesuffix(unit_of(part)) for part in name.split(".")]
     words = "_".join(parts).replace("_per_s_", "/s_").split("_")
     return " ".join(word.upper() if word in ABBREVIATIONS else word for word in words)
+
+
+class Column(NamedTuple):
+    """A column of a printed table.
+
+    ``name``: key of a row, whose end is the unit of its values.
+    ``like``: key that ends with their unit, where the name does not.
+    ``write``: function that writes them, in place of their unit's.
+
+    >>> Column("low", "80 % from", like="time_s").text({"low": 0.0188})
+    '18.8 ms'
+    """
+
+    name: str
+    heading: str
+    like: str = ""
+    write: Callable[[Any], str] | None = None
+
+    def text(self, row: Mapping[str, Any]) -> str:
+        """Text of the column's value in a row."""
+        value = row[self.name]
+        return self.write(value) if self.write else value_text(self.like or self.name, value)
 
 
 def table_text(table: Table) -> tuple[list[str], list[list[str]]]:

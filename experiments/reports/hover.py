@@ -24,16 +24,7 @@ DIGITS = 4
 
 
 def description(figure: Figure) -> str:
-    """Description of a figure: its title, its axes, and the names of the drawn data.
-
-    >>> from matplotlib.figure import Figure
-    >>> figure = Figure()
-    >>> axes = figure.subplots()
-    >>> _ = axes.plot([1, 2], label="ring")
-    >>> _ = axes.set(title="Rings are fast", xlabel="size [B]", ylabel="time [s]")
-    >>> description(figure)
-    'Rings are fast. Across: size [B]; up: time [s]. Shown: ring.'
-    """
+    """Description of a figure: its title, its axes, and the names of the drawn data."""
     titles = [figure.get_suptitle()]
     labels, names = [], []
     for axes in figure.axes:
@@ -64,8 +55,6 @@ def headline(figure: Figure) -> str:
 
 def hover(figure: Figure, drawn: Bbox) -> dict[str, list[list[Any]]]:
     """Values of the points and bars of a figure, with their places in the saved picture.
-
-    ``drawn``: bounding box of the picture from :func:`experiments.figures.layout.settle` [inches].
 
     Returns ``points``: lists of x, y and text; ``boxes``: lists of left, top, right, bottom and
     text. Places are shares of the picture's width and height, from its upper left corner.
@@ -105,7 +94,6 @@ def _is_drawn(line: Any) -> bool:
 
 
 def _valued(axes: Axes, values: Any, label: str) -> Iterator[tuple[Any, str]]:
-    """Yield the points of some values that lie within the axes."""
     values = values[:: -(-len(values) // MOST_POINTS) or 1]
     (low, high), (bottom, top) = sorted(axes.get_xlim()), sorted(axes.get_ylim())
     name = "" if label.startswith("_") else f"{label}\n"

@@ -9,33 +9,34 @@ from __future__ import annotations
 
 import base64
 import hashlib
+import json
 import re
 import shlex
 import sys
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from functools import partial
 from importlib.resources import files
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import jinja2
 from jinja2.bccache import Bucket, BytecodeCache
+from jinja2.utils import htmlsafe_json_dumps
 from markupsafe import Markup
 
-from experiments.reports.blocks import Block, document_blocks, parts_table, plain_text, stack, table
-from experiments.reports.certainty import basis, interval_band
-from experiments.reports.findings import TABLED, answers, finding
-from experiments.reports.formatting import value_text
-from experiments.reports.ratios import ratio_sentences
-from experiments.reports.run_files import (
-    SHOWN_FAULTS,
-    figure_blocks,
-    file_name,
-    first_table,
-    merged_documents,
-    path_inside,
-    read_document,
-    table_blocks,
+from experiments.reports.blocks import (
+    LARGEST_SHOWN_BYTES,
+    Block,
+    document_blocks,
+    frame_blocks,
+    parts_table,
+    plain_text,
+    stack,
+    table,
 )
+from experiments.reports.certainty import basis, interval_band, ratio_sentences
+from experiments.reports.findings import FAULTS, TABLED, answers, finding
+from experiments.reports.formatting import value_text
 from experiments.reports.run_record import REPORT, read_record, sha256_of
 from topologies.errors import InputError
 from topologies.files import kept_files
@@ -44,25 +45,24 @@ from topologies.units import format_memory
 
 if TYPE_CHECKING:
     import click
+    import pandas as pd
 
+
+T = TypeVar("T")
 LONGEST_IN_LEAD = 40
-"""Most characters of an input that is shown in the line below the title."""
 UNIT = re.compile(r"(\d) ([a-zA-Zµ%/]+)")
 """Pattern of a number and its unit, between which a line must not break."""
 REDRAWN = "step_time_breakdown"
 """Figure that the page draws itself if the results have the breakdown."""
+WHOLES = {"Where the time goes": "breakdown_s", "Where the chip-hours go": "chip_hours_by_role"}
+"""Sections about the parts of a whole, each with its key in the results."""
+SLICES = ("lanes", "categories", "colors", "slices", "end_s")
 PROVENANCE_TABLES = ("inputs.csv",)
 """Tables with the sources of numbers, which are shown in the section about them."""
 
 
 def write_report(folder: str | Path, program: click.Command | None = None) -> Path:
-    """Write ``report.html`` of a run directory from its ``run.json`` and files; return the path.
-
-    ``program``: program of the run's command. Without it, the page has no command line that repeats
-    the run.
-
-    Raises InputError if ``folder`` is no run directory.
-    """
+    """Write ``report.html`` of a run directory from its ``run.json`` and files; return the path."""
     target = Path(folder) / REPORT
     page = report_html(Path(folder), program)
     with whole_file(target) as part:
@@ -71,10 +71,7 @@ def write_report(folder: str | Path, program: click.Command | None = None) -> Pa
 
 
 def report_html(folder: Path, program: click.Command | None = None) -> str:
-    """Return the page as text; parameters as for :func:`write_report`.
-
-    Raises InputError if ``folder`` is no run directory.
-    """
+    """Return the page as text; parameters as for :func:`write_report`."""
     record = read_record(folder)
     command, contents = str(record.get("command", "run")), record["contents"]
     results = merged_documents(folder, contents)
@@ -112,10 +109,7 @@ def _drawn_finding(contents: list[dict[str, Any]]) -> str:
 def _lead(record: Mapping[str, Any], program: click.Command | None) -> str:
     """Return the short inputs of a run that differ from the defaults, in one line."""
     inputs, _ = _given(record)
-    try:
-        changed = changed_inputs(record, program)
-    except SHOWN_FAULTS:
-        changed = None
+    changed = _tried(lambda: changed_inputs(record, program), None)
     words = [
         f"{name.replace('_', ' ')} {'' if text == str(True) else text}".rstrip()
         for name, text in inputs.items()
@@ -127,36 +121,31 @@ def _lead(record: Mapping[str, Any], program: click.Command | None) -> str:
 def _sections(
     folder: Path, record: Mapping[str, Any], results: Mapping[str, Any]
 ) -> Iterator[dict[str, Any]]:
-    """Yield the sections in the order in which a reader asks: answers, figures, certainty, sources.
-
-    Empty sections are left out by the caller.
-    """
+    """Yield sections in the order of a reader: answers, figures, certainty, sources."""
     contents = record["contents"]
     sentences = results.get("remarks")
     yield _section("Remarks", [{"kind": "text", "text": str(line)} for line in sentences or ()])
-    yield _section("Where the time goes", _whole("breakdown_s", results))
-    yield _section("Where the chip-hours go", _whole("chip_hours_by_role", results))
+    for title, key in WHOLES.items():
+        yield _section(title, _tried(partial(_whole, results.get(key), key), list[Block]()))
     for item in contents:
         drawn = Path(file_name(item)).stem == REDRAWN and "breakdown_s" in results
         if item.get("kind") == "figure" and not drawn:
-            yield _shown(item, lambda item: figure_blocks(folder, item))
-    yield _section("Memory of a rank", _memory(results))
+            yield _shown(item, partial(figure_blocks, item=item), folder)
+    yield _section("Memory of a rank", _tried(lambda: _memory(results), list[Block]()))
     command = str(record.get("command"))
-    yield _section("How sure it is", _band(command, results), basis(command, results))
+    band = _tried(lambda: [interval_band(command, results)], list[Block]())
+    yield _section("How sure it is", band, basis(command, results))
     sources = []
     for item in contents:
         if item.get("kind") == "table":
-            part = _shown(item, lambda item: table_blocks(folder, item, results))
+            part = _shown(item, partial(frame_blocks, results=bool(results)), folder)
             if file_name(item) in PROVENANCE_TABLES:
                 sources.append(part)
             else:
                 yield part
     for item in contents:
         if item.get("kind") == "json":
-            part = _shown(
-                item,
-                lambda item: document_blocks(read_document(path_inside(folder, file_name(item)))),
-            )
+            part = _shown(item, lambda path: document_blocks(read_document(path)), folder)
             part["blocks"] = [{"kind": "more", "text": "all of them", "blocks": part["blocks"]}]
             yield part
     yield _section("Where the numbers come from", _provenance(results))
@@ -167,48 +156,42 @@ def _section(title: str, blocks: list[Block], note: str = "") -> dict[str, Any]:
     return {"title": title, "note": note, "blocks": blocks}
 
 
-def _shown(item: Mapping[str, Any], blocks: Any) -> dict[str, Any]:
+def _shown(
+    item: Mapping[str, Any], blocks: Callable[[Path], Iterator[Block]], folder: Path
+) -> dict[str, Any]:
     """Return the section of one file, or of the reason for which it cannot be shown."""
     try:
-        shown = list(blocks(item))
+        shown = list(blocks(path_inside(folder, file_name(item))))
     except SHOWN_FAULTS as fault:
         shown = [{"kind": "text", "text": f"Cannot be shown: {fault}"}]
     note = str(item.get("note") or "")
     return _section(str(item.get("title", "")), shown, note)
 
 
-def _whole(key: str, results: Mapping[str, Any]) -> list[Block]:
-    """Return a bar of the parts of a whole, if the results have them."""
-    parts = results.get(key)
+def _tried(make: Callable[[], T], otherwise: T) -> T:
+    """Return what a function makes of results, or something else where they are damaged."""
     try:
-        if not isinstance(parts, dict) or not any(parts.values()):
-            return []
-        held = {part: value for part, value in parts.items() if value}
-        return [stack(key, held), {"kind": "more", "text": "as a table",
-                                   "blocks": [parts_table(key, held)]}]  # fmt: skip
+        return make()
     except SHOWN_FAULTS:
+        return otherwise
+
+
+def _whole(parts: Any, key: str) -> list[Block]:
+    if not isinstance(parts, dict) or not any(parts.values()):
         return []
+    held = {part: value for part, value in parts.items() if value}
+    more = {"kind": "more", "text": "as a table", "blocks": [parts_table(key, held)]}
+    return [stack(key, held), more]
 
 
 def _memory(results: Mapping[str, Any]) -> list[Block]:
     """Return a bar of a rank's memory and its capacity; for a search, those of the best plan."""
-    try:
-        holder = results if "memory_bytes" in results else results["rows"][0]
-        memory = dict(holder["memory_bytes"])
-        capacity, total = memory.pop("capacity"), memory.pop("total")
-        used = f"{format_memory(total)} of {format_memory(capacity)} are used."
-        parts = {part: value for part, value in memory.items() if value}
-        return [stack("memory_bytes", parts, capacity, "free"), {"kind": "text", "text": used}]
-    except SHOWN_FAULTS:
-        return []
-
-
-def _band(command: str, results: Mapping[str, Any]) -> list[Block]:
-    """Return a bar with the interval of the main result."""
-    try:
-        return [interval_band(command, results)]
-    except SHOWN_FAULTS:
-        return []
+    holder = results if "memory_bytes" in results else results["rows"][0]
+    memory = dict(holder["memory_bytes"])
+    capacity, total = memory.pop("capacity"), memory.pop("total")
+    used = f"{format_memory(total)} of {format_memory(capacity)} are used."
+    parts = {part: value for part, value in memory.items() if value}
+    return [stack("memory_bytes", parts, capacity, "free"), {"kind": "text", "text": used}]
 
 
 def _provenance(results: Mapping[str, Any]) -> list[Block]:
@@ -220,11 +203,7 @@ def _provenance(results: Mapping[str, Any]) -> list[Block]:
 
 
 def _reproduce(record: Mapping[str, Any], program: click.Command | None) -> Iterator[Block]:
-    try:
-        words = command_line(record, program)
-    except SHOWN_FAULTS:
-        words = ""
-    if words:
+    if words := _tried(lambda: command_line(record, program), ""):
         yield {"kind": "code", "text": words}
     digests = " and ".join(
         f"{name} {str(record.get(key, '?'))[:12]}"
@@ -253,7 +232,6 @@ def _given(record: Mapping[str, Any]) -> tuple[dict[str, str], list[str]]:
 
 
 def _out(value: Any) -> bool:
-    """Return whether an input was not stated."""
     return value is None or value is False or value in ("", [], {})
 
 
@@ -275,19 +253,13 @@ def _files(folder: Path, record: Mapping[str, Any]) -> Block:
     return table(["file", "holds", "size"], rows, text=(0, 1))
 
 
-FOLDER = "page"
-
-
 def packaged(name: str) -> str:
     """Return the text of a file of the package, the only source of templates."""
-    return (files("experiments.reports") / FOLDER / name).read_text(encoding="utf-8")
+    return (files("experiments.reports") / "page" / name).read_text(encoding="utf-8")
 
 
 def render(name: str, values: Mapping[str, Any]) -> str:
-    """Fill in a template of the package; a name without a value is an error.
-
-    ``name``: file of the template. ``values``: values that are filled in; text is escaped.
-    """
+    """Fill in a template of the package; a name without a value is an error."""
     templates = jinja2.Environment(
         loader=jinja2.FunctionLoader(packaged),
         undefined=jinja2.StrictUndefined,
@@ -327,17 +299,8 @@ LONGEST_WORD = 1000
 
 
 def command_line(record: Mapping[str, Any], program: click.Command | None) -> str:
-    """Return the command line of ``cluster-sim`` that repeats a run; empty if it is unknown.
-
-    Only options that differ from their defaults are stated.
-
-    ``record``: contents of a ``run.json``. ``program``: program with the options of each command;
-    without it the command line is unknown.
-    """
-    command, inputs = record.get("command"), record.get("inputs")
-    if not isinstance(command, str) or not isinstance(inputs, dict):
-        return ""
-    changed = _changed(command, inputs, program)
+    """Return the command line of ``cluster-sim`` that repeats a run; empty if it is unknown."""
+    changed = _changed(record, program)
     if changed is None:
         return ""
     options: list[str] = []
@@ -347,26 +310,23 @@ def command_line(record: Mapping[str, Any], program: click.Command | None) -> st
         (options if item.param_type_name == "option" else positional).extend(words)
     if isinstance(record.get("seed"), int) and record["seed"]:
         options.append(f"--seed={record['seed']}")
-    words = ["cluster-sim", *command.split(), *positional, *options]
+    words = ["cluster-sim", *record["command"].split(), *positional, *options]
     return " ".join(shlex.quote(word[:LONGEST_WORD]) for word in words)
 
 
 def changed_inputs(record: Mapping[str, Any], program: click.Command | None) -> set[str] | None:
-    """Names of the inputs that differ from their defaults; None if the defaults are unknown.
-
-    Parameters as for :func:`command_line`.
-    """
-    command, inputs = record.get("command"), record.get("inputs")
-    if not isinstance(command, str) or not isinstance(inputs, dict):
-        return None
-    changed = _changed(command, inputs, program)
+    """Names of the inputs that differ from their defaults; None if the defaults are unknown."""
+    changed = _changed(record, program)
     return None if changed is None else {str(item.name) for item, _ in changed}
 
 
 def _changed(
-    command: str, inputs: Mapping[str, Any], program: click.Command | None
+    record: Mapping[str, Any], program: click.Command | None
 ) -> list[tuple[Any, Any]] | None:
-    """Parameters whose values differ from their defaults, with the values."""
+    """Parameters whose values differ from their defaults; None for a command of no program."""
+    command, inputs = record.get("command"), record.get("inputs")
+    if not isinstance(command, str) or not isinstance(inputs, dict):
+        return None
     parameters = _parameters(command.split(), program)
     if parameters is None:
         return None
@@ -399,7 +359,6 @@ def _plain(value: Any) -> Any:
 
 
 def _words(item: Any, value: Any) -> Iterator[str]:
-    """Yield the words of a command line for a parameter with a value."""
     flags = [flag for flag in item.opts if flag.startswith("--")]
     if isinstance(value, bool):
         chosen = flags if value else list(item.secondary_opts)
@@ -412,3 +371,90 @@ def _words(item: Any, value: Any) -> Iterator[str]:
         yield f"{flags[-1]}={','.join(map(str, value))}"
     else:
         yield f"{flags[-1]}={value}"
+
+
+LARGEST_DATA_BYTES = 2**22
+"""Largest values of a figure, or slices of a timeline, that are included in the page."""
+SVG_AT_MOST_BYTES = 2**21
+"""Largest drawing that is shown as SVG; larger ones are shown as PNG."""
+SHOWN_FAULTS = (*FAULTS, OSError, RecursionError)
+"""Errors of damaged files, which the page shows in place of the content."""
+
+
+def merged_documents(folder: Path, contents: list[dict[str, Any]]) -> dict[str, Any]:
+    """Merge the JSON documents of a run, except those that cannot be read."""
+    merged: dict[str, Any] = {}
+    for name in [file_name(item) for item in contents if item.get("kind") == "json"]:
+        merged |= _tried(partial(_document, folder, name), dict[str, Any]())
+    return merged
+
+
+def _document(folder: Path, name: str) -> dict[str, Any]:
+    return read_document(path_inside(folder, name))
+
+
+def first_table(folder: Path, contents: list[dict[str, Any]]) -> pd.DataFrame | None:
+    """Read the first table of a run; None if it has none that can be read."""
+    import pandas as pd
+
+    first = next((item for item in contents if item.get("kind") == "table"), None)
+    if first is None:
+        return None
+    return _tried(lambda: pd.read_csv(path_inside(folder, file_name(first))), None)
+
+
+def file_name(item: Mapping[str, Any]) -> str:
+    """Return the file name of an item of the contents, empty if it has none."""
+    return str(item.get("file", ""))
+
+
+def path_inside(folder: Path, name: str) -> Path:
+    """Return the path of a file directly in the folder that is not too large to show.
+
+    A name with a path, and a link, could lead outside of the folder and are refused.
+    """
+    path = folder / name
+    if Path(name).name != name or path.is_symlink() or not path.is_file():
+        raise InputError(f"there is no file {name}")
+    if path.stat().st_size > LARGEST_SHOWN_BYTES:
+        raise InputError(f"{name} is over {LARGEST_SHOWN_BYTES:,} bytes")
+    return path
+
+
+def read_document(path: Path) -> dict[str, Any]:
+    """Read a JSON file that holds an object."""
+    document = json.loads(path.read_text())
+    if not isinstance(document, dict):
+        raise InputError(f"{path.name} holds no object")
+    return document
+
+
+def figure_blocks(path: Path, item: Mapping[str, Any]) -> Iterator[Block]:
+    """Yield a drawing with its values, after a zoomable timeline if the figure has slices."""
+    drawing, media = path, "image/svg+xml"
+    if path.stat().st_size > SVG_AT_MOST_BYTES or path.suffix != ".svg":
+        drawing, media = path_inside(path.parent, f"{path.stem}.png"), "image/png"
+    data = base64.b64encode(drawing.read_bytes()).decode()
+    slices = _drawing_data(path.parent, item.get("slices"), SLICES)
+    if slices is not None:
+        yield {"kind": "timeline", "data": slices}
+    yield {
+        "kind": "figure",
+        "alt": str(item.get("alt") or path.stem),
+        "source": f"data:{media};base64,{data}",
+        "hover": _drawing_data(path.parent, item.get("hover"), ("points", "boxes")),
+        "replaced": slices is not None,
+    }
+
+
+def _drawing_data(folder: Path, name: Any, wanted: tuple[str, ...]) -> Markup | None:
+    """Return the values of a drawing as JSON that is safe in a page; None if they do not fit."""
+    if not name:
+        return None
+    path = _tried(lambda: path_inside(folder, str(name)), None)
+    if path is None or path.stat().st_size > LARGEST_DATA_BYTES:
+        return None
+    document = _tried(lambda: read_document(path), dict[str, Any]())
+    if not all(part in document for part in wanted):
+        return None
+    return htmlsafe_json_dumps(document, separators=(",", ":"), allow_nan=False)

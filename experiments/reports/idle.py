@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 OPTIONS = {"bucket_bytes": "bucket"}
-"""Options whose names differ from the fields that they set."""
 
 
 def option_name(field: str) -> str:
@@ -19,8 +18,6 @@ def option_name(field: str) -> str:
 
 def idle_entry(idle: Mapping[str, str]) -> dict[str, Mapping[str, str]]:
     """Return the entry of a document for options that change nothing; none where there are none.
-
-    ``idle``: fields that these options set, with the reasons why they change nothing.
 
     >>> idle_entry({"cp_exchange": "cp is 1"})
     {'without_effect': {'cp_exchange': 'cp is 1'}}

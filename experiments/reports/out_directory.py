@@ -25,8 +25,7 @@ def whole_directory(path: str | Path) -> Iterator[Path]:
     """Give a hidden directory to write to; on success it takes the name of ``path``.
 
     An error, Ctrl-C or SIGTERM inside the ``with`` leaves nothing behind, and leaves an earlier run
-    directory at ``path`` unchanged. Raises InputError for a path with files that no run wrote, or
-    where no directory can be made.
+    directory at ``path`` unchanged.
     """
     target = _resolved(path)
     check_replaceable(target)

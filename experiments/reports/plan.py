@@ -3,24 +3,27 @@
 from __future__ import annotations
 
 import shlex
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
+from dataclasses import asdict
 from typing import TYPE_CHECKING, Any
 
-from experiments.reports.idle import idle_entry, option_name
+from experiments.reports.formatting import format_interval, ranges
+from experiments.reports.idle import idle_entry, idle_sentences, option_name
 from experiments.reports.plan_rows import (
     DEFAULTS,
+    FIELDS,
     estimates,
     fields_of,
     frame,
+    named,
     own_row,
     plan_interval,
     ranked,
 )
-from experiments.reports.plan_text import headline, remarks, sifted
 from experiments.reports.remarks import check_remarks
 from experiments.reports.training import stated
-from topologies.units import format_seconds
-from workloads.search import Search
+from topologies.units import format_memory, format_seconds
+from workloads.search import Finalist, Search
 from workloads.training.plan.plan_file import plan_yaml
 
 if TYPE_CHECKING:
@@ -50,19 +53,14 @@ def document(search: Search, top: int, model: str = "") -> dict[str, Any]:
         "rows": ranked(search, top),
         **({"own": mine} if mine else {}),
         **({"remarks": sentences} if (sentences := check_remarks(first, search.cluster)) else {}),
-        "agreement": {
-            "plans": search.agreement.plans,
-            "kendall_tau": search.agreement.kendall_tau,
-            "median_abs_error": search.agreement.median_abs_error,
-            "worst_abs_error": search.agreement.worst_abs_error,
-        },
+        "agreement": asdict(search.agreement),
         "interval": _first_interval(search),
         "objective": search.objective,
-        "cost_usd": search.finalists[0].cost.cost_usd,
-        "energy_joules": search.finalists[0].cost.energy_joules,
-        "usd_per_million_tokens": search.finalists[0].cost.usd_per_million_tokens,
-        "price_basis": search.finalists[0].cost.price_basis,
-        "power_basis": search.finalists[0].cost.power_basis,
+        "cost_usd": first.cost.cost_usd,
+        "energy_joules": first.cost.energy_joules,
+        "usd_per_million_tokens": first.cost.usd_per_million_tokens,
+        "price_basis": first.cost.price_basis,
+        "power_basis": first.cost.power_basis,
         "next_estimate_s": search.next_estimate_s,
         "overlapped_s": search.overlapped_s,
         "train": train_command(search, model),
@@ -142,7 +140,6 @@ def write(run: Run, search: Search, top: int, results: Mapping[str, Any]) -> Non
 
 
 def _titled(search: Search, top: int) -> str:
-    """Title with the fastest plan, the slowest of the shown ones, and the question."""
     best, last = search.finalists[0], search.finalists[:top][-1]
     slower = last.iteration_s / best.iteration_s - 1
     return (
@@ -156,3 +153,197 @@ PARETO = (
     "A dot is a plan that fits, by its estimate. On the line no other plan is faster with as "
     "little memory. Numbers are the simulated plans of the table."
 )
+
+
+SHOWN_PARTS = {
+    "compute": "compute",
+    "exposed_tp": "exposed tp",
+    "exposed_pp": "exposed pp",
+    "exposed_dp": "exposed dp",
+    "exposed_cp": "exposed cp",
+    "exposed_ep": "exposed ep",
+    "bubble": "bubble",
+    "straggler": "straggler",
+    "optimizer": "optimizer",
+    "scheduling": "scheduling",
+    "host": "host issues work",
+    "other": "other",
+}
+"""Parts of the breakdown that a table shows if any is above zero, with their headings."""
+
+
+def ties(search: Search) -> str:
+    """Return a sentence on the interval of the first plan and the plans that tie with it."""
+    rows = ranked(search, len(search.finalists))
+    tied = [entry["rank"] for entry in rows[1:] if entry["tied"]]
+    ends = format_interval(plan_interval(search, search.finalists[0]))
+    first = f"The first takes {format_seconds(rows[0]['iteration_s'])} {ends}"
+    if not tied:
+        return (
+            f"{first}; every other plan that was simulated is slower beyond the error of a ratio."
+        )
+    return f"{first}; within the error of a ratio of two plans it ties with {ranges(tied)}."
+
+
+def headline(search: Search) -> str:
+    """Return the question of a search in one line: model, cluster and batch."""
+    plan = search.finalists[0].plan
+    overlaps = {finalist.plan.overlap for finalist in search.finalists}
+    overlap = f", overlap {plan.overlap}" if len(overlaps) == 1 else ""
+    return (
+        f"{search.model.name} ({search.model.parameters / 1e9:,.1f} G parameters) on "
+        f"{search.cluster.name}, {search.cluster.chips:,} chips, global batch "
+        f"{plan.global_batch:,} × {plan.seq:,} tokens{overlap}"
+    )
+
+
+def table(search: Search, top: int) -> tuple[list[str], list[list[str]]]:
+    """Return headings and cells of the ranked plans, without fields that are equal in all."""
+    shown = [one for _, one in _shown(search, top)]
+    silent = () if search.model.experts else ("ep", "etp")
+    varying = [
+        name
+        for name in FIELDS
+        if name not in silent and len({_field(finalist, name) for finalist in shown}) > 1
+    ]
+    columns = [*ALWAYS, *(name for name in varying if name not in ALWAYS)]
+    parts = [part for part in SHOWN_PARTS if any(finalist.breakdown_s[part] for finalist in shown)]
+    heads = ["", *(HEADS.get(name, name) for name in columns), "estimate", "simulated", "error"]
+    sought = WORTH.get(search.objective, {})
+    heads += [*sought, "MFU", "memory", *(SHOWN_PARTS[part] for part in parts)]
+    return heads, [
+        [
+            label,
+            *(_field(finalist, name) for name in columns),
+            format_seconds(finalist.estimate_s),
+            format_seconds(finalist.iteration_s),
+            f"{finalist.estimate_error:+.1%}",
+            *(tell(finalist) for tell in sought.values()),
+            f"{finalist.mfu:.1%}",
+            format_memory(finalist.memory.total),
+            *(f"{finalist.breakdown_s[part] / finalist.iteration_s:.1%}" for part in parts),
+        ]
+        for label, finalist in _shown(search, top)
+    ]
+
+
+def _shown(search: Search, top: int) -> list[tuple[str, Finalist]]:
+    """Return the plans of the table with their places; the user's own last, or among them."""
+    users = search.own_plan
+    listed = [(str(place), each) for place, each in enumerate(search.finalists[:top], start=1)]
+    if users is None:
+        return listed
+    mine = users.finalist.plan
+    places = [place for place, each in listed if each.plan == mine]
+    if places:
+        return [(f"{at}, yours" if at in places else at, each) for at, each in listed]
+    return [*listed, (f"{users.rank:,}, yours", users.finalist)]
+
+
+WORTH: Mapping[str, Mapping[str, Callable[[Finalist], str]]] = {
+    "cost": {"USD a step": lambda finalist: _number(finalist.cost.cost_usd, 1.0)},
+    "energy": {"kWh a step": lambda finalist: _number(finalist.cost.energy_joules, 3.6e6)},
+}
+"""Heading and text of the quantity by which plans are ranked, where that is not the time."""
+
+
+def _number(value: float | None, unit: float) -> str:
+    return "unknown" if value is None else f"{value / unit:,.4g}"
+
+
+ALWAYS = ("tp", "pp", "dp", "microbatch")
+HEADS = {"microbatch": "mb", "sequence_parallel": "sp", "stage_layers": "layers"}
+
+
+def _field(finalist: Finalist, name: str) -> str:
+    value = fields_of(finalist.plan)[name]
+    if isinstance(value, bool):
+        return "yes" if value else "no"
+    return str(value) or ("even" if name == "stage_layers" else "all")
+
+
+SAID = ("zero", "sequence_parallel", "schedule", "recompute", "precision", "attention")
+"""Fields that are shown even if they have the default."""
+
+
+def shared(search: Search, top: int) -> str:
+    """Return the fields that are equal in all plans of the table, in one line."""
+    shown = [one for _, one in _shown(search, top)]
+    same = [
+        f"{name.replace('_', ' ')} {_field(shown[0], name)}"
+        for name in FIELDS
+        if name not in (*ALWAYS, "global_batch", "seq", "overlap")
+        and len({_field(finalist, name) for finalist in shown}) == 1
+        and (name in SAID or getattr(shown[0].plan, name) != getattr(DEFAULTS, name))
+    ]
+    return f"All of them: {', '.join(same)}. Shares are of the simulated step, mean over ranks."
+
+
+def sifted(search: Search) -> tuple[list[str], list[list[str]]]:
+    """Count the plans by the stage at which they were left out, as headings and cells."""
+    rows = [("plans that divide model, batch and cluster", search.candidates)]
+    rows += [(f"  left out: {reason}", -count) for reason, count in search.pruned.items()]
+    rows += [("  too large for a rank's memory", -search.oversized)] * bool(search.oversized)
+    bounded = len(search.plans) - search.estimated
+    rows += [("  slower by a lower bound of their estimate", -bounded)] * bool(bounded)
+    rows += [("estimated", search.estimated), ("simulated in full", len(search.finalists))]
+    return ["what became of all plans", "plans"], [[text, f"{count:,}"] for text, count in rows]
+
+
+def own_sentences(search: Search) -> list[str]:
+    """Return what a search says of the user's own plan; nothing without one."""
+    row = own_row(search)
+    if row is None:
+        return []
+    slower = "faster" if row["loss"] < 0 else "slower"
+    much = f"{abs(row['loss']):.1%} {slower} than the first" if row["loss"] else "the fastest"
+    tie = ", within the error of a ratio" if row["tied"] and row["loss"] else ""
+    sentences = [f"Your plan is number {row['rank']:,} of {row['among']:,} that fit: {much}{tie}."]
+    if row["differs"]:
+        mine, first = ({name: e[of] for name, e in row["differs"].items()} for of in OWN_FIRST)
+        sentences.append(f"It has {named(mine)}; the first has {named(first)}.")
+    if row["change"]:
+        saved = 1 - row["changed_s"] / row["iteration_s"]
+        sentences.append(
+            f"The single change that gains most is {named(row['change'])}: {saved:.1%} less."
+        )
+    elif row["loss"] > 0:
+        sentences.append("No single change of it is faster.")
+    return sentences
+
+
+OWN_FIRST = ("own", "first")
+"""Values of a field that differs: in the user's plan, and in the first."""
+
+
+def remarks(search: Search) -> list[str]:
+    """Return remarks on idle options, the time of the search, and the error of its estimates."""
+    agree = search.agreement
+    remarks = [
+        *idle_sentences(search.without_effect),
+        *own_sentences(search),
+        f"Weighed and estimated in {search.estimated_in_s:.1f} s, the best {len(search.finalists)} "
+        f"simulated in {search.simulated_in_s:.1f} s.",
+    ]
+    errors = f"median error {agree.median_abs_error:.2%}, worst {agree.worst_abs_error:.2%}"
+    if agree.kendall_tau is not None:
+        errors = f"rank correlation (Kendall's tau) {agree.kendall_tau:.2f}, {errors}"
+    for line in check_remarks(search.finalists[0], search.cluster):
+        remarks.append(f"Of the first plan: {line}")
+    remarks.append(f"Estimates beside simulations of {agree.plans} plans: {errors}.")
+    remarks.append(ties(search))
+    if search.next_estimate_s is not None:
+        best = search.finalists[0]
+        slower = search.next_estimate_s / best.iteration_s - 1
+        remarks.append(
+            f"The best plan that was not simulated is estimated at "
+            f"{format_seconds(search.next_estimate_s)}, {slower:.1%} over the first."
+        )
+    if search.overlapped_s is not None:
+        first, least = search.finalists[0], search.overlapped_s
+        remarks.append(
+            f"All overlap what frameworks overlap unasked (--overlap {first.plan.overlap}). With "
+            f"--overlap all the first takes {format_seconds(least)}, "
+            f"{1 - least / first.iteration_s:.1%} less; --each overlap finds the best of each."
+        )
+    return remarks

@@ -150,10 +150,7 @@ COMPARED = ("among", "loss", "differs", "change", "changed_s")
 
 
 def frame(search: Search, top: int) -> pd.DataFrame:
-    """Return the ranked plans as a table, with breakdown and memory in columns of their own.
-
-    The user's own plan comes last, and then ``own`` marks it.
-    """
+    """Return the ranked plans as a table, with breakdown and memory in columns of their own."""
     import pandas as pd
 
     rows, mine = [], own_row(search)
@@ -170,7 +167,6 @@ BRIEF = (
     "recompute", "order", "overlap", "global_batch", "seq", "estimate_s", "iteration_s",
     "low_s", "high_s", "mfu", "memory_total_bytes", *(f"{part}_s" for part in PARTS),
 )  # fmt: skip
-"""Most important columns of :func:`frame`."""
 
 
 def brief(search: Search, top: int) -> pd.DataFrame:
@@ -182,4 +178,3 @@ def brief(search: Search, top: int) -> pd.DataFrame:
 
 
 DEFAULTS = ParallelPlan()
-"""Plan with every field at its default."""

@@ -30,12 +30,7 @@ REMEDY = (
 
 
 def check_results(document: Any) -> None:
-    """Check the results of a command before anything is printed or written.
-
-    Raises InputError for a number that is infinite, not a number, or outside of the range for its
-    name; for a time below its lower bound, the ends of an interval in the wrong order, and parts
-    that do not sum to their whole.
-    """
+    """Check the results of a command before anything is printed or written."""
     _check(document, "", signed=False)
 
 

@@ -38,10 +38,7 @@ MEASURED = ("build_s", "simulate_s", "peak_rss_bytes", "wall_s")
 
 
 class Run:
-    """A run directory while it is written; its files appear in the report in this order.
-
-    ``folder``: temporary place of the files.
-    """
+    """A run directory while it is written; its files appear in the report in this order."""
 
     def __init__(
         self, folder: Path, record: dict[str, Any], program: click.Command | None = None
@@ -115,10 +112,7 @@ class Run:
     def file(
         self, name: str, data: bytes, *, title: str = "", note: str = "", table: bool = False
     ) -> None:
-        """Write any other file, which is not part of the digest of the results.
-
-        The report lists it, and shows it as a table if it is a CSV file and ``table`` is true.
-        """
+        """Write any other file, which is not part of the digest of the results."""
         self._new(name).write_bytes(data)
         self._show("table" if table else "file", name, title or name, note)
 
@@ -188,13 +182,6 @@ def run_directory(
 
     An error, Ctrl-C or SIGTERM inside the ``with`` leaves nothing behind, and leaves an earlier run
     directory at ``path`` unchanged.
-
-    ``path``: a new directory, an empty one, or an earlier run directory, which is replaced.
-    ``command``: name of the command, such as ``train``. ``inputs``: everything on which the results
-    depend. A path is recorded with the digest of its file. ``program``: program of the command,
-    from which the report derives the command line of the run.
-
-    Raises InputError for a path with other files.
     """
     with whole_directory(path) as folder:
         run = Run(folder, new_record(command, inputs, seed), program)

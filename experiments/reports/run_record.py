@@ -14,22 +14,16 @@ from topologies.errors import InputError, system_reason
 from topologies.files.reading import check_regular
 
 RECORD = "run.json"
-"""File with the inputs, digests and contents of a run."""
 REPORT = "report.html"
-"""Page that shows a run."""
 FORMAT = 1
 """Version of the record that this module writes and reads."""
 LARGEST_RECORD_BYTES = 2**24
-"""Size of the largest record that is read [B]."""
 MODEL_CONFIG = "config.json"
 """File that describes a model in its directory."""
 
 
 def read_record(path: Path) -> dict[str, Any]:
-    """Read ``run.json`` of a run directory.
-
-    Raises InputError if there is none, or it was not written by cluster-sim.
-    """
+    """Read ``run.json`` of a run directory."""
     file = path / RECORD
     try:
         if file.exists():
@@ -85,11 +79,7 @@ def _check(contents: Any, files: Any) -> None:
 
 
 def digest(document: Any) -> str:
-    """SHA-256 of a document as canonical JSON; equal contents have equal digests.
-
-    >>> digest({"a": 1, "b": 2}) == digest({"b": 2, "a": 1})
-    True
-    """
+    """SHA-256 of a document as canonical JSON; equal contents have equal digests."""
     return hashlib.sha256(canonical(document).encode()).hexdigest()
 
 

@@ -4,13 +4,12 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
+from experiments.figures.sharing import slowdowns
 from experiments.reports.training import stated
 from topologies.files.table import Table
 from topologies.units import format_seconds
 
 if TYPE_CHECKING:
-    from matplotlib.figure import Figure
-
     from experiments.reports.run_directory import Run
     from workloads.sharing.run import SharedLinks
     from workloads.sharing.sharing import JobShare, Sharing
@@ -30,7 +29,7 @@ def document(shared: Sharing) -> dict[str, Any]:
             if isinstance(each, str)
             else {
                 "placement": name,
-                "lost": each.lost(best_s),
+                "net_loss": each.lost(best_s),
                 "jobs": [_row(job) for job in each.jobs],
             }
             for name, each in shared.placements.items()
@@ -42,7 +41,7 @@ def document(shared: Sharing) -> dict[str, Any]:
         "placement": shared.placement or None,
         "jobs": [_job(job) for job in shared.jobs],
         "links": [each._asdict() for each in shared.links],
-        "lost": shared.lost(),
+        "net_loss": shared.lost(),
         **(study if shared.others else {}),
         "level": "flow",
         "engine": shared.engine,
@@ -74,7 +73,7 @@ def _job(job: JobShare) -> dict[str, Any]:
         "most_slowdown": float(job.slowdowns.max()),
         "steps": len(job.beside_ps),
         "tokens_per_s": job.job.plan.tokens / job.beside_s,
-        "longer_s": job.longer_s,
+        "call_changes_s": job.call_changes_s,
         "meets": list(job.meets),
     }
 
@@ -89,34 +88,32 @@ def job_table(shared: Sharing) -> Cells:
         "80 % from",
         "to",
         "slowdown",
-        "of steps",
         "steps",
     ]
     rows = []
     for job in shared.jobs:
         ends = job.interval
-        spread = f"{job.slowdowns.min():.3f}–{job.slowdowns.max():.3f}"
         seconds = [job.alone_s, job.beside_s, ends["low"], ends["high"]]
         times = map(format_seconds, seconds)
         count = f"{len(job.chips):,}"
         steps = str(len(job.beside_ps))
-        rows.append((job.job.name, count, *times, f"{job.slowdown:.3f}", spread, steps))
+        rows.append((job.job.name, count, *times, f"{job.slowdown:.3f}", steps))
     return columns, rows
 
 
 def sentences(shared: Sharing) -> list[str]:
     """Say of each job what its slowdown is due to, and of a study which placement loses least."""
-    said = [_due_to(shared, job) for job in shared.jobs]
+    lines = [_due_to(shared, job) for job in shared.jobs]
     if shared.others:
         tried = {
             name: each for name, each in shared.placements.items() if not isinstance(each, str)
         }
         lost = f"{tried[shared.best].lost(shared.best_alone_s):.2%}"
-        said.append(
+        lines.append(
             f"Placement {shared.best} loses least: {lost} of the jobs' chip-hours against each job "
             "alone in its best placement."
         )
-    return said
+    return lines
 
 
 def _due_to(shared: Sharing, job: JobShare) -> str:
@@ -129,13 +126,14 @@ def _due_to(shared: Sharing, job: JobShare) -> str:
         return f"{name} shares links with {others}, and loses less than 0.05 % of a step."
     mine = [each for each in shared.links if name in each.crossed_by]
     kinds = ", ".join(dict.fromkeys(each.kind for each in mine)) or "links"
-    longer = sorted(job.longer_s.items(), key=lambda item: -item[1])
+    longer = sorted(job.call_changes_s.items(), key=lambda item: -item[1])
     parts = [f"{axis} {format_seconds(more_s)}" for axis, more_s in longer if more_s > 1e-9]
     change_s = format_seconds(abs(job.beside_s - job.alone_s))
     verb = "loses" if job.slowdown > 1 else "gains"
     return (
-        f"{name} {verb} {change_s} a step ({job.slowdown - 1:+.1%}) beside {others}, on {kinds}: "
-        f"its calls take longer by {', '.join(parts) or 'nothing'} a step, hidden ones included."
+        f"{name} {verb} {change_s} a step ({job.slowdown - 1:+.1%}, single steps "
+        f"{job.slowdowns.min() - 1:+.1%} to {job.slowdowns.max() - 1:+.1%}) beside {others}, on "
+        f"{kinds}: calls take longer by {', '.join(parts) or 'nothing'} a step, also hidden ones."
     )
 
 
@@ -187,31 +185,4 @@ def write(out: Run, shared: Sharing) -> None:
     ]
     if shared.others:
         out.table("placements", Table.of_rows(tried), title="Placements")
-    out.figure("slowdowns", figure(shared), title="Slowdown of each job")
-
-
-def figure(shared: Sharing) -> Figure:
-    """Draw the slowdown of each job in every placement, with its spread over steps."""
-    from matplotlib.figure import Figure
-
-    tried = {name: each for name, each in shared.placements.items() if not isinstance(each, str)}
-    names = [job.job.name for job in shared.jobs]
-    drawn = Figure(figsize=(9.5, 1.9 + 0.5 * len(names) * max(1, len(tried) / 2)))
-    axes = drawn.subplots()
-    height = 0.8 / len(tried)
-    for number, (name, each) in enumerate(tried.items()):
-        slower = [100 * (job.slowdown - 1) for job in each.jobs]
-        low = [100 * (job.slowdown - job.slowdowns.min()) for job in each.jobs]
-        high = [100 * (job.slowdowns.max() - job.slowdown) for job in each.jobs]
-        rows = [row + height * number for row in range(len(names))]
-        axes.barh(rows, slower, height, label=name, xerr=[low, high], capsize=2)
-    axes.set_yticks([row + 0.4 - height / 2 for row in range(len(names))], names)
-    axes.invert_yaxis()
-    axes.set_xlabel("step beside the others, longer than alone [%]")
-    axes.legend(title="placement")
-    worst = max(shared.jobs, key=lambda job: job.slowdown)
-    axes.set_title(
-        f"{len(names)} jobs on {shared.cluster.name}: {worst.job.name} loses most, "
-        f"{worst.slowdown - 1:+.1%} a step"
-    )
-    return drawn
+    out.figure("slowdowns", slowdowns(shared), title="Slowdown of each job")

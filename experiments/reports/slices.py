@@ -22,7 +22,6 @@ MOST_MOMENTS = 24_000
 LEAST_BUSY = 0.05
 """Share of a moment below which a lane counts as idle."""
 DIGITS = 7
-"""Significant digits of times."""
 
 
 def slices(
@@ -34,9 +33,6 @@ def slices(
     words: Mapping[str, str] | None = None,
 ) -> dict[str, Any]:
     """Return the slices of a timeline: times in which a lane is busy with one category.
-
-    ``by, what, ranks``: lanes, categories and ranks, as for :func:`cluster_sim.plot.timeline`.
-    ``words``: names of categories in the legend.
 
     Returns ``lanes``, ``categories``, ``colors``, ``end_s``, ``note``, and ``slices``: lists of
     lane, category, start and end [s].

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import resource
-import sys
 from collections.abc import Mapping
 from dataclasses import asdict
 from typing import TYPE_CHECKING, Any
@@ -11,12 +9,12 @@ from typing import TYPE_CHECKING, Any
 from cluster_sim.collectives.duration.nccl import covers
 from cluster_sim.trace.trace import Trace
 from experiments.figures.training import NAMES, one_step
-from experiments.reports.assumed import assumed_document
 from experiments.reports.formatting import format_interval, value_text
 from experiments.reports.idle import idle_entry
-from experiments.reports.remarks import remarks_entry
+from experiments.reports.remarks import assumed_document, remarks_entry
 from topologies.catalogue.catalogue import shipped_catalogue
 from topologies.files.table import Table
+from topologies.memory_limit import peak_rss_bytes
 from topologies.units import format_bytes, format_memory, format_seconds
 from workloads.training.execution.levels import APART
 from workloads.training.memory.in_use import memory_in_use
@@ -130,12 +128,6 @@ def interval_document(run: Iteration) -> dict[str, Any]:
 def stated(plan: ParallelPlan) -> dict[str, Any]:
     """All fields of a plan, defaults included, and the ZeRO stage in effect within the step."""
     return {**asdict(plan), "order": "-".join(plan.order), "sharding": plan.sharding}
-
-
-def peak_rss_bytes() -> int:
-    """Largest resident memory of this process so far [B]."""
-    unit = 1 if sys.platform == "darwin" else 1024
-    return unit * resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
 
 
 def headline(run: Iteration) -> str:

@@ -1,5 +1,5 @@
 """Experiments: each answers a question with ``run(...) -> DataFrame`` and ``plot(frame)``.
 
 Parameters of ``run`` that several experiments have are described in
-:mod:`experiments.scripts.support.parameters`, the others in its docstring.
+:mod:`experiments.scripts.registry`, the others in its docstring.
 """

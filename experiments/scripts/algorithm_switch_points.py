@@ -7,24 +7,26 @@ runtime would choose.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 import pandas as pd
 
+from cluster_sim.collectives import CollectiveCall, Group
+from cluster_sim.collectives.algorithms.registry import choose_algorithm
+from cluster_sim.collectives.group_parsing import parse_sizes
+from cluster_sim.plot.palette import colors, marks
 from cluster_sim.progress import Watch, unwatched
-from experiments.scripts.support.points import each
+from experiments.scripts.support.points import each, with_collective_ends
+from topologies.clusters.names import cluster as named
+from topologies.units import format_bytes
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
-
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
-    from cluster_sim.collectives import Group
-
 MACHINES = ("trn1.32xlarge", "trn2.48xlarge", "trn2-ultraserver")
 MOST_SLOWDOWN = 30.0
-"""Upper end of the axis; slower algorithms are no choice."""
 
 
 def run(
@@ -37,23 +39,14 @@ def run(
 ) -> pd.DataFrame:
     """Simulate every size with every suitable algorithm, and mark the choice of ``auto``.
 
-    Parameters
-    ----------
-    clusters : tuple of str
-        Named machines, of which all chips take part; by default Trainium's three scale-up
-        domains.
+    ``clusters``: named machines, of which all chips take part; by default Trainium's three scale-up
+    domains.
 
-    Returns
-    -------
-    DataFrame
-        Rows of :func:`cluster_sim.collectives.rows`, with ``low_s`` and ``high_s`` (ends of the
-        interval of the time [s]), ``fastest`` and ``picked`` (bool), and ``slowdown``, the time
-        over that of the fastest algorithm at the size.
+    Returns rows of :func:`cluster_sim.collectives.rows`, with ``low_s`` and ``high_s`` (ends of the
+    interval of the time [s]), ``fastest`` and ``picked`` (bool), and ``slowdown``, the time over
+    that of the fastest algorithm at the size.
     """
     from cluster_sim.collectives import CollectiveCall, rows, suitable, whole
-    from cluster_sim.collectives.group_parsing import parse_sizes
-    from experiments.scripts.support.intervals import with_collective_ends
-    from topologies.clusters.names import cluster as named
 
     steps, groups = parse_sizes(sizes), [whole(named(text), ranks_per_chip) for text in clusters]
 
@@ -78,9 +71,6 @@ def _picked(
     frame: pd.DataFrame, op: str, groups: Sequence[Group], sizes: Sequence[int]
 ) -> list[bool]:
     """Return whether ``auto`` takes the algorithm of each row at its size."""
-    from cluster_sim.collectives import CollectiveCall
-    from cluster_sim.collectives.algorithms.registry import choose_algorithm
-
     chosen = {
         (group.cluster.name, size): choose_algorithm(CollectiveCall(op, group, size)).name
         for group in groups
@@ -118,9 +108,6 @@ def plot(frame: pd.DataFrame) -> Figure:
 def _panel(axes: Axes, frame: pd.DataFrame, algorithms: list[str]) -> None:
     """Draw the panel of one machine."""
     from matplotlib.ticker import FuncFormatter, LogLocator
-
-    from cluster_sim.plot.palette import colors, marks
-    from topologies.units import format_bytes
 
     shades, shapes = colors(algorithms), marks(algorithms)
     for name, rows in frame.groupby("algorithm", sort=False):

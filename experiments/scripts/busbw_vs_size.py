@@ -10,7 +10,13 @@ from typing import TYPE_CHECKING
 
 import pandas as pd
 
+from cluster_sim.collectives import CollectiveCall, rows, suitable
+from cluster_sim.collectives.group_parsing import parse_sizes
+from cluster_sim.collectives.results import first_ranks
 from cluster_sim.progress import Watch, unwatched
+from experiments.figures.collective import bandwidth
+from experiments.scripts.support.points import with_collective_ends
+from topologies.clusters.names import cluster as named
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -29,25 +35,12 @@ def run(
 ) -> pd.DataFrame:
     """Simulate every size with every algorithm.
 
-    Parameters
-    ----------
-    cluster : str
-        Named machine, of which all chips take part.
-    algorithms : tuple of str
-        Names, or ``all`` for every suitable algorithm.
+    ``cluster``: named machine, of which all chips take part. ``algorithms``: names, or ``all`` for
+    every suitable algorithm.
 
-    Returns
-    -------
-    DataFrame
-        Rows of :func:`cluster_sim.collectives.rows`, algorithm by algorithm, with ``low_s`` and
-        ``high_s`` (ends of the interval of the time [s]).
+    Returns rows of :func:`cluster_sim.collectives.rows`, algorithm by algorithm, with ``low_s`` and
+    ``high_s`` (ends of the interval of the time [s]).
     """
-    from cluster_sim.collectives import CollectiveCall, rows, suitable
-    from cluster_sim.collectives.group_parsing import parse_sizes
-    from cluster_sim.collectives.results import first_ranks
-    from experiments.scripts.support.intervals import with_collective_ends
-    from topologies.clusters.names import cluster as named
-
     whole = named(cluster)
     group, steps = first_ranks(whole, None, ranks_per_chip), parse_sizes(sizes)
     every = [algorithm.name for algorithm in suitable(CollectiveCall(op, group, steps[0]))]
@@ -58,6 +51,4 @@ def run(
 
 def plot(frame: pd.DataFrame) -> Figure:
     """Draw bus bandwidth against size, with the upper limit for any algorithm."""
-    from experiments.figures.collective import bandwidth
-
     return bandwidth(frame)

@@ -7,16 +7,21 @@ took a share of its compute engines, as they do there.
 
 from __future__ import annotations
 
+from fractions import Fraction
 from typing import TYPE_CHECKING, Any
 
 import pandas as pd
 
 from cluster_sim.progress import Watch, unwatched
+from experiments.figures.comparison import lines
+from experiments.scripts.support.training_rows import Steps
+from topologies.catalogue.catalogue import shipped_catalogue
+from topologies.clusters.cluster import Cluster
+from topologies.clusters.names import machine
+from workloads.kernels.chip_share import family
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
-
-    from topologies.clusters.cluster import Cluster
 
 
 def run(
@@ -30,24 +35,13 @@ def run(
 ) -> pd.DataFrame:
     """Simulate a step whose collectives take a share of the compute engines, for several shares.
 
-    Parameters
-    ----------
-    tp : tuple of int
-        Tensor-parallel degrees [ranks].
-    shares : tuple of float
-        Shares of the compute engines that a collective takes while it runs; 0 for cores of
-        its own.
-    global_batch : int
-        Sequences of one optimizer step; small, so that the step stays short to simulate.
+    ``tp``: tensor-parallel degrees [ranks]. ``shares``: shares of the compute engines that a
+    collective takes while it runs; 0 for cores of its own. ``global_batch``: sequences of one
+    optimizer step; small, so that the step stays short to simulate.
 
-    Returns
-    -------
-    DataFrame
-        One row for each degree and share: ``tp``, ``share``, ``iteration_s``, ``slower`` (relative
-        to the smallest share), and ``<part>_s`` [s].
+    Returns one row for each degree and share: ``tp``, ``share``, ``iteration_s``, ``slower``
+    (relative to the smallest share), and ``<part>_s`` [s].
     """
-    from experiments.scripts.support.training_rows import Steps
-
     steps = {share: Steps(model, _fabric(cluster, share)) for share in shares}
 
     def row(point: tuple[float, int]) -> dict[str, Any]:
@@ -65,12 +59,6 @@ def run(
 
 def _fabric(cluster: str, share: float) -> Cluster:
     """Return a cluster whose collectives take a share of the compute engines."""
-    from fractions import Fraction
-
-    from topologies.catalogue.catalogue import shipped_catalogue
-    from topologies.clusters.names import machine
-    from workloads.kernels.chip_share import family
-
     catalogue, plain = shipped_catalogue(), machine(cluster)
     if not share:
         return plain
@@ -87,8 +75,6 @@ def _fabric(cluster: str, share: float) -> Cluster:
 
 def plot(frame: pd.DataFrame) -> Figure:
     """Draw the relative increase of the step time over the tensor-parallel degree."""
-    from experiments.figures.comparison import lines
-
     taken = frame[frame.share > frame.share.min()]
     most = taken.loc[taken.slower.idxmax()]
     title = (

@@ -20,7 +20,6 @@ if TYPE_CHECKING:
 
 
 FIGURE = "step_time_breakdown"
-"""Name of the figure, as in a run directory of ``cluster-sim train``."""
 
 
 STATED = {"framework": "neuronx", "recompute": "selective", "zero": 1, "vpp": 1}
@@ -39,12 +38,9 @@ def run(
 ) -> pd.DataFrame:
     """Simulate the step and divide it into its parts.
 
-    Returns
-    -------
-    DataFrame
-        ``part``, ``time_s`` and ``share``. The other columns are the same in every row: the step,
-        the ends between which 80 % of measured steps should lie, MFU, throughput, memory, and the
-        number of simulated ranks.
+    Returns ``part``, ``time_s`` and ``share``. The other columns are the same in every row: the
+    step, the ends between which 80 % of measured steps should lie, MFU, throughput, memory, and the
+    number of simulated ranks.
     """
     # Keywords, as in save: to functools.cache a call by position is another call.
     return table(

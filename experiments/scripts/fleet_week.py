@@ -10,6 +10,16 @@ from typing import TYPE_CHECKING
 
 import pandas as pd
 
+from experiments.figures.fleet import roles_figure
+from topologies.clusters.names import cluster as named_cluster
+from workloads.demand import demand_from
+from workloads.fleet.results.summary import summary
+from workloads.fleet.results.timeline import timeline
+from workloads.fleet.scenario import policy_of, scenario
+from workloads.fleet.scenario import run as run_scenario
+from workloads.models.huggingface import model as read_model
+from workloads.options.fleet import DemandInputs, FleetOptions
+
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
@@ -26,36 +36,17 @@ def run(
 ) -> pd.DataFrame:
     """Run one fleet under one policy.
 
-    Parameters
-    ----------
-    cluster : str
-        Named machine or cluster file, whose scale-up domains are the fleet's units.
-    demand : str
-        Bundled demand or CSV file, scaled so that its busiest hour fills the fleet.
-    model : str
-        Model that is served and trained.
-    policy : str
-        Name of a built-in policy, or a Python file with one.
-    seed : int
-        Seed of failures and repairs.
+    ``cluster``: named machine or cluster file, whose scale-up domains are the fleet's units.
+    ``demand``: bundled demand or CSV file, scaled so that its busiest hour fills the fleet.
+    ``model``: model that is served and trained. ``policy``: name of a built-in policy, or a Python
+    file with one. ``seed``: seed of failures and repairs.
 
-    Returns
-    -------
-    DataFrame
-        One row a minute, see :func:`workloads.fleet.results.timeline.timeline`; ``attrs`` hold the
-        summary.
+    Returns one row a minute, see :func:`workloads.fleet.results.timeline.timeline`; ``attrs`` hold
+    the summary.
     """
-    from topologies.clusters.names import cluster as named_cluster
-    from workloads.demand import demand_from
-    from workloads.fleet.results.summary import summary
-    from workloads.fleet.results.timeline import timeline
-    from workloads.fleet.scenario import policy_of, scenario
-    from workloads.fleet.scenario import run as run_scenario
-    from workloads.fleet.setup.demand import Period
-    from workloads.models.huggingface import model as read_model
-
     machine = named_cluster(cluster)
-    week = scenario(machine, demand_from([demand]), model=read_model(model), period=Period(days))
+    options = FleetOptions(demand=DemandInputs(days=days))
+    week = scenario(machine, demand_from([demand]), options, models=read_model(model))
     result = run_scenario(week, policy_of(policy, week), seed=seed)
     frame = timeline(result, week.economics)
     frame.attrs = {
@@ -91,7 +82,5 @@ def brief(frame: pd.DataFrame) -> pd.DataFrame:
 
 def plot(frame: pd.DataFrame) -> Figure:
     """Draw the roles as a stacked area with the demand on top."""
-    from experiments.figures.fleet import roles_figure
-
     chips = int(frame.attrs.get("chips_per_unit", 64))
     return roles_figure(frame, chips_per_unit=chips, title=frame.attrs.get("title", "Fleet"))

@@ -8,24 +8,29 @@ where the two differ, the cause of the difference.
 
 from __future__ import annotations
 
-from dataclasses import replace
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 import pandas as pd
 
 from cluster_sim.progress import Watch, unwatched
+from experiments.reports.plan_rows import plan_interval
 from experiments.scripts.support.points import each
-from experiments.scripts.support.vendor_claims import verdicts
+from topologies.catalogue.catalogue import Catalogue, shipped_catalogue
+from topologies.catalogue.families import chip_family
+from topologies.clusters.cluster import Cluster
+from topologies.clusters.names import machine
+from topologies.shapes.basic import Torus
+from workloads.models.huggingface import model as read_model
+from workloads.models.model import Model
+from workloads.search.search import search
+from workloads.training.choice import describe
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
-
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
-    from topologies.catalogue.catalogue import Catalogue
-    from topologies.clusters.cluster import Cluster
-    from workloads.models.model import Model
 
 MACHINES = (
     "trn1.32xlarge:4", "trn2-ultraserver", "trn3-gen1", "trn4-ultraserver",
@@ -43,7 +48,6 @@ SLICES: dict[str, tuple[int, ...]] = {
 """Chips along each axis of the slice of a larger machine. A cut axis does not wrap around, except
 in cubes of 4, the units of pods with three axes."""
 CUBE = 4
-"""Chips along an axis of a cube."""
 
 
 PRECISIONS = ("bf16", "fp8")
@@ -51,7 +55,6 @@ ASSUMED = (
     "* a chip that is not built, or kernels at the shares of peak of another family: left out of "
     "the title"
 )
-"""Footnote of machines whose chip or kernels are assumed."""
 
 
 def run(
@@ -64,27 +67,15 @@ def run(
 ) -> pd.DataFrame:
     """Simulate the best plan of each machine in bf16, and in fp8 where the chip gains from it.
 
-    Parameters
-    ----------
-    machines : tuple of str
-        Named machines with similar numbers of chips.
-    global_batch : int
-        Sequences of one optimizer step on every machine.
-    finalists : int
-        Best estimates that are simulated on each machine; the fastest is kept.
+    ``machines``: named machines with similar numbers of chips. ``global_batch``: sequences of one
+    optimizer step on every machine. ``finalists``: best estimates that are simulated on each
+    machine; the fastest is kept.
 
-    Returns
-    -------
-    DataFrame
-        One row for each machine and precision: ``chip``, ``precision``, ``plan``, ``kernels``
-        (grade of the kernels of its family; ``assumed`` where its peak is), ``iteration_s``,
-        ``mfu``, ``tokens_per_s_per_chip``, ``tokens_per_joule`` and ``tokens_per_usd`` (NaN where
-        the catalogue states no power or price), and ``best``,
-        which marks the faster precision of a machine.
+    Returns one row for each machine and precision: ``chip``, ``precision``, ``plan``, ``kernels``
+    (grade of the kernels of its family; ``assumed`` where its peak is), ``iteration_s``, ``mfu``,
+    ``tokens_per_s_per_chip``, ``tokens_per_joule`` and ``tokens_per_usd`` (NaN where the catalogue
+    states no power or price), and ``best``, which marks the faster precision of a machine.
     """
-    from topologies.catalogue.catalogue import shipped_catalogue
-    from workloads.models.huggingface import model as read_model
-
     shape, catalogue = read_model(model), shipped_catalogue()
     points = [
         (name, precision)
@@ -104,9 +95,6 @@ def run(
 
 def _machine(name: str) -> Cluster:
     """Return a machine by name, cut to a slice if it is larger than the others."""
-    from topologies.clusters.names import machine
-    from topologies.shapes.basic import Torus
-
     whole, sizes = machine(name), SLICES.get(name)
     if sizes is None:
         return whole
@@ -130,11 +118,6 @@ def _row(
     shape: Model, name: str, precision: str, catalogue: Catalogue, work: tuple[int, int, int]
 ) -> dict[str, Any]:
     """Simulate the best plan of one machine in one precision."""
-    from experiments.reports.plan_rows import plan_interval
-    from topologies.catalogue.families import chip_family
-    from workloads.search.search import search
-    from workloads.training.choice import describe
-
     fabric, (global_batch, seq, finalists) = _machine(name), work
     stated = {"seq": seq, "precision": precision}
     ranking = search(shape, fabric, global_batch, stated=stated, finalists=finalists)
@@ -227,3 +210,128 @@ def _bars(axes: Axes, ratios: pd.Series[Any]) -> None:
         axes.annotate(text, (value if stated else 0.0, row), va="center", fontsize=8)
     axes.margins(x=0.18)
     axes.spines[["top", "right"]].set_visible(False)
+
+
+@dataclass(frozen=True)
+class Claim:
+    """A vendor's claim about two chips.
+
+    ``quantity``: column that is compared.
+    ``precision``: precision of the claim; empty for the faster one of each chip.
+    """
+
+    text: str
+    quantity: str
+    new: str
+    old: str
+    low: float
+    high: float
+    precision: str
+    source: str
+    apart: str
+
+
+CLAIMS = (
+    Claim(
+        "trn2 over h200, tokens a dollar", "tokens_per_usd", "trn2", "h200", 1.30, 1.40, "",
+        "AWS's page of EC2 Trn2, 30-40% better price performance than P5e and P5en, as quoted in "
+        "public notes on its availability (December 2024)",
+        "prices: ours are Capacity Blocks of October 2026 (2.24 and 7.90 USD a chip-hour); no "
+        "on-demand price of Trn2 is published",
+    ),
+    Claim(
+        "trn3 over trn2, tokens a joule (servers)", "tokens_per_joule", "trn3", "trn2", 4.0, 4.0,
+        "",
+        "AWS's measurements of UltraServers, as reported by AIwire at buzzbytech.com/?p=9439",
+        "the claim is of serving; fp8 peaks a watt are equal (2.52 and 2.60 TFLOP/s at 1,000 and "
+        "500 W), and the limit of 1,000 W is an analyst's",
+    ),
+    Claim(
+        "trn3 over trn2, tokens a joule (chips)", "tokens_per_joule", "trn3", "trn2", 1.4, 1.4,
+        "",
+        "AWS at re:Invent 2025, 40 % more energy-efficient, as reported at "
+        "sipoch.com/en/article/300330021948361",
+        "power: the limit of 1,000 W, twice that of Trn2, is an analyst's; at 700 W, another "
+        "estimate, ours would be 1.4 times as high. Products in bf16, such as attention, are no "
+        "faster than on Trn2 (0.671 and 0.667 PFLOP/s)",
+    ),
+    Claim(
+        "trn2 over trn1, tokens a second", "tokens_per_s_per_chip", "trn2", "trn1", 4.0, 4.0,
+        "bf16",
+        "AWS, four times the compute of Trainium1, as reported at aiwiki.ai/wiki/aws_trainium2",
+        "Trn1 needs tensor and pipeline parallelism for its 32 GB",
+    ),
+    Claim(
+        "b200 over h100, tokens a second", "tokens_per_s_per_chip", "b200", "h100", 3.0, 3.0, "",
+        "NVIDIA, up to three times the training of DGX H100, as reported at uvation.com, DGX B200 "
+        "against DGX H100",
+        "the claim is 'up to' and of larger models with experts; an 8B model at a batch of 256 "
+        "leaves a B200 little work between exchanges",
+    ),
+)  # fmt: skip
+NEAR = 0.15
+"""Relative distance within which a claim and our ratio agree."""
+
+
+def claims(frame: pd.DataFrame) -> pd.DataFrame:
+    """Compare vendors' claims with our ratios, in the faster precision of each chip.
+
+    Returns one row a claim: ``claim``, ``claimed_low``, ``claimed_high``, ``ours``, ``verdict``
+    (``agrees``, ``ours is lower``, ``ours is higher``, ``not known``), ``faster`` (ratio of tokens
+    a second) and ``dearer`` (ratio of watts or dollars of a chip), whose quotient is ``ours``,
+    ``apart`` (reason of the difference) and ``source``.
+    """
+    rows = []
+    for claim in CLAIMS:
+        kept = frame[frame.precision == claim.precision if claim.precision else frame.best]
+        one_each = kept.drop_duplicates("chip")
+        ours = _ratio(one_each, claim.quantity, claim)
+        faster = _ratio(one_each, "tokens_per_s_per_chip", claim)
+        judged = verdict(ours, claim.low, claim.high)
+        rows.append(
+            {
+                "claim": claim.text,
+                "claimed_low": claim.low,
+                "claimed_high": claim.high,
+                "ours": ours,
+                "verdict": judged,
+                "faster": faster,
+                "dearer": faster / ours,
+                "apart": claim.apart if judged.startswith("ours") else "",
+                "source": claim.source,
+            }
+        )
+    return pd.DataFrame(rows)
+
+
+def _ratio(one_each: pd.DataFrame, column: str, claim: Claim) -> float:
+    """Ratio of a column's values for the new and the old chip of a claim; NaN if unknown."""
+    value = dict(zip(one_each.chip, one_each[column].astype(float), strict=True))
+    return float(value.get(claim.new, float("nan")) / value.get(claim.old, float("nan")))
+
+
+def verdict(ours: float, low: float, high: float) -> str:
+    """Verdict on a claimed ratio, of which both ends are given."""
+    if ours != ours:
+        return "not known"
+    if ours < low * (1 - NEAR):
+        return "ours is lower"
+    return "ours is higher" if ours > high * (1 + NEAR) else "agrees"
+
+
+def verdicts(frame: pd.DataFrame) -> list[str]:
+    """Lines with the verdict on each claim that can be judged."""
+    return [
+        f"{row['claim']}: claimed {row['claimed_low']:g}"
+        + (f" to {row['claimed_high']:g}" if row["claimed_high"] > row["claimed_low"] else "")
+        + f", here {row['ours']:.2f}{_shares(row)}: {row['verdict']}"
+        for row in claims(frame).to_dict("records")
+        if row["verdict"] != "not known"
+    ]
+
+
+def _shares(row: Mapping[Any, Any]) -> str:
+    """Text that divides a ratio into the speed and the power or price of a chip."""
+    units = {"joule": "power", "dollar": "price"}
+    per = next((name for word, name in units.items() if f"a {word}" in row["claim"]), "")
+    return f" ({row['faster']:.2f} x the speed at {row['dearer']:.2f} x the {per})" if per else ""

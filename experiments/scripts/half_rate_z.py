@@ -10,12 +10,18 @@ from typing import TYPE_CHECKING
 
 import pandas as pd
 
+from cluster_sim.collectives import rows, whole
+from cluster_sim.collectives.group_parsing import parse_sizes
 from cluster_sim.progress import Watch, unwatched
+from experiments.figures.comparison import lines
+from experiments.scripts.support.points import with_collective_ends
+from topologies.catalogue.catalogue import shipped_catalogue
+from topologies.clusters.cluster import Cluster
+from topologies.clusters.names import machine
+from topologies.units import format_bytes
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
-
-    from topologies.clusters.cluster import Cluster
 
 
 def run(
@@ -27,30 +33,14 @@ def run(
 ) -> pd.DataFrame:
     """Simulate collectives of a whole domain for several bandwidths of the Z links.
 
-    Parameters
-    ----------
-    cluster : str
-        Trainium2 machine with a Z axis.
-    ops : tuple of str
-        Collective operations, such as ``all-reduce``.
-    sizes : str
-        First and last size of the buffer, and the factor between two sizes; links are the
-        limit from 1 MiB on [B].
-    times : tuple of float
-        Factors on the bandwidth of a Z link: 1 for its real one, 2 for that of X and Y.
+    ``cluster``: Trainium2 machine with a Z axis. ``ops``: collective operations, such as
+    ``all-reduce``. ``sizes``: first and last size of the buffer, and the factor between two sizes;
+    links are the limit from 1 MiB on [B]. ``times``: factors on the bandwidth of a Z link: 1 for
+    its real one, 2 for that of X and Y.
 
-    Returns
-    -------
-    DataFrame
-        Rows of :func:`cluster_sim.collectives.rows`, with ``z`` (the factor) and ``gain``, the
-        share of time saved relative to the first factor.
+    Returns rows of :func:`cluster_sim.collectives.rows`, with ``z`` (the factor) and ``gain``, the
+    share of time saved relative to the first factor.
     """
-
-    from cluster_sim.collectives import rows, whole
-    from cluster_sim.collectives.group_parsing import parse_sizes
-    from experiments.scripts.support.intervals import with_collective_ends
-    from topologies.catalogue.catalogue import shipped_catalogue
-    from topologies.clusters.names import machine
 
     catalogue = shipped_catalogue()
     entry = catalogue.entry("trn2", "z_link_bandwidth")
@@ -77,9 +67,6 @@ def run(
 
 def plot(frame: pd.DataFrame) -> Figure:
     """Draw the time that each collective would save with the fastest Z, over its size."""
-    from experiments.figures.comparison import lines
-    from topologies.units import format_bytes
-
     faster = frame[frame.z == frame.z.max()]
     large = faster[faster.size_bytes == faster.size_bytes.max()]
     gains = ", ".join(f"{row.collective} {row.gain:.0%}" for row in large.itertuples())

@@ -11,8 +11,10 @@ from typing import TYPE_CHECKING, Any
 import pandas as pd
 
 from cluster_sim.progress import Watch, unwatched
+from experiments.figures.comparison import stacked
 from experiments.scripts.support.points import each
 from experiments.scripts.support.training_rows import Steps
+from topologies.errors import InputError
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -30,24 +32,13 @@ def run(
 ) -> pd.DataFrame:
     """Simulate a step on every cluster and for every degree of expert parallelism.
 
-    Parameters
-    ----------
-    model : str
-        Model with experts, named or the path of a ``config.json``.
-    clusters : tuple of str
-        Clusters with equal numbers of chips.
-    ep : tuple of int
-        Numbers of ranks among which experts are divided; those that do not divide the
-        replicas are left out.
+    ``model``: model with experts, named or the path of a ``config.json``. ``clusters``: clusters
+    with equal numbers of chips. ``ep``: numbers of ranks among which experts are divided; those
+    that do not divide the replicas are left out.
 
-    Returns
-    -------
-    DataFrame
-        One row for each cluster and degree: ``cluster``, ``ep``, ``iteration_s``,
-        ``tokens_per_s_per_chip``, and ``<part>_s`` [s].
+    Returns one row for each cluster and degree: ``cluster``, ``ep``, ``iteration_s``,
+    ``tokens_per_s_per_chip``, and ``<part>_s`` [s].
     """
-    from topologies.errors import InputError
-
     every = [Steps(model, name) for name in clusters]
     fabrics = [steps.cluster for steps in every]
     if len({fabric.chips for fabric in fabrics}) > 1:
@@ -65,8 +56,6 @@ def run(
 
 def plot(frame: pd.DataFrame) -> Figure:
     """Draw the parts of each step's time."""
-    from experiments.figures.comparison import stacked
-
     exposed = frame.exposed_ep_s / frame.iteration_s
     largest = "; ".join(
         f"{cluster}: {exposed[group.index].max():.0%}"

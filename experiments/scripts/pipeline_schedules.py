@@ -12,11 +12,13 @@ from typing import TYPE_CHECKING, Any
 import pandas as pd
 
 from cluster_sim.progress import Watch, unwatched
+from experiments.figures.comparison import lines
+from experiments.scripts.support.training_rows import Steps
+from workloads.training.plan.schedules import all_schedules
+from workloads.training.plan.schedules.schedule import PipelineSchedule
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
-
-    from workloads.training.plan.schedules.schedule import PipelineSchedule
 
 
 def run(
@@ -31,22 +33,12 @@ def run(
 ) -> pd.DataFrame:
     """Simulate one step under every pipeline schedule and number of microbatches.
 
-    Parameters
-    ----------
-    microbatches : tuple of int
-        Microbatches of a replica in one step; the pipeline fills with at least one a stage.
-    chunks : int
-        Chunks of layers in a stage under interleaved schedules, at least 2.
+    ``microbatches``: microbatches of a replica in one step; the pipeline fills with at least one a
+    stage. ``chunks``: chunks of layers in a stage under interleaved schedules, at least 2.
 
-    Returns
-    -------
-    DataFrame
-        One row for each schedule and number of microbatches: ``schedule``, ``vpp``,
-        ``microbatches``, ``iteration_s``, ``bubble_share`` (of the step), and ``<part>_s`` [s].
+    Returns one row for each schedule and number of microbatches: ``schedule``, ``vpp``,
+    ``microbatches``, ``iteration_s``, ``bubble_share`` (of the step), and ``<part>_s`` [s].
     """
-    from experiments.scripts.support.training_rows import Steps
-    from workloads.training.plan.schedules import all_schedules
-
     steps = Steps(model, cluster)
     replicas = steps.cluster.chips // (tp * pp)
 
@@ -66,8 +58,6 @@ def run(
 
 def plot(frame: pd.DataFrame) -> Figure:
     """Draw the share of the bubble in the step, over the number of microbatches."""
-    from experiments.figures.comparison import lines
-
     few = frame[frame.microbatches == frame.microbatches.min()]
     best, worst = (few.loc[few.bubble_share.agg(which)] for which in ("idxmin", "idxmax"))
     title = (

@@ -11,6 +11,11 @@ from typing import TYPE_CHECKING
 import pandas as pd
 
 from cluster_sim.progress import Watch, unwatched
+from experiments.figures.plan import bars
+from experiments.reports.plan_rows import brief
+from topologies.clusters.names import cluster as machine
+from workloads.models.huggingface import model as read_model
+from workloads.search import search
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -28,24 +33,12 @@ def run(
 ) -> pd.DataFrame:
     """Search all plans and simulate the best estimate of each tp × pp.
 
-    Parameters
-    ----------
-    precision : str
-        Precision of matrix products, such as ``bf16``.
-    most : int
-        Largest number of combinations to simulate, the best estimates first.
+    ``precision``: precision of matrix products, such as ``bf16``. ``most``: largest number of
+    combinations to simulate, the best estimates first.
 
-    Returns
-    -------
-    DataFrame
-        One row a plan, the fastest first: its fields, ``estimate_s``, ``iteration_s``, ``mfu``,
-        ``memory_total_bytes``, and ``<part>_s`` for each part [s].
+    Returns one row a plan, the fastest first: its fields, ``estimate_s``, ``iteration_s``, ``mfu``,
+    ``memory_total_bytes``, and ``<part>_s`` for each part [s].
     """
-    from experiments.reports.plan_rows import brief
-    from topologies.clusters.names import cluster as machine
-    from workloads.models.huggingface import model as read_model
-    from workloads.search import search
-
     searched = search(
         read_model(model),
         machine(cluster),
@@ -60,8 +53,6 @@ def run(
 
 def plot(frame: pd.DataFrame) -> Figure:
     """Draw one stacked bar a plan, with a mark at its estimate."""
-    from experiments.figures.plan import bars
-
     first, last = frame.iloc[0], frame.iloc[-1]
     title = (
         f"{first.model} on {first.cluster}, global batch {first.global_batch:,} × {first.seq:,} "

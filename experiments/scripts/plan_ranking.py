@@ -13,6 +13,9 @@ import numpy as np
 import pandas as pd
 
 from cluster_sim.progress import Watch, unwatched
+from experiments.validation.predictions.training import filled, question
+from experiments.validation.reading import tables
+from workloads.search import agreement, estimate
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -24,24 +27,13 @@ SAME = ("cluster", "chips", "layers", "hidden", "ffn", "heads", "seq", "global_b
 def run(table: str = "nanotron_h100", least: int = 5, watch: Watch = unwatched) -> pd.DataFrame:
     """Rank the measured plans of each group by their estimates.
 
-    Parameters
-    ----------
-    table : str
-        Shipped validation table of training steps.
-    least : int
-        Smallest number of plans for which a group is ranked; with fewer a rank correlation
-        means little.
+    ``table``: shipped validation table of training steps. ``least``: smallest number of plans for
+    which a group is ranked; with fewer a rank correlation means little.
 
-    Returns
-    -------
-    DataFrame
-        One row a group: ``chips``, ``parameters``, ``global_batch``, ``plans``, ``kendall_tau``,
-        ``regret`` (measured time of the plan estimated fastest over that of the fastest, less 1)
-        and ``random_regret`` (the mean of the same ratio over all plans).
+    Returns one row a group: ``chips``, ``parameters``, ``global_batch``, ``plans``,
+    ``kendall_tau``, ``regret`` (measured time of the plan estimated fastest over that of the
+    fastest, less 1) and ``random_regret`` (the mean of the same ratio over all plans).
     """
-    from experiments.validation.predictions.row_defaults import filled
-    from experiments.validation.reading import tables
-
     groups: dict[tuple[Any, ...], list[Mapping[str, Any]]] = {}
     for row in tables.table(table).rows().rows:
         whole = filled(row.values).values  # noqa: PD011
@@ -52,9 +44,6 @@ def run(table: str = "nanotron_h100", least: int = 5, watch: Watch = unwatched) 
 
 def _ranked(rows: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
     """Rank one group of plans."""
-    from experiments.validation.predictions.training import question
-    from workloads.search import agreement, estimate
-
     first = rows[0]
     model, machine, _ = question(first)
     estimated = estimate(model, machine, [question(row)[2] for row in rows])

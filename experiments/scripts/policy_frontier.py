@@ -15,15 +15,23 @@ from typing import TYPE_CHECKING, Any
 
 import pandas as pd
 
+from cluster_sim.plot.palette import colors
 from cluster_sim.progress import Watch, one_piece, unwatched
 from experiments.scripts.support.points import each
+from topologies.arrays import FloatArray
+from topologies.clusters.names import cluster as named
+from workloads.demand import demand_from
+from workloads.fleet.front import daily_training, paired_interval
+from workloads.fleet.policies.registry import KINDS
+from workloads.fleet.policies.view import Policy
+from workloads.fleet.results.summary import summary
+from workloads.fleet.scenario import Scenario, policy_of, scenario
+from workloads.fleet.scenario import run as run_scenario
+from workloads.models.huggingface import model as read_model
+from workloads.options.fleet import DemandInputs, FleetOptions
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
-
-    from topologies.arrays import FloatArray
-    from workloads.fleet.policies.view import Policy
-    from workloads.fleet.scenario import Scenario
 
 TARGET = 0.997
 """Share of requests in time at which policies are compared."""
@@ -44,29 +52,17 @@ def run(
 
     Policies that need prices of electricity or a limit on power are left out.
 
-    Parameters
-    ----------
-    cluster : str
-        Named machine or cluster file, whose scale-up domains are the fleet's units.
-    demand : str
-        Bundled demand or CSV file.
-    model : str
-        Model that is served and trained.
-    headrooms : tuple of float
-        Capacity kept above the expected load, as a share of it.
-    peak_share : float
-        Share of the fleet that the busiest hour of the demand is scaled to need.
-    seed : int
-        Seed of failures and repairs.
+    ``cluster``: named machine or cluster file, whose scale-up domains are the fleet's units.
+    ``demand``: bundled demand or CSV file. ``model``: model that is served and trained.
+    ``headrooms``: capacity kept above the expected load, as a share of it. ``peak_share``: share of
+    the fleet that the busiest hour of the demand is scaled to need. ``seed``: seed of failures and
+    repairs.
 
-    Returns
-    -------
-    DataFrame
-        ``policy``; ``setting``; ``training_share`` of the chip-hours; ``training_share_difference``
-        from the policy without foresight that trains most at the target, with the ends of its 80 %
-        interval where the run has two days or more; ``share_of_requests_in_time``, the same
-        ``in_worst_15min``; ``useful_share_of_training``; ``role_changes``;
-        ``usd_per_million_tokens`` served.
+    Returns ``policy``; ``setting``; ``training_share`` of the chip-hours;
+    ``training_share_difference`` from the policy without foresight that trains most at the target,
+    with the ends of its 80 % interval where the run has two days or more;
+    ``share_of_requests_in_time``, the same ``in_worst_15min``; ``useful_share_of_training``;
+    ``role_changes``; ``usd_per_million_tokens`` served.
     """
     with one_piece("capacity of a unit", watch):
         scene = _scene(cluster, demand, model, days, peak_share)
@@ -81,17 +77,11 @@ def run(
 
 def _scene(cluster: str, demand: str, model: str, days: float, peak_share: float) -> Scenario:
     """Return the fleet with its demand, for all policies."""
-    from topologies.clusters.names import cluster as named
-    from workloads.demand import demand_from
-    from workloads.fleet.scenario import scenario
-    from workloads.fleet.setup.demand import Period
-    from workloads.models.huggingface import model as read_model
-
     return scenario(
         named(cluster),
         demand_from([demand]),
-        model=read_model(model),
-        period=Period(days, scale_to_peak=peak_share),
+        FleetOptions(demand=DemandInputs(days=days, scale_to_peak=peak_share)),
+        models=read_model(model),
     )
 
 
@@ -99,10 +89,6 @@ def _row(
     scene: Scenario, seed: int, point: tuple[str, str, Policy]
 ) -> tuple[dict[str, Any], FloatArray]:
     """Return a policy, its setting and results, and the chip-hours that it trains on each day."""
-    from workloads.fleet.front import daily_training
-    from workloads.fleet.results.summary import summary
-    from workloads.fleet.scenario import run as run_scenario
-
     name, setting, policy = point
     done = run_scenario(scene, policy, seed=seed)
     results = summary(done, scene.economics)
@@ -133,8 +119,6 @@ def _differences(
 
     The best has no foresight and trains most of those at the target, or serves most in time.
     """
-    from workloads.fleet.front import paired_interval
-
     possible = frame[~frame["policy"].isin(WITH_FORESIGHT)]
     kept = possible[possible["share_of_requests_in_time"] >= TARGET]["training_share"]
     ranked = possible["share_of_requests_in_time"] if kept.empty else kept
@@ -151,8 +135,6 @@ def _differences(
 
 def _policies(week: Scenario, headrooms: tuple[float, ...]) -> Iterator[tuple[str, str, Policy]]:
     """Yield the name, the setting and the function of each policy."""
-    from workloads.fleet.scenario import policy_of
-
     for name in ("static", "threshold", "forecast", "mpc", "oracle"):
         for headroom in headrooms:
             yield name, f"headroom {headroom:.0%}", policy_of(name, week, headroom=headroom)
@@ -164,9 +146,6 @@ def plot(frame: pd.DataFrame) -> Figure:
     """Draw missed requests, on a logarithmic axis, against the share of the fleet that trains."""
     from matplotlib.figure import Figure
     from matplotlib.ticker import FuncFormatter, LogLocator, NullLocator
-
-    from cluster_sim.plot.palette import colors
-    from workloads.fleet.policies.registry import KINDS
 
     figure = Figure(figsize=(9.5, 6.0), layout="constrained")
     axes = figure.subplots()

@@ -6,18 +6,27 @@ as the SLO allows. The whole simulation of the fleet does the same under the thr
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 import numpy as np
 import pandas as pd
 
+from cluster_sim.plot.palette import colors
 from cluster_sim.progress import Watch, unwatched
 from experiments.scripts.support.points import each
+from topologies.clusters.names import cluster as named
+from workloads.demand import demand_from
+from workloads.fleet.inputs.costs import ChangeCosts
+from workloads.fleet.policies.forecast import lendable
+from workloads.fleet.policies.rules import threshold
+from workloads.fleet.results.summary import summary
+from workloads.fleet.scenario import Scenario, scenario
+from workloads.fleet.scenario import run as run_scenario
+from workloads.options.fleet import DemandInputs, FleetInputs, FleetOptions
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
-
-    from workloads.fleet.scenario import Scenario
 
 MOST_HEADROOM, BISECTIONS = 1.5, 5
 """Largest headroom, and steps of the search for the least one."""
@@ -27,7 +36,6 @@ METHODS = {
     "study, with yesterday": "study of the load alone: also looks at yesterday",
     FLEET: "whole simulation of the fleet, threshold policy",
 }
-"""Name of each method in the figure."""
 
 
 def run(
@@ -45,35 +53,19 @@ def run(
     :func:`workloads.fleet.lendable`. The ``fleet`` is the whole simulation under the threshold
     policy, with the least headroom that keeps ``target`` of the requests within the SLO.
 
-    Parameters
-    ----------
-    cluster : str
-        Named machine or cluster file, whose scale-up domains are the fleet's units.
-    demand : str
-        Bundled demand or CSV file.
-    minutes : tuple of int
-        Durations of a role change, one or more [min].
-    target : float
-        Smallest share of requests within the SLO.
+    ``cluster``: named machine or cluster file, whose scale-up domains are the fleet's units.
+    ``demand``: bundled demand or CSV file. ``minutes``: durations of a role change, one or more
+    [min]. ``target``: smallest share of requests within the SLO.
 
-    Returns
-    -------
-    DataFrame
-        ``minutes, method, headroom, freed_share, freed_chips, slo_attainment``.
+    Returns ``minutes, method, headroom, freed_share, freed_chips, slo_attainment``.
     """
-    from topologies.clusters.names import cluster as named
-    from workloads.demand import demand_from
-    from workloads.fleet.policies.forecast import lendable
-    from workloads.fleet.scenario import Operation, scenario
-    from workloads.fleet.setup.demand import Period
-    from workloads.fleet.setup.serving import Serving
-
     machine = named(cluster)
     built = scenario(
-        *(machine, demand_from([demand])),
-        serving=Serving(unit_rate_per_s=10.0),
-        period=Period(days, scale_to_peak=0.9),
-        operation=Operation(failing=False),
+        machine,
+        demand_from([demand]),
+        FleetOptions(
+            FleetInputs(unit_rate=10.0, failures="off"), DemandInputs(days=days, scale_to_peak=0.9)
+        ),
     )
     rows = [
         (row.lead_minutes, f"study, {row.controller}", row.headroom, row.freed, np.nan)
@@ -90,13 +82,6 @@ def run(
 
 def _least(week: Scenario, lead: int, target: float) -> tuple[float, float, float]:
     """Return the least headroom that keeps the target, with its freed share and attainment."""
-    from dataclasses import replace
-
-    from workloads.fleet.inputs.costs import ChangeCosts
-    from workloads.fleet.policies.rules import threshold
-    from workloads.fleet.results.summary import summary
-    from workloads.fleet.scenario import run as run_scenario
-
     timed = replace(week, fleet=replace(week.fleet, costs=ChangeCosts.fixed(60.0 * lead)))
 
     def tried(headroom: float) -> tuple[float, float, float]:
@@ -118,8 +103,6 @@ def _least(week: Scenario, lead: int, target: float) -> tuple[float, float, floa
 def plot(frame: pd.DataFrame) -> Figure:
     """Draw the lendable share of the fleet against the duration of a role change."""
     from matplotlib.figure import Figure
-
-    from cluster_sim.plot.palette import colors
 
     figure = Figure(figsize=(8.5, 5), layout="constrained")
     axes = figure.subplots()

@@ -10,12 +10,16 @@ from typing import TYPE_CHECKING
 import pandas as pd
 
 from cluster_sim.progress import Watch, unwatched
+from experiments.figures.comparison import stacked
+from experiments.reports.plan_rows import brief
 from experiments.scripts.support.points import each
+from topologies.clusters.names import cluster as machine
+from workloads.models.huggingface import model as read_model
+from workloads.models.model import Model
+from workloads.search import search
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
-
-    from workloads.models.model import Model
 
 MODELS = (
     "llama-3.1-8b", "llama-2-13b", "gpt-neox-20b", "llama-3.1-70b", "qwen2-72b", "gpt3-175b",
@@ -34,22 +38,11 @@ def run(
 ) -> pd.DataFrame:
     """Search plans for every model, all with the same batch on the same cluster.
 
-    Parameters
-    ----------
-    finalists : int
-        Best estimates that are simulated for each model; the fastest is kept.
+    ``finalists``: best estimates that are simulated for each model; the fastest is kept.
 
-    Returns
-    -------
-    DataFrame
-        One row a model: ``model``, ``cluster``, the fields of its best plan, ``estimate_s``,
-        ``iteration_s``, ``tokens_per_s``, ``mfu``, ``memory_total_bytes``, and ``<part>_s`` [s].
+    Returns one row a model: ``model``, ``cluster``, the fields of its best plan, ``estimate_s``,
+    ``iteration_s``, ``tokens_per_s``, ``mfu``, ``memory_total_bytes``, and ``<part>_s`` [s].
     """
-    from experiments.reports.plan_rows import brief
-    from topologies.clusters.names import cluster as machine
-    from workloads.models.huggingface import model as read_model
-    from workloads.search import search
-
     fabric, stated = machine(cluster), {"seq": seq, "overlap": overlap}
 
     def row(model: Model) -> pd.DataFrame:
@@ -65,22 +58,13 @@ def run(
 
 def plot(frame: pd.DataFrame) -> Figure:
     """Draw the shares of every model's step as one bar, with its plan, time and MFU."""
-    from experiments.figures.training import stacked
-    from topologies.units import format_seconds
-    from workloads.training.program.breakdown import PARTS
-
     labels = [
         f"{row.model}\ntp {row.tp}, pp {row.pp}, dp {row.dp:,}, microbatch {row.microbatch}"
         for row in frame.itertuples()
-    ]
-    parts = [{part: row[f"{part}_s"] for part in PARTS} for row in frame.to_dict("records")]
-    seconds = frame["iteration_s"].tolist()
-    notes = [
-        f"{format_seconds(s)}, MFU {mfu:.0%}" for s, mfu in zip(seconds, frame["mfu"], strict=True)
     ]
     first, low, high = frame.iloc[0], frame["mfu"].min(), frame["mfu"].max()
     title = (
         f"One step of {first.global_batch:,} × {first.seq:,} tokens on {first.cluster}, overlap "
         f"{first.overlap}:\neach model with its best plan reaches {low:.0%} to {high:.0%} MFU"
     )
-    return stacked(labels, parts, notes, whole_s=seconds, title=title)
+    return stacked(frame, labels, title, whole_s=frame["iteration_s"].tolist())

@@ -11,6 +11,9 @@ from typing import TYPE_CHECKING, Any
 import pandas as pd
 
 from cluster_sim.progress import Watch, unwatched
+from experiments.figures.comparison import stacked
+from experiments.scripts.support.training_rows import Steps
+from workloads.training.program.breakdown import PARTS
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -33,24 +36,13 @@ def run(
 ) -> pd.DataFrame:
     """Simulate one step of every model with every overlap; dp fills the cluster.
 
-    Parameters
-    ----------
-    tp : tuple of int
-        Tensor-parallel degree of each model; the last one also of all further models [ranks].
-    pp : tuple of int
-        Pipeline stages of each model; the last one also of all further models.
-    overlap : tuple of str
-        Communication that overlaps compute: some of ``none``, ``dp`` and ``all``.
+    ``tp``: tensor-parallel degree of each model; the last one also of all further models [ranks].
+    ``pp``: pipeline stages of each model; the last one also of all further models. ``overlap``:
+    communication that overlaps compute: some of ``none``, ``dp`` and ``all``.
 
-    Returns
-    -------
-    DataFrame
-        One row a step: ``model``, ``cluster``, ``tp``, ``pp``, ``dp``, ``overlap``,
-        ``iteration_s``, ``low_s``, ``high_s``, ``tokens_per_s``, ``mfu``, and ``<part>_s`` [s].
+    Returns one row a step: ``model``, ``cluster``, ``tp``, ``pp``, ``dp``, ``overlap``,
+    ``iteration_s``, ``low_s``, ``high_s``, ``tokens_per_s``, ``mfu``, and ``<part>_s`` [s].
     """
-    from experiments.scripts.support.training_rows import Steps
-    from workloads.training.program.breakdown import PARTS
-
     steps = [Steps(model, cluster) for model in models]
 
     def row(point: tuple[int, str]) -> dict[str, Any]:
@@ -67,19 +59,10 @@ def run(
 
 def plot(frame: pd.DataFrame) -> Figure:
     """Draw one stacked bar a row, as a share of the longest step of its model."""
-    from experiments.figures.training import stacked
-    from topologies.units import format_seconds
-    from workloads.training.program.breakdown import PARTS
-
     longest = frame.groupby("model", sort=False)["iteration_s"].transform("max")
     labels = [
         f"{row.model}: overlap {row.overlap}\ntp {row.tp}, pp {row.pp}, dp {row.dp:,}"
         for row in frame.itertuples()
-    ]
-    parts = [{part: row[f"{part}_s"] for part in PARTS} for row in frame.to_dict("records")]
-    notes = [
-        f"{format_seconds(seconds)}, MFU {mfu:.0%}"
-        for seconds, mfu in zip(frame["iteration_s"], frame["mfu"], strict=True)
     ]
     saved = 1 - (frame["iteration_s"] / longest).groupby(frame["model"]).min()
     title = (
@@ -87,4 +70,4 @@ def plot(frame: pd.DataFrame) -> Figure:
         f"{saved.min():.0%} to {saved.max():.0%}"
     )
     whole = "the longest step of the model"
-    return stacked(labels, parts, notes, whole_s=longest.tolist(), whole=whole, title=title)
+    return stacked(frame, labels, title, whole_s=longest.tolist(), whole=whole)

@@ -11,8 +11,11 @@ from typing import TYPE_CHECKING, Any
 import pandas as pd
 
 from cluster_sim.progress import Watch, unwatched
+from experiments.figures.comparison import lines
 from experiments.scripts.support.points import each
 from experiments.scripts.support.training_rows import Replica, Steps
+from workloads.models.huggingface import as_model
+from workloads.training.execution.jitter import disturbance
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -32,26 +35,13 @@ def run(
 ) -> pd.DataFrame:
     """Simulate an even step, one with jitter on every chip, and one with a single slow rank.
 
-    Parameters
-    ----------
-    domains : tuple of int
-        Numbers of scale-up domains.
-    jitter : float
-        Standard deviation of kernel times, relative to their mean.
-    straggler : float
-        Time of the slow rank, relative to that of the others.
-    seed : int
-        Seed of the random kernel times.
+    ``domains``: numbers of scale-up domains. ``jitter``: standard deviation of kernel times,
+    relative to their mean. ``straggler``: time of the slow rank, relative to that of the others.
+    ``seed``: seed of the random kernel times.
 
-    Returns
-    -------
-    DataFrame
-        One row for each size and case: ``chips``, ``case``, ``iteration_s``, ``slowdown`` (relative
-        to the even step), and ``<part>_s`` [s].
+    Returns one row for each size and case: ``chips``, ``case``, ``iteration_s``, ``slowdown``
+    (relative to the even step), and ``<part>_s`` [s].
     """
-    from workloads.models.huggingface import as_model
-    from workloads.training.execution.jitter import disturbance
-
     shape = as_model(model)
     cases = {
         "even": None,
@@ -74,8 +64,6 @@ def run(
 
 def plot(frame: pd.DataFrame) -> Figure:
     """Draw the relative increase of the step time over the number of chips."""
-    from experiments.figures.comparison import lines
-
     uneven = frame[frame.case != "even"]
     last = uneven[uneven.chips == uneven.chips.max()]
     slowdowns = "; ".join(f"{row.case}: {row.slowdown:+.1%}" for row in last.itertuples())

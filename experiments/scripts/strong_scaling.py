@@ -9,6 +9,9 @@ from typing import TYPE_CHECKING
 
 import pandas as pd
 
+from experiments.figures.comparison import lines
+from experiments.scripts.support.training_rows import Steps
+
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
@@ -25,21 +28,12 @@ def run(
 ) -> pd.DataFrame:
     """Simulate a step of the same batch on several numbers of scale-up domains.
 
-    Parameters
-    ----------
-    domains : tuple of int
-        Numbers of scale-up domains; sizes with more replicas than sequences are left out.
-    overlap : tuple of str
-        Communication that overlaps compute: some of ``none``, ``dp`` and ``all``.
+    ``domains``: numbers of scale-up domains; sizes with more replicas than sequences are left out.
+    ``overlap``: communication that overlaps compute: some of ``none``, ``dp`` and ``all``.
 
-    Returns
-    -------
-    DataFrame
-        One row for each overlap and size: ``chips``, ``iteration_s``, ``tokens_per_s``,
-        ``efficiency`` (throughput of a chip relative to the smallest size), and ``<part>_s`` [s].
+    Returns one row for each overlap and size: ``chips``, ``iteration_s``, ``tokens_per_s``,
+    ``efficiency`` (throughput of a chip relative to the smallest size), and ``<part>_s`` [s].
     """
-    from experiments.scripts.support.training_rows import Steps
-
     sizes = [Steps(model, f"{machine}:{count}" if count > 1 else machine) for count in domains]
     plan = {"tp": tp, "pp": pp, "global_batch": global_batch, "seq": seq}
     frame = pd.DataFrame(
@@ -54,8 +48,6 @@ def run(
 
 def plot(frame: pd.DataFrame) -> Figure:
     """Draw the efficiency over the number of chips."""
-    from experiments.figures.comparison import lines
-
     last = frame[frame.chips == frame.chips.max()]
     kept = " and ".join(
         f"{row.efficiency:.0%} with overlap {row.overlap}" for row in last.itertuples()

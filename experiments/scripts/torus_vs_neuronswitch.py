@@ -10,14 +10,18 @@ from typing import TYPE_CHECKING
 
 import pandas as pd
 
+from cluster_sim.collectives.group_parsing import parse_sizes
+from cluster_sim.plot.palette import colors, marks
 from cluster_sim.progress import Watch, unwatched
-from experiments.scripts.support.points import each
+from experiments.scripts.support.points import each, with_collective_ends
+from topologies.clusters.cluster import Cluster
+from topologies.clusters.names import cluster as named
+from topologies.shapes.links import domain_links
+from topologies.units import format_bytes
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
-
-    from topologies.clusters.cluster import Cluster
 
 MACHINES = ("trn2-ultraserver", "trn3-gen1", "trn3-gen2")
 
@@ -31,26 +35,15 @@ def run(
 ) -> pd.DataFrame:
     """Simulate both collectives on whole domains, each with the fastest algorithm for its size.
 
-    Parameters
-    ----------
-    clusters : tuple of str
-        Named machines; Trn2's UltraServer is a 4×4×4 torus, Trn3's are switched.
-    ops : tuple of str
-        Collective operations, such as ``all-to-all``.
-    sizes : str
-        First and last size of the buffer of a chip, and the factor between two sizes [B].
+    ``clusters``: named machines; Trn2's UltraServer is a 4×4×4 torus, Trn3's are switched. ``ops``:
+    collective operations, such as ``all-to-all``. ``sizes``: first and last size of the buffer of a
+    chip, and the factor between two sizes [B].
 
-    Returns
-    -------
-    DataFrame
-        Rows of :func:`cluster_sim.collectives.rows`, with ``injection_bytes_per_s``, the rate of
-        all links of one chip in one direction, and ``share``, the bus bandwidth over that rate; the
-        share of an all-to-all can be 1 only where no message is forwarded.
+    Returns rows of :func:`cluster_sim.collectives.rows`, with ``injection_bytes_per_s``, the rate
+    of all links of one chip in one direction, and ``share``, the bus bandwidth over that rate; the
+    share of an all-to-all can be 1 only where no message is forwarded.
     """
     from cluster_sim.collectives import rows, whole
-    from cluster_sim.collectives.group_parsing import parse_sizes
-    from experiments.scripts.support.intervals import with_collective_ends
-    from topologies.clusters.names import cluster as named
 
     def table(point: tuple[Cluster, str]) -> pd.DataFrame:
         """Rows of one machine and collective."""
@@ -86,8 +79,6 @@ def plot(frame: pd.DataFrame) -> Figure:
 
 def _finding(frame: pd.DataFrame) -> str:
     """Sentence that compares a chip of the last machine with one of the first."""
-    from topologies.units import format_bytes
-
     size, names = int(frame.size_bytes.max()), list(dict.fromkeys(frame.cluster))
     rate = frame[frame.size_bytes == size].set_index(["collective", "cluster"]).busbw_bytes_per_s
     times = [
@@ -101,9 +92,6 @@ def _finding(frame: pd.DataFrame) -> str:
 def _panel(axes: Axes, frame: pd.DataFrame, op: str) -> None:
     """Draw the panel of one collective."""
     from matplotlib.ticker import FuncFormatter, LogLocator
-
-    from cluster_sim.plot.palette import colors, marks
-    from topologies.units import format_bytes
 
     shades = colors(list(dict.fromkeys(frame.cluster)))
     shapes = marks(shades)
@@ -127,7 +115,5 @@ def _panel(axes: Axes, frame: pd.DataFrame, op: str) -> None:
 
 def injection_bytes_per_s(machine: Cluster) -> int:
     """Return the rate of all links of one chip together, one direction [B/s]."""
-    from topologies.shapes.links import domain_links
-
     links = domain_links(machine.shape)
     return int(links.bandwidth_bytes_per_s[links.src == 0].sum())

@@ -10,6 +10,8 @@ from typing import TYPE_CHECKING, Any
 import pandas as pd
 
 from cluster_sim.progress import Watch, unwatched
+from experiments.figures.comparison import stacked
+from experiments.scripts.support.training_rows import Steps
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -32,21 +34,12 @@ def run(
 ) -> pd.DataFrame:
     """Simulate a step for every degree and placement.
 
-    Parameters
-    ----------
-    cluster : str
-        Named machine or cluster file with a torus, where placement matters.
-    tp : tuple of int
-        Tensor-parallel degrees, up to all chips of the machine [ranks].
+    ``cluster``: named machine or cluster file with a torus, where placement matters. ``tp``:
+    tensor-parallel degrees, up to all chips of the machine [ranks].
 
-    Returns
-    -------
-    DataFrame
-        One row for each degree and placement: ``tp``, ``placement``, ``iteration_s``,
-        ``tokens_per_s_per_chip``, ``fits``, and ``<part>_s`` [s].
+    Returns one row for each degree and placement: ``tp``, ``placement``, ``iteration_s``,
+    ``tokens_per_s_per_chip``, ``fits``, and ``<part>_s`` [s].
     """
-    from experiments.scripts.support.training_rows import Steps
-
     steps = Steps(model, cluster)
 
     def row(point: tuple[int, str]) -> dict[str, Any]:
@@ -65,8 +58,6 @@ def run(
 
 def plot(frame: pd.DataFrame) -> Figure:
     """Draw the parts of each step's time."""
-    from experiments.figures.comparison import stacked
-
     best = (frame[frame.fits] if frame.fits.any() else frame).sort_values("iteration_s").iloc[0]
     pairs = frame.pivot_table(index="tp", columns="placement", values="iteration_s")
     dear = (pairs["apart"] / pairs["neighbours"] - 1).max()

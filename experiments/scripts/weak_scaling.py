@@ -11,8 +11,13 @@ from typing import TYPE_CHECKING, Any
 import pandas as pd
 
 from cluster_sim.progress import Watch, unwatched
+from experiments.figures.plan import scaling
 from experiments.scripts.support.points import each
 from experiments.scripts.support.training_rows import Replica, Steps
+from topologies.clusters.names import cluster
+from topologies.errors import InputError
+from workloads.models.huggingface import model as read_model
+from workloads.training.program.breakdown import PARTS
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -36,27 +41,15 @@ def run(
 ) -> pd.DataFrame:
     """Simulate one step on ever more chips, with the same batch for every replica of the model.
 
-    Parameters
-    ----------
-    machine : str
-        ``rainier``, or another machine of whole scale-up domains.
-    chips : tuple of int
-        Numbers of chips, ascending; by default up to all of Project Rainier.
-    overlap : tuple of str
-        Some of ``none``, ``dp`` and ``all``: with the last two, gradients are reduced in
-        buckets during the backward pass; with ``none``, all at once after it.
+    ``machine``: ``rainier``, or another machine of whole scale-up domains. ``chips``: numbers of
+    chips, ascending; by default up to all of Project Rainier. ``overlap``: some of ``none``, ``dp``
+    and ``all``: with the last two, gradients are reduced in buckets during the backward pass; with
+    ``none``, all at once after it.
 
-    Returns
-    -------
-    DataFrame
-        One row for each overlap and size: ``chips``, ``dp``, ``global_batch``, ``iteration_s``,
-        ``tokens_per_s``, ``tokens_per_s_per_chip``, ``efficiency`` (throughput of a chip relative
-        to the first size), ``mfu``, and ``<part>_s`` for each part [s].
+    Returns one row for each overlap and size: ``chips``, ``dp``, ``global_batch``, ``iteration_s``,
+    ``tokens_per_s``, ``tokens_per_s_per_chip``, ``efficiency`` (throughput of a chip relative to
+    the first size), ``mfu``, and ``<part>_s`` for each part [s].
     """
-    from topologies.clusters.names import cluster
-    from workloads.models.huggingface import model as read_model
-    from workloads.training.program.breakdown import PARTS
-
     shape, in_domain = read_model(model), cluster(machine).chips_per_domain
 
     def rows(count: int) -> list[dict[str, Any]]:
@@ -78,8 +71,6 @@ def _row(steps: Steps, replica: Replica, overlap: str) -> dict[str, Any]:
 
 def _size(machine: str, chips: int, each: int) -> int:
     """Number after the colon of a cluster's name: chips of Rainier, domains of other machines."""
-    from topologies.errors import InputError
-
     if machine == RAINIER:
         return chips
     if chips < each or chips % each:
@@ -90,8 +81,6 @@ def _size(machine: str, chips: int, each: int) -> int:
 
 def plot(frame: pd.DataFrame) -> Figure:
     """Draw the parts of the step over the size, with the throughput of a chip below."""
-    from experiments.figures.plan import scaling
-
     first = frame.iloc[0]
     each = first.global_batch // first.dp
     title = (

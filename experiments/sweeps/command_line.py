@@ -20,8 +20,6 @@ class Parameter:
 
     ``flags``: spellings, such as ``("--size",)``; empty for a positional argument.
     ``off_flags``: spellings that turn a flag off, such as ``("--no-sequence-parallel",)``.
-    ``is_flag``: whether the option takes no value.
-    ``repeats``: whether it may be stated more than once.
     ``writes``: whether it names a path to which the command writes.
     """
 
@@ -58,8 +56,6 @@ class Program:
 
     ``run``: runs a command line in this process and returns the exit status. It is sent to other
         processes, so it must be a function of a module.
-    ``commands``: names of all commands.
-    ``excluded``: names of commands that cannot be part of a study.
     ``parameters``: returns the parameters of a command by name, positional ones first and in order.
     """
 
@@ -69,10 +65,7 @@ class Program:
     parameters: Callable[[str], Mapping[str, Parameter]]
 
     def checked(self, command: str) -> Mapping[str, Parameter]:
-        """Return the parameters of a command that a study may run.
-
-        Raises InputError for an unknown command, and for one that cannot be part of a study.
-        """
+        """Return the parameters of a command that a study may run."""
         if command not in self.commands:
             listed = ", ".join(name for name in self.commands if name not in self.excluded)
             near = suggestion(command, self.commands)
@@ -83,10 +76,7 @@ class Program:
 
 
 def arguments(program: Program, command: str, values: Mapping[str, Value]) -> list[str]:
-    """Return the command line of a command with some values and with JSON output.
-
-    Raises InputError for an unknown name, and for a parameter that the sweep itself sets.
-    """
+    """Return the command line of a command with some values and with JSON output."""
     parameters = program.checked(command)
     allowed = {name: item for name, item in parameters.items() if name not in LEFT_TO_US}
     for name in values:
@@ -105,10 +95,7 @@ def arguments(program: Program, command: str, values: Mapping[str, Value]) -> li
 
 
 def check_harmless(program: Program, command: str, values: Mapping[str, Value]) -> None:
-    """Check that no value runs code or writes a file, as in a study of unknown origin it might.
-
-    Raises InputError that names the parameter, its value and the remedy.
-    """
+    """Check that no value runs code or writes a file, as in a study of unknown origin it might."""
     parameters = program.checked(command)
     for name, value in values.items():
         parameter = parameters.get(name.replace("-", "_"))

@@ -32,10 +32,7 @@ class _Cluster:
         self.executor: Executor = client.get_executor(pure=False)
 
     def workers(self) -> int:
-        """Number of live workers that the scheduler knows.
-
-        Raises InputError if the scheduler does not answer.
-        """
+        """Number of live workers that the scheduler knows."""
         try:
             return len(self._client.scheduler_info()["workers"])
         except (OSError, ValueError, TimeoutError, RuntimeError):
@@ -54,8 +51,7 @@ def run_on_dask(rows: Sequence[Row], address: str, run: Run) -> Iterator[tuple[R
 
     Dask gives up a run after several of its workers have died, and with it innocent runs that were
     on the same worker. Such runs are therefore repeated, each alone; a run that kills its worker
-    again has crashed. Raises InputError if Dask is not installed, no scheduler answers at the
-    address, or the cluster is lost.
+    again has crashed.
     """
     with _connected(address) as cluster:
         suspects: list[Row] = []

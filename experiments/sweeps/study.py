@@ -26,7 +26,7 @@ import cluster_sim
 from experiments.reports.run_record import content_digest, digest
 from experiments.sweeps.command_line import Program, arguments, check_harmless
 from topologies.errors import InputError, shown, suggestion
-from topologies.files.missing import no_such_file
+from topologies.files.reading import no_such_file
 from topologies.files.yaml_documents import read_yaml, rule
 
 LARGEST_FILE_BYTES = 2**20
@@ -69,7 +69,6 @@ class Row:
     """One run of a study.
 
     ``parameters``: values that distinguish the run from the others.
-    ``arguments``: command line of the run.
     ``digest``: digest of the command line, the version, and the content of the files that it names.
     """
 
@@ -79,10 +78,7 @@ class Row:
 
 
 def read_study(path: str | Path) -> Study:
-    """Read a study file.
-
-    Raises InputError for a file that is missing, too large, not YAML or no valid study.
-    """
+    """Read a study file."""
     if not Path(path).exists():
         keys = ", ".join(KEYS)
         raise InputError(
@@ -98,14 +94,7 @@ def read_study(path: str | Path) -> Study:
 
 
 def study(document: Any) -> Study:
-    """Return a study from a document that was read or written by hand.
-
-    Raises InputError for an invalid document; names the key, with a suggestion for an unknown one.
-
-    >>> described = study({"command": "topology", "grid": {"cluster": ["ring:8", "mesh:8"]}})
-    >>> described.grid["cluster"]
-    ['ring:8', 'mesh:8']
-    """
+    """Return a study from a document that was read or written by hand."""
     if not isinstance(document, dict):
         raise InputError(
             f"a study is a mapping, not {type(document).__name__}. Write the keys "
@@ -125,10 +114,7 @@ def study(document: Any) -> Study:
 
 
 def rows(described: Study, program: Program) -> list[Row]:
-    """Return all runs of a study: for each entry of ``runs``, all combinations of the grid.
-
-    Raises InputError for no runs or too many, and for a parameter that the command does not have.
-    """
+    """Return all runs of a study: for each entry of ``runs``, all combinations of the grid."""
     count = math.prod(len(values) for values in described.grid.values()) * max(
         1, len(described.runs)
     )

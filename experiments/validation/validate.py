@@ -5,25 +5,27 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import Executor
 from contextlib import nullcontext
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from cluster_sim.processes import process_pool
 from experiments.validation.comparison.compare import baseline, compare, compare_row, summary, told
 from experiments.validation.comparison.residuals import coverage, with_intervals
-from experiments.validation.predictions import collectives, jobs, kernels, layers, memory, serving
-from experiments.validation.predictions.as_user import LEVELS, as_told
+from experiments.validation.predictions import collectives, jobs, kernels, serving, training
 from experiments.validation.predictions.outcome import Outcome
-from experiments.validation.predictions.training import Steps
+from experiments.validation.predictions.training import FLAGS, STATED
 from experiments.validation.reading.rows import Row, Rows
 from experiments.validation.reading.schema import TRAINING, Kind, Value
 from topologies import display
 from topologies.catalogue.catalogue import Catalogue
+from workloads.confidence.kinds import BARE, FRAMEWORK, PLAN
 from workloads.confidence.residuals import shipped_residuals
+from workloads.training.frameworks.conditions import CONDITIONS
 
 if TYPE_CHECKING:
     import pandas as pd
+
 
 Watch = Callable[[Sequence[Row], str], Any]
 LONG = ("training", "serving")
@@ -91,10 +93,6 @@ def validate(
     """Compare every row with its prediction, and give each prediction an interval.
 
     The intervals of a shipped table come from the residuals of all other tables.
-
-    ``name``: name of the table or file. ``watch``: returns the rows one by one; for progress on a
-    terminal. ``workers``: processes at most; results and their order are the same for any number.
-    ``catalogue``: numbers to predict with; by default the shipped ones.
     """
     return validate_each([(rows, name)], watch=watch, workers=workers, catalogue=catalogue)[0]
 
@@ -129,7 +127,7 @@ def validate_as_user(
     """Compare tables of training steps as a user of ``train`` would ask about them, by level.
 
     Rows are stripped to what a user tells at each level of
-    :mod:`experiments.validation.predictions.as_user`; of a long table some are judged.
+    :mod:`experiments.validation.validate`; of a long table some are judged.
     """
     steps = [(rows, name) for rows, name in measured if rows.kind.name == "training"]
     at_levels = [(as_told(rows, level), name) for level in LEVELS for rows, name in steps]
@@ -160,14 +158,13 @@ def _is_long(rows: Rows) -> bool:
 def _result(
     rows: Rows, name: str, pool: Executor | None, watch: Watch, catalogue: Catalogue | None
 ) -> Result:
-    """Compare the rows of one table, and summarise them."""
     done = _compared(rows, pool, catalogue)
     compared = [row for _, row in zip(watch(rows.rows, name), done, strict=True)]
     residuals = shipped_residuals().without(name)
     with_ends = with_intervals(compared, name, residuals, catalogue)
     errors = {**summary(compared), **coverage(with_ends)}
     if rows.kind is TRAINING:
-        plans = compare(rows, lambda values: memory.predict(values, catalogue))
+        plans = compare(rows, lambda values: training.predict_memory(values, catalogue))
         errors["fits"] = told(plans, unstated="1")
     return Result(name, rows.kind.name, with_ends, errors, baseline(rows, compared))
 
@@ -175,7 +172,6 @@ def _result(
 def _compared(
     rows: Rows, pool: Executor | None, catalogue: Catalogue | None
 ) -> Iterator[dict[str, Any]]:
-    """Return each row beside its prediction, in their order."""
     compare = partial(_compare, rows.kind, predictor(rows.kind), catalogue)
     if pool is None:
         return map(compare, rows.rows)
@@ -189,7 +185,6 @@ def _compare(
 
 
 Predictor = Callable[[Mapping[str, Value], Catalogue | None], Outcome]
-"""Takes the values of a row, and a catalogue in place of the shipped one."""
 
 
 def predictor(kind: Kind) -> Predictor:
@@ -197,15 +192,59 @@ def predictor(kind: Kind) -> Predictor:
 
     It keeps the simulated steps of training rows, so take a new one for each table.
     """
-    return Steps().predict if kind is TRAINING else PREDICTORS[kind.name]
+    return training.Steps().predict if kind is TRAINING else PREDICTORS[kind.name]
 
 
 PREDICTORS: Mapping[str, Predictor] = {
     "collective": collectives.predict,
     "job": jobs.predict,
     "kernel": kernels.predict,
-    "layer": layers.predict,
-    "memory": memory.predict,
+    "layer": training.predict_layer,
+    "memory": training.predict_memory,
     "serving": serving.predict,
 }
 """Predictors of kinds whose rows share no steps."""
+
+
+LEVELS = (FRAMEWORK, PLAN, BARE)
+"""Levels from what tells most to what tells least."""
+TABLE_ROWS = 30
+"""Rows of a table that are judged as a user would see them, evenly spaced over the table."""
+ALWAYS = (
+    *("tp", "pp", "dp", "cp", "ep", "etp", "microbatch", "global_batch", "seq", "precision"),
+    *("lora_rank", "lora_on", "train_only", "optimizer"),
+)
+"""Columns of a plan that are told at every level: what is trained, by which degrees."""
+
+
+def stripped(values: Mapping[str, Any], level: str) -> dict[str, Any]:
+    """Return the cells of a row that a user tells at a level; the others are empty.
+
+    >>> row = {"tp": 8, "recompute": "full", "framework": "megatron-core:graphs", "date": "2024"}
+    >>> stripped(row, "framework")
+    {'tp': 8, 'recompute': 'full', 'framework': 'megatron-core', 'date': None}
+    >>> stripped(row, "bare")
+    {'tp': 8, 'recompute': None, 'framework': None, 'date': None}
+    """
+    framework = str(values.get("framework") or "").partition(":")[0] or None
+    hidden = {"variant", "source", "name", *CONDITIONS}
+    if level != FRAMEWORK:
+        hidden.add("framework")
+    if level == BARE:
+        hidden |= {*STATED, *FLAGS} - {*ALWAYS}
+    kept = {**values, "framework": framework} if "framework" in values else dict(values)
+    return {name: None if name in hidden else value for name, value in kept.items()}
+
+
+def as_told(rows: Rows, level: str) -> Rows:
+    """Return at most :data:`TABLE_ROWS` rows of a table as a user tells them."""
+    kept = rows.rows[:: max(1, -(-len(rows.rows) // TABLE_ROWS))]
+    return replace(rows, rows=tuple(_as_told(row, level) for row in kept))
+
+
+def _as_told(row: Row, level: str) -> Row:
+    values = stripped(row.values, level)
+    # A name stays as a label of the row; a framework stays without its settings.
+    shown = {name: "" for name in row.cells if name != "name" and values.get(name, 0) is None}
+    framework = {"framework": str(values["framework"])} if values.get("framework") else {}
+    return replace(row, values=values, cells={**row.cells, **shown, **framework, "stated": level})

@@ -16,7 +16,7 @@ import pandas as pd
 import pytest
 
 import cluster_sim as cs
-from experiments.cli.commands.serve.command import RequestInputs
+from workloads.options.serving import RequestInputs
 from workloads.serving import fixed_lengths, poisson
 from workloads.serving.requests import DRAWN
 

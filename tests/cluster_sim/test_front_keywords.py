@@ -10,7 +10,6 @@ import numpy as np
 import pytest
 
 import cluster_sim as cs
-from experiments.cli.commands.serve.command import DeploymentInputs, ReplicaInputs, RequestInputs
 from tests.support.commands import document_of
 from workloads.fleet.from_options import keywords_of, read_options
 from workloads.fleet.front import OPTIONS as GROUPS
@@ -18,7 +17,8 @@ from workloads.fleet.lending.front import GROUPS as LENDING
 from workloads.job.plan import KEYWORDS, JobPlan, plan_with
 from workloads.options.fleet import DemandInputs, FleetInputs, PolicyInputs
 from workloads.options.job import JobInputs
-from workloads.serving.options import ServeKeywords
+from workloads.options.serving import DeploymentInputs, ReplicaInputs, RequestInputs
+from workloads.serving.options import WORDS
 
 FLEET = "trn2-ultraserver:20"
 
@@ -40,7 +40,7 @@ def test_every_option_of_lending_is_a_word() -> None:
 
 def test_every_option_of_a_replica_and_of_a_job_is_a_word() -> None:
     options = _options(RequestInputs, ReplicaInputs, DeploymentInputs)
-    stated = set(inspect.signature(cs.serve).parameters) | set(ServeKeywords.__annotations__)
+    stated = set(inspect.signature(cs.serve).parameters) | set(WORDS)
     assert options <= stated
     assert _options(JobInputs) <= {*KEYWORDS, *_options(JobPlan)}
 
@@ -118,8 +118,8 @@ def test_words_about_names_need_names() -> None:
 def test_plain_numbers_are_seconds_and_shares() -> None:
     policy = read_options(PolicyInputs, {"lease": 90, "notice": np.inf})
     assert (policy.lease, policy.notice) == ("90s", "inf")
-    fleet = read_options(FleetInputs, {"prefix_cache": 0.5, "unit_rate_per_s": 3.0})
-    assert (fleet.prefix_cache, fleet.unit_rate) == ("0.5", 3.0)
+    assert read_options(FleetInputs, {"prefix_cache": 0.5}).prefix_cache == "0.5"
+    assert read_options(FleetInputs, {"unit_rate_per_s": 3.0}).unit_rate == 3.0
     assert read_options(DemandInputs, {"noise": 0.1}).noise == "0.1"
 
 

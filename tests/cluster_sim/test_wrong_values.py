@@ -15,10 +15,10 @@ import pytest
 
 import cluster_sim as cs
 from workloads.fleet.from_options import keywords_of
-from workloads.fleet.front import GROUPS
+from workloads.fleet.front import OPTIONS as GROUPS
 from workloads.fleet.lending.front import GROUPS as LENDING
 from workloads.job.plan import KEYWORDS, JobPlan
-from workloads.serving.options import ServeKeywords
+from workloads.serving.options import WORDS
 from workloads.training.detail import Detail
 from workloads.training.iteration import Iteration
 from workloads.training.plan.plan import PLAN_FIELDS
@@ -33,7 +33,7 @@ MACHINE, FLEET = "trn2.48xlarge", "trn2-ultraserver:20"
 KEYWORDS_OF: dict[str, list[str]] = {
     "train": [*PLAN_FIELDS, *(field.name for field in fields(Detail))],
     "search_plans": list(PLAN_FIELDS),
-    "serve": list(ServeKeywords.__annotations__),
+    "serve": list(WORDS),
     "run_job": [*(field.name for field in fields(JobPlan)), *KEYWORDS],
     "run_fleet": keywords_of(cs.run_fleet, *GROUPS),
     "lend": keywords_of(cs.lend, *LENDING),

@@ -29,6 +29,13 @@ CANNOT_CHANGE_THE_ANSWER = {
     "port": "where the explorer listens",
     "knobs": "how many sliders the explorer has",
     "help": "the help page",
+    "follow": "a source that grows; tests/experiments/hourly follows one",
+    "query": "a question to that source",
+    "prompt-query": "the same",
+    "output-query": "the same",
+    "state": "where it is remembered",
+    "once": "whether the source is looked at again",
+    "metrics": "a file to write to",
 }
 """Options that by nature change no number, with what they do instead."""
 

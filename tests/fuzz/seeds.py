@@ -60,6 +60,10 @@ JOBS = b"""name,units,min_units,step_units,tokens_per_s,priority,count,evaluatio
 base,4,2,1,100000,1,1,0
 eval,1,1,1,1000,0,1,1
 """
+SHARING = b"""jobs:
+  - {name: a, model: gpt2, tp: 2, dp: 4, global_batch: 8, seq: 256, placement: server}
+  - {name: b, model: gpt2, dp: 4, global_batch: 8, seq: 256, placement: packed}
+"""
 PRICES = b"hour,usd_per_mwh\n" + b"".join(f"{hour},{40 + hour}\n".encode() for hour in range(24))
 ROWS = b"""name,cluster,chips,layers,hidden,ffn,heads,vocab,seq,tp,pp,dp,global_batch,iteration_s
 a,dgx-a100,8,4,1024,4096,16,32000,1024,2,1,4,16,0.5
@@ -89,6 +93,7 @@ OWN_FILES: Mapping[str, bytes] = {
     "cluster.yaml": CLUSTER,
     "clos.yaml": CLOS,
     "plan.yaml": PLAN,
+    "jobs.yaml": SHARING,
     "framework.yaml": FRAMEWORK,
     "study.yaml": STUDY,
     "overlay.csv": OVERLAY,
@@ -132,6 +137,7 @@ COMMANDS: tuple[tuple[str, ...], ...] = (
     ("train", "--model", "gpt2", "--cluster", "cluster.yaml", "--tp", "4", "--global-batch", "64"),
     ("train", "--model", "config.json", "--cluster", "dgx-h100", "--global-batch", "16"),
     ("train", *ON_TRN2, "--tp", "4", "--framework", "framework.yaml"),
+    ("share", "trn2.48xlarge:2", "--jobs", "jobs.yaml", "--steps", "1"),
     ("plan", "--model", "config.json", "--cluster", "trn2.48xlarge", "--global-batch", "32"),
     ("serve", "--model", "config.json", "--cluster", "trn2.48xlarge", "--requests", "requests.csv"),
     ("serve", "--model", "config.json", "--cluster", "cluster.yaml", "--count", "20"),

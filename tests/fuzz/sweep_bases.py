@@ -92,6 +92,7 @@ NOT_SWEPT = {
     "sweep": "its options say where rows run; the study has the others",
     "measure-kit": "writes a folder",
     "explore": "serves a page until it is stopped",
+    "serve-api": "answers requests until it is stopped",
     "report": "its only input is a directory",
 }
 """Commands without a base, with the reason."""

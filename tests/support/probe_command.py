@@ -13,9 +13,9 @@ from typing import Any
 
 import click
 
+from experiments.cli.commands.sweep import program_of
 from experiments.cli.main import run as run_line
 from experiments.cli.output.printing import print_json
-from experiments.cli.program import program_of
 from topologies.errors import InputError
 
 

@@ -11,10 +11,8 @@ import numpy as np
 from hypothesis import settings
 from hypothesis import strategies as st
 
-from topologies.shapes.basic import Axis, FullMesh, Shape, Switch, Torus
-from topologies.shapes.clos import Clos
+from topologies.shapes.basic import Axis, Clos, FullMesh, Shape, Switch, Tier, Tiered, Torus
 from topologies.shapes.links import domain_links
-from topologies.shapes.tiered import Tier, Tiered
 
 GB = 10**9
 UNHURRIED = settings(deadline=None)

@@ -7,7 +7,7 @@ import json
 from pathlib import Path
 from typing import Any
 
-from topologies import cluster
+from topologies.clusters.names import cluster
 from workloads.traces import chakra_schema as schema
 from workloads.traces.chakra_export import VERSION, node_message, write_messages
 

@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import numpy as np
 
-from workloads.demand import constant
+from workloads.demand import Demand, busiest_hour, constant
 from workloads.economics import Economics
 from workloads.fleet.inputs.costs import ChangeCosts
 from workloads.fleet.results.summary import summary
 from workloads.fleet.results.timeline import role_server_ms
 from workloads.fleet.simulation import FleetRun
 from workloads.fleet.state.ledger import Role
-from workloads.fleet.state.services import Service
+from workloads.fleet.state.services import Service, units_needed
 from workloads.serving.capacity import fixed_rate
 
 WEIGHTS_BYTES = 4 * 0.75e12
@@ -44,3 +46,11 @@ def check_conserved(run: FleetRun) -> None:
     not_jobs = (Role.EVALUATION, Role.SERVING, Role.SPARE, Role.BROKEN, Role.PAUSED)
     assert 0 <= held <= total[-1].sum() - total[-1, list(not_jobs)].sum()
     assert all(tally.useful_unit_ms <= tally.held_unit_ms + 1e-3 for _, tally in run.jobs)
+
+
+def scaled_to_fleet(
+    demand: Demand, services: Sequence[Service], units: int, *, peak_share: float = 1.0
+) -> Demand:
+    """Scale demand so that its busiest hour needs a share of the fleet."""
+    peak = busiest_hour(units_needed(demand, services).sum(axis=0))
+    return demand.times(peak_share * units / peak)

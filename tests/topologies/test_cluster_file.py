@@ -14,9 +14,7 @@ from topologies.clusters.cluster import Cluster
 from topologies.clusters.names import cluster, machine
 from topologies.clusters.yaml_file import LARGEST_FILE_BYTES, cluster_from_file
 from topologies.errors import InputError
-from topologies.shapes.basic import FullMesh, Switch, Torus
-from topologies.shapes.clos import Clos
-from topologies.shapes.tiered import Tiered
+from topologies.shapes.basic import Clos, FullMesh, Switch, Tiered, Torus
 from topologies.views.measures import measure
 
 POD = """

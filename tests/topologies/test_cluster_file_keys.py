@@ -11,7 +11,7 @@ import pytest
 import yaml
 
 from topologies.catalogue.catalogue import shipped_catalogue
-from topologies.clusters import yaml_schema
+from topologies.clusters import yaml_file
 from topologies.clusters.cluster import Cluster
 from topologies.clusters.yaml_file import cluster_from_file
 from topologies.errors import InputError
@@ -117,8 +117,8 @@ def words(case: object) -> str:
 def test_the_files_have_every_key_of_the_schema() -> None:
     models = [
         model
-        for model in vars(yaml_schema).values()
-        if isinstance(model, type) and issubclass(model, yaml_schema.BaseModel)
+        for model in vars(yaml_file).values()
+        if isinstance(model, type) and issubclass(model, yaml_file.BaseModel)
     ]
     keys = {key for model in models for key in model.model_fields}
     held = {str(step) for _, place in EVERY for step in place if isinstance(step, str)}

@@ -13,7 +13,7 @@ from topologies.clusters.cluster import Cluster
 from topologies.clusters.machines import machines
 from topologies.clusters.names import cluster
 from topologies.drawing.cluster import draw
-from topologies.shapes.tiered import Tier, Tiered
+from topologies.shapes.basic import Tier, Tiered
 
 LARGEST_DRAWN_WHOLE = 144
 PLAIN = {"bandwidth": "100GB/s", "latency": "1us"}

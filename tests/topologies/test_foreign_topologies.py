@@ -15,8 +15,7 @@ from topologies.clusters.cluster import Cluster
 from topologies.clusters.names import cluster, machine
 from topologies.errors import InputError
 from topologies.routing.domain import routes
-from topologies.shapes.basic import FullMesh, Switch, Torus
-from topologies.shapes.tiered import Tiered
+from topologies.shapes.basic import FullMesh, Switch, Tiered, Torus
 from topologies.views.graph import graph as graph_of
 
 RATE = {"bandwidth_bytes_per_s": 100 * 10**9, "latency_s": 1e-6}

@@ -11,9 +11,8 @@ from hypothesis import given
 
 from tests.support.small_shapes import GB, UNHURRIED, shapes, tori, torus
 from topologies.clusters.names import cluster
-from topologies.shapes.basic import FullMesh, Shape, Switch, Torus
+from topologies.shapes.basic import FullMesh, Shape, Switch, Tier, Tiered, Torus
 from topologies.shapes.links import DOWN, UP, axis_links, coordinates, domain_links
-from topologies.shapes.tiered import Tier, Tiered
 
 
 def ends(shape: Shape, *, fold: bool = True) -> list[tuple[int, int, int]]:

@@ -9,8 +9,7 @@ from topologies.catalogue.catalogue import shipped_catalogue
 from topologies.clusters.machines import machines
 from topologies.clusters.names import cluster, machine
 from topologies.errors import InputError
-from topologies.shapes.basic import Switch, Torus
-from topologies.shapes.tiered import Tiered
+from topologies.shapes.basic import Switch, Tiered, Torus
 
 MACHINES: list[tuple[str, str, int, int, int | None, int | None]] = [
     ("trn1.32xlarge", "trn1", 16, 1, 50, 8),

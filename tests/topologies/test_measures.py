@@ -21,10 +21,8 @@ from tests.support.small_shapes import (
 )
 from topologies.clusters.names import cluster
 from topologies.routing.domain import routes
-from topologies.shapes.basic import FullMesh, Shape, Switch, Torus
-from topologies.shapes.clos import Clos
-from topologies.shapes.clos_links import split_routes
-from topologies.shapes.links import domain_links
+from topologies.shapes.basic import Clos, FullMesh, Shape, Switch, Tier, Tiered, Torus
+from topologies.shapes.links import domain_links, split_routes
 from topologies.shapes.measures import (
     all_to_all_bytes_per_s,
     bisection,
@@ -35,7 +33,6 @@ from topologies.shapes.measures import (
     scale_up_bytes_per_s,
     switch_hops,
 )
-from topologies.shapes.tiered import Tier, Tiered
 from topologies.views.measures import measure
 
 PLAIN = {"bandwidth": "100GB/s", "latency": "1us"}

@@ -13,10 +13,8 @@ from tests.support.small_shapes import GB, UNHURRIED, closes, distances, shapes,
 from topologies.clusters.names import cluster
 from topologies.errors import InputError
 from topologies.routing.domain import Routes, routes
-from topologies.shapes.basic import Shape, Switch, Torus
-from topologies.shapes.clos import Clos
-from topologies.shapes.clos_links import split_routes
-from topologies.shapes.links import coordinates, domain_links
+from topologies.shapes.basic import Clos, Shape, Switch, Torus
+from topologies.shapes.links import coordinates, domain_links, split_routes
 
 
 def all_pairs(chips: int) -> tuple[np.ndarray, np.ndarray]:

@@ -9,9 +9,7 @@ import pytest
 from tests.support.small_shapes import GB, torus
 from topologies.clusters.names import plain_shape
 from topologies.errors import InputError
-from topologies.shapes.basic import Axis, FullMesh, Switch, Torus
-from topologies.shapes.clos import Clos
-from topologies.shapes.tiered import Tier, Tiered
+from topologies.shapes.basic import Axis, Clos, FullMesh, Switch, Tier, Tiered, Torus
 
 
 @pytest.mark.parametrize(("size", "wrap", "cables"), [(1, True, 0), (2, True, 2), (3, True, 3)])

@@ -15,8 +15,7 @@ from fractions import Fraction
 from pathlib import Path
 from typing import Any
 
-from topologies.catalogue.domains import check_peaks, is_reference
-from topologies.catalogue.overlay import check_overlay
+from topologies.catalogue.domains import check_overlay, check_peaks, is_reference
 from topologies.catalogue.reader import NAME, Entry, read_entries
 from topologies.errors import InputError, suggestion
 from topologies.files import kept_files
@@ -289,17 +288,7 @@ def shipped_catalogue() -> Catalogue:
 
 
 def choose(variants: Sequence[str] = (), overlay: Path | str | None = None) -> Catalogue:
-    """Return the shipped catalogue with the rows of an overlay, and with variants switched on.
-
-    ``variants``: alternatives, each as ``PART.QUANTITY=NAME``. ``overlay``: CSV file of further
-    rows.
-
-    Raises InputError for a variant of another form, and as :meth:`Catalogue.with_overlay` and
-    :meth:`Catalogue.with_variants`.
-
-    >>> choose(["trn2.hbm_bandwidth=kernel-guide"]).value("trn2", "hbm_bandwidth")
-    3000000000000.0
-    """
+    """Return the shipped catalogue with the rows of an overlay, and with variants switched on."""
     base = shipped_catalogue() if overlay is None else shipped_catalogue().with_overlay(overlay)
     names = {}
     for text in variants:
@@ -371,7 +360,6 @@ def _whole(entry: Entry, scale: int) -> int:
 DATA = Path(__file__).parents[1] / "data"
 _SOURCES = "sources.csv"
 _PARSERS = ("catalogue/reader.py", "catalogue/catalogue.py", "units.py")
-"""Modules on which the cached rows depend."""
 
 
 def shipped_rows() -> tuple[str, list[Entry]]:
@@ -406,10 +394,7 @@ def _plain(row: Entry) -> list[Any]:
 
 
 def digest_of(rows: Iterable[Entry], switched: tuple[tuple[str, str, str], ...] = ()) -> str:
-    """Return a digest that depends neither on the order of rows nor on their notes.
-
-    ``switched``: alternatives in force instead of their defaults.
-    """
+    """Return a digest that depends neither on the order of rows nor on their notes."""
     whole = hashlib.sha256(repr(switched).encode())
     for row in sorted(rows, key=lambda row: (row.part, row.quantity, row.variant)):
         value = row.written if row.unit == NAME else row.exact
@@ -421,10 +406,6 @@ def usable_hbm_bytes(chip: str, catalogue: Catalogue) -> int:
     """Return the memory that the driver reports or, if unknown, that of the data sheet [B].
 
     A GB on NVIDIA's data sheets is nearly a GiB.
-
-    >>> from topologies.catalogue.catalogue import shipped_catalogue
-    >>> usable_hbm_bytes("b200", shipped_catalogue())
-    192265846784
     """
     usable = "hbm_usable_bytes" if catalogue.has(chip, "hbm_usable_bytes") else "hbm_bytes"
     return catalogue.integer(chip, usable)

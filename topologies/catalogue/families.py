@@ -49,8 +49,6 @@ class ChipFamily:
 def chip_family(chip: str, catalogue: Catalogue | None = None) -> ChipFamily:
     """Return the family of a chip, by default according to the shipped catalogue.
 
-    Raises InputError for an unknown chip, and a family that the catalogue does not describe.
-
     >>> trn2 = chip_family("trn2")
     >>> trn2.name, trn2.runtime, trn2.ranks_per_chip
     ('trainium', 'neuron', 4)

@@ -16,7 +16,6 @@ if TYPE_CHECKING:
     from importlib.resources.abc import Traversable
 
 GRADES = ("stated", "measured", "derived", "assumed")
-"""Grades of a value, by how well it is known."""
 COLUMNS = ("part", "quantity", "variant", "value", "unit", "grade", "source", "note", "low", "high")
 LARGEST_FILE_BYTES = 5_000_000
 NAME = "name"
@@ -28,15 +27,12 @@ _REQUIRED = ("part", "quantity", "value", "unit", "grade", "source")
 class Entry(NamedTuple):
     """A row of the catalogue: a quantity of a part in SI units, or a word about the part.
 
-    ``part, quantity``: names such as ``trn2`` and ``hbm_bandwidth``.
     ``variant``: name of an alternative to a contested value; empty for the default.
     ``value``: value in SI [``unit``].
     ``unit``: the SI unit: B, B/s, s, FLOP/s, 1/s, W, J/B, s/m, USD/s, count or ratio; ``name`` for
         a word, which is then in ``written``.
-    ``grade``: one of :data:`GRADES`.
     ``source``: keys of ``sources.csv``, each with a path after a colon if it has one, separated by
         ``; ``.
-    ``note``: remark for a reader, such as the reason for a default.
     ``low, high``: range within which the value may lie [``unit``]; None if it is not stated.
     ``written``: number and unit as in the file, such as ``2.9 TB/s``.
     ``exact``: value without rounding [``unit``].
@@ -57,16 +53,7 @@ class Entry(NamedTuple):
 
 
 def read_entries(file: Path | Traversable, name: str) -> list[tuple[int, Entry]]:
-    """Read the rows of a catalogue file, each with its line number.
-
-    ``file``: CSV in UTF-8 with the columns of :data:`COLUMNS`; ``variant, note, low, high`` are
-    optional. ``name``: name of the file in messages.
-
-    Raises InputError for a file that cannot be read, is over 5 MB, is not UTF-8 or not CSV; a
-    missing or unknown column; an empty cell, an unknown grade or unit, a text that is no number, a
-    number that is negative or outside its range; and two rows of the same part, quantity and
-    variant.
-    """
+    """Read the rows of a catalogue file, each with its line number."""
     text = read_text(file, limit_bytes=LARGEST_FILE_BYTES, name=name)
     header, rows = csv_rows(text, name)
     _check_header(header, name)

@@ -18,10 +18,8 @@ from typing import Any
 from topologies.catalogue.catalogue import Catalogue
 from topologies.clusters.cluster import Cluster
 from topologies.errors import InputError, shown, suggestion
-from topologies.shapes.basic import Axis, FullMesh, Shape, Switch, Torus
-from topologies.shapes.limits import MAX_CHIPS
+from topologies.shapes.basic import MAX_CHIPS, Axis, FullMesh, Shape, Switch, Tier, Tiered, Torus
 from topologies.shapes.scale_out import ScaleOut
-from topologies.shapes.tiered import Tier, Tiered
 from topologies.units import PS_PER_NS
 
 KEYS = ("topology", "npus_count", "bandwidth", "latency")
@@ -56,8 +54,7 @@ def cluster_from_astra(document: Mapping[str, Any], path: Path, catalogue: Catal
 
     Rings followed by a last ``Switch`` become domains on a non-blocking scale-out fabric. Any other
     network becomes one domain: rings alone a torus, a single ``FullyConnected`` or ``Switch`` a
-    full mesh or a switch, and other combinations a tiered shape. Raises InputError for unknown keys
-    or blocks, lists of different lengths, and values out of range.
+    full mesh or a switch, and other combinations a tiered shape.
     """
     dimensions = _dimensions(document)
     *inner, outer = dimensions
@@ -126,7 +123,6 @@ def _number(name: str, value: Any) -> float:
 
 
 def _shape(dimensions: list[Dimension]) -> Shape:
-    """Return the shape of a domain with these dimensions."""
     if all(dimension.block == RING for dimension in dimensions):
         names = "XYZWVUTS"[: len(dimensions)]
         axes = [

@@ -7,8 +7,7 @@ from dataclasses import dataclass, field
 from topologies import display
 from topologies.catalogue.catalogue import Catalogue
 from topologies.errors import InputError
-from topologies.shapes.basic import Shape
-from topologies.shapes.limits import check_chips, check_size
+from topologies.shapes.basic import Shape, check_chips, check_size
 from topologies.shapes.scale_out import ScaleOut
 
 

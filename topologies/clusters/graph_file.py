@@ -39,15 +39,7 @@ def cluster_from_graph(
     bandwidth: str | None = None,
     latency: str | None = None,
 ) -> Cluster:
-    """Read one scale-up domain from a graph and recognise its shape.
-
-    ``path``: file whose name ends with ``.graphml`` or ``.json``. ``catalogue``: catalogue of the
-    cluster; rates and latencies are those of the graph. ``bandwidth, latency``: rate and latency of
-    each directed link that does not state its own.
-
-    Raises InputError for a file that cannot be read or is no graph, an edge without a rate, and a
-    graph of no known shape; one line with the file.
-    """
+    """Read one scale-up domain from a graph and recognise its shape."""
     file, named = Path(path), shown(str(path))
     text = read_text(file, limit_bytes=LARGEST_BYTES, remedy="Give one scale-up domain.")
     try:

@@ -9,9 +9,8 @@ from topologies.catalogue.families import PREFIX
 from topologies.catalogue.reader import NAME
 from topologies.clusters.cluster import Cluster
 from topologies.errors import InputError, suggestion
-from topologies.shapes.basic import Axis, FullMesh, Shape, Switch, Torus
+from topologies.shapes.basic import Axis, FullMesh, Shape, Switch, Tier, Tiered, Torus
 from topologies.shapes.scale_out import ScaleOut
-from topologies.shapes.tiered import Tier, Tiered
 
 
 def torus(catalogue: Catalogue, machine: str, chip: str) -> Torus:
@@ -102,13 +101,7 @@ def machine_of(cluster: Cluster) -> str:
 
 
 def host_bytes_per_server(cluster: Cluster, catalogue: Catalogue) -> float | None:
-    """Return the host memory of one server of a cluster [B]; None if no row states it.
-
-    >>> from topologies.catalogue.catalogue import shipped_catalogue
-    >>> from topologies.clusters.names import cluster
-    >>> host_bytes_per_server(cluster("rainier"), shipped_catalogue()) / 2**30
-    2048.0
-    """
+    """Return the host memory of one server of a cluster [B]; None if no row states it."""
     machine = machine_of(cluster)
     if not catalogue.has(machine, "host_bytes"):
         return None
@@ -125,12 +118,7 @@ SHAPES: Mapping[str, Callable[[Catalogue, str, str], Shape]] = {
 
 
 def machines(catalogue: Catalogue) -> tuple[str, ...]:
-    """Return the names of all machines, the parts that have a row ``chip``.
-
-    >>> from topologies.catalogue.catalogue import shipped_catalogue
-    >>> "trn2.48xlarge" in machines(shipped_catalogue())
-    True
-    """
+    """Return the names of all machines, the parts that have a row ``chip``."""
     return tuple(dict.fromkeys(row.part for row in catalogue.rows if row.quantity == "chip"))
 
 
@@ -141,11 +129,6 @@ def parts_of(machine: str, catalogue: Catalogue) -> frozenset[str]:
     the chip, and to the kernels and the serving engine of the family, as well as to the chip on
     which the kernels were measured. Parts such as ``serving.<chip>`` and ``nccl.<fabric>`` come
     with what they are named after. Parts of no machine, such as ``training``, are not among them.
-
-    >>> from topologies.catalogue.catalogue import shipped_catalogue
-    >>> parts = parts_of("trn2.48xlarge", shipped_catalogue())
-    >>> "efa-v3" in parts, "serving.trn2" in parts, "kernels.h100" in parts
-    (True, True, False)
     """
     every = catalogue.parts()
     reached: set[str] = set()
@@ -162,10 +145,7 @@ def parts_of(machine: str, catalogue: Catalogue) -> frozenset[str]:
 
 
 def machine_shape(catalogue: Catalogue, machine: str) -> Shape:
-    """Build the scale-up domain of a machine.
-
-    Raises InputError for a shape that is not one of :data:`SHAPES`, and for missing rows.
-    """
+    """Build the scale-up domain of a machine."""
     word = catalogue.name(machine, "shape")
     if word not in SHAPES:
         raise InputError(
@@ -187,7 +167,7 @@ def machine_fabric(catalogue: Catalogue, machine: str) -> ScaleOut | None:
     return fabric_from(
         catalogue,
         catalogue.name(machine, "fabric"),
-        _adapter_rate(catalogue, machine, catalogue.name(machine, "chip")),
+        _adapter_bytes_per_s(catalogue, machine, catalogue.name(machine, "chip")),
         catalogue.integer(machine, "nics") // catalogue.integer(machine, "servers"),
     )
 
@@ -195,11 +175,7 @@ def machine_fabric(catalogue: Catalogue, machine: str) -> ScaleOut | None:
 def fabric_from(
     catalogue: Catalogue, fabric: str, bandwidth_bytes_per_s: int, adapters_per_server: int
 ) -> ScaleOut:
-    """Build a scale-out fabric from a part of the catalogue.
-
-    ``fabric``: name of the part, such as ``efa-v3``. ``bandwidth_bytes_per_s``: rate at which one
-    chip can send into the fabric [B/s]. ``adapters_per_server``: network adapters of one server.
-    """
+    """Build a scale-out fabric from a part of the catalogue."""
     nearer = ("same_tor", "same_pod", "same_building", "same_campus")
     climbs = [f"{name}_latency" for name in nearer if catalogue.has(fabric, f"{name}_latency")]
     return ScaleOut(
@@ -215,8 +191,7 @@ def fabric_from(
     )
 
 
-def _adapter_rate(catalogue: Catalogue, machine: str, chip: str) -> int:
-    """Return the rate at which one chip can send into the scale-out fabric [B/s]."""
+def _adapter_bytes_per_s(catalogue: Catalogue, machine: str, chip: str) -> int:
     if catalogue.has(machine, "nic_bandwidth_per_chip"):
         return catalogue.integer(machine, "nic_bandwidth_per_chip")
     if catalogue.has(chip, "nic_bandwidth"):

@@ -13,9 +13,18 @@ from topologies.catalogue.catalogue import Catalogue, choose
 from topologies.clusters.cluster import Cluster
 from topologies.clusters.machines import chips_per_server, machine_fabric, machine_shape, machines
 from topologies.errors import InputError, check_type, shown, suggestion
-from topologies.shapes.basic import Axis, FullMesh, Shape, Switch, Torus
-from topologies.shapes.clos import Clos
-from topologies.shapes.limits import MAX_CHIPS, check_chips, check_size
+from topologies.shapes.basic import (
+    AXIS_NAMES,
+    MAX_CHIPS,
+    Axis,
+    Clos,
+    FullMesh,
+    Shape,
+    Switch,
+    Torus,
+    check_chips,
+    check_size,
+)
 from topologies.units import parse_ps, parse_rate
 
 RAINIER = "rainier"
@@ -23,13 +32,10 @@ RAINIER_MACHINE = "trn2-ultraserver"
 """Machine of which Project Rainier is made."""
 FILES = (".yaml", ".yml")
 GRAPHS = (".graphml", ".json")
-"""Endings of the names of graph files."""
 
 
 CLUSTER_REMEDY = "Pass a name, such as 'trn2.48xlarge', or a Cluster."
-"""Remedy for a cluster of a wrong type."""
 CATALOGUE_REMEDY = "Pass a Catalogue, or the path of a CSV file with rows of your own."
-"""Remedy for a catalogue of a wrong type."""
 
 
 @fitting("cluster")
@@ -95,7 +101,6 @@ def cluster(
 
 
 def _check_types(text: object, catalogue: object, rates: Mapping[str, object]) -> None:
-    """Refuse arguments of :func:`cluster` that have other types than it takes."""
     check_type("cluster", text, str, "Pass a name, such as 'trn2.48xlarge', or a path as text.")
     check_type("catalogue", catalogue, (Catalogue, str, Path, NoneType), CATALOGUE_REMEDY)
     for name, rate in rates.items():
@@ -128,13 +133,7 @@ def as_cluster(machine: Cluster | str) -> Cluster:
 
 
 def machine(text: str, *, catalogue: Catalogue | None = None) -> Cluster:
-    """Make a cluster whose chips can compute, which those of plain shapes and graphs cannot.
-
-    Raises InputError as :func:`cluster`, and for a plain shape or a graph.
-
-    >>> machine("trn2.48xlarge").chip
-    'trn2'
-    """
+    """Make a cluster whose chips can compute, which those of plain shapes and graphs cannot."""
     if text.partition(":")[0] in PLAIN and not text.endswith(FILES):
         raise InputError(
             f"{text[:80]} is a plain shape without chips, so nothing can be computed on it; "
@@ -217,9 +216,6 @@ PLAIN = {
 }
 """Kinds of plain shape, each with an example."""
 
-AXIS_NAMES = "XYZWVU"
-"""Names of axes, from the fastest to the slowest."""
-
 
 def plain_shape(text: str, bandwidth: str | None, latency: str | None) -> Shape:
     """Parse a plain shape, whose directed links are all equal.
@@ -227,9 +223,6 @@ def plain_shape(text: str, bandwidth: str | None, latency: str | None) -> Shape:
     ``text``: ``ring:N``, ``torus:AxBx…`` (slowest axis first, all wrap), ``mesh:N``, ``switch:N``,
     or ``clos:N:RADIX`` and ``clos:N:RADIX:OVERSUBSCRIPTION``. ``bandwidth, latency``: rate and
     latency of each directed link, such as ``100GB/s`` and ``1us``.
-
-    Raises InputError for sizes that are not whole numbers of at least 1, or a missing bandwidth or
-    latency.
 
     >>> plain_shape("torus:2x4", "100GB/s", "1us").sizes
     (2, 4)

@@ -7,14 +7,18 @@ from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 
 from topologies.clusters.cluster import Cluster
+from topologies.drawing.domain import (
+    draw_clos,
+    draw_mesh,
+    draw_switch,
+    draw_tiered,
+    draw_torus,
+    has_stubs,
+)
 from topologies.drawing.marks import CHIP, COLOURS, QUIET, SWITCH, box, note, rate_text, time_text
-from topologies.drawing.switched import draw_clos, draw_mesh, draw_switch, draw_tiered
-from topologies.drawing.torus import draw_torus, has_stubs
 from topologies.routing.scale_out import clos
-from topologies.shapes.basic import FullMesh, Shape, Switch, Torus
-from topologies.shapes.clos import Clos
+from topologies.shapes.basic import Clos, FullMesh, Shape, Switch, Tiered, Torus
 from topologies.shapes.scale_out import Layer, ScaleOut
-from topologies.shapes.tiered import Tiered
 from topologies.views.measures import Measures, measure
 
 
@@ -24,10 +28,6 @@ def draw(cluster: Cluster) -> Figure:
     On the left is one scale-up domain with the numbers of its chips, or parts of a large one; on
     the right, if there is a scale-out fabric, the layers that join all servers. The legend gives
     the rate and latency of each kind of link, the title the totals.
-
-    >>> from topologies.clusters.names import cluster
-    >>> draw(cluster("trn2.48xlarge")).axes[0].get_title(loc="left")
-    'One scale-up domain: 16 chips'
     """
     sizes = measure(cluster)
     wide = 6.0 if cluster.scale_out else 0.0
@@ -95,7 +95,6 @@ def _legend(axes: Axes, shape: Shape) -> None:
 
 
 def _kinds(shape: Shape) -> list[tuple[str, str]]:
-    """Return the colour and the description of each kind of link."""
     if isinstance(shape, Torus):
         drawn = [axis for axis in shape.axes[::-1] if axis.size > 1][: len(COLOURS)]
         return [

@@ -22,7 +22,6 @@ COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#56B4E9", "#B58900")
 CHIP, SWITCH, QUIET = "#20303f", "#f2c14e", "#7a8894"
 """Colours of chips, of switches, and of notes."""
 MOST_SHOWN = 8
-"""Most positions of a long row that are drawn."""
 
 
 def shown(size: int, most: int) -> list[int]:

@@ -16,13 +16,7 @@ from topologies.files.table import Table, is_missing
 
 
 def numbers(values: Any, present: Any = True) -> pa.Array:
-    """Return a numpy array as Arrow's, without copying it unless it holds truth values.
-
-    ``values`` (n,). ``present`` (n,): values that are not null.
-
-    >>> numbers(np.array([3, 5]), np.array([True, False])).to_pylist()
-    [3, None]
-    """
+    """Return a numpy array as Arrow's, without copying it unless it holds truth values."""
     column = np.ascontiguousarray(values)
     held = _bits(column) if column.dtype == np.bool_ else pa.py_buffer(column)
     kind = pa.from_numpy_dtype(column.dtype)
@@ -30,11 +24,7 @@ def numbers(values: Any, present: Any = True) -> pa.Array:
 
 
 def texts(values: Sequence[str], present: Any = True) -> pa.StringArray:
-    """Return texts as an Arrow array.
-
-    >>> texts(["ring", "", "tree"]).to_pylist()
-    ['ring', '', 'tree']
-    """
+    """Return texts as an Arrow array."""
     encoded = [value.encode() for value in values]
     ends = np.cumsum([0, *map(len, encoded)]).astype(np.int32)
     return pa.StringArray.from_buffers(
@@ -43,11 +33,7 @@ def texts(values: Sequence[str], present: Any = True) -> pa.StringArray:
 
 
 def table_of(table: Table) -> pa.Table:
-    """Return a table as Arrow's; what is missing is null.
-
-    >>> table_of(Table({"ranks": [8, 16], "note": ["", float("nan")]})).to_pylist()
-    [{'ranks': 8, 'note': ''}, {'ranks': 16, 'note': None}]
-    """
+    """Return a table as Arrow's; what is missing is null."""
     return pa.table({name: _column(values) for name, values in table.columns.items()})
 
 

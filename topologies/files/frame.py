@@ -6,8 +6,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from topologies.errors import InputError, system_reason
-from topologies.files.missing import no_such_file
-from topologies.files.reading import check_regular
+from topologies.files.reading import check_regular, no_such_file
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -16,14 +15,7 @@ if TYPE_CHECKING:
 def read_table(
     path: str | Path, what: str, *, remedy: str, limit_bytes: int, **how: Any
 ) -> pd.DataFrame:
-    """Read a CSV file with a header, in UTF-8, with or without a byte order mark.
-
-    ``what``: content of the file, such as ``demand``, for messages. ``remedy``: advice for a file
-    that does not exist. ``limit_bytes``: largest file that is read [B]. ``**how``: more arguments
-    for :func:`pandas.read_csv`.
-
-    Raises InputError for a file that is missing, too large, unreadable, no CSV, or without rows.
-    """
+    """Read a CSV file with a header, in UTF-8, with or without a byte order mark."""
     import pandas as pd
 
     file = Path(path)

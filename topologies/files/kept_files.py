@@ -44,10 +44,7 @@ def folders() -> tuple[Path, ...]:
 
 
 def read(name: str, within: Sequence[Path] = ()) -> bytes | None:
-    """Return the content of a kept file; None where there is none, or it is damaged.
-
-    ``within``: folders in which to look, by default those of :func:`folders`.
-    """
+    """Return the content of a kept file; None where there is none, or it is damaged."""
     for folder in within or folders():
         with suppress(OSError), (folder / name).open("rb") as file:
             # A folder that the user names for this purpose is the user's responsibility.
@@ -73,12 +70,7 @@ def read_json(name: str, convert: Callable[[Any], T], within: Sequence[Path] = (
 
 
 def is_private(place: Path | int) -> bool:
-    """Return whether only this user, the installation's owner or root can have written a place.
-
-    ``place``: path, or descriptor of an open file.
-
-    Raises OSError if there is none.
-    """
+    """Return whether only this user, the installation's owner or root can have written a place."""
     status = os.stat(place)
     owners = (os.getuid(), 0, os.stat(__file__).st_uid)
     return status.st_uid in owners and not status.st_mode & WRITABLE_BY_OTHERS
@@ -131,8 +123,6 @@ def exact_text(value: Any) -> str:
     It takes every field of a dataclass but those that equality ignores, so that a field that is
     added to an input is part of the key. The text that ``str`` gives may round numbers or leave
     fields out.
-
-    ``value``: also nested in one another.
 
     Raises TypeError for any other object, whose text need not tell it from others.
 

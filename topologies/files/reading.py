@@ -12,15 +12,68 @@ import io
 import os
 import stat
 from collections.abc import Iterable, Iterator, Sequence
+from itertools import islice
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from topologies.errors import InputError, shown, system_reason
-from topologies.files.missing import no_such_file
+from topologies.errors import InputError, shown, suggestion, system_reason
 from topologies.units import format_bytes
 
 if TYPE_CHECKING:
     from importlib.resources.abc import Traversable
+
+
+MOST_ENTRIES = 2000
+MOST_NAMED = 3
+
+
+def no_such_file(path: str | Path) -> str:
+    """Say in which folder a file is missing, and which file there the user may have meant.
+
+    Returns text such as ``there is no such file in /home/me. Did you mean study.yaml? Correct the
+    path.``.
+
+    >>> no_such_file("/no/such/folder/study.yaml")
+    'there is no folder /no. Correct the path.'
+    """
+    file = Path(path)
+    folder = Path(os.path.abspath(file.parent))
+    missing = next(
+        (above for above in (*reversed(folder.parents), folder) if not _is_folder(above)), None
+    )
+    if missing is not None:
+        return f"there is no folder {shown(str(missing))}. Correct the path."
+    names = _names(folder)
+    near = suggestion(file.name, names)
+    same_kind = [name for name in names if file.suffix and name.endswith(file.suffix)]
+    holds = "" if near or not file.suffix else f", {_listed(same_kind, file.suffix)}"
+    return f"there is no such file in {shown(str(folder))}{holds}.{shown(near)} Correct the path."
+
+
+def _is_folder(path: Path) -> bool:
+    try:
+        return path.is_dir()
+    except (OSError, ValueError):  # a name that no file can have
+        return False
+
+
+def _names(folder: Path) -> list[str]:
+    try:
+        with os.scandir(folder) as entries:
+            return sorted(entry.name for entry in islice(entries, MOST_ENTRIES))
+    except OSError:  # a folder that may not be listed
+        return []
+
+
+def _listed(names: list[str], suffix: str) -> str:
+    if not names:
+        return f"which holds no {shown(suffix)} file"
+    more = len(names) - MOST_NAMED
+    listed = ", ".join(shown(name) for name in names[:MOST_NAMED])
+    return f"which holds {listed}" + (
+        f" and {more:,} more {shown(suffix)} files" if more > 0 else ""
+    )
+
 
 KINDS = {
     stat.S_IFIFO: "a pipe",
@@ -34,14 +87,7 @@ KINDS = {
 def read_bytes(
     file: Path | Traversable, *, limit_bytes: int, name: str = "", remedy: str = ""
 ) -> bytes:
-    """Return the content of a regular file.
-
-    ``limit_bytes``: size of the largest file that is read [B]. ``name``: name of the file in
-    messages; by default its path. ``remedy``: sentence that says what to give instead of a file
-    that is too large.
-
-    Raises InputError for a file that cannot be read, is no regular file or is too large.
-    """
+    """Return the content of a regular file."""
     named = shown(name or str(file))
     if not isinstance(file, Path):
         return file.read_bytes()  # a resource of this program
@@ -58,11 +104,7 @@ def read_bytes(
 
 
 def check_regular(file: str | Path, *, name: str = "", limit_bytes: int | None = None) -> Path:
-    """Return the path of a regular file of at most ``limit_bytes``; refuse any other.
-
-    This is for libraries that open a file themselves; other callers use :func:`read_bytes`. Raises
-    InputError for a file that cannot be read, is no regular file or is too large.
-    """
+    """Return the path of a regular file of at most ``limit_bytes``; refuse any other."""
     path, named = Path(file), shown(name or str(file))
     try:
         with open(path, "rb", opener=open_regular) as stream:
@@ -104,24 +146,13 @@ def read_text(
     remedy: str = "",
     lenient: bool = False,
 ) -> str:
-    """Return the text of a regular file in UTF-8, without a byte order mark.
-
-    ``limit_bytes``: size of the largest file that is read [B]. ``name``: name of the file in
-    messages; by default its path. ``remedy``: sentence that says what to give instead of a file
-    that is too large. ``lenient``: replace bytes that are no UTF-8 instead of refusing them, as in
-    output of programs.
-
-    Raises InputError for a file that :func:`read_bytes` refuses, and for bytes that are not UTF-8.
-    """
+    """Return the text of a regular file in UTF-8, without a byte order mark."""
     content = read_bytes(file, limit_bytes=limit_bytes, name=name, remedy=remedy)
     return decoded(content, shown(name or str(file)), lenient=lenient)
 
 
 def decoded(content: bytes, named: str, *, lenient: bool = False) -> str:
-    """Decode UTF-8 text, without its byte order mark.
-
-    Raises InputError, naming the line of the first byte that is not UTF-8, unless ``lenient``.
-    """
+    """Decode UTF-8 text, without its byte order mark."""
     try:
         return content.decode("utf-8-sig", errors="replace" if lenient else "strict")
     except UnicodeDecodeError as mistake:
@@ -130,10 +161,7 @@ def decoded(content: bytes, named: str, *, lenient: bool = False) -> str:
 
 
 def csv_lines(text: str, named: str, *, delimiter: str = ",") -> Iterator[tuple[int, list[str]]]:
-    """Yield the cells of each line of a CSV text, with the line number; empty lines are skipped.
-
-    Raises InputError for text that is no CSV.
-    """
+    """Yield the cells of each line of a CSV text, with the line number; empty lines are skipped."""
     reader = csv.reader(io.StringIO(text, newline=""), delimiter=delimiter, strict=True)
     try:
         for cells in reader:
@@ -150,8 +178,7 @@ def csv_rows(
 ) -> tuple[list[str], Iterator[tuple[int, dict[str, str]]]]:
     """Return the header of a CSV text, and its rows one by one, each with its line number.
 
-    White space around cells is removed; empty lines are skipped. Raises InputError for text that is
-    no CSV, a column that is named twice, and a row with more or fewer cells than there are columns.
+    White space around cells is removed; empty lines are skipped.
     """
     lines = csv_lines(text, named, delimiter=delimiter)
     _, cells = next(lines, (1, []))

@@ -156,14 +156,7 @@ def is_missing(value: Any) -> bool:
 
 
 def read_csv(path: Path, most_rows: int, limit_bytes: int) -> Table:
-    """Read the first rows of a CSV file; a column is read as int, float, bool or str.
-
-    ``most_rows``: rows after the names that are read. ``limit_bytes``: size of the largest file
-    that is read [B].
-
-    Raises InputError for a file that is no CSV or too large, or has no names of columns, and for a
-    row with more or fewer cells than there are names.
-    """
+    """Read the first rows of a CSV file; a column is read as int, float, bool or str."""
     lines = csv_lines(read_text(path, limit_bytes=limit_bytes, name=path.name), path.name)
     names = next((cells for _, cells in lines), None)
     if names is None:

@@ -54,9 +54,7 @@ def remove_orphans(path: Path) -> None:
 def whole_file(path: Path) -> Iterator[Path]:
     """Give a temporary sibling to write to; on success it takes the name of ``path``.
 
-    An error or Ctrl-C on the way removes it and leaves what stood at ``path`` before. Raises
-    InputError when the directory of ``path`` does not exist, or ``path`` is a pipe, a device or a
-    folder.
+    An error or Ctrl-C on the way removes it and leaves what stood at ``path`` before.
     """
     if "\0" in path.name:
         raise InputError(f"cannot write {path}: its name holds a zero byte. Choose another name.")
@@ -77,8 +75,7 @@ def whole_file(path: Path) -> Iterator[Path]:
 def write_gzip(path: Path, parts: Iterable[bytes | memoryview]) -> None:
     """Write parts one after the other as a gzip file, which appears whole or not at all.
 
-    The header has no name and no time: the same content gives the same bytes. Raises InputError as
-    for :func:`whole_file`.
+    The header has no name and no time: the same content gives the same bytes.
     """
     packer = zlib.compressobj(GZIP_LEVEL, wbits=GZIP_WINDOW)
     with whole_file(path) as unfinished_file, unfinished_file.open("wb") as file:
@@ -89,10 +86,7 @@ def write_gzip(path: Path, parts: Iterable[bytes | memoryview]) -> None:
 
 @contextmanager
 def whole_files(folder: Path) -> Iterator[Path]:
-    """Give a hidden folder whose files appear in ``folder``, made if need be, all or none.
-
-    The caller has seen to it that ``folder`` holds no file of their names.
-    """
+    """Give a hidden folder whose files appear in ``folder``, made if need be, all or none."""
     remove_orphans(folder)
     part, is_new = unfinished(folder), not folder.exists()
     with named_in_faults(folder):

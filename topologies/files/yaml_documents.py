@@ -16,9 +16,7 @@ from topologies.errors import InputError, shown
 from topologies.files.reading import read_text
 
 DEEPEST = 30
-"""Most levels of nested lists and mappings in a document."""
 MOST_VALUES = 100_000
-"""Most keys and values of a document with its aliases expanded."""
 
 MERGE = "tag:yaml.org,2002:merge"
 _FAULTS = (ValueError, TypeError, OverflowError, RecursionError)
@@ -34,9 +32,6 @@ def read_yaml(
     such a file contains, for the message about a file without a mapping. ``what``: kind of document
     for messages, such as ``study``. ``all_text``: leave every value as text, as on a command line;
     otherwise numbers, truth values and dates are converted.
-
-    Raises InputError for a file that cannot be read, is no YAML, holds no mapping, has a key twice,
-    is nested deeper than :data:`DEEPEST` or has more than :data:`MOST_VALUES` values.
     """
     text = read_text(Path(path), limit_bytes=limit_bytes)
     named, no = shown(str(path)), f"no {what}" if what else "not YAML"

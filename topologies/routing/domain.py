@@ -11,11 +11,8 @@ import numpy.typing as npt
 
 from topologies.arrays import BoolArray, IntArray
 from topologies.errors import InputError
-from topologies.shapes.basic import FullMesh, Shape, Switch, Torus
-from topologies.shapes.clos import Clos
-from topologies.shapes.clos_links import single_routes
-from topologies.shapes.links import DOWN, UP, axis_links, coordinates, strides
-from topologies.shapes.tiered import Tiered
+from topologies.shapes.basic import Clos, FullMesh, Shape, Switch, Tiered, Torus
+from topologies.shapes.links import DOWN, UP, axis_links, coordinates, single_routes, strides
 
 TABLES_KEPT = 8
 """Tables of the places along an axis that are kept: groups of one cluster ask for the same."""
@@ -57,7 +54,7 @@ def routes(
     round. Where both ways are equally long, sources whose coordinates have an even sum go up and
     the others down, so that uniform traffic loads both ways equally; ``tie`` overrides this. On a
     Clos the destination's number chooses one of the equal paths; see also
-    :func:`topologies.shapes.clos_links.split_routes`.
+    :func:`topologies.shapes.links.split_routes`.
 
     ``src, dst`` (pairs,): local chip numbers of the pairs; a pair of the same chip has no links.
     ``axis_order``: axes or tiers in the order in which routes go along them; by default the fastest
@@ -73,7 +70,7 @@ def routes(
     starts, ends = np.broadcast_arrays(
         np.atleast_1d(np.asarray(src, np.int32)), np.atleast_1d(np.asarray(dst, np.int32))
     )
-    _check_chips(shape, starts, ends)
+    check_ends(shape.chips, starts, ends)
     if isinstance(shape, FullMesh):
         apart = starts != ends
         return _single(apart, _mesh_link(shape.size, starts, ends)[apart])
@@ -87,11 +84,12 @@ def routes(
     return _tiered_routes(shape, starts, ends, order, tie)
 
 
-def _check_chips(shape: Shape, src: IntArray, dst: IntArray) -> None:
+def check_ends(count: int, src: IntArray, dst: IntArray) -> None:
+    """Refuse numbers of chips that are not among so many."""
     for what, chips in (("source", src), ("destination", dst)):
-        if len(chips) and not (chips.min() >= 0 and chips.max() < shape.chips):
-            wrong = chips[(chips < 0) | (chips >= shape.chips)][0]
-            raise InputError(f"{what} chip {wrong} is not one of 0 to {shape.chips - 1}")
+        if len(chips) and not (chips.min() >= 0 and chips.max() < count):
+            wrong = chips[(chips < 0) | (chips >= count)][0]
+            raise InputError(f"{what} chip {wrong} is not one of 0 to {count - 1}")
 
 
 def _order(axis_order: Sequence[int] | None, axes: int) -> list[int]:
@@ -104,7 +102,6 @@ def _order(axis_order: Sequence[int] | None, axes: int) -> list[int]:
 
 
 def _single(apart: BoolArray, link: IntArray) -> Routes:
-    """Return routes of one link for each pair of different chips."""
     return Routes(_pointers(apart), link.astype(np.int32))
 
 

@@ -16,6 +16,7 @@ import numpy.typing as npt
 from topologies.arrays import IntArray
 from topologies.clusters.cluster import Cluster
 from topologies.errors import InputError
+from topologies.routing.domain import check_ends
 from topologies.shapes.scale_out import Layer, ScaleOut, layers
 
 
@@ -61,10 +62,7 @@ class SharedPaths:
 
 
 def clos(cluster: Cluster) -> tuple[ScaleOut, tuple[Layer, ...]]:
-    """Return the scale-out fabric of a cluster, and the layers that join all its chips.
-
-    Raises InputError when the cluster has no scale-out fabric.
-    """
+    """Return the scale-out fabric of a cluster, and the layers that join all its chips."""
     if cluster.scale_out is None:
         raise InputError(f"{cluster.name} has no scale-out fabric")
     return cluster.scale_out, layers(cluster.scale_out, cluster.chips, cluster.chips_per_server)
@@ -82,10 +80,7 @@ def period(cluster: Cluster) -> int:
 
 
 def shared_links(cluster: Cluster) -> SharedLinks:
-    """Return all shared links of the scale-out fabric.
-
-    Raises InputError when the cluster has no scale-out fabric.
-    """
+    """Return all shared links of the scale-out fabric."""
     fabric, layers = clos(cluster)
     parts = [("adapter", cluster.chips, fabric.bandwidth_bytes_per_s)]
     parts += [(layer.name, layer.groups, layer.up_bytes_per_s) for layer in layers[:-1]]
@@ -105,8 +100,6 @@ def scale_out_paths(cluster: Cluster, src: npt.ArrayLike, dst: npt.ArrayLike) ->
     ``src, dst`` (pairs,): global chip numbers. Chips of the same domain use their adapters, too; a
     pair of the same chip has no links.
 
-    Raises InputError when the cluster has no scale-out fabric, or a chip is not in it.
-
     >>> from topologies.clusters.names import cluster
     >>> paths = scale_out_paths(cluster("trn2.48xlarge:64"), [0, 0], [16, 999])
     >>> np.diff(paths.ptr).tolist(), (paths.latency_ps / 10**6).tolist()
@@ -116,7 +109,7 @@ def scale_out_paths(cluster: Cluster, src: npt.ArrayLike, dst: npt.ArrayLike) ->
     starts, ends = np.broadcast_arrays(
         np.atleast_1d(np.asarray(src, np.int64)), np.atleast_1d(np.asarray(dst, np.int64))
     )
-    _check_chips(cluster, starts, ends)
+    check_ends(cluster.chips, starts, ends)
     top = np.zeros(len(starts), np.int64)  # highest layer that the path climbs to
     for layer in layers[:-1]:
         top += starts // layer.chips != ends // layer.chips
@@ -137,10 +130,3 @@ def scale_out_paths(cluster: Cluster, src: npt.ArrayLike, dst: npt.ArrayLike) ->
     climb_ps = extra[np.minimum(top, len(extra) - 1)]
     latency_ps = np.where(apart, fabric.latency_ps + climb_ps, 0)
     return SharedPaths(ptr, link, np.ones(len(link), np.int32), latency_ps)
-
-
-def _check_chips(cluster: Cluster, src: IntArray, dst: IntArray) -> None:
-    for what, chips in (("source", src), ("destination", dst)):
-        if len(chips) and not (chips.min() >= 0 and chips.max() < cluster.chips):
-            wrong = chips[(chips < 0) | (chips >= cluster.chips)][0]
-            raise InputError(f"{what} chip {wrong} is not one of 0 to {cluster.chips - 1}")

@@ -10,17 +10,13 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from topologies.shapes.basic import Axis, FullMesh, Shape, Switch, Torus
-from topologies.shapes.clos import Clos
-from topologies.shapes.tiered import Tier, Tiered
+from topologies.shapes.basic import Axis, Clos, FullMesh, Shape, Switch, Tier, Tiered, Torus
 
 
 @dataclass(frozen=True)
 class Line:
     """Measures of one line of chips along a dimension.
 
-    ``name``: name of the axis or tier.
-    ``size``: number of chips.
     ``farthest, mean``: most hops between two chips, and the mean over all pairs, a chip and itself
         included.
     ``cut_bytes_per_s``: rate from the larger half of the line to the smaller one, one direction
@@ -28,7 +24,6 @@ class Line:
     ``busiest``: number of pairs of chips whose traffic crosses the busiest directed link, ties
         split evenly.
     ``link_bytes_per_s``: rate of the busiest link [B/s].
-    ``links_per_chip``: mean number of directed links that leave a chip.
     """
 
     name: str

@@ -16,12 +16,10 @@ from itertools import product
 import networkx as nx
 
 from topologies.errors import InputError, shown
-from topologies.shapes.basic import Axis, FullMesh, Shape, Switch, Torus
+from topologies.shapes.basic import AXIS_NAMES, Axis, FullMesh, Shape, Switch, Torus
 
 LARGEST = 4096
 """Most nodes of a graph whose shape is recognised; with more the comparison takes many seconds."""
-AXIS_NAMES = "XYZWVU"
-"""Names of axes, from the fastest to the slowest."""
 MOST_AXES = len(AXIS_NAMES)
 SMALLEST_STAR = 4
 """Nodes of a star from which its centre counts as a switch even if it is not called one."""
@@ -39,8 +37,6 @@ class Cable:
 class Sketch:
     """A graph as its nodes and cables.
 
-    ``nodes``: names of the chips and switches.
-    ``switches``: nodes that are switches.
     ``links``: parallel cables, sorted, from one node to another, by the pair of nodes.
     """
 
@@ -57,10 +53,7 @@ class Sketch:
 
 
 def check_nodes(nodes: int) -> None:
-    """Refuse a graph with too many nodes for its shape to be recognised.
-
-    Raises InputError with the number of nodes and the limit.
-    """
+    """Refuse a graph with too many nodes for its shape to be recognised."""
     if nodes > LARGEST:
         raise InputError(
             f"{nodes:,} nodes; shapes are recognised up to {LARGEST:,}. Describe one scale-up "
@@ -69,11 +62,7 @@ def check_nodes(nodes: int) -> None:
 
 
 def recognised(sketch: Sketch) -> Shape:
-    """Return the shape of a graph.
-
-    Raises InputError for a graph that is too large or not connected, whose two directions differ,
-    or that has none of the shapes; the message describes the graph.
-    """
+    """Return the shape of a graph."""
     check_nodes(len(sketch.nodes))
     if len(sketch.nodes) < 2:
         raise InputError(f"{len(sketch.nodes)} nodes; a cluster has at least two.")

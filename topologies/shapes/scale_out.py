@@ -12,7 +12,7 @@ from fractions import Fraction
 from functools import lru_cache
 
 from topologies.errors import InputError
-from topologies.shapes.limits import check_link, check_size
+from topologies.shapes.basic import check_link, check_size
 
 LAYERS_KEPT = 64
 """Results of :func:`layers` that are kept: every group of a cluster asks for the same."""
@@ -28,7 +28,6 @@ class ScaleOut:
     ``bandwidth_bytes_per_s``: rate at which one chip can send into the fabric, one direction [B/s].
     ``latency_ps``: time of a collective step from memory to memory between servers of one
         top-of-rack group [ps].
-    ``radix``: number of ports of one switch.
     ``port_bytes_per_s``: rate of one port, one direction [B/s]; a chip with a faster adapter uses
         several planes.
     ``oversubscription``: ratio of downward to upward bandwidth of a top-of-rack switch; 1 is
@@ -37,7 +36,6 @@ class ScaleOut:
         switches [ps]; the last value holds for all layers above.
     ``rails``: number of switches of a group over which the adapters of each server are distributed;
         1 for a top-of-rack switch.
-    ``adapters_per_server``: number of network adapters of one server.
     """
 
     name: str
@@ -80,8 +78,6 @@ class ScaleOut:
 class Layer:
     """One layer of a folded Clos.
 
-    ``name``: name such as ``"ToR"``.
-    ``chips``: number of chips below one full group.
     ``groups``: number of groups of this layer; chip c is below group c // chips.
     ``up_bytes_per_s``: rate from one group to the layer above, all links together, one direction
         [B/s]; 0 at the top.

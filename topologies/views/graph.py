@@ -123,8 +123,6 @@ class EdgeKind:
     ``tier``: axis or tier of a scale-up link, ``adapter``, ``host``, or the layer below a Clos
         link.
     ``bandwidth_bytes_per_s``: rate of all parallel cables together, one direction [B/s].
-    ``latency_s``: latency of one hop [s].
-    ``links``: number of parallel cables that the edge stands for.
     ``lane``: number among parallel edges between the same two nodes.
     """
 
@@ -160,11 +158,6 @@ def edge_table(cluster: Cluster) -> EdgeTable:
     Nodes are numbered in this order: chips, scale-up switches and, if there is a scale-out fabric,
     a node for the network adapters of each server, a node for each host, and a node for each group
     of every layer of the Clos, which stands for the group's parallel switches.
-
-    >>> from topologies.clusters.names import cluster
-    >>> table = edge_table(cluster("trn2.48xlarge"))
-    >>> len(table), table.nodes
-    (100, {'chip': 16, 'switch': 0, 'adapters': 1, 'host': 1, 'ToR': 1})
     """
     links = domain_links(cluster.shape, fold=False)
     switches = links.nodes - cluster.chips_per_domain

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 from topologies.clusters.cluster import Cluster
 from topologies.routing.scale_out import clos
-from topologies.shapes.basic import FullMesh, Shape, Switch, Torus
+from topologies.shapes.basic import FullMesh, Shape, Switch, Tiered, Torus
 from topologies.shapes.measures import (
     all_to_all_bytes_per_s,
     bisection,
@@ -17,7 +17,6 @@ from topologies.shapes.measures import (
     scale_up_bytes_per_s,
     switch_hops,
 )
-from topologies.shapes.tiered import Tiered
 
 _PEAK = "_peak"
 _NOT_COUNTED = ("sparse", "vector", "int8")
@@ -31,8 +30,6 @@ class Measures:
     Hops, cuts, links per chip and the all-to-all rate are those of one scale-up domain; counts and
     totals are those of the whole cluster.
 
-    ``nodes``: number of chips and scale-up switches.
-    ``links``: number of directed scale-up links between them.
     ``diameter_hops``: most links between two chips of a domain.
     ``mean_hops``: mean number of links over all ordered pairs of different chips of a domain.
     ``switch_hops``: most switches and forwarding chips between two chips of the same plane, rack
@@ -49,10 +46,8 @@ class Measures:
         oversubscription [B/s].
     ``scale_out_links``: number of directed edges of adapters, hosts and Clos, where parallel links
         count once.
-    ``nics, hosts``: number of network adapters, and of servers that hold them.
     ``hbm_bytes, hbm_bytes_per_s``: memory of all chips [B] and its rate [B/s]; None for plain
         shapes.
-    ``hbm_bytes_per_chip, hbm_bytes_per_s_per_chip``: the same for one chip.
     ``flops_per_s, flops_per_s_per_chip``: dense peak by precision, of all chips and of one
         [FLOP/s]; empty for plain shapes.
     """

@@ -13,15 +13,13 @@ from topologies.units import PS_PER_S
 from topologies.views.measures import measure
 
 LARGEST_TABLE = 2**22
-"""Most rows of a table of links."""
 
 
 def link_table(cluster: Cluster) -> pd.DataFrame:
     """Return the directed links of one scale-up domain; all domains are equal.
 
     Returns one row for each link: ``src, dst`` (the number of a chip, or ``switch:`` and a number),
-    ``tier, lane, links, bandwidth_bytes_per_s, latency_s``. Raises InputError for more than
-    ``LARGEST_TABLE`` links.
+    ``tier, lane, links, bandwidth_bytes_per_s, latency_s``.
 
     >>> from topologies.clusters.names import cluster
     >>> link_table(cluster("trn2.48xlarge")).head(2)[["src", "dst", "tier"]].values.tolist()
@@ -54,8 +52,7 @@ def layer_table(cluster: Cluster) -> pd.DataFrame:
     """Return the layers of the scale-out Clos, from the top-of-rack switches upwards.
 
     Returns one row for each layer: ``layer, groups, chips_per_group, up_bytes_per_s`` (of one group
-    in one direction; 0 at the top) and ``up_links``. Raises InputError when the cluster has no
-    scale-out fabric.
+    in one direction; 0 at the top) and ``up_links``.
 
     >>> from topologies.clusters.names import cluster
     >>> layer_table(cluster("rainier"))["groups"].tolist()

@@ -18,7 +18,6 @@ from topologies.catalogue.catalogue import Catalogue, shipped_catalogue
 from workloads.confidence.interval import LEVEL
 
 # Times on clusters of mixed quality, where some runs wait for a slow node in every microbatch.
-#
 # A run takes its usual time or, with a probability that grows with its nodes, that time and a
 # delay. A point between the two would be the time of no run, so the probability enters the
 # interval: its ends are quantiles of the mixture of both.
@@ -153,7 +152,7 @@ class Prediction:
     slow: Slowing = NEVER
     # Tool that times a collective or kernel, or engine of a replica; empty where none is stated
     tool: str = ""
-    # Family of a replica's model, see :func:`~workloads.confidence.features.model_family`, or
+    # Family of a replica's model, see :func:`~workloads.confidence.answers.model_family`, or
     # precision of a product
     family: str = ""
     crosses: bool = False  # whether a collective crosses servers
@@ -179,11 +178,7 @@ def training_kind(
 
 
 def kernel_kind(kernel: str) -> str:
-    """Kind of a kernel by its name in validation rows; a layer counts as matrix products.
-
-    >>> kernel_kind("attention"), kernel_kind("gather")
-    ('kernel.attention', 'kernel.memory')
-    """
+    """Kind of a kernel by its name in validation rows; a layer counts as matrix products."""
     product, attention, memory = KERNELS
     if kernel == "attention":
         return attention

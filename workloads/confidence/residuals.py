@@ -7,10 +7,11 @@ row for each measured row that could be predicted.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, fields
 from functools import cache, cached_property
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
@@ -18,23 +19,16 @@ from topologies.arrays import FloatArray
 from topologies.files.reading import csv_rows
 
 COLUMNS = (
-    "table",
-    "kind",
-    "chip",
-    "group",
-    "tp",
-    "cp",
-    "ranks",
-    "assumed",
-    "tool",
-    "family",
-    "crosses",
-    "framework",
-    "stated",
-    "below",
-    "above",
-    "log_residual",
-)
+    "table", "kind", "chip", "group", "tp", "cp", "ranks", "assumed", "tool", "family", "crosses",
+    "framework", "stated", "below", "above", "log_residual",
+)  # fmt: skip
+READ: Mapping[str, Callable[[str], Any]] = {
+    "str": str,
+    "int": int,
+    "bool": lambda cell: cell == "1",
+    "float": lambda cell: float(cell or 0.0),
+}
+"""Functions that read the cell of a field, by the field's type."""
 
 
 @dataclass(frozen=True)
@@ -83,18 +77,13 @@ class Residuals:
     @cached_property
     def by_kind(self) -> Mapping[str, Residuals]:
         """Residuals of each kind of prediction that was told all that the row states."""
-        kinds: dict[str, list[Residual]] = {}
-        for row in self.at_level("").rows:
-            kinds.setdefault(row.kind, []).append(row)
-        return {kind: Residuals(tuple(rows)) for kind, rows in kinds.items()}
+        rows = _grouped(self.at_level("").rows, "kind")
+        return {kind: Residuals(of_kind) for kind, of_kind in rows.items()}
 
     @cached_property
     def by_table(self) -> Mapping[str, tuple[Residual, ...]]:
         """Rows of each table."""
-        tables: dict[str, list[Residual]] = {}
-        for row in self.rows:
-            tables.setdefault(row.table, []).append(row)
-        return {table: tuple(rows) for table, rows in tables.items()}
+        return _grouped(self.rows, "table")
 
     @cached_property
     def chips(self) -> frozenset[str]:
@@ -119,10 +108,8 @@ class Residuals:
     @cached_property
     def by_level(self) -> Mapping[str, Residuals]:
         """Residuals by the level of what the predictions were told."""
-        levels: dict[str, list[Residual]] = {}
-        for row in self.rows:
-            levels.setdefault(row.stated, []).append(row)
-        return {level: Residuals(tuple(rows)) for level, rows in levels.items()}
+        rows = _grouped(self.rows, "stated")
+        return {level: Residuals(of_level) for level, of_level in rows.items()}
 
     def of(self, kind: str) -> Residuals:
         """Residuals of one kind, which may be none."""
@@ -133,30 +120,20 @@ class Residuals:
         return Residuals(tuple(row for row in self.rows if row.table != table))
 
 
+def _grouped(rows: Iterable[Residual], field: str) -> dict[str, tuple[Residual, ...]]:
+    groups: dict[str, list[Residual]] = {}
+    for row in rows:
+        groups.setdefault(getattr(row, field), []).append(row)
+    return {value: tuple(group) for value, group in groups.items()}
+
+
 def parse(text: str) -> Residuals:
     """Read residuals from the text of a CSV file with a header."""
     _, rows = csv_rows(text, "residuals.csv")
+    readers = {field.name: READ[str(field.type)] for field in fields(Residual)}
     return Residuals(
         tuple(
-            Residual(
-                table=row["table"],
-                kind=row["kind"],
-                chip=row["chip"],
-                group=row["group"],
-                tp=int(row["tp"]),
-                cp=int(row["cp"]),
-                ranks=int(row["ranks"]),
-                assumed=row["assumed"] == "1",
-                tool=row["tool"],
-                family=row["family"],
-                crosses=row["crosses"] == "1",
-                framework=row["framework"],
-                stated=row["stated"],
-                below=float(row["below"] or 0.0),
-                above=float(row["above"] or 0.0),
-                log_residual=float(row["log_residual"]),
-            )
-            for _, row in rows
+            Residual(**{name: read(row[name]) for name, read in readers.items()}) for _, row in rows
         )
     )
 
@@ -180,9 +157,6 @@ def shipped_residuals() -> Residuals:
     """Residuals that come with the package."""
     path = Path(__file__).with_name("residuals.csv")
     return parse(path.read_text(encoding="utf-8"))
-
-
-# The weighted quantile of scores.
 
 
 def weighted_quantile(values: FloatArray, weights: FloatArray, level: float) -> float:

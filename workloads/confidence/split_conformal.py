@@ -32,7 +32,6 @@ from workloads.confidence.kinds import (
 from workloads.confidence.residuals import Residual, Residuals, shipped_residuals, weighted_quantile
 
 # Intervals of collectives, serving and kernels, by how far off the nearest measurements were.
-#
 # A domain is a kind of prediction on one generation of chips, a tool, and a family. The tool of a
 # collective or kernel is the one that timed it, that of a replica its serving engine; the family of
 # a replica is its model's: dense or of experts, the kind of attention, the width of the weights.
@@ -125,7 +124,6 @@ def _pool(rows: Sequence[Residual], group: Callable[[Residual], Hashable], level
 
 
 def _more_ranks(prediction: Prediction, rows: Sequence[Residual]) -> float:
-    """Widening for a collective of more ranks than were measured."""
     if FAMILY[prediction.kind] != "collective" or not rows:
         return 1.0
     beyond = prediction.ranks / max(row.ranks for row in rows)
@@ -133,7 +131,6 @@ def _more_ranks(prediction: Prediction, rows: Sequence[Residual]) -> float:
 
 
 def _domain_basis(prediction: Prediction, domain: Pool, rest: Pool, *, open_tool: bool) -> str:
-    """Sentence with the measurements behind a half-width."""
     serves = FAMILY[prediction.kind] in ("serving", "first_token")
     parts = [part for part in (prediction.tool, prediction.family) if part]
     what = f" of {' with '.join(parts)}" if parts else ""
@@ -151,21 +148,13 @@ def _domain_basis(prediction: Prediction, domain: Pool, rest: Pool, *, open_tool
 
 @lru_cache(256)
 def runtime(chip: str) -> str:
-    """Return the collective runtime of a chip.
-
-    >>> runtime("trn2"), runtime("h200")
-    ('neuron', 'nccl')
-    """
+    """Return the collective runtime of a chip."""
     return chip_family(chip).runtime
 
 
 @lru_cache(256)
 def generation(chip: str) -> str:
-    """Return the family of a chip; a Neuron chip itself, as each has its own rates.
-
-    >>> generation("h200"), generation("trn2")
-    ('h100', 'trn2')
-    """
+    """Return the family of a chip; a Neuron chip itself, as each has its own rates."""
     family = chip_family(chip)
     return chip if family.is_neuron else family.name
 
@@ -246,7 +235,6 @@ def _largest(degree: str, prediction: Prediction, of_kind: Residuals, residuals:
 
 
 def _basis(prediction: Prediction, residuals: Residuals) -> str:
-    """Sentence with the measurements behind an interval and the reasons for its widening."""
     if FAMILY[prediction.kind] != TRAINING:
         return domain_half_width(prediction, residuals)[1]
     factors = _factors(prediction, residuals)
@@ -281,7 +269,6 @@ def _quantile(rows: Residuals, level: float) -> tuple[float, int]:
 
 
 # Intervals of training steps, by chip, framework and regime, and by what the predictor was told.
-#
 # The score of a measured row is its distance from the hull of the times that unstated fields leave
 # open (conformalised quantiles, Romano, Patterson and Candès 2019). The quantile of a domain, which
 # is a chip, a framework and a kind of step, is drawn towards that of the framework on other chips,
@@ -347,7 +334,6 @@ def step_half_width(
 
 
 def _drawn(pool: Pool, towards: float) -> float:
-    """Return the half-width of a pool drawn towards another, which counts as one more table."""
     return (pool.groups * pool.half + towards) / (pool.groups + 1)
 
 

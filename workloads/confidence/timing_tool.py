@@ -53,11 +53,7 @@ def collective_shown(through: str, seconds: float, catalogue: Catalogue, domains
 
 
 def vendors_test(chip: str) -> str:
-    """Return the vendor's own test of collectives on a chip.
-
-    >>> vendors_test("h100"), vendors_test("trn2")
-    ('nccl-tests', 'nccom-test')
-    """
+    """Return the vendor's own test of collectives on a chip."""
     return NCCOM_TEST if chip_family(chip).is_neuron else NCCL_TESTS
 
 

@@ -13,16 +13,8 @@ from workloads.demand.bundled import (
     servegen,
 )
 from workloads.demand.read import read_demand
-from workloads.demand.trace import (
-    Demand,
-    constant,
-    joined,
-    mix,
-    period_means,
-    whole_requests,
-)
+from workloads.demand.trace import Demand, constant, mix, period_means, whole_requests
 from workloads.demand.what_if import (
-    KINDS,
     Horizon,
     busiest_hour,
     failover,
@@ -33,29 +25,8 @@ from workloads.demand.what_if import (
 )
 
 __all__ = [
-    "BUNDLED",
-    "KINDS",
-    "Demand",
-    "Horizon",
-    "azure_code",
-    "azure_conv",
-    "azure_mix",
-    "burstgpt",
-    "busiest_hour",
-    "constant",
-    "deepseek_day",
-    "deepseek_nodes",
-    "demand",
-    "demand_from",
-    "failover",
-    "horizons",
-    "joined",
-    "measured_noise",
-    "mix",
-    "period_means",
-    "read_demand",
-    "servegen",
-    "spike",
-    "whole_requests",
-    "with_noise",
-]
+    "BUNDLED", "Demand", "Horizon", "azure_code", "azure_conv", "azure_mix", "burstgpt",
+    "busiest_hour", "constant", "deepseek_day", "deepseek_nodes", "demand", "demand_from",
+    "failover", "horizons", "measured_noise", "mix", "period_means", "read_demand",
+    "servegen", "spike", "whole_requests", "with_noise",
+]  # fmt: skip

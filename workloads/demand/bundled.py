@@ -162,10 +162,6 @@ def demand_from(
     Files with counts of requests are taken as they are; a bundled trace, which is only a shape, is
     scaled to the same mean beside them. With weights, or with bundled traces alone, the result is
     itself a shape (``absolute`` is False).
-
-    ``names``: bundled names or files. ``service``: the only service that is kept of each.
-    ``weights``: shares of the requests; by default those of the traces. ``average_minutes``: length
-    of the periods over which requests are averaged; 60 for hourly means.
     """
     if not names:
         raise InputError("no demand given; name a bundled trace or a CSV file.")

@@ -84,39 +84,18 @@ ALIASES = {
 """Spellings of public traces, in lower case, and the columns that they stand for."""
 
 LOAD = (
-    "requests",
-    "requests_per_s",
-    "load_share",
-    "prompt_tokens",
-    "output_tokens",
-    "prompt_tokens_mean",
-    "output_tokens_mean",
-    "prompt_tokens_sum",
-    "output_tokens_sum",
-    "requests_with_lengths",
-    "input_tokens_covered",
-    "output_tokens_covered",
-)
+    "requests", "requests_per_s", "load_share", "prompt_tokens", "output_tokens",
+    "prompt_tokens_mean", "output_tokens_mean", "prompt_tokens_sum", "output_tokens_sum",
+    "requests_with_lengths", "input_tokens_covered", "output_tokens_covered",
+)  # fmt: skip
 """Columns of requests, loads and tokens."""
 
 IGNORED = (
-    "clock_utc8",
-    "inference_nodes",
-    "inference_nodes_mean",
-    "theoretical_income_usd",
-    "active_clients",
-    "mean_client_cv",
-    "prefix_blocks",
-    "reused_prefix_blocks",
-    "total tokens",
-    "log type",
-    "session id",
-    "elapsed time",
-    "request_id",
-    "client_id",
-    "num_total_tokens",
+    "clock_utc8", "inference_nodes", "inference_nodes_mean", "theoretical_income_usd",
+    "active_clients", "mean_client_cv", "prefix_blocks", "reused_prefix_blocks", "total tokens",
+    "log type", "session id", "elapsed time", "request_id", "client_id", "num_total_tokens",
     "pd_ratio",
-)
+)  # fmt: skip
 """Columns of public traces that are not read."""
 
 WIDE = "_requests"
@@ -168,11 +147,6 @@ def mean_tokens(
     sums: bool,
 ) -> FloatArray:
     """Mean tokens of a request in each period; periods without tokens take the overall mean.
-
-    ``rows``: rows of one service. ``slot`` (rows,): period of each row. ``requests`` (periods,):
-    requests of each period. ``which`` ("prompt", "output"): kind of tokens. ``default``: mean
-    tokens where the file has no column of this kind. ``sums``: whether a column without a suffix
-    holds the tokens of all requests of the row.
 
     Returns an array (periods,).
     """
@@ -238,13 +212,6 @@ def filled(
     it. Otherwise they are a gap, in which nobody counted: a short gap is bridged by a line, a
     longer one takes the same hours of the nearest day that has them.
 
-    ``requests`` (periods,): requests of each period; 0 where it has no row. ``present`` (periods,):
-    whether the period has a row. ``minutes``: length of a period. ``counts``: whether ``requests``
-    counts requests; every period of a shape without a row is a gap.
-
-    Returns ``requests`` (periods,): requests with the gaps filled. ``gaps`` (periods,): whether the
-    period was filled.
-
     >>> present = np.array([True, False, True])
     >>> values, gaps = filled(np.array([100.0, 0.0, 140.0]), present, 1, counts=True)
     >>> values.tolist(), gaps.tolist()
@@ -276,10 +243,7 @@ def _stretches(absent: BoolArray) -> list[tuple[int, int]]:
 def _other_day(
     requests: FloatArray, present: BoolArray, first: int, last: int, day: int, line: FloatArray
 ) -> FloatArray:
-    """Requests of the same hours of the nearest day that has them, an earlier day first.
-
-    ``day`` are the periods of a day. Periods that no day has keep the values of ``line``.
-    """
+    """Requests of the same hours of the nearest day that has them, an earlier day first."""
     values = line.copy()
     is_open = np.ones(last - first, bool)
     place = np.arange(first, last)
@@ -315,19 +279,21 @@ def read_demand(
     prompt_tokens: float = 1618.0,
     output_tokens: float = 110.0,
 ) -> Demand:
-    """Read a demand file with the columns of this module's table.
-
-    ``service``: the only service that is kept; needed when services cover different spans.
-    ``prompt_tokens, output_tokens``: mean tokens of a request where the file has none (the defaults
-    are the means of Azure's 2024 conversation service).
-    """
+    """Read a demand file with the columns of this module's table."""
     file = Path(path)
     if not is_json_log(file):
         # A mistake shows in the first rows; reading a large file whole takes half a minute.
-        _long(_table(file, CHECKED_ROWS), file)
-    long = _long(_table(file), file)
+        long_rows(_table(file, CHECKED_ROWS), file)
+    long = long_rows(_table(file), file)
     if service is not None:
         long = _one_service(long, service, file)
+    return demand_of_rows(long, file, prompt_tokens=prompt_tokens, output_tokens=output_tokens)
+
+
+def demand_of_rows(
+    long: pd.DataFrame, file: Path, *, prompt_tokens: float = 1618.0, output_tokens: float = 110.0
+) -> Demand:
+    """Return the demand of a table that :func:`long_rows` gave; ``file`` names its source."""
     series = [
         _series(rows, str(name), file, prompt_tokens, output_tokens)
         for name, rows in long.groupby("service", sort=False)
@@ -356,11 +322,8 @@ def _table(file: Path, rows: int | None = None) -> pd.DataFrame:
     return table[list(named)].rename(columns=named)
 
 
-def _long(table: pd.DataFrame, file: Path) -> pd.DataFrame:
-    """Return a long table with the service, time (ns) and numbers of each row.
-
-    A row is a period of one service, or a request; columns such as ``chat_requests`` become rows.
-    """
+def long_rows(table: pd.DataFrame, file: Path) -> pd.DataFrame:
+    """Return a long table with the service, time (ns) and numbers of each row."""
     import pandas as pd
 
     result = pd.DataFrame({"time": _times(table, file)})
@@ -439,7 +402,6 @@ def _times(table: pd.DataFrame, file: Path) -> pd.Series[Any]:
 
 
 def _one_service(long: pd.DataFrame, service: str, file: Path) -> pd.DataFrame:
-    """Rows of one service."""
     kept = long[long["service"] == service]
     if kept.empty:
         raise InputError(
@@ -451,7 +413,6 @@ def _one_service(long: pd.DataFrame, service: str, file: Path) -> pd.DataFrame:
 def _series(
     rows: pd.DataFrame, service: str, file: Path, prompt_tokens: float, output_tokens: float
 ) -> Demand:
-    """Return the demand of one service by the minute, from its rows."""
     kind = next((name for name in LOADS if name in rows), LOG)
     start, slot, period, periods = _grid(rows["time"], file, service, is_log=kind == LOG)
     weights = np.ones(len(rows)) if kind == LOG else rows[kind].to_numpy(float)
@@ -481,7 +442,6 @@ def _series(
 
 
 def _gap_note(service: str, minutes: int) -> tuple[str, ...]:
-    """Remark that minutes were filled, if any were."""
     if not minutes:
         return ()
     return (f"{minutes:,} minutes of {service} had no row in the demand file and were filled.",)

@@ -29,7 +29,6 @@ class Demand:
         the minute.
     ``absolute``: whether ``requests`` counts requests of this fleet; False for a shape, whose size
         means nothing before it is scaled to a fleet.
-    ``notes``: remarks on the reading of the demand that a reader of results should see.
 
     >>> from workloads.demand import constant
     >>> constant(60.0, minutes=120)
@@ -91,10 +90,7 @@ class Demand:
         return replace(self, requests=self.requests * np.asarray(factor, float))
 
     def averaged(self, minutes: int) -> Demand:
-        """Spread the requests of each period evenly over its minutes.
-
-        ``minutes``: length of a period, 60 for hourly means; the last period may be shorter.
-        """
+        """Spread the requests of each period evenly over its minutes."""
         if minutes < 1:
             raise InputError(f"cannot average demand over {minutes} minutes; use 1 or more.")
         requests = period_means(self.requests, minutes)
@@ -196,7 +192,6 @@ def whole_requests(demand: Demand) -> npt.NDArray[np.int64]:
 
 
 def _rolled_to(demand: Demand, start: str) -> Demand:
-    """Roll a demand of whole weeks to another start."""
     shift = _minute_of_week(start) - _minute_of_week(demand.start)
     if shift == 0:
         return demand

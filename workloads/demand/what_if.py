@@ -69,11 +69,7 @@ def measured_noise(demand: Demand) -> FloatArray:
 def with_noise(
     demand: Demand, rng: np.random.Generator, *, relative_sd: float | FloatArray
 ) -> Demand:
-    """Draw each minute's requests from a Gamma–Poisson of the demand's mean.
-
-    ``rng``: the only source of randomness. ``relative_sd`` (services,): standard deviation of the
-    Gamma factor, whose mean is 1; the Poisson noise comes on top. Zero gives plain Poisson counts.
-    """
+    """Draw each minute's requests from a Gamma–Poisson of the demand's mean."""
     spread = np.broadcast_to(np.asarray(relative_sd, float), (len(demand.services),))
     if not np.all((spread >= 0) & (spread <= LARGEST_NOISE)):
         raise InputError(
@@ -182,7 +178,6 @@ def _growth(text: str, rest: str) -> Change:
     factor = 1.0 + share_from(size, f"what-if {text!r}", "growth=30%")
 
     def change(horizon: Horizon) -> Horizon:
-        """Change the demand of a horizon."""
         history = horizon.history
         return Horizon(
             horizon.demand.times(factor), None if history is None else history.times(factor)
@@ -198,7 +193,6 @@ def _launch(text: str, rest: str) -> Change:
     match = _placed(text, place, "launch")
 
     def change(horizon: Horizon) -> Horizon:
-        """Change the demand of a horizon."""
         first = _minute(horizon.demand, match, 0)
         return replace(
             horizon, demand=raised(horizon.demand, first, horizon.demand.minutes, factor)
@@ -212,7 +206,6 @@ def _spike(text: str, rest: str) -> Change:
     match = _placed(text, rest, "spike")
 
     def change(horizon: Horizon) -> Horizon:
-        """Change the demand of a horizon."""
         demand = horizon.demand
         night = min(1, demand.minutes // MINUTES_PER_DAY - 1)  # day 0 of a run of one day
         default = max(night, 0) * MINUTES_PER_DAY + minute_from_start(demand, "02:00")
@@ -229,7 +222,6 @@ def _failover(text: str, rest: str) -> Change:
     match = _placed(text, rest, "failover")
 
     def change(horizon: Horizon) -> Horizon:
-        """Change the demand of a horizon."""
         demand = horizon.demand
         first = _minute(demand, match, demand.minutes // 2)
         minutes, factor = _length(text, match, 720), _factor(match, 2.0)
@@ -246,7 +238,6 @@ def _monday(text: str, rest: str) -> Change:
         raise InputError(f"what-if {text!r} takes no numbers; write monday.")
 
     def change(horizon: Horizon) -> Horizon:
-        """Change the demand of a horizon."""
         first = first_monday(horizon.demand)
         history = [horizon.history] if horizon.history is not None else []
         if first:
@@ -314,12 +305,10 @@ def _minute(demand: Demand, match: re.Match[str], default: int) -> int:
 
 
 def _length(text: str, match: re.Match[str], default: int) -> int:
-    """Minutes of a length, at least one."""
     if match["length"] is None:
         return default
     return max(1, round(parse_seconds(match["length"], f"what-if {text!r}") / 60.0))
 
 
 def _factor(match: re.Match[str], default: float) -> float:
-    """Factor on the demand."""
     return default if match["factor"] is None else float(match["factor"])

@@ -45,10 +45,7 @@ class Expectation:
 
 
 def lendable_share(scenario: Scenario, capacity: float = 1.0) -> float:
-    """Share of the chip-hours that serving can lend.
-
-    ``capacity``: factor on the rate of a unit; the demand keeps its size.
-    """
+    """Share of the chip-hours that serving can lend."""
     fleet, units = scenario.fleet, scenario.cluster.domains
     working = units * (1 - broken_share(fleet.failures))
     back_s = fleet.change_costs.to_training_s
@@ -70,11 +67,9 @@ def at(base: Scenario, cluster: Cluster, costs: ChangeCosts) -> Expectation:
     """Return the expectation under other values of the catalogue and the same demand.
 
     A demand that was scaled to the fleet is not scaled again, so faster units mean fewer units.
-
-    ``cluster``: the machine of the scenario with the other values. ``costs``: costs of role changes
-    with the other values.
     """
-    services = services_from(base.demand, cluster, base.models, base.serving, requests=REQUESTS)
+    replicas = base.options.fleet
+    services = services_from(base.demand, cluster, base.models, replicas, requests=REQUESTS)
     failures = base.fleet.failures
     if failures is not None:
         failures = failures_from(cluster, services, domains=bool(failures.domains))
@@ -93,10 +88,6 @@ def lent_units(need: FloatArray, working: float, *, lead_s: float, back_s: float
 
     A unit serves, or is on its way, from ``lead_s`` before it is needed to ``back_s`` after.
 
-    ``need`` (pools, minutes): units that each minute needs. ``working``: units that are not broken,
-    in the mean. ``lead_s, back_s``: time from training to serving, and from serving to training
-    [s].
-
     One minute of ten needs all four units, which take a minute there and half a minute back:
 
     >>> need = np.array([[0, 0, 0, 0, 4.0, 0, 0, 0, 0, 0]])
@@ -109,10 +100,7 @@ def lent_units(need: FloatArray, working: float, *, lead_s: float, back_s: float
 
 
 def _kept_units(need: FloatArray, lead: float, back: float) -> FloatArray:
-    """Units of a pool that serve or change role in each minute; (minutes,).
-
-    That is the largest need from ``back`` minutes before to ``lead`` minutes after.
-    """
+    """Units of a pool that serve or change role in each minute; (minutes,)."""
     if not math.isfinite(lead + back):
         return np.full(len(need), need.max())
     ahead = _interpolated(lead, lambda minutes: _window_maximum(need, minutes, 0))
@@ -121,10 +109,7 @@ def _kept_units(need: FloatArray, lead: float, back: float) -> FloatArray:
 
 
 def _window_maximum(need: FloatArray, ahead: int, behind: int) -> FloatArray:
-    """Largest need from ``behind`` minutes before each minute to ``ahead`` minutes after it.
-
-    One of the two is 0. A window is at most as long as the run.
-    """
+    """Largest need from ``behind`` minutes before each minute to ``ahead`` minutes after it."""
     size = min(ahead + behind, len(need) - 1) + 1
     # A window of pandas ends at its row, so windows that begin there are found from behind.
     way = 1 if behind else -1

@@ -15,22 +15,16 @@ from topologies.catalogue.catalogue import Catalogue
 from topologies.clusters.cluster import Cluster
 from topologies.clusters.names import machine
 from topologies.errors import InputError, shown, suggestion
-from topologies.options import Option, described
+from topologies.options import Option, described, in_words
 from workloads.demand import Demand, demand_from
 from workloads.demand.trace import MINUTES_PER_DAY
 from workloads.demand.what_if import check_texts
-from workloads.economics import Economics
-from workloads.fleet.inputs.costs import ChangeCosts
 from workloads.fleet.inputs.jobs import MODES
-from workloads.fleet.inputs.prices import Prices, check_prices, read_prices
 from workloads.fleet.policies.registry import KINDS, bound_of, check_name
-from workloads.fleet.policies.view import Limits
-from workloads.fleet.scenario import Operation, Scenario, scenario
-from workloads.fleet.setup.demand import Period, Share
+from workloads.fleet.scenario import Scenario, scenario
+from workloads.fleet.setup.demand import Share
 from workloads.fleet.setup.night_work import gang_note, host_memory_note
-from workloads.fleet.setup.serving import Serving, is_usual
 from workloads.fleet.setup.sureness import serving_notes
-from workloads.fleet.state.queues import BatchTier
 from workloads.models.huggingface import model
 from workloads.models.model import Model
 from workloads.options.fleet import (
@@ -44,11 +38,7 @@ from workloads.options.fleet import (
 )
 from workloads.serving import parse_share, parse_slo
 
-OLDER = {
-    "chunk_tokens": "chunk",
-    "unit_rate_per_s": "unit_rate",
-    "prefix_share": "prefix_cache",
-}
+OLDER = {"chunk_tokens": "chunk", "unit_rate_per_s": "unit_rate", "prefix_share": "prefix_cache"}
 """Older keywords, which are read as their newer names."""
 NO_KEYWORDS = ("demand", "peak", "compare")
 """Options that are a parameter of another name, an older name, and what a result always offers."""
@@ -63,17 +53,9 @@ def keywords_of(function: Callable[..., Any], *kinds: type) -> list[str]:
 
 
 def fleet_options(
-    function: Callable[..., Any],
-    kinds: Sequence[type],
-    words: Mapping[str, Any],
-    **parameters: Any,
+    function: Callable[..., Any], kinds: Sequence[type], words: Mapping[str, Any], **parameters: Any
 ) -> FleetOptions:
-    """Return the options of a fleet that the keywords of a function describe.
-
-    ``function``: public function that was called, for messages. ``kinds``: dataclasses whose
-    options are its keywords. ``words``: keywords that were stated; one whose value is None keeps
-    its default. ``**parameters``: options that are parameters of the function.
-    """
+    """Return the options of a fleet that the keywords of a function describe."""
     names = [*signature(function).parameters, *keywords_of(function, *kinds)]
     check_names(function.__name__, words, names)
     groups = get_type_hints(FleetOptions)
@@ -117,7 +99,6 @@ def _as_typed(option: Option, hint: Any, value: Any) -> Any:
 
 
 def _check(name: str, option: Option, value: Any) -> None:
-    """Check a value against the choices and limits of its option, as the command line does."""
     choices = option.choices() if callable(option.choices) else option.choices
     if choices and value not in choices:
         near = suggestion(str(value), [str(each) for each in choices])
@@ -139,9 +120,6 @@ def unread_options(stated: PolicyInputs, *, priced: bool) -> list[str]:
     With ``compare`` the policy with foresight and ``static`` run as well, so what these read counts
     as read. An option with its default value counts as not stated.
 
-    ``priced``: whether prices of electricity are known, without which no policy reads
-    ``price_share``.
-
     >>> unread_options(PolicyInputs(policy="oracle", night="1-5", compare=False), priced=False)
     ['--night 1-5 changes nothing under policy oracle; clock reads it.']
     """
@@ -161,8 +139,10 @@ def unread_options(stated: PolicyInputs, *, priced: bool) -> list[str]:
         if option == "price_share" and stated.policy in readers:
             remarks.append(f"{written} changes nothing without prices; add --price FILE.csv.")
             continue
+        verb = "reads" if len(readers) == 1 else "read"
+        those = in_words(tuple(readers), "and")
         remarks.append(
-            f"{written} changes nothing under policy {stated.policy}; {_listed(readers)} it."
+            f"{written} changes nothing under policy {stated.policy}; {those} {verb} it."
         )
     return remarks
 
@@ -170,8 +150,7 @@ def unread_options(stated: PolicyInputs, *, priced: bool) -> list[str]:
 def unread_with_unit_rate(fleet: FleetInputs, limits: LimitInputs) -> list[str]:
     """Return a sentence for each option that a stated rate or time of a change leaves unread.
 
-    Settings of replicas beside a stated rate are refused before
-    (:class:`workloads.fleet.setup.serving.Serving`).
+    Settings of replicas beside a stated rate are refused before, by :class:`FleetInputs`.
 
     >>> unread_with_unit_rate(FleetInputs(), LimitInputs(weights="host", change_time="0s"))
     ['--weights host changes nothing beside --change-time, which states what a change takes.']
@@ -218,13 +197,6 @@ def _latencies(slo: str) -> tuple[float, float]:
     return limits.ttft_s, limits.tpot_s
 
 
-def _listed(readers: list[str]) -> str:
-    """Names of policies and the verb that belongs to their number."""
-    if len(readers) == 1:
-        return f"{readers[0]} reads"
-    return f"{', '.join(readers[:-1])} and {readers[-1]} read"
-
-
 FAILURES = ("on", "off", "domains")
 
 
@@ -247,7 +219,6 @@ def check_question(options: FleetOptions) -> None:
 
 
 def _check_post_training(fleet: FleetInputs) -> None:
-    """Check the mode of the default post-training jobs, which a file of jobs replaces."""
     mode = fleet.post_training
     if mode is None:
         return
@@ -266,73 +237,7 @@ def scenario_on(
     cluster: Cluster, demand: Demand, models: Sequence[Share], options: FleetOptions, seed: int
 ) -> Scenario:
     """Build a scenario of a cluster, a demand and models that have been read."""
-    fleet = options.fleet
-    return scenario(
-        cluster,
-        demand,
-        model=models,
-        serving=_serving(fleet),
-        period=Period(
-            days=options.demand.days,
-            start_day=options.demand.start_day,
-            scale_to_peak=options.demand.peak_share,
-            noise=_noise(options.demand.noise),
-            seed=seed,
-        ),
-        training=fleet.training,
-        operation=Operation(
-            costs=costs_of(cluster, options.limits),
-            limits=_limits(options.limits, options.policy),
-            failing=fleet.failures != "off",
-            domains=fleet.failures == "domains",
-            post_training=fleet.post_training or "",
-            economics=_economics(cluster, options.money),
-            tariff=_tariff(options.money),
-            batch=_batch(options.demand),
-        ),
-    )
-
-
-def _serving(fleet: FleetInputs) -> Serving:
-    """Return the settings of serving from the options of the fleet."""
-    return Serving(
-        slo=parse_slo(fleet.slo),
-        tp=fleet.tp,
-        prefill=fleet.prefill,
-        chunk_tokens=fleet.chunk,
-        unit_rate_per_s=fleet.unit_rate,
-        cache=fleet.cache,
-        precision=fleet.precision,
-        prefix_share=_share(fleet.prefix_cache, "--prefix-cache"),
-        speculate=fleet.speculate or "",
-        disaggregate=fleet.disaggregate or "",
-    )
-
-
-def _economics(cluster: Cluster, money: MoneyInputs) -> Economics:
-    """Prices and power of a cluster's machine, those of the options before the catalogue's."""
-    economics = Economics.of(cluster, carbon_g_per_kwh=money.carbon)
-    discount = economics.batch_discount if money.batch_discount is None else money.batch_discount
-    return replace(economics, usd_per_million_tokens=money.token_price, batch_discount=discount)
-
-
-def _batch(inputs: DemandInputs) -> BatchTier | None:
-    """Read the batch tier; None without a share or a demand, which a deadline alone is not."""
-    if inputs.batch_share is None and inputs.batch_demand is None:
-        if inputs.batch_deadline != DemandInputs.batch_deadline:
-            raise InputError(
-                f"--batch-deadline {inputs.batch_deadline} without a batch tier; add --batch-share "
-                "20% or --batch-demand FILE.csv."
-            )
-        return None
-    share = _share(inputs.batch_share, "--batch-share")
-    demand = None if inputs.batch_demand is None else demand_from([inputs.batch_demand])
-    return BatchTier(share, demand, seconds(inputs.batch_deadline, "--batch-deadline"))
-
-
-def _share(text: str | None, option: str) -> float:
-    """Read a share above 0 and below 1; 0 where none is given."""
-    return 0.0 if text is None else parse_share(text, option)
+    return scenario(cluster, demand, options, models=models, seed=seed)
 
 
 def models_of(text: str) -> list[Share]:
@@ -355,7 +260,7 @@ def notes(built: Scenario, options: FleetOptions) -> list[str]:
     history_minutes = 0 if built.history is None else built.history.minutes
     remarks = [
         *built.demand.notes,
-        *serving_notes(built.cluster, built.services, is_usual=is_usual(built.serving)),
+        *serving_notes(built.cluster, built.services, is_usual=options.fleet.is_usual),
         *unread_options(options.policy, priced=built.prices is not None),
         *unread_with_unit_rate(options.fleet, options.limits),
         *unread_discount(options.money, batch=built.batch is not None),
@@ -382,18 +287,6 @@ def notes(built: Scenario, options: FleetOptions) -> list[str]:
             "wait or are shed."
         )
     return remarks
-
-
-def _tariff(money: MoneyInputs) -> Callable[[str, int], Prices] | None:
-    """Return a reader of the price file for a run's start and minutes; None without a file."""
-    cap = math.inf if money.price_cap is None else money.price_cap
-    path = money.price
-    if path is not None:
-        check_prices(path)  # before the capacity of a replica is simulated, which takes long
-        return lambda start, minutes: read_prices(path, start, minutes, cap=cap)
-    if money.price_cap is not None:
-        raise InputError(f"--price-cap {cap:g} without prices; add --price FILE.csv.")
-    return None
 
 
 def read_demand(demand: Demand | str | Sequence[str], options: FleetOptions) -> Demand:
@@ -431,36 +324,3 @@ def demand_of(inputs: DemandInputs) -> Demand:
         weights=inputs.weight,
         average_minutes=int(minutes),
     )
-
-
-def _limits(inputs: LimitInputs, policy: PolicyInputs) -> Limits:
-    """Return the limits on role changes, some of which are options of policies."""
-    return Limits(
-        floor=inputs.floor,
-        cap=policy.cap,
-        block=inputs.block,
-        changes_per_minute=policy.changes_per_minute,
-        min_lease_s=seconds(policy.lease, "--lease"),
-        notice_s=seconds(policy.notice, "--notice"),
-        reserve=inputs.reserve,
-    )
-
-
-def costs_of(cluster: Cluster, inputs: LimitInputs) -> ChangeCosts:
-    """Return the costs of role changes: the catalogue's, or one fixed time of the options."""
-    by_source = ChangeCosts.of(cluster, source=inputs.weights)
-    if inputs.change_time is None:
-        return by_source
-    return ChangeCosts.fixed(seconds(inputs.change_time, "--change-time"))
-
-
-def _noise(text: str) -> float | str:
-    """Read a noise level: a relative spread, or the word ``measured`` as it is."""
-    if text in ("none", "measured"):
-        return 0.0 if text == "none" else text
-    try:
-        return float(text)
-    except ValueError:
-        raise InputError(
-            f"--noise {text!r}; write none, measured or a number such as 0.1."
-        ) from None

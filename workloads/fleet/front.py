@@ -61,8 +61,6 @@ def paired_interval(values: FloatArray, others: FloatArray) -> Interval | None:
     the mean of the differences, as if days were independent, and says how far another stretch of
     such days may differ. None for less than two days.
 
-    ``values, others`` (days,).
-
     >>> ends = paired_interval(np.array([7.0, 3.0, 9.0]), np.array([5.0, 2.0, 6.0]))
     >>> round(ends.low, 3), round(ends.high, 3)
     (0.911, 3.089)
@@ -89,15 +87,7 @@ def compared(
     seed: int,
     watch: Watch = unwatched,
 ) -> dict[str, Any]:
-    """Return :func:`workloads.fleet.results.summary.regret`, with intervals.
-
-    The other policies run with their usual headroom, through the same demand and failures.
-    ``regret_interval`` and ``gain_interval`` hold the two differences in chip-hours, from the days
-    of the run; None for a run of less than two days.
-
-    ``results``: summary of the run. ``settings``: settings of its policy. ``watch``: shows the
-    progress.
-    """
+    """Return :func:`workloads.fleet.results.summary.regret`, with intervals."""
     usual = replace(settings, headroom=None)
     names = [bound_of(settings.policy), "static"]
     bound, static = (

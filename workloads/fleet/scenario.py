@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field, replace
-from pathlib import Path
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -13,19 +12,18 @@ import numpy as np
 from topologies.arrays import FloatArray
 from topologies.clusters.cluster import Cluster
 from topologies.errors import InputError
-from workloads.demand import Demand, Horizon, horizons, measured_noise
+from workloads.demand import Demand, Horizon, demand_from, horizons, measured_noise
 from workloads.demand.trace import MINUTES_PER_DAY
 from workloads.economics import Economics
 from workloads.fleet.inputs.costs import ChangeCosts
 from workloads.fleet.inputs.jobs import TrainingJob
-from workloads.fleet.inputs.prices import Prices
+from workloads.fleet.inputs.prices import Prices, check_prices, read_prices
 from workloads.fleet.policies.kind import Situation
 from workloads.fleet.policies.registry import policy_named
 from workloads.fleet.policies.view import Limits, Policy
 from workloads.fleet.processes.control import Signals
 from workloads.fleet.processes.failures import Fleet, failures_from
 from workloads.fleet.setup.demand import (
-    Period,
     Share,
     Sizing,
     batch_work,
@@ -38,58 +36,41 @@ from workloads.fleet.setup.demand import (
     sizing,
 )
 from workloads.fleet.setup.night_work import night_work
-from workloads.fleet.setup.serving import Serving, block_of, services_from
+from workloads.fleet.setup.serving import block_of, services_from
 from workloads.fleet.simulation import FleetRun, simulate
 from workloads.fleet.state.queues import BatchTier, BatchWork
 from workloads.fleet.state.services import Service, by_pool, lead_s, pools_from, units_needed
 from workloads.models.model import Model
-from workloads.options.fleet import PolicyInputs
-
-
-@dataclass(frozen=True, eq=False)
-class Operation:
-    """Conditions under which a fleet operates; values left out come from the catalogue.
-
-    ``costs``: durations and rates of role changes.
-    ``limits``: bounds on role changes that hold under every policy.
-    ``failing``: whether servers fail.
-    ``domains``: whether racks, scale-up domains and power feeds fail as well as servers, and links,
-        switches and software stop training.
-    ``post_training``: empty, or ``lockstep`` or ``one-behind``: the way in which the default
-        post-training jobs run.
-    ``tariff``: returns the prices of electricity for a run that starts at a time (UTC) and lasts so
-        long.
-    ``batch``: requests that may wait.
-    """
-
-    costs: ChangeCosts | None = None
-    limits: Limits | None = None
-    failing: bool = True
-    domains: bool = False
-    post_training: str = ""
-    economics: Economics | None = None
-    tariff: Callable[[str, int], Prices] | None = None
-    batch: BatchTier | None = None
+from workloads.options.fleet import (
+    DemandInputs,
+    FleetOptions,
+    LimitInputs,
+    MoneyInputs,
+    PolicyInputs,
+    seconds,
+)
+from workloads.serving import parse_share
 
 
 @dataclass(frozen=True, eq=False)
 class Scenario:
     """Inputs of a run except the policy and the seed.
 
+    ``seed``: seed of the noise.
     ``horizon``: demand of the run and the history before it, scaled but without noise.
     ``spread`` (services,): relative spread of the noise on the demand; 0 for none.
-    ``sizing``: size of the demand without noise, compared with the fleet.
     ``demand``: the requests that arrive, noise included.
-    ``fleet``: units of the cluster, with the costs and limits of their changes and their failures.
-    ``tariff``: see :class:`Operation`; ``prices`` are what it returns for this run.
+    ``tariff``: returns the prices of electricity for a run that starts at a time (UTC) and lasts so
+        many minutes; ``prices`` are those of this run.
     ``tier``: requests that may wait; ``batch`` are the requests of this tier in this run.
     ``own_batch``: requests of a tier that has a demand of its own, cut to the run and scaled.
-    ``models``: one for each service, or none where ``serving`` states a rate in their place.
+    ``models``: one for each service, or none where the options state a rate in their place.
     """
 
     cluster: Cluster
+    options: FleetOptions
+    seed: int
     horizon: Horizon
-    period: Period
     spread: FloatArray | float
     sizing: Sizing
     demand: Demand
@@ -103,7 +84,6 @@ class Scenario:
     own_batch: Demand | None = None
     batch: BatchWork | None = None
     models: tuple[Model, ...] = ()
-    serving: Serving = field(default_factory=Serving)
 
     @property
     def history(self) -> Demand | None:
@@ -130,7 +110,7 @@ class Scenario:
 
     def at(self, horizon: Horizon) -> Scenario:
         """Return the same fleet under another demand, such as a what-if's."""
-        demand = draw_noise(horizon.demand, self.spread, self.period.seed)
+        demand = draw_noise(horizon.demand, self.spread, self.seed)
         scale = self.sizing.demand_scale
         return replace(
             self,
@@ -145,105 +125,121 @@ class Scenario:
 def scenario(
     cluster: Cluster,
     demand: Demand,
+    options: FleetOptions | None = None,
     *,
-    model: Model | Sequence[Share] | None = None,
-    serving: Serving | None = None,
-    period: Period | None = None,
-    training: str | Path | None = None,
-    operation: Operation | None = None,
+    models: Model | Sequence[Share] = (),
+    seed: int = 0,
 ) -> Scenario:
-    """Build the scenario of a fleet.
+    """Build the scenario of a fleet from a demand and models that have been read.
 
-    Parameters
-    ----------
-    cluster : Cluster
-        Cluster whose scale-up domains are the units that change role.
-    demand : Demand
-        Counts of requests, which are kept, or a shape, which is scaled; see :class:`Period`.
-    model : Model, or sequence of Share, optional
-        The model that is served and trained. Several models divide the demand, see
-        :func:`workloads.fleet.setup.demand.divided`; the default jobs train the largest.
-    serving : Serving, optional
-    period : Period, optional
-    training : path, optional
-        File of training jobs, see :func:`workloads.fleet.inputs.jobs.read_jobs`.
-    operation : Operation, optional
+    Without models only the shape of the demand counts, or the rate of a unit that options state.
 
-    Examples
-    --------
     >>> from topologies.clusters.names import cluster
     >>> from workloads.demand import constant
-    >>> fleet = scenario(cluster("trn2-ultraserver:10"), constant(6000.0),
-    ...                  serving=Serving(unit_rate_per_s=25.0))
+    >>> options = FleetOptions(FleetInputs(unit_rate=25.0))
+    >>> fleet = scenario(cluster("trn2-ultraserver:10"), constant(6000.0), options)
     >>> fleet.sizing.demand_scale, fleet.sizing.units_needed_peak
     (1.0, 4.0)
     """
-    period, operation = period or Period(), operation or Operation()
-    serving, (demand, models) = serving or Serving(), _divided(demand, model)
-    window = cut_to_period(interactive(demand, operation.batch), period)
-    services = services_from(window.demand, cluster, models, serving)
-    fleet = _fleet(cluster, services, operation)
-    mode = operation.post_training
-    jobs = night_work(cluster, models, training, services, window.demand, mode, fleet)
-    horizon, sized = scaled_to_fleet(window, services, cluster.domains, period)
+    options = options or FleetOptions()
+    period, tariff, tier = options.demand, _tariff(options.money), _batch_tier(options.demand)
+    shares = [Share(models)] if isinstance(models, Model) else models
+    demand, each = divided(demand, shares) if shares else (demand, ())
+    window = cut_to_period(interactive(demand, tier), period.days, period.start_day)
+    services = services_from(window.demand, cluster, each, options.fleet)
+    fleet = _fleet(cluster, services, options)
+    jobs = night_work(cluster, each, options.fleet, services, window.demand, fleet)
+    horizon, sized = scaled_to_fleet(window, services, cluster.domains, period.peak_share)
+    spread = period.noise_spread
     without_noise = Scenario(
-        *(cluster, horizon, period),
-        spread=measured_noise(demand) if isinstance(period.noise, str) else float(period.noise),
+        *(cluster, options, seed, horizon),
+        spread=measured_noise(demand) if spread is None else spread,
         sizing=sized,
         demand=horizon.demand,
         services=services,
         jobs=jobs,
         fleet=fleet,
-        economics=operation.economics or Economics.of(cluster),
-        tariff=operation.tariff,
-        tier=operation.batch,
-        own_batch=_own_batch(operation.batch, period, sized.demand_scale),
-        models=models,
-        serving=serving,
+        economics=_economics(cluster, options.money),
+        tariff=tariff,
+        tier=tier,
+        own_batch=_own_batch(tier, period, sized.demand_scale),
+        models=each,
     )
     return without_noise.at(horizon)  # with noise, prices and batch work, as for a what-if
 
 
-def _divided(
-    demand: Demand, model: Model | Sequence[Share] | None
-) -> tuple[Demand, tuple[Model, ...]]:
-    """Divide a demand between the models that answer it, where there are any."""
-    shares = [Share(model)] if isinstance(model, Model) else list(model or ())
-    return divided(demand, shares) if shares else (demand, ())
+def _tariff(money: MoneyInputs) -> Callable[[str, int], Prices] | None:
+    cap = math.inf if money.price_cap is None else money.price_cap
+    path = money.price
+    if path is not None:
+        check_prices(path)  # before the capacity of a replica is simulated, which takes long
+        return lambda start, minutes: read_prices(path, start, minutes, cap=cap)
+    if money.price_cap is not None:
+        raise InputError(f"--price-cap {cap:g} without prices; add --price FILE.csv.")
+    return None
 
 
-def _own_batch(tier: BatchTier | None, period: Period, factor: float) -> Demand | None:
+def _batch_tier(inputs: DemandInputs) -> BatchTier | None:
+    if inputs.batch_share is None and inputs.batch_demand is None:
+        if inputs.batch_deadline != DemandInputs.batch_deadline:
+            raise InputError(
+                f"--batch-deadline {inputs.batch_deadline} without a batch tier; add --batch-share "
+                "20% or --batch-demand FILE.csv."
+            )
+        return None
+    share = 0.0 if inputs.batch_share is None else parse_share(inputs.batch_share, "--batch-share")
+    demand = None if inputs.batch_demand is None else demand_from([inputs.batch_demand])
+    return BatchTier(share, demand, seconds(inputs.batch_deadline, "--batch-deadline"))
+
+
+def _own_batch(tier: BatchTier | None, inputs: DemandInputs, factor: float) -> Demand | None:
     """Return the requests of a batch tier with a demand of its own, scaled if it is a shape."""
     if tier is None or tier.demand is None:
         return None
-    demand = cut_to_period(tier.demand, period).demand
+    demand = cut_to_period(tier.demand, inputs.days, inputs.start_day).demand
     return demand if demand.absolute else demand.times(factor)
 
 
-def _fleet(cluster: Cluster, services: Sequence[Service], operation: Operation) -> Fleet:
-    """Return the units of a cluster with the costs, limits and failures of its operation."""
+def _fleet(cluster: Cluster, services: Sequence[Service], options: FleetOptions) -> Fleet:
+    """Return the units of a cluster; blocks are whole groups of prefill and decode replicas."""
+    limits, policy, failing = options.limits, options.policy, options.fleet.failures
     failures = None
-    if operation.failing:
-        failures = failures_from(cluster, services, domains=operation.domains)
+    if failing != "off":
+        failures = failures_from(cluster, services, domains=failing == "domains")
     return Fleet(
         cluster.domains,
         cluster.chips_per_domain,
-        operation.costs or ChangeCosts.of(cluster),
-        _limits(operation.limits or Limits(), services),
+        costs_of(cluster, limits),
+        Limits(
+            floor=limits.floor,
+            cap=policy.cap,
+            block=math.lcm(limits.block, block_of(services)),
+            changes_per_minute=policy.changes_per_minute,
+            min_lease_s=seconds(policy.lease, "--lease"),
+            notice_s=seconds(policy.notice, "--notice"),
+            reserve=limits.reserve,
+        ),
         failures,
     )
 
 
-def _limits(limits: Limits, services: Sequence[Service]) -> Limits:
-    """Return the limits with blocks enlarged to whole groups of prefill and decode replicas."""
-    return replace(limits, block=math.lcm(limits.block, block_of(services)))
+def costs_of(cluster: Cluster, inputs: LimitInputs) -> ChangeCosts:
+    """Return the costs of role changes: the catalogue's, or one fixed time of the options."""
+    by_source = ChangeCosts.of(cluster, source=inputs.weights)
+    if inputs.change_time is None:
+        return by_source
+    return ChangeCosts.fixed(seconds(inputs.change_time, "--change-time"))
+
+
+def _economics(cluster: Cluster, money: MoneyInputs) -> Economics:
+    """Prices and power of a cluster's machine, those of the options before the catalogue's."""
+    economics = Economics.of(cluster, carbon_g_per_kwh=money.carbon)
+    discount = economics.batch_discount if money.batch_discount is None else money.batch_discount
+    return replace(economics, usd_per_million_tokens=money.token_price, batch_discount=discount)
 
 
 def what_ifs(base: Scenario, texts: Sequence[str]) -> list[tuple[str, Scenario]]:
-    """Return the base scenario and one for each what-if, all with their names.
-
-    ``base``: it comes first in the list. ``texts``: what-ifs, see :mod:`workloads.demand.what_if`.
-    """
+    """Return the base scenario and one for each what-if, all with their names."""
     return [(name, base.at(horizon)) for name, horizon in horizons(base.horizon, texts)]
 
 
@@ -292,12 +288,10 @@ def _prices_ahead(scenario: Scenario) -> FloatArray:
 def policy_of(
     name: str, scenario: Scenario, settings: PolicyInputs | None = None, **changes: Any
 ) -> Policy:
-    """Return a policy by name, or a user's from a file, configured for a scenario.
-
-    ``name``: see :mod:`workloads.fleet.policies.registry`. ``**changes``: other options of
-    policies, such as ``headroom=0.2``.
-    """
+    """Return a policy by name, or a user's from a file, configured for a scenario."""
     costs = scenario.fleet.change_costs
+    # Evaluation takes the units of its job, and batch work any.
+    rest = sum(job.units for job in scenario.jobs if job.evaluation)
     situation = Situation(
         need=scenario.need,
         lead_s=scenario.lead_s,
@@ -308,12 +302,6 @@ def policy_of(
             service.capacity.rate_slo_per_s / service.capacity.rate_max_per_s
             for service in scenario.services
         ),
-        rest_units=_rest_units(scenario),
+        rest_units=float(rest if scenario.batch is None else scenario.cluster.domains),
     )
     return policy_named(name, replace(settings or PolicyInputs(), **changes), situation)
-
-
-def _rest_units(scenario: Scenario) -> float:
-    """Units that evaluation and batch work can use."""
-    evaluating = sum(job.units for job in scenario.jobs if job.evaluation)
-    return float(evaluating if scenario.batch is None else scenario.cluster.domains)

@@ -52,11 +52,7 @@ def in_whole_requests(demand: Demand) -> Demand:
     return Demand(demand.services, demand.start, counts, *lengths)
 
 
-def inputs_of(
-    demand: Demand,
-    services: Sequence[Service],
-    signals: Signals,
-) -> Inputs:
+def inputs_of(demand: Demand, services: Sequence[Service], signals: Signals) -> Inputs:
     """Return the inputs of the control loop, with the load of the history in front."""
     pools = pools_from(services)
     load = by_pool(units_needed(demand, services), pools)
@@ -82,11 +78,7 @@ def opened(
     rng: np.random.Generator,
     batch: BatchWork | None = None,
 ) -> World:
-    """Return the world of a run before it begins: every unit is spare and every job waits.
-
-    Raises InputError for a fleet without units, limits or a job that it is too small for, two
-    evaluation jobs, and batch work of another length than the demand.
-    """
+    """Return the world of a run before it begins: every unit is spare and every job waits."""
     pools = pools_from(services)
     ledger = _new_ledger(fleet, len(pools))
     fleet.limits.check(len(ledger))
@@ -129,7 +121,6 @@ def opened(
 
 
 def _batch(work: BatchWork, demand: Demand) -> Batch:
-    """Return the empty batch tier of a run."""
     if work.demand.minutes != demand.minutes or len(work.demand.services) != 1:
         raise InputError(
             f"batch work of {len(work.demand.services)} services and {work.demand.minutes:,} "
@@ -143,32 +134,22 @@ def _batch(work: BatchWork, demand: Demand) -> Batch:
 
 
 def _release_finished(world: World, units: IntArray) -> None:
-    """Give the units of a finished job to other work."""
     world.ledger.put(units, Role.SPARE, world.now)
     dispatch(world)
 
 
 def _arrive(world: World, at_ms: int) -> Process:
-    """Offer units to a job when it arrives."""
     yield world.env.timeout(at_ms)
     dispatch(world)
 
 
 def _new_ledger(fleet: Fleet, pools: int) -> Ledger:
-    """Return a ledger in which all units are spare, and check their number."""
     if not 1 <= fleet.units <= MAX_UNITS:
         raise InputError(f"a fleet of {fleet.units:,} units; it must have 1 to {MAX_UNITS:,}.")
     return Ledger(fleet.units, pools, fleet.servers)
 
 
-def never_changes(world: World) -> bool:
-    """Return whether a change of role takes longer than the whole run."""
-    horizon_ms = world.horizon_ms
-    return milliseconds(lead_s(world.costs, world.services), horizon_ms) > horizon_ms
-
-
 def _check_sizes(jobs: Sequence[TrainingJob], units: int) -> None:
-    """Check that every job can start on the fleet."""
     for job in jobs:
         if job.min_units > units:
             raise InputError(
@@ -189,15 +170,11 @@ class FleetRun:
     ``spent_server_ms`` (minutes + 1, accounts): server-time by role up to each minute's start;
         serving by pool from account 12 on.
     ``service_units`` (minutes, services): mean units that worked for each service.
-    ``pools``: groups of services that share weights, and therefore units.
-    ``queues``: one for each pool.
     ``jobs``: training jobs without evaluation.
     ``finished_s``: time at which each of these jobs was done, infinity where it was not [s].
-    ``changes``: role changes in order of time.
     ``failures_by_domain``: failures by what failed: a server, a rack, a scale-up domain, a power
         feed, a switch, an optical link, software.
     ``loaded_bytes``: read from and written to the shared store [B].
-    ``batch``: requests that could wait, and what became of them.
     """
 
     demand: Demand
@@ -248,32 +225,6 @@ def simulate(
     takes longer than the whole run, no policy can change anything: the fleet then keeps the static
     split that serves the busiest hour.
 
-    Parameters
-    ----------
-    demand : Demand
-        Requests of the whole fleet; see :func:`workloads.fleet.state.services.scaled_to_fleet`.
-    services : sequence of Service
-        One for each service of the demand.
-    fleet : Fleet
-        Units, the costs and limits of their changes, their failures.
-    policy : callable
-        See :mod:`workloads.fleet.policies.registry`.
-    jobs : sequence of TrainingJob
-        At most one of them evaluation.
-    batch : BatchWork, optional
-        Requests that may wait, see :mod:`workloads.fleet.processes.batch`.
-    signals : Signals, optional
-        Earlier demand, prices and power, which policies see, and the minutes without training.
-    rng : numpy.random.Generator, optional
-        The only source of randomness: failures, repairs, compile misses. Seed 0 by default.
-
-    Raises
-    ------
-    InputError
-        For services that do not match, a fleet without units, a job larger than the fleet.
-
-    Examples
-    --------
     >>> from workloads.demand import constant
     >>> from workloads.fleet.policies.rules import static
     >>> from workloads.serving import fixed_rate
@@ -286,40 +237,12 @@ def simulate(
     inputs = inputs_of(whole, services, signals or Signals())
     world = opened(whole, services, jobs, fleet, rng or np.random.default_rng(0), batch)
     record = _run_to_end(world, inputs, policy, fleet.failures)
-    return _result(world, whole, inputs, record, fleet.chips_per_unit)
-
-
-def _run_to_end(world: World, inputs: Inputs, policy: Policy, failures: Failures | None) -> Record:
-    """Run the control loop and the failures until the demand ends, and return the records."""
-    if never_changes(world):
-        policy = static(best_static(inputs.load[:, inputs.history :]))
-    minutes = inputs.rate_max_per_s.shape[1]
-    record = Record.empty(world, minutes)
-    end = world.env.process(controlling(world, inputs, policy, record))
-    if failures is not None:
-        world.env.process(failing(world, failures))
-        for domain in failures.domains:
-            world.env.process(failing_together(world, domain))
-        for interruption in failures.interruptions:
-            world.env.process(interrupting(world, interruption))
-    world.env.run(until=end)
-    return record
-
-
-def _result(
-    world: World,
-    demand: Demand,
-    inputs: Inputs,
-    record: Record,
-    chips_per_unit: int,
-) -> FleetRun:
-    """Collect the result from the world at the end of a run."""
     return FleetRun(
-        demand=demand,
+        demand=whole,
         services=world.services,
         units=len(world.ledger),
-        chips_per_unit=chips_per_unit,
-        load=units_needed(demand, world.services),
+        chips_per_unit=fleet.chips_per_unit,
+        load=units_needed(whole, world.services),
         rate_max_per_s=inputs.rate_max_per_s,
         servers=world.ledger.servers,
         spent_server_ms=record.spent_server_ms,
@@ -337,3 +260,20 @@ def _result(
         loaded_bytes=world.store.moved_bytes,
         batch=None if world.batch is None else world.batch.queue,
     )
+
+
+def _run_to_end(world: World, inputs: Inputs, policy: Policy, failures: Failures | None) -> Record:
+    lead_ms = milliseconds(lead_s(world.costs, world.services), world.horizon_ms)
+    if lead_ms > world.horizon_ms:  # no change of role ends within the run
+        policy = static(best_static(inputs.load[:, inputs.history :]))
+    minutes = inputs.rate_max_per_s.shape[1]
+    record = Record.empty(world, minutes)
+    end = world.env.process(controlling(world, inputs, policy, record))
+    if failures is not None:
+        world.env.process(failing(world, failures))
+        for domain in failures.domains:
+            world.env.process(failing_together(world, domain))
+        for interruption in failures.interruptions:
+            world.env.process(interrupting(world, interruption))
+    world.env.run(until=end)
+    return record

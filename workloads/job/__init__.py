@@ -8,19 +8,7 @@ from workloads.job.plan import JobPlan
 from workloads.job.simulate import simulate
 
 __all__ = [
-    "PARTS",
-    "Cause",
-    "FailureRates",
-    "Job",
-    "JobPlan",
-    "JobResult",
-    "Outcome",
-    "Recovery",
-    "Stragglers",
-    "daly_interval_s",
-    "expected_goodput",
-    "failure_rates",
-    "read_failures",
-    "run_job",
-    "simulate",
-]
+    "PARTS", "Cause", "FailureRates", "Job", "JobPlan", "JobResult", "Outcome", "Recovery",
+    "Stragglers", "daly_interval_s", "expected_goodput", "failure_rates", "read_failures",
+    "run_job", "simulate",
+]  # fmt: skip

@@ -139,11 +139,6 @@ def failure_rates(cluster: Cluster, chips: int, catalogue: Catalogue | None = No
 
     The rates of published clusters differ in all causes alike, so one range holds for all rates
     together: that of ``failure.all server_mtbf``.
-
-    Raises
-    ------
-    InputError
-        For more chips than the cluster has.
     """
     if not 1 <= chips <= cluster.chips:
         raise InputError(

@@ -78,7 +78,6 @@ def job_state(
 
 
 def _servers(plan: ParallelPlan, cluster: Cluster, ranks: int) -> int:
-    """Servers that a number of ranks fill, rounded up."""
     return max(1, -(-ranks // (plan.ranks_per_chip * cluster.chips_per_server)))
 
 
@@ -103,7 +102,6 @@ class PeerCopies:
     ``copy_s``: time that a copy takes; it cannot be used before [s].
     ``restart_s``: time from a detected failure, once all units are there, to the first step [s].
     ``bytes_per_server``: host memory of a server that the copies take [B].
-    ``host_bytes``: host memory of a server [B]; None where nothing states it.
     """
 
     every_s: float
@@ -146,12 +144,7 @@ class PeerLinks:
         return cls(float(adapters), catalogue.value("job.peer", "network_share"))
 
     def copies(self, part_bytes: float, *, step_s: float, start_s: float) -> PeerCopies:
-        """Return copies after every step, or after as few steps as the network allows.
-
-        ``part_bytes``: part of the state that a server holds [B]. ``step_s``: duration of an
-        optimizer step [s]. ``start_s``: time from a detected failure to the first step, without
-        reading the state [s].
-        """
+        """Return copies after every step, or after as few steps as the network allows."""
         copy_s = part_bytes / (self.bytes_per_s * self.share)
         return PeerCopies(
             every_s=step_s * max(1, math.ceil(copy_s / step_s)),
@@ -185,12 +178,7 @@ def peer_copies(
     start_s: float,
     catalogue: Catalogue,
 ) -> PeerCopies:
-    """Return the copies of a job: after every step, or after as few steps as the network allows.
-
-    ``servers``: servers that hold different parts of the state. ``step_s``: duration of an
-    optimizer step [s]. ``start_s``: time from a detected failure to the first step, without reading
-    the state [s]. ``catalogue``: its part ``job.peer`` is read.
-    """
+    """Return the copies of a job: after every step, or after as few steps as the network allows."""
     if cluster.scale_out is None or cluster.domains < 2:
         raise InputError(
             f"--checkpoint peer copies state to another unit, and {cluster.name} has one. Use a "

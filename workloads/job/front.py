@@ -410,13 +410,6 @@ def expected_job_goodput(step: Iteration, plan: JobPlan) -> float:
 
     The random failures of a simulation would hide the effect of a change of one per cent. A
     checkpoint interval that is not stated is Daly's, and spares never run short.
-
-    Parameters
-    ----------
-    step : Iteration
-        One optimizer step. Its cluster's catalogue is read; its duration does not matter, except to
-        copies at peers.
-    plan : JobPlan
     """
     state = job_state(step.model, step.plan, step.cluster)
     return smooth_goodput(_job(step, plan, state, unit_chips(step.cluster)))
@@ -437,8 +430,6 @@ def spares_needed(rates: FailureRates, repair_s: float) -> int:
     The number of units in repair is Poisson, whatever the distribution of repair times (Palm's
     theorem); its mean is the rate of failures times the mean time to repair.
 
-    Examples
-    --------
     >>> from workloads.job.causes import Cause
     >>> spares_needed(FailureRates((Cause("chip", 1 / 3600, True),)), 7200.0)
     8
@@ -498,23 +489,6 @@ def replicas_of(plan: ParallelPlan, units: int, unit: int, resize_s: float) -> R
     A unit holds parts of all replicas whose ranks it has, and a replica whose experts are divided
     with others goes with them.
 
-    Parameters
-    ----------
-    plan : ParallelPlan
-    units : int
-        Units of the job.
-    unit : int
-        Chips of a unit.
-    resize_s : float
-        Time in which replicas form their groups anew [s].
-
-    Raises
-    ------
-    InputError
-        If the loss of one unit leaves no replica.
-
-    Examples
-    --------
     Stages of 64 chips, each with eight replicas; two units have the two stages of these:
 
     >>> from workloads.training.plan.plan import ParallelPlan
@@ -624,7 +598,6 @@ def _missed_note(tokens: int | None, missed: float) -> str:
 
 
 def _rng(seed: int, run: int) -> np.random.Generator:
-    """Random numbers of one run."""
     return np.random.default_rng([seed, run])
 
 

@@ -65,8 +65,6 @@ def daly_interval_s(mtbf_s: float, checkpoint_s: float) -> float:
 
     Young's √(2 C M) (CACM 17, 1974) is its first term; J. T. Daly, FGCS 22 (2006), eq. 37.
 
-    Examples
-    --------
     >>> round(daly_interval_s(86400, 60))
     3180
     """
@@ -167,7 +165,6 @@ def _span_s(job: Job, interval_s: float) -> float:
 
 
 def _best(points: Sequence[float], goodput: Sequence[float]) -> float:
-    """Minimum of the fitted waste, within the simulated points."""
     interval, waste = np.array(points), 1 - np.array(goodput)
     columns = np.stack([1 / interval, interval, np.ones_like(interval)], axis=1)
     scale = np.abs(columns).max(axis=0)

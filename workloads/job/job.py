@@ -29,7 +29,6 @@ class Recovery:
     ``restart_s``: time from a detected failure, once all units are there, to the first step.
     ``explicit_s, timeout_s``: time until a failure is detected: by a reported error, and by a
         time-out of a hang.
-    ``hang_share``: share of failures that hang without an error.
     ``repair_s``: mean time of a repair; the times are exponential.
     ``warm_saves_s``: time by which a restart is shorter if all spares that it needs have their
         processes started.
@@ -49,10 +48,7 @@ class Recovery:
 
     @classmethod
     def from_catalogue(cls, catalogue: Catalogue, read_s: float, *, warm: bool = False) -> Recovery:
-        """Read parts ``job.detection``, ``job.restart`` and ``fleet.failure`` of the catalogue.
-
-        ``read_s`` is the time to read the checkpoint, which each restart takes as well [s].
-        """
+        """Read parts ``job.detection``, ``job.restart`` and ``fleet.failure`` of the catalogue."""
         start_s = catalogue.value("job.restart", "start")
         saved_s = max(0.0, start_s - catalogue.value("job.restart", "warm")) if warm else 0.0
         return cls(
@@ -95,7 +91,6 @@ class Replicas:
 
     ``groups``: groups of replicas; those of one group have parts on the same units, and are lost
         together.
-    ``units``: units of a group.
     ``microbatches``: microbatches of a replica in a step while all are there.
     ``resize_s``: time in which the replicas form their groups anew, without some or with more [s].
     """
@@ -125,10 +120,7 @@ class Replicas:
         return most / self.microbatches - 1
 
     def cost_s(self, restart_s: float, mtbf_s: float, out: int) -> float:
-        """Return the time that going on without groups loses until they are back [s].
-
-        They leave, start beside the job, and join at once or at the next failure.
-        """
+        """Return the time that going on without groups loses until they are back [s]."""
         share = 1 - 1 / (1 + self.slower(out))
         return self.resize_s + share * restart_s + min(self.resize_s, share * mtbf_s)
 
@@ -201,7 +193,6 @@ class Job:
         self._check_events()
 
     def _check_events(self) -> None:
-        """Check that failures and checkpoints are few enough to be simulated."""
         failures = self.span_s * (self.rates.per_s + self.stragglers.per_s)
         if failures > MOST_FAILURES:
             raise InputError(
@@ -221,9 +212,7 @@ class Outcome:
     """Result of one simulated run.
 
     ``parts_ms``: time of each of ``PARTS`` [ms]; the sum is the length of the run.
-    ``failures``: number of failures of each cause.
     ``checkpoints``: checkpoints whose stall was not interrupted by a failure.
-    ``replaced``: units that a spare replaced.
     ``spares_used``: most units in repair at one time.
     ``pairs_lost``: number of times that both units with a part of the state were out, so that it
         had to be read from the store.

@@ -112,13 +112,7 @@ KEYWORDS = tuple(sorted(described(JobInputs).keys() - {field.name for field in f
 
 
 def plan_with(plan: JobPlan, keywords: Mapping[str, Any], cluster: Cluster, chips: int) -> JobPlan:
-    """Return a plan with some fields changed, by their names or as options of ``run-job``.
-
-    ``keywords``: fields of the plan, or options as on the command line:
-    ``checkpoint_interval="30min"``, ``checkpoint="peer"``, ``standby="warm"``, ``failures=0.2`` or
-    a file, ``repair="4h"``, ``restart="10min"``, ``spares="auto"``, ``tokens="15T"``. A plain
-    number for a time means seconds; None leaves the plan as it is. ``chips``: chips of the job.
-    """
+    """Return a plan with some fields changed, by their names or as options of ``run-job``."""
     names = [*(field.name for field in fields(JobPlan)), *KEYWORDS]
     changes: dict[str, Any] = {}
     check_names("run_job", keywords, ["step", "plan", *names])
@@ -132,7 +126,6 @@ def plan_with(plan: JobPlan, keywords: Mapping[str, Any], cluster: Cluster, chip
 
 
 def _read(name: str, value: Any, cluster: Cluster, chips: int) -> dict[str, Any]:
-    """Return the fields of a plan that an option sets."""
     text = str(value)
     if name == "spares":
         return {"spares": None if text == AUTO else _spares(text)}
@@ -162,7 +155,6 @@ def _seconds(text: str, name: str, least: float = 0.0) -> float:
 
 
 def _spares(text: str) -> int:
-    """Read a number of spares."""
     if not text.strip().isdecimal() or len(text) > 20 or int(text) > LARGEST_SPARES:
         raise InputError(
             f"--spares {text!r} must be a whole number from 0 to {LARGEST_SPARES:,}, or auto."

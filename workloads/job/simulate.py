@@ -147,7 +147,6 @@ class _Run:
         )
 
     def _slicing(self, slices: int) -> Process:
-        """Record the times of all parts at the end of each slice."""
         each = max(1, _ms(self.job.span_s) // slices)
         while True:
             yield self.env.timeout(each)
@@ -201,7 +200,6 @@ class _Run:
         self.times_ms["lost_work"] += self.at_risk.take(lost_ms)
 
     def _lose(self) -> None:
-        """Lose all work that is in no written checkpoint."""
         self._keep()
         self.times_ms["lost_work"] += self.written.total + self.at_risk.total
         self.written, self.at_risk = Work(), Work()
@@ -298,10 +296,7 @@ class _Run:
         self.computed_ms, self.exposed = 0, 0
 
     def _restart_s(self, *, warm: bool) -> float:
-        """Time of a restart, which after the loss of a pair of peers begins from the store [s].
-
-        In that case the work since the last written checkpoint is lost as well.
-        """
+        """Time of a restart, which after the loss of a pair of peers begins from the store [s]."""
         restart_s = self.job.recovery.restart_s
         if self.pair_lost:
             self._lose()
@@ -312,7 +307,6 @@ class _Run:
         return restart_s - (self.job.recovery.warm_saves_s if warm else 0.0)
 
     def _replace_slow(self) -> Process:
-        """Replace the servers that are known to be slow, and restart."""
         for _ in range(self.known_slow):
             self._take_out()
         self._enter("restart")
@@ -323,7 +317,6 @@ class _Run:
     # Failures, repairs and slow servers
 
     def _failing(self) -> Process:
-        """Let failures happen at random times, each of a random cause."""
         causes = self.job.rates.causes
         shares = np.array([cause.per_s for cause in causes]) / self.job.rates.per_s
         upper_bounds = np.cumsum(shares)
@@ -333,10 +326,7 @@ class _Run:
             self._fail(causes[min(place, len(causes) - 1)])
 
     def _fail(self, cause: Cause) -> None:
-        """Let a failure stop the job, and take a unit out if its cause does.
-
-        A failure that replaces nothing has no effect while the job does not run.
-        """
+        """Let a failure stop the job, and take a unit out if its cause does."""
         stops = self.state in STOPPED_BY_FAILURES
         if not stops and not cause.replaces:
             return
@@ -348,7 +338,6 @@ class _Run:
             self._stop(cause)
 
     def _stop(self, cause: Cause) -> None:
-        """Stop the job, whose failure is then to be detected."""
         self._enter("detection")
         self.process.interrupt(cause.name)
 
@@ -360,25 +349,21 @@ class _Run:
         self.exposed += 1
 
     def _take_out(self) -> None:
-        """Take a unit out of the job and send it to repair."""
         self.missing += 1
         self.replaced += 1
         self.env.process(self._repair())
 
     def _repair(self) -> Process:
-        """Repair a unit, which then is a spare."""
         self.most_away = max(self.most_away, self.job.spares - self.ready + self.missing)
         yield self.env.timeout(_ms(self.repair_rng.exponential(self.job.recovery.repair_s)))
         self._back()
 
     def _back(self) -> None:
-        """Take a repaired unit as a spare."""
         self.ready += 1
         if not self.returned.triggered:
             self.returned.succeed()
 
     def _slowing(self) -> Process:
-        """Let servers turn slow at random times."""
         stragglers = self.job.stragglers
         while True:
             yield self.env.timeout(_ms(self.slow_rng.exponential(1 / stragglers.per_s)))
@@ -387,7 +372,6 @@ class _Run:
             self.env.process(self._finding())
 
     def _finding(self) -> Process:
-        """Make a slow server known after the time that it takes to find one."""
         yield self.env.timeout(_ms(self.job.stragglers.found_after_s))
         self.known_slow += 1
 
@@ -516,12 +500,10 @@ class _ElasticRun(_Run):
         self.stopped += not cause.replaces
 
     def _take_out(self) -> None:
-        """Take a unit out, after the time until now has been counted with it."""
         self._enter(self.state)
         super()._take_out()
 
     def _back(self) -> None:
-        """Take a repaired unit in where one is missing, or else as a spare."""
         super()._back()
         if self.state == COMPUTING:
             self._replace()

@@ -140,15 +140,9 @@ def decode_attention(
     ranks_per_chip: int = 1,
     catalogue: Catalogue | None = None,
 ) -> Timing:
-    """Time of attention of one new token of each sequence, which reads the cache once.
-
-    It is a cost for each sequence and key-value head, plus the time of reading the cache at a share
-    of the memory's rate.
-
-    >>> seconds = decode_attention("trn2", 16, [4096, 8192], 8, 128, ranks_per_chip=4).seconds
-    >>> bool(1.2 < seconds[1] / seconds[0] < 1.6)
-    True
-    """
+    """Time of attention of one new token of each sequence, which reads the cache once."""
+    # It is a cost for each sequence and key-value head, plus the time of reading the cache at a
+    # share of the memory's rate.
     rank = rank_of(chip, "bf16", ranks_per_chip, catalogue)
     sides = (np.asarray(side, float) for side in (batch, cached, kv_heads, head_dim))
     b, t, g, d = np.broadcast_arrays(*sides)

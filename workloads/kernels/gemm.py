@@ -37,16 +37,10 @@ def gemm(
     ranks_per_chip: int = 1,
     catalogue: Catalogue | None = None,
 ) -> Timing:
-    """Time of ``batch`` products (m, k) × (k, n) in one kernel, in the arguments' common shape.
-
-    A product in fp8 on a GPU includes the kernels that find the scale of its input (m, k) and cast
-    it from bf16, with which the products of the grid were measured. Results are written in two
-    bytes. A large product on an H100 reaches about three quarters of its peak:
-
-    >>> seconds = gemm("h100", 8192, 8192, 8192).seconds
-    >>> 0.65 < 2 * 8192**3 / seconds / 989.5e12 < 0.85
-    True
-    """
+    """Time of ``batch`` products (m, k) × (k, n) in one kernel, in the arguments' common shape."""
+    # A product in fp8 on a GPU includes the kernels that find the scale of its input (m, k) and
+    # cast it from bf16, with which the products of the grid were measured. Results are written in
+    # two bytes. A large product on an H100 reaches about three quarters of its peak:
     return _gemm((batch, m, n, k), (chip, precision, ranks_per_chip, catalogue, True))
 
 
@@ -61,14 +55,7 @@ def gemm_without_casts(
     ranks_per_chip: int = 1,
     catalogue: Catalogue | None = None,
 ) -> Timing:
-    """Time of products as :func:`gemm` whose inputs are in their precision already.
-
-    A small one in fp8 mostly casts:
-
-    >>> shape = ("h100", 1024, 1024, 1024, "fp8")
-    >>> gemm(*shape).seconds > 2.5 * gemm_without_casts(*shape).seconds
-    True
-    """
+    """Time of products as :func:`gemm` whose inputs are in their precision already."""
     return _gemm((batch, m, n, k), (chip, precision, ranks_per_chip, catalogue, False))
 
 
@@ -114,12 +101,7 @@ def _one(sides: tuple[int, ...], how: How) -> Timing:
 
 
 def sustained_flops_per_s(chip: str, precision: str, catalogue: Catalogue) -> float:
-    """Rate of large matrix products that a chip keeps for hours [FLOP/s].
-
-    >>> from topologies.catalogue.catalogue import shipped_catalogue
-    >>> round(sustained_flops_per_s("trn2", "bf16", shipped_catalogue()) / 1e12)
-    588
-    """
+    """Rate of large matrix products that a chip keeps for hours [FLOP/s]."""
     rank = rank_of(chip, precision, 1, catalogue)
     return rank.peak_flops_per_s * _sustained(rank, precision)
 
@@ -171,7 +153,6 @@ def _factors(family: Family, precision: str) -> tuple[GemmTable, FloatArray, str
 
 
 # Measured GEMM times on a grid of shapes, and their interpolation as a factor over the roofline.
-#
 # The factor (measured time over roofline time) is smooth where the time itself spans six decades.
 # Far outside the grid it keeps the value at the edge, which is the asymptotic efficiency. Held-out
 # (n, k) pairs are predicted within 2 % at the median on H100 and 5 % on A100 and B200

@@ -40,11 +40,7 @@ SERVING_CACHES = ("bf16", "fp8")  # precisions that cached keys and values may h
 
 
 def element_width(precision: str) -> str:
-    """Return the format without micro-scales that has elements of the same width.
-
-    >>> element_width("mxfp4"), element_width("bf16")
-    ('fp4', 'bf16')
-    """
+    """Return the format without micro-scales that has elements of the same width."""
     return precision.removeprefix("mx")
 
 

@@ -82,11 +82,9 @@ def _ramp_s(rank: Rank) -> float:
 
 
 def drain_s(rank: Rank, m: FloatArray, n: FloatArray) -> FloatArray:
-    """Return the time that the large result of a call of its own takes to drain, (products,) [s].
-
-    It counts as far as the result (m, n) exceeds the largest one that was seen to be kept in order.
-    The two results that drained were calls of an eager framework with 248,320 columns.
-    """
+    """Return the time that the large result of a call takes to drain, (products,) [s]."""
+    # It counts as far as the result (m, n) exceeds the largest one that was seen to be kept in
+    # order. The two results that drained were calls of an eager framework with 248,320 columns.
     if not rank.knows("gemm_drain_rate"):
         return np.zeros_like(m)
     beyond = np.maximum(0.0, _result_bytes(rank, m, n) - rank.constant("gemm_orderly_bytes"))

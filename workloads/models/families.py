@@ -148,8 +148,7 @@ FAMILIES: Mapping[str, Family] = {
     "olmoe": _family(SWIGLU, qk_norm_wide=True),
     "open_llama": _family({**SWIGLU, "shared_input_output_embedding": True}, embedding_norm=True),
     "opt": _family(
-        {**TIED, "learned_positions": True, "position_offset": 2, "enable_bias": True},
-        **GPT,
+        {**TIED, "learned_positions": True, "position_offset": 2, "enable_bias": True}, **GPT
     ),
     "orion": _family({"hidden_act": "silu"}, norm="layer"),
     "persimmon": PERSIMMON,

@@ -94,11 +94,7 @@ MODEL_REMEDY = "Pass a name, such as 'llama-3.1-8b', or a Model."
 
 
 def as_model(model_or_name: Model | str) -> Model:
-    """Return the model itself, or the model that a text names; see :func:`model`.
-
-    >>> as_model("llama-3.1-8b") == as_model(named("llama-3.1-8b"))
-    True
-    """
+    """Return the model itself, or the model that a text names; see :func:`model`."""
     if isinstance(model_or_name, str):
         return model(model_or_name)
     check_type("model", model_or_name, Model, MODEL_REMEDY)
@@ -236,7 +232,6 @@ def _kind(fields: Fields) -> str:
 
 
 def _check_modelled(read: Reader, kind: str) -> None:
-    """Refuse a structure that the simulator does not model."""
     if kind in NOT_MODELLED_FAMILIES:
         raise InputError(
             f"model {read.name}: architecture {kind!r} has {NOT_MODELLED_FAMILIES[kind]}, which "
@@ -337,12 +332,7 @@ BITS = ("bits", "w_bit", "nbits", "num_bits", "quant_config.weight_quant_params.
 
 
 def stated_quantization(*places: Any) -> Any:
-    """Return the quantization that the first of these objects states; None if none does.
-
-    >>> decoder, whole = {"quantization_config": None}, {"quantization_config": {"bits": 4}}
-    >>> stated_quantization(decoder, whole)
-    {'bits': 4}
-    """
+    """Return the quantization that the first of these objects states; None if none does."""
     for place in places:
         for name in CONFIGS if isinstance(place, Mapping) else ():
             if place.get(name) not in (None, {}):
@@ -351,15 +341,9 @@ def stated_quantization(*places: Any) -> Any:
 
 
 def precision(stated: Any, model: str) -> str:
-    """Return the precision of the stored weights: ``bf16``, ``fp8`` or ``fp4``.
-
-    Matrix products are costed at this precision, even if a config quantizes only the weights.
-
-    ``stated``: the ``quantization_config`` of a config; None if it has none.
-
-    >>> precision({"quant_method": "fp8"}, "mine"), precision(None, "mine")
-    ('fp8', 'bf16')
-    """
+    """Return the precision of the stored weights: ``bf16``, ``fp8`` or ``fp4``."""
+    # Matrix products are costed at this precision, even if a config quantizes only the weights.
+    # ``stated``: the ``quantization_config`` of a config; None if it has none.
     if stated is None:
         return "bf16"
     if not isinstance(stated, dict):
@@ -418,7 +402,6 @@ def _types(stated: Mapping[str, Any]) -> list[str]:
 
 
 def _objects(value: Any) -> list[Any]:
-    """Values of a JSON object; none for anything else."""
     return list(value.values()) if isinstance(value, dict) else []
 
 

@@ -15,8 +15,6 @@ from typing import Literal
 from topologies import display
 from topologies.errors import InputError
 
-# Parts of models: experts, latent attention, recurrent mixers, and kinds of layers.
-
 Mixer = Literal["attention", "recurrence", "none"]
 
 
@@ -228,7 +226,6 @@ class Model:
 
     @cached_property
     def _of_kinds(self) -> dict[Layer, Model]:
-        """Cache of :meth:`of_kind`."""
         return {}
 
     def of_kind(self, kind: Layer) -> Model:
@@ -239,7 +236,6 @@ class Model:
         return model
 
     def _with_one_kind(self, kind: Layer) -> Model:
-        """Build the model that ``of_kind`` returns."""
         sparse = self.experts is not None and kind.experts
         return replace(
             self,
@@ -306,7 +302,6 @@ class Model:
 
 
 def _check(model: Model) -> None:
-    """Refuse sizes that contradict each other."""
     for field in ("layers", "hidden", "heads", "kv_heads", "head_dim", "vocab"):
         if getattr(model, field) < 1:
             raise InputError(f"model {model.name}: {field} is {getattr(model, field)}; at least 1.")

@@ -11,16 +11,22 @@ import math
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from topologies.errors import InputError
+from topologies.errors import InputError, shown, suggestion
 from topologies.options import option, setting
 from topologies.units import parse_seconds
-from workloads.options.speculation import SPECULATION
 
 MOST_DAYS = 36_525.0
 """Longest run: a century of days."""
 MOST = 1e9
 """Largest value of shares, counts, prices and powers."""
+SPECULATION = (
+    "Tokens that a draft proposes for one pass to verify, the probability that each is accepted, "
+    "and the draft: a model, or its time as a share of the model's (0: a look-up)"
+)
+"""Help text of speculative decoding, which ``serve`` and ``fleet`` share."""
 NEVER = ("inf", "never")
+AUTO = "auto"
+PRECISIONS = (AUTO, "bf16", "fp8", "mxfp8", "fp4", "mxfp4")
 
 
 def seconds(text: str, option: str) -> float:
@@ -49,7 +55,7 @@ class FleetInputs:
     precision: str = setting(
         "auto",
         "Precision of serving: auto is bf16, or fp8 where the weights do not fit",
-        choices=("auto", "bf16", "fp8", "mxfp8", "fp4", "mxfp4"),
+        choices=PRECISIONS,
     )
     slo: str = setting(
         "ttft=6s,tpot=175ms",
@@ -117,6 +123,51 @@ class FleetInputs:
     cache: Path | None = setting(
         None, "Folder for capacity tables, in place of the cache of the package", metavar="DIR"
     )
+
+    def __post_init__(self) -> None:
+        if self.unit_rate is not None:
+            self._check_alone()
+        if self.disaggregate and self.chunk:
+            raise InputError(
+                f"pieces of {self.chunk} tokens are for replicas that decode beside a "
+                "prompt, and --disaggregate gives prompts replicas of their own. Leave --chunk out."
+            )
+        if self.disaggregate and self.prefill != AUTO:
+            raise InputError(
+                f"--prefill {self.prefill} is for replicas that decode as well, and --disaggregate "
+                f"{self.disaggregate} gives prompts replicas of their own, where they run whole. "
+                "Leave one of them out."
+            )
+        if self.precision not in PRECISIONS:
+            near = suggestion(self.precision, PRECISIONS)
+            raise InputError(
+                f"precision {shown(self.precision)!r} is none of {', '.join(PRECISIONS)}.{near}"
+            )
+
+    def _check_alone(self) -> None:
+        """Refuse settings of replicas beside a unit's rate, which holds whatever they are."""
+        stated = [
+            f"--{name.replace('_', '-')}"
+            for name in OF_REPLICAS
+            if getattr(self, name) != getattr(FleetInputs, name)
+        ]
+        if stated:
+            verb, names = "changes" if len(stated) == 1 else "change", " and ".join(stated)
+            raise InputError(
+                f"{names} {verb} nothing beside --unit-rate, as a unit's rate "
+                f"holds whatever its replicas are; leave out --unit-rate, or {names}."
+            )
+
+    @property
+    def is_usual(self) -> bool:
+        """True where the way of running prompts is left to the machine."""
+        return self.prefill == AUTO and not self.disaggregate and self.chunk is None
+
+
+OF_REPLICAS = (
+    "tp", "precision", "prefill", "chunk", "prefix_cache", "speculate", "disaggregate", "cache",
+)  # fmt: skip
+"""Options that are about the replicas of a unit, whose rate a stated one replaces."""
 
 
 @dataclass(frozen=True)
@@ -190,6 +241,18 @@ class DemandInputs:
         """Share of the fleet that the busiest hour is scaled to need; None if not stated."""
         return self.peak if self.scale_to_peak is None else self.scale_to_peak
 
+    @property
+    def noise_spread(self) -> float | None:
+        """Relative spread of the noise, 0 for none; None where it is that of the demand itself."""
+        if self.noise in ("none", "measured"):
+            return 0.0 if self.noise == "none" else None
+        try:
+            return float(self.noise)
+        except ValueError:
+            raise InputError(
+                f"--noise {self.noise!r}; write none, measured or a number such as 0.1."
+            ) from None
+
 
 @dataclass(frozen=True)
 class PolicyInputs:
@@ -197,7 +260,8 @@ class PolicyInputs:
 
     policy: str = setting(
         "forecast",
-        "Policy by name (`cluster-sim list policies`), or FILE.py with policy()",
+        "Policy by name (`cluster-sim list policies`), or FILE.py with policy(), whose settings "
+        "follow it: FILE.py:margin=1.5",
         metavar="NAME|FILE.py",
     )
     headroom: float | None = setting(

@@ -41,10 +41,7 @@ class JobInputs:
     )
     tokens: str | None = field(
         default=None,
-        metadata=option(
-            f"{TOKENS}, in place of a length",
-            default="as many as the length allows",
-        ),
+        metadata=option(f"{TOKENS}, in place of a length", default="as many as the length allows"),
     )
     checkpoint_interval: str = setting(
         AUTO,
@@ -100,10 +97,6 @@ class JobInputs:
             most=1000,
         ),
     )
-
-    def __post_init__(self) -> None:
-        check_choice("--checkpoint", self.checkpoint, CHECKPOINTS)
-        check_choice("--standby", self.standby, STANDBYS)
 
 
 def check_choice(option: str, value: str, choices: tuple[str, ...]) -> None:

@@ -15,7 +15,6 @@ from topologies.errors import InputError
 from workloads.kernels.times import step_overhead_s
 from workloads.models.flops import layer_flops
 from workloads.models.model import Model
-from workloads.search.grid import Columns, among, crossed, divisors, kept, one_row, rows
 from workloads.training.frameworks.framework import framework, framework_text
 from workloads.training.plan.checks import check_model, check_runtime
 from workloads.training.plan.fields import ORDER, Overlap, Recompute, check_field
@@ -25,6 +24,49 @@ from workloads.training.plan.schedules.registry import DEFAULT, pipeline_schedul
 from workloads.training.plan.stage_layers import layer_counts
 from workloads.training.program.groups import routing_mistake
 from workloads.training.usual_plan import complete
+
+# Table of combinations of fields, which grows field by field and is filtered on the way.
+
+Columns = Mapping[str, IntArray]
+"""An int64 array for each field of a plan, all of one length. A value that is not a number stands
+as its place among the field's choices."""
+
+
+def one_row() -> Columns:
+    """Return the table of no fields, which has one row."""
+    return {"row": np.zeros(1, np.int64)}
+
+
+def rows(columns: Columns) -> int:
+    """Count the combinations."""
+    return len(next(iter(columns.values())))
+
+
+def crossed(columns: Columns, name: str, values: Sequence[int] | IntArray) -> Columns:
+    """Return every row with each of some values of a further field."""
+    grown = {key: np.repeat(column, len(values)) for key, column in columns.items()}
+    return {**grown, name: np.tile(np.asarray(values, np.int64), rows(columns))}
+
+
+def kept(columns: Columns, which: BoolArray) -> Columns:
+    """Return the rows for which ``which`` is true."""
+    return {key: column[which] for key, column in columns.items()}
+
+
+def among(columns: Columns, names: Sequence[str], allowed: Sequence[tuple[Any, ...]]) -> BoolArray:
+    """Return whether each row's values of some fields are one of these tuples."""
+    listed = np.zeros(rows(columns), np.bool_)
+    for values in allowed:
+        same = [columns[name] == value for name, value in zip(names, values, strict=True)]
+        listed |= np.logical_and.reduce(same)
+    return listed
+
+
+def divisors(size: int) -> list[int]:
+    """Return all divisors of a number, ascending; 0 has none."""
+    low = [part for part in range(1, int(size**0.5) + 1) if size % part == 0]
+    return sorted({*low, *(size // part for part in low)})
+
 
 SHARED = (
     "seq", "precision", "fp8_recipe", "attention", "ranks_per_chip", "cp_exchange",
@@ -86,7 +128,6 @@ def candidates(
 def _base(
     model: Model, cluster: Cluster, global_batch: int, fixed: Stated, lnc: int | None
 ) -> ParallelPlan:
-    """Fields that all candidates share, as a plan."""
     # With replicas of one rank each, every cluster has a plan, so defaults can be completed.
     sizes = {name: fixed[name] for name in ("seq", "ranks_per_chip") if name in fixed}
     usual = complete(sizes, model, cluster, lnc=lnc)
@@ -113,7 +154,6 @@ def _routable(plans: tuple[ParallelPlan, ...], cluster: Cluster) -> tuple[Parall
 def _plans(
     model: Model, base: ParallelPlan, columns: Columns, fixed: Stated
 ) -> tuple[ParallelPlan, ...]:
-    """Combinations as plans."""
     names = schedule_names()
     same = {name: getattr(base, name) for name in (*SHARED, "global_batch")}
     same |= {name: fixed[name] for name in EXCHANGES if name in fixed}
@@ -137,7 +177,6 @@ def _plans(
 
 
 # Rules that leave out plans which cannot be the best, each with its reason.
-#
 # A rule judges the values of a field. It is not applied if the user stated that field, or if it
 # would leave out all plans.
 
@@ -338,7 +377,6 @@ def no_pipeline(model: Model, cluster: Cluster, fixed: Mapping[str, Any], ranks:
 
 
 # Combinations of a plan's fields that divide a model, a batch and a cluster.
-#
 # Fields that make no difference are not varied: without tensor parallelism there is no sequence
 # parallelism, without pipeline stages no pipeline schedule, and with a single replica no sharding
 # over replicas and no order of axes.
@@ -401,7 +439,6 @@ def _degrees(model: Model, base: ParallelPlan, fixed: Stated, ranks: int) -> Col
 
 
 def _divides(model: Model, plan: ParallelPlan) -> bool:
-    """Return whether the degrees of a plan divide the model."""
     try:
         check_model(plan, model)
     except InputError:
@@ -432,7 +469,6 @@ def _experts(columns: Columns, model: Model, fixed: Stated) -> Columns:
 
 
 def _microbatch_sizes(columns: Columns, base: ParallelPlan, fixed: Stated) -> Columns:
-    """Combinations with microbatches that divide a replica's share of the batch."""
     sizes = _only(fixed, "microbatch", divisors(base.global_batch))
     grown = crossed(kept(columns, base.global_batch % columns["dp"] == 0), "microbatch", sizes)
     return kept(grown, base.global_batch // grown["dp"] % grown["microbatch"] == 0)
@@ -462,11 +498,7 @@ def _pipelines(columns: Columns, model: Model, base: ParallelPlan, fixed: Stated
 
 
 def _pairs(fixed: Stated) -> list[tuple[str, int]]:
-    """Pipeline schedules that are tried, with each number of chunks a stage.
-
-    >>> _pairs({"schedule": "gpipe"}), _pairs({"vpp": 4}), _pairs({"vpp": 5})
-    ([('gpipe', 1)], [('interleaved', 4)], [('interleaved', 5)])
-    """
+    """Pipeline schedules that are tried, with each number of chunks a stage."""
     stated, chunks = fixed.get("schedule"), fixed.get("vpp")
     names = schedule_names() if stated is None else (stated,)
     schedules = {name: pipeline_schedule(name) for name in names}
@@ -484,7 +516,6 @@ def _pairs(fixed: Stated) -> list[tuple[str, int]]:
 
 
 def _memory_savings(columns: Columns, base: ParallelPlan, fixed: Stated) -> Columns:
-    """Combinations with sharding over replicas and recomputation."""
     grown = crossed(columns, "zero", _only(fixed, "zero", range(4)))
     if "zero" not in fixed:
         shared = grown["dp"] * grown["cp"] > 1
@@ -503,12 +534,9 @@ def with_overlaps(columns: Columns, base: ParallelPlan, *, compared: bool) -> Co
 
 
 def light_end(model: Model, pp: int, seq: int) -> tuple[int, ...]:
-    """Return the layers of each stage if the last one has fewer, to make up for the output layer.
-
-    Empty if layers are divided in this way anyway, or cannot be.
-
-    The output layer of llama-3.1-8b takes as long as two of its 32 layers:
-    """
+    """Return the layers of each stage if the last has fewer, to make up for the output layer."""
+    # Empty if layers are divided in this way anyway, or cannot be.
+    # The output layer of llama-3.1-8b takes as long as two of its 32 layers:
     if pp == 1:
         return ()
     output = 2 * model.vocab * model.hidden / layer_flops(model, seq, moe=bool(model.experts))

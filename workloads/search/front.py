@@ -13,8 +13,7 @@ from topologies.clusters.cluster import Cluster
 from topologies.clusters.names import CLUSTER_REMEDY, as_cluster
 from workloads.models.huggingface import MODEL_REMEDY, as_model
 from workloads.models.model import Model
-from workloads.search.own_plan import own_plan
-from workloads.search.search import Search, search
+from workloads.search.search import Search, own_plan, search
 from workloads.training.plan.plan import PLAN_FIELDS, ParallelPlan
 
 

@@ -11,7 +11,7 @@ from topologies.catalogue.catalogue import shipped_catalogue
 from topologies.clusters.cluster import Cluster
 from topologies.errors import InputError
 from workloads.models.model import Model
-from workloads.search.grid import divisors
+from workloads.search.candidates import divisors
 from workloads.training.frameworks.framework import framework_of
 from workloads.training.memory.memory import likely
 from workloads.training.plan.checks import check_model

@@ -77,7 +77,10 @@ def walk_s(line: Line) -> float:
     arrived = np.full((2, len(line.first) - 1, int(line.passes[1].max()) + 1), NEVER)
     gathered, clocks = np.zeros(len(line.kind)), np.zeros((7, stages))
     place = np.zeros(stages, np.int64)
-    line = Line(*(_in_order(column) for column in line))
+    columns: list[Any] = list(line)
+    # Arrays in the only memory layout that the walk is compiled for; numbers unchanged.
+    arrays: list[Any] = [np.ascontiguousarray(part) if np.ndim(part) else part for part in columns]
+    line = Line(*arrays)
     if not _walk(line, arrived, gathered, clocks, place):
         raise ValueError("the stages of a pipeline wait for one another")
     free = clocks[[ENGINE, SENDS, DP]].max(axis=0)
@@ -86,18 +89,9 @@ def walk_s(line: Line) -> float:
     return float((free + line.after_s).max())
 
 
-def _in_order(column: Any) -> Any:
-    """Array in the only memory layout that the walk is compiled for; a number unchanged."""
-    return np.ascontiguousarray(column) if isinstance(column, np.ndarray) else column
-
-
 @compiled
 def _walk(
-    line: Line,
-    arrived: FloatArray,
-    gathered: FloatArray,
-    clocks: FloatArray,
-    place: IntArray,
+    line: Line, arrived: FloatArray, gathered: FloatArray, clocks: FloatArray, place: IntArray
 ) -> bool:
     """Let each stage in turn run until it waits for another; return whether all reach the end."""
     stages, count = line.passes.shape[1], line.passes.shape[2]
@@ -244,7 +238,6 @@ def _exchange(line: Line, s: int, begin: float, length_s: float, clocks: FloatAr
 
 
 # A lower bound of the estimated time of a pipeline, without a walk through its passes.
-#
 # The engine of a stage runs the stage's passes one after the other. It cannot begin before the
 # first microbatch has come forward through the chunks before the stage's, and after its last
 # backward pass that microbatch must go back through these chunks. Transfers, exchanges of replicas

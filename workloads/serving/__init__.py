@@ -1,12 +1,12 @@
 """Serving: one replica at token level, and what a unit of the fleet can serve."""
 
-from workloads.serving.batching import BUCKETS, CHUNK_TOKENS, Batching, batching_from
-from workloads.serving.capacity import Capacity, Slo, SloMissed, fixed_rate, parse_share, parse_slo
-from workloads.serving.deployment import Deployed, Deployment, parse_pools
+from workloads.serving.batching import BUCKETS, Batching, batching_from
+from workloads.serving.capacity import Slo, SloMissed, fixed_rate, parse_share, parse_slo
+from workloads.serving.deployment import Deployment, parse_pools
 from workloads.serving.disaggregated import Pools, pools, serve_apart
 from workloads.serving.highest_rate import FILLS, Highest, at_highest_rate
 from workloads.serving.options import ServingOptions
-from workloads.serving.predict import Steady, steady
+from workloads.serving.predict import steady
 from workloads.serving.prefix_cache import with_prefix_cache
 from workloads.serving.profile import Profile, profile
 from workloads.serving.replica import closed_loop, serve
@@ -14,7 +14,6 @@ from workloads.serving.requests import (
     Lengths,
     Requests,
     azure_lengths,
-    drawn_rate,
     fixed_lengths,
     poisson,
     read_requests,
@@ -22,58 +21,14 @@ from workloads.serving.requests import (
 )
 from workloads.serving.served import Served, attained, serving_summary
 from workloads.serving.speculation import Speculation, parse_speculation
-from workloads.serving.tables import (
-    Ranking,
-    TableRuns,
-    capacity_table,
-    rank_ways,
-    saturated_rate,
-)
+from workloads.serving.tables import TableRuns, capacity_table, rank_ways, saturated_rate
 
 __all__ = [
-    "BUCKETS",
-    "CHUNK_TOKENS",
-    "FILLS",
-    "Batching",
-    "Capacity",
-    "Deployed",
-    "Deployment",
-    "Highest",
-    "Lengths",
-    "Pools",
-    "Profile",
-    "Ranking",
-    "Requests",
-    "Served",
-    "ServingOptions",
-    "Slo",
-    "SloMissed",
-    "Speculation",
-    "Steady",
-    "TableRuns",
-    "at_highest_rate",
-    "attained",
-    "azure_lengths",
-    "batching_from",
-    "capacity_table",
-    "closed_loop",
-    "drawn_rate",
-    "fixed_lengths",
-    "fixed_rate",
-    "parse_pools",
-    "parse_share",
-    "parse_slo",
-    "parse_speculation",
-    "poisson",
-    "pools",
-    "profile",
-    "rank_ways",
-    "read_requests",
-    "requests_from",
-    "saturated_rate",
-    "serve",
-    "serve_apart",
-    "serving_summary",
-    "steady",
-    "with_prefix_cache",
-]
+    "BUCKETS", "FILLS", "Batching", "Deployment", "Highest",
+    "Lengths", "Pools", "Profile", "Requests", "Served", "ServingOptions", "Slo",
+    "SloMissed", "Speculation", "TableRuns", "at_highest_rate", "attained",
+    "azure_lengths", "batching_from", "capacity_table", "closed_loop",
+    "fixed_lengths", "fixed_rate", "parse_pools", "parse_share", "parse_slo", "parse_speculation",
+    "poisson", "pools", "profile", "rank_ways", "read_requests", "requests_from", "saturated_rate",
+    "serve", "serve_apart", "serving_summary", "steady", "with_prefix_cache",
+]  # fmt: skip

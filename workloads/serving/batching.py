@@ -42,30 +42,21 @@ decoding requests, whole prompts beside them, or pieces of prompts while decode 
 class Batching:
     """Batching of a replica.
 
-    Attributes
-    ----------
-    slots : int
-        Largest number of requests that decode at once.
-    chunk_tokens : int
-        Tokens of an iteration if prompts are cut into chunks that run together with decode; 0 for
-        separate prefill, which runs one whole prompt while decode pauses.
-    buckets : tuple of int
-        Lengths, ascending, to which separate prompts and the caches of decode are padded; empty
-        for no padding.
-    arrived : bool
-        Whether prompts arrive with their keys and values, as at a decode replica, and take no time.
-    prompts : str
-        Way to fill iterations with prompts, one of ``PROMPTS``, where ``chunk_tokens`` is not 0.
-    overlapped : bool
-        Whether an iteration is planned while the one before it runs, so that a request that arrives
-        meanwhile waits for one iteration more.
-    poll_passes : int
-        Passes of decode between two looks for new requests. After prompts the next look is at once.
-    gather_passes, gather_tokens : int
-        Passes of decode for which prompts wait for further prompts, unless those that wait fill an
-        iteration to ``gather_tokens`` already; 0 for no wait.
-    engine : str
-        Serving engine whose scheduler this is; empty for none in particular.
+    ``slots``: largest number of requests that decode at once.
+    ``chunk_tokens``: tokens of an iteration if prompts are cut into chunks that run together with
+        decode; 0 for separate prefill, which runs one whole prompt while decode pauses.
+    ``buckets``: lengths, ascending, to which separate prompts and the caches of decode are padded;
+        empty for no padding.
+    ``arrived``: whether prompts arrive with their keys and values, as at a decode replica, and take
+        no time.
+    ``prompts``: way to fill iterations with prompts, one of ``PROMPTS``, where ``chunk_tokens`` is
+        not 0.
+    ``overlapped``: whether an iteration is planned while the one before it runs, so that a request
+        that arrives meanwhile waits for one iteration more.
+    ``poll_passes``: passes of decode between two looks for new requests. After prompts the next
+        look is at once.
+    ``gather_passes, gather_tokens``: passes of decode for which prompts wait for further prompts,
+        unless those that wait fill an iteration to ``gather_tokens`` already; 0 for no wait.
     """
 
     slots: int = 64
@@ -150,15 +141,6 @@ def engine_batching(
 ) -> Batching:
     """Return the batching of a serving engine on the chips of a cluster.
 
-    ``engine``: one of ``ENGINES``. ``slots``: requests that decode at once. ``chunk_tokens``:
-    tokens of an iteration with prompts; by default the engine's, or one more than the slots.
-    ``overlapped``: whether an iteration is planned while the one before runs; by default as the
-    engine does. ``poll_passes``: passes of decode between two looks for new requests. ``gather``:
-    ``PASSES:SHARE``: passes of decode for which prompts wait for others, unless they fill this
-    share of ``chunk_tokens``; such as ``"20:0.9"``.
-
-    Raises InputError for an unknown engine, one on Trainium, and for a gather that is no such pair.
-
     >>> import cluster_sim as cs
     >>> engine_batching(cs.cluster("dgx-h200"), "tensorrt-llm", 64, gather="20:0.9").gather_tokens
     7372
@@ -199,7 +181,6 @@ def engine_numbers(catalogue: Catalogue, engine: str) -> Catalogue:
 
 
 def _check_engine(cluster: Cluster, engine: str) -> None:
-    """Refuse an unknown engine, and one on chips that have their own."""
     if engine not in ENGINES:
         near = suggestion(engine, ENGINES)
         raise InputError(
@@ -225,10 +206,7 @@ def _usual_tokens(cluster: Cluster, engine: str) -> int:
 
 
 def read_gather(text: str) -> tuple[int, float]:
-    """Read ``PASSES:SHARE``: passes for which prompts wait, and a share of an iteration's tokens.
-
-    Raises InputError.
-    """
+    """Read ``PASSES:SHARE``: passes for which prompts wait, and a share of an iteration."""
     passes, _, share = text.partition(":")
     try:
         gathered = int(passes), float(share)
@@ -255,19 +233,7 @@ def batching_from(
     poll: int = 1,
     gather: str | None = None,
 ) -> Batching:
-    """Return the batching that these options describe.
-
-    ``prefill``: ``separate`` (whole prompts while decoding waits), ``chunked`` (chunks of prompts
-    together with decoding), or ``auto``, which is separate on Trainium and chunked elsewhere.
-    ``chunk``: tokens of an iteration with chunked prefill. ``slots``: requests that decode at once.
-    ``scheduler``: serving engine whose scheduler runs the replica: ``vllm``, ``sglang`` or
-    ``tensorrt-llm`` (:mod:`workloads.serving.batching`). ``poll``: passes of decode between two
-    looks for new requests. ``gather``: ``PASSES:SHARE``: passes of decode for which prompts wait
-    for others, unless they fill this share of an iteration's tokens.
-
-    Raises InputError for an unknown kind of prefill or scheduler, and for a chunk size or a gather
-    of separate prefill.
-    """
+    """Return the batching that these options describe."""
     if scheduler is not None:
         if prefill != "auto":
             raise InputError(
@@ -293,7 +259,6 @@ def batching_from(
 
 
 def _check_separate(chunk: int | None, gather: str | None) -> None:
-    """Refuse settings of prompts in pieces where prompts run one at a time."""
     if chunk is not None:
         raise InputError(
             f"--chunk {chunk} cuts prompts, but prefill is separate here; "

@@ -38,8 +38,6 @@ LIMITS = ("ttft", "tpot")
 def parse_slo(text: str, *, share: float = 0.99) -> Slo:
     """Read ``ttft=2s,tpot=50ms,share=99.9%``; a limit that is left out is infinite.
 
-    A percentage alone is the share of requests: ``99.9%``.
-
     >>> parse_slo("ttft=2s,tpot=50ms")
     Slo(ttft_s=2.0, tpot_s=0.05, share=0.99)
     >>> parse_slo("tpot=50ms,share=99.9%").share
@@ -67,8 +65,6 @@ def parse_slo(text: str, *, share: float = 0.99) -> Slo:
 
 def parse_share(text: str, where: str) -> float:
     """Read a share below 1, as ``99.9%`` or ``0.999``.
-
-    Raises InputError for anything else.
 
     >>> parse_share("99.9%", "slo share"), parse_share("0.95", "slo share")
     (0.999, 0.95)
@@ -102,24 +98,15 @@ class SloMissed(InputError):  # noqa: N818 - a property of the replica, not a fa
 class Capacity:
     """Rates and latencies of one unit, such as an UltraServer with all its replicas.
 
-    Attributes
-    ----------
-    rate_slo_per_s, rate_max_per_s : float
-        Rates of requests of the reference mix, within the SLO and at saturation [1/s].
-    slo : Slo
-        Limits that the first rate keeps.
-    utilisation : float array (loads,)
-        Rates of the runs divided by ``rate_max_per_s``, ascending.
-    quantiles : float array (quantiles,)
-        Levels of the two tables, from 0 to 1.
-    ttft_s, tpot_s : float array (loads, quantiles)
-        Latencies at each load [s].
-    attainment : float array (loads,)
-        Share of requests that keep both limits.
-    prompt_tokens, output_tokens : float array (mixes,)
-        Mean lengths at which ``cost`` was measured, ascending.
-    cost : float array (prompts, outputs)
-        Work of a request of each mix relative to the reference mix.
+    ``rate_slo_per_s, rate_max_per_s``: rates of requests of the reference mix, within the SLO and
+        at saturation [1/s].
+    ``utilisation`` (loads,): rates of the runs divided by ``rate_max_per_s``, ascending.
+    ``quantiles`` (quantiles,): levels of the two tables, from 0 to 1.
+    ``ttft_s, tpot_s`` (loads, quantiles): latencies at each load [s].
+    ``attainment`` (loads,): share of requests that keep both limits.
+    ``prompt_tokens, output_tokens`` (mixes,): mean lengths at which ``cost`` was measured,
+        ascending.
+    ``cost`` (prompts, outputs): work of a request of each mix relative to the reference mix.
     """
 
     rate_slo_per_s: float

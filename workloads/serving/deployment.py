@@ -188,17 +188,7 @@ def parse_pools(text: str) -> tuple[int, int]:
 def with_intervals(
     document: Mapping[str, Any], model: Model, cluster: Cluster, deployed: Deployed
 ) -> dict[str, Any]:
-    """Return the headline numbers of a run, with 80 % intervals of the predicted ones.
-
-    ``document``: summary and cost of ``deployed``. ``cluster``: machine of the replica, whose
-    catalogue says how sure its numbers are. ``deployed``: replicas whose engine, weights and chips
-    say how sure the answer is, and the requests.
-
-    Returns the document, with ``interval`` of the median time to first token, ``tpot_interval`` of
-    the median time per token if there is one, ``tokens_per_s_interval``, and, for chips with a
-    price, ``usd_per_million_tokens_interval``. Where the run is at the highest rate within the SLO,
-    that rate has an interval too, and the others follow from it.
-    """
+    """Return the headline numbers of a run, with 80 % intervals of the predicted ones."""
     first_s, later_s = document["ttft_s"]["p50"], document["tpot_s"]["p50"]
     complete, features = {**document}, deployed.known
     requests, chips = deployed.served.requests, deployed.deployment.profile.chips
@@ -231,10 +221,6 @@ def rate_ends(
     The replica may be slower or faster than predicted by the factor of an interval of time. If it
     idles between requests, its rate is that of the requests: a slower replica first has less idle
     time. The rate of a replica that is always busy changes by the factor.
-
-    ``tokens_per_s``: predicted rate [1/s]. ``busy``: share of time in which the replica works.
-    ``offered_per_s``: rate of output tokens of arriving requests, which no replica exceeds [1/s].
-    ``ends``: interval of a time, of which the factor is used.
 
     >>> ends = Interval(8.0, 12.5)
     >>> rate_ends(100.0, 0.5, 100.0, ends), rate_ends(100.0, 1.0, 500.0, ends)

@@ -61,11 +61,9 @@ class Pools:
 class Apart:
     """Outcome of a run with both kinds of replicas.
 
-    ``served``: outcome of every request.
     ``prefill_end_s, arrived_s`` (requests,): when a prompt was processed, and when its keys and
         values had arrived [s].
     ``prefill_busy_s``: time in which prefill replicas worked, all together [s].
-    ``decode_busy_s``: the same of decode replicas [s].
     """
 
     served: Served
@@ -81,11 +79,7 @@ class Apart:
 
 
 def pools(cluster: Cluster, profile: Profile, prefill: int, decode: int) -> Pools:
-    """Return pools of a cluster: over scale-up links where both fit a domain, else the fabric.
-
-    All chips of a replica send at once, each over its own links or adapter. Raises InputError for
-    more replicas than the cluster has chips for.
-    """
+    """Return pools of a cluster: over scale-up links where both fit a domain, else the fabric."""
     counts = Pools(prefill, decode, 1.0)
     chips = (prefill + decode) * profile.chips
     if chips > cluster.chips:
@@ -195,7 +189,6 @@ def _decoded(
 
 
 def _joined(requests: Requests, runs: list[Served], places: list[npt.NDArray[np.int64]]) -> Served:
-    """Outcome of all replicas as one."""
     first, end = np.zeros(len(requests)), np.zeros(len(requests))
     for run, mine in zip(runs, places, strict=True):
         first[mine], end[mine] = run.first_token_s, run.end_s

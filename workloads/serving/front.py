@@ -5,12 +5,13 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, fields, replace
 from functools import cached_property
+from inspect import signature
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Unpack
+from typing import TYPE_CHECKING, Any
 
 from cluster_sim.progress import Watch, unwatched
 from topologies import display
-from topologies.arguments import Seed, checked
+from topologies.arguments import Seed, check_fields, check_names, checked
 from topologies.clusters.cluster import Cluster
 from topologies.clusters.names import CLUSTER_REMEDY, as_cluster
 from topologies.errors import InputError
@@ -19,12 +20,13 @@ from workloads.confidence.interval import Interval
 from workloads.economics import Economics
 from workloads.models.huggingface import MODEL_REMEDY, as_model
 from workloads.models.model import Model
+from workloads.options.serving import USUAL_REQUESTS, USUAL_SLO, ReplicaInputs, RequestInputs
 from workloads.serving.batching import batching_from
 from workloads.serving.capacity import Slo, parse_slo
 from workloads.serving.deployment import Deployed, with_intervals
 from workloads.serving.deployment_search import DeploymentQuestion, search_deployments
 from workloads.serving.highest_rate import Highest, at_highest_rate
-from workloads.serving.options import USUAL_REQUESTS, ServeKeywords, ServingOptions
+from workloads.serving.options import BATCHING, DRAWING, WORDS, ServingOptions
 from workloads.serving.profile import Profile
 from workloads.serving.requests import Requests, drawn_rate, requests_from
 from workloads.serving.served import Served
@@ -32,11 +34,6 @@ from workloads.serving.served import Served
 if TYPE_CHECKING:
     import pandas as pd
 
-USUAL_SLO = "ttft=6s,tpot=175ms"
-DRAWING = ("count", "rate", "prompt", "output", "service")
-"""Keywords about requests that are drawn or read."""
-BATCHING = ("prefill", "chunk", "slots", "scheduler", "poll", "gather")
-"""Keywords about the batching of a replica."""
 EXCLUDED = {"batching": ("search", *BATCHING), "concurrency": ("search", "max_rate", "rate")}
 """Keywords that exclude each other."""
 
@@ -151,9 +148,7 @@ class ServingResult:
 
 
 @checked(
-    model=MODEL_REMEDY,
-    cluster=CLUSTER_REMEDY,
-    requests="Pass poisson:RATE, a log or Requests.",
+    model=MODEL_REMEDY, cluster=CLUSTER_REMEDY, requests="Pass poisson:RATE, a log or Requests."
 )
 def serve(
     model: Model | str,
@@ -164,7 +159,7 @@ def serve(
     precision: str | None = None,
     slo: Slo | str = USUAL_SLO,
     seed: Seed = 0,
-    **keywords: Unpack[ServeKeywords],
+    **keywords: Any,
 ) -> ServingResult:
     """Serve requests on one replica, or on pools of them, iteration by iteration.
 
@@ -187,7 +182,7 @@ def serve(
         Seed of drawn requests and accepted proposals.
     **keywords
         Other options of ``cluster-sim serve``, such as ``count=500`` or ``max_rate=True``, for the
-        highest rate within the SLO; see :class:`workloads.serving.options.ServeKeywords`.
+        highest rate within the SLO; see :mod:`workloads.options.serving`.
 
     Returns
     -------
@@ -208,11 +203,21 @@ def serve(
     >>> ahead.tpot_s["p50"] < plain.tpot_s["p50"]
     True
     """
+    stated = _checked(keywords)
     decoder, machine = as_model(model), as_cluster(cluster)
     limits = parse_slo(slo) if isinstance(slo, str) else slo
-    stated = {name: value for name, value in keywords.items() if value not in (None, False)}
     stated |= {"requests": requests, "tp": tp, "precision": precision, "seed": seed}
     return ServingResult(decoder, machine, answered(decoder, machine, limits, stated), limits)
+
+
+def _checked(keywords: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the keywords that are stated, which must have names and types of options."""
+    check_names("serve", keywords, [*signature(serve).parameters, *WORDS])
+    stated = {name: value for name, value in keywords.items() if value is not None}
+    for kind in (RequestInputs, ReplicaInputs, ServingOptions):
+        named = {each.name for each in fields(kind)}
+        check_fields(kind, {name: stated[name] for name in named & stated.keys()})
+    return {name: value for name, value in stated.items() if value is not False}
 
 
 def answered(

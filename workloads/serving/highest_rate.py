@@ -31,17 +31,10 @@ FILLS = 16
 class Offered:
     """Requests that are offered to replicas at any rate, as a Poisson process.
 
-    Attributes
-    ----------
-    deployment : Deployment
-    lengths : Lengths
-        Lengths that are drawn.
-    count : int
-        Number of requests of each run.
-    seed : int
-        Seed of arrivals, lengths and accepted proposals, the same at all rates.
-    cached : function of Requests
-        Returns them with the tokens that a prefix cache holds.
+    ``lengths``: lengths that are drawn.
+    ``count``: number of requests of each run.
+    ``seed``: seed of arrivals, lengths and accepted proposals, the same at all rates.
+    ``cached``: returns them with the tokens that a prefix cache holds.
     """
 
     deployment: Deployment
@@ -90,21 +83,7 @@ class Offered:
 
 
 def highest_rate(offered: Offered, slo: Slo, *, above_per_s: float = 0.0) -> float:
-    """Return the highest rate at which a run keeps the SLO, to one per cent [1/s].
-
-    Parameters
-    ----------
-    offered : Offered
-    slo : Slo
-        Limits, and the share of the requests that have to keep them.
-    above_per_s : float
-        Rate that it has to exceed to be of interest; 0 is returned where it does not [1/s].
-
-    Raises
-    ------
-    SloMissed
-        If even a replica with little to do misses the SLO.
-    """
+    """Return the highest rate at which a run keeps the SLO, to one per cent [1/s]."""
     kept = LEAST * offered.saturated_per_s
     missed = MOST * offered.saturated_per_s
     if above_per_s > kept:
@@ -119,15 +98,7 @@ def highest_rate(offered: Offered, slo: Slo, *, above_per_s: float = 0.0) -> flo
 
 
 def narrowed(offered: Offered, slo: Slo, kept: float, missed: float) -> tuple[float, float]:
-    """Return rates one per cent apart, of which the lower one keeps the SLO, by bisection [1/s].
-
-    Parameters
-    ----------
-    offered : Offered
-    slo : Slo
-    kept, missed : float
-        Rates of a run that keeps the SLO, and of one that misses it [1/s].
-    """
+    """Return rates one per cent apart, of which the lower one keeps the SLO, by bisection [1/s]."""
     while missed > NEAR * kept:
         middle = (kept + missed) / 2
         if offered.share(middle, slo) >= slo.share:
@@ -141,14 +112,9 @@ def narrowed(offered: Offered, slo: Slo, kept: float, missed: float) -> tuple[fl
 class Highest:
     """Replicas at a stated rate, in a closed loop, or at the highest rate within an SLO.
 
-    Attributes
-    ----------
-    deployed : Deployed
-        Outcome of the run at that rate.
-    rate_per_s : float or None
-        The highest rate, where it was sought [1/s].
-    binds : str
-        Cause that keeps the replicas from a higher rate, see :func:`what_binds`.
+    ``deployed``: outcome of the run at that rate.
+    ``rate_per_s``: the highest rate, where it was sought [1/s].
+    ``binds``: cause that keeps the replicas from a higher rate, see :func:`what_binds`.
     """
 
     deployed: Deployed

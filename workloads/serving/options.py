@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from pathlib import Path
-from typing import Any, TypedDict
+from typing import Any
 
 from topologies.catalogue.catalogue import shipped_catalogue
 from topologies.clusters.cluster import Cluster
 from topologies.errors import InputError
 from workloads.models.huggingface import as_model
 from workloads.models.model import Model
+from workloads.options.serving import USUAL_REQUESTS
 from workloads.serving.batching import Batching, batching_from, engine_numbers
 from workloads.serving.deployment import Deployment, parse_pools
 from workloads.serving.disaggregated import pools
@@ -20,34 +21,12 @@ from workloads.serving.profile import Profile, profile
 from workloads.serving.requests import DRAWN, Requests, drawn_lengths
 from workloads.serving.speculation import Speculation, parse_speculation
 
-USUAL_REQUESTS = "poisson:0.1"
 MOST_OFFERED = 50_000
 """Most requests of each run of a search for a rate, unless stated."""
-
-
-class ServeKeywords(TypedDict, total=False):
-    """Options of ``cluster-sim serve`` and fields of :class:`ServingOptions` as keywords."""
-
-    batching: Batching | None
-    ep: int
-    cache_precision: str | None
-    prefix_cache: str | None
-    speculate: str | Speculation | None
-    disaggregate: str | tuple[int, int] | None
-    count: int
-    rate: float
-    prompt: int
-    output: int
-    service: str
-    prefill: str
-    chunk: int
-    slots: int
-    scheduler: str | None
-    poll: int
-    gather: str | None
-    max_rate: bool
-    search: bool
-    concurrency: int
+DRAWING = ("count", "rate", "prompt", "output", "service")
+"""Options about requests that are drawn or read."""
+BATCHING = ("prefill", "chunk", "slots", "scheduler", "poll", "gather")
+"""Options about the batching of a replica."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -108,10 +87,7 @@ class ServingOptions:
         if isinstance(apart, str):
             apart = parse_pools(apart)
         return Deployment(
-            replica,
-            batching,
-            speculation,
-            pools(cluster, replica, *apart) if apart else None,
+            replica, batching, speculation, pools(cluster, replica, *apart) if apart else None
         )
 
     def offered(
@@ -175,3 +151,8 @@ class ServingOptions:
             return requests
         kv_tokens = replica.kv_tokens
         return with_prefix_cache(requests, self.prefix_cache, kv_tokens=kv_tokens, path=path)
+
+
+HOW = ("max_rate", "search", "concurrency")
+WORDS = (*(each.name for each in fields(ServingOptions)), *DRAWING, *BATCHING, *HOW)
+"""Keywords of ``cs.serve`` beside its parameters."""

@@ -50,11 +50,7 @@ def steady(
     output_tokens: int,
     concurrency: int = 1,
 ) -> Steady:
-    """Predict one row of a serving benchmark, with the batching that is usual for the chip.
-
-    ``tp``: chips of the replica, see :func:`workloads.serving.profile.profile`. ``prompt_tokens,
-    output_tokens``: tokens of every request. ``concurrency``: number of requests at any time.
-    """
+    """Predict one row of a serving benchmark, with the batching that is usual for the chip."""
     replica = profile(model, cluster, tp=tp, precision=precision)
     if chip_family(cluster.chip, cluster.catalogue).is_neuron:
         return static_batch(replica, prompt_tokens, output_tokens, concurrency, BUCKETS)
@@ -94,12 +90,7 @@ def benchmark(
     batching: Batching,
     speculation: Speculation | None = None,
 ) -> Steady:
-    """Return means of a benchmark that draws lengths and includes its first burst of requests.
-
-    ``longest``: prompt and output tokens of the longest requests. ``shortest``: ratio of the
-    shortest to the longest lengths, between which lengths are drawn uniformly. ``rounds``: requests
-    of each user, all of which count. ``batching``: batching with a slot for each user.
-    """
+    """Return means of a benchmark that draws lengths and includes its first burst of requests."""
     users, rng = batching.slots, np.random.default_rng(0)
     count = rounds * users
     prompt, output = (

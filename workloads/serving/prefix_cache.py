@@ -44,9 +44,6 @@ def lru_hits(blocks: Iterable[Sequence[int]], capacity: int) -> list[int]:
     A block hits only if all blocks before it do, because its keys and values depend on them. The
     cache is empty at the start.
 
-    ``blocks``: names of each prompt's blocks, in the order of arrival. ``capacity``: number of
-    blocks that the cache holds.
-
     >>> lru_hits([[1, 2, 3], [1, 2, 4], [9], [1, 2, 3]], capacity=4)
     [0, 2, 0, 2]
     """
@@ -70,11 +67,6 @@ def lru_hits(blocks: Iterable[Sequence[int]], capacity: int) -> list[int]:
 
 def share_hits(prompt: IntArray, share: float, *, cold_tokens: int = 0) -> IntArray:
     """Return the cached tokens of each prompt for a cached share, int64 (requests,).
-
-    ``prompt`` (requests,): tokens of each prompt, in order of arrival. ``share``: share of a
-    prompt's tokens that a full cache holds. ``cold_tokens``: tokens until the cache is full. Before
-    that, as after a change of role, the share grows in proportion to the tokens of earlier prompts.
-    0 for a cache that is full from the start.
 
     >>> share_hits(np.array([100, 100, 100]), 0.5, cold_tokens=200).tolist()
     [0, 25, 50]
@@ -124,7 +116,6 @@ def with_prefix_cache(
 
 
 def _of_trace(requests: Requests, path: Path | None, kv_tokens: int) -> IntArray:
-    """Cached tokens of each prompt, as a log states them."""
     if path is None:
         raise InputError(
             "--prefix-cache trace needs --requests FILE; drawn requests share nothing."

@@ -51,11 +51,7 @@ def replica_share(
     *,
     chips: int | None = None,
 ) -> RankShare:
-    """Return one rank's part of a model in a replica of a tensor-parallel degree.
-
-    The parameters are those of :func:`workloads.serving.profile.profile`. If the degree is the
-    number of all physical cores of the chips, the catalogue of the result has LNC=1.
-    """
+    """Return one rank's part of a model in a replica of a tensor-parallel degree."""
     if not cluster.chip:
         raise InputError("nothing can be served on a cluster without chips; name a machine.")
     logical = chip_family(cluster.chip, catalogue).ranks_per_chip
@@ -129,7 +125,6 @@ Tokens = TypeVar("Tokens", float, FloatArray)
 class Profile:
     """Times and sizes of one replica.
 
-    ``chips``: chips of one replica.
     ``tokens`` (sizes,): numbers of tokens of an iteration for which ``linear_s`` is computed,
         ascending.
     ``linear_s`` (sizes,): time of matrix products, all-reduces and the overhead of an iteration
@@ -144,8 +139,6 @@ class Profile:
     ``request_s``: time in network, tokenizer and scheduler before the engine sees a request [s].
     ``prompt_linear_s`` (sizes,): times as in ``linear_s`` of an iteration with prompts, where they
         differ [s].
-    ``expert_groups``: groups of ranks that divide the experts of a mixture while prompts run.
-    ``precision``: precision of the weights; empty for the stored one.
     ``window_tokens``: tokens that layers with attention in windows read of each request; 0 without
         such layers.
     ``decode_window_s``: attention time of these layers for each token that they read [s].
@@ -221,35 +214,7 @@ def profile(
     ep: int = 1,
     cache_precision: str | None = None,
 ) -> Profile:
-    """Return the times of a replica of a model on the first chips of a cluster.
-
-    Parameters
-    ----------
-    model : Model
-    cluster : Cluster
-    tp : int, optional
-        Number of chips of the replica, whose ranks form one tensor-parallel group; by default the
-        chips of one server. A number above the chips of a domain counts logical cores instead, as
-        Neuron does: 64 on a trn2.48xlarge. In a domain of a single chip it always counts them, and
-        the number of all physical cores sets LNC=1.
-    precision : str, optional
-        Precision of weights and products; by default that of the model's stored weights.
-    chips : int, optional
-        Number of chips of the replica, where ``tp`` counts their cores.
-    catalogue : Catalogue, optional
-        Catalogue of the chip's constants; by default the cluster's.
-    ep : int
-        Groups of ranks that divide the experts. On Trainium they are divided only while prompts
-        run, and held a second time for decode.
-    cache_precision : str, optional
-        ``bf16`` or ``fp8``; by default the one that engines use with the precision of the weights.
-
-    Raises
-    ------
-    InputError
-        If there are more chips than a scale-up domain has, degrees do not divide them, the chip
-        lacks the precision, the weights do not fit, or the model has no attention.
-    """
+    """Return the times of a replica of a model on the first chips of a cluster."""
     check_mixers(model)
     precision = precision or model.precision
     catalogue = catalogue or cluster.catalogue or shipped_catalogue()
@@ -357,10 +322,7 @@ def _left_for_cache(model: Model, weights: float, rank: RankShare) -> float:
 
 
 def share_of_overhead(model: Model, chip: str, catalogue: Catalogue) -> float:
-    """Share of the overhead of an iteration that a model has.
-
-    The overhead of a compiled program grows with its layers up to ``overhead_layers``.
-    """
+    """Share of the overhead of an iteration that a model has."""
     family = chip_family(chip, catalogue).serving
     if not catalogue.has(family, "overhead_layers"):
         return 1.0
@@ -376,10 +338,7 @@ def _experts_held_again(rank: RankShare) -> int:
 
 
 def forward_s(model: Model, cluster: Cluster, tokens: int, *, precision: str = "bf16") -> float:
-    """Forward pass of one sequence over the chips of a server, without engine overheads [s].
-
-    Raises InputError for a cluster without chips.
-    """
+    """Forward pass of one sequence over the chips of a server, without engine overheads [s]."""
     if not cluster.chip:
         raise InputError(f"{cluster.name} has no chip; name a machine.")
     catalogue = cluster.catalogue or shipped_catalogue()

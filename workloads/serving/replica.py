@@ -121,21 +121,6 @@ def serve(
     A request is admitted when a slot is free and the cache has room for its prompt and its whole
     output. Waiting prompts go before decoding. The part of a prompt that a prefix cache
     holds is not processed.
-
-    Parameters
-    ----------
-    profile : Profile
-    requests : Requests
-    batching : Batching, optional
-    speculation : Speculation, optional
-        Tokens that a draft proposes and one pass verifies.
-    seed : int
-        Seed of the proposals that are accepted.
-
-    Raises
-    ------
-    InputError
-        For a request that can never fit into the cache.
     """
     return _serve(_state(profile, requests, batching, speculation, seed))
 
@@ -217,7 +202,6 @@ def _step(state: State) -> bool:
 
 
 def _prefill(state: State, request: int) -> None:
-    """Run one whole prompt while decode waits."""
     if state.batching.arrived:
         state.record_first_token(request)
         return
@@ -231,10 +215,7 @@ def _prefill(state: State, request: int) -> None:
 
 
 def _with_prompts(state: State) -> None:
-    """Run one iteration with prompts, or pieces of them, as far as they fit.
-
-    Decoding requests advance in the same iteration unless prompts run first.
-    """
+    """Run one iteration with prompts, or pieces of them, as far as they fit."""
     profile = state.profile
     batch = 0 if state.batching.prompts == FIRST else len(state.batch)
     verified = batch * state.batch.width

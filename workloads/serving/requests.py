@@ -242,7 +242,6 @@ def read_requests(
 
 
 def _csv_log(file: Path) -> pd.DataFrame:
-    """Table of a CSV file, with its columns under their usual names."""
     table = read_table(
         file, "requests", remedy="give a CSV file or poisson:RATE", limit_bytes=MAX_BYTES
     )
@@ -254,7 +253,6 @@ def _csv_log(file: Path) -> pd.DataFrame:
 
 
 def _with_outputs(table: pd.DataFrame, output_tokens: int | None, file: Path) -> pd.DataFrame:
-    """Table in which every request has output tokens."""
     unknown = table["output_tokens"].isna() if is_json_log(file) else np.zeros(len(table), bool)
     if not unknown.any():
         if output_tokens is not None:
@@ -271,7 +269,6 @@ def _with_outputs(table: pd.DataFrame, output_tokens: int | None, file: Path) ->
 
 
 def _one_service(table: pd.DataFrame, service: str, file: Path) -> pd.DataFrame:
-    """Rows of one service."""
     if "service" not in table:
         raise InputError(f"{file} has no column service; leave --service {service} out.")
     kept = table[table["service"] == service]

@@ -22,7 +22,6 @@ class Served:
     ``gap_s, gap_count`` (stretches,): mean time between tokens of each stretch of decoding, and how
         many tokens it covers.
     ``busy_s, end_of_run_s``: time with anything to do, and the end of the last iteration [s].
-    ``batch_mean``: requests that decode, mean over decode iterations.
     ``request_s``: part of every time to first token outside the engine [s].
     """
 

@@ -134,11 +134,6 @@ class Speculation:
 def parse_speculation(text: str, draft: Callable[[str], Profile]) -> Speculation:
     """Read ``TOKENS:ACCEPTANCE[:DRAFT]``, such as ``4:0.8`` or ``7:80%:llama-3.2-1b``.
 
-    ``text``: ``DRAFT`` is a model, or the share of the model's time that one proposal takes.
-    ``draft``: returns the profile of a model on the same chips.
-
-    Raises InputError if the text has another form.
-
     >>> parse_speculation("4:80%:0.05", lambda name: None)
     Speculation(tokens=4, acceptance=0.8, draft=0.05)
     """

@@ -6,7 +6,6 @@ import heapq
 from collections import deque
 from collections.abc import Iterator
 from dataclasses import dataclass, field
-from typing import Protocol
 
 import numpy as np
 
@@ -21,31 +20,10 @@ DRAWN_AT_ONCE = 4096
 """Fewest draws of accepted proposals that are made at once."""
 
 
-class Batch(Protocol):
-    """Decoding requests, and the tokens that each still has to generate."""
-
-    width: int
-    """Tokens of one request that a pass of the model works on."""
-
-    def __len__(self) -> int: ...
-
-    def add(self, request: int, tokens: int) -> None:
-        """Add a request that still has these tokens to generate."""
-
-    def steps(self) -> int:
-        """Passes until the next request may be done."""
-
-    def left(self) -> Iterator[tuple[int, int]]:
-        """Requests, and the tokens that each still has to generate."""
-
-    def advance(self, steps: int) -> tuple[int, list[int]]:
-        """Make some passes, and return the tokens of all requests and the finished requests."""
-
-
 class Lockstep:
     """Decoding in which all requests advance by one token a pass, so that the next end is known."""
 
-    width = 1
+    width = 1  # tokens of one request that a pass of the model works on
 
     def __init__(self) -> None:
         self._step = 0
@@ -79,8 +57,6 @@ class Lockstep:
 class Speculating:
     """Decoding in which each request advances by its accepted proposals and one more token a pass.
 
-    Examples
-    --------
     >>> batch = Speculating(Speculation(3, 1.0), np.random.default_rng(0))
     >>> batch.add(7, 5)
     >>> batch.advance(1), batch.advance(1)
@@ -113,10 +89,7 @@ class Speculating:
         return zip(self._requests.tolist(), self._left.tolist(), strict=True)
 
     def ahead(self) -> IntArray:
-        """Tokens that each of the next passes gives to all requests together, int64 (passes,).
-
-        No request is done before the last of these passes.
-        """
+        """Tokens that each of the next passes gives to all requests together, int64 (passes,)."""
         likely = int(self._left.min() / self._speculation.expected_tokens)
         self._ahead = self._taken(likely + 1)
         together: IntArray = self._ahead.sum(axis=1)
@@ -156,6 +129,10 @@ class Speculating:
         return taken[: 1 + int(np.argmax(ended))] if ended[-1] else taken
 
 
+Batch = Lockstep | Speculating
+"""Decoding requests, and the tokens that each still has to generate."""
+
+
 @dataclass
 class Prompt:
     """An admitted prompt that is processed in pieces.
@@ -171,27 +148,20 @@ class Prompt:
 class State:
     """A replica in the middle of a run.
 
-    ``profile, batching, requests, speculation``: what is served, and how.
-    ``batch``: requests that decode together.
-    ``now_s``: time [s].
     ``planned_s``: start of the last iteration, at which an overlapped scheduler planned the next
         one [s].
     ``next_arrival``: first request that the scheduler has not seen.
     ``waiting``: requests that it has seen and not admitted, first come, first served.
     ``unseen_passes``: passes of decode since the scheduler last looked for new requests.
     ``gathering_passes``: passes of decode for which the first waiting prompt has been held back.
-    ``prompts``: admitted prompts that are not finished.
     ``cached_tokens, reserved_tokens, peak_tokens``: tokens in the cache now, those for which
         admitted requests have reserved room, and the most that were in the cache.
-    ``closed``: whether a user sends the next request at the end of the one before.
-    ``sent``: requests that the users of a closed loop have sent.
     ``first_token_s, end_s`` (requests,): times of the first and the last token of each request, NaN
         before [s].
     ``gaps``: mean time between tokens of each stretch of decoding [s], and how many tokens it
         covers.
     ``owed_s``: time in which decode waited for prompts since its last pass [s]; part of its next
         gap.
-    ``busy_s``: time with anything to do [s].
     ``batch_sum``: requests that decode, summed over ``decode_steps``.
     ``decode_steps, iterations``: iterations in which requests decode, and all.
     """

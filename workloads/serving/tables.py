@@ -6,7 +6,7 @@ import json
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any, TypedDict, Unpack
+from typing import Any
 
 import numpy as np
 
@@ -26,25 +26,15 @@ from workloads.serving.speculation import Speculation
 
 RATES = ("rate_slo_per_s", "rate_max_per_s")
 ARRAYS = (
-    "utilisation",
-    "quantiles",
-    "ttft_s",
-    "tpot_s",
-    "attainment",
-    "prompt_tokens",
-    "output_tokens",
+    "utilisation", "quantiles", "ttft_s", "tpot_s", "attainment", "prompt_tokens", "output_tokens",
     "cost",
-)
+)  # fmt: skip
 MOST_KEPT = 1000
 """Largest number of tables in a folder, of about seven kilobytes each; the oldest are deleted."""
 
 
 def load_table(digest: str, slo: Slo, folder: Path | None = None) -> Capacity | None:
-    """Read the table of a digest, exactly as it was kept; None if there is none.
-
-    ``digest``: digest of everything that the table depends on. ``slo``: limits that the table was
-    computed for. ``folder``: folder of the table; by default the one of all kept files.
-    """
+    """Read the table of a digest, exactly as it was kept; None if there is none."""
 
     def table(values: Any) -> Capacity:
         arrays = {name: np.array(values[name], float) for name in ARRAYS}
@@ -77,31 +67,14 @@ LEVELS = (0.0, 0.01, 0.05, 0.1, 0.25, 0.5, 0.75, 0.9, 0.95, 0.97, 0.98, 0.99, 0.
 _Row = tuple[float, FloatArray, FloatArray]
 
 
-class RunFields(TypedDict, total=False):
-    """Fields of :class:`TableRuns` as keywords."""
-
-    batching: Batching
-    prompt_means: FloatArray | None
-    output_means: FloatArray | None
-    requests: int
-    seed: int
-    prefix_share: float
-    speculation: Speculation | None
-    pools: Pools | None
-
-
 @dataclass(frozen=True, eq=False)
 class TableRuns:
     """Runs from which a capacity table is made.
 
-    ``batching``: batching of the replica.
     ``prompt_means, output_means``: mean lengths at which the work of a request is measured,
         ascending; by default the mean of the reference mix alone.
-    ``requests``: number of requests of each run.
-    ``seed``: seed of arrivals and lengths.
     ``prefix_share``: share of every prompt that a prefix cache holds, see
         :func:`workloads.serving.prefix_cache.share_hits`.
-    ``speculation``: proposals that one pass verifies.
     ``pools``: prefill and decode replicas that serve together; by default one replica does both.
     """
 
@@ -132,15 +105,6 @@ class TableRuns:
         return replace(requests, cached=share_hits(requests.prompt, self.prefix_share))
 
 
-@dataclass(frozen=True, eq=False)
-class _Inputs:
-    """Inputs of a table besides the profile of the replica."""
-
-    lengths: Lengths
-    slo: Slo
-    runs: TableRuns
-
-
 def capacity_table(
     profile: Profile,
     lengths: Lengths,
@@ -149,39 +113,19 @@ def capacity_table(
     *,
     replicas: float = 1,
     cache: Path | None = None,
-    **changes: Unpack[RunFields],
+    **changes: Any,
 ) -> Capacity:
     """Run one replica at many loads and mixes, and say what ``replicas`` of them can serve.
 
     Each replica of a unit gets its share of Poisson arrivals; there is no imbalance between them,
     and latencies are trusted up to about 85 to 90 % of saturation.
-
-    Parameters
-    ----------
-    profile : Profile
-        Times and sizes of one replica.
-    lengths : Lengths
-        Lengths of the reference mix.
-    slo : Slo
-        Limits of latency that requests must keep.
-    runs : TableRuns, optional
-        Runs from which the table is made.
-    replicas : float
-        Number of replicas of one unit; with pools, of groups of replicas, below 1 where a group
-        spans several units.
-    cache : Path, optional
-        Folder in which tables are kept, named by a digest of all their inputs; by default the
-        folder of all kept files.
-    **changes
-        Fields that replace those of ``runs``, such as ``requests=500``.
-
-    Raises
-    ------
-    SloMissed
-        If even an idle replica misses the SLO.
     """
-    inputs = _Inputs(lengths, slo, replace(runs or TableRuns(), **changes))
-    capacity = _kept_or_run(profile, inputs, cache)
+    runs = replace(runs or TableRuns(), **changes)
+    digest = table_digest(profile, lengths, slo, runs)
+    capacity = load_table(digest, slo, cache)
+    if capacity is None:
+        capacity = _run(profile, lengths, slo, runs)
+        keep_table(digest, capacity, cache)
     return replace(
         capacity,
         rate_slo_per_s=capacity.rate_slo_per_s * replicas,
@@ -190,20 +134,8 @@ def capacity_table(
 
 
 def _means(lengths: IntArray, lengths_at: FloatArray | None) -> tuple[float, ...]:
-    """Mean lengths at which work is measured, ascending; by default the mean of the mix alone."""
     means = np.unique([lengths.mean()] if lengths_at is None else lengths_at)
     return tuple(means.tolist())
-
-
-def _kept_or_run(profile: Profile, inputs: _Inputs, cache: Path | None) -> Capacity:
-    """Load the table from the cache, or run the replica and keep the table."""
-    digest = table_digest(profile, inputs)
-    kept = load_table(digest, inputs.slo, cache)
-    if kept is not None:
-        return kept
-    table = _run(profile, inputs)
-    keep_table(digest, table, cache)
-    return table
 
 
 def saturated_rate(profile: Profile, lengths: Lengths, runs: TableRuns) -> float:
@@ -211,12 +143,8 @@ def saturated_rate(profile: Profile, lengths: Lengths, runs: TableRuns) -> float
     return runs.offered(profile, lengths).saturated_per_s
 
 
-def _run(profile: Profile, inputs: _Inputs) -> Capacity:
-    """Run the replica at saturation, at every load, and at every mix of lengths.
-
-    Between the last load that keeps the SLO and the first that misses it the search goes on.
-    """
-    slo, runs, lengths = inputs.slo, inputs.runs, inputs.lengths
+def _run(profile: Profile, lengths: Lengths, slo: Slo, runs: TableRuns) -> Capacity:
+    """Run the replica at saturation, at every load, and at every mix of lengths."""
     offered = runs.offered(profile, lengths)
     most = offered.saturated_per_s
     rows: dict[float, _Row] = {}
@@ -238,6 +166,11 @@ def _run(profile: Profile, inputs: _Inputs) -> Capacity:
     )
     prompts = _means(lengths.prompt, runs.prompt_means)
     outputs = _means(lengths.output, runs.output_means)
+
+    def at_mix(prompt: float, output: float) -> float:
+        return saturated_rate(profile, lengths.with_means(prompt, output), runs)
+
+    rates = [[at_mix(prompt, output) for output in outputs] for prompt in prompts]
     return Capacity(
         rate_slo_per_s=best * most,
         rate_max_per_s=most,
@@ -249,9 +182,7 @@ def _run(profile: Profile, inputs: _Inputs) -> Capacity:
         attainment=np.minimum.accumulate(attainment),
         prompt_tokens=np.array(prompts),
         output_tokens=np.array(outputs),
-        cost=_costs(profile, inputs, most, [(p, o) for p in prompts for o in outputs]).reshape(
-            len(prompts), len(outputs)
-        ),
+        cost=most / np.array(rates),
     )
 
 
@@ -260,17 +191,6 @@ def _row(served: Served, slo: Slo) -> _Row:
     later = served.tpot_s[np.isfinite(served.tpot_s)]
     tpot = np.quantile(later, LEVELS) if len(later) else np.zeros(len(LEVELS))
     return float(attained(served, slo).mean()), np.quantile(served.ttft_s, LEVELS), tpot
-
-
-def _costs(
-    profile: Profile, inputs: _Inputs, most: float, means: list[tuple[float, float]]
-) -> FloatArray:
-    """Work of a request of each mix relative to the reference mix; (mixes,)."""
-    rates = [
-        saturated_rate(profile, inputs.lengths.with_means(prompt, output), inputs.runs)
-        for prompt, output in means
-    ]
-    return np.asarray(most / np.array(rates))
 
 
 def table_digest(*inputs: object) -> str:
@@ -286,13 +206,9 @@ def table_digest(*inputs: object) -> str:
 class Ranking:
     """The best of several ways to run prompts.
 
-    Attributes
-    ----------
-    best : tuple of (int, float)
-        Number of each of the two best ways, or of the only one that keeps the SLO, and the rate
-        within the SLO of one replica [1/s].
-    binds : tuple of str
-        Cause that binds the best way, for requests of each kind, see
+    ``best``: number of each of the two best ways, or of the only one that keeps the SLO, and the
+        rate within the SLO of one replica [1/s].
+    ``binds``: cause that binds the best way, for requests of each kind, see
         :func:`workloads.serving.highest_rate.what_binds`.
     """
 
@@ -308,27 +224,7 @@ def rank_ways(
     *,
     cache: Path | None = None,
 ) -> Ranking:
-    """Return the two ways in which each replica serves most requests under an SLO.
-
-    No way serves more than when it is saturated, and so most of them need no search.
-
-    Parameters
-    ----------
-    profile : Profile
-        One replica.
-    kinds : sequence of (Lengths, float)
-        Lengths of each kind of request, and its share of all requests.
-    slo : Slo
-    ways : sequence of sequence of TableRuns
-        The runs of each way for each kind.
-    cache : Path, optional
-        Folder in which rankings are kept; by default the folder of all kept files.
-
-    Raises
-    ------
-    SloMissed
-        If idle replicas miss the SLO in every way.
-    """
+    """Return the two ways in which each replica serves most requests under an SLO."""
     name = f"ways-{table_digest(profile, kinds, slo, ways)}.json"
     within = () if cache is None else (cache,)
     kept = kept_files.read_json(name, _read, within)
@@ -372,10 +268,7 @@ def _ranked(offers: list[list[Offered]], shares: list[float], slo: Slo) -> Ranki
 
 
 def _rates(way: list[Offered], shares: list[float], slo: Slo, least_per_s: float) -> list[float]:
-    """Return the highest rate for each kind; 0 where all together stay below the least one.
-
-    Replicas that serve all kinds at the least rate serve each alone at its share of it.
-    """
+    """Return the highest rate for each kind; 0 where all together stay below the least one."""
     rates = []
     for offered, share in zip(way, shares, strict=True):
         rates.append(highest_rate(offered, slo, above_per_s=share * least_per_s))
@@ -390,7 +283,6 @@ def _together(rates: list[float], shares: list[float]) -> float:
 
 
 def _replicas(way: list[Offered]) -> int:
-    """Number of replicas that serve together."""
     return way[0].deployment.chips // way[0].deployment.profile.chips
 
 

@@ -16,9 +16,8 @@ import numpy as np
 
 from topologies.arrays import IntArray, distinct_rows
 from workloads.sharing.link_use import LinkUse
-from workloads.training.program.exchanges import Exchange
 from workloads.training.program.fold import equal_ranks, keep
-from workloads.training.program.program import Program
+from workloads.training.program.program import Exchange, Program
 
 
 class FoldedUse(NamedTuple):
@@ -47,7 +46,7 @@ def folded(program: Program, use: LinkUse) -> tuple[Program, FoldedUse]:
 def _classes(program: Program, use: LinkUse) -> tuple[IntArray, IntArray]:
     """Class of each rank, and of each link."""
     link_class: IntArray = np.zeros(len(use.links), np.int64)
-    found = (0, 0)
+    counts = (0, 0)
     while True:
         items = np.stack([use.step, link_class[use.link], use.parts], axis=1)
         colour = _alike(use.group, items, int(use.first[-1]))
@@ -61,8 +60,8 @@ def _classes(program: Program, use: LinkUse) -> tuple[IntArray, IntArray]:
         group_class = _group_classes(program, classes)
         items = np.stack([use.exchange(), group_class[use.group], use.step, use.parts], axis=1)
         link_class = _alike(use.link, items, len(use.links))
-        before, found = found, (int(classes.max()), int(link_class.max(initial=0)))
-        if before == found:
+        before, counts = counts, (int(classes.max()), int(link_class.max(initial=0)))
+        if before == counts:
             return classes, link_class
 
 

@@ -32,20 +32,17 @@ def share(
     """Simulate training jobs side by side on one cluster, and each of them alone.
 
     All collectives of all jobs are flows on the links and adapters that they cross; where these are
-    full, calls of one job slow those of another. All jobs start together and run on, so that jobs
-    of unlike steps meet in many ways.
+    full, calls of one job slow those of another. All jobs start together and run on.
 
     Parameters
     ----------
     cluster : Cluster or str
         Object, or its name as :func:`cluster_sim.cluster` takes it.
     jobs : list of mappings, str or Path
-        For each job ``name``, ``model``, and fields of its plan such as ``tp`` and ``framework``,
-        or ``plan``, a file of them; ``chips`` or ``dp``; ``placement`` or ``start``. Or a YAML file
-        with such entries under ``jobs``.
+        For each job ``name``, ``model``, fields of its plan such as ``tp``, or ``plan``, a file of
+        them; ``chips`` or ``dp``; ``placement`` or ``start``. Or a YAML file with ``jobs``.
     placement : str, optional
-        Placement of all jobs without a ``start`` of their own: ``packed``, ``server``, ``domain``,
-        ``rack`` or ``spread``.
+        Placement of all jobs without a ``start`` of their own.
     study : bool, optional
         Whether every placement is simulated as well, into ``others`` of the result.
     steps : int, optional
@@ -56,14 +53,12 @@ def share(
     Returns
     -------
     Sharing
-        ``jobs``, with ``alone_s``, ``beside_s``, ``slowdown`` and ``interval`` of each; ``links``
-        on which they meet; ``best``, the placement that loses least.
+        ``jobs``, with ``alone_s``, ``beside_s``, ``slowdown``; ``links``; ``best`` placement.
 
     Raises
     ------
     InputError
-        For unknown keys and names, more chips than there are, places that overlap, and a job that
-        does not fit in memory.
+        For unknown keys, too few chips, places that overlap, and a job too large for its memory.
 
     Examples
     --------

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -13,36 +12,16 @@ from topologies.clusters.cluster import Cluster
 from topologies.errors import InputError, shown, suggestion
 from topologies.files.yaml_documents import read_yaml
 from workloads.models.huggingface import as_model
-from workloads.models.model import Model
-from workloads.sharing.placements import PLACEMENTS
+from workloads.sharing.placements import PLACEMENTS, Job
 from workloads.training.plan.fields import check_field
-from workloads.training.plan.plan import PLAN_FIELDS, ParallelPlan
+from workloads.training.plan.plan import PLAN_FIELDS
 from workloads.training.plan.plan_file import field_value, read_plan
-from workloads.training.usual_plan import complete
+from workloads.training.usual_plan import complete, ranks_per_chip
 
 LARGEST_FILE_BYTES = 2**20
 OWN_KEYS = ("name", "model", "plan", "chips", "placement", "start")
 """Keys of a job that are no fields of a plan; ``plan`` names a file of such fields."""
 DEGREES = ("tp", "pp", "cp", "dp")
-
-
-@dataclass(frozen=True)
-class Job:
-    """A training job and its place on the cluster.
-
-    ``placement``: a name of :data:`PLACEMENTS`. ``start``: first chip, in place of a placement.
-    """
-
-    name: str
-    model: Model
-    plan: ParallelPlan
-    placement: str = "packed"
-    start: int | None = None
-
-    @property
-    def chips(self) -> int:
-        """Number of chips that the job uses."""
-        return -(-self.plan.ranks // self.plan.ranks_per_chip)
 
 
 def read_jobs(path: Path | str, cluster: Cluster) -> tuple[Job, ...]:
@@ -136,7 +115,5 @@ def _chips(fields: Mapping[str, Any], cluster: Cluster) -> int:
     ranks = math.prod(int(fields.get(degree) or 1) for degree in DEGREES)
     per_chip = fields.get("ranks_per_chip")
     if not per_chip:
-        from workloads.training.usual_plan import ranks_per_chip
-
         per_chip = ranks_per_chip(cluster, None)
     return -(-ranks // int(per_chip))

@@ -15,15 +15,18 @@ from cluster_sim.hardware.communication_costs import communication_costs
 from cluster_sim.hardware.fabric import uplinks
 from cluster_sim.schedule.merge import unite_resources
 from cluster_sim.schedule.table import Resources, Schedule
-from topologies.arrays import IntArray, present
+from topologies.arrays import FloatArray, IntArray, distinct_rows, present
 from topologies.clusters.cluster import Cluster
 from topologies.routing.scale_out import clos, period
 from topologies.shapes.links import domain_links
 from workloads.training.execution.chunk_level import PARTS, as_flow, call_schedule
 from workloads.training.layers.steps import LayerOp
-from workloads.training.program.exchanges import Exchange
 from workloads.training.program.groups import group_of
-from workloads.training.program.program import Program
+from workloads.training.program.program import Exchange, Program
+
+QUEUES = 0.6
+"""Power of a share of a link within a domain by which it counts where several jobs meet. Fitted to
+runs of all messages."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -54,20 +57,44 @@ class LinkUse:
         """Return the exchange of each row."""
         return np.searchsorted(self.first, self.group, side="right") - 1
 
+    def met_by(self, job: IntArray) -> IntArray:
+        """Return how many jobs cross each link, int64 (links,).
+
+        ``job`` (exchanges,): job of each exchange.
+        """
+        pairs = distinct_rows(np.stack([self.link, job[self.exchange()]], axis=1))[0]
+        return np.bincount(self.link[pairs], minlength=len(self.links))
+
+    def with_queues(self, job: IntArray) -> LinkUse:
+        """Return the use with larger shares of the links on which several jobs meet.
+
+        Messages of unlike collectives wait for each other on a link that is not full, and a
+        collective goes on when its last message has arrived. See :data:`QUEUES`.
+        """
+        name = "link"
+        number = self.links.kinds.index(name) if name in self.links.kinds else -1
+        queues = (self.links.kind == number) & (self.met_by(job) > 1)
+        longer = np.ceil(PARTS * (self.parts / PARTS) ** QUEUES).astype(self.parts.dtype)
+        return replace(self, parts=np.where(queues[self.link], longer, self.parts))
+
+    def loads(self, program: Program) -> FloatArray:
+        """Return the load of each link if every group calls at once, relative to its capacity.
+
+        A stream runs one call at a time, so each group counts with its largest on each.
+        """
+        stream = np.array([step.stream for step in program.steps])[self.step]
+        keys = np.stack([self.link, self.group, stream], axis=1)
+        order = np.lexsort((-self.parts, *keys.T))
+        largest = order[distinct_rows(keys[order])[0]]
+        parts = np.bincount(self.link[largest], self.parts[largest], len(self.links))
+        return np.asarray(parts / PARTS)
+
     def where_full(self, program: Program) -> LinkUse:
         """Return the use of those links that may be full.
 
-        A link that all groups together cannot fill slows nobody, and leaving it out changes no
-        time. A stream runs one call at a time, so each group counts with its largest on each.
+        A link that all groups together cannot fill slows nobody, so leaving it out changes no time.
         """
-        stream = np.array([step.stream for step in program.steps])[self.step]
-        order = np.lexsort((-self.parts, stream, self.group, self.link))
-        keys = np.stack([self.link, self.group, stream], axis=1)[order]
-        largest = np.ones(len(order), np.bool_)
-        largest[1:] = (keys[1:] != keys[:-1]).any(axis=1)
-        picked = order[largest]
-        most = np.bincount(self.link[picked], self.parts[picked], len(self.links))
-        return self.of(np.flatnonzero(most[self.link] > PARTS))
+        return self.of(np.flatnonzero(self.loads(program)[self.link] > 1))
 
 
 def link_use(program: Program, clusters: Sequence[Cluster], patterns: Patterns) -> LinkUse:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Protocol
+from dataclasses import dataclass
 
 import numpy as np
 
@@ -11,6 +11,8 @@ from topologies.arrays import BoolArray, IntArray
 from topologies.clusters.cluster import Cluster
 from topologies.errors import InputError
 from topologies.routing.scale_out import switch_chips
+from workloads.models.model import Model
+from workloads.training.plan.plan import ParallelPlan
 
 PLACEMENTS = {
     "packed": "the next free chips, whatever they share with the job before",
@@ -22,27 +24,26 @@ PLACEMENTS = {
 """Names of placements, with the chips that a job gets."""
 
 
-class Placed(Protocol):
-    """A job as placements see it."""
+@dataclass(frozen=True)
+class Job:
+    """A training job and its place on the cluster.
 
-    @property
-    def name(self) -> str:
-        """Name of the job."""
+    ``placement``: a name of :data:`PLACEMENTS`. ``start``: first chip, in place of a placement.
+    """
 
-    @property
-    def placement(self) -> str:
-        """Name of its placement."""
-
-    @property
-    def start(self) -> int | None:
-        """First chip, in place of a placement."""
+    name: str
+    model: Model
+    plan: ParallelPlan
+    placement: str = "packed"
+    start: int | None = None
 
     @property
     def chips(self) -> int:
         """Number of chips that the job uses."""
+        return -(-self.plan.ranks // self.plan.ranks_per_chip)
 
 
-def chips_of_jobs(jobs: Sequence[Placed], cluster: Cluster, placement: str = "") -> list[IntArray]:
+def chips_of_jobs(jobs: Sequence[Job], cluster: Cluster, placement: str = "") -> list[IntArray]:
     """Return the chips of each job, int64 (chips,).
 
     Jobs with a first chip of their own are placed first, the others in their order.
@@ -67,22 +68,20 @@ def chips_of_jobs(jobs: Sequence[Placed], cluster: Cluster, placement: str = "")
         if job.start is None:
             picked = _free(job, cluster, owner < 0, placement or job.placement)
         else:
-            picked = _stated(job, jobs, cluster, owner)
+            picked = job.start + np.arange(job.chips)
+            _check_stated(job, picked, jobs, owner)
         places[number], owner[picked] = picked, number
     return places
 
 
-def _stated(job: Placed, jobs: Sequence[Placed], cluster: Cluster, owner: IntArray) -> IntArray:
-    """Chips of a job that has a first chip of its own."""
-    assert job.start is not None
-    last = job.start + job.chips - 1
-    if last >= cluster.chips:
+def _check_stated(job: Job, picked: IntArray, jobs: Sequence[Job], owner: IntArray) -> None:
+    """Refuse chips from a stated one on that the cluster does not have, or another job has."""
+    first, last = int(picked[0]), len(owner) - 1
+    if picked[-1] > last:
         raise InputError(
-            f"job {job.name} uses {job.chips:,} chips from {job.start:,} on, but the last of "
-            f"{cluster.name} is {cluster.chips - 1:,}. Start it at {cluster.chips - job.chips:,} "
-            "at most."
+            f"job {job.name} uses {job.chips:,} chips from {first:,} on, but the last is "
+            f"{last:,}. Start it at {len(owner) - job.chips:,} at most."
         )
-    picked = np.arange(job.start, last + 1)
     taken = picked[owner[picked] >= 0]
     if len(taken):
         other = jobs[int(owner[taken[0]])]
@@ -90,10 +89,9 @@ def _stated(job: Placed, jobs: Sequence[Placed], cluster: Cluster, owner: IntArr
             f"jobs {other.name} and {job.name} both use chip {taken[0]:,}. Start {job.name} "
             "elsewhere."
         )
-    return picked
 
 
-def _free(job: Placed, cluster: Cluster, free: BoolArray, placement: str) -> IntArray:
+def _free(job: Job, cluster: Cluster, free: BoolArray, placement: str) -> IntArray:
     """Chips that a job gets among the free ones."""
     each = _unit(cluster, placement)
     unit = np.arange(cluster.chips) // each
@@ -123,6 +121,5 @@ def _unit(cluster: Cluster, placement: str) -> int:
         return 1
     if placement == "server":
         return cluster.chips_per_server
-    if placement == "rack" and cluster.scale_out is not None:
-        return switch_chips(cluster)[1] if len(switch_chips(cluster)) > 1 else cluster.chips
-    return cluster.chips_per_domain
+    # Without a layer of switches below the top, all chips are in one rack.
+    return [*switch_chips(cluster), cluster.chips][placement == "rack"]

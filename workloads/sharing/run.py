@@ -12,11 +12,10 @@ from cluster_sim.schedule.picoseconds import PS_PER_S
 from topologies.arrays import FloatArray, IntArray
 from topologies.clusters.cluster import Cluster
 from workloads.sharing.classes import folded
-from workloads.sharing.jobs import Job
 from workloads.sharing.link_use import LinkUse, Patterns, link_use
+from workloads.sharing.placements import Job
 from workloads.sharing.schedule import SideBySide, side_by_side
 from workloads.sharing.together import together
-from workloads.training.execution.chunk_level import PARTS
 from workloads.training.iteration import Iteration
 from workloads.training.program.program import Program
 
@@ -44,13 +43,13 @@ class Ran(NamedTuple):
     """Run of some jobs side by side.
 
     ``ends_ps``: for each job the end of each of its steps [ps].
-    ``longer_s``: for each job by how much its calls take longer than alone, on the mean rank and
-        step, by the axis of their groups [s].
+    ``call_changes_s``: for each job by how much its calls take longer than at their own rate, on
+        the mean rank and step, by the axis of their groups [s].
     ``ops``: ops that were simulated.
     """
 
     ends_ps: list[IntArray]
-    longer_s: list[dict[str, float]]
+    call_changes_s: list[dict[str, float]]
     ops: int
 
 
@@ -81,42 +80,36 @@ class Meeting:
 
     def __init__(self, ready: Sequence[Ready], patterns: Patterns):
         self.ready, self.patterns = ready, patterns
-        self.program, self.use = self._used(range(len(ready)))
-        self.stage_job = np.repeat(
-            np.arange(len(ready)), [len(each.program.streams) for each in ready]
-        )
-        self.exchange_job = np.array(
-            [self.stage_job[self.program.stage[e.members[0, 0]]] for e in self.program.exchanges],
-            np.int64,
-        )
+        self.program, self.use, self.exchange_job = self._used(range(len(ready)))
 
-    def _used(self, numbers: Sequence[int]) -> tuple[Program, LinkUse]:
-        """Program of some of the jobs, and their use of the links that they may fill."""
+    def _used(self, numbers: Sequence[int]) -> tuple[Program, LinkUse, IntArray]:
+        """Program of some of the jobs, their use of links that may be full, each exchange's job."""
         picked = [self.ready[number] for number in numbers]
         program = together([each.program for each in picked])
         clusters = [each.cluster for each in picked for _ in each.program.streams]
-        return program, link_use(program, clusters, self.patterns).where_full(program)
+        job = np.repeat(numbers, [len(each.program.exchanges) for each in picked])
+        use = link_use(program, clusters, self.patterns).with_queues(job)
+        return program, use.where_full(program), job
 
     def _crossings(self) -> IntArray:
         """Pairs of a link and a job that crosses it, of links that several jobs cross."""
         job = self.exchange_job[self.use.exchange()]
         pairs = np.unique(np.stack([self.use.link, job], axis=1), axis=0)
-        jobs_of_link = np.bincount(pairs[:, 0], minlength=len(self.use.links))
-        return np.asarray(pairs[jobs_of_link[pairs[:, 0]] > 1])
+        return np.asarray(pairs[self.use.met_by(self.exchange_job)[pairs[:, 0]] > 1])
 
     def parties(self) -> list[list[int]]:
         """Return the jobs that meet on links, directly or through others, job by job."""
-        party = np.arange(len(self.ready))
-        pairs = self._crossings()
-        for link in np.unique(pairs[:, 0]).tolist():
-            met = np.unique(party[pairs[pairs[:, 0] == link, 1]])
-            if len(met) > 1:
-                party[np.isin(party, met)] = met[0]
+        party, met = np.arange(len(self.ready)), dict[int, tuple[int, ...]]()
+        for link, job in self._crossings().tolist():
+            met[link] = (*met.get(link, ()), job)
+        for jobs in sorted(set(met.values())):
+            together_with = party[list(jobs)]
+            party[np.isin(party, together_with)] = together_with.min()
         return [np.flatnonzero(party == each).tolist() for each in np.unique(party)]
 
     def run(self, numbers: Sequence[int], engine: str) -> Ran:
         """Run some of the jobs side by side; all start at once."""
-        whole, use = self._used(numbers)
+        whole, use, _ = self._used(numbers)
         program, few = folded(whole, use)
         beside = side_by_side(program, few, use.links)
         times = beside.run(engine)
@@ -141,7 +134,7 @@ class Meeting:
         rows = use.of(np.flatnonzero(np.isin(use.link, pairs[:, 0])))
         axes = [each.axis for each in self.program.exchanges]
         exchange = rows.exchange()
-        most = _most(rows, exchange)
+        most = use.loads(self.program)
         met: dict[int, dict[str, set[str]]] = {}
         for link, number in np.unique(np.stack([rows.link, exchange], axis=1), axis=0).tolist():
             name = self.ready[int(self.exchange_job[number])].job.name
@@ -165,16 +158,6 @@ class Meeting:
             )
             for (kind, names), links in alike.items()
         )
-
-
-def _most(use: LinkUse, exchange: IntArray) -> FloatArray:
-    """Load of each link if every group makes its largest call at once, relative to capacity."""
-    keys = np.stack([use.link, use.group], axis=1)
-    order = np.lexsort((-use.parts, *keys.T[::-1]))
-    first = np.ones(len(order), np.bool_)
-    first[1:] = (keys[order][1:] != keys[order][:-1]).any(axis=1)
-    picked = order[first]
-    return np.asarray(np.bincount(use.link[picked], use.parts[picked], len(use.links)) / PARTS)
 
 
 def _ranks_of_flows(beside: SideBySide) -> IntArray:

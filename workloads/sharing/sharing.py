@@ -13,11 +13,12 @@ from topologies import display
 from topologies.arrays import FloatArray, IntArray
 from topologies.clusters.cluster import Cluster
 from topologies.errors import InputError
-from workloads.sharing.jobs import Job
+from topologies.units import format_memory
 from workloads.sharing.link_use import Patterns
-from workloads.sharing.placements import PLACEMENTS, chips_of_jobs
+from workloads.sharing.placements import PLACEMENTS, Job, chips_of_jobs
 from workloads.sharing.run import Meeting, Ran, Ready, SharedLinks
 from workloads.training.checks import chip_catalogue
+from workloads.training.detail import Detail
 from workloads.training.iteration import Iteration, iteration
 from workloads.training.layers.shapes import RankShapes
 from workloads.training.plan.placement import place
@@ -36,8 +37,8 @@ class JobShare:
     ``chips``: chips of its ranks.
     ``alone_ps, beside_ps`` (steps,): times of the steps that end while all jobs that it meets still
         run, alone and beside them [ps].
-    ``longer_s``: by how much calls take longer than alone, by the axis of their groups, mean over
-        ranks and steps [s]. Overlapped calls may take longer and cost the step nothing.
+    ``call_changes_s``: by how much calls take longer than alone, by the axis of their groups, mean
+        over ranks and steps [s]. Overlapped calls may take longer and cost the step nothing.
     ``meets``: names of the jobs whose calls share links with its own, directly or through others.
     """
 
@@ -46,7 +47,7 @@ class JobShare:
     chips: IntArray
     alone_ps: IntArray
     beside_ps: IntArray
-    longer_s: dict[str, float]
+    call_changes_s: dict[str, float]
     meets: tuple[str, ...]
 
     @property
@@ -152,15 +153,15 @@ def share_jobs(
     if not 1 <= steps <= MOST_STEPS:
         raise InputError(f"steps is {steps}; it must be from 1 to {MOST_STEPS:,}.")
     shared, patterns = SharedParts(), Patterns()
-    known: dict[bytes, Sharing] = {}
+    by_chips: dict[bytes, Sharing] = {}
 
     def placed(name: str) -> Sharing:
         places = chips_of_jobs(jobs, cluster, name)
         key = b"".join(chips.tobytes() for chips in places)
-        if key not in known:
+        if key not in by_chips:
             ready = _ready(cluster, jobs, places, steps, shared)
-            known[key] = _side_by_side(cluster, ready, patterns, name, engine)
-        return replace(known[key], placement=name)
+            by_chips[key] = _side_by_side(cluster, ready, patterns, name, engine)
+        return replace(by_chips[key], placement=name)
 
     answer = placed(placement)
     if not study:
@@ -184,20 +185,14 @@ def _ready(
 ) -> list[Ready]:
     """Build each job on its chips, with as many steps as the slowest takes time for ``steps``."""
     alone = []
+    how = Detail(level="collective", partial=True, allow_oversized=True)
     for job, chips in zip(jobs, places, strict=True):
         try:
-            alone.append(
-                iteration(
-                    *(job.model, cluster, job.plan),
-                    level="collective",
-                    chips=chips,
-                    partial=True,
-                    shared=shared,
-                )
-            )
-            _check_plan(job)
+            step = iteration(job.model, cluster, job.plan, how, shared=shared, chips=chips)
+            _check(job, step)
         except InputError as mistake:
             raise InputError(f"job {job.name}: {mistake}") from None
+        alone.append(step)
     longest_s = steps * max(step.iteration_s for step in alone)
     ready = []
     for job, chips, step in zip(jobs, places, alone, strict=True):
@@ -213,7 +208,14 @@ def _ready(
     return ready
 
 
-def _check_plan(job: Job) -> None:
+def _check(job: Job, step: Iteration) -> None:
+    """Refuse a job that does not fit in memory, and one whose experts are reached by server."""
+    memory = step.memory
+    if not memory.fits:
+        raise InputError(
+            f"the plan needs {format_memory(memory.total)} a rank, which has "
+            f"{format_memory(memory.capacity)}. Use more chips, tp or pp."
+        )
     if job.plan.routed_nodes:
         raise InputError(
             "links are shared by a copy for each expert of a token, not by routed nodes "
@@ -254,7 +256,7 @@ def _share(
     """Result of one job: of its steps that end while all others of its party still run."""
     ends_ps, alone_ps = beside.ends_ps[place_of], alone.ends_ps[0]
     counted = max(1, int(np.searchsorted(ends_ps, until_ps, side="right")))
-    usual, now = alone.longer_s[0], beside.longer_s[place_of]
+    usual, now = alone.call_changes_s[0], beside.call_changes_s[place_of]
     return JobShare(
         *(ready.job, ready.step, ready.chips),
         np.diff(alone_ps[:counted], prepend=0),

@@ -16,7 +16,7 @@ from topologies.errors import InputError
 from topologies.units import PS_PER_US
 from workloads.traces import chakra_schema as schema
 from workloads.traces.bounded_files import read_bounded
-from workloads.traces.cycles import in_order
+from workloads.traces.lower import in_order
 from workloads.traces.recording import (
     COLLECTIVE,
     COMPUTE,
@@ -108,7 +108,6 @@ def _ranks(paths: Sequence[Path]) -> dict[int, Path]:
 
 
 def _check_count(by_rank: Mapping[int, Path]) -> None:
-    """Refuse more nodes than are read, before any of them is decoded."""
     total = 0
     for path in by_rank.values():
         for _ in _message_spans(read_bounded(path), path):
@@ -118,7 +117,6 @@ def _check_count(by_rank: Mapping[int, Path]) -> None:
 
 
 def _message_spans(content: bytes, path: Path) -> Iterator[tuple[int, int]]:
-    """Yield the first byte of each message and the byte after it."""
     # Each message stands behind its length as a varint: seven bits a byte, the lowest first, and a
     # high bit in every byte but the last.
     at, number = 0, 0
@@ -198,7 +196,6 @@ def _link(columns: Columns, first: int, path: Path, waits: Mapping[int, Sequence
 
 
 def _version(content: bytes, path: Path) -> str:
-    """Version of the schema, from the first message of a file."""
     metadata = schema.messages()["GlobalMetadata"]()
     try:
         metadata.ParseFromString(content)
@@ -213,7 +210,6 @@ def _version(content: bytes, path: Path) -> str:
 
 
 def _value(attribute: Any) -> Any:
-    """Value of an attribute, which may be a list."""
     chosen = attribute.WhichOneof("value")
     if chosen is None:
         return None

@@ -172,8 +172,6 @@ def node_message(
     return node
 
 
-# Recording of a simulated training step, for export to other simulators.
-
 MOST_RANKS = 4096
 
 

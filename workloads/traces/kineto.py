@@ -86,7 +86,6 @@ def read_kineto(paths: Sequence[Path]) -> Recording:
 
 
 def _check_count(paths: Sequence[Path]) -> None:
-    """Refuse more kernels than are read, before any file is parsed."""
     total = 0
     for path in paths:
         total += sum(1 for _ in DEVICE_EVENT.finditer(read_bounded(path)))
@@ -210,7 +209,6 @@ def _work(
 
 
 # Dependencies between the kernels, copies and host calls of a PyTorch profile.
-#
 # A replay must start each kernel for the reason for which it started: its stream was free, the host
 # had launched it, or a collective had ended; communication also waits for the work that its thread
 # launched before it. Host threads become chains of launches, spaced as recorded. A call that waits

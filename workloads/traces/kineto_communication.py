@@ -102,13 +102,11 @@ def communications(
 
 
 def _args(event: Mapping[str, Any]) -> dict[str, Any]:
-    """Copy of an event's arguments; empty if it has none."""
     args = event.get("args")
     return dict(args) if isinstance(args, dict) else {}
 
 
 def _is_named(facts: Facts) -> bool:
-    """Return whether facts name a collective or a message."""
     name = str(facts.get("Collective name", ""))
     return bool(MESSAGE.match(name) or _operation(name))
 
@@ -143,9 +141,7 @@ def _ranks(listed: Any) -> tuple[int, ...]:
     return tuple(listed) if sound else ()
 
 
-def _stated_calls(
-    complete: Sequence[Mapping[str, Any]],
-) -> dict[tuple[str, str], list[StatedCall]]:
+def _stated_calls(complete: Sequence[Mapping[str, Any]]) -> dict[tuple[str, str], list[StatedCall]]:
     """Calls of each host thread that state communication, sorted by their start."""
     # A call within another one adds its facts to the outer call's.
     calls: dict[tuple[str, str], list[StatedCall]] = defaultdict(list)
@@ -218,11 +214,7 @@ def _joined(parts: Sequence[Communication]) -> tuple[Communication, ...]:
 
 
 def _communication(
-    facts: Facts,
-    kernel: str,
-    groups: Mapping[str, tuple[int, ...]],
-    world: int,
-    path: Path,
+    facts: Facts, kernel: str, groups: Mapping[str, tuple[int, ...]], world: int, path: Path
 ) -> Communication:
     """Communication that facts state; one that cannot be timed keeps its recorded time."""
     name = str(facts.get("Collective name", ""))

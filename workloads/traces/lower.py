@@ -10,10 +10,13 @@ to ranks without a trace are sent all the same.
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
+from heapq import heapify, heappop, heappush
 
 import numpy as np
+from scipy.sparse import coo_array
+from scipy.sparse.csgraph import connected_components
 
 from cluster_sim.collectives import CollectiveCall, duration_ps
 from cluster_sim.collectives import Group as ChipGroup
@@ -22,7 +25,6 @@ from cluster_sim.schedule.table import FIXED, JOIN, Codes, Edges, Resources, Sch
 from topologies.arrays import BoolArray, IntArray
 from topologies.clusters.cluster import Cluster
 from topologies.errors import InputError
-from workloads.traces.cycles import check_acyclic
 from workloads.traces.recording import (
     COLLECTIVE,
     COMPUTE,
@@ -90,7 +92,6 @@ def lower(
 
 
 def _check_ranks(recording: Recording, cluster: Cluster) -> None:
-    """Refuse a trace of more ranks than the cluster has chips."""
     world = max(int(recording.facts.get("world", 0)), int(recording.rank.max(initial=0)) + 1)
     world = max([world, *(max(group.ranks, default=0) + 1 for group in recording.groups)])
     if world > cluster.chips:
@@ -209,7 +210,6 @@ def _resources(recording: Recording, timed: BoolArray) -> tuple[IntArray, Resour
 
 
 def _labels(recording: Recording, meets: Sequence[Sequence[int]]) -> dict[str, IntArray | Codes]:
-    """Labels of every node and join."""
     first = np.array([nodes[0] for nodes in meets], np.int64)
     what = np.concatenate([recording.kind, np.full(len(meets), len(KINDS))])
     names = recording.name
@@ -247,7 +247,6 @@ def collective_calls(recording: Recording) -> list[tuple[int, ...]]:
 
 
 def _check_members(recording: Recording, group: int, by_rank: dict[int, list[int]]) -> None:
-    """Refuse a call by a rank that is not a member of the group."""
     members = set(recording.groups[group].ranks)
     stranger = next((rank for rank in by_rank if members and rank not in members), None)
     if stranger is not None:
@@ -261,7 +260,6 @@ def _check_members(recording: Recording, group: int, by_rank: dict[int, list[int
 def _check_calls(
     recording: Recording, group: int, by_rank: dict[int, list[int]], members: list[int]
 ) -> None:
-    """Refuse members of a group that do not call equally many collectives."""
     counts = {rank: len(by_rank.get(rank, ())) for rank in members}
     fewest, most = min(counts, key=lambda r: counts[r]), max(counts, key=lambda r: counts[r])
     if counts[fewest] < counts[most]:
@@ -275,7 +273,6 @@ def _check_calls(
 
 
 def _check_alike(recording: Recording, nodes: Sequence[int]) -> None:
-    """Refuse members that call different collectives at once."""
     first = nodes[0]
     for node in nodes[1:]:
         if recording.operation[node] != recording.operation[first]:
@@ -320,10 +317,88 @@ def matched_messages(recording: Recording) -> tuple[IntArray, IntArray]:
 
 
 def _check_fits(recording: Recording, send: int, receive: int) -> None:
-    """Refuse a message that is longer than its receive, if the receive states a size."""
     sent, room = int(recording.size_bytes[send]), int(recording.size_bytes[receive])
     if 0 < room < sent:
         raise InputError(
             f"{recording.place(receive)} has room for {room:,} bytes of a message of {sent:,} "
             f"({recording.place(send)}). Give matching traces."
         )
+
+
+SHOWN = 6
+
+
+def in_order(waits: Mapping[int, Sequence[int]]) -> list[int]:
+    """Return numbers of nodes such that each node follows those that it waits for.
+
+    If several nodes may come next, the one with the smallest number does. Nodes of a cycle, and
+    nodes that wait for them, are left out.
+
+    ``waits``: numbers of the nodes that each node waits for. All of them are keys as well.
+
+    >>> in_order({3: [2], 2: [1], 1: [], 4: []})
+    [1, 2, 3, 4]
+    """
+    after: dict[int, list[int]] = defaultdict(list)
+    missing = {number: len(dependencies) for number, dependencies in waits.items()}
+    for number, dependencies in waits.items():
+        for dependency in dependencies:
+            after[dependency].append(number)
+    ready = [number for number, count in missing.items() if not count]
+    heapify(ready)
+    order = []
+    while ready:
+        number = heappop(ready)
+        order.append(number)
+        for follower in after.get(number, ()):
+            missing[follower] -= 1
+            if not missing[follower]:
+                heappush(ready, follower)
+    return order
+
+
+def check_acyclic(
+    recording: Recording, src: IntArray, dst: IntArray, meets: Sequence[Sequence[int]]
+) -> None:
+    """Refuse nodes that wait for each other, within a rank or across collectives."""
+    # ``src, dst`` (edges,): node ``dst`` waits for node ``src``. Numbers beyond the nodes are those
+    # of joins.
+    size = len(recording) + len(meets)
+    graph = coo_array((np.ones(len(src), np.int8), (src, dst)), shape=(size, size))
+    count, part = connected_components(graph, connection="strong")
+    loops = src[src == dst]
+    if count == size and not len(loops):
+        return
+    if len(loops):
+        cycle = [int(loops[0])]
+    else:
+        cycle = _one_cycle(np.flatnonzero(part == np.bincount(part).argmax()), src, dst)
+    nodes = [node for node in cycle if node < len(recording)]
+    shown = " → ".join(str(recording.number[node]) for node in nodes[:SHOWN])
+    more = " → …" if len(nodes) > SHOWN else ""
+    across = len(set(recording.rank[nodes].tolist())) > 1
+    ranks = (
+        f" of ranks {', '.join(map(str, sorted(set(recording.rank[nodes].tolist()))[:4]))}"
+        if across
+        else ""
+    )
+    remedy = (
+        "The ranks call their collectives in orders that contradict each other: give whole traces "
+        "of the same iterations, or one rank alone."
+        if across
+        else "Correct the dependencies."
+    )
+    raise InputError(
+        f"{recording.place(nodes[0])} waits for itself: a cycle of nodes{ranks} {shown}{more} → "
+        f"{recording.number[nodes[0]]}. {remedy}"
+    )
+
+
+def _one_cycle(members: IntArray, src: IntArray, dst: IntArray) -> list[int]:
+    inside = np.isin(src, members) & np.isin(dst, members)
+    after = dict(zip(src[inside].tolist(), dst[inside].tolist(), strict=True))
+    at, seen = int(members[0]), dict[int, int]()
+    while at not in seen:
+        seen[at] = len(seen)
+        at = after[at]
+    return [node for node, order in seen.items() if order >= seen[at]]

@@ -120,7 +120,6 @@ def _rank(
 
 
 def _seconds(summary: Mapping[str, Any], field: str, path: Path) -> float:
-    """Time of a field [s]; 0 if the summary does not have it."""
     value = summary.get(field, 0)
     number = isinstance(value, int | float) and not isinstance(value, bool)
     if not number or not math.isfinite(value) or not 0 <= value < LONGEST_S:

@@ -59,7 +59,6 @@ def check_step(shapes: RankShapes, cluster: Cluster, detail: Detail) -> Memory:
 
 
 def _check_routed_nodes(plan: ParallelPlan, cluster: Cluster, detail: Detail) -> None:
-    """Refuse tokens that are sent once to each server where no exchange works that way."""
     if detail.level in WRITTEN_OUT:
         raise InputError(
             f"--level {detail.level} writes out a copy for each expert of a token, not routed "
@@ -82,7 +81,6 @@ def counts_equal_ranks(detail: Detail) -> bool:
 
 
 def _check_process_memory(shapes: RankShapes, detail: Detail) -> None:
-    """Refuse a run of more ops than this process has room for."""
     # The program is not built yet, so the level that ``auto`` will take is foreseen from the ranks.
     ranks = shapes.plan.ranks
     every_rank = not counts_equal_ranks(detail)
@@ -108,7 +106,6 @@ def check_plausible(shares_of_peak: Mapping[str, float], shapes: RankShapes) -> 
 
 
 # Size of a run in ops and memory, estimated before anything is built.
-#
 # The ops of a rank follow from the steps of a layer, the layers of its stage and the microbatches;
 # the memory follows from measured peaks for each level. A run that would not fit is refused, and
 # the message names a level that would.

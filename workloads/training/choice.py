@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 from topologies.clusters.cluster import Cluster
-from workloads.confidence.features import training_features
+from workloads.confidence.answers import training_features
 from workloads.confidence.ratio import margin
 from workloads.models.model import Model
 from workloads.training.frameworks.framework import framework_of
@@ -64,7 +64,9 @@ def tied(
 def describe(plan: ParallelPlan) -> str:
     """Describe a plan in one line, without fields that have no influence on it."""
     words = [f"tp {plan.tp}", f"pp {plan.pp}", f"dp {plan.dp}"]
-    words += [f"{name} {getattr(plan, name)}" for name in ("cp", "ep", "vpp") if _above(plan, name)]
+    words += [
+        f"{name} {getattr(plan, name)}" for name in ("cp", "ep", "vpp") if getattr(plan, name) > 1
+    ]
     words.append(f"microbatch {plan.microbatch}")
     words += [f"zero {plan.zero}"] * (plan.dp > 1)
     words += ["sequence parallel"] * (plan.tp > 1 and plan.sequence_parallel)
@@ -73,7 +75,3 @@ def describe(plan: ParallelPlan) -> str:
     words += [f"order {'-'.join(plan.order)}"] * (plan.pp > 1 and plan.dp > 1)
     words += [f"layers {'-'.join(map(str, plan.stage_layers))}"] * bool(plan.stage_layers)
     return ", ".join(words)
-
-
-def _above(plan: ParallelPlan, name: str) -> bool:
-    return bool(getattr(plan, name) > 1)

@@ -60,7 +60,6 @@ def _row(run: Iteration, stage: int, step: LayerOp, calls: int, call_s: float) -
 
 
 def _ranks(plan: ParallelPlan, step: LayerOp) -> int:
-    """Ranks that take part in a step."""
     if step.collective in ("", "send"):
         return 1
     groups = {

@@ -26,7 +26,6 @@ from workloads.training.program.shared_parts import SharedParts
 from workloads.training.program.stage import kinds_of_passes
 
 # Steady state of a pipeline: the exact time that each further microbatch adds to a step.
-#
 # Once its pipeline is full a step repeats itself: every rank runs the same ops again a fixed time
 # later, for the next microbatch. A step of more microbatches takes as many of these periods longer,
 # to the picosecond, and need not be simulated.
@@ -121,7 +120,6 @@ def _stretch(
 
 
 def _count_until_false(flags: BoolArray) -> int:
-    """Count the flags before the first that is False."""
     return len(flags) if flags.all() else int(flags.argmin())
 
 
@@ -221,5 +219,4 @@ def _times(
 
 
 def _with_microbatches(plan: ParallelPlan, count: int) -> ParallelPlan:
-    """Return a plan with a batch of so many microbatches."""
     return replace(plan, global_batch=count * plan.microbatch * plan.dp)

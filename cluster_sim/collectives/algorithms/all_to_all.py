@@ -16,7 +16,6 @@ from cluster_sim.collectives.algorithms.algorithm import (
     suits_every_group,
 )
 from cluster_sim.collectives.algorithms.domains import rank_table
-from cluster_sim.collectives.algorithms.one_to_many import permute
 from cluster_sim.collectives.call import CollectiveCall
 from cluster_sim.collectives.chunks import Chunks, cut
 from cluster_sim.collectives.group import Box, Group, box
@@ -152,6 +151,23 @@ def _sized_pairs(
         sent = size > 0
         return src[sent], dst[sent], step[sent], size[sent]
     return src, dst, step, cut(size_bytes, group.ranks)[dst]
+
+
+def permute(ranks: int, size_bytes: int) -> Messages:
+    """Write a permute: each rank sends its buffer to the next, the last to the first."""
+    src = np.arange(ranks, dtype=np.int32)
+    dst = (src + 1) % np.int32(ranks)
+    chunks = Chunks.table(np.full(ranks, size_bytes), src, dst)
+    if ranks == 1:
+        return no_messages(chunks, ranks)
+    return one_chunk_messages(
+        channel=src,
+        first=src,
+        edges=Edges.from_pairs(ranks, [], []),
+        channels=Channels.table(src, dst),
+        chunks=chunks,
+        ranks=ranks,
+    )
 
 
 def _box(call: CollectiveCall) -> Box:

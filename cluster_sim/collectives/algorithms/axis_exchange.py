@@ -118,11 +118,7 @@ class _Plan:
         self._add(joins, onward, rank, (self.place, self.place))
 
     def _add(
-        self,
-        stage: _Stage,
-        edges: IntArray,
-        channel: IntArray,
-        ends: tuple[IntArray, IntArray],
+        self, stage: _Stage, edges: IntArray, channel: IntArray, ends: tuple[IntArray, IntArray]
     ) -> None:
         """Add messages between ``ends`` (coordinates), with the rows that wait for each."""
         if self.listed:

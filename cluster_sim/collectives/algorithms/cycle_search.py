@@ -1,6 +1,6 @@
 """Randomised search for Hamiltonian cycles that together use the cables of a box of chips.
 
-``python -m cluster_sim.collectives.algorithms.cycle_search FILE.csv`` rebuilds the shipped table.
+``python -m tools.ship_cycles FILE.csv`` rebuilds the shipped table.
 The search starts from the axes themselves: a step along an axis is a permutation of the chips.
 Then two permutations exchange their arcs along an alternating closed trail, which leaves both of
 them permutations. A move that does not raise the number of separate cycles is kept, and now and
@@ -9,9 +9,6 @@ then one that does, until each permutation is a single cycle.
 
 from __future__ import annotations
 
-import csv
-import itertools
-import sys
 from collections.abc import Iterator
 from dataclasses import dataclass
 
@@ -169,7 +166,6 @@ def _factors(grid: Grid) -> list[Factor] | None:
 
 
 def _rings(factor: Factor) -> int:
-    """Count the separate rings of a factor."""
     seen = [False] * len(factor)
     count = 0
     for start in range(len(factor)):
@@ -271,40 +267,3 @@ def find(grid: Grid, rng: np.random.Generator) -> BoxCycles:
         if single is not None:
             return BoxCycles(np.array([rank_order(colour) for colour in single]), False)
     raise ValueError(f"no Hamiltonian cycle found in {grid}")
-
-
-def shipped_boxes() -> list[Grid]:
-    """List the boxes of sides 1, 2 and 4 in a 4x4x4 torus, with equal rates or half on one axis."""
-    boxes = []
-    for sizes, rates in itertools.product(
-        itertools.product((1, 2, 4), repeat=3), ((1, 2, 2), (1, 1, 1))
-    ):
-        used = [units for size, units in zip(sizes, rates, strict=True) if size > 1]
-        kept = tuple(size for size in sizes if size > 1)
-        if kept:
-            units = tuple(rate // min(used) for rate in used)
-            boxes.append(Grid(kept, tuple(size == 4 for size in kept), units))
-    return sorted(set(boxes), key=lambda box: (box.chips, box.sizes, box.units))
-
-
-def main(path: str) -> None:
-    """Search all shipped boxes and write the table of cycles."""
-    with open(path, "w", newline="", encoding="utf-8") as file:
-        writer = csv.writer(file, lineterminator="\n")
-        writer.writerow(["sizes", "wraps", "units", "both_ways", "order"])
-        for box in shipped_boxes():
-            cycles = find(box, np.random.default_rng(0))
-            for order in cycles.orders.tolist():
-                writer.writerow(
-                    [
-                        "x".join(map(str, box.sizes)),
-                        "x".join(str(int(wrap)) for wrap in box.wraps),
-                        "x".join(map(str, box.units)),
-                        int(cycles.both_ways),
-                        " ".join(map(str, order)),
-                    ]
-                )
-
-
-if __name__ == "__main__":
-    main(sys.argv[1])

@@ -173,7 +173,6 @@ def snake(sizes: tuple[int, ...]) -> IntArray:
 
 @functools.cache
 def _shipped() -> dict[tuple[tuple[int, ...], tuple[bool, ...], tuple[int, ...]], BoxCycles]:
-    """Read the shipped cycles, by sizes, wraps and units of the axes."""
     table = Path(__file__).parent / "data/cycles.csv"
     orders: dict[tuple[str, str, str, str], list[list[int]]] = {}
     _, rows = csv_rows(table.read_text("utf-8"), "data/cycles.csv")

@@ -13,12 +13,7 @@ import numpy as np
 from cluster_sim.collectives.algorithms.algorithm import Algorithm, pairs_share
 from cluster_sim.collectives.algorithms.cycles import all_rings
 from cluster_sim.collectives.algorithms.neuron_runtime import has_pairs, waits_for_receivers
-from cluster_sim.collectives.algorithms.stages import (
-    Part,
-    lengths_of,
-    staged,
-    staged_count,
-)
+from cluster_sim.collectives.algorithms.stages import Part, lengths_of, staged, staged_count
 from cluster_sim.collectives.call import RING_KINDS, CollectiveCall
 from cluster_sim.collectives.group import Group
 from cluster_sim.collectives.messages import Messages

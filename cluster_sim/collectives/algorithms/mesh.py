@@ -11,7 +11,6 @@ from cluster_sim.collectives.algorithms.algorithm import (
     each_byte_arrives_once,
     suits_every_group,
 )
-from cluster_sim.collectives.algorithms.one_to_many import mesh_broadcast
 from cluster_sim.collectives.call import RING_KINDS, CollectiveCall
 from cluster_sim.collectives.chunks import EVERY, Chunks, cut
 from cluster_sim.collectives.messages import Channels, Messages, no_messages, one_chunk_messages
@@ -70,6 +69,22 @@ def single_step_mesh(ranks: int, size_bytes: int) -> Messages:
         reduce=True,
         edges=Edges.from_pairs(len(src), [], []),
         channels=channels,
+        chunks=chunks,
+        ranks=ranks,
+    )
+
+
+def mesh_broadcast(ranks: int, size_bytes: int) -> Messages:
+    """Write a broadcast in one step: rank 0 sends the whole buffer to each other rank."""
+    chunks = Chunks.table([size_bytes], 0, EVERY)
+    if ranks == 1:
+        return no_messages(chunks, ranks)
+    dst = np.arange(1, ranks, dtype=np.int32)
+    return one_chunk_messages(
+        channel=dst - 1,
+        first=np.zeros(ranks - 1, np.int32),
+        edges=Edges.from_pairs(ranks - 1, [], []),
+        channels=Channels.table(np.zeros(ranks - 1, np.int32), dst),
         chunks=chunks,
         ranks=ranks,
     )

@@ -8,7 +8,6 @@ import numpy as np
 
 from cluster_sim.collectives.algorithms.algorithm import Algorithm, each_byte_arrives_once
 from cluster_sim.collectives.algorithms.neuron_runtime import waits_for_receivers
-from cluster_sim.collectives.algorithms.one_to_many import tree_broadcast
 from cluster_sim.collectives.algorithms.stages import (
     Leg,
     Part,
@@ -18,6 +17,7 @@ from cluster_sim.collectives.algorithms.stages import (
     staged_count,
 )
 from cluster_sim.collectives.call import RING_KINDS, CollectiveCall
+from cluster_sim.collectives.chunks import EVERY, Chunks
 from cluster_sim.collectives.few_ranks import (
     FEW,
     has_thin_uplinks,
@@ -26,8 +26,9 @@ from cluster_sim.collectives.few_ranks import (
     with_one_latency,
 )
 from cluster_sim.collectives.group import Group, box
-from cluster_sim.collectives.messages import Messages
+from cluster_sim.collectives.messages import Channels, Messages, one_chunk_messages
 from cluster_sim.hardware.communication_costs import CommunicationCosts
+from cluster_sim.schedule.table import Edges
 from cluster_sim.trace.trace import run
 from topologies.arrays import IntArray
 
@@ -80,6 +81,32 @@ def _pairs(rank_at: IntArray, bit: int) -> IntArray:
     corner = np.arange(len(rank_at))
     low = corner[corner >> bit & 1 == 0]
     return np.stack([rank_at[low], rank_at[low | 1 << bit]], axis=1).astype(np.int32)
+
+
+def tree_broadcast(rank_at: IntArray, size_bytes: int) -> Messages:
+    """Write a broadcast by recursive doubling; ``rank_at`` is at each corner of a hypercube."""
+    ranks = len(rank_at)
+    # Number the corners from that of rank 0 by exclusive or, which leaves neighbours neighbours.
+    rank_at = rank_at[np.arange(ranks) ^ int(np.argmax(rank_at == 0))]
+    dimensions = ranks.bit_length() - 1
+    src, dst, step = [], [], []
+    for bit in range(dimensions):
+        corner = np.arange(1 << bit)
+        src.append(corner)
+        dst.append(corner | 1 << bit)
+        step.append(np.full(len(corner), bit))
+    sources, targets = np.concatenate(src), np.concatenate(dst)
+    # Corner c receives by message c - 1, and sends on afterwards.
+    from_arrival = np.flatnonzero(sources > 0)
+    return one_chunk_messages(
+        channel=np.arange(ranks - 1),
+        first=np.zeros(ranks - 1, np.int32),
+        step=np.concatenate(step),
+        edges=Edges.from_pairs(ranks - 1, sources[from_arrival] - 1, from_arrival),
+        channels=Channels.table(rank_at[sources], rank_at[targets]),
+        chunks=Chunks.table([size_bytes], 0, EVERY),
+        ranks=ranks,
+    )
 
 
 def _messages(call: CollectiveCall, costs: CommunicationCosts) -> Messages:

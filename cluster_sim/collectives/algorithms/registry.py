@@ -23,10 +23,9 @@ from cluster_sim.collectives.algorithms.neuron_runtime import (
     one_step_wins,
     tree_wins,
 )
-from cluster_sim.collectives.algorithms.per_axis import PER_AXIS
 from cluster_sim.collectives.algorithms.rdh import RDH
 from cluster_sim.collectives.algorithms.ring import BIDIRECTIONAL_RING, MULTI_RING, RING
-from cluster_sim.collectives.algorithms.torus import TORUS
+from cluster_sim.collectives.algorithms.torus import PER_AXIS, TORUS
 from cluster_sim.collectives.call import CollectiveCall
 from cluster_sim.hardware.communication_costs import communication_costs
 from topologies.errors import InputError, suggestion

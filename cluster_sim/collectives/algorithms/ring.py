@@ -22,10 +22,9 @@ from cluster_sim.collectives.algorithms.algorithm import (
 )
 from cluster_sim.collectives.algorithms.cycles import Cycles, all_rings, cycles, one_ring
 from cluster_sim.collectives.algorithms.neuron_runtime import waits_for_receivers
-from cluster_sim.collectives.algorithms.one_to_many import chain_broadcast
 from cluster_sim.collectives.algorithms.ring_clocks import rings_alone_ps
 from cluster_sim.collectives.call import RING_KINDS, CollectiveCall
-from cluster_sim.collectives.chunks import EVERY, Chunks, cut, shards
+from cluster_sim.collectives.chunks import EVERY, Chunks, cut, shards, share
 from cluster_sim.collectives.few_ranks import (
     MOST_OPS,
     repeated_rounds_ps,
@@ -70,9 +69,7 @@ def ring_chunks(call: CollectiveCall, rings: Cycles, slices: int) -> Chunks:
     weights = np.repeat(rings.weight, slices)
     pieces = np.take_along_axis(shards(call.size_bytes, call.ranks, weights), order, axis=1)
     return Chunks.table(
-        pieces,
-        source=EVERY if call.reduces else order,
-        target=EVERY if call.gathers else order,
+        pieces, source=EVERY if call.reduces else order, target=EVERY if call.gathers else order
     )
 
 
@@ -233,6 +230,34 @@ def _one_rank_a_domain_ps(call: CollectiveCall, costs: CommunicationCosts) -> in
         return schedule_of_few(messages, level, chips, slowest)
 
     return repeated_rounds_ps(schedule_of, ranks - 1)
+
+
+def chain_broadcast(cycles: Cycles, size_bytes: int, slices: int) -> Messages:
+    """Write a broadcast from rank 0 along cycles, slice after slice, each cycle with its share."""
+    count, ranks = cycles.order.shape
+    start = np.argmax(cycles.order == 0, axis=1)
+    order = np.stack([np.roll(cycle, -by) for cycle, by in zip(cycles.order, start, strict=True)])
+    sizes = np.concatenate([cut(int(part), slices) for part in share(size_bytes, cycles.weight)])
+    chunks = Chunks.table(sizes, 0, EVERY)
+    if ranks == 1:
+        return no_messages(chunks, ranks)
+    parts = count * slices
+    chunk = np.broadcast_to(np.arange(parts, dtype=np.int32)[:, None], (parts, ranks - 1))
+    channel = np.repeat(np.arange(count * (ranks - 1)).reshape(count, -1), slices, axis=0)
+    row = np.arange(parts * (ranks - 1)).reshape(parts, ranks - 1)
+    slice_ = np.tile(np.arange(slices, dtype=np.int32), count)[:, None]
+    hop = np.arange(ranks - 1, dtype=np.int32)
+    messages = one_chunk_messages(
+        channel=channel,
+        first=chunk,
+        step=hop + slice_,
+        edges=Edges.from_pairs(row.size, row[:, :-1].ravel(), row[:, 1:].ravel()),
+        channels=Channels.table(order[:, :-1], order[:, 1:]),
+        chunks=chunks,
+        ranks=ranks,
+    )
+    # Earlier slices go first where they meet later ones on a link.
+    return replace(messages, priority=np.broadcast_to(slice_, chunk.shape).ravel())
 
 
 def _ring_algorithm(

@@ -241,15 +241,7 @@ def add_stage(
         priority=np.broadcast_to(slice_, shape),
     )
     if following is not None:
-        _add_joins(
-            table,
-            stage,
-            following,
-            ranks=ranks,
-            slices=slices,
-            step=step,
-            onward=onward,
-        )
+        _add_joins(table, stage, following, ranks=ranks, slices=slices, step=step, onward=onward)
 
 
 def _stage_edges(

@@ -1,8 +1,15 @@
-"""Ring stages along the axes of a torus or the tiers of a switched domain, all busy at once.
+"""Stages along the axes of a torus or the tiers of a switched domain.
 
-The payload is divided among the orders of the axes by a linear programme, so that axes of different
-rates and lengths finish together: in the order X, Y, Z the first axis, of k chips, carries
-(k - 1)/k of the payload, and the next axis the same part of what is left.
+``torus`` keeps all axes busy at once, without barriers. The payload is divided among the orders of
+the axes by a linear programme, so that axes of different rates and lengths finish together: in the
+order X, Y, Z the first axis, of k chips, carries (k - 1)/k of the payload, and the next axis the
+same part of what is left.
+
+``per-axis`` runs one axis after the other, with a barrier of all ranks between axes, which other
+simulators call a ring per dimension: a reduce-scatter a ring along each axis, the last axis of the
+box first, an all-gather the other way round, an all-to-all an exchange along each. A stage consists
+of one ring for each line of chips. On plain tori these rings share nothing, so the clocks of their
+links give the time of all messages (:mod:`~.ring_clocks`).
 """
 
 from __future__ import annotations
@@ -12,6 +19,8 @@ import importlib.util
 import itertools
 import json
 import math
+from collections.abc import Sequence
+from dataclasses import replace
 from fractions import Fraction
 from pathlib import Path
 from typing import Any
@@ -24,19 +33,19 @@ from cluster_sim.collectives.algorithms.algorithm import (
     stage_slices,
 )
 from cluster_sim.collectives.algorithms.axis_exchange import axis_exchange
-from cluster_sim.collectives.algorithms.stages import (
-    Part,
-    staged,
-    staged_count,
-    staged_rounds,
-)
+from cluster_sim.collectives.algorithms.ring_clocks import last_end_ps
+from cluster_sim.collectives.algorithms.stages import Part, staged, staged_count, staged_rounds
 from cluster_sim.collectives.call import RING_KINDS, CollectiveCall
+from cluster_sim.collectives.chunks import cut
 from cluster_sim.collectives.group import Box, box
 from cluster_sim.collectives.messages import Messages
 from cluster_sim.hardware.communication_costs import CommunicationCosts
+from cluster_sim.schedule.picoseconds import transfer_ps
+from cluster_sim.schedule.table import Edges
 from topologies.arrays import IntArray
 from topologies.errors import InputError
 from topologies.files import kept_files
+from topologies.shapes.basic import Torus
 
 
 def filled_box(call: CollectiveCall, algorithm: str) -> Box:
@@ -146,7 +155,6 @@ def _solver() -> bytes:
 def _evenest(
     sizes: tuple[int, ...], capacities: tuple[int, ...]
 ) -> tuple[tuple[tuple[int, ...], int], ...]:
-    """Solve the linear programme of :func:`shares`."""
     axes = range(len(sizes))
     orders = list(itertools.permutations(axes))
     if len(sizes) > MOST_PERMUTED:
@@ -208,4 +216,115 @@ TORUS = Algorithm(
     message_count=_message_count,
     rounds=lambda call, costs: rounds_along_axes(call, "torus"),
     memory_accesses=lambda call, costs: accesses_along_axes(call, costs, "torus"),
+)
+
+
+def per_axis(call: CollectiveCall) -> Messages:
+    """Write a collective axis by axis on the box of a group, with barriers."""
+    filled, ranks = filled_box(call, "per-axis"), call.ranks
+    axes = range(len(filled.sizes))[::-1]
+    if call.kind == "all-to-all":
+        messages = axis_exchange(call.group, filled, call.size_bytes, [list(axes)])
+        stages = [(filled.sizes[axis] - 1) * ranks for axis in axes]
+        return with_barriers(messages, stages, held=stages)
+    messages = staged(call, [Part(tuple(axis_lines(filled, axis) for axis in axes))], 1)
+    one_way = [(filled.sizes[axis] - 1) * ranks for axis in axes]
+    stages = one_way * call.reduces + one_way[::-1] * call.gathers
+    return with_barriers(messages, stages, held=[ranks] * len(stages))
+
+
+def with_barriers(messages: Messages, stages: Sequence[int], held: Sequence[int]) -> Messages:
+    """Add barriers, so that each stage begins when all ranks have finished the one before.
+
+    ``stages``: messages of each stage, without the joins between them. ``held``: how many of them,
+    the first ones, wait for the barrier; the rest of the stage waits for these.
+    """
+    ranks, rows, barriers = messages.ranks, len(messages), len(stages) - 1
+    if rows == 0 or barriers < 1:
+        return messages
+    ends = np.cumsum(np.array(stages) + ranks)[:-1]
+    joins = ends[:, None] - ranks + np.arange(ranks)
+    barrier = rows + np.arange(barriers)
+    waiting = [end + np.arange(count) for end, count in zip(ends, held[1:], strict=True)]
+    edges = messages.edges
+    waits = Edges.from_pairs(
+        rows + barriers,
+        np.concatenate([edges.sources(), joins.ravel(), np.repeat(barrier, held[1:])]),
+        np.concatenate([edges.dst, np.repeat(barrier, ranks), *waiting]),
+    )
+
+    def column(name: str, value: int) -> np.ndarray:
+        values = np.asarray(getattr(messages, name))
+        return np.append(values, np.full(barriers, value, values.dtype))
+
+    return replace(
+        messages,
+        channel=column("channel", 0),
+        first=column("first", 0),
+        count=column("count", 0),
+        reduce=column("reduce", 0),
+        step=np.append(messages.step, messages.step[ends - 1]),
+        priority=column("priority", 0),
+        edges=waits,
+    )
+
+
+def _per_axis_count(call: CollectiveCall, costs: CommunicationCosts) -> int:
+    sizes = filled_box(call, "per-axis").sizes
+    if call.kind == "all-to-all":
+        return call.ranks * (sum(sizes) - 1) + len(sizes) - 1
+    return staged_count(call, [sizes], 1) + call.ways * len(sizes) - 1
+
+
+def _streamed_ops(call: CollectiveCall, costs: CommunicationCosts) -> int:
+    return _per_axis_count(call, costs) + call.ranks if _rings_share_nothing(call) else 0
+
+
+def _rings_share_nothing(call: CollectiveCall) -> bool:
+    """Return whether the rings along an axis are apart, and every step crosses one link."""
+    cluster = call.group.cluster
+    torus = (
+        cluster.plain
+        and isinstance(cluster.shape, Torus)
+        and all(filled_box(call, "per-axis").wraps)
+    )
+    return torus and call.kind in RING_KINDS
+
+
+def ring_by_ring_ps(call: CollectiveCall, costs: CommunicationCosts) -> int | None:
+    """Return the time of a call from the clocks of the links of every ring [ps].
+
+    None where rings share more than links, and where the run might pass the horizon.
+    """
+    shape, filled = call.group.cluster.shape, filled_box(call, "per-axis")
+    if not (isinstance(shape, Torus) and _rings_share_nothing(call)):
+        return None
+    owner = filled.chip_at.reshape(filled.sizes).T.ravel()  # of shards; the last axis comes first
+    held_bytes = cut(call.size_bytes, call.ranks)[owner]
+    total_ps, lines = 0, 1
+    for place in reversed(range(len(filled.sizes))):
+        axis = shape.axes[filled.axes[place]]
+        rate = int(costs.scale_up(np.array([axis.bandwidth_bytes_per_s]))[0])
+        blocks_bytes = held_bytes.reshape(lines, axis.size, -1).sum(axis=2)
+        wire_ps = transfer_ps(blocks_bytes, np.array(rate)) * (blocks_bytes > 0)
+        axis_ps = last_end_ps(wire_ps[:, None], axis.latency_ps, axis.size - 1)
+        if axis_ps is None:
+            return None
+        total_ps += axis_ps
+        lines *= axis.size
+    return call.ways * total_ps
+
+
+PER_AXIS = Algorithm(
+    name="per-axis",
+    summary="a ring, or an exchange, along one axis after the other, all ranks in step",
+    kinds=(*RING_KINDS, "all-to-all"),
+    suits=has_axes,
+    messages=lambda call, costs: per_axis(call),
+    message_count=_per_axis_count,
+    rounds=lambda call, costs: rounds_along_axes(call, "per-axis"),
+    memory_accesses=lambda call, costs: accesses_along_axes(call, costs, "per-axis"),
+    stands_for=ring_by_ring_ps,
+    streamed_ops=_streamed_ops,
+    streams_watched=True,
 )

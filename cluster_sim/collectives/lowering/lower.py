@@ -32,16 +32,7 @@ from cluster_sim.hardware.detours import around
 from cluster_sim.hardware.fabric import Fabric, Paths
 from cluster_sim.schedule.build import OpColumns, schedule
 from cluster_sim.schedule.picoseconds import transfer_ps
-from cluster_sim.schedule.table import (
-    FLOW,
-    JOIN,
-    NO_RESOURCE,
-    Codes,
-    Edges,
-    Flows,
-    Label,
-    Schedule,
-)
+from cluster_sim.schedule.table import FLOW, JOIN, NO_RESOURCE, Codes, Edges, Flows, Label, Schedule
 from topologies.arrays import IntArray, distinct
 
 NO_RATE = 10**12  # rate in tables of times where no op crosses a link; it is never looked up [B/s]

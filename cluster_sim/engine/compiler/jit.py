@@ -17,7 +17,6 @@ import numpy as np
 
 from cluster_sim.engine.compiler import machine_code
 from cluster_sim.engine.compiler.machine_code import Source
-from cluster_sim.schedule.table import IntArray
 
 Function = TypeVar("Function", bound=Callable[..., Any])
 
@@ -78,7 +77,7 @@ class Part(Source):
     @cached_property
     def _numba_type_(self) -> Any:
         """The type by which numba knows this object where compiled code names it."""
-        from cluster_sim.engine.compiler.whole_code import Callee  # loads numba
+        from cluster_sim.engine.compiler.numba_side import Callee  # loads numba
 
         return Callee(self.dispatcher)
 
@@ -87,10 +86,7 @@ class Entry(Part):
     """A function that Python and compiled code may call."""
 
     def __init__(
-        self,
-        function: Callable[..., Any],
-        options: dict[str, bool | str],
-        plain: bool = False,
+        self, function: Callable[..., Any], options: dict[str, bool | str], plain: bool = False
     ):
         super().__init__(function, options)
         self.plain = plain
@@ -127,7 +123,7 @@ class Entry(Part):
 
     def _compile(self, arguments: tuple[Any, ...], words: int) -> tuple[str, str, bytes]:
         """Return symbol, result type and object file of the machine code for these arguments."""
-        from cluster_sim.engine.compiler.whole_code import compile_whole  # loads numba
+        from cluster_sim.engine.compiler.numba_side import compile_whole  # loads numba
 
         signature = tuple(_numba_type(argument, self.plain) for argument in arguments)
         symbol, result, passed, binary = compile_whole(self.dispatcher, signature)
@@ -201,14 +197,13 @@ def _layout(array: np.ndarray[Any, Any]) -> str:
 
 
 def _numba_type(value: Any, plain: bool) -> Any:
-    """Return numba's type of an argument."""
     import numba
 
     types: Any = numba.types
     if isinstance(value, np.ndarray):
         item = numba.from_dtype(value.dtype)
         if plain:
-            from cluster_sim.engine.compiler.plain_arrays import PlainArray  # loads numba
+            from cluster_sim.engine.compiler.numba_side import PlainArray  # loads numba
 
             return PlainArray(item, value.ndim)
         return types.Array(item, value.ndim, _layout(value))
@@ -225,80 +220,24 @@ def _numba_type(value: Any, plain: bool) -> Any:
 
 
 class Instruction(Source):
-    """An instruction of the processor that takes an int64, by the name that LLVM gives it."""
+    """An instruction of the processor, by the name that LLVM gives it, for compiled code alone."""
 
     def __init__(self, name: str):
         self.name = name
 
-    def __call__(self, number: int) -> int:
+    def __call__(self, *arguments: Any) -> Any:
         """Refuse a call from Python."""
         raise TypeError(f"{self.name} is for compiled code alone")
 
     @cached_property
     def _numba_type_(self) -> Any:
-        from llvmlite import ir
-        from numba import types
-        from numba.core.registry import cpu_target
-        from numba.extending import intrinsic
+        from cluster_sim.engine.compiler.numba_side import instruction  # loads numba
 
-        def typed(_context: Any, _x: Any) -> Any:
-            def generate(_context: Any, builder: Any, _signature: Any, arguments: Any) -> Any:
-                return getattr(builder, self.name)(arguments[0], ir.Constant(ir.IntType(1), 0))
-
-            return types.int64(types.int64), generate
-
-        instruction = intrinsic(typed)
-        cpu_target.typing_context.refresh()
-        return cpu_target.typing_context.resolve_value_type(instruction)
+        return instruction(self.name)
 
 
 leading_zeros = Instruction("ctlz")  # zero bits above the highest one of an int64, 64 for 0
-
 trailing_zeros = Instruction("cttz")  # zero bits below the lowest one of an int64, 64 for 0
-
-
-class Prefetch(Source):
-    """The instruction that fetches an entry of an array into the cache without waiting for it.
-
-    It gives no value and never fails, so the index may be one past the last.
-    """
-
-    name = "prefetch"
-
-    def __call__(self, array: IntArray, index: int) -> None:
-        """Refuse a call from Python."""
-        raise TypeError(f"{self.name} is for compiled code alone")
-
-    @cached_property
-    def _numba_type_(self) -> Any:
-        from llvmlite import ir
-        from numba import types
-        from numba.core import cgutils
-        from numba.core.registry import cpu_target
-        from numba.extending import intrinsic
-
-        from cluster_sim.engine.compiler.plain_arrays import entry
-
-        declared: Any = cgutils.get_or_insert_function
-        address, number = ir.IntType(8).as_pointer(), ir.IntType(32)
-        form = ir.FunctionType(ir.VoidType(), [address, number, number, number])
-
-        def typed(_context: Any, array: Any, index: Any) -> Any:
-            """Signature of the intrinsic, and the function that writes its code."""
-
-            def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
-                """Write the call of the processor's prefetch."""
-                place = builder.bitcast(entry(builder, signature.args[0], *arguments), address)
-                code = declared(builder.module, form, "llvm.prefetch.p0")
-                # for reading, to be kept in every cache, of data
-                builder.call(code, [place, *(ir.Constant(number, hint) for hint in (0, 3, 1))])
-                return context.get_dummy_value()
-
-            return types.none(array, index), generate
-
-        instruction = intrinsic(typed)
-        cpu_target.typing_context.refresh()
-        return cpu_target.typing_context.resolve_value_type(instruction)
-
-
-prefetch = Prefetch()
+# Fetches an entry of an array into the cache without waiting for it. It gives no value and never
+# fails, so the index may be one past the last.
+prefetch = Instruction("prefetch")

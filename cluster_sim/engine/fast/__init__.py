@@ -22,12 +22,12 @@ from cluster_sim.engine.fast.columns import (
     Ops,
     Speeds,
     State,
+    Streams,
+    empty_streams,
 )
-from cluster_sim.engine.fast.in_flight import Streams, empty_streams
 from cluster_sim.engine.fast.loop import play
 from cluster_sim.engine.fast.queues import empty_queues
-from cluster_sim.engine.fast.routines import calls_of, held_back, no_calls
-from cluster_sim.engine.fast.steps import Run
+from cluster_sim.engine.fast.steps import Run, calls_of, held_back, no_calls
 from cluster_sim.engine.faults import Faults
 from cluster_sim.engine.shared_rates.tables import share_tables
 from cluster_sim.engine.times import DONE, NEVER, Attempts, HorizonError, Times, settle
@@ -36,10 +36,7 @@ from cluster_sim.schedule.table import HORIZON_PS, IntArray, Schedule
 
 
 def simulate(
-    schedule: Schedule,
-    faults: Faults,
-    until_ps: int | None = None,
-    until_ops: Sequence[int] = (),
+    schedule: Schedule, faults: Faults, until_ps: int | None = None, until_ops: Sequence[int] = ()
 ) -> Times:
     """Run a schedule in compiled code; see :func:`cluster_sim.engine.simulate`."""
     run = new_run(schedule, faults, until_ops)

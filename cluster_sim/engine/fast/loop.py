@@ -17,8 +17,7 @@ from cluster_sim.engine.fast.columns import (
 )
 from cluster_sim.engine.fast.disturb import happen
 from cluster_sim.engine.fast.queues import dequeue, enqueue, touch
-from cluster_sim.engine.fast.routines import pass_on
-from cluster_sim.engine.fast.steps import Run, arrive, begin, finish
+from cluster_sim.engine.fast.steps import Run, arrive, begin, finish, pass_on
 from cluster_sim.engine.fast.streams import solve, take_ended
 from cluster_sim.engine.shared_rates.tables import LISTED
 from cluster_sim.engine.times import NEVER
@@ -74,7 +73,6 @@ def advance(run: Run, now: int, until: int) -> int:
 
 @inlined
 def _next_instant(run: Run) -> int:
-    """Earliest instant at which something happens next."""
     notes, streams, speeds = run.state.notes, run.streams, run.speeds
     ahead = next_time(run.agenda)
     if notes[STREAMS]:

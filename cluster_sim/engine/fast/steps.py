@@ -4,7 +4,9 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
-from cluster_sim.engine.compiler.jit import inlined, prefetch
+import numpy as np
+
+from cluster_sim.engine.compiler.jit import inlined, internal, prefetch
 from cluster_sim.engine.fast.agenda import Agenda, push
 from cluster_sim.engine.fast.columns import (
     ARRIVED,
@@ -17,11 +19,13 @@ from cluster_sim.engine.fast.columns import (
     Ops,
     Speeds,
     State,
+    Streams,
 )
-from cluster_sim.engine.fast.in_flight import Streams
 from cluster_sim.engine.fast.queues import Queues, free_slot
 from cluster_sim.engine.fast.streams import enter
-from cluster_sim.schedule.table import FLOW, HORIZON_PS
+from cluster_sim.engine.times import NEVER
+from cluster_sim.schedule.routines import Routines
+from cluster_sim.schedule.table import FLOW, HORIZON_PS, IntArray, Schedule
 
 
 class Run(NamedTuple):
@@ -142,3 +146,54 @@ def scaled(duration: int, top: int, bottom: int) -> int:
     if whole > HORIZON_PS // top:
         return HORIZON_PS + 1
     return whole * top + (part * top + bottom - 1) // bottom
+
+
+def no_calls() -> Calls:
+    """Return the table of calls for a schedule without routines."""
+    narrow, wider = np.empty(0, np.int32), np.empty(0, np.int64)
+    return Calls(narrow, wider, narrow, wider, np.full(1, NO_OP, np.int64))
+
+
+def calls_of(schedule: Schedule, routines: Routines) -> Calls:
+    """Return the table of calls of routines, none of which runs yet."""
+    routine = np.full(len(schedule), NO_OP, np.int32)
+    routine[routines.caller] = routines.routine
+    routine[routines.first[1:] - 1] = np.arange(len(routines))
+    pending = np.bincount(schedule.edges.dst, minlength=len(schedule)).astype(np.int32)
+    first = np.ascontiguousarray(routines.first, np.int64)
+    caller = np.full(len(routines), NO_OP, np.int64)
+    return Calls(routine, first, pending, caller, np.full(1, NO_OP, np.int64))
+
+
+def held_back(routines: Routines, pending: IntArray) -> None:
+    """Hold back routines' ops, and joins behind calls, by an edge that calls and ends count."""
+    pending[routines.outside :] = 1
+    pending[routines.caller + 1] = 1
+
+
+@internal
+def pass_on(run: Run, op: int, now: int) -> None:
+    """Run the routine that a join calls; after a routine's last op, return to its caller."""
+    calls, state = run.calls, run.state
+    routine = calls.routine[op]
+    if routine == NO_OP:
+        return
+    first, behind = calls.first[routine], calls.first[routine + 1]
+    caller = calls.caller[routine]
+    if op >= first:
+        calls.caller[routine] = NO_OP
+        count(state, run.agenda, caller + 1, 0, now)
+        return
+    if caller != NO_OP:
+        calls.clash[0] = routine
+        state.notes[STOP] = 1
+        return
+    calls.caller[routine] = op
+    for other in range(first, behind):
+        state.ready[other] = 0
+        state.start[other] = NEVER
+        state.pending[other] = calls.pending[other]
+    for other in range(first, behind):
+        if calls.pending[other] == 0:
+            state.ready[other] = now
+            arrive(state, run.agenda, other, now)

@@ -13,8 +13,7 @@ from __future__ import annotations
 import numpy as np
 
 from cluster_sim.engine.compiler.jit import inlined, internal
-from cluster_sim.engine.fast.columns import FRESH, NO_OP, STREAMS, State
-from cluster_sim.engine.fast.in_flight import Streams
+from cluster_sim.engine.fast.columns import FRESH, NO_OP, STREAMS, State, Streams
 from cluster_sim.engine.shared_rates import max_min
 from cluster_sim.engine.times import UNKNOWN_PS
 from cluster_sim.schedule.table import HORIZON_PS
@@ -375,7 +374,6 @@ def _chain(streams: Streams, state: State, berth: int, now: int) -> None:
 
 @inlined
 def _unchain(streams: Streams, state: State, berth: int) -> None:
-    """Take a flow out of the loose flows of its class."""
     after, before = streams.after[berth], streams.before[berth]
     if before == NO_OP:
         streams.loose[streams.number[berth]] = after

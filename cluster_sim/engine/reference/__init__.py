@@ -16,10 +16,7 @@ __all__ = ["Run", "simulate"]
 
 
 def simulate(
-    schedule: Schedule,
-    faults: Faults,
-    until_ps: int | None = None,
-    until_ops: Iterable[int] = (),
+    schedule: Schedule, faults: Faults, until_ps: int | None = None, until_ops: Iterable[int] = ()
 ) -> Times:
     """Run a schedule in SimPy; see :func:`cluster_sim.engine.simulate`."""
     run = Run(schedule, np.unique(faults.resource), until_ops)

@@ -197,7 +197,6 @@ def solve(paths: Paths, solver: Solver, groups: Groups) -> int:
 
 @inlined
 def _change(paths: Paths, solver: Solver, number: int, level: int) -> None:
-    """Note another rate of a class."""
     if paths.rate[number] != level:
         paths.rate[number] = level
         solver.changed[solver.sizes[CHANGED]] = number
@@ -446,7 +445,6 @@ def _held_back(paths: Paths, solver: Solver, number: int, level: int) -> bool:
 
 @internal
 def _raise(paths: Paths, solver: Solver, number: int, level: int) -> None:
-    """Let a held class rise with the level."""
     solver.rising[number] = 1
     for share in range(paths.ptr[number], paths.ptr[number + 1]):
         resource = paths.resource[share]
@@ -526,7 +524,6 @@ def _queue(solver: Solver, item: int, key: int) -> None:
 
 @internal
 def _take(solver: Solver) -> None:
-    """Take the first item off the heap."""
     solver.place[solver.item[0]] = NOWHERE
     solver.sizes[QUEUED] -= 1
     length = solver.sizes[QUEUED]
@@ -562,35 +559,14 @@ def max_min_rates(
     cap_bytes_per_s: npt.ArrayLike = UNLIMITED,
     count: npt.ArrayLike = 1,
 ) -> IntArray:
-    """Return the max-min fair rates of flows that run at once, as the engines compute them.
+    """Return the max-min fair rates of flows that run at once, as the engines compute them [B/s].
 
-    Parameters
-    ----------
-    capacity_bytes_per_s : int array (resources,)
-        Rate that each resource divides among its flows [B/s].
-    ptr : int array (flows + 1,)
-        Flow f crosses ``resource[ptr[f]:ptr[f + 1]]``, each once.
-    resource : int array (shares,)
-    weight : int array (shares,), default 1
-        Rate of the resource that 1 B/s of the flow takes [B/s].
-    cap_bytes_per_s : int array (flows,), default none
-        Highest rate of each flow, whatever the resources have to give [B/s].
-    count : int array (flows,), default 1
-        Number of equal flows that a row stands for.
+    Flow f crosses ``resource[ptr[f]:ptr[f + 1]]``, each once; 1 B/s of it takes ``weight`` B/s of
+    the resource. ``cap_bytes_per_s``: highest rate of each flow, whatever the resources have to
+    give. ``count``: number of equal flows that a row stands for, each of which has the rate of the
+    row. Rates are rounded down, so up to (weight on the resource - 1) B/s of a full resource stay
+    unused. Raises ValueError when columns do not fit together, or a value is out of range.
 
-    Returns
-    -------
-    int64 array (flows,)
-        Rate of each flow, or of each of the equal flows of a row [B/s]. Rounded down, so up to
-        (weight on the resource - 1) B/s of a full resource stay unused.
-
-    Raises
-    ------
-    ValueError
-        When the columns do not fit together, or a value is out of range.
-
-    Examples
-    --------
     A parking lot: one flow over both links, one on each.
 
     >>> max_min_rates([100, 60], [0, 2, 3, 4], [0, 1, 0, 1]).tolist()
@@ -638,7 +614,6 @@ def _check_range(name: str, column: IntArray, least: int, most: int) -> None:
 
 @lean
 def _solve_all(paths: Paths, solver: Solver) -> None:
-    """Solve the rates of flows that all begin at once."""
     for number in range(len(paths.cap)):
         _count_in(paths, solver, number, paths.members[number])
     _update(paths, solver)

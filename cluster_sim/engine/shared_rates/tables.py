@@ -249,7 +249,6 @@ def _classify(flows: Columns, table: IntArray, example: IntArray, number: IntArr
 
 @inlined
 def _scattered(flows: Columns, flow: int) -> int:
-    """Return a hash of a flow."""
     mark = flows.cap[flow] * ODD ^ flows.slot[flow]
     for share in range(flows.ptr[flow], flows.ptr[flow + 1]):
         mark = (mark ^ (mark >> 31)) * ODD + (flows.resource[share] << 20)
@@ -261,7 +260,6 @@ def _scattered(flows: Columns, flow: int) -> int:
 
 @inlined
 def _equal(flows: Columns, one: int, other: int) -> bool:
-    """Return whether two flows belong to the same class."""
     first, second = flows.ptr[one], flows.ptr[other]
     length = flows.ptr[one + 1] - first
     if flows.cap[one] != flows.cap[other] or flows.slot[one] != flows.slot[other]:

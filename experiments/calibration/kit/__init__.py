@@ -33,11 +33,8 @@ GPU_MACHINES = {
 class Manifest:
     """Record of a kit's chip and machine in its folder.
 
-    ``chip``: catalogue part.
-    ``flavour`` ("neuron", "cuda").
     ``cluster``: machine on which collectives and steps are measured.
     ``ranks_per_chip, cores``: logical cores of a chip; physical cores of a logical core.
-    ``files``: scripts of the kit.
     """
 
     chip: str
@@ -50,8 +47,6 @@ class Manifest:
 
 def manifest_for(chip: str, catalogue: Catalogue | None = None) -> Manifest:
     """Return the manifest of a chip's kit.
-
-    Raises InputError for a chip without a kit, with the nearest name.
 
     >>> manifest_for("trn2").ranks_per_chip, manifest_for("h200").flavour
     (4, 'cuda')
@@ -116,10 +111,7 @@ def _one_chip(chip: str) -> str:
 
 
 def write_kit(folder: Path, chip: str) -> Manifest:
-    """Write the kit of a chip into a folder that is new or empty.
-
-    Raises InputError for an unknown chip, and a folder that holds anything.
-    """
+    """Write the kit of a chip into a folder that is new or empty."""
     described = manifest_for(chip)
     if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
         raise InputError(f"{folder} is not an empty folder. Name a new one.")
@@ -131,10 +123,7 @@ def write_kit(folder: Path, chip: str) -> Manifest:
 
 
 def read_manifest(folder: Path) -> Manifest:
-    """Read the manifest of a kit's folder.
-
-    Raises InputError for a folder without a manifest, and a file that is none.
-    """
+    """Read the manifest of a kit's folder."""
     path = folder / MANIFEST
     try:
         document = json.loads(read_text(path, limit_bytes=LARGEST_MANIFEST_BYTES))

@@ -6,13 +6,14 @@ kernels, so that the constants of steps explain only the rest of a step's time.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
 
 from experiments.calibration.overlay.constants import (
+    STEP,
     Constant,
     ConstantsFit,
     fit_constants,
@@ -28,6 +29,7 @@ from experiments.validation.reading.nccl_tests import Measured
 from topologies.arrays import FloatArray
 from topologies.catalogue.catalogue import Catalogue
 from topologies.catalogue.families import chip_family
+from topologies.clusters.cluster import Cluster
 from topologies.clusters.names import cluster
 from topologies.errors import InputError
 from workloads.kernels.chip_share import family
@@ -36,15 +38,7 @@ from workloads.kernels.chip_share import family
 def fit_all(
     measured: Measurements, catalogue: Catalogue, machine: str | None, *, chips: int | None = None
 ) -> list[Group]:
-    """Fit the constants of every kind that was measured.
-
-    ``catalogue``: catalogue whose constants the fits start from. ``machine``: machine of the
-    collectives, without a count; by default the kit's. ``chips``: chips that the ranks of
-    collectives run on.
-
-    Raises InputError when the machine of collectives is not known, and for rows that cannot be
-    predicted.
-    """
+    """Fit the constants of every kind that was measured."""
     groups, shipped = [], catalogue
     if measured.kernels:
         groups.append(fit_kernels(measured, catalogue, machine))
@@ -60,7 +54,6 @@ def fit_all(
 SMALLEST = 1e-30
 """Value below which a constant counts as zero, which has no logarithm to fit."""
 NONE: FloatArray = np.zeros(0)
-"""Errors of an empty set of rows."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -188,7 +181,6 @@ KERNEL_CONSTANTS = (
     *("activation_efficiency_fp32", "norm_efficiency_fp32", "softmax_efficiency_fp32"),
     *("decode_attention_efficiency", "decode_attention_pair", "unfused_score_bytes"),
 )
-"""Constants of a family of kernels, the most important first."""
 RUNTIME = "runtime.neuron"
 UNFITTED = ("layer",)
 """Kernels whose rows stay out of the fit, as a test of it."""
@@ -295,10 +287,7 @@ HOST_CONSTANTS = ("host_layer_pass", "host_adapter_pass")
 def fit_training(
     rows: Sequence[Mapping[str, Any]], catalogue: Catalogue, shipped: Catalogue
 ) -> Group:
-    """Fit the constants of steps to the rows that are not held out, if there are any.
-
-    ``catalogue`` has the constants fitted so far, ``shipped`` those before any fit.
-    """
+    """Fit the constants of steps to the rows that are not held out, if there are any."""
 
     def times(steps: Sequence[Mapping[str, Any]], catalogue: Catalogue) -> FloatArray:
         return np.array([predicted_s(predict_step(row, catalogue), "iteration_s") for row in steps])
@@ -337,3 +326,81 @@ def training_constants(chip: str, catalogue: Catalogue) -> list[Constant]:
         for where, quantity in names
         if catalogue.has(where, quantity) and catalogue.value(where, quantity) > SMALLEST
     ]
+
+
+Name = tuple[str, str]
+
+NCCL_RATES = ("efficiency", "in_switch_efficiency", "exchange_efficiency")
+
+
+def fit_fabric(
+    measured: Measured,
+    machine: str,
+    catalogue: Catalogue,
+    *,
+    collective: str | None = None,
+    ranks: int | None = None,
+    chips: int | None = None,
+) -> ConstantsFit:
+    """Fit the step time and the efficiency of a fabric to one series.
+
+    Small messages determine the time of a step, large ones the share of the link rate that is
+    reached.
+    """
+    operation, count = _operation_and_ranks(measured, collective, ranks)
+    series = Series(operation, count, chips or count, measured)
+    largest = replace(measured, size_bytes=measured.size_bytes.max(keepdims=True))
+
+    def largest_s(changed: Mapping[Name, float]) -> float:
+        values = {Constant(*name): value for name, value in changed.items()}
+        varied = with_values(catalogue, values)
+        return float(_collective_times([replace(series, measured=largest)], machine, varied)[0])
+
+    chosen = constants_of(machines_for(machine, series.chips, catalogue), largest_s)
+    return fit_constants(
+        lambda varied: _collective_times([series], machine, varied),
+        measured.time_s,
+        [Constant(*name, 1.0 if "efficiency" in name[1] else np.inf) for name in chosen],
+        catalogue,
+        note=f"fitted on {machine}",
+    )
+
+
+def _operation_and_ranks(
+    measured: Measured, collective: str | None, ranks: int | None
+) -> tuple[str, int]:
+    """Operation and number of ranks, from the user or from the measurements."""
+    operation, count = collective or measured.collective, ranks or measured.ranks
+    if operation is None:
+        raise InputError("the text does not name the operation. Add --collective all-reduce.")
+    if count is None:
+        raise InputError("the text does not tell the number of ranks. Add --ranks N.")
+    if len(np.unique(measured.size_bytes)) < 2:
+        raise InputError("one size cannot tell latency from bandwidth. Measure at least two.")
+    return operation, count
+
+
+def constants_of(
+    machine: Cluster, largest_s: Callable[[Mapping[Name, float]], float]
+) -> list[Name]:
+    """Return the constants to fit: a latency, and the rate that limits large buffers.
+
+    ``largest_s``: returns the time of the largest buffer [s]; the rate on which it depends most is
+    fitted.
+    """
+    catalogue, chip, fabric = machine.catalogue, machine.chip, machine.scale_out
+    if catalogue is None:
+        raise InputError(f"{machine.name} has no constants of collectives to calibrate.")
+    outside = fabric.name if machine.domains > 1 and fabric is not None else ""
+    if f"nccl.{chip}" in catalogue.parts():
+        start = (f"nccl.{outside}", "step") if outside else (f"nccl.{chip}", "launch")
+        rates = [(f"nccl.{chip}", name) for name in NCCL_RATES]
+        rates += [(f"nccl.{outside}", "efficiency")]
+    else:
+        start = (outside, "step_latency") if outside else (chip, "collective_step")
+        rates = [(chip, "collective_efficiency"), (outside, "efficiency")]
+    rates = [(part, name) for part, name in rates if catalogue.has(part, name)]
+    if not catalogue.has(*start) or not rates:
+        raise InputError(f"{machine.name} has no constants of collectives to calibrate.")
+    felt = [largest_s({name: (1 - STEP) * catalogue.value(*name)}) for name in rates]
+    return [start, rates[int(np.argmax(felt))]]

@@ -39,7 +39,6 @@ SOFT = 0.1
 class Constant:
     """A constant of the catalogue that a fit may change.
 
-    ``part, quantity``: row of the catalogue.
     ``most``: largest physical value in SI units; infinite without a limit.
     """
 
@@ -58,7 +57,6 @@ class ConstantsFit:
 
     ``entries``: catalogue rows graded measured, with two standard errors as their range.
     ``kept``: constants that were not fitted, with the reason.
-    ``stopped``: fitted constants that ended at a limit of the fit.
     ``before, after`` (rows,): relative errors with the catalogue's constants and with the fitted
         ones.
     """
@@ -217,7 +215,6 @@ def _tell_apart(slopes: Mapping[Constant, FloatArray]) -> tuple[list[Constant], 
 
 
 def _alike(one: FloatArray, other: FloatArray) -> bool:
-    """Return whether two effects are nearly proportional."""
     size = float(np.linalg.norm(one) * np.linalg.norm(other))
     return size > 0 and abs(float(one @ other)) / size > 1 / 2
 

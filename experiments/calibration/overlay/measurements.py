@@ -40,8 +40,6 @@ class Measurements:
     """Measurements that were read from files and folders.
 
     ``kernels, training``: rows in the columns of ``validate --file``, with a measured time.
-    ``collectives``: name of each file, with its times at several sizes.
-    ``manifest``: manifest of the kit, where a folder has one.
     """
 
     kernels: tuple[Mapping[str, Any], ...]
@@ -70,12 +68,7 @@ class Measurements:
 
 
 def read_measurements(paths: Sequence[Path], wanted: str | None = None) -> Measurements:
-    """Read files and folders.
-
-    ``wanted``: collective operation whose table is read where a file has several.
-
-    Raises InputError for a file without measurements, and where nothing is left to fit.
-    """
+    """Read files and folders."""
     kernels: list[Mapping[str, Any]] = []
     training: list[Mapping[str, Any]] = []
     collectives: list[tuple[str, Measured]] = []
@@ -168,7 +161,7 @@ def _read_json(
         named = _named(document)
         collectives.append((path.name, Measured(*named, size, seconds, "", 0)))
         return
-    total_s = next(iter(_totals(document)), None)
+    total_s = next(iter(_totals_s(document)), None)
     if total_s is None:
         raise InputError(
             f"{path}: neither sizes with times, as nccom-test reports them, nor total_time, as "
@@ -246,8 +239,7 @@ def _named(document: Any) -> tuple[str | None, int | None]:
     return (operation(op) if op else None), ranks
 
 
-def _totals(document: Any) -> Iterable[float]:
-    """Yield the durations in a summary of neuron-profile [s]."""
+def _totals_s(document: Any) -> Iterable[float]:
     for entry in _objects(document):
         value = entry.get("total_time")
         if _is_number(value) and 0 < value < math.inf:

@@ -1,38 +1,39 @@
-"""``cluster-sim calibrate``: a user's own measurements as a catalogue overlay."""
+"""``cluster-sim measure-kit`` and ``calibrate``: own measurements, and a catalogue overlay."""
 
 from __future__ import annotations
 
 import sys
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from experiments.cli.options.inputs import CatalogueInputs
 from experiments.cli.options.invocation import Invocation
 from experiments.reports.idle import idle_entry, idle_sentences
-from topologies.options import option, setting
+from topologies.errors import InputError
+from topologies.options import required, setting
 
 if TYPE_CHECKING:
+    from experiments.calibration.kit import Manifest
     from experiments.calibration.overlay.combined import Group
     from experiments.calibration.overlay.constants import ConstantsFit
     from experiments.calibration.overlay.measurements import Measurements
     from experiments.reports.run_directory import Run
     from experiments.validation.reading.nccl_tests import Measured
     from topologies.catalogue.catalogue import Catalogue
+    from topologies.catalogue.reader import Entry
 
 
 @dataclass(frozen=True)
 class MeasurementInputs:
     """Measurements, and the machine on which they were taken."""
 
-    file: tuple[Path, ...] = field(
-        metadata=option(
-            "Output of nccl-tests, nccom-test or neuron-profile, rows of kernels or training "
-            "steps, or the folder of a kit (`measure-kit` writes one); may be several",
-            metavar="FILE|DIR…",
-            argument=True,
-        )
+    file: tuple[Path, ...] = required(
+        "Output of nccl-tests, nccom-test or neuron-profile, rows of kernels or training "
+        "steps, or the folder of a kit (`measure-kit` writes one); may be several",
+        metavar="FILE|DIR…",
+        argument=True,
     )
     cluster: str | None = setting(
         None, "Machine of the measurements, without a count", metavar="NAME", default="the kit's"
@@ -81,14 +82,11 @@ def _fabric(
     inputs: MeasurementInputs, measured: Measured, catalogue: Catalogue, call: Invocation
 ) -> None:
     """Fit the step time and the efficiency of a fabric to one series of a collective."""
-    from experiments.calibration.overlay.constants import overlay_text
-    from experiments.calibration.overlay.fabric import fit
-    from topologies.errors import InputError
-    from topologies.files.writing import whole_file
+    from experiments.calibration.overlay.combined import fit_fabric
 
     if inputs.cluster is None:
         raise InputError("the output does not name its machine. Add --cluster.")
-    fitted = fit(
+    fitted = fit_fabric(
         measured,
         inputs.cluster,
         catalogue,
@@ -96,12 +94,10 @@ def _fabric(
         ranks=inputs.ranks,
         chips=inputs.chips,
     )
-    if inputs.overlay:
-        with whole_file(inputs.overlay) as part:
-            part.write_text(overlay_text(fitted.entries), encoding="utf-8")
+    text = _overlay(fitted.entries, inputs.overlay)
     call.answer(
         lambda: _document(measured, fitted),
-        lambda: _print(measured, fitted, alone=inputs.overlay is None),
+        lambda: _print(measured, fitted, text),
         lambda run: _write(run, _document(measured, fitted)),
     )
 
@@ -109,24 +105,31 @@ def _fabric(
 def _all(inputs: MeasurementInputs, catalogue: Catalogue, call: Invocation) -> None:
     """Fit constants of every kind to all files and folders together."""
     from experiments.calibration.overlay.combined import fit_all
-    from experiments.calibration.overlay.constants import overlay_text
     from experiments.calibration.overlay.measurements import read_measurements
-    from topologies.files.writing import whole_file
 
     stated = read_measurements(inputs.file, inputs.collective)
     idle = _idle_options(inputs, stated)
     measured = stated.named(inputs.collective, inputs.ranks)
     groups = fit_all(measured, catalogue, inputs.cluster, chips=inputs.chips)
-    text = overlay_text([entry for group in groups for entry in group.fit.entries])
-    if inputs.overlay:
-        with whole_file(inputs.overlay) as part:
-            part.write_text(text, encoding="utf-8")
+    text = _overlay([entry for group in groups for entry in group.fit.entries], inputs.overlay)
     call.answer(
         lambda: {**_groups_document(groups, len(measured)), **idle_entry(idle)},
-        lambda: _print_groups(groups, "" if inputs.overlay else text),
+        lambda: _print_groups(groups, text),
         lambda run: _write(run, _groups_document(groups, len(measured))),
         notes=idle_sentences(idle),
     )
+
+
+def _overlay(entries: Sequence[Entry], path: Path | None) -> str:
+    """Write rows to a file, or return their text to be printed where none is named."""
+    from experiments.calibration.overlay.constants import overlay_text
+    from topologies.files.writing import whole_file
+
+    if path is None:
+        return overlay_text(entries)
+    with whole_file(path) as part:
+        part.write_text(overlay_text(entries), encoding="utf-8")
+    return ""
 
 
 def _idle_options(inputs: MeasurementInputs, measured: Measurements) -> dict[str, str]:
@@ -146,7 +149,6 @@ def _idle_options(inputs: MeasurementInputs, measured: Measurements) -> dict[str
 def _chooses(inputs: MeasurementInputs, measured: Measurements) -> bool:
     """Return whether ``--collective`` chooses among several tables of a file."""
     from experiments.calibration.overlay.measurements import read_measurements
-    from topologies.errors import InputError
 
     try:
         return len(read_measurements(inputs.file)) != len(measured)
@@ -154,11 +156,8 @@ def _chooses(inputs: MeasurementInputs, measured: Measurements) -> bool:
         return True
 
 
-def _print(measured: Measured, fitted: ConstantsFit, *, alone: bool) -> None:
-    from experiments.calibration.overlay.constants import overlay_text
-
-    if alone:
-        sys.stdout.write(overlay_text(fitted.entries))
+def _print(measured: Measured, fitted: ConstantsFit, text: str) -> None:
+    sys.stdout.write(text)
     printed = f", printed in {measured.bandwidth_unit}" if measured.bandwidth_unit else ""
     sys.stderr.write(
         f"{len(measured)} measurements{printed}: median error {_median(fitted.before):.1%} before, "
@@ -251,3 +250,35 @@ def _groups_document(groups: Sequence[Group], count: int) -> dict[str, Any]:
             for group in groups
         ],
     }
+
+
+@dataclass(frozen=True)
+class KitInputs:
+    """Folder and chip of a kit."""
+
+    folder: Path = required(
+        "A new folder for the scripts and results", metavar="DIR", argument=True
+    )
+    chip: str = required("Chip to measure: trn1, trn2, trn3 or a GPU such as h200", metavar="CHIP")
+
+
+def measure_kit(inputs: KitInputs, call: Invocation) -> None:
+    """Write the scripts that an owner of hardware runs.
+
+    The scripts time matrix products, attention, element-wise work, launches, copies, collectives
+    and training steps with public tools. `calibrate DIR` reads their results.
+    """
+    from experiments.calibration.kit import write_kit
+
+    manifest = write_kit(inputs.folder, inputs.chip)
+    call.answer(
+        lambda: asdict(manifest),
+        lambda: _print_kit(manifest, inputs.folder),
+        lambda run: run.json("manifest", asdict(manifest), title="Manifest of the kit"),
+    )
+
+
+def _print_kit(manifest: Manifest, folder: Path) -> None:
+    print(f"{len(manifest.files)} files for {manifest.chip} in {folder}.")
+    print(f"On the machine: sh {folder}/run_all.sh (KIT_QUICK=1 tries it in a minute)")
+    print(f"Then, anywhere: cluster-sim calibrate {folder} --overlay mine.csv")

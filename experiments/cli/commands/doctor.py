@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any
 import cluster_sim
 from experiments.cli.options.invocation import Invocation
 from experiments.cli.output.printing import print_table
+from topologies.units import format_bytes, format_seconds
 
 if TYPE_CHECKING:
     from experiments.reports.run_directory import Run
@@ -25,12 +26,7 @@ LEAST_MEMORY_BYTES = 4 * 10**9
 
 @dataclass(frozen=True)
 class Step:
-    """A timed part of the work that every command does.
-
-    ``time_s``: wall-clock time [s].
-    ``usual_s``: time above which the step counts as slow [s].
-    ``remedy``: advice if the step is slow.
-    """
+    """A timed part of the work that every command does."""
 
     name: str
     time_s: float
@@ -164,8 +160,6 @@ def _remarks(steps: list[Step], available: int | None, cached: int) -> list[str]
 
 
 def _print(document: dict[str, Any]) -> None:
-    from topologies.units import format_bytes, format_seconds
-
     def size(value: int | None) -> str:
         return "unknown" if value is None else format_bytes(value)
 

@@ -22,15 +22,15 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from cluster_sim.progress import progress
-from experiments.cli.groups import Entry, LazyGroup
 from experiments.cli.options.from_fields import as_options
 from experiments.cli.options.invocation import Invocation
 from experiments.cli.options.parameters import click_parameter
 from experiments.cli.output.printing import print_table, print_text
 from experiments.cli.process import load_matplotlib
+from experiments.cli.registry import Entry, LazyGroup
+from experiments.reports.formatting import constants, table_text
 from experiments.reports.run_record import plain
-from experiments.scripts.registry import EXPERIMENTS, Experiment
-from experiments.scripts.support.parameters import PARAMETERS
+from experiments.scripts.registry import EXPERIMENTS, PARAMETERS, Experiment
 from topologies.errors import InputError
 from topologies.files.table import Table, is_missing
 from topologies.options import Option, described
@@ -45,6 +45,8 @@ COMMON = ("seed", "engine")
 WATCH = "watch"
 """Parameter of a ``run`` that takes long: a function that shows its progress."""
 SCALARS = (bool, int, float, str, Path)
+DESCRIPTION = re.compile(r"``([\w, ]+)``: (.+?\.)(?= ``[\w, ]+``: |$)")
+"""Pattern of parameters and their description, which ends with a full stop."""
 
 
 class ExperimentGroup(LazyGroup):
@@ -71,10 +73,7 @@ experiment = ExperimentGroup(
 
 
 def _command(chosen: Experiment) -> Any:
-    """Build the command of an experiment from the signature and docstring of its ``run``.
-
-    Parameters that several experiments have are described in :data:`PARAMETERS`.
-    """
+    """Build the command of an experiment from the signature and docstring of its ``run``."""
     module = chosen.load()
     arguments = _arguments(module.run)
 
@@ -148,24 +147,18 @@ def _fields(default: Any) -> _Argument:
 
 
 def parameter_texts(docstring: str) -> dict[str, str]:
-    """Descriptions in the ``Parameters`` section of a numpydoc docstring, by name.
+    """Descriptions in the paragraph of a docstring that begins with one, by parameter.
 
-    >>> parameter_texts('''Run.
-    ...
-    ... Parameters
-    ... ----------
-    ... tp, pp : int
-    ...     Degrees of one replica.
-    ... ''')
-    {'tp': 'Degrees of one replica.', 'pp': 'Degrees of one replica.'}
+    >>> parameter_texts("Run.\\n\\n``tp, pp``: degrees of a replica. ``model``: ``gpt`` or other.")
+    {'tp': 'Degrees of a replica.', 'pp': 'Degrees of a replica.', 'model': 'gpt or other.'}
     """
-    section = re.search(r"^Parameters\n-+\n(.*?)(?=^\w[\w ]*\n-+\n|\Z)", docstring, re.M | re.S)
+    paragraphs = (" ".join(part.split()) for part in docstring.split("\n\n"))
+    described = " ".join(part for part in paragraphs if DESCRIPTION.match(part))
     texts = {}
-    for head, body in re.findall(
-        r"^(\S[^\n]*)\n((?:[ \t]+[^\n]*\n?|\n)*)", f"{section[1]}\n" if section else "", re.M
-    ):
-        for name in head.partition(" : ")[0].split(","):
-            texts[name.strip()] = " ".join(body.replace("``", "").split())
+    for names, text in DESCRIPTION.findall(described):
+        first = text[:1] if text.startswith("``") else text[:1].upper()
+        words = (first + text[1:]).replace("``", "")
+        texts.update(dict.fromkeys(names.split(", "), words))
     return texts
 
 
@@ -265,12 +258,7 @@ CAVEAT = "80 % of measurements would lie between the two columns of 80 %."
 
 @dataclass(frozen=True)
 class Explained:
-    """Question of an experiment, its answer in a sentence, and a paragraph on how it was obtained.
-
-    ``question``: line that ``cluster-sim list experiments`` shows.
-    ``answer``: title of the experiment's figure.
-    ``method``: paragraph of :func:`about`.
-    """
+    """Question of an experiment, its answer in a sentence, and how it was obtained."""
 
     question: str
     answer: str
@@ -278,10 +266,7 @@ class Explained:
 
 
 def about(module: ModuleType) -> str:
-    """Return the description of an experiment: the docstring of its module without the first line.
-
-    ``module``: module of an experiment.
-    """
+    """Return the docstring of an experiment's module without its first line."""
     return " ".join((inspect.getdoc(module) or "").partition("\n\n")[2].replace("``", "").split())
 
 
@@ -290,8 +275,6 @@ def print_experiment(explained: Explained, rows: Table) -> None:
 
     Columns that tell rows apart come first, and again beside columns that do not fit.
     """
-    from experiments.reports.formatting import constants, table_text
-
     same, rest = constants(rows)
     keys = row_keys(rest)
     ordered = Table({name: rest.columns[name] for name in _first(keys, list(rest.columns))})

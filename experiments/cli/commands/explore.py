@@ -2,17 +2,13 @@
 
 from __future__ import annotations
 
-import socket
 import sys
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 
 from experiments.cli.options.invocation import Invocation
-from topologies.options import option, setting
+from topologies.options import required, setting
 
-HOST = "127.0.0.1"
-HOSTS = (HOST, "localhost")
-"""Names by which a browser may ask for the page."""
 TITLE = "cluster-sim explore"
 
 
@@ -20,10 +16,8 @@ TITLE = "cluster-sim explore"
 class ExploreInputs:
     """Run directories, and the page that shows them."""
 
-    runs: tuple[Path, ...] = field(
-        metadata=option(
-            "Run directories of train, collective or sweep", metavar="RUN…", argument=True
-        )
+    runs: tuple[Path, ...] = required(
+        "Run directories of train, collective or sweep", metavar="RUN…", argument=True
     )
     port: int = setting(5006, "Port of the page on this machine", least=1, most=65535)
     knobs: int = setting(
@@ -42,14 +36,16 @@ def explore(inputs: ExploreInputs, call: Invocation) -> None:
     The page is served on 127.0.0.1 until Ctrl-C. With --json these numbers and the answers are
     printed instead, and nothing is served.
     """
-    from experiments.explore.answers import knobs, read_runs, shipped
-    from experiments.explore.page import framed, only_for, page, panel
+    from experiments.explore.answers import knobs, read_runs
+    from experiments.explore.local import HOST, HOSTS, check_free, only_for
+    from experiments.explore.page import framed, page, panel
+    from topologies.catalogue.catalogue import shipped_catalogue
 
     pn = None if call.json else panel()
     if pn is not None:
         check_free(inputs.port)
     runs, sweeps = read_runs(inputs.runs)
-    catalogue = shipped()
+    catalogue = shipped_catalogue()
     if runs and not (call.json or call.quiet):
         sys.stderr.write(f"weighing the numbers behind {', '.join(run.name for run in runs)} …\n")
     names = knobs(runs, inputs.knobs, catalogue) if runs else []
@@ -65,18 +61,6 @@ def explore(inputs: ExploreInputs, call: Invocation) -> None:
         websocket_origin=[f"{host}:{inputs.port}" for host in HOSTS],
         title=TITLE,
     )  # fmt: skip
-    only_for(server, HOSTS)
+    only_for(server._tornado, HOSTS)
     server.start()
     server.io_loop.start()
-
-
-def check_free(port: int) -> None:
-    """Refuse a port on which another program serves, before anything is computed."""
-    from topologies.errors import InputError
-
-    with socket.socket() as probe:
-        probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        try:
-            probe.bind((HOST, port))
-        except OSError:
-            raise InputError(f"port {port} cannot be used. Choose another with --port.") from None

@@ -2,12 +2,21 @@
 
 from __future__ import annotations
 
+import json
+import math
+import sys
+from dataclasses import dataclass, fields, replace
+from functools import partial
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from experiments.cli.options.inputs import CatalogueInputs
 from experiments.cli.options.invocation import Invocation
 from experiments.cli.output.printing import print_table
+from topologies.errors import InputError, printable
+from topologies.options import setting
 from workloads.options.fleet import (
+    MOST_DAYS,
     FleetInputs,
     FleetOptions,
     HistoryInputs,
@@ -19,8 +28,72 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
 
     from experiments.reports.run_directory import Run
-    from workloads.fleet.lending.answer import Loan
+    from workloads.demand.trace import Demand
+    from workloads.fleet.lending.answer import Loan, Night
     from workloads.fleet.scenario import Scenario
+
+HISTORY_ONLY = (
+    "demand",
+    "start_day",
+    "weight",
+    "average",
+    "service",
+    "noise",
+    "batch_share",
+    "batch_demand",
+)
+"""Options about a history that is read at once, which a source that grows has not."""
+
+
+@dataclass(frozen=True)
+class FollowInputs:
+    """A demand that grows, and an answer every hour."""
+
+    follow: str | None = setting(
+        None,
+        "Answer every hour from a demand that grows: a CSV file to which rows are added, or the "
+        "address of a Prometheus server with --query",
+        metavar="FILE.csv|URL",
+        recorded=False,
+    )
+    query: str | None = setting(
+        None, "PromQL for the requests per second of the last minute", recorded=False
+    )
+    prompt_query: str | None = setting(
+        None,
+        "PromQL for their prompt tokens per second",
+        default="1618 a request",
+        recorded=False,
+    )
+    output_query: str | None = setting(
+        None, "PromQL for their output tokens per second", default="110 a request", recorded=False
+    )
+    state: Path | None = setting(
+        None,
+        "Directory that keeps demand and statements through restarts",
+        metavar="DIR",
+        recorded=False,
+    )
+    once: bool = setting(
+        False, "Answer the hours that have come and end, for a timer", recorded=False
+    )
+    poll: str = setting("1min", "Time between two looks at the source", plain="s", recorded=False)
+    metrics: Path | None = setting(
+        None,
+        "Write metrics of the newest hour to this file, for Prometheus' collector of text files",
+        metavar="FILE.prom",
+        recorded=False,
+    )
+
+    def __post_init__(self) -> None:
+        if self.follow is None:
+            idle = [each.name for each in fields(self) if getattr(self, each.name) != each.default]
+            if idle:
+                raise InputError(f"{_flag(idle[0])} is for --follow SOURCE; add it.")
+        elif self.state is None:
+            raise InputError("--follow needs --state DIR, which keeps what it knows.")
+        elif self.once and self.poll != FollowInputs.poll:
+            raise InputError(f"--poll {self.poll} changes nothing beside --once; leave it out.")
 
 
 def lend(
@@ -28,12 +101,14 @@ def lend(
     fleet: FleetInputs,
     demand: HistoryInputs,
     limits: LimitInputs,
+    growing: FollowInputs,
     catalogue_inputs: CatalogueInputs,
     call: Invocation,
 ) -> None:
     """Say how many units can be lent tonight, at a stated confidence.
 
     The demand is a history that ends now. The same method is tested on every night of the history.
+    With --follow the demand grows, and every hour gets an answer.
     """
     from workloads.demand.trace import MINUTES_PER_DAY
     from workloads.fleet.from_options import notes, scenario_from
@@ -42,6 +117,9 @@ def lend(
 
     question = night_from(night, fleet.slo)
     options = for_lending(FleetOptions(fleet, demand, limits=limits))
+    if growing.follow is not None:
+        _follow(growing, options, question, catalogue_inputs, call)
+        return
     scenario = scenario_from(options, catalogue_inputs.read(fleet.cluster), call.seed)
     loan = lend_on(scenario, question)
     remarks = (loan.note, loan.short_note, *notes(scenario, options))
@@ -60,6 +138,99 @@ def lend(
         lambda run: _write(run, loan, scenario),
         notes=(document["scaling"], *document["notes"]),
     )
+
+
+def _follow(
+    growing: FollowInputs,
+    options: FleetOptions,
+    question: Night,
+    catalogue_inputs: CatalogueInputs,
+    call: Invocation,
+) -> None:
+    """Answer every hour that comes, once or until interrupted."""
+    from experiments.hourly.follow import USUAL_DAYS, Follower
+    from experiments.hourly.sources import source_of
+    from experiments.hourly.statement import of_this_night
+    from topologies.clusters.names import machine
+    from topologies.units import parse_seconds
+    from workloads.fleet.from_options import check_question, models_of, scenario_on
+    from workloads.fleet.lending.on_cluster import lend_on
+
+    poll_s = parse_seconds(growing.poll, "--poll")
+    if poll_s < 1:
+        raise InputError(f"--poll {growing.poll} is under a second; write 1min.")
+    _check_followed(options, call)
+    cluster = machine(options.fleet.cluster, catalogue=catalogue_inputs.read(options.fleet.cluster))
+    check_question(options)
+    models, days = models_of(options.fleet.model), options.demand.days
+    every_day = replace(options, demand=replace(options.demand, days=math.inf))
+
+    def ask(history: Demand) -> tuple[Loan, Scenario]:
+        """Answer the question for a history that ends now."""
+        scenario = scenario_on(cluster, history, models, every_day, call.seed)
+        return lend_on(scenario, of_this_night(question, history)), scenario
+
+    follower = Follower(
+        source_of(
+            str(growing.follow),
+            growing.query,
+            (growing.prompt_query or "", growing.output_query or ""),
+        ),
+        Path(growing.state or ""),
+        ask,
+        partial(_show, as_json=call.json),
+        USUAL_DAYS if days is None or days > MOST_DAYS else days,
+        growing.metrics,
+    )
+    if growing.once:
+        follower.once()
+    else:
+        follower.forever(poll_s, _tell)
+
+
+def _check_followed(options: FleetOptions, call: Invocation) -> None:
+    """Refuse options that a demand that grows leaves without effect."""
+    usual = HistoryInputs()
+    for name in HISTORY_ONLY:
+        if getattr(options.demand, name) != getattr(usual, name):
+            raise InputError(
+                f"{_flag(name)} is for a history that is read at once; leave it out with --follow."
+            )
+    if call.out is not None:
+        raise InputError("--out is for one answer; with --follow, --state keeps them all.")
+
+
+def _flag(name: str) -> str:
+    return f"--{name.replace('_', '-')}"
+
+
+def _show(line: Mapping[str, Any], *, as_json: bool) -> None:
+    """Print the line of an hour, for programs or for people."""
+    text = json.dumps(line, allow_nan=False) if as_json else printable(_in_words(line))
+    sys.stdout.write(f"{text}\n")
+    sys.stdout.flush()
+
+
+def _in_words(line: Mapping[str, Any]) -> str:
+    """Return the line of an hour for people."""
+    if line["status"] != "answered":
+        return f"{line['hour']}  held: {line['why']}"
+    back = [f"order {each['units']:,} back at {each['at'][-5:]}" for each in line["order_back"]]
+    kept = [
+        f"{'broken' if each['broken'] else 'kept'}: {each['stated_at']}, "
+        f"{each['within_share']:.2%} of minutes"
+        for each in line["promises"]
+    ]
+    lent = (
+        f"{line['hour']}  lend {line['lend_units']:,} units (+{line['lend_more_units']:,} "
+        f"−{line['take_back_units']:,}), {line['lent_unit_hours']:,.0f} unit-hours ahead"
+    )
+    return "; ".join([lent, *back, *kept])
+
+
+def _tell(problem: str) -> None:
+    sys.stderr.write(f"cluster-sim: {printable(problem)}\n")
+    sys.stderr.flush()
 
 
 def _sureness(loan: Loan, scenario: Scenario) -> dict[str, Any]:

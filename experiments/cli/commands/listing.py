@@ -6,13 +6,14 @@ import inspect
 import math
 import statistics
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from experiments.cli.options.inputs import CatalogueInputs
 from experiments.cli.options.invocation import Invocation
 from experiments.cli.output.printing import print_paragraphs, print_table
-from topologies.options import option, setting
+from topologies.errors import InputError, suggestion
+from topologies.options import required, setting
 
 if TYPE_CHECKING:
     from experiments.reports.run_directory import Run
@@ -198,16 +199,12 @@ CATALOGUED = ("clusters", "variants", "prices")
 class ListInputs:
     """The kind of names to list, and a text that they contain."""
 
-    kind: str = field(
-        metadata=option("Names to list", choices=tuple(KINDS), metavar="KIND", argument=True)
-    )
+    kind: str = required("Names to list", choices=tuple(KINDS), metavar="KIND", argument=True)
     text: str = setting(
         "", "Only names that contain this text, such as trn2", metavar="[TEXT]", argument=True
     )
 
     def __post_init__(self) -> None:
-        from topologies.errors import InputError, suggestion
-
         if self.kind not in KINDS:
             near = suggestion(self.kind, KINDS)
             raise InputError(f"{self.kind[:80]!r} cannot be listed.{near} Use {', '.join(KINDS)}.")
@@ -248,7 +245,6 @@ def _print(kind: str, rows: Rows) -> None:
 
 
 def _print_variants(_kind: str, rows: Rows) -> None:
-    """Print the contested quantities of each part, on a line or two."""
     by_part: dict[str, dict[str, None]] = {}
     for row in rows:
         part, _, quantity = row["name"].partition("=")[0].rpartition(".")
@@ -261,7 +257,6 @@ def _print_variants(_kind: str, rows: Rows) -> None:
 
 
 def _print_frameworks(_kind: str, rows: Rows) -> None:
-    """Print what each framework is and how well its measured rows are predicted."""
     shown = [[row["name"], row["title"], f"{row['measured_rows']:,}", _error(row)] for row in rows]
     print_table(
         "Training frameworks; `cluster-sim list frameworks NAME` shows all about one",
@@ -272,7 +267,6 @@ def _print_frameworks(_kind: str, rows: Rows) -> None:
 
 
 def _print_whole(_kind: str, rows: Rows) -> None:
-    """Print all about the frameworks whose names contain a text."""
     for row in rows:
         facts = {**row, "median_error": _error(row)}
         print_paragraphs(

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import shlex
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -17,9 +17,10 @@ from experiments.cli.options.invocation import Invocation
 from experiments.cli.options.sensitivity import SensitivityInputs
 from experiments.cli.output.job_amounts import print_whole_job
 from experiments.cli.output.printing import print_table, print_text
-from experiments.cli.output.side_by_side import cluster_names
+from experiments.cli.output.side_by_side import answer_steps, cluster_names
 from experiments.reports.idle import option_name
-from topologies.options import option
+from topologies.errors import InputError
+from topologies.options import setting
 from topologies.units import format_seconds
 from workloads.options.job import TokensInputs
 from workloads.training.frameworks.conditions import Conditions
@@ -35,50 +36,35 @@ if TYPE_CHECKING:
 class SearchInputs(Conditions):
     """The extent of the search, and the plans that it shows."""
 
-    top: int = field(default=10, metadata=option("Number of plans to show", least=1))
-    finalists: int | None = field(
-        default=None,
-        metadata=option("Number of plans to simulate in full", least=1, default="twice --top"),
+    top: int = setting(10, "Number of plans to show", least=1)
+    finalists: int | None = setting(
+        None, "Number of plans to simulate in full", least=1, default="twice --top"
     )
-    each: str | None = field(
-        default=None,
-        metadata=option(
-            "Keep only the best plan for each combination of these fields, such as tp,pp or "
-            "recompute",
-            metavar="FIELDS",
-        ),
+    each: str | None = setting(
+        None,
+        "Keep only the best plan for each combination of these fields, such as tp,pp or recompute",
+        metavar="FIELDS",
     )
-    objective: str = field(
-        default="time",
-        metadata=option(
-            "Quantity by which simulated plans are ranked", choices=("time", "cost", "energy")
-        ),
+    objective: str = setting(
+        "time", "Quantity by which simulated plans are ranked", choices=("time", "cost", "energy")
     )
-    memory_margin: float = field(
-        default=0.0,
-        metadata=option("Share of a rank's memory that a plan must leave free, such as 0.1"),
+    memory_margin: float = setting(
+        0.0, "Share of a rank's memory that a plan must leave free, such as 0.1"
     )
-    with_plan: str | None = field(
-        default=None,
-        metadata=option(
-            "Rank your own plan beside the others: a file as --plan of train takes it, or its "
-            "options in quotes, such as '--tp 8 --pp 4'. Its precision, framework and the like "
-            "hold for all plans",
-            metavar="FILE|OPTIONS",
-            name="with",
-        ),
+    with_plan: str | None = setting(
+        None,
+        "Rank your own plan beside the others: a file as --plan of train takes it, or its "
+        "options in quotes, such as '--tp 8 --pp 4'. Its precision, framework and the like "
+        "hold for all plans",
+        metavar="FILE|OPTIONS",
+        name="with",
     )
-    lnc: int | None = field(
-        default=None,
-        metadata=option("Physical cores of one logical NeuronCore (Trainium2 and 3)"),
-    )
-    best: Path | None = field(
-        default=None,
-        metadata=option(
-            "Write the best plan to this file, for train --plan",
-            metavar="FILE.yaml",
-            recorded=False,
-        ),
+    lnc: int | None = setting(None, "Physical cores of one logical NeuronCore (Trainium2 and 3)")
+    best: Path | None = setting(
+        None,
+        "Write the best plan to this file, for train --plan",
+        metavar="FILE.yaml",
+        recorded=False,
     )
 
 
@@ -105,15 +91,23 @@ def plan(
     full and ranked. Stated fields of the plan are kept, and the others are searched. Several
     clusters, written --cluster A,B,C, are compared side by side by their first plans.
     """
-    if len(cluster_names(inputs.cluster)) > 1:
-        _side_by_side(inputs, stated, (how, length, sure), catalogue_inputs, call)
+    from experiments.reports.plan import document, first_step, write
+    from workloads.training.plan.plan_file import write_plan
+
+    names = cluster_names(inputs.cluster)
+    if len(names) > 1:
+
+        def answer(name: str, catalogue: Catalogue) -> dict[str, Any]:
+            """Document of the first plan on one of the clusters."""
+            result = _search(replace(inputs, cluster=name), stated, how, catalogue, call)
+            return {**first_step(result, inputs.model), **_whole_job(result, length, call)}
+
+        alone = {"--sensitivity": sure.sensitivity, "--with": how.with_plan, "--best": how.best}
+        title = f"{inputs.model}: the best plan on each of {len(names)} clusters"
+        answer_steps(title, names, answer, alone, catalogue_inputs.read_side_by_side, call.answer)
         return
     catalogue = catalogue_inputs.read(inputs.cluster)
     result = _search(inputs, stated, how, catalogue, call)
-
-    from experiments.reports.plan import document, write
-    from workloads.training.plan.plan_file import write_plan
-
     if how.best is not None:
         write_plan(result.finalists[0].plan, how.best)
     rankings = sure.rank(
@@ -148,38 +142,6 @@ def _whole_job(search: Search, length: TokensInputs, call: Invocation) -> dict[s
     return whole_job(step, length.tokens, call.seed)
 
 
-def _side_by_side(
-    inputs: ModelOnCluster,
-    stated: Mapping[str, Any],
-    others: tuple[SearchInputs, TokensInputs, SensitivityInputs],
-    catalogue_inputs: CatalogueInputs,
-    call: Invocation,
-) -> None:
-    """Search a plan on several clusters, and show the first of each in one table."""
-    from experiments.cli.output import side_by_side as beside
-    from experiments.reports.plan import first_step
-
-    how, length, sure = others
-    beside.check_single(
-        {"--sensitivity": sure.sensitivity, "--with": how.with_plan, "--best": how.best}
-    )
-    names = beside.cluster_names(inputs.cluster)
-    catalogue, prices = catalogue_inputs.read_side_by_side(names)
-
-    def answer(name: str) -> list[dict[str, Any]]:
-        result = _search(replace(inputs, cluster=name), stated, how, catalogue, call)
-        first = {**first_step(result, inputs.model), "cluster": name}
-        return [{**first, **_whole_job(result, length, call)}]
-
-    both = beside.document(beside.each(names, answer), "train", prices)
-    title = f"{inputs.model}: the best plan on each of {len(names)} clusters"
-    call.answer(
-        lambda: both,
-        lambda: beside.show_steps(title, both),
-        lambda run: beside.write_steps(run, title, both),
-    )
-
-
 def _first_s(search: Search, inputs: ModelOnCluster, catalogue: Catalogue, engine: str) -> float:
     """Time of a step of the best plan under another catalogue [s]."""
     from workloads.training.iteration import iteration
@@ -195,9 +157,8 @@ def _search(
     catalogue: Catalogue,
     call: Invocation,
 ) -> Search:
-    from topologies.errors import InputError
     from workloads.search import search
-    from workloads.search.own_plan import own_plan
+    from workloads.search.search import own_plan
     from workloads.training.usual_plan import complete
 
     def watch(items: Sequence[Any], what: str) -> Iterable[Any]:
@@ -241,7 +202,6 @@ OF_ONE_PLAN = ("global_batch", "stage_layers", "recompute_every")
 def _own_fields(text: str, stated: Mapping[str, Any]) -> dict[str, Any]:
     """Return the fields of the user's own plan, from a file or from options in one text."""
     from experiments.cli.options.from_fields import as_options
-    from topologies.errors import InputError
     from workloads.training.plan.plan_file import field_value, read_plan
 
     mine: dict[str, Any] = {}
@@ -272,8 +232,7 @@ def _own_fields(text: str, stated: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _print(search: Search, top: int, model: str) -> None:
-    from experiments.reports.plan import train_command
-    from experiments.reports.plan_text import headline, remarks, shared, sifted, table
+    from experiments.reports.plan import headline, remarks, shared, sifted, table, train_command
 
     print_table(headline(search), *table(search, top), left=1)
     click.echo(shared(search, top))

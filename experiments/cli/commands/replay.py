@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -11,7 +11,9 @@ import click
 from experiments.cli.options.inputs import CatalogueInputs
 from experiments.cli.options.invocation import Invocation
 from experiments.cli.output.printing import print_table
-from topologies.options import option, setting
+from topologies.errors import InputError, suggestion
+from topologies.options import required, setting
+from topologies.units import format_seconds
 
 if TYPE_CHECKING:
     from experiments.reports.run_directory import Run
@@ -26,16 +28,14 @@ MOST_UNMAPPED = 8
 class TraceInputs:
     """Traces of one job, and the cluster on which they are replayed."""
 
-    trace: tuple[Path, ...] = field(
-        metadata=option(
-            "Chakra .et files, one a rank, or their directory; JSON of the PyTorch profiler "
-            "(Kineto) or of neuron-profile; a GOAL schedule",
-            metavar="TRACE…",
-            argument=True,
-        )
+    trace: tuple[Path, ...] = required(
+        "Chakra .et files, one a rank, or their directory; JSON of the PyTorch profiler "
+        "(Kineto) or of neuron-profile; a GOAL schedule",
+        metavar="TRACE…",
+        argument=True,
     )
-    cluster: str = field(
-        metadata=option("Named machine, plain shape (ring:8) or YAML file; rank r runs on chip r")
+    cluster: str = required(
+        "Named machine, plain shape (ring:8) or YAML file; rank r runs on chip r"
     )
     bandwidth: str | None = setting(
         None, "Bandwidth of each directed link of a plain shape, such as 100GB/s"
@@ -59,8 +59,6 @@ class TraceInputs:
     )
 
     def __post_init__(self) -> None:
-        from topologies.errors import InputError, suggestion
-
         for name, value, choices in (
             ("--compute", self.compute, COMPUTE),
             ("--communication", self.communication, COMMUNICATION),
@@ -107,8 +105,6 @@ def replay(inputs: TraceInputs, catalogue_inputs: CatalogueInputs, call: Invocat
 
 
 def _print(played: Replay) -> None:
-    from topologies.units import format_seconds
-
     recording = played.recording
     facts = recording.facts
     title = (

@@ -3,18 +3,18 @@
 from __future__ import annotations
 
 import sys
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 
 from experiments.cli.options.invocation import Invocation
-from topologies.options import option
+from topologies.options import required
 
 
 @dataclass(frozen=True)
 class ReportInputs:
     """The run directory."""
 
-    folder: Path = field(metadata=option("A run directory", metavar="DIR", argument=True))
+    folder: Path = required("A run directory", metavar="DIR", argument=True)
 
 
 def report(inputs: ReportInputs, call: Invocation) -> None:

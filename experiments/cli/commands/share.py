@@ -10,7 +10,11 @@ from experiments.cli.options.invocation import Invocation
 from experiments.cli.output.printing import print_table, print_text
 from topologies.options import option, setting
 
-PLACES = ("packed", "server", "domain", "rack", "spread")
+
+def _placements() -> tuple[str, ...]:
+    from workloads.sharing.placements import PLACEMENTS
+
+    return tuple(PLACEMENTS)
 
 
 @dataclass(frozen=True)
@@ -30,7 +34,7 @@ class SharingInputs:
     placement: str | None = setting(
         None,
         "Placement of every job without a start of its own",
-        choices=PLACES,
+        choices=_placements,
         default="that of each job, or packed",
     )
     study: bool = setting(False, "Simulate every placement, and say which loses least")
@@ -40,7 +44,7 @@ class SharingInputs:
 
 
 def share(inputs: SharingInputs, catalogue_inputs: CatalogueInputs, call: Invocation) -> None:
-    """Run several jobs on one cluster and say what each costs the others.
+    """Run several jobs on one cluster, and see what they lose.
 
     Each job runs alone and beside the others. Where links or adapters that several jobs cross are
     full, their collectives slow each other.

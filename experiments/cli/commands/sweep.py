@@ -3,19 +3,28 @@
 from __future__ import annotations
 
 import sys
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
+
+import click
 
 from cluster_sim.progress import progress_bars
+from experiments.cli.main import app, run
 from experiments.cli.options.invocation import Invocation
+from experiments.cli.options.parameters import parameters
 from experiments.cli.output.printing import print_json, print_table
+from experiments.reports.formatting import table_text
 from experiments.reports.result_checks import check_results
-from topologies.options import option, setting
+from experiments.sweeps.command_line import Program
+from topologies.errors import shown, suggestion
+from topologies.files.table import Table
+from topologies.options import required, setting
 
 if TYPE_CHECKING:
     import pandas as pd
+
 
 MOST_COLUMNS = 10
 
@@ -24,10 +33,8 @@ MOST_COLUMNS = 10
 class SweepInputs:
     """A study, and the processes that run it."""
 
-    study: Path = field(
-        metadata=option(
-            "File with a command and a table of parameters", metavar="STUDY.yaml", argument=True
-        )
+    study: Path = required(
+        "File with a command and a table of parameters", metavar="STUDY.yaml", argument=True
     )
     workers: int | None = setting(None, "Number of processes", least=1, default="one a processor")
     dask: str | None = setting(
@@ -46,7 +53,6 @@ def sweep(inputs: SweepInputs, call: Invocation) -> int | None:
     With --out, finished runs are kept, and the same sweep started again continues from them. The
     exit status is 1 if a run crashed.
     """
-    from experiments.cli.program import PROGRAM
     from experiments.sweeps.study import read_study
     from experiments.sweeps.sweep import sweep as run_sweep
 
@@ -75,10 +81,6 @@ def sweep(inputs: SweepInputs, call: Invocation) -> int | None:
 
 
 def _print(frame: pd.DataFrame, show: list[str]) -> None:
-    from experiments.reports.formatting import table_text
-    from topologies.errors import shown, suggestion
-    from topologies.files.table import Table
-
     names = [str(name) for name in frame.columns if name != "message"]
     for name in show:
         if name not in names:  # columns are known only now; the results are shown all the same
@@ -106,3 +108,16 @@ def _records(frame: pd.DataFrame) -> list[dict[str, object]]:
 def _summary(frame: pd.DataFrame) -> dict[str, int]:
     counts = frame["status"].value_counts()
     return {"rows": len(frame), **{str(name): int(count) for name, count in counts.items()}}
+
+
+NOT_IN_A_STUDY = ("sweep", "report", "explore", "serve-api", "experiment", "list", "doctor")
+
+
+def program_of(group: click.Group, excluded: tuple[str, ...]) -> Program:
+    """Describe a group of commands to sweeps; a command is loaded when a study names it."""
+    commands: Any = group
+    names = tuple(commands.list_commands(None))
+    return Program(run, names, excluded, lambda name: parameters(commands.get_command(None, name)))
+
+
+PROGRAM = program_of(app, NOT_IN_A_STUDY)

@@ -2,19 +2,20 @@
 
 from __future__ import annotations
 
-import resource
 import sys
 import threading
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import asdict, dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 from experiments.cli.options.inputs import CatalogueInputs, MachineInputs
 from experiments.cli.options.invocation import Invocation
 from experiments.cli.output.printing import print_table
-from topologies.options import option
+from experiments.reports.formatting import value_text
+from topologies.memory_limit import check_memory, peak_rss_bytes
+from topologies.options import setting
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -53,7 +54,6 @@ SHOWN = (
     ("build_s", "building the graph took"),
     ("peak_rss_bytes", "most memory held"),
 )
-"""Rows of the printed table, in this order."""
 
 BYTES_AN_EDGE = 600
 """Memory of an edge and its share of the nodes: 2.7 GB for the 4.6 million edges of Rainier."""
@@ -68,9 +68,7 @@ _NOTICE_AFTER_S = 2.0
 class GraphInputs:
     """Option to build the graph of the cluster."""
 
-    graph: bool = field(
-        default=False, metadata=option("Build the networkx graph as well, and time it")
-    )
+    graph: bool = setting(False, "Build the networkx graph as well, and time it")
 
 
 def topology(
@@ -92,7 +90,7 @@ def topology(
         _check_room(cluster.name, sizes.links + sizes.scale_out_links)
     document: dict[str, Any] = asdict(sizes) | {
         "build_s": _built_in_s(cluster, call.quiet) if graph.graph else None,
-        "peak_rss_bytes": _peak_rss_bytes(),
+        "peak_rss_bytes": peak_rss_bytes(),
         "assumed": assumed,
     }
     call.answer(
@@ -103,9 +101,6 @@ def topology(
 
 
 def _check_room(name: str, edges: int) -> None:
-    """Refuse a graph that does not fit in memory."""
-    from topologies.memory_limit import check_memory
-
     remedy = "Leave --graph out: nothing else that is printed needs it."
     check_memory(f"the graph of {name} with {edges:,} edges", edges * BYTES_AN_EDGE, remedy)
 
@@ -141,12 +136,6 @@ def _notice(what: str, quiet: bool) -> Iterator[None]:
         timer.cancel()
 
 
-def _peak_rss_bytes() -> int:
-    """Largest resident memory of this process so far [B]."""
-    unit = 1 if sys.platform == "darwin" else 1024
-    return unit * resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
-
-
 def _print(document: Mapping[str, Any]) -> None:
     shown = SHOWN if document["build_s"] else SHOWN[:-1]  # memory tells of the graph alone
     rows = [row for key, label in shown for row in _rows(key, label, document)]
@@ -157,8 +146,6 @@ def _print(document: Mapping[str, Any]) -> None:
 
 def _rows(key: str, label: str, document: Mapping[str, Any]) -> list[list[str]]:
     """Rows of one measure: one for a value, one for each entry of a mapping, none if it is zero."""
-    from experiments.reports.formatting import value_text
-
     value = document[key]
     if not value:
         return []
@@ -183,7 +170,6 @@ def _write(run: Run, machine: Cluster, document: Mapping[str, Any]) -> None:
 
 
 def _graphml(machine: Cluster) -> bytes:
-    """Return the whole graph in GraphML."""
     import networkx as nx
 
     from topologies.views.graph import graph

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from contextlib import nullcontext
-from dataclasses import dataclass, field, replace
+from contextlib import contextmanager, nullcontext
+from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -18,10 +18,14 @@ from experiments.cli.options.invocation import Invocation
 from experiments.cli.options.sensitivity import SensitivityInputs
 from experiments.cli.output.job_amounts import print_whole_job
 from experiments.cli.output.printing import print_paragraphs, print_table, print_text
-from experiments.cli.output.side_by_side import cluster_names
-from experiments.reports.assumed import left_out_framework
+from experiments.cli.output.side_by_side import answer_steps, cluster_names
+from experiments.reports.formatting import table_text
 from experiments.reports.idle import idle_sentences
-from topologies.options import option, setting
+from topologies.clusters.cluster import Cluster
+from topologies.errors import InputError, suggestion
+from topologies.options import setting
+from topologies.units import format_seconds
+from workloads.models.model import Model
 from workloads.options.job import TokensInputs
 from workloads.training.frameworks.conditions import Conditions
 from workloads.training.plan.plan import PLAN_FIELDS, ParallelPlan
@@ -33,6 +37,7 @@ if TYPE_CHECKING:
     from workloads.search.choice import When
     from workloads.training.iteration import Iteration
     from workloads.training.plan.other_tools import OtherPlan
+
 
 LEVELS = ("auto", "chunk", "flow", "collective", "rank-vector")
 
@@ -81,13 +86,11 @@ class RunInputs:
         "Slow rank, such as 17:1.2 for one that takes 1.2 times as long; may be repeated",
         metavar="RANK:FACTOR",
     )
-    fault: tuple[str, ...] = field(
-        default=(),
-        metadata=option(
-            "Cable, adapter, chip, server, or resource by its name in the trace, that dies or "
-            "slows down, such as cable:0-1@0s:slow=1/2 or engine:0@1ms:dead; may be repeated",
-            metavar="RESOURCE@TIME:dead|slow=P/Q",
-        ),
+    fault: tuple[str, ...] = setting(
+        (),
+        "Cable, adapter, chip, server, or resource by its name in the trace, that dies or "
+        "slows down, such as cable:0-1@0s:slow=1/2 or engine:0@1ms:dead; may be repeated",
+        metavar="RESOURCE@TIME:dead|slow=P/Q",
     )
     iterations: int = setting(
         1, "Steps to simulate in a row; results are the mean of a step", least=1, most=1000
@@ -103,8 +106,6 @@ class RunInputs:
     )
 
     def __post_init__(self) -> None:
-        from topologies.errors import InputError, suggestion
-
         if self.level not in LEVELS:
             near = suggestion(self.level, LEVELS)
             raise InputError(f"--level {self.level!r} is none of {', '.join(LEVELS)}.{near}")
@@ -126,11 +127,21 @@ def train(
     is stated and that plan does not fit in memory, the plan is searched. Several clusters, written
     --cluster A,B,C, are compared side by side.
     """
-    from experiments.reports.training import write
-    from topologies.units import format_seconds
+    from experiments.reports.training import document, write
+    from workloads.training.plan.plan_file import read_any_plan
 
-    if len(cluster_names(inputs.cluster)) > 1:
-        _side_by_side(inputs, stated, plan, (how, length, sure), catalogue_inputs, call)
+    names = cluster_names(inputs.cluster)
+    if len(names) > 1:
+
+        def answer(name: str, catalogue: Catalogue) -> dict[str, Any]:
+            """Document of the step on one of the clusters."""
+            step = run_step(replace(inputs, cluster=name), stated, plan, how, catalogue, call)
+            return {**document(step, call.engine), **_whole_job(step, length, call)}
+
+        alone = {"--sensitivity": sure.sensitivity, "--chakra": how.chakra}
+        alone |= {"--explain": how.explain}
+        title = f"{inputs.model}: one optimizer step on {len(names)} clusters"
+        answer_steps(title, names, answer, alone, catalogue_inputs.read_side_by_side, call.answer)
         return
     catalogue = catalogue_inputs.read(inputs.cluster)
     step = run_step(inputs, stated, plan, how, catalogue, call)
@@ -143,18 +154,14 @@ def train(
         quiet=call.quiet,
         what=f"the step of {format_seconds(step.iteration_s)}",
     )
-    filed = _filed(plan.plan)
     if how.chakra is not None:
         _write_chakra(step, how.chakra)
+    filed = read_any_plan(plan.plan) if plan.plan else None
     job = _whole_job(step, length, call)
-
-    def show() -> None:
-        _print(step, how.explain, filed)
-        print_whole_job(job)
-
+    more = {**(_explained(step) if how.explain else {}), **(filed.document() if filed else {})}
     call.answer(
-        lambda: {**_document(step, how, call), **(filed.document() if filed else {}), **job},
-        show=show,
+        lambda: {**document(step, call.engine), **more, **job},
+        show=lambda: _print(step, how.explain, filed, job),
         write=lambda directory: write(directory, step, call.engine, more=job),
         rankings=rankings,
     )
@@ -169,46 +176,9 @@ def _whole_job(step: Iteration, length: TokensInputs, call: Invocation) -> dict[
     return whole_job(step, length.tokens, call.seed)
 
 
-def _side_by_side(
-    inputs: ModelOnCluster,
-    stated: Mapping[str, Any],
-    plan: PlanInputs,
-    others: tuple[RunInputs, TokensInputs, SensitivityInputs],
-    catalogue_inputs: CatalogueInputs,
-    call: Invocation,
-) -> None:
-    """Simulate the step on several clusters, and show them in one table."""
-    from experiments.cli.output import side_by_side as beside
-    from experiments.reports.training import document
-
-    how, length, sure = others
-    beside.check_single(
-        {"--sensitivity": sure.sensitivity, "--chakra": how.chakra, "--explain": how.explain}
-    )
-    names = beside.cluster_names(inputs.cluster)
-    catalogue, prices = catalogue_inputs.read_side_by_side(names)
-
-    def answer(name: str) -> list[dict[str, Any]]:
-        step = run_step(replace(inputs, cluster=name), stated, plan, how, catalogue, call)
-        return [{**document(step, call.engine), "cluster": name, **_whole_job(step, length, call)}]
-
-    both = beside.document(beside.each(names, answer), "train", prices)
-    title = f"{inputs.model}: one optimizer step on {len(names)} clusters"
-    call.answer(
-        lambda: both,
-        lambda: beside.show_steps(title, both),
-        lambda run: beside.write_steps(run, title, both),
-    )
-
-
-def _filed(path: Path | None) -> OtherPlan | None:
-    """Read a plan file with the name of its tool and the keys that are ignored; None without."""
-    from workloads.training.plan.plan_file import read_any_plan
-
-    return read_any_plan(path) if path else None
-
-
 def _print_left_out(step: Iteration, filed: OtherPlan | None) -> None:
+    from experiments.reports.remarks import left_out_framework
+
     for sentence in filter(None, (filed and filed.sentence, left_out_framework(step, filed))):
         click.echo(sentence)
     if step.model.left_out:
@@ -219,12 +189,6 @@ def _write_chakra(step: Iteration, directory: Path) -> None:
     from workloads.traces.chakra_export import training_recording, write_chakra
 
     write_chakra(training_recording(step), directory, name=step.model.name)
-
-
-def _document(step: Iteration, how: RunInputs, call: Invocation) -> dict[str, Any]:
-    from experiments.reports.training import document
-
-    return {**document(step, call.engine), **(_explained(step) if how.explain else {})}
 
 
 def run_step(
@@ -238,7 +202,6 @@ def run_step(
 ) -> Iteration:
     """Simulate the step of the options; where these leave the plan open, it may be searched."""
     from cluster_sim.hardware.fault_text import parse_fault
-    from experiments.cli.output.remedies import remedied
     from workloads.training.choice import is_open
     from workloads.training.execution.jitter import disturbance
     from workloads.training.iteration import iteration
@@ -279,9 +242,8 @@ def run_step(
     return replace(step, choice=choice)
 
 
-def _print(run: Iteration, explain: bool, filed: OtherPlan | None) -> None:
-    from experiments.reports.assumed import assumed_sentences
-    from experiments.reports.remarks import remarks
+def _print(run: Iteration, explain: bool, filed: OtherPlan | None, job: Mapping[str, Any]) -> None:
+    from experiments.reports.remarks import assumed_sentences, remarks
     from experiments.reports.training import (
         breakdown_rows,
         headline,
@@ -306,6 +268,7 @@ def _print(run: Iteration, explain: bool, filed: OtherPlan | None) -> None:
     click.echo(f"Inputs: {grades}.")
     if explain:
         _print_explained(run)
+    print_whole_job(job)
 
 
 def _explained(run: Iteration) -> dict[str, Any]:
@@ -315,7 +278,6 @@ def _explained(run: Iteration) -> dict[str, Any]:
 
 
 def _print_explained(run: Iteration) -> None:
-    from experiments.reports.formatting import table_text
     from workloads.training.explain import input_table, step_table
 
     print_table("Steps of one rank of each stage", *table_text(step_table(run)), left=3)
@@ -331,3 +293,28 @@ def input_paragraphs(numbers: Table) -> Iterator[tuple[str, str]]:
     """
     for part, quantity, value, grade, source, note in numbers.rows():
         yield f"{part}.{quantity} {value}, {grade}", f"[{source}] {note}".rstrip()
+
+
+@contextmanager
+def remedied(
+    stated: Mapping[str, Any], model: Model, cluster: Cluster, *, lnc: int | None = None
+) -> Iterator[None]:
+    """Add the nearest plan that works to the error of a plan; parameters as for ``nearest_plan``.
+
+    Raises the refusal with that plan added; unchanged where it names the plan already,
+    or where something other than the plan is wrong.
+    """
+    try:
+        yield
+    except InputError as mistake:
+        from workloads.search.nearest import nearest_plan  # only a refusal needs the search
+
+        changes = nearest_plan(stated, model, cluster, lnc=lnc)
+        if not changes:
+            raise
+        changed_fields = ", ".join(
+            f"{name.replace('_', ' ')} {value}" for name, value in changes.items()
+        )
+        if str(mistake).endswith(f" Use {changed_fields}."):
+            raise  # the refusal names that very plan
+        raise InputError(f"{mistake} The nearest plan that works: {changed_fields}.") from None

@@ -15,6 +15,8 @@ from cluster_sim.progress import progress
 from experiments.cli.options.inputs import CatalogueInputs
 from experiments.cli.options.invocation import Invocation
 from experiments.cli.output.printing import print_table, print_text
+from experiments.reports.formatting import value_text
+from topologies.errors import InputError
 from topologies.options import setting
 
 if TYPE_CHECKING:
@@ -32,7 +34,6 @@ LEGEND = (
     "within their interval, of ± at the median. tau: Kendall's rank correlation. constant: errors "
     "of one efficiency for all rows."
 )
-"""Meaning of the columns of the table of errors."""
 
 
 @dataclass(frozen=True)
@@ -72,7 +73,6 @@ def validate(wanted: ValidationInputs, catalogue_inputs: CatalogueInputs, call: 
     from experiments.validation.reading.tables import misses, tables
     from experiments.validation.reading.tables import table as named
     from experiments.validation.validate import validate_as_user, validate_each
-    from topologies.errors import InputError
 
     catalogue = catalogue_inputs.read()
 
@@ -113,7 +113,6 @@ def validate(wanted: ValidationInputs, catalogue_inputs: CatalogueInputs, call: 
 
 
 def _write_residuals(results: Sequence[Result], path: Path) -> None:
-    """Write the residuals of all compared rows, from which intervals are computed."""
     from experiments.validation.comparison.residuals import residuals
     from topologies.files.writing import whole_file
     from workloads.confidence.residuals import csv_lines
@@ -172,7 +171,6 @@ TOLD_LEGEND = (
     "± at the median. refused: plans that ran, but that the memory model takes for too large; they "
     "are predicted all the same."
 )
-"""Meaning of the columns of the table of levels."""
 
 
 def _documents(results: Sequence[Result]) -> dict[str, Any]:
@@ -204,8 +202,6 @@ MOST_PRINTED = 40
 
 
 def _print_rows(result: Result) -> None:
-    from experiments.reports.formatting import value_text
-
     rows = list(enumerate(result.rows, start=1))
     title = f"{result.name}: predicted beside published"
     if len(rows) > MOST_PRINTED:

@@ -42,7 +42,6 @@ PLAIN = (bool, int, float, str, Path)
 class Stated:
     """Mark of a mapping parameter that receives the stated fields of a dataclass.
 
-    ``kind``: dataclass with described fields.
     ``required, without, searched``: fields that must be stated, fields that the command does not
         take, and fields whose values the command searches, so that they have no default.
     """
@@ -80,8 +79,6 @@ def as_options(
     :class:`Invocation`, which receives the inputs of all others. ``resumes``: whether the directory
     of ``--out`` may hold an earlier run, which the command then checks. ``more``: options of a
     parameter that is no dataclass; it receives them as a mapping.
-
-    Raises TypeError for two fields of one name, and for a field whose type no option can have.
     """
     hints = get_type_hints(command, include_extras=True)
     listed = dict(more or {})
@@ -216,7 +213,6 @@ def _kind(hint: Any, option: Option) -> Any:
 
 
 def _bare(hint: Any) -> Any:
-    """Return a type without ``None``."""
     if get_origin(hint) in (UnionType, Union):
         return next(part for part in get_args(hint) if part is not NoneType)
     return hint
@@ -247,8 +243,6 @@ def with_option_names(message: str, spelled: Mapping[str, str]) -> str:
     """Return a message whose subject, if it is a field, is spelled as its option.
 
     Other places keep their words: a field inside a file is no option.
-
-    ``spelled``: options by the names of their fields.
 
     >>> with_option_names("seq_len is 0; give 1 or more.", {"seq_len": "--seq-len"})
     '--seq-len is 0; give 1 or more.'

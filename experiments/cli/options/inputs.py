@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import sys
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from topologies.options import option, setting
+from topologies.errors import InputError
+from topologies.options import required, setting
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -36,9 +37,6 @@ class CatalogueInputs:
 
         ``*clusters``: names of all clusters that the answer is about; none if it is about all
         machines.
-
-        Raises InputError for an unknown variant, a variant of a part that only other machines have,
-        and a file that is no catalogue.
         """
         from topologies.catalogue.catalogue import choose
 
@@ -54,7 +52,6 @@ class CatalogueInputs:
         """
         from topologies.clusters.machines import machine_of
         from topologies.clusters.names import cluster
-        from topologies.errors import InputError
         from workloads.economics import one_kind_of_price
 
         catalogue, machines = self.read(*names), dict[str, None]()
@@ -68,12 +65,8 @@ class CatalogueInputs:
         return one_kind_of_price(catalogue, machines)
 
     def _check_parts(self, clusters: Sequence[str], catalogue: Catalogue) -> None:
-        """Refuse a variant of a part that only other machines have, and name such rows of a file.
-
-        Neither changes anything; but a file may be meant for several machines.
-        """
+        """Refuse a variant of a part of other machines, and name such rows of files."""
         from topologies.clusters.machines import UNIT_OF, machines, parts_of
-        from topologies.errors import InputError
 
         stems = [name.partition(":")[0] for name in clusters]
         here = {UNIT_OF.get(stem, stem) for stem in stems}
@@ -113,8 +106,6 @@ class CatalogueInputs:
 
     def check_used(self, cluster: Cluster) -> None:
         """Check that a cluster has numbers of the catalogue, which a plain shape has not."""
-        from topologies.errors import InputError
-
         if not cluster.plain or cluster.scale_out is not None:
             return
         for name, value in {"--variant": self.variant, "--catalogue": self.catalogue}.items():
@@ -129,12 +120,10 @@ class CatalogueInputs:
 class MachineInputs:
     """A cluster of any form, plain shapes included, by position."""
 
-    cluster: str = field(
-        metadata=option(
-            "Named machine (trn2-ultraserver:16), plain shape (ring:8) or YAML file",
-            metavar="CLUSTER",
-            argument=True,
-        )
+    cluster: str = required(
+        "Named machine (trn2-ultraserver:16), plain shape (ring:8) or YAML file",
+        metavar="CLUSTER",
+        argument=True,
     )
     bandwidth: str | None = setting(
         None, "Bandwidth of each directed link of a plain shape, such as 100GB/s"
@@ -142,10 +131,7 @@ class MachineInputs:
     latency: str | None = setting(None, "Latency of each link of a plain shape, such as 1us")
 
     def read(self, catalogue: Catalogue) -> Cluster:
-        """Build the cluster.
-
-        Raises InputError for an unknown name, and for rates that are not a plain shape's.
-        """
+        """Build the cluster."""
         from topologies.clusters.names import cluster
 
         return cluster(
@@ -169,8 +155,6 @@ class SeveralMachines(MachineInputs):
     )
 
     def __post_init__(self) -> None:
-        from topologies.errors import InputError
-
         if bool(self.cluster) == bool(self.clusters):
             both = "are both given" if self.cluster else "are both missing"
             raise InputError(f"CLUSTER and --cluster {both}. Give one, such as trn2.48xlarge.")
@@ -197,25 +181,17 @@ class SeveralMachines(MachineInputs):
 class ModelOnCluster:
     """A model and the cluster that runs it."""
 
-    model: str = field(
-        metadata=option("Named model (`cluster-sim list models`) or path of a config.json")
-    )
-    cluster: str = field(metadata=option("Named machine or YAML file, such as trn2-ultraserver:16"))
+    model: str = required("Named model (`cluster-sim list models`) or path of a config.json")
+    cluster: str = required("Named machine or YAML file, such as trn2-ultraserver:16")
 
     def read_model(self) -> Model:
-        """Read the model.
-
-        Raises InputError for an unknown name or a file that is no configuration.
-        """
+        """Read the model."""
         from workloads.models.huggingface import model
 
         return model(self.model)
 
     def read_cluster(self, catalogue: Catalogue) -> Cluster:
-        """Build the cluster, which must have chips that compute.
-
-        Raises InputError for an unknown name or a plain shape.
-        """
+        """Build the cluster, which must have chips that compute."""
         from topologies.clusters.names import machine
 
         return machine(self.cluster, catalogue=catalogue)

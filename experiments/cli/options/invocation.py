@@ -30,19 +30,7 @@ QUIET = "CLUSTER_SIM_QUIET"
 class Invocation:
     """Every command: output, seed and engine of a call.
 
-    Attributes
-    ----------
-    json, out, seed, engine, quiet
-        Options of every command, so that scripts can pass them to any command.
-    command : str
-        Name of the command.
-    inputs : mapping of str to value
-        All options on which results depend, as a run directory records them.
-
-    Raises
-    ------
-    InputError
-        For an unknown engine.
+    ``inputs``: all options on which results depend, as a run directory records them.
     """
 
     json: bool = setting(False, "Print one JSON document, in SI units", recorded=False)
@@ -95,20 +83,10 @@ class Invocation:
     ) -> None:
         """Write the run directory if ``--out`` names one, then print JSON or tables.
 
-        Parameters
-        ----------
-        document : function
-            Returns the document of ``--json``.
-        show : function
-            Prints tables for people.
-        write : function of a Run
-            Adds the results to the run directory.
-        inputs : mapping, optional
-            Inputs to be recorded; by default the stated options.
-        rankings : sequence of Ranking
-            Effects of the catalogue's numbers, which come last in every output.
-        notes : sequence of str
-            Remarks printed on stderr after the answer; empty ones are left out.
+        ``document``: returns the document of ``--json``. ``show``: prints tables for people.
+        ``write``: adds the results to the run directory. ``inputs``: inputs to be recorded; by
+        default the stated options. ``rankings``: effects of the catalogue's numbers, which come
+        last in every output. ``notes``: remarks printed on stderr after the answer.
         """
         results = dict(document())
         for ranking in rankings:

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any, get_args, get_origin
 
 import click
 
+from experiments.sweeps.command_line import Parameter
 from topologies.options import Option
 
 if TYPE_CHECKING:
@@ -25,11 +26,7 @@ LAST_HEADING = "Every command"
 
 
 def click_parameter(key: str, kind: Any, option: Option, default: Any) -> click.Parameter:
-    """Return the argument or option of a described field.
-
-    ``key``: name of the value in the function. ``kind``: ``bool``, ``int``, ``float``, ``str`` or
-    ``Path``, or a list of one of them. ``default``: ``REQUIRED`` for a value that must be stated.
-    """
+    """Return the argument or option of a described field."""
     many = get_origin(kind) is list
     plain = get_args(kind)[0] if many else kind
     attributes: dict[str, Any] = {
@@ -144,7 +141,6 @@ class Text(click.ParamType):  # type: ignore[type-arg]
 
 
 def _flags(command: click.Command) -> set[str]:
-    """Spellings of all options of a command."""
     return {flag for param in command.params for flag in (*param.opts, *param.secondary_opts)}
 
 
@@ -168,10 +164,7 @@ class DescribedOption(click.Option):
 
 
 class HelpFormatter(click.HelpFormatter):
-    """Formatter of help pages whose lines break between words only, never at hyphens.
-
-    Names with hyphens can then be copied.
-    """
+    """Formatter of help pages whose lines break between words only, never at hyphens."""
 
     # Takes a hyphen's place while lines are broken; no text has it.
     JOINER = "\x1f"
@@ -268,3 +261,23 @@ def _completion(choices: Callable[[], tuple[str, ...]]) -> Any:
         return fitting or parameter.type.shell_complete(ctx, parameter, incomplete)
 
     return complete
+
+
+WRITTEN = ("best", "cache", "chakra", "folder", "overlay", "residuals")
+"""Parameters that name a path to write to; ``--out`` is not among them, as sweeps set it."""
+
+
+def parameters(command: Any) -> dict[str, Parameter]:
+    """Parameters of a command by name, positional ones first and in order."""
+    by_name = {}
+    for item in sorted(command.params, key=lambda item: str(item.param_type_name)):
+        flags = tuple(flag for flag in item.opts if flag.startswith("--"))
+        name = flags[-1].removeprefix("--").replace("-", "_") if flags else str(item.name)
+        by_name[name] = Parameter(
+            flags,
+            tuple(item.secondary_opts),
+            is_flag=bool(getattr(item, "is_flag", False)),
+            repeats=bool(getattr(item, "multiple", False)),
+            writes=name in WRITTEN,
+        )
+    return by_name

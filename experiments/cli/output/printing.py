@@ -6,17 +6,18 @@ import json
 import os
 import sys
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from experiments.reports.run_record import plain
 from topologies.errors import printable
 
+if TYPE_CHECKING:
+    from experiments.reports.formatting import Column
+
 NUMBER_STARTS = ("", *"0123456789+-−–±<>~∞")
 """First characters of cells in a column of numbers; a missing number is empty or a dash."""
 BOLD = "\033[1m{}\033[0m"
-"""Escape codes with which a terminal shows a line in bold."""
 GAP = 2
-"""Spaces between columns."""
 MOST_REPEATED = 0.4
 """Largest share of the width for columns that are repeated in a further block."""
 
@@ -44,6 +45,14 @@ def print_table(
         lines += [bold.format(line) for line in head]
         lines += [line for row in rest for line in row]
     sys.stdout.write("".join(f"{line}\n" for line in lines))
+
+
+def print_rows(
+    title: str, columns: Sequence[Column], rows: Sequence[Mapping[str, Any]], *, left: int = 1
+) -> None:
+    """Print rows by their columns, as :func:`print_table` does."""
+    cells = [[column.text(row) for column in columns] for row in rows]
+    print_table(title, [column.heading for column in columns], cells, left=left)
 
 
 def print_text(text: str, *, bold: bool = False) -> None:
@@ -166,12 +175,10 @@ def _wrapped(text: str, width: int) -> list[str]:
 
 
 def _terminal_width() -> int:
-    """Return the columns of the terminal, 80 where there is none."""
     from shutil import get_terminal_size
 
     return get_terminal_size((80, 24)).columns
 
 
 def _shows_styles() -> bool:
-    """Return whether standard output is a terminal that can show bold text."""
     return sys.stdout.isatty() and os.environ.get("TERM", "") not in ("dumb", "unknown")

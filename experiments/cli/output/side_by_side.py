@@ -3,34 +3,25 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
 
 from experiments.cli.output.printing import print_table, print_text
+from experiments.reports.certainty import ratio_sentences, ratios, value_at
+from experiments.reports.formatting import value_text
 from experiments.reports.idle import idle_sentences
 from topologies.errors import InputError
 
 if TYPE_CHECKING:
     from experiments.reports.run_directory import Run
+    from topologies.catalogue.catalogue import Catalogue
 
 Rows = list[dict[str, Any]]
 MOST = 20
-"""Most clusters of one command."""
 REFUSED = "refused"
-COLLECTIVE = (
-    ("size_bytes", "size"),
-    ("cluster", "cluster"),
-    ("ranks", "ranks"),
-    ("algorithm", "algorithm"),
-    ("time_s", "time"),
-    ("low", "80 % from"),
-    ("high", "to"),
-    ("busbw_bytes_per_s", "busbw"),
-)
-"""Columns of collectives side by side."""
-UNIT_OF = {"low": "time_s", "high": "time_s"}
 STEP = (
     ("chips", "chips"),
     ("ranks", "ranks"),
@@ -66,13 +57,7 @@ SERVING = (
 
 
 def cluster_names(text: str) -> list[str]:
-    """Read the names of several clusters, ``A,B,C``; a file whose name has commas is one cluster.
-
-    Raises InputError for an empty name, a repeated name, and too many names.
-
-    >>> cluster_names("trn2.48xlarge,dgx-h100:2")
-    ['trn2.48xlarge', 'dgx-h100:2']
-    """
+    """Read names of clusters, ``A,B,C``; a file whose name has commas is one cluster."""
     if "," not in text or Path(text).is_file():
         return [text]
     names = [name.strip() for name in text.split(",")]
@@ -87,10 +72,7 @@ def cluster_names(text: str) -> list[str]:
 
 
 def each(names: Sequence[str], answer: Callable[[str], Rows]) -> Rows:
-    """Return the rows of every cluster; a cluster that is refused has a row with the reason.
-
-    Raises the error of the first cluster, if all are refused.
-    """
+    """Return the rows of every cluster; a cluster that is refused has a row with the reason."""
     rows: Rows = []
     first: InputError | None = None
     for name in names:
@@ -102,6 +84,29 @@ def each(names: Sequence[str], answer: Callable[[str], Rows]) -> Rows:
     if first is not None and all(row["status"] == REFUSED for row in rows):
         raise first
     return rows
+
+
+def answer_steps(
+    title: str,
+    names: Sequence[str],
+    answer: Callable[[str, Catalogue], dict[str, Any]],
+    single: Mapping[str, Any],
+    read: Callable[[Sequence[str]], tuple[Catalogue, str]],
+    put_out: Callable[..., None],
+) -> None:
+    """Answer for training steps on several clusters, in one table.
+
+    ``answer``: returns the document of a step. ``single``: options that are for one cluster.
+    ``read``: returns the catalogue, and a sentence on its prices. ``put_out``: method ``answer`` of
+    the call.
+    """
+    check_single(single)
+    catalogue, prices = read(names)
+    rows = each(names, lambda name: [{**answer(name, catalogue), "cluster": name}])
+    both = document(rows, "train", prices)
+    put_out(
+        lambda: both, partial(show_steps, title, both), lambda run: write_steps(run, title, both)
+    )
 
 
 def check_single(options: Mapping[str, Any]) -> None:
@@ -116,37 +121,11 @@ def document(rows: Rows, command: str = "", prices: str = "") -> dict[str, Any]:
 
     With the name of a ``command`` also the ratios of its clusters, and what basis ``prices`` have.
     """
-    from experiments.reports.ratios import ratios
-
     good = [row for row in rows if row["status"] == "ok"]
     first = good[0]
     ends = first.get("interval") or {"low": first["low"], "high": first["high"], "level": 0.8}
     more = {"ratios": ratios(command, good)} if command else {}
     return {"rows": rows, "interval": ends, **more, **({"prices": prices} if prices else {})}
-
-
-def show_collectives(title: str, rows: Rows) -> None:
-    """Print one table of all sizes, with the clusters of a size in consecutive rows."""
-    from experiments.reports.formatting import value_text
-
-    good = [row for row in rows if row["status"] == "ok"]
-    order = {size: place for place, size in enumerate(dict.fromkeys(r["size_bytes"] for r in good))}
-    good.sort(key=lambda row: order[row["size_bytes"]])
-    cells = [
-        [
-            *(value_text(UNIT_OF.get(name, name), row[name]) for name, _ in COLLECTIVE),
-            f"{row['time_s'] / _first(good, row)['time_s']:.3g} ×",
-        ]
-        for row in good
-    ]
-    print_table(title, [*(heading for _, heading in COLLECTIVE), "of the first"], cells, left=2)
-    _tell_idle({row["cluster"]: row for row in rows}.values())
-    _tell_refused(rows)
-
-
-def _first(rows: Rows, row: Mapping[str, Any]) -> Mapping[str, Any]:
-    """Row of the first cluster at the same size."""
-    return next(other for other in rows if other["size_bytes"] == row["size_bytes"])
 
 
 def flat_step(row: Mapping[str, Any]) -> dict[str, Any]:
@@ -162,8 +141,6 @@ def flat_step(row: Mapping[str, Any]) -> dict[str, Any]:
 
 def flat_serving(row: Mapping[str, Any]) -> dict[str, Any]:
     """Flatten a replica's document to numbers, for a table."""
-    from experiments.reports.certainty import value_at
-
     return {"cluster": row["cluster"], **{place: value_at(row, place) for place, _ in SERVING}}
 
 
@@ -196,9 +173,6 @@ def _show_columns(
     lines: Sequence[tuple[str, str]],
 ) -> None:
     """Print a line for each number with a column for each cluster, and what is said of them."""
-    from experiments.reports.formatting import value_text
-    from experiments.reports.ratios import ratio_sentences
-
     cells = [
         [heading, *("–" if row[name] is None else value_text(name, row[name]) for row in flat)]
         for name, heading in lines
@@ -206,35 +180,22 @@ def _show_columns(
     print_table(title, ["", *(row["cluster"] for row in flat)], cells)
     for sentence in (*ratio_sentences(answer["ratios"]), answer.get("prices", "")):
         print_text(sentence)
-    _tell_idle(answer["rows"])
-    _tell_refused(answer["rows"])
+    tell_idle(answer["rows"])
+    tell_refused(answer["rows"])
 
 
-def _tell_idle(rows: Iterable[Mapping[str, Any]]) -> None:
+def tell_idle(rows: Iterable[Mapping[str, Any]]) -> None:
     """Print the options that change nothing on each cluster, and the remarks on its answer."""
     for row in rows:
         for line in (*idle_sentences(row.get("without_effect", {})), *row.get("remarks", ())):
             print_text(f"{row['cluster']}: {line}")
 
 
-def _tell_refused(rows: Rows) -> None:
+def tell_refused(rows: Rows) -> None:
+    """Print the reason for each cluster that was refused."""
     for row in rows:
         if row["status"] == REFUSED:
             click.echo(f"{row['cluster']}: {row['why']}")
-
-
-def write_collectives(run: Run, title: str, rows: Rows) -> None:
-    """Add the rows and a figure of bus bandwidth against size to a run directory."""
-    import pandas as pd
-
-    from experiments.figures.comparison import lines
-
-    frame = pd.DataFrame(rows).drop(columns="without_effect", errors="ignore")
-    run.table("metrics", frame, title="Results")
-    good = frame[frame.status == "ok"].assign(busbw=lambda table: table.busbw_bytes_per_s / 1e9)
-    labels = ("size of the buffer [B]", "bus bandwidth [GB/s]")
-    figure = lines(good, "size_bytes", "busbw", "cluster", title, labels=labels)
-    run.figure("busbw", figure, title="Bus bandwidth side by side")
 
 
 def write_serving(run: Run, title: str, answer: Mapping[str, Any]) -> None:
@@ -249,8 +210,6 @@ def write_serving(run: Run, title: str, answer: Mapping[str, Any]) -> None:
 
 def _said(answer: Mapping[str, Any]) -> str:
     """Return what is said of the ratios and prices of an answer."""
-    from experiments.reports.ratios import ratio_sentences
-
     return " ".join((*ratio_sentences(answer["ratios"]), answer.get("prices", "")))
 
 

@@ -4,14 +4,18 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
+from experiments.scripts.support.points import step_ends
+from topologies.clusters.cluster import Cluster
+from topologies.clusters.names import machine
 from topologies.options import setting
-
-if TYPE_CHECKING:
-    from topologies.clusters.cluster import Cluster
-    from workloads.models.model import Model
-    from workloads.training.execution.jitter import Disturbance
+from workloads.models.huggingface import as_model
+from workloads.models.model import Model
+from workloads.training.execution.jitter import Disturbance
+from workloads.training.iteration import iteration
+from workloads.training.program.shared_parts import SharedParts
+from workloads.training.usual_plan import complete
 
 
 @dataclass(frozen=True)
@@ -37,18 +41,12 @@ class Steps:
     """
 
     def __init__(self, model: Model | str, cluster: Cluster | str):
-        from topologies.clusters.names import machine
-        from workloads.models.huggingface import as_model
-        from workloads.training.program.shared_parts import SharedParts
-
         self.model = as_model(model)
         self.cluster = machine(cluster) if isinstance(cluster, str) else cluster
         self._parts = SharedParts()
 
     def repeated(self, replica: Replica, **fields: Any) -> dict[str, Any]:
         """Return the fields of a plan that repeats a replica over the cluster, and further ones."""
-        from workloads.training.usual_plan import complete
-
         plan: dict[str, Any] = {
             "tp": replica.tp,
             "pp": replica.pp,
@@ -73,11 +71,6 @@ class Steps:
         of the step; by default none. ``allow_oversized``: whether the step may need more memory
         than the chips have.
         """
-        from experiments.scripts.support.intervals import step_ends
-        from workloads.training.execution.jitter import Disturbance
-        from workloads.training.iteration import iteration
-        from workloads.training.usual_plan import complete
-
         model, cluster = self.model, self.cluster
         plan = complete(fields, model, cluster)
         step = iteration(

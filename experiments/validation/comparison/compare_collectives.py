@@ -40,12 +40,8 @@ def measured_sizes(measured: Measured) -> list[int]:
 def beside(frame: pd.DataFrame, measured: Measured, name: str) -> pd.DataFrame:
     """Add what was measured to the simulated rows of the same sizes.
 
-    ``frame``: as :func:`cluster_sim.collectives.rows` returns it. ``measured``: measurements; where
-    a size was measured several times, the median counts. ``name``: name of the file, for messages.
-
     Returns rows with ``measured_time_s``, ``measured_busbw_bytes_per_s`` (from the time, never as
     printed) and ``error``: simulated / measured time − 1. Cells of sizes not measured are empty.
-    Raises InputError when no size is in both.
     """
     import pandas as pd
 

@@ -9,12 +9,11 @@ from typing import Any
 
 import numpy as np
 
-from experiments.validation.predictions.row_defaults import filled
-from experiments.validation.predictions.training import question
+from experiments.validation.predictions.training import filled, question
 from experiments.validation.reading.machines import machines_for, model_for, servers_reach
 from topologies.catalogue.catalogue import Catalogue
 from topologies.errors import InputError
-from workloads.confidence.features import kernels_assumed, model_family, weight_width
+from workloads.confidence.answers import kernels_assumed, model_family, weight_width
 from workloads.confidence.interval import Interval
 from workloads.confidence.kinds import (
     EXCHANGE,
@@ -187,7 +186,6 @@ def _chip(cluster: str) -> str:
 
 @cache
 def _crosses(cluster: str, chips: int) -> bool:
-    """Return whether a collective on so many chips crosses servers."""
     try:
         return machines_for(cluster, chips).domains > 1
     except InputError:
@@ -196,7 +194,6 @@ def _crosses(cluster: str, chips: int) -> bool:
 
 @cache
 def _model(name: str, precision: str) -> tuple[bool, str]:
-    """Return whether a served model has experts, and its family."""
     try:
         model = model_for(name)
         return model.experts is not None, model_family(model, precision)

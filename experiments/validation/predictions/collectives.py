@@ -52,8 +52,7 @@ def time_s(
 ) -> float:
     """Time of a collective on the first chips of a cluster, or on those that ``place`` lists [s].
 
-    A ring on NVIDIA's machines is NCCL's, one over each adapter at once. Raises InputError when the
-    ranks are not the same number on each chip, and as the collectives themselves.
+    A ring on NVIDIA's machines is NCCL's, one over each adapter at once.
     """
     if ranks % chips:
         raise InputError(f"ranks {ranks} are not a multiple of chips {chips}. Correct one.")
@@ -126,7 +125,6 @@ def _of_library(library: str, values: Mapping[str, Any], catalogue: Catalogue) -
     """Exchange of experts by a library's kernels; ``size_bytes`` are the copies of a rank.
 
     Where neither ``way`` nor ``what`` states the direction of tokens, the time is the mean of both.
-    Raises InputError for another operation.
     """
     whole = machines_for(values["cluster"], values["chips"], catalogue)
     if operation(values["collective"]) != "all-to-all":
@@ -147,7 +145,6 @@ def _of_library(library: str, values: Mapping[str, Any], catalogue: Catalogue) -
 
 
 def _provenance(whole: Cluster, algorithm: str) -> dict[str, str]:
-    """Grades of the inputs of the time."""
     if whole.plain or whole.catalogue is None:
         return {"links": "stated"}
     catalogue = whole.catalogue
@@ -185,11 +182,7 @@ OF_LISTS = {"all-to-all": 2}
 
 
 def issued(op: str) -> str:
-    """Operation that the backend runs for another: a broadcast is an all-reduce.
-
-    >>> issued("broadcast"), issued("all-gather")
-    ('all-reduce', 'all-gather')
-    """
+    """Operation that the backend runs for another: a broadcast is an all-reduce."""
     return "all-reduce" if op == "broadcast" else op
 
 
@@ -200,17 +193,6 @@ def beside_s(
 
     The constants of collectives inside one chip were measured on calls like these, and contain the
     copies of every call.
-
-    ``op``: operation that was called. ``size_bytes``: buffer as nccl-tests counts it [B]. ``chips,
-    ranks``: chips and ranks of the group. ``chip``: part of the catalogue.
-
-    >>> from topologies.catalogue.catalogue import shipped_catalogue
-    >>> half, whole = (
-    ...     beside_s("all-gather", size, 4, 16, "trn2", shipped_catalogue())
-    ...     for size in (PIECE_BYTES, 2 * PIECE_BYTES)
-    ... )
-    >>> round(whole / half)
-    4
     """
     copies = 0 if chips == 1 else 1 + OF_LISTS.get(op, 0)
     copies += op in IN_PIECES and size_bytes > PIECE_BYTES

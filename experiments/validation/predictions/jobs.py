@@ -29,8 +29,7 @@ TIMES = ("checkpoint_interval_s", "checkpoint_stall_s", "restart_s", "detection_
 def predict(values: Mapping[str, Any], catalogue: Catalogue | None = None) -> Outcome:
     """Mean time between failures [s] and goodput of one row.
 
-    Times that a row does not state are the catalogue's; the interval is then Daly's. Raises
-    InputError for unknown machines, and rates at which nothing can be simulated.
+    Times that a row does not state are the catalogue's; the interval is then Daly's.
     """
     catalogue = catalogue or shipped_catalogue()
     cluster = machines_for(values["cluster"], values["chips"], catalogue)

@@ -30,7 +30,6 @@ NEEDS = {
     "launch": ("size_bytes", "rows"),
     "layer": ("seq", "heads", "head_dim", "n", "k"),
 }
-"""Columns without which a kernel cannot be predicted."""
 LOADS = {"alone": "alone", "loaded": "loaded"}
 """Variant of ``gemm_sustained`` for each state of the other cores of a chip."""
 

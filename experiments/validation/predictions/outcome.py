@@ -16,7 +16,6 @@ class Outcome:
     ``predicted``: by the name of the published column, such as ``iteration_s``, in SI units.
     ``status``: ``ok``; ``unsupported``, the model does not cover the row; ``infeasible``, the
         machine could not run it by the model, as when it does not fit in memory.
-    ``why``: reason when the status is not ``ok``.
     ``provenance``: by input: measured, interpolated, extrapolated, assumed.
     ``ends``: least and greatest time [s] that the tool may have shown, with what it adds itself, or
         that fields of a plan without a stated value leave open; None where there is only one.

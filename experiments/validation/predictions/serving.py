@@ -32,11 +32,7 @@ REPLICAS = 32
 
 
 def predict(values: Mapping[str, Any], catalogue: Catalogue | None = None) -> Outcome:
-    """Time to first token, time per later token [s], and output tokens a second of one row.
-
-    Raises InputError for pipeline stages, groups of ranks that divide the requests of attention,
-    unknown models, and a model or batch that does not fit into the replica's memory.
-    """
+    """Time to first token, time per later token [s], and output tokens a second of one row."""
     for name in ("pp", "attention_dp"):
         if (values.get(name) or 1) > 1:
             raise InputError(f"{name} {values[name]} of a served model is not supported. Use 1.")
@@ -166,7 +162,6 @@ def _batching(values: Mapping[str, Any], cluster: Cluster, users: int, *, neuron
 
 
 def _check_scheduler(values: Mapping[str, Any], why: str) -> None:
-    """Refuse settings of a scheduler that would change nothing."""
     for name in SCHEDULER:
         if values.get(name) is not None:
             raise InputError(f"{name} {values[name]}: {why}. Leave it empty.")
@@ -201,12 +196,7 @@ NO_FUSED_PROMPTS = ("trn1", "inf2"), "2024-07"
 
 
 def engine(row: Mapping[str, Any], chip: str, catalogue: Catalogue) -> dict[str, str]:
-    """Return the catalogue variants of the serving software of a row's month and engine.
-
-    >>> from topologies.catalogue.catalogue import shipped_catalogue
-    >>> engine({"date": "2025-10"}, "trn2", shipped_catalogue())
-    {'serving.trn2.expert_block_rate': 'sdk-2.26'}
-    """
+    """Return the catalogue variants of the serving software of a row's month and engine."""
     date, part, quantity = month(row), f"serving.{chip}", "expert_block_rate"
     variants: dict[str, str] = {}
     if row.get("block_scaled") and (row.get("scheduler"), chip) == SLOW_BLOCK_SCALES:
@@ -220,11 +210,7 @@ def engine(row: Mapping[str, Any], chip: str, catalogue: Catalogue) -> dict[str,
 
 
 def month(row: Mapping[str, Any]) -> str:
-    """Return the month, year or day of a row's software; empty where it is not stated.
-
-    >>> month({"date": "2024-06-12"}), month({})
-    ('2024-06-12', '')
-    """
+    """Return the month, year or day of a row's software; empty where it is not stated."""
     date = str(row.get("date") or "")
     if date and not re.fullmatch(DATE, date):
         raise InputError(f"date {date[:20]!r} is no month. Write it as 2024-06.")

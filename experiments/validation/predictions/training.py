@@ -1,24 +1,179 @@
-"""Predictions of training rows: model and plan from the columns, one simulated iteration."""
+"""Predictions of rows of plans: the simulated step, its memory, and one layer of it."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
 from typing import Any
 
-from experiments.validation.predictions.outcome import Outcome, infeasible
-from experiments.validation.predictions.row_defaults import Stated, filled
+import numpy as np
+
+from cluster_sim.schedule.picoseconds import PS_PER_S
+from experiments.validation.predictions.outcome import Outcome, infeasible, unsupported
 from experiments.validation.reading.machines import machines_for, model_for
 from experiments.validation.reading.schema import TRAINING
 from topologies.catalogue.catalogue import Catalogue, shipped_catalogue
 from topologies.clusters.cluster import Cluster
 from topologies.errors import InputError
+from workloads.kernels.chip_share import worst
 from workloads.models.model import Experts, Model
 from workloads.training.alternatives import alternatives, hull
 from workloads.training.frameworks.conditions import CONDITIONS, Conditions
+from workloads.training.frameworks.framework import framework_of
+from workloads.training.layers.layer import backward, forward
+from workloads.training.layers.shapes import RankShapes
+from workloads.training.layers.steps import ENGINE, NOTHING, PREVIOUS, LayerOp
+from workloads.training.memory.memory import worst as worst_rank
 from workloads.training.plan.plan import ParallelPlan
+from workloads.training.program.groups import exchange_ps
 from workloads.training.program.shared_parts import ByValue, SharedParts
 from workloads.training.steady import SteadyStep, steady
-from workloads.training.usual_plan import complete
+from workloads.training.usual_plan import complete, ranks_per_chip
+
+Cells = Mapping[str, Any]
+
+SAME_RATE = {
+    "fp8": ("fp8", "float8", "e4m3", "hybrid"),
+    "bf16": ("bf16", "bfloat16", "fp16", "float16", "half", "mixed", "amp"),
+}
+"""Precisions by rate, each with parts of its spellings; fp8 comes first, so that *mixed fp8*
+is fp8."""
+MOST = {"chips": 2**20, "layers": 2**12, "hidden": 2**20, "seq": 2**24}
+"""Limits of one row: twice the largest machine there is, thirty times the deepest and the widest
+model, and longer sequences than any are trained on."""
+WIDE = {False: 8 / 3, True: 7 / 2}
+"""Feed-forward over hidden width of gated models, without shared key-value heads (Llama, Llama 2)
+and with them (Llama 3, Mistral)."""
+WHOLE_COLUMNS = 256
+"""Divisor of such a width."""
+
+
+@dataclass(frozen=True)
+class Stated:
+    """A row with its empty cells filled in.
+
+    ``assumed``: columns that were empty, or that could not be taken as they were.
+    """
+
+    values: Cells
+    assumed: tuple[str, ...]
+
+
+MODEL: Mapping[str, int | str] = {
+    "vocab": 51200,
+    "tied_embeddings": 0,
+    "experts": 0,
+    "experts_per_token": 0,
+    "shared_experts": 0,
+    "dense_layers": 0,
+}
+DEGREES = ("tp", "pp", "cp", "ep", "microbatch")
+"""Columns of a plan that are 1 where they are empty."""
+
+
+def filled(values: Cells) -> Stated:
+    """Fill empty cells of the model and its sizes; cells of the plan stay as they are stated.
+
+    A measured plan did run, so none is refused here for a remainder: frameworks pad sizes and round
+    batches.
+    """
+    row = {**values}
+    for name, limit in MOST.items():
+        if row[name] > limit:
+            raise InputError(f"{name} {row[name]:,} are over the limit of {limit:,}. Correct it.")
+    published = dict(row)
+    for filled_in in (_widths, _usual, _degrees, _batch, _padded):
+        row |= filled_in(row)
+    return Stated(row, tuple(name for name in row if row[name] != published.get(name)))
+
+
+def _widths(row: Cells) -> Cells:
+    """Heads and feed-forward part; of GPT if of its width and without shared key-value heads."""
+    hidden, heads, ffn = row["hidden"], row["heads"], row.get("ffn")
+    kv_heads = row.get("kv_heads") or heads
+    gated = row.get("gated_mlp")
+    if gated is None:
+        gated = int(ffn != 4 * hidden or kv_heads < heads or bool(row.get("experts")))
+    if ffn is None:
+        columns = WIDE[kv_heads < heads] * hidden / WHOLE_COLUMNS
+        usual = round(-(-columns // 1)) * WHOLE_COLUMNS if gated else 4 * hidden
+        ffn = row.get("moe_ffn") or usual
+    head_dim = row.get("head_dim") or max(1, hidden // heads)
+    return {"kv_heads": kv_heads, "gated_mlp": gated, "ffn": ffn, "head_dim": head_dim}
+
+
+def _usual(row: Cells) -> Cells:
+    usual = {**MODEL, **dict.fromkeys(DEGREES, 1)}
+    missing = {name: value for name, value in usual.items() if row.get(name) is None}
+    precision = row.get("precision")
+    return missing | ({"precision": _precision(str(precision))} if precision else {})
+
+
+def _precision(text: str) -> str:
+    """Rate at which a precision runs; the plan refuses an unknown one."""
+    low = text.lower()
+    return next((rate for rate, names in SAME_RATE.items() if any(n in low for n in names)), low)
+
+
+def _degrees(row: Cells) -> Cells:
+    """Data parallel degree, such that all chips are used, and tensor parallel degree of experts.
+
+    Some sources count dp without ep, which divides it here, and some multiply it by cp.
+    """
+    fills, dp = _replicas(row), row.get("dp")
+    if dp is None or dp * row["ep"] == fills or dp == fills * row["cp"]:
+        dp = fills or dp
+    degrees = {"dp": dp}
+    if row.get("etp") is None and row["ep"] > 1 and row["tp"] > 1:
+        ranks = row["tp"] * row["cp"] * dp
+        degrees["etp"] = 1 if ranks % (row["ep"] * row["tp"]) else row["tp"]
+    return degrees
+
+
+def _replicas(row: Cells) -> int:
+    """Data parallel degree that uses all chips, or all cores where ranks are cores; 0 if none."""
+    inner = row["tp"] * row["pp"] * row["cp"]
+    each = ranks_per_chip(machines_for(row["cluster"], 1))
+    room = row["chips"] * each
+    if room % inner and row.get("dp") is None:
+        raise InputError(
+            f"{room} ranks on {row['chips']} chips are not a multiple of tp {row['tp']} × "
+            f"pp {row['pp']} × cp {row['cp']} = {inner}. State dp or correct the degrees."
+        )
+    return 0 if room % inner else int(room // inner)
+
+
+def _batch(row: Cells) -> Cells:
+    """Global batch of whole microbatches on each replica, nearest to the stated one."""
+    dp, microbatch = row["dp"], row["microbatch"]
+    whole = row.get("global_batch")
+    if whole is None:
+        return {"global_batch": dp * microbatch}
+    microbatch = min(microbatch, max(1, whole // dp))
+    count = max(1, round(whole / (dp * microbatch)))
+    return {"microbatch": microbatch, "global_batch": count * dp * microbatch}
+
+
+def _padded(row: Cells) -> Cells:
+    """Sizes padded to multiples of the degrees; sequence parallelism only where it divides."""
+    tp, cp, etp = row["tp"], row["cp"], row.get("etp") or row["tp"]
+    heads, kv_heads = _multiple(row["heads"], tp), row["kv_heads"]
+    if (kv_heads % tp and tp % kv_heads) or heads % kv_heads:
+        fitting = [count for count in range(tp, heads + 1, tp) if heads % count == 0]
+        kv_heads = min(fitting, key=lambda count: abs(count - kv_heads))
+    seq = _multiple(row["seq"], 2 * cp) if cp > 1 else row["seq"]
+    sizes = {"heads": heads, "kv_heads": kv_heads, "ffn": _multiple(row["ffn"], tp), "seq": seq}
+    if row.get("sequence_parallel"):
+        sizes["sequence_parallel"] = int(seq // cp % tp == 0)
+    if row["experts"]:
+        width = row.get("moe_ffn") or row["ffn"]
+        sizes["moe_ffn"] = _multiple(width, max(tp, etp) if row["shared_experts"] else etp)
+        sizes["experts"] = _multiple(row["experts"], row["ep"])
+    return sizes
+
+
+def _multiple(size: int, of: int) -> int:
+    return -(-size // of) * of
 
 
 class Steps:
@@ -44,8 +199,6 @@ class Steps:
 
 def predict(values: Mapping[str, Any], catalogue: Catalogue | None = None) -> Outcome:
     """Time of an optimizer step [s] and peak memory [B] of one row.
-
-    ``catalogue`` is a catalogue to use in place of the shipped one.
 
     ``memory_bytes`` is the peak of all tensors, ``reserved_bytes`` the memory that the
     framework's allocator holds, fragments included. A row that states a measured time or peak did
@@ -83,12 +236,7 @@ def _predicted(
 def question(
     row: Mapping[str, Any], catalogue: Catalogue | None = None
 ) -> tuple[Model, Cluster, ParallelPlan]:
-    """Return the model, cluster and plan that a row asks ``train`` about.
-
-    ``row``: cells, those of the model and its sizes filled.
-
-    Raises InputError for what the plan or its framework refuses.
-    """
+    """Return the model, cluster and plan that a row asks ``train`` about."""
     model = model_of(row)
     variants = variants_of(row)
     base = (catalogue or shipped_catalogue()).with_variants(variants) if variants else catalogue
@@ -104,11 +252,7 @@ def variants_of(row: Mapping[str, Any]) -> dict[str, str]:
 
 
 def model_of(row: Mapping[str, Any]) -> Model:
-    """Model of a row: the shipped one that it names, else Llama-like where gated, or GPT-like.
-
-    Raises InputError for an unknown name, and for a model of other layers or another width than the
-    row's.
-    """
+    """Model of a row: the shipped one that it names, else Llama-like where gated, or GPT-like."""
     if row.get("model"):
         shipped = model_for(row["model"])
         for column in ("layers", "hidden"):
@@ -162,10 +306,7 @@ FLAGS = ("sequence_parallel", "fp8_exchange")
 
 
 def stated_plan(row: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the fields of a plan that a row states, its framework with all settings included.
-
-    Raises InputError when the ranks are not the same number on each chip.
-    """
+    """Return the fields of a plan that a row states, its framework with all settings included."""
     used = row["tp"] * row["pp"] * row["dp"] * row["cp"]
     ranks_per_chip, rest = divmod(used, row["chips"])
     if ranks_per_chip and rest:
@@ -200,3 +341,69 @@ def _provenance(step: SteadyStep, row: Stated, plan: ParallelPlan) -> dict[str, 
     if not step.memory.fits:
         grades["memory"] = _too_large(step)
     return grades
+
+
+def predict_layer(values: Mapping[str, Any], catalogue: Catalogue | None = None) -> Outcome:
+    """Time of a dense layer's passes over one microbatch [s], tensor parallelism included."""
+    row = filled(values)
+    model, machine, plan = question(row.values, catalogue)
+    if plan.cp > 1 or model.experts:
+        return unsupported("a layer with context parallelism or experts. Use iteration_s.")
+    machine = framework_of(plan, machine).on(machine, model)
+    shapes = RankShapes(model, plan, machine.chip, machine.catalogue or shipped_catalogue())
+    there, back = forward(shapes), backward(shapes)
+    grades = {
+        "kernels": worst(*(step.provenance for step in there if step.provenance)),
+        "framework": f"stated: {plan.framework}" if plan.names_framework else "assumed",
+    }
+    if row.assumed:
+        grades["columns"] = f"assumed: {', '.join(row.assumed)}"
+    there_s, back_s = (length_s(steps, machine, plan.tp) for steps in (there, back))
+    return Outcome({"forward_s": there_s, "backward_s": back_s}, provenance=grades)
+
+
+def length_s(steps: Sequence[LayerOp], machine: Cluster, tp: int) -> float:
+    """Time at which the last of the steps ends [s], where those of one stream run in order.
+
+    The ranks, on the first ``tp`` chips, are alike, so all start a communication at the same time.
+    """
+    ended: dict[str, float] = {PREVIOUS: 0.0, NOTHING: 0.0}
+    free: dict[int, float] = {}
+    for step in steps:
+        start = max(free.get(step.stream, 0.0), ended[step.after])
+        end = start + _step_s(step, machine, tp)
+        free[step.stream] = ended[PREVIOUS] = ended[step.name] = end
+    return max(free.values(), default=0.0)
+
+
+def _step_s(step: LayerOp, machine: Cluster, tp: int) -> float:
+    if step.stream == ENGINE:
+        return step.seconds
+    return exchange_ps(machine, np.arange(tp), step.collective, step.size_bytes) / PS_PER_S
+
+
+def predict_memory(values: Mapping[str, Any], catalogue: Catalogue | None = None) -> Outcome:
+    """Memory [B] of the rank that needs most, and 1 where it fits, else 0.
+
+    ``memory_bytes`` is allocated at the worst moment and ``reserved_bytes`` held by the framework's
+    allocator; ``states_bytes`` are weights, gradients and optimizer.
+    """
+    row = filled(values)
+    model, machine, plan = question(row.values, catalogue)
+    # Frameworks with separate attention kernels date from when training used dropout.
+    model = replace(model, dropout=plan.attention == "unfused")
+    numbers = framework_of(plan, machine).on(machine, model).catalogue or shipped_catalogue()
+    needed = worst_rank(model, plan, numbers, machine.chip)
+    grades = {"framework": f"stated: {plan.framework}" if plan.names_framework else "assumed"}
+    if row.assumed:
+        grades["columns"] = f"assumed: {', '.join(row.assumed)}"
+    return Outcome(
+        {
+            "memory_bytes": float(needed.allocated),
+            "reserved_bytes": float(needed.reserved),
+            "activation_bytes": float(needed.activations),
+            "states_bytes": float(needed.weights + needed.gradients + needed.optimizer),
+            "fits": float(needed.fits),
+        },
+        provenance=grades,
+    )

@@ -17,10 +17,6 @@ def machines_for(name: str, chips: int, catalogue: Catalogue | None = None) -> C
     """Return enough machines of a name for that many chips; the last may be used in part.
 
     A cluster of a user's file is one machine. The file is read at each call, as it may change.
-    Raises InputError for an unknown name.
-
-    >>> machines_for("dgx-h100", 12).chips, machines_for("tpu-v6e-32", 32).chip
-    (16, 'tpu-v6e')
     """
     place = shipped().get(name.lower())
     if place is None and name.endswith(FILES + GRAPHS):
@@ -46,13 +42,7 @@ def _shipped_machines(place: str, chips: int, catalogue: Catalogue | None) -> Cl
 
 
 def model_for(name: str) -> Model:
-    """Return the model of a row: a shipped one, a config, or one shipped for a table.
-
-    Raises InputError for an unknown name.
-
-    >>> model_for("trinity-nano").layers, model_for("llama-3.1-8b").layers
-    (56, 32)
-    """
+    """Return the model of a row: a shipped one, a config, or one shipped for a table."""
     place = files_of_tables("models_of_tables").get(name.lower())
     if place is None and name not in shipped_models():
         return model(name)  # the user's file is read at each call, as it may change

@@ -30,7 +30,6 @@ OPERATIONS = {
     "broadcast": ("broadcast", "bcast"),
     "permute": ("sendrecv", "permute"),
 }
-"""Names under which the tools run each operation."""
 WORD_ENDS = re.compile(r"[-_ ]")
 TIMES = {"us": 1e-6, "ms": 1e-3, "s": 1.0}
 
@@ -45,7 +44,6 @@ class Measured:
     ``time_s`` (rows,): out of place, where both are printed [s].
     ``bandwidth_unit``: ``GB/s`` or ``GiB/s``: unit of the printed algorithm bandwidth, found from
         sizes and times; empty if it is not printed.
-    ``failed``: rows that the tool printed without a result.
     """
 
     collective: str | None
@@ -77,10 +75,7 @@ def operation(name: str) -> str:
 
 
 def read_measured(path: Path | str, wanted: str | None = None) -> Measured:
-    """Read a file of such output; from several tables, that of the operation wanted.
-
-    Raises InputError for a file that cannot be read or holds no measurements.
-    """
+    """Read a file of such output; from several tables, that of the operation wanted."""
     text = read_text(
         Path(path), limit_bytes=LARGEST_FILE_BYTES, remedy="Keep the table only.", lenient=True
     )
@@ -88,20 +83,7 @@ def read_measured(path: Path | str, wanted: str | None = None) -> Measured:
 
 
 def parse_measured(text: str, name: str = "the text", wanted: str | None = None) -> Measured:
-    """Find the table in the printed text; all other lines are skipped.
-
-    ``name``: name of the text in messages. ``wanted``: operation whose table to read where there
-    are several; the first table by default, and where none is of this operation.
-
-    Raises InputError when there is no header or no row under it.
-
-    >>> table = parse_measured('''nccom-test -r 2 allr
-    ...        size(B)    count(elems)     type    time(us)    algbw(GB/s)    busbw(GB/s)
-    ...       33554432        33554432    uint8         768          40.69          40.69
-    ... ''')
-    >>> table.collective, table.ranks, table.time_s.tolist(), table.bandwidth_unit
-    ('all-reduce', 2, [0.000768], 'GiB/s')
-    """
+    """Find the table in the printed text; all other lines are skipped."""
     lines = [_plain(line) for line in text.splitlines()]
     headers = [at for at, line in enumerate(lines) if _is_header(line)]
     if not headers:

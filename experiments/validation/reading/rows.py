@@ -24,7 +24,6 @@ class Row:
     ``line``: number of its last line in the file, from 1.
     ``cells``: as read, columns that are not ours included.
     ``values``: values of our columns; None where a cell is empty or the file has no such column.
-    ``mistakes``: mistakes of the row: column, value, remedy.
     """
 
     line: int
@@ -46,10 +45,7 @@ class Rows:
 
 
 def read_file(path: Path | str) -> Rows:
-    """Read a CSV file of measurements.
-
-    Raises InputError for any other file. A bad row raises nothing; it is kept with its mistakes.
-    """
+    """Read a CSV file of measurements."""
     name = str(path)
     content = read_bytes(Path(path), limit_bytes=LARGEST_FILE_BYTES, remedy="Split it.")
     try:
@@ -79,15 +75,7 @@ def _beside(row: Row, folder: Path) -> Row:
 
 
 def read_text(text: str, name: str) -> Rows:
-    """Read the text of such a file.
-
-    Raises InputError as :func:`read_file`.
-
-    >>> text = "collective,cluster,chips,size_bytes,time_s\\nall-reduce,p5.48xlarge,8,1e6,x\\n"
-    >>> rows = read_text(text, "mine.csv")
-    >>> rows.kind.name, rows.rows[0].mistakes
-    ('collective', ("time_s 'x' is not a number. Write digits only.",))
-    """
+    """Read the text of such a file."""
     all_lines = csv_lines(text, name, delimiter=_separator(text))
     lines = [(line, cells) for line, cells in all_lines if any(map(str.strip, cells))]
     if not lines:
@@ -140,10 +128,7 @@ FLAGS = {"0": 0, "0.0": 0, "false": 0, "no": 0, "1": 1, "1.0": 1, "true": 1, "ye
 
 
 def read_cell(column: Column, text: str) -> Value:
-    """Value of a cell; None when it is empty.
-
-    Raises InputError with column, value and remedy in one line.
-    """
+    """Value of a cell; None when it is empty."""
     text = text.strip()
     if not text:
         return None

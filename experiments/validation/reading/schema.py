@@ -185,7 +185,6 @@ LAYER = Kind(
 KERNELS = (
     "gemm", "attention", "decode-attention", "elementwise", "gather", "copy", "launch", "layer",
 )  # fmt: skip
-"""Kinds of kernel that a row may measure."""
 COLLECTIVE = Kind(
     "collective",
     columns=(
@@ -276,8 +275,6 @@ KINDS = (COLLECTIVE, KERNEL, SERVING, TRAINING, MEMORY, LAYER, JOB)
 
 def kind_of(header: list[str], name: str) -> Kind:
     """Kind of the rows under a header: the one whose required columns are all present.
-
-    Raises InputError when there is none; the message says which columns the nearest kind lacks.
 
     >>> kind_of(["collective", "cluster", "chips", "size_bytes", "time_s", "mine"], "a.csv").name
     'collective'

@@ -45,11 +45,7 @@ class Table:
 
 @cache
 def tables() -> dict[str, Table]:
-    """Return all shipped tables by name.
-
-    >>> tables()["megatron_sc21"].licence
-    'Apache-2.0'
-    """
+    """Return all shipped tables by name."""
     path = files("experiments.validation") / "tables" / "index.csv"
     _, rows = csv_rows(path.read_text(encoding="utf-8"), "tables/index.csv")
     return {
@@ -67,10 +63,7 @@ def tables() -> dict[str, Table]:
 
 
 def table(name: str) -> Table:
-    """Return the table of a name.
-
-    Raises InputError for an unknown name.
-    """
+    """Return the table of a name."""
     known_table = tables().get(name)
     if known_table is None:
         names = ", ".join(tables())

@@ -9,8 +9,8 @@ from cluster_sim.collectives import CollectiveCall as Call
 from cluster_sim.collectives import Group, duration_ps, measure, whole
 from cluster_sim.schedule.picoseconds import PS_PER_S
 from tests.support.conservation import violations
-from topologies import cluster
 from topologies.catalogue.catalogue import shipped_catalogue
+from topologies.clusters.names import cluster
 
 
 @pytest.mark.parametrize("op", ["all-reduce", "all-gather", "reduce-scatter", "all-to-all"])

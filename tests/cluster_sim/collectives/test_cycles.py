@@ -7,7 +7,6 @@ from hypothesis import strategies as st
 
 from cluster_sim.collectives import CollectiveCall as Call
 from cluster_sim.collectives import Group, duration_ps, whole
-from cluster_sim.collectives.algorithms.cycle_search import shipped_boxes
 from cluster_sim.collectives.algorithms.cycles import (
     all_rings,
     hamiltonian_cycles,
@@ -15,6 +14,7 @@ from cluster_sim.collectives.algorithms.cycles import (
     rate_units,
     snake,
 )
+from tools.ship_cycles import shipped_boxes
 from topologies.clusters.names import cluster
 
 

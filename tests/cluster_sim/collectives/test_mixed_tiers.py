@@ -20,7 +20,7 @@ from cluster_sim.collectives import (
 from cluster_sim.trace.trace import run
 from topologies.clusters.cluster import Cluster
 from topologies.clusters.names import cluster
-from topologies.shapes.tiered import Tier, Tiered
+from topologies.shapes.basic import Tier, Tiered
 
 GB = 10**9
 MIXED = Cluster(

@@ -7,7 +7,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from cluster_sim.collectives import CollectiveCall, build, whole
-from cluster_sim.collectives.algorithms.per_axis import PER_AXIS, ring_by_ring_ps
+from cluster_sim.collectives.algorithms.torus import PER_AXIS, ring_by_ring_ps
 from cluster_sim.collectives.results import measure
 from cluster_sim.hardware.communication_costs import communication_costs
 from cluster_sim.trace.trace import run

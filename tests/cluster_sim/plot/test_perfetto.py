@@ -13,13 +13,19 @@ from hypothesis import given, settings
 
 from cluster_sim.collectives import CollectiveCall, build, whole
 from cluster_sim.engine.times import DONE, RUNNING, Attempts, Times
-from cluster_sim.plot.perfetto import MOST_POINTS, counter, write_timeline
-from cluster_sim.plot.protobuf_columns import plain_varint, rows_of, varint
+from cluster_sim.plot.perfetto import (
+    MOST_POINTS,
+    counter,
+    plain_varint,
+    rows_of,
+    varint,
+    write_timeline,
+)
 from cluster_sim.schedule.build import OpColumns, schedule
 from cluster_sim.schedule.table import FIXED, Codes, Edges, Resources, Schedule
 from cluster_sim.trace.trace import Trace, run
 from tests.support.random_schedules import on_one_link, schedules, spans
-from topologies import cluster
+from topologies.clusters.names import cluster
 from workloads.front import train
 
 schema = pytest.importorskip("perfetto.protos.perfetto.trace.perfetto_trace_pb2")

@@ -27,6 +27,7 @@ VALID: dict[str, tuple[str, ...]] = {
     "train": (*ON, "--tp=4", "--global-batch=16"),
     "plan": (*ON, "--global-batch=16"),
     "run-job": (*ON, "--tp=4", "--days=3", "--runs=1"),
+    "share": ("trn2.48xlarge", "--jobs=jobs.yaml", "--steps=1"),
     "serve": (*ON, "--requests=requests.csv"),
     "replay": ("traces", "--cluster=dgx-h100"),
     "fleet": (*FLEET, "--demand=demand.csv", "--days=0.5"),
@@ -37,6 +38,7 @@ VALID: dict[str, tuple[str, ...]] = {
     "calibrate": ("log.txt", "--cluster=dgx-h100"),
     "measure-kit": ("kit-for-me", "--chip=trn2"),
     "explore": ("run", "--json"),
+    "serve-api": ("--json",),
     "report": ("run",),
     "list": ("models",),
     "doctor": (),
@@ -107,6 +109,12 @@ OWN: dict[str, tuple[str, ...]] = {
         "--failures=log.txt", "--repair=-1s", "--repair=1GB", "--restart=x", "--restart=-1s",
         "--runs=0", "--runs=1001", "--runs=1.5",
     ),
+    "share": (
+        "=", "=ring:8", "=trn9", "=pipe", "=log.txt", "--jobs=", "--jobs=pipe", "--jobs=folder",
+        "--jobs=log.txt", "--jobs=plan.yaml", "--jobs=study.yaml", "--jobs=nowhere.yaml",
+        "--placement=x", "--placement=", "--steps=0", "--steps=-1", "--steps=nan",
+        "--steps=9999999", "--catalogue=pipe", "--variant=x",
+    ),
     "serve": (
         *ON_A_MODEL, "--requests=", "--requests=pipe", "--requests=folder", "--requests=log.txt",
         "--requests=nowhere.csv", "--requests=poisson:0", "--requests=poisson:-1",
@@ -139,7 +147,9 @@ OWN: dict[str, tuple[str, ...]] = {
         "--confidence=2", "--confidence=nan", "--confidence=x", "--window=0s", "--window=-1h",
         "--window=1GB", "--window=nan", "--cluster=", "--cluster=ring:8", "--model=x", "--tp=0",
         "--precision=x", "--slo=x", "--chunk=-1", "--unit-rate=0", "--unit-rate=-1",
-        "--unit-rate=nan", "--training=pipe", "--training=log.txt",
+        "--unit-rate=nan", "--training=pipe", "--training=log.txt", "--follow=history.csv",
+        "--follow=http://host", "--query=up", "--prompt-query=up", "--output-query=up",
+        "--state=folder", "--once", "--poll=2min", "--poll=x", "--metrics=x.prom",
     ),
     "experiment": (
         "=nope", "=", "=[/x]", "=../x", "--op=x", "--op=", "--clusters=x", "--clusters=",
@@ -172,6 +182,10 @@ OWN: dict[str, tuple[str, ...]] = {
     "explore": (
         "=nowhere", "=folder", "=log.txt", "=", "=pipe", "=loop", "=run", "--port=0", "--port=-1",
         "--port=99999", "--port=x", "--knobs=-1", "--knobs=x", "--knobs=99",
+    ),
+    "serve-api": (
+        "--port=0", "--port=-1", "--port=x", "--workers=0", "--workers=x", "--workers=1e9",
+        "--time-limit=x", "--time-limit=", "--token-file=pipe", "--address=", "--host=",
     ),
     "report": (
         "=nowhere", "=folder", "=log.txt", "=", "=pipe", "=loop", "=/dev/null", "=/", "=kit",

@@ -71,7 +71,7 @@ def test_the_help_page_needs_none_of_the_large_libraries() -> None:
 
 HELP_PAGE = {
     "experiments",
-    *(f"experiments.cli{name}" for name in ("", ".main", ".groups", ".process", ".registry")),
+    *(f"experiments.cli{name}" for name in ("", ".main", ".process", ".registry")),
     *(f"experiments.cli.options{name}" for name in ("", ".parameters")),
 }
 """Modules of ``experiments`` that the help page of all commands loads."""
@@ -96,9 +96,8 @@ def test_a_command_loads_no_module_of_another() -> None:
     modules = loaded(f"{SMALL['collective']} --quiet")
     commands = {name for name in modules if name.startswith("experiments.cli.commands.")}
     assert not {name for name in modules if name.startswith("workloads.training")}
-    rooms = ("", ".command", ".groups", ".idle", ".inputs", ".switches")
-    assert commands == {f"experiments.cli.commands.collective{name}" for name in rooms}
-    assert not modules & {"experiments.cli.output.remedies", "experiments.cli.program"}
+    assert commands == {"experiments.cli.commands.collective"}
+    assert not modules & {"experiments.cli.commands.train", "experiments.cli.commands.sweep"}
 
 
 SMALL = {

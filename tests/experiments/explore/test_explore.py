@@ -21,11 +21,12 @@ import pandas as pd
 import pytest
 
 from experiments.cli.main import run
-from experiments.explore.answers import Explored, knobs, moved, read_runs, shipped
+from experiments.explore.answers import Explored, knobs, moved, read_runs
 from experiments.explore.page import answer_table, number_in_words, panel, pictures
 from tests.support.browser import CHROMIUM, WHY_NOT
 from tests.support.live_page import live_page
 from tests.support.small_models import TOY_CONFIG, config_file
+from topologies.catalogue.catalogue import shipped_catalogue
 from topologies.errors import InputError
 
 TOY = {**TOY_CONFIG, "num_hidden_layers": 2}
@@ -52,12 +53,12 @@ def runs(folders: list[Path]) -> list[Explored]:
 
 def test_unmoved_numbers_give_what_was_recorded(runs: list[Explored]) -> None:
     train, reduce = runs
-    assert train.ask(shipped()) == pytest.approx(train.recorded)
-    assert reduce.ask(shipped()) == pytest.approx(reduce.recorded, rel=0.05)
+    assert train.ask(shipped_catalogue()) == pytest.approx(train.recorded)
+    assert reduce.ask(shipped_catalogue()) == pytest.approx(reduce.recorded, rel=0.05)
 
 
 def test_the_table_says_what_was_asked_found_and_is_now(runs: list[Explored]) -> None:
-    slower = moved(shipped(), {"trn2.bf16_matmul": 0.5})
+    slower = moved(shipped_catalogue(), {"trn2.bf16_matmul": 0.5})
     table = answer_table(runs, [run.ask(slower) for run in runs])
     train, reduce = table.to_dict("records")
     assert train["question"].endswith(" on trn2.48xlarge, tp 4, pp 2, dp 2, 8 × 512 tokens")
@@ -75,27 +76,27 @@ def test_steps_and_collectives_are_drawn_apart(runs: list[Explored]) -> None:
 
 
 def test_a_slider_says_its_number_unit_and_range() -> None:
-    catalogue = shipped()
+    catalogue = shipped_catalogue()
     assert number_in_words(catalogue, "trn2.hbm_bandwidth", 0.5) == "2.9 TB/s × 0.50 (stated)"
     assert "may be × " in number_in_words(catalogue, "trn2.collective_efficiency", 1.0)
 
 
 def test_a_moved_number_moves_the_answers_that_read_it(runs: list[Explored]) -> None:
     train, reduce = runs
-    slower = moved(shipped(), {"trn2.bf16_matmul": 1.0, "trn2.link_bandwidth": 0.5})
-    assert reduce.seconds(slower) > 1.5 * reduce.seconds(shipped())
-    assert train.ask(slower)["exposed_tp"] > train.ask(shipped())["exposed_tp"]
-    assert train.ask(slower)["compute"] == train.ask(shipped())["compute"]
+    slower = moved(shipped_catalogue(), {"trn2.bf16_matmul": 1.0, "trn2.link_bandwidth": 0.5})
+    assert reduce.seconds(slower) > 1.5 * reduce.seconds(shipped_catalogue())
+    assert train.ask(slower)["exposed_tp"] > train.ask(shipped_catalogue())["exposed_tp"]
+    assert train.ask(slower)["compute"] == train.ask(shipped_catalogue())["compute"]
 
 
 def test_sliders_are_for_the_numbers_that_matter_most(runs: list[Explored]) -> None:
-    names = knobs(runs[1:], 2, shipped())
+    names = knobs(runs[1:], 2, shipped_catalogue())
     assert len(names) == 2
     assert all(reduce_changes(runs[1], name) for name in names)
 
 
 def reduce_changes(one: Explored, name: str) -> bool:
-    return one.seconds(moved(shipped(), {name: 0.5})) != one.seconds(shipped())
+    return one.seconds(moved(shipped_catalogue(), {name: 0.5})) != one.seconds(shipped_catalogue())
 
 
 def test_other_runs_are_refused_in_one_line(
@@ -186,7 +187,7 @@ def test_the_page_has_a_slider_for_each_number(runs: list[Explored]) -> None:
 
     from experiments.explore.page import page
 
-    left, right = page(runs, {}, ["trn2.link_bandwidth"], shipped())
+    left, right = page(runs, {}, ["trn2.link_bandwidth"], shipped_catalogue())
     _, slider, _, back = left
     assert slider.name == "trn2.link_bandwidth ×"
     assert len(right) == 1
@@ -206,7 +207,7 @@ def test_names_from_files_are_text(runs: list[Explored]) -> None:
     hostile = "<img src=x onerror=alert(1)>"
     frame = pd.DataFrame({hostile: ["=1+1"]})
     renamed = [replace(each, name="a$x_{$") for each in runs]
-    _, right = page(renamed, {hostile: frame}, [], shipped())
+    _, right = page(renamed, {hostile: frame}, [], shipped_catalogue())
     title, table = right[-1]
     assert hostile not in title.object
     assert "&lt;img" in title.object

@@ -15,7 +15,7 @@ from experiments.figures.comparison import lines
 from experiments.figures.plan import _numerals, plan_label, worth
 from experiments.figures.training import stacked
 from experiments.figures.validation import scatter
-from topologies import cluster
+from topologies.clusters.names import cluster
 from workloads.models.huggingface import model
 from workloads.search.search import search
 

@@ -15,7 +15,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from matplotlib.figure import Figure
 
-from experiments.reports import blocks, run_files
+from experiments.reports import blocks, html
 from experiments.reports.formatting import heading, number, table_text, value_text
 from experiments.reports.html import report_html, write_report
 from experiments.reports.run_directory import run_directory
@@ -152,7 +152,7 @@ def test_a_drawing_is_an_image_in_which_nothing_runs(folder: Path) -> None:
 
 
 def test_a_heavy_drawing_is_shown_as_png(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(run_files, "SVG_AT_MOST_BYTES", 10)
+    monkeypatch.setattr(html, "SVG_AT_MOST_BYTES", 10)
     (source,) = _Page(report_html(folder)).sources
     assert source.startswith("data:image/png;base64,iVBOR")
 

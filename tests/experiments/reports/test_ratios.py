@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from experiments.reports.ratios import NONE, ratio_sentences, ratios
+from experiments.reports.certainty import NONE, ratio_sentences, ratios
 from workloads.confidence.ratio import ratio_ends
 
 

@@ -16,7 +16,6 @@ from experiments.scripts import (
     strong_scaling,
     tp_on_torus,
 )
-from experiments.scripts.support import vendor_claims
 from experiments.scripts.support.training_rows import Replica
 from tests.support.small_models import TOY_CONFIG, config_file
 from topologies.errors import InputError
@@ -103,7 +102,7 @@ def test_generations_stand_beside_their_vendors_claims(config: str) -> None:
         config, ("trn1.32xlarge", SERVER, "p5en.48xlarge:2"), global_batch=32, seq=512, finalists=1
     )
     assert frame.tokens_per_usd.notna().all()
-    beside = vendor_claims.claims(frame).set_index("claim")
+    beside = generations.claims(frame).set_index("claim")
     per_dollar = beside.loc["trn2 over h200, tokens a dollar"]
     assert per_dollar.ours == pytest.approx(per_dollar.faster / per_dollar.dearer)
     # A chip-hour of a Trn2 Capacity Block is 16 chips for 35.76 USD, of a P5en one 8 for 63.16.
@@ -135,5 +134,5 @@ def test_slices_of_pods_have_64_chips() -> None:
 
 
 def test_verdicts_leave_a_margin() -> None:
-    verdicts = [vendor_claims.verdict(ours, 1.3, 1.4) for ours in (1.0, 1.2, 1.35, 1.6, 1.7)]
+    verdicts = [generations.verdict(ours, 1.3, 1.4) for ours in (1.0, 1.2, 1.35, 1.6, 1.7)]
     assert verdicts == ["ours is lower", "agrees", "agrees", "agrees", "ours is higher"]

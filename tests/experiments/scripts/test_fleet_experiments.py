@@ -265,7 +265,7 @@ def test_the_largest_headroom_is_run_only_where_no_smaller_one_suffices(
         runs_done.append(1)
         return run(*inputs, **options)
 
-    monkeypatch.setattr(module, "run", counted)
+    monkeypatch.setattr(role_change_value, "run_scenario", counted)
     frame = role_change_value.run(cluster=SMALL, minutes=(5,), days=1.25, target=target)
     assert len(runs_done) == runs
     fleet = frame[frame["method"] == "fleet, threshold"].iloc[0]

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from cluster_sim.collectives import rows, whole
-from experiments.scripts.support.intervals import step_ends, with_collective_ends
+from experiments.scripts.support.points import step_ends, with_collective_ends
 from experiments.scripts.support.training_rows import Steps
 from topologies.clusters.names import cluster
 from workloads.confidence.answers import collective_interval

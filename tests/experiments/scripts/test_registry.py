@@ -16,8 +16,7 @@ from experiments.cli.commands import experiment as module
 from experiments.cli.main import run
 from experiments.reports.run_record import read_record
 from experiments.scripts import registry
-from experiments.scripts.registry import EXPERIMENTS, Experiment
-from experiments.scripts.support.parameters import PARAMETERS
+from experiments.scripts.registry import EXPERIMENTS, PARAMETERS, Experiment
 
 FOLDER = Path(registry.__file__).parent
 ENTRY = {"registry.py", "__init__.py"}
@@ -33,10 +32,7 @@ def _run(
 ) -> pd.DataFrame:
     """Time hops.
 
-    Parameters
-    ----------
-    ranks : tuple of int
-        Ranks of each run.
+    ``ranks``: ranks of each run.
     """
     return pd.DataFrame({"ranks": ranks, "time_s": [0.001 * r for r in ranks], "toy": toy})
 

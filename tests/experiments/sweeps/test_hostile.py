@@ -13,10 +13,10 @@ from pathlib import Path
 import click
 import pytest
 
+from experiments.cli.commands.sweep import PROGRAM, WRITTEN
 from experiments.cli.main import app
 from experiments.cli.main import run as run_line
 from experiments.cli.options.parameters import Text
-from experiments.cli.program import PROGRAM, WRITTEN
 from experiments.reports.run_record import new_record
 from experiments.sweeps.study import rows, study
 from experiments.sweeps.sweep import sweep

@@ -19,9 +19,8 @@ from experiments.sweeps import runner as row_runner
 from experiments.sweeps import study as module
 from experiments.sweeps.command_line import arguments
 from experiments.sweeps.runner import run_row, run_rows
-from experiments.sweeps.store import open_store
 from experiments.sweeps.study import Row, read_study, results, rows, study
-from experiments.sweeps.sweep import sweep
+from experiments.sweeps.sweep import open_store, sweep
 from tests.support import probe_command
 from tests.support.probe_command import PROBE, run
 from topologies.errors import InputError

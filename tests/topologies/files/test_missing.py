@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from topologies.files.missing import MOST_ENTRIES, no_such_file
+from topologies.files.reading import MOST_ENTRIES, no_such_file
 
 
 def test_a_like_name_is_suggested(tmp_path: Path) -> None:
@@ -39,7 +39,7 @@ def test_names_that_no_file_can_have_are_printed_harmlessly(tmp_path: Path, name
 def test_a_crowded_folder_is_not_read_to_its_end(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("topologies.files.missing.MOST_ENTRIES", 5)
+    monkeypatch.setattr("topologies.files.reading.MOST_ENTRIES", 5)
     assert MOST_ENTRIES > 5
     for number in range(20):
         (tmp_path / f"{number}.csv").touch()

@@ -15,8 +15,7 @@ from hypothesis import strategies as st
 from topologies.catalogue.catalogue import shipped_catalogue
 from topologies.catalogue.reader import COLUMNS
 from topologies.clusters.names import cluster
-from workloads.confidence.answers import collective_interval, training_interval
-from workloads.confidence.features import training_features
+from workloads.confidence.answers import collective_interval, training_features, training_interval
 from workloads.confidence.interval import Interval
 from workloads.confidence.kinds import (
     FAMILY,

@@ -12,8 +12,12 @@ from hypothesis import strategies as st
 
 from tools.left_out import Cover, Fold, as_prediction, cover, folds
 from topologies.clusters.names import cluster
-from workloads.confidence.answers import collective_interval, first_token_interval, serving_interval
-from workloads.confidence.features import model_family
+from workloads.confidence.answers import (
+    collective_interval,
+    first_token_interval,
+    model_family,
+    serving_interval,
+)
 from workloads.confidence.kinds import FAMILY, NAMES, SERVING, Prediction
 from workloads.confidence.residuals import Residual, Residuals, shipped_residuals
 from workloads.confidence.split_conformal import HIGHEST, LEAST, domain_half_width, interval

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -12,6 +13,7 @@ from hypothesis import strategies as st
 
 from experiments.cli.main import app
 from tests.support.commands import document_of
+from tests.support.toy_fleet import scaled_to_fleet
 from topologies.clusters.names import cluster
 from topologies.errors import InputError
 from workloads.demand import Demand, azure_code, constant
@@ -25,14 +27,14 @@ from workloads.fleet.policies.view import Decision, View
 from workloads.fleet.processes.failures import Failures, Fleet
 from workloads.fleet.results.summary import summary
 from workloads.fleet.results.timeline import role_units, timeline
-from workloads.fleet.scenario import Operation, scenario
-from workloads.fleet.setup.demand import Period, batch_work, interactive
-from workloads.fleet.setup.serving import Serving
+from workloads.fleet.scenario import scenario
+from workloads.fleet.setup.demand import batch_work, interactive
 from workloads.fleet.simulation import FleetRun, simulate
 from workloads.fleet.state.ledger import Role
 from workloads.fleet.state.queues import BatchTier, BatchWork
-from workloads.fleet.state.services import Service, scaled_to_fleet
+from workloads.fleet.state.services import Service
 from workloads.models.huggingface import named
+from workloads.options.fleet import DemandInputs, FleetInputs, FleetOptions
 from workloads.serving import (
     Batching,
     Requests,
@@ -250,13 +252,11 @@ def test_batch_work_of_the_last_day_needs_its_part_of_the_loans() -> None:
     """One unit's work all day, 24 unit-hours, beside a night on which 50 of 100 units are free."""
     minutes = 10 * 1440
     tier = BatchTier(demand=constant(120.0, minutes=minutes))
-    built = scenario(
-        cluster("trn2-ultraserver:100"),
-        constant(6000.0, minutes=minutes),
-        serving=Serving(unit_rate_per_s=2.0),
-        period=Period(days=float("inf")),
-        operation=Operation(failing=False, batch=tier),
+    options = FleetOptions(
+        FleetInputs(unit_rate=2.0, failures="off"), DemandInputs(days=float("inf"))
     )
+    built = scenario(cluster("trn2-ultraserver:100"), constant(6000.0, minutes=minutes), options)
+    built = replace(built, tier=tier, own_batch=tier.demand).at(built.horizon)
     loan = lend_on(built, Night("06:00")).summary()
     assert loan["lent_unit_hours"] == pytest.approx(50 * 6, rel=0.2)
     assert loan["batch"] == {

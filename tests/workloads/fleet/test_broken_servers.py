@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from tests.support.toy_fleet import SERVICE
+from tests.support.toy_fleet import SERVICE, scaled_to_fleet
 from workloads.demand import azure_code, constant
 from workloads.economics import Economics
 from workloads.fleet.inputs.costs import ChangeCosts
@@ -17,7 +17,6 @@ from workloads.fleet.results.summary import summary
 from workloads.fleet.results.timeline import role_server_ms
 from workloads.fleet.simulation import simulate
 from workloads.fleet.state.ledger import Role
-from workloads.fleet.state.services import scaled_to_fleet
 
 
 def test_a_lost_server_takes_its_share_and_no_more() -> None:

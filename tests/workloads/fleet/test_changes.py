@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from tests.support.toy_fleet import FLAT_DAY, FREE, PRICES, SERVICE, share_of_time
+from tests.support.toy_fleet import FLAT_DAY, FREE, PRICES, SERVICE, scaled_to_fleet, share_of_time
 from topologies.errors import InputError
 from workloads.demand import azure_code, azure_conv, constant, spike
 from workloads.fleet.inputs.costs import ChangeCosts
@@ -18,7 +18,7 @@ from workloads.fleet.results.summary import changes_frame, summary
 from workloads.fleet.results.timeline import timeline
 from workloads.fleet.simulation import simulate
 from workloads.fleet.state.ledger import Role
-from workloads.fleet.state.services import scaled_to_fleet, units_needed
+from workloads.fleet.state.services import units_needed
 
 
 @pytest.mark.parametrize(

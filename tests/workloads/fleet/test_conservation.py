@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from tests.support.toy_fleet import PRICES, SERVICE, check_conserved
+from tests.support.toy_fleet import PRICES, SERVICE, check_conserved, scaled_to_fleet
 from workloads.demand import azure_code, azure_mix
 from workloads.fleet.inputs.costs import ChangeCosts
 from workloads.fleet.inputs.jobs import TrainingJob, default_jobs, evaluation_job
@@ -20,7 +20,6 @@ from workloads.fleet.results.summary import changes_frame, jobs_frame
 from workloads.fleet.results.timeline import timeline
 from workloads.fleet.simulation import FleetRun, simulate
 from workloads.fleet.state.ledger import Role
-from workloads.fleet.state.services import scaled_to_fleet
 
 POLICIES: dict[str, Policy] = {
     "threshold": threshold(headroom=0.2),

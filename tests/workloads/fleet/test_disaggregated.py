@@ -21,13 +21,14 @@ from workloads.fleet.inputs.costs import ChangeCosts
 from workloads.fleet.policies.view import Limits
 from workloads.fleet.processes.failures import Fleet, failures_from
 from workloads.fleet.results.timeline import role_units
-from workloads.fleet.scenario import Operation, run, scenario
-from workloads.fleet.setup.serving import Serving, block_of, cold_cache_s, services_from
+from workloads.fleet.scenario import run, scenario
+from workloads.fleet.setup.serving import block_of, cold_cache_s, services_from
 from workloads.fleet.setup.sureness import replicas_document
 from workloads.fleet.simulation import simulate
 from workloads.fleet.state.ledger import Role
 from workloads.fleet.state.services import Service
 from workloads.models.huggingface import named
+from workloads.options.fleet import FleetInputs, FleetOptions, LimitInputs
 from workloads.serving import (
     BUCKETS,
     Batching,
@@ -48,7 +49,7 @@ from workloads.serving import (
 )
 
 MODEL, UNIT = named("llama-3.1-70b"), cluster("trn2-ultraserver:8")
-SLO = Slo(5.0, 0.2)
+SLO, LIMITS = Slo(5.0, 0.2), "ttft=5s,tpot=200ms"
 LENGTHS = azure_lengths("conv")
 WHOLE = Batching(buckets=BUCKETS)
 
@@ -69,7 +70,7 @@ def _demand() -> Demand:
 
 
 def _service(split: str, where: str = "trn2-ultraserver:8", **how: object) -> Service:
-    serving = Serving(slo=SLO, disaggregate=split, **how)  # type: ignore[arg-type]
+    serving = FleetInputs(slo=LIMITS, disaggregate=split, **how)  # type: ignore[arg-type]
     (service,) = services_from(_demand(), cluster(where), [MODEL], serving)
     return service
 
@@ -166,9 +167,8 @@ def test_requests_tokens_and_chip_hours_of_a_fleet_in_groups_are_conserved() -> 
     built = scenario(
         cluster("trn2.48xlarge:16"),
         constant(300.0, minutes=180, prompt_tokens=1155.0, output_tokens=211.0),
-        model=MODEL,
-        serving=Serving(slo=SLO, disaggregate="1:1"),
-        operation=Operation(limits=Limits(block=3)),
+        FleetOptions(FleetInputs(slo=LIMITS, disaggregate="1:1"), limits=LimitInputs(block=3)),
+        models=MODEL,
     )
     assert built.fleet.limits.block == 6
     done = run(built, lambda _: 7.0)
@@ -210,13 +210,13 @@ def test_impossible_splits_are_refused() -> None:
     with pytest.raises(InputError, match="write 1:3"):
         _service("one:3")
     with pytest.raises(InputError, match="Leave --chunk out"):
-        Serving(disaggregate="1:3", chunk_tokens=512)
+        FleetInputs(disaggregate="1:3", chunk=512)
     with pytest.raises(InputError, match="--prefill chunked is for replicas that decode as well"):
-        Serving(disaggregate="1:3", prefill="chunked")
+        FleetInputs(disaggregate="1:3", prefill="chunked")
     with pytest.raises(InputError, match="--chunk 512 cuts prompts, but prefill is separate"):
-        services_from(_demand(), UNIT, [MODEL], Serving(prefill="separate", chunk_tokens=512))
+        services_from(_demand(), UNIT, [MODEL], FleetInputs(prefill="separate", chunk=512))
     with pytest.raises(InputError, match="leave out --unit-rate"):
-        Serving(unit_rate_per_s=2.0, disaggregate="1:3")
+        FleetInputs(unit_rate=2.0, disaggregate="1:3")
     group = Pools(1, 3, 1e12)
     both = [Service(name, fixed_rate(1.0), weights=name, apart=group) for name in ("a", "b")]
     with pytest.raises(InputError, match="groups of 4 units serves one model"):
@@ -226,12 +226,12 @@ def test_impossible_splits_are_refused() -> None:
 def test_a_run_without_requests_is_refused() -> None:
     nothing = constant(0.0, minutes=2, prompt_tokens=100.0, output_tokens=10.0)
     with pytest.raises(InputError, match="no requests in this run; choose other days"):
-        services_from(nothing, UNIT, [MODEL], Serving(slo=SLO))
+        services_from(nothing, UNIT, [MODEL], FleetInputs(slo=LIMITS))
 
 
 def test_an_slo_that_no_replica_keeps_says_how_near_the_best_comes() -> None:
     with pytest.raises(InputError, match=r"best of 6 replicas .* keeps that for 0\.0% .* looser"):
-        services_from(_demand(), UNIT, [MODEL], Serving(slo=Slo(0.01, 0.2)))
+        services_from(_demand(), UNIT, [MODEL], FleetInputs(slo="ttft=10ms,tpot=200ms"))
 
 
 def _mean_lengths() -> tuple[float, float]:
@@ -276,7 +276,7 @@ def test_the_front_door_takes_the_fields_of_a_service() -> None:
         UNIT, "azure-conv", policy="static", model=MODEL, days=0.05, disaggregate="1:1"
     )
     assert groups.scenario.services[0].group == 2
-    tonight = cs.lend("trn2-ultraserver:50", "burstgpt", unit_rate_per_s=1.0)
+    tonight = cs.lend("trn2-ultraserver:50", "burstgpt", unit_rate=1.0)
     assert tonight.summary["units"] == 50
     assert tonight.interval.low <= tonight.loan.unit_hours <= tonight.interval.high
     assert len(tonight.frame()) == tonight.summary["backtest"]["nights"]

@@ -13,8 +13,7 @@ from workloads.fleet.expectation import at, broken_share, expected, lendable_sha
 from workloads.fleet.processes.failures import Domain, Failures
 from workloads.fleet.results.summary import summary
 from workloads.fleet.scenario import Scenario, policy_of, run, scenario
-from workloads.fleet.setup.demand import Period
-from workloads.fleet.setup.serving import Serving
+from workloads.options.fleet import DemandInputs, FleetInputs, FleetOptions
 
 UNITS = 200
 
@@ -24,8 +23,7 @@ def base() -> Scenario:
     return scenario(
         cluster(f"trn2-ultraserver:{UNITS}"),
         demand("azure-conv"),
-        serving=Serving(unit_rate_per_s=20.0),
-        period=Period(days=2, start_day=1),
+        FleetOptions(FleetInputs(unit_rate=20.0), DemandInputs(days=2, start_day=1)),
     )
 
 
@@ -55,8 +53,10 @@ def test_a_faster_unit_lends_what_the_same_demand_leaves(base: Scenario, capacit
     other = scenario(
         base.cluster,
         base.demand,
-        serving=Serving(unit_rate_per_s=20.0 * capacity),
-        period=Period(days=2, scale_to_peak=0.9 / capacity),
+        FleetOptions(
+            FleetInputs(unit_rate=20.0 * capacity),
+            DemandInputs(days=2, scale_to_peak=0.9 / capacity),
+        ),
     )
     assert other.demand.requests == pytest.approx(base.demand.requests)
     share = lendable_share(base, capacity)

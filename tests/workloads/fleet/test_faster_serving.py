@@ -13,11 +13,12 @@ from workloads.demand import Demand, constant
 from workloads.fleet.inputs.costs import ChangeCosts
 from workloads.fleet.processes.failures import Fleet
 from workloads.fleet.results.timeline import role_units
-from workloads.fleet.setup.serving import Serving, cold_cache_s, services_from, ways_of
+from workloads.fleet.setup.serving import cold_cache_s, services_from, ways_of
 from workloads.fleet.simulation import simulate
 from workloads.fleet.state.ledger import Role
 from workloads.fleet.state.services import Service, lead_s
 from workloads.models.huggingface import named
+from workloads.options.fleet import FleetInputs
 from workloads.serving import (
     Batching,
     Lengths,
@@ -35,7 +36,7 @@ from workloads.serving import (
 from workloads.serving.prefix_cache import share_hits
 
 MODEL, WHERE = named("llama-3.1-70b"), cluster("trn2.48xlarge")
-SLO = Slo(5.0, 0.2)
+SLO, LIMITS = Slo(5.0, 0.2), "ttft=5s,tpot=200ms"
 SHARE = 0.6
 
 
@@ -55,7 +56,7 @@ def _demand(lengths: Lengths) -> Demand:
 
 
 def _service(lengths: Lengths, **how: object) -> Service:
-    (service,) = services_from(_demand(lengths), WHERE, [MODEL], Serving(slo=SLO, **how))  # type: ignore[arg-type]
+    (service,) = services_from(_demand(lengths), WHERE, [MODEL], FleetInputs(slo=LIMITS, **how))  # type: ignore[arg-type]
     return service
 
 
@@ -68,7 +69,7 @@ def test_a_unit_serves_what_the_replica_with_hits_or_proposals_does(
     monkeypatch.setattr("workloads.serving.tables.LOADS", (0.05, 0.99))
     monkeypatch.setattr("workloads.serving.highest_rate.NEAR", 100.0)
     plain = _service(lengths, prefill=prefill)
-    prompts = ways_of(Serving(prefill=prefill), MODEL, WHERE, served)[0]
+    prompts = ways_of(FleetInputs(prefill=prefill), MODEL, WHERE, served)[0]
     other = TableRuns(batching=prompts.batching, requests=2000, seed=7, pools=prompts.apart)
     alone = saturated_rate(served, lengths, other)
     for how, runs in (
@@ -118,8 +119,8 @@ def test_a_unit_counts_as_capacity_when_its_cache_is_full() -> None:
 
 def test_a_rate_as_given_and_bad_shares_are_refused(lengths: Lengths) -> None:
     with pytest.raises(InputError, match="leave out --unit-rate"):
-        Serving(unit_rate_per_s=2.0, prefix_share=0.5)
-    with pytest.raises(InputError, match="0 to below 1"):
-        _service(lengths, prefix_share=1.5)
+        FleetInputs(unit_rate=2.0, prefix_cache="50%")
+    with pytest.raises(InputError, match="--prefix-cache is '150%'"):
+        _service(lengths, prefix_cache="150%")
     with pytest.raises(InputError, match="--speculate"):
         _service(lengths, speculate="many")

@@ -15,10 +15,11 @@ from workloads.demand import Demand
 from workloads.fleet.policies.rules import static
 from workloads.fleet.processes.failures import Fleet
 from workloads.fleet.results.timeline import service_minutes
-from workloads.fleet.setup.serving import Prompts, Serving, ways_of
+from workloads.fleet.setup.serving import Prompts, ways_of
 from workloads.fleet.simulation import simulate
 from workloads.fleet.state.services import Service
 from workloads.models.huggingface import named
+from workloads.options.fleet import FleetInputs
 from workloads.serving import (
     Profile,
     Requests,
@@ -79,7 +80,7 @@ class Unit:
 @pytest.fixture(scope="module", params=["chunked", "separate", "auto"])
 def unit(request: pytest.FixtureRequest) -> Unit:
     served = profile(MODEL, WHERE)
-    prompts = ways_of(Serving(prefill=request.param), MODEL, WHERE, served)[0]
+    prompts = ways_of(FleetInputs(prefill=request.param), MODEL, WHERE, served)[0]
     runs = TableRuns(batching=prompts.batching, requests=1500, pools=prompts.apart)
     lengths = fixed_lengths(PROMPT, OUTPUT)
     return Unit(served, prompts, capacity_table(served, lengths, Slo(6.0, 0.175), runs))

@@ -9,8 +9,9 @@ from topologies.errors import InputError
 from workloads.demand import constant
 from workloads.fleet.setup.demand import Share, divided
 from workloads.fleet.setup.night_work import night_work, training_rate
-from workloads.fleet.setup.serving import Serving, fitting_replicas, services_from
+from workloads.fleet.setup.serving import fitting_replicas, services_from
 from workloads.models.huggingface import named
+from workloads.options.fleet import FleetInputs
 
 
 @pytest.mark.parametrize(
@@ -29,7 +30,7 @@ def test_the_shortest_replica_that_fits(
     machine: str, model: str, chips: int, precision: str
 ) -> None:
     replica = next(fitting_replicas(named(model), cluster(machine)))
-    assert (replica.served.chips, replica.precision) == (chips, precision)
+    assert (replica.chips, replica.precision) == (chips, precision)
 
 
 def test_a_model_that_fits_nowhere_is_refused_with_the_numbers() -> None:
@@ -40,14 +41,14 @@ def test_a_model_that_fits_nowhere_is_refused_with_the_numbers() -> None:
 def test_replicas_come_in_order_of_chips_and_divide_experts_where_they_fit_twice() -> None:
     machine = cluster("trn2-ultraserver")
     mixture = list(fitting_replicas(named("deepseek-v3"), machine, precision="bf16"))
-    assert [(one.served.chips, one.served.expert_groups) for one in mixture] == [
+    assert [(one.chips, one.expert_groups) for one in mixture] == [
         (16, 1), (32, 1), (32, 16), (64, 1), (64, 16)
     ]  # fmt: skip
     for whole, in_groups in (mixture[1:3], mixture[3:5]):
-        assert in_groups.served.prefill_s(4096) < 0.5 * whole.served.prefill_s(4096)
-        assert in_groups.served.decode_s(8, 8000) == whole.served.decode_s(8, 8000)
+        assert in_groups.prefill_s(4096) < 0.5 * whole.prefill_s(4096)
+        assert in_groups.decode_s(8, 8000) == whole.decode_s(8, 8000)
     dense = list(fitting_replicas(named("llama-3.1-405b"), machine, precision="bf16"))
-    assert [(one.served.chips, one.served.expert_groups) for one in dense] == [
+    assert [(one.chips, one.expert_groups) for one in dense] == [
         (16, 1), (32, 1), (64, 1)
     ]  # fmt: skip
 
@@ -55,10 +56,12 @@ def test_replicas_come_in_order_of_chips_and_divide_experts_where_they_fit_twice
 def test_a_larger_replica_is_taken_where_the_shortest_misses_the_slo() -> None:
     machine, model = cluster("trn2-ultraserver:4"), named("deepseek-v3")
     demand = constant(0.1, minutes=60, prompt_tokens=2500.0, output_tokens=30.0)
-    (service,) = services_from(demand, machine, [model], Serving(prefill="chunked"))
+    (service,) = services_from(demand, machine, [model], FleetInputs(prefill="chunked"))
     assert (service.replica_chips, service.expert_groups, service.replicas) == (32, 16, 2)
     with pytest.raises(InputError, match=r"ttft 6 s .* x trn2 keeps that for 95.* another --tp"):
-        services_from(demand, machine, [model], Serving(tp=16, precision="bf16", prefill="chunked"))
+        services_from(
+            demand, machine, [model], FleetInputs(tp=16, precision="bf16", prefill="chunked")
+        )
 
 
 @pytest.mark.parametrize("machine", ["trn2-ultraserver:4", "trn3-gen2:2", "gb200-nvl72:2"])
@@ -75,7 +78,7 @@ def test_mixtures_divide_the_demand() -> None:
     parts, models = divided(demand, [Share(big), Share(small)])
     assert parts.requests.sum() == demand.requests.sum()
     machine = cluster("trn2-ultraserver:8")
-    services = services_from(parts, machine, models, Serving())
+    services = services_from(parts, machine, models, FleetInputs())
     assert services[1].capacity.rate_slo_per_s > 2 * services[0].capacity.rate_slo_per_s
     assert services[0].weights != services[1].weights
     with pytest.raises(InputError, match="add up to 1"):
@@ -89,8 +92,8 @@ def test_night_work_has_a_rate_a_state_and_the_catalogue_s_interval() -> None:
     machine = cluster("trn2-ultraserver:64")
     model = named("llama-3.1-8b")
     demand = constant(10.0, minutes=60)
-    services = services_from(demand, machine, (), Serving(unit_rate_per_s=2.0))
-    jobs = night_work(machine, (model,), None, services, demand)
+    services = services_from(demand, machine, (), FleetInputs(unit_rate=2.0))
+    jobs = night_work(machine, (model,), FleetInputs(), services, demand)
     assert {job.checkpoint_every_s for job in jobs} == {1800.0}
     assert all(job.rated for job in jobs)
     assert jobs[-1].rate(1) == pytest.approx(2.0 * 1100)

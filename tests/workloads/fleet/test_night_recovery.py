@@ -17,12 +17,12 @@ from workloads.fleet.inputs.costs import ChangeCosts
 from workloads.fleet.inputs.jobs import TrainingJob, default_jobs, read_jobs
 from workloads.fleet.scenario import Scenario, scenario
 from workloads.fleet.setup.night_work import host_memory_note
-from workloads.fleet.setup.serving import Serving
 from workloads.fleet.state.gangs import Gang
 from workloads.fleet.state.ledger import Ledger, Role
 from workloads.job.checkpoints import State, peer_copies
 from workloads.job.job import Recovery
 from workloads.models.huggingface import named
+from workloads.options.fleet import FleetInputs, FleetOptions
 
 
 def _gang(job: TrainingJob, costs: ChangeCosts) -> tuple[simpy.Environment, Ledger, Gang]:
@@ -109,9 +109,8 @@ def test_copies_of_a_stated_job_are_held_against_host_memory(tmp_path: Path) -> 
         scenario(
             cluster("trn2-ultraserver:4"),
             constant(60.0),
-            model=named("llama-3.1-8b"),
-            serving=Serving(unit_rate_per_s=10.0),
-            training=file,
+            FleetOptions(FleetInputs(unit_rate=10.0, training=file)),
+            models=named("llama-3.1-8b"),
         )
 
 
@@ -121,9 +120,8 @@ def _prepared(folder: Path, row: str, machine: str = "trn2-ultraserver:4") -> Sc
     return scenario(
         cluster(machine),
         constant(60.0),
-        model=named("llama-3.1-8b"),
-        serving=Serving(unit_rate_per_s=10.0),
-        training=file,
+        FleetOptions(FleetInputs(unit_rate=10.0, training=file)),
+        models=named("llama-3.1-8b"),
     )
 
 

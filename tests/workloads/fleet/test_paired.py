@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from scipy import stats
 
-from tests.support.toy_fleet import PRICES, SERVICE
+from tests.support.toy_fleet import PRICES, SERVICE, scaled_to_fleet
 from workloads.demand import azure_code
 from workloads.fleet.front import daily_training, paired_interval
 from workloads.fleet.inputs.costs import ChangeCosts
@@ -20,7 +20,6 @@ from workloads.fleet.policies.view import Policy
 from workloads.fleet.processes.failures import Failures, Fleet
 from workloads.fleet.results.summary import summary
 from workloads.fleet.simulation import FleetRun, simulate
-from workloads.fleet.state.services import scaled_to_fleet
 
 UNITS = 60
 FAILING = Failures(43_200.0, 60.0)

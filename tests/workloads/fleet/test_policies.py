@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -18,11 +19,9 @@ from workloads.fleet.policies.registry import KINDS, bound_of, policy_named
 from workloads.fleet.policies.view import View
 from workloads.fleet.results.summary import summary
 from workloads.fleet.results.timeline import power_w, role_units, timeline
-from workloads.fleet.scenario import Operation, Scenario, policy_of, run, scenario
-from workloads.fleet.setup.demand import Period
-from workloads.fleet.setup.serving import Serving
+from workloads.fleet.scenario import Scenario, policy_of, run, scenario
 from workloads.fleet.state.ledger import Role
-from workloads.options.fleet import PolicyInputs
+from workloads.options.fleet import DemandInputs, FleetInputs, FleetOptions, PolicyInputs
 
 UNITS = 100
 ECONOMICS = Economics(750.0, 400.0, 1.12, 0.001)
@@ -37,15 +36,12 @@ def _hourly_prices(_start: str, minutes: int) -> Prices:
 
 
 def _scenario(*, days: float = 2.0, priced: bool = False) -> Scenario:
-    return scenario(
-        cluster(f"trn2-ultraserver:{UNITS}"),
-        azure_code(),
-        serving=Serving(unit_rate_per_s=5.0),
-        period=Period(days, start_day=3.0),
-        operation=Operation(
-            failing=False, economics=ECONOMICS, tariff=_hourly_prices if priced else None
-        ),
+    options = FleetOptions(
+        FleetInputs(unit_rate=5.0, failures="off"), DemandInputs(days=days, start_day=3.0)
     )
+    built = scenario(cluster(f"trn2-ultraserver:{UNITS}"), azure_code(), options)
+    built = replace(built, economics=ECONOMICS, tariff=_hourly_prices if priced else None)
+    return built.at(built.horizon)
 
 
 def test_every_policy_is_one_entry_and_says_what_it_does() -> None:
@@ -116,16 +112,13 @@ def test_the_documented_example_runs(tmp_path: Path) -> None:
     blocks = re.findall(r"```python\n(.*?)```", HOW_TO.read_text(), re.S)
     mine = tmp_path / "mine.py"
     mine.write_text(blocks[0])
-    prepared = scenario(
-        cluster("trn2-ultraserver:20"),
-        constant(60 * 50.0, minutes=600),
-        serving=Serving(unit_rate_per_s=5.0),
-        operation=Operation(failing=False, tariff=_hourly_prices),
-    )
+    options = FleetOptions(FleetInputs(unit_rate=5.0, failures="off"))
+    built = scenario(cluster("trn2-ultraserver:20"), constant(60 * 50.0, minutes=600), options)
+    prepared = replace(built, tariff=_hourly_prices).at(built.horizon)
     done = summary(run(prepared, policy_of(str(mine), prepared)), ECONOMICS)
     assert done["slo_attainment"] == 1.0
     names: dict[str, object] = {}
-    exec(blocks[1], names)
+    exec(blocks[-1], names)
     kind = names["KIND"]
     assert kind.name == "half"  # type: ignore[attr-defined]
     built = kind.build(PolicyInputs(), Situation(prepared.need, 60.0, 60.0))  # type: ignore[attr-defined]

@@ -147,3 +147,17 @@ def test_what_a_users_policy_prints_stays_off_standard_output(
     assert load_policy(path)(_view()) == 2
     printed = capsys.readouterr()
     assert (printed.out, printed.err) == ("", "loaded\nasked\n")
+
+
+def test_settings_of_a_user_s_policy_are_parameters_of_its_function(tmp_path: Path) -> None:
+    path = tmp_path / "mine.py"
+    path.write_text("def policy(view, margin=1.5, floor=1):\n    return margin * floor\n")
+    assert load_policy(path)(_view()) == 1.5
+    assert load_policy(path, "margin=2,floor=3")(_view()) == 6.0
+    for stated, message in (
+        ("margn=2", r"has no setting 'margn'\. Did you mean margin\?"),
+        ("floor=2.5", r"floor is '2\.5'; write a value such as floor=1\."),
+        ("margin", r"margin is ''; write a value such as margin=1\.5\."),
+    ):
+        with pytest.raises(InputError, match=message):
+            load_policy(path, stated)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
+from tests.support.toy_fleet import scaled_to_fleet
 from topologies.clusters.names import cluster
 from workloads.demand import Demand, azure_mix
 from workloads.economics import Economics
@@ -14,9 +15,10 @@ from workloads.fleet.policies.rules import threshold
 from workloads.fleet.processes.failures import Fleet
 from workloads.fleet.results.summary import summary
 from workloads.fleet.results.timeline import timeline
-from workloads.fleet.setup.serving import Serving, services_from
+from workloads.fleet.setup.serving import services_from
 from workloads.fleet.simulation import FleetRun, simulate
-from workloads.fleet.state.services import Service, scaled_to_fleet
+from workloads.fleet.state.services import Service
+from workloads.options.fleet import FleetInputs
 from workloads.serving.capacity import fixed_rate
 
 UNITS = 400
@@ -73,5 +75,5 @@ def test_units_of_services_sum_to_the_pool() -> None:
 
 def test_services_of_one_model_hold_the_same_weights() -> None:
     machine = cluster("trn2-ultraserver:4")
-    services = services_from(MIX.between(0, 60), machine, (), Serving(unit_rate_per_s=1.0))
+    services = services_from(MIX.between(0, 60), machine, (), FleetInputs(unit_rate=1.0))
     assert len({service.weights for service in services}) == 1

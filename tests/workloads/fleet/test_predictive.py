@@ -31,11 +31,10 @@ from workloads.fleet.processes.control import Signals
 from workloads.fleet.processes.failures import Fleet
 from workloads.fleet.results.summary import regret, summary
 from workloads.fleet.results.timeline import power_w
-from workloads.fleet.scenario import Operation, Scenario, policy_of, run, scenario
-from workloads.fleet.setup.demand import Period
-from workloads.fleet.setup.serving import Serving
+from workloads.fleet.scenario import Scenario, policy_of, run, scenario
 from workloads.fleet.simulation import FleetRun, simulate
 from workloads.fleet.state.services import Service
+from workloads.options.fleet import DemandInputs, FleetInputs, FleetOptions
 from workloads.serving import fixed_rate
 
 DAY = 1440
@@ -160,18 +159,13 @@ def _scenario(folder: Path, *, priced: bool = False) -> Scenario:
     """A hundred units from a Saturday on, with two days of history and two deadlines."""
     jobs = folder / "jobs.csv"
     jobs.write_text(JOBS)
-    return scenario(
-        cluster("trn2-ultraserver:100"),
-        azure_code(),
-        serving=Serving(unit_rate_per_s=5.0),
-        period=Period(1.25, start_day=2.0, scale_to_peak=0.6),
-        training=jobs,
-        operation=Operation(
-            failing=False,
-            economics=Economics(750.0, 400.0, 1.12, 0.001),
-            tariff=_noisy_prices if priced else None,
-        ),
+    options = FleetOptions(
+        FleetInputs(unit_rate=5.0, training=jobs, failures="off"),
+        DemandInputs(days=1.25, start_day=2.0, scale_to_peak=0.6),
     )
+    built = scenario(cluster("trn2-ultraserver:100"), azure_code(), options)
+    economics, tariff = Economics(750.0, 400.0, 1.12, 0.001), _noisy_prices if priced else None
+    return replace(built, economics=economics, tariff=tariff).at(built.horizon)
 
 
 def _noisy_prices(_start: str, minutes: int) -> Prices:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -14,12 +15,10 @@ from workloads.fleet.inputs.prices import Prices
 from workloads.fleet.policies.registry import KINDS
 from workloads.fleet.results.summary import summary
 from workloads.fleet.results.timeline import role_units, timeline
-from workloads.fleet.scenario import Operation, Scenario, policy_of, run, scenario, what_ifs
-from workloads.fleet.setup.demand import Period
-from workloads.fleet.setup.serving import Serving
+from workloads.fleet.scenario import Scenario, policy_of, run, scenario, what_ifs
 from workloads.fleet.simulation import FleetRun
 from workloads.fleet.state.ledger import Role
-from workloads.fleet.state.queues import BatchTier
+from workloads.options.fleet import DemandInputs, FleetInputs, FleetOptions
 
 ECONOMICS = Economics(750.0, 400.0, 1.12, 0.001)
 RATE = 5.0
@@ -52,20 +51,13 @@ def _prepared(
 ) -> Scenario:
     jobs = folder / "jobs.csv"
     jobs.write_text(JOBS)
-    return scenario(
-        cluster(f"trn2-ultraserver:{units}"),
-        demand,
-        serving=Serving(unit_rate_per_s=RATE),
-        period=Period(days, start_day=1.0),
-        training=jobs,
-        operation=Operation(
-            failing=failing,
-            domains=failing,
-            economics=ECONOMICS,
-            tariff=_prices,
-            batch=BatchTier(share=0.1, deadline_s=4 * 3600.0),
-        ),
+    failures = "domains" if failing else "off"
+    options = FleetOptions(
+        FleetInputs(unit_rate=RATE, training=jobs, failures=failures),
+        DemandInputs(days=days, start_day=1.0, batch_share="10%", batch_deadline="4h"),
     )
+    built = scenario(cluster(f"trn2-ultraserver:{units}"), demand, options)
+    return replace(built, economics=ECONOMICS, tariff=_prices).at(built.horizon)
 
 
 def _run(prepared: Scenario, name: str, seed: int = 0) -> FleetRun:

@@ -8,7 +8,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from tests.support.toy_fleet import FREE, PRICES, SERVICE, share_of_time
+from tests.support.toy_fleet import FREE, PRICES, SERVICE, scaled_to_fleet, share_of_time
 from topologies.arrays import FloatArray
 from workloads.demand import (
     Demand,
@@ -30,7 +30,7 @@ from workloads.fleet.results.summary import changes_frame, summary
 from workloads.fleet.results.timeline import role_server_ms
 from workloads.fleet.simulation import FleetRun, simulate
 from workloads.fleet.state.ledger import Role
-from workloads.fleet.state.services import Service, scaled_to_fleet, units_needed
+from workloads.fleet.state.services import Service, units_needed
 from workloads.serving.capacity import fixed_rate
 
 UNITS = 7812

@@ -11,6 +11,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from tests.support.toy_fleet import scaled_to_fleet
 from workloads.demand import Demand, azure_code, azure_conv, burstgpt, servegen
 from workloads.economics import Economics
 from workloads.fleet.inputs.costs import ChangeCosts
@@ -21,7 +22,7 @@ from workloads.fleet.results.summary import summary
 from workloads.fleet.results.timeline import role_server_ms
 from workloads.fleet.simulation import FleetRun, simulate
 from workloads.fleet.state.ledger import Role
-from workloads.fleet.state.services import Service, scaled_to_fleet, units_needed
+from workloads.fleet.state.services import Service, units_needed
 from workloads.serving.capacity import fixed_rate
 
 FloatArray = npt.NDArray[np.float64]

@@ -7,7 +7,7 @@ import pytest
 import cluster_sim as cs
 from experiments.cli.main import run
 from workloads.fleet.from_options import models_of
-from workloads.fleet.setup.serving import Serving
+from workloads.options.fleet import FleetInputs
 
 SMALL = ["--cluster", "trn2-ultraserver:4", "--unit-rate", "4", "--quiet"]
 FLEET = ["fleet", *SMALL, "--days", "0.05", "--policy", "static", "--no-compare"]
@@ -35,7 +35,7 @@ def test_settings_of_replicas_are_refused_beside_a_rate(
 
 def test_several_settings_are_named_together() -> None:
     with pytest.raises(cs.InputError, match=r"^--tp and --prefix-cache change nothing"):
-        Serving(unit_rate_per_s=3.0, tp=8, prefix_share=0.5)
+        FleetInputs(unit_rate=3.0, tp=8, prefix_cache="50%")
 
 
 @pytest.mark.parametrize(

@@ -9,20 +9,18 @@ from topologies.clusters.names import cluster
 from workloads.demand import Demand, azure_code, constant
 from workloads.fleet.policies.rules import threshold
 from workloads.fleet.results.summary import summary
-from workloads.fleet.scenario import Operation, Scenario, run, scenario, what_ifs
-from workloads.fleet.setup.demand import Period
-from workloads.fleet.setup.serving import Serving
+from workloads.fleet.scenario import Scenario, run, scenario, what_ifs
+from workloads.options.fleet import DemandInputs, FleetInputs, FleetOptions
 
 FLEET = cluster("trn2-ultraserver:50")
 
 
-def _scenario(demand: Demand, period: Period | None = None) -> Scenario:
+def _scenario(demand: Demand, period: DemandInputs | None = None) -> Scenario:
     return scenario(
         FLEET,
         demand,
-        serving=Serving(unit_rate_per_s=2.0),
-        period=period,
-        operation=Operation(failing=False),
+        FleetOptions(FleetInputs(unit_rate=2.0, failures="off"), period or DemandInputs()),
+        seed=3,
     )
 
 
@@ -39,14 +37,14 @@ def test_shapes_are_scaled_to_nine_tenths_and_say_so() -> None:
     code = _scenario(azure_code())
     assert code.sizing.units_needed_peak == pytest.approx(45.0)
     assert "90% of the fleet" in code.scaling
-    half = _scenario(azure_code(), Period(scale_to_peak=0.5))
+    half = _scenario(azure_code(), DemandInputs(scale_to_peak=0.5))
     assert half.sizing.units_needed_peak == pytest.approx(25.0)
     assert _scenario(constant(1.0, minutes=60)).scaling == ""
 
 
 def test_what_ifs_act_after_scaling() -> None:
     """More demand never lends more, and a failover lends less, whatever the shape's scale was."""
-    base = _scenario(azure_code(), Period(days=2.0))
+    base = _scenario(azure_code(), DemandInputs(days=2.0))
     texts = ["growth=30%", "failover@0d12:00+12h", "spike@1d02:00x3/30min"]
     rows = what_ifs(base, texts)
     assert [name for name, _ in rows] == ["base", *texts]
@@ -61,12 +59,12 @@ def test_what_ifs_act_after_scaling() -> None:
 
 
 def test_the_noise_of_a_what_if_is_the_base_s() -> None:
-    base = _scenario(constant(600.0, minutes=600), Period(noise=0.1, seed=3))
+    base = _scenario(constant(600.0, minutes=600), DemandInputs(noise="0.1"))
     grown = what_ifs(base, ["growth=1e-9"])[1][1]
     assert np.array_equal(base.demand.requests, grown.demand.requests)
 
 
 def test_a_week_repeats_for_whole_weeks() -> None:
-    twelve = _scenario(azure_code(), Period(days=84.0))
+    twelve = _scenario(azure_code(), DemandInputs(days=84.0))
     assert twelve.demand.minutes == 84 * 1440
     assert np.array_equal(twelve.demand.requests[0, :10080], twelve.demand.requests[0, -10080:])

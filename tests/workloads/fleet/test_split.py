@@ -7,10 +7,11 @@ import pytest
 from topologies.clusters.names import cluster
 from workloads.demand import Demand, constant
 from workloads.demand.trace import mix
-from workloads.fleet.setup.serving import Serving, services_from
+from workloads.fleet.setup.serving import services_from
 from workloads.fleet.state.services import Service
 from workloads.models.huggingface import named
-from workloads.serving import azure_lengths, parse_slo
+from workloads.options.fleet import FleetInputs
+from workloads.serving import azure_lengths
 
 UNIT = cluster("trn2-ultraserver:2")
 SPLITS = ("1:1", "1:3", "2:2", "3:1")
@@ -29,7 +30,7 @@ def _demand(kind: str) -> Demand:
 
 def _service(case: tuple[str, str, str], **how: object) -> Service:
     model, kind, slo = case
-    serving = Serving(slo=parse_slo(slo), **how)  # type: ignore[arg-type]
+    serving = FleetInputs(slo=slo, **how)  # type: ignore[arg-type]
     (service,) = services_from(_demand(kind), UNIT, [named(model)], serving, requests=1)
     return service
 
@@ -45,11 +46,11 @@ def test_no_stated_split_serves_more_and_a_cache_is_worth_what_the_best_splits_s
 ) -> None:
     """Tables of all ways, with and without a prefix cache; 3,000 requests know a rate to 4 %."""
     case, most = (model, kind, slo), []
-    for share in (0.0, 0.5):
-        stated = {split: _service(case, disaggregate=split, prefix_share=share) for split in SPLITS}
-        stated["separate"] = _service(case, prefill="separate", prefix_share=share)
+    for share in (None, "50%"):
+        stated = {split: _service(case, disaggregate=split, prefix_cache=share) for split in SPLITS}
+        stated["separate"] = _service(case, prefill="separate", prefix_cache=share)
         rates = {way: service.capacity.rate_slo_per_s for way, service in stated.items()}
-        usual = _service(case, prefix_share=share)
+        usual = _service(case, prefix_cache=share)
         assert usual.capacity.rate_slo_per_s > 0.98 * max(rates.values())
         assert usual.capacity.rate_slo_per_s == rates[_way(usual)]
         assert usual.choice is not None
@@ -65,13 +66,13 @@ def test_no_stated_split_serves_more_and_a_cache_is_worth_what_the_best_splits_s
 
 def test_groups_of_units_are_named_and_not_taken() -> None:
     """A unit of one replica lets decoding wait; the groups would serve one model alone."""
-    serving, demand = Serving(), _demand("code")
+    serving, demand = FleetInputs(), _demand("code")
     machine, model = cluster("trn2.48xlarge:4"), named("llama-3.1-70b")
     (usual,) = services_from(demand, machine, [model], serving, requests=1)
     assert (usual.apart, usual.units_together) == (None, 1)
     assert usual.choice is not None
     assert usual.choice.runner_up == "3:1"
-    stated = Serving(disaggregate="3:1")
+    stated = FleetInputs(disaggregate="3:1")
     (groups,) = services_from(demand, machine, [model], stated, requests=1)
     gain = groups.capacity.rate_slo_per_s / usual.capacity.rate_slo_per_s
     assert usual.choice.runner_up_share == pytest.approx(gain, rel=0.05)
@@ -80,6 +81,6 @@ def test_groups_of_units_are_named_and_not_taken() -> None:
 
 def test_services_of_one_model_share_the_split() -> None:
     demand, model = mix([_demand(kind) for kind in ("conv", "code")]), named("llama-3.1-70b")
-    services = services_from(demand, UNIT, [model, model], Serving(), requests=1)
+    services = services_from(demand, UNIT, [model, model], FleetInputs(), requests=1)
     assert len({_way(service) for service in services}) == 1
     assert len({service.choice and service.choice.runner_up for service in services}) == 1

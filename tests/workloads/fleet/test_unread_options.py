@@ -18,7 +18,10 @@ from workloads.fleet.from_options import (
     unread_with_unit_rate,
 )
 from workloads.fleet.policies.registry import KINDS
+from workloads.fleet.setup.serving import services_from
+from workloads.models.huggingface import named
 from workloads.options.fleet import (
+    OF_REPLICAS,
     DemandInputs,
     FleetInputs,
     FleetOptions,
@@ -32,9 +35,13 @@ def test_every_option_is_read_by_the_set_up_or_by_a_policy() -> None:
     stated = FleetOptions(FleetInputs(unit_rate=5.0), DemandInputs(days=0.05, batch_share="20%"))
     groups = {each.name: observed(getattr(stated, each.name)) for each in fields(FleetOptions)}
     options = FleetOptions(**{name: group for name, (group, _) in groups.items()})
-    requests = demand_of(options.demand)
-    scenario_on(cluster("trn2-ultraserver:8"), requests, models_of("gpt2"), options, 0)
+    requests, fleet = demand_of(options.demand), cluster("trn2-ultraserver:8")
+    scenario_on(fleet, requests, models_of("gpt2"), options, 0)
     read = {option for _, noted in groups.values() for option in noted}
+    assert not read & set(OF_REPLICAS)  # beside a stated rate they change nothing, and are refused
+    replicas, of_replicas = observed(FleetInputs(unit_rate=None))
+    services_from(requests.between(0, 60), fleet, [named("gpt2")], replicas, requests=1)
+    read |= of_replicas
     read |= {option for kind in KINDS.values() for option in kind.reads}
     every = {option for group, _ in groups.values() for option in described(type(group))}
     assert every - read == {"cluster", "model", "policy", "compare", "what_if"}

@@ -5,8 +5,9 @@ from __future__ import annotations
 import pytest
 
 from topologies.clusters.names import cluster
-from workloads.fleet.setup.serving import MIXTURE_PIECE_TOKENS, Serving, ways_of
+from workloads.fleet.setup.serving import MIXTURE_PIECE_TOKENS, ways_of
 from workloads.models.huggingface import named
+from workloads.options.fleet import FleetInputs
 from workloads.serving import profile
 
 DENSE, MIXTURE = named("llama-3.1-8b"), named("mixtral-8x7b")
@@ -28,7 +29,7 @@ def test_every_split_of_groups_that_leave_no_replica_idle_is_tried(
     machine: str, tp: int, sizes: set[int]
 ) -> None:
     fleet = cluster(machine)
-    alone, *groups = ways_of(Serving(tp=tp), DENSE, fleet, profile(DENSE, fleet, tp=tp))
+    alone, *groups = ways_of(FleetInputs(tp=tp), DENSE, fleet, profile(DENSE, fleet, tp=tp))
     assert alone.apart is None
     assert {way.batching.chunk_tokens for way in (alone, *groups)} == {0}
     splits = {(way.apart.prefill, way.apart.decode) for way in groups if way.apart}
@@ -38,13 +39,15 @@ def test_every_split_of_groups_that_leave_no_replica_idle_is_tried(
 @pytest.mark.parametrize(
     ("serving", "dense", "mixture"),
     [
-        (Serving(prefill="chunked"), 512, MIXTURE_PIECE_TOKENS),
-        (Serving(chunk_tokens=1024), 1024, 1024),
-        (Serving(chunk_tokens=0), 0, 0),
-        (Serving(prefill="separate"), 0, 0),
+        (FleetInputs(prefill="chunked"), 512, MIXTURE_PIECE_TOKENS),
+        (FleetInputs(chunk=1024), 1024, 1024),
+        (FleetInputs(chunk=0), 0, 0),
+        (FleetInputs(prefill="separate"), 0, 0),
     ],
 )
-def test_a_stated_way_holds_on_every_machine(serving: Serving, dense: int, mixture: int) -> None:
+def test_a_stated_way_holds_on_every_machine(
+    serving: FleetInputs, dense: int, mixture: int
+) -> None:
     for machine in ("trn2-ultraserver:8", "dgx-h200:8"):
         fleet = cluster(machine)
         for model, pieces in ((DENSE, dense), (MIXTURE, mixture)):
@@ -55,5 +58,5 @@ def test_a_stated_way_holds_on_every_machine(serving: Serving, dense: int, mixtu
 def test_other_machines_run_pieces_beside_decoding() -> None:
     fleet = cluster("dgx-h200:8")
     for model, pieces in ((DENSE, 512), (MIXTURE, MIXTURE_PIECE_TOKENS)):
-        (prompts,) = ways_of(Serving(), model, fleet, profile(model, fleet))
+        (prompts,) = ways_of(FleetInputs(), model, fleet, profile(model, fleet))
         assert (prompts.batching.chunk_tokens, prompts.apart) == (pieces, None)

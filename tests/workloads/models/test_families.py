@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from tests.support.small_decoders import small
-from topologies import cluster
+from topologies.clusters.names import cluster
 from topologies.errors import InputError
 from workloads.models.flops import all_attention_flops, forward_flops, keys_seen
 from workloads.models.huggingface import SHIPPED, from_fields, named

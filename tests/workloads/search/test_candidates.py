@@ -14,8 +14,7 @@ from topologies.clusters.names import cluster
 from topologies.errors import InputError
 from workloads.models.huggingface import named
 from workloads.search import candidates, search
-from workloads.search.candidates import light_end
-from workloads.search.grid import divisors
+from workloads.search.candidates import divisors, light_end
 from workloads.training.plan.checks import check_model, check_ranks
 from workloads.training.plan.plan import PLAN_FIELDS
 

@@ -5,7 +5,7 @@ import pytest
 
 from topologies.catalogue.catalogue import shipped_catalogue
 from workloads.models.huggingface import named
-from workloads.search.replicas import replicas
+from workloads.search.estimate import replicas
 from workloads.training.layers.data_parallel import (
     bucket_parameters,
     buckets,
@@ -14,7 +14,7 @@ from workloads.training.layers.data_parallel import (
     reduce_gradients,
 )
 from workloads.training.layers.layer import RankShapes
-from workloads.training.memory.activations import Stack, chunk_activations, layer_activations
+from workloads.training.memory.memory import Stack, chunk_activations, layer_activations
 from workloads.training.plan.parameters import kind_shares, total
 from workloads.training.plan.plan import ParallelPlan
 from workloads.training.plan.stage_layers import (

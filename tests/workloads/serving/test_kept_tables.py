@@ -15,7 +15,7 @@ from workloads.serving.disaggregated import Pools
 from workloads.serving.profile import Profile
 from workloads.serving.requests import Lengths
 from workloads.serving.speculation import Speculation
-from workloads.serving.tables import TableRuns, _Inputs, capacity_table, table_digest
+from workloads.serving.tables import TableRuns, capacity_table, table_digest
 
 TOKENS = np.array([1.0, 100.0, 10_000.0])
 REPLICA = Profile("a", 4, TOKENS, TOKENS * 1e-5, 1e-9, 1e-6, 1e-10, 1e9, 1e5, 1e10)
@@ -58,7 +58,7 @@ def digest(value: Any) -> str:
         RUNS, batching=inputs[Batching], speculation=inputs[Speculation], pools=inputs[Pools]
     )
     runs = value if isinstance(value, TableRuns) else runs
-    return table_digest(inputs[Profile], _Inputs(inputs[Lengths], inputs[Slo], runs))
+    return table_digest(inputs[Profile], inputs[Lengths], inputs[Slo], runs)
 
 
 @pytest.mark.parametrize("usual", [SLO, BATCHING, GUESS, POOLS, RUNS, REPLICA, LENGTHS])

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from cluster_sim.collectives import CollectiveCall, Group, duration_ps
-from topologies import cluster
+from topologies.clusters.names import cluster
 from topologies.errors import InputError
 from workloads.traces import chakra_schema as schema
 from workloads.traces.chakra_export import VERSION, write_messages

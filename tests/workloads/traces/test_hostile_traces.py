@@ -13,7 +13,7 @@ import pytest
 from tests.fuzz.structure import LEFT_OUT, places, replaced
 from tests.support.kineto_profiles import exchange
 from tests.support.small_traces import GOAL, RING, job, profile
-from topologies import cluster
+from topologies.clusters.names import cluster
 from topologies.errors import InputError
 from workloads.traces import chakra_schema as schema
 from workloads.traces.chakra import read_chakra

@@ -10,8 +10,8 @@ import pytest
 
 from cluster_sim.collectives import CollectiveCall, Group, duration_ps
 from tests.support.small_traces import kineto, profile
-from topologies import cluster
 from topologies.clusters.cluster import Cluster
+from topologies.clusters.names import cluster
 from topologies.errors import InputError
 from workloads.traces.replay import STEP_SPREAD, replay
 

@@ -9,7 +9,7 @@ import pytest
 
 from cluster_sim.collectives import CollectiveCall, Group, duration_ps
 from tests.support.kineto_profiles import SENDRECV, STREAM, Profile, exchange
-from topologies import cluster
+from topologies.clusters.names import cluster
 from topologies.errors import InputError
 from workloads.traces.kineto import read_kineto
 from workloads.traces.recording import COLLECTIVE, COMPUTE, OPERATIONS, RECEIVE, SEND

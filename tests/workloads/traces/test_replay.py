@@ -11,7 +11,7 @@ import pytest
 
 from cluster_sim.collectives import CollectiveCall, Group, duration_ps
 from tests.support.small_traces import RING, et, job, node, step
-from topologies import cluster
+from topologies.clusters.names import cluster
 from topologies.errors import InputError
 from workloads.models.huggingface import from_fields
 from workloads.traces import chakra_schema as schema

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from cluster_sim import train
-from experiments.reports.assumed import assumed_document, assumed_sentences
+from experiments.reports.remarks import assumed_document, assumed_sentences
 from topologies.clusters.names import cluster
 from workloads.models.huggingface import named
 from workloads.training.alternatives import Alternative, common_frameworks, hull

@@ -17,9 +17,8 @@ from topologies.clusters.names import cluster
 from workloads.training.execution.lower import lower
 from workloads.training.program import fold as fold_module
 from workloads.training.program.breakdown import breakdown
-from workloads.training.program.exchanges import Exchange
 from workloads.training.program.fold import _refined, equal_ranks, fold
-from workloads.training.program.program import Program
+from workloads.training.program.program import Exchange, Program
 
 PLANS: tuple[dict[str, Any], ...] = (
     {"tp": 4, "pp": 2, "dp": 2, "overlap": "dp"},

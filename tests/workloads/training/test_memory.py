@@ -15,8 +15,15 @@ from topologies.catalogue.catalogue import shipped_catalogue
 from topologies.errors import InputError
 from workloads.models.huggingface import named
 from workloads.models.model import Model
-from workloads.training.memory.activations import Stack, in_flight, layer_activations
-from workloads.training.memory.memory import Memory, check_memory, memory, worst
+from workloads.training.memory.memory import (
+    Memory,
+    Stack,
+    check_memory,
+    in_flight,
+    layer_activations,
+    memory,
+    worst,
+)
 from workloads.training.plan.parameters import edge_share, layer_share, stage_share
 from workloads.training.plan.plan import ParallelPlan
 from workloads.training.plan.stage_layers import layers_by_cost

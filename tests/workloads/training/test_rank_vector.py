@@ -28,18 +28,19 @@ from workloads.training.execution.jitter import (
     normal_quantiles,
 )
 from workloads.training.execution.lower import lower
-from workloads.training.execution.rank_vector import cover, evaluate, evaluation, layout
-from workloads.training.execution.rank_vector.chain import (
+from workloads.training.execution.rank_vector import cover, evaluate, evaluation
+from workloads.training.execution.rank_vector import nodes as nodes_module
+from workloads.training.execution.rank_vector.cover import IGNORE, Cover, new_cover
+from workloads.training.execution.rank_vector.nodes import (
     ALL,
     ASIDE,
     CLOSE,
     SUMMED,
+    nodes,
     unions,
     wait_part,
 )
-from workloads.training.execution.rank_vector.cover import IGNORE, Cover, new_cover
-from workloads.training.execution.rank_vector.nodes import nodes
-from workloads.training.execution.rank_vector.tape import Tape, cut_tapes
+from workloads.training.execution.rank_vector.run import Tape, cut_tapes
 from workloads.training.program.breakdown import ORDER, breakdown, overlapped_s
 from workloads.training.program.fold import fold
 from workloads.training.program.program import Program
@@ -133,8 +134,8 @@ def test_any_rank_order() -> None:
 @pytest.mark.parametrize("overlap", ["none", "dp", "all"])
 def test_wide_exchanges_are_met_in_phases(overlap: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """Small components let data parallelism couple blocks, as it does for 500,000 chips."""
-    monkeypatch.setattr(layout, "LARGEST_COMPONENT", 4)
-    monkeypatch.setattr(layout, "BLOCK_RANKS", 4)
+    monkeypatch.setattr(nodes_module, "LARGEST_COMPONENT", 4)
+    monkeypatch.setattr(nodes_module, "BLOCK_RANKS", 4)
     for degrees, how in itertools.product(DEGREES, (CALM, WILD)):
         agree(toy_program(plan(**degrees, overlap=overlap, zero=1), sixteen()), how)
 
@@ -142,8 +143,8 @@ def test_wide_exchanges_are_met_in_phases(overlap: str, monkeypatch: pytest.Monk
 @pytest.mark.parametrize("room", [1, 2])
 def test_most_instructions_are_carried_out_once(room: int, monkeypatch: pytest.MonkeyPatch) -> None:
     """Reductions at the end of a step put off only what comes after them, also with little room."""
-    monkeypatch.setattr(layout, "LARGEST_COMPONENT", 8)
-    monkeypatch.setattr(layout, "BLOCK_RANKS", 8)
+    monkeypatch.setattr(nodes_module, "LARGEST_COMPONENT", 8)
+    monkeypatch.setattr(nodes_module, "BLOCK_RANKS", 8)
     monkeypatch.setattr(evaluation, "ROOM", room)
     carried = 0
     original = evaluation.Machine.carry_out
@@ -157,7 +158,7 @@ def test_most_instructions_are_carried_out_once(room: int, monkeypatch: pytest.M
     monkeypatch.setattr(evaluation.Machine, "carry_out", counted)
     program = toy_program(plan(tp=2, pp=4, dp=2, overlap="dp", zero=1), sixteen())
     graph = nodes(program)
-    where = layout.layout(program)
+    where = nodes_module.layout(program)
     assert where.wide.any()
     cut = cut_tapes(graph, where.wide, np.arange(len(graph)), where.widest)
     assert cut is not None
@@ -169,8 +170,8 @@ def test_most_instructions_are_carried_out_once(room: int, monkeypatch: pytest.M
 
 
 def test_threads_change_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(layout, "LARGEST_COMPONENT", 4)
-    monkeypatch.setattr(layout, "BLOCK_RANKS", 2)
+    monkeypatch.setattr(nodes_module, "LARGEST_COMPONENT", 4)
+    monkeypatch.setattr(nodes_module, "BLOCK_RANKS", 2)
     program = toy_program(plan(tp=2, pp=2, dp=4, overlap="all", zero=1), sixteen())
     one, three = (evaluate(program, WILD, threads=threads) for threads in (1, 3))
     pd.testing.assert_frame_equal(one.ranks.frame(), three.ranks.frame())
@@ -196,8 +197,8 @@ def test_gaps_that_do_not_fit_are_found_again(room: int, monkeypatch: pytest.Mon
 
 def test_only_blocks_whose_gaps_do_not_fit_are_repeated(monkeypatch: pytest.MonkeyPatch) -> None:
     """Room that one block needed is kept for those behind it, and none before it runs again."""
-    monkeypatch.setattr(layout, "LARGEST_COMPONENT", 4)
-    monkeypatch.setattr(layout, "BLOCK_RANKS", 2)
+    monkeypatch.setattr(nodes_module, "LARGEST_COMPONENT", 4)
+    monkeypatch.setattr(nodes_module, "BLOCK_RANKS", 2)
     monkeypatch.setattr(evaluation, "ROOM", 1)
     monkeypatch.setattr(cover, "SIDES", 1)
     followed: list[tuple[int, int]] = []
@@ -215,12 +216,12 @@ def test_only_blocks_whose_gaps_do_not_fit_are_repeated(monkeypatch: pytest.Monk
     rooms = sorted({room for _, room in followed})
     assert rooms == [2**power for power in range(len(rooms))]
     assert len(rooms) > 1
-    assert len(followed) == layout.layout(program).blocks + len(rooms) - 1
+    assert len(followed) == nodes_module.layout(program).blocks + len(rooms) - 1
 
 
 def test_progress_reaches_its_end(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(layout, "LARGEST_COMPONENT", 4)
-    monkeypatch.setattr(layout, "BLOCK_RANKS", 4)
+    monkeypatch.setattr(nodes_module, "LARGEST_COMPONENT", 4)
+    monkeypatch.setattr(nodes_module, "BLOCK_RANKS", 4)
     steps: dict[str, list[tuple[int, int]]] = {"clocks": [], "breakdown": []}
     evaluate(
         toy_program(plan(dp=8, tp=2, overlap="dp"), sixteen()),
@@ -266,8 +267,8 @@ def test_parts_of_a_chain_follow_each_other(overlap: str) -> None:
 
 def test_no_instruction_comes_before_what_it_waits_for(monkeypatch: pytest.MonkeyPatch) -> None:
     """Ranks of the last stage are in blocks that the order of start does not look at."""
-    monkeypatch.setattr(layout, "LARGEST_COMPONENT", 4)
-    monkeypatch.setattr(layout, "BLOCK_RANKS", 4)
+    monkeypatch.setattr(nodes_module, "LARGEST_COMPONENT", 4)
+    monkeypatch.setattr(nodes_module, "BLOCK_RANKS", 4)
     program = toy_program(plan(tp=4, pp=2, dp=2, overlap="dp", zero=1), sixteen())
     graph = nodes(program)
     vector = evaluation.Machine(program, graph, WILD, 1)
@@ -375,8 +376,10 @@ def test_ranks_of_a_group_are_of_one_component(ranks: int, widths: list[int], se
     graph = coo_array((np.ones(len(src)), (src.astype(int), dst.astype(int))), (ranks, ranks))
     number = connected_components(graph, directed=False)[1].tolist()
     in_order = list(dict.fromkeys(number))
-    joined = layout._joined(np.arange(ranks), exchanges)
+    joined = nodes_module._joined(np.arange(ranks), exchanges)
     assert joined.tolist() == [in_order.index(component) for component in number]
     half = len(exchanges) // 2
-    again = layout._joined(layout._joined(np.arange(ranks), exchanges[:half]), exchanges[half:])
+    again = nodes_module._joined(
+        nodes_module._joined(np.arange(ranks), exchanges[:half]), exchanges[half:]
+    )
     assert again.tolist() == joined.tolist()

@@ -16,8 +16,7 @@ import pytest
 from tests.support.toy_training import TOY, plan, sixteen
 from topologies.errors import InputError
 from workloads.training.iteration import iteration
-from workloads.training.memory.activations import in_flight, layer_activations
-from workloads.training.memory.memory import memory
+from workloads.training.memory.memory import in_flight, layer_activations, memory
 from workloads.training.plan.plan import ParallelPlan
 from workloads.training.plan.schedules import (
     BACKWARD,

@@ -24,6 +24,8 @@ SOURCES = ("store", "nvme", "host", "peer")
 class ChangeCosts:
     """Durations [s] and rates [B/s] of role changes; part ``fleet.change`` of the catalogue.
 
+    Without any, changes take no time.
+
     ``drain_s``: time to stop admission and finish running requests, before serving or evaluation
         ends.
     ``mode_switch_s, runtime_start_s``: time to join or split the servers of a unit; time to start
@@ -36,33 +38,31 @@ class ChangeCosts:
         from a checkpoint.
     ``checkpoint_stall_s, snooze_s``: stall of the gang at a periodic checkpoint; least time between
         growths of an elastic job.
-    ``source``: source of weights, one of ``SOURCES``.
     ``load_bytes_per_s``: rate at which one unit reads from that source [B/s].
     ``store_bytes_per_s``: bandwidth that the shared store gives to all units together [B/s].
     ``store_client_bytes_per_s``: rate at which one unit can read from, or write to, the shared
         store [B/s].
-    ``servers``: servers of a unit, each of which holds a part of a training job's state.
     ``recovery``: times from a failure of a training job to its next step, as in
         :mod:`workloads.job`, without the time to read the state.
     ``peers``: links between the host memories of servers, for jobs that keep copies there.
     """
 
-    drain_s: float
-    mode_switch_s: float
-    runtime_start_s: float
-    compile_hit_s: float
-    compile_miss_s: float
-    warm_up_s: float
-    pause_s: float
-    restore_s: float
-    resize_s: float
-    restart_s: float
-    checkpoint_stall_s: float
-    snooze_s: float
-    source: str
-    load_bytes_per_s: float
-    store_bytes_per_s: float
-    store_client_bytes_per_s: float
+    drain_s: float = 0.0
+    mode_switch_s: float = 0.0
+    runtime_start_s: float = 0.0
+    compile_hit_s: float = 0.0
+    compile_miss_s: float = 0.0
+    warm_up_s: float = 0.0
+    pause_s: float = 0.0
+    restore_s: float = 0.0
+    resize_s: float = 0.0
+    restart_s: float = 0.0
+    checkpoint_stall_s: float = 0.0
+    snooze_s: float = 0.0
+    source: str = "host"
+    load_bytes_per_s: float = math.inf
+    store_bytes_per_s: float = math.inf
+    store_client_bytes_per_s: float = math.inf
     miss_share: float = 0.0
     servers: int = 1
     recovery: Recovery = AT_ONCE
@@ -129,24 +129,7 @@ class ChangeCosts:
         if math.isnan(seconds) or seconds < 0:
             raise InputError(f"a change time of {seconds} s is below 0; give 0 or more.")
         # The start of the runtime is the one part that both directions have.
-        return cls(
-            drain_s=0.0,
-            mode_switch_s=0.0,
-            runtime_start_s=seconds,
-            compile_hit_s=0.0,
-            compile_miss_s=0.0,
-            warm_up_s=0.0,
-            pause_s=0.0,
-            restore_s=0.0,
-            resize_s=0.0,
-            restart_s=0.0,
-            checkpoint_stall_s=0.0,
-            snooze_s=0.0,
-            source="host",
-            load_bytes_per_s=math.inf,
-            store_bytes_per_s=math.inf,
-            store_client_bytes_per_s=math.inf,
-        )
+        return cls(runtime_start_s=seconds)
 
     @property
     def join_s(self) -> float:

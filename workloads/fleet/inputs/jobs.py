@@ -25,7 +25,6 @@ class Split:
         the same unit in turn.
     ``rollout_s, update_s, transfer_s, step_s``: durations of the parts of a step, and of the step
         in the steady state [s].
-    ``tokens_per_s``: trained tokens per second.
     """
 
     rollout_units: int
@@ -55,7 +54,6 @@ class PostTraining:
         that updates the weights [1/s].
     ``transfer_s``: time from the end of an update until all rollout units hold its weights [s].
     ``step_tokens``: tokens of the rollouts of one step, prompts and answers together.
-    ``mode``: ``lockstep`` or ``one-behind``.
     """
 
     rollout_tokens_per_s: float
@@ -108,10 +106,7 @@ class PostTraining:
         return min(splits, key=lambda split: (split.step_s, split.rollout_units))
 
     def _candidates(self, units: int) -> range:
-        """Numbers of rollout units near the continuous optimum of the mode.
-
-        The best whole number is among them.
-        """
+        """Numbers of rollout units near the continuous optimum of the mode."""
         rollout, update = self.rollout_tokens_per_s, self.update_tokens_per_s
         if self.mode == LOCKSTEP:
             share = math.sqrt(update) / (math.sqrt(update) + math.sqrt(rollout))
@@ -152,18 +147,15 @@ STANDBYS = ("cold", "warm")
 class TrainingJob:
     """A training or evaluation job that runs on whole units.
 
-    ``units``: most units that the job can use.
     ``min_units``: fewest units that the job runs on; equal to ``units`` for a fixed gang.
     ``step_units``: units by which the job grows and shrinks: one data-parallel replica.
     ``tokens_per_s``: throughput at some sizes, from simulated iterations; interpolated between
         sizes, linearly in the logarithms. Empty where it is not known: progress is then counted in
         unit-seconds, and no tokens are reported.
-    ``step_tokens``: tokens of one optimizer step.
     ``reclaim``: way in which the job gives units back, one of ``RECLAIMS``.
     ``priority``: jobs with a smaller number start first and give units back last.
     ``checkpoint_every_s``: interval of periodic checkpoints [s]; by default the catalogue's, half
         an hour.
-    ``state_bytes``: training state that a checkpoint writes [B].
     ``checkpoint``: one of ``CHECKPOINTS``: after a failure the state is read from the shared store,
         or from copies in the host memory of other units (:mod:`workloads.job.checkpoints`).
     ``standby``: one of ``STANDBYS``: with ``warm``, processes survive a failure, and the restart is
@@ -339,27 +331,11 @@ LARGEST = 10**18
 """Largest number of a cell, above any count of tokens, bytes or units."""
 
 COLUMNS = (
-    "name",
-    "units",
-    "min_units",
-    "step_units",
-    "count",
-    "tokens_per_s",
-    "iteration_s",
-    "step_tokens",
-    "reclaim",
-    "priority",
-    "checkpoint_every_s",
-    "state_bytes",
-    "checkpoint",
-    "standby",
-    "peer_recovery",
-    "evaluation",
-    "arrives_h",
-    "deadline_h",
-    "work_tokens",
+    "name", "units", "min_units", "step_units", "count", "tokens_per_s", "iteration_s",
+    "step_tokens", "reclaim", "priority", "checkpoint_every_s", "state_bytes", "checkpoint",
+    "standby", "peer_recovery", "evaluation", "arrives_h", "deadline_h", "work_tokens",
     "post_training",
-)
+)  # fmt: skip
 
 
 def read_jobs(path: str | Path) -> tuple[TrainingJob, ...]:
@@ -409,7 +385,6 @@ def read_jobs(path: str | Path) -> tuple[TrainingJob, ...]:
 
 
 def _jobs(cells: Mapping[str, str], where: str) -> list[TrainingJob]:
-    """Return the jobs of one row, which are alike but for their names."""
     units = _whole(cells, "units", 0, where)
     evaluation = _switch(cells, "evaluation", where)
     step_tokens = _number(cells, "step_tokens", 1.0, where)

@@ -121,7 +121,6 @@ def _by_time(table: pd.DataFrame, run: pd.DatetimeIndex, file: Path) -> npt.NDAr
 
 
 def _moments(table: pd.DataFrame, file: Path) -> pd.DatetimeIndex:
-    """Moments from which the prices hold, ascending."""
     times = pd.to_datetime(table["time"], errors="coerce", utc=True, format="ISO8601")
     moments = pd.DatetimeIndex(times.dt.tz_localize(None))
     if moments.hasnans or len(moments) < 2 or (np.diff(moments.asi8) <= 0).any():

@@ -138,10 +138,6 @@ class BatchNeed:
 def batch_need(work: BatchWork, days_back: npt.NDArray[np.int64], lent: FloatArray) -> BatchNeed:
     """Return the need of a batch tier in the coming night and in the nights of the backtest.
 
-    ``work``: batch requests, with the history as their demand, which ends now. ``days_back``
-    (answered,): days from each night of the backtest to the coming night. ``lent`` (answered,):
-    unit-hours lent on each night of the backtest.
-
     A tier that keeps one unit busy all day needs 24 unit-hours of every night:
 
     >>> from workloads.demand import constant
@@ -411,23 +407,6 @@ class Loan:
 def lend(need: npt.ArrayLike, start: str, question: Night, terms: Terms) -> Loan:
     """Answer the night question from a history of demand that ends now.
 
-    Parameters
-    ----------
-    need : float array (minutes,)
-        Units that each minute of the history needed, see
-        :func:`workloads.fleet.state.services.units_needed`, all services together.
-    start : str
-        First minute of the history, UTC.
-    question : Night
-    terms : Terms
-
-    Raises
-    ------
-    InputError
-        For a history with too few nights.
-
-    Examples
-    --------
     A fleet of 100 units whose demand is the same every day, 20 units at night and 80 by day:
 
     >>> day = np.repeat([20.0, 80.0], [480, 960])
@@ -472,9 +451,6 @@ def lendable_units(terms: Terms, kept: FloatArray, edges: IntArray) -> IntArray:
     """Free units of each window that are free for longer than a change to training and back.
 
     Others would train nothing, and may not be back when they are needed.
-
-    ``kept`` (windows,), (nights, windows): units kept for serving. ``edges`` (windows + 1,):
-    minutes of the night at which its windows begin and end.
     """
     free = free_units(terms, kept)
     rows = free.reshape(-1, free.shape[-1])

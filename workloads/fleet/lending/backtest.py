@@ -58,13 +58,7 @@ class Nights:
 def cut_nights(
     need: FloatArray, *, first_minute_of_week: int, lead: int, minutes: int, window: int = 60
 ) -> Nights:
-    """Cut a history that ends at the moment of decision into nights.
-
-    ``need`` (minutes,): units that each minute of the history needed. ``first_minute_of_week``:
-    minute of the week at which the history begins; 0 is Monday 00:00. ``lead``: minutes from the
-    end of the history to the beginning of the night. ``minutes``: length of the night, at most a
-    day. ``window``: length of the windows of the night [minutes]; the last window may be shorter.
-    """
+    """Cut a history that ends at the moment of decision into nights."""
     if not 1 <= minutes <= MINUTES_PER_DAY or lead < 0 or window < 1:
         raise InputError(
             f"a night of {minutes} minutes, {lead} after the history, in windows of {window}; "
@@ -115,9 +109,6 @@ LEAST_RISK, MOST_RISK = 0.004, 0.5
 
 def margin_log(errors: FloatArray, risk: float) -> float:
     """Logarithm of the factor that covers the next error with probability ``1 - risk``.
-
-    ``errors`` (nights,): logarithms of past errors, at least two. ``risk``: probability that the
-    next error exceeds the factor, in (0, 1).
 
     Of 19 errors the largest covers the next with probability 95 %:
 
@@ -287,9 +278,6 @@ def backtest(nights_errors: NightErrors, confidence: float, fewest: float, most:
     the risk (the pinball loss of a quantile), both as logarithms. The risk is corrected after each
     night by whether its answer was exceeded. The excess itself is added to the next margins, half
     as much every night, because demand that has risen once often goes on rising.
-
-    ``confidence``: share of nights in which demand has to stay within the capacity. ``fewest,
-    most``: fewest units that are kept, and most: the fleet without its reserve.
     """
     nights, wanted_risk = nights_errors.nights, 1 - confidence
     risk, loss, excess = AIM * wanted_risk, np.zeros(len(FORMS)), np.zeros(len(FORMS))

@@ -48,14 +48,7 @@ LIMIT_NAMES = ("ttft", "tpot")
 
 
 def night_from(inputs: NightInputs, slo: str) -> Night:
-    """Return the night question from the options of a night.
-
-    Parameters
-    ----------
-    inputs : NightInputs
-    slo : str
-        Text of the SLO; only its share is read here, as a share of the night's minutes.
-    """
+    """Return the night question from the options of a night."""
     window_s = parse_seconds(inputs.window, "--window")
     if window_s % 60 or window_s < 60:
         raise InputError(

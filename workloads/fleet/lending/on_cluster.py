@@ -47,9 +47,6 @@ def lead_times(
 ) -> pd.DataFrame:
     """Answer every night of the history several hours before it begins, at several confidences.
 
-    ``need, start, question, terms``: as in :func:`workloads.fleet.lending.answer.lend`. ``hours``:
-    hours from the decision to the beginning of the night. ``levels``: confidences.
-
     Returns ``lead_hours, confidence, chips, violated_share, nights``. ``chips`` is the mean over
     the night, and over the nights that every lead time could answer. Lead times for which the
     history is too short are left out.
@@ -89,11 +86,7 @@ def lead_times(
 
 
 def lend_on(scenario: Scenario, question: Night) -> Loan:
-    """Answer the night question for a scenario whose demand is the history.
-
-    ``scenario``: cluster, services, night work and the costs of changes; see
-    :func:`workloads.fleet.scenario.scenario`. Its demand ends now.
-    """
+    """Answer the night question for a scenario whose demand is the history."""
     scenario.fleet.limits.check(scenario.cluster.domains)
     need = units_needed(scenario.demand, scenario.services).sum(axis=0)
     terms = terms_on(scenario, confidence=question.confidence)
@@ -114,9 +107,6 @@ def with_shared_return(loan: Loan, reclaim_s: Callable[[int], float]) -> Loan:
     same time, the longer that takes, and the more short loans are left out, which leaves fewer that
     return. The number for which all this agrees is the smallest that no fewer units than return
     need; units that are left out for it are not counted in the time of the others.
-
-    ``loan``: answer whose terms state the time of a single unit. ``reclaim_s``: time until so many
-    units, ordered back together, serve [s]; it never falls.
 
     Of 100 units 70 are free for seven hours, and 29 more for the last two of them. Back after a
     minute each, all would take 99 of these 120 minutes. After 1.5 minutes each they would be late,

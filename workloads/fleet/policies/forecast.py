@@ -68,10 +68,6 @@ def predict(
     Decisions fall on the last minute of ``load`` and on every ``every``-th minute before it. Each
     is about the interval of ``every`` minutes that begins ``lead`` minutes after the decision.
 
-    ``load`` (minutes,): load of each minute; the first minute is a midnight. ``every, lead``:
-    minutes between decisions, and from a decision to its interval. ``first_weekday``: weekday of
-    the first minute.
-
     Returns ``expected, came`` (decisions,): largest smoothed load expected in the interval, and
     observed; ``came`` is NaN where the interval has not ended.
     """

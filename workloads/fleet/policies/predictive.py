@@ -61,8 +61,6 @@ class JobNeed:
 class Outlook:
     """Inputs of the programme: need, prices, power and jobs in the coming steps.
 
-    ``minutes`` (steps,): length of each step.
-    ``need`` (pools, steps): units that serving needs.
     ``kept`` (pools,): units that serve now, or are on their way.
     ``training, units``: units that train now, and units of the fleet that are not broken.
     ``lead, back``: minutes that a unit loses on the way from training to serving, and before it
@@ -223,10 +221,7 @@ def _rows(outlook: Outlook, columns: _Columns) -> tuple[FloatArray, FloatArray]:
     now = step[0]
     blocks = [
         (columns.rows(kept=-each, short=-each), -outlook.need.ravel()),
-        (
-            columns.rows(kept=rise_of_pools, back=-each),
-            np.outer(outlook.kept, now).ravel(),
-        ),
+        (columns.rows(kept=rise_of_pools, back=-each), np.outer(outlook.kept, now).ravel()),
         (columns.rows(kept=of_pools, training=of_jobs), np.full(steps, outlook.units)),
         (columns.rows(training=rise @ of_jobs, begin=-step), outlook.training * now),
         (
@@ -276,7 +271,6 @@ class Weights:
         trains [s].
     ``price_share``: cheapest share of the unit-time available in the coming day that training shall
         have.
-    ``power_cap_w``: most that the site may draw [W].
     ``busy_share``: share of its time for which a unit computes when it serves at the rate under the
         SLO.
     ``rest_units``: units that evaluation and batch work can use beside training jobs.
@@ -316,10 +310,7 @@ class _Plan:
 
 
 def predictive(expected: Expected, weights: Weights) -> Policy:
-    """Plan the coming hours by a linear programme.
-
-    ``expected``: units that the intervals need, such as :func:`expected_by_forecast`.
-    """
+    """Plan the coming hours by a linear programme."""
     plans: list[_Plan] = []
 
     def policy(view: View) -> Decision:
@@ -338,11 +329,7 @@ def predictive(expected: Expected, weights: Weights) -> Policy:
 def expected_by_forecast(
     *, quantile: float = 0.999, headroom: float = 0.05, most: float = 3.0
 ) -> Expected:
-    """Expect the need of the policy ``forecast``, and the shape of an earlier day after it.
-
-    ``quantile, headroom, most``: margin on the forecast, as in
-    :func:`workloads.fleet.policies.rules.forecast`.
-    """
+    """Expect the need of the policy ``forecast``, and the shape of an earlier day after it."""
 
     def expected(view: View, intervals: int) -> tuple[FloatArray, FloatArray]:
         """Units that the next intervals need, with margin and without."""
@@ -366,11 +353,7 @@ def expected_by_forecast(
 
 
 def expected_by_foresight(need: FloatArray, *, headroom: float = 0.0) -> Expected:
-    """Expect the true need: the largest of every interval, and from now on for the first.
-
-    ``need`` (pools, minutes): units that each minute of the run will need. ``headroom``: share of
-    the need that is served with on top.
-    """
+    """Expect the true need: the largest of every interval, and from now on for the first."""
 
     def expected(view: View, intervals: int) -> tuple[FloatArray, FloatArray]:
         """Units that the next intervals need, with margin and without."""
@@ -389,7 +372,9 @@ def expected_by_foresight(need: FloatArray, *, headroom: float = 0.0) -> Expecte
 
 def _plan(view: View, expected: Expected, weights: Weights) -> _Plan:
     """Solve the programme for the need and the jobs that are expected at this moment."""
-    due = tuple(sorted((job for job in view.jobs if _can_be_met(job)), key=_due))[:MOST_JOBS]
+    due = tuple(
+        sorted((job for job in view.jobs if _can_be_met(job)), key=lambda job: job.due_minutes)
+    )[:MOST_JOBS]
     priced = len(view.prices_usd_per_mwh) > 0
     far = FAR if priced or due else 0
     minutes = np.concatenate([np.full(NEAR, float(STEP)), np.full(far, float(HOUR))])
@@ -417,10 +402,6 @@ def _plan(view: View, expected: Expected, weights: Weights) -> _Plan:
 def _can_be_met(job: JobView) -> bool:
     """Return whether a job has a deadline that has not passed, and work that ends."""
     return 0 < job.due_minutes < math.inf and 0 < job.work_left < math.inf
-
-
-def _due(job: JobView) -> float:
-    return job.due_minutes
 
 
 def _by_step(need: FloatArray) -> FloatArray:

@@ -1,19 +1,23 @@
 """All built-in policies: a new one is a function with a ``PolicyKind``, and one entry here.
 
-A user's own policy is a function ``policy`` in a Python file that the user names.
+A user's own policy is a function ``policy`` in a Python file that the user names. Its settings are
+parameters of that function, with their defaults, such as ``mine.py:margin=1.5`` states one.
 """
 
 from __future__ import annotations
 
 import importlib.util
+import inspect
 import sys
 from contextlib import redirect_stdout
+from functools import partial
 from pathlib import Path
+from typing import Any
 
 import numpy.typing as npt
 
 from topologies.errors import InputError, shown, suggestion
-from topologies.files.missing import no_such_file
+from topologies.files.reading import no_such_file
 from topologies.registry import by_name
 from workloads.fleet.policies import predictive, rules
 from workloads.fleet.policies.kind import PolicyKind, Situation
@@ -39,7 +43,7 @@ KINDS: dict[str, PolicyKind] = by_name(
 
 def check_name(name: str) -> None:
     """Check that a policy is built in or a Python file."""
-    if not name.endswith(".py") and name not in KINDS:
+    if not _is_file(name) and name not in KINDS:
         raise InputError(
             f"unknown policy {shown(name)!r}; choose {', '.join(KINDS)} or a file such as mine.py."
             + suggestion(name, KINDS)
@@ -51,10 +55,15 @@ def bound_of(name: str) -> str:
     return KINDS[name].bound if name in KINDS else rules.ORACLE.name
 
 
+def _is_file(name: str) -> bool:
+    return name.endswith(".py") or ".py:" in name
+
+
 def policy_named(name: str, settings: PolicyInputs, situation: Situation) -> Policy:
     """Return a built-in policy by its name, or a user's from a file such as ``mine.py``."""
-    if name.endswith(".py"):
-        return load_policy(name)
+    if _is_file(name):
+        path, _, stated = name.partition(".py:")
+        return load_policy(f"{path.removesuffix('.py')}.py", stated)
     check_name(name)
     return KINDS[name].build(settings, situation)
 
@@ -62,7 +71,7 @@ def policy_named(name: str, settings: PolicyInputs, situation: Situation) -> Pol
 MAX_BYTES = 10**6
 
 
-def load_policy(path: str | Path) -> Policy:
+def load_policy(path: str | Path, stated: str = "") -> Policy:
     """Load ``policy`` from a file, which runs the file's code: name only files that you trust.
 
     The file defines ``def policy(view)``, where ``view`` is a
@@ -71,6 +80,8 @@ def load_policy(path: str | Path) -> Policy:
 
         def policy(view):
             return 1.2 * view.load[:, -15:].max(axis=1)
+
+    ``stated`` are settings, such as ``margin=1.5,dear=60``, of ``def policy(view, margin=1.2)``.
     """
     file = Path(path)
     if file.suffix != ".py":
@@ -98,14 +109,34 @@ def load_policy(path: str | Path) -> Policy:
     policy = getattr(module, "policy", None)
     if not callable(policy):
         raise InputError(f"policy file {file} defines no function policy(view); add one.")
-    return _guarded(policy, file)
+    return _guarded(partial(policy, **_settings(policy, stated, file)), file)
+
+
+def _settings(policy: Policy, stated: str, file: Path) -> dict[str, Any]:
+    """Read settings of a user's function, which have the types of their defaults there."""
+    parameters = inspect.signature(policy).parameters.values()
+    usual = {each.name: each.default for each in parameters if each.default is not each.empty}
+    values: dict[str, Any] = {}
+    for part in filter(None, stated.split(",")):
+        name, _, text = (piece.strip() for piece in part.partition("="))
+        if name not in usual:
+            remedy = suggestion(name, usual) or f" It has {', '.join(usual) or 'none'}."
+            raise InputError(f"policy file {file} has no setting {shown(name)!r}.{remedy}")
+        kind = type(usual[name])
+        try:
+            values[name] = bool(int(text)) if kind is bool else kind(text)
+        except (TypeError, ValueError):
+            raise InputError(
+                f"policy file {file}: {name} is {shown(text)!r}; write a value such as "
+                f"{name}={int(usual[name]) if kind is bool else usual[name]}."
+            ) from None
+    return values
 
 
 def _guarded(policy: Policy, file: Path) -> Policy:
     """Turn an error of the user's function into one line that names the file and the minute."""
 
     def guarded(view: View) -> npt.ArrayLike | Decision | None:
-        """Ask the policy; its faults name file and minute."""
         try:
             with redirect_stdout(sys.stderr):
                 return policy(view)

@@ -212,13 +212,7 @@ def _power_cap(settings: PolicyInputs, situation: Situation) -> Policy:
 def oracle(
     need: FloatArray, *, lead_s: float = 0.0, shortest_valley_s: float = 0.0, ramp: int = 0
 ) -> Policy:
-    """Serve exactly the need of each minute, with units ordered in time.
-
-    ``need`` (services, minutes): units that each minute of the run will need. ``lead_s``: time by
-    which units are ordered ahead [s]. ``shortest_valley_s``: valleys of the need shorter than this
-    are not lent [s]: a change there and back would not pay. ``ramp``: most units that can be
-    ordered in a minute, 0 for any number.
-    """
+    """Serve exactly the need of each minute, with units ordered in time."""
     lead = int(-(-lead_s // 60.0)) if np.isfinite(lead_s) else need.shape[1]
     window = min(
         int(shortest_valley_s // 60.0) if np.isfinite(shortest_valley_s) else 2**30, need.shape[1]

@@ -217,18 +217,7 @@ def _shared(whole: npt.NDArray[np.int64], allowed: int) -> npt.NDArray[np.int64]
 
 
 def answer(policy: Policy, view: View, before: FloatArray) -> Decision:
-    """Ask a policy, and check its answer.
-
-    Returns
-    -------
-    Decision
-        Its ``serving`` is a float array (pools,), which is ``before`` if the policy returned None.
-
-    Raises
-    ------
-    InputError
-        When the answer is not one finite number of units for each service, or a limit is negative.
-    """
+    """Ask a policy, and check its answer."""
     reply = policy(view)
     decision = reply if isinstance(reply, Decision) else Decision(reply)
     limits = {"train": decision.training, "do batch work": decision.batch}

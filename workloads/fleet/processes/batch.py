@@ -46,10 +46,7 @@ POOL = 0
 
 
 def balance(world: World, view: View, wanted: int | None) -> None:
-    """Give units to the batch tier, or take them away.
-
-    ``wanted`` is the number of units that a policy has decided on; by default deadlines decide.
-    """
+    """Give units to the batch tier, or take them away."""
     batch = world.batch
     if batch is None:
         return
@@ -114,10 +111,7 @@ def _yielded(world: World, count: int) -> list[Part]:
 
 
 def _take(world: World, parts: list[Part]) -> int:
-    """Lead units to batch work, and return their number.
-
-    Units that do not hold the weights load them after the phases of their part.
-    """
+    """Lead units to batch work, and return their number."""
     for units, before in parts:
         resident = world.ledger.loaded[units] == POOL
         loading = load_phases(world, POOL, compiled=True)[:2]

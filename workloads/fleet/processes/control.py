@@ -33,17 +33,13 @@ MINUTE_MS = 60 * MS
 class Signals:
     """Signals from outside the fleet: earlier demand, prices, power, and minutes without training.
 
-    Attributes
-    ----------
-    history : Demand, optional
-        Demand before the run, which policies know; it ends where the run begins.
-    held : bool array (minutes,), optional
-        Minutes in which nothing may train or evaluate, such as those of dear electricity.
-    prices_usd_per_mwh : float array (minutes,)
-        Price of electricity in each minute of the run, and of the day after it where known; empty
-        without prices.
-    unit_busy_w, unit_idle_w : float
-        Draw of the site for one unit that computes, and for one that does not [W].
+    ``history``: demand before the run, which policies know; it ends where the run begins.
+    ``held`` (minutes,): minutes in which nothing may train or evaluate, such as those of dear
+        electricity.
+    ``prices_usd_per_mwh`` (minutes,): price of electricity in each minute of the run, and of the
+        day after it where known; empty without prices.
+    ``unit_busy_w, unit_idle_w``: draw of the site for one unit that computes, and for one that does
+        not [W].
     """
 
     history: Demand | None = None
@@ -57,21 +53,11 @@ class Signals:
 class Inputs:
     """Inputs of the control loop, by the minute.
 
-    Attributes
-    ----------
-    load : float array (pools, history + minutes)
-        Units needed at the rate that a unit sustains under the SLO.
-    rate_max_per_s : float array (services, minutes)
-        Requests that one unit serves at saturation, at that minute's prompt and output lengths
-        [1/s].
-    history : int
-        Minutes of ``load`` before the run.
-    first_minute_of_week : int
-        Minute of the week at which the run begins; 0 is Monday 00:00 UTC.
-    held : bool array (minutes,)
-        Minutes in which nothing may train or evaluate.
-    signals : Signals
-        Prices and power.
+    ``load`` (pools, history + minutes): units needed at the rate that a unit sustains under the
+        SLO.
+    ``rate_max_per_s`` (services, minutes): requests that one unit serves at saturation, at that
+        minute's prompt and output lengths [1/s].
+    ``first_minute_of_week``: minute of the week at which the run begins; 0 is Monday 00:00 UTC.
     """
 
     load: FloatArray
@@ -168,7 +154,8 @@ def view_at(world: World, inputs: Inputs, minute: int) -> View:
     past = inputs.history + max(minute, 1)
     rates = inputs.rate_max_per_s[:, max(minute - 1, 0)]
     waiting = np.array([queue.waiting for queue in world.queues], float)
-    backlog = by_pool(waiting / (rates * 60.0), world.pools)
+    backlog, batch = by_pool(waiting / (rates * 60.0), world.pools), world.batch
+    batch_rate = 1.0 if batch is None else float(batch.rate_per_s[minute]) * 60.0
     return View(
         minute=minute,
         weekday=clock // MINUTES_PER_DAY,
@@ -185,14 +172,13 @@ def view_at(world: World, inputs: Inputs, minute: int) -> View:
         power_w=_power_w(world, inputs.signals, minute),
         unit_busy_w=inputs.signals.unit_busy_w,
         unit_idle_w=inputs.signals.unit_idle_w,
-        batch_due=_batch_due(world, minute),
+        batch_due=np.empty(0) if batch is None else batch.queue.due(minute) / batch_rate,
         training=world.lent(),
         jobs=tuple(_job_view(world, gang) for gang in world.gangs if gang.waits),
     )
 
 
 def _job_view(world: World, gang: Gang) -> JobView:
-    """Return a job as policies see it: its units, the work left, and the time until it is due."""
     job = gang.job
     work_left = due = math.inf
     if math.isfinite(job.work_tokens):
@@ -204,20 +190,8 @@ def _job_view(world: World, gang: Gang) -> JobView:
     return JobView(job.name, job.units, job.min_units, size, work_left, due)
 
 
-def _batch_due(world: World, minute: int) -> FloatArray:
-    """Unit-minutes of waiting batch work that are due by the end of each minute ahead."""
-    if world.batch is None:
-        return np.empty(0)
-    rate = float(world.batch.rate_per_s[minute]) * 60.0
-    result: FloatArray = world.batch.queue.due(minute) / rate
-    return result
-
-
 def _power_w(world: World, signals: Signals, minute: int) -> float:
-    """Draw of the site in the last minute [W].
-
-    Units that train draw full power, those that serve a part of it by their load.
-    """
+    """Draw of the site in the last minute [W]."""
     rise_w = signals.unit_busy_w - signals.unit_idle_w
     if not rise_w or not minute:
         return 0.0
@@ -279,10 +253,7 @@ def order(world: World, target: npt.NDArray[np.int64]) -> None:
 
 
 def _give(world: World, pool: int, surplus: int, missing: npt.NDArray[np.int64]) -> None:
-    """Drain units of one pool, first for pools that miss some, the rest to be lent.
-
-    ``missing`` counts the units that each pool misses, and is reduced by those given.
-    """
+    """Drain units of one pool, first for pools that miss some, the rest to be lent."""
     units = world.ledger.of(Role.SERVING, pool)[-surplus:]
     drain = [Phase(Role.DRAINING, world.costs.drain_s)]
     for other in np.flatnonzero(missing > 0).tolist():

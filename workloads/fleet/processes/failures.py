@@ -39,7 +39,6 @@ class Domain:
 
     ``mtbf_s, repair_s``: mean time between failures of one such part, and mean time to its repair
         [s].
-    ``units``: units that fail together; 0 where the part is smaller than a unit.
     ``servers``: servers that a unit loses where the part is smaller than a unit.
     """
 
@@ -92,11 +91,8 @@ class Interruption:
 class Failures:
     """Exponential times between failures of a unit, and to its repair [s].
 
-    ``unit_mtbf_s, repair_s``: mean time between failures of a unit, and mean time to repair [s].
     ``servers``: servers of a unit, which fail one by one; with 1 a failure takes the whole unit
         out.
-    ``domains``: larger parts that fail as a whole, in addition to single servers.
-    ``interruptions``: faults that stop training jobs and take nothing out of service.
     """
 
     unit_mtbf_s: float
@@ -126,8 +122,6 @@ class Failures:
 
     def units_out(self, units: int) -> dict[int, float]:
         """Return the mean number of parts under repair in a fleet, by their size in units.
-
-        Servers and other parts of a unit count as the share of it that they are.
 
         A unit of four servers fails once in 100 s, a rack of three units once in 1,000 s, and a
         repair takes 1 s:
@@ -209,10 +203,7 @@ def interrupting(world: World, interruption: Interruption) -> Process:
 
 
 def _works_on(world: World, unit: int, servers: int) -> bool:
-    """Return whether a unit goes on working after it has lost ``servers`` more servers.
-
-    It does with servers left, unless it is paused or in the middle of a role change.
-    """
+    """Return whether a unit goes on working after it has lost ``servers`` more servers."""
     ledger = world.ledger
     left = ledger.servers - int(ledger.lost[unit]) - servers
     return bool(left > 0 and not ledger.ticket[unit] and ledger.role[unit] != Role.PAUSED)
@@ -277,14 +268,12 @@ def _fail(world: World, gang: Gang, broken: IntArray) -> None:
 
 
 def _repair(world: World, units: IntArray, repair_ms: int) -> Process:
-    """Return whole units to the fleet after their repair."""
     yield world.env.timeout(repair_ms)
     world.ledger.put(units, Role.SPARE, world.now)
     dispatch(world)
 
 
 def _repair_servers(world: World, unit: int, servers: int, repair_ms: int) -> Process:
-    """Return servers to their unit after their repair."""
     yield world.env.timeout(repair_ms)
     world.ledger.lose(unit, world.now, -servers)
     dispatch(world)
@@ -301,7 +290,6 @@ class Fleet:
     ``units, chips_per_unit``: number of UltraServers, or other units that change role as a whole,
         and their chips.
     ``costs``: costs of a change of role; by default the catalogue's.
-    ``limits``: bounds that hold for every policy.
     ``failures``: by default nothing breaks.
     """
 
@@ -337,10 +325,6 @@ def failures_from(
     servers take their scale-up domain out, and racks and power feeds fail as a whole. Causes that
     no spare unit remedies (optical links, switches, software) stop training jobs and take nothing
     out of service; they occur as often as in a job on the whole cluster.
-
-    ``services``: servers fail one by one if no service has a replica, or a group of prefill and
-    decode replicas, that spans several servers. ``domains``: whether larger parts than servers fail
-    as well.
     """
     catalogue = cluster.catalogue or shipped_catalogue()
     servers = max(1, cluster.chips_per_domain // cluster.chips_per_server)
@@ -364,16 +348,12 @@ def failures_from(
         servers_only.repair_s,
         failing_servers,
         domains=larger,
-        interruptions=_interruptions(cluster, catalogue),
-    )
-
-
-def _interruptions(cluster: Cluster, catalogue: Catalogue) -> tuple[Interruption, ...]:
-    """Return the causes that stop a job on the whole cluster and that no spare unit remedies."""
-    return tuple(
-        Interruption(cause.name.replace("_", " "), 1 / cause.per_s)
-        for cause in failure_rates(cluster, cluster.chips, catalogue).causes
-        if not cause.replaces and cause.per_s > 0
+        # What stops a job on the whole cluster, and no spare unit remedies.
+        interruptions=tuple(
+            Interruption(cause.name.replace("_", " "), 1 / cause.per_s)
+            for cause in failure_rates(cluster, cluster.chips, catalogue).causes
+            if not cause.replaces and cause.per_s > 0
+        ),
     )
 
 

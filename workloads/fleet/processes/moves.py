@@ -21,7 +21,6 @@ Process = Generator[simpy.Event, Any, None]
 class Phase:
     """Time that units spend in one role on their way to another.
 
-    ``seconds``: fixed duration [s].
     ``bytes_per_unit``: bytes that each unit loads after that [B].
     ``shared``: whether the bytes come from the shared store, whose bandwidth all units share.
     """
@@ -104,7 +103,6 @@ def to_serving(world: World, units: IntArray, pool: int, before: list[Phase]) ->
 def _to_serving(
     world: World, units: IntArray, ticket: int, pool: int, phases: list[Phase]
 ) -> Process:
-    """Lead a cohort to serving, and record the change."""
     source = Role(int(world.ledger.role[units[0]])).name.lower()
     change = Change(world.now, len(units), source, world.pools[pool].name)
     world.changes.append(change)
@@ -122,7 +120,6 @@ def release(world: World, units: IntArray, phases: list[Phase]) -> None:
 
 
 def _release(world: World, units: IntArray, ticket: int, phases: list[Phase]) -> Process:
-    """Lead a cohort to be spare, and record the change if it served."""
     source = Role(int(world.ledger.role[units[0]]))
     if source is Role.SERVING:
         change = Change(world.now, len(units), "serving", "lent")
@@ -167,10 +164,7 @@ def _room(world: World) -> int:
 
 
 def _may_grow(gang: Gang, room: int) -> bool:
-    """Return whether a gang wants units, and ``room`` units could let it start or grow.
-
-    A cheap check before :func:`_offer`, which looks at single units.
-    """
+    """Return whether a gang wants units, and ``room`` units could let it start or grow."""
     job, size = gang.job, gang.size
     if gang.joining or size >= job.units or (size and room < job.step_units):
         return False
@@ -184,7 +178,6 @@ def _takable(world: World) -> tuple[IntArray, IntArray]:
 
 
 def _offer(world: World, gang: Gang, free: IntArray, others: IntArray) -> bool:
-    """Give a gang as many units as it can take, and return whether it takes any."""
     job, have = gang.job, gang.size + len(gang.paused)
     more = world.fits(gang, have + len(free) + len(others)) - have
     least = job.step_units if gang.size else max(0, job.min_units - have)
@@ -213,7 +206,6 @@ def _join(world: World, gang: Gang, units: IntArray, ticket: int, draining: Phas
 
 
 def _to_evaluation(world: World, units: IntArray) -> None:
-    """Let units evaluate; those without weights load them first."""
     if not len(units):
         return
     resident = world.ledger.loaded[units] != NOBODY
@@ -224,7 +216,6 @@ def _to_evaluation(world: World, units: IntArray) -> None:
 
 
 def _load_evaluation(world: World, units: IntArray, ticket: int) -> Process:
-    """Load weights on a cohort, and let it evaluate."""
     yield from walk(world, units, ticket, load_phases(world, 0, compiled=True)[:2])
     left = world.arrive(units, ticket)
     world.ledger.loaded[left] = 0
@@ -335,10 +326,7 @@ def _paused(world: World, count: int) -> Iterator[IntArray]:
 
 
 def _gang_offers(world: World, count: int) -> Iterator[Part]:
-    """Yield paused units, then replicas of elastic jobs, then whole gangs.
-
-    A gang is shrunk or stopped only when its offer is drawn.
-    """
+    """Yield paused units, then replicas of elastic jobs, then whole gangs."""
     taken = 0
     for units in _paused(world, count):
         taken += len(units)
@@ -378,10 +366,7 @@ def _victims(world: World) -> list[Gang]:
 
 
 def _shrink(world: World, gang: Gang, count: int) -> IntArray:
-    """Take up to ``count`` units from an elastic job, which drops whole replicas.
-
-    Units of the last replica beyond ``count`` become spare.
-    """
+    """Take up to ``count`` units from an elastic job, which drops whole replicas."""
     job = gang.job
     steps = min(-(-count // job.step_units), (gang.size - job.min_units) // job.step_units)
     if steps <= 0:
@@ -393,10 +378,7 @@ def _shrink(world: World, gang: Gang, count: int) -> IntArray:
 
 
 def _stop(world: World, gang: Gang, count: int) -> Part:
-    """End a gang, and take up to ``count`` of its units with the phases that they need first.
-
-    The others become spare, or stay paused in place.
-    """
+    """End a gang, and take up to ``count`` of its units with the phases that they need first."""
     job = gang.job
     gang.tally.reclaims += 1
     if job.reclaim == "pause":

@@ -25,7 +25,6 @@ ROUNDED = 0.05
 class Missed:
     """A quarter of an hour in which requests missed their SLO.
 
-    ``time_utc``: first minute of the quarter.
     ``share``: share of this quarter in all requests of the run that missed their SLO.
     ``needed_units, serving_units``: most units that a minute of the quarter needed, and the mean
         number that served.
@@ -42,10 +41,7 @@ class Missed:
 
 
 def missed_quarters(run: FleetRun, lead_s: float) -> list[Missed]:
-    """Return the quarters of an hour in which requests missed their SLO, the worst first.
-
-    ``lead_s``: time from an order until units serve [s].
-    """
+    """Return the quarters of an hour in which requests missed their SLO, the worst first."""
     each = [service_minutes(run, number) for number in range(len(run.services))]
     late = np.sum([outcome.offered_requests * (1 - outcome.attainment) for outcome in each], axis=0)
     load, serving = run.load.sum(axis=0), role_units(run)[:, Role.SERVING]
@@ -74,11 +70,7 @@ def missed_quarters(run: FleetRun, lead_s: float) -> list[Missed]:
 
 
 def missed_note(run: FleetRun, lead_s: float, *, attained: float, wanted: float) -> str:
-    """Sentence about the worst quarter of an hour and its remedy; empty where the SLO is kept.
-
-    ``lead_s``: time from an order until units serve [s]. ``attained, wanted``: share of the
-    requests within the SLO, and the share that the SLO asks for.
-    """
+    """Sentence about the worst quarter of an hour and its remedy; empty where the SLO is kept."""
     if attained >= wanted:
         return ""
     quarters = missed_quarters(run, lead_s)
@@ -107,10 +99,7 @@ def missed_note(run: FleetRun, lead_s: float, *, attained: float, wanted: float)
 
 
 def _headroom(quarters: list[Missed], *, allowed: float) -> float:
-    """Headroom that covers the rises of all quarters but the worst.
-
-    The quarters left out hold at most the share ``allowed`` of the misses.
-    """
+    """Headroom that covers the rises of all quarters but the worst."""
     covered, largest = 0.0, 0.0
     for missed in sorted(quarters, key=lambda quarter: quarter.rise):
         if math.isfinite(missed.rise):
@@ -144,9 +133,6 @@ def over_cap_note(draw_w: FloatArray, cap_w: float) -> str:
     """Sentence about the minutes above the cap; empty if there are none.
 
     Policies keep the cap by training less. What serving, changes of role and idle units draw stays.
-
-    ``draw_w`` (minutes,): power of the site in each minute [W]. ``cap_w``: most that the site may
-    draw [W].
 
     >>> over_cap_note(np.array([8e5, 9.5e5, 1.04e6]), 9e5)[:65]
     'the site drew more than --power-cap 0.9 MW in 2 of 3 minutes, at '

@@ -192,7 +192,6 @@ def regret(
 
 
 def _sizes(run: FleetRun) -> dict[str, Any]:
-    """Size of the fleet and length of the run."""
     chips = run.units * run.chips_per_unit
     return {
         "chips": chips,
@@ -203,7 +202,6 @@ def _sizes(run: FleetRun) -> dict[str, Any]:
 
 
 def _chip_hours(run: FleetRun) -> dict[str, Any]:
-    """Chip-hours by group of roles, and by role."""
     total = role_server_ms(run)[-1]
     groups: dict[str, Any] = {}
     # The chip-hours of every group are rounded to a multiple of the last binary place of the total,
@@ -220,7 +218,6 @@ def _chip_hours(run: FleetRun) -> dict[str, Any]:
 
 
 def _service(run: FleetRun) -> dict[str, Any]:
-    """SLO attainment, tokens and waits of the interactive services."""
     each = [service_minutes(run, number) for number in range(len(run.services))]
     kept = attainment(each)
     offered = sum(int(minutes.offered_requests.sum()) for minutes in each)
@@ -276,7 +273,6 @@ def _training(run: FleetRun) -> dict[str, Any]:
 
 
 def _changes(run: FleetRun) -> dict[str, Any]:
-    """Role changes, the latency of those back to serving, failures, and bytes loaded."""
     frame = changes_frame(run)
     back = frame[(frame["to"] != "lent") & frame["latency_s"].notna()]
     latency = np.repeat(back["latency_s"].to_numpy(float), back["units"].to_numpy(np.int64))
@@ -301,7 +297,6 @@ def _changes(run: FleetRun) -> dict[str, Any]:
 
 
 def _power(run: FleetRun, economics: Economics, prices: Prices | None) -> dict[str, Any]:
-    """Energy and power of the site, carbon, and the price of the electricity."""
     draw = power_w(run, economics)
     energy = float(draw.sum() * 60.0)
     return {
@@ -323,7 +318,6 @@ def _paid_by_training(run: FleetRun, prices: Prices) -> float | None:
 
 
 def _money(results: Mapping[str, Any], economics: Economics) -> dict[str, Any]:
-    """Cost, revenue, and prices of a token and of a training step; None without a price."""
     cost = results["chip_hours"] * 3600.0 * economics.usd_per_chip_s
     served, trained = results["inference_chip_hours"], results["training_chip_hours"]
     share = served / (served + trained) if served + trained else 0.0

@@ -52,10 +52,7 @@ def role_units(run: FleetRun) -> FloatArray:
 
 
 def role_server_ms(run: FleetRun) -> IntArray:
-    """Server-milliseconds spent until each minute begins, by role; (minutes + 1, 12).
-
-    The accounts of all pools are added to the serving role.
-    """
+    """Server-milliseconds spent until each minute begins, by role; (minutes + 1, 12)."""
     roles = run.spent_server_ms[:, : len(Role)].copy()
     roles[:, Role.SERVING] += run.spent_server_ms[:, len(Role) :].sum(axis=1)
     return roles
@@ -118,10 +115,7 @@ def power_w(run: FleetRun, economics: Economics) -> FloatArray:
 
 
 def change_w(draw_w: FloatArray, minutes: int = CHANGE_MINUTES) -> FloatArray:
-    """Change of the power against ``minutes`` minutes before, 0 in the first ones; (minutes,) [W].
-
-    The largest change in 15 minutes, which reports state, is the largest of these.
-    """
+    """Change of power against ``minutes`` minutes before, 0 in the first ones; (minutes,) [W]."""
     change = np.zeros_like(draw_w)
     if 0 < minutes < len(draw_w):
         change[minutes:] = draw_w[minutes:] - draw_w[:-minutes]

@@ -50,10 +50,7 @@ class Sizing:
 def sizing(
     demand: Demand, services: Sequence[Service], units: int, *, scale: float = 1.0
 ) -> Sizing:
-    """Compare a demand with a fleet of ``units`` units.
-
-    Raises InputError for a demand without requests.
-    """
+    """Compare a demand with a fleet of ``units`` units."""
     need = period_means(units_needed(demand, services).sum(axis=0), 60)
     hour = int(np.argmax(need))
     if need[hour] <= 0:
@@ -70,25 +67,6 @@ def sizing(
         unit_capacity_tokens_per_s=tokens / float(need[hour]),
         units_needed_peak=float(need[hour]),
     )
-
-
-def scale_factor(
-    demand: Demand, services: Sequence[Service], units: int, *, scale_to_peak: float | None
-) -> float:
-    """Return the factor by which a demand is scaled to a fleet.
-
-    ``scale_to_peak``: share of the fleet that the busiest hour shall need. By default it is 0.9 for
-    a demand that is only a shape, and one with counts of requests is not scaled.
-    """
-    if scale_to_peak is None:
-        if demand.absolute:
-            return 1.0
-        scale_to_peak = USUAL_PEAK_SHARE
-    if not 0 < scale_to_peak < 100:
-        raise InputError(
-            f"a peak share of {scale_to_peak:g} is not in (0, 100); 1 fills the fleet."
-        )
-    return scale_to_peak * units / sizing(demand, services, units).units_needed_peak
 
 
 def scale_note(sized: Sizing, *, absolute: bool, units: int) -> str:
@@ -109,41 +87,23 @@ def _hourly(by_minute: FloatArray, minute: int) -> float:
     return float(window.sum() / (window.shape[1] * 60.0))
 
 
-@dataclass(frozen=True)
-class Period:
-    """The part of a demand that is run, and its size.
-
-    ``days``: length [days]; by default up to a week, infinity for all of the demand.
-    ``start_day``: day of the demand on which the run begins [days]. Earlier days are history, which
-        policies know.
-    ``scale_to_peak``: share of the fleet that the busiest hour of the run is scaled to need. By
-        default a demand with counts of requests runs as it is, and one that is only a shape is
-        scaled to 0.9.
-    ``noise``: relative spread of Gamma noise on top of Poisson arrivals; 0 takes the demand as it
-        is, "measured" the spread of the demand itself.
-    ``seed``: seed of the noise.
-    """
-
-    days: float | None = None
-    start_day: float = 0.0
-    scale_to_peak: float | None = None
-    noise: float | str = 0.0
-    seed: int = 0
-
-
 def scaled_to_fleet(
-    horizon: Horizon, services: Sequence[Service], units: int, period: Period
+    horizon: Horizon, services: Sequence[Service], units: int, peak_share: float | None
 ) -> tuple[Horizon, Sizing]:
     """Scale the demand of a run and of the time before it, and compare it with the fleet."""
-    factor = scale_factor(horizon.demand, services, units, scale_to_peak=period.scale_to_peak)
+    factor = 1.0
+    if peak_share is not None or not horizon.demand.absolute:
+        share = USUAL_PEAK_SHARE if peak_share is None else peak_share
+        if not 0 < share < 100:
+            raise InputError(f"a peak share of {share:g} is not in (0, 100); 1 fills the fleet.")
+        factor = share * units / sizing(horizon.demand, services, units).units_needed_peak
     history = None if horizon.history is None else horizon.history.times(factor)
     demand = horizon.demand.times(factor)
     return Horizon(demand, history), sizing(demand, services, units, scale=factor)
 
 
-def cut_to_period(demand: Demand, period: Period) -> Horizon:
-    """Cut the run, and the history before it, out of a demand."""
-    days, start_day = period.days, period.start_day
+def cut_to_period(demand: Demand, days: float | None, start_day: float) -> Horizon:
+    """Cut the run, and the history before it, out of a demand; by default up to a week of it."""
     first = round(start_day * MINUTES_PER_DAY)
     remaining = demand.minutes - first
     if days is None:
@@ -250,12 +210,7 @@ def interactive(demand: Demand, tier: BatchTier | None) -> Demand:
 def batch_work(
     demand: Demand, stated: Demand | None, services: Sequence[Service], tier: BatchTier | None
 ) -> BatchWork | None:
-    """Return the batch work of a run.
-
-    ``demand``: interactive requests of the run, of which the tier may be a share. ``stated``: the
-    tier's requests in the run where it has a demand of its own. ``services``: services of one
-    model, whose weights the batch work uses as well. ``tier``: None for a fleet without batch work.
-    """
+    """Return the batch work of a run."""
     if tier is None:
         return None
     if len(pools_from(services)) > 1:
@@ -276,7 +231,6 @@ def batch_work(
 
 
 def _one_service(demand: Demand) -> Demand:
-    """Join the services of a demand, with the mean lengths of their requests."""
     total = demand.requests.sum(axis=0, keepdims=True)
     weights = np.where(total > 0, demand.requests, 1.0)
     prompt, output = (

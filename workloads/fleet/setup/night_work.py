@@ -11,7 +11,7 @@ from __future__ import annotations
 import json
 import math
 from bisect import bisect_right
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from functools import cache
 from pathlib import Path
@@ -39,6 +39,7 @@ from workloads.fleet.state.services import Service
 from workloads.job.checkpoints import held_bytes, room_for_copies
 from workloads.job.goodput import expected_goodput
 from workloads.models.model import Model
+from workloads.options.fleet import FleetInputs
 from workloads.search import search
 from workloads.serving.profile import forward_s
 from workloads.training.plan.plan import ParallelPlan
@@ -63,11 +64,7 @@ def gang_mtbf_s(failures: Failures, units: int, fleet_units: int) -> float:
 
 
 def gang_goodput(job: TrainingJob, units: int, fleet: Fleet) -> float:
-    """Share of time for which a gang of some units computes, by a closed form.
-
-    ``job``: its checkpoints, its standby, and the state that a restart reads. ``fleet``: its
-    failures, and the costs of a restart.
-    """
+    """Share of time for which a gang of some units computes, by a closed form."""
     if fleet.failures is None:
         return 1.0
     costs, rate = fleet.change_costs, job.rate(units)
@@ -76,9 +73,7 @@ def gang_goodput(job: TrainingJob, units: int, fleet: Fleet) -> float:
     mtbf_s = gang_mtbf_s(fleet.failures, units, fleet.units)
     if job.checkpoint == "peer":
         copies = costs.peers.copies(
-            part_bytes / costs.servers,
-            step_s=job.step_tokens / rate,
-            start_s=recovery.restart_s,
+            part_bytes / costs.servers, step_s=job.step_tokens / rate, start_s=recovery.restart_s
         )
         return expected_goodput(
             copies.every_s,
@@ -156,16 +151,12 @@ def load_rate(name: str) -> TrainingRate | None:
 
 
 def _rate(document: dict[str, Any]) -> TrainingRate:
-    plan = document.pop("plan")
-    return TrainingRate(**document, plan=None if plan is None else _plan(plan))
-
-
-def _plan(document: dict[str, Any]) -> ParallelPlan:
-    """Return a plan from the JSON of its fields, in which tuples are lists."""
-    values: dict[str, Any] = {
-        name: tuple(value) if isinstance(value, list) else value for name, value in document.items()
-    }
-    return ParallelPlan(**values)
+    plan: dict[str, Any] | None = document.pop("plan")
+    if plan is None:
+        return TrainingRate(**document)
+    for name, item in plan.items():  # tuples are lists in JSON
+        plan[name] = tuple(item) if isinstance(item, list) else item
+    return TrainingRate(**document, plan=ParallelPlan(**plan))
 
 
 def keep_rate(name: str, rate: TrainingRate) -> None:
@@ -182,14 +173,10 @@ def rate_name(model: Model, cluster: Cluster, precision: str) -> str:
 
 @cache
 def _program() -> str:
-    return kept_files.digest(*(path.read_bytes() for path in _sources()))
-
-
-def _sources() -> Iterator[Path]:
-    root = Path(__file__).parents[3]
-    for package in PACKAGES:
-        paths = sorted((root / package).rglob("*.*"))
-        yield from (path for path in paths if path.suffix in READ and CACHE not in path.parts)
+    folders = (Path(__file__).parents[3] / package for package in PACKAGES)
+    paths = (path for folder in folders for path in sorted(folder.rglob("*.*")))
+    sources = (path for path in paths if path.suffix in READ and CACHE not in path.parts)
+    return kept_files.digest(*(path.read_bytes() for path in sources))
 
 
 SEQUENCE = 8192
@@ -301,12 +288,7 @@ def transfer_s(cluster: Cluster, parameters: float) -> float:
 
 
 def with_phases(job: TrainingJob, *, rollout_tokens_per_s: float, transfer_s: float) -> TrainingJob:
-    """Return a post-training job with the rates of its rollouts, updates and transfers.
-
-    ``job``: its throughput is taken for that of the updates. ``rollout_tokens_per_s``: rate of one
-    unit that serves at saturation [1/s]. ``transfer_s``: time until all rollout units hold new
-    weights [s].
-    """
+    """Return a post-training job with the rates of its rollouts, updates and transfers."""
     step_tokens = job.step_tokens if job.step_tokens > 1 else STEP
     phases = PostTraining(
         rollout_tokens_per_s,
@@ -336,10 +318,9 @@ POST = "post-training"
 def night_work(
     cluster: Cluster,
     models: Sequence[Model],
-    training: str | Path | None,
+    options: FleetInputs,
     services: Sequence[Service],
     demand: Demand,
-    post_training: str = "",
     fleet: Fleet | None = None,
 ) -> tuple[TrainingJob, ...]:
     """Return the jobs of a file, or default ones, with their open fields filled in.
@@ -348,35 +329,28 @@ def night_work(
     state follows from its parameters. The interval of checkpoints comes from the catalogue.
     Evaluation runs at the token rate of a saturated serving unit, and so do the rollouts of
     post-training jobs.
-
-    ``cluster, models, services, demand``: as in a :class:`workloads.fleet.scenario.Scenario`.
-    ``training``: file of jobs. ``post_training``: mode, ``lockstep`` or ``one-behind``, in which
-    the default jobs named post-training run rollouts and updates; empty for plain training.
-    ``fleet``: its failures and costs bound the size of default jobs; by default nothing does.
     """
-    catalogue = cluster.catalogue or shipped_catalogue()
-    jobs = read_jobs(training) if training else _default_jobs(cluster, models, catalogue, fleet)
-    if post_training and not training:
+    catalogue, file = cluster.catalogue or shipped_catalogue(), options.training
+    jobs = read_jobs(file) if file else _default_jobs(cluster, models, catalogue, fleet)
+    if (mode := options.post_training) and not file:
         jobs = tuple(
-            replace(job, post_training=post_training) if job.name.startswith(POST) else job
-            for job in jobs
+            replace(job, post_training=mode) if job.name.startswith(POST) else job for job in jobs
         )
     interval_s = catalogue.value("fleet.training", "checkpoint_interval")
     jobs = tuple(
         replace(job, checkpoint_every_s=job.checkpoint_every_s or interval_s) for job in jobs
     )
     rate = _served_tokens_per_s(services[0], demand)
+    sent_s = transfer_s(cluster, max((float(model.parameters) for model in models), default=0.0))
     jobs = tuple(
         replace(job, tokens_per_s=((1, rate),)) if job.evaluation and not job.rated else job
         for job in jobs
     )
     trained = _within_hosts(
-        _trained(jobs, models, cluster, catalogue), cluster, catalogue, bool(training)
+        _trained(jobs, models, cluster, catalogue), cluster, catalogue, bool(file)
     )
     return tuple(
-        with_phases(job, rollout_tokens_per_s=rate, transfer_s=_transfer_s(cluster, models))
-        if job.post_training
-        else job
+        with_phases(job, rollout_tokens_per_s=rate, transfer_s=sent_s) if job.post_training else job
         for job in trained
     )
 
@@ -466,7 +440,6 @@ def host_memory_note(jobs: Sequence[TrainingJob], units: int) -> str:
 def _no_room(
     job: TrainingJob, cluster: Cluster, copies: float, paused: float, room: float
 ) -> InputError:
-    """Return the error that names a job's need of host memory, and its alternatives."""
     kept = {"copies at peers": copies, "the state of a pause": paused}
     remedies = {"copies at peers": "checkpoint async", "the state of a pause": "reclaim checkpoint"}
     needed = [what for what, size in kept.items() if size]
@@ -476,12 +449,6 @@ def _no_room(
         f"{room / 1e9:,.0f} GB; raise min_units, or write "
         f"{' or '.join(remedies[what] for what in needed)}."
     )
-
-
-def _transfer_s(cluster: Cluster, models: Sequence[Model]) -> float:
-    """Time to send the weights of the largest model to all rollout units [s]."""
-    largest = max((float(model.parameters) for model in models), default=0.0)
-    return transfer_s(cluster, largest)
 
 
 def _served_tokens_per_s(service: Service, demand: Demand) -> float:

@@ -18,7 +18,6 @@ from collections.abc import Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from itertools import product
-from pathlib import Path
 
 import numpy as np
 
@@ -26,19 +25,19 @@ from topologies.arrays import FloatArray
 from topologies.catalogue.catalogue import shipped_catalogue
 from topologies.catalogue.families import chip_family
 from topologies.clusters.cluster import Cluster
-from topologies.errors import InputError, shown, suggestion
-from workloads.confidence.features import serving_features
+from topologies.errors import InputError
+from workloads.confidence.answers import serving_features
 from workloads.demand import Demand
 from workloads.fleet.state.services import Choice, Service, pools_from
 from workloads.models.huggingface import model as named_model
 from workloads.models.model import Model
+from workloads.options.fleet import AUTO, FleetInputs
 from workloads.serving import (
     FILLS,
     Batching,
     Lengths,
     Pools,
     Profile,
-    Slo,
     SloMissed,
     Speculation,
     TableRuns,
@@ -47,6 +46,8 @@ from workloads.serving import (
     capacity_table,
     fixed_rate,
     parse_pools,
+    parse_share,
+    parse_slo,
     parse_speculation,
     pools,
     profile,
@@ -54,32 +55,17 @@ from workloads.serving import (
     saturated_rate,
 )
 
-AUTO = "auto"
 IN_TURN = ("bf16", "fp8")
 """Precisions that ``auto`` tries: BF16, and FP8 where the weights do not fit in BF16."""
-KNOWN = (AUTO, *IN_TURN, "mxfp8", "fp4", "mxfp4")
-"""Precisions that users may choose."""
 LEAST_CACHE = 0.05
 """Share of the memory that weights have to leave to the cache."""
 LONG_PROMPT = 4096
 """Length of the prompt for which the groups of experts are chosen [tokens]."""
 
 
-@dataclass(frozen=True, eq=False)
-class Replica:
-    """A replica of a model that fits its chips.
-
-    ``served``: memory and times of the replica.
-    ``precision``: precision of weights and products.
-    """
-
-    served: Profile
-    precision: str
-
-
 def fitting_replicas(
     model: Model, cluster: Cluster, *, tp: int | None = None, precision: str = AUTO
-) -> Iterator[Replica]:
+) -> Iterator[Profile]:
     """Yield the replicas that fit a unit, from the fewest chips on.
 
     One server is tried first, then each larger number of chips that divides a scale-up domain;
@@ -87,9 +73,6 @@ def fitting_replicas(
     of the memory to the cache. On Trainium, a mixture of experts whose experts fit twice is yielded
     a second time, with the groups of experts that make its prompts shortest. With precision
     ``auto``, BF16 is tried on all sizes, then FP8.
-
-    ``tp``: chips of the replica, instead of the fewest. ``precision``: ``auto``, or a precision of
-    the chip.
     """
     catalogue = cluster.catalogue or shipped_catalogue()
     precisions = IN_TURN if precision == AUTO else (precision,)
@@ -110,10 +93,10 @@ def fitting_replicas(
         if _room(served) < least:
             continue
         fits = True
-        yield Replica(served, name)
+        yield served
         divided = _with_divided_experts(model, cluster, size, name)
         if divided is not None:
-            yield Replica(divided, name)
+            yield divided
     if not fits:
         raise fault or InputError(
             f"{model.name} leaves no memory for a cache on {cluster.name}; choose a smaller "
@@ -156,87 +139,8 @@ def _sizes(model: Model, cluster: Cluster) -> list[int | None]:
     return [None, *sorted(larger, key=lambda size: (model.heads % size != 0, size))]
 
 
-DEFAULT_SLO = Slo(ttft_s=6.0, tpot_s=0.175)
-"""Limits of MLPerf's server scenario for Llama-3.1-405B."""
-USUAL = "auto"
-"""Way of running prompts where none is stated."""
 WAITS = "separate"
 """Way in which decoding waits for whole prompts."""
-
-
-@dataclass(frozen=True)
-class Serving:
-    """Settings of serving on the units of a fleet.
-
-    ``tp``: chips of a replica; by default the fewest that fit, from one server on.
-    ``prefill``: processing of prompts: ``chunked``, beside decoding, ``separate``, with which
-        decode waits for whole prompts and keeps no tight TPOT, or ``auto``, the usual way of the
-        machine (see :func:`workloads.fleet.setup.serving.ways_of`).
-    ``chunk_tokens``: tokens of the pieces into which prompts are cut: by default 512, for mixtures
-        of experts 8,192. With 0, prompts run whole.
-    ``unit_rate_per_s``: requests that a unit serves, instead of a model's capacity [1/s]. There is
-        no latency model then: a request that is not queued keeps the SLO.
-    ``cache``: folder in which capacity tables are kept.
-    ``precision``: precision of weights and products; ``auto``: BF16, or FP8 where the weights do
-        not fit in BF16.
-    ``prefix_share``: share of every prompt that a replica's prefix cache holds once it has been
-        filled.
-    ``speculate``: ``TOKENS:ACCEPTANCE[:DRAFT]``, see :func:`workloads.serving.parse_speculation`;
-        empty for none.
-    ``disaggregate``: ``P:D``, the prefill and decode replicas of a group that serves together;
-        empty for those of ``prefill``.
-    """
-
-    slo: Slo = DEFAULT_SLO
-    tp: int | None = None
-    prefill: str = USUAL
-    chunk_tokens: int | None = None
-    unit_rate_per_s: float | None = None
-    cache: Path | None = None
-    precision: str = AUTO
-    prefix_share: float = 0.0
-    speculate: str = ""
-    disaggregate: str = ""
-
-    def __post_init__(self) -> None:
-        if self.unit_rate_per_s is not None:
-            self._check_alone()
-        if self.disaggregate and self.chunk_tokens:
-            raise InputError(
-                f"pieces of {self.chunk_tokens} tokens are for replicas that decode beside a "
-                "prompt, and --disaggregate gives prompts replicas of their own. Leave --chunk out."
-            )
-        if self.disaggregate and self.prefill != USUAL:
-            raise InputError(
-                f"--prefill {self.prefill} is for replicas that decode as well, and --disaggregate "
-                f"{self.disaggregate} gives prompts replicas of their own, where they run whole. "
-                "Leave one of them out."
-            )
-        if self.precision not in KNOWN:
-            near = suggestion(self.precision, KNOWN)
-            raise InputError(
-                f"precision {shown(self.precision)!r} is none of {', '.join(KNOWN)}.{near}"
-            )
-
-    def _check_alone(self) -> None:
-        """Refuse settings of replicas beside a unit's rate, which holds whatever they are."""
-        replicas = {
-            "--tp": self.tp is not None,
-            "--precision": self.precision != AUTO,
-            "--prefill": self.prefill != USUAL,
-            "--chunk": self.chunk_tokens is not None,
-            "--prefix-cache": bool(self.prefix_share),
-            "--speculate": bool(self.speculate),
-            "--disaggregate": bool(self.disaggregate),
-            "--cache": self.cache is not None,
-        }
-        stated = [name for name, is_stated in replicas.items() if is_stated]
-        if stated:
-            verb, names = "changes" if len(stated) == 1 else "change", " and ".join(stated)
-            raise InputError(
-                f"{names} {verb} nothing beside --unit-rate, as a unit's rate "
-                f"holds whatever its replicas are; leave out --unit-rate, or {names}."
-            )
 
 
 def groups_in_units(text: str, cluster: Cluster, served: Profile) -> Pools:
@@ -244,9 +148,6 @@ def groups_in_units(text: str, cluster: Cluster, served: Profile) -> Pools:
 
     Keys and values go over the scale-up links of a unit where the group lies within one, and else
     over the adapters of the replicas' chips.
-
-    ``text``: ``P:D``, the numbers of prefill and decode replicas. ``cluster``: its scale-up domains
-    are the units. ``served``: one replica; both kinds are alike.
 
     >>> from topologies.clusters.names import cluster
     >>> from workloads.models.huggingface import named
@@ -294,12 +195,8 @@ UNITS_IN_GROUP = (2, 4)
 class Prompts:
     """Way in which the replicas of a unit run prompts.
 
-    Attributes
-    ----------
-    batching : Batching
-        Its pieces of prompts have 0 tokens where prompts run whole.
-    apart : Pools, optional
-        Prefill and decode replicas of a group; None where every replica does both.
+    ``batching``: its pieces of prompts have 0 tokens where prompts run whole.
+    ``apart``: prefill and decode replicas of a group; None where every replica does both.
     """
 
     batching: Batching
@@ -314,7 +211,7 @@ class Prompts:
         return f"{self.apart.prefill}:{self.apart.decode}" if self.apart else WAITS
 
 
-def ways_of(serving: Serving, model: Model, cluster: Cluster, served: Profile) -> list[Prompts]:
+def ways_of(serving: FleetInputs, model: Model, cluster: Cluster, served: Profile) -> list[Prompts]:
     """Return the way that settings state, or the ways among which a search may choose.
 
     The usual way is in pieces beside decoding. On Neuron machines there are several: decoding waits
@@ -325,7 +222,7 @@ def ways_of(serving: Serving, model: Model, cluster: Cluster, served: Profile) -
         apart = groups_in_units(serving.disaggregate, cluster, served)
         return [Prompts(batching_from(cluster, "separate"), apart)]
     alone = _alone(serving, model, cluster)
-    if not is_usual(serving) or not _is_neuron(cluster):
+    if not serving.is_usual or not _is_neuron(cluster):
         return [alone]
     groups = []
     for split in _splits(cluster.chips_per_domain // served.chips):
@@ -335,12 +232,12 @@ def ways_of(serving: Serving, model: Model, cluster: Cluster, served: Profile) -
     return [alone, *groups]
 
 
-def _alone(serving: Serving, model: Model, cluster: Cluster) -> Prompts:
+def _alone(serving: FleetInputs, model: Model, cluster: Cluster) -> Prompts:
     """Return the way of replicas that both process prompts and decode."""
-    if serving.chunk_tokens == 0 or _waits(serving, cluster):
-        return Prompts(batching_from(cluster, "separate", serving.chunk_tokens or None))
-    batching = batching_from(cluster, "chunked", serving.chunk_tokens)
-    if serving.chunk_tokens is None and model.experts:
+    if serving.chunk == 0 or _waits(serving, cluster):
+        return Prompts(batching_from(cluster, "separate", serving.chunk or None))
+    batching = batching_from(cluster, "chunked", serving.chunk)
+    if serving.chunk is None and model.experts:
         return Prompts(replace(batching, chunk_tokens=MIXTURE_PIECE_TOKENS))
     return Prompts(batching)
 
@@ -352,16 +249,10 @@ def _splits(per_unit: int) -> Iterator[str]:
         yield from (f"{prefill}:{size - prefill}" for prefill in range(1, size))
 
 
-def is_usual(serving: Serving) -> bool:
-    """Return whether the way of running prompts is left to the machine."""
-    unstated = serving.prefill == USUAL and not serving.disaggregate
-    return unstated and serving.chunk_tokens is None
-
-
-def _waits(serving: Serving, cluster: Cluster) -> bool:
+def _waits(serving: FleetInputs, cluster: Cluster) -> bool:
     """Return whether decoding waits for prompts; a stated size of pieces means that it does not."""
-    if serving.prefill == USUAL:
-        return serving.chunk_tokens is None and _is_neuron(cluster)
+    if serving.prefill == AUTO:
+        return serving.chunk is None and _is_neuron(cluster)
     return serving.prefill == "separate"
 
 
@@ -381,7 +272,7 @@ def services_from(
     demand: Demand,
     cluster: Cluster,
     models: Sequence[Model],
-    serving: Serving,
+    serving: FleetInputs,
     *,
     requests: int = TableRuns.requests,
 ) -> tuple[Service, ...]:
@@ -389,12 +280,9 @@ def services_from(
 
     Services of one model run on the same replicas. These have the fewest chips on which all the
     services keep the SLO under a low load.
-
-    ``models``: one for each service of the demand, or none: then only the shape of the demand
-    counts. ``requests``: requests of each run behind a capacity table.
     """
-    if not models or serving.unit_rate_per_s is not None:
-        rate = serving.unit_rate_per_s
+    if not models or serving.unit_rate is not None:
+        rate = serving.unit_rate
         capacity = fixed_rate(RATE_WITHOUT_MODEL if rate is None else rate)
         servers = max(1, cluster.chips_per_domain // cluster.chips_per_server)
         names = [model.name for model in models] or [SAME] * len(demand.services)
@@ -417,16 +305,15 @@ def services_from(
 
 
 def _services_of(
-    model: Model, demands: Sequence[Demand], cluster: Cluster, serving: Serving, requests: int
+    model: Model, demands: Sequence[Demand], cluster: Cluster, serving: FleetInputs, requests: int
 ) -> list[Service]:
-    """Return the services of one model on the smallest replica that keeps the SLO for all."""
     missed: list[SloMissed] = []
     refused: list[InputError] = []
     for replica in fitting_replicas(model, cluster, tp=serving.tp, precision=serving.precision):
         if serving.disaggregate and not missed and not refused:
             # The user's split refers to the smallest replica, so an error for this one is raised,
             # while one for a larger replica only rules that replica out.
-            groups_in_units(serving.disaggregate, cluster, replica.served)
+            groups_in_units(serving.disaggregate, cluster, replica)
         try:
             return _on_replica(demands, model, replica, cluster, serving, requests)
         except SloMissed as miss:
@@ -439,31 +326,30 @@ def _services_of(
 
 
 def _slo_error(
-    model: Model, cluster: Cluster, serving: Serving, missed: Sequence[SloMissed]
+    model: Model, cluster: Cluster, serving: FleetInputs, missed: Sequence[SloMissed]
 ) -> InputError:
-    """Return the error for an SLO that no replica keeps, with how near the best one comes."""
     best = max(missed, key=lambda miss: miss.attained)
     tried = best.replica
     if len(missed) > 1:
         tried = f"the best of {len(missed)} replicas that fit a unit, {best.replica},"
+    slo = parse_slo(serving.slo)
     other = "another --tp, " if serving.tp is not None else ""
     return InputError(
-        f"{model.name} cannot be served within {serving.slo} on {cluster.name}: {tried} "
+        f"{model.name} cannot be served within {slo} on {cluster.name}: {tried} "
         f"keeps that for {best.attained:.1%} of the requests when idle, under "
-        f"{serving.slo.share:.4g}. Use {other}a looser --slo, shorter requests or another machine."
+        f"{slo.share:.4g}. Use {other}a looser --slo, shorter requests or another machine."
     )
 
 
 def _on_replica(
     demands: Sequence[Demand],
     model: Model,
-    replica: Replica,
+    served: Profile,
     cluster: Cluster,
-    serving: Serving,
+    serving: FleetInputs,
     requests: int,
 ) -> list[Service]:
     """Return the services on one kind of replica, in the way of running prompts that is best."""
-    served = replica.served
     per_unit = max(1, cluster.chips_per_domain // served.chips)
     lengths = [_lengths(demand) for demand in demands]
     total = sum(float(demand.requests.sum()) for demand in demands)
@@ -471,8 +357,10 @@ def _on_replica(
         (each, float(demand.requests.sum()) / total)
         for demand, each in zip(demands, lengths, strict=True)
     ]
+    prefix, slo = serving.prefix_cache, parse_slo(serving.slo)
     usual = TableRuns(
-        prefix_share=serving.prefix_share, speculation=_speculation(serving, cluster, served.chips)
+        prefix_share=0.0 if prefix is None else parse_share(prefix, "--prefix-cache"),
+        speculation=_speculation(serving, cluster, served.chips),
     )
     ways = ways_of(serving, model, cluster, served)
     runs = [[_runs(usual, demand, way, requests) for demand in demands] for way in ways]
@@ -480,7 +368,7 @@ def _on_replica(
     groups = per_unit / ways[way].replicas
     services = []
     for demand, each, run, choice in zip(demands, lengths, runs[way], choices, strict=True):
-        table = capacity_table(served, each, serving.slo, run, replicas=groups, cache=serving.cache)
+        table = capacity_table(served, each, slo, run, replicas=groups, cache=serving.cache)
         services.append(
             Service(
                 demand.services[0],
@@ -488,7 +376,7 @@ def _on_replica(
                 weights_bytes=per_unit * served.weights_bytes,
                 replicas=per_unit,
                 weights=served.name,
-                precision=replica.precision,
+                precision=served.precision,
                 replica_chips=served.chips,
                 expert_groups=served.expert_groups,
                 chunk_tokens=run.batching.chunk_tokens,
@@ -506,7 +394,7 @@ def _on_replica(
 def _choice(
     served: Profile,
     kinds: Sequence[tuple[Lengths, float]],
-    serving: Serving,
+    serving: FleetInputs,
     ways: Sequence[tuple[Prompts, Sequence[TableRuns]]],
     per_unit: int,
 ) -> tuple[int, list[Choice | None]]:
@@ -520,7 +408,7 @@ def _choice(
 
     def ranked(numbers: Sequence[int]) -> tuple[list[tuple[int, float]], tuple[str, ...]]:
         runs = [ways[number][1] for number in numbers]
-        ranking = rank_ways(served, kinds, serving.slo, runs, cache=serving.cache)
+        ranking = rank_ways(served, kinds, parse_slo(serving.slo), runs, cache=serving.cache)
         return [(numbers[place], rate) for place, rate in ranking.best], ranking.binds
 
     fitting = [number for number, (way, _) in enumerate(ways) if way.replicas <= per_unit]
@@ -546,14 +434,12 @@ def _lengths(demand: Demand) -> Lengths:
 
 
 def _means(demand: Demand) -> tuple[float, float]:
-    """Mean tokens of the prompt and of the output of a request."""
     columns = demand.prompt_tokens, demand.output_tokens
     prompt, output = (float(np.average(each[0], weights=demand.requests[0])) for each in columns)
     return prompt, output
 
 
 def _runs(usual: TableRuns, demand: Demand, way: Prompts, requests: int) -> TableRuns:
-    """Return the runs of a capacity table of one way, for the lengths of one demand."""
     prompt, output = _means(demand)
     decoding = way.batching.slots * (way.apart.decode if way.apart else 1)
     return replace(
@@ -566,7 +452,7 @@ def _runs(usual: TableRuns, demand: Demand, way: Prompts, requests: int) -> Tabl
     )
 
 
-def _speculation(serving: Serving, cluster: Cluster, chips: int) -> Speculation | None:
+def _speculation(serving: FleetInputs, cluster: Cluster, chips: int) -> Speculation | None:
     """Return the speculation of a replica, whose draft model runs on the same chips."""
     if not serving.speculate:
         return None
@@ -584,15 +470,6 @@ def cold_cache_s(served: Profile, lengths: Lengths, runs: TableRuns, rate_per_s:
     cache takes, in the mean, half of its time without hits, 1/c, and half of that with all hits,
     1/w: the replica loses N (1/c - 1/w) / 2 against one whose cache is full. In a group, the
     prefill replicas have the caches.
-
-    Parameters
-    ----------
-    served : Profile
-    lengths : Lengths
-    runs : TableRuns
-        Runs of the capacity table, with the share of the prompts that hits the cache.
-    rate_per_s : float
-        Requests that one replica, or group, with a full cache serves at saturation [1/s].
     """
     if not runs.prefix_share:
         return 0.0

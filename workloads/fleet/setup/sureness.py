@@ -13,15 +13,11 @@ from workloads.confidence.interval import Interval
 from workloads.confidence.split_conformal import interval
 from workloads.fleet.state.services import Choice, Service
 
-GIVEN = "rate of a unit as given"
-
 
 def capacity_interval(services: Sequence[Service], capacity: float) -> Interval:
     """Interval of the capacity of a unit: that of its least certain service.
 
     The number of units needed is inverse to the capacity, and so are the ends of its interval.
-
-    ``capacity``: in any unit, such as requests/s.
     """
     intervals = [
         interval(capacity, service.prediction)
@@ -29,7 +25,7 @@ def capacity_interval(services: Sequence[Service], capacity: float) -> Interval:
         if service.prediction is not None
     ]
     if not intervals:
-        return Interval(capacity, capacity, basis=GIVEN)
+        return Interval(capacity, capacity, basis="rate of a unit as given")
     return max(intervals, key=lambda each: each.high)
 
 
@@ -46,14 +42,13 @@ def replicas_document(services: Sequence[Service]) -> list[dict[str, Any]]:
             "replicas_per_unit": service.replicas,
             **({"cold_cache_s": service.cold_s} if service.cold_s else {}),
             **_apart_document(service),
-            **_choice_document(service),
+            **({} if service.choice is None else asdict(service.choice)),
         }
         for name, service in models.items()
     ]
 
 
 def _apart_document(service: Service) -> dict[str, Any]:
-    """Return the replicas of a disaggregated group and its transfer rate; empty for no group."""
     if service.apart is None:
         return {}
     return {
@@ -64,25 +59,14 @@ def _apart_document(service: Service) -> dict[str, Any]:
     }
 
 
-def _choice_document(service: Service) -> dict[str, Any]:
-    """Return what binds and the best other way of running prompts; empty where none was sought."""
-    if service.choice is None:
-        return {}
-    return asdict(service.choice)
-
-
 def serving_notes(
     cluster: Cluster, services: Sequence[Service], *, is_usual: bool = False
 ) -> list[str]:
-    """Return remarks on how Neuron machines run prompts, and on overheads that are assumed.
-
-    ``is_usual``: whether the way of running prompts was left to the machine.
-    """
+    """Return remarks on how Neuron machines run prompts, and on overheads that are assumed."""
     return [*_prompt_notes(cluster, services, is_usual), *_overhead_notes(cluster, services)]
 
 
 def _prompt_notes(cluster: Cluster, services: Sequence[Service], is_usual: bool) -> list[str]:
-    """Return why prompts run as they do on a Neuron machine, or that no engine runs them so."""
     served = [service for service in services if service.replica_chips]
     if not served or not chip_family(cluster.chip, cluster.catalogue).is_neuron:
         return []

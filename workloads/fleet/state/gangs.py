@@ -23,10 +23,6 @@ USUAL_INTERVAL_S = 1800.0
 """Interval of checkpoints of a job without one outside of a scenario [s]."""
 
 
-def _ignore(_units: IntArray) -> None:
-    """Do nothing with the units of a finished job."""
-
-
 @dataclass
 class Tally:
     """Account of a job: tokens kept and lost, unit-time held and useful, and events."""
@@ -66,7 +62,7 @@ class Gang:
         self.horizon_ms = horizon_ms
         self.store = store
         self.finished_ms = -1
-        self.on_finish: Callable[[IntArray], None] = _ignore
+        self.on_finish: Callable[[IntArray], None] = lambda _units: None
         self._writing = False  # whether a checkpoint is being written
         # Time computed since the last restart, and units lost since then whose copies are not back.
         self._computed_ms, self._exposed = 0, 0
@@ -161,16 +157,7 @@ class Gang:
         cold: bool = False,
         rng: np.random.Generator | None = None,
     ) -> IntArray:
-        """Lose units, replace some of them, and return the units that the job can no longer use.
-
-        Losses and times are those of :mod:`workloads.job`: the work since the last checkpoint or
-        copy is lost; detection, restart and reading of the state take time.
-
-        ``broken, replacement``: units that are out, and units that take their place. ``cold``:
-        whether the replacement did other work, so that its processes have to start. ``rng``: draws
-        whether a second failure during a recovery hits the partner of the first, which holds its
-        copies.
-        """
+        """Lose units, replace some of them, and return the units that the job can no longer use."""
         self._settle()
         self.tally.failures += 1
         copies = self._copies()
@@ -213,10 +200,7 @@ class Gang:
         return recovery.detection_s + restart_s - (recovery.warm_saves_s if warm else 0.0)
 
     def _run(self) -> Generator[simpy.Event, Any, None]:
-        """Alternate between training and stalls until the gang has no units or no work left.
-
-        An interrupt ends the current wait; the next turn of the loop reads the new state.
-        """
+        """Alternate between training and stalls until the gang has no units or no work left."""
         while self.size:
             try:
                 if self._stall_ms > 0:
@@ -270,7 +254,6 @@ class Gang:
         return max(1, milliseconds(seconds + 0.0005, self.horizon_ms))
 
     def _finish_work(self) -> None:
-        """End the job, and pass its units on."""
         self.finished_ms = int(self.env.now)
         self._saved = self.tally.tokens
         left, self.units = self.units, NONE
@@ -278,13 +261,11 @@ class Gang:
         self.on_finish(left)
 
     def _checkpoint_ms(self) -> int:
-        """Interval of periodic checkpoints, at least a millisecond."""
         return max(
             1, milliseconds(self.job.checkpoint_every_s or USUAL_INTERVAL_S, self.horizon_ms)
         )
 
     def _begin(self, role: Role) -> None:
-        """Put all units into a role, from now on."""
         self.ledger.put(self.units, role, int(self.env.now), self.number)
         self._running = role is Role.TRAINING
         self._since_ms = int(self.env.now)

@@ -15,13 +15,11 @@ from workloads.demand.trace import MINUTES_PER_DAY, Demand
 class Queue:
     """Requests of one service by outcome; all counts are integers.
 
-    ``arrivals`` (minutes,): requests that arrive in each minute.
     ``served, shed, capacity`` (minutes,): requests served and refused in the minute, and those that
         could have been served.
     ``backlog`` (minutes,): requests that wait at the end of the minute.
     ``patience_minutes``: most work in the queue, in minutes of its capacity; requests beyond it are
         shed.
-    ``waiting``: requests that wait now.
     """
 
     arrivals: IntArray
@@ -71,24 +69,15 @@ def waits_s(queue: Queue) -> FloatArray:
     part = np.where(step > 0, (middle[inside] - served[rows - 1]) / np.where(step > 0, step, 1), 0)
     turn[inside] = edges[rows - 1] + part
     came = edges[:-1] + 0.5
+    waiting_before = np.concatenate([[0], queue.backlog[:-1]])
     result: FloatArray = np.where(
-        queue.backlog + _backlog_before(queue) > 0, np.maximum(turn - came, 0.0) * 60.0, 0.0
+        queue.backlog + waiting_before > 0, np.maximum(turn - came, 0.0) * 60.0, 0.0
     )
     return result
 
 
-def _backlog_before(queue: Queue) -> IntArray:
-    """Requests that wait when each minute begins; (minutes,)."""
-    before: IntArray = np.concatenate([[0], queue.backlog[:-1]])
-    return before
-
-
 def split_tokens(queue: Queue, tokens: IntArray) -> tuple[IntArray, IntArray, IntArray]:
     """Divide each minute's tokens into served, waiting at its end, and shed; exact integers.
-
-    The tokens of a minute are divided equally among its requests.
-
-    ``tokens`` (minutes,): tokens of all requests that arrive in the minute.
 
     Returns ``served, waiting, shed`` (minutes,): ``tokens.sum() == served.sum() + waiting[-1] +
     shed.sum()``.
@@ -113,13 +102,11 @@ class BatchQueue:
     All requests have the same time from arrival to deadline, so the oldest one has the earliest
     deadline. A request that has not been served by its deadline expires.
 
-    ``arrivals`` (minutes,): requests that arrive in each minute.
     ``tokens`` (minutes,): prompt and output tokens of all requests that arrive in the minute.
     ``deadline_minutes``: a request that arrives in minute i has to be served by the end of minute i
         + ``deadline_minutes``.
     ``served, late, waiting`` (minutes,): requests served and expired in the minute, and waiting at
         its end.
-    ``done``: requests served or expired so far.
     """
 
     arrivals: IntArray
@@ -166,10 +153,7 @@ class BatchQueue:
         self.waiting[minute] = self.waits(minute + 1)
 
     def tokens_before(self, requests: IntArray) -> IntArray:
-        """Tokens of the first ``requests`` requests, rounded down.
-
-        The tokens of a minute are divided equally among its requests.
-        """
+        """Tokens of the first ``requests`` requests, rounded down."""
         sums = np.concatenate([[0], np.cumsum(self.tokens)])
         row = np.searchsorted(self._sums, requests, side="right") - 1
         row = np.clip(row, 0, len(self.arrivals) - 1)
@@ -212,7 +196,6 @@ MINUTE_S = 60.0
 class BatchTier:
     """Requests that may wait, and for how long.
 
-    ``share``: share of the demand's requests that may wait; the interactive services lose them.
     ``demand``: requests that may wait and arrive on top of the demand, instead of a share of it.
     ``deadline_s``: time within which a request has to be answered; after it the request expires
         [s].

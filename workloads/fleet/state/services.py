@@ -11,7 +11,6 @@ from topologies.arrays import FloatArray
 from topologies.errors import InputError
 from workloads.confidence.kinds import Prediction
 from workloads.demand.trace import Demand
-from workloads.demand.what_if import busiest_hour
 from workloads.fleet.inputs.costs import ChangeCosts
 from workloads.serving.capacity import Capacity
 from workloads.serving.disaggregated import Pools
@@ -21,15 +20,11 @@ from workloads.serving.disaggregated import Pools
 class Choice:
     """Reasons for the way in which prompts run, where it was searched.
 
-    Attributes
-    ----------
-    binds : str
-        Cause that keeps a unit from a higher rate, see
+    ``binds``: cause that keeps a unit from a higher rate, see
         :func:`workloads.serving.highest_rate.what_binds`.
-    runner_up : str
-        Best of the other ways, such as ``2:2`` or ``separate``; empty where no other keeps the SLO.
-    runner_up_share : float
-        Its rate within the SLO over that of the chosen way.
+    ``runner_up``: best of the other ways, such as ``2:2`` or ``separate``; empty where no other
+        keeps the SLO.
+    ``runner_up_share``: its rate within the SLO over that of the chosen way.
     """
 
     binds: str
@@ -41,37 +36,19 @@ class Choice:
 class Service:
     """One service of the fleet: a model that answers one kind of request.
 
-    Attributes
-    ----------
-    name : str
-    capacity : Capacity
-        Capacity of one unit.
-    weights_bytes : float
-        Bytes that a unit loads before it can serve, all its replicas together [B].
-    patience_s : float
-        Most work in the queue [s]; requests beyond it are shed.
-    replicas : int
-        Replicas in a unit.
-    weights : str
-        Name of the weights. Services with the same weights share their units; by default a service
-        has weights of its own.
-    precision : str
-        Precision of the weights; empty where a stated rate replaces the model.
-    replica_chips : int
-        Chips of a replica; 0 where a stated rate replaces the model.
-    expert_groups : int
-        Groups of ranks among which the experts of a mixture are divided while prompts run.
-    chunk_tokens : int
-        Tokens of the pieces into which a replica cuts prompts; 0 for whole prompts.
-    prediction : Prediction, optional
-        Features of the prediction of the capacity, from which its interval follows.
-    cold_s : float
-        Time that a unit loses while its prefix cache fills after a change of role [s].
-    apart : Pools, optional
-        Prefill and decode replicas of a group that serves together; by default every replica does
-        both.
-    choice : Choice, optional
-        Reasons for the way in which prompts run, where it was searched.
+    ``weights_bytes``: bytes that a unit loads before it can serve, all its replicas together [B].
+    ``patience_s``: most work in the queue [s]; requests beyond it are shed.
+    ``weights``: name of the weights. Services with the same weights share their units; by default a
+        service has weights of its own.
+    ``precision``: precision of the weights; empty where a stated rate replaces the model.
+    ``replica_chips``: chips of a replica; 0 where a stated rate replaces the model.
+    ``expert_groups``: groups of ranks among which the experts of a mixture are divided while
+        prompts run.
+    ``chunk_tokens``: tokens of the pieces into which a replica cuts prompts; 0 for whole prompts.
+    ``prediction``: features of the prediction of the capacity, from which its interval follows.
+    ``cold_s``: time that a unit loses while its prefix cache fills after a change of role [s].
+    ``apart``: prefill and decode replicas of a group that serves together; by default every replica
+        does both.
     """
 
     name: str
@@ -146,10 +123,7 @@ def by_pool(values: FloatArray, pools: Sequence[Pool]) -> FloatArray:
 
 
 def lead_s(costs: ChangeCosts, services: Sequence[Service]) -> float:
-    """Expected time until a unit that trained serves, with the heaviest weights [s].
-
-    It includes the time that a unit loses while its prefix cache fills.
-    """
+    """Expected time until a unit that trained serves, with the heaviest weights [s]."""
     return to_serving_s(costs, services, 1)
 
 
@@ -162,7 +136,11 @@ def to_serving_s(costs: ChangeCosts, services: Sequence[Service], units: int) ->
 
 def units_needed(demand: Demand, services: Sequence[Service]) -> FloatArray:
     """Units that each minute's demand needs under the SLO; (services, minutes)."""
-    _check(demand, services)
+    if len(services) != len(demand.services):
+        raise InputError(
+            f"{len(services)} services for a demand of {len(demand.services)} "
+            f"({', '.join(demand.services)}); give one for each."
+        )
     rows = []
     for number, service in enumerate(services):
         work = service.capacity.work(demand.prompt_tokens[number], demand.output_tokens[number])
@@ -170,33 +148,10 @@ def units_needed(demand: Demand, services: Sequence[Service]) -> FloatArray:
     return np.array(rows)
 
 
-def scaled_to_fleet(
-    demand: Demand, services: Sequence[Service], units: int, *, peak_share: float = 1.0
-) -> Demand:
-    """Scale demand so that its busiest hour needs a share of the fleet."""
-    if not 0 < peak_share < 100:
-        raise InputError(f"a peak share of {peak_share} is not in (0, 100); 1 fills the fleet.")
-    peak = busiest_hour(units_needed(demand, services).sum(axis=0))
-    if peak <= 0:
-        raise InputError("the demand has no requests, which nothing can scale; check its columns.")
-    return demand.times(peak_share * units / peak)
-
-
 def rates_max(demand: Demand, services: Sequence[Service]) -> FloatArray:
-    """Requests that one unit serves at saturation [1/s]; (services, minutes).
-
-    They change with the prompt and output lengths of the minute.
-    """
+    """Requests that one unit serves at saturation [1/s]; (services, minutes)."""
     rows = []
     for number, service in enumerate(services):
         work = service.capacity.work(demand.prompt_tokens[number], demand.output_tokens[number])
         rows.append(service.capacity.rate_max_per_s / work)
     return np.array(rows)
-
-
-def _check(demand: Demand, services: Sequence[Service]) -> None:
-    if len(services) != len(demand.services):
-        raise InputError(
-            f"{len(services)} services for a demand of {len(demand.services)} "
-            f"({', '.join(demand.services)}); give one for each."
-        )

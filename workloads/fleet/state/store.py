@@ -26,8 +26,6 @@ class _Load:
 class Store:
     """Max-min fair sharing of one bandwidth; each unit of a load has a cap of its own.
 
-    Examples
-    --------
     Two units want 10 bytes each from a store of 4 B/s:
 
     >>> env = simpy.Environment()
@@ -54,7 +52,6 @@ class Store:
         return entry.done
 
     def _progress(self) -> None:
-        """Move the bytes of the time since the last call, at the present rates."""
         elapsed_s = (int(self.env.now) - self._at_ms) / MS
         self._at_ms = int(self.env.now)
         for entry in self._loads:
@@ -63,7 +60,6 @@ class Store:
             self.moved_bytes += moved * entry.units
 
     def _share(self) -> None:
-        """Divide the bandwidth by progressive filling and wait for the next load to end."""
         remaining, waiting = self.bytes_per_s, sum(entry.units for entry in self._loads)
         for entry in sorted(self._loads, key=lambda entry: entry.cap_bytes_per_s):
             entry.rate_bytes_per_s = min(entry.cap_bytes_per_s, remaining / waiting)
@@ -76,7 +72,6 @@ class Store:
             self.env.process(self._wake(self._round, delay_ms))
 
     def _wake(self, this_round: int, delay_ms: int) -> Generator[simpy.Event, Any, None]:
-        """Wait for the next load to end, and divide the bandwidth among the others."""
         yield self.env.timeout(delay_ms)
         if this_round != self._round:
             return

@@ -110,7 +110,6 @@ class World:
         return self._settled(Role.BATCH)
 
     def _settled(self, role: Role) -> IntArray:
-        """Units in a role that are in no role change."""
         # Most roles are empty most of the time, and the ledger's count says so without a search.
         if not self.ledger.count(role):
             return NONE

@@ -60,10 +60,7 @@ BLOCK_PASSES = 3
 
 
 def experts_s(rank: RankShare, tokens: FloatArray, *, prompts: bool = False) -> FloatArray:
-    """Return the time of one layer's routed experts and shared expert [s].
-
-    Neuron's programs run prompts by blocks, unless they fill less than one block.
-    """
+    """Return the time of one layer's routed experts and shared expert [s]."""
     some = rank.model.experts
     if some is None:
         return np.zeros_like(tokens)
@@ -147,11 +144,7 @@ def expert_blocks(rank: RankShare, tokens: FloatArray) -> FloatArray:
 
 
 def block_s(rank: RankShare) -> float:
-    """Return the time of one block: its start, its products, and the traffic of its tokens [s].
-
-    Every rank gathers the block's tokens, and reads and writes their sums, over the whole hidden
-    width.
-    """
+    """Return the time of one block: its start, its products, and the traffic of its tokens [s]."""
     some = rank.model.experts
     if some is None:
         return 0.0

@@ -26,10 +26,7 @@ MEASURED_WITH_QUANTISATION = ("fp8", "mxfp8")
 
 
 def check_cache(precision: str | None) -> str | None:
-    """Return a precision of cached keys and values, or refuse an unknown one.
-
-    Raises InputError.
-    """
+    """Return a precision of cached keys and values, or refuse an unknown one."""
     if precision is not None and precision not in SERVING_CACHES:
         raise InputError(
             f"a cache in {precision[:80]!r} is not known.{suggestion(precision, SERVING_CACHES)} "
@@ -42,8 +39,6 @@ def check_cache(precision: str | None) -> str | None:
 class RankShare:
     """One rank's share of a model that is divided among the chips of a replica.
 
-    ``chips``: chips of the replica.
-    ``precision``: precision of weights and products.
     ``cores``: logical cores of the replica, each of which runs a rank; 0 for all of its chips.
     ``ep``: groups of ranks that divide the experts, on Trainium only while prompts run. The ranks
         of a group divide each expert's width.

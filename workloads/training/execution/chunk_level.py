@@ -37,9 +37,8 @@ from topologies.errors import InputError
 from topologies.memory_limit import check_memory
 from workloads.training.execution.lower import OWN, Layout, lay_out
 from workloads.training.layers.steps import LayerOp
-from workloads.training.program.exchanges import Exchange
 from workloads.training.program.groups import group_of
-from workloads.training.program.program import Program
+from workloads.training.program.program import Exchange, Program
 
 BYTES_AN_OP = 165
 """Peak memory of building and running a schedule for each op that stands in it [B]: measured as
@@ -225,7 +224,6 @@ def _ends(program: Program, layout: Layout) -> tuple[IntArray, IntArray]:
 
 
 # The flow level: a collective as one flow on all the links and adapters that it uses.
-#
 # At the collective level every collective runs as if it were alone; at the chunk level every
 # message is an op. The flow level lies between the two: a collective is one flow whose work is the
 # time that it takes alone. On each link it uses the share of capacity that equals the share of this
@@ -299,9 +297,6 @@ def _shared(resources: Resources, kept: IntArray | list[int]) -> Resources:
         slots=np.zeros(len(rows), np.int32),
         capacity=np.full(len(rows), PARTS * PACE, np.int64),
     )
-
-
-# One schedule of the ops of all ranks and of the collectives that they call.
 
 
 @dataclass(frozen=True, eq=False)

@@ -131,11 +131,9 @@ def mix_array(values: KeyArray) -> KeyArray:
 def disturbed_array(
     duration_ps: IntArray, key: KeyArray, op: IntArray, slow: IntArray, table: IntArray
 ) -> IntArray:
-    """Return the disturbed durations of ops [ps]; all arguments are broadcast against each other.
-
-    ``duration_ps``: undisturbed durations [ps]. ``table`` (1024,): quantiles of the jitter, from
-    ``Disturbance.table``.
-    """
+    """Return the disturbed durations of ops [ps]; arguments are broadcast against each other."""
+    # ``duration_ps``: undisturbed durations [ps]. ``table`` (1024,): quantiles of the jitter, from
+    # ``Disturbance.table``.
     slowed = _scale_array(duration_ps, slow)
     code = mix_array(key + np.atleast_1d(op).astype(np.uint64) * GOLDEN) >> np.uint64(
         64 - TABLE_BITS

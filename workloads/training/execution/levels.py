@@ -22,9 +22,8 @@ from workloads.training.execution.chunk_level import Expanded, expand, project, 
 from workloads.training.execution.jitter import Disturbance, disturb
 from workloads.training.execution.lower import OWN, Layout, lay_out, lower
 from workloads.training.execution.rank_vector import Progress, RankVector, evaluate
-from workloads.training.program.exchanges import Exchange
 from workloads.training.program.fold import equal_ranks, keep
-from workloads.training.program.program import Program, fits_in_memory_rate
+from workloads.training.program.program import Exchange, Program, fits_in_memory_rate
 from workloads.training.program.shared_parts import ByValue
 
 WRITTEN_OUT = ("chunk", "flow")
@@ -134,7 +133,6 @@ def _run(schedule: Schedule | Expanded, engine: str, faults: Faults | None = Non
 
 
 # Memory that kernels and collectives share, for the rank vector: as longer durations.
-#
 # The rank vector follows clocks, which no other op can slow. So one rank of each stage is run at
 # the collective level, where ops that contend for memory are flows, and every kernel and call takes
 # as long in the rank vector as it took there on average.

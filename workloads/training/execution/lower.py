@@ -27,13 +27,11 @@ from cluster_sim.schedule.table import (
 )
 from topologies.arrays import IntArray
 from workloads.training.layers.steps import stream_kinds
-from workloads.training.program.exchanges import Exchange
-from workloads.training.program.program import Program
+from workloads.training.program.program import Exchange, Program
 from workloads.training.program.shared_parts import ByValue
 from workloads.training.program.stage import Stream
 
 # Layout of a schedule: where the ops of each rank and the joins of each group stand.
-#
 # Ops are numbered rank by rank. Behind them stand the joins, two for each call of each group: the
 # first when all members are ready for the call, the second when it is done. A group of one row,
 # whose ranks are all equal after folding, waits for nobody and has none.
@@ -79,10 +77,8 @@ def joins_of_group(exchange: Exchange) -> int:
 
 
 def calls_of_stages(program: Program) -> list[tuple[IntArray, IntArray]]:
-    """Return the exchange and the call of each op of each stage; -1 for an op that meets no other.
-
-    An op of a group of one row meets no other.
-    """
+    """Return the exchange and call of each op of each stage; -1 for an op that meets no other."""
+    # An op of a group of one row meets no other.
     lengths = [len(stream.ops) for stream in program.streams]
     calls: list[tuple[IntArray, IntArray]] = [
         (np.full(ops, -1, np.int64), np.zeros(ops, np.int64)) for ops in lengths
@@ -316,7 +312,6 @@ def _row_lengths(program: Program) -> tuple[IntArray, IntArray]:
 
 
 # Edges of a lowered program, written for all ranks and groups at once.
-#
 # The ops that a rank's op leads to are the same for all ranks of a stage but for three kinds of
 # offset: the rank's first op, and the first join of each of its groups. So the edges of all ranks
 # are one outer sum of these offsets and of a table that the stage has in common.

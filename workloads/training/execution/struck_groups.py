@@ -37,9 +37,8 @@ from topologies.shapes.basic import Switch
 from workloads.training.execution.chunk_level import call_schedule
 from workloads.training.layers.steps import LayerOp
 from workloads.training.plan.plan import ParallelPlan
-from workloads.training.program.exchanges import Exchange
 from workloads.training.program.groups import group_of, routed_ps
-from workloads.training.program.program import Program, sharing
+from workloads.training.program.program import Exchange, Program, sharing
 from workloads.training.program.shared_memory import Draws, draws
 
 SIDES = ("tx", "rx")
@@ -225,11 +224,9 @@ class _Damage:
         return reached
 
     def later_ps(self, chips: IntArray, step: LayerOp) -> list[int]:
-        """Return by how much the faults lengthen a call of each group of ranks on these chips [ps].
-
-        Groups make a call at about the same time, so all are simulated at once where they can be:
-        detours and slow cables may hold up several of them.
-        """
+        """Return by how much the faults lengthen a call of each group on these chips [ps]."""
+        # Groups make a call at about the same time, so all are simulated at once where they can be:
+        # detours and slow cables may hold up several of them.
         key = chips.tobytes(), step.collective, step.size_bytes, step.axis == "ep"
         if key not in self._known:
             rows, which = np.unique(chips, axis=0, return_inverse=True)
@@ -271,7 +268,6 @@ class _Damage:
         return [int(each) for each in later]
 
     def _routed(self, group: Group, nodes: int, size: int) -> int:
-        """Return the delay of an all-to-all that routes tokens by server [ps]."""
 
         def timed(call: CollectiveCall) -> int:
             step = LayerOp("", "", 0, collective=call.kind)
@@ -314,7 +310,6 @@ class _Damage:
         return few
 
     def _simulated(self, group: Group, step: LayerOp, size: int, faults: Sequence[Fault]) -> int:
-        """Return the delay of a call from runs of its messages with the faults and without [ps]."""
         usual = call_schedule(group, step.collective, size)
         met = _used(usual, faults)
         self.met |= met
@@ -364,12 +359,10 @@ def _call(group: Group, step: LayerOp, size: int) -> CollectiveCall:
 
 
 def _slowest(faults: Sequence[Fault], rate: int) -> int:
-    """Return the lowest rate that faults leave [B/s]."""
     return max(1, min(rate * each.numerator // each.denominator for each in faults))
 
 
 def _used(schedule: Schedule, faults: Sequence[Fault]) -> set[str]:
-    """Return the names of the faulty resources that a schedule uses."""
     table, used = schedule.resources, np.zeros(len(schedule.resources), np.bool_)
     used[schedule.resource[schedule.resource >= 0]] = True
     used[schedule.flows.resource] = True
@@ -386,7 +379,6 @@ def _chip_near(fault: Fault) -> int:
 
 
 def _check(fault: Fault, cluster: Cluster) -> None:
-    """Refuse what the collective level cannot compose."""
     name = fault.resource
     if not stands_in(cluster, name):
         raise InputError(

@@ -38,59 +38,35 @@ Variants = Mapping[str, str]  # names of catalogue variants by ``PART.QUANTITY``
 
 @dataclass(frozen=True, eq=False)
 class Framework:
-    """A training stack: the choices that a plan leaves to it.
+    """A training stack: the choices that a plan leaves to it."""
 
-    Attributes
-    ----------
-    name : str
-        Name, and for a file of a user's own its path.
-    title : str
-        The stack and its years in a few words.
-    runtimes : tuple of str
-        Collective runtimes of the chips that it trains on, as the catalogue names them: ``nccl``,
-        ``rccl``, ``neuron``, ``xla`` or ``other``.
-    plan : mapping
-        Values of fields of a plan where they are not stated.
-    selective : {"attention", "layers"}
-        Meaning of *selective* recomputation: the core of attention (Megatron), or every other
-        layer (frameworks of FSDP).
-    layers_of_a_chunk : mapping of str to int
-        Layers of a model chunk where a pipeline's chunks are not stated, of ``dense`` models and of
-        those with ``experts``; without an entry a stage is one chunk.
-    numbers : mapping of str to str
-        Catalogue variants that describe the stack.
-    dense_numbers : mapping of str to str
-        Further variants for models without experts.
-    settings : mapping of str to mapping
-        Further variants by the name of a setting that a user may add.
-    releases : tuple of (str, mapping)
-        Ends of the periods of its releases, ascending, each with the variants of the period. The
-        setting of a date chooses one; without a date none applies.
-    usual_for : tuple of str
-        Kinds of plans that it is used for today: ``divided`` by tensor or pipeline parallelism,
-        ``sharded`` by data parallelism alone, or ``unfused``, with separate attention kernels.
-    assumes : str
-        The choices in words.
-    source : str
-        Where they are known from.
-    chosen : tuple of str
-        Settings in force.
-    """
-
-    name: str
-    title: str
+    name: str  # name, and for a file of a user's own its path
+    title: str  # the stack and its years in a few words
+    # Collective runtimes of the chips that it trains on, as the catalogue names them: ``nccl``,
+    # ``rccl``, ``neuron``, ``xla`` or ``other``
     runtimes: tuple[str, ...]
+    # Values of fields of a plan where they are not stated
     plan: Mapping[str, Any] = field(default_factory=dict)
+    # Meaning of *selective* recomputation: the core of attention (Megatron), or every other layer
+    # (frameworks of FSDP)
     selective: str = "attention"
+    # Layers of a model chunk where a pipeline's chunks are not stated, of ``dense`` models and of
+    # those with ``experts``; without an entry a stage is one chunk
     layers_of_a_chunk: Mapping[str, int] = field(default_factory=dict)
-    numbers: Variants = field(default_factory=dict)
+    numbers: Variants = field(default_factory=dict)  # catalogue variants that describe the stack
+    # Further variants for models without experts
     dense_numbers: Variants = field(default_factory=dict)
+    # Further variants by the name of a setting that a user may add
     settings: Mapping[str, Variants] = field(default_factory=dict)
+    # (str, mapping): Ends of the periods of its releases, ascending, each with the variants of the
+    # period. The setting of a date chooses one; without a date none applies.
     releases: tuple[tuple[str, Variants], ...] = ()
+    # Kinds of plans that it is used for today: ``divided`` by tensor or pipeline parallelism,
+    # ``sharded`` by data parallelism alone, or ``unfused``, with separate attention kernels
     usual_for: tuple[str, ...] = ()
-    assumes: str = ""
-    source: str = ""
-    chosen: tuple[str, ...] = ()
+    assumes: str = ""  # the choices in words
+    source: str = ""  # where they are known from
+    chosen: tuple[str, ...] = ()  # settings in force
 
     @property
     def text(self) -> str:

@@ -167,11 +167,7 @@ def clip(shapes: RankShapes, owned: Share) -> list[LayerOp]:
 
 
 def sharded(divided: bool, share: Share, replicas: int, expert_replicas: int) -> int:
-    """Return the parameters of a share that one rank keeps, whether or not replicas divide them.
-
-    >>> sharded(True, Share(80, 10), 8, 2), sharded(False, Share(80, 10), 8, 2)
-    (15, 90)
-    """
+    """Return the parameters of a share that one rank keeps, whether or not replicas divide them."""
     if not divided:
         return share.total
     return part(share.dense, replicas) + part(share.experts, expert_replicas)

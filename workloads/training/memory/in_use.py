@@ -11,8 +11,7 @@ from cluster_sim.trace.trace import Trace
 from topologies.arrays import IntArray
 from topologies.catalogue.catalogue import Catalogue
 from workloads.models.model import Model
-from workloads.training.memory.activations import chunk_activations, stack_of
-from workloads.training.memory.memory import memory
+from workloads.training.memory.memory import chunk_activations, memory, stack_of
 from workloads.training.plan.plan import ParallelPlan
 from workloads.training.plan.stage_layers import chunk_layers
 
@@ -51,11 +50,7 @@ def memory_in_use(
 
 
 def _spans(
-    trace: Trace,
-    op: IntArray,
-    layer: IntArray,
-    microbatch: IntArray,
-    chunks: Sequence[IntArray],
+    trace: Trace, op: IntArray, layer: IntArray, microbatch: IntArray, chunks: Sequence[IntArray]
 ) -> tuple[IntArray, IntArray, IntArray]:
     """Start, end [ps] and chunk of each microbatch's activations in each chunk of layers."""
     chunk_of = np.full(max(int(chunk.max(initial=-1)) for chunk in chunks) + 1, -1, np.int64)

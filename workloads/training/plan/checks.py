@@ -39,7 +39,6 @@ def check_model(plan: ParallelPlan, model: Model) -> None:
 
 
 def _check_tp(plan: ParallelPlan, model: Model) -> None:
-    """Refuse a tensor-parallel degree that leaves a remainder of any size that it divides."""
     sizes = {"attention heads": model.heads}
     if model.moe_layers < model.layers:
         sizes["feed-forward columns"] = model.ffn
@@ -73,7 +72,6 @@ def _check_cp(plan: ParallelPlan, model: Model) -> None:
 
 
 def _check_model_experts(plan: ParallelPlan, model: Model) -> None:
-    """Refuse degrees that do not divide the model's experts, and experts of a dense model."""
     experts = model.experts
     if experts is None:
         if plan.ep > 1:
@@ -90,7 +88,6 @@ def _check_model_experts(plan: ParallelPlan, model: Model) -> None:
 
 
 def _check_divides(name: str, degree: int, what: str, size: int, model: Model) -> None:
-    """Refuse the degree of this name where it does not divide a size of the model."""
     if size % degree:
         raise InputError(
             f"{size:,} {what} of {model.name} are not divisible by {name} {degree}. "

@@ -159,10 +159,8 @@ def check_field(name: str, value: object) -> None:
 
 
 def nearest(degree: int, size: int, heads: int = 1) -> int:
-    """Return the degree nearest to the stated one that divides a size, for a remedy in a message.
-
-    Of two that are equally near, it is the smaller one.
-    """
+    """Return the degree nearest to the stated one that divides a size, for a message's remedy."""
+    # Of two that are equally near, it is the smaller one.
     divisors = [d for d in range(1, min(size, 4 * degree) + 1) if size % d == 0]
     fitting = [d for d in divisors if heads % d == 0 or d % heads == 0]
     return min(fitting, key=lambda d: abs(d - degree))

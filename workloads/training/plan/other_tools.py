@@ -20,7 +20,6 @@ from workloads.training.plan.fields import shown
 from workloads.training.plan.schedules import all_schedules
 
 # Keys of other tools' files, and the fields of a plan that they stand for.
-#
 # Each table maps a key to the field of a plan and the rule that converts its value. A rule returns
 # None for a value that says nothing about the field, and raises a ValueError that says what it can
 # read for any other. Before that, null and "auto" leave a field open in all files.
@@ -49,7 +48,6 @@ def _whole(name: str, *, unset: str = "") -> tuple[str, Rule]:
 
 
 def _is_set(value: Any) -> bool:
-    """Return whether a flag is set; one without a value, as on a command line, is."""
     text = str(value).lower()
     if text not in ("true", "1", "yes", "", "false", "0", "no"):
         raise ValueError("true or false")
@@ -313,11 +311,7 @@ WITH_TIME = re.compile(
 
 
 def cannot_change_time(key: str) -> bool:
-    """Return whether a key of a tool's file cannot change the time of a step, by its words.
-
-    >>> cannot_change_time("model.optim.lr"), cannot_change_time("activation_checkpoint.mode")
-    (True, False)
-    """
+    """Return whether a key of a tool's file cannot change the time of a step, by its words."""
     words = re.sub(r"[._-]", " ", key.partition(" =")[0].lower())
     if re.search(r"\bclip|\binitialization", words):
         return True
@@ -433,7 +427,6 @@ def _framework(tool: str, keys: Mapping[str, Any]) -> str:
 
 
 def _check_known(path: Path, stated: Mapping[str, Any]) -> None:
-    """Refuse fields of a plan that the file leaves open, all of them at once."""
     unknown = [
         f"{key} is {value.why}" for key, value in stated.items() if isinstance(value, Unknown)
     ]
@@ -543,9 +536,8 @@ def _leaves(document: Mapping[Any, Any], prefix: str = "", depth: int = 0) -> li
 
 # Reader of the options of a launch script, with the script's literal variables put in.
 
-DEEPEST_VARIABLES = (
-    8  # variables that stand for variables, and strings within strings, that are followed
-)
+# Variables that stand for variables, and strings within strings, that are followed.
+DEEPEST_VARIABLES = 8
 VARIABLE = re.compile(r"\$\{?(\w+)(?:\[[@*]\])?(?::?[-=]([^}]*))?\}?")
 ASSIGNMENT = re.compile(r"([A-Za-z_]\w*)=(.*)", re.DOTALL)
 OPTION = re.compile(r"(^|\s)--[a-z]")

@@ -20,24 +20,15 @@ column, which is left out (arXiv 1804.04235)."""
 
 
 def optimizer_bytes(plan: ParallelPlan, parameters: int, edges: int) -> int:
-    """Bytes of master copy and optimizer state of parameters, of which ``edges`` are of end layers.
-
-    >>> optimizer_bytes(ParallelPlan(optimizer="muon"), 10, 4)
-    96
-    """
+    """Bytes of master copy and optimizer state of parameters, of which ``edges`` are of ends."""
     of_edges = OPTIMIZER_BYTES["adamw" if plan.optimizer == "muon" else plan.optimizer]
     return OPTIMIZER_BYTES[plan.optimizer] * (parameters - edges) + of_edges * edges
 
 
 def layer_weight_bytes(plan: ParallelPlan) -> float:
-    """Bytes of a parameter of a layer in a rank's memory [B].
-
-    Parameters that adapters leave frozen are never updated, so they are stored only in the
-    precision of their products, as NeMo does; embedding and output layer stay in bf16.
-
-    >>> layer_weight_bytes(ParallelPlan(precision="fp8", lora_rank=16))
-    1.0
-    """
+    """Bytes of a parameter of a layer in a rank's memory [B]."""
+    # Parameters that adapters leave frozen are never updated, so they are stored only in the
+    # precision of their products, as NeMo does; embedding and output layer stay in bf16.
     return ELEMENT_BYTES[plan.precision] if plan.lora_rank else WEIGHT_BYTES
 
 

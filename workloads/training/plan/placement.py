@@ -109,18 +109,11 @@ def _stated(chips: npt.ArrayLike) -> IntArray:
 
 
 def usual_chips(plan: ParallelPlan, cluster: Cluster, places: IntArray) -> IntArray:
-    """Return the chips that a plan uses unless its rank order is stated.
-
-    A plan that does not fill its last rack uses equally many chips of every rack, if no group of
-    tp, cp or experts then reaches from one rack to the next: a job of 256 chips has 64 of the 72
-    chips of four racks. Otherwise chips are used in ascending order. So are those of servers, which
-    jobs fill, and of tori, whose rings need whole sides.
-
-    >>> from topologies.clusters.names import cluster
-    >>> plan = ParallelPlan(dp=128, ep=64, global_batch=128)
-    >>> usual_chips(plan, cluster("gb200-nvl72:2"), np.arange(128))[62:66].tolist()
-    [62, 63, 72, 73]
-    """
+    """Return the chips that a plan uses unless its rank order is stated."""
+    # A plan that does not fill its last rack uses equally many chips of every rack, if no group of
+    # tp, cp or experts then reaches from one rack to the next: a job of 256 chips has 64 of the 72
+    # chips of four racks. Otherwise chips are used in ascending order. So are those of servers,
+    # which jobs fill, and of tori, whose rings need whole sides.
     needed, rack = -(-plan.ranks // plan.ranks_per_chip), cluster.chips_per_domain
     domains = -(-needed // rack)
     used_of_rack = needed // domains

@@ -359,7 +359,6 @@ def check_pipeline(
 
 
 def _check_chunks(schedule: PipelineSchedule, pp: int, vpp: int) -> None:
-    """Refuse a number of chunks a stage that the schedule does not allow."""
     allowed = schedule.chunks_allowed
     if vpp in allowed or pp == 1:
         return

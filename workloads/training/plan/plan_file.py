@@ -14,14 +14,7 @@ from workloads.training.plan.fields import check_field, shown
 from workloads.training.plan.other_tools import OURS, OtherPlan, other_plan
 from workloads.training.plan.plan import PLAN_FIELDS, ParallelPlan
 
-__all__ = [
-    "OtherPlan",
-    "field_value",
-    "plan_yaml",
-    "read_any_plan",
-    "read_plan",
-    "write_plan",
-]
+__all__ = ["OtherPlan", "field_value", "plan_yaml", "read_any_plan", "read_plan", "write_plan"]
 
 LARGEST_FILE_BYTES = 2**16
 
@@ -63,11 +56,7 @@ def _checked(name: str, value: Any, path: Path) -> Any:
 
 
 def field_value(name: str, value: Any) -> Any:
-    """Return a field's value as a plan holds it, from text as ``tp-cp-dp-pp``, 9-9-8-6 or 160MB.
-
-    >>> field_value("bucket_bytes", "160MB"), field_value("stage_layers", "9-7")
-    (160000000, (9, 7))
-    """
+    """Return a field's value as a plan holds it, from text as ``tp-cp-dp-pp``, 9-9-8-6 or 160MB."""
     if name == "order" and isinstance(value, str):
         return tuple(value.split("-"))
     if name == "stage_layers" and isinstance(value, str):
@@ -80,11 +69,7 @@ def field_value(name: str, value: Any) -> Any:
 
 
 def plan_yaml(plan: ParallelPlan) -> str:
-    """Return a plan as the YAML that :func:`read_plan` reads, one field a line.
-
-    >>> plan_yaml(ParallelPlan(tp=4, pp=2, stage_layers=(9, 7))).splitlines()[:2]
-    ['tp: 4', 'pp: 2']
-    """
+    """Return a plan as the YAML that :func:`read_plan` reads, one field a line."""
     import yaml
 
     values: dict[str, Any] = {name: getattr(plan, name) for name in PLAN_FIELDS}

@@ -45,17 +45,11 @@ def _layer_numbers(counts: tuple[int, ...], chunks: tuple[int, ...]) -> tuple[In
 
 
 def first_layers(model: Model, plan: ParallelPlan) -> tuple[int, ...]:
-    """Return the first layer of each chunk in order of the model, then the number of layers.
-
-    >>> from workloads.models.huggingface import named
-    >>> first_layers(named("llama-3.1-8b"), ParallelPlan(pp=4, global_batch=4))
-    (0, 8, 16, 24, 32)
-    """
+    """Return the first layer of each chunk in order of the model, then the number of layers."""
     return (0, *accumulate(_counts(model, plan)))
 
 
 def _counts(model: Model, plan: ParallelPlan) -> tuple[int, ...]:
-    """Layers of each chunk in order of the model, stated or as even as possible."""
     return plan.stage_layers or layer_counts(model.layers, plan.pp * plan.vpp)
 
 

@@ -15,19 +15,21 @@ DEFAULTS = ParallelPlan()
 
 
 def idle_fields(plan: ParallelPlan, model: Model) -> dict[str, str]:
-    """Return each stated field that differs from its default and changes nothing, and the reason.
-
-    Such a field is no mistake, as sweeps and searches vary the degree that it belongs to, but who
-    compares two plans by it should know.
-    """
+    """Return each stated field that is no default and changes nothing, and the reason."""
+    # Such a field is no mistake, as sweeps and searches vary the degree that it belongs to, but who
+    # compares two plans by it should know.
+    # Overlap ``all`` hides no more than ``dp`` where no other degree is above 1; fused kernels keep
+    # no activations that selective recomputation would leave out.
+    overlaps_no_more = plan.overlap == "all" and plan.tp == plan.pp == plan.ep == 1
+    keeps_no_more = plan.recompute == "none" and plan.attention == "fused"
     reasons = {
         **_of_experts(plan, model),
         **_of_replicas(plan),
         **_of_the_pipeline(plan, model),
         "cp_exchange": "cp is 1" if plan.cp == 1 else "",
         "order": _of_the_order(plan),
-        "overlap": "tp, pp and ep are 1" if _overlaps_no_more(plan) else "",
-        "recompute": _of_recomputation(plan),
+        "overlap": "tp, pp and ep are 1" if overlaps_no_more else "",
+        "recompute": "attention is fused" if keeps_no_more else "",
         "recompute_every": f"recompute is {plan.recompute}" if plan.recompute != "full" else "",
         "sequence_parallel": "tp is 1" if plan.tp == 1 else "",
     }
@@ -45,20 +47,15 @@ def idle_fields_in_all(plans: Sequence[ParallelPlan], model: Model) -> dict[str,
 
 
 def _of_experts(plan: ParallelPlan, model: Model) -> dict[str, str]:
-    """Reasons of fields about mixtures of experts."""
     if model.experts is None:
         return dict.fromkeys(("etp", "routing_skew"), "the model has no experts")
     skew = "ep is 1" if plan.ep == 1 else ""
     if plan.capacity_factor:
         skew = "the capacity factor sets the load of experts"
-    return {
-        "etp": f"tp is {plan.tp} as well" if plan.etp == plan.tp else "",
-        "routing_skew": skew,
-    }
+    return {"etp": f"tp is {plan.tp} as well" if plan.etp == plan.tp else "", "routing_skew": skew}
 
 
 def _of_replicas(plan: ParallelPlan) -> dict[str, str]:
-    """Reasons of fields about states and gradients that replicas share."""
     alone = "dp and cp are 1" if plan.replicas == plan.expert_replicas == 1 else ""
     bucket = "overlap is none" if plan.overlap == "none" else ""
     if plan.sharding == 3:
@@ -73,7 +70,6 @@ def _of_replicas(plan: ParallelPlan) -> dict[str, str]:
 
 
 def _of_the_pipeline(plan: ParallelPlan, model: Model) -> dict[str, str]:
-    """Reasons of fields about stages and the passes of their microbatches."""
     usual = f"{DEFAULTS.schedule} with vpp {plan.vpp} has the same passes"
     even = plan.stage_layers == layer_counts(model.layers, plan.pp * plan.vpp)
     layers = "layers are divided so by default" if even else ""
@@ -107,13 +103,3 @@ def _of_the_order(plan: ParallelPlan) -> str:
         return ""
     axes = f"{' and '.join(placed)} keep their order, and " if len(placed) > 1 else ""
     return f"{axes}an axis of one rank has no order"
-
-
-def _overlaps_no_more(plan: ParallelPlan) -> bool:
-    """Return whether overlap ``all`` finds nothing to hide beside what ``dp`` hides."""
-    return plan.overlap == "all" and plan.tp == plan.pp == plan.ep == 1
-
-
-def _of_recomputation(plan: ParallelPlan) -> str:
-    """Reason of keeping all activations; fused kernels keep none that selective ones recompute."""
-    return "attention is fused" if plan.recompute == "none" and plan.attention == "fused" else ""

@@ -112,18 +112,15 @@ def _late_ps(trace: Trace, undisturbed: Trace, idle: IntArray, like: IntArray | 
 
 
 def _gaps_before(trace: Trace, like: IntArray | None = None) -> tuple[Intervals, IntArray]:
-    """Return the gaps of all ranks, and a number for the rank and the op that each stands before.
-
-    Ops are counted from the first of their rank; the number is that of the same op of the rank in
-    ``like``.
-    """
+    """Return the gaps of all ranks, and a number for rank and op that each stands before."""
+    # Ops are counted from the first of their rank; the number is that of the same op of the rank in
+    # ``like``.
     gaps, op, _ = idle_gaps(trace)
     place = np.where(op < 0, -1, op - _first_ops(trace)[1][gaps.group])
     return gaps, (gaps.group if like is None else like[gaps.group]) * OPS_OF_A_RANK + place
 
 
 def _counts(trace: Trace, ranks: IntArray) -> IntArray:
-    """Number of equal ranks that each simulated rank stands for."""
     rank, first = _first_ops(trace)
     count: IntArray = np.asarray(trace.schedule.labels["count"])[first]
     return count[np.searchsorted(rank, ranks)]
@@ -139,7 +136,6 @@ def _first_ops(trace: Trace) -> tuple[IntArray, IntArray]:
 
 
 def _mean_ps(weight: IntArray, values_ps: IntArray) -> float:
-    """Weighted mean of times, int64 (ranks,)."""
     ranks = int(weight.sum())
     # The sum itself would exceed 2⁶³ ps for half a million ranks of 20 s.
     whole, rest = np.divmod(values_ps, ranks)

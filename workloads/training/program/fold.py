@@ -21,8 +21,7 @@ import numpy as np
 
 from cluster_sim.hardware.fault_text import Fault
 from topologies.arrays import IntArray, distinct, distinct_rows
-from workloads.training.program.exchanges import Exchange
-from workloads.training.program.program import Program
+from workloads.training.program.program import Exchange, Program
 from workloads.training.program.shared_parts import ByValue
 
 MOST_COUNTED = 4
@@ -79,7 +78,6 @@ def _folded(program: Program, classes: IntArray) -> Folded:
 
 
 def _kept(program: Program, folded: Folded) -> Program:
-    """Program with the rows and groups of its folded form."""
     exchanges = [
         replace(exchange, members=few.members, role=few.role, kind=exchange.kind[few.first])
         for exchange, few in zip(program.exchanges, folded.groups, strict=True)
@@ -131,7 +129,11 @@ def _refine(program: Program, classes: IntArray) -> IntArray:
         if classes is before:
             return classes
         # What a rank exchanges with itself alone, as the first of equal ones, tells nothing more.
-        exchanges = [each for each in reversed(exchanges) if not _with_itself(each[0])]
+        exchanges = [
+            each
+            for each in reversed(exchanges)
+            if (each[0].members != each[0].members[:, :1]).any()
+        ]
 
 
 def _different(exchanges: Sequence[Exchange]) -> list[tuple[Exchange, IntArray]]:
@@ -146,13 +148,7 @@ def _different(exchanges: Sequence[Exchange]) -> list[tuple[Exchange, IntArray]]
     return list(different.values())
 
 
-def _with_itself(exchange: Exchange) -> bool:
-    """Return whether each group has one member only, repeated or not."""
-    return bool((exchange.members == exchange.members[:, :1]).all())
-
-
 def _first_rows(classes: IntArray) -> IntArray:
-    """First row of each class, int64 (classes,)."""
     first = np.zeros(int(classes.max(initial=-1)) + 1, np.int64)
     first[classes[::-1]] = np.arange(len(classes))[::-1]
     return first
@@ -187,7 +183,6 @@ def _refined(classes: IntArray, sizes: IntArray, exchange: Exchange, cost: IntAr
 
 
 def _all_as_first(rows: IntArray) -> bool:
-    """Return whether all rows are equal to the first."""
     return bool((rows == rows[:1]).all())
 
 

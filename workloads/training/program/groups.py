@@ -71,7 +71,6 @@ def _local_ps(cluster: Cluster, size_bytes: int) -> int:
 
 
 # All-to-alls between experts that send a token once to each server, which distributes it there.
-#
 # A token whose experts lie on few servers crosses the network once for each of them and reaches the
 # ranks of its experts there by the server's own links, while further tokens arrive (DeepSeek-V3,
 # arXiv 2412.19437, section 3.2.2). Results come back the same way, summed on each server.
@@ -123,9 +122,6 @@ def routing_mistake(plan: ParallelPlan, cluster: Cluster, chips: IntArray | None
                 f"{servers} servers alike. Use another --ep or --routed-nodes 0."
             )
     return ""
-
-
-# Time and memory traffic of the calls of groups, computed once for each geometry.
 
 
 class _Place(NamedTuple):
@@ -295,7 +291,6 @@ class PlacedGroups:
         return self._of_kinds(ranks, self._geometry(ranks))
 
     def _geometry(self, ranks: IntArray) -> IntArray:
-        """Number of each group's geometry, int64 (groups,)."""
         return geometries(self.placement.cluster, self.placement.chip[ranks])[1]
 
     def _of_kinds(self, ranks: IntArray, geometry: IntArray) -> Groups:

@@ -61,14 +61,12 @@ class Catalog:
         return np.array([self._number_of(step) for step in steps], np.int32)
 
     def _number_of(self, step: LayerOp) -> int:
-        """Number of a step, which is added if it is new."""
         number = self._number.setdefault(step, len(self.steps))
         if number == len(self.steps):
             self.steps.append(step)
         return number
 
     def _check_lengths(self) -> None:
-        """Refuse a kernel whose time or size exceeds what integers of a run can hold."""
         for step in self.steps:
             if step.seconds * PS_PER_S > HORIZON_PS or step.size_bytes > HORIZON_PS:
                 raise InputError(

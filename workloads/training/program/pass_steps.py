@@ -141,7 +141,6 @@ class StagePasses:
         return phase, reduces, turned, self._begins(chunk), self._ends(chunk), at_turn, kinds
 
     def _forward(self, chunk: int) -> PassSteps:
-        """Steps of a forward pass."""
         shapes, layers = self.shapes, self.parameters.chunks[chunk]
         begins, ends, number = self._begins(chunk), self._ends(chunk), self._number(chunk)
         sharded = shapes.plan.sharding == 3
@@ -159,10 +158,8 @@ class StagePasses:
         )
 
     def _backward(self, chunk: int, reduces: bool) -> PassSteps:
-        """Steps of a backward pass, which reduces each bucket of gradients as soon as it is full.
-
-        Where the schedule splits backward passes, this one has no gradients of weights.
-        """
+        """Steps of a backward pass, which reduces each bucket of gradients once it is full."""
+        # Where the schedule splits backward passes, this one has no gradients of weights.
         shapes, number = self.shapes, self._number(chunk)
         begins, ends = self._begins(chunk), self._ends(chunk)
         splits = shapes.plan.pipeline.splits_weights
@@ -215,7 +212,6 @@ class StagePasses:
         ]
 
     def _gathered(self, layers: IntArray) -> list[Gathered]:
-        """Steps that gather each layer's parameters under ZeRO-3."""
         if self.shapes.plan.sharding != 3:
             return []
         single_layers = (layers[place : place + 1] for place in range(len(layers)))
@@ -227,11 +223,9 @@ class StagePasses:
         return plan.pipeline.number(plan.pp, self.stage, chunk)
 
     def _begins(self, chunk: int) -> bool:
-        """Return whether a chunk begins with the embedding."""
         return self._number(chunk) == 0
 
     def _ends(self, chunk: int) -> bool:
-        """Return whether a chunk ends with the output layer."""
         plan = self.shapes.plan
         return self._number(chunk) == plan.pp * plan.vpp - 1
 

@@ -9,17 +9,21 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
+from functools import cached_property
+from itertools import pairwise
 from typing import NamedTuple
 
 import numpy as np
 
-from topologies.arrays import IntArray
+from topologies.arrays import IntArray, present
 from topologies.routing.scale_out import period
 from workloads.training.layers.shapes import RankShapes
 from workloads.training.layers.steps import STREAM_KINDS, LayerOp
 from workloads.training.plan.placement import Placement
-from workloads.training.program.exchanges import Exchange, Exchanges
+from workloads.training.plan.plan import ParallelPlan
+from workloads.training.program.groups import GroupCosts, Groups, PlacedGroups
 from workloads.training.program.ops import Catalog
+from workloads.training.program.pass_steps import RETURNING
 from workloads.training.program.shared_memory import (
     Draws,
     contending,
@@ -37,6 +41,180 @@ from workloads.training.program.stage import (
     stage_parts,
     stream_of,
 )
+
+# Exchanges: the ranks that communicate with each other, their ops, and the time of every call.
+
+WITHIN = ("tp", "cp", "etp", "ep", "dp", "edp")  # axes whose groups lie within one stage
+TRANSFERS = ("forward", "backward")
+"""Beginnings of the names of axes between stages, on which one rank sends and another receives."""
+
+
+@dataclass(frozen=True, eq=False)
+class Exchange:
+    """Communication within each of many groups of ranks.
+
+    All groups make the same series of calls. A call of a group starts when all of its members are
+    ready for it.
+    """
+
+    axis: str  # axis of the plan along which the groups lie, or of a transfer between stages
+    members: IntArray  # (groups, members): ranks of each group, by their row in the program
+    # (members,): role of each member, an index into ``ops``. Only members on different stages, or a
+    # sender and a receiver, differ in their roles.
+    role: IntArray
+    # (calls,): for each role, its op of every call, in the stream of its stage
+    ops: tuple[IntArray, ...]
+    kind: IntArray  # (groups,): row of ``duration_ps`` of each group
+    duration_ps: IntArray  # (kinds, calls): time of each call [ps]
+    # Bytes that each call reads and writes in the memory of a member, arrays (kinds, calls)
+    draws: Draws
+
+    @property
+    def calls(self) -> int:
+        """Number of calls of each group."""
+        return len(self.ops[0])
+
+    @cached_property
+    def places(self) -> tuple[IntArray, ...]:
+        """Columns of ``members`` that have each role."""
+        return tuple(np.flatnonzero(self.role == role) for role in range(len(self.ops)))
+
+
+class Exchanges:
+    """Builder of the exchanges of a program, axis by axis and stage by stage.
+
+    The costs of calls are computed once for all stages that make the same calls on groups whole
+    periods apart.
+
+    ``memory_bytes_per_s``: rate of a rank's memory [B/s]; 0 where contention for it is not
+    simulated.
+    """
+
+    def __init__(
+        self,
+        placed: PlacedGroups,
+        plan: ParallelPlan,
+        catalog: Catalog,
+        streams: tuple[Stream, ...],
+        memory_bytes_per_s: int,
+        per_token: int,
+        costs: GroupCosts,
+    ):
+        self.placed, self.plan, self.per_token, self.costs = placed, plan, per_token, costs
+        self.steps = catalog.steps
+        self.streams = streams
+        self.memory_bytes_per_s = memory_bytes_per_s
+        self._worked_out: dict[tuple[bytes, ...], tuple[Draws, IntArray]] = {}
+
+    def all(self) -> Iterator[Exchange]:
+        """Yield every exchange that has a call."""
+        stages = len(self.streams)
+        for axis in WITHIN:
+            if (axis, "") in self._calls:
+                for stage, groups in enumerate(self.placed.within(axis)):
+                    yield from self._within(axis, groups, stage)
+        if stages > 1:
+            yield from self._pipeline(stages)
+        yield from self._whole(stages)
+
+    def _pipeline(self, stages: int) -> Iterator[Exchange]:
+        """Transfers between neighbouring stages, and the sum of a tied embedding's gradients."""
+        # With several chunks a stage, the last stage sends to the first, unless the schedule turns.
+        round_trip = self.plan.vpp > 1 and not self.plan.pipeline.turns
+        ahead, back = self.placed.ahead, self.placed.back
+        for s in range(stages if round_trip else stages - 1):
+            after = (s + 1) % stages
+            yield from self._between("forward", ahead[s], (s, after))
+            yield from self._between("backward", back[s], (after, s))
+            yield from self._between("forward" + RETURNING, back[s], (after, s))
+            yield from self._between("backward" + RETURNING, ahead[s], (s, after))
+        yield from self._between("tie", self.placed.ends, (0, stages - 1))
+
+    def _whole(self, stages: int) -> Iterator[Exchange]:
+        """Exchange of the gradients' norm among ranks of all stages, with a role for each stage."""
+        ops = tuple(self._ops("norm", stage) for stage in range(stages))
+        if len(ops[0]):
+            groups = self.placed.norm
+            role = self.placed.placement.stage[groups.ranks[0]]
+            yield self._exchange("norm", groups, role, ops, 0)
+
+    def _within(self, axis: str, groups: Groups, stage: int) -> Iterator[Exchange]:
+        op = self._ops(axis, stage)
+        if len(op):
+            role = np.zeros(groups.ranks.shape[1], np.int64)
+            yield self._exchange(axis, groups, role, (op,), stage)
+
+    def _between(self, axis: str, pairs: Groups, stages: tuple[int, int]) -> Iterator[Exchange]:
+        """Exchange of pairs of ranks on two stages: a sender and a receiver, or equals of a tie."""
+        sends, receives = ("", "") if axis == "tie" else ("send", "receive")
+        sent = self._ops(axis, stages[0], sends)
+        if len(sent):
+            ops = sent, self._ops(axis, stages[1], receives)
+            yield self._exchange(axis, pairs, np.arange(2), ops, stages[0])
+
+    def _ops(self, axis: str, stage: int, part: str = "") -> IntArray:
+        """Ops of an axis in a stage, int64 (calls,)."""
+        # Transfers are sorted by microbatch, so that the calls of sender and receiver match: two
+        # stages take their microbatches in different orders, but the chunks of one in the same.
+        number = self._calls.get((axis, part))
+        rows = self._rows[stage][0 if number is None else number]
+        if number is None:
+            return rows[:0]
+        if not part:
+            return rows
+        return rows[np.argsort(self.streams[stage].ops.microbatch[rows], kind="stable")]
+
+    @cached_property
+    def _numbers(self) -> IntArray:
+        """Number of each step among ``_calls``, int8 (steps,); 0 for a kernel."""
+        return np.array([self._calls[_axis_and_part(step)] for step in self.steps], np.int8)
+
+    @cached_property
+    def _calls(self) -> dict[tuple[str, str], int]:
+        """Numbers of the axes of steps, with sends and receives apart; kernels have number 0."""
+        parts = dict.fromkeys([("", ""), *(_axis_and_part(step) for step in self.steps)])
+        return {part: number for number, part in enumerate(parts)}
+
+    @cached_property
+    def _rows(self) -> list[list[IntArray]]:
+        """Ops of each stage for every number of ``_calls``, in program order."""
+        rows: list[list[IntArray]] = []
+        for stream in self.streams:
+            number = self._numbers[stream.ops.step]
+            order = np.argsort(number, kind="stable")
+            ends = np.cumsum(np.bincount(number, minlength=len(self._calls))).tolist()
+            rows.append([order[low:high] for low, high in pairwise([0, *ends])])
+        return rows
+
+    def _exchange(
+        self, axis: str, groups: Groups, role: IntArray, ops: tuple[IntArray, ...], stage: int
+    ) -> Exchange:
+        used, where = present(self.streams[stage].ops.step[ops[0]])
+        drawn, lasts = self._costs(groups.chips, used)
+        of_calls = Draws(*(column[:, where] for column in drawn))
+        return Exchange(axis, groups.ranks, role, ops, groups.kind, lasts[:, where], of_calls)
+
+    def _costs(self, groups: IntArray, used: IntArray) -> tuple[Draws, IntArray]:
+        """Memory traffic and times [ps] of steps on groups of chips, arrays (groups, steps)."""
+        # ``groups`` (groups, members): chips of each group. ``used`` (steps,): numbers of the
+        # steps.
+        key = used.tobytes(), *(self.costs.place_key(chips) for chips in groups)
+        if key not in self._worked_out:
+            steps = [self.steps[number] for number in used.tolist()]
+            time_ps = [
+                self.costs.times_ps(chips, steps, self.plan, self.per_token) for chips in groups
+            ]
+            drawn_bytes = np.zeros((len(groups), len(steps)), np.int64)
+            if self.memory_bytes_per_s:
+                drawn_bytes[:] = [self.costs.drawn_bytes(chips, steps) for chips in groups]
+            self._worked_out[key] = draws(drawn_bytes, np.array(time_ps), self.memory_bytes_per_s)
+        return self._worked_out[key]
+
+
+def _axis_and_part(step: LayerOp) -> tuple[str, str]:
+    """Axis of a step and, for a transfer between stages, ``send`` or ``receive``."""
+    return step.axis, step.name.rpartition(".")[2] if step.axis.startswith(TRANSFERS) else ""
+
 
 NUMBERS_OF_AN_OP = 8
 """Numbers that a stream has for each of its ops: four columns, and the ends of about two edges."""
@@ -84,10 +262,7 @@ class Program:
 
 
 def program(
-    shapes: RankShapes,
-    placement: Placement,
-    iterations: int = 1,
-    shared: SharedParts | None = None,
+    shapes: RankShapes, placement: Placement, iterations: int = 1, shared: SharedParts | None = None
 ) -> Program:
     """Return the program of one iteration, or of several in a row, on placed ranks."""
     plan, catalog = shapes.plan, Catalog()
@@ -131,11 +306,10 @@ def _streams(
     alike = (plan.pipeline.pairs_passes, plan.microbatches, beside(plan), iterations, *marks)
 
     def stream(of_stage: StageParts) -> Stream:
-        """Ops of a stage, shared with equal ones."""
-        origin = digest((alike, of_stage.contents(), *of_stage.order.passes))
+        origin = digest((alike, of_stage.contents(), *of_stage.passes))
 
         def make() -> Stream:
-            return stream_of(stage_ops(of_stage, plan, marks.stream, iterations), marks, origin)
+            return stream_of(*stage_ops(of_stage, plan, marks.stream, iterations), marks, origin)
 
         size = NUMBERS_OF_AN_OP * iterations * of_stage.ops
         return shared.structures.once(make, size, "stream", origin)
@@ -173,7 +347,6 @@ def fits_in_memory_rate(program: Program) -> bool:
 
 
 def _stream_of(program: Program) -> IntArray:
-    """Stream of each step, int64 (steps,)."""
     return np.array([step.stream for step in program.steps])
 
 

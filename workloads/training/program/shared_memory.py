@@ -39,11 +39,9 @@ def overlaps(plan: ParallelPlan) -> bool:
 
 
 def memory_bytes_per_s(shapes: RankShapes) -> int:
-    """Rate that one rank's share of a chip's memory gives kernels and collectives together [B/s].
-
-    It is the share of the stated bandwidth that kernels or collectives reach alone, whichever is
-    more. It is 0 for a chip whose catalogue does not say what collectives reach.
-    """
+    """Rate that a rank's share of a chip's memory gives kernels and collectives [B/s]."""
+    # It is the share of the stated bandwidth that kernels or collectives reach alone, whichever is
+    # more. It is 0 for a chip whose catalogue does not say what collectives reach.
     chip, parts = shapes.chip, shapes.catalogue
     if not parts.has(chip, "hbm_in_collectives"):
         return 0
@@ -113,11 +111,9 @@ def contending(
 
 
 def _windows(stream: IntArray, src: IntArray, dst: IntArray) -> tuple[IntArray, IntArray, IntArray]:
-    """Communications with kernels in their window, and the window's first op and the op after it.
-
-    The window has the ops that may run beside the communication. A stream runs in order, so both
-    ends of its communications' windows ascend.
-    """
+    """Communications with kernels in their window, and the window's ends."""
+    # The window has the ops that may run beside the communication. A stream runs in order, so both
+    # ends of its communications' windows ascend.
     count, kernel = len(stream), stream == ENGINE
     before, after = np.full(count, -1, np.int64), np.full(count, count, np.int64)
     _nearest(src.astype(np.int64), dst.astype(np.int64), kernel, before, 1)
@@ -141,7 +137,6 @@ def _nearest(src: IntArray, dst: IntArray, kernel: BoolArray, nearest: IntArray,
 
 
 # Greatest values within stretches of an array, and among the stretches over each place.
-#
 # Stretches are half-open, ``low:high``. Both ends ascend from one stretch to the next, so one pass
 # that keeps the values which may still be the greatest finds all answers.
 

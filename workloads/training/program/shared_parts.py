@@ -12,12 +12,11 @@ import numpy as np
 from topologies.clusters.cluster import Cluster
 from workloads.training.layers.shapes import RankShapes
 from workloads.training.plan.placement import Placement
-from workloads.training.plan.plan import PLAN_FIELDS, ParallelPlan
+from workloads.training.plan.plan import PLAN_FIELDS
 from workloads.training.program.groups import GroupCosts, PlacedGroups
 from workloads.training.program.stage import BuiltPasses, LaidOut
 
 # Cache of results that follow from arrays and plain values, found again by their contents.
-#
 # Training steps of different models and sizes often have the same ops in the same order, and differ
 # only in how long these take. What depends on the order alone is computed once for all of them.
 
@@ -101,11 +100,6 @@ MOST_PLACED = 16_000_000
 search simulates plans by turns."""
 
 
-def alike_in_passes(plan: ParallelPlan) -> tuple[Hashable, ...]:
-    """Return the values in which plans with the same passes agree."""
-    return tuple(getattr(plan, name) for name in ALIKE)
-
-
 class SharedParts:
     """Cache of parts that programs on one cluster share.
 
@@ -130,7 +124,8 @@ class SharedParts:
         plan = shapes.plan
         # With several microbatches a pass also adds its gradients to those of earlier ones.
         several = plan.microbatches > 1
-        key = shapes.model, shapes.chip, shapes.catalogue, several, alike_in_passes(plan)
+        alike = tuple(getattr(plan, name) for name in ALIKE)
+        key = shapes.model, shapes.chip, shapes.catalogue, several, alike
         laid_out = self._laid_out.setdefault(key, {})
         self._laid_out.move_to_end(key)
         if len(self._laid_out) > PLANS:

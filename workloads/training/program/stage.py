@@ -108,11 +108,9 @@ class PassLayout:
         return [kernel("scheduling", Timing(seconds, "assumed"), "scheduling")]
 
     def _issued(self, layers: Ops, traced: int, ends: Ops) -> Ops:
-        """Add the host to a pass over the layers, which cannot end before the host has issued it.
-
-        The host issues the steps of both ``ends`` of the pass as well. While a launch blocks it,
-        the chip waits for it instead, as it does until compiled layers are started.
-        """
+        """Add the host to a pass over layers, which cannot end before it is issued."""
+        # The host issues the steps of both ``ends`` of the pass as well. While a launch blocks it,
+        # the chip waits for it instead, as it does until compiled layers are started.
         shapes, count = self.passes.shapes, int((distinct(layers.layer) >= 0).sum())
         issued_s = self._host_s(layers, count, traced, ends) if len(layers) else 0.0
         ahead_s = issued_s * issued_ahead(shapes)
@@ -143,7 +141,6 @@ class PassLayout:
 
 
 # Pairs of passes that run side by side: while one communicates, the other computes.
-#
 # A forward pass and a backward pass through another chunk are cut into pieces that end with a
 # communication, and the pieces take turns on the chip (DualPipe, arXiv 2412.19437, section 3.2.1).
 # The gradients of a layer's weights follow the piece that computes the gradients of its inputs.
@@ -244,27 +241,11 @@ class BuiltPasses:
         return self._numbered[key]
 
 
-class StageOps(NamedTuple):
-    """Ops of a rank of one stage, and the places of its passes among them."""
-
-    ops: Ops
-    # (passes + 1,): first op of each pass of the first iteration, then the op after the last pass
-    begins: IntArray
-
-
-class KindsOfPasses(NamedTuple):
-    """Passes of a stage in their order, and the kind of each, as :func:`kinds_of_passes` has it."""
-
-    passes: Passes
-    kinds: list[int]  # kinds that occur, ascending
-    first: IntArray  # (kinds,): place of the first pass of each kind
-    which: IntArray  # (passes,): place of each pass's kind among ``kinds``
-
-
 class StageParts(NamedTuple):
     """Parts that the ops of a rank of one stage consist of."""
 
-    order: KindsOfPasses
+    passes: Passes
+    which: IntArray  # (passes,): place of each pass's kind among ``blocks``
     blocks: tuple[Ops, ...]  # ops of each kind of pass
     # start, finish: ops before the first pass of an iteration and after the last
     start: Ops
@@ -274,12 +255,12 @@ class StageParts(NamedTuple):
     def ops(self) -> int:
         """Number of ops of one iteration."""
         lengths = np.array([len(block) for block in self.blocks], np.int64)
-        return len(self.start) + int(lengths[self.order.which].sum()) + len(self.finish)
+        return len(self.start) + int(lengths[self.which].sum()) + len(self.finish)
 
     def contents(self) -> tuple[object, ...]:
         """Return the arrays of the ops of all parts, and the numbers of passes of a stage."""
         tables = (self.start, *self.blocks, self.finish)
-        return *((ops.step, ops.back, ops.layer) for ops in tables), self.order.which
+        return *((ops.step, ops.back, ops.layer) for ops in tables), self.which
 
 
 def stage_parts(
@@ -288,46 +269,50 @@ def stage_parts(
     """Return the parts of the ops of a rank of a stage."""
     plan = shapes.plan
     builder = Builder(shapes, stage, catalog, built=built)
-    order = _order(plan.pipeline, plan.pp, stage, plan.microbatches, plan.vpp)
+    order, kinds, which = _order(plan.pipeline, plan.pp, stage, plan.microbatches, plan.vpp)
     start = builder.start()
     blocks = {
         key: builder.pass_ops(key // 2 // plan.vpp, key // 2 % plan.vpp, last=key % 2 == 1)
-        for key in np.array(order.kinds)[np.argsort(order.first)].tolist()
+        for key in kinds
     }
-    return StageParts(order, tuple(blocks[key] for key in order.kinds), start, builder.finish())
+    by_kind = tuple(blocks[key] for key in sorted(kinds))
+    return StageParts(order, which, by_kind, start, builder.finish())
 
 
 @lru_cache(ORDERS_KEPT)
 def _order(
     schedule: PipelineSchedule, pp: int, stage: int, microbatches: int, chunks: int
-) -> KindsOfPasses:
-    """Passes of a stage and their kinds."""
+) -> tuple[Passes, list[int], IntArray]:
+    """Passes of a stage, their kinds in order of appearance, and each pass's among them sorted."""
     order = passes(schedule, pp, stage, microbatches, chunks)
-    kind = kinds_of_passes(order, chunks)
-    kinds, first, which = np.unique(kind, return_index=True, return_inverse=True)
-    return KindsOfPasses(order, kinds.tolist(), first, which)
+    kinds, first, which = np.unique(
+        kinds_of_passes(order, chunks), return_index=True, return_inverse=True
+    )
+    return order, kinds[np.argsort(first)].tolist(), which
 
 
 def stage_ops(
     parts: StageParts, plan: ParallelPlan, stream_of: IntArray, iterations: int = 1
-) -> StageOps:
-    """Return the ops of a rank of a stage in one or several iterations."""
+) -> tuple[Ops, IntArray]:
+    """Return the ops of a rank in one or several iterations, and the first op of each pass."""
     # ``stream_of`` (steps,): stream of each step.
-    order, which, start = parts.order.passes, parts.order.which, parts.start
-    all_passes = sequence(parts.blocks, which, order.microbatch)
+    start = parts.start
+    all_passes = sequence(parts.blocks, parts.which, parts.passes.microbatch)
     earlier = [number * plan.microbatches for number in range(iterations)]
     ops = join([part for more in earlier for part in (start, all_passes.later(more), parts.finish)])
     stream = stream_of[ops.step]
     asynchronous = np.zeros(len(STREAM_KINDS), np.bool_)
     asynchronous[list(beside(plan))] = True
     ops = past_asynchronous(ops, asynchronous[stream])
-    lengths = np.array([len(block) for block in parts.blocks], np.int64)[which]
+    lengths = np.array([len(block) for block in parts.blocks], np.int64)[parts.which]
     begins = len(start) + np.concatenate([[0], np.cumsum(lengths)])
     if not plan.pipeline.pairs_passes:
-        return StageOps(ops, begins)
+        return ops, begins
     whole = len(ops) // iterations
-    together = [pair for run in range(iterations) for pair in pairs(order, begins + run * whole)]
-    return StageOps(side_by_side(ops, together, stream == CC), begins)
+    together = [
+        pair for run in range(iterations) for pair in pairs(parts.passes, begins + run * whole)
+    ]
+    return side_by_side(ops, together, stream == CC), begins
 
 
 def beside(plan: ParallelPlan) -> tuple[int, ...]:
@@ -340,15 +325,10 @@ def kinds_of_passes(order: Passes, chunks: int) -> IntArray:
     """Return a number for each pass that passes with the same ops share, int64 (passes,)."""
     # The ops of a pass depend on its phase, its chunk, and whether it is the last of these.
     kind = 2 * (order.phase * chunks + order.chunk)
-    return np.asarray(kind + _last_of_each(kind), np.int64)
-
-
-def _last_of_each(kind: IntArray) -> IntArray:
-    """1 for the last pass of each kind, else 0, int64 (passes,)."""
     last = np.zeros(len(kind), np.int64)
     _, from_end = np.unique(kind[::-1], return_index=True)
     last[len(kind) - 1 - from_end] = 1
-    return last
+    return np.asarray(kind + last, np.int64)
 
 
 class Builder:
@@ -429,15 +409,14 @@ def marks_of(catalog: Catalog) -> Marks:
     return Marks(catalog.column("stream"), np.array(updates, np.bool_), np.array(gathers, np.bool_))
 
 
-def stream_of(stage: StageOps, marks: Marks, origin: bytes) -> Stream:
+def stream_of(ops: Ops, begins: IntArray, marks: Marks, origin: bytes) -> Stream:
     """Return the ops of a rank with their dependencies; ``origin`` is that of :class:`Stream`."""
-    ops = stage.ops
     stream = marks.stream[ops.step]
     pairs = edges(ops, stream), _gradients(ops, stream, marks), _parameters(ops, stream, marks)
     src, dst = (np.concatenate(column) for column in zip(*pairs, strict=True))
     # Sort edges by the op that waits, and keep each edge once.
     dst, src = np.divmod(distinct(dst * len(ops) + src), max(1, len(ops)))
-    return Stream(ops, src, dst, np.zeros(len(ops), np.bool_), stage.begins, origin)
+    return Stream(ops, src, dst, np.zeros(len(ops), np.bool_), begins, origin)
 
 
 def _gradients(ops: Ops, stream: IntArray, marks: Marks) -> tuple[IntArray, IntArray]:

@@ -50,21 +50,14 @@ TREE = ("tree_step", "tree_efficiency")
 
 @dataclass(frozen=True)
 class Nccl:
-    """Constants of one chip on one machine.
+    """Constants of one chip on one machine, by the names of ``CHIP``, ``SWITCH``, ``FABRIC``, …"""
 
-    ``port, adapter``: rates of a chip's NVLinks and of its network adapter, one direction [B/s].
-    ``chip, fabric``: constants by name, see ``CHIP``, ``SWITCH``, ``FABRIC`` and ``TREE``. The
-        mapping of the fabric is empty where there is none.
-    ``tuner``: NCCL's own estimates for the machine.
-    ``beside``: share of an adapter's rate that a rank of a small group keeps while the other groups
-        of its servers communicate too.
-    """
-
-    port: float
-    adapter: float
+    port: float  # rate of a chip's NVLinks, one direction [B/s]
+    adapter: float  # rate of its network adapter, one direction [B/s]
     chip: Mapping[str, float]
-    fabric: Mapping[str, float]
-    tuner: Tuner
+    fabric: Mapping[str, float]  # empty where there is none
+    tuner: Tuner  # NCCL's own estimates for the machine
+    # Share of an adapter's rate that a rank of a small group keeps while other groups use theirs.
     beside: float = 1.0
 
     def far_s(self, load: Load, payload: float = 1.0) -> Number:

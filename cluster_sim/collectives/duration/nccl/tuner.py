@@ -37,27 +37,19 @@ class Believed:
 
 @dataclass(frozen=True)
 class Tuner:
-    """Costs and limits of a machine, as NCCL's tuner believes them.
+    """Costs and limits of a machine, as NCCL's tuner believes them."""
 
-    ``protocols``: costs of each protocol, in the order of ``PROTOCOLS``.
-    ``in_switch_s, in_switch_rate``: start [s] and bus bandwidth [B/s] of a reduction in the switch;
-        0 where it cannot reduce.
-    ``message_bytes``: longest message that an exchange sends in protocol LL [B].
-    ``short_tree_bytes``: longest buffer that a tree in LL128 carries in LL [B].
-    ``whole_chunks, whole_chunks_of_few``: size of the buffer, divided by the chips of a server,
-        from which a tree's chunks have their full length; the second where few servers reduce in
-        their switches [B].
-    ``tree_bytes``: longest buffer that a tree in LL128 carries over 2, 4, 8, ... domains [B]; empty
-        where the network plugin states none.
-    """
-
-    protocols: tuple[Believed, ...]
-    in_switch_s: float
-    in_switch_rate: float
-    message_bytes: float
-    short_tree_bytes: float = 0.0
+    protocols: tuple[Believed, ...]  # in the order of PROTOCOLS
+    in_switch_s: float  # start of a reduction in the switch …
+    in_switch_rate: float  # … and its bus bandwidth [B/s]; 0 where it cannot reduce
+    message_bytes: float  # longest message that an exchange sends in protocol LL
+    short_tree_bytes: float = 0.0  # longest buffer that a tree in LL128 carries in LL
+    # Size of the buffer, divided by the chips of a server, from which a tree's chunks have their
+    # full length; the second where few servers reduce in their switches [B].
     whole_chunks: float = np.inf
     whole_chunks_of_few: float = np.inf
+    # Longest buffer that a tree in LL128 carries over 2, 4, 8, … domains [B]; empty where the
+    # network plugin states none.
     tree_bytes: tuple[float, ...] = ()
 
     def longest_tree_bytes(self, domains: Number) -> Number | None:

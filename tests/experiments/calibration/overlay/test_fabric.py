@@ -12,9 +12,9 @@ from cluster_sim.collectives.call import CollectiveCall as Call
 from cluster_sim.collectives.duration.duration import duration_ps
 from cluster_sim.collectives.duration.nccl.times import nccl_ps
 from cluster_sim.collectives.group import whole
+from experiments.calibration.overlay.combined import constants_of
+from experiments.calibration.overlay.combined import fit_fabric as fit_own
 from experiments.calibration.overlay.constants import overlay_text
-from experiments.calibration.overlay.fabric import constants_of
-from experiments.calibration.overlay.fabric import fit as fit_own
 from experiments.cli.main import run as run_line
 from experiments.validation.reading.nccl_tests import parse_measured
 from topologies.catalogue.catalogue import shipped_catalogue
@@ -58,7 +58,7 @@ def chosen_constants(machine, operation, size):
             for name, value in changed.items()
         )
         group = whole(cluster(machine, catalogue=numbers))
-        return np.array([duration_ps(Call(operation, group, size)) / 1e12])
+        return duration_ps(Call(operation, group, size)) / 1e12
 
     return constants_of(cluster(machine), largest)
 

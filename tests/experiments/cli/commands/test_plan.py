@@ -12,8 +12,8 @@ import pytest
 
 import cluster_sim as cs
 from experiments.cli.main import run as run_line
+from experiments.reports.plan import ALWAYS, SHOWN_PARTS, table
 from experiments.reports.plan_rows import FIELDS
-from experiments.reports.plan_text import ALWAYS, SHOWN_PARTS, table
 from experiments.reports.run_record import read_record
 from tests.support.small_models import SMALL_CONFIG, config_file
 from workloads.training.program.breakdown import PARTS

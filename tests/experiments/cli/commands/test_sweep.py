@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from experiments.cli import program
+from experiments.cli.commands import sweep as program
 from experiments.cli.main import run
 from experiments.sweeps import runner as row_runner
 from tests.support.probe_command import PROBE

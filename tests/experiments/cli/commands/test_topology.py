@@ -157,9 +157,9 @@ def test_a_slow_build_is_announced(
 
 
 def test_memory_is_in_bytes_on_either_system(monkeypatch: pytest.MonkeyPatch) -> None:
-    here = module._peak_rss_bytes()
+    here = module.peak_rss_bytes()
     monkeypatch.setattr(sys, "platform", "darwin")
-    assert module._peak_rss_bytes() * 1024 == pytest.approx(here, rel=0.2)
+    assert module.peak_rss_bytes() * 1024 == pytest.approx(here, rel=0.2)
 
 
 def test_out_holds_the_graph_that_a_command_reads_back(

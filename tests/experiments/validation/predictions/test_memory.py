@@ -8,8 +8,8 @@ import pytest
 
 from experiments.cli.main import run
 from experiments.validation.comparison.compare import compare, summary, told
-from experiments.validation.predictions.memory import predict
 from experiments.validation.predictions.training import predict as predict_training
+from experiments.validation.predictions.training import predict_memory
 from experiments.validation.reading.rows import read_text
 from experiments.validation.reading.schema import TRAINING
 from experiments.validation.reading.tables import table, tables
@@ -29,7 +29,7 @@ def test_rows_of_memory_are_told_from_rows_of_time_by_what_they_state() -> None:
 def test_what_fits_and_what_does_not_is_counted() -> None:
     lines = (f"{SMALL},1,", f"{SMALL},0,", f"{LARGE},0,", f"{LARGE},1,2e11", f"{LARGE},,")
     rows = read_text("\n".join((f"{PLAN},fits,memory_bytes", *lines)), "mine.csv")
-    compared = compare(rows, predict)
+    compared = compare(rows, predict_memory)
     numbers = summary(compared)
     assert numbers["fits"] == {
         "ran_told_to_fit": 1,
@@ -58,7 +58,7 @@ def test_memory_beside_a_time_has_errors_of_its_own() -> None:
 
 
 def test_activations_of_megatron_are_met_to_the_formula() -> None:
-    compared = compare(table("korthikanti_memory").rows(), predict)
+    compared = compare(table("korthikanti_memory").rows(), predict_memory)
     numbers = summary(compared)
     assert numbers["ok"] == 20
     assert numbers["p90_abs_error"] < 0.015
@@ -68,7 +68,7 @@ def test_activations_of_megatron_are_met_to_the_formula() -> None:
 def judged(name: str) -> dict[str, int]:
     """Counts of a table's plans that ran and that failed, by what they are told."""
     rows = table(name).rows()
-    return told(compare(rows, predict), unstated="1" if rows.kind is TRAINING else "")
+    return told(compare(rows, predict_memory), unstated="1" if rows.kind is TRAINING else "")
 
 
 def test_runs_out_of_memory_are_known_beforehand() -> None:

@@ -10,9 +10,13 @@ from experiments.validation.comparison.compare import compare
 from experiments.validation.predictions import training
 from experiments.validation.predictions.collectives import predict as predict_collective
 from experiments.validation.predictions.kernels import predict as predict_kernel
-from experiments.validation.predictions.layers import length_s
-from experiments.validation.predictions.row_defaults import filled
-from experiments.validation.predictions.training import model_of, question, stated_plan
+from experiments.validation.predictions.training import (
+    filled,
+    length_s,
+    model_of,
+    question,
+    stated_plan,
+)
 from experiments.validation.reading.machines import machines_for
 from experiments.validation.validate import predictor
 from tests.support.validation_rows import TRAINING, rows_of, training_row

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from experiments.validation.predictions.row_defaults import filled
-from experiments.validation.predictions.training import question
+from experiments.validation.predictions.training import filled, question
 from tests.support.validation_rows import training_row
 from topologies.errors import InputError
 from workloads.training.iteration import iteration

@@ -7,8 +7,7 @@ from typing import Any
 
 import pytest
 
-from experiments.validation.predictions.row_defaults import filled
-from experiments.validation.predictions.training import predict, question
+from experiments.validation.predictions.training import filled, predict, question
 from experiments.validation.reading.rows import Row
 from experiments.validation.reading.tables import table, tables
 from experiments.validation.validate import predictor

@@ -1,7 +1,7 @@
 """Coverage of a rank's time by unions of categories, from intervals that come roughly by start.
 
 The intervals of a stage's chain never overlap, see
-:mod:`workloads.training.execution.rank_vector.chain`, so only the gaps between them need to be
+:mod:`workloads.training.execution.rank_vector.nodes`, so only the gaps between them need to be
 examined. The latest gaps are remembered, and so are the intervals beside the chain that may still
 lie in one. Before a gap is forgotten it is settled: the part that intervals beside the chain fill
 counts for the unions of their categories, and the rest is idle time. All ranks of a stage do the
@@ -376,12 +376,7 @@ def settle(cover: Cover, gap: int, stretch: Stretch, question: Question) -> None
 
 @inlined
 def _note_idle(
-    cover: Cover,
-    op: int,
-    stretch: Stretch,
-    start: IntArray,
-    end: IntArray,
-    question: Question,
+    cover: Cover, op: int, stretch: Stretch, start: IntArray, end: IntArray, question: Question
 ) -> None:
     """Record the idle times before an op, or add up by how much they exceed the recorded ones."""
     like = question.usual.like[stretch.place : stretch.place + stretch.ranks]
@@ -401,7 +396,6 @@ def _note_idle(
 
 @inlined
 def _one_class(usual: Usual, stretch: Stretch) -> bool:
-    """Return whether all ranks of a stretch are of one class."""
     return (
         stretch.ranks > 0
         and usual.same[stretch.place] == usual.same[stretch.place + stretch.ranks - 1]
@@ -442,12 +436,7 @@ def _fill_by_one(
 
 @internal
 def settle_rank(
-    cover: Cover,
-    op: int,
-    stretch: Stretch,
-    c: int,
-    gap: tuple[int, int],
-    question: Question,
+    cover: Cover, op: int, stretch: Stretch, c: int, gap: tuple[int, int], question: Question
 ) -> None:
     """Settle a gap of one rank in which several intervals may lie."""
     row, like = stretch.row + c, question.usual.like[stretch.place + c]
@@ -486,9 +475,6 @@ def settle_all(cover: Cover, stretch: Stretch, question: Question) -> None:
                 last = max(last, cover.side_end[place, stretch.row + c])
         settle_rank(cover, question.usual.idle.shape[0] - 1, stretch, c, (until, last), question)
         cover.until[stretch.row + c] = last
-
-
-# Tables that an evaluation reads, and clocks and notes that it writes.
 
 
 class Work(NamedTuple):
@@ -549,7 +535,7 @@ class Notes(NamedTuple):
 
     cover: Cover  # coverage of time by the intervals of the block that is evaluated
     question: Question  # notes to take, by its ``mode``
-    # alone, place: see :class:`workloads.training.execution.rank_vector.chain.Unions`
+    # alone, place: see :class:`workloads.training.execution.rank_vector.nodes.Unions`
     alone: IntArray
     place: IntArray
     first_start: IntArray  # (nodes,): earliest start of a node on any rank [ps]

@@ -20,7 +20,6 @@ from cluster_sim.schedule.picoseconds import PS_PER_S
 from cluster_sim.schedule.table import HORIZON_PS, ScheduleError
 from topologies.arrays import BoolArray, IntArray
 from workloads.training.execution.jitter import GOLDEN, Disturbance, jittered
-from workloads.training.execution.rank_vector.chain import unions
 from workloads.training.execution.rank_vector.cover import (
     COMPARE,
     IGNORE,
@@ -38,12 +37,18 @@ from workloads.training.execution.rank_vector.cover import (
     new_cover,
     usual_of,
 )
-from workloads.training.execution.rank_vector.layout import Layout, layout
-from workloads.training.execution.rank_vector.nodes import IDLE, Nodes, nodes
-from workloads.training.execution.rank_vector.run import carry_out
-from workloads.training.execution.rank_vector.tape import (
+from workloads.training.execution.rank_vector.nodes import (
+    IDLE,
+    Layout,
+    Nodes,
+    layout,
+    nodes,
+    unions,
+)
+from workloads.training.execution.rank_vector.run import (
     Cut,
     Tape,
+    carry_out,
     cut_tapes,
     phases_tape,
     starting_order,
@@ -95,7 +100,8 @@ def evaluate(
     machine = Machine(program, graph, disturbance, threads)
     if not disturbance:
         meet(machine, progress)
-        return _summed(machine, follow(machine, IGNORE, _nothing_usual(program), progress))
+        nothing_usual = usual_of(np.zeros((1, 1), np.int64), np.zeros(len(program), np.int64))
+        return _summed(machine, follow(machine, IGNORE, nothing_usual, progress))
     # Waiting that jitter and stragglers cause is what exceeds the idle time without them, which one
     # rank of each class of equal ranks shows.
     classes = equal_ranks(program)
@@ -110,12 +116,7 @@ def evaluate(
     return replace(_summed(machine, followed, usual), undisturbed_ps=int(until.max()))
 
 
-def _nothing_usual(program: Program) -> Usual:
-    return usual_of(np.zeros((1, 1), np.int64), np.zeros(len(program), np.int64))
-
-
 def _check_horizon(nodes: Nodes, disturbance: Disturbance) -> None:
-    """Raise an error if all kernels one after the other, doubled by jitter, pass the horizon."""
     factor = 2 * max((factor for _, factor in disturbance.stragglers), default=1.0)
     if float(nodes.run_ps.sum()) * factor > HORIZON_PS:
         raise ScheduleError("the kernels of an iteration together last longer than the horizon")
@@ -125,7 +126,9 @@ def _summed(machine: Machine, followed: Followed, usual: Usual | None = None) ->
     """Sum up the times of all ranks; time after a rank's last op counts as idle time."""
     total = int(followed.until.max())
     tail = total - followed.until
-    late = followed.late if usual is None else _late(followed, usual, tail)
+    late = followed.late
+    if usual is not None:
+        late = late + np.maximum(0, tail - usual.idle[-1, usual.like])
     spent = machine.unions.spent(followed.covered, followed.spent)
     active = machine.unions.active(followed.covered, followed.spent)
     order = machine.layout.order
@@ -145,14 +148,6 @@ def _summed(machine: Machine, followed: Followed, usual: Usual | None = None) ->
     ops = int((np.diff(machine.nodes.base) * machine.layout.ranks).sum())
     return RankVector(total, ops, ranks, hidden_s)
 
-
-def _late(followed: Followed, usual: Usual, tail: IntArray) -> IntArray:
-    """Waiting of each rank beyond the usual, after its last op too [ps]."""
-    late: IntArray = followed.late + np.maximum(0, tail - usual.idle[-1, usual.like])
-    return late
-
-
-# Work on blocks of ranks, several at once.
 
 Progress = Callable[[str, int, int], None]
 """Called with the name of a stage of the work, how much of it is done, and how much there is."""
@@ -180,7 +175,6 @@ def over_blocks(
         free.put(state)
 
     def work_on(stretch: tuple[int, int]) -> int:
-        """Work on a stretch with a state that is free."""
         state = free.get()
         work(state, stretch)
         free.put(state)
@@ -197,7 +191,6 @@ def over_blocks(
 
 
 # Evaluation of a disturbed program, whose waiting is compared with the undisturbed one's.
-#
 # The time at which ranks meet in a wide exchange is known only after the clocks of all blocks are
 # computed up to it, so that as a rule every instruction runs twice: once for the clocks, and once
 # more, block by block, to note where time goes. Instructions that no late meeting can delay run
@@ -279,8 +272,6 @@ class _Passes:
         state.notes = self.notes._replace(cover=cover)
         self.machine.carry_out(self.cut.timed, instructions, state, (block, block + 1))
 
-
-# A program laid out for evaluation, and the passes over its blocks of ranks.
 
 MOST_TABLES = 512
 """Most different durations for which all jittered times are tabulated; each takes 8 KiB."""
@@ -389,11 +380,9 @@ def go_through(
 
 
 def first_starts(machine: Machine) -> IntArray:
-    """Earliest start of each node on the first ranks of every stage, by which to order nodes [ps].
-
-    On other ranks nodes may start in another order. Their intervals then come out of order, which
-    a cover allows as far as it has room.
-    """
+    """Earliest start of each node on the first ranks of stages, by which to order nodes [ps]."""
+    # On other ranks nodes may start in another order. Their intervals then come out of order, which
+    # a cover allows as far as it has room.
     start_ps = np.full(len(machine.nodes), HORIZON_PS, np.int64)
     notes = machine.no_notes()
     notes = notes._replace(question=notes.question._replace(mode=STARTS), first_start=start_ps)
@@ -412,8 +401,7 @@ def follow(machine: Machine, mode: int, usual: Usual, progress: Progress | None 
     tape = timed_tape(machine.nodes, machine.in_order(), machine.layout.widest)
     states = [
         State(
-            machine.clocks(np.zeros(tape.size, np.int64), 0),
-            machine.notes(mode, usual, followed),
+            machine.clocks(np.zeros(tape.size, np.int64), 0), machine.notes(mode, usual, followed)
         )
         for _ in range(machine.threads)
     ]

@@ -46,11 +46,9 @@ def alternating(pp: int, microbatches: int, chunks: int, warm_up: int) -> Passes
 
 
 def _group_sizes(pp: int, microbatches: int) -> tuple[int, int]:
-    """Sizes of the first group of microbatches that goes through all chunks, and of later groups.
-
-    A group has as many microbatches as the pipeline has stages. The remainder joins the first
-    group, as a smaller group of its own would make stages wait for each other.
-    """
+    """Sizes of the first group of microbatches through all chunks, and of later groups."""
+    # A group has as many microbatches as the pipeline has stages. The remainder joins the first
+    # group, as a smaller group of its own would make stages wait for each other.
     return microbatches % pp + min(pp, microbatches // pp * pp), pp
 
 

@@ -35,14 +35,9 @@ def schedule_names() -> tuple[str, ...]:
 
 
 def schedule_of_chunks(chunks: int) -> str:
-    """Return the name of the schedule to suggest for a number of chunks a stage.
-
-    A schedule that allows the number goes before one that does not, then one with which the plan
-    search tries it, then one with which it tries more numbers.
-
-    >>> schedule_of_chunks(4), schedule_of_chunks(7)
-    ('interleaved', 'interleaved')
-    """
+    """Return the name of the schedule to suggest for a number of chunks a stage."""
+    # A schedule that allows the number goes before one that does not, then one with which the plan
+    # search tries it, then one with which it tries more numbers.
 
     def preference(schedule: PipelineSchedule) -> tuple[bool, bool, int]:
         searched = schedule.chunks_searched

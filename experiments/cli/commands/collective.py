@@ -1,0 +1,585 @@
+"""``cluster-sim collective``: time, bandwidth and bound of one collective at one or many sizes."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from cluster_sim.progress import progress
+from experiments.cli.options.inputs import CatalogueInputs, SeveralMachines
+from experiments.cli.options.invocation import Invocation
+from experiments.cli.options.sensitivity import SensitivityInputs
+from experiments.cli.output import side_by_side as beside
+from experiments.cli.output.printing import print_rows
+from experiments.reports.formatting import Column
+from experiments.reports.idle import idle_entry, idle_sentences
+from topologies.errors import InputError, suggestion
+from topologies.options import required, setting
+from topologies.units import format_bytes, format_seconds
+
+if TYPE_CHECKING:
+    from cluster_sim.collectives import Group
+    from cluster_sim.trace.trace import Trace
+    from experiments.reports.run_directory import Run
+    from experiments.validation.reading.nccl_tests import Measured
+    from topologies.catalogue.catalogue import Catalogue
+    from topologies.clusters.cluster import Cluster
+    from workloads.confidence.interval import Interval
+
+    Measure = Callable[[int], tuple[dict[str, Any], Trace]]
+    """Function from a size to the row and the trace."""
+
+
+def _algorithms() -> tuple[str, ...]:
+    from cluster_sim.collectives.algorithms.registry import ALGORITHMS, AUTO, BEST
+
+    return (AUTO, BEST, *ALGORITHMS)
+
+
+@dataclass(frozen=True)
+class CollectiveInputs:
+    """A collective: operation, sizes, algorithm."""
+
+    op: str = required(
+        "Operation: all-reduce, all-gather, reduce-scatter, all-to-all, all-to-all-v, "
+        "broadcast or permute",
+        metavar="OP",
+        argument=True,
+    )
+    size: str | None = setting(
+        None,
+        "Bytes of the buffer as nccl-tests counts them: 1GiB, a list, or a geometric range "
+        "such as 1KiB:1GiB:4",
+        metavar="SIZE[,SIZE…]",
+    )
+    algorithm: str = setting(
+        "auto",
+        "Algorithm by name; auto for the runtime's choice, best for the fastest of all",
+        choices=_algorithms,
+    )
+    runtime: str = setting(
+        "compiled",
+        "Way in which Trainium's host issues the collective: inside a compiled graph, by "
+        "itself, or through torch-xla",
+        choices=("compiled", "eager", "xla"),
+    )
+    matrix: Path | None = setting(
+        None,
+        "Bytes that each rank (row) sends to each other (column) in an all-to-all-v",
+        name="bytes",
+        metavar="FILE.csv",
+    )
+    skew: float | None = setting(
+        None,
+        "Skew of an all-to-all-v: rank j receives bytes in proportion to (j + 1)^-SKEW; 0 is even",
+    )
+    ideal: bool = setting(False, "Use the rates and latencies of links alone, without efficiencies")
+    fault: tuple[str, ...] = setting(
+        (),
+        "Cable, link, adapter or other resource that dies or slows down, such as "
+        "cable:0-1@5us:dead or tx:5@0s:slow=1/2; may be repeated",
+        metavar="RESOURCE@TIME:dead|slow=P/Q",
+    )
+    sbuf: bool = setting(False, "Keep buffers in the cores' scratchpads (SBUF) instead of in HBM")
+
+
+@dataclass(frozen=True)
+class RankInputs:
+    """Ranks that take part."""
+
+    ranks: int | None = setting(None, "Number of ranks, on the first chips", default="all chips")
+    ranks_per_chip: int = setting(1, "Logical cores of a chip that take part as ranks")
+    group: str | None = setting(
+        None,
+        "Chips that take part, such as 0-15,32-47; semicolons separate groups that run at the "
+        "same time: 0-3;4-7",
+        metavar="CHIPS",
+    )
+    order: str | None = setting(None, "Chips in the order of their ranks", metavar="FILE|LIST")
+    unrestricted: bool = setting(False, "Also run groups that the Neuron runtime refuses")
+
+
+@dataclass(frozen=True)
+class CompareInputs:
+    """Measured times beside the simulated ones."""
+
+    compare: Path | None = setting(
+        None, "Output of nccom-test or nccl-tests to compare the simulation with", metavar="FILE"
+    )
+
+
+def _signed(error: float | None) -> str:
+    return "-" if error is None else f"{100 * error:+.1f} %"
+
+
+COLUMNS = {
+    column.name: column
+    for column in (
+        Column("size_bytes", "size"),
+        Column("cluster", "cluster"),
+        Column("ranks", "ranks"),
+        Column("algorithm", "algorithm"),
+        Column("time_s", "time"),
+        Column("low", "80 % from", like="time_s"),
+        Column("high", "to", like="time_s"),
+        Column("measured_time_s", "measured"),
+        Column("normal", "is"),
+        Column("error", "error", write=_signed),
+        Column("algbw_bytes_per_s", "algbw"),
+        Column("busbw_bytes_per_s", "busbw"),
+        Column("measured_busbw_bytes_per_s", "measured busbw"),
+        Column("lower_bound_s", "lower bound"),
+        Column("bound", "set by"),
+        Column("steps", "steps"),
+        Column("ops", "ops"),
+        Column("semantics", "semantics"),
+        Column("of_first", "of the first", write=lambda ratio: f"{ratio:.3g} ×"),
+    )
+}
+SHOWN = (
+    "size_bytes", "algorithm", "time_s", "low", "high", "algbw_bytes_per_s", "busbw_bytes_per_s",
+    "lower_bound_s", "bound", "steps", "ops", "semantics",
+)  # fmt: skip
+MEASURED_SHOWN = (
+    "size_bytes", "algorithm", "time_s", "low", "high", "measured_time_s", "normal", "error",
+    "busbw_bytes_per_s", "measured_busbw_bytes_per_s", "lower_bound_s", "bound",
+)  # fmt: skip
+"""Columns of the printed table with ``--compare``."""
+BESIDE = (
+    "size_bytes", "cluster", "ranks", "algorithm", "time_s", "low", "high", "busbw_bytes_per_s",
+    "of_first",
+)  # fmt: skip
+
+
+def collective(
+    inputs: CollectiveInputs,
+    machine: SeveralMachines,
+    ranks: RankInputs,
+    catalogue_inputs: CatalogueInputs,
+    compared: CompareInputs,
+    sure: SensitivityInputs,
+    call: Invocation,
+) -> None:
+    """Simulate a collective at one or many sizes.
+
+    The table has the columns of nccl-tests (time, algorithm bandwidth, bus bandwidth) and the lower
+    bound that links and memory set. Several clusters, written A,B,C, are compared side by side.
+    """
+    catalogue = catalogue_inputs.read(*machine.names)
+    if len(machine.names) > 1:
+        _side_by_side(inputs, machine, ranks, catalogue, (compared, sure), call)
+        return
+    cluster, groups = _groups(inputs, machine, ranks, catalogue)
+    catalogue_inputs.check_used(cluster)
+    measured = _read(compared.compare, inputs.op, groups[0].ranks)
+    watched = call.out is not None
+    sizes, measure = how_to_measure(inputs, groups, call.engine, watched=watched)
+    wanted = sizes or _sizes(inputs.size, measured)
+    what = f"{inputs.op} on {machine.name}"
+    results = [measure(algorithm) for algorithm in progress(wanted, what, quiet=call.quiet)]
+    plain = [row for row, _ in results]
+    rows, ends = _judged(plain, inputs, groups, call.engine, timed=measured is not None)
+    summary: dict[str, Any] = {}
+    if measured is not None:
+        crosses = len(groups[0].domains) > 1
+        rows, summary["summary"] = _compared(rows, measured, str(compared.compare), crosses)
+
+    def first_s(changed: Catalogue) -> float:
+        groups = _groups(inputs, machine, ranks, changed)[1]
+        _, measure = how_to_measure(inputs, groups, call.engine)
+        return float(measure(wanted[0])[0]["time_s"])
+
+    idle = idle_options(inputs, ranks, cluster, groups)
+    call.answer(
+        lambda: {"rows": rows, "interval": ends[0].document(), **summary, **idle_entry(idle)},
+        show=lambda: _show(f"{what}, {_who(groups)}", rows, summary, idle),
+        write=lambda run: _write(run, rows, results[-1][1], cluster),
+        rankings=sure.rank(first_s, catalogue, quiet=call.quiet, what="the time of the first size"),
+    )
+
+
+def _side_by_side(
+    inputs: CollectiveInputs,
+    machine: SeveralMachines,
+    ranks: RankInputs,
+    catalogue: Catalogue,
+    others: tuple[CompareInputs, SensitivityInputs],
+    call: Invocation,
+) -> None:
+    """Measure the collective on several clusters, and show them in one table."""
+    compared, sure = others
+    if compared.compare is not None or sure.sensitivity:
+        option = "--sensitivity" if sure.sensitivity else "--compare"
+        raise InputError(f"{option} is for one cluster, not {len(machine.names)}. Name one.")
+
+    def answer(name: str) -> list[dict[str, Any]]:
+        """Rows of one of the clusters."""
+        single = replace(machine, cluster=name, clusters=None)
+        cluster, groups = _groups(inputs, single, ranks, catalogue)
+        sizes, measure = how_to_measure(inputs, groups, call.engine)
+        wanted = sizes or _sizes(inputs.size, None)
+        measured = progress(wanted, f"{inputs.op} on {name}", quiet=call.quiet)
+        rows, _ = _judged([measure(size)[0] for size in measured], inputs, groups, call.engine)
+        named = idle_entry(idle_options(inputs, ranks, cluster, groups))
+        return [{**row, **named} for row in rows]
+
+    rows = beside.each(machine.names, answer)
+    title = f"{inputs.op} on {len(machine.names)} clusters"
+    call.answer(
+        lambda: beside.document(rows),
+        lambda: _show_side_by_side(title, rows),
+        lambda run: _write_side_by_side(run, title, rows),
+    )
+
+
+def _judged(
+    rows: Sequence[dict[str, Any]],
+    inputs: CollectiveInputs,
+    groups: list[Group],
+    engine: str,
+    *,
+    timed: bool = False,
+) -> tuple[list[dict[str, Any]], list[Interval]]:
+    """Return rows as the host sees them, with the best algorithm and intervals; and these alone.
+
+    ``timed`` says whether the vendor's own test measured the times beside them.
+    """
+    cluster = groups[0].cluster
+    best = [beside_best(row, inputs, groups, engine) for row in rows]
+    seen = [_as_issued(row, cluster, inputs.op, inputs.runtime) for row in best]
+    ends = [_interval(inputs, groups[0], row, timed=timed) for row in seen]
+    judged = [{**row, "low": e.low, "high": e.high} for row, e in zip(seen, ends, strict=True)]
+    return judged, ends
+
+
+def _show(
+    title: str,
+    rows: list[dict[str, Any]],
+    summary: Mapping[str, Any],
+    idle: Mapping[str, str],
+) -> None:
+    _print(title, rows, summary.get("summary", {}))
+    tell_switches(rows)
+    for line in idle_sentences(idle):
+        click.echo(line)
+
+
+def _as_issued(row: Mapping[str, Any], cluster: Cluster, kind: str, runtime: str) -> dict[str, Any]:
+    """Return a row with the time under its runtime, and the bandwidths for that time."""
+    if runtime == "compiled":
+        return dict(row)
+    from workloads.kernels.runtime import collective_seen_by_host
+
+    seconds = collective_seen_by_host(
+        cluster.chip or "", row["time_s"], runtime, kind=kind, catalogue=cluster.catalogue
+    )
+    if seconds == row["time_s"]:
+        return dict(row)
+    slower = row["time_s"] / seconds
+    rates = {name: row[name] * slower for name in row if name.endswith("bw_bytes_per_s")}
+    return {**row, **rates, "time_s": seconds}
+
+
+def _interval(
+    inputs: CollectiveInputs, group: Group, row: Mapping[str, Any], *, timed: bool
+) -> Interval:
+    from workloads.confidence.answers import collective_interval
+    from workloads.confidence.timing_tool import vendors_test
+
+    cluster, tool = group.cluster, "" if inputs.runtime == "compiled" else inputs.runtime
+    return collective_interval(
+        *(cluster, group.ranks, row["size_bytes"], row["time_s"]),
+        ideal=inputs.ideal,
+        tool=vendors_test(cluster.chip) if timed and cluster.chip else tool,
+        crosses=len(group.domains) > 1,
+    )
+
+
+def _compared(
+    rows: list[dict[str, Any]], measured: Measured, name: str, crosses: bool
+) -> tuple[list[dict[str, Any]], dict[str, Any]]:
+    """Return the rows with measured values beside the simulated ones, and what they say."""
+    import pandas as pd
+
+    from experiments.validation.comparison import compare_collectives as comparison
+
+    frame = comparison.beside(pd.DataFrame(rows), measured, name)
+    frame["normal"] = comparison.normality(frame)
+    both = [
+        {str(name): None if value != value else value for name, value in row.items()}
+        for row in frame.to_dict(orient="records")
+    ]
+    verdict = comparison.verdict(frame, crosses=crosses)
+    return both, {**comparison.agreement(frame), "verdict": verdict}
+
+
+def _groups(
+    inputs: CollectiveInputs, machine: SeveralMachines, ranks: RankInputs, catalogue: Catalogue
+) -> tuple[Cluster, list[Group]]:
+    """Return the cluster and the groups of the options, if the Neuron runtime can run them."""
+    from cluster_sim.collectives.verify.neuron_limits import along_ring, check_restrictions
+
+    check_op(inputs)
+    cluster = machine.read(catalogue)
+    check_issued(cluster, inputs.runtime)
+    groups = groups_for(cluster, ranks)
+    if not ranks.unrestricted:
+        groups = [along_ring(group) for group in groups] if inputs.op == "permute" else groups
+        check_restrictions(inputs.op, groups)
+    return cluster, groups
+
+
+def _read(compare: Path | None, op: str, ranks: int) -> Measured | None:
+    """Read measurements, which must be of the same operation and number of ranks."""
+    if compare is None:
+        return None
+    from experiments.validation.comparison.compare_collectives import check_same
+    from experiments.validation.reading.nccl_tests import read_measured
+
+    measured = read_measured(compare, op)
+    check_same(measured, op, ranks, str(compare))
+    return measured
+
+
+def _sizes(size: str | None, measured: Measured | None) -> list[int]:
+    """Sizes of the option; by default those of the measurements."""
+    from cluster_sim.collectives.group_parsing import parse_sizes
+
+    if size is not None:
+        return parse_sizes(size)
+    if measured is None:
+        raise InputError("no size is given; add --size 1GiB, or --compare FILE for its sizes")
+    from experiments.validation.comparison.compare_collectives import measured_sizes
+
+    return measured_sizes(measured)
+
+
+def _show_side_by_side(title: str, rows: list[dict[str, Any]]) -> None:
+    """Print one table of all sizes, with the clusters of a size in consecutive rows."""
+    good = [row for row in rows if row["status"] == "ok"]
+    first: dict[int, float] = {}
+    for row in good:
+        first.setdefault(row["size_bytes"], row["time_s"])
+    shown = [{**row, "of_first": row["time_s"] / first[row["size_bytes"]]} for row in good]
+    shown.sort(key=lambda row: list(first).index(row["size_bytes"]))
+    print_rows(title, [COLUMNS[name] for name in BESIDE], shown, left=2)
+    beside.tell_idle({row["cluster"]: row for row in rows}.values())
+    beside.tell_refused(rows)
+
+
+def _write_side_by_side(run: Run, title: str, rows: list[dict[str, Any]]) -> None:
+    import pandas as pd
+
+    from experiments.figures.comparison import lines
+
+    frame = pd.DataFrame(rows).drop(columns="without_effect", errors="ignore")
+    run.table("metrics", frame, title="Results")
+    good = frame[frame.status == "ok"].assign(busbw=lambda table: table.busbw_bytes_per_s / 1e9)
+    labels = ("size of the buffer [B]", "bus bandwidth [GB/s]")
+    figure = lines(good, "size_bytes", "busbw", "cluster", title, labels=labels)
+    run.figure("busbw", figure, title="Bus bandwidth side by side")
+
+
+def _who(groups: list[Group]) -> str:
+    each = f"{groups[0].ranks:,} rank{'s' * (groups[0].ranks > 1)}"
+    return each if len(groups) == 1 else f"{len(groups):,} groups of {each}"
+
+
+def _print(title: str, rows: list[dict[str, Any]], summary: Mapping[str, Any]) -> None:
+    print_rows(title, [COLUMNS[name] for name in (MEASURED_SHOWN if summary else SHOWN)], rows)
+    if summary:
+        median, ninth, bias = (
+            f"{100 * summary[name]:.1f} %" for name in ("median_abs_error", "p90_abs_error", "bias")
+        )
+        click.echo(
+            f"{summary['rows']} rows compared: median error {median}, 90th percentile {ninth}, "
+            f"mean {bias} (simulated over measured time, less one)"
+        )
+        click.echo(summary["verdict"])
+
+
+def _write(run: Run, rows: list[dict[str, Any]], trace: Trace, machine: Cluster) -> None:
+    import pandas as pd
+
+    from experiments.figures.collective import WORDS, figures
+    from experiments.reports.slices import slices
+
+    frame = pd.DataFrame(rows)
+    if "switches" in frame:
+        frame["switches"] = [" ".join(row.get("switches", ())) for row in rows]
+    run.table("metrics", frame, title="Results")
+    for name, (figure, title, note) in figures(frame, trace, machine).items():
+        slice_rows = slices(trace, words=WORDS) if name == "timeline" else None
+        run.figure(name, figure, title=title, note=note, slices=slice_rows)
+    run.trace(trace)
+
+
+def groups_for(machine: Cluster, inputs: RankInputs) -> list[Group]:
+    """Return the groups of the options, by default one of all chips."""
+    from cluster_sim.collectives.group_parsing import ordered, parse_groups
+    from cluster_sim.collectives.results import first_ranks
+
+    from_the_first = first_ranks(
+        machine, None if inputs.group else inputs.ranks, inputs.ranks_per_chip
+    )
+    if inputs.group is None:
+        groups = [from_the_first]
+    elif inputs.ranks is not None:
+        raise InputError(
+            f"--ranks {inputs.ranks} and --group {inputs.group[:40]} both say who takes part; "
+            "give one of them"
+        )
+    else:
+        groups = parse_groups(inputs.group, machine, inputs.ranks_per_chip)
+    if inputs.order is None:
+        return groups
+    if len(groups) > 1:
+        raise InputError(
+            f"--order is for one group, --group names {len(groups)}; "
+            "write each group's chips in their order instead"
+        )
+    return [ordered(groups[0], inputs.order)]
+
+
+def check_op(inputs: CollectiveInputs) -> None:
+    """Check the operation, and that all-to-all-v, and no other, has the bytes of its pairs."""
+    from cluster_sim.collectives import KINDS
+    from cluster_sim.collectives.measure_all_to_all_v import KIND
+
+    op, size, matrix, skew = inputs.op, inputs.size, inputs.matrix, inputs.skew
+    operations = (*KINDS, KIND)
+    if op not in operations:
+        raise InputError(
+            f"unknown collective {op[:40]!r}.{suggestion(op, operations)} "
+            f"There are {', '.join(operations)}."
+        )
+    option = "--bytes" if matrix is not None else "--skew" if skew is not None else None
+    if op != KIND and option:
+        raise InputError(f"{option} is for {KIND}, not for {op}; leave it out or ask for {KIND}")
+    if matrix is not None and (skew is not None or size is not None):
+        other = "--skew" if skew is not None else "--size"
+        raise InputError(f"--bytes {matrix} and {other} both say how much is sent; give one")
+    if op == KIND and matrix is None and skew is None:
+        raise InputError(f"{KIND} needs --bytes FILE, or --size with --skew 0 (even) or more")
+
+
+def how_to_measure(
+    inputs: CollectiveInputs, groups: list[Group], engine: str, *, watched: bool = False
+) -> tuple[list[int], Measure]:
+    """Return the sizes that a matrix of bytes determines, if any, and the function for one size."""
+    from cluster_sim.collectives import CollectiveCall, measure
+    from cluster_sim.collectives.builder import check_scratchpad
+    from cluster_sim.collectives.measure_all_to_all_v import (
+        KIND,
+        buffer_bytes,
+        measure_v,
+        read_matrix,
+    )
+    from cluster_sim.collectives.measure_all_to_all_v import skewed as skewed_matrix
+    from cluster_sim.hardware.fault_text import parse_fault
+
+    faults = [parse_fault(text) for text in inputs.fault]
+    if inputs.op != KIND:
+        return [], lambda size: measure(
+            [CollectiveCall(inputs.op, group, size) for group in groups],
+            inputs.algorithm,
+            ideal=inputs.ideal,
+            sbuf=inputs.sbuf,
+            engine=engine,
+            faults=faults,
+            watched=watched,
+        )
+    if len(groups) > 1:
+        raise InputError(f"{KIND} runs in one group, --group names {len(groups)}; give one")
+    group = groups[0]
+    if inputs.sbuf:
+        check_scratchpad(inputs.op, group, 0)
+    matrix = None if inputs.matrix is None else read_matrix(inputs.matrix)
+
+    def measured(size: int) -> tuple[dict[str, Any], Trace]:
+        """Row and trace of one size."""
+        sent = skewed_matrix(group.ranks, size, inputs.skew or 0.0) if matrix is None else matrix
+        return measure_v(
+            group, sent, inputs.algorithm, ideal=inputs.ideal, engine=engine, faults=faults
+        )
+
+    return ([] if matrix is None else [buffer_bytes(matrix)]), measured
+
+
+def check_issued(cluster: Cluster, runtime: str) -> None:
+    """Refuse a runtime of Trainium on a machine of another chip, which has none of them."""
+    from cluster_sim.collectives.algorithms.neuron_runtime import is_trainium
+
+    if runtime in ("eager", "xla") and not is_trainium(cluster):
+        raise InputError(
+            f"--runtime {runtime} is a way to issue work to Trainium, and {cluster.name} has "
+            f"{cluster.chip or 'no chips'}. Leave --runtime out."
+        )
+
+
+def idle_options(
+    inputs: CollectiveInputs, ranks: RankInputs, cluster: Cluster, groups: Sequence[Group]
+) -> dict[str, str]:
+    """Return each stated option that changes nothing, with the reason.
+
+    >>> from cluster_sim.collectives import Group
+    >>> from topologies.clusters.names import cluster
+    >>> ring = cluster("ring:4", bandwidth="1GB/s", latency="1us")
+    >>> inputs = CollectiveInputs("all-reduce", ideal=True)
+    >>> idle_options(inputs, RankInputs(), ring, [Group(ring, range(4))])
+    {'ideal': 'a plain shape is ideal already'}
+    """
+    from cluster_sim.collectives.verify.neuron_limits import along_ring, check_restrictions
+
+    reasons = {}
+    if inputs.ideal and cluster.plain:
+        reasons["ideal"] = "a plain shape is ideal already"
+    if ranks.unrestricted:
+        try:
+            check_restrictions(inputs.op, groups)
+            reordered = inputs.op == "permute" and [along_ring(each) for each in groups] != groups
+        except InputError:
+            return reasons
+        if not reordered:
+            reasons["unrestricted"] = "no limit of the Neuron runtime is exceeded"
+    return reasons
+
+
+def beside_best(
+    row: dict[str, Any], inputs: CollectiveInputs, groups: list[Group], engine: str
+) -> dict[str, Any]:
+    """Add the choice of ``best`` to a row of ``auto`` that is slower near a switch of the runtime.
+
+    The row gets ``switches``, the algorithms that ``auto`` takes at lengths near its own,
+    ``best_algorithm`` and ``best_time_s`` [s]. Other rows are returned as they are.
+    """
+    from cluster_sim.collectives import KINDS, CollectiveCall
+    from cluster_sim.collectives.algorithms.registry import switched
+
+    if inputs.algorithm != "auto" or inputs.op not in KINDS or inputs.fault:
+        return row
+    near = switched(CollectiveCall(inputs.op, groups[0], row["size_bytes"]))
+    if len(near) == 1:
+        return row
+    _, measure_best = how_to_measure(replace(inputs, algorithm="best"), groups, engine)
+    best, _ = measure_best(row["size_bytes"])
+    if best["time_s"] >= row["time_s"]:
+        return row
+    named = {"best_algorithm": best["algorithm"], "best_time_s": best["time_s"]}
+    return {**row, "switches": list(near), **named}
+
+
+def tell_switches(rows: Sequence[Mapping[str, Any]]) -> None:
+    """Print a remark on every row that is slower than necessary by the runtime's choice."""
+    for row in rows:
+        if row.get("best_time_s") is not None:  # rows beside measurements all have the column
+            other = " or ".join(name for name in row["switches"] if name != row["algorithm"])
+            click.echo(
+                f"{format_bytes(row['size_bytes'])}: the Neuron runtime takes {row['algorithm']} "
+                f"by the length of the buffer, and {other} at lengths near it. --algorithm best: "
+                f"{row['best_algorithm']}, {format_seconds(row['best_time_s'])}."
+            )

@@ -1,1 +1,0 @@
-"""``cluster-sim collective``: one collective operation at one or many sizes."""

@@ -1,1 +1,0 @@
-"""``cluster-sim fleet``: a fleet that serves by day and trains by night."""

@@ -1,0 +1,210 @@
+"""``cluster-sim run-job``: a training job of weeks with failures, checkpoints and spares."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Annotated, Any
+
+import click
+
+from experiments.cli.commands.train import PlanInputs, RunInputs, run_step
+from experiments.cli.options.from_fields import Stated
+from experiments.cli.options.inputs import CatalogueInputs, ModelOnCluster
+from experiments.cli.options.invocation import Invocation
+from experiments.cli.options.sensitivity import SensitivityInputs
+from experiments.cli.output.job_amounts import amount, spent
+from experiments.cli.output.printing import print_table, print_text
+from experiments.reports.idle import idle_sentences
+from topologies.units import format_bytes, format_seconds
+from workloads.options.job import JobInputs
+from workloads.training.plan.plan import ParallelPlan
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping
+
+    from experiments.reports.run_directory import Run
+    from topologies.catalogue.catalogue import Catalogue
+    from topologies.clusters.cluster import Cluster
+    from workloads.job import JobResult
+    from workloads.job.plan import JobPlan
+    from workloads.training.iteration import Iteration
+
+PART_NAMES = {
+    "useful": "useful",
+    "lost_work": "lost work",
+    "checkpoint": "checkpoints",
+    "restart": "restarts",
+    "detection": "detection",
+    "waiting_for_spares": "waiting for spares",
+    "stragglers": "stragglers",
+    "fewer_replicas": "fewer replicas",
+}
+
+
+def print_job(result: JobResult, document: Mapping[str, Any]) -> None:
+    """Print a job's goodput, where its time goes, and its failures by cause."""
+    plan, ends = result.step.plan, result.interval
+    title = (
+        f"{document['model']} on {document['cluster']}, {document['chips']:,} chips "
+        f"(tp {plan.tp}, pp {plan.pp}, dp {plan.dp}), {document['days']:,.4g} days"
+    )
+    for line in idle_sentences(document.get("without_effect", {})):
+        click.echo(line)
+    print_table(title, ["result", "value"], _results(result, document), left=2)
+    for line in document.get("remarks", ()):
+        print_text(line)
+    shares = [[PART_NAMES[part], f"{share:.2%}"] for part, share in result.breakdown.items()]
+    print_table("", ["where the time goes", "share"], shares)
+    causes = sorted(result.failures_by_cause.items(), key=lambda item: -item[1])
+    rows = [[name.replace("_", " "), f"{count:,.1f}"] for name, count in causes]
+    print_table("", ["failures", "in the run"], rows)
+    click.echo(f"80 % of runs lie between {ends.low:.1%} and {ends.high:.1%}: {ends.basis}.")
+
+
+def _results(result: JobResult, document: Mapping[str, Any]) -> list[tuple[str, str]]:
+    """Rows about the whole run: failures, checkpoints, spares, tokens, price and energy."""
+    from experiments.reports.formatting import format_interval, number
+
+    def time(name: str) -> str:
+        value = document[name]
+        return "none" if value is None else format_seconds(value)
+
+    tokens, step = result.tokens_interval, result.step.interval
+    state = format_bytes(int(document["checkpoint_bytes"]))
+    rows = [
+        ("goodput", f"{result.goodput:.1%} of the time"),
+        ("failures", f"{document['failures']:,.1f}; one every {time('mtbf_s')} expected"),
+        ("checkpoint every", time("checkpoint_interval_s")),
+        (
+            "  best, Young and Daly",
+            f"{time('best_checkpoint_interval_s')}, {time('young_daly_interval_s')}",
+        ),
+        (
+            "  of",
+            f"{state}, stall {time('checkpoint_stall_s')}, write {time('checkpoint_write_s')}",
+        ),
+        *_peer_rows(document, time),
+        ("detection, restart", f"{time('detection_s')}, {time(_restart(document))}"),
+        ("repair", time("repair_s")),
+        ("after a failure", "other replicas go on" if document["elastic"] else "all replicas wait"),
+        ("spares", f"{document['spares']:,} of {result.unit_chips} chips"),
+        ("step", f"{format_seconds(document['iteration_s'])} {format_interval(step)}"),
+    ]
+    if result.goal is None:
+        few, many = number(tokens.low), number(tokens.high)
+        rows.append(("tokens", f"{number(result.tokens)} (80 %: {few} – {many})"))
+    else:
+        rows.append(("tokens", number(result.tokens)))
+        rows.append(("length", amount(document, "days", "days")))
+    return [*rows, *spent(document)]
+
+
+def _restart(document: Mapping[str, Any]) -> str:
+    restarts = ("warm_restart_s", "peer_restart_s", "restart_s")
+    return next(name for name in restarts if name in document)
+
+
+def _peer_rows(document: Mapping[str, Any], time: Callable[[str], str]) -> list[tuple[str, str]]:
+    if "peer_copy_s" not in document:
+        return []
+    held, host = document["peer_bytes_per_server"], document["host_bytes_per_server"]
+    of = "" if host is None else f" of {host / 1e9:,.0f} GB"
+    return [
+        ("copies with peers every", f"{time('peer_copy_interval_s')}, in {time('peer_copy_s')}"),
+        ("  in host memory", f"{held / 1e9:,.0f} GB a server{of}"),
+        ("  pairs lost, back to the store", f"{document['peer_pairs_lost']:,.2g}"),
+    ]
+
+
+LISTED = ("curve", "plan", "without_effect", "notes", "searched", "remarks")
+"""Keys of the document that are no numbers of the table of results."""
+
+
+def run_job(
+    inputs: ModelOnCluster,
+    stated: Annotated[Mapping[str, Any], Stated(ParallelPlan)],
+    plan: PlanInputs,
+    how: JobInputs,
+    sure: SensitivityInputs,
+    catalogue_inputs: CatalogueInputs,
+    call: Invocation,
+) -> None:
+    """Run a training job of weeks through its failures.
+
+    Checkpoints, detection, restarts, spares, repairs and slow servers are simulated as well.
+
+    If no degree such as --tp or --pp is stated, the plan search chooses the plan.
+    """
+    from experiments.reports.remarks import left_out_framework
+    from workloads.job import run_job as run
+    from workloads.training.plan.plan_file import read_any_plan
+
+    catalogue = catalogue_inputs.read(inputs.cluster)
+    filed = read_any_plan(plan.plan) if plan.plan else None
+    cluster = inputs.read_cluster(catalogue)
+    _job_plan(how, cluster, cluster.chips, call.seed)  # a mistake in it before a plan is searched
+    step = run_step(inputs, stated, plan, RunInputs(), catalogue, call, search="always")
+    result = run(step, _job_plan(how, cluster, step.chips, call.seed))
+    document = {**result.document(), **_plan_document(step)}
+    document |= filed.document() if filed else {}
+    goodput = f"a goodput of {result.goodput:.1%}"
+    call.answer(
+        lambda: document,
+        lambda: print_job(result, document),
+        lambda directory: _write(directory, result, document),
+        rankings=sure.rank(
+            lambda moved: _goodput(step, how, moved), catalogue, quiet=call.quiet, what=goodput
+        ),
+        notes=(filed.sentence if filed else "", left_out_framework(step, filed), *result.notes),
+    )
+
+
+def _goodput(step: Iteration, how: JobInputs, catalogue: Catalogue) -> float:
+    from dataclasses import replace
+
+    from workloads.job.front import expected_job_goodput
+
+    cluster = replace(step.cluster, catalogue=catalogue)
+    plan = _job_plan(how, cluster, step.chips, 0)
+    return expected_job_goodput(replace(step, cluster=cluster), plan)
+
+
+def _job_plan(how: JobInputs, cluster: Cluster, chips: int, seed: int) -> JobPlan:
+    from dataclasses import asdict
+
+    from workloads.job.plan import JobPlan, plan_with
+
+    return plan_with(JobPlan(seed=seed), asdict(how), cluster, chips)
+
+
+def _plan_document(step: Iteration) -> dict[str, Any]:
+    from experiments.reports.idle import idle_entry
+    from experiments.reports.remarks import remarks_entry
+    from experiments.reports.training import stated
+
+    return {"plan": stated(step.plan), **idle_entry(step.without_effect), **remarks_entry(step)}
+
+
+def _write(run: Run, result: JobResult, document: Mapping[str, Any]) -> None:
+    import pandas as pd
+
+    from experiments.figures.job import causes_figure, curve_figure, timeline_figure
+    from experiments.reports.training import metrics
+
+    ends = dict(document["interval"])
+    cells = {name: value for name, value in document.items() if name not in LISTED}
+    of_others = {f"{name}_interval": ends.pop(name) for name in list(ends) if name in cells}
+    flat = {**cells, **of_others, "interval": ends}
+    run.table("metrics", metrics(flat), title="Results")
+    headline = (
+        f"{document['model']} on {document['chips']:,} chips of {document['cluster']}: "
+        f"goodput {result.goodput:.1%}"
+    )
+    run.figure("timeline", timeline_figure(result, headline), title="Where the time goes")
+    if result.curve is not None:
+        run.figure("interval", curve_figure(result), title="Goodput against checkpoint interval")
+        run.table("curve", pd.DataFrame(result.curve_rows()), title="Checkpoint intervals")
+    run.figure("failures", causes_figure(result), title="Failures by cause")
+    run.table("runs", result.frame(), title="Runs", note="varied: failure rates drawn")
+    run.table("timeline", result.timeline(), title="Timeline of the first run")
+    run.json("results", document, title="Results")

@@ -1,1 +1,0 @@
-"""``cluster-sim run-job``: a training job of weeks with failures, checkpoints and spares."""

@@ -1,0 +1,299 @@
+"""``cluster-sim serve``: one replica, simulated token by token."""
+
+from __future__ import annotations
+
+from dataclasses import fields, replace
+from functools import partial
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from experiments.cli.options.inputs import CatalogueInputs, ModelOnCluster
+from experiments.cli.options.invocation import Invocation
+from experiments.cli.options.sensitivity import SensitivityInputs
+from experiments.cli.output.printing import print_table
+from experiments.cli.output.side_by_side import cluster_names
+from topologies.units import format_memory, format_rate, format_seconds
+from workloads.options.serving import DeploymentInputs, ReplicaInputs, RequestInputs
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping, Sequence
+
+    from experiments.reports.run_directory import Run
+    from topologies.catalogue.catalogue import Catalogue
+    from workloads.serving import Highest
+    from workloads.serving import Slo as Limits
+
+
+def print_serving(document: Mapping[str, Any]) -> None:
+    """Print latencies, rates and the KV cache of a replica."""
+    rows = [
+        [
+            name,
+            *(
+                "–" if document[key][level] is None else format_seconds(document[key][level])
+                for level in ("p50", "p90", "p99", "mean")
+            ),
+        ]
+        for name, key in (("TTFT", "ttft_s"), ("TPOT", "tpot_s"), ("ITL", "itl_s"))
+    ]
+    if "deployments" in document:
+        print_deployments(document)
+    title = f"{document['model']} on {chips_of(document)}"
+    print_table(title, ["", "p50", "p90", "p99", "mean"], rows)
+    facts = [
+        *_highest_rate(document),
+        ["requests", f"{document['requests']:,}"],
+        ["output tokens/s", _with_interval(document, "tokens_per_s", ",.1f")],
+        ["requests/s within the SLO", f"{document['request_goodput_per_s']:.4g}"],
+        ["requests within the SLO", f"{document['slo_attainment']:.2%}"],
+        ["mean decode batch", f"{document['batch_mean']:.2f}"],
+        ["KV cache, peak", format_memory(int(document["kv_peak_bytes"]))],
+        ["KV cache, room", format_memory(int(document["kv_budget_bytes"]))],
+        *_ways_to_serve_faster(document),
+    ]
+    print_table("", ["", ""], facts)
+    click.echo(
+        "TTFT: time to first token; TPOT: mean time of a request's later tokens; ITL: each gap "
+        "between two tokens."
+    )
+    click.echo(_sentence_of_intervals(document))
+    click.echo(
+        f"Prompts are processed {document['prompts']}; at most {document['slots']:,} requests "
+        "decode at once."
+    )
+
+
+def print_deployments(document: Mapping[str, Any]) -> None:
+    """Print the best deployments that a search found, and how many there are."""
+    best = document["deployments"]
+    most = best[0]["max_rate_per_s_per_chip"]
+    rows = [
+        [
+            each["options"],
+            f"{each['chips']:,}",
+            f"{each['max_rate_per_s']:,.4g}",
+            f"{each['max_rate_per_s_per_chip']:,.4g}",
+            f"{each['max_rate_per_s_per_chip'] / most:.1%}",
+        ]
+        for each in best
+    ]
+    title = (
+        f"{document['model']} on {document['cluster']}: the most requests for each chip, of "
+        f"{document['candidates']} deployments"
+    )
+    columns = ["options", "chips", "requests/s", "for each chip", "of the best"]
+    print_table(title, columns, rows)
+    click.echo("Below is the first, at its highest rate.\n")
+
+
+def _highest_rate(document: Mapping[str, Any]) -> list[list[str]]:
+    """Rows with the highest rate within the SLO, and what binds; none for a stated rate."""
+    if "max_rate_per_s" not in document:
+        return []
+    return [
+        [
+            "highest rate within the SLO, requests/s",
+            _with_interval(document, "max_rate_per_s", ",.4g"),
+        ],
+        ["  what binds", document["binds"]],
+    ]
+
+
+def _with_interval(document: Mapping[str, Any], name: str, style: str) -> str:
+    """Text of a number and its interval, which is left out if it is a point."""
+    ends = document[f"{name}_interval"]
+    low, value, high = (format(n, style) for n in (ends["low"], document[name], ends["high"]))
+    return value if low == high == value else f"{value} (80 %: {low} – {high})"
+
+
+def _sentence_of_intervals(document: Mapping[str, Any]) -> str:
+    """Sentence with the intervals of the medians."""
+    named = (("TTFTs", "interval"), ("TPOTs", "tpot_interval"))
+    spans = [
+        f"{name} between {format_seconds(ends['low'])} and {format_seconds(ends['high'])}"
+        for name, key in named
+        if (ends := document.get(key))
+    ]
+    return f"80 % of measured medians would lie within these: {'; '.join(spans)}."
+
+
+def _ways_to_serve_faster(document: Mapping[str, Any]) -> list[list[str]]:
+    """Rows about the prefix cache, speculation, pools and the price, as far as they apply."""
+    facts = []
+    if "prefix_hit_share" in document:
+        facts.append(["prompt tokens in the prefix cache", f"{document['prefix_hit_share']:.1%}"])
+    if "speculation" in document:
+        expected = document["speculation"]["expected_tokens_per_pass"]
+        facts.append(["tokens of a pass, expected", f"{expected:.2f}"])
+    if "prefill_replicas" in document:
+        moved, rate = document["kv_transfer_s"]["p50"], document["kv_transfer_bytes_per_s"]
+        facts += [
+            [f"{kind} replicas", f"{document[f'{kind}_replicas']:,}, "
+             f"{document[f'{kind}_utilisation']:.0%} busy"] for kind in ("prefill", "decode")
+        ]  # fmt: skip
+        facts.append(["KV transfer, median", f"{format_seconds(moved)} at {format_rate(rate)}"])
+    if document["usd_per_million_tokens"] is not None:
+        price = _with_interval(document, "usd_per_million_tokens", ",.3g")
+        facts.append(["price, USD a million output tokens", price])
+    return facts
+
+
+def chips_of(document: Mapping[str, Any]) -> str:
+    """Text of the chips of a replica and their cluster."""
+    count = document["chips"]
+    return f"{count:,} chip{'s' * (count != 1)} of {document['cluster']}"
+
+
+def serve(
+    inputs: ModelOnCluster,
+    load: RequestInputs,
+    replica: ReplicaInputs,
+    faster: DeploymentInputs,
+    sure: SensitivityInputs,
+    catalogue_inputs: CatalogueInputs,
+    call: Invocation,
+) -> None:
+    """Serve requests on one replica, token by token.
+
+    With --disaggregate, prompts and decoding run on separate replicas. Several clusters, written
+    --cluster A,B,C, serve the same requests and are compared side by side.
+    """
+    from cluster_sim.progress import progress
+    from topologies.errors import InputError
+    from workloads.serving import parse_slo
+    from workloads.serving.front import answered
+
+    limits, names = parse_slo(replica.slo), cluster_names(inputs.cluster)
+    stated = _stated(load, replica, faster, call.seed)
+    if replica.search and sure.sensitivity:
+        raise InputError(
+            "--sensitivity is for stated replicas. State the options that --search finds."
+        )
+
+    def simulate(name: str, catalogue: Catalogue) -> Highest:
+        """Serve on one of the clusters, at the stated or the highest rate."""
+        cluster = replace(inputs, cluster=name).read_cluster(catalogue)
+        watch = partial(progress, quiet=call.quiet)
+        return answered(inputs.read_model(), cluster, limits, stated, watch=watch)
+
+    def answer(name: str, catalogue: Catalogue, highest: Highest) -> dict[str, Any]:
+        return _document(replace(inputs, cluster=name), catalogue, highest, limits)
+
+    if len(names) > 1:
+        _side_by_side(inputs.model, names, simulate, answer, (catalogue_inputs, sure, call))
+        return
+    catalogue = catalogue_inputs.read(inputs.cluster)
+    highest = simulate(inputs.cluster, catalogue)
+    rankings = sure.rank(
+        lambda moved: _ranked(simulate(inputs.cluster, moved)),
+        catalogue,
+        quiet=call.quiet,
+        what="the highest rate" if load.max_rate else "the median time to the first token",
+        jumps=True,
+    )
+    document = answer(inputs.cluster, catalogue, highest)
+    call.answer(
+        lambda: document,
+        lambda: print_serving(document),
+        lambda run: _write(run, document, highest, limits),
+        rankings=rankings,
+    )
+
+
+def _side_by_side(
+    model: str,
+    names: Sequence[str],
+    simulate: Callable[[str, Catalogue], Highest],
+    answer: Callable[[str, Catalogue, Highest], dict[str, Any]],
+    how: tuple[CatalogueInputs, SensitivityInputs, Invocation],
+) -> None:
+    """Serve the requests on a replica of several clusters, and show them in one table."""
+    from experiments.cli.output import side_by_side as beside
+
+    catalogue_inputs, sure, call = how
+    beside.check_single({"--sensitivity": sure.sensitivity})
+    catalogue, prices = catalogue_inputs.read_side_by_side(names)
+    rows = beside.each(names, lambda name: [answer(name, catalogue, simulate(name, catalogue))])
+    both = beside.document(rows, "serve", prices)
+    title = f"{model}: a replica on each of {len(names)} clusters"
+    call.answer(
+        lambda: both,
+        lambda: beside.show_serving(title, both),
+        lambda run: beside.write_serving(run, title, both),
+    )
+
+
+def _document(
+    inputs: ModelOnCluster, catalogue: Catalogue, highest: Highest, limits: Limits
+) -> dict[str, Any]:
+    """Return the results of a replica with their intervals and price."""
+    from workloads.economics import Economics
+    from workloads.serving.deployment import with_intervals
+
+    cluster, deployed = inputs.read_cluster(catalogue), highest.deployed
+    plain = {
+        "model": inputs.model,
+        "cluster": inputs.cluster,
+        "chips": deployed.deployment.chips,
+        **deployed.summary(limits),
+        **deployed.cost(Economics.of(cluster)),
+        **highest.summary(Economics.of(cluster)),
+    }
+    return with_intervals(plain, inputs.read_model(), cluster, deployed)
+
+
+def _stated(
+    load: RequestInputs, replica: ReplicaInputs, faster: DeploymentInputs, seed: int
+) -> dict[str, Any]:
+    """Return the stated options as the keywords of :func:`workloads.serving.front.serve`."""
+    from topologies.errors import InputError
+
+    if (faster.prefix_cache or "").strip() == "trace" and load.service is not None:
+        raise InputError("--prefix-cache trace is for all requests of a log; leave --service out.")
+    stated: dict[str, Any] = {"requests": load.requests, "seed": seed}
+    for inputs in (load, replica, faster):
+        values = {each.name: (getattr(inputs, each.name), each.default) for each in fields(inputs)}
+        stated |= {name: value for name, (value, usual) in values.items() if value != usual}
+    stated.pop("slo", None)
+    return stated
+
+
+def _ranked(highest: Highest) -> float:
+    """Highest rate [1/s], or else the median time to the first token [s]."""
+    import numpy as np
+
+    return highest.rate_per_s or float(np.median(highest.deployed.served.ttft_s))
+
+
+def _write(run: Run, document: Mapping[str, Any], highest: Highest, limits: Limits) -> None:
+    import pandas as pd
+
+    from experiments.figures.serving import frontier, latencies
+    from workloads.serving.deployment_search import BestDeployment
+
+    served = highest.deployed.served
+    requests = served.requests
+    frame = pd.DataFrame(
+        {
+            "arrival_s": requests.arrival_s,
+            "prompt_tokens": requests.prompt,
+            "output_tokens": requests.output,
+            "ttft_s": served.ttft_s,
+            "tpot_s": served.tpot_s,
+            "end_s": served.end_s,
+        }
+    )
+    title = (
+        f"{document['model']} on {chips_of(document)}: "
+        f"{document['slo_attainment']:.2%} of {document['requests']:,} requests within the SLO"
+    )
+    run.figure("latency", latencies(served, limits, title), title="Latency of requests")
+    if isinstance(highest, BestDeployment):
+        points = pd.DataFrame(highest.search.frontier())
+        heading = f"{document['model']} on {document['cluster']}: speed for a user and for a chip"
+        run.figure("frontier", frontier(points, heading), title="Speed for a user and for a chip")
+        run.table("frontier", points, title="Points of the curves")
+        run.table("deployments", pd.DataFrame(document["deployments"]), title="Best deployments")
+    run.json("summary", document, title="Results")
+    run.table("metrics", frame, title="Requests", parquet=True)

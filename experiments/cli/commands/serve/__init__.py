@@ -1,1 +1,0 @@
-"""``cluster-sim serve``: one replica, simulated token by token."""

@@ -1,0 +1,1 @@
+"""Questions to the simulator over HTTP: the commands' own options and answers, in JSON."""

@@ -1,0 +1,216 @@
+"""Questions that the service takes: the options of a command as JSON, without any path."""
+
+from __future__ import annotations
+
+import csv
+import io
+import re
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from html import escape
+from pathlib import Path
+from typing import Any
+
+import click
+
+from experiments.cli.options.parameters import Number, parameters, with_default
+from experiments.cli.registry import COMMANDS
+from experiments.sweeps.command_line import Parameter
+from topologies.errors import InputError, shown, suggestion
+from topologies.options import Option
+
+NUMBERS: Mapping[Any, str] = {int: "integer", float: "number"}
+"""Types of numbers by their names in OpenAPI."""
+QUESTIONS = ("lend", "fleet", "plan", "serve", "train")
+ALIASES = {"history": "demand"}
+"""Keywords of Python functions that are options of another name."""
+INLINE = "demand"
+"""Option whose file a request may hold, as an object of columns."""
+INLINE_FILE = "demand.csv"
+PATHS = re.compile(
+    r"(^|[^\w])/|\.\.|[~\\\0]|\.(csv|json|jsonl|ya?ml|toml|py|txt|gz|parquet)\b", re.I
+)
+"""Texts that may name a file: rooted, relative to a parent or a home, or with an ending of files.
+Processes that answer stand in an empty folder, so that no other text names one either."""
+
+
+@dataclass(frozen=True)
+class Field:
+    """An option of a question.
+
+    ``name``: name in JSON, that of the Python keyword. ``kind``: type of one value. ``many``:
+    whether it is a list. ``words``: how the command line spells it.
+    """
+
+    name: str
+    option: Option
+    kind: click.ParamType  # type: ignore[type-arg]
+    many: bool
+    required: bool
+    usual: Any
+    words: Parameter
+
+    @property
+    def is_path(self) -> bool:
+        """Return whether the value is a path, which no request may state."""
+        return getattr(self.kind, "kind", None) is Path
+
+    def schema(self) -> dict[str, Any]:
+        """Return the field as a schema of OpenAPI."""
+        read = self.kind if isinstance(self.kind, Number) else None
+        plain = NUMBERS[read.kind] if read else "string"
+        one: dict[str, Any] = {"type": "boolean" if self.words.is_flag else plain}
+        if read is not None:
+            limits = {"minimum": read.least, "maximum": read.most}
+            one |= {key: limit for key, limit in limits.items() if limit is not None}
+        if self.option.choices and not callable(self.option.choices):
+            one["enum"] = list(self.option.choice_texts())
+        whole = {"type": "array", "items": one} if self.many else one
+        if self.name == INLINE:
+            columns = {"type": "object", "description": "columns of a demand file, as lists"}
+            whole = {"oneOf": [one, whole, columns]}
+        return {**whole, "description": with_default(self.option, self.usual)}
+
+    def texts(self, value: Any) -> Iterator[str]:
+        """Yield a value of JSON as the command line takes it.
+
+        Raises InputError for a value of another type, and for a text that may name a file.
+        """
+        for each in value if isinstance(value, list) and self.many else [value]:
+            if isinstance(each, bool) or (isinstance(each, str) and not self.words.is_flag):
+                text = str(each).lower() if isinstance(each, bool) else each
+            elif isinstance(each, int | float):
+                is_text = not isinstance(self.kind, Number)
+                text = f"{each!r}{self.option.plain if is_text else ''}"
+            else:
+                raise InputError(f"{self.name} is {shown(repr(each))}; give {_a(self.schema())}.")
+            if PATHS.search(text):
+                raise InputError(
+                    f"{self.name} is {shown(repr(text))}, which may name a file, and the service "
+                    "reads none; give a name that `cluster-sim list` shows."
+                )
+            yield text
+
+
+def fields_of(command: click.Command) -> dict[str, Field]:
+    """Return the options of a command by name; those on which no result depends are left out."""
+    spelled, fields = parameters(command), {}
+    for each in command.params:
+        option = getattr(each, "described", None)
+        if option is None or not (option.recorded or each.name == "seed"):
+            continue
+        name, words = str(each.name), spelled[(option.name or str(each.name)).replace("-", "_")]
+        usual = getattr(each, "usual", "")
+        many = words.repeats
+        fields[name] = Field(name, option, each.type, many, each.required, usual, words)
+    return fields
+
+
+def command_line(
+    name: str, fields: Mapping[str, Field], stated: Any
+) -> tuple[list[str], Mapping[str, str]]:
+    """Return the command line of a question, and the files that it reads, by name.
+
+    ``stated``: values by name, as JSON gave them; null keeps a default.
+
+    Raises InputError for anything but an object of known fields.
+    """
+    if not isinstance(stated, dict):
+        raise InputError(f"a question is an object of options by name; {name} has {len(fields)}.")
+    words, files = [name, "--json", "--quiet"], {}
+    for key, value in stated.items():
+        place = ALIASES.get(key, key)
+        field = fields.get(str(place)) or fields.get(key.replace("-", "_"))
+        if field is None:
+            raise InputError(f"{name} has no option {shown(key)}.{suggestion(key, fields)}")
+        if field.is_path:
+            raise InputError(
+                f"{key} is a path, and the service reads and writes none; leave it out."
+            )
+        if value is None:
+            continue
+        if field.name == INLINE and isinstance(value, dict):
+            files[INLINE_FILE] = _table(value)
+            words.append(f"--{INLINE}={INLINE_FILE}")
+            continue
+        for text in field.texts(value):
+            words += field.words.words(field.name, text)
+    return words, files
+
+
+def _table(columns: Mapping[str, Any]) -> str:
+    """Return columns as CSV."""
+    lengths = {len(each) if isinstance(each, list) else -1 for each in columns.values()}
+    if len(lengths) != 1 or lengths <= {-1, 0}:
+        raise InputError(
+            f"{INLINE} has columns of {len(lengths)} lengths; give equally long lists."
+        )
+    text = io.StringIO()
+    writer = csv.writer(text, lineterminator="\n")
+    writer.writerow(columns)
+    writer.writerows(zip(*columns.values(), strict=True))
+    return text.getvalue()
+
+
+def _a(schema: Mapping[str, Any]) -> str:
+    return (
+        f"a list of {schema['items']['type']}s" if "items" in schema else f"a {schema.get('type')}"
+    )
+
+
+def openapi(questions: Mapping[str, Mapping[str, Field]], version: str) -> dict[str, Any]:
+    """Return the OpenAPI document of the service, made from the options' own descriptions."""
+    content: dict[str, Any] = {"content": {"application/json": {"schema": {"type": "object"}}}}
+    mistakes = {
+        "400": "mistake in the question",
+        "401": "no token",
+        "503": "busy",
+        "504": "too long",
+    }
+    answers = {
+        "200": {"description": "what the command prints with --json", **content},
+        **{code: {"description": f"{text}; error says why", **content}
+           for code, text in mistakes.items()},
+    }  # fmt: skip
+    paths: dict[str, Any] = {}
+    for name, fields in questions.items():
+        offered = {key: field.schema() for key, field in fields.items() if not field.is_path}
+        needed = [key for key in offered if fields[key].required]
+        schema = {"type": "object", "properties": offered, "additionalProperties": False}
+        body = {"application/json": {"schema": schema | ({"required": needed} if needed else {})}}
+        paths[f"/{name}"] = {
+            "post": {
+                "operationId": name,
+                "summary": summary(name),
+                "requestBody": {"content": body, "required": True},
+                "responses": answers,
+            }
+        }
+    bearer = {"bearer": {"type": "http", "scheme": "bearer"}}
+    return {
+        "openapi": "3.1.0",
+        "info": {"title": "cluster-sim", "version": version},
+        "paths": paths,
+        "components": {"securitySchemes": bearer},
+        "security": [{}, {"bearer": []}],
+    }
+
+
+def summary(name: str) -> str:
+    """Return the summary of a command."""
+    return next(command.summary for command in COMMANDS if command.name == name)
+
+
+def page(document: Mapping[str, Any]) -> str:
+    """Return a page that lists the questions of an OpenAPI document with their options."""
+    parts = ["<!doctype html><meta charset=utf-8><title>cluster-sim</title><h1>cluster-sim</h1>"]
+    parts.append("<p>Questions as JSON, described in <a href=openapi.json>openapi.json</a>.</p>")
+    for path, methods in document["paths"].items():
+        schema = methods["post"]["requestBody"]["content"]["application/json"]["schema"]
+        parts.append(f"<h2>POST {escape(path)}</h2><p>{escape(methods['post']['summary'])}</p><dl>")
+        parts += [
+            f"<dt><code>{escape(key)}</code><dd>{escape(field['description'])}"
+            for key, field in schema["properties"].items()
+        ]
+        parts.append("</dl>")
+    return "\n".join(parts)

@@ -1,0 +1,146 @@
+"""State of lending hour by hour: a private directory whose files are always whole.
+
+``state.json`` is written last. Lines of ``hours.jsonl`` that it does not count, because a process
+was killed between the two, are cut off and written again.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager, suppress
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from typing import Any
+
+from filelock import FileLock, Timeout
+
+from experiments.hourly.record import Record, rows_from_csv
+from topologies.errors import InputError, shown
+from topologies.files.kept_files import is_private
+from topologies.files.reading import read_text
+from topologies.files.writing import whole_file
+
+FORMAT = 1
+STATE, DEMAND, HOURS, LOCK = "state.json", "demand.csv", "hours.jsonl", "lock"
+"""Files of a state directory: what is known, the demand, a line for each hour, and a lock."""
+LARGEST_BYTES = 2**28
+PRIVATE_FILE, PRIVATE_FOLDER = 0o600, 0o700
+COUNTS = (
+    "answered", "held", "errors", "duplicate_rows", "late_rows", "refused_rows",
+    "promises", "broken_promises",
+)  # fmt: skip
+"""Counters that only grow."""
+
+
+@dataclass
+class State:
+    """Everything that a follower has to know after a restart, beside the demand.
+
+    ``source``: name of what is followed. ``period``: minutes of a period of the demand.
+    ``hour``: last hour for which there is a line, in minutes since 1970; None before the first.
+    ``cursor``: where the source goes on. ``counts``: counters by name, see :data:`COUNTS`.
+    ``statements``: what was kept for serving, by the hour in which it was stated, until judged.
+    ``last``: line of the last hour that was answered. ``newest``: end of the newest row.
+    ``fault``: why the last look at the source failed; empty if it did not.
+    ``written_bytes``: length of ``hours.jsonl``.
+    """
+
+    source: str
+    period: int = 0
+    hour: int | None = None
+    cursor: Mapping[str, Any] = field(default_factory=dict)
+    counts: dict[str, int] = field(default_factory=lambda: dict.fromkeys(COUNTS, 0))
+    statements: dict[str, Any] = field(default_factory=dict)
+    last: dict[str, Any] = field(default_factory=dict)
+    newest: int | None = None
+    fault: str = ""
+    written_bytes: int = 0
+    format: int = FORMAT
+
+
+@contextmanager
+def opened(folder: Path, source: str) -> Iterator[tuple[State, Record]]:
+    """Give the state and the record of a directory, which is made if need be, under its lock.
+
+    Raises InputError for a directory that others can write, that another process uses, that follows
+    another source, or whose files were damaged.
+    """
+    is_new = not folder.exists()
+    folder.mkdir(PRIVATE_FOLDER, parents=True, exist_ok=True)
+    if not is_private(folder):
+        raise InputError(f"{folder} can be written by others; name another --state, or chmod 700.")
+    lock = FileLock(folder / LOCK, timeout=0, mode=PRIVATE_FILE)
+    try:
+        lock.acquire()
+    except Timeout:
+        raise InputError(f"{folder} is followed by another process; end it first.") from None
+    try:
+        state = read_state(folder) or State(source)
+        if state.source != source:
+            raise InputError(
+                f"{folder} follows {shown(state.source)}, not {shown(source)}; name another "
+                "--state."
+            )
+        demand = folder / DEMAND
+        record = Record(period=state.period)
+        if demand.exists():
+            text = read_text(demand, limit_bytes=LARGEST_BYTES)
+            rows = rows_from_csv(text, str(demand), state.period)
+            record.rows = {(row.service, row.minute): row for row in rows}
+        hours = folder / HOURS
+        if hours.exists():
+            os.truncate(hours, min(state.written_bytes, hours.stat().st_size))
+        yield state, record
+    finally:
+        lock.release()
+        if is_new and not (folder / STATE).exists():  # nothing was learned, and nothing stays
+            (folder / LOCK).unlink(missing_ok=True)
+            with suppress(OSError):
+                folder.rmdir()
+
+
+def read_state(folder: Path) -> State | None:
+    """Return the state in a directory; None where there is none yet."""
+    path = folder / STATE
+    if not path.exists():
+        return None
+    text = read_text(path, limit_bytes=LARGEST_BYTES)
+    try:
+        state = State(**json.loads(text))
+        if state.format != FORMAT:
+            raise ValueError(f"format {state.format}")
+    except (ValueError, TypeError, RecursionError):
+        raise InputError(
+            f"{path} was damaged, or written by another version. Start with a new --state."
+        ) from None
+    return state
+
+
+def keep_record(folder: Path, record: Record) -> None:
+    """Write the demand."""
+    with whole_file(folder / DEMAND) as part:
+        _write(part, record.text().encode(), os.O_TRUNC)
+
+
+def keep_state(folder: Path, state: State) -> None:
+    """Write the state, after everything that it counts."""
+    with whole_file(folder / STATE) as part:
+        _write(part, json.dumps(asdict(state), allow_nan=False).encode(), os.O_TRUNC)
+
+
+def add_line(folder: Path, state: State, line: Mapping[str, Any]) -> None:
+    """Add the line of an hour, which counts when the state is kept."""
+    content = (json.dumps(line, allow_nan=False) + "\n").encode()
+    _write(folder / HOURS, content, os.O_APPEND)
+    state.written_bytes += len(content)
+
+
+def _write(path: Path, content: bytes, how: int) -> None:
+    """Write to a file of this user alone, through to the disk."""
+    descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | how, PRIVATE_FILE)
+    with os.fdopen(descriptor, "wb") as file:
+        file.write(content)
+        file.flush()
+        os.fsync(file.fileno())

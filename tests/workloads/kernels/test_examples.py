@@ -1,0 +1,31 @@
+"""Small examples of the functions of workloads/kernels, each with its result."""
+
+from __future__ import annotations
+
+from topologies.catalogue.catalogue import shipped_catalogue
+from workloads.kernels.attention import decode_attention
+from workloads.kernels.gemm import gemm, gemm_without_casts, sustained_flops_per_s
+from workloads.kernels.precision import element_width
+
+
+def test_decode_attention() -> None:
+    seconds = decode_attention("trn2", 16, [4096, 8192], 8, 128, ranks_per_chip=4).seconds
+    assert bool(1.2 < seconds[1] / seconds[0] < 1.6)
+
+
+def test_gemm() -> None:
+    seconds = gemm("h100", 8192, 8192, 8192).seconds
+    assert 0.65 < 2 * 8192**3 / seconds / 989.5e12 < 0.85
+
+
+def test_gemm_without_casts() -> None:
+    shape = ("h100", 1024, 1024, 1024, "fp8")
+    assert gemm(*shape).seconds > 2.5 * gemm_without_casts(*shape).seconds
+
+
+def test_sustained_flops_per_s() -> None:
+    assert round(sustained_flops_per_s("trn2", "bf16", shipped_catalogue()) / 1e12) == 588
+
+
+def test_element_width() -> None:
+    assert (element_width("mxfp4"), element_width("bf16")) == ("fp4", "bf16")

@@ -1,0 +1,1 @@
+"""Tests of several jobs on one cluster."""

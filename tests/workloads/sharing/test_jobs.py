@@ -1,0 +1,151 @@
+"""Jobs from files and dictionaries, and the chips that they get."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from tests.support.toy_training import TOY
+from topologies.clusters.names import cluster
+from topologies.errors import InputError
+from workloads.sharing.front import share
+from workloads.sharing.jobs import jobs_from, read_jobs
+from workloads.sharing.placements import PLACEMENTS, chips_of_jobs
+
+MACHINE = cluster("trn2.48xlarge:4")
+JOB: dict[str, Any] = {"name": "a", "model": TOY, "tp": 4, "dp": 2, "seq": 1024}
+
+
+@dataclass(frozen=True)
+class Asked:
+    """A job that only asks for chips."""
+
+    name: str
+    chips: int
+    placement: str = "packed"
+    start: int | None = None
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"tps": 8}, "job a has no 'tps'. Did you mean tp?"),
+        ({"model": None}, "job a: model is None"),
+        ({"dp": None}, "job a: dp is None; it must be a whole number"),
+        (
+            {"placement": "pack"},
+            "placement 'pack' is none of packed, server, domain, rack, spread.",
+        ),
+        ({"start": 64}, "job a: start '64' must be a whole number from 0 to 63"),
+        ({"chips": 0}, "job a: chips '0' must be a whole number from 1 to 64"),
+        ({"chips": 12}, "job a: dp 2 × tp 4 × pp 1 = 8 ranks, but the cluster has 12 chips"),
+        ({"start": 1, "placement": "packed"}, "job a states placement and start."),
+        ({"recompute": "some"}, "recompute is 'some'"),
+    ],
+)
+def test_a_mistaken_job_is_refused_by_name(changes: dict[str, Any], message: str) -> None:
+    with pytest.raises(InputError) as refused:
+        jobs_from([{**JOB, **changes}], MACHINE)
+    assert message in str(refused.value)
+    assert "\n" not in str(refused.value)
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("job: []", "has no 'job'. Did you mean jobs?"),
+        ("jobs: {}", "jobs is no list of jobs."),
+        ("jobs: []", "jobs is empty."),
+        ("jobs: [{name: a, model: gpt2}]", "job a: states neither chips nor dp"),
+        ("jobs: [{name: a, model: gpt3, dp: 1}]", "job a: unknown model 'gpt3'"),
+        ("jobs: [{name: a, dp: 1}]", "job a has no model."),
+        (
+            "jobs: [{name: a, model: gpt2, dp: 1}, {name: a, model: gpt2, dp: 1}]",
+            "two jobs are called a.",
+        ),
+    ],
+)
+def test_a_mistaken_file_is_refused_in_one_line(text: str, message: str, tmp_path: Path) -> None:
+    path = tmp_path / "jobs.yaml"
+    path.write_text(text)
+    with pytest.raises(InputError) as refused:
+        read_jobs(path, MACHINE)
+    assert message in str(refused.value)
+    assert str(refused.value).startswith(str(path))
+    assert "\n" not in str(refused.value)
+
+
+def test_a_job_takes_fields_from_a_plan_file_beside_the_jobs(tmp_path: Path) -> None:
+    (tmp_path / "plan.yaml").write_text("tp: 4\npp: 2\n")
+    path = tmp_path / "jobs.yaml"
+    path.write_text("jobs: [{name: a, model: llama-3.1-8b, plan: plan.yaml, pp: 1, chips: 8}]")
+    (job,) = read_jobs(path, MACHINE)
+    assert (job.plan.tp, job.plan.pp, job.plan.dp, job.chips) == (4, 1, 2, 8)
+
+
+@pytest.mark.parametrize(
+    ("jobs", "message"),
+    [
+        ([{}, {"name": "b", "dp": 16}], "the jobs use 72 chips (a 8, b 64), but"),
+        (
+            [{"start": 0}, {"name": "b", "start": 7}],
+            "jobs a and b both use chip 7. Start b elsewhere.",
+        ),
+        ([{"start": 60}], "Start it at 56 at most."),
+        (
+            [{"start": 4}, {"name": "b", "dp": 16 - 2, "placement": "domain"}],
+            "placement domain finds 48 free ones",
+        ),
+    ],
+)
+def test_jobs_without_room_are_refused(jobs: list[dict[str, Any]], message: str) -> None:
+    with pytest.raises(InputError) as refused:
+        share(MACHINE, [{**JOB, **job} for job in jobs])
+    assert message in str(refused.value)
+
+
+def test_a_job_that_does_not_fit_in_memory_is_refused() -> None:
+    large = {"name": "large", "model": "llama-3.1-405b", "tp": 8, "dp": 1}
+    with pytest.raises(
+        InputError, match=r"job large: the plan needs 956\.8 GB a rank, which has 103"
+    ):
+        share(MACHINE, [large])
+
+
+@given(
+    st.lists(st.tuples(st.integers(1, 40), st.sampled_from(list(PLACEMENTS))), max_size=4),
+    st.integers(0, 60),
+)
+def test_jobs_get_as_many_chips_as_they_ask_for_and_share_none(
+    sizes: list[tuple[int, str]], start: int
+) -> None:
+    jobs = [Asked(f"job{n}", chips, name) for n, (chips, name) in enumerate(sizes)]
+    jobs.append(Asked("fixed", 4, start=start))
+    try:
+        places = chips_of_jobs(jobs, MACHINE)
+    except InputError:
+        return
+    every = np.concatenate(places)
+    assert [len(chips) for chips in places] == [job.chips for job in jobs]
+    assert len(np.unique(every)) == len(every)
+    assert every.max() < MACHINE.chips
+    assert places[-1].tolist() == list(range(start, start + 4))
+
+
+def test_placements_give_whole_servers_domains_and_equal_parts() -> None:
+    ultra = cluster("trn2-ultraserver:2")
+    pair = [Asked("a", 24), Asked("b", 8)]
+    firsts = {
+        name: [int(chips[0]) for chips in chips_of_jobs(pair, ultra, name)]
+        for name in ("packed", "server", "domain")
+    }
+    assert firsts == {"packed": [0, 24], "server": [0, 32], "domain": [0, 64]}
+    spread = chips_of_jobs(pair, ultra, "spread")
+    assert [np.bincount(chips // 64).tolist() for chips in spread] == [[12, 12], [4, 4]]
+    assert spread[1].tolist() == [12, 13, 14, 15, 76, 77, 78, 79]

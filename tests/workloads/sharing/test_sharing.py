@@ -1,0 +1,236 @@
+"""Jobs side by side: equal to runs of all ranks, and near runs of all messages."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from cluster_sim.engine.routines import simulate_calls
+from cluster_sim.trace.trace import run
+from tests.support.conservation import violations
+from tests.support.toy_training import TOY
+from topologies.arrays import IntArray
+from topologies.clusters.cluster import Cluster
+from topologies.clusters.names import cluster
+from workloads.sharing.classes import folded
+from workloads.sharing.front import share
+from workloads.sharing.jobs import jobs_from
+from workloads.sharing.link_use import Patterns, link_use
+from workloads.sharing.run import Meeting, Ready
+from workloads.sharing.schedule import side_by_side
+from workloads.sharing.sharing import _ready, _side_by_side
+from workloads.sharing.together import together
+from workloads.training.execution.chunk_level import expand, project
+from workloads.training.execution.lower import OWN, lay_out, lower
+from workloads.training.iteration import iteration
+from workloads.training.program.shared_parts import SharedParts
+
+THIN = """\
+name: thin
+chip: {like: trn2}
+chips_per_server: 4
+scale_up:
+  shape: torus
+  axes: [{name: X, size: 4, bandwidth: 128GB/s, latency: 0.3us}]
+domains: 8
+scale_out: {bandwidth_per_chip: 200Gbit/s, latency: 15us, radix: 24, oversubscription: 4}
+"""
+USUAL = {"model": TOY, "seq": 1024, "overlap": "dp"}
+EVEN = np.concatenate([np.arange(start, start + 4) for start in range(0, 32, 8)])
+
+
+@pytest.fixture
+def thin(tmp_path: Path) -> Cluster:
+    """Servers of four chips under switches that carry a quarter of what their adapters send."""
+    path = tmp_path / "thin.yaml"
+    path.write_text(THIN)
+    return cluster(str(path))
+
+
+def ready(
+    machine: Cluster, jobs: Sequence[dict[str, Any]], places: Sequence[IntArray], steps: int = 2
+) -> list[Ready]:
+    """Jobs on stated chips."""
+    entries = [{**USUAL, "name": f"job{n}", **job} for n, job in enumerate(jobs)]
+    several = jobs_from(entries, machine)
+    return _ready(machine, several, places, steps, SharedParts())
+
+
+def whole_ends(jobs: Sequence[Ready], *, as_flows: bool) -> list[int]:
+    """End of each job in one schedule of all ranks, of messages or of a flow for each call [ps]."""
+    both = together([each.program for each in jobs])
+    written = expand(both, lower(both), jobs[0].cluster, as_flows=as_flows)
+    trace = project(simulate_calls(written.schedule, written.routines), written)
+    layout, ends, first = lay_out(both), [], 0
+    for each in jobs:
+        stages = range(first, first + len(each.program.streams))
+        rows = np.flatnonzero(np.isin(both.stage, stages))
+        spans = [(layout.offset[row, OWN], len(both.streams[both.stage[row]].ops)) for row in rows]
+        ends.append(max(int(trace.times.end_ps[at : at + ops].max()) for at, ops in spans))
+        first = stages.stop
+    return ends
+
+
+def shared_ends(jobs: Sequence[Ready], engine: str = "fast") -> list[int]:
+    ran = Meeting(jobs, Patterns()).run(range(len(jobs)), engine)
+    return [int(ends[-1]) for ends in ran.ends_ps]
+
+
+def cost_ps(beside: Sequence[int], alone: Sequence[list[int]]) -> int:
+    return sum(beside) - sum(each for (each,) in alone)
+
+
+@pytest.mark.parametrize(
+    ("machine", "stated", "iterations"),
+    [
+        ("trn2.48xlarge", {"tp": 4, "pp": 2, "dp": 2}, 2),
+        ("trn2-ultraserver:2", {"tp": 8, "pp": 2, "dp": 8}, 1),
+        ("trn2.48xlarge:2", {"tp": 2, "pp": 4, "dp": 4, "overlap": "all"}, 1),
+    ],
+)
+def test_one_job_takes_the_time_of_the_flow_level(
+    machine: str, stated: dict[str, Any], iterations: int
+) -> None:
+    fabric = cluster(machine)
+    (job,) = jobs_from([{**USUAL, "name": "only", "global_batch": 32, **stated}], fabric)
+    alone = iteration(TOY, fabric, job.plan, level="flow", iterations=iterations)
+    only = share(fabric, [{**USUAL, "global_batch": 32, **stated}], steps=iterations).jobs[0]
+    assert only.alone_ps.sum() == only.beside_ps.sum() == alone.trace.total_ps
+    assert len(only.beside_ps) == iterations
+
+
+def test_folded_jobs_take_the_times_of_all_ranks(thin: Cluster) -> None:
+    """On uplinks, where shares of links are those of the flow level."""
+    jobs = ready(
+        thin,
+        [{"tp": 4, "dp": 4, "global_batch": 16}, {"tp": 2, "pp": 2, "dp": 4, "global_batch": 8}],
+        [EVEN, EVEN + 4],
+    )
+    meeting = Meeting(jobs, Patterns())
+    assert shared_ends(jobs) == whole_ends(jobs, as_flows=True)
+    program, use = folded(meeting.program, meeting.use)
+    assert len(program) < len(meeting.program) // 2
+    trace = run(side_by_side(program, use, meeting.use.links).schedule)
+    assert violations(trace) == []
+
+
+def test_folded_jobs_that_meet_on_a_torus_take_the_times_of_all_ranks() -> None:
+    jobs = ready(
+        cluster("trn2.48xlarge"),
+        [{"tp": 2, "dp": 3, "global_batch": 6}, {"dp": 10, "global_batch": 20}],
+        [np.arange(3, 9), np.r_[0:3, 9:16]],
+    )
+    meeting = Meeting(jobs, Patterns())
+    several = sorted({len(each.crossed_by) for each in meeting.shared_links()})
+    assert several == [2]
+    whole = link_use(meeting.program, [jobs[0].cluster] * 2, Patterns())
+    whole = whole.with_queues(meeting.exchange_job).where_full(meeting.program)
+    rows = np.arange(len(meeting.program))
+    apart = side_by_side(meeting.program, _every(whole, rows, meeting), whole.links)
+    times = apart.run("fast")
+    ends = [int(apart.ends_ps(times, stage, job.steps)[-1]) for stage, job in enumerate(jobs)]
+    assert shared_ends(jobs) == ends
+
+
+def _every(use: Any, rows: IntArray, meeting: Meeting) -> Any:
+    """Use of links by groups, with every rank and link in a class of its own."""
+    from workloads.sharing.classes import FoldedUse
+
+    firsts = np.concatenate([each.members.min(axis=1) for each in meeting.program.exchanges])
+    return FoldedUse(use.exchange(), rows[firsts[use.group]], use.step, use.link, use.parts)
+
+
+@pytest.mark.parametrize("batches", [(16, 16), (16, 48)])
+def test_jobs_over_one_uplink_lose_what_a_run_of_all_messages_says(
+    thin: Cluster, batches: tuple[int, int]
+) -> None:
+    """At least 80 % of what sharing costs is found, and at most a quarter more."""
+    stated = [
+        {"tp": 4, "dp": 4, "global_batch": batches[0]},
+        {"dp": 16, "global_batch": batches[1]},
+    ]
+    jobs = ready(thin, stated, [EVEN, EVEN + 4], steps=1)
+    simulated = cost_ps(shared_ends(jobs), [shared_ends([each]) for each in jobs])
+    true = cost_ps(
+        whole_ends(jobs, as_flows=False), [whole_ends([each], as_flows=False) for each in jobs]
+    )
+    assert true > 0
+    assert 0.8 <= simulated / true <= 1.25
+
+
+@pytest.mark.parametrize(
+    ("stated", "start", "chips"),
+    [
+        ([{"tp": 2, "dp": 3}, {"dp": 10}], 3, 6),
+        ([{"dp": 6}, {"tp": 2, "dp": 5}], 5, 6),
+        ([{"tp": 2, "dp": 5}, {"dp": 6}], 1, 10),
+    ],
+)
+def test_jobs_on_one_torus_lose_what_a_run_of_all_messages_says(
+    stated: list[dict[str, Any]], start: int, chips: int
+) -> None:
+    """At least 80 % of what sharing costs is found, and at most three quarters more."""
+    mine = np.arange(start, start + chips)
+    others = np.setdiff1d(np.arange(16), mine)
+    each_batch = [{**job, "global_batch": 2 * job["dp"]} for job in stated]
+    jobs = ready(cluster("trn2.48xlarge"), each_batch, [mine, others])
+    simulated = cost_ps(shared_ends(jobs), [shared_ends([each]) for each in jobs])
+    true = cost_ps(
+        whole_ends(jobs, as_flows=False), [whole_ends([each], as_flows=False) for each in jobs]
+    )
+    assert 0.8 <= simulated / true <= 1.75
+
+
+def test_jobs_that_share_no_link_lose_nothing() -> None:
+    stated = {**USUAL, "tp": 8, "dp": 1, "global_batch": 2}
+    answer = share("trn2.48xlarge", [{**stated, "name": "a"}, {**stated, "name": "b"}], steps=2)
+    assert [each.slowdown for each in answer.jobs] == [1.0, 1.0]
+    assert [each.meets for each in answer.jobs] == [(), ()]
+    assert answer.links == ()
+    assert answer.lost() == 0
+
+
+def test_symmetrical_jobs_take_equal_times(thin: Cluster) -> None:
+    jobs = ready(thin, [{"tp": 4, "dp": 4, "global_batch": 16}] * 2, [EVEN, EVEN + 4])
+    answer = _side_by_side(thin, jobs, Patterns(), "", "fast")
+    first, second = answer.jobs
+    assert first.beside_ps.tolist() == second.beside_ps.tolist()
+    assert first.slowdown > 1
+    assert first.meets == ("job1",)
+    assert {each.kind for each in answer.links} == {"ToR-up", "ToR-down"}
+    assert answer.lost() == pytest.approx(1 - 1 / first.slowdown)
+
+
+def test_both_engines_give_the_same_picoseconds(thin: Cluster) -> None:
+    jobs = ready(
+        thin, [{"tp": 4, "dp": 4, "global_batch": 8}, {"dp": 16}], [EVEN, EVEN + 4], steps=1
+    )
+    assert shared_ends(jobs, "reference") == shared_ends(jobs, "fast")
+
+
+def test_unlike_jobs_make_steps_until_the_first_is_done(thin: Cluster) -> None:
+    stated = [{"dp": 16, "global_batch": 128}, {"dp": 16, "global_batch": 32}]
+    jobs = ready(thin, stated, [EVEN, EVEN + 4], steps=2)
+    long, short = _side_by_side(thin, jobs, Patterns(), "", "fast").jobs
+    assert len(short.beside_ps) > len(long.beside_ps) >= 1
+    assert short.slowdown > long.slowdown > 1
+    assert short.slowdowns.min() < short.slowdown < short.slowdowns.max()
+    assert sum(short.call_changes_s.values()) > 0
+
+
+def test_a_study_simulates_every_placement_and_names_the_best(thin: Cluster) -> None:
+    jobs = [
+        {**USUAL, "name": "a", "tp": 4, "dp": 3, "global_batch": 12},
+        {**USUAL, "name": "b", "tp": 2, "dp": 2, "global_batch": 8},
+    ]
+    answer = share(thin, jobs, placement="spread", study=True, steps=1)
+    assert list(answer.placements) == ["spread", "packed", "server", "domain", "rack"]
+    assert answer.best != "spread"
+    tried = [each for each in answer.placements.values() if not isinstance(each, str)]
+    lost = {each.placement: each.lost(answer.best_alone_s) for each in tried}
+    assert lost[answer.best] == pytest.approx(min(lost.values()), abs=1e-9)
+    assert 0 <= lost[answer.best] <= lost["spread"]

@@ -1,0 +1,141 @@
+"""Options of serving, each declared once.
+
+``cluster-sim serve`` makes options of the fields, ``cs.serve`` takes them as keywords, and
+:class:`workloads.serving.ServingOptions` reads them. Nothing large is imported here, so that the
+command line starts quickly.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from topologies.options import setting
+from workloads.kernels.precision import SERVING, SERVING_CACHES
+from workloads.options.fleet import SPECULATION
+
+USUAL_REQUESTS, USUAL_SLO = "poisson:0.1", "ttft=6s,tpot=175ms"
+MOST_SLOTS = 100_000
+"""Most requests that decode at once: hundreds of times those of a measured replica."""
+MOST_PASSES = 1_000_000
+"""Most passes of decode without a look for new requests: longer than any answer."""
+
+
+@dataclass(frozen=True)
+class RequestInputs:
+    """Requests that arrive."""
+
+    requests: str = setting(
+        USUAL_REQUESTS,
+        "Log of requests in CSV, JSON or JSON lines (Azure, BurstGPT, Mooncake, vLLM, "
+        "ShareGPT), or the rate of a Poisson process in requests/s",
+        metavar="FILE|poisson:RATE",
+    )
+    count: int | None = setting(
+        None,
+        "Number of requests: drawn for poisson, or read from the beginning of a log",
+        least=1,
+        default="2,000 drawn, all of a log",
+    )
+    max_rate: bool = setting(
+        False,
+        "Search for the highest rate that keeps the SLO, and answer for that rate; its share "
+        "of the requests is that of --slo",
+    )
+    concurrency: int | None = setting(
+        None,
+        "Users of a closed loop, in place of a rate: each sends the next request when the last "
+        "is answered",
+        least=1,
+        most=MOST_SLOTS,
+    )
+    rate: float | None = setting(
+        None, "Arrival rate for a log that states no times", unit="requests/s"
+    )
+    prompt: int | None = setting(
+        None, "Prompt tokens of drawn requests", default="drawn from the lengths of Azure's trace"
+    )
+    output: int | None = setting(
+        None,
+        "Output tokens of drawn requests, and of requests of a log that state none",
+        least=1,
+        default="drawn from the lengths of Azure's trace",
+    )
+    service: str | None = setting(None, "Only service to keep, where a log has several")
+
+
+@dataclass(frozen=True)
+class ReplicaInputs:
+    """The replica that serves the requests, and the limits on latency."""
+
+    search: bool = setting(
+        False,
+        "Search for the tensor-parallel degree, the way to run prompts, the split and the "
+        "slots that serve most requests a chip within the SLO; what is stated stays",
+    )
+    slo: str = setting(
+        USUAL_SLO, "Limits of time to first token and time per output token; either may be left out"
+    )
+    tp: int | None = setting(
+        None,
+        "Tensor-parallel degree: chips, or logical cores if more or if the chip is alone",
+        default="the chips of one server",
+    )
+    precision: str | None = setting(
+        None, "Precision of weights", choices=SERVING, default="that of the model's stored weights"
+    )
+    prefill: str = setting(
+        "auto",
+        "Processing of prompts: separate (whole, while decoding waits), chunked (in pieces, "
+        "together with decoding), or auto for the usual way of the chip",
+    )
+    chunk: int | None = setting(
+        None, "Tokens of an iteration with chunked prefill", least=1, default="512"
+    )
+    slots: int | None = setting(
+        None, "Requests that decode at once", least=1, most=MOST_SLOTS, default="64"
+    )
+    scheduler: str | None = setting(
+        None,
+        "Serving engine on GPUs whose scheduler runs the replica, in place of --prefill",
+        choices=("vllm", "sglang", "tensorrt-llm"),
+    )
+    poll: int = setting(
+        1, "Passes of decode between two looks for new requests", least=1, most=MOST_PASSES
+    )
+    gather: str | None = setting(
+        None,
+        "Passes of decode for which prompts wait for others, unless they fill this share of an "
+        "iteration's tokens, as PASSES:SHARE",
+        default="no wait",
+    )
+    ep: int = setting(
+        1,
+        "Groups of ranks among which the experts of a mixture are divided; on Trainium only "
+        "while prompts run, with the experts' weights held twice",
+        least=1,
+    )
+    cache_precision: str | None = setting(
+        None,
+        "Precision of cached keys and values",
+        choices=SERVING_CACHES,
+        default="FP8 where the weights have 8 bits or fewer",
+    )
+
+
+@dataclass(frozen=True)
+class DeploymentInputs:
+    """Ways to serve faster."""
+
+    prefix_cache: str | None = setting(
+        None,
+        "Share of the prompt tokens that the prefix cache holds, such as 50%, or 50%:cold for "
+        "a cache that is empty at first; trace takes the hits from the log",
+        metavar="SHARE[:cold]|trace",
+    )
+    speculate: str | None = setting(None, SPECULATION, metavar="TOKENS:ACCEPTANCE[:DRAFT]")
+    disaggregate: str | None = setting(
+        None,
+        "Numbers of replicas that process prompts and that decode, such as 1:3; keys and "
+        "values are sent from the former to the latter",
+        metavar="P:D",
+    )
