@@ -17,7 +17,7 @@ from experiments.cli.options.invocation import Invocation
 from experiments.cli.options.sensitivity import SensitivityInputs
 from experiments.cli.output.job_amounts import print_whole_job
 from experiments.cli.output.printing import print_table, print_text
-from experiments.cli.output.side_by_side import answer_steps, cluster_names
+from experiments.cli.output.side_by_side import answer_beside, cluster_names
 from experiments.reports.idle import option_name
 from topologies.errors import InputError
 from topologies.options import setting
@@ -102,9 +102,12 @@ def plan(
             result = _search(replace(inputs, cluster=name), stated, how, catalogue, call)
             return {**first_step(result, inputs.model), **_whole_job(result, length, call)}
 
-        alone = {"--sensitivity": sure.sensitivity, "--with": how.with_plan, "--best": how.best}
-        title = f"{inputs.model}: the best plan on each of {len(names)} clusters"
-        answer_steps(title, names, answer, alone, catalogue_inputs.read_side_by_side, call.answer)
+        answer_beside(
+            *("train", f"{inputs.model}: the best plan on each of {len(names)} clusters", names),
+            answer,
+            {"--sensitivity": sure.sensitivity, "--with": how.with_plan, "--best": how.best},
+            *(catalogue_inputs.read_side_by_side, call.answer),
+        )
         return
     catalogue = catalogue_inputs.read(inputs.cluster)
     result = _search(inputs, stated, how, catalogue, call)
@@ -117,14 +120,9 @@ def plan(
         what=f"the first plan's step of {format_seconds(result.finalists[0].iteration_s)}",
     )
     results = {**document(result, how.top, inputs.model), **_whole_job(result, length, call)}
-
-    def show() -> None:
-        _print(result, how.top, inputs.model)
-        print_whole_job(results)
-
     call.answer(
         lambda: results,
-        show=show,
+        show=lambda: _print(result, how.top, inputs.model, results),
         write=lambda run: write(run, result, how.top, results),
         rankings=rankings,
     )
@@ -231,7 +229,7 @@ def _own_fields(text: str, stated: Mapping[str, Any]) -> dict[str, Any]:
     return mine
 
 
-def _print(search: Search, top: int, model: str) -> None:
+def _print(search: Search, top: int, model: str, results: Mapping[str, Any]) -> None:
     from experiments.reports.plan import headline, remarks, shared, sifted, table, train_command
 
     print_table(headline(search), *table(search, top), left=1)
@@ -240,3 +238,4 @@ def _print(search: Search, top: int, model: str) -> None:
     for line in remarks(search):
         print_text(line)
     click.echo(f"Run the first: {train_command(search, model)}")
+    print_whole_job(results)

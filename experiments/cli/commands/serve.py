@@ -12,12 +12,12 @@ from experiments.cli.options.inputs import CatalogueInputs, ModelOnCluster
 from experiments.cli.options.invocation import Invocation
 from experiments.cli.options.sensitivity import SensitivityInputs
 from experiments.cli.output.printing import print_table
-from experiments.cli.output.side_by_side import cluster_names
+from experiments.cli.output.side_by_side import answer_beside, cluster_names
 from topologies.units import format_memory, format_rate, format_seconds
 from workloads.options.serving import DeploymentInputs, ReplicaInputs, RequestInputs
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping, Sequence
+    from collections.abc import Mapping
 
     from experiments.reports.run_directory import Run
     from topologies.catalogue.catalogue import Catalogue
@@ -181,7 +181,12 @@ def serve(
         return _document(replace(inputs, cluster=name), catalogue, highest, limits)
 
     if len(names) > 1:
-        _side_by_side(inputs.model, names, simulate, answer, (catalogue_inputs, sure, call))
+        answer_beside(
+            *("serve", f"{inputs.model}: a replica on each of {len(names)} clusters", names),
+            lambda name, catalogue: answer(name, catalogue, simulate(name, catalogue)),
+            {"--sensitivity": sure.sensitivity},
+            *(catalogue_inputs.read_side_by_side, call.answer),
+        )
         return
     catalogue = catalogue_inputs.read(inputs.cluster)
     highest = simulate(inputs.cluster, catalogue)
@@ -198,29 +203,6 @@ def serve(
         lambda: print_serving(document),
         lambda run: _write(run, document, highest, limits),
         rankings=rankings,
-    )
-
-
-def _side_by_side(
-    model: str,
-    names: Sequence[str],
-    simulate: Callable[[str, Catalogue], Highest],
-    answer: Callable[[str, Catalogue, Highest], dict[str, Any]],
-    how: tuple[CatalogueInputs, SensitivityInputs, Invocation],
-) -> None:
-    """Serve the requests on a replica of several clusters, and show them in one table."""
-    from experiments.cli.output import side_by_side as beside
-
-    catalogue_inputs, sure, call = how
-    beside.check_single({"--sensitivity": sure.sensitivity})
-    catalogue, prices = catalogue_inputs.read_side_by_side(names)
-    rows = beside.each(names, lambda name: [answer(name, catalogue, simulate(name, catalogue))])
-    both = beside.document(rows, "serve", prices)
-    title = f"{model}: a replica on each of {len(names)} clusters"
-    call.answer(
-        lambda: both,
-        lambda: beside.show_serving(title, both),
-        lambda run: beside.write_serving(run, title, both),
     )
 
 
@@ -273,17 +255,6 @@ def _write(run: Run, document: Mapping[str, Any], highest: Highest, limits: Limi
     from workloads.serving.deployment_search import BestDeployment
 
     served = highest.deployed.served
-    requests = served.requests
-    frame = pd.DataFrame(
-        {
-            "arrival_s": requests.arrival_s,
-            "prompt_tokens": requests.prompt,
-            "output_tokens": requests.output,
-            "ttft_s": served.ttft_s,
-            "tpot_s": served.tpot_s,
-            "end_s": served.end_s,
-        }
-    )
     title = (
         f"{document['model']} on {chips_of(document)}: "
         f"{document['slo_attainment']:.2%} of {document['requests']:,} requests within the SLO"
@@ -296,4 +267,4 @@ def _write(run: Run, document: Mapping[str, Any], highest: Highest, limits: Limi
         run.table("frontier", points, title="Points of the curves")
         run.table("deployments", pd.DataFrame(document["deployments"]), title="Best deployments")
     run.json("summary", document, title="Results")
-    run.table("metrics", frame, title="Requests", parquet=True)
+    run.table("metrics", served.frame(), title="Requests", parquet=True)

@@ -18,7 +18,7 @@ from experiments.cli.options.invocation import Invocation
 from experiments.cli.options.sensitivity import SensitivityInputs
 from experiments.cli.output.job_amounts import print_whole_job
 from experiments.cli.output.printing import print_paragraphs, print_table, print_text
-from experiments.cli.output.side_by_side import answer_steps, cluster_names
+from experiments.cli.output.side_by_side import answer_beside, cluster_names
 from experiments.reports.formatting import table_text
 from experiments.reports.idle import idle_sentences
 from topologies.clusters.cluster import Cluster
@@ -141,7 +141,10 @@ def train(
         alone = {"--sensitivity": sure.sensitivity, "--chakra": how.chakra}
         alone |= {"--explain": how.explain}
         title = f"{inputs.model}: one optimizer step on {len(names)} clusters"
-        answer_steps(title, names, answer, alone, catalogue_inputs.read_side_by_side, call.answer)
+        answer_beside(
+            *("train", title, names, answer, alone),
+            *(catalogue_inputs.read_side_by_side, call.answer),
+        )
         return
     catalogue = catalogue_inputs.read(inputs.cluster)
     step = run_step(inputs, stated, plan, how, catalogue, call)

@@ -86,7 +86,8 @@ def each(names: Sequence[str], answer: Callable[[str], Rows]) -> Rows:
     return rows
 
 
-def answer_steps(
+def answer_beside(
+    command: str,
     title: str,
     names: Sequence[str],
     answer: Callable[[str, Catalogue], dict[str, Any]],
@@ -94,19 +95,18 @@ def answer_steps(
     read: Callable[[Sequence[str]], tuple[Catalogue, str]],
     put_out: Callable[..., None],
 ) -> None:
-    """Answer for training steps on several clusters, in one table.
+    """Answer for several clusters in one table: of steps (``train``) or of replicas (``serve``).
 
-    ``answer``: returns the document of a step. ``single``: options that are for one cluster.
+    ``answer``: returns the document of one cluster. ``single``: options that are for one cluster.
     ``read``: returns the catalogue, and a sentence on its prices. ``put_out``: method ``answer`` of
     the call.
     """
+    show, write = (show_steps, write_steps) if command == "train" else (show_serving, write_serving)
     check_single(single)
     catalogue, prices = read(names)
     rows = each(names, lambda name: [{**answer(name, catalogue), "cluster": name}])
-    both = document(rows, "train", prices)
-    put_out(
-        lambda: both, partial(show_steps, title, both), lambda run: write_steps(run, title, both)
-    )
+    both = document(rows, command, prices)
+    put_out(lambda: both, partial(show, title, both), lambda run: write(run, title, both))
 
 
 def check_single(options: Mapping[str, Any]) -> None:
