@@ -263,7 +263,7 @@ def _completion(choices: Callable[[], tuple[str, ...]]) -> Any:
     return complete
 
 
-WRITTEN = ("best", "cache", "chakra", "folder", "overlay", "residuals")
+WRITTEN = ("best", "cache", "chakra", "folder", "metrics", "overlay", "residuals", "state")
 """Parameters that name a path to write to; ``--out`` is not among them, as sweeps set it."""
 
 
