@@ -18,7 +18,7 @@ from cluster_sim.collectives import CollectiveCall, Group, build, suitable, whol
 from cluster_sim.collectives.algorithms import ring
 from cluster_sim.collectives.algorithms.cycles import Cycles, all_rings, one_ring
 from cluster_sim.collectives.algorithms.torus import PER_AXIS, ring_by_ring_ps
-from cluster_sim.engine.rounds import simulate_rounds
+from cluster_sim.engine.repeats import simulate_rounds
 from cluster_sim.hardware.communication_costs import communication_costs
 from cluster_sim.trace.trace import run
 from topologies.clusters.names import cluster

@@ -258,7 +258,7 @@ LATE: dict[str, set[str]] = {
     "workloads/job/goodput.py": {"scipy"},
     "workloads/job/front.py": {"pandas"},
     "workloads/search/search.py": {"pandas"},
-    "workloads/serving/front.py": {"pandas"},
+    "workloads/serving/served.py": {"pandas"},
     "workloads/serving/prefix_cache.py": {"pandas"},
     "workloads/serving/requests.py": {"pandas"},
     "workloads/training/execution/rank_vector/nodes.py": {"scipy"},

@@ -89,12 +89,19 @@ def train(
     stack = conditions.framework_text({**(vars(plan) if plan else {}), **plan_fields}, cluster)
     plan = plan and _changed(plan, plan_fields, stack, count)
     choice, plan_fields = None, {**plan_fields, "framework": stack}
-    oversized = detail_fields.get("allow_oversized", bool(detail and detail.allow_oversized))
-    if plan is None and count is None and is_open(plan_fields) and not oversized:
+    if plan is None and count is None and _may_search(plan_fields, detail, detail_fields):
         plan, choice = usual_or_searched(plan_fields, model, cluster, watch=WATCH)
     plan = plan or complete(plan_fields, model, cluster, chips=count)
     step = iteration(model, cluster, plan, detail, progress=progress, **detail_fields)
     return replace(step, choice=choice)
+
+
+def _may_search(
+    plan_fields: Mapping[str, Any], detail: Detail | None, detail_fields: Mapping[str, Any]
+) -> bool:
+    """Return whether no degree is stated and the plan has to fit in memory."""
+    oversized = detail_fields.get("allow_oversized", bool(detail and detail.allow_oversized))
+    return is_open(plan_fields) and not oversized
 
 
 def _changed(

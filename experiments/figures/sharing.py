@@ -11,7 +11,10 @@ if TYPE_CHECKING:
 
 
 def slowdowns(shared: Sharing) -> Figure:
-    """Draw the slowdown of each job in every placement, with its spread over steps."""
+    """Draw by how much the step of each job is longer than in its best placement alone.
+
+    Bars are means in every placement, and whiskers the spread over single steps.
+    """
     from matplotlib.figure import Figure
 
     tried = {name: each for name, each in shared.placements.items() if not isinstance(each, str)}
@@ -20,18 +23,23 @@ def slowdowns(shared: Sharing) -> Figure:
     axes = drawn.subplots()
     height = 0.8 / len(tried)
     for number, (name, each) in enumerate(tried.items()):
-        slower = [100 * (job.slowdown - 1) for job in each.jobs]
-        low = [100 * (job.slowdown - job.slowdowns.min()) for job in each.jobs]
-        high = [100 * (job.slowdowns.max() - job.slowdown) for job in each.jobs]
+        best = [
+            100 * job.alone_s / best_s
+            for job, best_s in zip(each.jobs, shared.best_alone_s, strict=True)
+        ]
+        both = list(zip(best, each.jobs, strict=True))
+        slower = [alone * job.slowdown - 100 for alone, job in both]
+        low = [alone * (job.slowdown - job.slowdowns.min()) for alone, job in both]
+        high = [alone * (job.slowdowns.max() - job.slowdown) for alone, job in both]
         rows = [row + height * number for row in range(len(names))]
         axes.barh(rows, slower, height, label=name, xerr=[low, high], capsize=2)
     axes.set_yticks([row + 0.4 - height / 2 for row in range(len(names))], names)
     axes.invert_yaxis()
-    axes.set_xlabel("step beside the others, longer than alone [%]")
+    axes.set_xlabel("step beside the others, longer than alone in the best placement [%]")
     axes.legend(title="placement")
     worst = max(shared.jobs, key=lambda job: job.slowdown)
     axes.set_title(
-        f"{len(names)} jobs on {shared.cluster.name}: {worst.job.name} loses most, "
+        f"{len(names)} jobs on {shared.cluster.name}: {worst.job.name} loses most to others, "
         f"{worst.slowdown - 1:+.1%} a step"
     )
     return drawn

@@ -19,7 +19,7 @@ from benchmarks._peers.peers import PEERS, Peer
 from benchmarks._peers.step import Node, Step, hops, nodes
 from benchmarks._peers.work import BANDWIDTH_BYTES_PER_S, LATENCY_PS, SIZE_BYTES, Work
 from cluster_sim.collectives import CollectiveCall, build, whole
-from cluster_sim.schedule.routines import written_out
+from cluster_sim.schedule.repeats import calls_written_out
 from cluster_sim.trace.trace import run
 from topologies.clusters.names import cluster
 from workloads.traces.chakra import read_chakra
@@ -127,7 +127,7 @@ STEP = Step(dp=4, tp=8)
 def test_step_has_our_messages(tmp_path: Path) -> None:
     step = STEP.iteration(tmp_path, level="chunk", folded=False)
     expanded = expand(step.program, lower(step.program, memory=False), step.cluster)
-    schedule = written_out(expanded.schedule, expanded.routines)
+    schedule = calls_written_out(expanded.schedule, expanded.routines)
     links = np.flatnonzero(np.asarray(schedule.resources.kinds) == "link")
     on_links = schedule.resource >= 0
     on_links[on_links] = np.isin(schedule.resources.kind[schedule.resource[on_links]], links)

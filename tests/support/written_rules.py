@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from cluster_sim.schedule.rounds import Rounds
-from cluster_sim.schedule.routines import Routines
+from cluster_sim.schedule.repeats import Rounds, Routines
 from cluster_sim.schedule.table import JOIN, IntArray, Schedule, ScheduleError
 
 

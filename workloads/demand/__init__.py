@@ -17,7 +17,6 @@ from workloads.demand.trace import Demand, constant, mix, period_means, whole_re
 from workloads.demand.what_if import (
     Horizon,
     busiest_hour,
-    failover,
     horizons,
     measured_noise,
     spike,
@@ -27,6 +26,6 @@ from workloads.demand.what_if import (
 __all__ = [
     "BUNDLED", "Demand", "Horizon", "azure_code", "azure_conv", "azure_mix", "burstgpt",
     "busiest_hour", "constant", "deepseek_day", "deepseek_nodes", "demand", "demand_from",
-    "failover", "horizons", "measured_noise", "mix", "period_means", "read_demand",
+    "horizons", "measured_noise", "mix", "period_means", "read_demand",
     "servegen", "spike", "whole_requests", "with_noise",
 ]  # fmt: skip

@@ -109,6 +109,13 @@ class Demand:
             self, requests=requests, prompt_tokens=prompt_tokens, output_tokens=output_tokens
         )
 
+    def mean_lengths(self) -> tuple[float, float]:
+        """Mean tokens of the prompt and of the output of a request of the first service."""
+        weights = self.requests[0] if self.requests[0].any() else None
+        columns = self.prompt_tokens[0], self.output_tokens[0]
+        prompt, output = (float(np.average(each, weights=weights)) for each in columns)
+        return prompt, output
+
     def repeated(self, minutes: int) -> Demand:
         """Repeat the demand end to end, to a length of ``minutes``."""
         rounds = -(-minutes // self.minutes)

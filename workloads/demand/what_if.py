@@ -26,11 +26,6 @@ def spike(
     return raised(demand, day * MINUTES_PER_DAY + minute_from_start(demand, at), minutes, factor)
 
 
-def failover(demand: Demand, *, minute: int, minutes: int, factor: float = 2.0) -> Demand:
-    """Add another region's load from ``minute`` on, because that region fails."""
-    return raised(demand, minute, minutes, factor)
-
-
 def first_monday(demand: Demand) -> int:
     """Minute at which the first whole Monday begins.
 
@@ -201,35 +196,34 @@ def _launch(text: str, rest: str) -> Change:
     return change
 
 
-def _spike(text: str, rest: str) -> Change:
-    """Multiply demand for some minutes, by default by two for 30 minutes from 02:00 of day 1."""
-    match = _placed(text, rest, "spike")
+def _raising(
+    text: str, rest: str, name: str, begin: Callable[[Demand], int], minutes: int
+) -> Change:
+    """Multiply demand, by default by two, for some minutes from a moment of the run."""
+    match = _placed(text, rest, name)
 
     def change(horizon: Horizon) -> Horizon:
         demand = horizon.demand
-        night = min(1, demand.minutes // MINUTES_PER_DAY - 1)  # day 0 of a run of one day
-        default = max(night, 0) * MINUTES_PER_DAY + minute_from_start(demand, "02:00")
-        first = _minute(demand, match, default)
-        return replace(
-            horizon, demand=raised(demand, first, _length(text, match, 30), _factor(match, 2.0))
-        )
+        first = _minute(demand, match, begin(demand))
+        length, factor = _length(text, match, minutes), _factor(match, 2.0)
+        return replace(horizon, demand=raised(demand, first, length, factor))
 
     return change
+
+
+def _second_night(demand: Demand) -> int:
+    """Minute of 02:00 on day 1, or on day 0 of a run of one day."""
+    day = max(min(1, demand.minutes // MINUTES_PER_DAY - 1), 0)
+    return day * MINUTES_PER_DAY + minute_from_start(demand, "02:00")
+
+
+def _spike(text: str, rest: str) -> Change:
+    return _raising(text, rest, "spike", _second_night, 30)
 
 
 def _failover(text: str, rest: str) -> Change:
     """Add another region's load, by default from the middle of the run on for 12 hours."""
-    match = _placed(text, rest, "failover")
-
-    def change(horizon: Horizon) -> Horizon:
-        demand = horizon.demand
-        first = _minute(demand, match, demand.minutes // 2)
-        minutes, factor = _length(text, match, 720), _factor(match, 2.0)
-        return replace(
-            horizon, demand=failover(demand, minute=first, minutes=minutes, factor=factor)
-        )
-
-    return change
+    return _raising(text, rest, "failover", lambda demand: demand.minutes // 2, 720)
 
 
 def _monday(text: str, rest: str) -> Change:

@@ -267,7 +267,10 @@ def _run_to_end(world: World, inputs: Inputs, policy: Policy, failures: Failures
     if lead_ms > world.horizon_ms:  # no change of role ends within the run
         policy = static(best_static(inputs.load[:, inputs.history :]))
     minutes = inputs.rate_max_per_s.shape[1]
-    record = Record.empty(world, minutes)
+    record = Record(
+        spent_server_ms=np.zeros((minutes + 1, world.ledger.accounts), np.int64),
+        service_units=np.zeros((minutes, len(world.services))),
+    )
     end = world.env.process(controlling(world, inputs, policy, record))
     if failures is not None:
         world.env.process(failing(world, failures))

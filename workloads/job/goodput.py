@@ -82,7 +82,7 @@ def daly_interval_s(mtbf_s: float, checkpoint_s: float) -> float:
 def smooth_goodput(job: Job) -> float:
     """Share of time that is useful, by closed forms.
 
-    Failures are exponential (:func:`workloads.job.closed_form.expected_goodput`). While the last
+    Failures are exponential (:func:`expected_goodput`). While the last
     checkpoint is being written, a failure loses the work since the one before, so the time of the
     write is added to detection. Slow servers appear and are found independently, so some server is
     slow for a share 1 - exp(-rate x time until it is replaced) of the time. Spares never run short.

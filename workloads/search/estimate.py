@@ -1,9 +1,8 @@
 """Estimated iteration times of thousands of plans.
 
-Times of passes, of replicas and of communication are computed once for all plans that share them
-(:mod:`~workloads.search.communication`, :mod:`~workloads.search.replicas`,
-:mod:`~workloads.search.communication`). For each plan there remains one walk through its pipeline
-(:mod:`~workloads.search.pipeline_model`).
+Times of passes, of replicas and of communication (:mod:`~workloads.search.communication`) are
+computed once for all plans that share them. For each plan there remains one walk through its
+pipeline (:mod:`~workloads.search.pipeline_model`).
 """
 
 from __future__ import annotations

@@ -120,19 +120,7 @@ class ServingResult:
 
     def frame(self) -> pd.DataFrame:
         """Requests as a table: arrival, lengths, latencies, end."""
-        import pandas as pd
-
-        requests = self.served.requests
-        return pd.DataFrame(
-            {
-                "arrival_s": requests.arrival_s,
-                "prompt_tokens": requests.prompt,
-                "output_tokens": requests.output,
-                "ttft_s": self.served.ttft_s,
-                "tpot_s": self.served.tpot_s,
-                "end_s": self.served.end_s,
-            }
-        )
+        return self.served.frame()
 
     @property
     def _facts(self) -> dict[str, object]:

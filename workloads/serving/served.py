@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import numpy.typing as npt
@@ -12,6 +12,9 @@ from topologies.arrays import FloatArray
 from workloads.serving.capacity import Slo
 from workloads.serving.profile import Profile
 from workloads.serving.requests import Requests
+
+if TYPE_CHECKING:
+    import pandas as pd
 
 
 @dataclass(frozen=True, eq=False)
@@ -48,6 +51,21 @@ class Served:
         later = self.requests.output - 1
         with np.errstate(invalid="ignore", divide="ignore"):
             return np.where(later > 0, (self.end_s - self.first_token_s) / later, np.nan)
+
+    def frame(self) -> pd.DataFrame:
+        """Requests as a table: arrival, lengths, latencies, end."""
+        import pandas as pd
+
+        return pd.DataFrame(
+            {
+                "arrival_s": self.requests.arrival_s,
+                "prompt_tokens": self.requests.prompt,
+                "output_tokens": self.requests.output,
+                "ttft_s": self.ttft_s,
+                "tpot_s": self.tpot_s,
+                "end_s": self.end_s,
+            }
+        )
 
 
 def attained(served: Served, slo: Slo) -> npt.NDArray[np.bool_]:

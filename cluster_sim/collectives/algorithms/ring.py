@@ -35,10 +35,10 @@ from cluster_sim.collectives.few_ranks import (
 )
 from cluster_sim.collectives.group import Group
 from cluster_sim.collectives.messages import Channels, Messages, no_messages, one_chunk_messages
-from cluster_sim.engine.rounds import simulate_rounds
+from cluster_sim.engine.repeats import simulate_rounds
 from cluster_sim.hardware.communication_costs import CommunicationCosts
 from cluster_sim.schedule.merge import merge
-from cluster_sim.schedule.rounds import LargerBlocks, Rounds
+from cluster_sim.schedule.repeats import LargerBlocks, Rounds
 from cluster_sim.schedule.table import Edges, Schedule
 from topologies.arrays import IntArray
 from topologies.routing.scale_out import period

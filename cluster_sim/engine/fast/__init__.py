@@ -31,7 +31,7 @@ from cluster_sim.engine.fast.steps import Run, calls_of, held_back, no_calls
 from cluster_sim.engine.faults import Faults
 from cluster_sim.engine.shared_rates.tables import share_tables
 from cluster_sim.engine.times import DONE, NEVER, Attempts, HorizonError, Times, settle
-from cluster_sim.schedule.routines import Routines
+from cluster_sim.schedule.repeats import Routines
 from cluster_sim.schedule.table import HORIZON_PS, IntArray, Schedule
 
 

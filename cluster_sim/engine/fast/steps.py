@@ -24,7 +24,7 @@ from cluster_sim.engine.fast.columns import (
 from cluster_sim.engine.fast.queues import Queues, free_slot
 from cluster_sim.engine.fast.streams import enter
 from cluster_sim.engine.times import NEVER
-from cluster_sim.schedule.routines import Routines
+from cluster_sim.schedule.repeats import Routines
 from cluster_sim.schedule.table import FLOW, HORIZON_PS, IntArray, Schedule
 
 

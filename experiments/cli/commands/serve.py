@@ -255,17 +255,6 @@ def _write(run: Run, document: Mapping[str, Any], highest: Highest, limits: Limi
     from workloads.serving.deployment_search import BestDeployment
 
     served = highest.deployed.served
-    requests = served.requests
-    frame = pd.DataFrame(
-        {
-            "arrival_s": requests.arrival_s,
-            "prompt_tokens": requests.prompt,
-            "output_tokens": requests.output,
-            "ttft_s": served.ttft_s,
-            "tpot_s": served.tpot_s,
-            "end_s": served.end_s,
-        }
-    )
     title = (
         f"{document['model']} on {chips_of(document)}: "
         f"{document['slo_attainment']:.2%} of {document['requests']:,} requests within the SLO"
@@ -278,4 +267,4 @@ def _write(run: Run, document: Mapping[str, Any], highest: Highest, limits: Limi
         run.table("frontier", points, title="Points of the curves")
         run.table("deployments", pd.DataFrame(document["deployments"]), title="Best deployments")
     run.json("summary", document, title="Results")
-    run.table("metrics", frame, title="Requests", parquet=True)
+    run.table("metrics", served.frame(), title="Requests", parquet=True)

@@ -17,9 +17,9 @@ from cluster_sim.collectives.builder import compose
 from cluster_sim.collectives.call import RING_KINDS
 from cluster_sim.collectives.few_ranks import schedule_of_few
 from cluster_sim.collectives.results import measure
-from cluster_sim.engine.rounds import simulate_rounds
+from cluster_sim.engine.repeats import simulate_rounds
 from cluster_sim.hardware.communication_costs import communication_costs
-from cluster_sim.schedule.rounds import written_out
+from cluster_sim.schedule.repeats import rounds_written_out
 from cluster_sim.trace.trace import run
 from tests.support.collective_cases import named
 from tests.support.written_rules import check_rounds
@@ -75,7 +75,7 @@ def test_rounds_written_out_are_the_ops_that_an_algorithm_builds(
     assert rounds is not None
     messages = ALGORITHMS[name].messages(call, costs)
     built = schedule_of_few(messages, group.cluster, group.chip_of_rank, costs)
-    ops, edges = written_out(rounds), built.edges
+    ops, edges = rounds_written_out(rounds), built.edges
     for column in ("kind", "resource", "duration_ps", "size_bytes", "priority"):
         assert np.array_equal(getattr(ops, column), getattr(built, column)), column
     assert np.array_equal(ops.edges.ptr, edges.ptr)

@@ -9,11 +9,11 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from cluster_sim.engine import HorizonError, rounds, simulate
-from cluster_sim.engine.rounds import simulate_rounds
+from cluster_sim.engine import HorizonError, repeats, simulate
+from cluster_sim.engine.repeats import simulate_rounds
 from cluster_sim.schedule.build import OpColumns, check, schedule
 from cluster_sim.schedule.merge import merge
-from cluster_sim.schedule.rounds import LargerBlocks, Rounds, written_out
+from cluster_sim.schedule.repeats import LargerBlocks, Rounds, rounds_written_out
 from cluster_sim.schedule.table import (
     FIXED,
     HORIZON_PS,
@@ -82,7 +82,7 @@ def test_a_window_of_rounds_is_the_schedule_written_out(data: st.DataObject) -> 
         in_rounds(body, len(repeats), final, across), len(body), np.array(repeats, np.int64)
     )
     check_rounds(few)
-    plain = written_out(few)
+    plain = rounds_written_out(few)
     check(plain)
     assert len(plain) == few.all_ops
     times = simulate(plain, engine="reference")
@@ -119,12 +119,12 @@ def windows_of(monkeypatch: pytest.MonkeyPatch) -> list[int]:
     """The length of each window that is opened from now on."""
     opened: list[int] = []
 
-    class Counted(rounds._Window):
+    class Counted(repeats._Window):
         def __init__(self, few: Rounds, length: int):
             opened.append(length)
             super().__init__(few, length)
 
-    monkeypatch.setattr(rounds, "_Window", Counted)
+    monkeypatch.setattr(repeats, "_Window", Counted)
     return opened
 
 

@@ -10,9 +10,9 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from cluster_sim.engine import Faults, HorizonError, Times, simulate
-from cluster_sim.engine.routines import simulate_calls
+from cluster_sim.engine.repeats import simulate_calls
 from cluster_sim.schedule.build import OpColumns, schedule
-from cluster_sim.schedule.routines import Routines, written_out
+from cluster_sim.schedule.repeats import Routines, calls_written_out
 from cluster_sim.schedule.table import (
     FIXED,
     JOIN,
@@ -97,7 +97,7 @@ def test_a_routine_is_its_ops_once_a_call(data: st.DataObject) -> None:
     delays = st.lists(st.integers(1, 9), min_size=1, max_size=4)
     whole, routines = chains(body, data.draw(st.lists(delays, min_size=1, max_size=3)))
     check_routines(whole, routines)
-    plain = written_out(whole, routines)
+    plain = calls_written_out(whole, routines)
     assert len(plain) == routines.ops
     try:
         expected = outcome(simulate(plain, engine="reference"), routines.outside)

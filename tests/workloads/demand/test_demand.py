@@ -21,7 +21,6 @@ from workloads.demand import (
     deepseek_nodes,
     demand,
     demand_from,
-    failover,
     measured_noise,
     mix,
     period_means,
@@ -31,7 +30,7 @@ from workloads.demand import (
     whole_requests,
     with_noise,
 )
-from workloads.demand.what_if import first_monday
+from workloads.demand.what_if import first_monday, raised
 
 
 def _file(folder: Path, text: str) -> Path:
@@ -215,7 +214,7 @@ def test_what_ifs() -> None:
     assert flat.times(1.3).requests.max() == pytest.approx(13.0)
     at_two = spike(flat, at="02:00", factor=3.0, minutes=5, day=1).requests[0]
     assert np.flatnonzero(at_two > 10).tolist() == list(range(1560, 1565))
-    doubled = failover(flat, minute=100, minutes=50).requests[0]
+    doubled = raised(flat, 100, 50, 2.0).requests[0]
     assert doubled.sum() == 2880 * 10 + 500
     monday = first_monday(azure_conv())
     assert azure_conv().between(monday, monday + 1440).start == "2024-05-13T00:00"

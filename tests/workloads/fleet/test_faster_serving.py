@@ -73,7 +73,7 @@ def test_a_unit_serves_what_the_replica_with_hits_or_proposals_does(
     other = TableRuns(batching=prompts.batching, requests=2000, seed=7, pools=prompts.apart)
     alone = saturated_rate(served, lengths, other)
     for how, runs in (
-        ({"prefix_share": SHARE}, replace(other, prefix_share=SHARE)),
+        ({"prefix_cache": str(SHARE)}, replace(other, prefix_share=SHARE)),
         ({"speculate": "3:70%:0.05"}, replace(other, speculation=Speculation(3, 0.7, 0.05))),
     ):
         faster = _service(lengths, prefill=prefill, **how)

@@ -9,13 +9,14 @@ from typing import Any
 import numpy as np
 import pytest
 
-from cluster_sim.engine.routines import simulate_calls
+from cluster_sim.engine.repeats import simulate_calls
 from cluster_sim.trace.trace import run
 from tests.support.conservation import violations
-from tests.support.toy_training import TOY
+from tests.support.toy_training import SPARSE, TOY
 from topologies.arrays import IntArray
 from topologies.clusters.cluster import Cluster
 from topologies.clusters.names import cluster
+from workloads.models.model import Model
 from workloads.sharing.classes import folded
 from workloads.sharing.front import share
 from workloads.sharing.jobs import jobs_from
@@ -85,22 +86,26 @@ def cost_ps(beside: Sequence[int], alone: Sequence[list[int]]) -> int:
 
 
 @pytest.mark.parametrize(
-    ("machine", "stated", "iterations"),
+    ("machine", "model", "stated", "steps"),
     [
-        ("trn2.48xlarge", {"tp": 4, "pp": 2, "dp": 2}, 2),
-        ("trn2-ultraserver:2", {"tp": 8, "pp": 2, "dp": 8}, 1),
-        ("trn2.48xlarge:2", {"tp": 2, "pp": 4, "dp": 4, "overlap": "all"}, 1),
+        ("trn2.48xlarge", TOY, {"tp": 4, "pp": 2, "dp": 2}, 2),
+        ("trn2-ultraserver:2", TOY, {"tp": 8, "pp": 2, "dp": 8}, 1),
+        ("trn2.48xlarge:2", TOY, {"tp": 2, "pp": 4, "vpp": 2, "dp": 4, "overlap": "all"}, 1),
+        ("trn2.48xlarge:2", TOY, {"tp": 2, "pp": 2, "cp": 4, "dp": 2}, 1),
+        ("trn2.48xlarge:2", SPARSE, {"tp": 2, "dp": 16, "ep": 8}, 1),
+        ("trn1.32xlarge", TOY, {"tp": 2, "pp": 2, "dp": 8, "ranks_per_chip": 2}, 1),
     ],
 )
 def test_one_job_takes_the_time_of_the_flow_level(
-    machine: str, stated: dict[str, Any], iterations: int
+    machine: str, model: Model, stated: dict[str, Any], steps: int
 ) -> None:
+    entry = {**USUAL, "model": model, "name": "only", "global_batch": 32, **stated}
     fabric = cluster(machine)
-    (job,) = jobs_from([{**USUAL, "name": "only", "global_batch": 32, **stated}], fabric)
-    alone = iteration(TOY, fabric, job.plan, level="flow", iterations=iterations)
-    only = share(fabric, [{**USUAL, "global_batch": 32, **stated}], steps=iterations).jobs[0]
+    (job,) = jobs_from([entry], fabric)
+    alone = iteration(model, fabric, job.plan, level="flow", iterations=steps)
+    only = share(fabric, [entry], steps=steps).jobs[0]
     assert only.alone_ps.sum() == only.beside_ps.sum() == alone.trace.total_ps
-    assert len(only.beside_ps) == iterations
+    assert len(only.beside_ps) == steps
 
 
 def test_folded_jobs_take_the_times_of_all_ranks(thin: Cluster) -> None:

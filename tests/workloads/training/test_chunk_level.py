@@ -9,8 +9,8 @@ import pytest
 
 from cluster_sim.collectives import CollectiveCall as Call
 from cluster_sim.collectives import compose, whole
-from cluster_sim.engine.routines import simulate_calls
-from cluster_sim.schedule.routines import written_out
+from cluster_sim.engine.repeats import simulate_calls
+from cluster_sim.schedule.repeats import calls_written_out
 from cluster_sim.schedule.table import FLOW
 from cluster_sim.trace.trace import run
 from tests.support.conservation import violations
@@ -78,7 +78,7 @@ def test_calls_in_place_have_the_times_of_those_written_out(
     program = toy_program(plan(**stated), fabric, SHORT)
     expanded = expand(program, lower(program), fabric, as_flows=as_flows)
     check_routines(expanded.schedule, expanded.routines)
-    plain = run(written_out(expanded.schedule, expanded.routines))
+    plain = run(calls_written_out(expanded.schedule, expanded.routines))
     reference = run(plain.schedule, engine="reference")
     assert (plain.times.end_ps == reference.times.end_ps).all()
     assert not violations(plain)

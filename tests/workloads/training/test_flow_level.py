@@ -10,7 +10,7 @@ import pytest
 from cluster_sim.collectives import CollectiveCall as Call
 from cluster_sim.collectives import compose, whole
 from cluster_sim.hardware.fault_text import parse_fault
-from cluster_sim.schedule.routines import written_out
+from cluster_sim.schedule.repeats import calls_written_out
 from cluster_sim.schedule.table import FLOW
 from cluster_sim.trace.trace import run
 from tests.support.conservation import violations
@@ -90,7 +90,7 @@ def test_both_engines_run_the_flows_alike_and_nothing_is_lost() -> None:
     program, fabric = toy_program(plan(pp=4, dp=4, global_batch=8), sixteen(), SHORT), sixteen()
     expanded = expand(program, lower(program), fabric, as_flows=True)
     assert (expanded.schedule.kind == FLOW).any()
-    plain = written_out(expanded.schedule, expanded.routines)
+    plain = calls_written_out(expanded.schedule, expanded.routines)
     trace, reference = run(plain), run(plain, engine="reference")
     assert np.array_equal(trace.times.end_ps, reference.times.end_ps)
     assert not violations(trace)

@@ -7,7 +7,6 @@ from dataclasses import replace
 from typing import Any
 
 import pytest
-from workloads.training.memory.activations import layer_activations, stack_of
 
 from tests.support.counted_layers import counted, product_flops
 from tests.support.toy_training import LATENT, SPARSE, TOY, plan
@@ -20,6 +19,7 @@ from workloads.training.iteration import iteration
 from workloads.training.layers.embedding import output, output_backward
 from workloads.training.layers.layer import backward, data_half, forward, weight_half
 from workloads.training.layers.shapes import RankShapes
+from workloads.training.memory.memory import layer_activations, stack_of
 from workloads.training.plan.parameters import layer_share
 from workloads.training.plan.placement import place
 from workloads.training.program.program import program

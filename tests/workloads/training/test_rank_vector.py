@@ -160,13 +160,15 @@ def test_most_instructions_are_carried_out_once(room: int, monkeypatch: pytest.M
     graph = nodes(program)
     where = nodes_module.layout(program)
     assert where.wide.any()
-    cut = cut_tapes(graph, where.wide, np.arange(len(graph)), where.widest)
+    cut = cut_tapes(graph, where.wide, np.arange(len(graph.exchange)), where.widest)
     assert cut is not None
-    before = np.isin(np.repeat(np.arange(len(graph)), np.diff(graph.part_ptr)), np.arange(cut.at))
+    before = np.isin(
+        np.repeat(np.arange(len(graph.exchange)), np.diff(graph.part_ptr)), np.arange(cut.at)
+    )
     assert (cut.timed.out == cut.rest.out)[before].all()
     agree(program, WILD)
     if room > 1:  # else blocks are repeated; nearly 2 if nothing were kept
-        assert carried < 1.6 * len(graph) * where.blocks
+        assert carried < 1.6 * len(graph.exchange) * where.blocks
 
 
 def test_threads_change_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -261,7 +263,7 @@ def test_parts_of_a_chain_follow_each_other(overlap: str) -> None:
         assert (starts[1:] >= ends[:-1]).all()
         close = place[on[1:]] == CLOSE
         assert (starts[1:] == ends[:-1])[close].all()
-    part_node = np.repeat(np.arange(len(graph)), np.diff(graph.part_ptr))
+    part_node = np.repeat(np.arange(len(graph.exchange)), np.diff(graph.part_ptr))
     assert (place[graph.exchange[part_node] < 0] != ASIDE).all()
 
 

@@ -339,8 +339,7 @@ COLUMNS = (
 
 
 def read_jobs(path: str | Path) -> tuple[TrainingJob, ...]:
-    """Read jobs from a CSV file, with the fields of
-    :class:`TrainingJob`.
+    """Read jobs from a CSV file, with the fields of :class:`TrainingJob`.
 
     ``name`` and ``units`` are required; empty cells take the default. ``tokens_per_s`` is the
     throughput on ``units`` units; instead of it ``iteration_s`` may state the time of one step of

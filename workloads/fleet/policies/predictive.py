@@ -29,7 +29,6 @@ import numpy as np
 
 from topologies.arrays import FloatArray
 from topologies.errors import InputError
-from workloads.demand.trace import MINUTES_PER_DAY
 from workloads.fleet.policies.forecast import largest_ahead, with_margin
 from workloads.fleet.policies.kind import PolicyKind, Situation
 from workloads.fleet.policies.view import Decision, JobView, Policy, View
@@ -333,8 +332,7 @@ def expected_by_forecast(
 
     def expected(view: View, intervals: int) -> tuple[FloatArray, FloatArray]:
         """Units that the next intervals need, with margin and without."""
-        lead = max(1, math.ceil(round(view.lead_s * 1000) / 60_000))
-        first_weekday = (view.weekday - (view.history + view.minute) // MINUTES_PER_DAY) % 7
+        lead, first_weekday = view.lead_minutes, view.first_weekday
         rows, loads = [], []
         for load in view.load:
             soon = with_margin(load, STEP, lead, first_weekday, quantile, most)
@@ -357,7 +355,7 @@ def expected_by_foresight(need: FloatArray, *, headroom: float = 0.0) -> Expecte
 
     def expected(view: View, intervals: int) -> tuple[FloatArray, FloatArray]:
         """Units that the next intervals need, with margin and without."""
-        lead = max(1, math.ceil(round(view.lead_s * 1000) / 60_000))
+        lead = view.lead_minutes
         last = need.shape[1] - 1
         result = np.empty((len(need), intervals))
         for number in range(intervals):

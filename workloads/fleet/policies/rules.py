@@ -101,7 +101,6 @@ def forecast(
     every: int = 15,
     headroom: float = USUAL_HEADROOM,
     most: float = 3.0,
-    lead_s: float | None = None,
 ) -> Policy:
     """Serve the expected need of the next interval, with a margin learned from past errors.
 
@@ -109,7 +108,6 @@ def forecast(
     earlier day (:func:`workloads.fleet.policies.forecast.predict`). The margin is a ``quantile`` of
     the ratios of observed to expected load in all intervals so far, from 1 to ``most``; a run
     without a history has few of them in its first hours. ``every``: minutes between decisions.
-    ``lead_s``: time from an order until it takes effect [s]; by default the fleet's.
     """
     if not 0 < quantile <= 1 or every < 1:
         raise InputError(
@@ -120,11 +118,8 @@ def forecast(
     def policy(view: View) -> FloatArray | None:
         if view.minute % every and view.minute > 0:
             return None
-        lead = max(1, -(-round((view.lead_s if lead_s is None else lead_s) * 1000) // 60_000))
-        first_weekday = (view.weekday - (view.history + view.minute) // MINUTES_PER_DAY) % 7
-        expected = [
-            with_margin(load, every, lead, first_weekday, quantile, most) for load in view.load
-        ]
+        when = (every, view.lead_minutes, view.first_weekday)
+        expected = [with_margin(load, *when, quantile, most) for load in view.load]
         # Units to work off the waiting requests within ten minutes come on top.
         result: FloatArray = np.array(expected) * (1 + headroom) + view.backlog / 10.0
         return result

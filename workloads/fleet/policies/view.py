@@ -91,6 +91,16 @@ class View:
     training: int = 0
     jobs: tuple[JobView, ...] = ()
 
+    @property
+    def first_weekday(self) -> int:
+        """Day of the week of the first minute of ``load``, 0 for Monday."""
+        return (self.weekday - (self.history + self.minute) // MINUTES_PER_DAY) % 7
+
+    @property
+    def lead_minutes(self) -> int:
+        """Whole minutes from an order until units serve, at least one."""
+        return max(1, math.ceil(round(self.lead_s * 1000) / 60_000))
+
     def forecast(self, minutes: int, *, every: int = 15) -> FloatArray:
         """Units that the coming minutes are expected to need; (pools, minutes).
 
@@ -98,10 +108,9 @@ class View:
         minutes and the same time of an earlier day; see
         :func:`workloads.fleet.policies.forecast.largest_ahead`.
         """
-        first_weekday = (self.weekday - (self.history + self.minute) // MINUTES_PER_DAY) % 7
-        steps = -(-minutes // every)
+        steps, first = -(-minutes // every), self.first_weekday
         rows = [
-            largest_ahead(load, every=every, steps=steps, lead=1, first_weekday=first_weekday)
+            largest_ahead(load, every=every, steps=steps, lead=1, first_weekday=first)
             for load in self.load
         ]
         result: FloatArray = np.repeat(np.stack(rows), every, axis=1)[:, :minutes]

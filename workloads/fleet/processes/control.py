@@ -81,12 +81,6 @@ class Record:
     spent_server_ms: npt.NDArray[np.int64]
     service_units: FloatArray
 
-    @classmethod
-    def empty(cls, world: World, minutes: int) -> Record:
-        """Return a record of a run that has not begun."""
-        spent = np.zeros((minutes + 1, world.ledger.accounts), np.int64)
-        return cls(spent, np.zeros((minutes, len(world.services))))
-
 
 def controlling(world: World, inputs: Inputs, policy: Policy, record: Record) -> Process:
     """Run the fleet, minute after minute, and write the record."""

@@ -156,7 +156,7 @@ def failing(world: World, failures: Failures) -> Process:
         # Servers of a unit are alike: those that are down count as the first ones.
         if world.ledger.role[unit] == Role.BROKEN or server < world.ledger.lost[unit]:
             continue
-        world.count_failure(SERVER)
+        world.failures[SERVER] += 1
         if _works_on(world, unit, 1):
             lose_servers(world, unit, 1, repair_s)
         else:
@@ -178,7 +178,7 @@ def failing_together(world: World, domain: Domain) -> Process:
         affected = affected[world.ledger.role[affected] != Role.BROKEN]
         if not len(affected):
             continue
-        world.count_failure(domain.name)
+        world.failures[domain.name] += 1
         if not domain.units and _works_on(world, int(affected[0]), domain.servers):
             lose_servers(world, int(affected[0]), domain.servers, repair_s)
         else:
@@ -196,7 +196,7 @@ def interrupting(world: World, interruption: Interruption) -> Process:
         delay_s = rng.exponential(interruption.mtbf_s)
         yield world.env.timeout(max(1, milliseconds(delay_s, world.horizon_ms)))
         unit = int(rng.integers(len(world.ledger)))
-        world.count_failure(interruption.name)
+        world.failures[interruption.name] += 1
         role = Role(int(world.ledger.role[unit]))
         if role is not Role.PAUSED and _in_gang(world, unit, role):
             world.gangs[world.ledger.owner[unit]].fail(NONE, NONE)

@@ -453,10 +453,6 @@ def _no_room(
 
 def _served_tokens_per_s(service: Service, demand: Demand) -> float:
     """Prompt and output tokens that a saturated unit handles at the demand's mean lengths [1/s]."""
-    weights = demand.requests[0]
-    prompt, output = (
-        float(np.average(column[0], weights=weights if weights.any() else None))
-        for column in (demand.prompt_tokens, demand.output_tokens)
-    )
+    prompt, output = demand.mean_lengths()
     work = float(service.capacity.work(prompt, output))
     return service.capacity.rate_max_per_s / work * (prompt + output)

@@ -429,18 +429,12 @@ def _lengths(demand: Demand) -> Lengths:
             f"service {demand.services[0]} has no requests in this run; choose other days of the "
             "demand, or leave the service out."
         )
-    prompt, output = _means(demand)
+    prompt, output = demand.mean_lengths()
     return azure_lengths("conv" if output >= LONG_ANSWER else "code").with_means(prompt, output)
 
 
-def _means(demand: Demand) -> tuple[float, float]:
-    columns = demand.prompt_tokens, demand.output_tokens
-    prompt, output = (float(np.average(each[0], weights=demand.requests[0])) for each in columns)
-    return prompt, output
-
-
 def _runs(usual: TableRuns, demand: Demand, way: Prompts, requests: int) -> TableRuns:
-    prompt, output = _means(demand)
+    prompt, output = demand.mean_lengths()
     decoding = way.batching.slots * (way.apart.decode if way.apart else 1)
     return replace(
         usual,

@@ -67,10 +67,6 @@ class World:
     batch: Batch | None = None
     tickets: Iterator[int] = field(default_factory=lambda: itertools.count(1))
 
-    def count_failure(self, domain: str) -> None:
-        """Count a failure by what failed: a server, a rack and so on."""
-        self.failures[domain] += 1
-
     @property
     def now(self) -> int:
         """Milliseconds since the start."""

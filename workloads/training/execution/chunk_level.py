@@ -18,7 +18,7 @@ from cluster_sim.engine.times import Times
 from cluster_sim.schedule.build import OpColumns, schedule
 from cluster_sim.schedule.merge import unite_resources
 from cluster_sim.schedule.picoseconds import PS_PER_S
-from cluster_sim.schedule.routines import Routines
+from cluster_sim.schedule.repeats import Routines
 from cluster_sim.schedule.table import (
     FIXED,
     FLOW,

@@ -9,10 +9,10 @@ from functools import partial
 import numpy as np
 
 from cluster_sim.engine.faults import Faults
-from cluster_sim.engine.routines import simulate_calls
+from cluster_sim.engine.repeats import simulate_calls
 from cluster_sim.engine.times import HorizonError
 from cluster_sim.hardware.fault_text import Fault, fault_table, gone_around
-from cluster_sim.schedule.routines import written_out
+from cluster_sim.schedule.repeats import calls_written_out
 from cluster_sim.schedule.table import Schedule
 from cluster_sim.trace.trace import Trace, run
 from topologies.arrays import IntArray
@@ -128,7 +128,9 @@ def _run(schedule: Schedule | Expanded, engine: str, faults: Faults | None = Non
     except HorizonError as mistake:
         raise InputError(str(mistake)) from None
     if times.blocked.any():
-        run(written_out(whole, routines), engine=engine, faults=faults)  # raises with the reason
+        run(
+            calls_written_out(whole, routines), engine=engine, faults=faults
+        )  # raises with the reason
     return project(times, schedule)
 
 

@@ -31,6 +31,7 @@ def test_the_document_has_each_job_and_every_placement(jobs: str) -> None:
     first = document["jobs"][0]
     assert first["slowdown"] == first["beside_s"] / first["alone_s"]
     assert first["interval"]["low"] < first["beside_s"] < first["interval"]["high"]
+    assert first["placement"] == "packed"
     assert (first["first_chip"], first["last_chip"], first["chips"]) == (0, 7, 8)
     names = [each["placement"] for each in document["placements"]]
     assert names == ["as stated", "packed", "server", "domain", "rack", "spread"]
@@ -69,3 +70,16 @@ def test_mistakes_are_refused_in_one_line(
     assert printed.out == ""
     assert printed.err.count("\n") == 1
     assert message in printed.err
+
+
+def test_an_answer_says_how_sure_it_is_on_the_links_that_jobs_share(tmp_path: Path) -> None:
+    model = config_file(tmp_path / "config.json", TOY_CONFIG)
+    plan = f"model: {model}, global_batch: 30, seq: 512"
+    path = tmp_path / "jobs.yaml"
+    jobs = f"{{name: pairs, {plan}, tp: 2, dp: 3, start: 3}}, {{name: ring, {plan}, dp: 10}}"
+    path.write_text(f"jobs: [{jobs}]")
+    document = document_of(["share", "trn2.48xlarge", "--jobs", str(path), "--json", "--quiet"])
+    assert {each["kind"] for each in document["links"]} == {"link"}
+    (remark,) = document["remarks"]
+    assert "On links within a domain, nine in ten steps" in remark
+    assert all(each["slowdown"] > 1 for each in document["jobs"])

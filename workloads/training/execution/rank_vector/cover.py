@@ -477,22 +477,6 @@ def settle_all(cover: Cover, stretch: Stretch, question: Question) -> None:
         cover.until[stretch.row + c] = last
 
 
-class Work(NamedTuple):
-    """Columns of the nodes, see :class:`workloads.training.execution.rank_vector.nodes.Nodes`."""
-
-    exchange: IntArray
-    call: IntArray
-    part_ptr: IntArray
-    stage: IntArray
-    category: IntArray
-    first: IntArray
-    run_ptr: IntArray
-    run_op: IntArray
-    run_ps: IntArray
-    run_sum_ps: IntArray
-    wait_ptr: IntArray
-
-
 class Kernels(NamedTuple):
     """Disturbance of kernels; ranks are in the order of the layout."""
 

@@ -33,7 +33,6 @@ from workloads.training.execution.rank_vector.cover import (
     Notes,
     Question,
     Usual,
-    Work,
     new_cover,
     usual_of,
 )
@@ -290,7 +289,6 @@ class Machine:
         self.layout = layout(program)
         self.tape = phases_tape(nodes, self.layout.wide, self.layout.widest)
         self.unions = unions(nodes)
-        self.work = _work(nodes)
         self.kernels = _kernels(program, nodes, self.layout, disturbance)
         sizes = np.where(self.layout.wide, self.layout.groups * self.layout.calls, 0)
         self.meet_at = np.cumsum(sizes) - sizes
@@ -334,7 +332,7 @@ class Machine:
     ) -> None:
         """Carry out instructions for some blocks."""
         carry_out(
-            self.work, tape, self.layout, self.kernels, state.clocks,
+            self.nodes, tape, self.layout, self.kernels, state.clocks,
             state.notes, blocks, instructions,
         )  # fmt: skip
 
@@ -383,7 +381,7 @@ def first_starts(machine: Machine) -> IntArray:
     """Earliest start of each node on the first ranks of stages, by which to order nodes [ps]."""
     # On other ranks nodes may start in another order. Their intervals then come out of order, which
     # a cover allows as far as it has room.
-    start_ps = np.full(len(machine.nodes), HORIZON_PS, np.int64)
+    start_ps = np.full(len(machine.nodes.exchange), HORIZON_PS, np.int64)
     notes = machine.no_notes()
     notes = notes._replace(question=notes.question._replace(mode=STARTS), first_start=start_ps)
     # Enough blocks that each stage has a rank among them.
@@ -461,15 +459,6 @@ class Counter:
         self.done += count
         if self.report:
             self.report(self.done, self.whole)
-
-
-def _work(nodes: Nodes) -> Work:
-    """Columns of the nodes that compiled code reads, with the summed time of each run."""
-    total = np.concatenate([[0], np.cumsum(nodes.run_ps)])
-    return Work(
-        nodes.exchange, nodes.call, nodes.part_ptr, nodes.stage, nodes.category, nodes.first,
-        nodes.run_ptr, nodes.run_op, nodes.run_ps, np.diff(total[nodes.run_ptr]), nodes.wait_ptr,
-    )  # fmt: skip
 
 
 def _kernels(program: Program, nodes: Nodes, layout: Layout, disturbance: Disturbance) -> Kernels:

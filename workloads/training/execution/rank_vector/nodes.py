@@ -22,8 +22,7 @@ from workloads.training.program.program import Exchange, Program
 IDLE = len(ORDER)  # code of idle time; smaller codes are the categories of the breakdown
 
 
-@dataclass(frozen=True, eq=False)
-class Nodes:
+class Nodes(NamedTuple):
     """Nodes in an order in which each comes after all nodes that it waits for.
 
     A call has one part for each role of its members, a run has a single part. Ops are numbered
@@ -46,13 +45,11 @@ class Nodes:
     run_ptr: IntArray
     run_op: IntArray
     run_ps: IntArray
+    run_sum_ps: IntArray  # (parts,): time of all ops of each part [ps]
     # wait_ptr, wait: ops that each part waits for, numbered through all stages
     wait_ptr: IntArray
     wait: IntArray
     base: IntArray  # (stages + 1,): first op of each stage
-
-    def __len__(self) -> int:
-        return len(self.exchange)
 
 
 @dataclass(frozen=True, eq=False)
@@ -132,7 +129,8 @@ def _assembled(
     src, to = ops.src[outside], part_of[ops.dst[outside]]
     by_part = np.argsort(to, kind="stable")
     wait_ptr = np.concatenate([[0], np.cumsum(np.bincount(to, minlength=len(begin)))])
-    where = ops.stage[order]
+    where, run_ps = ops.stage[order], program.step_ps[ops.step[order]]
+    total = np.concatenate([[0], np.cumsum(run_ps)])
     return Nodes(
         exchange=ops.exchange[lead[new_node]],
         call=ops.call[lead[new_node]],
@@ -144,7 +142,8 @@ def _assembled(
         value=last,
         run_ptr=run_ptr,
         run_op=order - ops.base[where],
-        run_ps=program.step_ps[ops.step[order]],
+        run_ps=run_ps,
+        run_sum_ps=np.diff(total[run_ptr]),
         wait_ptr=wait_ptr.astype(np.int64),
         wait=src[by_part],
         base=ops.base,
@@ -236,9 +235,9 @@ def chain(nodes: Nodes, base: BoolArray, allowed: BoolArray) -> IntArray:
     length = np.bincount(nodes.stage[base], minlength=stages)
     between = np.minimum(before, length[nodes.stage]) == after + 1
     place = np.full(parts, ASIDE)
-    lone = (nodes.exchange[np.repeat(np.arange(len(nodes)), np.diff(nodes.part_ptr))] < 0) & (
-        np.diff(nodes.wait_ptr) == 1
-    )
+    lone = (
+        nodes.exchange[np.repeat(np.arange(len(nodes.exchange)), np.diff(nodes.part_ptr))] < 0
+    ) & (np.diff(nodes.wait_ptr) == 1)
     after.fill(-1)
     latest = np.full(stages, -1)
     joins = base | (allowed & between)

@@ -18,7 +18,6 @@ from workloads.training.execution.rank_vector.cover import (
     Kernels,
     Notes,
     Stretch,
-    Work,
     clear,
     extend,
     extend_after_gap,
@@ -61,14 +60,14 @@ def phases_tape(nodes: Nodes, wide: BoolArray, rows: IntArray) -> Tape:
 def _in_phases(nodes: Nodes, wide: BoolArray) -> tuple[IntArray, BoolArray, IntArray]:
     """Return instructions by phase: node, whether members only record readiness, and phase."""
     meets = (nodes.exchange >= 0) & np.append(wide, False)[nodes.exchange]
-    number = np.arange(len(nodes))
+    number = np.arange(len(nodes.exchange))
     part_node = np.repeat(number, np.diff(nodes.part_ptr))
-    phase = np.zeros(len(nodes), np.int64)
+    phase = np.zeros(len(nodes.exchange), np.int64)
     waits = part_node[wait_part(nodes)]
     _count_phases(nodes.part_ptr, nodes.wait_ptr, waits, meets, phase)
     node = np.concatenate([number, np.flatnonzero(meets)])
     only = np.zeros(len(node), np.bool_)
-    only[: len(nodes)] = meets
+    only[: len(nodes.exchange)] = meets
     when = np.concatenate([phase, phase[meets] + 1])
     order = np.lexsort((node, only | ~meets[node], when))
     return node[order], only[order], when[order]
@@ -94,7 +93,7 @@ def cut_tapes(nodes: Nodes, wide: BoolArray, order: IntArray, rows: IntArray) ->
     # nodes in order of start, see :func:`starting_order`. ``rows`` (stages,): ranks of each stage
     # in a block.
     node, only, phase = _in_phases(nodes, wide)
-    level = np.zeros(len(nodes), np.int64)
+    level = np.zeros(len(nodes.exchange), np.int64)
     level[node[~only]] = phase[~only]
     parts = np.diff(nodes.run_ptr)
     work = np.add.reduceat(parts, nodes.part_ptr[:-1])[order]
@@ -108,7 +107,7 @@ def cut_tapes(nodes: Nodes, wide: BoolArray, order: IntArray, rows: IntArray) ->
     at = int(ends[first])
     if saved[first] < WORTH * work.sum():
         return None
-    before = np.zeros(len(nodes), np.bool_)
+    before = np.zeros(len(nodes.exchange), np.bool_)
     before[order[:at]] = True
     later = np.where(only, phase >= first, ~before[node])
     behind, silent = node[later], only[later]
@@ -134,7 +133,7 @@ def starting_order(nodes: Nodes, start_ps: IntArray, place: IntArray) -> IntArra
     # some ranks they may start before nodes of the chain, whose gaps should not be settled before.
     # ``start_ps`` (nodes,): start of each node on some ranks [ps]; none comes before what it waits
     # for. ``place`` (parts,): see :class:`workloads.training.execution.rank_vector.nodes.Unions`.
-    part_node = np.repeat(np.arange(len(nodes)), np.diff(nodes.part_ptr))
+    part_node = np.repeat(np.arange(len(nodes.exchange)), np.diff(nodes.part_ptr))
     waits = nodes.part_ptr, nodes.wait_ptr, part_node[wait_part(nodes)]
     not_before = start_ps.copy()
     _put_off(*waits, not_before)
@@ -150,10 +149,9 @@ def _tapes(
     nodes: Nodes, lists: Sequence[tuple[IntArray, BoolArray, IntArray]], rows: IntArray
 ) -> list[Tape]:
     """Return a tape for each list of nodes; where lists agree, so do the places of clocks."""
-    columns = _Work(nodes.part_ptr, nodes.stage, nodes.value, nodes.wait_ptr, nodes.wait)
     slots = [_new_slots(nodes, len(rows)) for _ in lists]
     for (node, only_meets, _), assigned in zip(lists, slots, strict=True):
-        _assign_slots(node, only_meets, columns, assigned)
+        _assign_slots(node, only_meets, nodes, assigned)
     used = np.max([assigned.used for assigned in slots], axis=0)
     stage_at = np.cumsum(used * rows) - used * rows
     tapes = []
@@ -198,16 +196,6 @@ def _bring_forward(
                 turn[n] = max(turn[n], turn[wait_node[k]])
 
 
-class _Work(NamedTuple):
-    """Columns of the nodes, see :class:`workloads.training.execution.rank_vector.nodes.Nodes`."""
-
-    part_ptr: IntArray
-    stage: IntArray
-    value: IntArray
-    wait_ptr: IntArray
-    wait: IntArray
-
-
 class _Slots(NamedTuple):
     """Slots for the clocks of parts, with a stack of free ones for each stage."""
 
@@ -232,7 +220,7 @@ def _new_slots(nodes: Nodes, stages: int) -> _Slots:
 
 
 @compiled
-def _assign_slots(node: IntArray, only: BoolArray, work: _Work, slots: _Slots) -> None:
+def _assign_slots(node: IntArray, only: BoolArray, work: Nodes, slots: _Slots) -> None:
     """Give each part a slot at its instruction, and free it after the last one that waits."""
     last, part_of = slots.last, slots.part_of
     for i in range(len(node)):
@@ -269,7 +257,7 @@ def _release(part: int, stage: IntArray, slots: _Slots) -> None:
 
 @compiled
 def carry_out(
-    work: Work,
+    work: Nodes,
     tape: Tape,
     layout: Layout,
     kernels: Kernels,
@@ -313,7 +301,7 @@ def _stretch(layout: Layout, block: int, stage: int) -> Stretch:
 
 @inlined
 def _run(
-    work: Work,
+    work: Nodes,
     tape: Tape,
     layout: Layout,
     kernels: Kernels,
@@ -348,7 +336,7 @@ def _run(
 
 
 @inlined
-def _find_start(work: Work, tape: Tape, clocks: Clocks, base: int, part: int, ranks: int) -> None:
+def _find_start(work: Nodes, tape: Tape, clocks: Clocks, base: int, part: int, ranks: int) -> None:
     """Find the start of a run that waits for none or several ops: the latest end of these."""
     begin = clocks.start[0, :ranks]
     for c in range(ranks):
@@ -400,7 +388,7 @@ def _add_slowed(
 
 @inlined
 def _meet(
-    work: Work, tape: Tape, layout: Layout, clocks: Clocks, block: int, base: int, node: int
+    work: Nodes, tape: Tape, layout: Layout, clocks: Clocks, block: int, base: int, node: int
 ) -> None:
     """Carry out a call of every group that is inside a block."""
     exchange, call, parts = work.exchange[node], work.call[node], work.part_ptr[node]
@@ -440,7 +428,7 @@ def _meet(
 
 @inlined
 def _record_ready(
-    work: Work, tape: Tape, layout: Layout, clocks: Clocks, block: int, base: int, node: int
+    work: Nodes, tape: Tape, layout: Layout, clocks: Clocks, block: int, base: int, node: int
 ) -> None:
     """Record when the ranks of a block are ready for a call of a wide exchange."""
     exchange = work.exchange[node]
@@ -457,7 +445,7 @@ def _record_ready(
 
 @inlined
 def _resume(
-    work: Work, tape: Tape, layout: Layout, clocks: Clocks, block: int, base: int, node: int
+    work: Nodes, tape: Tape, layout: Layout, clocks: Clocks, block: int, base: int, node: int
 ) -> None:
     """Let the ranks of a block continue after a call of a wide exchange."""
     exchange, call = work.exchange[node], work.call[node]
@@ -477,7 +465,7 @@ def _resume(
 
 @inlined
 def _note_interval(
-    work: Work,
+    work: Nodes,
     tape: Tape,
     layout: Layout,
     clocks: Clocks,

@@ -1,26 +1,28 @@
-"""Runs of schedules in rounds, in memory that does not grow with the number of rounds.
+"""Runs of schedules with repeats, in memory that does not grow with their number.
 
-Only some rounds are held at a time, in a window. When all ops of its first rounds have ended, the
-window moves on: what is left of the later rounds moves to the front, and new rounds are written
-behind them. Nothing of this changes a time, as no op of a new round could have arrived before.
+Routines run in place, call after call. Of rounds, only some are held at a time, in a window. When
+all ops of its first rounds have ended, the window moves on: what is left of the later rounds moves
+to the front, and new rounds are written behind them. Nothing of this changes a time, as no op of a
+new round could have arrived before.
 """
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
 
-from cluster_sim.engine import simulate
+from cluster_sim.engine import fast, simulate
 from cluster_sim.engine.fast import empty_state, moving_flows, new_run
 from cluster_sim.engine.fast.columns import ENDED, NO_OP, STOP, TROUBLE, Ops
 from cluster_sim.engine.fast.loop import advance, arrive_first
 from cluster_sim.engine.fast.steps import Run
 from cluster_sim.engine.faults import Faults
-from cluster_sim.engine.times import NEVER, HorizonError
-from cluster_sim.schedule.rounds import Rounds, written_out
-from cluster_sim.schedule.table import HORIZON_PS, JOIN, NO_RESOURCE, BoolArray, IntArray
+from cluster_sim.engine.times import NEVER, HorizonError, Times
+from cluster_sim.schedule.repeats import Rounds, Routines, calls_written_out, rounds_written_out
+from cluster_sim.schedule.table import HORIZON_PS, JOIN, NO_RESOURCE, BoolArray, IntArray, Schedule
 
 OPS_IN_WINDOW = 2**18
 """Ops that a window holds, if these are enough rounds. With fewer, moving on takes longer; the
@@ -58,7 +60,7 @@ def simulate_rounds(rounds: Rounds, *, engine: str = "fast", window: int | None 
         if latest_ps is not None:
             return latest_ps
         length *= 2
-    times = simulate(written_out(rounds), engine=engine)
+    times = simulate(rounds_written_out(rounds), engine=engine)
     if times.blocked.any():
         raise ValueError("some ops of the rounds never run")
     return times.total_ps
@@ -264,3 +266,20 @@ def _renumber_lists(run: Run, shift: int) -> None:
         np.subtract(ends, shift, out=ends)
     for first in (run.queues.head, run.queues.root, run.streams.op[: run.streams.vacant[1]]):
         first[:] = _renumbered(first, shift)
+
+
+def simulate_calls(
+    schedule: Schedule, routines: Routines, *, engine: str = "fast", faults: Faults | None = None
+) -> Times:
+    """Run a schedule with routines; return the times of the ops outside of them.
+
+    The compiled engine runs a routine in place, call after call. SimPy runs the schedule written
+    out, and so does the compiled engine with faults, of which ``attempts`` and ``dead`` then tell.
+    Raises ValueError when a routine is called while it runs.
+    """
+    if engine == "fast" and not faults:
+        return fast.simulate_calls(schedule, routines)
+    times = simulate(calls_written_out(schedule, routines), engine=engine, faults=faults)
+    columns = ("ready_ps", "start_ps", "end_ps", "status")
+    kept = {name: getattr(times, name)[: routines.outside] for name in columns}
+    return replace(times, **kept)
