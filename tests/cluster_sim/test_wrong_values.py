@@ -61,6 +61,8 @@ def _arguments(folder: Path) -> dict[str, dict[str, Any]]:
     machine, model = cs.cluster(MACHINE), {"model": "llama-3.2-1b", "cluster": MACHINE}
     call = {"kind": "all-reduce", "group": cs.Group(machine, range(4)), "size_bytes": 2**16}
     trace = {"trace": _trace()}
+    shape = {"model": "gpt2", "tp": 2, "dp": 2, "global_batch": 4, "seq": 128}
+    jobs = [{"name": name, **shape} for name in ("a", "b")]
     return {
         "Group": {"cluster": machine, "chips": range(4)},
         "Plan": {},
@@ -77,6 +79,7 @@ def _arguments(folder: Path) -> dict[str, dict[str, Any]]:
             **{"quiet": True, "tp": 1, "pp": 1, "recompute": "none", "zero": 1},
         },
         "serve": {**model, "requests": "poisson:1", "count": 5, "tp": 8},
+        "share": {"cluster": MACHINE, "jobs": jobs, "steps": 1},
         "simulate": {"schedule": _trace().schedule},
         "train": {**model, "tp": 4, "global_batch": 8, "seq": 512},
         "validate": {"table_or_file": "korthikanti_layers"},

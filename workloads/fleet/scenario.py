@@ -136,6 +136,7 @@ def scenario(
 
     >>> from topologies.clusters.names import cluster
     >>> from workloads.demand import constant
+    >>> from workloads.options.fleet import FleetInputs
     >>> options = FleetOptions(FleetInputs(unit_rate=25.0))
     >>> fleet = scenario(cluster("trn2-ultraserver:10"), constant(6000.0), options)
     >>> fleet.sizing.demand_scale, fleet.sizing.units_needed_peak

@@ -26,6 +26,7 @@ from topologies.errors import InputError
 ROOT = Path(__file__).parents[3]
 READ = (
     "file",
+    "jobs",
     "token_file",
     "matrix",
     "compare",

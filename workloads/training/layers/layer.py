@@ -32,7 +32,8 @@ LAYER_FIELDS = (
     "capacity_factor", "routed_nodes", "fp8_exchange", "lora_rank", "lora_on", "train_only",
 )  # fmt: skip
 """Fields of a plan on which the steps of a layer depend. Besides, it matters whether parameters are
-sharded, whether there are several microbatches and stages, and whether passes run in pairs."""
+sharded, whether there are several microbatches, whether passes run in pairs, and whether selective
+recomputation is that of a pipeline."""
 ENTERING, LEAVING = ("gather",), ("scatter", "reduce")
 """Beginnings of the names of communications that gather a sequence, and of those that sum
 partial results."""
@@ -49,7 +50,8 @@ class _Alike:
         self.key = (
             *(type(shapes), shapes.model, shapes.chip, shapes.catalogue),
             *(getattr(plan, name) for name in LAYER_FIELDS),
-            *(plan.sharding == 3, plan.microbatches == 1, plan.pipeline.pairs_passes, plan.pp > 1),
+            *(plan.sharding == 3, plan.microbatches == 1, plan.pipeline.pairs_passes),
+            plan.recompute == "selective" and plan.pp > 1,
         )
 
     def __hash__(self) -> int:
