@@ -17,8 +17,8 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
-from experiments.cli.commands.sweep import parameters
 from experiments.cli.main import app
+from experiments.cli.options.parameters import parameters
 from tests.fuzz.cases import Case, draw
 from tests.fuzz.judge import Answer, faults
 

@@ -11,11 +11,12 @@ from typing import TYPE_CHECKING, Any, get_args, get_origin
 
 import click
 
-from experiments.sweeps.command_line import Parameter
 from topologies.options import Option
 
 if TYPE_CHECKING:
     from click.shell_completion import CompletionItem
+
+    from experiments.sweeps.command_line import Parameter
 
 LARGEST = 2**63 - 1
 """Largest whole number of an option that states no limit; numpy's arrays hold no larger one."""
@@ -263,12 +264,14 @@ def _completion(choices: Callable[[], tuple[str, ...]]) -> Any:
     return complete
 
 
-WRITTEN = ("best", "cache", "chakra", "folder", "overlay", "residuals")
+WRITTEN = ("best", "cache", "chakra", "folder", "metrics", "overlay", "residuals", "state")
 """Parameters that name a path to write to; ``--out`` is not among them, as sweeps set it."""
 
 
 def parameters(command: Any) -> dict[str, Parameter]:
     """Parameters of a command by name, positional ones first and in order."""
+    from experiments.sweeps.command_line import Parameter
+
     by_name = {}
     for item in sorted(command.params, key=lambda item: str(item.param_type_name)):
         flags = tuple(flag for flag in item.opts if flag.startswith("--"))

@@ -13,10 +13,10 @@ from pathlib import Path
 import click
 import pytest
 
-from experiments.cli.commands.sweep import PROGRAM, WRITTEN
+from experiments.cli.commands.sweep import PROGRAM
 from experiments.cli.main import app
 from experiments.cli.main import run as run_line
-from experiments.cli.options.parameters import Text
+from experiments.cli.options.parameters import WRITTEN, Text
 from experiments.reports.run_record import new_record
 from experiments.sweeps.study import rows, study
 from experiments.sweeps.sweep import sweep
@@ -26,6 +26,7 @@ from topologies.errors import InputError
 ROOT = Path(__file__).parents[3]
 READ = (
     "file",
+    "token_file",
     "matrix",
     "compare",
     "training",

@@ -101,7 +101,7 @@ def test_a_degree_measured_under_the_framework_by_name_does_not_widen() -> None:
         replace(row, framework="mine", tp=tp) for row, tp in zip(rows, (1, 8), strict=True)
     )
     residuals = Residuals(rows)
-    asked = Prediction("training.experts", "h100", 8, 1, 64, framework="mine")
+    step_of_experts = Prediction("training.experts", "h100", 8, 1, 64, framework="mine")
     for changes, factor in (
         ({}, 1.0),
         ({"stated": "framework"}, 1.0),
@@ -109,7 +109,7 @@ def test_a_degree_measured_under_the_framework_by_name_does_not_widen() -> None:
         ({"framework": "theirs"}, DOUBLED["tp"] ** 3),
     ):
         expected = pytest.approx(min(MOST, factor))
-        assert widening(replace(asked, **changes), residuals) == expected
+        assert widening(replace(step_of_experts, **changes), residuals) == expected
 
 
 def test_the_basis_names_measurements_and_reasons() -> None:
