@@ -11,11 +11,11 @@ import numpy as np
 from cluster_sim.schedule.picoseconds import PS_PER_S
 from topologies.arrays import FloatArray, IntArray
 from topologies.clusters.cluster import Cluster
-from workloads.sharing.classes import folded
-from workloads.sharing.link_use import LinkUse, Patterns, link_use
 from workloads.sharing.placements import Job
-from workloads.sharing.schedule import SideBySide, side_by_side
 from workloads.sharing.together import together
+from workloads.training.execution.link_classes import folded
+from workloads.training.execution.link_flows import SideBySide, side_by_side
+from workloads.training.execution.link_use import LinkUse, Patterns, link_use
 from workloads.training.iteration import Iteration
 from workloads.training.program.program import Program
 

@@ -72,12 +72,15 @@ def _check_routed_nodes(plan: ParallelPlan, cluster: Cluster, detail: Detail) ->
 
 def counts_equal_ranks(detail: Detail) -> bool:
     """Return whether a step is simulated with one rank for all equal ones."""
-    # Levels that write out messages need every sender, and jitter gives every rank times of its
+    # Messages that are written out need every sender, and jitter gives every rank times of its
     # own. A straggler only sets the ranks apart that wait for it, but the rank vector follows
     # disturbed ranks one by one.
+    # Flows, of which one stands for equal groups, are folded where nothing strikes some of them.
     disturbed = detail.disturbed
+    if detail.level == "flow":
+        return detail.folded and not disturbed and not detail.faults
     one_by_one = disturbed and (disturbed.jitter > 0 or detail.level == "rank-vector")
-    return detail.folded and detail.level not in WRITTEN_OUT and not one_by_one
+    return detail.folded and detail.level != "chunk" and not one_by_one
 
 
 def _check_process_memory(shapes: RankShapes, detail: Detail) -> None:

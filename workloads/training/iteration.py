@@ -31,6 +31,7 @@ from workloads.training.checks import (
 )
 from workloads.training.detail import Detail, DetailFields
 from workloads.training.execution.levels import Ready, automatic, ready
+from workloads.training.execution.link_flows import folded_flows
 from workloads.training.execution.rank_vector import Progress, RankVector
 from workloads.training.execution.struck_groups import Crossed, composed, of_messages
 from workloads.training.frameworks.framework import Framework, framework_of
@@ -342,6 +343,10 @@ def _build(
     step_program = program(shapes, place(plan, cluster, detail.chips), detail.iterations, shared)
     structures = None if shared is None else shared.structures
     disturbed, level, engine = detail.disturbed, detail.level, detail.engine
+    folds = counts_equal_ranks(detail)
+    if folds and level == "flow":
+        few, flows = folded_flows(step_program, cluster)
+        return level, few, Ready(few, None, flows), None
     crossed, others = of_messages(detail.faults) if level in COMPOSES else ((), detail.faults)
     others = spelled_out(others, cluster, plan.ranks_per_chip)
     slowed = None
@@ -353,7 +358,7 @@ def _build(
         )
         step_program = slowed.program
     healthy = None if slowed is None else slowed.usual
-    if counts_equal_ranks(detail):
+    if folds:
         apart = affected_ranks(step_program, others)
         if disturbed:
             apart = np.union1d(apart, disturbed.slow_rows(step_program.rank))

@@ -17,15 +17,15 @@ from topologies.arrays import IntArray
 from topologies.clusters.cluster import Cluster
 from topologies.clusters.names import cluster
 from workloads.models.model import Model
-from workloads.sharing.classes import folded
 from workloads.sharing.front import share
 from workloads.sharing.jobs import jobs_from
-from workloads.sharing.link_use import Patterns, link_use
 from workloads.sharing.run import Meeting, Ready
-from workloads.sharing.schedule import side_by_side
 from workloads.sharing.sharing import _ready, _side_by_side
 from workloads.sharing.together import together
 from workloads.training.execution.chunk_level import expand, project
+from workloads.training.execution.link_classes import folded
+from workloads.training.execution.link_flows import side_by_side
+from workloads.training.execution.link_use import Patterns, link_use
 from workloads.training.execution.lower import OWN, lay_out, lower
 from workloads.training.iteration import iteration
 from workloads.training.program.shared_parts import SharedParts
@@ -102,7 +102,7 @@ def test_one_job_takes_the_time_of_the_flow_level(
     entry = {**USUAL, "model": model, "name": "only", "global_batch": 32, **stated}
     fabric = cluster(machine)
     (job,) = jobs_from([entry], fabric)
-    alone = iteration(model, fabric, job.plan, level="flow", iterations=steps)
+    alone = iteration(model, fabric, job.plan, level="flow", iterations=steps, folded=False)
     only = share(fabric, [entry], steps=steps).jobs[0]
     assert only.alone_ps.sum() == only.beside_ps.sum() == alone.trace.total_ps
     assert len(only.beside_ps) == steps
@@ -143,7 +143,7 @@ def test_folded_jobs_that_meet_on_a_torus_take_the_times_of_all_ranks() -> None:
 
 def _every(use: Any, rows: IntArray, meeting: Meeting) -> Any:
     """Use of links by groups, with every rank and link in a class of its own."""
-    from workloads.sharing.classes import FoldedUse
+    from workloads.training.execution.link_classes import FoldedUse
 
     firsts = np.concatenate([each.members.min(axis=1) for each in meeting.program.exchanges])
     return FoldedUse(use.exchange(), rows[firsts[use.group]], use.step, use.link, use.parts)

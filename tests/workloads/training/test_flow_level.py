@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
+from hypothesis import assume, given, settings
+from hypothesis import strategies as st
 
 from cluster_sim.collectives import CollectiveCall as Call
 from cluster_sim.collectives import compose, whole
@@ -15,6 +18,8 @@ from cluster_sim.schedule.table import FLOW
 from cluster_sim.trace.trace import run
 from tests.support.conservation import violations
 from tests.support.toy_training import SPARSE, TOY, plan, sixteen, toy_program
+from topologies import memory_limit
+from topologies.clusters.cluster import Cluster
 from topologies.clusters.names import cluster
 from topologies.errors import InputError
 from workloads.models.model import Model
@@ -53,6 +58,72 @@ def test_contention_lies_between_the_levels_of_collectives_and_of_chunks() -> No
     parts = flows.ranks.drop(columns="count")
     assert (parts.sum(axis=1) == flows.trace.total_ps).all()
     assert flows.ops < chunks.ops
+
+
+CLOS = """\
+name: clos
+chip: {like: trn2}
+chips_per_server: 4
+scale_up:
+  shape: torus
+  axes: [{name: X, size: 4, bandwidth: 128GB/s, latency: 0.3us}]
+domains: 8
+scale_out: {bandwidth_per_chip: 200Gbit/s, latency: 15us, radix: 24, oversubscription: 4}
+"""
+
+
+@pytest.fixture(scope="module")
+def clos(tmp_path_factory: pytest.TempPathFactory) -> Cluster:
+    """Eight servers under switches that carry a quarter of what their adapters send."""
+    path: Path = tmp_path_factory.mktemp("clos") / "clos.yaml"
+    path.write_text(CLOS)
+    return cluster(str(path))
+
+
+@given(drawn=st.data())
+@settings(max_examples=20, deadline=None)
+def test_folded_flows_take_the_times_of_all_ranks(clos: Cluster, drawn: st.DataObject) -> None:
+    machine = drawn.draw(st.sampled_from(["trn2.48xlarge", "trn1.32xlarge:2", "clos"]))
+    fabric = clos if machine == "clos" else cluster(machine)
+    model, ranks = drawn.draw(st.sampled_from([TOY, SPARSE])), drawn.draw(st.sampled_from([1, 2]))
+    degrees = {
+        "tp": drawn.draw(st.sampled_from([1, 2, 4, 8])),
+        "pp": drawn.draw(st.sampled_from([1, 2, 4])),
+        "cp": drawn.draw(st.sampled_from([1, 2])),
+    }
+    dp, rest = divmod(fabric.chips * ranks, int(np.prod([*degrees.values()])))
+    ep = drawn.draw(st.sampled_from([1, 2, 4])) if model is SPARSE else 1
+    assume(rest == 0 and dp > 0 and dp * degrees["cp"] % ep == 0)
+    how = plan(
+        **degrees,
+        **{"dp": dp, "ep": ep, "ranks_per_chip": ranks, "global_batch": 2 * dp},
+        overlap=drawn.draw(st.sampled_from(["none", "dp", "all"])),
+    )
+    engine = drawn.draw(st.sampled_from(["fast", "fast", "reference"]))
+    try:
+        whole = iteration(model, fabric, how, level="flow", folded=False)
+    except InputError:
+        assume(False)
+    few = iteration(model, fabric, how, level="flow", engine=engine)
+    assert few.trace.total_ps == whole.trace.total_ps
+    assert few.breakdown_s == pytest.approx(whole.breakdown_s, abs=1e-12)
+    assert few.ranks["count"].sum() == how.ranks
+    rows = few.ranks.drop(columns="count")
+    assert rows.equals(whole.ranks.drop(columns="count").loc[rows.index])
+
+
+def test_equal_groups_of_many_chips_are_simulated_once() -> None:
+    fabric, how = cluster("trn2-ultraserver:4"), plan(tp=16, pp=2, dp=8, overlap="all")
+    few = iteration(TOY, fabric, how, level="flow")
+    assert len(few.program) == 2
+    assert few.folded
+    assert few.ops == iteration(TOY, fabric, how, level="collective").ops
+
+
+def test_too_many_shares_of_links_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(memory_limit, "machine_bytes", lambda: 10_000)
+    with pytest.raises(InputError, match="shares of links, which groups of ranks take"):
+        iteration(TOY, sixteen(), plan(tp=4, dp=4), level="flow")
 
 
 def test_experts_are_equal_where_nothing_overlaps() -> None:

@@ -79,11 +79,7 @@ def expand(
     down: tuple[str, ...] = (),
 ) -> Expanded:
     """Write out the collectives of an iteration."""
-    if covers(cluster):
-        raise InputError(
-            f"collectives of {cluster.name} are known by the times that NCCL takes, not by their "
-            "chunks. Use --level collective."
-        )
+    check_messages(cluster)
     layout = lay_out(program)
     called = list(_collectives(program, layout, cluster, down, as_flows=as_flows))
     standing = len(collectives) + sum(map(len, called))
@@ -101,8 +97,17 @@ def expand(
         standing * BYTES_AN_OP,
         "Use fewer chips, layers or microbatches, or --level collective.",
     )
-    op, end = _ends(program, layout)
+    op, end = ends(program, layout, [_across_chips(program, each) for each in program.exchanges])
     return Expanded(*with_routines(collectives, called, op), collectives, op, end)
+
+
+def check_messages(cluster: Cluster) -> None:
+    """Refuse a cluster whose collectives are known by their times alone."""
+    if covers(cluster):
+        raise InputError(
+            f"collectives of {cluster.name} are known by the times that NCCL takes, not by their "
+            "chunks. Use --level collective."
+        )
 
 
 def with_durations(expanded: Expanded, collectives: Schedule) -> Expanded:
@@ -209,18 +214,24 @@ def _one_way(both: Schedule) -> Schedule:
     )
 
 
-def _ends(program: Program, layout: Layout) -> tuple[IntArray, IntArray]:
-    """Op of each rank in each communication that is written out, and the join that ends it."""
-    ops, ends = [np.empty(0, np.int64)], [np.empty(0, np.int64)]
-    for number, exchange in enumerate(program.exchanges, start=1):
-        for members in exchange.members:
-            first = layout.offset[members[0], number]
-            if _on_one_chip(program.chip[members]):
-                continue
-            for place, role in enumerate(exchange.role.tolist()):
-                ops.append(layout.offset[members[place], OWN] + exchange.ops[role])
-                ends.append(first + 2 * np.arange(exchange.calls) + 1)
-    return np.concatenate(ops), np.concatenate(ends)
+def _across_chips(program: Program, exchange: Exchange) -> IntArray:
+    """Return the groups of an exchange whose members are on several chips."""
+    chips = program.chip[exchange.members]
+    return np.flatnonzero((chips != chips[:, :1]).any(axis=1))
+
+
+def ends(program: Program, layout: Layout, groups: list[IntArray]) -> tuple[IntArray, IntArray]:
+    """Return the op of each rank in each call of some groups, and the join that ends the call."""
+    # ``groups`` (exchanges,): groups of each exchange.
+    ops, joins = [np.empty(0, np.int64)], [np.empty(0, np.int64)]
+    for number, (exchange, some) in enumerate(zip(program.exchanges, groups, strict=True), start=1):
+        members = exchange.members[some]
+        end = layout.offset[members[:, :1], number][:, :, None] + 2 * np.arange(exchange.calls) + 1
+        for _, of_role, places in program.roles(exchange):
+            op = layout.offset[members[:, places], OWN][:, :, None] + of_role
+            ops.append(op.reshape(-1))
+            joins.append(np.broadcast_to(end, op.shape).reshape(-1))
+    return np.concatenate(ops), np.concatenate(joins)
 
 
 # The flow level: a collective as one flow on all the links and adapters that it uses.

@@ -27,7 +27,7 @@ from workloads.training.program.program import Exchange, Program, fits_in_memory
 from workloads.training.program.shared_parts import ByValue
 
 WRITTEN_OUT = ("chunk", "flow")
-"""Levels that write collectives out on links, for which every rank must be simulated."""
+"""Levels that put collectives on links. ``ready`` prepares them for a program of all ranks."""
 LARGEST_ENGINE_RANKS = 1024
 """Largest number of ranks that level ``auto`` hands to an engine; more go to the rank vector."""
 LEAST_VECTOR_RANKS = 4

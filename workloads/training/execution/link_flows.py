@@ -1,4 +1,8 @@
-"""Schedule of jobs side by side, whose calls are flows on the links that may be full."""
+"""Schedule of a folded program, of a job or of several, with flows on the links that may be full.
+
+A call of a class of groups is one flow, on one link of each class of links. Its times are those of
+a run of all ranks in which every call is a flow (:mod:`workloads.training.execution.chunk_level`).
+"""
 
 from __future__ import annotations
 
@@ -7,13 +11,16 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from cluster_sim.engine.times import Times
+from cluster_sim.schedule.repeats import Routines
 from cluster_sim.schedule.table import FLOW, Flows, Resources, Schedule
 from cluster_sim.trace.trace import run
 from topologies.arrays import IntArray
+from topologies.clusters.cluster import Cluster
 from topologies.memory_limit import check_memory
-from workloads.sharing.classes import FoldedUse
-from workloads.training.execution.chunk_level import PACE
-from workloads.training.execution.lower import OWN, Layout, lay_out, lower
+from workloads.training.execution.chunk_level import PACE, Expanded, check_messages, ends
+from workloads.training.execution.link_classes import FoldedUse, folded
+from workloads.training.execution.link_use import Patterns, link_use
+from workloads.training.execution.lower import OWN, Layout, joins_of_group, lay_out, lower
 from workloads.training.program.program import Program
 
 BYTES_OF_OP = 300
@@ -22,14 +29,16 @@ BYTES_OF_OP = 300
 
 @dataclass(frozen=True, eq=False)
 class SideBySide:
-    """Schedule of a folded program of several jobs.
+    """Schedule of a folded program, of a job or of several.
 
-    ``program``: folded program. ``schedule``: its ops; of each call that uses links the op of one
-        member is a flow, for which the others wait.
+    ``program``: folded program. ``usual``: its schedule at the collective level.
+    ``schedule``: the same ops; of each call that uses links the op of one member is a flow, for
+        which the others wait.
     ``exchange, op, alone_ps`` (flows,): exchange and op of each flow, and its time alone [ps].
     """
 
     program: Program
+    usual: Schedule
     schedule: Schedule
     layout: Layout
     exchange: IntArray
@@ -51,6 +60,25 @@ class SideBySide:
         return ends
 
 
+def folded_flows(program: Program, cluster: Cluster) -> tuple[Program, Expanded]:
+    """Return the folded program of a job, and its iteration with a flow for each call.
+
+    Raises InputError for collectives that are known by their times alone, and for a schedule that
+    this process has no room for.
+    """
+    check_messages(cluster)
+    use = link_use(program, [cluster] * len(program.streams), Patterns()).where_full(program)
+    few, of_classes = folded(program, use)
+    flows = side_by_side(few, of_classes, use.links)
+    meeting: list[IntArray] = [
+        np.arange(len(each.members) if joins_of_group(each) else 0) for each in few.exchanges
+    ]
+    none = np.empty(0, np.int64)
+    no_calls = Routines(np.array([len(flows.schedule)]), none, none)
+    op, end = ends(few, flows.layout, meeting)
+    return few, Expanded(flows.schedule, no_calls, flows.usual, op, end)
+
+
 def side_by_side(program: Program, use: FoldedUse, links: Resources) -> SideBySide:
     """Return the schedule of a folded program whose groups use links.
 
@@ -58,9 +86,9 @@ def side_by_side(program: Program, use: FoldedUse, links: Resources) -> SideBySi
     """
     layout = lay_out(program)
     check_memory(
-        f"a schedule of {layout.total:,} ops, which these jobs make side by side,",
+        f"a schedule of {layout.total:,} ops, with a rank of each class that shares links alike,",
         layout.total * BYTES_OF_OP,
-        "Use fewer --steps, or a smaller global_batch.",
+        "Use a smaller global_batch or fewer steps, or train --level collective.",
     )
     usual = lower(program)
     used, place = np.unique(use.link, return_inverse=True)
@@ -101,7 +129,7 @@ def side_by_side(program: Program, use: FoldedUse, links: Resources) -> SideBySi
         resources=Resources.concat([usual.resources, links.picked(used)]),
         flows=flows,
     )
-    return SideBySide(program, whole, layout, exchange, op, alone_ps)
+    return SideBySide(program, usual, whole, layout, exchange, op, alone_ps)
 
 
 def _ops(program: Program, layout: Layout, number: int, member: int, step: int) -> IntArray:

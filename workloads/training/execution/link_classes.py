@@ -15,7 +15,7 @@ from typing import NamedTuple
 import numpy as np
 
 from topologies.arrays import IntArray, distinct_rows
-from workloads.sharing.link_use import LinkUse
+from workloads.training.execution.link_use import LinkUse
 from workloads.training.program.fold import equal_ranks, keep
 from workloads.training.program.program import Exchange, Program
 
