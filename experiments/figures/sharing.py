@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from cluster_sim.plot.palette import colors
+
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
@@ -19,9 +21,10 @@ def slowdowns(shared: Sharing) -> Figure:
 
     tried = {name: each for name, each in shared.placements.items() if not isinstance(each, str)}
     names = [job.job.name for job in shared.jobs]
-    drawn = Figure(figsize=(9.5, 1.9 + 0.5 * len(names) * max(1, len(tried) / 2)))
+    size = (9.5, 1.9 + 0.5 * len(names) * max(1, len(tried) / 2))
+    drawn = Figure(figsize=size, layout="constrained")
     axes = drawn.subplots()
-    height = 0.8 / len(tried)
+    height, shades = 0.8 / len(tried), colors(tried)
     for number, (name, each) in enumerate(tried.items()):
         best = [
             100 * job.alone_s / best_s
@@ -32,14 +35,21 @@ def slowdowns(shared: Sharing) -> Figure:
         low = [alone * (job.slowdown - job.slowdowns.min()) for alone, job in both]
         high = [alone * (job.slowdowns.max() - job.slowdown) for alone, job in both]
         rows = [row + height * number for row in range(len(names))]
-        axes.barh(rows, slower, height, label=name, xerr=[low, high], capsize=2)
+        axes.barh(
+            rows, slower, height, label=name, color=shades[name], xerr=[low, high], ecolor="0.3"
+        )
     axes.set_yticks([row + 0.4 - height / 2 for row in range(len(names))], names)
     axes.invert_yaxis()
-    axes.set_xlabel("step beside the others, longer than alone in the best placement [%]")
-    axes.legend(title="placement")
-    worst = max(shared.jobs, key=lambda job: job.slowdown)
-    axes.set_title(
-        f"{len(names)} jobs on {shared.cluster.name}: {worst.job.name} loses most to others, "
-        f"{worst.slowdown - 1:+.1%} a step"
+    axes.set_xlabel(
+        "step beside the others, longer than alone in the best placement [%]; lines: single steps"
     )
+    axes.grid(axis="x", alpha=0.3)
+    axes.spines[["top", "right"]].set_visible(False)
+    axes.legend(title="placement", frameon=False)
+    worst = max(shared.jobs, key=lambda job: job.slowdown)
+    answer = f"{worst.job.name} loses most to others, {worst.slowdown - 1:+.1%} a step"
+    if shared.others:
+        answer = f"placement {shared.best} loses least"
+    title = f"{len(names)} jobs on {shared.cluster.name}: {answer}"
+    drawn.suptitle(title, x=0.01, ha="left", fontsize=10.5)
     return drawn

@@ -141,13 +141,14 @@ def _due_to(shared: Sharing, job: JobShare) -> str:
     mine = [each for each in shared.links if name in each.crossed_by]
     kinds = ", ".join(dict.fromkeys(each.kind for each in mine)) or "links"
     longer = sorted(job.call_changes_s.items(), key=lambda item: -item[1])
-    parts = [f"{axis} {format_seconds(more_s)}" for axis, more_s in longer if more_s > 1e-9]
+    parts = [f"{axis} by {format_seconds(more_s)}" for axis, more_s in longer if more_s > 1e-9]
     change_s = format_seconds(abs(job.beside_s - job.alone_s))
     verb = "loses" if job.slowdown > 1 else "gains"
     return (
         f"{name} {verb} {change_s} a step ({job.slowdown - 1:+.1%}, single steps "
         f"{job.slowdowns.min() - 1:+.1%} to {job.slowdowns.max() - 1:+.1%}) beside {others}, on "
-        f"{kinds}: calls take longer by {', '.join(parts) or 'nothing'} a step, also hidden ones."
+        f"{kinds}. Its calls take longer in a step, hidden ones too: "
+        f"{', '.join(parts) or 'none of them'}."
     )
 
 
