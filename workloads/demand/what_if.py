@@ -173,6 +173,7 @@ def _growth(text: str, rest: str) -> Change:
     factor = 1.0 + share_from(size, f"what-if {text!r}", "growth=30%")
 
     def change(horizon: Horizon) -> Horizon:
+        """Multiply demand and history by the growth."""
         history = horizon.history
         return Horizon(
             horizon.demand.times(factor), None if history is None else history.times(factor)
@@ -188,6 +189,7 @@ def _launch(text: str, rest: str) -> Change:
     match = _placed(text, place, "launch")
 
     def change(horizon: Horizon) -> Horizon:
+        """Raise the demand from a moment on."""
         first = _minute(horizon.demand, match, 0)
         return replace(
             horizon, demand=raised(horizon.demand, first, horizon.demand.minutes, factor)
@@ -203,6 +205,7 @@ def _raising(
     match = _placed(text, rest, name)
 
     def change(horizon: Horizon) -> Horizon:
+        """Raise the demand for some minutes."""
         demand = horizon.demand
         first = _minute(demand, match, begin(demand))
         length, factor = _length(text, match, minutes), _factor(match, 2.0)
@@ -232,6 +235,7 @@ def _monday(text: str, rest: str) -> Change:
         raise InputError(f"what-if {text!r} takes no numbers; write monday.")
 
     def change(horizon: Horizon) -> Horizon:
+        """Keep the first Monday, with what came before it as history."""
         first = first_monday(horizon.demand)
         history = [horizon.history] if horizon.history is not None else []
         if first:

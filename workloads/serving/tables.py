@@ -37,6 +37,7 @@ def load_table(digest: str, slo: Slo, folder: Path | None = None) -> Capacity | 
     """Read the table of a digest, exactly as it was kept; None if there is none."""
 
     def table(values: Any) -> Capacity:
+        """Return the capacity that a kept file describes."""
         arrays = {name: np.array(values[name], float) for name in ARRAYS}
         rates = {name: float(values[name]) for name in RATES}
         return Capacity(slo=slo, **rates, **arrays)  # type: ignore[arg-type]

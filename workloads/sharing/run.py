@@ -3,21 +3,27 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import NamedTuple
 
 import numpy as np
 
 from cluster_sim.schedule.picoseconds import PS_PER_S
-from topologies.arrays import FloatArray, IntArray
+from topologies.arrays import FloatArray, IntArray, distinct_rows
 from topologies.clusters.cluster import Cluster
 from workloads.sharing.placements import Job
 from workloads.sharing.together import together
+from workloads.training.execution.chunk_level import PARTS
 from workloads.training.execution.link_classes import folded
 from workloads.training.execution.link_flows import SideBySide, side_by_side
 from workloads.training.execution.link_use import LinkUse, Patterns, link_use
 from workloads.training.iteration import Iteration
 from workloads.training.program.program import Program
+
+QUEUES = 0.7
+"""Power of a share of a link within a domain by which it counts where several jobs meet: of powers
+in steps of a tenth the largest with which at least 80 % of the cost is found on both tori of
+``python -m tools.shared_jobs``, in which all messages are written out."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -88,14 +94,14 @@ class Meeting:
         program = together([each.program for each in picked])
         clusters = [each.cluster for each in picked for _ in each.program.streams]
         job = np.repeat(numbers, [len(each.program.exchanges) for each in picked])
-        use = link_use(program, clusters, self.patterns).with_queues(job)
+        use = with_queues(link_use(program, clusters, self.patterns), job)
         return program, use.where_full(program), job
 
     def _crossings(self) -> IntArray:
         """Pairs of a link and a job that crosses it, of links that several jobs cross."""
         job = self.exchange_job[self.use.exchange()]
         pairs = np.unique(np.stack([self.use.link, job], axis=1), axis=0)
-        return np.asarray(pairs[self.use.met_by(self.exchange_job)[pairs[:, 0]] > 1])
+        return np.asarray(pairs[_jobs_on(self.use, self.exchange_job)[pairs[:, 0]] > 1])
 
     def parties(self) -> list[list[int]]:
         """Return the jobs that meet on links, directly or through others, job by job."""
@@ -158,6 +164,27 @@ class Meeting:
             )
             for (kind, names), links in alike.items()
         )
+
+
+def with_queues(use: LinkUse, job: IntArray) -> LinkUse:
+    """Return a use of links with larger shares of those within a domain on which jobs meet.
+
+    Messages of unlike collectives wait for each other on a link that is not full, and a collective
+    goes on when its last message has arrived. See :data:`QUEUES`.
+
+    ``job`` (exchanges,): job of each exchange.
+    """
+    kinds = use.links.kinds
+    number = kinds.index("link") if "link" in kinds else -1
+    queues = (use.links.kind == number) & (_jobs_on(use, job) > 1)
+    longer = np.ceil(PARTS * (use.parts / PARTS) ** QUEUES).astype(use.parts.dtype)
+    return replace(use, parts=np.where(queues[use.link], longer, use.parts))
+
+
+def _jobs_on(use: LinkUse, job: IntArray) -> IntArray:
+    """Number of jobs that cross each link, int64 (links,)."""
+    pairs = distinct_rows(np.stack([use.link, job[use.exchange()]], axis=1))[0]
+    return np.bincount(use.link[pairs], minlength=len(use.links))
 
 
 def _ranks_of_flows(beside: SideBySide) -> IntArray:

@@ -156,10 +156,11 @@ def share_jobs(
     by_chips: dict[bytes, Sharing] = {}
 
     def placed(name: str) -> Sharing:
+        """Simulate the jobs in a placement, once for the same chips."""
         places = chips_of_jobs(jobs, cluster, name)
         key = b"".join(chips.tobytes() for chips in places)
         if key not in by_chips:
-            ready = _ready(cluster, jobs, places, steps, shared)
+            ready = ready_jobs(cluster, jobs, places, steps, shared)
             by_chips[key] = _side_by_side(cluster, ready, patterns, name, engine)
         return replace(by_chips[key], placement=name)
 
@@ -176,7 +177,7 @@ def share_jobs(
     return replace(answer, others=others)
 
 
-def _ready(
+def ready_jobs(
     cluster: Cluster,
     jobs: Sequence[Job],
     places: Sequence[IntArray],

@@ -203,6 +203,7 @@ def _counting(name: str) -> Any:
 
     def typed(_context: Any, _x: Any) -> Any:
         def generate(_context: Any, builder: Any, _signature: Any, arguments: Any) -> Any:
+            """Return the instruction for one number."""
             return getattr(builder, name)(arguments[0], ir.Constant(ir.IntType(1), 0))
 
         return types.int64(types.int64), generate
@@ -216,6 +217,7 @@ def _prefetch(_context: Any, array: Any, index: Any) -> Any:
     form = ir.FunctionType(ir.VoidType(), [address, number, number, number])
 
     def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
+        """Call the instruction for the address of an element."""
         place = builder.bitcast(entry(builder, signature.args[0], *arguments), address)
         code = cgutils.get_or_insert_function(builder.module, form, "llvm.prefetch.p0")
         # for reading, to be kept in every cache, of data

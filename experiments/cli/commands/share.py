@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 
 from experiments.cli.options.inputs import CatalogueInputs
 from experiments.cli.options.invocation import Invocation
 from experiments.cli.output.printing import print_table, print_text
-from topologies.options import option, setting
+from topologies.options import required, setting
 
 
 def _placements() -> tuple[str, ...]:
@@ -21,15 +21,11 @@ def _placements() -> tuple[str, ...]:
 class SharingInputs:
     """A cluster, and the jobs that share it."""
 
-    cluster: str = field(
-        metadata=option("Named machine or YAML file, such as trn2-ultraserver:4", argument=True)
-    )
-    jobs: Path = field(
-        metadata=option(
-            "YAML file with a list of jobs: name, model, fields of a plan or its file, chips or "
-            "dp, placement or start",
-            metavar="FILE.yaml",
-        )
+    cluster: str = required("Named machine or YAML file, such as trn2-ultraserver:4", argument=True)
+    jobs: Path = required(
+        "YAML file with a list of jobs: name, model, fields of a plan or its file, chips or dp, "
+        "placement or start",
+        metavar="FILE.yaml",
     )
     placement: str | None = setting(
         None,
@@ -71,6 +67,7 @@ def share(inputs: SharingInputs, catalogue_inputs: CatalogueInputs, call: Invoca
     )
 
     def show() -> None:
+        """Print the jobs, what slows them, the links that they share, and the placements."""
         print_table(f"{len(shared.jobs)} jobs on {cluster.name}", *job_table(shared), left=1)
         for sentence in sentences(shared):
             print_text(sentence)

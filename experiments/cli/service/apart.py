@@ -12,11 +12,12 @@ from pathlib import Path
 from cluster_sim.processes import begin_worker
 from experiments.cli.main import run
 from experiments.cli.process import prepare
+from experiments.cli.service.questions import QUESTIONS
 from experiments.sweeps.runner import KILLED, Outcome, outcome, run_row
 
 PRELOADED = [
     "experiments.cli.service.apart",
-    *(f"experiments.cli.commands.{name}" for name in ("lend", "fleet.command", "serve.command")),
+    *(f"experiments.cli.commands.{name}" for name in QUESTIONS),
     *(f"workloads.{name}.front" for name in ("fleet.lending", "fleet", "serving", "search")),
     "workloads.front",
 ]

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -18,6 +17,7 @@ from cluster_sim.schedule.table import FLOW
 from cluster_sim.trace.trace import run
 from tests.support.conservation import violations
 from tests.support.toy_training import SPARSE, TOY, plan, sixteen, toy_program
+from tools.shared_jobs import thin_cluster
 from topologies import memory_limit
 from topologies.clusters.cluster import Cluster
 from topologies.clusters.names import cluster
@@ -60,24 +60,9 @@ def test_contention_lies_between_the_levels_of_collectives_and_of_chunks() -> No
     assert flows.ops < chunks.ops
 
 
-CLOS = """\
-name: clos
-chip: {like: trn2}
-chips_per_server: 4
-scale_up:
-  shape: torus
-  axes: [{name: X, size: 4, bandwidth: 128GB/s, latency: 0.3us}]
-domains: 8
-scale_out: {bandwidth_per_chip: 200Gbit/s, latency: 15us, radix: 24, oversubscription: 4}
-"""
-
-
 @pytest.fixture(scope="module")
-def clos(tmp_path_factory: pytest.TempPathFactory) -> Cluster:
-    """Eight servers under switches that carry a quarter of what their adapters send."""
-    path: Path = tmp_path_factory.mktemp("clos") / "clos.yaml"
-    path.write_text(CLOS)
-    return cluster(str(path))
+def clos() -> Cluster:
+    return thin_cluster()
 
 
 @given(drawn=st.data())

@@ -88,6 +88,7 @@ class ChangeCosts:
         rate = client if source == "store" else servers * catalogue.value("fleet.load", source)
 
         def change(quantity: str) -> float:
+            """Return a number of the catalogue about changes of role."""
             return catalogue.value("fleet.change", quantity)
 
         return cls(

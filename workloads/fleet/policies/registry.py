@@ -137,6 +137,7 @@ def _guarded(policy: Policy, file: Path) -> Policy:
     """Turn an error of the user's function into one line that names the file and the minute."""
 
     def guarded(view: View) -> npt.ArrayLike | Decision | None:
+        """Call the user's function for a minute."""
         try:
             with redirect_stdout(sys.stderr):
                 return policy(view)

@@ -54,6 +54,7 @@ def clock(
     by_day, by_night = (np.atleast_1d(np.asarray(units, float)) for units in (day, night))
 
     def policy(view: View) -> FloatArray:
+        """Return the units that serve in a minute."""
         inside = (view.hour - night_from) % 24.0 < (night_to - night_from) % 24.0
         return by_night if inside or (weekend_all_night and view.weekday >= 5) else by_day
 
@@ -76,6 +77,7 @@ def threshold(*, headroom: float = 0.10, hysteresis: float = 0.05, hold_s: float
             raise InputError(f"{name} is {value}; it must be at least 0.")
 
     def policy(view: View) -> FloatArray:
+        """Return the units that serve in a minute."""
         hold_minutes = max(1, round(hold_s / 60.0))
         # Units to work off the waiting requests within ten minutes come on top.
         need = view.load[:, -1] * (1 + headroom) + view.backlog / 10.0
@@ -116,6 +118,7 @@ def forecast(
         )
 
     def policy(view: View) -> FloatArray | None:
+        """Return the units that serve in a minute."""
         if view.minute % every and view.minute > 0:
             return None
         when = (every, view.lead_minutes, view.first_weekday)
@@ -145,6 +148,7 @@ def price_aware(serve: Policy, *, share: float = 0.5) -> Policy:
     train_until, stretch_ends = 0, 0
 
     def policy(view: View) -> Decision:
+        """Return the units that serve in a minute, and those that train."""
         nonlocal train_until, stretch_ends
         ahead = view.prices_usd_per_mwh[:MINUTES_PER_DAY]
         cheaper, equal = int((ahead < ahead[0]).sum()), int((ahead == ahead[0]).sum())
@@ -185,6 +189,7 @@ def power_capped(serve: Policy, *, cap_w: float, step: float = 0.01) -> Policy:
     limit = -1
 
     def policy(view: View) -> Decision:
+        """Return the units that serve in a minute, and those that train."""
         nonlocal limit
         alive = view.units - view.broken
         serving = int((view.serving + view.coming).sum())
@@ -231,6 +236,7 @@ def oracle(
         plan = np.maximum.accumulate((plan - steps)[:, ::-1], axis=1)[:, ::-1] + steps
 
     def policy(view: View) -> FloatArray:
+        """Return the units that serve in a minute."""
         wanted: FloatArray = plan[:, min(view.minute, plan.shape[1] - 1)]
         return wanted
 

@@ -407,6 +407,7 @@ def _choice(
         return 0, [None] * len(kinds)
 
     def ranked(numbers: Sequence[int]) -> tuple[list[tuple[int, float]], tuple[str, ...]]:
+        """Rank some of the ways; the first two with their rates, and what binds."""
         runs = [ways[number][1] for number in numbers]
         ranking = rank_ways(served, kinds, parse_slo(serving.slo), runs, cache=serving.cache)
         return [(numbers[place], rate) for place, rate in ranking.best], ranking.binds

@@ -27,9 +27,6 @@ from workloads.training.program.program import Exchange, Program
 
 BYTES_OF_ROW = 800
 """Peak memory for each group, step and link [B]: measured as 790 B for 3.4 M of them."""
-QUEUES = 0.6
-"""Power of a share of a link within a domain by which it counts where several jobs meet. Fitted to
-runs of all messages."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -59,26 +56,6 @@ class LinkUse:
     def exchange(self) -> IntArray:
         """Return the exchange of each row."""
         return np.searchsorted(self.first, self.group, side="right") - 1
-
-    def met_by(self, job: IntArray) -> IntArray:
-        """Return how many jobs cross each link, int64 (links,).
-
-        ``job`` (exchanges,): job of each exchange.
-        """
-        pairs = distinct_rows(np.stack([self.link, job[self.exchange()]], axis=1))[0]
-        return np.bincount(self.link[pairs], minlength=len(self.links))
-
-    def with_queues(self, job: IntArray) -> LinkUse:
-        """Return the use with larger shares of the links on which several jobs meet.
-
-        Messages of unlike collectives wait for each other on a link that is not full, and a
-        collective goes on when its last message has arrived. See :data:`QUEUES`.
-        """
-        name = "link"
-        number = self.links.kinds.index(name) if name in self.links.kinds else -1
-        queues = (self.links.kind == number) & (self.met_by(job) > 1)
-        longer = np.ceil(PARTS * (self.parts / PARTS) ** QUEUES).astype(self.parts.dtype)
-        return replace(self, parts=np.where(queues[self.link], longer, self.parts))
 
     def loads(self, program: Program) -> FloatArray:
         """Return the load of each link if every group calls at once, relative to its capacity.

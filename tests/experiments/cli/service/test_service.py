@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import importlib.util
 import json
 import multiprocessing
 from collections.abc import Awaitable, Callable, Iterator
@@ -14,6 +15,7 @@ from tornado.httpclient import AsyncHTTPClient, HTTPResponse
 
 from experiments.cli.commands.serve_api import ServiceInputs
 from experiments.cli.main import run
+from experiments.cli.service.apart import PRELOADED
 from experiments.cli.service.server import LARGEST_BODY_BYTES, Service, application, listening
 from experiments.explore.local import HOSTS, only_for
 from experiments.hourly.record import Record
@@ -257,3 +259,9 @@ def test_the_names_by_which_clients_may_ask() -> None:
     assert ServiceInputs("10.0.0.1", host=("sim.corp",)).hosts() == (*HOSTS, "10.0.0.1", "sim.corp")
     with pytest.raises(InputError, match="has no name of its own"):
         ServiceInputs("0.0.0.0").hosts()
+
+
+def test_modules_that_are_loaded_beforehand_exist() -> None:
+    """A module that is missing is left out without a word, and each question then loads it."""
+    for name in PRELOADED:
+        assert importlib.util.find_spec(name), name
