@@ -30,13 +30,13 @@ from workloads.serving.options import ServingOptions
 PIECES = (512, 2048, 8192)
 """Tokens of an iteration that are tried where prompts run in pieces."""
 MOST_IN_GROUP = 8
-"""Most replicas of a group with replicas for prompts."""
+"""Most replicas of a group among which a split is searched; a fault takes out the whole group."""
 MOST_SLOTS = 512
 """Most requests that decode at once, up to which slots are doubled while that serves more."""
 WORTH = 1.01
 """Gain in rate for which twice the slots are kept."""
 KEPT = 3
-"""Number of best deployments that are surely the best."""
+"""Number of deployments, from the best on, that no candidate without a search can exceed."""
 FRONTIER = (0.02, 0.1, 0.25, 0.4, 0.55, 0.7, 0.85, 0.95, 0.99)
 """Rates over the saturated one at which the speed for a user and for a chip are shown."""
 

@@ -54,6 +54,7 @@ from workloads.serving import (
     rank_ways,
     saturated_rate,
 )
+from workloads.serving.deployment_search import MOST_IN_GROUP
 
 IN_TURN = ("bf16", "fp8")
 """Precisions that ``auto`` tries: BF16, and FP8 where the weights do not fit in BF16."""
@@ -185,8 +186,6 @@ def block_of(services: Sequence[Service]) -> int:
 MIXTURE_PIECE_TOKENS = 8192
 """Tokens of a piece of a prompt for a mixture of experts: pieces are long because even one of few
 tokens reads most experts."""
-MOST_IN_GROUP = 8
-"""Most replicas of a group among which a split is searched; a fault takes out the whole group."""
 UNITS_IN_GROUP = (2, 4)
 """Units of the groups that are tried where a unit holds a single replica."""
 
