@@ -22,7 +22,7 @@ from topologies.catalogue.catalogue import Catalogue
 from topologies.clusters.cluster import Cluster
 from topologies.routing.scale_out import period
 from workloads.models.model import Layer, Model
-from workloads.training.layers.layer import RankShapes
+from workloads.training.layers.shapes import RankShapes
 from workloads.training.layers.steps import LayerOp, collective
 from workloads.training.plan.placement import usual_chips
 from workloads.training.plan.plan import ParallelPlan

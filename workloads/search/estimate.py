@@ -32,17 +32,16 @@ from workloads.search.communication import (
 )
 from workloads.search.pipeline_model import EACH, NOT, ONCE, Line, Work, least_s, orders, walk_s
 from workloads.training.frameworks.framework import framework_of, framework_text
-from workloads.training.layers.data_parallel import (
+from workloads.training.layers.replicas import (
+    ReplicaExchange,
+    StageParameters,
     bucket_parameters,
     buckets,
     edges_of,
     gather_parameters,
     reduce_gradients,
 )
-from workloads.training.layers.layer import RankShapes
-from workloads.training.layers.replica_exchange import ReplicaExchange
-from workloads.training.layers.shapes import TWO
-from workloads.training.layers.stage_parameters import StageParameters
+from workloads.training.layers.shapes import TWO, RankShapes
 from workloads.training.layers.steps import LayerOp
 from workloads.training.plan.parameters import Share, kind_shares, total
 from workloads.training.plan.plan import PLAN_FIELDS, ParallelPlan

@@ -21,7 +21,7 @@ from workloads.models.model import Model
 from workloads.search.candidates import RECOMPUTE, Candidates
 from workloads.training.choice import describe
 from workloads.training.layers.adapters import whole
-from workloads.training.layers.data_parallel import sharded
+from workloads.training.layers.replicas import sharded
 from workloads.training.memory.memory import Stack, likely, stack_of, worst
 from workloads.training.plan.parameters import (
     OPTIMIZER_BYTES,

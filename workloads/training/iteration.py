@@ -36,7 +36,7 @@ from workloads.training.execution.rank_vector import Progress, RankVector
 from workloads.training.execution.struck_groups import Crossed, composed, of_messages
 from workloads.training.frameworks.framework import Framework, framework_of
 from workloads.training.layers.adapters import trained_flops
-from workloads.training.layers.mlp import fed_again
+from workloads.training.layers.feed_forward import fed_again
 from workloads.training.layers.shapes import RankShapes
 from workloads.training.memory.memory import Memory
 from workloads.training.plan.placement import place

@@ -6,7 +6,7 @@ import numpy as np
 
 from topologies.clusters.names import cluster
 from workloads.models.huggingface import named
-from workloads.training.layers.data_parallel import sharded
+from workloads.training.layers.replicas import sharded
 from workloads.training.plan.other_tools import cannot_change_time
 from workloads.training.plan.parameters import Share, layer_weight_bytes, optimizer_bytes
 from workloads.training.plan.placement import usual_chips

@@ -16,8 +16,14 @@ from workloads.kernels import gemm as kernel_times
 from workloads.models.flops import attention_flops, layer_flops
 from workloads.models.model import Model
 from workloads.training.iteration import iteration
-from workloads.training.layers.embedding import output, output_backward
-from workloads.training.layers.layer import backward, data_half, forward, weight_half
+from workloads.training.layers.layer import (
+    backward,
+    data_half,
+    forward,
+    output,
+    output_backward,
+    weight_half,
+)
 from workloads.training.layers.shapes import RankShapes
 from workloads.training.memory.memory import layer_activations, stack_of
 from workloads.training.plan.parameters import layer_share

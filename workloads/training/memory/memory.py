@@ -15,8 +15,8 @@ from topologies.catalogue.catalogue import Catalogue, usable_hbm_bytes
 from topologies.errors import InputError
 from workloads.models.model import Model
 from workloads.training.layers.adapters import adapted, trained_share, whole
-from workloads.training.layers.data_parallel import sharded
-from workloads.training.layers.mlp import fed_again
+from workloads.training.layers.feed_forward import fed_again
+from workloads.training.layers.replicas import sharded
 from workloads.training.plan.checks import check_model
 from workloads.training.plan.parameters import (
     OPTIMIZER_BYTES,

@@ -102,7 +102,7 @@ class ParallelPlan:
     bucket_bytes : int
         Smallest size of a bucket, the gradients that are reduced together beside the backward pass
         [B]; 0 for the training library's default, see
-        :func:`workloads.training.layers.data_parallel.bucket_parameters`.
+        :func:`workloads.training.layers.replicas.bucket_parameters`.
     lora_rank : int
         Rank of the adapters that are trained beside frozen weights; 0 trains the weights.
     lora_on : {"all", "attention"}

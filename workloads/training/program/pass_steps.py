@@ -11,16 +11,18 @@ from dataclasses import dataclass, field
 
 from topologies.arrays import IntArray
 from workloads.training.layers.adapters import whole, without_frozen
-from workloads.training.layers.embedding import (
+from workloads.training.layers.layer import (
+    backward,
+    data_half,
     embedding,
     embedding_backward,
+    forward,
     output,
     output_backward,
+    weight_half,
 )
-from workloads.training.layers.layer import backward, data_half, forward, weight_half
-from workloads.training.layers.replica_exchange import ReplicaExchange, Stretch
+from workloads.training.layers.replicas import ReplicaExchange, StageParameters, Stretch
 from workloads.training.layers.shapes import RankShapes
-from workloads.training.layers.stage_parameters import StageParameters
 from workloads.training.layers.steps import (
     NOTHING,
     RECEIVE,
