@@ -23,7 +23,6 @@ from workloads.training.plan.placement import Placement
 from workloads.training.plan.plan import ParallelPlan
 from workloads.training.program.groups import GroupCosts, Groups, PlacedGroups
 from workloads.training.program.ops import Catalog
-from workloads.training.program.pass_steps import RETURNING
 from workloads.training.program.shared_memory import (
     Draws,
     contending,
@@ -31,16 +30,8 @@ from workloads.training.program.shared_memory import (
     memory_bytes_per_s,
     overlaps,
 )
-from workloads.training.program.shared_parts import SharedParts, digest
-from workloads.training.program.stage import (
-    StageParts,
-    Stream,
-    beside,
-    marks_of,
-    stage_ops,
-    stage_parts,
-    stream_of,
-)
+from workloads.training.program.shared_parts import SharedParts
+from workloads.training.program.stage import RETURNING, Stream, streams
 
 # Exchanges: the ranks that communicate with each other, their ops, and the time of every call.
 
@@ -216,10 +207,6 @@ def _axis_and_part(step: LayerOp) -> tuple[str, str]:
     return step.axis, step.name.rpartition(".")[2] if step.axis.startswith(TRANSFERS) else ""
 
 
-NUMBERS_OF_AN_OP = 8
-"""Numbers that a stream has for each of its ops: four columns, and the ends of about two edges."""
-
-
 class Role(NamedTuple):
     """Role that some members of an exchange have in common."""
 
@@ -267,12 +254,12 @@ def program(
     """Return the program of one iteration, or of several in a row, on placed ranks."""
     plan, catalog = shapes.plan, Catalog()
     shared = shared or SharedParts()
-    streams = _streams(shapes, catalog, iterations, shared)
+    of_stages = streams(shapes, catalog, iterations, shared)
     memory = memory_bytes_per_s(shapes) if overlaps(plan) else 0
     per_token = shapes.model.experts.per_token if shapes.model.experts else 1
     placed = shared.placed(placement)
     exchanges = Exchanges(
-        placed, plan, catalog, streams, memory, per_token, shared.costs(placement.cluster)
+        placed, plan, catalog, of_stages, memory, per_token, shared.costs(placement.cluster)
     )
     kernel_ps, size_bytes = catalog.column("duration_ps"), catalog.column("size_bytes")
     drawn, step_ps = draws(size_bytes, kernel_ps, memory)
@@ -280,7 +267,7 @@ def program(
     built = Program(
         steps=tuple(catalog.steps),
         step_ps=step_ps,
-        streams=streams,
+        streams=of_stages,
         stage=placement.stage,
         rank=ranks,
         domain=placement.chip % period(cluster) // cluster.chips_per_domain,
@@ -293,28 +280,6 @@ def program(
         facts=(("model", shapes.model.name), ("cluster", cluster.name)),
     )
     return sharing(built, memory) if memory else built
-
-
-def _streams(
-    shapes: RankShapes, catalog: Catalog, iterations: int, shared: SharedParts
-) -> tuple[Stream, ...]:
-    """Streams of all stages, whose steps are added to a catalog."""
-    plan, built = shapes.plan, shared.passes(shapes)
-    parts = [stage_parts(shapes, stage, catalog, built) for stage in range(plan.pp)]
-    marks = marks_of(catalog)
-
-    alike = (plan.pipeline.pairs_passes, plan.microbatches, beside(plan), iterations, *marks)
-
-    def stream(of_stage: StageParts) -> Stream:
-        origin = digest((alike, of_stage.contents(), *of_stage.passes))
-
-        def make() -> Stream:
-            return stream_of(*stage_ops(of_stage, plan, marks.stream, iterations), marks, origin)
-
-        size = NUMBERS_OF_AN_OP * iterations * of_stage.ops
-        return shared.structures.once(make, size, "stream", origin)
-
-    return tuple(stream(of_stage) for of_stage in parts)
 
 
 def sharing(program: Program, memory_bytes_per_s: int) -> Program:
