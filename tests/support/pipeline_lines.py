@@ -8,7 +8,7 @@ import numpy as np
 
 from workloads.search.pipeline_model import NOT, Line, orders
 from workloads.training.plan.schedules import BACKWARD, WEIGHT, pipeline_schedule
-from workloads.training.plan.stage_layers import chunk_numbers
+from workloads.training.plan.stages import chunk_numbers
 
 
 def line(

@@ -21,7 +21,7 @@ from workloads.training.plan.fields import ORDER, Overlap, Recompute, check_fiel
 from workloads.training.plan.plan import ParallelPlan
 from workloads.training.plan.plan_file import field_value
 from workloads.training.plan.schedules.registry import DEFAULT, pipeline_schedule, schedule_names
-from workloads.training.plan.stage_layers import layer_counts
+from workloads.training.plan.stages import layer_counts
 from workloads.training.program.groups import routing_mistake
 from workloads.training.usual_plan import complete
 

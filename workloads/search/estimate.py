@@ -43,16 +43,18 @@ from workloads.training.layers.replicas import (
 )
 from workloads.training.layers.shapes import TWO, RankShapes
 from workloads.training.layers.steps import LayerOp
-from workloads.training.plan.parameters import Share, kind_shares, total
 from workloads.training.plan.plan import PLAN_FIELDS, ParallelPlan
 from workloads.training.plan.schedules import BACKWARD, WEIGHT
-from workloads.training.plan.stage_layers import (
+from workloads.training.plan.stages import (
+    Share,
     chunk_numbers,
     end_stages,
     first_layers,
     is_moe,
+    kind_shares,
     layer_kinds,
     stage_kinds,
+    total,
 )
 
 Found = TypeVar("Found")

@@ -24,10 +24,9 @@ from workloads.search.estimate import best_estimates, estimate
 from workloads.search.finalists import Finalist, OwnPlan, Runner, simulated
 from workloads.search.fit import Fit, fit
 from workloads.training.memory.memory import likely
-from workloads.training.plan.checks import check_model
+from workloads.training.plan.checks import check_model, idle_fields_in_all
 from workloads.training.plan.plan import PLAN_FIELDS, ParallelPlan
 from workloads.training.plan.schedules.registry import DEFAULT
-from workloads.training.plan.without_effect import idle_fields_in_all
 
 if TYPE_CHECKING:
     import pandas as pd

@@ -22,16 +22,17 @@ from workloads.kernels.chip_share import worst
 from workloads.models.flops import all_attention_flops, forward_flops
 from workloads.models.model import Model
 from workloads.training.alternatives import Alternative, alternatives, hull
-from workloads.training.checks import (
+from workloads.training.detail import (
+    Detail,
+    DetailFields,
     check_plausible,
     check_step,
     chip_catalogue,
     counts_equal_ranks,
     peak_flops_per_s,
 )
-from workloads.training.detail import Detail, DetailFields
 from workloads.training.execution.levels import Ready, automatic, ready
-from workloads.training.execution.link_flows import folded_flows
+from workloads.training.execution.links import folded_flows
 from workloads.training.execution.rank_vector import Progress, RankVector
 from workloads.training.execution.struck_groups import Crossed, composed, of_messages
 from workloads.training.frameworks.framework import Framework, framework_of
@@ -39,9 +40,9 @@ from workloads.training.layers.adapters import trained_flops
 from workloads.training.layers.feed_forward import fed_again
 from workloads.training.layers.shapes import RankShapes
 from workloads.training.memory.memory import Memory
+from workloads.training.plan.checks import idle_fields
 from workloads.training.plan.placement import place
 from workloads.training.plan.plan import ParallelPlan
-from workloads.training.plan.without_effect import idle_fields
 from workloads.training.program.breakdown import (
     RankTimes,
     breakdown,

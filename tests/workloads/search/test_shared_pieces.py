@@ -15,15 +15,16 @@ from workloads.training.layers.replicas import (
 )
 from workloads.training.layers.shapes import RankShapes
 from workloads.training.memory.memory import Stack, chunk_activations, layer_activations
-from workloads.training.plan.parameters import kind_shares, total
 from workloads.training.plan.plan import ParallelPlan
-from workloads.training.plan.stage_layers import (
+from workloads.training.plan.stages import (
     chunk_layers,
     end_stages,
     is_kept,
+    kind_shares,
     kinds_of_chunks,
     layer_kinds,
     stage_kinds,
+    total,
     unlike_stages,
 )
 

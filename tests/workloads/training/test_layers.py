@@ -26,8 +26,8 @@ from workloads.training.layers.layer import (
 )
 from workloads.training.layers.shapes import RankShapes
 from workloads.training.memory.memory import layer_activations, stack_of
-from workloads.training.plan.parameters import layer_share
 from workloads.training.plan.placement import place
+from workloads.training.plan.stages import layer_share
 from workloads.training.program.program import program
 
 PLANS: list[dict[str, Any]] = [

@@ -16,9 +16,8 @@ from workloads.models.flops import forward_flops, training_flops
 from workloads.models.model import Model
 from workloads.training.layers.shapes import RankShapes
 from workloads.training.layers.steps import PREVIOUS, LayerOp, kernel
-from workloads.training.plan.parameters import Share, part, stage_share
 from workloads.training.plan.plan import ParallelPlan
-from workloads.training.plan.stage_layers import chunk_layers, end_stages
+from workloads.training.plan.stages import Share, chunk_layers, end_stages, part, stage_share
 
 WEIGHT, INPUT = ".weight", ".input.gather"
 """Endings of the names of steps that only the gradients of a weight need."""

@@ -32,7 +32,7 @@ from workloads.training.layers.mixers import (
 from workloads.training.layers.shapes import RankShapes
 from workloads.training.layers.steps import PREVIOUS, LayerOp, collective, kernel, prefixed, without
 from workloads.training.layers.tensor_parallel import column_backward, enter, leave, norm
-from workloads.training.plan.parameters import layer_share
+from workloads.training.plan.stages import layer_share
 
 REMEMBERED = 256
 """Layers whose steps are kept. All stages and microbatches of a plan share a few, and so do plans

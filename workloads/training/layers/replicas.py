@@ -22,18 +22,21 @@ from workloads.training.layers.adapters import trained_share, trains, whole
 from workloads.training.layers.host import sharded_bytes_per_s, start_s
 from workloads.training.layers.shapes import RankShapes
 from workloads.training.layers.steps import CC, CC_DP, ENGINE, LayerOp, collective, kernel
-from workloads.training.plan.parameters import (
+from workloads.training.plan.plan import ParallelPlan
+from workloads.training.plan.stages import (
     GRADIENT_BYTES,
     WEIGHT_BYTES,
     Share,
+    chunk_layers,
     edge_share,
+    end_stages,
+    is_kept,
     kind_shares,
+    layer_kinds,
     optimizer_bytes,
     part,
     total,
 )
-from workloads.training.plan.plan import ParallelPlan
-from workloads.training.plan.stage_layers import chunk_layers, end_stages, is_kept, layer_kinds
 
 LEAST_BUCKET, BUCKET_OF_A_REPLICA = 40_000_000, 1_000_000
 """Smallest number of parameters of a bucket of gradients, and the number for each replica where

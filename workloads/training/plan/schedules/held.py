@@ -7,8 +7,13 @@ from functools import lru_cache
 import numpy as np
 
 from topologies.arrays import IntArray
-from workloads.training.plan.schedules.passes import BACKWARD, FORWARD, WEIGHT, Passes
-from workloads.training.plan.schedules.schedule import PipelineSchedule
+from workloads.training.plan.schedules.schedule import (
+    BACKWARD,
+    FORWARD,
+    WEIGHT,
+    Passes,
+    PipelineSchedule,
+)
 
 REMEMBERED = 4096  # results of :func:`most_held` that are kept
 COUNTED = 4096
