@@ -426,15 +426,15 @@ def _order(
     """Passes of a stage, their kinds in order of appearance, and each pass's among them sorted."""
     order = passes(schedule, pp, stage, microbatches, chunks)
     kinds, first, which = np.unique(
-        kinds_of_passes(order, chunks), return_index=True, return_inverse=True
+        _kinds_of_passes(order, chunks), return_index=True, return_inverse=True
     )
     return order, kinds[np.argsort(first)].tolist(), which
 
 
 def _stage_ops(
     parts: StageParts, plan: ParallelPlan, stream_of: IntArray, iterations: int = 1
-) -> tuple[Ops, IntArray]:
-    """Return the ops of a rank in one or several iterations, and the first op of each pass."""
+) -> Ops:
+    """Return the ops of a rank in one or several iterations."""
     # ``stream_of`` (steps,): stream of each step.
     start = parts.start
     all_passes = sequence(parts.blocks, parts.which, parts.passes.microbatch)
@@ -444,15 +444,15 @@ def _stage_ops(
     asynchronous = np.zeros(len(STREAM_KINDS), np.bool_)
     asynchronous[list(_beside(plan))] = True
     ops = past_asynchronous(ops, asynchronous[stream])
+    if not plan.pipeline.pairs_passes:
+        return ops
     lengths = np.array([len(block) for block in parts.blocks], np.int64)[parts.which]
     begins = len(start) + np.concatenate([[0], np.cumsum(lengths)])
-    if not plan.pipeline.pairs_passes:
-        return ops, begins
     whole = len(ops) // iterations
     together = [
         pair for run in range(iterations) for pair in pairs(parts.passes, begins + run * whole)
     ]
-    return side_by_side(ops, together, stream == CC), begins
+    return side_by_side(ops, together, stream == CC)
 
 
 def _beside(plan: ParallelPlan) -> tuple[int, ...]:
@@ -461,7 +461,7 @@ def _beside(plan: ParallelPlan) -> tuple[int, ...]:
     return (*streams, SEND) if plan.pipeline.pairs_passes else streams
 
 
-def kinds_of_passes(order: Passes, chunks: int) -> IntArray:
+def _kinds_of_passes(order: Passes, chunks: int) -> IntArray:
     """Return a number for each pass that passes with the same ops share, int64 (passes,)."""
     # The ops of a pass depend on its phase, its chunk, and whether it is the last of these.
     kind = 2 * (order.phase * chunks + order.chunk)
@@ -483,8 +483,6 @@ class Stream:
     src: IntArray
     dst: IntArray
     contends: BoolArray  # (ops,): ops that may contend for the rank's memory
-    # (passes + 1,): first op of each pass of the first iteration, then the op after the last pass
-    begins: IntArray
     # Digest of the contents that all but ``contends`` follow from; streams of one origin have the
     # same ops and dependencies
     origin: bytes
@@ -516,7 +514,7 @@ def streams(
         contents = ((ops.step, ops.back, ops.layer) for ops in tables)
         origin = digest((alike, *contents, of_stage.which, *of_stage.passes))
         return shared.structures.once(
-            lambda: _stream(*_stage_ops(of_stage, plan, marks.stream, iterations), marks, origin),
+            lambda: _stream(_stage_ops(of_stage, plan, marks.stream, iterations), marks, origin),
             lambda built: NUMBERS_OF_AN_OP * len(built.ops),
             *("stream", origin),
         )
@@ -524,14 +522,14 @@ def streams(
     return tuple(stream(of_stage) for of_stage in parts)
 
 
-def _stream(ops: Ops, begins: IntArray, marks: Marks, origin: bytes) -> Stream:
+def _stream(ops: Ops, marks: Marks, origin: bytes) -> Stream:
     """Return the ops of a rank with their dependencies; ``origin`` is that of :class:`Stream`."""
     stream = marks.stream[ops.step]
     pairs = edges(ops, stream), _gradients(ops, stream, marks), _parameters(ops, stream, marks)
     src, dst = (np.concatenate(column) for column in zip(*pairs, strict=True))
     # Sort edges by the op that waits, and keep each edge once.
     dst, src = np.divmod(distinct(dst * len(ops) + src), max(1, len(ops)))
-    return Stream(ops, src, dst, np.zeros(len(ops), np.bool_), begins, origin)
+    return Stream(ops, src, dst, np.zeros(len(ops), np.bool_), origin)
 
 
 def _gradients(ops: Ops, stream: IntArray, marks: Marks) -> tuple[IntArray, IntArray]:

@@ -8,6 +8,7 @@ import pytest
 
 from experiments.validation.comparison.compare import compare
 from experiments.validation.predictions import training
+from experiments.validation.predictions import training as long_steps
 from experiments.validation.predictions.collectives import predict as predict_collective
 from experiments.validation.predictions.kernels import predict as predict_kernel
 from experiments.validation.predictions.training import (
@@ -23,7 +24,6 @@ from tests.support.validation_rows import TRAINING, rows_of, training_row
 from topologies.catalogue.catalogue import shipped_catalogue
 from topologies.clusters.names import cluster
 from topologies.errors import InputError
-from workloads.training import steady as long_steps
 from workloads.training.iteration import iteration
 from workloads.training.layers.steps import CC, ENGINE, PREVIOUS, LayerOp
 
