@@ -268,7 +268,6 @@ LATE: dict[str, set[str]] = {
         "workloads.kernels.chip_share",
         "workloads.training.frameworks.framework",
     },
-    "workloads/training/iteration.py": {"workloads.confidence"},
     "workloads/training/program/breakdown.py": {"pandas"},
     "workloads/training/plan/other_tools.py": {"tomllib", "topologies.files.yaml_documents"},
     "workloads/training/plan/plan_file.py": {"topologies.files.yaml_documents", "yaml"},

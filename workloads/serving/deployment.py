@@ -9,8 +9,9 @@ from typing import Any
 
 from topologies.clusters.cluster import Cluster
 from topologies.errors import InputError
-from workloads.confidence.answers import first_token_interval, serving_interval
+from workloads.confidence.answers import of_first_token, serving_features
 from workloads.confidence.interval import Interval
+from workloads.confidence.split_conformal import interval
 from workloads.economics import Economics
 from workloads.models.model import Model
 from workloads.serving.batching import Batching
@@ -190,11 +191,11 @@ def with_intervals(
 ) -> dict[str, Any]:
     """Return the headline numbers of a run, with 80 % intervals of the predicted ones."""
     first_s, later_s = document["ttft_s"]["p50"], document["tpot_s"]["p50"]
-    complete, features = {**document}, deployed.known
+    complete = {**document}
     requests, chips = deployed.served.requests, deployed.deployment.profile.chips
-    first_token = first_token_interval(model, cluster, chips, first_s, **features)
-    complete["interval"] = first_token.document()
-    per_token = serving_interval(model, cluster, chips, later_s or 1.0, **features)
+    features = serving_features(model, cluster, chips, **deployed.known)
+    complete["interval"] = interval(first_s, of_first_token(features)).document()
+    per_token = interval(later_s or 1.0, features)
     if later_s is not None:
         complete["tpot_interval"] = per_token.document()
     busy, offered = _busiest(document), offered_per_s(requests)

@@ -15,8 +15,10 @@ from topologies.arguments import Seed, check_fields, check_names, checked
 from topologies.clusters.cluster import Cluster
 from topologies.clusters.names import CLUSTER_REMEDY, as_cluster
 from topologies.errors import InputError
-from workloads.confidence.answers import first_token_interval, serving_interval
+from workloads.confidence.answers import of_first_token, serving_features
 from workloads.confidence.interval import Interval
+from workloads.confidence.kinds import Prediction
+from workloads.confidence.split_conformal import interval
 from workloads.economics import Economics
 from workloads.models.huggingface import MODEL_REMEDY, as_model
 from workloads.models.model import Model
@@ -83,9 +85,7 @@ class ServingResult:
     def interval(self) -> Interval:
         """Interval that should hold 80 % of measured median times to first token [s]."""
         median_s = self.summary["ttft_s"]["p50"]
-        return first_token_interval(
-            self.model, self.cluster, self.replica.chips, median_s, **self.deployed.known
-        )
+        return interval(median_s, of_first_token(self._features))
 
     @property
     def tpot_interval(self) -> Interval | None:
@@ -93,9 +93,12 @@ class ServingResult:
         median_s = self.summary["tpot_s"]["p50"]
         if median_s is None:
             return None
-        return serving_interval(
-            self.model, self.cluster, self.replica.chips, median_s, **self.deployed.known
-        )
+        return interval(median_s, self._features)
+
+    @property
+    def _features(self) -> Prediction:
+        chips, stated = self.replica.chips, self.deployed.known
+        return serving_features(self.model, self.cluster, chips, **stated)
 
     @property
     def tokens_per_s_interval(self) -> dict[str, float]:

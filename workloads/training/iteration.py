@@ -21,7 +21,12 @@ from workloads.economics import StepCost, step_cost
 from workloads.kernels.chip_share import worst
 from workloads.models.flops import all_attention_flops, forward_flops
 from workloads.models.model import Model
-from workloads.training.alternatives import Alternative, alternatives, hull
+from workloads.training.alternatives import (
+    Alternative,
+    alternatives,
+    hull,
+    training_interval,
+)
 from workloads.training.detail import (
     Detail,
     DetailFields,
@@ -165,13 +170,8 @@ class Iteration:
     @property
     def interval(self) -> Interval:
         """Interval that should hold 80 % of measured times of such a step [s]."""
-        from workloads.confidence.answers import training_interval
-
-        answer = self.model, self.plan, self.cluster, self.iteration_s, self.framework.name
-        ends = training_interval(*answer, hull(self.alternatives))
-        # No step is shorter than its arithmetic at the peak.
-        least_s = self.iteration_s * max(self.mfu, self.hfu)
-        return replace(ends, low=max(ends.low, least_s))
+        answer = self.model, self.plan, self.cluster, self.iteration_s
+        return training_interval(*answer, hull(self.alternatives), max(self.mfu, self.hfu))
 
     @property
     def framework(self) -> Framework:
