@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 
@@ -20,14 +20,6 @@ from workloads.training.layers.steps import LayerOp
 from workloads.training.memory.memory import chunk_activations, memory, stack_of
 from workloads.training.plan.plan import ParallelPlan
 from workloads.training.plan.stages import chunk_layers
-
-if TYPE_CHECKING:
-    import pandas as pd
-
-
-def steps(run: Iteration) -> pd.DataFrame:
-    """Return every kernel and collective of every stage; columns as in :func:`step_table`."""
-    return step_table(run).frame()
 
 
 def step_table(run: Iteration) -> Table:
@@ -92,11 +84,6 @@ def _communication_s(run: Iteration, stage: int, number: int) -> float:
                 calls = step[role.ops] == number
                 slowest_ps = max(slowest_ps, int(exchange.duration_ps[:, calls].max(initial=0)))
     return slowest_ps / PS_PER_S
-
-
-def inputs(run: Iteration) -> pd.DataFrame:
-    """Return the catalogue's numbers behind the times; columns as in :func:`input_table`."""
-    return input_table(run).frame()
 
 
 def input_table(run: Iteration) -> Table:
