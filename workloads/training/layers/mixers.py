@@ -165,7 +165,7 @@ def _whole(shapes: RankShapes, direction: Direction) -> Timing:
     if plan.attention == "unfused":
         return kernel_times.unfused_attention(
             shapes.chip, plan.microbatch, plan.seq, shapes.heads, _width(shapes), direction,
-            ranks_per_chip=plan.ranks_per_chip, catalogue=shapes.catalogue,
+            **shapes.rank,
         )  # fmt: skip
     window = min(plan.seq, model.window or plan.seq)
     return _core(shapes, direction, window, causal=window == plan.seq)
@@ -184,13 +184,7 @@ def _core(shapes: RankShapes, direction: Direction, key_count: int, *, causal: b
         plan.microbatch, plan.local_seq, shapes.heads, shapes.kv_heads, _width(shapes),
         kv_seq=key_count, causal=causal,
     )  # fmt: skip
-    core = kernel_times.attention(
-        shapes.chip,
-        shape,
-        direction,
-        ranks_per_chip=plan.ranks_per_chip,
-        catalogue=shapes.catalogue,
-    )
+    core = kernel_times.attention(shapes.chip, shape, direction, **shapes.rank)
     # Queries and results, keys and values; backward these and the gradients of each.
     rows = shapes.heads * plan.local_seq + shapes.kv_heads * key_count
     moved = 2 * TWO * plan.microbatch * rows * _width(shapes) * (1 + (direction == "backward"))

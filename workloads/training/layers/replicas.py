@@ -148,11 +148,7 @@ def _orthogonal_s(shapes: RankShapes, columns: int) -> float:
     """Time of five Newton–Schulz steps for a parameter of matrices of hidden × columns [s]."""
     short, long = sorted((shapes.model.hidden, columns))
     sides = [(short, short, long), (short, short, short), (short, long, short)]
-    per_chip, catalogue = shapes.plan.ranks_per_chip, shapes.catalogue
-    times = [
-        gemm(shapes.chip, *side, "bf16", ranks_per_chip=per_chip, catalogue=catalogue).seconds
-        for side in sides
-    ]
+    times = [gemm(shapes.chip, *side, "bf16", **shapes.rank).seconds for side in sides]
     return NEWTON_SCHULZ * float(sum(times)) / (short * long)
 
 
