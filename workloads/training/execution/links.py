@@ -77,7 +77,7 @@ class LinkUse:
 
         A stream runs one call at a time, so each group counts with its largest on each.
         """
-        stream = np.array([step.stream for step in program.steps])[self.step]
+        stream = program.stream_of[self.step]
         keys = np.stack([self.link, self.group, stream], axis=1)
         order = np.lexsort((-self.parts, *keys.T))
         largest = order[distinct_rows(keys[order])[0]]
@@ -133,9 +133,7 @@ def link_use(program: Program, clusters: Sequence[Cluster], patterns: Patterns) 
 
 def _calls(program: Program, exchange: Exchange) -> Iterator[tuple[int, int, int]]:
     """Yield the steps of each group of an exchange, with the time of a call alone [ps]."""
-    stage = program.stage[exchange.members[0, 0]]
-    step = program.streams[stage].ops.step[exchange.ops[exchange.role[0]]]
-    numbers, where = present(step)
+    numbers, where = present(program.steps_of(exchange))
     calls = [int(np.argmax(where == number)) for number in range(len(numbers))]
     alone = exchange.duration_ps[:, calls].tolist()
     for group, kind in enumerate(exchange.kind.tolist()):
@@ -403,7 +401,9 @@ def side_by_side(program: Program, use: FoldedUse, links: Resources) -> SideBySi
         exchanges.append(np.full(len(ours), number))
         widths.append(np.full(len(ours), high - low))
         shares.append(np.tile(np.arange(low, high), len(ours)))
-    op, exchange, width, row = (_joined(part) for part in (ops, exchanges, widths, shares))
+    op, exchange, width, row = (
+        np.concatenate([np.empty(0, np.int64), *part]) for part in (ops, exchanges, widths, shares)
+    )
     by_op = np.argsort(op)
     row = row[_rows(width, by_op)]
     op, exchange, width = op[by_op], exchange[by_op], width[by_op]
@@ -435,15 +435,9 @@ def _ops(program: Program, layout: Layout, number: int, member: int, step: int) 
     exchange = program.exchanges[number]
     group = int(np.argmax((exchange.members == member).any(axis=1)))
     first = int(exchange.members[group, 0])
-    stage, role = int(program.stage[first]), int(exchange.role[0])
     # The step is that of the first role: a receiver's op of the same call is another step.
-    calls = exchange.ops[role]
-    makes = program.streams[stage].ops.step[calls] == step
-    return np.asarray(layout.offset[first, OWN] + calls[makes])
-
-
-def _joined(parts: list[IntArray]) -> IntArray:
-    return np.concatenate([np.empty(0, np.int64), *parts])
+    calls = exchange.ops[int(exchange.role[0])]
+    return np.asarray(layout.offset[first, OWN] + calls[program.steps_of(exchange) == step])
 
 
 def _rows(width: IntArray, order: IntArray) -> IntArray:

@@ -129,9 +129,7 @@ def _timed(
     struck: dict[tuple[str, str, int], Struck],
 ) -> tuple[IntArray, IntArray, IntArray]:
     """Kind of each group, times of each kind [ps], and the kind without faults of each."""
-    stage = program.stage[exchange.members[0, 0]]
-    step = program.streams[stage].ops.step[exchange.ops[exchange.role[0]]]
-    numbers, where = present(step)
+    numbers, where = present(program.steps_of(exchange))
     steps = [program.steps[number] for number in numbers.tolist()]
     chips = program.chip[exchange.members]
     kind, rows, origin = exchange.kind.copy(), [], [*range(len(exchange.duration_ps))]

@@ -15,7 +15,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from topologies.arrays import IntArray, present
+from topologies.arrays import BoolArray, IntArray, present
 from topologies.routing.scale_out import period
 from workloads.training.layers.shapes import RankShapes
 from workloads.training.layers.steps import STREAM_KINDS, LayerOp
@@ -242,6 +242,26 @@ class Program:
     def __len__(self) -> int:
         return len(self.stage)
 
+    @cached_property
+    def stream_of(self) -> IntArray:
+        """Stream of each step, int64 (steps,)."""
+        return np.array([step.stream for step in self.steps])
+
+    @cached_property
+    def communicates(self) -> tuple[BoolArray, ...]:
+        """Marks of the ops of each stage that are communication, bool (ops,) each."""
+        marks = tuple(np.zeros(len(stream.ops), np.bool_) for stream in self.streams)
+        for exchange in self.exchanges:
+            for role in self.roles(exchange):
+                marks[role.stage][role.ops] = True
+        return marks
+
+    def steps_of(self, exchange: Exchange) -> IntArray:
+        """Return the step of each call of an exchange, which is that of its first member."""
+        stage = self.stage[exchange.members[0, 0]]
+        steps: IntArray = self.streams[stage].ops.step[exchange.ops[exchange.role[0]]]
+        return steps
+
     def roles(self, exchange: Exchange) -> Iterator[Role]:
         """Yield the roles of an exchange, in the order of ``exchange.ops``."""
         for ops, places in zip(exchange.ops, exchange.places, strict=True):
@@ -284,12 +304,12 @@ def program(
 
 def sharing(program: Program, memory_bytes_per_s: int) -> Program:
     """Return the program with ops marked that contend for a memory of this rate [B/s]."""
-    stream_of, rates = _stream_of(program), _rates_bytes_per_s(program)
+    rates = _rates_bytes_per_s(program)
     streams = [
         replace(
             stream,
             contends=contending(
-                stream_of[stream.ops.step], stream.src, stream.dst, rate, memory_bytes_per_s
+                program.stream_of[stream.ops.step], stream.src, stream.dst, rate, memory_bytes_per_s
             ),
         )
         for stream, rate in zip(program.streams, rates, strict=True)
@@ -301,18 +321,13 @@ def fits_in_memory_rate(program: Program) -> bool:
     """Return whether the memory of every rank serves its contending ops at their full rates."""
     # A stream runs one op at a time. So ops are never slowed if the highest rates of all streams
     # together do not exceed the memory's, and the run has the times that it has without contention.
-    stream_of = _stream_of(program)
     for stream, rates in zip(program.streams, _rates_bytes_per_s(program), strict=True):
         highest = np.zeros(len(STREAM_KINDS), np.int64)
-        on_stream = stream_of[stream.ops.step[stream.contends]]
+        on_stream = program.stream_of[stream.ops.step[stream.contends]]
         np.maximum.at(highest, on_stream, rates[stream.contends])
         if highest.sum() > program.memory_bytes_per_s:
             return False
     return True
-
-
-def _stream_of(program: Program) -> IntArray:
-    return np.array([step.stream for step in program.steps])
 
 
 def _rates_bytes_per_s(program: Program) -> list[IntArray]:
