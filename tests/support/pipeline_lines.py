@@ -7,7 +7,8 @@ from typing import Any
 import numpy as np
 
 from workloads.search.pipeline_model import NOT, Line, Replicas, orders
-from workloads.training.plan.schedules import BACKWARD, WEIGHT, pipeline_schedule
+from workloads.training.plan.schedules.registry import pipeline_schedule
+from workloads.training.plan.schedules.schedule import BACKWARD, WEIGHT
 from workloads.training.plan.stages import chunk_numbers
 
 

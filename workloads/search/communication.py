@@ -26,7 +26,7 @@ from workloads.training.layers.shapes import RankShapes
 from workloads.training.layers.steps import LayerOp, collective
 from workloads.training.plan.placement import usual_chips
 from workloads.training.plan.plan import ParallelPlan
-from workloads.training.plan.schedules import BACKWARD, FORWARD, WEIGHT
+from workloads.training.plan.schedules.schedule import BACKWARD, FORWARD, WEIGHT
 from workloads.training.program.groups import GroupCosts
 from workloads.training.program.ops import Catalog, Ops
 from workloads.training.program.stage import StagePasses

@@ -43,7 +43,7 @@ from workloads.training.layers.replicas import (
 from workloads.training.layers.shapes import TWO, RankShapes
 from workloads.training.layers.steps import LayerOp
 from workloads.training.plan.plan import PLAN_FIELDS, ParallelPlan
-from workloads.training.plan.schedules import BACKWARD, WEIGHT
+from workloads.training.plan.schedules.schedule import BACKWARD, WEIGHT
 from workloads.training.plan.stages import (
     Share,
     chunk_numbers,

@@ -17,7 +17,7 @@ from workloads.search import best_estimates, candidates, estimate, search
 from workloads.search.estimate import _Shared
 from workloads.search.pipeline_model import ROUNDING, Line, least_s, walk_s
 from workloads.training.plan.plan import ParallelPlan
-from workloads.training.plan.schedules import all_schedules
+from workloads.training.plan.schedules.registry import all_schedules
 
 estimates = import_module("workloads.search.estimate")  # the package has a function of this name
 SCHEDULES = [

@@ -17,7 +17,7 @@ from typing import Any, NamedTuple
 
 from topologies.errors import InputError
 from workloads.training.plan.fields import shown
-from workloads.training.plan.schedules import all_schedules
+from workloads.training.plan.schedules.registry import all_schedules
 
 # Keys of other tools' files, and the fields of a plan that they stand for.
 # Each table maps a key to the field of a plan and the rule that converts its value. A rule returns

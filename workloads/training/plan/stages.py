@@ -22,7 +22,7 @@ from topologies.arrays import IntArray
 from workloads.kernels.precision import ELEMENT_BYTES
 from workloads.models.model import Model, expert_parameters, layer_norms, layer_parameters
 from workloads.training.plan.plan import ParallelPlan
-from workloads.training.plan.schedules import pipeline_schedule
+from workloads.training.plan.schedules.registry import pipeline_schedule
 
 
 @lru_cache(maxsize=1024)

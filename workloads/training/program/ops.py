@@ -13,7 +13,7 @@ from cluster_sim.schedule.table import HORIZON_PS
 from topologies.arrays import BoolArray, IntArray
 from topologies.errors import InputError
 from workloads.training.layers.steps import LayerOp, back
-from workloads.training.plan.schedules import BACKWARD, FORWARD, WEIGHT, Passes
+from workloads.training.plan.schedules.schedule import BACKWARD, FORWARD, WEIGHT, Passes
 
 NONE = -1  # layer or microbatch of an op that belongs to none
 

@@ -49,8 +49,8 @@ from workloads.training.layers.steps import (
     kernel,
 )
 from workloads.training.plan.plan import ParallelPlan
-from workloads.training.plan.schedules import FORWARD, WEIGHT, Passes, PipelineSchedule
 from workloads.training.plan.schedules.held import passes
+from workloads.training.plan.schedules.schedule import FORWARD, WEIGHT, Passes, PipelineSchedule
 from workloads.training.program.ops import (
     Catalog,
     LaidOut,
