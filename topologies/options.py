@@ -104,16 +104,7 @@ def described(kind: type) -> dict[str, Option]:
 
 
 def observed(options: T) -> tuple[T, set[str]]:
-    """Return a copy of options, and the set of its fields that have been read of it so far.
-
-    >>> @dataclass(frozen=True)
-    ... class Request:
-    ...     ranks: int = 8
-    ...     rails: int = 2
-    >>> request, read = observed(Request())
-    >>> request.ranks, read
-    (8, {'ranks'})
-    """
+    """Return a copy of options, and the set of its fields that have been read of it so far."""
     read: set[str] = set()
     kind: Any = type(options)
     names = {each.name for each in fields(kind)}

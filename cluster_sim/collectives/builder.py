@@ -98,14 +98,7 @@ def build(
     contended: bool = False,
     down: tuple[str, ...] = (),
 ) -> Schedule:
-    """Build the schedule of a call; see :func:`compose` for the parameters.
-
-    >>> from cluster_sim.collectives import whole
-    >>> from topologies.clusters.names import cluster
-    >>> ring = whole(cluster("ring:8", bandwidth="100GB/s", latency="1us"))
-    >>> build(CollectiveCall("all-reduce", ring, 2**30), "ring").facts["ranks"]
-    8
-    """
+    """Build the schedule of a call; see :func:`compose` for the parameters."""
     return compose(
         calls, algorithm, ideal=ideal, sbuf=sbuf, contended=contended, down=down
     ).schedule

@@ -26,11 +26,6 @@ def radices(group: Group) -> list[int]:
     power of two is halving and doubling, and for 7,812 takes 42 rounds in place of 7,811. On other
     chips, and where uplinks are oversubscribed, all domains form one ring: a ring crosses an uplink
     once, but half of all pairs cross it.
-
-    >>> from topologies.clusters.names import cluster
-    >>> twelve = cluster("trn2.48xlarge:12")
-    >>> radices(Group(twelve, 16 * np.arange(12)))
-    [2, 2, 3]
     """
     domains, fabric = len(group.domains), group.cluster.scale_out
     wide = fabric is not None and fabric.oversubscription <= 1
@@ -61,11 +56,6 @@ def timed_radices(group: Group) -> list[int]:
     They are :func:`radices`, unless one of these is a long ring: a number of domains with a large
     prime factor. An exchange in a logarithmic number of rounds exists for any number of domains
     (Bruck et al. 1997), so its time is that of the nearest smaller number with small factors.
-
-    >>> from topologies.clusters.names import cluster
-    >>> prime = cluster("trn2.48xlarge:1021")
-    >>> timed_radices(Group(prime, 16 * np.arange(1021)))
-    [2, 2, 3, 5, 17]
     """
     sizes = radices(group)
     if len(sizes) == 1 and prime_factors(sizes[0]) != sizes:
