@@ -20,7 +20,7 @@ from cluster_sim.collectives.call import CollectiveCall
 from cluster_sim.collectives.chunks import share
 from cluster_sim.collectives.duration import nccl
 from cluster_sim.collectives.duration.nccl import times
-from cluster_sim.collectives.group import Group, box
+from cluster_sim.collectives.group import Group
 from cluster_sim.collectives.group_parsing import file_text
 from cluster_sim.collectives.lowering.collective import Collective
 from cluster_sim.collectives.lowering.lower import Facts, lower
@@ -54,7 +54,7 @@ def compose_v(
     """
     check_matrix(sent_bytes, group.ranks)
     name = _choose_algorithm(group, algorithm)
-    filled = box(group) if name == DIMENSION_ORDERED.name else None
+    filled = group.filled_box if name == DIMENSION_ORDERED.name else None
     messages = (
         direct(group, sent_bytes)
         if filled is None
@@ -129,7 +129,7 @@ def measure_v(
 def algorithms_v(group: Group) -> list[str]:
     """Name the algorithms that make sense for a group, that of ``auto`` first."""
     on_torus = isinstance(group.cluster.shape, Torus) and group.ranks_per_chip == 1
-    ordered = on_torus and box(group) is not None
+    ordered = on_torus and group.filled_box is not None
     return [DIMENSION_ORDERED.name, DIRECT.name] if ordered else [DIRECT.name]
 
 

@@ -6,7 +6,7 @@ import functools
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any, TypedDict
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -35,8 +35,6 @@ from topologies.errors import InputError, suggestion
 
 if TYPE_CHECKING:
     import pandas as pd
-if TYPE_CHECKING:
-    pass
 
 
 @dataclass(frozen=True, eq=False)
@@ -108,13 +106,6 @@ to gain."""
 MOST_PER_CHIP = 256  # most ranks of a chip that are accepted, more than any chip has cores
 
 
-class _Options(TypedDict):
-    ideal: bool
-    sbuf: bool
-    engine: str
-    proof: bool | None
-
-
 def rows(
     kind: str,
     group: Group,
@@ -140,10 +131,12 @@ def rows(
     (0.01880448192, 'proven')
     """
     calls = [CollectiveCall(kind, group, size) for size in sizes]
-    options: _Options = {"ideal": ideal, "sbuf": sbuf, "engine": engine, "proof": proof}
     import pandas as pd
 
-    return pd.DataFrame([measure(call, algorithm, **options)[0] for call in calls])
+    return pd.DataFrame(
+        measure(call, algorithm, ideal=ideal, sbuf=sbuf, engine=engine, proof=proof)[0]
+        for call in calls
+    )
 
 
 def first_ranks(cluster: Cluster, ranks: int | None, ranks_per_chip: int = 1) -> Group:

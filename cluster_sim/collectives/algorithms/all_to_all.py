@@ -13,17 +13,17 @@ import numpy as np
 from cluster_sim.collectives.algorithms.algorithm import (
     Algorithm,
     each_byte_arrives_once,
+    filled_box,
     suits_every_group,
 )
 from cluster_sim.collectives.algorithms.domains import rank_table
 from cluster_sim.collectives.call import CollectiveCall
 from cluster_sim.collectives.chunks import Chunks, cut
-from cluster_sim.collectives.group import Box, Group, box
+from cluster_sim.collectives.group import Box, Group
 from cluster_sim.collectives.messages import Channels, Messages, no_messages, one_chunk_messages
 from cluster_sim.hardware.communication_costs import CommunicationCosts
 from cluster_sim.schedule.table import Edges
 from topologies.arrays import BoolArray, IntArray, distinct
-from topologies.errors import InputError
 from topologies.routing.domain import Routes, routes
 from topologies.shapes.basic import Torus
 from topologies.shapes.links import coordinates
@@ -171,14 +171,11 @@ def permute(ranks: int, size_bytes: int) -> Messages:
 
 
 def _box(call: CollectiveCall) -> Box:
-    filled = box(call.group)
-    if filled is None:
-        raise InputError("dimension-ordered needs a group that fills a box of a torus")
-    return filled
+    return filled_box(call, "dimension-ordered")
 
 
 def _fills_box(call: CollectiveCall) -> bool:
-    return call.group.ranks_per_chip == 1 and box(call.group) is not None
+    return call.group.ranks_per_chip == 1 and call.group.filled_box is not None
 
 
 def _direct(call: CollectiveCall, costs: CommunicationCosts) -> Messages:

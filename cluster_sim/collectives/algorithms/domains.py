@@ -15,7 +15,7 @@ from cluster_sim.collectives.algorithms.rdh import cube_parts, is_cube
 from cluster_sim.collectives.algorithms.stages import Part
 from cluster_sim.collectives.algorithms.torus import parts
 from cluster_sim.collectives.call import CollectiveCall
-from cluster_sim.collectives.group import Group, box
+from cluster_sim.collectives.group import Group
 from topologies.arrays import IntArray
 
 
@@ -129,7 +129,7 @@ def inner_parts(call: CollectiveCall) -> list[Part]:
     inside = inside_first(call.group)
     if inside.ranks == 1:
         return [Part(())]
-    filled = box(inside) if inside.ranks_per_chip == 1 else None
+    filled = inside.filled_box if inside.ranks_per_chip == 1 else None
     if filled is not None and filled.sizes:
         return parts(filled)
     if is_cube(inside) and halves_and_doubles(inside, call.size_bytes):

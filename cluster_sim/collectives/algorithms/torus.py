@@ -30,6 +30,7 @@ import numpy as np
 from cluster_sim.collectives.algorithms.algorithm import (
     Algorithm,
     each_byte_arrives_once,
+    filled_box,
     stage_slices,
 )
 from cluster_sim.collectives.algorithms.axis_exchange import axis_exchange
@@ -37,28 +38,19 @@ from cluster_sim.collectives.algorithms.ring_clocks import last_end_ps
 from cluster_sim.collectives.algorithms.stages import Part, staged, staged_count, staged_rounds
 from cluster_sim.collectives.call import RING_KINDS, CollectiveCall
 from cluster_sim.collectives.chunks import cut
-from cluster_sim.collectives.group import Box, box
+from cluster_sim.collectives.group import Box
 from cluster_sim.collectives.messages import Messages
 from cluster_sim.hardware.communication_costs import CommunicationCosts
 from cluster_sim.schedule.picoseconds import transfer_ps
 from cluster_sim.schedule.table import Edges
 from topologies.arrays import IntArray
-from topologies.errors import InputError
 from topologies.files import kept_files
 from topologies.shapes.basic import Torus
 
 
-def filled_box(call: CollectiveCall, algorithm: str) -> Box:
-    """Return the box of a torus that a group fills, or refuse the algorithm that needs one."""
-    filled = box(call.group)
-    if filled is None:
-        raise InputError(f"{algorithm} needs a group that fills a box of a torus")
-    return filled
-
-
 def has_axes(call: CollectiveCall) -> bool:
     """Return whether the group has one rank a chip and fills a box of several axes."""
-    filled = box(call.group) if call.group.ranks_per_chip == 1 else None
+    filled = call.group.filled_box if call.group.ranks_per_chip == 1 else None
     return filled is not None and len(filled.sizes) > 1
 
 
