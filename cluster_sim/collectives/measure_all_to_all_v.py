@@ -16,13 +16,13 @@ from cluster_sim.collectives.algorithms.all_to_all import (
     direct,
 )
 from cluster_sim.collectives.algorithms.registry import AUTO, BEST
+from cluster_sim.collectives.builder import Collective
 from cluster_sim.collectives.call import CollectiveCall
 from cluster_sim.collectives.chunks import share
 from cluster_sim.collectives.duration import nccl
 from cluster_sim.collectives.duration.nccl import times
 from cluster_sim.collectives.group import Group
 from cluster_sim.collectives.group_parsing import file_text
-from cluster_sim.collectives.lowering.collective import Collective
 from cluster_sim.collectives.lowering.lower import Facts, lower
 from cluster_sim.collectives.results import RowFrame, measure_built, measure_timed, refuse_faults
 from cluster_sim.collectives.verify.bounds import Bound

@@ -19,16 +19,17 @@ from cluster_sim.collectives.algorithms.registry import (
     fits_by,
     fitting_algorithms,
 )
-from cluster_sim.collectives.builder import compose
+from cluster_sim.collectives.builder import Collective, compose
 from cluster_sim.collectives.call import CollectiveCall
 from cluster_sim.collectives.duration import nccl
 from cluster_sim.collectives.duration.duration import duration_ps
 from cluster_sim.collectives.group import Group
-from cluster_sim.collectives.lowering.collective import Collective, one_op_a_rank
 from cluster_sim.collectives.verify.bounds import Bound, lower_bound
 from cluster_sim.collectives.verify.proof import LARGEST_RANKS, NOT_CHECKED, prove
 from cluster_sim.hardware.communication_costs import communication_costs
 from cluster_sim.hardware.fault_text import Fault, fault_table, gone_around, spelled_out
+from cluster_sim.schedule.build import OpColumns, schedule
+from cluster_sim.schedule.table import FIXED, JOIN, Codes, Edges, Resources, Schedule
 from cluster_sim.trace.trace import ENGINES, Trace, run
 from topologies.clusters.cluster import Cluster
 from topologies.errors import InputError, suggestion
@@ -122,13 +123,6 @@ def rows(
     Returns one row for each size with the columns ``collective, algorithm, cluster, ranks,
     size_bytes, time_s, algbw_bytes_per_s, busbw_bytes_per_s, lower_bound_s, bound, steps, ops,
     engine, build_s, simulate_s, semantics``.
-
-    >>> from cluster_sim.collectives.group import whole
-    >>> from topologies.clusters.names import cluster
-    >>> ring = whole(cluster("ring:8", bandwidth="100GB/s", latency="1us"))
-    >>> table = rows("all-reduce", ring, [2**30], "ring")
-    >>> float(table.time_s[0]), table.semantics[0]
-    (0.01880448192, 'proven')
     """
     calls = [CollectiveCall(kind, group, size) for size in sizes]
     import pandas as pd
@@ -297,3 +291,31 @@ def measure_timed(
     row = result_row(frame, trace, (begun, begun, timed))
     named = {"collective": calls[0].kind, "algorithm": name}
     return {**named, **row, "steps": steps, "semantics": NOT_CHECKED}, trace
+
+
+def one_op_a_rank(
+    calls: Sequence[CollectiveCall], times_ps: Sequence[int], algorithm: str
+) -> Schedule:
+    """Build a schedule of calls at once: a join, one op on each rank of each, and a join."""
+    lasts = np.repeat(np.array(times_ps, np.int64), [call.ranks for call in calls])
+    ranks, kind_of_all, size_bytes = len(lasts), calls[0].kind, calls[0].size_bytes
+    duration = np.concatenate([[0], lasts, [0]])
+    kind = np.where(duration > 0, FIXED, JOIN).astype(np.uint8)
+    op = np.arange(1, ranks + 1)
+    what = np.concatenate([[0], np.full(ranks, 1), [0]]).astype(np.uint8)
+    return schedule(
+        OpColumns(
+            kind=kind, duration_ps=duration, size_bytes=np.where(kind == FIXED, size_bytes, 0)
+        ),
+        edges=Edges.from_pairs(
+            ranks + 2,
+            np.concatenate([np.zeros(ranks, np.int64), op]),
+            np.concatenate([op, np.full(ranks, ranks + 1)]),
+        ),
+        resources=Resources.none(),
+        labels={
+            "rank": np.concatenate([[0], op - 1, [0]]),
+            "what": Codes(what, ("join", kind_of_all)),
+        },
+        facts={"collective": kind_of_all, "algorithm": algorithm, "size_bytes": size_bytes},
+    )

@@ -258,10 +258,6 @@ class Torus:
 
     ``axes``: axes, slowest first: the number of a chip is ``np.ravel_multi_index(coordinates,
         sizes)``.
-
-    >>> axes = tuple(Axis(name, 4, 128 * 10**9, 300_000) for name in "YX")
-    >>> Torus(axes).chips
-    16
     """
 
     axes: tuple[Axis, ...]

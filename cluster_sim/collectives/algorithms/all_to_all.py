@@ -170,8 +170,7 @@ def permute(ranks: int, size_bytes: int) -> Messages:
     )
 
 
-def _box(call: CollectiveCall) -> Box:
-    return filled_box(call, "dimension-ordered")
+NAME = "dimension-ordered"
 
 
 def _fills_box(call: CollectiveCall) -> bool:
@@ -184,11 +183,6 @@ def _direct(call: CollectiveCall, costs: CommunicationCosts) -> Messages:
     return direct(call.group, call.size_bytes)
 
 
-def _direct_count(call: CollectiveCall, costs: CommunicationCosts) -> int:
-    others = call.ranks - 1
-    return call.ranks * min(1, others) if call.kind == "permute" else call.ranks * others
-
-
 def _direct_rounds(call: CollectiveCall, costs: CommunicationCosts) -> int:
     others = call.ranks - 1
     return min(1, others) if call.kind == "permute" else others
@@ -197,7 +191,7 @@ def _direct_rounds(call: CollectiveCall, costs: CommunicationCosts) -> int:
 def _ordered_count(call: CollectiveCall, costs: CommunicationCosts) -> int:
     """Count the messages: one for each pair and order of axes, two where the pair is half-way."""
     pairs = call.ranks * (call.ranks - 1)
-    return len(_box(call).sizes) * (pairs + _tied_pairs(call.group))
+    return len(filled_box(call, NAME).sizes) * (pairs + _tied_pairs(call.group))
 
 
 def _tied_pairs(group: Group) -> int:
@@ -222,17 +216,19 @@ DIRECT = Algorithm(
     kinds=("all-to-all", "permute"),
     suits=suits_every_group,
     messages=_direct,
-    message_count=_direct_count,
+    message_count=lambda call, costs: call.ranks * _direct_rounds(call, costs),
     rounds=_direct_rounds,
     memory_accesses=each_byte_arrives_once,
     crosses_links=True,
 )
 DIMENSION_ORDERED = Algorithm(
-    name="dimension-ordered",
+    name=NAME,
     summary="all-to-all hop by hop, split over the axis orders and both ways round at ties",
     kinds=("all-to-all",),
     suits=_fills_box,
-    messages=lambda call, costs: dimension_ordered(call.group, _box(call), call.size_bytes),
+    messages=lambda call, costs: dimension_ordered(
+        call.group, filled_box(call, NAME), call.size_bytes
+    ),
     message_count=_ordered_count,
     rounds=lambda call, costs: call.ranks - 1,
     memory_accesses=each_byte_arrives_once,

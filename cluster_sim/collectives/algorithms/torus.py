@@ -179,18 +179,14 @@ def _load(order: tuple[int, ...], sizes: tuple[int, ...], axis: int) -> float:
     return (sizes[axis] - 1) / math.prod(sizes[a] for a in upto)
 
 
-def _box(call: CollectiveCall) -> Box:
-    return filled_box(call, "torus")
-
-
 def _messages(call: CollectiveCall, costs: CommunicationCosts) -> Messages:
     if call.kind == "all-to-all":
-        return axis_exchange(call.group, _box(call), call.size_bytes)
-    return torus(call, _box(call), stage_slices(call, costs))
+        return axis_exchange(call.group, filled_box(call, "torus"), call.size_bytes)
+    return torus(call, filled_box(call, "torus"), stage_slices(call, costs))
 
 
 def _message_count(call: CollectiveCall, costs: CommunicationCosts) -> int:
-    filled = _box(call)
+    filled = filled_box(call, "torus")
     if call.kind == "all-to-all":
         axes = len(filled.sizes)
         return axes * call.ranks * (sum(filled.sizes) - axes + axes - 1)
