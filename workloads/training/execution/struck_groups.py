@@ -22,9 +22,9 @@ import numpy as np
 from cluster_sim.collectives import CollectiveCall, Group, compose
 from cluster_sim.collectives.algorithms.footprint import ops_foreseen
 from cluster_sim.collectives.algorithms.registry import choose_algorithm
+from cluster_sim.collectives.builder import Collective
 from cluster_sim.collectives.duration.duration import duration_ps
 from cluster_sim.collectives.duration.nccl import covers
-from cluster_sim.collectives.lowering.collective import Collective
 from cluster_sim.hardware.communication_costs import communication_costs
 from cluster_sim.hardware.fault_text import Fault, fault_table, gone_around, spelled_out, stands_in
 from cluster_sim.schedule.picoseconds import PS_PER_S
