@@ -256,7 +256,10 @@ def test_a_file_that_is_no_framework_is_refused(tmp_path: Path, text: str, messa
     [
         ("megatron", r"framework 'megatron' is none of automodel, .*Did you mean megatron-"),
         ("torchtitan:egaer", r"torchtitan has no setting 'egaer'. Did you mean eager\?"),
-        ("torch-neuronx:compiled", r"torch-neuronx has no setting 'compiled'. It has none but a date"),
+        (
+            "torch-neuronx:compiled",
+            r"torch-neuronx has no setting 'compiled'. It has none but a date",
+        ),
         ("megatron-core:2024-13", r"no setting '2024-13'"),
         ("none-such.yaml", r"none-such.yaml"),
     ],
