@@ -126,7 +126,7 @@ def common_frameworks(plan: ParallelPlan, cluster: Cluster) -> tuple[str, ...]:
         kind = "sharded" if plan.tp == plan.pp == 1 else "divided"
     stacks = (framework(name) for name in names())
     return tuple(
-        stack.name for stack in stacks if runtime in stack.runtimes and kind in stack.usual_for
+        stack.name for stack in stacks if runtime in stack.usual_on and kind in stack.usual_for
     )
 
 

@@ -78,6 +78,39 @@ def test_long_sequences_in_pipelines_of_nxd_run_the_up_projection_again(
     assert (not_kept < kept) == again
 
 
+@pytest.mark.parametrize(
+    ("changes", "early"),
+    [({}, True), ({"tp": 2}, True), ({"lora_rank": 8}, False), ({"recompute": "none"}, False)],
+)
+def test_recomputation_that_ends_early_leaves_out_the_down_projection(
+    changes: dict[str, Any], early: bool
+) -> None:
+    """What it gives only enters a sum; an adapter beside it needs its own input, after it."""
+    catalogue = shipped_catalogue().with_variants({"training.again_to_the_end": "early-stop"})
+    whole = counted(TOY, **{"recompute": "full", **changes})
+    shapes = replace(whole, catalogue=catalogue)
+    left_out = {step.name for step in backward(whole)} - {step.name for step in backward(shapes)}
+    assert ("again.mlp.down" in left_out) == early
+    flops = product_flops(backward(whole)) - product_flops(backward(shapes))
+    down = 2 * shapes.tokens * TOY.hidden * TOY.ffn / shapes.plan.tp
+    assert flops == pytest.approx(early * down)
+
+
+def test_hardware_utilization_counts_what_is_recomputed() -> None:
+    """PyTorch recomputes a layer up to its down-projection, Megatron-Core all of it."""
+    steps = {
+        name: iteration(TOY, cluster("dgx-h100"), plan(dp=8, recompute="full", framework=name))
+        for name in ("torchtitan", "megatron-core")
+    }
+    again = {
+        name: (step.hfu / step.mfu - 1) * step.model_flops_per_s_per_chip * step.iteration_s
+        for name, step in steps.items()
+    }
+    tokens = steps["torchtitan"].plan.tokens / 8
+    left_out = 2 * TOY.layers * TOY.hidden * TOY.ffn * tokens
+    assert again["megatron-core"] - again["torchtitan"] == pytest.approx(left_out)
+
+
 @pytest.mark.parametrize(("recipe", "each"), [("tensorwise", 0), ("rowwise", 5), ("blockwise", 3)])
 def test_a_product_casts_both_of_its_inputs(recipe: str, each: int) -> None:
     """By the recipe an element's cast moves 0, 5 or 3 bytes; tp gathers bf16 where one casts."""

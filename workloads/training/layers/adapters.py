@@ -112,7 +112,7 @@ def _adapter(shapes: RankShapes, k: int, n: int) -> Timing:
     rank, t = shapes.plan.lora_rank, shapes.tokens
     if chip_family(shapes.chip, shapes.catalogue).is_neuron:
         return _widened(shapes, k, n)
-    return _sum(shapes.gemm(t, rank, k), shapes.gemm(t, n, rank))
+    return _sum(shapes.gemm(t, rank, k), shapes.gemm(t, n, rank), *_beside(shapes, n))
 
 
 def _adapter_backward(shapes: RankShapes, k: int, n: int) -> Timing:
@@ -121,7 +121,13 @@ def _adapter_backward(shapes: RankShapes, k: int, n: int) -> Timing:
     weights = (shapes.gemm(rank, n, t), shapes.gemm(k, rank, t))
     if chip_family(shapes.chip, shapes.catalogue).is_neuron:
         return _sum(_widened(shapes, n, k), *weights)
-    return _sum(shapes.gemm(t, rank, n), shapes.gemm(t, k, rank), *weights)
+    return _sum(shapes.gemm(t, rank, n), shapes.gemm(t, k, rank), *weights, *_beside(shapes, k))
+
+
+def _beside(shapes: RankShapes, columns: int) -> list[Timing]:
+    """Time of kernels that add an adapter's result, or its input's gradient, to the weight's."""
+    moved = shapes.catalogue.integer("training", "adapter_bytes") * shapes.tokens * columns
+    return [shapes.passes(moved)] if moved else []
 
 
 def _widened(shapes: RankShapes, k: int, n: int) -> Timing:

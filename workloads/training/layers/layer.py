@@ -10,8 +10,11 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import replace
 from functools import lru_cache
+from itertools import takewhile
 
+from topologies.catalogue.catalogue import Catalogue
 from workloads.kernels.chip_share import Timing
+from workloads.models.model import Model
 from workloads.training.layers.adapters import trained_backward, with_adapters
 from workloads.training.layers.feed_forward import (
     experts_backward,
@@ -32,6 +35,7 @@ from workloads.training.layers.mixers import (
 from workloads.training.layers.shapes import RankShapes
 from workloads.training.layers.steps import PREVIOUS, LayerOp, collective, kernel, prefixed, without
 from workloads.training.layers.tensor_parallel import column_backward, enter, leave, norm
+from workloads.training.plan.plan import ParallelPlan
 from workloads.training.plan.stages import layer_share
 
 REMEMBERED = 256
@@ -124,7 +128,7 @@ def _backward(alike: _Alike, moe: bool, again: bool) -> tuple[LayerOp, ...]:
     shapes = alike.shapes
     recomputed: list[LayerOp] = []
     if again and shapes.plan.recompute == "full":
-        recomputed = prefixed(forward(shapes, moe=moe), "again.")
+        recomputed = prefixed(_needed_again(shapes, moe=moe), "again.")
     mix, feed = _mixer_backward(shapes), _feed_backward(shapes, moe=moe)
     if shapes.model.parallel and mix and feed:
         mix = without(mix, "attention.gradient.", ENTERING)
@@ -142,6 +146,23 @@ def _backward(alike: _Alike, moe: bool, again: bool) -> tuple[LayerOp, ...]:
     if shapes.plan.train_only == "output":
         return ()
     return tuple(trained_backward(shapes, steps))
+
+
+def ends_early(model: Model, plan: ParallelPlan, catalogue: Catalogue) -> bool:
+    """Return whether a dense layer's recomputation leaves out its down-projection."""
+    # Its result only enters a sum, whose gradients need no values; norms after it and adapters
+    # beside it do.
+    stops = not catalogue.integer("training", "again_to_the_end")
+    return stops and bool(model.ffn) and model.norms <= 2 and not plan.lora_rank
+
+
+def _needed_again(shapes: RankShapes, *, moe: bool) -> Sequence[LayerOp]:
+    """Return the steps of a layer's forward pass that full recomputation runs again."""
+    steps = forward(shapes, moe=moe)
+    experts = moe and shapes.model.experts
+    if experts or not ends_early(shapes.model, shapes.plan, shapes.catalogue):
+        return steps
+    return list(takewhile(lambda step: not step.name.startswith("mlp.down"), steps))
 
 
 def _mixer_backward(shapes: RankShapes) -> list[LayerOp]:

@@ -70,9 +70,10 @@ def _rotate(shapes: RankShapes) -> list[LayerOp]:
     if shapes.model.positions:
         return []
     width = (shapes.heads + shapes.kv_heads) * shapes.model.head_dim
-    # Each of the two kernels reads and writes its whole input.
-    passes = 4 if shapes.model.qk_norm or shapes.model.qk_norm_wide else 2
-    return [kernel("attention.rotate", shapes.stream(passes * TWO * shapes.tokens * width))]
+    element_bytes = shapes.catalogue.integer("training", "rotation_bytes")
+    if shapes.model.qk_norm or shapes.model.qk_norm_wide:
+        element_bytes += 2 * TWO  # its kernel reads and writes its whole input
+    return [kernel("attention.rotate", shapes.stream(element_bytes * shapes.tokens * width))]
 
 
 def _core_forward(shapes: RankShapes) -> list[LayerOp]:

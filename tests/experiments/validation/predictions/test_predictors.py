@@ -137,7 +137,9 @@ def test_slices_have_the_links_of_the_catalogue():
 
     for name in shipped():
         machine = machines_for(name, 1)
-        for axis in machine.shape.axes:
-            rate = shipped_catalogue().integer(machine.chip, "link_bandwidth")
-            assert axis.bandwidth_bytes_per_s == rate
-            assert axis.latency_ps == shipped_catalogue().ps(machine.chip, "link_latency")
+        switched = not hasattr(machine.shape, "axes")
+        quantity = "scale_up_bandwidth" if switched else "link_bandwidth"
+        rate = shipped_catalogue().integer(machine.chip, quantity)
+        for part in [machine.shape] if switched else machine.shape.axes:
+            assert part.bandwidth_bytes_per_s == rate
+            assert part.latency_ps == shipped_catalogue().ps(machine.chip, "link_latency")
