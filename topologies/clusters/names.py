@@ -30,6 +30,12 @@ from topologies.units import parse_ps, parse_rate
 RAINIER = "rainier"
 RAINIER_MACHINE = "trn2-ultraserver"
 """Machine of which Project Rainier is made."""
+OTHER_NAMES = {
+    "nl32x2": "trn3-gen1",
+    "nl72x2": "trn3-gen2",
+    "nl72x2-ualink": "trn3-gen2-ualink",
+}
+"""Machines by other names under which they are known, in lower case."""
 FILES = (".yaml", ".yml")
 GRAPHS = (".graphml", ".json")
 
@@ -85,6 +91,9 @@ def cluster(
         return _graph(text, catalogue, bandwidth, latency)
     is_file = text.endswith(FILES)
     kind, colon, count = text.partition(":")
+    if kind.lower() in OTHER_NAMES:
+        kind = OTHER_NAMES[kind.lower()]
+        text = f"{kind}{colon}{count}"
     if kind in PLAIN and not is_file:
         shape = plain_shape(text, bandwidth, latency)
         return Cluster(text, shape, chips_per_server=shape.chips, plain=True, catalogue=catalogue)
