@@ -32,7 +32,7 @@ if TYPE_CHECKING:
     from workloads.front import train
     from workloads.job.front import run_job
     from workloads.models.huggingface import model
-    from workloads.search.front import search_plans
+    from workloads.search.search import search_plans
     from workloads.serving.front import serve
     from workloads.sharing.front import share
     from workloads.traces.replay import replay
@@ -80,7 +80,7 @@ _PLACES = {
     "replay": "workloads.traces.replay:replay",
     "run_fleet": "workloads.fleet.front:run_fleet",
     "run_job": "workloads.job.front:run_job",
-    "search_plans": "workloads.search.front:search_plans",
+    "search_plans": "workloads.search.search:search_plans",
     "serve": "workloads.serving.front:serve",
     "share": "workloads.sharing.front:share",
     "simulate": "cluster_sim.trace.trace:run",

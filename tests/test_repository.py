@@ -268,12 +268,11 @@ LATE: dict[str, set[str]] = {
         "workloads.kernels.chip_share",
         "workloads.training.frameworks.framework",
     },
-    "workloads/training/iteration.py": {"workloads.confidence"},
     "workloads/training/program/breakdown.py": {"pandas"},
     "workloads/training/plan/other_tools.py": {"tomllib", "topologies.files.yaml_documents"},
     "workloads/training/plan/plan_file.py": {"topologies.files.yaml_documents", "yaml"},
     "workloads/training/plan/schedules/one_f_one_b.py": {"numpy"},
-    "workloads/training/plan/schedules/passes.py": {"numpy"},
+    "workloads/training/plan/schedules/schedule.py": {"numpy"},
 }
 """Imports inside functions that start-up needs: libraries that are slow to load, and rooms that
 bring one with them. Figures may import matplotlib."""

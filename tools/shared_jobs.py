@@ -27,7 +27,7 @@ from workloads.sharing.run import Meeting, Ready
 from workloads.sharing.sharing import ready_jobs
 from workloads.sharing.together import together
 from workloads.training.execution.chunk_level import expand, project
-from workloads.training.execution.link_use import Patterns
+from workloads.training.execution.links import Patterns
 from workloads.training.execution.lower import OWN, lay_out, lower
 from workloads.training.program.shared_parts import SharedParts
 

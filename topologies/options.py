@@ -63,13 +63,7 @@ class Option:
         return tuple(str(value) for value in values)
 
     def sentence(self) -> str:
-        """Return the help text with unit and choices.
-
-        >>> Option("Price of electricity", unit="USD/MWh").sentence()
-        'Price of electricity [USD/MWh].'
-        >>> Option("Recomputation", choices=("none", "selective", "full")).sentence()
-        'Recomputation: none, selective or full.'
-        """
+        """Return the help text with unit and choices."""
         unit = f" [{self.unit}]" if self.unit else ""
         choices = self.choice_texts()
         return f"{self.help}{unit}{': ' if choices else ''}{in_words(choices)}."
@@ -81,14 +75,7 @@ def option(help: str, **details: Any) -> Mapping[str, Option]:  # noqa: A002
 
 
 def setting(value: Any, help: str, /, **details: Any) -> Any:  # noqa: A002
-    """Return a field that is an option, with its default; see :class:`Option` for the details.
-
-    >>> @dataclass(frozen=True)
-    ... class Request:
-    ...     ranks: int = setting(8, "Number of ranks", least=1)
-    >>> described(Request)["ranks"].sentence()
-    'Number of ranks.'
-    """
+    """Return a field that is an option, with its default; see :class:`Option` for the details."""
     return field(default=value, metadata=option(help, **details))
 
 
@@ -104,16 +91,7 @@ def described(kind: type) -> dict[str, Option]:
 
 
 def observed(options: T) -> tuple[T, set[str]]:
-    """Return a copy of options, and the set of its fields that have been read of it so far.
-
-    >>> @dataclass(frozen=True)
-    ... class Request:
-    ...     ranks: int = 8
-    ...     rails: int = 2
-    >>> request, read = observed(Request())
-    >>> request.ranks, read
-    (8, {'ranks'})
-    """
+    """Return a copy of options, and the set of its fields that have been read of it so far."""
     read: set[str] = set()
     kind: Any = type(options)
     names = {each.name for each in fields(kind)}

@@ -35,12 +35,7 @@ class Intervals:
 
 
 def union_ps(intervals: Intervals) -> IntArray:
-    """Return the time in which at least one interval of a group is active [ps], int64 (groups,).
-
-    >>> spans = Intervals(np.array([0, 0, 1]), np.array([0, 3, 2]), np.array([5, 8, 4]), 2)
-    >>> union_ps(spans).tolist()
-    [8, 2]
-    """
+    """Return the time in which at least one interval of a group is active [ps], int64 (groups,)."""
     return attribute_ps(intervals, np.zeros(len(intervals), np.int8), 1)[:, 0]
 
 
@@ -52,10 +47,6 @@ def attribute_ps(
     ``category`` (rows,): from 0; the smaller takes precedence. What comes after ``total_ps``, by
     default the latest end, is not counted. Returns (groups, categories + 1), of which the last
     column is the time in which none is active; each row sums to ``total_ps`` exactly.
-
-    >>> spans = Intervals(np.array([0, 0]), np.array([0, 3]), np.array([5, 8]), 1)
-    >>> attribute_ps(spans, np.array([1, 0]), 2, total_ps=10).tolist()
-    [[5, 3, 2]]
     """
     return shares_ps(intervals, category, categories, total_ps)[0]
 
@@ -108,12 +99,7 @@ class _Unions(NamedTuple):
 
 
 def merged(intervals: Intervals) -> Intervals:
-    """Merge intervals of a group that touch or overlap; the result is in order of group and start.
-
-    >>> m = merged(Intervals(np.array([0, 0, 0]), np.array([5, 0, 9]), np.array([9, 6, 11]), 1))
-    >>> m.start_ps.tolist(), m.end_ps.tolist()
-    ([0], [11])
-    """
+    """Merge intervals of a group that touch or overlap, in order of group and start."""
     pieces, _ = _pieces(intervals)
     return pieces
 
@@ -122,10 +108,6 @@ def gaps(intervals: Intervals, total_ps: int) -> tuple[Intervals, IntArray]:
     """Find the gaps of each group from 0 to ``total_ps`` in which none of its intervals is active.
 
     With each gap comes the row that starts where it ends, the smallest of several; -1 at the end.
-
-    >>> g, row = gaps(Intervals(np.array([0, 0]), np.array([2, 6]), np.array([4, 7]), 2), 9)
-    >>> list(zip(g.group.tolist(), g.start_ps.tolist(), g.end_ps.tolist(), row.tolist()))
-    [(0, 0, 2, 0), (0, 4, 6, 1), (0, 7, 9, -1), (1, 0, 9, -1)]
     """
     busy, first_row = _pieces(intervals)
     # A gap before each piece, and one after the last of each group.

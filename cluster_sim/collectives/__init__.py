@@ -2,7 +2,7 @@
 
 from cluster_sim.collectives.algorithms.algorithm import Algorithm
 from cluster_sim.collectives.algorithms.registry import ALGORITHMS, suitable
-from cluster_sim.collectives.builder import build, collective, compose
+from cluster_sim.collectives.builder import Collective, build, collective, compose
 from cluster_sim.collectives.call import KINDS, CollectiveCall
 from cluster_sim.collectives.duration.duration import (
     CollectiveTime,
@@ -12,7 +12,6 @@ from cluster_sim.collectives.duration.duration import (
     hbm_bytes_per_s,
 )
 from cluster_sim.collectives.group import Group, whole
-from cluster_sim.collectives.lowering.collective import Collective
 from cluster_sim.collectives.results import bus_factor, measure, rows
 from cluster_sim.collectives.verify.bounds import Bound, lower_bound
 from cluster_sim.collectives.verify.proof import ProofError, prove

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Sequence
+from dataclasses import dataclass
 
 import numpy as np
 
@@ -11,8 +12,8 @@ from cluster_sim.collectives.algorithms.algorithm import Algorithm
 from cluster_sim.collectives.algorithms.footprint import check_op_count, fits, ops_foreseen
 from cluster_sim.collectives.algorithms.registry import AUTO, choose_algorithm, fits_by, suitable
 from cluster_sim.collectives.call import CollectiveCall
+from cluster_sim.collectives.chunks import Chunks
 from cluster_sim.collectives.group import Group, as_group
-from cluster_sim.collectives.lowering.collective import Collective
 from cluster_sim.collectives.lowering.lower import Facts, lower
 from cluster_sim.collectives.messages import Messages, check_messages, side_by_side
 from cluster_sim.hardware.communication_costs import (
@@ -24,10 +25,23 @@ from cluster_sim.hardware.detours import with_detours
 from cluster_sim.hardware.fabric import Fabric, fabric
 from cluster_sim.schedule.table import Schedule
 from topologies.arguments import checked
-from topologies.arrays import distinct
+from topologies.arrays import IntArray, distinct
 from topologies.clusters.cluster import Cluster
 from topologies.errors import InputError
 from topologies.units import as_bytes, format_bytes
+
+
+@dataclass(frozen=True, eq=False)
+class Collective:
+    """A collective as a schedule, with the result that it must achieve."""
+
+    kind: str
+    algorithm: str
+    schedule: Schedule
+    chunks: Chunks  # of all groups; ranks are numbered from group to group
+    chip_of_rank: IntArray
+    group_of_rank: IntArray
+    steps: int  # rounds that follow one another
 
 
 @checked()
@@ -98,14 +112,7 @@ def build(
     contended: bool = False,
     down: tuple[str, ...] = (),
 ) -> Schedule:
-    """Build the schedule of a call; see :func:`compose` for the parameters.
-
-    >>> from cluster_sim.collectives import whole
-    >>> from topologies.clusters.names import cluster
-    >>> ring = whole(cluster("ring:8", bandwidth="100GB/s", latency="1us"))
-    >>> build(CollectiveCall("all-reduce", ring, 2**30), "ring").facts["ranks"]
-    8
-    """
+    """Build the schedule of a call; see :func:`compose` for the parameters."""
     return compose(
         calls, algorithm, ideal=ideal, sbuf=sbuf, contended=contended, down=down
     ).schedule

@@ -153,11 +153,6 @@ class Box:
     chip_at: IntArray  # (chips,): place in group.chips of the chip at each place, row-major
 
 
-def box(group: Group) -> Box | None:
-    """Return the box of a torus, or of tiers, that a group fills; None when it fills none."""
-    return group.filled_box
-
-
 def ordered_box(group: Group) -> Box | None:
     """Return the box that a group fills in the order of its places, up to a symmetry; else None.
 

@@ -19,12 +19,7 @@ SHOWN = 60  # characters of a user's text that an error message repeats
 
 
 def parse_groups(text: str, cluster: Cluster, ranks_per_chip: int = 1) -> list[Group]:
-    """Parse replica groups: commas separate chips and ranges, semicolons separate groups.
-
-    >>> from topologies.clusters.names import cluster
-    >>> [group.chips.tolist() for group in parse_groups("0-2,9;4-7", cluster("trn2.48xlarge"))]
-    [[0, 1, 2, 9], [4, 5, 6, 7]]
-    """
+    """Parse replica groups: commas separate chips and ranges, semicolons separate groups."""
     groups = [
         Group(cluster, parse_chips(part, cluster, f"--group {text[:SHOWN]!r}"), ranks_per_chip)
         for part in text.split(";")
@@ -79,12 +74,6 @@ def ordered(group: Group, text: str) -> Group:
 
     ``text``: a list such as ``0,1,5,4``, or the path of a file of chip numbers separated by commas,
     blanks or line ends; ``#`` begins a comment.
-
-    >>> from cluster_sim.collectives import whole
-    >>> from topologies.clusters.names import cluster
-    >>> four = whole(cluster("ring:4", bandwidth="100GB/s", latency="1us"))
-    >>> ordered(four, "0,2,1,3").chips.tolist()
-    [0, 2, 1, 3]
     """
     thing = f"--order {text[:SHOWN]!r}"
     is_list = re.fullmatch(r"[\d\s,\-]+", text, re.ASCII) is not None

@@ -16,13 +16,13 @@ from cluster_sim.collectives.algorithms.all_to_all import (
     direct,
 )
 from cluster_sim.collectives.algorithms.registry import AUTO, BEST
+from cluster_sim.collectives.builder import Collective
 from cluster_sim.collectives.call import CollectiveCall
 from cluster_sim.collectives.chunks import share
 from cluster_sim.collectives.duration import nccl
 from cluster_sim.collectives.duration.nccl import times
-from cluster_sim.collectives.group import Group, box
+from cluster_sim.collectives.group import Group
 from cluster_sim.collectives.group_parsing import file_text
-from cluster_sim.collectives.lowering.collective import Collective
 from cluster_sim.collectives.lowering.lower import Facts, lower
 from cluster_sim.collectives.results import RowFrame, measure_built, measure_timed, refuse_faults
 from cluster_sim.collectives.verify.bounds import Bound
@@ -51,17 +51,10 @@ def compose_v(
 
     ``sent_bytes`` (ranks, ranks): bytes that rank i has for rank j; those of the diagonal are not
     sent [B]. ``algorithm``: ``direct``, ``dimension-ordered`` on a box of a torus, or ``auto``.
-
-    >>> from cluster_sim.collectives import prove, whole
-    >>> from topologies.clusters.names import cluster
-    >>> three = whole(cluster("ring:3", bandwidth="100GB/s", latency="1us"))
-    >>> built = compose_v(three, np.array([[0, 100, 0], [0, 0, 0], [7, 0, 9]]))
-    >>> prove(built), built.schedule.size_bytes.sum().item()
-    ('proven', 107)
     """
     check_matrix(sent_bytes, group.ranks)
     name = _choose_algorithm(group, algorithm)
-    filled = box(group) if name == DIMENSION_ORDERED.name else None
+    filled = group.filled_box if name == DIMENSION_ORDERED.name else None
     messages = (
         direct(group, sent_bytes)
         if filled is None
@@ -136,7 +129,7 @@ def measure_v(
 def algorithms_v(group: Group) -> list[str]:
     """Name the algorithms that make sense for a group, that of ``auto`` first."""
     on_torus = isinstance(group.cluster.shape, Torus) and group.ranks_per_chip == 1
-    ordered = on_torus and box(group) is not None
+    ordered = on_torus and group.filled_box is not None
     return [DIMENSION_ORDERED.name, DIRECT.name] if ordered else [DIRECT.name]
 
 
@@ -204,9 +197,6 @@ def skewed(ranks: int, size_bytes: int, skew: float) -> IntArray:
 
     Skew 0 is the even all-to-all; skew 1 is Zipf's law, which the popularity of experts follows
     roughly. ``size_bytes``: whole buffer of each rank, its own part included [B].
-
-    >>> skewed(3, 1100, 1.0)[0].tolist()
-    [600, 300, 200]
     """
     if not 0 <= skew <= 20:
         raise InputError(f"--skew {skew} is not between 0 (even) and 20")
@@ -229,12 +219,6 @@ def lower_bound_v(group: Group, sent_bytes: IntArray, *, ideal: bool = False) ->
     """Return the time in which the busiest chip can send, or receive, through all its links.
 
     Unless ``ideal``, its memory also has to store all that its ranks receive.
-
-    >>> from cluster_sim.collectives import whole
-    >>> from topologies.clusters.names import cluster
-    >>> four = whole(cluster("ring:4", bandwidth="100GB/s", latency="1us"))
-    >>> lower_bound_v(four, skewed(4, 2**20, 1.0)).what
-    'into the fullest chip'
     """
     chips, cores = len(group.chips), group.ranks_per_chip
     between = sent_bytes.reshape(chips, cores, chips, cores).sum(axis=(1, 3))

@@ -7,6 +7,7 @@ it takes to issue a message, are added by :mod:`cluster_sim.collectives.lowering
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Any
@@ -205,55 +206,40 @@ def side_by_side(tables: Sequence[Messages]) -> Messages:
         return tables[0]
     if any(table.chunks.content is not None for table in tables):
         tables = [_with_content(table) for table in tables]
-    offsets = _Offsets.of(tables)
+    first_channel = _starts([len(table.channels) for table in tables])
+    first_chunk = _starts([len(table.chunks.listed_bytes()) for table in tables])
+    first_rank = _starts([table.ranks for table in tables])
 
-    def joined(name: str, offset: IntArray | None = None) -> Any:
+    def joined(name: str, offset: Sequence[int] | None = None) -> Any:
         """One column of all tables, with the offset of each added."""
         columns = [getattr(table, name) for table in tables]
         if offset is not None:
-            columns = [column + by for column, by in zip(columns, offset.tolist(), strict=True)]
+            columns = [column + by for column, by in zip(columns, offset, strict=True)]
         return np.concatenate(columns)
 
     return Messages(
-        channel=joined("channel", offsets.channels).astype(np.int32),
-        first=joined("first", offsets.chunks).astype(np.int32),
+        channel=joined("channel", first_channel).astype(np.int32),
+        first=joined("first", first_chunk).astype(np.int32),
         count=joined("count"),
         reduce=joined("reduce"),
         step=joined("step"),
         priority=joined("priority"),
         edges=Edges.concat([table.edges for table in tables]),
-        channels=_join_channels([table.channels for table in tables], offsets.ranks),
-        chunks=_join_chunks([table.chunks for table in tables], offsets.ranks),
+        channels=_join_channels([table.channels for table in tables], first_rank),
+        chunks=_join_chunks([table.chunks for table in tables], first_rank),
         ranks=sum(table.ranks for table in tables),
         cycles=max(table.cycles for table in tables),
         handshakes=any(table.handshakes for table in tables),
     )
 
 
-@dataclass(frozen=True, eq=False)
-class _Offsets:
-    """Number of rows in all tables before each table, int64 (tables,)."""
-
-    channels: IntArray
-    chunks: IntArray
-    ranks: IntArray
-
-    @classmethod
-    def of(cls, tables: Sequence[Messages]) -> _Offsets:
-        """Add up the lengths of the tables."""
-
-        def starts(lengths: list[int]) -> IntArray:
-            return np.concatenate([[0], np.cumsum(lengths)[:-1]]).astype(np.int64)
-
-        return cls(
-            starts([len(table.channels) for table in tables]),
-            starts([len(table.chunks.listed_bytes()) for table in tables]),
-            starts([table.ranks for table in tables]),
-        )
+def _starts(lengths: Sequence[int]) -> list[int]:
+    """Return the number of rows in all tables before each."""
+    return list(itertools.accumulate(lengths[:-1], initial=0))
 
 
-def _join_channels(tables: Sequence[Channels], first_rank: IntArray) -> Channels:
-    pairs = list(zip(tables, first_rank.tolist(), strict=True))
+def _join_channels(tables: Sequence[Channels], first_rank: Sequence[int]) -> Channels:
+    pairs = list(zip(tables, first_rank, strict=True))
     src = np.concatenate([table.src + offset for table, offset in pairs])
     dst = np.concatenate([table.dst + offset for table, offset in pairs])
     links = [table.link for table in tables if table.link is not None]
@@ -265,8 +251,8 @@ def _join_channels(tables: Sequence[Channels], first_rank: IntArray) -> Channels
     return Channels.table(src, dst, np.concatenate([[0], np.cumsum(hops)]), np.concatenate(links))
 
 
-def _join_chunks(tables: Sequence[Chunks], first_rank: IntArray) -> Chunks:
-    pairs = list(zip(tables, first_rank.tolist(), strict=True))
+def _join_chunks(tables: Sequence[Chunks], first_rank: Sequence[int]) -> Chunks:
+    pairs = list(zip(tables, first_rank, strict=True))
 
     def ranks(name: str) -> IntArray:
         columns = [(getattr(table, name), offset) for table, offset in pairs]

@@ -6,7 +6,7 @@ import functools
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any, TypedDict
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -19,24 +19,23 @@ from cluster_sim.collectives.algorithms.registry import (
     fits_by,
     fitting_algorithms,
 )
-from cluster_sim.collectives.builder import compose
+from cluster_sim.collectives.builder import Collective, compose
 from cluster_sim.collectives.call import CollectiveCall
 from cluster_sim.collectives.duration import nccl
 from cluster_sim.collectives.duration.duration import duration_ps
 from cluster_sim.collectives.group import Group
-from cluster_sim.collectives.lowering.collective import Collective, one_op_a_rank
 from cluster_sim.collectives.verify.bounds import Bound, lower_bound
 from cluster_sim.collectives.verify.proof import LARGEST_RANKS, NOT_CHECKED, prove
 from cluster_sim.hardware.communication_costs import communication_costs
 from cluster_sim.hardware.fault_text import Fault, fault_table, gone_around, spelled_out
+from cluster_sim.schedule.build import OpColumns, schedule
+from cluster_sim.schedule.table import FIXED, JOIN, Codes, Edges, Resources, Schedule
 from cluster_sim.trace.trace import ENGINES, Trace, run
 from topologies.clusters.cluster import Cluster
 from topologies.errors import InputError, suggestion
 
 if TYPE_CHECKING:
     import pandas as pd
-if TYPE_CHECKING:
-    pass
 
 
 @dataclass(frozen=True, eq=False)
@@ -108,13 +107,6 @@ to gain."""
 MOST_PER_CHIP = 256  # most ranks of a chip that are accepted, more than any chip has cores
 
 
-class _Options(TypedDict):
-    ideal: bool
-    sbuf: bool
-    engine: str
-    proof: bool | None
-
-
 def rows(
     kind: str,
     group: Group,
@@ -131,19 +123,14 @@ def rows(
     Returns one row for each size with the columns ``collective, algorithm, cluster, ranks,
     size_bytes, time_s, algbw_bytes_per_s, busbw_bytes_per_s, lower_bound_s, bound, steps, ops,
     engine, build_s, simulate_s, semantics``.
-
-    >>> from cluster_sim.collectives.group import whole
-    >>> from topologies.clusters.names import cluster
-    >>> ring = whole(cluster("ring:8", bandwidth="100GB/s", latency="1us"))
-    >>> table = rows("all-reduce", ring, [2**30], "ring")
-    >>> float(table.time_s[0]), table.semantics[0]
-    (0.01880448192, 'proven')
     """
     calls = [CollectiveCall(kind, group, size) for size in sizes]
-    options: _Options = {"ideal": ideal, "sbuf": sbuf, "engine": engine, "proof": proof}
     import pandas as pd
 
-    return pd.DataFrame([measure(call, algorithm, **options)[0] for call in calls])
+    return pd.DataFrame(
+        measure(call, algorithm, ideal=ideal, sbuf=sbuf, engine=engine, proof=proof)[0]
+        for call in calls
+    )
 
 
 def first_ranks(cluster: Cluster, ranks: int | None, ranks_per_chip: int = 1) -> Group:
@@ -304,3 +291,31 @@ def measure_timed(
     row = result_row(frame, trace, (begun, begun, timed))
     named = {"collective": calls[0].kind, "algorithm": name}
     return {**named, **row, "steps": steps, "semantics": NOT_CHECKED}, trace
+
+
+def one_op_a_rank(
+    calls: Sequence[CollectiveCall], times_ps: Sequence[int], algorithm: str
+) -> Schedule:
+    """Build a schedule of calls at once: a join, one op on each rank of each, and a join."""
+    lasts = np.repeat(np.array(times_ps, np.int64), [call.ranks for call in calls])
+    ranks, kind_of_all, size_bytes = len(lasts), calls[0].kind, calls[0].size_bytes
+    duration = np.concatenate([[0], lasts, [0]])
+    kind = np.where(duration > 0, FIXED, JOIN).astype(np.uint8)
+    op = np.arange(1, ranks + 1)
+    what = np.concatenate([[0], np.full(ranks, 1), [0]]).astype(np.uint8)
+    return schedule(
+        OpColumns(
+            kind=kind, duration_ps=duration, size_bytes=np.where(kind == FIXED, size_bytes, 0)
+        ),
+        edges=Edges.from_pairs(
+            ranks + 2,
+            np.concatenate([np.zeros(ranks, np.int64), op]),
+            np.concatenate([op, np.full(ranks, ranks + 1)]),
+        ),
+        resources=Resources.none(),
+        labels={
+            "rank": np.concatenate([[0], op - 1, [0]]),
+            "what": Codes(what, ("join", kind_of_all)),
+        },
+        facts={"collective": kind_of_all, "algorithm": algorithm, "size_bytes": size_bytes},
+    )

@@ -17,15 +17,7 @@ if TYPE_CHECKING:
 
 
 def with_detours(fabric: Fabric, down: Sequence[str]) -> Fabric:
-    """Return a fabric whose messages go around links between chips that are down.
-
-    >>> from cluster_sim.hardware.fabric import fabric
-    >>> from topologies.clusters.names import cluster
-    >>> ring = fabric(cluster("ring:4", bandwidth="100GB/s", latency="1us"))
-    >>> (instead,) = with_detours(ring, ["link:0-1"]).ways.values()
-    >>> ring.resources.names(instead)
-    ['link:0-3', 'link:3-2', 'link:2-1']
-    """
+    """Return a fabric whose messages go around links between chips that are down."""
     if not down:
         return fabric
     import networkx as nx
@@ -64,15 +56,7 @@ def _way(fabric: Fabric, working: nx.DiGraph[int], name: str, start: int, end: i
 
 
 def around(paths: Paths, fabric: Fabric) -> Paths:
-    """Return paths that take the detours of a fabric in place of its dead links.
-
-    >>> from cluster_sim.hardware.fabric import fabric
-    >>> from topologies.clusters.names import cluster
-    >>> ring = fabric(cluster("ring:4", bandwidth="100GB/s", latency="1us"))
-    >>> broken = with_detours(ring, ["link:0-1"])
-    >>> around(broken.route([0, 2], [1, 3]), broken).ptr.tolist()
-    [0, 3, 4]
-    """
+    """Return paths that take the detours of a fabric in place of its dead links."""
     ptr, resource, latency = paths.ptr, paths.resource, paths.latency_ps
     for link, way in fabric.ways.items():
         at = np.flatnonzero(resource == link)

@@ -34,11 +34,7 @@ class Fault:
 
 
 def parse_fault(text: str) -> Fault:
-    """Parse ``RESOURCE@TIME:dead`` or ``RESOURCE@TIME:slow=P/Q``.
-
-    >>> parse_fault("engine:5@1us:slow=1/2")
-    Fault(resource='engine:5', chip=5, time_ps=1000000, numerator=1, denominator=2)
-    """
+    """Parse ``RESOURCE@TIME:dead`` or ``RESOURCE@TIME:slow=P/Q``."""
     parts = FORM.fullmatch(text.strip())
     if parts is None:
         raise InputError(

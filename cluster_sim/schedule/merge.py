@@ -17,14 +17,6 @@ def merge(*parts: Schedule) -> Schedule:
 
     The ops come one schedule after the other. Label ``stream`` is the number of the schedule that
     an op is from; other labels are kept if all schedules have them.
-
-    >>> from cluster_sim.collectives import CollectiveCall, build, whole
-    >>> from cluster_sim.trace.trace import run
-    >>> from topologies.clusters.names import cluster
-    >>> chips = whole(cluster("ring:4", bandwidth="1GB/s", latency="1us"))
-    >>> one = build(CollectiveCall("all-gather", chips, 4_000_000), "ring")
-    >>> [round(run(both).total_s * 1e3, 3) for both in (one, merge(one, one))]
-    [3.003, 6.001]
     """
     resources, new_numbers = unite_resources([part.resources for part in parts])
     first_op = np.cumsum([0, *(len(part) for part in parts)])

@@ -52,16 +52,6 @@ def calls_written_out(whole: Schedule, routines: Routines) -> Schedule:
 
     The ops outside routines come first, then the calls of the first routine in their order, those
     of the second, and so on.
-
-    >>> from cluster_sim.schedule.build import OpColumns, schedule
-    >>> from cluster_sim.schedule.table import FIXED, JOIN, Resources
-    >>> twice = schedule(
-    ...     OpColumns(kind=[JOIN] * 4 + [FIXED, JOIN], resource=[-1] * 4 + [0, -1],
-    ...               duration_ps=[0] * 4 + [5, 0]),
-    ...     edges=Edges.from_pairs(6, [1, 4], [2, 5]), resources=Resources.table("link", [0], [1]))
-    >>> routines = Routines(np.array([4, 6]), np.array([0, 2]), np.array([0, 0]))
-    >>> calls_written_out(twice, routines)
-    Schedule(8 ops, 7 edges, 1 resources)
     """
     order = np.argsort(routines.routine, kind="stable")
     caller, routine = routines.caller[order], routines.routine[order]
@@ -212,16 +202,7 @@ class Rounds:
 
 
 def rounds_written_out(rounds: Rounds) -> Schedule:
-    """Return the equivalent schedule without repeats, in which every round has ops of its own.
-
-    >>> from cluster_sim.schedule.build import OpColumns, schedule
-    >>> from cluster_sim.schedule.table import FIXED, JOIN, Edges, Resources
-    >>> link = Resources.table("link", [0], [1])
-    >>> send = schedule(OpColumns([FIXED, JOIN], [0, -1], [5, 0]), resources=link,
-    ...                 edges=Edges.from_pairs(2, [0], [1]))
-    >>> rounds_written_out(Rounds(send, 1, np.array([4])))
-    Schedule(5 ops, 4 edges, 1 resources)
-    """
+    """Return the equivalent schedule without repeats, in which every round has ops of its own."""
     whole, ops, per_round = rounds.of_both_sizes, rounds.ops, rounds.edges
     like = np.repeat(np.arange(len(rounds.repeats)), rounds.repeats)
     final = np.arange(len(rounds.repeats) * ops, len(rounds.schedule))

@@ -14,7 +14,7 @@ from experiments.figures.training import NAMES, stacked
 from topologies.arrays import FloatArray, IntArray
 from topologies.units import format_bytes, format_seconds
 from workloads.training.plan.plan import ParallelPlan
-from workloads.training.plan.schedules import all_schedules
+from workloads.training.plan.schedules.registry import all_schedules
 from workloads.training.program.breakdown import PARTS
 
 if TYPE_CHECKING:

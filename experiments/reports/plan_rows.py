@@ -3,13 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
-from workloads.confidence.answers import training_interval
 from workloads.confidence.interval import Interval
+from workloads.training.alternatives import training_interval
 from workloads.training.choice import tied
-from workloads.training.frameworks.framework import framework_of
 from workloads.training.plan.plan import ParallelPlan
 from workloads.training.program.breakdown import PARTS
 
@@ -31,11 +29,8 @@ FIELDS = (
 
 def plan_interval(search: Search, finalist: Finalist) -> Interval:
     """Interval of the time of one plan."""
-    features_of_time = search.model, finalist.plan, search.cluster, finalist.iteration_s
-    ends = training_interval(*features_of_time, framework_of(finalist.plan, search.cluster).name)
-    # No step is shorter than its arithmetic at the peak.
-    least_s = finalist.iteration_s * max(finalist.mfu, finalist.hfu)
-    return replace(ends, low=max(ends.low, least_s))
+    answer = search.model, finalist.plan, search.cluster, finalist.iteration_s
+    return training_interval(*answer, share_of_peak=max(finalist.mfu, finalist.hfu))
 
 
 def ranked(search: Search, top: int) -> list[dict[str, Any]]:

@@ -17,7 +17,7 @@ from topologies.files.table import Table
 from topologies.memory_limit import peak_rss_bytes
 from topologies.units import format_bytes, format_memory, format_seconds
 from workloads.training.execution.levels import APART
-from workloads.training.memory.in_use import memory_in_use
+from workloads.training.explain import memory_in_use
 
 if TYPE_CHECKING:
     from experiments.reports.run_directory import Run

@@ -14,7 +14,7 @@ import pandas as pd
 from cluster_sim.progress import Watch, unwatched
 from experiments.figures.comparison import lines
 from experiments.scripts.support.training_rows import Steps
-from workloads.training.plan.schedules import all_schedules
+from workloads.training.plan.schedules.registry import all_schedules
 from workloads.training.plan.schedules.schedule import PipelineSchedule
 
 if TYPE_CHECKING:

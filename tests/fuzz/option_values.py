@@ -78,6 +78,7 @@ TEXTS: dict[str, tuple[str, ...]] = {
     "plan": ("plan.yaml",),
     "policy": ("oracle", "threshold", "static", "clock", "policy.py"),
     "prefill": ("separate", "chunked"),
+    "prefill-cluster": ("p5.48xlarge",),
     "prefix-cache": ("50%", "trace"),
     "price": ("prices.csv",),
     "recorded-on": ("dgx-a100", "trn1.32xlarge"),

@@ -6,9 +6,10 @@ from typing import Any
 
 import numpy as np
 
-from workloads.search.pipeline_model import NOT, Line, orders
-from workloads.training.plan.schedules import BACKWARD, WEIGHT, pipeline_schedule
-from workloads.training.plan.stage_layers import chunk_numbers
+from workloads.search.pipeline_model import NOT, Line, Replicas, orders
+from workloads.training.plan.schedules.registry import pipeline_schedule
+from workloads.training.plan.schedules.schedule import BACKWARD, WEIGHT
+from workloads.training.plan.stages import chunk_numbers
 
 
 def line(
@@ -27,16 +28,20 @@ def line(
         layer_s=np.array([[1.0] * 2, [1.0 if splits else 2.0] * 2, [1.0] * 2]),
         ends_s=np.zeros((2, 3)),
         hop_s=np.zeros(stages),
-        gather_s=np.zeros(chunks),
-        reduce_s=np.zeros(chunks),
-        gather_rest_s=np.zeros(stages),
-        reduce_rest_s=np.zeros(chunks),
-        after_s=np.zeros(stages),
-        tie_s=0.0,
+        replicas=Replicas(
+            gather_s=np.zeros(chunks),
+            reduce_s=np.zeros(chunks),
+            gather_rest_s=np.zeros(stages),
+            reduce_rest_s=np.zeros(chunks),
+            after_s=np.zeros(stages),
+            tie_s=0.0,
+        ),
         gathers=NOT,
         reduces=NOT,
         reduced_in=WEIGHT if splits else BACKWARD,
         sends_beside=True,
         dp_beside=True,
     )
-    return pipeline._replace(**changes)
+    exchanged = {name: changes.pop(name) for name in Replicas._fields if name in changes}
+    replicas = pipeline.replicas._replace(**exchanged)
+    return pipeline._replace(replicas=replicas, **changes)

@@ -11,6 +11,7 @@ from topologies.clusters.names import cluster, machine
 from topologies.errors import InputError
 from topologies.routing.domain import routes
 from topologies.shapes.basic import Switch, Tiered, Torus
+from topologies.shapes.scale_out import layers
 
 MACHINES: list[tuple[str, str, int, int, int | None, int | None]] = [
     ("trn1.32xlarge", "trn1", 16, 1, 50, 8),
@@ -18,6 +19,7 @@ MACHINES: list[tuple[str, str, int, int, int | None, int | None]] = [
     ("trn2-ultraserver", "trn2", 64, 4, 200, 16),
     ("trn3-gen1", "trn3", 64, 4, 200, 16),
     ("trn3-gen2", "trn3", 144, 36, 200, 4),
+    ("trn3-gen2-ualink", "trn3", 144, 36, 200, 4),
     ("trn4-ultraserver", "trn4", 72, 18, 400, 4),
     ("p4de.24xlarge", "a100-80gb", 8, 1, 50, 4),
     ("p5.48xlarge", "h100", 8, 1, 400, 32),
@@ -104,6 +106,19 @@ def test_the_tiers_of_trn3_agree_with_the_catalogue(
 def test_nvlinks_are_summed() -> None:
     assert cluster("dgx-h100").shape == Switch(8, 450 * GB, 250_000, 18)
     assert cluster("gb200-nvl72").shape == Switch(72, 900 * GB, 250_000, 18)
+
+
+def test_rainier_in_one_building_and_in_several() -> None:
+    """A building holds 1,116 UltraServers; one more takes the way to another building."""
+    whole, more = cluster("rainier:71424"), cluster("rainier:71488")
+    for each, added_us in ((whole, 2), (more, 7.5), (cluster("rainier"), 7.5)):
+        assert each.scale_out is not None
+        joined = layers(each.scale_out, each.chips, each.chips_per_server)
+        assert len(joined) == 3
+        assert each.scale_out.climb_ps[:2] == (0, 1_000_000)
+        assert each.scale_out.climb_ps[2] == added_us * 1_000_000
+    plain = cluster("trn2-ultraserver:1116")
+    assert whole.scale_out == plain.scale_out
 
 
 def test_counts_and_rainier() -> None:

@@ -47,12 +47,7 @@ class ChipFamily:
 
 @functools.lru_cache(maxsize=256)
 def chip_family(chip: str, catalogue: Catalogue | None = None) -> ChipFamily:
-    """Return the family of a chip, by default according to the shipped catalogue.
-
-    >>> trn2 = chip_family("trn2")
-    >>> trn2.name, trn2.runtime, trn2.ranks_per_chip
-    ('trainium', 'neuron', 4)
-    """
+    """Return the family of a chip, by default according to the shipped catalogue."""
     catalogue = shipped_catalogue() if catalogue is None else catalogue
     name = catalogue.name(chip, "family", UNKNOWN)
     part = PREFIX + name

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
+from dataclasses import replace
 from fractions import Fraction
 from pathlib import Path
 from types import NoneType
@@ -25,6 +26,7 @@ from topologies.shapes.basic import (
     check_chips,
     check_size,
 )
+from topologies.shapes.scale_out import layers
 from topologies.units import parse_ps, parse_rate
 
 RAINIER = "rainier"
@@ -90,10 +92,8 @@ def cluster(
     if text.endswith(GRAPHS):
         return _graph(text, catalogue, bandwidth, latency)
     is_file = text.endswith(FILES)
+    text = _usual_name(text)
     kind, colon, count = text.partition(":")
-    if kind.lower() in OTHER_NAMES:
-        kind = OTHER_NAMES[kind.lower()]
-        text = f"{kind}{colon}{count}"
     if kind in PLAIN and not is_file:
         shape = plain_shape(text, bandwidth, latency)
         return Cluster(text, shape, chips_per_server=shape.chips, plain=True, catalogue=catalogue)
@@ -107,6 +107,12 @@ def cluster(
         return _rainier(text, count if colon else None, catalogue)
     domains = _whole(text, count, f"{kind}:16") if colon else 1
     return _machines(text, kind, domains, catalogue)
+
+
+def _usual_name(text: str) -> str:
+    """Return a cluster's name with that of its machine in the catalogue."""
+    kind, colon, count = text.partition(":")
+    return f"{OTHER_NAMES.get(kind.lower(), kind)}{colon}{count}"
 
 
 def _check_types(text: object, catalogue: object, rates: Mapping[str, object]) -> None:
@@ -196,7 +202,7 @@ def _rainier(name: str, count: str | None, catalogue: Catalogue) -> Cluster:
     chips_each = catalogue.integer(RAINIER_MACHINE, "chips")
     if count is None:
         domains = catalogue.integer(RAINIER, "domains")
-        return _machines(name, RAINIER_MACHINE, domains, catalogue)
+        return _in_buildings(_machines(name, RAINIER_MACHINE, domains, catalogue), catalogue)
     chips = _whole(name, count, f"{RAINIER}:{1024 * chips_each}")
     check_chips(name, (chips,))
     if chips == 0 or chips % chips_each:
@@ -205,7 +211,27 @@ def _rainier(name: str, count: str | None, catalogue: Catalogue) -> Cluster:
             f"{name}: {chips:,} chips are not whole UltraServers of {chips_each}; "
             f"use {RAINIER}:{nearest}"
         )
-    return _machines(name, RAINIER_MACHINE, chips // chips_each, catalogue)
+    return _in_buildings(
+        _machines(name, RAINIER_MACHINE, chips // chips_each, catalogue), catalogue
+    )
+
+
+def _in_buildings(machine: Cluster, catalogue: Catalogue) -> Cluster:
+    """Return Rainier with the way to another building in every layer that joins several of them.
+
+    A building holds an equal share of the UltraServers of the first phase. All of a smaller cluster
+    is in one building.
+    """
+    fabric = machine.scale_out
+    buildings = catalogue.integer(RAINIER, "buildings")
+    held = catalogue.integer(RAINIER, "domains") * machine.chips_per_domain // buildings
+    if fabric is None or machine.chips <= held:
+        return machine
+    climbs_ps = tuple(
+        fabric.climb_ps[-1 if layer.chips > held else min(number, len(fabric.climb_ps) - 1)]
+        for number, layer in enumerate(layers(fabric, machine.chips, machine.chips_per_server))
+    )
+    return replace(machine, scale_out=replace(fabric, climb_ps=climbs_ps))
 
 
 def _whole(text: str, count: str, example: str) -> int:

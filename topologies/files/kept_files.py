@@ -125,9 +125,6 @@ def exact_text(value: Any) -> str:
     fields out.
 
     Raises TypeError for any other object, whose text need not tell it from others.
-
-    >>> exact_text({"b": (1, 2.5), "a": None})
-    "{'a': None,'b': [1,2.5]}"
     """
     if is_dataclass(value) and not isinstance(value, type):
         parts = {part.name: getattr(value, part.name) for part in fields(value) if part.compare}

@@ -32,9 +32,6 @@ def no_such_file(path: str | Path) -> str:
 
     Returns text such as ``there is no such file in /home/me. Did you mean study.yaml? Correct the
     path.``.
-
-    >>> no_such_file("/no/such/folder/study.yaml")
-    'there is no folder /no. Correct the path.'
     """
     file = Path(path)
     folder = Path(os.path.abspath(file.parent))

@@ -61,11 +61,6 @@ def routes(
     (last) first, that is X, Y, Z on an UltraServer and sled, rack, cross-rack on Trn3. ``tie`` (0,
     +1, -1): direction where both ways round a ring are equally long: 0 alternates by source, +1
     always goes up, -1 always down.
-
-    >>> from topologies.shapes.basic import Axis
-    >>> ring = Torus((Axis("X", 8, 10**9, 0),))
-    >>> routes(ring, [0, 0, 0], [3, 7, 4]).hops.tolist()
-    [3, 1, 4]
     """
     starts, ends = np.broadcast_arrays(
         np.atleast_1d(np.asarray(src, np.int32)), np.atleast_1d(np.asarray(dst, np.int32))

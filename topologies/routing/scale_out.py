@@ -99,11 +99,6 @@ def scale_out_paths(cluster: Cluster, src: npt.ArrayLike, dst: npt.ArrayLike) ->
 
     ``src, dst`` (pairs,): global chip numbers. Chips of the same domain use their adapters, too; a
     pair of the same chip has no links.
-
-    >>> from topologies.clusters.names import cluster
-    >>> paths = scale_out_paths(cluster("trn2.48xlarge:64"), [0, 0], [16, 999])
-    >>> np.diff(paths.ptr).tolist(), (paths.latency_ps / 10**6).tolist()
-    ([2, 4], [15.0, 16.0])
     """
     fabric, layers = clos(cluster)
     starts, ends = np.broadcast_arrays(

@@ -117,11 +117,6 @@ class Tiered:
     a chip of another plane is forwarded by a chip on the way.
 
     The number of a chip is ``np.ravel_multi_index(coordinates, sizes)``.
-
-    >>> racks, rack = Tier("cross-rack", 2, 128, 0), Tier("rack", 18, 512, 0, switches=10)
-    >>> gen2 = Tiered((racks, rack, Tier("sled", 4, 512, 0, switches=8)))
-    >>> gen2.chips, gen2.switches
-    (144, 368)
     """
 
     tiers: tuple[Tier, ...]
@@ -171,9 +166,6 @@ class Clos(_OneAxis):
     ``bandwidth_bytes_per_s``: rate of one link, one direction [B/s].
     ``oversubscription``: ratio of downward to upward ports of a leaf, at least 1, which is
         non-blocking.
-
-    >>> Clos(16, radix=4, bandwidth_bytes_per_s=10**9, latency_ps=0).switches
-    (8, 8, 4)
     """
 
     size: int
@@ -266,10 +258,6 @@ class Torus:
 
     ``axes``: axes, slowest first: the number of a chip is ``np.ravel_multi_index(coordinates,
         sizes)``.
-
-    >>> axes = tuple(Axis(name, 4, 128 * 10**9, 300_000) for name in "YX")
-    >>> Torus(axes).chips
-    16
     """
 
     axes: tuple[Axis, ...]

@@ -169,12 +169,6 @@ def domain_links(shape: Shape, *, fold: bool = True) -> Links:
     ``fold``: whether the parallel switches of a plane count as one node that has all their cables.
     A message that is striped evenly over the switches takes the same time as over the folded link,
     so routes and engines use the folded links; drawings do not.
-
-    >>> from topologies.shapes.basic import Axis
-    >>> ring = Torus((Axis("X", 3, 10**9, 0),))
-    >>> links = domain_links(ring)
-    >>> list(zip(links.src.tolist(), links.dst.tolist()))
-    [(0, 1), (0, 2), (1, 2), (1, 0), (2, 0), (2, 1)]
     """
     if isinstance(shape, Torus):
         return _torus_links(shape)

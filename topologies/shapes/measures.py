@@ -84,12 +84,7 @@ def _switched(tier: Tier) -> Line:
 
 
 def diameter_hops(shape: Shape) -> int:
-    """Return the largest number of links on a route between two chips.
-
-    >>> axes = tuple(Axis(name, 4, 10**9, 0) for name in "ZYX")
-    >>> diameter_hops(Torus(axes)), diameter_hops(Torus(axes[1:]))
-    (6, 4)
-    """
+    """Return the largest number of links on a route between two chips."""
     if isinstance(shape, Clos):
         return 2 * shape.layers if shape.size > 1 else 0
     return sum(line.farthest for line in lines(shape))
@@ -119,11 +114,7 @@ def _clos_mean_hops(shape: Clos) -> float:
 
 
 def bisections(shape: Shape) -> dict[str, int]:
-    """Return the rate through a cut across the middle of each dimension, one direction [B/s].
-
-    >>> bisections(Torus((Axis("Y", 4, 128, 0), Axis("X", 4, 128, 0))))
-    {'Y': 1024, 'X': 1024}
-    """
+    """Return the rate through a cut across the middle of each dimension, one direction [B/s]."""
     if isinstance(shape, Clos):
         return {"Clos": _clos_bisection(shape)}
     return {
@@ -208,10 +199,6 @@ def switch_hops(shape: Shape) -> dict[str, int]:
 
     On a tiered shape the neighbourhoods are a plane of its slowest switched tier, a group of that
     tier (a rack), and a group of each slower tier.
-
-    >>> racks, rack = Tier("cross-rack", 2, 128, 0), Tier("rack", 18, 512, 0, switches=10)
-    >>> switch_hops(Tiered((racks, rack, Tier("sled", 4, 512, 0, switches=8))))
-    {'plane': 1, 'rack': 3, 'cross-rack': 4}
     """
     if isinstance(shape, Clos):
         names = ("leaf", "pod", "core")[: shape.layers]

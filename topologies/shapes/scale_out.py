@@ -100,10 +100,6 @@ def layers(scale_out: ScaleOut, chips: int, chips_per_server: int) -> tuple[Laye
     the layer below. Above the top-of-rack switches the fabric is non-blocking.
 
     Project Rainier: 100 Gbit/s ports, two planes, switches of 128 ports.
-
-    >>> efa = ScaleOut("efa", 25 * 10**9, 15_000_000, radix=128, port_bytes_per_s=125 * 10**8)
-    >>> [(layer.name, layer.chips, layer.groups) for layer in layers(efa, 499_968, 16)]
-    [('ToR', 64, 7812), ('leaf', 4096, 123), ('spine', 524288, 1)]
     """
     sizes = _group_sizes(scale_out, chips, chips_per_server)
     tiers = []

@@ -34,11 +34,6 @@ def graph(cluster: Cluster) -> nx.MultiDiGraph[Node]:
 
     Every edge is one direction and has ``bandwidth_bytes_per_s``, ``latency_s``, ``tier``,
     ``links`` (the number of parallel cables, whose rates are summed) and ``lane``.
-
-    >>> from topologies.clusters.names import cluster
-    >>> multigraph = graph(cluster("trn2.48xlarge"))
-    >>> multigraph.out_degree(0), multigraph[0][1][0]["bandwidth_bytes_per_s"]
-    (5, 128000000000)
     """
     table = edge_table(cluster)
     multigraph: nx.MultiDiGraph[Node] = nx.MultiDiGraph(name=cluster.name)

@@ -80,15 +80,7 @@ class Measures:
 
 
 def measure(cluster: Cluster) -> Measures:
-    """Measure a cluster without making its graph.
-
-    >>> from topologies.clusters.names import cluster
-    >>> server = measure(cluster("trn2.48xlarge"))
-    >>> server.links, server.diameter_hops, round(server.mean_hops, 2)
-    (64, 4, 2.13)
-    >>> server.bisection_bytes_per_s
-    1024000000000
-    """
+    """Measure a cluster without making its graph."""
     shape, fabric = cluster.shape, cluster.scale_out
     switches, links = _counts(shape)
     memory, rate = _hbm(cluster)

@@ -1,25 +1,21 @@
-"""Intervals of whole answers: a training step, a replica's tokens, a collective."""
+"""Intervals of whole answers: a replica's tokens, a collective; kinds of models and chips."""
 
 from __future__ import annotations
 
 import math
 from dataclasses import replace
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING
 
 from topologies.catalogue.catalogue import shipped_catalogue
 from topologies.catalogue.families import chip_family
 from workloads.confidence.interval import Interval
 from workloads.confidence.kinds import (
-    BARE,
     FIRST_TOKEN,
     FIRST_TOKEN_EXPERTS,
-    FRAMEWORK,
-    PLAN,
     SERVING,
     SERVING_EXPERTS,
     Prediction,
     collective_kind,
-    training_kind,
 )
 from workloads.confidence.split_conformal import interval
 from workloads.confidence.timing_tool import hull
@@ -33,69 +29,6 @@ if TYPE_CHECKING:
     from workloads.models.model import Model
 
 WIDTHS = (4, 8, 16)  # bits of weights, the next larger of which names a family
-OPEN = frozenset({"recompute", "overlap"})
-"""Fields of a plan without which little is known of how it runs."""
-
-
-class _Plan(Protocol):
-    """Fields of a parallel plan that the uncertainty of a training step depends on."""
-
-    @property
-    def tp(self) -> int: ...
-    @property
-    def cp(self) -> int: ...
-    @property
-    def zero(self) -> int: ...
-    @property
-    def attention(self) -> str: ...
-    @property
-    def lora_rank(self) -> int: ...
-    @property
-    def framework(self) -> str: ...
-    @property
-    def names_framework(self) -> bool: ...
-    @property
-    def assumed(self) -> tuple[str, ...]: ...
-    @property
-    def ranks(self) -> int: ...
-    @property
-    def ranks_per_chip(self) -> int: ...
-
-
-def training_features(
-    model: Model,
-    plan: _Plan,
-    cluster: Cluster,
-    framework: str,
-    hull: tuple[float, float] = (1.0, 1.0),
-) -> Prediction:
-    """Return the features of a training step."""
-    return Prediction(
-        training_kind(
-            experts=model.experts is not None,
-            zero=plan.zero,
-            unfused=plan.attention == "unfused",
-            adapters=plan.lora_rank > 0,
-        ),
-        cluster.chip,
-        tp=plan.tp,
-        cp=plan.cp,
-        ranks=max(1, plan.ranks // plan.ranks_per_chip),
-        assumed=kernels_assumed(cluster.chip, cluster.catalogue),
-        framework=framework,
-        stated=_told(plan),
-        below=math.log(hull[0]),
-        above=math.log(hull[1]),
-    )
-
-
-def _told(plan: _Plan) -> str:
-    """Return the level of what is told by a plan."""
-    if OPEN & {*plan.assumed}:
-        return FRAMEWORK if plan.names_framework else BARE
-    if not plan.names_framework:
-        return PLAN
-    return "" if ":" in plan.framework else FRAMEWORK
 
 
 def collective_features(
@@ -127,14 +60,6 @@ def collective_features(
     )
 
 
-def first_token_features(
-    model: Model, cluster: Cluster, chips: int, *, precision: str = "", engine: str = ""
-) -> Prediction:
-    """Return the features of a replica's time to first token; see :func:`serving_features`."""
-    per_token = serving_features(model, cluster, chips, precision=precision, engine=engine)
-    return replace(per_token, kind=FIRST_TOKEN if model.experts is None else FIRST_TOKEN_EXPERTS)
-
-
 def serving_features(
     model: Model, cluster: Cluster, chips: int, *, precision: str = "", engine: str = ""
 ) -> Prediction:
@@ -147,6 +72,12 @@ def serving_features(
         tool=engine,
         family=model_family(model, precision or model.precision),
     )
+
+
+def of_first_token(per_token: Prediction) -> Prediction:
+    """Return the features of a replica's time to first token from those of its time per token."""
+    kinds = {SERVING: FIRST_TOKEN, SERVING_EXPERTS: FIRST_TOKEN_EXPERTS}
+    return replace(per_token, kind=kinds[per_token.kind])
 
 
 def model_family(model: Model, precision: str) -> str:
@@ -168,48 +99,6 @@ def weight_width(precision: str) -> str:
 def kernels_assumed(chip: str, catalogue: Catalogue | None = None) -> bool:
     """Return whether the kernels of a chip rest on assumed numbers, by default the shipped ones."""
     return family(chip, catalogue).provenance == "assumed"
-
-
-def training_interval(
-    model: Model,
-    plan: _Plan,
-    cluster: Cluster,
-    seconds: float,
-    framework: str,
-    hull: tuple[float, float] = (1.0, 1.0),
-) -> Interval:
-    """Interval of the predicted time of a training step [s]."""
-    # ``framework`` is the name of the framework, stated or assumed, and ``hull`` has the least and
-    # the greatest time that fields of no stated value leave open, over the predicted one.
-    return interval(seconds, training_features(model, plan, cluster, framework, hull))
-
-
-def serving_interval(
-    model: Model,
-    cluster: Cluster,
-    chips: int,
-    seconds: float,
-    *,
-    precision: str = "",
-    engine: str = "",
-) -> Interval:
-    """Interval of a replica's predicted time per token [s]; its rate has the same factor."""
-    features = serving_features(model, cluster, chips, precision=precision, engine=engine)
-    return interval(seconds, features)
-
-
-def first_token_interval(
-    model: Model,
-    cluster: Cluster,
-    chips: int,
-    seconds: float,
-    *,
-    precision: str = "",
-    engine: str = "",
-) -> Interval:
-    """Interval of a replica's predicted time to first token [s]."""
-    features = first_token_features(model, cluster, chips, precision=precision, engine=engine)
-    return interval(seconds, features)
 
 
 def collective_interval(

@@ -365,5 +365,8 @@ def _step_pool(rows: Sequence[Residual], unit: str, level: float) -> Pool:
     counts = {name: units.count(name) for name in set(units)}
     scores = np.array([row.score for row in rows])
     weights = np.array([1 / counts[name] for name in units])
+    if unit == "framework":
+        # The next framework is exchangeable with these, as the next group of a domain is.
+        level = max(level, min(HIGHEST, level * (len(counts) + 1) / len(counts)))
     half = weighted_quantile(scores, weights, level)
     return Pool(half, len(rows), len({row.table for row in rows}))

@@ -18,8 +18,8 @@ from topologies.clusters.machines import host_bytes_per_server
 from topologies.errors import InputError
 from workloads.models.model import Model
 from workloads.training.layers.adapters import trained_share, undivided, whole
-from workloads.training.plan.parameters import OPTIMIZER_BYTES, optimizer_bytes
 from workloads.training.plan.plan import ParallelPlan
+from workloads.training.plan.stages import OPTIMIZER_BYTES, optimizer_bytes
 
 
 @dataclass(frozen=True)

@@ -24,6 +24,9 @@ SAME_SIZES = {
     "llama-3.3-70b": "llama-3.1-70b",
     "deepseek-r1": "deepseek-v3",
     "deepseek-v3.1": "deepseek-v3",
+    "qwen2.5-72b": "qwen2-72b",
+    "glm-4.6": "glm-4.5",
+    "kimi-k2-thinking": "kimi-k2",
 }
 """Released models that have the sizes of a shipped one, and its name."""
 QUANTIZATION_FILES = {
@@ -78,12 +81,17 @@ def models() -> list[str]:
 
 
 def named(name: str) -> Model:
-    """Return a shipped model, or one with the sizes of a shipped one."""
-    names, shipped = models(), SAME_SIZES.get(name, name)
+    """Return a shipped model, or one with the sizes of a shipped one.
+
+    Names of the Hub may be given as they are: the owner, capitals and ``-instruct`` do not count.
+    """
+    names, plain = models(), name.rpartition("/")[2].lower().removesuffix("-instruct")
+    shipped = SAME_SIZES.get(plain, plain)
     if shipped not in names:
-        near = suggestion(name, names)
+        near = suggestion(plain, names)
         raise InputError(
-            f"unknown model {name[:80]!r}.{near} There are {', '.join(names)}, and any config.json."
+            f"unknown model {name[:80]!r}.{near} `cluster-sim list models` shows {len(names)}, "
+            "and any config.json is read."
         )
     text = (SHIPPED / f"{shipped}.json").read_text(encoding="utf-8")
     return from_fields(json.loads(text), name)

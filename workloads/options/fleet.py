@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from topologies.errors import InputError, shown, suggestion
-from topologies.options import option, setting
+from topologies.options import setting
 from topologies.units import parse_seconds
 
 MOST_DAYS = 36_525.0
@@ -62,14 +62,12 @@ class FleetInputs:
         "Limits of time to first token and time per output token, and the share of requests "
         "that must keep them, such as ttft=2s,tpot=50ms,share=99.9%",
     )
-    prefill: str = field(
-        default="auto",
-        metadata=option(
-            "Processing of prompts: chunked (in pieces, together with decoding), separate (whole, "
-            "while decoding waits), or auto: on Neuron machines the best split of --disaggregate "
-            "in a unit, or separate where that serves more; elsewhere chunked",
-            choices=("auto", "separate", "chunked"),
-        ),
+    prefill: str = setting(
+        "auto",
+        "Processing of prompts: chunked (in pieces, together with decoding), separate (whole, "
+        "while decoding waits), or auto: on Neuron machines the best split of --disaggregate "
+        "in a unit, or separate where that serves more; elsewhere chunked",
+        choices=("auto", "separate", "chunked"),
     )
     chunk: int | None = setting(
         None,

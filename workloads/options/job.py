@@ -6,10 +6,10 @@ large is imported here, so that the command line starts quickly.
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
 from topologies.errors import InputError, suggestion
-from topologies.options import option, setting
+from topologies.options import setting
 
 AUTO = "auto"
 CHECKPOINTS = ("async", "blocking", "peer")
@@ -23,12 +23,10 @@ TOKENS = "Tokens that the job trains on, such as 15T or 300B"
 class TokensInputs:
     """Length of a whole job, where a command is about one step of it."""
 
-    tokens: str | None = field(
-        default=None,
-        metadata=option(
-            f"{TOKENS}: the answer adds its days, price and energy, with failures and checkpoints "
-            "as run-job has them by default"
-        ),
+    tokens: str | None = setting(
+        None,
+        f"{TOKENS}: the answer adds its days, price and energy, with failures and checkpoints "
+        "as run-job has them by default",
     )
 
 
@@ -39,9 +37,10 @@ class JobInputs:
     days: float | None = setting(
         None, "Length of the run", unit="d", least=0, default="90, or as long as --tokens take"
     )
-    tokens: str | None = field(
-        default=None,
-        metadata=option(f"{TOKENS}, in place of a length", default="as many as the length allows"),
+    tokens: str | None = setting(
+        None,
+        f"{TOKENS}, in place of a length",
+        default="as many as the length allows",
     )
     checkpoint_interval: str = setting(
         AUTO,
@@ -88,14 +87,12 @@ class JobInputs:
         "Go on with fewer data-parallel replicas while failed ones are replaced, with the same "
         "batch; needs --checkpoint peer",
     )
-    runs: int = field(
-        default=8,
-        metadata=option(
-            "Number of runs with different seeds; as many more with drawn failure rates join them "
-            "for the interval",
-            least=1,
-            most=1000,
-        ),
+    runs: int = setting(
+        8,
+        "Number of runs with different seeds; as many more with drawn failure rates join them "
+        "for the interval",
+        least=1,
+        most=1000,
     )
 
 

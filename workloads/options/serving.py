@@ -139,3 +139,14 @@ class DeploymentInputs:
         "values are sent from the former to the latter",
         metavar="P:D",
     )
+    prefill_cluster: str | None = setting(
+        None,
+        "Cluster of the replicas that process prompts",
+        default="that of the replicas that decode",
+    )
+    prefill_tp: int | None = setting(
+        None,
+        "Tensor-parallel degree of the replicas that process prompts",
+        default="--tp, or the chips of one server of another cluster",
+        least=1,
+    )

@@ -15,13 +15,14 @@ from topologies.errors import InputError
 from workloads.kernels.times import step_overhead_s
 from workloads.models.flops import layer_flops
 from workloads.models.model import Model
+from workloads.training.detail import chip_catalogue
 from workloads.training.frameworks.framework import framework, framework_text
 from workloads.training.plan.checks import check_model, check_runtime
 from workloads.training.plan.fields import ORDER, Overlap, Recompute, check_field
 from workloads.training.plan.plan import ParallelPlan
 from workloads.training.plan.plan_file import field_value
 from workloads.training.plan.schedules.registry import DEFAULT, pipeline_schedule, schedule_names
-from workloads.training.plan.stage_layers import layer_counts
+from workloads.training.plan.stages import layer_counts
 from workloads.training.program.groups import routing_mistake
 from workloads.training.usual_plan import complete
 
@@ -103,11 +104,7 @@ def candidates(
     """Return the plans that use all of a cluster and divide the model and the batch."""
     # ``stated`` fields are not varied; None counts as not stated. Fields of ``spared`` leave out no
     # plan whatever their values; ``overlap`` is varied only if it is among them and not stated.
-    if not cluster.chip:
-        raise InputError(
-            f"{cluster.name} is a plain shape without chips, so nothing can be computed on it. "
-            "Use a named machine such as trn2-ultraserver:16."
-        )
+    chip_catalogue(cluster)  # refuses a plain shape
     entered = (stated or {}).items()
     fixed = {name: field_value(name, value) for name, value in entered if value is not None}
     for name, value in fixed.items():

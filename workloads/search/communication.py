@@ -22,14 +22,14 @@ from topologies.catalogue.catalogue import Catalogue
 from topologies.clusters.cluster import Cluster
 from topologies.routing.scale_out import period
 from workloads.models.model import Layer, Model
-from workloads.training.layers.layer import RankShapes
+from workloads.training.layers.shapes import RankShapes
 from workloads.training.layers.steps import LayerOp, collective
 from workloads.training.plan.placement import usual_chips
 from workloads.training.plan.plan import ParallelPlan
-from workloads.training.plan.schedules import BACKWARD, FORWARD, WEIGHT
+from workloads.training.plan.schedules.schedule import BACKWARD, FORWARD, WEIGHT
 from workloads.training.program.groups import GroupCosts
 from workloads.training.program.ops import Catalog, Ops
-from workloads.training.program.stage import Builder
+from workloads.training.program.stage import StagePasses
 
 # Time of one microbatch on a stage in each phase, as a linear function of its layers.
 # The ops of a simulated pass are built for a chunk of one layer and for a chunk of two, and timed
@@ -118,7 +118,7 @@ def _timed(stage: Stage, number: int, kind: Layer) -> FloatArray:
     shapes = stage.shapes_of_kinds[kind]
     number %= len(shapes.plan.stage_layers)
     at, chunk = plan.pipeline.stage(STAGES, number), number // STAGES
-    builder = Builder(shapes, at, Catalog(), plan)
+    builder = StagePasses(shapes, at, Catalog(), plan)
     times = np.zeros(3)
     for phase in (FORWARD, BACKWARD, WEIGHT)[: 3 if splits else 2]:
         ops = builder.pass_ops(phase, chunk, last=False)

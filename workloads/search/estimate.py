@@ -9,7 +9,6 @@ from __future__ import annotations
 
 from bisect import insort
 from collections.abc import Callable, Hashable, Mapping, Sequence
-from dataclasses import dataclass
 from functools import cache
 from itertools import pairwise
 from typing import NamedTuple, TypeVar
@@ -30,30 +29,31 @@ from workloads.search.communication import (
     ends_s,
     layer_s,
 )
-from workloads.search.pipeline_model import EACH, NOT, ONCE, Line, Work, least_s, orders, walk_s
+from workloads.search.pipeline_model import EACH, NOT, ONCE, Line, Replicas, least_s, orders, walk_s
 from workloads.training.frameworks.framework import framework_of, framework_text
-from workloads.training.layers.data_parallel import (
+from workloads.training.layers.replicas import (
+    ReplicaExchange,
+    StageParameters,
     bucket_parameters,
     buckets,
     edges_of,
     gather_parameters,
     reduce_gradients,
 )
-from workloads.training.layers.layer import RankShapes
-from workloads.training.layers.replica_exchange import ReplicaExchange
-from workloads.training.layers.shapes import TWO
-from workloads.training.layers.stage_parameters import StageParameters
+from workloads.training.layers.shapes import TWO, RankShapes
 from workloads.training.layers.steps import LayerOp
-from workloads.training.plan.parameters import Share, kind_shares, total
 from workloads.training.plan.plan import PLAN_FIELDS, ParallelPlan
-from workloads.training.plan.schedules import BACKWARD, WEIGHT
-from workloads.training.plan.stage_layers import (
+from workloads.training.plan.schedules.schedule import BACKWARD, WEIGHT
+from workloads.training.plan.stages import (
+    Share,
     chunk_numbers,
     end_stages,
     first_layers,
     is_moe,
+    kind_shares,
     layer_kinds,
     stage_kinds,
+    total,
 )
 
 Found = TypeVar("Found")
@@ -129,7 +129,7 @@ class _Shared:
 
     def line(self, plan: ParallelPlan) -> Line:
         """Return the pipeline of a plan, ready for the walk through it."""
-        (layers, ends), exchange = self.passes(plan), self.replicas(plan)
+        layers, ends = self.passes(plan)
         first, sparse = self._chunks(plan)
         beside, pipeline = plan.overlap != "none", plan.pipeline
         number, stage = chunk_numbers(plan.schedule, plan.pp, plan.vpp)
@@ -143,12 +143,7 @@ class _Shared:
             layer_s=layers,
             ends_s=ends,
             hop_s=self._once(lambda: self.hops(plan), "hops", *_fields(plan, HOP_FIELDS)),
-            gather_s=exchange.gather_s,
-            reduce_s=exchange.reduce_s,
-            gather_rest_s=exchange.gather_rest_s,
-            reduce_rest_s=exchange.reduce_rest_s,
-            after_s=exchange.after_s,
-            tie_s=exchange.tie_s,
+            replicas=self.replicas(plan),
             gathers=EACH if plan.sharding == 3 else ONCE if beside and plan.sharding else NOT,
             reduces=EACH if plan.sharding >= 2 else ONCE if beside else NOT,
             reduced_in=WEIGHT if pipeline.splits_weights else BACKWARD,
@@ -160,7 +155,7 @@ class _Shared:
         """Return a lower bound of a plan's estimate [s]."""
         (layers, ends), (first, sparse) = self.passes(plan), self._chunks(plan)
         number = chunk_numbers(plan.schedule, plan.pp, plan.vpp)[0]
-        return least_s(Work(number, np.diff(first), sparse, layers, ends, plan.microbatches))
+        return least_s(number, np.diff(first), sparse, layers, ends, plan.microbatches)
 
     def _chunks(self, plan: ParallelPlan) -> tuple[IntArray, IntArray]:
         """First layer of each chunk and the number of layers; layers with experts of each."""
@@ -246,23 +241,6 @@ NO_REPLICA_FIELDS = (
 """Fields that the exchanges of replicas do not depend on, but for the turn of a schedule."""
 REPLICA_FIELDS = tuple(name for name in PLAN_FIELDS if name not in NO_REPLICA_FIELDS)
 """Fields that the exchanges of replicas depend on."""
-
-
-@dataclass(frozen=True, eq=False)
-class Replicas:
-    """Times of exchanges between replicas, and after the last pass [s]."""
-
-    # (layers,): time of gathering the bucket of parameters that begins with a layer; 0 if none does
-    gather_s: FloatArray
-    # (layers,): time of reducing the bucket of gradients that a layer's backward pass completes; 0
-    # if it completes none
-    reduce_s: FloatArray
-    # (stages,): time of gathering the parameters of a stage that belong to no layer
-    gather_rest_s: FloatArray
-    # (chunks,): time of reducing the gradients that are left after the last layer of a chunk
-    reduce_rest_s: FloatArray
-    after_s: FloatArray  # (stages,): time of communication after the last pass and of the update
-    tie_s: float  # time of summing the gradients of an embedding that both end stages hold
 
 
 def replicas(

@@ -21,15 +21,15 @@ from workloads.models.model import Model
 from workloads.search.candidates import RECOMPUTE, Candidates
 from workloads.training.choice import describe
 from workloads.training.layers.adapters import whole
-from workloads.training.layers.data_parallel import sharded
+from workloads.training.layers.replicas import sharded
 from workloads.training.memory.memory import Stack, likely, stack_of, worst
-from workloads.training.plan.parameters import (
+from workloads.training.plan.plan import PLAN_FIELDS, ParallelPlan
+from workloads.training.plan.stages import (
     OPTIMIZER_BYTES,
     Share,
     kind_shares,
     layer_weight_bytes,
 )
-from workloads.training.plan.plan import PLAN_FIELDS, ParallelPlan
 
 NEEDLESS = {
     "zero": "more sharded over replicas than memory asks for",

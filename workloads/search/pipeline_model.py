@@ -13,8 +13,9 @@ import numpy as np
 
 from cluster_sim.engine.compiler.jit import compiled, internal
 from topologies.arrays import FloatArray, IntArray
-from workloads.training.plan.schedules import BACKWARD, FORWARD, WEIGHT, pipeline_schedule
 from workloads.training.plan.schedules.held import passes
+from workloads.training.plan.schedules.registry import pipeline_schedule
+from workloads.training.plan.schedules.schedule import BACKWARD, FORWARD, WEIGHT
 
 NOT, ONCE, EACH = range(3)
 """Passes beside which replicas exchange parameters or gradients: none, one an iteration, each."""
@@ -23,6 +24,22 @@ ENGINE, SENDS, TAKES, TAKES_BACK, DP, RETURNS, RETURNS_BACK = range(7)
 receives forward and backward of chunks on the way back. They are rows of the clocks."""
 NEVER = -1.0  # arrival of an input that is not sent yet
 ORDERS_KEPT = 64  # orders of passes that are cached
+
+
+class Replicas(NamedTuple):
+    """Times of exchanges between replicas, and after the last pass [s]."""
+
+    # (layers,): time of gathering the bucket of parameters that begins with a layer; 0 if none does
+    gather_s: FloatArray
+    # (layers,): time of reducing the bucket of gradients that a layer's backward pass completes; 0
+    # if it completes none
+    reduce_s: FloatArray
+    # (stages,): time of gathering the parameters of a stage that belong to no layer
+    gather_rest_s: FloatArray
+    # (chunks,): time of reducing the gradients that are left after the last layer of a chunk
+    reduce_rest_s: FloatArray
+    after_s: FloatArray  # (stages,): time of communication after the last pass and of the update
+    tie_s: float  # time of summing the gradients of an embedding that both end stages hold
 
 
 class Line(NamedTuple):
@@ -41,16 +58,7 @@ class Line(NamedTuple):
     ends_s: FloatArray  # (2, 3): further time of the first and the last chunk, by phase [s]
     # (stages,): time of a transfer from a stage to the next, and from the last to the first [s]
     hop_s: FloatArray
-    # (layers,): time of gathering the bucket of parameters that begins with a layer [s]
-    gather_s: FloatArray
-    # (layers,): time of reducing the bucket of gradients that a layer's backward pass completes [s]
-    reduce_s: FloatArray
-    # (stages,): time of gathering the parameters of a stage that belong to no layer [s]
-    gather_rest_s: FloatArray
-    # (chunks,): time of reducing the gradients that are left after the last layer of a chunk [s]
-    reduce_rest_s: FloatArray
-    after_s: FloatArray  # (stages,): time after the last pass [s]
-    tie_s: float  # time of the exchange of tied embeddings between the end stages before that [s]
+    replicas: Replicas  # times of exchanges between replicas
     # gathers, reduces: passes beside which parameters are gathered and gradients reduced: ``NOT``,
     # ``ONCE`` or ``EACH``
     gathers: int
@@ -77,16 +85,19 @@ def walk_s(line: Line) -> float:
     arrived = np.full((2, len(line.first) - 1, int(line.passes[1].max()) + 1), NEVER)
     gathered, clocks = np.zeros(len(line.kind)), np.zeros((7, stages))
     place = np.zeros(stages, np.int64)
-    columns: list[Any] = list(line)
     # Arrays in the only memory layout that the walk is compiled for; numbers unchanged.
-    arrays: list[Any] = [np.ascontiguousarray(part) if np.ndim(part) else part for part in columns]
-    line = Line(*arrays)
+    replicas = Replicas(*map(_contiguous, line.replicas))
+    line = Line(*map(_contiguous, line._replace(replicas=replicas)))
     if not _walk(line, arrived, gathered, clocks, place):
         raise ValueError("the stages of a pipeline wait for one another")
     free = clocks[[ENGINE, SENDS, DP]].max(axis=0)
-    if line.tie_s:
-        free[[0, -1]] = free[[0, -1]].max() + line.tie_s
-    return float((free + line.after_s).max())
+    if line.replicas.tie_s:
+        free[[0, -1]] = free[[0, -1]].max() + line.replicas.tie_s
+    return float((free + line.replicas.after_s).max())
+
+
+def _contiguous(part: Any) -> Any:
+    return np.ascontiguousarray(part) if isinstance(part, np.ndarray) else part
 
 
 @compiled
@@ -115,11 +126,11 @@ def _gather_ahead(line: Line, gathered: FloatArray, clocks: FloatArray) -> None:
         return
     stages = clocks.shape[1]
     for s in range(stages):
-        clocks[DP, s] = line.gather_rest_s[s]
+        clocks[DP, s] = line.replicas.gather_rest_s[s]
     clocks[ENGINE, 0] = clocks[DP, 0]  # the embedding is the first that is needed
     for chunk in range(len(line.first) - 1):
         for layer in range(line.first[chunk], line.first[chunk + 1]):
-            clocks[DP, line.stage[chunk]] += line.gather_s[layer]
+            clocks[DP, line.stage[chunk]] += line.replicas.gather_s[layer]
             gathered[layer] = clocks[DP, line.stage[chunk]]
 
 
@@ -208,22 +219,22 @@ def _layers(
         # Gathering may begin when the previous pass ends, before the input of this pass arrives.
         ahead = clocks[ENGINE, s] if line.sends_beside else max(clocks[ENGINE, s], clocks[SENDS, s])
         if phase == FORWARD and (chunk == 0 or chunk == len(line.first) - 2):
-            ahead = _exchange(line, s, ahead, line.gather_rest_s[s], clocks)
+            ahead = _exchange(line, s, ahead, line.replicas.gather_rest_s[s], clocks)
         if high > low:  # a chunk at an end of the model may have no layer
-            ahead = _exchange(line, s, ahead, line.gather_s[layer], clocks)
+            ahead = _exchange(line, s, ahead, line.replicas.gather_s[layer], clocks)
             gathered[layer] = clocks[DP, s]
         begin = begin if line.dp_beside else max(begin, ahead)
     end = begin + head
     for k in range(high - low):
         if gathers and k + 1 < high - low:
-            end = _exchange(line, s, end, line.gather_s[layer + step], clocks)
+            end = _exchange(line, s, end, line.replicas.gather_s[layer + step], clocks)
             gathered[layer + step] = clocks[DP, s]
         end = max(end, gathered[layer]) + line.layer_s[phase, line.kind[layer]]
         if reduces:
-            end = _exchange(line, s, end, line.reduce_s[layer], clocks)
+            end = _exchange(line, s, end, line.replicas.reduce_s[layer], clocks)
         layer += step
     if reduces:
-        end = _exchange(line, s, end + tail, line.reduce_rest_s[chunk], clocks) - tail
+        end = _exchange(line, s, end + tail, line.replicas.reduce_rest_s[chunk], clocks) - tail
     return end + tail
 
 
@@ -248,35 +259,23 @@ ROUNDING = 1e-9
 Each adds some thousands of times, every one with an error of at most 2⁻⁵³."""
 
 
-class Work(NamedTuple):
-    """Passes of a pipeline, as far as its lower bound depends on them."""
-
-    number: IntArray  # (stages, chunks of a stage): number of each stage's chunks in the model
-    # layers, sparse: (chunks,): layers of each chunk of the model, and those with experts among
-    # them
-    layers: IntArray
-    sparse: IntArray
-    # (3, 2): time of one layer by phase and kind [s]; 0 for gradients of weights where the schedule
-    # does not split them from backward passes
-    layer_s: FloatArray
-    # (2, 3): further time of the first and the last chunk, by phase [s]; 0 for the same passes
-    ends_s: FloatArray
-    microbatches: int
-
-
-def least_s(work: Work) -> float:
+def least_s(
+    number: IntArray, layers: IntArray, sparse: IntArray, layer_s: FloatArray, ends_s: FloatArray,
+    microbatches: int,
+) -> float:  # fmt: skip
     """Return a lower bound of the time that a walk through the pipeline takes [s]."""
+    # ``number``, ``sparse``, ``layer_s`` and ``ends_s`` are those of a :class:`Line`; times of
+    # phases that the schedule does not have are 0. ``layers`` (chunks,): layers of each chunk.
     # Backward passes of a microbatch follow its forward passes, so all forward passes of a stage
     # are over at its last backward pass. Gradients of weights may run while that microbatch goes
     # back.
-    dense, sparse = work.layers - work.sparse, work.sparse
-    pass_s = dense * work.layer_s[:, :1] + sparse * work.layer_s[:, 1:]
-    pass_s[:, 0] += work.ends_s[0]
-    pass_s[:, -1] += work.ends_s[1]
+    pass_s = (layers - sparse) * layer_s[:, :1] + sparse * layer_s[:, 1:]
+    pass_s[:, 0] += ends_s[0]
+    pass_s[:, -1] += ends_s[1]
     before_s = np.cumsum(pass_s, axis=1) - pass_s
-    ahead_s = before_s[FORWARD][work.number].min(axis=1)
-    behind_s = before_s[BACKWARD][work.number].min(axis=1)
-    passes_s = pass_s[:, work.number].sum(axis=2) * work.microbatches
+    ahead_s = before_s[FORWARD][number].min(axis=1)
+    behind_s = before_s[BACKWARD][number].min(axis=1)
+    passes_s = pass_s[:, number].sum(axis=2) * microbatches
     busy_s = passes_s[FORWARD] + passes_s[BACKWARD]
     ends_s = ahead_s + busy_s + np.maximum(passes_s[WEIGHT], behind_s)
     return float(ends_s.max()) * (1 - ROUNDING)

@@ -1,33 +1,34 @@
-"""The function ``search``: estimate the plans that fit, simulate the best, and rank these."""
+"""Search: estimate the plans that fit, simulate the best, and rank these."""
 
 from __future__ import annotations
 
 import time
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from functools import cached_property
+from functools import cached_property, partial
 from typing import TYPE_CHECKING, Any, TypedDict, Unpack
 
 import numpy as np
 
-from cluster_sim.progress import Watch, unwatched
+from cluster_sim.progress import Watch, progress, unwatched
 from topologies import display
-from topologies.arguments import check_names
+from topologies.arguments import check_names, checked
 from topologies.arrays import FloatArray, IntArray
 from topologies.catalogue.catalogue import shipped_catalogue
 from topologies.clusters.cluster import Cluster
+from topologies.clusters.names import CLUSTER_REMEDY, as_cluster
 from topologies.errors import InputError, suggestion
 from workloads.confidence.ratio import rank_correlation
+from workloads.models.huggingface import MODEL_REMEDY, as_model
 from workloads.models.model import Model
-from workloads.search.candidates import Candidates, candidates
+from workloads.search.candidates import candidates
 from workloads.search.estimate import best_estimates, estimate
 from workloads.search.finalists import Finalist, OwnPlan, Runner, simulated
-from workloads.search.fit import Fit, fit
+from workloads.search.fit import fit
 from workloads.training.memory.memory import likely
-from workloads.training.plan.checks import check_model
+from workloads.training.plan.checks import check_model, idle_fields_in_all
 from workloads.training.plan.plan import PLAN_FIELDS, ParallelPlan
 from workloads.training.plan.schedules.registry import DEFAULT
-from workloads.training.plan.without_effect import idle_fields_in_all
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -218,84 +219,37 @@ def search(
     start = time.perf_counter()
     settled = _settled(stated or {}, aim.each)
     listed = candidates(model, cluster, global_batch, stated=stated, spared=settled, lnc=aim.lnc)
-    estimates = _estimated(listed, settled, aim, watch)
-    estimated = time.perf_counter()
-    runner = Runner(model, listed.cluster, engine)
-    finalists = _simulated(estimates, aim, runner, watch)
-    overlapped_s = None
-    if "overlap" not in settled:
-        overlapped_s = runner.step(replace(finalists[0].plan, overlap="all")).iteration_s
-    times = (estimated - start, time.perf_counter() - estimated)
-    result = _result(estimates, finalists, overlapped_s, aim, times)
-    return replace(result, stated=_settled(stated or {}, ()))
-
-
-@dataclass(frozen=True, eq=False)
-class _Estimated:
-    """Plans that fit with their estimates, and the order in which they are simulated."""
-
-    listed: Candidates
-    fits: Fit
-    plans: tuple[ParallelPlan, ...]
-    estimate_s: FloatArray
-    order: IntArray
-
-
-def _estimated(listed: Candidates, settled: Collection[str], aim: Aim, watch: Watch) -> _Estimated:
-    """Compute the memory of all candidates, and estimate those that may be among the best."""
     fits = fit(listed, settled, watch=watch, margin=aim.memory_margin)
     plans = tuple(listed.plans[row] for row in np.flatnonzero(fits.fits).tolist())
     # The finalists and one more are needed, and of each kind to be compared the best.
     count = len(plans) if aim.each else aim.finalists + 1
-    estimate_s = best_estimates(listed.model, listed.cluster, plans, count, watch)
-    order = _first_of_each(np.argsort(estimate_s, kind="stable"), plans, aim.each)
-    return _Estimated(listed, fits, plans, estimate_s, order)
-
-
-def _simulated(
-    estimates: _Estimated, aim: Aim, runner: Runner, watch: Watch
-) -> tuple[Finalist, ...]:
-    rows = estimates.order[: aim.finalists].tolist()
-    finalists = simulated(
-        runner,
-        [estimates.plans[row] for row in rows],
-        estimates.estimate_s[rows].tolist(),
-        aim.processes,
-        watch,
-    )
-
-    def rank(finalist: Finalist) -> tuple[float, int]:
-        return finalist.worth(aim.objective), finalist.memory.total
-
-    return tuple(sorted(finalists, key=rank))
-
-
-def _result(
-    estimates: _Estimated,
-    finalists: tuple[Finalist, ...],
-    overlapped_s: float | None,
-    aim: Aim,
-    took_s: tuple[float, float],
-) -> Search:
-    """Result of a search, whose estimating and simulating took these times [s]."""
-    listed, fits = estimates.listed, estimates.fits
-    left_s = estimates.estimate_s[estimates.order[len(finalists) :]].tolist()
+    estimate_s = best_estimates(model, listed.cluster, plans, count, watch)
+    order = _first_of_each(np.argsort(estimate_s, kind="stable"), plans, aim.each).tolist()
+    estimated = time.perf_counter()
+    runner, rows = Runner(model, listed.cluster, engine), order[: aim.finalists]
+    best, best_s = [plans[row] for row in rows], estimate_s[rows].tolist()
+    finalists = simulated(runner, best, best_s, aim.processes, watch)
+    finalists.sort(key=lambda each: (each.worth(aim.objective), each.memory.total))
+    overlapped_s = None
+    if "overlap" not in settled:
+        overlapped_s = runner.step(replace(finalists[0].plan, overlap="all")).iteration_s
     return Search(
-        model=listed.model,
+        model=model,
         cluster=listed.cluster,
         candidates=listed.considered,
         pruned={**listed.pruned, **fits.pruned},
         oversized=fits.oversized,
-        plans=estimates.plans,
-        best_estimate_s=estimates.estimate_s,
+        plans=plans,
+        best_estimate_s=estimate_s,
         total_bytes=fits.total_bytes[fits.fits],
-        finalists=finalists,
-        next_estimate_s=left_s[0] if left_s else None,
+        finalists=tuple(finalists),
+        next_estimate_s=next(iter(estimate_s[order[len(rows) :]].tolist()), None),
         overlapped_s=overlapped_s,
         agreement=agreement([(plan.estimate_s, plan.iteration_s) for plan in finalists]),
-        estimated_in_s=took_s[0],
-        simulated_in_s=took_s[1],
+        estimated_in_s=estimated - start,
+        simulated_in_s=time.perf_counter() - estimated,
         objective=aim.objective,
+        stated=_settled(stated or {}, ()),
     )
 
 
@@ -399,3 +353,65 @@ def _suits(plan: ParallelPlan, change: Mapping[str, Any], search: Search) -> boo
     catalogue = search.cluster.catalogue or shipped_catalogue()
     needed = likely(search.model, changed, catalogue, search.cluster.chip)
     return changed != plan and needed.total <= needed.capacity
+
+
+@checked(model=MODEL_REMEDY, cluster=CLUSTER_REMEDY)
+def search_plans(
+    model: Model | str,
+    cluster: Cluster | str,
+    global_batch: int,
+    *,
+    finalists: int = 10,
+    each: Sequence[str] = (),
+    beside: ParallelPlan | None = None,
+    quiet: bool = False,
+    **stated: Any,
+) -> Search:
+    """Estimate every parallel plan that fits in memory, and simulate the best plans in full.
+
+    Parameters
+    ----------
+    model : Model or str
+        A model or its name, as :func:`cluster_sim.model` takes it.
+    cluster : Cluster or str
+        A cluster or its name, as :func:`cluster_sim.cluster` takes it.
+    global_batch : int
+        Sequences of one optimizer step.
+    finalists : int, default 10
+        Plans to simulate in full.
+    each : sequence of str
+        Keep the best plan of each combination of these fields, such as ``["tp", "pp"]``.
+    beside : Plan, optional
+        Plan of your own with the same batch, to be ranked too: ``own_plan`` of the result.
+    quiet : bool
+        Show no progress, which otherwise appears on terminals and in notebooks after two seconds.
+    **stated
+        Fields of a plan that are kept, such as ``seq=8192``; all others are varied.
+
+    Returns
+    -------
+    Search
+        ``finalists`` with their simulated ``iteration_s`` [s], best first; ``frame()`` is a table.
+
+    Raises
+    ------
+    InputError
+        For an unknown name or field, and when no plan divides model, batch and cluster or none
+        fits in memory.
+
+    Examples
+    --------
+    >>> best = search_plans("gpt2", "trn2.48xlarge", 16, finalists=1, pp=1, tp=2, quiet=True)
+    >>> best.finalists[0].plan.dp
+    8
+    """
+    parameters = ("model", "cluster", "global_batch", "finalists", "each", "beside", "quiet")
+    check_names("search_plans", stated, [*parameters, *PLAN_FIELDS])
+    result = search(
+        *(as_model(model), as_cluster(cluster), global_batch),
+        stated=stated,
+        finalists=finalists,
+        each=each,
+        watch=partial(progress, quiet=quiet),
+    )
+    return result if beside is None else replace(result, own_plan=own_plan(result, beside))

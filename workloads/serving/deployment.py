@@ -4,13 +4,16 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
+
+import numpy as np
 
 from topologies.clusters.cluster import Cluster
 from topologies.errors import InputError
-from workloads.confidence.answers import first_token_interval, serving_interval
+from workloads.confidence.answers import of_first_token, serving_features
 from workloads.confidence.interval import Interval
+from workloads.confidence.split_conformal import interval
 from workloads.economics import Economics
 from workloads.models.model import Model
 from workloads.serving.batching import Batching
@@ -45,10 +48,58 @@ class Deployment:
     pools: Pools | None = None
 
     @property
+    def prompt_profile(self) -> Profile:
+        """Times and sizes of the replica that processes prompts."""
+        prompts = self.pools.prompts if self.pools else None
+        return prompts.profile if prompts else self.profile
+
+    @property
+    def chips_of_pools(self) -> tuple[int, int]:
+        """Chips that process prompts, and chips that decode; a single replica counts as latter."""
+        if self.pools is None:
+            return 0, self.profile.chips
+        prefill, decode = self.pools.prefill, self.pools.decode
+        return prefill * self.prompt_profile.chips, decode * self.profile.chips
+
+    @property
     def chips(self) -> int:
         """Chips of all replicas."""
-        replicas = self.pools.prefill + self.pools.decode if self.pools else 1
-        return replicas * self.profile.chips
+        return sum(self.chips_of_pools)
+
+    @property
+    def weighed_chips(self) -> float:
+        """Chips of all replicas, those for prompts by their price over that of one that decodes."""
+        prompts = self.pools.prompts if self.pools else None
+        decode, prompt = (each.usd_per_chip_s for each in prompts.money) if prompts else (1.0, 1.0)
+        if prompts is None or decode == prompt:
+            return self.chips
+        if not decode or not prompt:
+            unknown = "the chips that decode" if prompt else prompts.cluster.name
+            raise InputError(
+                f"--search compares unlike chips by price, and that of {unknown} is unknown. State "
+                "it in rows of --catalogue."
+            )
+        prompt_chips, decode_chips = self.chips_of_pools
+        return prompt_chips * prompt / decode + decode_chips
+
+    def by_price(self, each: Economics) -> list[tuple[int, Economics]]:
+        """Return numbers of chips with their power and price, those that decode first.
+
+        ``each``: power and price of a chip of the cluster.
+        """
+        prompts = self.pools.prompts if self.pools else None
+        if prompts is None:
+            return [(self.chips, each)]
+        prompt_chips, decode_chips = self.chips_of_pools
+        decode, prompt = prompts.money
+        return [(decode_chips, decode), (prompt_chips, prompt)]
+
+    def usd(self, each: Economics, span_s: float) -> float | None:
+        """Price of all chips for a time [USD]; None if that of some is unknown."""
+        kinds = self.by_price(each)
+        if not all(kind.usd_per_chip_s for _, kind in kinds):
+            return None
+        return sum(chips * span_s * kind.usd_per_chip_s for chips, kind in kinds)
 
     def run(self, requests: Requests, seed: int = 0) -> Deployed:
         """Serve requests; ``seed`` determines which proposals are accepted."""
@@ -126,18 +177,29 @@ class Deployed:
 
         A chip draws its full power while its replica works, and its idle power at other times.
         """
-        start = float(self.served.requests.arrival_s[0])
-        span, chips = self._span_s(start), self.deployment.chips
-        busy = self.apart.prefill_busy_s + self.apart.decode_busy_s if self.apart else 0.0
-        busy = (busy or self.served.busy_s) * self.deployment.profile.chips
-        joules = each.pue * (busy * each.busy_w + (chips * span - busy) * each.idle_w)
-        usd = chips * span * each.usd_per_chip_s if each.usd_per_chip_s else None
+        span = self._span_s(float(self.served.requests.arrival_s[0]))
+        kinds = self.deployment.by_price(each)
+        joules = 0.0
+        for (chips, kind), busy in zip(kinds, self._busy_chip_s(), strict=True):
+            joules += kind.pue * (busy * kind.busy_w + (chips * span - busy) * kind.idle_w)
+        usd = self.deployment.usd(each, span)
         tokens = int(self.served.requests.output.sum())
         return {
             "cost_usd": usd,
-            "energy_joules": joules if each.busy_w else None,
+            "energy_joules": joules if all(kind.busy_w for _, kind in kinds) else None,
             "usd_per_million_tokens": None if usd is None else usd * 1e6 / tokens,
         }
+
+    def _busy_chip_s(self) -> tuple[float, ...]:
+        """Chip-seconds of work, of each kind of chips in the order of their prices."""
+        deployment, apart = self.deployment, self.apart
+        each = deployment.profile.chips
+        if apart is None or deployment.pools is None:
+            return (self.served.busy_s * each,)
+        if deployment.pools.prompts is None:
+            return ((apart.prefill_busy_s + apart.decode_busy_s) * each,)
+        prompts = apart.prefill_busy_s * deployment.prompt_profile.chips
+        return apart.decode_busy_s * each, prompts
 
     def _span_s(self, start: float) -> float:
         last = float(self.apart.arrived_s.max()) if self.apart else 0.0
@@ -161,7 +223,28 @@ class Deployed:
             "decode_utilisation": decode,
             "kv_transfer_s": latency(apart.transfer_s),
             "kv_transfer_bytes_per_s": pools.transfer_bytes_per_s,
+            **self._unlike(apart, pools),
         }
+
+    def _unlike(self, apart: Apart, pools: Pools) -> dict[str, Any]:
+        """Numbers of pools of unlike replicas by their JSON keys."""
+        prompts = pools.prompts
+        if prompts is None:
+            return {}
+        numbers: dict[str, Any] = {
+            "prefill_cluster": prompts.cluster.name,
+            "prefill_chips": pools.prefill * prompts.profile.chips,
+            "prices": prompts.prices,
+        }
+        if apart.late_s is not None:
+            numbers["kv_network"] = {
+                "grade": "assumed",
+                "low_bytes_per_s": pools.slowest_bytes_per_s,
+                "high_bytes_per_s": pools.transfer_bytes_per_s,
+                "latency_s": pools.transfer_latency_s,
+                "transfer_at_low_s": latency(apart.transfer_s + apart.late_s),
+            }
+        return numbers
 
 
 def parse_pools(text: str) -> tuple[int, int]:
@@ -185,18 +268,46 @@ def parse_pools(text: str) -> tuple[int, int]:
     return int(parts[0]), int(parts[1])
 
 
+def intervals_of(
+    model: Model, cluster: Cluster, deployed: Deployed, first_s: float, later_s: float
+) -> tuple[Interval, Interval, Interval]:
+    """Return intervals of the median first token, of the median time per token, and of speed.
+
+    The first token comes from replicas that process prompts, the time per token from those that
+    decode and from what joins the two. The last interval, of the rate, is the wider of both kinds.
+    """
+    deployment, features = deployed.deployment, deployed.known
+    prompts = deployment.pools.prompts if deployment.pools else None
+    place, how = (prompts.cluster if prompts else cluster), features
+    if prompts is not None and prompts.cluster != cluster:
+        how = {**features, "engine": prompts.batching.engine}
+    of_prompts = serving_features(model, place, deployment.prompt_profile.chips, **how)
+    first = interval(first_s, of_first_token(of_prompts))
+    chips = deployment.profile.chips
+    later = interval(later_s, serving_features(model, cluster, chips, **features))
+    if prompts is None:
+        return first, later, later
+    other = interval(later_s, of_prompts)
+    wider = max(later, other, key=lambda ends: ends.factor)
+    if deployed.apart is None or deployed.apart.late_s is None:
+        return first, later, wider
+    output = deployed.served.requests.output
+    late_s = np.median((deployed.apart.late_s / np.maximum(output - 1, 1))[output > 1])
+    slower = later.high * (1 + float(late_s) / later_s)
+    basis = f"{later.basis}; the high end over the slowest network assumed between the clusters"
+    return first, replace(later, high=slower, basis=basis, value=later_s), wider
+
+
 def with_intervals(
     document: Mapping[str, Any], model: Model, cluster: Cluster, deployed: Deployed
 ) -> dict[str, Any]:
     """Return the headline numbers of a run, with 80 % intervals of the predicted ones."""
     first_s, later_s = document["ttft_s"]["p50"], document["tpot_s"]["p50"]
-    complete, features = {**document}, deployed.known
-    requests, chips = deployed.served.requests, deployed.deployment.profile.chips
-    first_token = first_token_interval(model, cluster, chips, first_s, **features)
+    complete, requests = {**document}, deployed.served.requests
+    first_token, later, per_token = intervals_of(model, cluster, deployed, first_s, later_s or 1.0)
     complete["interval"] = first_token.document()
-    per_token = serving_interval(model, cluster, chips, later_s or 1.0, **features)
     if later_s is not None:
-        complete["tpot_interval"] = per_token.document()
+        complete["tpot_interval"] = later.document()
     busy, offered = _busiest(document), offered_per_s(requests)
     if {"max_rate_per_s", "concurrency"} & document.keys():  # a faster replica is offered more
         busy, offered = 1.0, math.inf

@@ -61,8 +61,8 @@ class Ranked:
 
     @property
     def rate_per_chip_s(self) -> float:
-        """Highest rate within the SLO for each chip [1/s]."""
-        return self.rate_per_s / self.offered.deployment.chips
+        """Highest rate within the SLO for each chip; unlike chips count by their price [1/s]."""
+        return self.rate_per_s / self.offered.deployment.weighed_chips
 
     def row(self) -> dict[str, Any]:
         """Return its numbers by their key in ``cluster-sim serve --search --json``."""
@@ -113,8 +113,11 @@ class DeploymentQuestion:
         """Return the requests offered to the deployment that some options describe."""
         ways = {**self.batching, **words}
         tp, apart = ways.pop("tp", self.tp), ways.pop("disaggregate", None)
+        prefill_tp = ways.pop("prefill-tp", None)
         batching = batching_from(self.cluster, **ways)
-        options = replace(self.options, batching=batching, disaggregate=apart)
+        options = replace(
+            self.options, batching=batching, disaggregate=apart, prefill_tp=prefill_tp
+        )
         deployment = options.deployment(self.model, self.cluster, tp=tp, precision=self.precision)
         return options.offered(deployment, **self.drawing)
 
@@ -222,7 +225,7 @@ def search_deployments(question: DeploymentQuestion, watch: Watch = unwatched) -
     missed: list[tuple[float, Mapping[str, Any]]] = []
     for most_per_chip_s, words, offered in watch(candidates, "deployments"):
         least = ranked[KEPT - 1].rate_per_chip_s if len(ranked) >= KEPT else 0.0
-        chips = offered.deployment.chips
+        chips = offered.deployment.weighed_chips
         if most_per_chip_s <= least or MOST * offered.saturated_per_s / chips <= least:
             continue
         try:
@@ -247,9 +250,9 @@ def _candidates(question: DeploymentQuestion) -> list[Candidate]:
     """Return every deployment that fits, with a rate for each chip that it cannot exceed."""
     candidates: list[Candidate] = []
     first: InputError | None = None
-    for tp in _degrees(question):
+    for degree in _degrees(question):
         try:
-            candidates += _of_degree(question, tp)
+            candidates += _of_degree(question, degree)
         except InputError as mistake:
             first = first or mistake
     if not candidates and first is not None:
@@ -257,27 +260,37 @@ def _candidates(question: DeploymentQuestion) -> list[Candidate]:
     return candidates
 
 
-def _degrees(question: DeploymentQuestion) -> list[int | None]:
+def _degrees(question: DeploymentQuestion) -> list[dict[str, int]]:
+    """Return the degrees of replicas as options, with those for prompts where these are unlike."""
+    degrees = _powers(question.cluster, "tp", question.tp)
+    if not question.options.unlike:
+        return degrees
+    place = question.options.prompt_cluster(question.cluster)
+    others = _powers(place, "prefill-tp", question.options.prefill_tp)
+    return [{**degree, **each} for degree in degrees for each in others]
+
+
+def _powers(cluster: Cluster, name: str, stated: int | None) -> list[dict[str, int]]:
     """Return the stated degree, or all powers of two up to the chips of a domain.
 
     The largest comes first, so that a refusal names the degree at which the model fits best. Where
     a domain is a single chip, a replica takes all of it.
     """
-    most = min(question.cluster.chips, question.cluster.chips_per_domain)
-    if question.tp is not None or most == 1:
-        return [question.tp]
-    return [2**power for power in reversed(range(most.bit_length()))]
+    most = min(cluster.chips, cluster.chips_per_domain)
+    if stated is not None or most == 1:
+        return [{} if stated is None else {name: stated}]
+    return [{name: 2**power} for power in reversed(range(most.bit_length()))]
 
 
-def _of_degree(question: DeploymentQuestion, tp: int | None) -> Iterator[Candidate]:
+def _of_degree(question: DeploymentQuestion, degree: Mapping[str, int]) -> Iterator[Candidate]:
     """Yield the deployments of one degree: replicas that do both, and splits of groups."""
-    degree = {} if tp is None else {"tp": tp}
-    apart = question.options.disaggregate
-    for way in [{"disaggregate": apart}] if apart else _ways(question):
+    apart, unlike = question.options.disaggregate, question.options.unlike
+    for way in [{"disaggregate": apart}] if apart else [] if unlike else _ways(question):
         words = {**degree, **way}
         offered = question.offered(words)
-        yield MOST * offered.saturated_per_s / offered.deployment.chips, words, offered
-    if not apart and not question.batching.keys() & {"prefill", "chunk", "scheduler"}:
+        yield MOST * offered.saturated_per_s / offered.deployment.weighed_chips, words, offered
+    stated = question.batching.keys() & {"prefill", "chunk", "scheduler"}
+    if not apart and (unlike or not stated):
         yield from _splits(question, degree)
 
 
@@ -299,29 +312,40 @@ def _splits(question: DeploymentQuestion, degree: Mapping[str, int]) -> Iterator
 
     A split in the proportion of a smaller one, such as 2:2, is left out.
     """
-    prompts_per_s, decoded_per_s, chips = _rates_apart(question.offered(degree))
-    for size in range(2, min(MOST_IN_GROUP, question.cluster.chips // chips) + 1):
+    alone = {"disaggregate": "1:1"} if question.options.unlike else {}
+    one_of_each = question.offered({**degree, **alone})
+    prompts_per_s, decoded_per_s = _rates_apart(one_of_each)
+    chips = one_of_each.deployment.profile.chips
+    prompt_chips = one_of_each.deployment.prompt_profile.chips
+    place = question.options.prompt_cluster(question.cluster)
+    for size in range(2, MOST_IN_GROUP + 1):
         for prefill in range(1, size):
-            if math.gcd(prefill, size) > 1:
-                continue
             decode = size - prefill
-            most = min(prefill * prompts_per_s, decode * decoded_per_s) / (size * chips)
+            room = question.cluster.chips - decode * chips
+            if place == question.cluster:
+                room -= prefill * prompt_chips
+            if math.gcd(prefill, size) > 1 or room < 0 or prefill * prompt_chips > place.chips:
+                continue
             words = {**degree, "disaggregate": f"{prefill}:{decode}"}
-            yield most, words, question.offered(words)
+            offered = question.offered(words)
+            most = min(prefill * prompts_per_s, decode * decoded_per_s)
+            yield most / offered.deployment.weighed_chips, words, offered
 
 
-def _rates_apart(offered: Offered) -> tuple[float, float, int]:
-    """Return the rates of a replica of prompts and of one that decodes [1/s], and its chips."""
-    replica, batching = offered.deployment.profile, offered.deployment.batching
+def _rates_apart(offered: Offered) -> tuple[float, float]:
+    """Return the rates of a replica of prompts and of one that decodes [1/s]."""
+    deployment = offered.deployment
+    replica, batching = deployment.prompt_profile, deployment.batching
+    prompts = deployment.pools.prompts if deployment.pools else None
+    padding = prompts.batching if prompts else batching
     requests = offered.requests(math.inf)
     held = [requests.held(each) for each in range(len(requests))]
     prompt_s = [
-        replica.prefill_s(batching.padded(int(prompt) - cached), cached)
+        replica.prefill_s(padding.padded(int(prompt) - cached), cached)
         for prompt, cached in zip(requests.prompt, held, strict=True)
     ]
-    alone = replace(offered.deployment, batching=decoding(batching))
-    decoded_per_s = replace(offered, deployment=alone).saturated_per_s
-    return 1 / float(np.mean(prompt_s)), decoded_per_s, replica.chips
+    alone = replace(deployment, batching=decoding(batching), pools=None)
+    return 1 / float(np.mean(prompt_s)), replace(offered, deployment=alone).saturated_per_s
 
 
 def _with_more_slots(question: DeploymentQuestion, best: Ranked) -> Ranked:

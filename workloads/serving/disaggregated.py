@@ -4,6 +4,11 @@ A prompt waits for the first free prefill replica, is processed whole, and its k
 a decode replica over the links or adapters of its chips; each prefill replica sends one prompt at a
 time. Decode replicas take turns, and each is the replica of :mod:`workloads.serving.replica`, whose
 prompts are all in its cache already. The first token comes from the prefill replica.
+
+Prefill replicas may be of another degree, or run on a cluster of other chips. No provider states
+what joins two such clusters: a prefill replica is assumed to send as fast as the slower of the two
+replicas' adapters allow, and the range of the catalogue's ``joined-clusters`` says how much slower
+it may be.
 """
 
 from __future__ import annotations
@@ -21,6 +26,7 @@ from topologies.catalogue.catalogue import shipped_catalogue
 from topologies.clusters.cluster import Cluster
 from topologies.errors import InputError
 from topologies.shapes.measures import scale_up_bytes_per_s
+from workloads.economics import Economics
 from workloads.serving.batching import BESIDE, Batching
 from workloads.serving.profile import Profile
 from workloads.serving.replica import serve
@@ -31,6 +37,24 @@ from workloads.serving.speculation import Speculation
 MOST = 10_000
 
 
+@dataclass(frozen=True, eq=False)
+class PromptReplica:
+    """A replica that processes prompts, where it is of another kind than those that decode.
+
+    ``profile``: its times and sizes.
+    ``batching``: batching whose buckets prompts are padded to.
+    ``cluster``: cluster of its chips.
+    ``money``: power and price of a chip that decodes, and of one of its own, by one kind of price.
+    ``prices``: sentence on these prices; empty where the catalogue's are of one kind.
+    """
+
+    profile: Profile
+    batching: Batching
+    cluster: Cluster
+    money: tuple[Economics, Economics]
+    prices: str = ""
+
+
 @dataclass(frozen=True)
 class Pools:
     """Replicas of both kinds, and the network between them.
@@ -39,12 +63,17 @@ class Pools:
     ``transfer_bytes_per_s``: rate at which one prompt's keys and values leave a prefill replica
         [B/s].
     ``transfer_latency_s``: latency of each transfer [s].
+    ``slowest_bytes_per_s``: least rate that the network between two clusters may have, where one is
+        assumed; otherwise 0 [B/s].
+    ``prompts``: replica that processes prompts, if it is of another kind.
     """
 
     prefill: int
     decode: int
     transfer_bytes_per_s: float
     transfer_latency_s: float = 0.0
+    slowest_bytes_per_s: float = 0.0
+    prompts: PromptReplica | None = None
 
     def __post_init__(self) -> None:
         if not (1 <= self.prefill <= MOST and 1 <= self.decode <= MOST):
@@ -64,6 +93,7 @@ class Apart:
     ``prefill_end_s, arrived_s`` (requests,): when a prompt was processed, and when its keys and
         values had arrived [s].
     ``prefill_busy_s``: time in which prefill replicas worked, all together [s].
+    ``late_s`` (requests,): times by which values would arrive later over the slowest network [s].
     """
 
     served: Served
@@ -71,6 +101,7 @@ class Apart:
     arrived_s: FloatArray
     prefill_busy_s: float
     decode_busy_s: float
+    late_s: FloatArray | None = None
 
     @property
     def transfer_s(self) -> FloatArray:
@@ -78,13 +109,27 @@ class Apart:
         return self.arrived_s - self.prefill_end_s
 
 
-def pools(cluster: Cluster, profile: Profile, prefill: int, decode: int) -> Pools:
-    """Return pools of a cluster: over scale-up links where both fit a domain, else the fabric."""
-    counts = Pools(prefill, decode, 1.0)
-    chips = (prefill + decode) * profile.chips
+def pools(
+    cluster: Cluster,
+    profile: Profile,
+    prefill: int,
+    decode: int,
+    prompts: PromptReplica | None = None,
+) -> Pools:
+    """Return pools of a cluster: over scale-up links where both fit a domain, else the fabric.
+
+    ``prompts``: replica that processes prompts, if it is of another kind, which may lie on another
+    cluster; see :func:`_joined_clusters`.
+    """
+    counts = Pools(prefill, decode, 1.0, prompts=prompts)
+    if prompts is not None and prompts.cluster != cluster:
+        return _joined_clusters(cluster, profile, counts, prompts)
+    each = profile.chips if prompts is None else prompts.profile.chips
+    chips = prefill * each + decode * profile.chips
     if chips > cluster.chips:
+        sizes = profile.chips if each == profile.chips else f"{each} and {profile.chips}"
         raise InputError(
-            f"{prefill} prefill and {decode} decode replicas of {profile.chips} chips take "
+            f"{prefill} prefill and {decode} decode replicas of {sizes} chips take "
             f"{chips:,} chips, and {cluster.name} has {cluster.chips:,}. Use fewer replicas, or a "
             "larger cluster."
         )
@@ -97,7 +142,45 @@ def pools(cluster: Cluster, profile: Profile, prefill: int, decode: int) -> Pool
     else:
         rate = float(cluster.scale_out.bandwidth_bytes_per_s)
         latency_s = cluster.scale_out.latency_ps / PS_PER_S
-    return replace(counts, transfer_bytes_per_s=rate * profile.chips, transfer_latency_s=latency_s)
+    ends = min(each, profile.chips)
+    return replace(counts, transfer_bytes_per_s=rate * ends, transfer_latency_s=latency_s)
+
+
+def _joined_clusters(
+    cluster: Cluster, profile: Profile, counts: Pools, prompts: PromptReplica
+) -> Pools:
+    """Return pools on two clusters, over an assumed network that joins their fabrics.
+
+    A prefill replica sends at the rate of the slower of both replicas' adapters, divided by an
+    oversubscription. Latencies are those of both fabrics and of the way to another building.
+    """
+    catalogue = cluster.catalogue or shipped_catalogue()
+    sides = (
+        (prompts.cluster, prompts.profile, counts.prefill),
+        (cluster, profile, counts.decode),
+    )
+    rates, latency_ps, away_ps = [], 0, 0
+    for place, replica, number in sides:
+        if number * replica.chips > place.chips:
+            raise InputError(
+                f"{number} replicas of {replica.chips} chips take {number * replica.chips:,}, and "
+                f"{place.name} has {place.chips:,}. Use fewer replicas, or a larger cluster."
+            )
+        if place.scale_out is None:
+            raise InputError(
+                f"{place.name} has no scale-out fabric that could join it to another cluster. Use "
+                "one that has, or leave --prefill-cluster out."
+            )
+        rates.append(float(place.scale_out.bandwidth_bytes_per_s) * replica.chips)
+        latency_ps += place.scale_out.latency_ps
+        away_ps = max(away_ps, place.scale_out.climb_ps[-1])
+    thinned = catalogue.entry("joined-clusters", "oversubscription")
+    return replace(
+        counts,
+        transfer_bytes_per_s=min(rates) / thinned.value,
+        transfer_latency_s=(latency_ps + away_ps) / PS_PER_S,
+        slowest_bytes_per_s=min(rates) / (thinned.high or thinned.value),
+    )
 
 
 def serve_apart(
@@ -114,7 +197,8 @@ def serve_apart(
     Parameters
     ----------
     profile : Profile
-        Times and sizes of a replica of either kind.
+        Times and sizes of a replica of either kind, or of one that decodes where ``pools`` have
+        another for prompts.
     requests : Requests
     pools : Pools
     batching : Batching, optional
@@ -123,7 +207,14 @@ def serve_apart(
         As of :func:`workloads.serving.replica.serve`.
     """
     how = batching or Batching()
-    ends, arrived, busy = _prefilled(profile, requests, pools, how)
+    prompts = pools.prompts
+    first, padding = (prompts.profile, prompts.batching) if prompts else (profile, how)
+    token_bytes = min(first.kv_bytes_per_token, profile.kv_bytes_per_token)
+    ends, arrived, busy = _prefilled(first, requests, pools, padding, token_bytes)
+    late_s = None
+    if pools.slowest_bytes_per_s:
+        slowest = replace(pools, transfer_bytes_per_s=pools.slowest_bytes_per_s)
+        late_s = _prefilled(first, requests, slowest, padding, token_bytes)[1] - arrived
     decoded = _decoded(profile, requests, arrived, pools, (how, speculation, seed))
     return Apart(
         served=replace(
@@ -131,12 +222,13 @@ def serve_apart(
             requests=requests,
             first_token_s=ends,
             end_s=np.where(requests.output > 1, decoded.end_s, ends),
-            request_s=profile.request_s,
+            request_s=first.request_s,
         ),
         prefill_end_s=ends,
         arrived_s=arrived,
         prefill_busy_s=busy,
         decode_busy_s=decoded.busy_s,
+        late_s=late_s,
     )
 
 
@@ -146,9 +238,13 @@ def decoding(batching: Batching) -> Batching:
 
 
 def _prefilled(
-    profile: Profile, requests: Requests, pools: Pools, batching: Batching
+    profile: Profile, requests: Requests, pools: Pools, batching: Batching, token_bytes: float
 ) -> tuple[FloatArray, FloatArray, float]:
-    """Ends of all prompts, arrivals of their caches, and the replicas' time of work [s]."""
+    """Ends of all prompts, arrivals of their caches, and the replicas' time of work [s].
+
+    ``token_bytes``: keys and values of a token that are sent: heads that a replica holds several
+    times are sent as often as the side that holds fewer of them has them [B].
+    """
     free = [(0.0, replica) for replica in range(pools.prefill)]
     sends = np.zeros(pools.prefill)
     ends, arrived, busy = np.zeros(len(requests)), np.zeros(len(requests)), 0.0
@@ -158,7 +254,7 @@ def _prefilled(
         ready, replica = heapq.heappop(free)
         ends[request] = max(ready, float(requests.arrival_s[request])) + took
         heapq.heappush(free, (ends[request], replica))
-        moved = prompt * profile.kv_bytes_per_token / pools.transfer_bytes_per_s
+        moved = prompt * token_bytes / pools.transfer_bytes_per_s
         sends[replica] = max(sends[replica], ends[request]) + moved
         arrived[request] = sends[replica] + pools.transfer_latency_s
         busy += took

@@ -15,7 +15,6 @@ from topologies.arguments import Seed, check_fields, check_names, checked
 from topologies.clusters.cluster import Cluster
 from topologies.clusters.names import CLUSTER_REMEDY, as_cluster
 from topologies.errors import InputError
-from workloads.confidence.answers import first_token_interval, serving_interval
 from workloads.confidence.interval import Interval
 from workloads.economics import Economics
 from workloads.models.huggingface import MODEL_REMEDY, as_model
@@ -23,7 +22,7 @@ from workloads.models.model import Model
 from workloads.options.serving import USUAL_REQUESTS, USUAL_SLO, ReplicaInputs, RequestInputs
 from workloads.serving.batching import batching_from
 from workloads.serving.capacity import Slo, parse_slo
-from workloads.serving.deployment import Deployed, with_intervals
+from workloads.serving.deployment import Deployed, intervals_of, with_intervals
 from workloads.serving.deployment_search import DeploymentQuestion, search_deployments
 from workloads.serving.highest_rate import Highest, at_highest_rate
 from workloads.serving.options import BATCHING, DRAWING, WORDS, ServingOptions
@@ -82,20 +81,17 @@ class ServingResult:
     @property
     def interval(self) -> Interval:
         """Interval that should hold 80 % of measured median times to first token [s]."""
-        median_s = self.summary["ttft_s"]["p50"]
-        return first_token_interval(
-            self.model, self.cluster, self.replica.chips, median_s, **self.deployed.known
-        )
+        return self._intervals[0]
 
     @property
     def tpot_interval(self) -> Interval | None:
         """Interval of the median time per token [s]; None where every answer is one token."""
-        median_s = self.summary["tpot_s"]["p50"]
-        if median_s is None:
-            return None
-        return serving_interval(
-            self.model, self.cluster, self.replica.chips, median_s, **self.deployed.known
-        )
+        return None if self.summary["tpot_s"]["p50"] is None else self._intervals[1]
+
+    @cached_property
+    def _intervals(self) -> tuple[Interval, Interval, Interval]:
+        first_s, later_s = (self.summary[key]["p50"] for key in ("ttft_s", "tpot_s"))
+        return intervals_of(self.model, self.cluster, self.deployed, first_s, later_s or 1.0)
 
     @property
     def tokens_per_s_interval(self) -> dict[str, float]:
@@ -244,7 +240,7 @@ def answered(
             "--concurrency send them. Leave one out."
         )
     requests, log = _requests(**drawing)
-    cached = options.cached(requests, replicas.profile, log)
+    cached = options.cached(requests, replicas.prompt_profile, log)
     seed = stated.get("seed", 0)
     if users is None:
         return Highest(replicas.run(cached, seed))

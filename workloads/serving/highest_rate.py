@@ -130,7 +130,7 @@ class Highest:
         if self.rate_per_s is None:
             return {}
         tokens_per_s = self.rate_per_s * float(self.deployed.served.requests.output.mean())
-        usd_per_s = self.deployed.deployment.chips * chip.usd_per_chip_s
+        usd_per_s = self.deployed.deployment.usd(chip, 1.0)
         return {
             "max_rate_per_s": self.rate_per_s,
             "binds": self.binds,

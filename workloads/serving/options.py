@@ -2,19 +2,23 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, fields
+from collections.abc import Mapping
+from dataclasses import dataclass, fields, replace
 from pathlib import Path
 from typing import Any
 
 from topologies.catalogue.catalogue import shipped_catalogue
 from topologies.clusters.cluster import Cluster
+from topologies.clusters.machines import machine_of
+from topologies.clusters.names import machine
 from topologies.errors import InputError
+from workloads.economics import Economics, one_kind_of_price
 from workloads.models.huggingface import as_model
 from workloads.models.model import Model
 from workloads.options.serving import USUAL_REQUESTS
 from workloads.serving.batching import Batching, batching_from, engine_numbers
 from workloads.serving.deployment import Deployment, parse_pools
-from workloads.serving.disaggregated import pools
+from workloads.serving.disaggregated import PromptReplica, pools
 from workloads.serving.highest_rate import FILLS, Offered
 from workloads.serving.prefix_cache import with_prefix_cache
 from workloads.serving.profile import Profile, profile
@@ -51,6 +55,11 @@ class ServingOptions:
         of the model's time.
     disaggregate : str or (int, int), optional
         Prefill and decode replicas, such as ``"1:3"``; by default one replica does both.
+    prefill_cluster : str or Cluster, optional
+        Cluster of the prefill replicas, where it is another than that of the decode replicas.
+    prefill_tp : int, optional
+        Tensor-parallel degree of prefill replicas; by default that of the decode replicas, or on
+        another cluster the chips of one of its servers.
     """
 
     batching: Batching | None = None
@@ -59,6 +68,13 @@ class ServingOptions:
     prefix_cache: str | None = None
     speculate: str | Speculation | None = None
     disaggregate: str | tuple[int, int] | None = None
+    prefill_cluster: str | Cluster | None = None
+    prefill_tp: int | None = None
+
+    @property
+    def unlike(self) -> bool:
+        """Return whether prefill replicas have a stated cluster or degree of their own."""
+        return self.prefill_cluster is not None or self.prefill_tp is not None
 
     def deployment(
         self, model: Model, cluster: Cluster, *, tp: int | None, precision: str | None
@@ -86,9 +102,40 @@ class ServingOptions:
             speculation = parse_speculation(speculation, draft)
         if isinstance(apart, str):
             apart = parse_pools(apart)
-        return Deployment(
-            replica, batching, speculation, pools(cluster, replica, *apart) if apart else None
-        )
+        if self.unlike and not apart:
+            stated = "--prefill-tp" if self.prefill_cluster is None else "--prefill-cluster"
+            raise InputError(
+                f"{stated} is for replicas that process prompts alone. State how many there are, "
+                "such as --disaggregate 1:3, or leave it out."
+            )
+        if not apart:
+            return Deployment(replica, batching, speculation)
+        sizes = {"precision": precision, "ep": self.ep, "cache_precision": self.cache_precision}
+        prompts = None
+        if self.prompt_cluster(cluster) != cluster or self.prefill_tp not in (None, tp):
+            prompts = self._prompts(model, cluster, batching, sizes)
+        return Deployment(replica, batching, speculation, pools(cluster, replica, *apart, prompts))
+
+    def prompt_cluster(self, cluster: Cluster) -> Cluster:
+        """Return the cluster on which prompts are processed."""
+        place = self.prefill_cluster
+        if isinstance(place, str):
+            place = machine(place, catalogue=cluster.catalogue)
+        return place or cluster
+
+    def _prompts(
+        self, model: Model, cluster: Cluster, batching: Batching, sizes: Mapping[str, Any]
+    ) -> PromptReplica:
+        """Return a replica of another kind that processes prompts, and the prices of both."""
+        place = self.prompt_cluster(cluster)
+        how = batching if place == cluster else batching_from(place)
+        catalogue = place.catalogue or shipped_catalogue()
+        numbers = engine_numbers(catalogue, how.engine)
+        replica = profile(model, place, tp=self.prefill_tp, catalogue=numbers, **sizes)
+        named = [machine_of(cluster), machine_of(place)]
+        priced, prices = one_kind_of_price(cluster.catalogue or catalogue, named)
+        both = [Economics.of(replace(each, catalogue=priced)) for each in (cluster, place)]
+        return PromptReplica(replica, how, place, (both[0], both[1]), prices)
 
     def offered(
         self,
@@ -128,7 +175,7 @@ class ServingOptions:
             )
         decoding = deployment.batching.slots * (deployment.pools.decode if deployment.pools else 1)
         enough = min(max(DRAWN, FILLS * decoding), MOST_OFFERED)
-        replica = deployment.profile
+        replica = deployment.prompt_profile
         return Offered(
             deployment,
             drawn_lengths(**lengths),

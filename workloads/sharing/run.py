@@ -14,9 +14,14 @@ from topologies.clusters.cluster import Cluster
 from workloads.sharing.placements import Job
 from workloads.sharing.together import together
 from workloads.training.execution.chunk_level import PARTS
-from workloads.training.execution.link_classes import folded
-from workloads.training.execution.link_flows import SideBySide, side_by_side
-from workloads.training.execution.link_use import LinkUse, Patterns, link_use
+from workloads.training.execution.links import (
+    LinkUse,
+    Patterns,
+    SideBySide,
+    folded,
+    link_use,
+    side_by_side,
+)
 from workloads.training.iteration import Iteration
 from workloads.training.program.program import Program
 

@@ -16,9 +16,8 @@ from topologies.errors import InputError
 from topologies.units import format_memory
 from workloads.sharing.placements import PLACEMENTS, Job, chips_of_jobs
 from workloads.sharing.run import Meeting, Ran, Ready, SharedLinks
-from workloads.training.checks import chip_catalogue
-from workloads.training.detail import Detail
-from workloads.training.execution.link_use import Patterns
+from workloads.training.detail import Detail, chip_catalogue
+from workloads.training.execution.links import Patterns
 from workloads.training.iteration import Iteration, iteration
 from workloads.training.layers.shapes import RankShapes
 from workloads.training.plan.placement import place

@@ -6,6 +6,7 @@ The hull of the plausible times is what such a question leaves open.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from typing import Any, NamedTuple
@@ -13,6 +14,10 @@ from typing import Any, NamedTuple
 from topologies.catalogue.families import chip_family
 from topologies.clusters.cluster import Cluster
 from topologies.errors import InputError
+from workloads.confidence.answers import kernels_assumed
+from workloads.confidence.interval import Interval
+from workloads.confidence.kinds import BARE, FRAMEWORK, PLAN, Prediction, training_kind
+from workloads.confidence.split_conformal import interval
 from workloads.models.model import Model
 from workloads.training.frameworks.framework import framework, framework_of, names
 from workloads.training.plan.checks import check_model
@@ -121,5 +126,62 @@ def common_frameworks(plan: ParallelPlan, cluster: Cluster) -> tuple[str, ...]:
         kind = "sharded" if plan.tp == plan.pp == 1 else "divided"
     stacks = (framework(name) for name in names())
     return tuple(
-        stack.name for stack in stacks if runtime in stack.runtimes and kind in stack.usual_for
+        stack.name for stack in stacks if runtime in stack.usual_on and kind in stack.usual_for
     )
+
+
+# Interval of a step, which is wider where less was told of how it runs.
+
+OPEN = frozenset({"recompute", "overlap"})
+"""Fields of a plan without which little is known of how it runs."""
+
+
+def training_interval(
+    model: Model,
+    plan: ParallelPlan,
+    cluster: Cluster,
+    seconds: float,
+    left_open: tuple[float, float] = (1.0, 1.0),
+    share_of_peak: float = 0.0,
+) -> Interval:
+    """Interval of the predicted time of a training step [s]."""
+    # ``left_open`` has the least and the greatest time that fields of no stated value leave open,
+    # over the predicted one. No step is shorter than its arithmetic at the peak, of which it
+    # reaches ``share_of_peak``.
+    ends = interval(seconds, training_features(model, plan, cluster, left_open))
+    return replace(ends, low=max(ends.low, seconds * share_of_peak))
+
+
+def training_features(
+    model: Model,
+    plan: ParallelPlan,
+    cluster: Cluster,
+    left_open: tuple[float, float] = (1.0, 1.0),
+) -> Prediction:
+    """Return the features of a training step."""
+    return Prediction(
+        training_kind(
+            experts=model.experts is not None,
+            zero=plan.zero,
+            unfused=plan.attention == "unfused",
+            adapters=plan.lora_rank > 0,
+        ),
+        cluster.chip,
+        tp=plan.tp,
+        cp=plan.cp,
+        ranks=max(1, plan.ranks // plan.ranks_per_chip),
+        assumed=kernels_assumed(cluster.chip, cluster.catalogue),
+        framework=framework_of(plan, cluster).name,
+        stated=_told(plan),
+        below=math.log(left_open[0]),
+        above=math.log(left_open[1]),
+    )
+
+
+def _told(plan: ParallelPlan) -> str:
+    """Return the level of what is told by a plan."""
+    if OPEN & {*plan.assumed}:
+        return FRAMEWORK if plan.names_framework else BARE
+    if not plan.names_framework:
+        return PLAN
+    return "" if ":" in plan.framework else FRAMEWORK

@@ -8,10 +8,9 @@ from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 from topologies.clusters.cluster import Cluster
-from workloads.confidence.answers import training_features
 from workloads.confidence.ratio import margin
 from workloads.models.model import Model
-from workloads.training.frameworks.framework import framework_of
+from workloads.training.alternatives import training_features
 from workloads.training.plan.plan import ParallelPlan
 
 DEGREES = ("tp", "pp", "dp", "cp", "ep", "etp", "vpp", "stage_layers")
@@ -54,10 +53,7 @@ def tied(
     """Return whether a plan's time over that of the best is within the error of a ratio."""
     # Plans of one search share the errors of machine, model and kernels, so their ratio is more
     # certain than either time.
-    one, two = (
-        training_features(model, plan, cluster, framework_of(plan, cluster).name)
-        for plan in (best, other)
-    )
+    one, two = (training_features(model, plan, cluster) for plan in (best, other))
     return math.log(ratio) <= margin(one, two)
 
 

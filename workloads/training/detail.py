@@ -1,17 +1,31 @@
-"""Detail of a simulated step, and what disturbs it."""
+"""Detail of a simulated step, what disturbs it, and the checks that it can be run."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import TypedDict
 
+import numpy as np
 import numpy.typing as npt
 
 from cluster_sim.hardware.fault_text import Fault
 from cluster_sim.trace.trace import ENGINES
+from topologies.catalogue.catalogue import Catalogue, shipped_catalogue
+from topologies.clusters.cluster import Cluster
 from topologies.errors import InputError, suggestion
+from topologies.memory_limit import machine_bytes
+from topologies.units import format_bytes
+from workloads.kernels.precision import TRAINING, check_precision
 from workloads.training.execution.jitter import Disturbance
+from workloads.training.execution.levels import LARGEST_ENGINE_RANKS, WRITTEN_OUT
+from workloads.training.layers.layer import backward, forward
+from workloads.training.layers.shapes import RankShapes
+from workloads.training.memory.memory import Memory, check_memory, worst
+from workloads.training.plan.checks import check_model, check_ranks, check_runtime
+from workloads.training.plan.plan import ParallelPlan
+from workloads.training.plan.stages import chunk_layers, layer_kinds
+from workloads.training.program.groups import routing_mistake
 
 LEVELS = ("auto", "chunk", "flow", "collective", "rank-vector")
 
@@ -74,3 +88,193 @@ class DetailFields(TypedDict, total=False):
     allow_oversized: bool
     partial: bool
     trace: bool
+
+
+# Checks of a training step: before it is built that it can run, and afterwards that it may be.
+
+
+def chip_catalogue(cluster: Cluster) -> Catalogue:
+    """Return the catalogue that a cluster's chips are read from."""
+    if not cluster.chip:
+        raise InputError(
+            f"{cluster.name} is a plain shape without chips, so nothing can be computed on it. "
+            "Use a named machine such as trn2-ultraserver:16."
+        )
+    return cluster.catalogue or shipped_catalogue()
+
+
+def peak_flops_per_s(shapes: RankShapes) -> float:
+    """Headline rate of the chip in the plan's precision [FLOP/s]."""
+    precision = shapes.plan.precision
+    check_precision(precision, shapes.chip, shapes.catalogue, TRAINING, "train")
+    return shapes.catalogue.value(shapes.chip, f"{precision}_peak")
+
+
+def check_step(shapes: RankShapes, cluster: Cluster, detail: Detail) -> Memory:
+    """Refuse a step that cannot run, and return the memory of the rank that needs most."""
+    model, plan = shapes.model, shapes.plan
+    peak_flops_per_s(shapes)
+    check_model(plan, model)
+    check_runtime(plan, cluster)
+    if not detail.partial or plan.ranks > cluster.chips * plan.ranks_per_chip:
+        check_ranks(plan, cluster.chips)
+    if plan.routed_nodes:
+        _check_routed_nodes(plan, cluster, detail)
+    _check_process_memory(shapes, detail)
+    memory = worst(model, plan, shapes.catalogue, cluster.chip)
+    if not detail.allow_oversized:
+        check_memory(memory, model, plan, shapes.catalogue, cluster.chip)
+    return memory
+
+
+def _check_routed_nodes(plan: ParallelPlan, cluster: Cluster, detail: Detail) -> None:
+    if detail.level in WRITTEN_OUT:
+        raise InputError(
+            f"--level {detail.level} writes out a copy for each expert of a token, not routed "
+            f"nodes {plan.routed_nodes}. Use --level collective."
+        )
+    chips = None if detail.chips is None else np.asarray(detail.chips, np.int64)
+    mistake = routing_mistake(plan, cluster, chips)
+    if mistake:
+        raise InputError(mistake)
+
+
+def counts_equal_ranks(detail: Detail) -> bool:
+    """Return whether a step is simulated with one rank for all equal ones."""
+    # Messages that are written out need every sender, and jitter gives every rank times of its
+    # own. A straggler only sets the ranks apart that wait for it, but the rank vector follows
+    # disturbed ranks one by one.
+    # Flows, of which one stands for equal groups, are folded where nothing strikes some of them.
+    disturbed = detail.disturbed
+    if detail.level == "flow":
+        return detail.folded and not disturbed and not detail.faults
+    one_by_one = disturbed and (disturbed.jitter > 0 or detail.level == "rank-vector")
+    return detail.folded and detail.level != "chunk" and not one_by_one
+
+
+def _check_process_memory(shapes: RankShapes, detail: Detail) -> None:
+    # The program is not built yet, so the level that ``auto`` will take is foreseen from the ranks.
+    ranks = shapes.plan.ranks
+    every_rank = not counts_equal_ranks(detail)
+    level = detail.level
+    if level == "auto":
+        as_vector = every_rank and ranks > LARGEST_ENGINE_RANKS and not detail.faults
+        level = "rank-vector" if as_vector else "collective"
+    size = estimated_size(shapes, detail.iterations, every_rank=every_rank)
+    check_size(size, level, detail.engine, ranks)
+
+
+def check_plausible(shares_of_peak: Mapping[str, float], shapes: RankShapes) -> None:
+    """Refuse shares of the peak that no chip can reach, which wrong values of a chip lead to."""
+    # A share above 1 means that the step is shorter than its arithmetic at the peak.
+    precision = shapes.plan.precision
+    for name, share in shares_of_peak.items():
+        if not 0 < share <= 1:
+            raise InputError(
+                f"{name} is {share:.3g}, but no step is shorter than its arithmetic at the peak of "
+                f"{shapes.chip}, {peak_flops_per_s(shapes):.3g} FLOP/s. Correct that chip's "
+                f"{precision}_peak and {precision}_matmul."
+            )
+
+
+# Size of a run in ops and memory, estimated before anything is built.
+# The ops of a rank follow from the steps of a layer, the layers of its stage and the microbatches;
+# the memory follows from measured peaks for each level. A run that would not fit is refused, and
+# the message names a level that would.
+
+BASE_BYTES = 300 * 10**6  # memory of Python with all imports and the engine's machine code [B]
+BYTES_OF_OP = {"fast": 170, "reference": 1000}
+"""Peak memory for each op that an engine simulates, with its trace and breakdown [B]: 111 to 155 B
+measured on the compiled engine from 6.5 to 9 M ops, 530 B on SimPy, whose queues grow with the
+ranks."""
+BYTES_OF_STAGE_OP = 320
+"""Peak memory for each op that all ranks of a stage share, while the program is built [B]: 253 B
+measured with one rank."""
+BYTES_OF_VECTOR_OP = 700
+"""Peak memory for each such op where the rank vector evaluates it, with its nodes and its tape [B]:
+500 to 645 B measured."""
+BYTES_OF_RANK = 2500
+"""Memory of a rank's groups, exchanges and clocks [B]: 1.0 to 2.1 kB measured on 131,072 and
+499,968 chips."""
+ENDS_OF_PASS = 24
+"""Steps of a pass over a chunk besides its layers: embedding, logits and loss, sends, waits."""
+MOST_ENGINE_OPS = 2**31 - 1  # largest number of ops of a schedule, whose numbers have 32 bits
+
+
+@dataclass(frozen=True)
+class Size:
+    """Size of a run."""
+
+    stage_ops: int  # ops of one rank of each stage, summed over the stages
+    ops: int  # ops of all ranks that are simulated
+    rows: int  # number of ranks that are simulated
+
+    def memory_bytes(self, level: str, engine: str, ranks: int) -> int:
+        """Return the peak memory of a run at a level on an engine [B]."""
+        fixed = BASE_BYTES + BYTES_OF_RANK * ranks
+        if level == "rank-vector":
+            return fixed + BYTES_OF_VECTOR_OP * self.stage_ops
+        return fixed + BYTES_OF_STAGE_OP * self.stage_ops + BYTES_OF_OP[engine] * self.ops
+
+
+def estimated_size(shapes: RankShapes, iterations: int, *, every_rank: bool) -> Size:
+    """Estimate the ops of a run; the estimate is at most a tenth too low."""
+    # Unless ``every_rank`` is simulated two ranks of each stage count, as folding leaves about as
+    # many.
+    plan = shapes.plan
+    rows = plan.ranks // plan.pp if every_rank else min(2, plan.ranks // plan.pp)
+    stages = rank_ops(shapes, iterations)
+    return Size(sum(stages), rows * sum(stages), rows * plan.pp)
+
+
+def rank_ops(shapes: RankShapes, iterations: int) -> list[int]:
+    """Estimate the ops of one rank of each stage over all iterations."""
+    plan, model = shapes.plan, shapes.model
+    gathers = 2 if plan.sharding == 3 else 0
+    layer_ops = np.array(
+        [
+            len(forward(shapes.of_kind(kind), moe=kind.experts))
+            + len(backward(shapes.of_kind(kind), moe=kind.experts))
+            + gathers
+            for kind in model.kinds
+        ]
+    )
+    counts = []
+    for stage in range(plan.pp):
+        layers = np.concatenate(chunk_layers(model, plan, stage))
+        of_microbatch = int(layer_ops[layer_kinds(model, layers)].sum()) + ENDS_OF_PASS * plan.vpp
+        of_step = 2 * len(layers) + ENDS_OF_PASS  # buckets, clipping, the update
+        counts.append(iterations * (plan.microbatches * of_microbatch + of_step))
+    return counts
+
+
+def check_size(size: Size, level: str, engine: str, ranks: int) -> None:
+    """Refuse a run that this process has no room for."""
+    limit = machine_bytes()
+    needed = size.memory_bytes(level, engine, ranks)
+    numbered = level == "rank-vector" or size.ops <= MOST_ENGINE_OPS
+    if needed <= limit and numbered:
+        return
+    ops = size.stage_ops if level == "rank-vector" else size.ops
+    room = f"needs {format_bytes(needed)}; this process may use {format_bytes(limit)}"
+    if not numbered:
+        room = f"a schedule numbers at most {MOST_ENGINE_OPS:,}"
+    raise InputError(
+        f"--level {level} follows about {ops:.1e} ops of this step, and {room}. "
+        f"{_remedy(size, level, engine, ranks, limit)}"
+    )
+
+
+def _remedy(size: Size, level: str, engine: str, ranks: int, limit: int) -> str:
+    """Advice that would make the run fit: another engine, level, folding, or a smaller step."""
+    numbered = size.ops <= MOST_ENGINE_OPS
+    if engine != "fast" and numbered and size.memory_bytes(level, "fast", ranks) <= limit:
+        return "Use --engine fast."
+    folded = Size(size.stage_ops, 2 * size.stage_ops, size.rows)
+    if level != "rank-vector" and size.memory_bytes("rank-vector", "fast", ranks) <= limit:
+        if folded.memory_bytes("collective", "fast", ranks) <= limit and size.ops > folded.ops:
+            return "Use --level rank-vector, or --level collective without --unfolded."
+        return "Use --level rank-vector."
+    if size.ops and folded.memory_bytes("collective", "fast", ranks) <= limit < folded.ops:
+        return "Use --level collective without --unfolded."
+    return "Use a smaller --global-batch, larger --microbatch or fewer --iterations."

@@ -21,27 +21,34 @@ from workloads.economics import StepCost, step_cost
 from workloads.kernels.chip_share import worst
 from workloads.models.flops import all_attention_flops, forward_flops
 from workloads.models.model import Model
-from workloads.training.alternatives import Alternative, alternatives, hull
-from workloads.training.checks import (
+from workloads.training.alternatives import (
+    Alternative,
+    alternatives,
+    hull,
+    training_interval,
+)
+from workloads.training.detail import (
+    Detail,
+    DetailFields,
     check_plausible,
     check_step,
     chip_catalogue,
     counts_equal_ranks,
     peak_flops_per_s,
 )
-from workloads.training.detail import Detail, DetailFields
 from workloads.training.execution.levels import Ready, automatic, ready
-from workloads.training.execution.link_flows import folded_flows
+from workloads.training.execution.links import folded_flows
 from workloads.training.execution.rank_vector import Progress, RankVector
 from workloads.training.execution.struck_groups import Crossed, composed, of_messages
 from workloads.training.frameworks.framework import Framework, framework_of
 from workloads.training.layers.adapters import trained_flops
-from workloads.training.layers.mlp import fed_again
+from workloads.training.layers.feed_forward import fed_again
+from workloads.training.layers.layer import ends_early
 from workloads.training.layers.shapes import RankShapes
 from workloads.training.memory.memory import Memory
+from workloads.training.plan.checks import idle_fields
 from workloads.training.plan.placement import place
 from workloads.training.plan.plan import ParallelPlan
-from workloads.training.plan.without_effect import idle_fields
 from workloads.training.program.breakdown import (
     RankTimes,
     breakdown,
@@ -164,13 +171,8 @@ class Iteration:
     @property
     def interval(self) -> Interval:
         """Interval that should hold 80 % of measured times of such a step [s]."""
-        from workloads.confidence.answers import training_interval
-
-        answer = self.model, self.plan, self.cluster, self.iteration_s, self.framework.name
-        ends = training_interval(*answer, hull(self.alternatives))
-        # No step is shorter than its arithmetic at the peak.
-        least_s = self.iteration_s * max(self.mfu, self.hfu)
-        return replace(ends, low=max(ends.low, least_s))
+        answer = self.model, self.plan, self.cluster, self.iteration_s
+        return training_interval(*answer, hull(self.alternatives), max(self.mfu, self.hfu))
 
     @property
     def framework(self) -> Framework:
@@ -221,8 +223,8 @@ class Iteration:
     @property
     def hfu(self) -> float:
         """Hardware FLOPs utilization: as MFU, with the recomputed FLOPs."""
-        from_tokens = chip_catalogue(self.cluster).integer("training", "feed_again_tokens")
-        recomputed = recomputed_flops(self.model, self.plan, from_tokens) * self.plan.tokens
+        catalogue = chip_catalogue(self.cluster)
+        recomputed = recomputed_flops(self.model, self.plan, catalogue) * self.plan.tokens
         return self.mfu + recomputed / self.iteration_s / self.chips / self.peak_flops_per_s
 
     @property
@@ -387,16 +389,18 @@ def _folded(whole: Program, apart: IntArray, detail: Detail, structures: ByValue
     return whole if detail.disturbed and large else folded
 
 
-def recomputed_flops(model: Model, plan: ParallelPlan, feed_again_tokens: int) -> float:
+def recomputed_flops(model: Model, plan: ParallelPlan, catalogue: Catalogue) -> float:
     """Recomputed FLOPs of the backward pass for one token."""
     # Scores that the fused attention kernel computes again are part of that kernel's time whatever
     # the plan says, so they are not counted.
     if plan.recompute == "full":
         layers = forward_flops(model, plan.seq) - 2 * model.vocab * model.hidden
+        if ends_early(model, plan, catalogue):
+            layers -= 2 * (model.layers - model.moe_layers) * model.hidden * model.ffn
         return layers * -(-model.layers // plan.recompute_every) / model.layers
     scores = plan.recompute == "selective" and plan.attention == "unfused"
     flops = all_attention_flops(model, plan.seq) if scores else 0.0
-    if fed_again(plan, feed_again_tokens):
+    if fed_again(plan, catalogue.integer("training", "feed_again_tokens")):
         dense_layers = model.layers - model.moe_layers
         flops += 2 * dense_layers * model.hidden * model.ffn * (2 if model.gated_mlp else 1)
     return flops

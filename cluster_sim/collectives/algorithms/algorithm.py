@@ -8,8 +8,10 @@ from fractions import Fraction
 
 from cluster_sim.collectives.algorithms.neuron_runtime import has_pairs
 from cluster_sim.collectives.call import KINDS, RING_KINDS, CollectiveCall
+from cluster_sim.collectives.group import Box
 from cluster_sim.collectives.messages import Messages
 from cluster_sim.hardware.communication_costs import CommunicationCosts
+from topologies.errors import InputError
 
 
 def runs_all_ranks(call: CollectiveCall, costs: CommunicationCosts) -> int | None:
@@ -100,6 +102,14 @@ class Algorithm:
 def suits_every_group(call: CollectiveCall) -> bool:
     """Accept any group."""
     return True
+
+
+def filled_box(call: CollectiveCall, algorithm: str) -> Box:
+    """Return the box of a torus that a group fills, or refuse the algorithm that needs one."""
+    filled = call.group.filled_box
+    if filled is None:
+        raise InputError(f"{algorithm} needs a group that fills a box of a torus")
+    return filled
 
 
 def each_byte_arrives_once(call: CollectiveCall, costs: CommunicationCosts) -> Fraction:

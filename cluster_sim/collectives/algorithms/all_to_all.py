@@ -13,17 +13,17 @@ import numpy as np
 from cluster_sim.collectives.algorithms.algorithm import (
     Algorithm,
     each_byte_arrives_once,
+    filled_box,
     suits_every_group,
 )
 from cluster_sim.collectives.algorithms.domains import rank_table
 from cluster_sim.collectives.call import CollectiveCall
 from cluster_sim.collectives.chunks import Chunks, cut
-from cluster_sim.collectives.group import Box, Group, box
+from cluster_sim.collectives.group import Box, Group
 from cluster_sim.collectives.messages import Channels, Messages, no_messages, one_chunk_messages
 from cluster_sim.hardware.communication_costs import CommunicationCosts
 from cluster_sim.schedule.table import Edges
 from topologies.arrays import BoolArray, IntArray, distinct
-from topologies.errors import InputError
 from topologies.routing.domain import Routes, routes
 from topologies.shapes.basic import Torus
 from topologies.shapes.links import coordinates
@@ -170,26 +170,17 @@ def permute(ranks: int, size_bytes: int) -> Messages:
     )
 
 
-def _box(call: CollectiveCall) -> Box:
-    filled = box(call.group)
-    if filled is None:
-        raise InputError("dimension-ordered needs a group that fills a box of a torus")
-    return filled
+NAME = "dimension-ordered"
 
 
 def _fills_box(call: CollectiveCall) -> bool:
-    return call.group.ranks_per_chip == 1 and box(call.group) is not None
+    return call.group.ranks_per_chip == 1 and call.group.filled_box is not None
 
 
 def _direct(call: CollectiveCall, costs: CommunicationCosts) -> Messages:
     if call.kind == "permute":
         return permute(call.ranks, call.size_bytes)
     return direct(call.group, call.size_bytes)
-
-
-def _direct_count(call: CollectiveCall, costs: CommunicationCosts) -> int:
-    others = call.ranks - 1
-    return call.ranks * min(1, others) if call.kind == "permute" else call.ranks * others
 
 
 def _direct_rounds(call: CollectiveCall, costs: CommunicationCosts) -> int:
@@ -200,7 +191,7 @@ def _direct_rounds(call: CollectiveCall, costs: CommunicationCosts) -> int:
 def _ordered_count(call: CollectiveCall, costs: CommunicationCosts) -> int:
     """Count the messages: one for each pair and order of axes, two where the pair is half-way."""
     pairs = call.ranks * (call.ranks - 1)
-    return len(_box(call).sizes) * (pairs + _tied_pairs(call.group))
+    return len(filled_box(call, NAME).sizes) * (pairs + _tied_pairs(call.group))
 
 
 def _tied_pairs(group: Group) -> int:
@@ -225,17 +216,19 @@ DIRECT = Algorithm(
     kinds=("all-to-all", "permute"),
     suits=suits_every_group,
     messages=_direct,
-    message_count=_direct_count,
+    message_count=lambda call, costs: call.ranks * _direct_rounds(call, costs),
     rounds=_direct_rounds,
     memory_accesses=each_byte_arrives_once,
     crosses_links=True,
 )
 DIMENSION_ORDERED = Algorithm(
-    name="dimension-ordered",
+    name=NAME,
     summary="all-to-all hop by hop, split over the axis orders and both ways round at ties",
     kinds=("all-to-all",),
     suits=_fills_box,
-    messages=lambda call, costs: dimension_ordered(call.group, _box(call), call.size_bytes),
+    messages=lambda call, costs: dimension_ordered(
+        call.group, filled_box(call, NAME), call.size_bytes
+    ),
     message_count=_ordered_count,
     rounds=lambda call, costs: call.ranks - 1,
     memory_accesses=each_byte_arrives_once,

@@ -121,9 +121,6 @@ def rate_units(rates: Sequence[int]) -> tuple[int, ...]:
 
     The search divides the cables in whole units, so rates such as 129 and 64 GB/s become 2 and 1:
     their cycles use the fabric almost as well, where for the exact ratio it would find none.
-
-    >>> rate_units([64, 128, 128]), rate_units([64, 129, 129]), rate_units([100, 100])
-    ((1, 2, 2), (1, 2, 2), (1, 1))
     """
     slowest = max(1, min(rates, default=1))
     units = [min(LARGEST_UNIT, max(1, round(rate / slowest))) for rate in rates]

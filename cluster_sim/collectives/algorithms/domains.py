@@ -15,7 +15,7 @@ from cluster_sim.collectives.algorithms.rdh import cube_parts, is_cube
 from cluster_sim.collectives.algorithms.stages import Part
 from cluster_sim.collectives.algorithms.torus import parts
 from cluster_sim.collectives.call import CollectiveCall
-from cluster_sim.collectives.group import Group, box
+from cluster_sim.collectives.group import Group
 from topologies.arrays import IntArray
 
 
@@ -26,11 +26,6 @@ def radices(group: Group) -> list[int]:
     power of two is halving and doubling, and for 7,812 takes 42 rounds in place of 7,811. On other
     chips, and where uplinks are oversubscribed, all domains form one ring: a ring crosses an uplink
     once, but half of all pairs cross it.
-
-    >>> from topologies.clusters.names import cluster
-    >>> twelve = cluster("trn2.48xlarge:12")
-    >>> radices(Group(twelve, 16 * np.arange(12)))
-    [2, 2, 3]
     """
     domains, fabric = len(group.domains), group.cluster.scale_out
     wide = fabric is not None and fabric.oversubscription <= 1
@@ -61,11 +56,6 @@ def timed_radices(group: Group) -> list[int]:
     They are :func:`radices`, unless one of these is a long ring: a number of domains with a large
     prime factor. An exchange in a logarithmic number of rounds exists for any number of domains
     (Bruck et al. 1997), so its time is that of the nearest smaller number with small factors.
-
-    >>> from topologies.clusters.names import cluster
-    >>> prime = cluster("trn2.48xlarge:1021")
-    >>> timed_radices(Group(prime, 16 * np.arange(1021)))
-    [2, 2, 3, 5, 17]
     """
     sizes = radices(group)
     if len(sizes) == 1 and prime_factors(sizes[0]) != sizes:
@@ -139,7 +129,7 @@ def inner_parts(call: CollectiveCall) -> list[Part]:
     inside = inside_first(call.group)
     if inside.ranks == 1:
         return [Part(())]
-    filled = box(inside) if inside.ranks_per_chip == 1 else None
+    filled = inside.filled_box if inside.ranks_per_chip == 1 else None
     if filled is not None and filled.sizes:
         return parts(filled)
     if is_cube(inside) and halves_and_doubles(inside, call.size_bytes):

@@ -48,16 +48,6 @@ def ops_foreseen(
     """Estimate the number of ops of calls of one size, within a factor of two.
 
     ``calls``: calls of one kind and size; the first one stands for all.
-
-    >>> from cluster_sim.collectives import build, whole
-    >>> from cluster_sim.collectives.algorithms.mesh import MESH
-    >>> from cluster_sim.hardware.communication_costs import communication_costs
-    >>> from topologies.clusters.names import cluster
-    >>> call = CollectiveCall("all-reduce", whole(cluster("trn2.48xlarge")), 2**20)
-    >>> ops_foreseen([call], MESH, communication_costs(call.group.cluster))
-    1519
-    >>> len(build(call, "mesh"))
-    1536
     """
     first = calls[0]
     hops = _hops(first.group) if algorithm.crosses_links else 1.0

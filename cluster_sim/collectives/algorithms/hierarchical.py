@@ -52,7 +52,7 @@ from cluster_sim.collectives.few_ranks import (
     with_one_latency,
     with_uplink_rate,
 )
-from cluster_sim.collectives.group import Group, box
+from cluster_sim.collectives.group import Group
 from cluster_sim.collectives.messages import Messages
 from cluster_sim.hardware.communication_costs import CommunicationCosts
 from cluster_sim.schedule.table import Schedule
@@ -168,7 +168,7 @@ def _leg(lines: IntArray) -> Leg:
 def _legs_of_one_chip(group: Group) -> Legs:
     """Return stages for one chip of each domain where all fill a torus and are alike; else none."""
     first = Group(group.cluster, group.chips[group.domain == group.domain[0]])
-    filled = box(first)
+    filled = first.filled_box
     if group.ranks_per_chip > 1 or filled is None or not all(filled.wraps) or not filled.sizes:
         return []
     legs: dict[int, Leg] = {}

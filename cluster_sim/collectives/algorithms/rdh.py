@@ -25,7 +25,7 @@ from cluster_sim.collectives.few_ranks import (
     spans_many_domains,
     with_one_latency,
 )
-from cluster_sim.collectives.group import Group, box
+from cluster_sim.collectives.group import Group
 from cluster_sim.collectives.messages import Channels, Messages, one_chunk_messages
 from cluster_sim.hardware.communication_costs import CommunicationCosts
 from cluster_sim.schedule.table import Edges
@@ -60,7 +60,7 @@ def is_cube(group: Group) -> bool:
 
 def cube(group: Group) -> IntArray:
     """Return the rank at each corner of the hypercube, neighbours side by side by the Gray code."""
-    filled = box(group)
+    filled = group.filled_box
     powers = filled is not None and all(size & (size - 1) == 0 for size in filled.sizes)
     if filled is None or not powers:
         chip_at: IntArray = np.arange(len(group.chips))

@@ -116,14 +116,7 @@ ALGORITHMS: dict[str, Algorithm] = by_name(
 
 
 def suitable(call: CollectiveCall) -> list[Algorithm]:
-    """List the algorithms that can run a call and make sense for its group.
-
-    >>> from cluster_sim.collectives.group import whole
-    >>> from topologies.clusters.names import cluster
-    >>> ring = whole(cluster("ring:6", bandwidth="100GB/s", latency="1us"))
-    >>> [one.name for one in suitable(CollectiveCall("all-to-all", ring, 2**20))]
-    ['direct', 'dimension-ordered']
-    """
+    """List the algorithms that can run a call and make sense for its group."""
     return [algorithm for algorithm in ALGORITHMS.values() if algorithm.runs(call)]
 
 
@@ -175,14 +168,6 @@ def switched(call: CollectiveCall) -> tuple[str, ...]:
 
     The runtime chooses by the length of a buffer alone, so just below a switch a collective may
     take longer than one of twice the bytes just above it. ``auto`` does so too.
-
-    >>> from cluster_sim.collectives.group import whole
-    >>> from topologies.clusters.names import cluster
-    >>> server = whole(cluster("trn1.32xlarge"))
-    >>> switched(CollectiveCall("all-reduce", server, 2**20))
-    ('mesh', 'rdh')
-    >>> switched(CollectiveCall("all-reduce", server, 2**29))
-    ('multi-ring',)
     """
     if not is_trainium(call.group.cluster):
         return (choose_algorithm(call).name,)

@@ -41,6 +41,7 @@ from cluster_sim.schedule.merge import merge
 from cluster_sim.schedule.repeats import LargerBlocks, Rounds
 from cluster_sim.schedule.table import Edges, Schedule
 from topologies.arrays import IntArray
+from topologies.clusters.cluster import Cluster
 from topologies.routing.scale_out import period
 
 ROUNDS_FROM = 200_000
@@ -176,27 +177,29 @@ def _over_many_domains_ps(call: CollectiveCall, costs: CommunicationCosts) -> in
     if len(group.domains) == group.ranks:
         return _one_rank_a_domain_ps(call, costs)
     messages = costs.slices * group.ranks * (group.ranks - 1) * call.ways
-    return _few_rounds_ps(call, costs) if messages > MOST_OPS else None
+    if messages <= MOST_OPS:
+        return None
+    return _few_rounds_ps(call, costs, group.cluster, _with_all_hops(group), group.ranks)
 
 
-def _few_rounds_ps(call: CollectiveCall, costs: CommunicationCosts) -> int:
+def _few_rounds_ps(
+    call: CollectiveCall, costs: CommunicationCosts, cluster: Cluster, chips: IntArray, ranks: int
+) -> int:
     """Return the time of a ring with very many messages, from a few of its rounds [ps].
 
-    The result is exact in bandwidth. Latencies are those of the hops in the rounds that are run;
-    it was within 0.4 % of all rounds where it was compared (123 and 82 ranks over 62 domains).
+    ``chips``: those of the ranks that stand for all; ``ranks - 1`` rounds of theirs are sums. The
+    result is exact in bandwidth. Latencies are those of the hops in the rounds that are run; it was
+    within 0.4 % of all rounds where it was compared (123 and 82 ranks over 62 domains).
     """
-    group, slices = call.group, costs.slices
-    chips = _with_all_hops(group)
-    blocks = cut(-(-call.size_bytes // group.ranks), slices)
+    blocks = cut(-(-call.size_bytes // call.ranks), costs.slices)
     chunks = Chunks.table(np.repeat(blocks, len(chips)), EVERY, EVERY)
-    few = cycles(np.arange(len(chips)))
-    reducing = (group.ranks - 1) * call.reduces
+    few, reducing = cycles(np.arange(len(chips))), (ranks - 1) * call.reduces
 
     def schedule_of(rounds: int) -> Schedule:
-        messages = ring_rounds(few, slices, chunks, call.ways * rounds, reducing=reducing)
-        return schedule_of_few(messages, group.cluster, chips, costs)
+        messages = ring_rounds(few, costs.slices, chunks, call.ways * rounds, reducing=reducing)
+        return schedule_of_few(messages, cluster, chips, costs)
 
-    return repeated_rounds_ps(schedule_of, group.ranks - 1)
+    return repeated_rounds_ps(schedule_of, call.ranks - 1)
 
 
 def _with_all_hops(group: Group) -> IntArray:
@@ -216,20 +219,11 @@ def _with_all_hops(group: Group) -> IntArray:
 
 def _one_rank_a_domain_ps(call: CollectiveCall, costs: CommunicationCosts) -> int:
     """Return the time of a ring with one rank in each of many domains, from three ranks [ps]."""
-    group, ranks, slices = call.group, call.ranks, costs.slices
-    blocks = cut(-(-call.size_bytes // ranks), slices)
-    chunks = Chunks.table(np.repeat(blocks, RANKS_OF_FEW), EVERY, EVERY)
-    few = cycles(np.arange(RANKS_OF_FEW))
-    level = with_one_latency(group, group.chips, call.ways * (ranks - 1))
+    group = call.group
+    level = with_one_latency(group, group.chips, call.ways * (call.ranks - 1))
     chips = level.chips_per_domain * np.arange(RANKS_OF_FEW)
     slowest = with_uplink_rate(costs, group.cluster, group.chips)
-    reducing = (RANKS_OF_FEW - 1) * call.reduces
-
-    def schedule_of(rounds: int) -> Schedule:
-        messages = ring_rounds(few, slices, chunks, call.ways * rounds, reducing=reducing)
-        return schedule_of_few(messages, level, chips, slowest)
-
-    return repeated_rounds_ps(schedule_of, ranks - 1)
+    return _few_rounds_ps(call, slowest, level, chips, RANKS_OF_FEW)
 
 
 def chain_broadcast(cycles: Cycles, size_bytes: int, slices: int) -> Messages:

@@ -189,59 +189,35 @@ class StageChannels:
 def add_stages(
     table: Table, channels: StageChannels, stages: Sequence[Stage], ranks: int, slices: int
 ) -> None:
-    """Add the messages and joins of all stages of a part, one stage after the other."""
-    step = 0
-    for number, stage in enumerate(stages):
-        add_stage(
-            table,
-            channels.of(stage.lines, stage.link),
-            stage,
-            ranks=ranks,
-            slices=slices,
-            step=step,
-            following=stages[number + 1] if number + 1 < len(stages) else None,
-            onward=number + 2 < len(stages),
-        )
-        step += stage.rounds
-
-
-def add_stage(
-    table: Table,
-    channel: IntArray,
-    stage: Stage,
-    *,
-    ranks: int,
-    slices: int,
-    step: int,
-    following: Stage | None,
-    onward: bool,
-) -> None:
-    """Add the rounds of a stage, and the joins after it if another stage is ``following``.
+    """Add the messages and joins of all stages of a part, one stage after the other.
 
     Rows are in order of round, slice, line and place in the line; joins of slice and rank.
-    ``step``: number of the stage's first round. ``onward``: whether a stage follows the next one.
     """
-    count, size = stage.lines.shape
-    rounds = stage.rounds
-    shape = (rounds, slices, count, size)
-    round_ = np.arange(rounds, dtype=np.int32)[:, None, None, None]
-    slice_ = np.arange(slices, dtype=np.int32)[None, :, None, None]
-    place = np.arange(size, dtype=np.int32)
-    block = (place - np.int32(stage.reduces) - round_) % np.int32(size)
-    first = stage.base + slice_ * np.int32(ranks) + stage.low.astype(np.int32)[:, None]
-    start = table.count
-    exits = start + int(np.prod(shape))
-    table.add(
-        _stage_edges(stage, slices, ranks, start, exits if following else None),
-        channel=np.broadcast_to(channel, shape),
-        first=np.broadcast_to(first + block * np.int32(stage.width), shape),
-        count=np.broadcast_to(np.int32(stage.width), shape),
-        reduce=np.broadcast_to(np.int32(stage.reduces), shape),
-        step=np.broadcast_to(round_ + np.int32(step), shape),
-        priority=np.broadcast_to(slice_, shape),
-    )
-    if following is not None:
-        _add_joins(table, stage, following, ranks=ranks, slices=slices, step=step, onward=onward)
+    step = 0
+    for number, stage in enumerate(stages):
+        count, size = stage.lines.shape
+        shape = (stage.rounds, slices, count, size)
+        round_ = np.arange(stage.rounds, dtype=np.int32)[:, None, None, None]
+        slice_ = np.arange(slices, dtype=np.int32)[None, :, None, None]
+        place = np.arange(size, dtype=np.int32)
+        block = (place - np.int32(stage.reduces) - round_) % np.int32(size)
+        first = stage.base + slice_ * np.int32(ranks) + stage.low.astype(np.int32)[:, None]
+        later = stages[number + 1 :]
+        start = table.count
+        exits = start + int(np.prod(shape)) if later else None
+        table.add(
+            _stage_edges(stage, slices, ranks, start, exits),
+            channel=np.broadcast_to(channels.of(stage.lines, stage.link), shape),
+            first=np.broadcast_to(first + block * np.int32(stage.width), shape),
+            count=np.broadcast_to(np.int32(stage.width), shape),
+            reduce=np.broadcast_to(np.int32(stage.reduces), shape),
+            step=np.broadcast_to(round_ + np.int32(step), shape),
+            priority=np.broadcast_to(slice_, shape),
+        )
+        if later:
+            onward = len(later) > 1
+            _add_joins(table, stage, later[0], ranks=ranks, slices=slices, step=step, onward=onward)
+        step += stage.rounds
 
 
 def _stage_edges(

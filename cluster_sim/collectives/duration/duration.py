@@ -135,15 +135,7 @@ def collective_time(
 def duration_ps(
     call: CollectiveCall, algorithm: str | Algorithm = AUTO, *, ideal: bool = False
 ) -> int:
-    """Time that a call takes on an otherwise idle fabric [ps]; see :func:`collective_time`.
-
-    >>> from cluster_sim.collectives import whole
-    >>> from topologies.clusters.names import cluster
-    >>> eight = whole(cluster("ring:8", bandwidth="100GB/s", latency="1us"))
-    >>> call = CollectiveCall("all-reduce", eight, 2**30)
-    >>> duration_ps(call, "ring") == 14 * (1_000_000 + 1_342_177_280)
-    True
-    """
+    """Time that a call takes on an otherwise idle fabric [ps]; see :func:`collective_time`."""
     return time_of(call, algorithm, ideal=ideal).time_ps
 
 
@@ -218,13 +210,7 @@ def _exchange_ps(call: CollectiveCall, *, ideal: bool) -> int:
 def hbm_bytes(call: CollectiveCall, algorithm: str | Algorithm = AUTO) -> int:
     """Bytes read and written in the memories of all chips of a group [B]; 0 where not known.
 
-    A byte of an all-gather is read and written once at each of the other ranks:
-
-    >>> from cluster_sim.collectives import whole
-    >>> from topologies.clusters.names import cluster
-    >>> call = CollectiveCall("all-gather", whole(cluster("trn2.48xlarge")), 2**20)
-    >>> hbm_bytes(call, "ring") == 2 * 15 * 2**20
-    True
+    A byte of an all-gather is read and written once at each of the other ranks.
     """
     cluster = call.group.cluster
     costs = communication_costs(cluster)

@@ -30,14 +30,7 @@ from topologies.shapes.links import coordinates
 
 
 class Geometry:
-    """A group that is equal to every group of its geometry, so that one stands for all.
-
-    >>> from topologies.clusters.names import cluster
-    >>> servers = cluster("trn2.48xlarge:64")
-    >>> pairs = [Geometry(Group(servers, chips)) for chips in ([0, 16], [80, 96], [48, 64])]
-    >>> pairs[0] == pairs[1], pairs[0] == pairs[2]  # servers 3 and 4 are under different switches
-    (True, False)
-    """
+    """A group that is equal to every group of its geometry, so that one stands for all."""
 
     __slots__ = ("_key", "group")
 

@@ -49,16 +49,7 @@ class Bound:
 
 
 def lower_bound(call: CollectiveCall, *, ideal: bool = False, sbuf: bool = False) -> Bound:
-    """Return the tightest of all bounds of a call; if ``ideal`` or in ``sbuf``, memory is none.
-
-    >>> from cluster_sim.collectives import whole
-    >>> from topologies.clusters.names import cluster
-    >>> torus, node = whole(cluster("trn2-ultraserver")), whole(cluster("trn2.48xlarge"), 4)
-    >>> lower_bound(CollectiveCall("all-to-all", torus, 2**30)).what
-    'cut across Z'
-    >>> lower_bound(CollectiveCall("all-reduce", node, 2**30)).what
-    'hbm'
-    """
+    """Return the tightest of all bounds of a call; if ``ideal`` or in ``sbuf``, memory is none."""
     group = call.group
     bounds = [Bound("nothing to move", 0)]
     if len(group.chips) > 1 and call.size_bytes > 0:

@@ -33,15 +33,6 @@ def check_restrictions(op: str, groups: Group | Sequence[Group], *, streams: int
 
     ``op``: one of ``KINDS``, or ``all-to-all-v`` or ``all-gather-v``. ``groups``: replica groups
     that run at once. ``streams``: collectives that each rank has in flight at the same time.
-
-    >>> from topologies.clusters.names import cluster
-    >>> check_restrictions("permute", Group(cluster("trn2.48xlarge"), [0, 1, 5, 4]))
-    >>> check_restrictions("permute", Group(cluster("trn2.48xlarge"), [0, 5]))
-    Traceback (most recent call last):
-    ...
-    topologies.errors.InputError: permute from chip 0 to chip 5: no link joins them (2 hops), \
-and the runtime sends only round rings of physical neighbours. Order the group along such a ring. \
-Or simulate it all the same with --unrestricted.
     """
     many = [groups] if isinstance(groups, Group) else list(groups)
     if not many or not is_trainium(many[0].cluster):
@@ -64,10 +55,6 @@ def along_ring(group: Group) -> Group:
 
     For a group in ascending order the runtime chooses the ring, and with it the neighbours of a
     permute. A group in any other order, or of several domains, is returned as it is.
-
-    >>> from topologies.clusters.names import cluster
-    >>> along_ring(Group(cluster("trn2.48xlarge"), [0, 1, 4, 5])).chips.tolist()
-    [0, 4, 5, 1]
     """
     if not group.ascending or len(group.domains) > 1 or not is_trainium(group.cluster):
         return group

@@ -11,7 +11,7 @@ import click
 from experiments.cli.options.inputs import CatalogueInputs, ModelOnCluster
 from experiments.cli.options.invocation import Invocation
 from experiments.cli.options.sensitivity import SensitivityInputs
-from experiments.cli.output.printing import print_table
+from experiments.cli.output.printing import print_table, print_text
 from experiments.cli.output.side_by_side import answer_beside, cluster_names
 from topologies.units import format_memory, format_rate, format_seconds
 from workloads.options.serving import DeploymentInputs, ReplicaInputs, RequestInputs
@@ -23,6 +23,13 @@ if TYPE_CHECKING:
     from topologies.catalogue.catalogue import Catalogue
     from workloads.serving import Highest
     from workloads.serving import Slo as Limits
+
+
+NETWORK = (
+    "No source says what joins the two clusters: a prefill replica is assumed to send as fast as "
+    "the slower side's adapters allow, or slower within the range of joined-clusters in the "
+    "catalogue."
+)
 
 
 def print_serving(document: Mapping[str, Any]) -> None:
@@ -58,6 +65,9 @@ def print_serving(document: Mapping[str, Any]) -> None:
         "between two tokens."
     )
     click.echo(_sentence_of_intervals(document))
+    for sentence in (document.get("prices"), NETWORK if "kv_network" in document else ""):
+        if sentence:
+            print_text(sentence)
     click.echo(
         f"Prompts are processed {document['prompts']}; at most {document['slots']:,} requests "
         "decode at once."
@@ -84,6 +94,8 @@ def print_deployments(document: Mapping[str, Any]) -> None:
     )
     columns = ["options", "chips", "requests/s", "for each chip", "of the best"]
     print_table(title, columns, rows)
+    if "prefill_cluster" in document:
+        print_text(f"Chips of {document['prefill_cluster']} count by their price over the others'.")
     click.echo("Below is the first, at its highest rate.\n")
 
 
@@ -133,6 +145,11 @@ def _ways_to_serve_faster(document: Mapping[str, Any]) -> list[list[str]]:
              f"{document[f'{kind}_utilisation']:.0%} busy"] for kind in ("prefill", "decode")
         ]  # fmt: skip
         facts.append(["KV transfer, median", f"{format_seconds(moved)} at {format_rate(rate)}"])
+    if "kv_network" in document:
+        network = document["kv_network"]
+        moved, rate = network["transfer_at_low_s"]["p50"], network["low_bytes_per_s"]
+        text = f"{format_seconds(moved)} at {format_rate(rate)}"
+        facts.append(["  over the slowest network (assumed)", text])
     if document["usd_per_million_tokens"] is not None:
         price = _with_interval(document, "usd_per_million_tokens", ",.3g")
         facts.append(["price, USD a million output tokens", price])
@@ -141,8 +158,10 @@ def _ways_to_serve_faster(document: Mapping[str, Any]) -> list[list[str]]:
 
 def chips_of(document: Mapping[str, Any]) -> str:
     """Text of the chips of a replica and their cluster."""
-    count = document["chips"]
-    return f"{count:,} chip{'s' * (count != 1)} of {document['cluster']}"
+    prompts = document.get("prefill_chips", 0)
+    count = document["chips"] - prompts
+    other = f" and {prompts:,} of {document['prefill_cluster']} for prompts" if prompts else ""
+    return f"{count:,} chip{'s' * (count != 1)} of {document['cluster']}{other}"
 
 
 def serve(
@@ -166,6 +185,7 @@ def serve(
 
     limits, names = parse_slo(replica.slo), cluster_names(inputs.cluster)
     stated = _stated(load, replica, faster, call.seed)
+    beside = [faster.prefill_cluster] if faster.prefill_cluster else []
     if replica.search and sure.sensitivity:
         raise InputError(
             "--sensitivity is for stated replicas. State the options that --search finds."
@@ -185,10 +205,10 @@ def serve(
             *("serve", f"{inputs.model}: a replica on each of {len(names)} clusters", names),
             lambda name, catalogue: answer(name, catalogue, simulate(name, catalogue)),
             {"--sensitivity": sure.sensitivity},
-            *(catalogue_inputs.read_side_by_side, call.answer),
+            *(lambda every: catalogue_inputs.read_side_by_side([*every, *beside]), call.answer),
         )
         return
-    catalogue = catalogue_inputs.read(inputs.cluster)
+    catalogue = catalogue_inputs.read(inputs.cluster, *beside)
     highest = simulate(inputs.cluster, catalogue)
     rankings = sure.rank(
         lambda moved: _ranked(simulate(inputs.cluster, moved)),

@@ -12,19 +12,24 @@ from typing import TYPE_CHECKING, Any
 
 from experiments.cli.options.inputs import CatalogueInputs, MachineInputs
 from experiments.cli.options.invocation import Invocation
-from experiments.cli.output.printing import print_table
+from experiments.cli.output.printing import print_table, print_text
 from experiments.reports.formatting import value_text
 from topologies.memory_limit import check_memory, peak_rss_bytes
 from topologies.options import setting
+from topologies.units import PS_PER_S, format_seconds
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
     from experiments.reports.run_directory import Run
+    from topologies.catalogue.reader import Entry
     from topologies.clusters.cluster import Cluster
 
 ASSUMED = {"bandwidth": "100GB/s", "latency": "1us"}
 """Default rates of a plain shape's links, because hops and counts do not depend on them."""
+
+OF_GRAPHS = ("latency", "bandwidth", "oversubscription", "radix", "rails", "tiers", ".efficiency")
+"""Ends of the names of quantities that describe links and how they are joined."""
 
 SHOWN = (
     ("chips", "chips"),
@@ -91,7 +96,8 @@ def topology(
     document: dict[str, Any] = asdict(sizes) | {
         "build_s": _built_in_s(cluster, call.quiet) if graph.graph else None,
         "peak_rss_bytes": peak_rss_bytes(),
-        "assumed": assumed,
+        "assumed": assumed or _assumed_rows(cluster),
+        "places": _places(cluster),
     }
     call.answer(
         lambda: document,
@@ -112,6 +118,49 @@ def _assumed(machine: MachineInputs) -> dict[str, str]:
     if machine.cluster.partition(":")[0] not in PLAIN:
         return {}
     return {name: value for name, value in ASSUMED.items() if getattr(machine, name) is None}
+
+
+def _assumed_rows(machine: Cluster) -> dict[str, Any]:
+    """Return the rates, latencies and rules of a cluster that the catalogue only assumes."""
+    catalogue, fabric = machine.catalogue, machine.scale_out
+    if catalogue is None or machine.plain:
+        return {}
+    parts = [part for part in (machine.chip, fabric.name if fabric else "") if part]
+    entries = [row for part in parts if part in catalogue.parts()
+               for row in catalogue.entries(part).values()]  # fmt: skip
+    return {
+        f"{row.part}.{row.quantity}": _row(row)
+        for row in entries
+        if row.grade == "assumed" and f"{row.part}.{row.quantity}".endswith(OF_GRAPHS)
+    }
+
+
+def _row(row: Entry) -> dict[str, Any]:
+    keys = ("value", "unit", "low", "high", "grade", "source", "note")
+    return {key: getattr(row, key) for key in keys}
+
+
+def _places(machine: Cluster) -> list[dict[str, Any]]:
+    """Return the layers of a scale-out fabric, with the row by which steps between them grow."""
+    from topologies.shapes.scale_out import layers
+
+    catalogue, fabric = machine.catalogue, machine.scale_out
+    if catalogue is None or fabric is None:
+        return []
+    names = [f"same_{place}_latency" for place in ("tor", "pod", "building", "campus")]
+    climbs = {catalogue.ps(fabric.name, name): name
+              for name in names if catalogue.has(fabric.name, name)}  # fmt: skip
+    places = []
+    for number, layer in enumerate(layers(fabric, machine.chips, machine.chips_per_server)):
+        climb_ps = fabric.climb_ps[min(number, len(fabric.climb_ps) - 1)]
+        if climb_ps not in climbs:
+            continue  # stated in a cluster file
+        row = _row(catalogue.entry(fabric.name, climbs[climb_ps]))
+        place = {"layer": layer.name, "chips": layer.chips, "groups": layer.groups}
+        step_s = (fabric.latency_ps + climb_ps) / PS_PER_S
+        label = climbs[climb_ps]
+        places.append({**place, "step_s": step_s, "added_s": row.pop("value"), "row": label, **row})
+    return places
 
 
 def _built_in_s(machine: Cluster, quiet: bool) -> float:
@@ -140,8 +189,14 @@ def _print(document: Mapping[str, Any]) -> None:
     shown = SHOWN if document["build_s"] else SHOWN[:-1]  # memory tells of the graph alone
     rows = [row for key, label in shown for row in _rows(key, label, document)]
     print_table(f"{document['cluster']} (rates are one direction)", ["measure", "value"], rows)
+    for place in document["places"] if len(document["places"]) > 1 else ():
+        size = f"{place['groups']:,} x {place['chips']:,} chips"
+        added = f"{format_seconds(place['added_s'])} {place['row']} ({place['grade']})"
+        step = format_seconds(place["step_s"])
+        print_text(f"{place['layer']}, {size}: a step between servers takes {step}, of it {added}")
     for name, value in document["assumed"].items():
-        print(f"assumed, as no --{name} was given: {value} a link")
+        if isinstance(value, str):
+            print(f"assumed, as no --{name} was given: {value} a link")
 
 
 def _rows(key: str, label: str, document: Mapping[str, Any]) -> list[list[str]]:

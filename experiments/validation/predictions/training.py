@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -20,14 +20,15 @@ from workloads.models.model import Experts, Model
 from workloads.training.alternatives import alternatives, hull
 from workloads.training.frameworks.conditions import CONDITIONS, Conditions
 from workloads.training.frameworks.framework import framework_of
+from workloads.training.iteration import Iteration, iteration
 from workloads.training.layers.layer import backward, forward
 from workloads.training.layers.shapes import RankShapes
 from workloads.training.layers.steps import ENGINE, NOTHING, PREVIOUS, LayerOp
+from workloads.training.memory.memory import Memory
 from workloads.training.memory.memory import worst as worst_rank
 from workloads.training.plan.plan import ParallelPlan
 from workloads.training.program.groups import exchange_ps
 from workloads.training.program.shared_parts import ByValue, SharedParts
-from workloads.training.steady import SteadyStep, steady
 from workloads.training.usual_plan import complete, ranks_per_chip
 
 Cells = Mapping[str, Any]
@@ -176,11 +177,45 @@ def _multiple(size: int, of: int) -> int:
     return -(-size // of) * of
 
 
+FEWEST = 4  # smallest period, in microbatches, for extrapolating a longer run from two
+
+
+class LongStep(NamedTuple):
+    """Results kept of a simulated step."""
+
+    seconds: float  # time of the step [s]
+    memory: Memory  # memory of the rank that needs most
+    provenance: Mapping[str, str]  # provenance of each kind of input
+
+
+def long_step(
+    model: Model, machine: Cluster, plan: ParallelPlan, shared: SharedParts | None = None
+) -> LongStep:
+    """Simulate a step; one of many microbatches by two runs of few."""
+    # Once the pipeline is full every further microbatch takes the same time, so the time of a long
+    # run follows from those of two shorter ones, both of whole rounds of an interleaved schedule.
+    # ``shared`` has parts that several steps on the machine have in common.
+    parts, period = shared or SharedParts(), plan.pp * -(-FEWEST // plan.pp)
+
+    def run(microbatches: int) -> Iteration:
+        part = replace(plan, global_batch=microbatches * plan.microbatch * plan.dp)
+        return iteration(model, machine, part, shared=parts, allow_oversized=True, partial=True)
+
+    if plan.microbatches <= 4 * period:
+        step = run(plan.microbatches)
+        seconds = step.iteration_s
+    else:
+        short, step = run(2 * period), run(3 * period)
+        each_s = (step.iteration_s - short.iteration_s) / period
+        seconds = step.iteration_s + (plan.microbatches - 3 * period) * each_s
+    return LongStep(seconds, step.memory, step.provenance)
+
+
 class Steps:
     """Steps of the rows of one table, shared by rows of the same model, machine and plan."""
 
     def __init__(self) -> None:
-        self._steps: dict[tuple[Model, Cluster, ParallelPlan], SteadyStep] = {}
+        self._steps: dict[tuple[Model, Cluster, ParallelPlan], LongStep] = {}
         self._structures = ByValue()
         self._shared: dict[Cluster, SharedParts] = {}
 
@@ -188,12 +223,12 @@ class Steps:
         """Predict a row, see :func:`predict`."""
         return _predicted(values, catalogue, self._step)
 
-    def _step(self, model: Model, machine: Cluster, plan: ParallelPlan) -> SteadyStep:
+    def _step(self, model: Model, machine: Cluster, plan: ParallelPlan) -> LongStep:
         key = model, machine, plan
         if key not in self._steps:
             if machine not in self._shared:
                 self._shared[machine] = SharedParts(self._structures)
-            self._steps[key] = steady(model, machine, plan, self._shared[machine])
+            self._steps[key] = long_step(model, machine, plan, self._shared[machine])
         return self._steps[key]
 
 
@@ -211,7 +246,7 @@ def predict(values: Mapping[str, Any], catalogue: Catalogue | None = None) -> Ou
 def _predicted(
     values: Mapping[str, Any],
     catalogue: Catalogue | None,
-    step_of: Callable[[Model, Cluster, ParallelPlan], SteadyStep],
+    step_of: Callable[[Model, Cluster, ParallelPlan], LongStep],
 ) -> Outcome:
     """Predict a row from its step, which ``step_of`` simulates, or returns if it already has."""
     ran = any(values.get(name) is not None for name in TRAINING.published)
@@ -326,12 +361,12 @@ def stated_plan(row: Mapping[str, Any]) -> dict[str, Any]:
     return {**fields, "framework": stack}
 
 
-def _too_large(step: SteadyStep) -> str:
+def _too_large(step: LongStep) -> str:
     needed, capacity = step.memory.total / 1e9, step.memory.capacity / 1e9
     return f"it needs {needed:.1f} GB a rank and a rank has {capacity:.1f} GB."
 
 
-def _provenance(step: SteadyStep, row: Stated, plan: ParallelPlan) -> dict[str, str]:
+def _provenance(step: LongStep, row: Stated, plan: ParallelPlan) -> dict[str, str]:
     grades = dict(step.provenance)
     left = [name for name in plan.assumed if name in (*STATED, *FLAGS)]
     empty = [name for name in row.assumed if name not in left]

@@ -42,17 +42,14 @@ def _shipped_machines(place: str, chips: int, catalogue: Catalogue | None) -> Cl
 
 
 def model_for(name: str) -> Model:
-    """Return the model of a row: a shipped one, a config, or one shipped for a table."""
-    place = files_of_tables("models_of_tables").get(name.lower())
-    if place is None and name not in shipped_models():
-        return model(name)  # the user's file is read at each call, as it may change
-    return _shipped_model(place or name)
+    """Return the model of a row: a shipped one, or that of a config, read anew at each call."""
+    return _shipped_model(name) if name in shipped_models() else model(name)
 
 
 @cache
-def _shipped_model(place: str) -> Model:
-    """Return a model that does not change while the program runs; ``place`` is a name or a file."""
-    return model(place)
+def _shipped_model(name: str) -> Model:
+    """Return a model that does not change while the program runs."""
+    return model(name)
 
 
 @cache

@@ -9,7 +9,7 @@ from typing import Literal
 from cluster_sim.collectives.duration.expert_library import LIBRARIES, WAYS
 from topologies.errors import InputError, suggestion
 from workloads.kernels.precision import CASTS
-from workloads.training.plan.schedules import all_schedules, schedule_names
+from workloads.training.plan.schedules.registry import all_schedules, schedule_names
 
 Value = int | float | str | None
 Holds = Literal["text", "count", "number", "flag"]

@@ -23,7 +23,6 @@ from cluster_sim.collectives.algorithms import hierarchical as two_levels
 from cluster_sim.collectives.algorithms import rdh
 from cluster_sim.collectives.algorithms.hierarchical import hierarchical, time_from_two_domains_ps
 from cluster_sim.collectives.chunks import cut, shards, share
-from cluster_sim.collectives.group import box
 from cluster_sim.collectives.lowering.lower import lower
 from cluster_sim.collectives.results import first_ranks
 from cluster_sim.hardware.communication_costs import communication_costs
@@ -263,12 +262,12 @@ def test_pieces_add_up_and_differ_by_a_byte(size):
 
 def test_boxes_of_a_torus():
     machine = cluster("trn2-ultraserver")
-    half = box(Group(machine, range(32)))
+    half = Group(machine, range(32)).filled_box
     assert half is not None
     assert (half.sizes, half.wraps) == ((2, 4, 4), (False, True, True))
     assert half.rates == (64 * 10**9, 128 * 10**9, 128 * 10**9)
-    assert box(Group(machine, [0, 1, 2, 5])) is None
-    across = box(Group(machine, [3, 0]))
+    assert Group(machine, [0, 1, 2, 5]).filled_box is None
+    across = Group(machine, [3, 0]).filled_box
     assert across is not None
     assert across.sizes == (2,)
 

@@ -145,10 +145,20 @@ def test_a_ring_of_two_periods_has_the_time_of_the_whole_ring(
         chips = (24 * np.arange(ranks)[:, None] + [0, 3]).ravel()
         call = CollectiveCall(kind, Group(servers, chips), size_bytes)
         assert len(ring._with_all_hops(call.group)) == 32
-        few_ps = ring._few_rounds_ps(call, costs)
+        few_ps = ring._few_rounds_ps(
+            call, costs, servers, ring._with_all_hops(call.group), call.ranks
+        )
         with monkeypatch.context() as patched:
             patched.setattr(ring, "_with_all_hops", lambda group: group.chip_of_rank)
-            assert abs(few_ps - ring._few_rounds_ps(call, costs)) <= most_ps
+            assert (
+                abs(
+                    few_ps
+                    - ring._few_rounds_ps(
+                        call, costs, servers, ring._with_all_hops(call.group), call.ranks
+                    )
+                )
+                <= most_ps
+            )
 
 
 def test_a_ring_that_does_not_repeat_is_run_whole() -> None:

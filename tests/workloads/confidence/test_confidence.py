@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 from topologies.catalogue.catalogue import shipped_catalogue
 from topologies.catalogue.reader import COLUMNS
 from topologies.clusters.names import cluster
-from workloads.confidence.answers import collective_interval, training_features, training_interval
+from workloads.confidence.answers import collective_interval
 from workloads.confidence.interval import Interval
 from workloads.confidence.kinds import (
     FAMILY,
@@ -48,6 +48,7 @@ from workloads.confidence.split_conformal import (
     widening,
 )
 from workloads.models.huggingface import named
+from workloads.training.alternatives import training_features, training_interval
 from workloads.training.plan.plan import ParallelPlan
 
 
@@ -191,7 +192,7 @@ def test_a_step_on_a_chip_without_training_rows_is_less_sure() -> None:
     model = named("llama-3.1-8b")
     plan = ParallelPlan(tp=8, dp=8, global_batch=64)
     measured, unknown = (
-        training_interval(model, plan, cluster(name), 1.0, "megatron-core")
+        training_interval(model, plan, cluster(name), 1.0)
         for name in ("dgx-h100:8", "mi300x-platform:8")
     )
     assert unknown.factor > measured.factor
@@ -207,11 +208,10 @@ def test_a_catalogue_of_the_user_says_whose_kernels_are_measured(tmp_path: Path)
     model, plan = named("llama-3.1-8b"), ParallelPlan(tp=8, dp=8, global_batch=64)
     for name, better in (("trn3-gen1", True), ("dgx-h100:8", False)):
         shipped, own_rows = cluster(name), cluster(name, catalogue=catalogue)
-        stack = "neuronx" if better else "megatron-core"
-        assert training_features(model, plan, shipped, stack).assumed == better
-        assert training_features(model, plan, own_rows, stack).assumed == (not better)
-        before = training_interval(model, plan, shipped, 1.0, stack)
-        after = training_interval(model, plan, own_rows, 1.0, stack)
+        assert training_features(model, plan, shipped).assumed == better
+        assert training_features(model, plan, own_rows).assumed == (not better)
+        before = training_interval(model, plan, shipped, 1.0)
+        after = training_interval(model, plan, own_rows, 1.0)
         assert (after.factor <= before.factor) == better
 
 

@@ -14,9 +14,9 @@ from tools.left_out import Cover, Fold, as_prediction, cover, folds
 from topologies.clusters.names import cluster
 from workloads.confidence.answers import (
     collective_interval,
-    first_token_interval,
     model_family,
-    serving_interval,
+    of_first_token,
+    serving_features,
 )
 from workloads.confidence.kinds import FAMILY, NAMES, SERVING, Prediction
 from workloads.confidence.residuals import Residual, Residuals, shipped_residuals
@@ -148,19 +148,24 @@ def test_small_collectives_are_less_sure_than_large_ones() -> None:
     assert small.factor > large.factor
 
 
+def per_token(*answer, **stated):
+    return interval(0.01, serving_features(*answer, **stated))
+
+
 def test_a_known_model_and_engine_are_surer_than_a_new_model() -> None:
     machine, model = cluster("dgx-b200"), named("llama-3.1-70b")
-    measured = serving_interval(model, machine, 2, 0.01, precision="fp8", engine="vllm")
-    new = serving_interval(named("deepseek-v3"), machine, 8, 0.01, precision="bf16", engine="vllm")
+    measured = per_token(model, machine, 2, precision="fp8", engine="vllm")
+    new = per_token(named("deepseek-v3"), machine, 8, precision="bf16", engine="vllm")
     assert measured.factor < 1.2 < new.factor
     assert measured.basis == (
         "serving: 16 measured rows of vllm with dense; 8 bits on such chips, 1 table"
     )
     assert "no measured row of vllm with experts; latent attention; 16 bits" in new.basis
-    open_engine = serving_interval(model, machine, 2, 0.01, precision="fp8")
+    stated = {"precision": "fp8", "engine": "vllm"}
+    open_engine = per_token(model, machine, 2, precision="fp8")
     assert open_engine.factor >= measured.factor
     assert "(engine not stated)" in open_engine.basis
-    first = first_token_interval(model, machine, 2, 0.1, precision="fp8", engine="vllm")
+    first = interval(0.1, of_first_token(serving_features(model, machine, 2, **stated)))
     assert first.factor > measured.factor
 
 

@@ -81,15 +81,16 @@ def test_unstated_fields_widen_by_their_hull() -> None:
 
 @pytest.mark.parametrize(
     ("stated", "least_mean", "most_below_half"),
-    [("", 0.78, 1), (FRAMEWORK, 0.78, 0), (PLAN, 0.78, 0), (BARE, 0.75, 3)],
+    [("", 0.78, 2), (FRAMEWORK, 0.78, 0), (PLAN, 0.78, 1), (BARE, 0.75, 4)],
 )
 def test_tables_that_were_left_out_are_covered(
     stated: str, least_mean: float, most_below_half: int
 ) -> None:
     """Each table by the residuals of all others, at each level of what was stated.
 
-    The cluster of research code, of healthy and slow nodes, is not part of any level. Told
-    the least, collections of Megatron before fused attention take 40 % longer than predicted.
+    The cluster of research code, of healthy and slow nodes, is not part of any level. Of the plan
+    alone nobody knows that torchtitan's H100s were limited to 500 W. Told the least, collections of
+    Megatron before fused attention take 40 % longer than predicted.
     """
     residuals, shares = shipped_residuals(), []
     every = residuals.at_level(stated).rows

@@ -15,9 +15,9 @@ from tests.support.toy_training import SPARSE, TOY, sixteen
 from workloads.models.model import Model
 from workloads.search import best_estimates, candidates, estimate, search
 from workloads.search.estimate import _Shared
-from workloads.search.pipeline_model import ROUNDING, Line, Work, least_s, walk_s
+from workloads.search.pipeline_model import ROUNDING, Line, least_s, walk_s
 from workloads.training.plan.plan import ParallelPlan
-from workloads.training.plan.schedules import all_schedules
+from workloads.training.plan.schedules.registry import all_schedules
 
 estimates = import_module("workloads.search.estimate")  # the package has a function of this name
 SCHEDULES = [
@@ -28,10 +28,10 @@ SCHEDULES = [
 ]
 
 
-def work_of(pipeline: Line) -> Work:
-    """What the bound knows of a pipeline; phases that it does not run take no time."""
+def bound_of(pipeline: Line) -> float:
+    """Bound of a pipeline; phases that it does not run take no time."""
     runs = np.isin(np.arange(3), pipeline.passes[0])
-    return Work(
+    return least_s(
         number=pipeline.number,
         layers=np.diff(pipeline.first),
         sparse=pipeline.sparse,
@@ -74,14 +74,14 @@ def test_no_walk_is_shorter_than_its_bound(
         sends_beside=beside,
         dp_beside=beside,
     )
-    assert least_s(work_of(pipeline)) <= walk_s(pipeline)
+    assert bound_of(pipeline) <= walk_s(pipeline)
 
 
 @pytest.mark.parametrize("microbatches", [4, 16])
 def test_the_bound_of_a_pipeline_without_transfers_is_its_time(microbatches: int) -> None:
     """Under 1F1B the last stage waits for the first microbatch, and the first for the last."""
     pipeline = line(4, microbatches)
-    bound_s = least_s(work_of(pipeline))
+    bound_s = bound_of(pipeline)
     assert bound_s / (1 - ROUNDING) == walk_s(pipeline) == 3 * (microbatches + 3)
 
 

@@ -6,24 +6,25 @@ import pytest
 from topologies.catalogue.catalogue import shipped_catalogue
 from workloads.models.huggingface import named
 from workloads.search.estimate import replicas
-from workloads.training.layers.data_parallel import (
+from workloads.training.layers.replicas import (
     bucket_parameters,
     buckets,
     edges_of,
     gather_parameters,
     reduce_gradients,
 )
-from workloads.training.layers.layer import RankShapes
+from workloads.training.layers.shapes import RankShapes
 from workloads.training.memory.memory import Stack, chunk_activations, layer_activations
-from workloads.training.plan.parameters import kind_shares, total
 from workloads.training.plan.plan import ParallelPlan
-from workloads.training.plan.stage_layers import (
+from workloads.training.plan.stages import (
     chunk_layers,
     end_stages,
     is_kept,
+    kind_shares,
     kinds_of_chunks,
     layer_kinds,
     stage_kinds,
+    total,
     unlike_stages,
 )
 

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import pytest
 
 from topologies.clusters.names import cluster
+from topologies.errors import InputError
 from workloads.models.huggingface import model
 from workloads.serving import ServingOptions, Slo, SloMissed
 from workloads.serving.deployment_search import (
@@ -52,6 +54,25 @@ def test_no_rate_exceeds_its_bound(gpus: DeploymentSearch) -> None:
     for most, words, offered in gpus.candidates:
         measured = 0.99 * offered.saturated_per_s / offered.deployment.chips
         assert measured <= most * (1.1 if "disaggregate" in words else 1.0)
+
+
+def test_unlike_chips_are_split_and_count_by_their_price() -> None:
+    usual = question("trn2.48xlarge", tp=4)
+    options = ServingOptions(prefill_cluster=cluster("p5.48xlarge"))
+    outcome = search_deployments(replace(usual, options=options))
+    words = [each for _, each, _ in outcome.candidates]
+    assert {each["prefill-tp"] for each in words} == {1, 2, 4, 8}
+    assert {each["tp"] for each in words} == {4}
+    best = outcome.ranked[0]
+    weighed = best.offered.deployment.weighed_chips
+    assert weighed > best.offered.deployment.chips
+    assert best.rate_per_chip_s == best.rate_per_s / weighed
+
+
+def test_unlike_chips_without_a_price_are_not_compared() -> None:
+    options = ServingOptions(prefill_cluster=cluster("dgx-b200"))
+    with pytest.raises(InputError, match="that of dgx-b200 is unknown"):
+        search_deployments(replace(question("trn2.48xlarge"), options=options))
 
 
 def test_candidates_are_ways_and_splits_that_fit(gpus: DeploymentSearch) -> None:

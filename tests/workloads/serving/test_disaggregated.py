@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 
 from topologies.clusters.names import cluster
 from topologies.errors import InputError
+from workloads.economics import Economics
 from workloads.models.huggingface import named
 from workloads.serving import (
     Batching,
@@ -25,6 +26,7 @@ from workloads.serving import (
     serve,
     serve_apart,
 )
+from workloads.serving.disaggregated import PromptReplica
 
 
 def replica() -> Profile:
@@ -154,3 +156,38 @@ def test_pools_without_replicas_or_links_are_refused() -> None:
         Pools(1, 1, 0.0)
     machine = replace(cluster("trn2.48xlarge:4"))
     assert pools(machine, profile(named("llama-3.1-8b"), machine, tp=8), 1, 1).prefill == 1
+
+
+def unlike(faster: float, rate: float = 1e12) -> Pools:
+    """Pools whose prompts run on replicas that are faster by a factor."""
+    faster_one = replace(replica(), linear_s=replica().linear_s / faster)
+    machine = cluster("trn2.48xlarge")
+    prompts = PromptReplica(faster_one, Batching(), machine, (Economics(1, 1), Economics(1, 1)))
+    return Pools(1, 2, rate, slowest_bytes_per_s=rate / 4, prompts=prompts)
+
+
+@settings(max_examples=30, deadline=None)
+@given(
+    gaps=st.lists(st.floats(0, 0.3), min_size=1, max_size=20),
+    faster=st.floats(1, 20),
+    seed=st.integers(0, 99),
+)
+def test_a_faster_chip_for_prompts_never_slows_a_first_token(
+    gaps: list[float], faster: float, seed: int
+) -> None:
+    many = len(gaps)
+    prompt = np.random.default_rng(seed).integers(1, 300, many)
+    load = Requests(np.cumsum(gaps), prompt, np.full(many, 5))
+    slow, fast = (serve_apart(replica(), load, unlike(by)).served.ttft_s for by in (1.0, faster))
+    assert np.all(fast <= slow + 1e-12)
+    alike = serve_apart(replica(), load, replace(unlike(1.0), prompts=None)).served
+    assert slow.tolist() == alike.ttft_s.tolist()
+
+
+def test_a_slower_network_delays_caches_alone() -> None:
+    # 100 kB take 0.1 s at 1 MB/s and 0.4 s at a quarter of it.
+    apart = serve_apart(replica(), requests_at([0.0]), unlike(2.0, 1e6))
+    assert apart.served.first_token_s[0] == pytest.approx(0.05)
+    assert apart.transfer_s[0] == pytest.approx(0.1)
+    assert apart.late_s is not None
+    assert apart.late_s[0] == pytest.approx(0.3)

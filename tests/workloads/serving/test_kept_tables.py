@@ -11,7 +11,7 @@ import pytest
 
 from workloads.serving.batching import FIRST, Batching
 from workloads.serving.capacity import Slo
-from workloads.serving.disaggregated import Pools
+from workloads.serving.disaggregated import Pools, PromptReplica
 from workloads.serving.profile import Profile
 from workloads.serving.requests import Lengths
 from workloads.serving.speculation import Speculation
@@ -36,7 +36,8 @@ CHANGES: dict[Any, dict[str, Any]] = {
     Speculation: {"tokens": 3, "acceptance": 0.8 * LITTLE, "draft": REPLICA},
     Pools: {
         "prefill": 2, "decode": 2, "transfer_bytes_per_s": 1e9 * LITTLE,
-        "transfer_latency_s": 2e-6,
+        "transfer_latency_s": 2e-6, "slowest_bytes_per_s": 1e8,
+        "prompts": PromptReplica(REPLICA, BATCHING, "machine", (), ""),  # type: ignore[arg-type]
     },
     TableRuns: {
         "batching": Batching(), "prompt_means": np.array([1.0]), "output_means": np.array([2.0]),

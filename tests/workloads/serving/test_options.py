@@ -63,6 +63,40 @@ def test_pools_are_those_of_the_cluster(requests: Requests) -> None:
     assert same.summary == result.summary
 
 
+def test_one_kind_given_twice_is_one_kind(requests: Requests) -> None:
+    how = {"tp": 8, "disaggregate": "1:2"}
+    once = cs.serve(MODEL, CLUSTER, requests, **how)
+    for twice in ({"prefill_cluster": CLUSTER}, {"prefill_tp": 8}):
+        same = cs.serve(MODEL, CLUSTER, requests, **how, **twice)
+        assert same.summary == once.summary
+        assert (same.interval, same.tpot_interval) == (once.interval, once.tpot_interval)
+
+
+def test_prompts_on_another_chip_cost_and_send_what_both_kinds_do(requests: Requests) -> None:
+    """Rate, price and interval of the first token are those of the two clusters."""
+    other = cs.cluster("p5.48xlarge")
+    how = {"tp": 8, "disaggregate": "1:2", "prefill_cluster": other, "prefill_tp": 4}
+    mixed = cs.serve(MODEL, CLUSTER, requests, **how)
+    deployment = mixed.deployed.deployment
+    assert deployment.chips_of_pools == (4, 16)
+    assert deployment.pools is not None
+    assert deployment.pools.prompts is not None
+    assert deployment.pools.transfer_bytes_per_s == min(4 * 50e9, 8 * 25e9)
+    assert deployment.pools.slowest_bytes_per_s == 50e9
+    trn2, h100 = deployment.pools.prompts.money
+    usd = deployment.usd(trn2, 10.0)
+    both = 4 * h100.usd_per_chip_s + 16 * trn2.usd_per_chip_s
+    assert usd == pytest.approx(10.0 * both)
+    assert deployment.weighed_chips == 4 * h100.usd_per_chip_s / trn2.usd_per_chip_s + 16
+    alone = cs.serve(MODEL, other, requests, tp=4, disaggregate="1:1")
+    assert mixed.ttft_s == alone.ttft_s
+    assert mixed.interval == alone.interval
+    alike = cs.serve(MODEL, CLUSTER, requests, tp=8, disaggregate="1:2").tpot_interval
+    assert alike is not None
+    assert mixed.tpot_interval is not None
+    assert mixed.tpot_interval.high / mixed.tpot_interval.value > alike.high / alike.value
+
+
 def test_precision_is_that_of_the_weights_unless_stated(requests: Requests) -> None:
     plain, half = (cs.serve(MODEL, CLUSTER, requests, precision=p) for p in (None, "fp8"))
     assert plain.replica.weights_bytes == MODEL.parameters * 2
@@ -110,6 +144,10 @@ def test_the_command_gives_the_same_numbers(tmp_path: Path) -> None:
         ({"disaggregate": "9:9"}, "takes? .* chips"),
         ({"prefix_cache": "200%"}, "200%"),
         ({"ep": 4}, "no experts"),
+        ({"prefill_tp": 4}, "--prefill-tp is for replicas that process prompts alone"),
+        ({"disaggregate": "9:1", "tp": 4, "prefill_cluster": "p5.48xlarge"}, "p5.48xlarge has 8"),
+        ({"disaggregate": "1:1", "prefill_cluster": "ring:8"}, "plain shape"),
+        ({"disaggregate": "1:1", "prefill_cluster": 3}, "prefill_cluster"),
     ],
 )
 def test_mistakes_are_told(ways: dict[str, Any], message: str, requests: Requests) -> None:

@@ -20,9 +20,7 @@ from workloads.sharing.front import share
 from workloads.sharing.jobs import jobs_from
 from workloads.sharing.run import Meeting, with_queues
 from workloads.sharing.sharing import _side_by_side
-from workloads.training.execution.link_classes import folded
-from workloads.training.execution.link_flows import side_by_side
-from workloads.training.execution.link_use import Patterns, link_use
+from workloads.training.execution.links import Patterns, folded, link_use, side_by_side
 from workloads.training.iteration import iteration
 
 EVEN = np.concatenate([np.arange(start, start + 4) for start in range(0, 32, 8)])
@@ -95,7 +93,7 @@ def test_folded_jobs_that_meet_on_a_torus_take_the_times_of_all_ranks() -> None:
 
 def _every(use: Any, rows: IntArray, meeting: Meeting) -> Any:
     """Use of links by groups, with every rank and link in a class of its own."""
-    from workloads.training.execution.link_classes import FoldedUse
+    from workloads.training.execution.links import FoldedUse
 
     firsts = np.concatenate([each.members.min(axis=1) for each in meeting.program.exchanges])
     return FoldedUse(use.exchange(), rows[firsts[use.group]], use.step, use.link, use.parts)

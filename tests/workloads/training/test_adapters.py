@@ -13,6 +13,7 @@ from workloads.models.huggingface import named
 from workloads.models.model import Model
 from workloads.training.iteration import iteration
 from workloads.training.layers.adapters import layer_adapters, trained_share, with_adapters
+from workloads.training.layers.layer import backward, forward
 from workloads.training.layers.shapes import RankShapes
 from workloads.training.layers.steps import kernel
 from workloads.training.memory.memory import memory
@@ -101,6 +102,22 @@ def test_adapter_in_a_compiled_graph_is_a_wider_product(chip: str, per_chip: int
     together_s = sum(timing.seconds for timing in wider) - 2 * product.seconds
     assert adapter.seconds == pytest.approx(together_s if chip == "trn1" else apart_s)
     assert 0 < together_s < apart_s
+
+
+def test_pytorch_adds_what_adapters_give_in_kernels_of_their_own() -> None:
+    """Forward an element of each result, backward one of each input: 6 bytes, 10 if scaled."""
+    plan = ParallelPlan(global_batch=2, seq=2048, lora_rank=16, zero=0)
+    columns_out = 4096 + 2 * 1024 + 4096 + 2 * 14336 + 4096
+    columns_in = 4096 + 4096 + 4096 + 14336
+    moved = []
+    for variant in ("", "eager", "scaled"):
+        numbers = shipped_catalogue().with_variants({"training.adapter_bytes": variant})
+        shapes = RankShapes(EIGHT, plan, "h100", numbers)
+        steps = (*forward(shapes), *backward(shapes))
+        moved.append(sum(step.size_bytes for step in steps if ".adapter" in step.name))
+    least, eager, scaled = moved
+    assert eager - least == 6 * 2048 * (columns_out + columns_in)
+    assert scaled - least == 10 * 2048 * (columns_out + columns_in)
 
 
 def test_part_trained_alone_takes_less_than_all_and_more_than_none() -> None:

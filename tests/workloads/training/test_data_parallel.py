@@ -12,10 +12,8 @@ from topologies.catalogue.catalogue import shipped_catalogue
 from topologies.clusters.names import cluster
 from workloads.kernels.times import step_overhead_s
 from workloads.training.iteration import iteration
-from workloads.training.layers.data_parallel import update
-from workloads.training.layers.replica_exchange import ReplicaExchange
+from workloads.training.layers.replicas import ReplicaExchange, StageParameters, update
 from workloads.training.layers.shapes import RankShapes
-from workloads.training.layers.stage_parameters import StageParameters
 from workloads.training.program.groups import exchange_ps
 
 

@@ -16,7 +16,7 @@ from topologies.errors import InputError
 from workloads.models.flops import forward_flops
 from workloads.training.execution.lower import lower
 from workloads.training.iteration import iteration
-from workloads.training.plan.parameters import edge_share, layer_share
+from workloads.training.plan.stages import edge_share, layer_share
 from workloads.training.program.fold import fold
 from workloads.training.program.groups import exchange_ps
 

@@ -256,7 +256,10 @@ def test_a_file_that_is_no_framework_is_refused(tmp_path: Path, text: str, messa
     [
         ("megatron", r"framework 'megatron' is none of automodel, .*Did you mean megatron-"),
         ("torchtitan:egaer", r"torchtitan has no setting 'egaer'. Did you mean eager\?"),
-        ("maxtext:compiled", r"maxtext has no setting 'compiled'. It has none but a date"),
+        (
+            "torch-neuronx:compiled",
+            r"torch-neuronx has no setting 'compiled'. It has none but a date",
+        ),
         ("megatron-core:2024-13", r"no setting '2024-13'"),
         ("none-such.yaml", r"none-such.yaml"),
     ],
@@ -270,7 +273,7 @@ def test_a_name_or_setting_that_is_unknown_is_refused(text: str, message: str) -
     ("name", "machine", "others"),
     [
         ("torchtitan", "trn2.48xlarge", "axlearn, neuronx, torch-neuronx, torchneuron"),
-        ("neuronx", "dgx-h100", "automodel, deepspeed, .*torchtitan"),
+        ("neuronx", "dgx-h100", "automodel, axlearn, deepspeed, .*torchtitan"),
         ("nanotron", "mi300x-platform", "deepspeed, fsdp, .*torchtitan"),
         ("megatron-core", "tpu-v6e-pod", "axlearn, maxtext"),
     ],

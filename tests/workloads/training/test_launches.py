@@ -12,13 +12,14 @@ from topologies.clusters.names import cluster
 from workloads.training.execution.jitter import Disturbance
 from workloads.training.frameworks.framework import framework_of
 from workloads.training.iteration import Iteration, iteration
-from workloads.training.layers.embedding import (
+from workloads.training.layers.layer import (
+    backward,
     embedding,
     embedding_backward,
+    forward,
     output,
     output_backward,
 )
-from workloads.training.layers.layer import backward, forward
 from workloads.training.layers.shapes import RankShapes
 from workloads.training.plan.plan import ParallelPlan
 from workloads.training.usual_plan import complete

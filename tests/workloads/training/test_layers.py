@@ -16,12 +16,18 @@ from workloads.kernels import gemm as kernel_times
 from workloads.models.flops import attention_flops, layer_flops
 from workloads.models.model import Model
 from workloads.training.iteration import iteration
-from workloads.training.layers.embedding import output, output_backward
-from workloads.training.layers.layer import backward, data_half, forward, weight_half
+from workloads.training.layers.layer import (
+    backward,
+    data_half,
+    forward,
+    output,
+    output_backward,
+    weight_half,
+)
 from workloads.training.layers.shapes import RankShapes
 from workloads.training.memory.memory import layer_activations, stack_of
-from workloads.training.plan.parameters import layer_share
 from workloads.training.plan.placement import place
+from workloads.training.plan.stages import layer_share
 from workloads.training.program.program import program
 
 PLANS: list[dict[str, Any]] = [
@@ -70,6 +76,39 @@ def test_long_sequences_in_pipelines_of_nxd_run_the_up_projection_again(
         for each in (shipped_catalogue(), catalogue)
     )
     assert (not_kept < kept) == again
+
+
+@pytest.mark.parametrize(
+    ("changes", "early"),
+    [({}, True), ({"tp": 2}, True), ({"lora_rank": 8}, False), ({"recompute": "none"}, False)],
+)
+def test_recomputation_that_ends_early_leaves_out_the_down_projection(
+    changes: dict[str, Any], early: bool
+) -> None:
+    """What it gives only enters a sum; an adapter beside it needs its own input, after it."""
+    catalogue = shipped_catalogue().with_variants({"training.again_to_the_end": "early-stop"})
+    whole = counted(TOY, **{"recompute": "full", **changes})
+    shapes = replace(whole, catalogue=catalogue)
+    left_out = {step.name for step in backward(whole)} - {step.name for step in backward(shapes)}
+    assert ("again.mlp.down" in left_out) == early
+    flops = product_flops(backward(whole)) - product_flops(backward(shapes))
+    down = 2 * shapes.tokens * TOY.hidden * TOY.ffn / shapes.plan.tp
+    assert flops == pytest.approx(early * down)
+
+
+def test_hardware_utilization_counts_what_is_recomputed() -> None:
+    """PyTorch recomputes a layer up to its down-projection, Megatron-Core all of it."""
+    steps = {
+        name: iteration(TOY, cluster("dgx-h100"), plan(dp=8, recompute="full", framework=name))
+        for name in ("torchtitan", "megatron-core")
+    }
+    again = {
+        name: (step.hfu / step.mfu - 1) * step.model_flops_per_s_per_chip * step.iteration_s
+        for name, step in steps.items()
+    }
+    tokens = steps["torchtitan"].plan.tokens / 8
+    left_out = 2 * TOY.layers * TOY.hidden * TOY.ffn * tokens
+    assert again["megatron-core"] - again["torchtitan"] == pytest.approx(left_out)
 
 
 @pytest.mark.parametrize(("recipe", "each"), [("tensorwise", 0), ("rowwise", 5), ("blockwise", 3)])

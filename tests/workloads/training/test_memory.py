@@ -24,9 +24,8 @@ from workloads.training.memory.memory import (
     memory,
     worst,
 )
-from workloads.training.plan.parameters import edge_share, layer_share, stage_share
 from workloads.training.plan.plan import ParallelPlan
-from workloads.training.plan.stage_layers import layers_by_cost
+from workloads.training.plan.stages import edge_share, layer_share, layers_by_cost, stage_share
 
 GPT = replace(named("gpt3-175b"), dropout=True)
 

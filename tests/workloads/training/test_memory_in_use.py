@@ -9,7 +9,7 @@ import pytest
 
 from topologies.catalogue.catalogue import shipped_catalogue
 from workloads.front import train
-from workloads.training.memory.in_use import memory_in_use
+from workloads.training.explain import memory_in_use
 from workloads.training.memory.memory import memory
 
 

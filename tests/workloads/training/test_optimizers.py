@@ -12,10 +12,10 @@ from topologies.clusters.names import cluster
 from topologies.errors import InputError
 from workloads.kernels.times import gemm
 from workloads.training.iteration import iteration
-from workloads.training.layers.data_parallel import orthogonalized, update
+from workloads.training.layers.replicas import orthogonalized, update
 from workloads.training.layers.shapes import RankShapes
 from workloads.training.memory.memory import memory
-from workloads.training.plan.parameters import Share
+from workloads.training.plan.stages import Share
 
 CATALOGUE = shipped_catalogue()
 OPTIMIZERS = ("adafactor", "sgd", "muon", "adamw")

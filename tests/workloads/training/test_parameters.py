@@ -10,9 +10,15 @@ import pytest
 
 from tests.support.toy_training import LATENT, SPARSE, TOY, plan
 from workloads.models.model import Model
-from workloads.training.plan.parameters import edge_share, layer_share, stage_share
 from workloads.training.plan.plan import ParallelPlan
-from workloads.training.plan.stage_layers import chunk_layers, layer_counts, stage_layers
+from workloads.training.plan.stages import (
+    chunk_layers,
+    edge_share,
+    layer_counts,
+    layer_share,
+    stage_layers,
+    stage_share,
+)
 
 SHARES: list[tuple[Model, dict[str, Any]]] = [
     (TOY, {"tp": 4, "pp": 2}),

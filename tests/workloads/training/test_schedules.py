@@ -18,15 +18,9 @@ from topologies.errors import InputError
 from workloads.training.iteration import iteration
 from workloads.training.memory.memory import in_flight, layer_activations, memory
 from workloads.training.plan.plan import ParallelPlan
-from workloads.training.plan.schedules import (
-    BACKWARD,
-    FORWARD,
-    WEIGHT,
-    all_schedules,
-    schedule_names,
-)
 from workloads.training.plan.schedules.held import most_held, passes
-from workloads.training.plan.schedules.schedule import PipelineSchedule
+from workloads.training.plan.schedules.registry import all_schedules, schedule_names
+from workloads.training.plan.schedules.schedule import BACKWARD, FORWARD, WEIGHT, PipelineSchedule
 
 PAGE = Path(__file__).parents[3] / "docs" / "how-to" / "add-a-pipeline-schedule.md"
 BLOCK = re.compile(r"```python\n(.*?)```", re.DOTALL)
@@ -132,7 +126,7 @@ def test_memory_is_what_a_counted_run_holds(
 
 
 def test_a_schedule_that_leaves_out_a_pass_is_refused() -> None:
-    from workloads.training.plan.schedules import FORWARD, in_order
+    from workloads.training.plan.schedules.schedule import FORWARD, in_order
 
     lame = PipelineSchedule("lame", "lame", lambda pp, s, m, c: in_order([(FORWARD, 0, 0)]))
     with pytest.raises(ValueError, match="lame: stage 0 of 2 does not take each of 2 microbatches"):

@@ -73,13 +73,13 @@ def test_passes_are_laid_out_once_for_plans_that_differ_in_batch_and_order(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     laid_out = []
-    lay_out = stage.PassLayout.ops
+    lay_out = stage.StagePasses._ops
 
-    def counted(self: Any, steps: Any) -> Any:
+    def counted(self: Any, steps: Any, catalog: Any) -> Any:
         laid_out.append(steps)
-        return lay_out(self, steps)
+        return lay_out(self, steps, catalog)
 
-    monkeypatch.setattr(stage.PassLayout, "ops", counted)
+    monkeypatch.setattr(stage.StagePasses, "_ops", counted)
     shared = SharedParts()
     counts = []
     for changes in PLANS[:4]:

@@ -12,8 +12,8 @@ from tests.support.toy_training import SPARSE, TOY, plan, sixteen
 from topologies.clusters.names import cluster
 from topologies.errors import InputError
 from workloads.models.huggingface import named
-from workloads.training import checks
-from workloads.training.checks import estimated_size
+from workloads.training import detail
+from workloads.training.detail import estimated_size
 from workloads.training.iteration import iteration
 from workloads.training.layers.shapes import RankShapes
 from workloads.training.usual_plan import complete
@@ -56,7 +56,7 @@ def test_the_estimate_of_ops_is_near_what_is_built(zero: int, schedule: str) -> 
 
 
 def test_the_refusal_names_the_level_that_would_do(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(checks, "machine_bytes", lambda: 10**9)
+    monkeypatch.setattr(detail, "machine_bytes", lambda: 10**9)
     how = plan(tp=4, dp=4, global_batch=8000)
     with pytest.raises(InputError, match="Use --level rank-vector"):
         iteration(TOY, sixteen(), how, folded=False, level="collective")
@@ -66,4 +66,4 @@ def test_the_refusal_names_the_level_that_would_do(monkeypatch: pytest.MonkeyPat
 
 
 def test_a_process_with_a_limit_of_its_own_is_held_to_it() -> None:
-    assert 0 < checks.machine_bytes() <= 2**50
+    assert 0 < detail.machine_bytes() <= 2**50

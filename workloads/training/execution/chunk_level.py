@@ -159,8 +159,7 @@ def _calls(
     """Return the different collectives of an exchange, and the calls of each."""
     # Steps of one stream follow one another on every rank, so those of one collective and size are
     # calls of one routine. As flows they may differ in their times.
-    stage = program.stage[exchange.members[0, 0]]
-    step = program.streams[stage].ops.step[exchange.ops[exchange.role[0]]]
+    step = program.steps_of(exchange)
     alike: dict[object, list[int]] = {}
     for number in np.unique(step).tolist():
         each = program.steps[number]

@@ -17,7 +17,7 @@ import numpy.typing as npt
 
 from cluster_sim.engine.compiler.jit import inlined
 from cluster_sim.schedule.table import FLOW, Schedule
-from topologies.arrays import BoolArray, IntArray
+from topologies.arrays import IntArray
 from topologies.errors import InputError
 from workloads.training.program.program import Program
 
@@ -183,7 +183,7 @@ def disturb(schedule: Schedule, program: Program, how: Disturbance) -> Schedule:
     keys, slow, table = how.keys(program.rank), how.slowness(program.rank), how.table
     for stage in range(len(program.streams)):
         rows = np.flatnonzero(program.stage == stage)
-        alone = np.flatnonzero(~meeting(program, stage))
+        alone = np.flatnonzero(~program.communicates[stage])
         at = first[rows][:, None] + alone
         usual_ps = program.step_ps[program.streams[stage].ops.step[alone]]
         lasts_ps = disturbed_array(usual_ps, keys[rows][:, None], alone, slow[rows][:, None], table)
@@ -194,13 +194,3 @@ def disturb(schedule: Schedule, program: Program, how: Disturbance) -> Schedule:
         rate[changed] = np.maximum(1, rate[changed] * part).astype(np.int64)
     flows_now = replace(schedule.flows, cap_bytes_per_s=rate)
     return replace(schedule, duration_ps=duration, flows=flows_now)
-
-
-def meeting(program: Program, stage: int) -> BoolArray:
-    """Return which ops of a stage are communication, bool (ops,)."""
-    meets = np.zeros(len(program.streams[stage].ops), np.bool_)
-    for exchange in program.exchanges:
-        for role in program.roles(exchange):
-            if role.stage == stage:
-                meets[role.ops] = True
-    return meets

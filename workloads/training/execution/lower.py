@@ -173,9 +173,8 @@ def _skeleton(program: Program) -> Skeleton:
     kind = np.full(layout.total, JOIN, np.uint8)
     kind[: layout.ops] = FIXED
     resource = np.full(layout.total, NO_RESOURCE, np.int32)
-    stream_of = np.array([step.stream for step in program.steps])
     first = len(stream_kinds(program.steps)) * np.arange(len(program))
-    tile(program, layout, resource, by_step(program, stream_of), first)
+    tile(program, layout, resource, by_step(program, program.stream_of), first)
     return Skeleton(
         layout=layout,
         edges=lowered_edges(program, layout),
@@ -217,13 +216,9 @@ def _flows(
 def _draws(program: Program, layout: Layout) -> Iterator[tuple[IntArray, ...]]:
     """Yield the kernels, then the communications that contend for memory."""
     # Each item has arrays of one shape: ops, their rows, their bytes, and their rates [B/s].
-    communicates = [np.zeros(len(stream.ops), np.bool_) for stream in program.streams]
-    for exchange in program.exchanges:
-        for role in program.roles(exchange):
-            communicates[role.stage][role.ops] = True
     for stage, stream in enumerate(program.streams):
         row = np.flatnonzero(program.stage == stage)[:, None]
-        kernels = np.flatnonzero(stream.contends & ~communicates[stage])
+        kernels = np.flatnonzero(stream.contends & ~program.communicates[stage])
         step = stream.ops.step[kernels]
         drawn, rate = program.draws.size_bytes[step], program.draws.rate_bytes_per_s[step]
         yield np.broadcast_arrays(layout.offset[row, OWN] + kernels, row, drawn, rate)

@@ -22,9 +22,9 @@ import numpy as np
 from cluster_sim.collectives import CollectiveCall, Group, compose
 from cluster_sim.collectives.algorithms.footprint import ops_foreseen
 from cluster_sim.collectives.algorithms.registry import choose_algorithm
+from cluster_sim.collectives.builder import Collective
 from cluster_sim.collectives.duration.duration import duration_ps
 from cluster_sim.collectives.duration.nccl import covers
-from cluster_sim.collectives.lowering.collective import Collective
 from cluster_sim.hardware.communication_costs import communication_costs
 from cluster_sim.hardware.fault_text import Fault, fault_table, gone_around, spelled_out, stands_in
 from cluster_sim.schedule.picoseconds import PS_PER_S
@@ -129,9 +129,7 @@ def _timed(
     struck: dict[tuple[str, str, int], Struck],
 ) -> tuple[IntArray, IntArray, IntArray]:
     """Kind of each group, times of each kind [ps], and the kind without faults of each."""
-    stage = program.stage[exchange.members[0, 0]]
-    step = program.streams[stage].ops.step[exchange.ops[exchange.role[0]]]
-    numbers, where = present(step)
+    numbers, where = present(program.steps_of(exchange))
     steps = [program.steps[number] for number in numbers.tolist()]
     chips = program.chip[exchange.members]
     kind, rows, origin = exchange.kind.copy(), [], [*range(len(exchange.duration_ps))]

@@ -5,11 +5,11 @@ from __future__ import annotations
 import math
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass, field, fields
+from dataclasses import dataclass, fields
 from typing import TYPE_CHECKING, Any
 
 from topologies.errors import InputError
-from topologies.options import option
+from topologies.options import setting
 
 if TYPE_CHECKING:
     from topologies.clusters.cluster import Cluster
@@ -24,32 +24,35 @@ class Conditions:
     """Conditions of a run, each of which stands for a setting of its framework."""
 
     # Month of the software, such as ``2024-06``
-    date: str | None = field(
-        default=None,
-        metadata=option("Month of the training software, such as 2024-06", default="the latest"),
+    date: str | None = setting(
+        None,
+        "Month of the training software, such as 2024-06",
+        default="the latest",
     )
     # Whether layers are compiled, so that norms and activations are fused
-    compiled: bool | None = field(
-        default=None,
-        metadata=option("Layers are compiled", default="as the framework does"),
+    compiled: bool | None = setting(
+        None,
+        "Layers are compiled",
+        default="as the framework does",
     )
     # Whether layers are captured in CUDA graphs and launched at once
-    graphs: bool | None = field(
-        default=None,
-        metadata=option(
-            "Layers are captured in CUDA graphs and launched at once",
-            default="as the framework does",
-        ),
+    graphs: bool | None = setting(
+        None,
+        "Layers are captured in CUDA graphs and launched at once",
+        default="as the framework does",
     )
     # Whether each launch waits for its kernel (``CUDA_LAUNCH_BLOCKING=1``)
-    launch_blocking: bool | None = field(
-        default=None,
-        metadata=option("Each launch waits for its kernel, as with CUDA_LAUNCH_BLOCKING=1"),
+    launch_blocking: bool | None = setting(
+        None,
+        "Each launch waits for its kernel, as with CUDA_LAUNCH_BLOCKING=1",
     )
     # Power limit of a chip [W]
-    power_limit_w: float | None = field(
-        default=None,
-        metadata=option("Power limit of a chip", unit="W", default="that of the chip", least=1),
+    power_limit_w: float | None = setting(
+        None,
+        "Power limit of a chip",
+        unit="W",
+        default="that of the chip",
+        least=1,
     )
 
     def framework_text(self, stated: Mapping[str, Any], cluster: Cluster) -> str:
@@ -89,10 +92,10 @@ class Conditions:
         if self.compiled is not None:
             pair = ("compiled", "eager") if self.compiled else ("eager", "compiled")
             words.append((*pair, "compiled"))
-        for setting, stands in (("graphs", self.graphs), ("blocking", self.launch_blocking)):
+        for word, stands in (("graphs", self.graphs), ("blocking", self.launch_blocking)):
             if stands is not None:
-                condition = "graphs" if setting == "graphs" else "launch_blocking"
-                words.append((setting if stands else "", setting, condition))
+                condition = "graphs" if word == "graphs" else "launch_blocking"
+                words.append((word if stands else "", word, condition))
         if self.power_limit_w is not None:
             low = _limited(cluster, self.power_limit_w) and self.power_limit_w < LIMITED_BELOW_W
             words.append((LIMITED if low else "", LIMITED, "power_limit_w"))

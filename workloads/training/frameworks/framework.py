@@ -64,6 +64,7 @@ class Framework:
     # Kinds of plans that it is used for today: ``divided`` by tensor or pipeline parallelism,
     # ``sharded`` by data parallelism alone, or ``unfused``, with separate attention kernels
     usual_for: tuple[str, ...] = ()
+    usual_on: tuple[str, ...] = ()  # runtimes where it is usual, if it is not on all of its own
     assumes: str = ""  # the choices in words
     source: str = ""  # where they are known from
     chosen: tuple[str, ...] = ()  # settings in force
@@ -196,6 +197,7 @@ def _read(path: str, name: str = "") -> Framework:
         raise InputError(f"{path}: selective is attention or layers. Correct it.")
     document["runtimes"] = tuple(document["runtimes"])
     document["usual_for"] = tuple(document.get("usual_for") or ())
+    document["usual_on"] = tuple(document.get("usual_on") or document["runtimes"])
     document["releases"] = tuple(
         (str(release["before"]), release.get("numbers") or {})
         for release in document.get("releases") or ()

@@ -16,9 +16,8 @@ from workloads.models.flops import forward_flops, training_flops
 from workloads.models.model import Model
 from workloads.training.layers.shapes import RankShapes
 from workloads.training.layers.steps import PREVIOUS, LayerOp, kernel
-from workloads.training.plan.parameters import Share, part, stage_share
 from workloads.training.plan.plan import ParallelPlan
-from workloads.training.plan.stage_layers import chunk_layers, end_stages
+from workloads.training.plan.stages import Share, chunk_layers, end_stages, part, stage_share
 
 WEIGHT, INPUT = ".weight", ".input.gather"
 """Endings of the names of steps that only the gradients of a weight need."""
@@ -113,7 +112,7 @@ def _adapter(shapes: RankShapes, k: int, n: int) -> Timing:
     rank, t = shapes.plan.lora_rank, shapes.tokens
     if chip_family(shapes.chip, shapes.catalogue).is_neuron:
         return _widened(shapes, k, n)
-    return _sum(shapes.gemm(t, rank, k), shapes.gemm(t, n, rank))
+    return _sum(shapes.gemm(t, rank, k), shapes.gemm(t, n, rank), *_beside(shapes, n))
 
 
 def _adapter_backward(shapes: RankShapes, k: int, n: int) -> Timing:
@@ -122,7 +121,13 @@ def _adapter_backward(shapes: RankShapes, k: int, n: int) -> Timing:
     weights = (shapes.gemm(rank, n, t), shapes.gemm(k, rank, t))
     if chip_family(shapes.chip, shapes.catalogue).is_neuron:
         return _sum(_widened(shapes, n, k), *weights)
-    return _sum(shapes.gemm(t, rank, n), shapes.gemm(t, k, rank), *weights)
+    return _sum(shapes.gemm(t, rank, n), shapes.gemm(t, k, rank), *weights, *_beside(shapes, k))
+
+
+def _beside(shapes: RankShapes, columns: int) -> list[Timing]:
+    """Time of kernels that add an adapter's result, or its input's gradient, to the weight's."""
+    moved = shapes.catalogue.integer("training", "adapter_bytes") * shapes.tokens * columns
+    return [shapes.passes(moved)] if moved else []
 
 
 def _widened(shapes: RankShapes, k: int, n: int) -> Timing:

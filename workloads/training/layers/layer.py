@@ -1,4 +1,4 @@
-"""One layer as steps: its forward pass, and its backward pass whole or split in two halves.
+"""One layer as steps, forward and backward, and the embedding and output layer at both ends.
 
 A layer has a mixer (attention, latent attention, or a recurrent one), a feed-forward part, or both.
 Where both work in parallel on one input (arXiv 2204.02311, section 2), they share the gathering
@@ -8,20 +8,35 @@ before and the reduction after, and the norm if there is only one.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 from functools import lru_cache
+from itertools import takewhile
 
+from topologies.catalogue.catalogue import Catalogue
+from workloads.kernels.chip_share import Timing
+from workloads.models.model import Model
 from workloads.training.layers.adapters import trained_backward, with_adapters
-from workloads.training.layers.attention import attention_backward, attention_forward
-from workloads.training.layers.experts import experts_backward, experts_forward
-from workloads.training.layers.latent_attention import latent_backward, latent_forward
-from workloads.training.layers.mlp import fed_again, mlp_again, mlp_backward, mlp_forward
-from workloads.training.layers.recurrence import recurrence_backward, recurrence_forward
+from workloads.training.layers.feed_forward import (
+    experts_backward,
+    experts_forward,
+    fed_again,
+    mlp_again,
+    mlp_backward,
+    mlp_forward,
+)
+from workloads.training.layers.mixers import (
+    attention_backward,
+    attention_forward,
+    latent_backward,
+    latent_forward,
+    recurrence_backward,
+    recurrence_forward,
+)
 from workloads.training.layers.shapes import RankShapes
-from workloads.training.layers.steps import PREVIOUS, LayerOp, kernel, prefixed, without
-from workloads.training.layers.tensor_parallel import norm
-from workloads.training.plan.parameters import layer_share
-
-__all__ = ["RankShapes", "backward", "data_half", "forward", "weight_half"]
+from workloads.training.layers.steps import PREVIOUS, LayerOp, collective, kernel, prefixed, without
+from workloads.training.layers.tensor_parallel import column_backward, enter, leave, norm
+from workloads.training.plan.plan import ParallelPlan
+from workloads.training.plan.stages import layer_share
 
 REMEMBERED = 256
 """Layers whose steps are kept. All stages and microbatches of a plan share a few, and so do plans
@@ -113,7 +128,7 @@ def _backward(alike: _Alike, moe: bool, again: bool) -> tuple[LayerOp, ...]:
     shapes = alike.shapes
     recomputed: list[LayerOp] = []
     if again and shapes.plan.recompute == "full":
-        recomputed = prefixed(forward(shapes, moe=moe), "again.")
+        recomputed = prefixed(_needed_again(shapes, moe=moe), "again.")
     mix, feed = _mixer_backward(shapes), _feed_backward(shapes, moe=moe)
     if shapes.model.parallel and mix and feed:
         mix = without(mix, "attention.gradient.", ENTERING)
@@ -131,6 +146,23 @@ def _backward(alike: _Alike, moe: bool, again: bool) -> tuple[LayerOp, ...]:
     if shapes.plan.train_only == "output":
         return ()
     return tuple(trained_backward(shapes, steps))
+
+
+def ends_early(model: Model, plan: ParallelPlan, catalogue: Catalogue) -> bool:
+    """Return whether a dense layer's recomputation leaves out its down-projection."""
+    # Its result only enters a sum, whose gradients need no values; norms after it and adapters
+    # beside it do.
+    stops = not catalogue.integer("training", "again_to_the_end")
+    return stops and bool(model.ffn) and model.norms <= 2 and not plan.lora_rank
+
+
+def _needed_again(shapes: RankShapes, *, moe: bool) -> Sequence[LayerOp]:
+    """Return the steps of a layer's forward pass that full recomputation runs again."""
+    steps = forward(shapes, moe=moe)
+    experts = moe and shapes.model.experts
+    if experts or not ends_early(shapes.model, shapes.plan, shapes.catalogue):
+        return steps
+    return list(takewhile(lambda step: not step.name.startswith("mlp.down"), steps))
 
 
 def _mixer_backward(shapes: RankShapes) -> list[LayerOp]:
@@ -184,3 +216,66 @@ def data_half(steps: Sequence[LayerOp]) -> list[LayerOp]:
 def weight_half(steps: Sequence[LayerOp]) -> list[LayerOp]:
     """Return the gradients of weights in a backward pass, one after the other."""
     return [step._replace(after=PREVIOUS) for step in steps if step.name.endswith(OF_WEIGHTS)]
+
+
+# Both ends of a model as steps: the embedding, and the output layer with the loss.
+
+
+def _in_bf16(shapes: RankShapes) -> RankShapes:
+    """Return the same shapes in bf16, as frameworks do not run the output layer in fp8."""
+    # In Megatron-LM it is none of Transformer Engine's layers; torchtitan leaves it out by name.
+    precision, fp8_recipe = "bf16", "tensorwise"
+    if (shapes.plan.precision, shapes.plan.fp8_recipe) == (precision, fp8_recipe):
+        return shapes
+    plan = replace(shapes.plan, precision=precision, fp8_recipe=fp8_recipe)
+    return replace(shapes, plan=plan)
+
+
+def _vocabulary(shapes: RankShapes) -> int:
+    """Tokens of the vocabulary that one rank of a tensor-parallel group holds."""
+    return -(-shapes.model.vocab // shapes.plan.tp)
+
+
+def _loss(shapes: RankShapes, direction: str) -> Timing:
+    """Time of the loss kernels over this rank's logits."""
+    bytes_a_logit = shapes.catalogue.integer("training", f"loss_traffic_{direction}")
+    return shapes.passes(bytes_a_logit * shapes.tokens * _vocabulary(shapes))
+
+
+def embedding(shapes: RankShapes) -> list[LayerOp]:
+    """Return the steps of the look-up and of the sum over the ranks that divide the vocabulary."""
+    return [
+        kernel("embedding.look-up", shapes.gather(2 * shapes.wide_bytes, shapes.tokens)),
+        *leave(shapes, "embedding"),
+    ]
+
+
+def embedding_backward(shapes: RankShapes) -> list[LayerOp]:
+    """Return the steps that add gradients to the rows of the embedding that were looked up."""
+    return [
+        *enter(_in_bf16(shapes), "embedding.gradient"),
+        kernel(
+            "embedding.add", shapes.gather(2 * shapes.wide_bytes, shapes.tokens, scattered=True)
+        ),
+    ]
+
+
+def output(shapes: RankShapes) -> list[LayerOp]:
+    """Return the steps of the final norm, the logits of this rank's vocabulary, and the loss."""
+    t, h, columns = shapes.tokens, shapes.model.hidden, _vocabulary(shapes)
+    # Two sums in fp32 for each token.
+    sums = [collective("loss.sums", "tp", "all-reduce", 2 * 4 * t)] if shapes.plan.tp > 1 else []
+    return [
+        norm(shapes, "output.norm"),
+        *enter(_in_bf16(shapes), "output"),
+        kernel("output.logits", _in_bf16(shapes).gemm(t, columns, h)),
+        kernel("loss", _loss(shapes, "forward")),
+        *sums,
+    ]
+
+
+def output_backward(shapes: RankShapes) -> list[LayerOp]:
+    """Return the steps of the gradients of the loss, the output layer and the norm before it."""
+    columns = _vocabulary(shapes)
+    gradient = [kernel("loss.data", _loss(shapes, "backward"))]
+    return [*gradient, *column_backward(_in_bf16(shapes), "output", "output.logits", columns)]

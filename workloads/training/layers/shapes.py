@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
+from typing import Any
 
 from topologies.catalogue.catalogue import Catalogue
 from workloads.kernels import times as kernel_times
@@ -64,11 +65,15 @@ class RankShapes:
         """Columns of attention's result on this rank, before the output projection."""
         return self.model.value_width // self.plan.tp
 
+    @property
+    def rank(self) -> dict[str, Any]:
+        """Arguments of kernel times that say which part of a chip, with which numbers, runs it."""
+        return {"ranks_per_chip": self.plan.ranks_per_chip, "catalogue": self.catalogue}
+
     def gemm(self, m: int, n: int, k: int, batch: int = 1) -> Timing:
         """Time of ``batch`` matrix products (m, k) × (k, n) in the plan's precision."""
-        per_chip, precision = self.plan.ranks_per_chip, self.plan.precision
-        how = {"batch": batch, "ranks_per_chip": per_chip, "catalogue": self.catalogue}
-        timing = kernel_times.gemm(self.chip, m, n, k, precision, **how)  # type: ignore[arg-type]
+        precision = self.plan.precision
+        timing = kernel_times.gemm(self.chip, m, n, k, precision, batch=batch, **self.rank)
         inputs = ELEMENT_BYTES.get(precision, TWO) * (m + n) * k
         timing = timing._replace(size_bytes=round(batch * (inputs + TWO * m * n)))
         if self._cast_bytes:
@@ -108,27 +113,17 @@ class RankShapes:
 
     def stream(self, size_bytes: int, work: kernel_times.Work = "streaming") -> Timing:
         """Time of an element-wise kernel that reads and writes ``size_bytes`` in all."""
-        how = {"ranks_per_chip": self.plan.ranks_per_chip, "catalogue": self.catalogue}
-        timing = kernel_times.elementwise(self.chip, size_bytes, work, **how)  # type: ignore[arg-type]
+        timing = kernel_times.elementwise(self.chip, size_bytes, work, **self.rank)
         return timing._replace(size_bytes=size_bytes)
 
     def passes(self, size_bytes: int) -> Timing:
         """Time of kernels whose ``size_bytes`` count every pass over memory, fused or not."""
-        per_chip = self.plan.ranks_per_chip
-        timing = kernel_times.passes(
-            self.chip, size_bytes, ranks_per_chip=per_chip, catalogue=self.catalogue
-        )
+        timing = kernel_times.passes(self.chip, size_bytes, **self.rank)
         return timing._replace(size_bytes=size_bytes)
 
     def gather(self, size_bytes: int, rows: int = 0, *, scattered: bool = False) -> Timing:
         """Time of a look-up of rows by index, or where ``scattered`` of adding to such rows."""
         # ``size_bytes`` counts reads and writes of all rows.
-        how = {"ranks_per_chip": self.plan.ranks_per_chip, "catalogue": self.catalogue}
-        timing = kernel_times.gather(
-            self.chip,
-            size_bytes,
-            rows=rows,
-            scattered=scattered,
-            **how,  # type: ignore[arg-type]
-        )
+        how = {"rows": rows, "scattered": scattered, **self.rank}
+        timing = kernel_times.gather(self.chip, size_bytes, **how)
         return timing._replace(size_bytes=size_bytes)

@@ -12,7 +12,7 @@ from collections.abc import Sequence
 
 from workloads.training.layers.shapes import RankShapes
 from workloads.training.layers.steps import NOTHING, PREVIOUS, LayerOp, collective, kernel
-from workloads.training.plan.parameters import part
+from workloads.training.plan.stages import part
 
 PIECES = 4
 """Largest number of pieces of an overlapped product: the splits of Transformer Engine's pipelined

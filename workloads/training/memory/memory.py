@@ -15,29 +15,27 @@ from topologies.catalogue.catalogue import Catalogue, usable_hbm_bytes
 from topologies.errors import InputError
 from workloads.models.model import Model
 from workloads.training.layers.adapters import adapted, trained_share, whole
-from workloads.training.layers.data_parallel import sharded
-from workloads.training.layers.mlp import fed_again
+from workloads.training.layers.feed_forward import fed_again
+from workloads.training.layers.replicas import sharded
 from workloads.training.plan.checks import check_model
-from workloads.training.plan.parameters import (
+from workloads.training.plan.plan import ParallelPlan
+from workloads.training.plan.schedules.held import most_held
+from workloads.training.plan.schedules.registry import schedule_of_chunks
+from workloads.training.plan.stages import (
     OPTIMIZER_BYTES,
     WEIGHT_BYTES,
     Share,
     edge_share,
+    end_stages,
     kind_shares,
+    kinds_of_chunks,
     layer_weight_bytes,
+    layers_by_cost,
     optimizer_bytes,
     part,
-    stage_share,
-)
-from workloads.training.plan.plan import ParallelPlan
-from workloads.training.plan.schedules.held import most_held
-from workloads.training.plan.schedules.registry import schedule_of_chunks
-from workloads.training.plan.stage_layers import (
-    end_stages,
-    kinds_of_chunks,
-    layers_by_cost,
     stage_kinds,
     stage_layers,
+    stage_share,
     unlike_stages,
 )
 
@@ -226,7 +224,7 @@ def chunk_activations(
 @lru_cache(maxsize=PLANS_KEPT)
 def _of_kinds(model: Model, plan: ParallelPlan, stack: Stack) -> tuple[int, ...]:
     """Activations of a layer of each kind, recomputed as the plan says, then not [B]."""
-    # The order is that of :func:`~workloads.training.plan.stage_layers.kinds_of_chunks`.
+    # The order is that of :func:`~workloads.training.plan.stages.kinds_of_chunks`.
     recomputed = _each_kind(model, plan, stack)
     if plan.recompute != "full":
         return recomputed + recomputed
@@ -412,7 +410,7 @@ def _largest(model: Model, plan: ParallelPlan, stage: int) -> int:
 @lru_cache(REMEMBERED)
 def likely(model: Model, plan: ParallelPlan, catalogue: Catalogue, chip: str) -> Memory:
     """Return the memory of a rank of the stage that needs most, without the range of its sum."""
-    # Only the stages that :func:`~workloads.training.plan.stage_layers.unlike_stages` names are
+    # Only the stages that :func:`~workloads.training.plan.stages.unlike_stages` names are
     # computed.
     capacity = usable_hbm_bytes(chip, catalogue) // plan.ranks_per_chip
     plan = _divided(model, plan, catalogue)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from functools import cache
+from functools import cache, partial
 from importlib.resources import files
 from typing import Literal
 
@@ -86,22 +86,11 @@ def _schedule(_name: str, value: object) -> None:
     pipeline_schedule(" ".join(str(value).split()))
 
 
-def _routing_skew(name: str, value: object) -> None:
+def _load(name: str, value: object, least: float, kind: str, limits: str) -> None:
     if isinstance(value, bool) or not isinstance(value, int | float):
-        raise InputError(f"{name} is {shown(value)}; it must be a number of at least 1.")
-    if not 1.0 <= value <= MOST_CAPACITY:
-        raise InputError(
-            f"{name} is {shown(value)}; it must be at least 1 and at most {MOST_CAPACITY}."
-        )
-
-
-def _capacity(name: str, value: object) -> None:
-    if isinstance(value, bool) or not isinstance(value, int | float):
-        raise InputError(f"{name} is {shown(value)}; it must be a number.")
-    if not 0.0 <= value <= MOST_CAPACITY:
-        raise InputError(
-            f"{name} is {shown(value)}; it must be 0, for no limit, or at most {MOST_CAPACITY}."
-        )
+        raise InputError(f"{name} is {shown(value)}; it must be {kind}.")
+    if not least <= value <= MOST_CAPACITY:
+        raise InputError(f"{name} is {shown(value)}; it must be {limits} at most {MOST_CAPACITY}.")
 
 
 def _stage_layers(name: str, value: object) -> None:
@@ -143,8 +132,10 @@ CHECKS: dict[str, Callable[[str, object], None]] = {
     **dict.fromkeys(CHOICES, _choice),
     "schedule": _schedule,
     "framework": _text,
-    "routing_skew": _routing_skew,
-    "capacity_factor": _capacity,
+    "routing_skew": partial(
+        _load, least=1.0, kind="a number of at least 1", limits="at least 1 and"
+    ),
+    "capacity_factor": partial(_load, least=0.0, kind="a number", limits="0, for no limit, or"),
     "order": _order,
     "stage_layers": _stage_layers,
 }

@@ -17,7 +17,7 @@ from typing import Any, NamedTuple
 
 from topologies.errors import InputError
 from workloads.training.plan.fields import CHOICES, shown
-from workloads.training.plan.schedules import all_schedules
+from workloads.training.plan.schedules.registry import all_schedules
 
 # Keys of other tools' files, and the fields of a plan that they stand for.
 # Each table maps a key to the field of a plan and the rule that converts its value. A rule returns
@@ -190,7 +190,8 @@ def _cut(value: Any, keys: Mapping[str, Any]) -> tuple[int, ...]:
 
 def _optimizer(value: Any, _all: Mapping[str, Any]) -> str | None:
     """Optimizer by a name such as ``adamw_fp32OptState``; None for one that no plan has."""
-    return next((name for name in CHOICES["optimizer"] if str(value).startswith(name)), None)
+    names = map(str, CHOICES["optimizer"])
+    return next((name for name in names if str(value).startswith(name)), None)
 
 
 INTERLEAVED = "Interleaved1F1B"

@@ -102,7 +102,7 @@ class ParallelPlan:
     bucket_bytes : int
         Smallest size of a bucket, the gradients that are reduced together beside the backward pass
         [B]; 0 for the training library's default, see
-        :func:`workloads.training.layers.data_parallel.bucket_parameters`.
+        :func:`workloads.training.layers.replicas.bucket_parameters`.
     lora_rank : int
         Rank of the adapters that are trained beside frozen weights; 0 trains the weights.
     lora_on : {"all", "attention"}
@@ -239,13 +239,22 @@ class ParallelPlan:
         for name, value in vars(self).items():
             if value is not getattr(ParallelPlan, name):  # a default needs no check
                 check_field(name, value)
-        check_pipeline(self.pipeline, self.pp, self.vpp, self.stage_layers)
-        check_fp8_recipe(self.fp8_recipe, self.precision)
-        check_expert_exchange(self.ep, self.routed_nodes, self.fp8_exchange)
-        check_expert_degrees(self.ep, self.expert_tp, self.tp, self.cp, self.dp)
-        check_batch(self.global_batch, self.dp, self.microbatch)
-        check_trained_parts(self.lora_rank, self.lora_on, self.train_only)
-        check_optimizer(self.optimizer, self.lora_rank, self.train_only)
+        _check_pipeline(self)
+        if CASTS[self.fp8_recipe] and self.precision != "fp8":
+            raise InputError(
+                f"fp8 recipe {self.fp8_recipe} is about scales in fp8, but precision is "
+                f"{self.precision}. Use precision fp8, or leave it out."
+            )
+        _check_experts(self)
+        sequences = self.dp * self.microbatch
+        if self.global_batch % sequences:
+            below = self.global_batch // sequences * sequences
+            near = f"{below} or {below + sequences}" if below else f"{sequences}"
+            raise InputError(
+                f"global batch {self.global_batch} is not a multiple of dp {self.dp} × microbatch "
+                f"{self.microbatch} = {sequences}. Use {near}."
+            )
+        _check_trained(self)
 
     @property
     def pipeline(self) -> PipelineSchedule:
@@ -343,101 +352,64 @@ PLAN_FIELDS = tuple(entry.name for entry in fields(ParallelPlan) if entry.compar
 # Agreement between the fields of a plan, each of which may have its value by itself.
 
 
-def check_pipeline(
-    schedule: PipelineSchedule, pp: int, vpp: int, stage_layers: tuple[int, ...]
-) -> None:
+def _check_pipeline(plan: ParallelPlan) -> None:
     """Refuse chunks of stages that the pipeline or its schedule does not have."""
+    schedule, pp, vpp = plan.pipeline, plan.pp, plan.vpp
     if vpp > 1 and pp == 1:
         raise InputError(f"vpp {vpp} divides the stages of a pipeline, but pp is 1. Use vpp 1.")
-    _check_chunks(schedule, pp, vpp)
-    chunks = pp * vpp
-    if stage_layers and len(stage_layers) != chunks:
-        raise InputError(
-            f"stage_layers names {len(stage_layers)} chunks, but pp {pp} × vpp {vpp} = {chunks}. "
-            "Name the layers of each."
-        )
-
-
-def _check_chunks(schedule: PipelineSchedule, pp: int, vpp: int) -> None:
     allowed = schedule.chunks_allowed
-    if vpp in allowed or pp == 1:
-        return
-    has = f"{allowed[0]} to {allowed[-1]} chunks"
-    if len(allowed) == 1:
-        has = "one chunk" if allowed[0] == 1 else f"{allowed[0]} chunks"
-    raise InputError(
-        f"schedule {schedule.name} has {has} a stage, not vpp {vpp}. "
-        f"Use vpp {allowed[0]} or --schedule {schedule_of_chunks(vpp)}."
-    )
-
-
-def check_fp8_recipe(fp8_recipe: str, precision: str) -> None:
-    """Refuse a recipe of fp8 scales in another precision."""
-    if CASTS[fp8_recipe] and precision != "fp8":
+    if vpp not in allowed and pp > 1:
+        has = f"{allowed[0]} to {allowed[-1]} chunks"
+        if len(allowed) == 1:
+            has = "one chunk" if allowed[0] == 1 else f"{allowed[0]} chunks"
         raise InputError(
-            f"fp8 recipe {fp8_recipe} is about scales in fp8, but precision is {precision}. "
-            "Use precision fp8, or leave it out."
+            f"schedule {schedule.name} has {has} a stage, not vpp {vpp}. "
+            f"Use vpp {allowed[0]} or --schedule {schedule_of_chunks(vpp)}."
+        )
+    chunks = pp * vpp
+    if plan.stage_layers and len(plan.stage_layers) != chunks:
+        raise InputError(
+            f"stage_layers names {len(plan.stage_layers)} chunks, but pp {pp} × vpp {vpp} = "
+            f"{chunks}. Name the layers of each."
         )
 
 
-def check_expert_exchange(ep: int, routed_nodes: int, fp8_exchange: bool) -> None:
-    """Refuse properties of an exchange between experts where no rank has other experts."""
-    for name, value in {"routed nodes": routed_nodes, "fp8 exchange": fp8_exchange}.items():
-        if value and ep == 1:
+def _check_experts(plan: ParallelPlan) -> None:
+    """Refuse an exchange where no rank has other experts, and degrees that divide no stage."""
+    exchanges = {"routed nodes": plan.routed_nodes, "fp8 exchange": plan.fp8_exchange}
+    for name, value in exchanges.items():
+        if value and plan.ep == 1:
             raise InputError(
                 f"{name} is about exchanges between ranks with other experts, but ep is 1. "
                 "Use ep above 1, or leave it out."
             )
-
-
-def check_expert_degrees(ep: int, expert_tp: int, tp: int, cp: int, dp: int) -> None:
-    """Refuse degrees of experts that do not divide the ranks of a stage."""
-    expert_ranks, stage_ranks = ep * expert_tp, tp * cp * dp
-    if ep > 1 and stage_ranks % expert_ranks:
-        near = nearest(ep, stage_ranks // math.gcd(stage_ranks, expert_tp))
+    expert_ranks = plan.ep * plan.expert_tp
+    if plan.ep > 1 and plan.stage_ranks % expert_ranks:
+        near = nearest(plan.ep, plan.stage_ranks // math.gcd(plan.stage_ranks, plan.expert_tp))
         raise InputError(
-            f"ep {ep} × etp {expert_tp} = {expert_ranks} does not divide the tp {tp} × "
-            f"cp {cp} × dp {dp} = {stage_ranks} ranks of a stage. Use ep {near}."
+            f"ep {plan.ep} × etp {plan.expert_tp} = {expert_ranks} does not divide the tp "
+            f"{plan.tp} × cp {plan.cp} × dp {plan.dp} = {plan.stage_ranks} ranks of a stage. "
+            f"Use ep {near}."
         )
 
 
-def check_batch(global_batch: int, dp: int, microbatch: int) -> None:
-    """Refuse a global batch that replicas cannot take in whole microbatches.
-
-    >>> check_batch(global_batch=10, dp=4, microbatch=1)
-    Traceback (most recent call last):
-    topologies.errors.InputError: global batch 10 is not a multiple of dp 4 × microbatch 1 = 4. \
-Use 8 or 12.
-    """
-    sequences = dp * microbatch
-    if global_batch % sequences:
-        below = global_batch // sequences * sequences
-        near = f"{below} or {below + sequences}" if below else f"{sequences}"
+def _check_trained(plan: ParallelPlan) -> None:
+    """Refuse adapters, which freeze all weights, beside trained weights, and Muon without any."""
+    # A place for adapters is refused as well where there are none. Muon has only matrices of layers
+    # to orthogonalize.
+    if plan.lora_rank and plan.train_only:
         raise InputError(
-            f"global batch {global_batch} is not a multiple of dp {dp} × microbatch {microbatch} "
-            f"= {sequences}. Use {near}."
+            f"lora rank {plan.lora_rank} freezes all weights, so train only {plan.train_only} "
+            "cannot hold as well. State one of them."
         )
-
-
-def check_trained_parts(lora_rank: int, lora_on: str, train_only: str) -> None:
-    """Refuse adapters, which freeze all weights, beside a part of the weights that is trained."""
-    # A place for adapters is refused as well where there are none.
-    if lora_rank and train_only:
+    if plan.lora_on != "all" and not plan.lora_rank:
         raise InputError(
-            f"lora rank {lora_rank} freezes all weights, so train only {train_only} cannot hold as "
-            "well. State one of them."
+            f"lora on {plan.lora_on} says where adapters are, but lora rank is 0, so there are "
+            "none. State lora rank, or leave it out."
         )
-    if lora_on != "all" and not lora_rank:
-        raise InputError(
-            f"lora on {lora_on} says where adapters are, but lora rank is 0, so there are none. "
-            "State lora rank, or leave it out."
-        )
-
-
-def check_optimizer(optimizer: str, lora_rank: int, train_only: str) -> None:
-    """Refuse Muon where it has no matrices of layers to orthogonalize."""
-    trained = "adapters" if lora_rank else "the output layer" if train_only == "output" else ""
-    if optimizer == "muon" and trained:
+    output = "the output layer" if plan.train_only == "output" else ""
+    trained = "adapters" if plan.lora_rank else output
+    if plan.optimizer == "muon" and trained:
         raise InputError(
             f"optimizer muon updates the matrices of layers, and this plan trains {trained} alone. "
             "Use adamw."

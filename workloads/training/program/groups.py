@@ -16,7 +16,7 @@ from cluster_sim.schedule.picoseconds import PS_PER_S
 from topologies.arrays import IntArray, present
 from topologies.clusters.cluster import Cluster
 from topologies.routing.scale_out import period
-from workloads.training.layers.experts import merged_exchange
+from workloads.training.layers.feed_forward import merged_exchange
 from workloads.training.layers.steps import LayerOp
 from workloads.training.plan.placement import Placement, place
 from workloads.training.plan.plan import ParallelPlan

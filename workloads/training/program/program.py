@@ -15,7 +15,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from topologies.arrays import IntArray, present
+from topologies.arrays import BoolArray, IntArray, present
 from topologies.routing.scale_out import period
 from workloads.training.layers.shapes import RankShapes
 from workloads.training.layers.steps import STREAM_KINDS, LayerOp
@@ -23,7 +23,6 @@ from workloads.training.plan.placement import Placement
 from workloads.training.plan.plan import ParallelPlan
 from workloads.training.program.groups import GroupCosts, Groups, PlacedGroups
 from workloads.training.program.ops import Catalog
-from workloads.training.program.pass_steps import RETURNING
 from workloads.training.program.shared_memory import (
     Draws,
     contending,
@@ -31,16 +30,8 @@ from workloads.training.program.shared_memory import (
     memory_bytes_per_s,
     overlaps,
 )
-from workloads.training.program.shared_parts import SharedParts, digest
-from workloads.training.program.stage import (
-    StageParts,
-    Stream,
-    beside,
-    marks_of,
-    stage_ops,
-    stage_parts,
-    stream_of,
-)
+from workloads.training.program.shared_parts import SharedParts
+from workloads.training.program.stage import RETURNING, Stream, streams
 
 # Exchanges: the ranks that communicate with each other, their ops, and the time of every call.
 
@@ -216,10 +207,6 @@ def _axis_and_part(step: LayerOp) -> tuple[str, str]:
     return step.axis, step.name.rpartition(".")[2] if step.axis.startswith(TRANSFERS) else ""
 
 
-NUMBERS_OF_AN_OP = 8
-"""Numbers that a stream has for each of its ops: four columns, and the ends of about two edges."""
-
-
 class Role(NamedTuple):
     """Role that some members of an exchange have in common."""
 
@@ -255,6 +242,26 @@ class Program:
     def __len__(self) -> int:
         return len(self.stage)
 
+    @cached_property
+    def stream_of(self) -> IntArray:
+        """Stream of each step, int64 (steps,)."""
+        return np.array([step.stream for step in self.steps])
+
+    @cached_property
+    def communicates(self) -> tuple[BoolArray, ...]:
+        """Marks of the ops of each stage that are communication, bool (ops,) each."""
+        marks = tuple(np.zeros(len(stream.ops), np.bool_) for stream in self.streams)
+        for exchange in self.exchanges:
+            for role in self.roles(exchange):
+                marks[role.stage][role.ops] = True
+        return marks
+
+    def steps_of(self, exchange: Exchange) -> IntArray:
+        """Return the step of each call of an exchange, which is that of its first member."""
+        stage = self.stage[exchange.members[0, 0]]
+        steps: IntArray = self.streams[stage].ops.step[exchange.ops[exchange.role[0]]]
+        return steps
+
     def roles(self, exchange: Exchange) -> Iterator[Role]:
         """Yield the roles of an exchange, in the order of ``exchange.ops``."""
         for ops, places in zip(exchange.ops, exchange.places, strict=True):
@@ -267,12 +274,12 @@ def program(
     """Return the program of one iteration, or of several in a row, on placed ranks."""
     plan, catalog = shapes.plan, Catalog()
     shared = shared or SharedParts()
-    streams = _streams(shapes, catalog, iterations, shared)
+    of_stages = streams(shapes, catalog, iterations, shared)
     memory = memory_bytes_per_s(shapes) if overlaps(plan) else 0
     per_token = shapes.model.experts.per_token if shapes.model.experts else 1
     placed = shared.placed(placement)
     exchanges = Exchanges(
-        placed, plan, catalog, streams, memory, per_token, shared.costs(placement.cluster)
+        placed, plan, catalog, of_stages, memory, per_token, shared.costs(placement.cluster)
     )
     kernel_ps, size_bytes = catalog.column("duration_ps"), catalog.column("size_bytes")
     drawn, step_ps = draws(size_bytes, kernel_ps, memory)
@@ -280,7 +287,7 @@ def program(
     built = Program(
         steps=tuple(catalog.steps),
         step_ps=step_ps,
-        streams=streams,
+        streams=of_stages,
         stage=placement.stage,
         rank=ranks,
         domain=placement.chip % period(cluster) // cluster.chips_per_domain,
@@ -295,36 +302,14 @@ def program(
     return sharing(built, memory) if memory else built
 
 
-def _streams(
-    shapes: RankShapes, catalog: Catalog, iterations: int, shared: SharedParts
-) -> tuple[Stream, ...]:
-    """Streams of all stages, whose steps are added to a catalog."""
-    plan, built = shapes.plan, shared.passes(shapes)
-    parts = [stage_parts(shapes, stage, catalog, built) for stage in range(plan.pp)]
-    marks = marks_of(catalog)
-
-    alike = (plan.pipeline.pairs_passes, plan.microbatches, beside(plan), iterations, *marks)
-
-    def stream(of_stage: StageParts) -> Stream:
-        origin = digest((alike, of_stage.contents(), *of_stage.passes))
-
-        def make() -> Stream:
-            return stream_of(*stage_ops(of_stage, plan, marks.stream, iterations), marks, origin)
-
-        size = NUMBERS_OF_AN_OP * iterations * of_stage.ops
-        return shared.structures.once(make, size, "stream", origin)
-
-    return tuple(stream(of_stage) for of_stage in parts)
-
-
 def sharing(program: Program, memory_bytes_per_s: int) -> Program:
     """Return the program with ops marked that contend for a memory of this rate [B/s]."""
-    stream_of, rates = _stream_of(program), _rates_bytes_per_s(program)
+    rates = _rates_bytes_per_s(program)
     streams = [
         replace(
             stream,
             contends=contending(
-                stream_of[stream.ops.step], stream.src, stream.dst, rate, memory_bytes_per_s
+                program.stream_of[stream.ops.step], stream.src, stream.dst, rate, memory_bytes_per_s
             ),
         )
         for stream, rate in zip(program.streams, rates, strict=True)
@@ -336,18 +321,13 @@ def fits_in_memory_rate(program: Program) -> bool:
     """Return whether the memory of every rank serves its contending ops at their full rates."""
     # A stream runs one op at a time. So ops are never slowed if the highest rates of all streams
     # together do not exceed the memory's, and the run has the times that it has without contention.
-    stream_of = _stream_of(program)
     for stream, rates in zip(program.streams, _rates_bytes_per_s(program), strict=True):
         highest = np.zeros(len(STREAM_KINDS), np.int64)
-        on_stream = stream_of[stream.ops.step[stream.contends]]
+        on_stream = program.stream_of[stream.ops.step[stream.contends]]
         np.maximum.at(highest, on_stream, rates[stream.contends])
         if highest.sum() > program.memory_bytes_per_s:
             return False
     return True
-
-
-def _stream_of(program: Program) -> IntArray:
-    return np.array([step.stream for step in program.steps])
 
 
 def _rates_bytes_per_s(program: Program) -> list[IntArray]:

@@ -14,7 +14,7 @@ from workloads.training.layers.shapes import RankShapes
 from workloads.training.plan.placement import Placement
 from workloads.training.plan.plan import PLAN_FIELDS
 from workloads.training.program.groups import GroupCosts, PlacedGroups
-from workloads.training.program.stage import BuiltPasses, LaidOut
+from workloads.training.program.ops import LaidOut
 
 # Cache of results that follow from arrays and plain values, found again by their contents.
 # Training steps of different models and sizes often have the same ops in the same order, and differ
@@ -119,7 +119,7 @@ class SharedParts:
             self._costs[cluster] = GroupCosts(cluster)
         return self._costs[cluster]
 
-    def passes(self, shapes: RankShapes) -> BuiltPasses:
+    def passes(self, shapes: RankShapes) -> dict[Hashable, LaidOut]:
         """Return the passes that plans share if they differ only in batch and order of the axes."""
         plan = shapes.plan
         # With several microbatches a pass also adds its gradients to those of earlier ones.
@@ -130,7 +130,7 @@ class SharedParts:
         self._laid_out.move_to_end(key)
         if len(self._laid_out) > PLANS:
             self._laid_out.popitem(last=False)
-        return BuiltPasses(laid_out)
+        return laid_out
 
     def placed(self, placement: Placement) -> PlacedGroups:
         """Return the groups that placements share whose ranks are in the same places."""

@@ -1,9 +1,14 @@
-"""Ops of one rank of a pipeline stage in an iteration, in program order."""
+"""Ops of one rank of a pipeline stage in an iteration, in program order.
+
+A pass takes a microbatch forward or backward through a chunk of layers. ``StagePasses`` says which
+steps each pass has, and lays them out as a table of ops, in which the steps of a layer are repeated
+for all layers. ``streams`` joins the passes of an iteration and adds what waits for what.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Hashable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from functools import lru_cache
 from itertools import zip_longest
 from typing import NamedTuple
@@ -13,232 +18,379 @@ import numpy as np
 from cluster_sim.schedule.picoseconds import PS_PER_S
 from topologies.arrays import BoolArray, IntArray, distinct
 from workloads.kernels.chip_share import Timing
+from workloads.training.layers.adapters import whole, without_frozen
 from workloads.training.layers.host import host_s, issued_ahead, scheduling_share, start_s
+from workloads.training.layers.layer import (
+    backward,
+    data_half,
+    embedding,
+    embedding_backward,
+    forward,
+    output,
+    output_backward,
+    weight_half,
+)
+from workloads.training.layers.replicas import ReplicaExchange, StageParameters, Stretch
 from workloads.training.layers.shapes import RankShapes
 from workloads.training.layers.steps import (
     CC,
     CC_DP,
     ENGINE,
     HOST,
+    NOTHING,
+    RECEIVE,
+    RECEIVE_BACK,
+    RETURN,
+    RETURN_BACK,
     SEND,
     STREAM_KINDS,
     LayerOp,
+    collective,
     kernel,
 )
 from workloads.training.plan.plan import ParallelPlan
-from workloads.training.plan.schedules import BACKWARD, FORWARD, WEIGHT
 from workloads.training.plan.schedules.held import passes
-from workloads.training.plan.schedules.passes import Passes
-from workloads.training.plan.schedules.schedule import PipelineSchedule
+from workloads.training.plan.schedules.schedule import FORWARD, WEIGHT, Passes, PipelineSchedule
 from workloads.training.program.ops import (
-    NONE,
     Catalog,
+    LaidOut,
     Ops,
     edges,
     join,
+    pairs,
     past_asynchronous,
     repeat,
     sequence,
+    side_by_side,
 )
-from workloads.training.program.pass_steps import Gathered, PassSteps, StagePasses
+from workloads.training.program.shared_parts import SharedParts, digest
 
-# Layout of a pass as a table of ops, in which the steps of a layer are repeated for all layers.
+# Transfers between stages of a pipeline: activations forward, their gradients backward.
+
+RETURNING = ".return"
+"""Ending of the names of axes on which the model is on its way back to the first stage."""
+STREAMS = {
+    "forward": RECEIVE,
+    "backward": RECEIVE_BACK,
+    "forward" + RETURNING: RETURN,
+    "backward" + RETURNING: RETURN_BACK,
+}
+"""Stream that receives the transfers of each axis."""
+
+
+def _sent(shapes: RankShapes, number: int, way: str) -> list[LayerOp]:
+    """Return the step that sends the result of a chunk to the next chunk, if it is elsewhere."""
+    # ``number``: number of the chunk in order of the model. ``way`` ("forward", "backward").
+    axis = _axis(shapes.plan, number, way, leaves=True)
+    return [LayerOp(f"{way}.send", "pp", SEND, 0.0, _carried(shapes), axis, "send")] if axis else []
+
+
+def _received(shapes: RankShapes, number: int, way: str) -> list[LayerOp]:
+    """Return the steps that receive a chunk's input, and gather it where ranks need all of it."""
+    plan, size = shapes.plan, _carried(shapes)
+    axis = _axis(plan, number, way, leaves=False)
+    if not axis:
+        return []
+    receive = LayerOp(f"{way}.receive", "pp", STREAMS[axis], 0.0, size, axis, "send", after=NOTHING)
+    if plan.sp == plan.tp:
+        return [receive]
+    return [receive, collective(f"{way}.gather", "tp", "all-gather", shapes.wide_bytes)]
+
+
+def _axis(plan: ParallelPlan, number: int, way: str, *, leaves: bool) -> str:
+    """Axis of a chunk's transfer; empty at an end of the model and between chunks of a stage."""
+    # Chunk whose result is sent forward, or whose gradient comes back.
+    before = number - ((way == "forward") != leaves)
+    if not 0 <= before < plan.pp * plan.vpp - 1:
+        return ""
+    if not plan.pipeline.turns:
+        return way
+    turn = (before + 1) % plan.pp == 0
+    return "" if turn else way + RETURNING * (before // plan.pp % 2)
+
+
+def _carried(shapes: RankShapes) -> int:
+    """Size of a transfer between stages: each rank of a tensor-parallel group sends a part [B]."""
+    # With sequence parallelism a rank has only this part. Without it every rank has the whole,
+    # sends a part, and the next stage gathers the parts (arXiv 2104.04473, section 4.1;
+    # Megatron-LM's default).
+    return shapes.wide_bytes // shapes.plan.tp
+
+
+Blocks = Sequence[Sequence[Sequence[LayerOp]]]
+"""Steps of a layer of each kind, first with its activations recomputed, then with them kept."""
+Gathered = tuple[IntArray, list[LayerOp]]
+"""A stretch of layers, and the steps that gather its parameters before its first layer."""
+
+
+@dataclass(frozen=True, eq=False)
+class PassSteps:
+    """Steps of one pass through a chunk."""
+
+    # begin, end: steps before the first layer and after the last
+    begin: list[LayerOp]
+    end: list[LayerOp]
+    blocks: Blocks  # steps of a layer, by its kind and by whether its activations are kept
+    # Layers in the order of the pass, with the reductions that start after some of them
+    stretches: list[Stretch]
+    waits: list[LayerOp]  # time for which kernels wait for parameters and gradients of other ranks
+    # Passes over the layers that the host issues; 0 if it issues them with another pass
+    traced: int
+    # Steps that gather embedding and output layer before a forward pass, under ZeRO-3
+    gathered_edges: list[LayerOp] = field(default_factory=list)
+    # (int array, list of LayerOp): steps that gather each layer, one layer ahead, under ZeRO-3
+    gathered: list[Gathered] = field(default_factory=list)
+
+
+def _gathered_ops(catalog: Catalog, stretches: Sequence[Gathered]) -> list[Ops]:
+    """Return the ops that gather each stretch's parameters, labelled with its first layer."""
+    return [repeat(catalog.ops(steps), layers[:1]) for layers, steps in stretches]
+
 
 LEAST_HOST_S = 1e-6
 """Time of issuing a pass below which the host is left out, as it never holds the chip up [s]."""
 
 
-def gathered_ops(catalog: Catalog, stretches: Sequence[Gathered]) -> list[Ops]:
-    """Return the ops that gather each stretch's parameters, labelled with its first layer."""
-    return [repeat(catalog.ops(steps), layers[:1]) for layers, steps in stretches]
+class StagePasses:
+    """Builder of the ops of a rank of one stage; the shapes may show a part of the plan of a job.
 
+    ``laid_out`` has passes that other stages and programs with these shapes have built.
+    """
 
-class PassLayout:
-    """Builder of the ops of one stage's passes."""
+    def __init__(
+        self,
+        shapes: RankShapes,
+        stage: int,
+        catalog: Catalog,
+        job: ParallelPlan | None = None,
+        laid_out: dict[Hashable, LaidOut] | None = None,
+    ):
+        self.shapes, self.stage, self.catalog = shapes, stage, catalog
+        self.job = job or shapes.plan
+        self.parameters = StageParameters(shapes, stage)
+        self.exchange = ReplicaExchange(self.parameters, self.job)
+        self._laid_out = {} if laid_out is None else laid_out
 
-    def __init__(self, passes: StagePasses, catalog: Catalog):
-        self.passes = passes
-        self.catalog = catalog
+    def pass_ops(self, phase: int, chunk: int, *, last: bool) -> Ops:
+        """Return the ops of a pass in phase ``FORWARD``, ``BACKWARD`` or ``WEIGHT``."""
+        layers = self.parameters.chunks[chunk]
+        begin = int(layers[0]) if len(layers) else 0
+        key = self._likeness(phase, chunk, last=last)
+        if key not in self._laid_out:
+            if phase == FORWARD:
+                steps = self._forward(chunk)
+            else:
+                make = self._weights if phase == WEIGHT else self._backward
+                steps = make(chunk, self._reduces(last))
+            # With numbers of its own, so that programs with other catalogs can use the pass.
+            catalog = Catalog()
+            self._laid_out[key] = begin, self._ops(steps, catalog), tuple(catalog.steps)
+        first, ops, named = self._laid_out[key]
+        ops = self.catalog.renumbered(key, ops, named)
+        return ops if first == begin else ops.of_layers(begin - first)
 
-    def ops(self, steps: PassSteps) -> Ops:
+    def start(self) -> Ops:
+        """Return the ops that gather parameters which the step before updated, in buckets."""
+        # There are some under ZeRO-1 and 2 with overlap.
+        exchange = self.exchange
+        if not exchange.gathers_ahead():
+            return self.catalog.ops([])
+        edges = self.catalog.ops(exchange.gathered_edges())
+        updated = [(layers, exchange.gathered(layers)) for layers in exchange.updated()]
+        return join([edges, *_gathered_ops(self.catalog, updated)])
+
+    def finish(self) -> Ops:
+        """Return the ops after the last pass: reduce gradients, update and gather parameters."""
+        return self.catalog.ops(self.exchange.finish())
+
+    def _likeness(self, phase: int, chunk: int, *, last: bool) -> Hashable:
+        """Return a key that passes of any stages share if only their layers' numbers differ."""
+        layers, pipeline = self.parameters.chunks[chunk], self.shapes.plan.pipeline
+        at_turn = pipeline.turns and self.stage in (0, self.shapes.plan.pp - 1)
+        kinds = self.parameters.kinds[layers].tobytes(), self.parameters.kept[layers].tobytes()
+        turned = chunk if pipeline.turns else 0
+        reduces = phase != FORWARD and self._reduces(last)
+        return phase, reduces, turned, self._begins(chunk), self._ends(chunk), at_turn, kinds
+
+    def _forward(self, chunk: int) -> PassSteps:
+        shapes, layers = self.shapes, self.parameters.chunks[chunk]
+        begins, ends, number = self._begins(chunk), self._ends(chunk), self._number(chunk)
+        sharded = shapes.plan.sharding == 3
+        return PassSteps(
+            begin=embedding(shapes) if begins else _received(shapes, number, "forward"),
+            end=output(shapes) if ends else _sent(shapes, number, "forward"),
+            blocks=[
+                [forward(shapes.of_kind(kind), moe=kind.experts)] * 2 for kind in shapes.model.kinds
+            ],
+            stretches=self.exchange.stretches(layers, reduces=False)[0],
+            waits=self.exchange.waits(layers, gathers=True, reduces=False),
+            traced=1,
+            gathered_edges=self.exchange.gathered_edges() if sharded and (begins or ends) else [],
+            gathered=self._gathered(layers),
+        )
+
+    def _backward(self, chunk: int, reduces: bool) -> PassSteps:
+        """Steps of a backward pass, which reduces each bucket of gradients once it is full."""
+        # Where the schedule splits backward passes, this one has no gradients of weights.
+        shapes, number = self.shapes, self._number(chunk)
+        begins, ends = self._begins(chunk), self._ends(chunk)
+        splits = shapes.plan.pipeline.splits_weights
+        leaves = reduces and not splits
+        begin = _received(shapes, number, "backward")
+        if ends:
+            begin = without_frozen(shapes, output_backward(shapes))
+        blocks = self._layers_backward()
+        if splits:
+            begin = data_half(begin)
+            blocks = [[data_half(block) for block in kind] for kind in blocks]
+        layers = self.parameters.chunks[chunk][::-1]
+        stretches, left = self.exchange.stretches(layers, reduces=leaves)
+        end = embedding_backward(shapes) if begins and whole(shapes.plan) else []
+        if leaves:
+            end = [*end, *self.exchange.reduced(left, edges=begins or ends)]
+        return PassSteps(
+            begin=begin,
+            end=[*end, *_sent(shapes, number, "backward")],
+            blocks=blocks,
+            stretches=stretches,
+            waits=self.exchange.waits(layers, gathers=True, reduces=not splits),
+            traced=2 if shapes.plan.recompute == "full" else 1,
+            gathered=self._gathered(layers),
+        )
+
+    def _weights(self, chunk: int, reduces: bool) -> PassSteps:
+        """Steps of a pass over gradients of weights, where the backward pass is split."""
+        shapes, layers = self.shapes, self.parameters.chunks[chunk]
+        begins, ends = self._begins(chunk), self._ends(chunk)
+        stretches, left = self.exchange.stretches(layers[::-1], reduces=reduces)
+        begin = without_frozen(shapes, output_backward(shapes)) if ends else []
+        return PassSteps(
+            begin=weight_half(begin),
+            end=self.exchange.reduced(left, edges=begins or ends) if reduces else [],
+            blocks=[[weight_half(block) for block in kind] for kind in self._layers_backward()],
+            stretches=stretches,
+            waits=self.exchange.waits(layers, gathers=False, reduces=True),
+            traced=0,
+        )
+
+    def _layers_backward(self) -> Blocks:
+        """Steps of a layer's backward pass, by its kind and whether its activations are kept."""
+        return [
+            [
+                backward(self.shapes.of_kind(kind), moe=kind.experts, again=again)
+                for again in (True, False)
+            ]
+            for kind in self.shapes.model.kinds
+        ]
+
+    def _gathered(self, layers: IntArray) -> list[Gathered]:
+        if self.shapes.plan.sharding != 3:
+            return []
+        single_layers = (layers[place : place + 1] for place in range(len(layers)))
+        return [(layer, self.exchange.gathered(layer)) for layer in single_layers]
+
+    def _number(self, chunk: int) -> int:
+        """Number in order of the model of a chunk of the stage."""
+        plan = self.shapes.plan
+        return plan.pipeline.number(plan.pp, self.stage, chunk)
+
+    def _begins(self, chunk: int) -> bool:
+        return self._number(chunk) == 0
+
+    def _ends(self, chunk: int) -> bool:
+        plan = self.shapes.plan
+        return self._number(chunk) == plan.pp * plan.vpp - 1
+
+    def _reduces(self, last: bool) -> bool:
+        """Return whether a backward pass reduces gradients; under ZeRO-2 and 3 each pass does."""
+        plan = self.shapes.plan
+        return plan.sharding >= 2 or (last and plan.overlap != "none")
+
+    def _ops(self, steps: PassSteps, catalog: Catalog) -> Ops:
         """Return the ops of a pass: its beginning, its layers, what they wait for, and its end."""
-        layers = self._layers(steps)
-        edges = self.catalog.ops(steps.gathered_edges)
-        gathered = gathered_ops(self.catalog, steps.gathered)
+        layers = self._layers(catalog, steps)
+        edges = catalog.ops(steps.gathered_edges)
+        gathered = _gathered_ops(catalog, steps.gathered)
         if gathered:
             # Each layer's parameters are gathered while the layer before it runs.
-            pairs = zip_longest(gathered[1:], layers, fillvalue=self.catalog.ops([]))
+            pairs = zip_longest(gathered[1:], layers, fillvalue=catalog.ops([]))
             layers = [part for pair in pairs for part in pair]
-        begin, end = self.catalog.ops(steps.begin), self.catalog.ops(steps.end)
+        begin, end = catalog.ops(steps.begin), catalog.ops(steps.end)
         body = join(layers)
-        scheduling = self.catalog.ops(self._scheduling(body) if steps.traced else [])
-        waits = self.catalog.ops(steps.waits)
+        scheduling = catalog.ops(self._scheduling(catalog, body) if steps.traced else [])
+        waits = catalog.ops(steps.waits)
         if steps.traced:
-            body = self._issued(body, steps.traced, join([begin, end]))
+            body = self._issued(catalog, body, steps.traced, join([begin, end]))
         return join([edges, *gathered[:1], begin, body, scheduling, waits, end])
 
-    def _layers(self, steps: PassSteps) -> list[Ops]:
+    def _layers(self, catalog: Catalog, steps: PassSteps) -> list[Ops]:
         """Ops of each stretch of layers, followed by the reduction of its gradients."""
         if not steps.stretches:
             return []
-        blocks = [[self.catalog.ops(block) for block in kind] for kind in steps.blocks]
+        blocks = [[catalog.ops(block) for block in kind] for kind in steps.blocks]
         return [
-            join([self._repeated(blocks, stretch.layers), self.catalog.ops(stretch.leaving)])
+            join([self._repeated(blocks, stretch.layers), catalog.ops(stretch.leaving)])
             for stretch in steps.stretches
         ]
 
     def _repeated(self, blocks: Sequence[Sequence[Ops]], layers: IntArray) -> Ops:
         """Ops of these layers, each with the block of its kind, recomputed or kept."""
-        parameters = self.passes.parameters
+        parameters = self.parameters
         kind, kept = parameters.kinds[layers], parameters.kept[layers]
         # Consecutive layers with the same block are repeated at once.
         runs = np.split(np.arange(len(layers)), np.flatnonzero(np.diff(2 * kind + kept)) + 1)
         runs = [run for run in runs if len(run)]
         return join([repeat(blocks[kind[run[0]]][kept[run[0]]], layers[run]) for run in runs])
 
-    def _scheduling(self, layers: Ops) -> list[LayerOp]:
+    def _scheduling(self, catalog: Catalog, layers: Ops) -> list[LayerOp]:
         """Unexplained time of a pass over the layers, as a step of its own."""
         # Published training runs leave it: stalls between engines that no kernel's time has.
-        share = scheduling_share(self.passes.shapes, self.passes.job)
+        share = scheduling_share(self.shapes, self.job)
         if not share or not len(layers):
             return []
-        engine = self.catalog.column("stream") == ENGINE
-        kernel_ps = np.where(engine, self.catalog.column("duration_ps"), 0)
+        engine = catalog.column("stream") == ENGINE
+        kernel_ps = np.where(engine, catalog.column("duration_ps"), 0)
         seconds = share * float(kernel_ps[layers.step].sum()) / PS_PER_S
         return [kernel("scheduling", Timing(seconds, "assumed"), "scheduling")]
 
-    def _issued(self, layers: Ops, traced: int, ends: Ops) -> Ops:
+    def _issued(self, catalog: Catalog, layers: Ops, traced: int, ends: Ops) -> Ops:
         """Add the host to a pass over layers, which cannot end before it is issued."""
         # The host issues the steps of both ``ends`` of the pass as well. While a launch blocks it,
         # the chip waits for it instead, as it does until compiled layers are started.
-        shapes, count = self.passes.shapes, int((distinct(layers.layer) >= 0).sum())
-        issued_s = self._host_s(layers, count, traced, ends) if len(layers) else 0.0
+        shapes, count = self.shapes, int((distinct(layers.layer) >= 0).sum())
+        issued_s = self._host_s(catalog, layers, count, traced, ends) if len(layers) else 0.0
         ahead_s = issued_s * issued_ahead(shapes)
-        body = self._beside_host(layers, ahead_s) if ahead_s >= LEAST_HOST_S else layers
+        body = self._beside_host(catalog, layers, ahead_s) if ahead_s >= LEAST_HOST_S else layers
         waited_s = issued_s - ahead_s + start_s(shapes, count * traced, "pass")
         if waited_s < LEAST_HOST_S:
             return body
         launch = LayerOp("host.launch", "host", ENGINE, waited_s)
-        return join([body, self.catalog.ops([launch])])
+        return join([body, catalog.ops([launch])])
 
-    def _beside_host(self, layers: Ops, ahead_s: float) -> Ops:
+    def _beside_host(self, catalog: Catalog, layers: Ops, ahead_s: float) -> Ops:
         """Add the host that runs ahead of the chip, and starts when the pass has begun."""
-        issue = self.catalog.ops([LayerOp("host.issue", "host", HOST, ahead_s)])
-        wait = self.catalog.ops([kernel("host.wait", Timing(0.0, "measured"))])
+        issue = catalog.ops([LayerOp("host.issue", "host", HOST, ahead_s)])
+        wait = catalog.ops([kernel("host.wait", Timing(0.0, "measured"))])
         layers_back = layers.back.copy()
         # The first kernel waits for the beginning of the pass, not for the host's op between them.
         layers_back[:1] += layers_back[:1] == 1
         wait_back = np.array([len(layers) + 1], np.int32)
         return join([issue, replace(layers, back=layers_back), replace(wait, back=wait_back)])
 
-    def _host_s(self, layers: Ops, count: int, traced: int, ends: Ops) -> float:
+    def _host_s(self, catalog: Catalog, layers: Ops, count: int, traced: int, ends: Ops) -> float:
         """Time in which the host issues a pass over layers that it traces ``traced`` times [s]."""
-        stream = self.catalog.column("stream")
-        issued = np.array([step.issued for step in self.catalog.steps])
+        stream = catalog.column("stream")
+        issued = np.array([step.issued for step in catalog.steps])
         counted = np.where((stream == ENGINE) | (stream == CC), issued, 0.0)
         kernels = float(counted[layers.step].sum() + counted[ends.step].sum())
-        return host_s(self.passes.shapes, self.passes.job, kernels, count, traced)
+        return host_s(self.shapes, self.job, kernels, count, traced)
 
 
-# Pairs of passes that run side by side: while one communicates, the other computes.
-# A forward pass and a backward pass through another chunk are cut into pieces that end with a
-# communication, and the pieces take turns on the chip (DualPipe, arXiv 2412.19437, section 3.2.1).
-# The gradients of a layer's weights follow the piece that computes the gradients of its inputs.
-
-
-class Pair(NamedTuple):
-    """A pair of passes as rows of a rank's table of ops."""
-
-    # forward, backward: first row of the forward and of the backward pass
-    forward: int
-    backward: int
-    weights: int  # first row of the pass over gradients of weights; ``end`` if the pair has none
-    end: int  # row after the last one of the pair
-
-
-def pairs(order: Passes, begins: IntArray) -> list[Pair]:
-    """Find the pairs among the passes of a stage."""
-    # ``begins`` (passes + 1,): row of ops at which each pass begins, and the row after the last.
-    phase, chunk = order.phase, order.chunk
-    first = (phase[:-1] == FORWARD) & (phase[1:] == BACKWARD) & (chunk[:-1] != chunk[1:])
-    paired = []
-    for at in np.flatnonzero(first).tolist():
-        after = at + 2
-        has_weights = after < len(phase) and phase[after] == WEIGHT
-        has_weights = has_weights and order.microbatch[after] == order.microbatch[at + 1]
-        has_weights = bool(has_weights and chunk[after] == chunk[at + 1])
-        rows = (at, at + 1, after, after + has_weights)
-        paired.append(Pair(*(int(begins[row]) for row in rows)))
-    return paired
-
-
-def side_by_side(ops: Ops, together: list[Pair], communicates: BoolArray) -> Ops:
-    """Return the ops with the pieces of each pair in the order in which they take turns."""
-    # ``ops``: ops of a rank, one pass after the other. ``communicates`` (ops,): ops that end a
-    # piece.
-    rows = np.arange(len(ops))
-    target = np.where(ops.back > 0, rows - ops.back, NONE)
-    source = rows.copy()
-    for pair in together:
-        inside = slice(pair.forward, pair.end)
-        source[inside] = pair.forward + np.argsort(_turns(ops, pair, communicates), kind="stable")
-        later = rows[pair.backward : pair.end]
-        first = np.where(later < pair.weights, pair.backward, pair.weights)
-        waits = target[later]
-        # A pass of the pair does not wait for the others; the chip keeps their ops in order.
-        target[later] = np.where((waits >= pair.forward) & (waits < first), NONE, waits)
-    place = np.empty_like(rows)
-    place[source] = rows
-    waits = target[source]
-    back = np.where(waits < 0, 0, rows - place[waits])
-    columns = {name: getattr(ops, name)[source] for name in ("step", "layer", "microbatch")}
-    return replace(ops, back=back.astype(np.int32), **columns)
-
-
-def _turns(ops: Ops, pair: Pair, communicates: BoolArray) -> IntArray:
-    """Turn of each op of a pair, by which the ops are sorted."""
-    # Forward pieces have even turns and backward pieces odd ones, so they alternate. The pieces of
-    # the forward pass, of which there may be more or fewer, are spread evenly over the backward
-    # ones.
-    forward = _pieces(communicates[pair.forward : pair.backward])
-    backward = _pieces(communicates[pair.backward : pair.weights])
-    layers = ops.layer[pair.backward : pair.weights]
-    piece_of_layer = dict(zip(layers.tolist(), backward.tolist(), strict=True))
-    last = int(backward[-1])
-    piece, weights = 0, []
-    for layer in ops.layer[pair.weights : pair.end].tolist():
-        # Gradients of no layer come before those of the layers, or end the pass.
-        piece = max(piece, piece_of_layer[layer] if layer >= 0 else last * (piece > 0))
-        weights.append(piece)
-    spread = forward * max(1, last) // max(1, int(np.max(forward, initial=0)))
-    return np.concatenate([2 * spread, 2 * backward + 1, 2 * np.array(weights, np.int64) + 1])
-
-
-def _pieces(ends: BoolArray) -> IntArray:
-    """Number of each op's piece, from 0; ``ends`` marks the last op of a piece."""
-    numbers: IntArray = np.cumsum(ends) - ends
-    return numbers
-
+# Parts of an iteration: its passes, each of a kind, and what comes before and after them.
 
 ORDERS_KEPT = 256  # orders of passes that are cached
-LaidOut = tuple[int, Ops, tuple[LayerOp, ...]]
-"""First layer that a pass was built for, ops of the pass, and the steps that their numbers mean."""
-
-
-class BuiltPasses:
-    """Passes of one program, built once for all stages with the same chunks."""
-
-    def __init__(self, laid_out: dict[Hashable, LaidOut]):
-        self.laid_out = laid_out
-        self._numbered: dict[Hashable, tuple[int, Ops]] = {}
-
-    def numbered(self, key: Hashable, catalog: Catalog) -> tuple[int, Ops]:
-        """Return the first layer of a pass and its ops, whose steps have the catalog's numbers."""
-        if key not in self._numbered:
-            first, ops, steps = self.laid_out[key]
-            step = catalog.numbers(steps)[ops.step]
-            self._numbered[key] = first, Ops(step, ops.back, ops.layer, ops.microbatch)
-        return self._numbered[key]
+NUMBERS_OF_AN_OP = 8
+"""Numbers that a stream has for each of its ops: four columns, and the ends of about two edges."""
 
 
 class StageParts(NamedTuple):
@@ -251,24 +403,12 @@ class StageParts(NamedTuple):
     start: Ops
     finish: Ops
 
-    @property
-    def ops(self) -> int:
-        """Number of ops of one iteration."""
-        lengths = np.array([len(block) for block in self.blocks], np.int64)
-        return len(self.start) + int(lengths[self.which].sum()) + len(self.finish)
 
-    def contents(self) -> tuple[object, ...]:
-        """Return the arrays of the ops of all parts, and the numbers of passes of a stage."""
-        tables = (self.start, *self.blocks, self.finish)
-        return *((ops.step, ops.back, ops.layer) for ops in tables), self.which
-
-
-def stage_parts(
-    shapes: RankShapes, stage: int, catalog: Catalog, built: BuiltPasses | None = None
+def _stage_parts(
+    shapes: RankShapes, stage: int, catalog: Catalog, laid_out: dict[Hashable, LaidOut]
 ) -> StageParts:
-    """Return the parts of the ops of a rank of a stage."""
     plan = shapes.plan
-    builder = Builder(shapes, stage, catalog, built=built)
+    builder = StagePasses(shapes, stage, catalog, laid_out=laid_out)
     order, kinds, which = _order(plan.pipeline, plan.pp, stage, plan.microbatches, plan.vpp)
     start = builder.start()
     blocks = {
@@ -286,15 +426,15 @@ def _order(
     """Passes of a stage, their kinds in order of appearance, and each pass's among them sorted."""
     order = passes(schedule, pp, stage, microbatches, chunks)
     kinds, first, which = np.unique(
-        kinds_of_passes(order, chunks), return_index=True, return_inverse=True
+        _kinds_of_passes(order, chunks), return_index=True, return_inverse=True
     )
     return order, kinds[np.argsort(first)].tolist(), which
 
 
-def stage_ops(
+def _stage_ops(
     parts: StageParts, plan: ParallelPlan, stream_of: IntArray, iterations: int = 1
-) -> tuple[Ops, IntArray]:
-    """Return the ops of a rank in one or several iterations, and the first op of each pass."""
+) -> Ops:
+    """Return the ops of a rank in one or several iterations."""
     # ``stream_of`` (steps,): stream of each step.
     start = parts.start
     all_passes = sequence(parts.blocks, parts.which, parts.passes.microbatch)
@@ -302,26 +442,26 @@ def stage_ops(
     ops = join([part for more in earlier for part in (start, all_passes.later(more), parts.finish)])
     stream = stream_of[ops.step]
     asynchronous = np.zeros(len(STREAM_KINDS), np.bool_)
-    asynchronous[list(beside(plan))] = True
+    asynchronous[list(_beside(plan))] = True
     ops = past_asynchronous(ops, asynchronous[stream])
+    if not plan.pipeline.pairs_passes:
+        return ops
     lengths = np.array([len(block) for block in parts.blocks], np.int64)[parts.which]
     begins = len(start) + np.concatenate([[0], np.cumsum(lengths)])
-    if not plan.pipeline.pairs_passes:
-        return ops, begins
     whole = len(ops) // iterations
     together = [
         pair for run in range(iterations) for pair in pairs(parts.passes, begins + run * whole)
     ]
-    return side_by_side(ops, together, stream == CC), begins
+    return side_by_side(ops, together, stream == CC)
 
 
-def beside(plan: ParallelPlan) -> tuple[int, ...]:
+def _beside(plan: ParallelPlan) -> tuple[int, ...]:
     """Return the streams that run beside compute, as later ops do not wait for theirs."""
     streams = {"none": (HOST,), "dp": (HOST, CC_DP), "all": (HOST, CC_DP, SEND)}[plan.overlap]
     return (*streams, SEND) if plan.pipeline.pairs_passes else streams
 
 
-def kinds_of_passes(order: Passes, chunks: int) -> IntArray:
+def _kinds_of_passes(order: Passes, chunks: int) -> IntArray:
     """Return a number for each pass that passes with the same ops share, int64 (passes,)."""
     # The ops of a pass depend on its phase, its chunk, and whether it is the last of these.
     kind = 2 * (order.phase * chunks + order.chunk)
@@ -329,50 +469,6 @@ def kinds_of_passes(order: Passes, chunks: int) -> IntArray:
     _, from_end = np.unique(kind[::-1], return_index=True)
     last[len(kind) - 1 - from_end] = 1
     return np.asarray(kind + last, np.int64)
-
-
-class Builder:
-    """Builder of the ops of one stage."""
-
-    def __init__(
-        self,
-        shapes: RankShapes,
-        stage: int,
-        catalog: Catalog,
-        job: ParallelPlan | None = None,
-        built: BuiltPasses | None = None,
-    ):
-        self.catalog = catalog
-        self.passes = StagePasses(shapes, stage, job or shapes.plan)
-        self.built = BuiltPasses({}) if built is None else built
-
-    def pass_ops(self, phase: int, chunk: int, *, last: bool) -> Ops:
-        """Return the ops of a pass; the parameters are those of :meth:`StagePasses.steps`."""
-        layers = self.passes.parameters.chunks[chunk]
-        begin = int(layers[0]) if len(layers) else 0
-        key = self.passes.likeness(phase, chunk, last=last)
-        if key not in self.built.laid_out:
-            # With numbers of its own, so that programs with other catalogs can use the pass.
-            pass_catalog = Catalog()
-            layout = PassLayout(self.passes, pass_catalog)
-            ops = layout.ops(self.passes.steps(phase, chunk, last=last))
-            self.built.laid_out[key] = begin, ops, tuple(pass_catalog.steps)
-        first, ops = self.built.numbered(key, self.catalog)
-        return ops if first == begin else ops.of_layers(begin - first)
-
-    def start(self) -> Ops:
-        """Return the ops that gather parameters which the step before updated, in buckets."""
-        # There are some under ZeRO-1 and 2 with overlap.
-        exchange = self.passes.exchange
-        if not exchange.gathers_ahead():
-            return self.catalog.ops([])
-        edges = self.catalog.ops(exchange.gathered_edges())
-        updated = [(layers, exchange.gathered(layers)) for layers in exchange.updated()]
-        return join([edges, *gathered_ops(self.catalog, updated)])
-
-    def finish(self) -> Ops:
-        """Return the ops after the last pass: reduce gradients, update and gather parameters."""
-        return self.catalog.ops(self.passes.exchange.finish())
 
 
 # Streams: the ops that every rank of a pipeline stage runs, and their dependencies.
@@ -387,8 +483,6 @@ class Stream:
     src: IntArray
     dst: IntArray
     contends: BoolArray  # (ops,): ops that may contend for the rank's memory
-    # (passes + 1,): first op of each pass of the first iteration, then the op after the last pass
-    begins: IntArray
     # Digest of the contents that all but ``contends`` follow from; streams of one origin have the
     # same ops and dependencies
     origin: bytes
@@ -402,21 +496,40 @@ class Marks(NamedTuple):
     gathers: BoolArray  # (steps,): steps that gather parameters
 
 
-def marks_of(catalog: Catalog) -> Marks:
-    """Return the properties of all steps of a catalog."""
+def streams(
+    shapes: RankShapes, catalog: Catalog, iterations: int, shared: SharedParts
+) -> tuple[Stream, ...]:
+    """Return the streams of all stages, whose steps are added to a catalog."""
+    plan, laid_out = shapes.plan, shared.passes(shapes)
+    parts = [_stage_parts(shapes, stage, catalog, laid_out) for stage in range(plan.pp)]
     updates = [step.what == "optimizer" for step in catalog.steps]
     gathers = [step.name.startswith("parameters.") for step in catalog.steps]
-    return Marks(catalog.column("stream"), np.array(updates, np.bool_), np.array(gathers, np.bool_))
+    marks = Marks(
+        catalog.column("stream"), np.array(updates, np.bool_), np.array(gathers, np.bool_)
+    )
+    alike = (plan.pipeline.pairs_passes, plan.microbatches, _beside(plan), iterations, *marks)
+
+    def stream(of_stage: StageParts) -> Stream:
+        tables = (of_stage.start, *of_stage.blocks, of_stage.finish)
+        contents = ((ops.step, ops.back, ops.layer) for ops in tables)
+        origin = digest((alike, *contents, of_stage.which, *of_stage.passes))
+        return shared.structures.once(
+            lambda: _stream(_stage_ops(of_stage, plan, marks.stream, iterations), marks, origin),
+            lambda built: NUMBERS_OF_AN_OP * len(built.ops),
+            *("stream", origin),
+        )
+
+    return tuple(stream(of_stage) for of_stage in parts)
 
 
-def stream_of(ops: Ops, begins: IntArray, marks: Marks, origin: bytes) -> Stream:
+def _stream(ops: Ops, marks: Marks, origin: bytes) -> Stream:
     """Return the ops of a rank with their dependencies; ``origin`` is that of :class:`Stream`."""
     stream = marks.stream[ops.step]
     pairs = edges(ops, stream), _gradients(ops, stream, marks), _parameters(ops, stream, marks)
     src, dst = (np.concatenate(column) for column in zip(*pairs, strict=True))
     # Sort edges by the op that waits, and keep each edge once.
     dst, src = np.divmod(distinct(dst * len(ops) + src), max(1, len(ops)))
-    return Stream(ops, src, dst, np.zeros(len(ops), np.bool_), begins, origin)
+    return Stream(ops, src, dst, np.zeros(len(ops), np.bool_), origin)
 
 
 def _gradients(ops: Ops, stream: IntArray, marks: Marks) -> tuple[IntArray, IntArray]:

@@ -56,13 +56,6 @@ def load_of(call: CollectiveCall, *, rings: bool = False) -> Load:
 
     ``rings`` forces an all-reduce to go round rings, as does the catalogue's
     ``nccl-tuner.trees=none``.
-
-    >>> from cluster_sim.collectives.group import whole
-    >>> from topologies.clusters.names import cluster
-    >>> two = whole(cluster("p5.48xlarge:2"))
-    >>> load = load_of(CollectiveCall("all-gather", two, 2**20))
-    >>> load.way, load.steps, load.far_steps, load.inside / 2**20
-    ('ring', 13, 2, 0.9375)
     """
     kind, group, size_bytes, ranks = call.kind, call.group, call.size_bytes, call.ranks
     rings = rings or not has_trees(group.cluster)

@@ -64,8 +64,7 @@ def test_frameworks_are_listed_with_the_errors_of_their_rows(
     assert run(["list", "frameworks", "--json"]) == 0
     rows = {row["name"]: row for row in json.loads(capsys.readouterr().out)["rows"]}
     assert tuple(rows) == names()
-    assert rows["deepspeed"]["measured_rows"] == 0
-    assert rows["deepspeed"]["median_error"] is None
+    assert all(row["measured_rows"] > 0 for row in rows.values())
     titan = rows["torchtitan"]
     residuals = [row for row in shipped_residuals().rows if row.framework == "torchtitan"]
     assert 0 < titan["measured_rows"] < len(residuals)  # each at one level of what was told
@@ -86,7 +85,7 @@ def test_all_about_a_framework_is_shown_where_it_is_named(
     assert len(short.splitlines()) < 3 * len(names())
     assert "500-watt" not in short
     assert "500-watt" in whole
-    assert "no measured row" in whole
+    assert "measured rows" in whole
 
 
 def test_the_framework_option_is_completed_by_names() -> None:

@@ -59,9 +59,27 @@ def test_all_of_them_at_once(capsys: pytest.CaptureFixture[str], tmp_path: Path)
     assert (tmp_path / "run" / "latency.png").stat().st_size > 1000
 
 
+def test_unlike_chips_are_named_with_what_is_assumed(capsys: pytest.CaptureFixture[str]) -> None:
+    more = ("--disaggregate=1:2", "--prefill-cluster=p5.48xlarge", "--prefill-tp=2")
+    document = answer(capsys, *more, "--variant=p5.48xlarge.price=capacity-block")
+    assert (document["chips"], document["prefill_chips"]) == (10, 2)
+    network = document["kv_network"]
+    assert network["grade"] == "assumed"
+    assert network["low_bytes_per_s"] == network["high_bytes_per_s"] / 4
+    assert run([*QUICK, *LOAD, *more]) == 0
+    shown = capsys.readouterr().out
+    for words in (
+        "and 2 of p5.48xlarge for prompts",
+        "slowest network (assumed)",
+        "No source says",
+    ):
+        assert words in shown
+
+
 @pytest.mark.parametrize(
     ("more", "message"),
     [
+        ("--prefill-cluster=p5.48xlarge", "State how many there are"),
         ("--prefix-cache=all", "--prefix-cache 'all'"),
         ("--prefix-cache=trace", "needs --requests FILE"),
         ("--speculate=4", "two numbers"),

@@ -49,6 +49,24 @@ def test_json_has_the_documented_keys(capsys: pytest.CaptureFixture[str]) -> Non
     assert results["peak_rss_bytes"] > 10**7
 
 
+def test_rainier_says_what_it_assumes_and_how_far_its_places_are_apart(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    assert run(["topology", "rainier", "--json"]) == 0
+    document = json.loads(capsys.readouterr().out)
+    assert document["assumed"]["trn2.link_latency"]["low"] == 1.5e-7
+    assert document["assumed"]["efa-v3.same_campus_latency"]["grade"] == "assumed"
+    assert "trn2.hbm_remote_efficiency" not in document["assumed"]
+    rows = [(each["layer"], each["row"], each["step_s"]) for each in document["places"]]
+    assert rows == [
+        ("ToR", "same_tor_latency", 15e-6),
+        ("leaf", "same_pod_latency", 16e-6),
+        ("spine", "same_campus_latency", 22.5e-6),
+    ]
+    assert run(["topology", "rainier"]) == 0
+    assert "spine, 1 x 524,288 chips: a step between servers" in capsys.readouterr().out
+
+
 def test_a_plain_shape_says_what_it_assumed(capsys: pytest.CaptureFixture[str]) -> None:
     results = document(capsys, "torus:4x4", "--bandwidth", "50GB/s")
     assert results["assumed"] == {"latency": "1us"}

@@ -2,16 +2,13 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
-
 import pytest
 
+from experiments.validation.predictions import training
 from topologies.clusters.names import cluster
 from workloads.models.huggingface import named
-from workloads.training import steady as long_steps
 from workloads.training.iteration import iteration
 from workloads.training.plan.plan import ParallelPlan
-from workloads.training.steady import steady
 
 MODEL, MACHINE = named("gpt2"), cluster("dgx-a100")
 LONG = ParallelPlan(tp=2, pp=2, dp=2, global_batch=80, seq=1024)
@@ -27,37 +24,28 @@ def simulated(monkeypatch):
         counts.append(plan.microbatches)
         return iteration(model, machine, plan, **changes)
 
-    monkeypatch.setattr(long_steps, "iteration", counted)
+    monkeypatch.setattr(training, "iteration", counted)
     return counts
 
 
 @pytest.mark.parametrize(
     ("plan", "counts"),
     [
-        (LONG, [8]),
+        (LONG, [8, 12]),
         (INTERLEAVED, [8, 12]),
-        (ParallelPlan(dp=8, global_batch=96, seq=1024), [8]),
+        (ParallelPlan(dp=8, global_batch=96, seq=1024), [12]),
         (ParallelPlan(dp=8, global_batch=64, seq=1024), [8]),
         (ParallelPlan(pp=2, vpp=3, dp=4, global_batch=56, seq=1024), [14]),
     ],
 )
-def test_a_step_that_repeats_itself_is_simulated_once(simulated, plan, counts):
-    steady(MODEL, MACHINE, plan)
+def test_a_long_step_is_simulated_by_two_short_ones(simulated, plan, counts):
+    training.long_step(MODEL, MACHINE, plan)
     assert simulated == counts
-
-
-@pytest.mark.parametrize("schedule", ["1f1b", "gpipe"])
-@pytest.mark.parametrize("plan", [LONG, ParallelPlan(pp=4, dp=2, global_batch=44, seq=1024)])
-def test_one_run_gives_the_last_digit_that_two_give(simulated, monkeypatch, plan, schedule):
-    plan = replace(plan, schedule=schedule)
-    quick = steady(MODEL, MACHINE, plan)
-    fewer = sum(simulated)
-    monkeypatch.setattr(long_steps, "repeats", lambda plan, longest: False)
-    assert quick == steady(MODEL, MACHINE, plan)
-    assert (fewer < sum(simulated) - fewer) == (schedule == "1f1b")
 
 
 @pytest.mark.parametrize("plan", [LONG, INTERLEAVED])
 def test_short_runs_give_the_time_of_a_long_one(plan):
     whole = iteration(MODEL, MACHINE, plan, allow_oversized=True, partial=True)
-    assert steady(MODEL, MACHINE, plan).seconds == pytest.approx(whole.iteration_s, rel=1e-3)
+    assert training.long_step(MODEL, MACHINE, plan).seconds == pytest.approx(
+        whole.iteration_s, rel=1e-3
+    )

@@ -8,6 +8,7 @@ import pytest
 
 from experiments.validation.comparison.compare import compare
 from experiments.validation.predictions import training
+from experiments.validation.predictions import training as long_steps
 from experiments.validation.predictions.collectives import predict as predict_collective
 from experiments.validation.predictions.kernels import predict as predict_kernel
 from experiments.validation.predictions.training import (
@@ -23,7 +24,6 @@ from tests.support.validation_rows import TRAINING, rows_of, training_row
 from topologies.catalogue.catalogue import shipped_catalogue
 from topologies.clusters.names import cluster
 from topologies.errors import InputError
-from workloads.training import steady as long_steps
 from workloads.training.iteration import iteration
 from workloads.training.layers.steps import CC, ENGINE, PREVIOUS, LayerOp
 
@@ -137,7 +137,9 @@ def test_slices_have_the_links_of_the_catalogue():
 
     for name in shipped():
         machine = machines_for(name, 1)
-        for axis in machine.shape.axes:
-            rate = shipped_catalogue().integer(machine.chip, "link_bandwidth")
-            assert axis.bandwidth_bytes_per_s == rate
-            assert axis.latency_ps == shipped_catalogue().ps(machine.chip, "link_latency")
+        switched = not hasattr(machine.shape, "axes")
+        quantity = "scale_up_bandwidth" if switched else "link_bandwidth"
+        rate = shipped_catalogue().integer(machine.chip, quantity)
+        for part in [machine.shape] if switched else machine.shape.axes:
+            assert part.bandwidth_bytes_per_s == rate
+            assert part.latency_ps == shipped_catalogue().ps(machine.chip, "link_latency")

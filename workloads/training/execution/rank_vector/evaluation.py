@@ -222,8 +222,8 @@ class _Passes:
         self.early = list(pairwise(machine.tape.bounds.tolist()))[: cut.phases]
         self.late = list(pairwise(cut.rest.bounds.tolist()))[:-1]
         clocks = (len(self.early) + len(self.late)) * blocks
-        self.clocks = Counter(clocks, reporter(progress, "clocks"))
-        self.breakdown = Counter(2 * blocks, reporter(progress, "breakdown"))
+        self.clocks = Counter(clocks, progress, "clocks")
+        self.breakdown = Counter(2 * blocks, progress, "breakdown")
 
     def run(self) -> Followed:
         """Run all passes, and return where the time goes."""
@@ -359,7 +359,7 @@ def meet(machine: Machine, progress: Progress | None = None) -> None:
     """Find when the groups of wide exchanges meet, by running all phases but the last."""
     phases = list(pairwise(machine.tape.bounds.tolist()))[:-1]
     end = np.zeros(machine.tape.size * machine.layout.blocks if phases else 0, np.int64)
-    counter = Counter(len(phases) * machine.layout.blocks, reporter(progress, "clocks"))
+    counter = Counter(len(phases) * machine.layout.blocks, progress, "clocks")
     go_through(machine, machine.tape, phases, end, counter)
 
 
@@ -403,7 +403,7 @@ def follow(machine: Machine, mode: int, usual: Usual, progress: Progress | None 
         )
         for _ in range(machine.threads)
     ]
-    counter = Counter(machine.layout.blocks, reporter(progress, "breakdown"))
+    counter = Counter(machine.layout.blocks, progress, "breakdown")
     over_blocks(machine.layout.blocks, states, partial(follow_blocks, machine, tape), counter.more)
     return followed
 
@@ -438,27 +438,18 @@ def _unrecord(layout: Layout, usual: Usual, blocks: tuple[int, int]) -> None:
         usual.idle[:, usual.like[low:high]] = 0
 
 
-Reporter = Callable[[int, int], None]
-
-
-def reporter(progress: Progress | None, stage: str) -> Reporter | None:
-    """Return a function that reports the progress of one stage of the work, None for no reports."""
-    return partial(progress, stage) if progress else None
-
-
 class Counter:
-    """Counter of finished work, which reports every addition."""
+    """Counter of finished work of one stage, which reports every addition."""
 
-    def __init__(self, whole: int, report: Reporter | None):
-        self.whole = whole
+    def __init__(self, whole: int, progress: Progress | None, stage: str):
+        self.whole, self.progress, self.stage = whole, progress, stage
         self.done = 0
-        self.report = report
 
     def more(self, count: int) -> None:
         """Count more finished work, and report it."""
         self.done += count
-        if self.report:
-            self.report(self.done, self.whole)
+        if self.progress:
+            self.progress(self.stage, self.done, self.whole)
 
 
 def _kernels(program: Program, nodes: Nodes, layout: Layout, disturbance: Disturbance) -> Kernels:

@@ -12,8 +12,14 @@ from __future__ import annotations
 from collections import deque
 
 from workloads.training.plan.schedules.one_f_one_b import one_f_one_b
-from workloads.training.plan.schedules.passes import BACKWARD, FORWARD, WEIGHT, Passes, in_order
-from workloads.training.plan.schedules.schedule import PipelineSchedule
+from workloads.training.plan.schedules.schedule import (
+    BACKWARD,
+    FORWARD,
+    WEIGHT,
+    Passes,
+    PipelineSchedule,
+    in_order,
+)
 
 THERE, BACK = range(2)
 """Chunks of a stage: one on the way to the last stage, one on the way back to the first."""

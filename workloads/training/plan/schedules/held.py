@@ -7,8 +7,13 @@ from functools import lru_cache
 import numpy as np
 
 from topologies.arrays import IntArray
-from workloads.training.plan.schedules.passes import BACKWARD, FORWARD, WEIGHT, Passes
-from workloads.training.plan.schedules.schedule import PipelineSchedule
+from workloads.training.plan.schedules.schedule import (
+    BACKWARD,
+    FORWARD,
+    WEIGHT,
+    Passes,
+    PipelineSchedule,
+)
 
 REMEMBERED = 4096  # results of :func:`most_held` that are kept
 COUNTED = 4096
@@ -44,24 +49,16 @@ def passes(
 def most_held(
     schedule: PipelineSchedule, pp: int, stage: int, microbatches: int, chunks: int = 1
 ) -> IntArray:
-    """Count the microbatches in flight at the worst moments of a stage.
+    """Count the microbatches of each chunk in flight at the worst moments, (moments, chunks).
 
-    A stage holds a microbatch's activations of a chunk from its forward pass through the chunk
-    until its last pass through it.
-
-    Returns
-    -------
-    int64 array (moments, chunks)
-        Microbatches held of each chunk. There is a row for each moment at which no other moment
-        holds at least as many of every chunk; memory is worst at one of them, whatever a chunk's
-        activations weigh.
-
-    Examples
-    --------
     >>> from workloads.training.plan.schedules.registry import pipeline_schedule
     >>> [most_held(pipeline_schedule(name), 4, 1, 8).tolist() for name in ("1f1b", "gpipe")]
     [[[3]], [[8]]]
     """
+    # A stage holds a microbatch's activations of a chunk from its forward pass through the chunk
+    # until its last pass through it. There is a row for each moment at which no other moment holds
+    # at least as many of every chunk; memory is worst at one of them, whatever a chunk's
+    # activations weigh.
     rounds = -(-(microbatches - max(COUNTED, 4 * pp)) // pp)
     if rounds > 1:
         before, last = (

@@ -4,8 +4,14 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from workloads.training.plan.schedules.passes import BACKWARD, FORWARD, WEIGHT, Passes
-from workloads.training.plan.schedules.schedule import ANY_NUMBER, PipelineSchedule
+from workloads.training.plan.schedules.schedule import (
+    ANY_NUMBER,
+    BACKWARD,
+    FORWARD,
+    WEIGHT,
+    Passes,
+    PipelineSchedule,
+)
 
 if TYPE_CHECKING:
     from topologies.arrays import IntArray

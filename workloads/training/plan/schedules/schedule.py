@@ -1,11 +1,53 @@
-"""``PipelineSchedule``: everything that the simulator needs to know about a pipeline schedule."""
+"""``PipelineSchedule``: what the simulator needs to know of a schedule, such as its passes."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
+from typing import TYPE_CHECKING, NamedTuple
 
-from workloads.training.plan.schedules.passes import Passes
+if TYPE_CHECKING:
+    from topologies.arrays import IntArray
+
+FORWARD, BACKWARD, WEIGHT = range(3)
+"""Phases of a microbatch. Where a schedule splits the backward pass, ``BACKWARD`` computes the
+gradients of inputs alone and ``WEIGHT`` the gradients of weights."""
+
+
+class Passes(NamedTuple):
+    """Passes of one stage in an iteration, in the order in which the stage runs them.
+
+    Attributes
+    ----------
+    phase : int64 array (passes,)
+        ``FORWARD``, ``BACKWARD`` or ``WEIGHT``.
+    microbatch : int64 array (passes,)
+    chunk : int64 array (passes,)
+        Number of the chunk among those that the stage holds, from 0.
+    """
+
+    phase: IntArray
+    microbatch: IntArray
+    chunk: IntArray
+
+    def __str__(self) -> str:
+        """Passes as F0 B0 W0; a prime for each chunk after the first."""
+        columns = (column.tolist() for column in self)
+        return " ".join("FBW"[p] + str(m) + "'" * c for p, m, c in zip(*columns, strict=True))
+
+
+def in_order(passes: Iterable[tuple[int, int, int]]) -> Passes:
+    """Return the passes of a sequence of (phase, microbatch, chunk).
+
+    Examples
+    --------
+    >>> print(in_order([(FORWARD, 0, 0), (BACKWARD, 0, 0)]))
+    F0 B0
+    """
+    import numpy as np  # the command line lists the schedules without it
+
+    return Passes(*np.array(list(passes), np.int64).reshape(-1, 3).T)
+
 
 ANY_NUMBER = range(1, 2**31)  # chunks a stage of a schedule that allows any number
 ONLY_ONE = range(1, 2)  # chunks a stage of a schedule that does not divide stages

@@ -1,11 +1,4 @@
-"""A layer with experts as steps: routing, all-to-alls, grouped products, shared experts.
-
-Each rank routes its own part of the tokens, sends a copy of a token to the rank of each of its
-experts (*dispatch*), and gets the results back (*combine*): GShard, arXiv 2006.16668; Megatron-LM's
-all-to-all dispatcher. A routing skew is the load of the busiest rank over the mean; as all ranks
-wait for the busiest one in the exchange that follows, all are given its load. Under a capacity
-factor every expert computes its whole capacity, filled or not.
-"""
+"""The part of a layer that works on each token by itself, as steps: dense, or with experts."""
 
 from __future__ import annotations
 
@@ -19,10 +12,84 @@ from topologies.catalogue.families import NCCL, chip_family
 from workloads.kernels.chip_share import Timing
 from workloads.kernels.precision import CASTS, ELEMENT_BYTES
 from workloads.models.model import Experts
-from workloads.training.layers.mlp import products, products_backward, up_width
 from workloads.training.layers.shapes import TWO, RankShapes
-from workloads.training.layers.steps import NOTHING, PREVIOUS, LayerOp, collective, kernel
-from workloads.training.layers.tensor_parallel import norm, residual
+from workloads.training.layers.steps import NOTHING, PREVIOUS, LayerOp, collective, kernel, prefixed
+from workloads.training.layers.tensor_parallel import (
+    column_backward,
+    gathered_product,
+    norm,
+    product_scattered,
+    residual,
+)
+from workloads.training.plan.plan import ParallelPlan
+
+
+def mlp_forward(shapes: RankShapes) -> list[LayerOp]:
+    """Return the steps of one layer's dense feed-forward part for a microbatch's forward pass."""
+    return [
+        norm(shapes, "mlp.norm"),
+        *_products(shapes, shapes.model.ffn, "mlp"),
+        residual(shapes, "mlp.residual"),
+    ]
+
+
+def fed_again(plan: ParallelPlan, from_tokens: int) -> bool:
+    """Return whether selective recomputation runs feed-forward parts again, too.
+
+    ``from_tokens``: length of a sequence from which a stack does so in pipelines; 0 for none.
+    """
+    return plan.recompute == "selective" and plan.pp > 1 and 0 < from_tokens <= plan.seq
+
+
+def mlp_again(shapes: RankShapes) -> list[LayerOp]:
+    """Return the steps that a backward pass runs again of a part of which it keeps the input."""
+    steps = _products(shapes, shapes.model.ffn, "mlp")
+    last = next(place for place, step in enumerate(steps) if step.name == "mlp.activation")
+    return prefixed(steps[: last + 1], "again.")
+
+
+def mlp_backward(shapes: RankShapes) -> list[LayerOp]:
+    """Return the steps of one layer's dense feed-forward part for a microbatch's backward pass."""
+    return _products_backward(shapes, shapes.model.ffn, "mlp")
+
+
+def _products(shapes: RankShapes, ffn: int, name: str) -> list[LayerOp]:
+    """Return the steps of up-projection, activation and down-projection, with ``ffn`` columns."""
+    t, h, inner = shapes.tokens, shapes.model.hidden, ffn // shapes.plan.tp
+    wide = _up_width(shapes, inner)
+    return [
+        *gathered_product(shapes, name, f"{name}.up", wide, h),
+        kernel(f"{name}.activation", shapes.stream(TWO * t * (wide + inner), "activation")),
+        *product_scattered(shapes, name, f"{name}.down", h, inner),
+    ]
+
+
+def _products_backward(shapes: RankShapes, ffn: int, name: str) -> list[LayerOp]:
+    """Return the steps of the gradients of :func:`_products`, and of the norm before them."""
+    t, h, inner = shapes.tokens, shapes.model.hidden, ffn // shapes.plan.tp
+    wide = _up_width(shapes, inner)
+    return [
+        *gathered_product(shapes, f"{name}.gradient", f"{name}.down.data", inner, h),
+        kernel(f"{name}.down.weight", shapes.gemm(inner, h, t)),
+        kernel(
+            f"{name}.activation.data", shapes.stream(TWO * t * (2 * wide + inner), "activation")
+        ),
+        *column_backward(shapes, name, f"{name}.up", wide),
+    ]
+
+
+def _up_width(shapes: RankShapes, inner: int) -> int:
+    """Return the columns of the up-projection: ``inner``, or twice as many where it is gated."""
+    return 2 * inner if shapes.model.gated_mlp else inner
+
+
+# A layer with experts as steps: routing, all-to-alls, grouped products, shared experts.
+#
+# Each rank routes its own part of the tokens, sends a copy of a token to the rank of each of its
+# experts (*dispatch*), and gets the results back (*combine*): GShard, arXiv 2006.16668;
+# Megatron-LM's all-to-all dispatcher. A routing skew is the load of the busiest rank over the mean;
+# as all ranks wait for the busiest one in the exchange that follows, all are given its load. Under
+# a capacity factor every expert computes its whole capacity, filled or not.
 
 ROUTER_PASSES = 4
 """Passes over the router's scores in fp32: write, read and write by softmax, read for the best."""
@@ -73,8 +140,8 @@ def load(shapes: RankShapes) -> Load:
 def experts_forward(shapes: RankShapes) -> list[LayerOp]:
     """Return the steps of one layer's experts for the forward pass of a microbatch."""
     experts, work, h = _experts(shapes), load(shapes), shapes.model.hidden
-    wide = up_width(shapes, work.inner)
-    shared = products(shapes, experts.shared_ffn, "shared") if experts.shared_ffn else []
+    wide = _up_width(shapes, work.inner)
+    shared = _products(shapes, experts.shared_ffn, "shared") if experts.shared_ffn else []
     dispatch, combine = _dispatch(shapes, "experts"), _combine(shapes, "experts")
     before, after = [], []
     if _beside(shapes):
@@ -111,8 +178,8 @@ def experts_forward(shapes: RankShapes) -> list[LayerOp]:
 def experts_backward(shapes: RankShapes) -> list[LayerOp]:
     """Return the steps of one layer's experts for the backward pass of a microbatch."""
     experts, work, h = _experts(shapes), load(shapes), shapes.model.hidden
-    wide = up_width(shapes, work.inner)
-    shared = products_backward(shapes, experts.shared_ffn, "shared") if experts.shared_ffn else []
+    wide = _up_width(shapes, work.inner)
+    shared = _products_backward(shapes, experts.shared_ffn, "shared") if experts.shared_ffn else []
     dispatch, combine = _dispatch(shapes, "experts.gradient"), _combine(shapes, "experts.gradient")
     before, after, last = [], [], [] if shared else [norm(shapes, "mlp.norm.data", passes=4)]
     if _beside(shapes):

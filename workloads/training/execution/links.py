@@ -1,0 +1,447 @@
+"""Use of links and adapters by the collectives of each group, as shares of their capacity.
+
+A collective is a flow on the links that it uses, as at the flow level of a single job. Groups that
+lie whole domains apart use corresponding links, so the messages of one of them are simulated.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
+from itertools import pairwise
+from typing import NamedTuple
+
+import numpy as np
+
+from cluster_sim.engine.times import Times
+from cluster_sim.hardware.communication_costs import communication_costs
+from cluster_sim.hardware.fabric import uplinks
+from cluster_sim.schedule.merge import unite_resources
+from cluster_sim.schedule.repeats import Routines
+from cluster_sim.schedule.table import FLOW, Flows, Resources, Schedule
+from cluster_sim.trace.trace import run
+from topologies.arrays import FloatArray, IntArray, distinct_rows, present
+from topologies.clusters.cluster import Cluster
+from topologies.memory_limit import check_memory
+from topologies.routing.scale_out import clos, period
+from topologies.shapes.links import domain_links
+from workloads.training.execution.chunk_level import (
+    PACE,
+    PARTS,
+    Expanded,
+    as_flow,
+    call_schedule,
+    check_messages,
+    ends,
+)
+from workloads.training.execution.lower import OWN, Layout, joins_of_group, lay_out, lower
+from workloads.training.layers.steps import LayerOp
+from workloads.training.program.fold import equal_ranks, keep
+from workloads.training.program.groups import group_of
+from workloads.training.program.program import Exchange, Program
+
+BYTES_OF_ROW = 800
+"""Peak memory for each group, step and link [B]: measured as 790 B for 3.4 M of them."""
+
+
+@dataclass(frozen=True, eq=False)
+class LinkUse:
+    """Shares of links that the calls of groups take: a row for each group, step and link.
+
+    ``group`` (rows,): group, counted through all exchanges.
+    ``step`` (rows,): step of the program whose calls take the share.
+    ``link`` (rows,): row of ``links``.
+    ``parts`` (rows,): share of the link's capacity, in thousandths, that a call alone takes.
+    ``links``: links, adapters and memories that are shared.
+    ``first`` (exchanges + 1,): first group of each exchange.
+    """
+
+    group: IntArray
+    step: IntArray
+    link: IntArray
+    parts: IntArray
+    links: Resources
+    first: IntArray
+
+    def of(self, rows: IntArray) -> LinkUse:
+        """Return the use that some rows state."""
+        columns = {name: getattr(self, name)[rows] for name in ("group", "step", "link", "parts")}
+        return replace(self, **columns)
+
+    def exchange(self) -> IntArray:
+        """Return the exchange of each row."""
+        return np.searchsorted(self.first, self.group, side="right") - 1
+
+    def loads(self, program: Program) -> FloatArray:
+        """Return the load of each link if every group calls at once, relative to its capacity.
+
+        A stream runs one call at a time, so each group counts with its largest on each.
+        """
+        stream = program.stream_of[self.step]
+        keys = np.stack([self.link, self.group, stream], axis=1)
+        order = np.lexsort((-self.parts, *keys.T))
+        largest = order[distinct_rows(keys[order])[0]]
+        parts = np.bincount(self.link[largest], self.parts[largest], len(self.links))
+        return np.asarray(parts / PARTS)
+
+    def where_full(self, program: Program) -> LinkUse:
+        """Return the use of those links that may be full.
+
+        A link that all groups together cannot fill slows nobody, so leaving it out changes no time.
+        """
+        return self.of(np.flatnonzero(self.loads(program)[self.link] > 1))
+
+
+def link_use(program: Program, clusters: Sequence[Cluster], patterns: Patterns) -> LinkUse:
+    """Return the links that the groups of a program use.
+
+    ``clusters`` (stages,): cluster of each stage, with the numbers of its job's framework.
+    ``patterns``: cache that several programs may share.
+
+    Raises InputError for a collective that is too long for a flow, and for more shares than this
+    process has room for.
+    """
+    groups, steps, parts = (list[IntArray]() for _ in range(3))
+    tables: list[Resources] = []
+    first = np.cumsum([0, *(len(exchange.members) for exchange in program.exchanges)])
+    rows = 0
+    for exchange, start in zip(program.exchanges, first.tolist(), strict=False):
+        cluster = clusters[program.stage[exchange.members[0, 0]]]
+        for group, step, alone_ps in _calls(program, exchange):
+            chips = program.chip[exchange.members[group]]
+            if (chips == chips[0]).all():
+                continue
+            table, share = patterns.used(cluster, chips, program.steps[step], alone_ps)
+            if len(share):
+                tables.append(table)
+                parts.append(share)
+                groups.append(np.full(len(share), start + group))
+                steps.append(np.full(len(share), step))
+                rows += len(share)
+        check_memory(
+            f"a table of {rows:,} shares of links, which groups of ranks take,",
+            rows * BYTES_OF_ROW,
+            "Use fewer chips, or train --level collective.",
+        )
+    if not tables:
+        none = np.empty(0, np.int64)
+        return LinkUse(none, none, none, none, Resources.none(), first)
+    links, numbers = unite_resources(tables)
+    use = [np.concatenate(column) for column in (groups, steps, numbers, parts)]
+    return LinkUse(use[0], use[1], use[2], use[3], links, first)
+
+
+def _calls(program: Program, exchange: Exchange) -> Iterator[tuple[int, int, int]]:
+    """Yield the steps of each group of an exchange, with the time of a call alone [ps]."""
+    numbers, where = present(program.steps_of(exchange))
+    calls = [int(np.argmax(where == number)) for number in range(len(numbers))]
+    alone = exchange.duration_ps[:, calls].tolist()
+    for group, kind in enumerate(exchange.kind.tolist()):
+        for number, alone_ps in zip(numbers.tolist(), alone[kind], strict=True):
+            yield group, number, alone_ps
+
+
+class Patterns:
+    """Cache of the links that collectives use, by the places of their chips."""
+
+    def __init__(self) -> None:
+        self._messages: dict[tuple[object, ...], Schedule] = {}
+        self._flows: dict[tuple[object, ...], Schedule] = {}
+        self._moved: dict[tuple[object, ...], Resources] = {}
+
+    def used(
+        self, cluster: Cluster, chips: IntArray, step: LayerOp, alone_ps: int
+    ) -> tuple[Resources, IntArray]:
+        """Return the links that a call uses, and its share of each in thousandths."""
+        base = _base(cluster, chips)
+        messages = cluster, (chips - base).tobytes(), step.collective, step.size_bytes
+        key = *messages, alone_ps
+        if key not in self._flows:
+            if messages not in self._messages:
+                group = group_of(cluster, chips - base)
+                built = call_schedule(group, step.collective, step.size_bytes)
+                self._messages[messages] = built
+            self._flows[key] = as_flow(self._messages[messages], alone_ps)
+        flow = self._flows[key]
+        if (*key, base) not in self._moved:
+            self._moved[*key, base] = _moved(flow.resources, base, cluster)
+        return self._moved[*key, base], flow.flows.weight
+
+
+def _base(cluster: Cluster, chips: IntArray) -> int:
+    """Return the chip with which the domain, or the part of the fabric, of a group begins."""
+    each = cluster.chips_per_domain
+    low, high = int(chips.min()), int(chips.max())
+    if low // each != high // each:
+        rate = communication_costs(cluster).scale_out_bytes_per_s
+        each = period(cluster) if len(uplinks(cluster, chips[:1], rate)) else each
+    return low // each * each
+
+
+def _moved(table: Resources, base: int, cluster: Cluster) -> Resources:
+    """Return the resources that lie as many chips further on."""
+    if not base:
+        return table
+    each = cluster.chips_per_domain
+    switches = domain_links(cluster.shape).nodes - each
+
+    def further(node: IntArray) -> IntArray:
+        moved = np.where(node >= cluster.chips, node + base // each * switches, node + base)
+        return np.where(node < 0, node, moved).astype(np.int32)
+
+    owner, peer = further(table.owner), further(table.peer)
+    for layer in clos(cluster)[1][:-1] if cluster.scale_out is not None else ():
+        for number, kind in enumerate(table.kinds):
+            if kind in (f"{layer.name}-up", f"{layer.name}-down"):
+                here = table.kind == number
+                owner[here] = table.owner[here] + base // layer.chips
+    return replace(table, owner=owner, peer=peer)
+
+
+# Classes of equal ranks and links, by which jobs that share links are simulated folded.
+#
+# Ranks are equal if they do the same and their groups cross equal links; links are equal if equal
+# groups cross them with equal shares. The classes are found by refinement, as those of a single job
+# are (:mod:`workloads.training.program.fold`). Rates are divided max-min fairly, so equal groups
+# have equal rates, and one group and one link stand for all of a class.
+
+
+class FoldedUse(NamedTuple):
+    """Shares of one link of each class that the groups of each class take.
+
+    ``exchange`` (rows,).
+    ``member`` (rows,): row of the folded program that is the first of the group's members.
+    ``step`` (rows,): step whose calls take the share.
+    ``link`` (rows,): row of :attr:`LinkUse.links`.
+    ``parts`` (rows,): share of all groups of the class that cross the link, in thousandths.
+    """
+
+    exchange: IntArray
+    member: IntArray
+    step: IntArray
+    link: IntArray
+    parts: IntArray
+
+
+def folded(program: Program, use: LinkUse) -> tuple[Program, FoldedUse]:
+    """Return the program with one rank of each class, and the use of one link of each class."""
+    classes, link_class = _classes(program, use)
+    return keep(program, classes), _folded_use(program, use, classes, link_class)
+
+
+def _classes(program: Program, use: LinkUse) -> tuple[IntArray, IntArray]:
+    """Class of each rank, and of each link."""
+    link_class: IntArray = np.zeros(len(use.links), np.int64)
+    counts = (0, 0)
+    while True:
+        items = np.stack([use.step, link_class[use.link], use.parts], axis=1)
+        colour = _alike(use.group, items, int(use.first[-1]))
+        coloured = [
+            _coloured(exchange, colour[low:high])
+            for exchange, low, high in zip(
+                program.exchanges, use.first[:-1].tolist(), use.first[1:].tolist(), strict=True
+            )
+        ]
+        classes = equal_ranks(replace(program, exchanges=tuple(coloured)))
+        group_class = _group_classes(program, classes)
+        items = np.stack([use.exchange(), group_class[use.group], use.step, use.parts], axis=1)
+        link_class = _alike(use.link, items, len(use.links))
+        before, counts = counts, (int(classes.max()), int(link_class.max(initial=0)))
+        if before == counts:
+            return classes, link_class
+
+
+def _coloured(exchange: Exchange, colour: IntArray) -> Exchange:
+    """Return an exchange whose groups of different colours have different costs."""
+    first, kind = distinct_rows(np.stack([exchange.kind, colour], axis=1))
+    # A last call that takes as long as the number of the colour tells the costs apart.
+    old = exchange.kind[first]
+    cost = np.hstack([exchange.duration_ps[old], colour[first, None]])
+    draws = type(exchange.draws)(*(column[old] for column in exchange.draws))
+    return replace(exchange, kind=kind, duration_ps=cost, draws=draws)
+
+
+def _group_classes(program: Program, classes: IntArray) -> IntArray:
+    """Return the lowest class among the members of each group, which no unequal group has."""
+    lowest = [classes[exchange.members].min(axis=1) for exchange in program.exchanges]
+    return np.concatenate([np.empty(0, np.int64), *lowest])
+
+
+def _alike(owner: IntArray, items: IntArray, owners: int) -> IntArray:
+    """Return a number for each owner that owners with equal items share, int64 (owners,).
+
+    >>> _alike(np.array([0, 2, 2, 1]), np.array([[7], [7], [8], [7]]), 4)
+    array([1, 1, 2, 0])
+    """
+    if not len(owner):
+        return np.zeros(owners, np.int64)
+    item = distinct_rows(items)[1]
+    order = np.lexsort((item, owner))
+    bounds = np.searchsorted(owner[order], np.arange(owners + 1)).tolist()
+    item, numbers = item[order], {b"": 0}
+    return np.array(
+        [
+            numbers.setdefault(item[low:high].tobytes(), len(numbers))
+            for low, high in pairwise(bounds)
+        ]
+    )
+
+
+def _folded_use(
+    program: Program, use: LinkUse, classes: IntArray, link_class: IntArray
+) -> FoldedUse:
+    """Use of the first link of each class, without links that carry the same as another."""
+    used = np.zeros(len(use.links), np.bool_)
+    used[use.link] = True
+    links = np.flatnonzero(used)
+    first = np.full(int(link_class.max(initial=0)) + 1, -1)
+    first[link_class[links][::-1]] = links[::-1]
+    rows = use.of(np.flatnonzero(first[link_class[use.link]] == use.link))
+    member = _group_classes(program, classes)[rows.group]
+    key = np.stack([rows.exchange(), member, rows.step, rows.link], axis=1)
+    if not len(key):
+        return FoldedUse(*[*key.T, rows.parts])
+    picked, which = distinct_rows(key)
+    parts = np.bincount(which, rows.parts).astype(np.int64)
+    whole = FoldedUse(*[*key[picked].T, parts])
+    # Links of different classes may be alike once groups are folded.
+    contents = np.stack([whole.exchange, whole.member, whole.step, whole.parts], axis=1)
+    alike = _alike(whole.link, contents, len(use.links))
+    one = np.full(int(alike.max()) + 1, -1)
+    one[alike[whole.link][::-1]] = whole.link[::-1]
+    kept = np.flatnonzero(one[alike[whole.link]] == whole.link)
+    return FoldedUse(*(column[kept] for column in whole))
+
+
+# Schedule of a folded program, of a job or of several, with flows on the links that may be full.
+#
+# A call of a class of groups is one flow, on one link of each class of links. Its times are those
+# of a run of all ranks in which every call is a flow
+# (:mod:`workloads.training.execution.chunk_level`).
+
+BYTES_OF_OP = 300
+"""Peak memory for each op of a schedule, with its share of flows [B]."""
+
+
+@dataclass(frozen=True, eq=False)
+class SideBySide:
+    """Schedule of a folded program, of a job or of several.
+
+    ``program``: folded program. ``usual``: its schedule at the collective level.
+    ``schedule``: the same ops; of each call that uses links the op of one member is a flow, for
+        which the others wait.
+    ``exchange, op, alone_ps`` (flows,): exchange and op of each flow, and its time alone [ps].
+    """
+
+    program: Program
+    usual: Schedule
+    schedule: Schedule
+    layout: Layout
+    exchange: IntArray
+    op: IntArray
+    alone_ps: IntArray
+
+    def run(self, engine: str) -> Times:
+        """Return the times of all ops."""
+        return run(self.schedule, engine=engine).times
+
+    def ends_ps(self, times: Times, stage: int, steps: int) -> IntArray:
+        """Return when each step of the ranks of a stage ends, int64 (steps,) [ps]."""
+        ends = np.zeros(steps, np.int64)
+        ops = len(self.program.streams[stage].ops)
+        for row in np.flatnonzero(self.program.stage == stage).tolist():
+            begin = int(self.layout.offset[row, OWN])
+            of_row = times.end_ps[begin : begin + ops].reshape(steps, -1)
+            np.maximum(ends, of_row.max(axis=1), out=ends)
+        return ends
+
+
+def folded_flows(program: Program, cluster: Cluster) -> tuple[Program, Expanded]:
+    """Return the folded program of a job, and its iteration with a flow for each call.
+
+    Raises InputError for collectives that are known by their times alone, and for a schedule that
+    this process has no room for.
+    """
+    check_messages(cluster)
+    use = link_use(program, [cluster] * len(program.streams), Patterns()).where_full(program)
+    few, of_classes = folded(program, use)
+    flows = side_by_side(few, of_classes, use.links)
+    meeting: list[IntArray] = [
+        np.arange(len(each.members) if joins_of_group(each) else 0) for each in few.exchanges
+    ]
+    none = np.empty(0, np.int64)
+    no_calls = Routines(np.array([len(flows.schedule)]), none, none)
+    op, end = ends(few, flows.layout, meeting)
+    return few, Expanded(flows.schedule, no_calls, flows.usual, op, end)
+
+
+def side_by_side(program: Program, use: FoldedUse, links: Resources) -> SideBySide:
+    """Return the schedule of a folded program whose groups use links.
+
+    Raises InputError for a schedule that this process has no room for.
+    """
+    layout = lay_out(program)
+    check_memory(
+        f"a schedule of {layout.total:,} ops, with a rank of each class that shares links alike,",
+        layout.total * BYTES_OF_OP,
+        "Use a smaller global_batch or fewer steps, or train --level collective.",
+    )
+    usual = lower(program)
+    used, place = np.unique(use.link, return_inverse=True)
+    key = np.stack([use.exchange, use.member, use.step], axis=1)
+    order = np.lexsort((place, *key.T[::-1]))
+    key, place, parts = key[order], place[order], use.parts[order]
+    bounds = np.flatnonzero(np.diff(key, axis=0, prepend=-1, append=-1).any(axis=1))
+    ops, exchanges, widths = (list[IntArray]() for _ in range(3))
+    shares: list[IntArray] = []
+    for low, high in zip(bounds[:-1].tolist(), bounds[1:].tolist(), strict=True):
+        number, member, step = key[low].tolist()
+        ours = _ops(program, layout, number, member, step)
+        ops.append(ours)
+        exchanges.append(np.full(len(ours), number))
+        widths.append(np.full(len(ours), high - low))
+        shares.append(np.tile(np.arange(low, high), len(ours)))
+    op, exchange, width, row = (
+        np.concatenate([np.empty(0, np.int64), *part]) for part in (ops, exchanges, widths, shares)
+    )
+    by_op = np.argsort(op)
+    row = row[_rows(width, by_op)]
+    op, exchange, width = op[by_op], exchange[by_op], width[by_op]
+    kind, duration, size = (
+        column.copy() for column in (usual.kind, usual.duration_ps, usual.size_bytes)
+    )
+    alone_ps = duration[op]
+    kind[op], duration[op], size[op] = FLOW, 0, alone_ps  # a byte of work lasts a picosecond
+    flows = Flows(
+        op.astype(np.int32),
+        np.full(len(op), PACE),
+        np.concatenate([[0], np.cumsum(width)]).astype(np.int64),
+        (len(usual.resources) + place[row]).astype(np.int32),
+        parts[row].astype(np.int32),
+    )
+    whole = replace(
+        usual,
+        kind=kind,
+        duration_ps=duration,
+        size_bytes=size,
+        resources=Resources.concat([usual.resources, links.picked(used)]),
+        flows=flows,
+    )
+    return SideBySide(program, usual, whole, layout, exchange, op, alone_ps)
+
+
+def _ops(program: Program, layout: Layout, number: int, member: int, step: int) -> IntArray:
+    """Ops of the first member of a group that make the calls of a step."""
+    exchange = program.exchanges[number]
+    group = int(np.argmax((exchange.members == member).any(axis=1)))
+    first = int(exchange.members[group, 0])
+    # The step is that of the first role: a receiver's op of the same call is another step.
+    calls = exchange.ops[int(exchange.role[0])]
+    return np.asarray(layout.offset[first, OWN] + calls[program.steps_of(exchange) == step])
+
+
+def _rows(width: IntArray, order: IntArray) -> IntArray:
+    """Places of the shares of flows that are taken in another order."""
+    begin = np.cumsum(width) - width
+    long = width[order]
+    return np.repeat(begin[order] - (np.cumsum(long) - long), long) + np.arange(int(long.sum()))

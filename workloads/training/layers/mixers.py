@@ -1,0 +1,366 @@
+"""The part of a layer that mixes tokens, as steps: attention, latent attention, or a recurrence.
+
+The *core* of attention is what lies between the projections: scores, softmax and weighted sums.
+With context parallelism each rank has two pieces of every sequence, one from either end, so that
+all ranks have equal work under a causal mask (arXiv 2407.21783, section 3.3.2). Keys and values are
+passed round a ring beside the core (arXiv 2310.01889), or gathered before it.
+"""
+
+from __future__ import annotations
+
+from typing import cast
+
+from workloads.kernels import times as kernel_times
+from workloads.kernels.attention import Direction
+from workloads.kernels.chip_share import Timing
+from workloads.models.flops import keys_seen
+from workloads.models.model import LatentAttention, Recurrence
+from workloads.training.layers.shapes import TWO, RankShapes
+from workloads.training.layers.steps import NOTHING, PREVIOUS, LayerOp, collective, kernel, prefixed
+from workloads.training.layers.tensor_parallel import (
+    column_backward,
+    gathered_product,
+    norm,
+    product_scattered,
+    residual,
+)
+
+
+def attention_forward(shapes: RankShapes) -> list[LayerOp]:
+    """Return the steps of one layer's attention for the forward pass of a microbatch."""
+    h = shapes.model.hidden
+    return [
+        norm(shapes, "attention.norm"),
+        *gathered_product(shapes, "attention", "attention.qkv", _columns(shapes), h),
+        *_rotate(shapes),
+        *_core_forward(shapes),
+        *product_scattered(shapes, "attention", "attention.out", h, shapes.values),
+        residual(shapes, "attention.residual"),
+    ]
+
+
+def attention_backward(shapes: RankShapes) -> list[LayerOp]:
+    """Return the steps of one layer's attention for the backward pass of a microbatch."""
+    return [
+        *_out_backward(shapes),
+        *_core_backward(shapes),
+        *prefixed(_rotate(shapes), "gradient."),
+        *column_backward(shapes, "attention", "attention.qkv", _columns(shapes)),
+    ]
+
+
+def _out_backward(shapes: RankShapes) -> list[LayerOp]:
+    """Return the steps of both gradients of the output projection."""
+    t, h = shapes.tokens, shapes.model.hidden
+    return [
+        *gathered_product(shapes, "attention.gradient", "attention.out.data", shapes.values, h),
+        kernel("attention.out.weight", shapes.gemm(shapes.values, h, t)),
+    ]
+
+
+def _columns(shapes: RankShapes) -> int:
+    """Columns of queries, keys and values on one rank, and of the output gate if there is one."""
+    gate = shapes.heads * shapes.model.attention_gate
+    return (shapes.heads + 2 * shapes.kv_heads + gate) * shapes.model.head_dim
+
+
+def _rotate(shapes: RankShapes) -> list[LayerOp]:
+    """Kernel that rotates queries and keys, and normalises them where the model does."""
+    # A model with learned positions rotates nothing.
+    if shapes.model.positions:
+        return []
+    width = (shapes.heads + shapes.kv_heads) * shapes.model.head_dim
+    element_bytes = shapes.catalogue.integer("training", "rotation_bytes")
+    if shapes.model.qk_norm or shapes.model.qk_norm_wide:
+        element_bytes += 2 * TWO  # its kernel reads and writes its whole input
+    return [kernel("attention.rotate", shapes.stream(element_bytes * shapes.tokens * width))]
+
+
+def _core_forward(shapes: RankShapes) -> list[LayerOp]:
+    """Return the forward steps of the scores, softmax and weighted sums."""
+    if shapes.plan.cp == 1:
+        return [kernel("attention.core", _whole(shapes, "forward"))]
+    if shapes.plan.cp_exchange == "all-gather":
+        gathered = collective("attention.keys", "cp", "all-gather", shapes.plan.cp * _keys(shapes))
+        return [gathered, kernel("attention.core", _gathered(shapes, "forward"))]
+    return _ring(shapes, "forward", "attention.core")
+
+
+def _core_backward(shapes: RankShapes) -> list[LayerOp]:
+    """Return the steps of the gradients of queries, keys and values."""
+    # The fused kernel recomputes scores within its own time; the unfused ones run again before.
+    plan, name = shapes.plan, "attention.core.data"
+    if plan.cp == 1:
+        again = []
+        if plan.recompute == "selective" and plan.attention == "unfused":
+            again = [kernel("again.attention.core", _whole(shapes, "forward"))]
+        return [*again, kernel(name, _whole(shapes, "backward"))]
+    if plan.cp_exchange == "all-gather":
+        size = plan.cp * _keys(shapes)
+        return [
+            collective("attention.keys", "cp", "all-gather", size),
+            kernel(name, _gathered(shapes, "backward")),
+            collective("attention.keys.gradient", "cp", "reduce-scatter", size),
+        ]
+    return _ring(shapes, "backward", name)
+
+
+def _keys(shapes: RankShapes) -> int:
+    """Size of the keys and values of one rank's part of the sequences [B]."""
+    model = shapes.model
+    width = 2 * shapes.kv_heads * model.head_dim
+    if model.latent:
+        width = shapes.heads * (model.head_dim + model.latent.value_dim)
+    return TWO * shapes.tokens * width
+
+
+def _ring(shapes: RankShapes, direction: Direction, name: str) -> list[LayerOp]:
+    """Steps of ring attention: each turn works on one rank's keys while the next ones arrive."""
+    # A rank computes half of the square of its scores with its own keys, and half with the keys of
+    # every other rank: all of its queries with half of the keys, or the other way round. Each
+    # turn's results are kept in fp32 and merged with those of earlier turns by kernels of their
+    # own. In the backward pass the gradients of keys travel along.
+    plan, local = shapes.plan, shapes.plan.local_seq
+    # Keys of other ranks that a query sees, in the mean over the sequence and over the turns.
+    seen = keys_seen(shapes.model, plan.seq) - keys_seen(shapes.model, local)
+    seen_a_turn = max(1, round(seen / (plan.cp - 1)))
+    first_turn = _core(shapes, direction, local, causal=True)
+    later_turn = _turn(shapes, direction, seen_a_turn)
+    merge = _merge(shapes, direction)
+    steps = []
+    for turn in range(plan.cp):
+        here = f"attention.keys.{turn}" if turn else NOTHING
+        if turn < plan.cp - 1:
+            # The next keys are sent before the core runs, so that they travel beside it.
+            sent = f"attention.keys.{turn + 1}"
+            before = here if turn else PREVIOUS
+            steps.append(collective(sent, "cp", "permute", _keys(shapes), after=before))
+        steps.append(kernel(name, later_turn if turn else first_turn, after=here))
+        if turn:
+            steps.append(kernel(f"{name}.merge", merge))
+        if direction == "backward":
+            steps.append(collective(f"{name}.home", "cp", "permute", _keys(shapes)))
+    return steps
+
+
+def _turn(shapes: RankShapes, direction: Direction, key_count: int) -> Timing:
+    """Time of the core on keys of another rank, at the lower rate of a turn of a ring."""
+    timing = _core(shapes, direction, key_count, causal=False)
+    efficiency = shapes.catalogue.value("training", "ring_turn_efficiency")
+    return timing._replace(seconds=timing.seconds / efficiency)
+
+
+def _merge(shapes: RankShapes, direction: Direction) -> Timing:
+    """Time of the kernels that merge a turn's results with those of earlier turns."""
+    # In the forward pass the results are outputs and their sums of exponentials, in the backward
+    # pass gradients of queries, keys and values. The catalogue has the bytes for each value,
+    # counted from what each operation of the framework reads and writes.
+    bytes_a_value = shapes.catalogue.value("training", f"ring_merge_{direction}")
+    values = shapes.tokens * shapes.heads * _width(shapes)
+    return shapes.passes(round(bytes_a_value * values))
+
+
+def _whole(shapes: RankShapes, direction: Direction) -> Timing:
+    """Time of the core on whole sequences."""
+    model, plan = shapes.model, shapes.plan
+    if plan.attention == "unfused":
+        return kernel_times.unfused_attention(
+            shapes.chip, plan.microbatch, plan.seq, shapes.heads, _width(shapes), direction,
+            **shapes.rank,
+        )  # fmt: skip
+    window = min(plan.seq, model.window or plan.seq)
+    return _core(shapes, direction, window, causal=window == plan.seq)
+
+
+def _gathered(shapes: RankShapes, direction: Direction) -> Timing:
+    """Time of the core on a rank's queries and all keys, of which a query sees half on average."""
+    seen = round(keys_seen(shapes.model, shapes.plan.seq))
+    return _core(shapes, direction, seen, causal=False)
+
+
+def _core(shapes: RankShapes, direction: Direction, key_count: int, *, causal: bool) -> Timing:
+    """Time of the fused core on a rank's queries and ``key_count`` keys of each sequence."""
+    plan = shapes.plan
+    shape = kernel_times.AttentionShape(
+        plan.microbatch, plan.local_seq, shapes.heads, shapes.kv_heads, _width(shapes),
+        kv_seq=key_count, causal=causal,
+    )  # fmt: skip
+    core = kernel_times.attention(shapes.chip, shape, direction, **shapes.rank)
+    # Queries and results, keys and values; backward these and the gradients of each.
+    rows = shapes.heads * plan.local_seq + shapes.kv_heads * key_count
+    moved = 2 * TWO * plan.microbatch * rows * _width(shapes) * (1 + (direction == "backward"))
+    return core._replace(size_bytes=moved)
+
+
+def _width(shapes: RankShapes) -> int:
+    """Width of a head: the mean of keys and values where they differ."""
+    latent = shapes.model.latent
+    width = shapes.model.head_dim
+    return (width + latent.value_dim) // 2 if latent else width
+
+
+# Multi-head latent attention of one layer as steps (arXiv 2405.04434, section 2.1).
+#
+# Every rank of a tensor-parallel group has the whole down-projections and applies them to its part
+# of the sequence. What is then gathered for the up-projections is the narrow compressed state, as
+# in Megatron-LM.
+
+
+def latent_forward(shapes: RankShapes) -> list[LayerOp]:
+    """Return the steps of one layer's latent attention for the forward pass of a microbatch."""
+    t, h = shapes.tokens, shapes.model.hidden
+    return [
+        norm(shapes, "attention.norm"),
+        kernel("attention.down", shapes.gemm(t // shapes.plan.sp, _down(shapes), h)),
+        kernel("attention.compressed.norm", _compressed(shapes, passes=2)),
+        *_gather_compressed(shapes, "attention.compressed"),
+        *(kernel(name, shapes.gemm(t, n, k)) for name, n, k in _up_products(shapes)),
+        *_rotate_shared(shapes),
+        *_core_forward(shapes),
+        *product_scattered(shapes, "attention", "attention.out", h, shapes.values),
+        residual(shapes, "attention.residual"),
+    ]
+
+
+def latent_backward(shapes: RankShapes) -> list[LayerOp]:
+    """Return the steps of one layer's latent attention for the backward pass of a microbatch."""
+    h, down, local = shapes.model.hidden, _down(shapes), shapes.tokens // shapes.plan.sp
+    return [
+        *_out_backward(shapes),
+        *_core_backward(shapes),
+        *prefixed(_rotate_shared(shapes), "gradient."),
+        *_gather_compressed(shapes, "attention.compressed.input"),
+        *_up_backward(shapes),
+        *_sum_compressed(shapes),
+        kernel("attention.compressed.norm.data", _compressed(shapes, passes=4)),
+        kernel("attention.down.data", shapes.gemm(local, h, down)),
+        kernel("attention.down.weight", shapes.gemm(h, down, local)),
+        norm(shapes, "attention.norm.data", passes=4),
+    ]
+
+
+def _latent(shapes: RankShapes) -> LatentAttention:
+    return cast("LatentAttention", shapes.model.latent)
+
+
+def _down(shapes: RankShapes) -> int:
+    """Columns of the compressed queries, keys and values, and of the position that heads share."""
+    latent = _latent(shapes)
+    return latent.query_rank + latent.kv_rank + latent.rope_dim
+
+
+def _up_products(shapes: RankShapes) -> list[tuple[str, int, int]]:
+    """Up-projections: the name of each, its columns on this rank, and its rows."""
+    latent, h = _latent(shapes), shapes.model.hidden
+    key_value_columns = shapes.heads * (latent.nope_dim + latent.value_dim)
+    return [
+        ("attention.queries", shapes.heads * shapes.model.head_dim, latent.query_rank or h),
+        ("attention.keys-values", key_value_columns, latent.kv_rank),
+    ]
+
+
+def _up_backward(shapes: RankShapes) -> list[LayerOp]:
+    """Steps of both gradients of each up-projection."""
+    t = shapes.tokens
+    steps = []
+    for name, columns, rows in _up_products(shapes):
+        steps.append(kernel(f"{name}.data", shapes.gemm(t, rows, columns)))
+        steps.append(kernel(f"{name}.weight", shapes.gemm(rows, columns, t)))
+    return steps
+
+
+def _compressed(shapes: RankShapes, *, passes: int) -> Timing:
+    """Time of reading or writing a rank's part of the compressed state ``passes`` times."""
+    return shapes.stream(passes * _compressed_bytes(shapes) // shapes.plan.sp)
+
+
+def _compressed_bytes(shapes: RankShapes) -> int:
+    """Size of the state that all ranks of a tensor-parallel group need of the whole sequence [B].
+
+    Queries that the model does not compress need the hidden state itself.
+    """
+    uncompressed = 0 if _latent(shapes).query_rank else shapes.model.hidden
+    return TWO * shapes.tokens * (_down(shapes) + uncompressed)
+
+
+def _gather_compressed(shapes: RankShapes, name: str) -> list[LayerOp]:
+    """Gather the compressed state of a sequence that sequence parallelism divides."""
+    if shapes.plan.tp == 1 or not shapes.plan.sequence_parallel:
+        return []
+    return [collective(f"{name}.gather", "tp", "all-gather", _compressed_bytes(shapes))]
+
+
+def _sum_compressed(shapes: RankShapes) -> list[LayerOp]:
+    """Sum the gradient of the compressed state over the heads of all ranks."""
+    if shapes.plan.tp == 1:
+        return []
+    op = "reduce-scatter" if shapes.plan.sequence_parallel else "all-reduce"
+    return [collective("attention.compressed.sum", "tp", op, _compressed_bytes(shapes))]
+
+
+def _rotate_shared(shapes: RankShapes) -> list[LayerOp]:
+    """Kernel that rotates the positional part of queries and keys, and writes all heads' keys."""
+    width = shapes.heads * (2 * _latent(shapes).rope_dim + shapes.model.head_dim)
+    return [kernel("attention.rotate", shapes.stream(2 * TWO * shapes.tokens * width))]
+
+
+# A recurrent mixer of one layer as steps: a state-space model, or linear attention.
+#
+# Projections are products as in attention, divided over tensor-parallel ranks by heads. Mamba-2 and
+# linear attention update their state chunk by chunk with products whose cost is linear in the
+# sequence (arXiv 2405.21060, section 6). A selective scan (Mamba) instead streams its inputs while
+# its states stay in fast memory (arXiv 2312.00752, section 3.3.2).
+
+BY_PRODUCTS = ("mamba2", "lightning", "gated-delta")
+"""Mixers that update their state with matrix products on chunks of the sequence."""
+
+
+def recurrence_forward(shapes: RankShapes) -> list[LayerOp]:
+    """Return the steps of one layer's recurrent mixer for the forward pass of a microbatch."""
+    mixer, hidden = _mixer(shapes), shapes.model.hidden
+    columns, inner = _part(shapes, mixer.columns), _part(shapes, mixer.inner)
+    return [
+        norm(shapes, "attention.norm"),
+        *gathered_product(shapes, "attention", "recurrence.in", columns, hidden),
+        *_state(shapes, "recurrence", passes=1),
+        *product_scattered(shapes, "attention", "recurrence.out", hidden, inner),
+        residual(shapes, "attention.residual"),
+    ]
+
+
+def recurrence_backward(shapes: RankShapes) -> list[LayerOp]:
+    """Return the steps of one layer's recurrent mixer for the backward pass of a microbatch."""
+    # States are recomputed on the way.
+    mixer, tokens, hidden = _mixer(shapes), shapes.tokens, shapes.model.hidden
+    columns, inner = _part(shapes, mixer.columns), _part(shapes, mixer.inner)
+    return [
+        *gathered_product(shapes, "attention.gradient", "recurrence.out.data", inner, hidden),
+        kernel("recurrence.out.weight", shapes.gemm(inner, hidden, tokens)),
+        *_state(shapes, "recurrence.gradient", passes=2),
+        *column_backward(shapes, "attention", "recurrence.in", columns),
+    ]
+
+
+def _mixer(shapes: RankShapes) -> Recurrence:
+    return cast("Recurrence", shapes.model.recurrence)
+
+
+def _part(shapes: RankShapes, size: int) -> int:
+    """Part of a width that one rank of a tensor-parallel group has."""
+    return max(1, size // shapes.plan.tp)
+
+
+def _state(shapes: RankShapes, name: str, passes: int) -> list[LayerOp]:
+    """Steps of the convolution and scan, of products within the mixer, and of state updates."""
+    mixer, tokens = _mixer(shapes), shapes.tokens
+    columns, inner = _part(shapes, mixer.columns), _part(shapes, mixer.inner)
+    moved = TWO * tokens * (2 * columns + inner) * passes
+    steps = [kernel(f"{name}.scan", shapes.stream(moved))]
+    if mixer.products:
+        product = shapes.gemm(tokens, max(1, mixer.products // mixer.inner), inner)
+        steps += [kernel(f"{name}.product.{turn}", product) for turn in range(passes)]
+    if mixer.name in BY_PRODUCTS:
+        width = max(1, mixer.state // mixer.inner)
+        product = shapes.gemm(tokens, width, width, max(1, inner // width))
+        steps += [kernel(f"{name}.state.{turn}", product) for turn in range(2 * passes)]
+    return steps

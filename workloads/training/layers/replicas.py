@@ -1,0 +1,379 @@
+"""Communication of ranks that hold the same parameters: gradients and updated parameters.
+
+Experts have groups of their own, ``edp``. Under ZeRO-1 and 2 gradients are reduced to the rank that
+updates their parameters, which are gathered afterwards. ZeRO-2 reduces in every backward pass, as
+no rank has memory for all gradients, and ZeRO-3 also gathers parameters before every pass.
+Communication that runs beside compute is done in buckets of several layers.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from typing import NamedTuple
+
+import numpy as np
+
+from topologies.arrays import IntArray
+from workloads.kernels.chip_share import Timing, family
+from workloads.kernels.times import gemm, step_overhead_s
+from workloads.training.layers.adapters import trained_share, trains, whole
+from workloads.training.layers.host import sharded_bytes_per_s, start_s
+from workloads.training.layers.shapes import RankShapes
+from workloads.training.layers.steps import CC, CC_DP, ENGINE, LayerOp, collective, kernel
+from workloads.training.plan.plan import ParallelPlan
+from workloads.training.plan.stages import (
+    GRADIENT_BYTES,
+    WEIGHT_BYTES,
+    Share,
+    chunk_layers,
+    edge_share,
+    end_stages,
+    is_kept,
+    kind_shares,
+    layer_kinds,
+    optimizer_bytes,
+    part,
+    total,
+)
+
+LEAST_BUCKET, BUCKET_OF_A_REPLICA = 40_000_000, 1_000_000
+"""Smallest number of parameters of a bucket of gradients, and the number for each replica where
+that is more: the defaults of Megatron-LM's ``DistributedDataParallel``, whose buckets grow with the
+replicas so that pieces of a ring do not become small."""
+OWN_BUCKET = "gradient_bucket"
+"""Quantity of the catalogue's part ``training`` for chips with a library of their own."""
+
+
+NEWTON_SCHULZ = 5  # steps of Newton–Schulz iteration in an update by Muon
+NORM_BYTES = 4  # bytes of a sum of squares in fp32
+
+
+def bucket_parameters(shapes: RankShapes) -> int:
+    """Return the least number of parameters whose gradients are reduced together as a bucket."""
+    # It follows from the plan's ``bucket_bytes``, else from the default of the library that trains
+    # on the chip: on Trainium neuronx-distributed, elsewhere Megatron-LM.
+    plan, quantity = shapes.plan, f"{OWN_BUCKET}_{family(shapes.chip, shapes.catalogue).name}"
+    if plan.bucket_bytes:
+        return part(plan.bucket_bytes, GRADIENT_BYTES)
+    if shapes.catalogue.has("training", quantity):
+        return part(shapes.catalogue.integer("training", quantity), GRADIENT_BYTES)
+    return max(LEAST_BUCKET, BUCKET_OF_A_REPLICA * plan.replicas)
+
+
+def buckets(sizes: Sequence[int], least: int) -> list[range]:
+    """Divide consecutive layers into stretches of ``least`` parameters or more, but the last."""
+    runs, begin, held = [], 0, 0
+    for number, size in enumerate(sizes, start=1):
+        held += size
+        if held >= least or number == len(sizes):
+            runs.append(range(begin, number))
+            begin, held = number, 0
+    return runs
+
+
+def reduce_gradients(shapes: RankShapes, what: str, share: Share) -> list[LayerOp]:
+    """Return the steps that sum gradients of replicated parameters over the replicas."""
+    op = "reduce-scatter" if shapes.plan.sharding else "all-reduce"
+    element_bytes = shapes.catalogue.integer("training", "reduced_bytes")
+    return _exchange(shapes, f"gradients.{what}", share, op, element_bytes)
+
+
+def gather_parameters(shapes: RankShapes, what: str, share: Share) -> list[LayerOp]:
+    """Return the steps that gather parameters of which each rank has updated, or holds, a shard."""
+    if not shapes.plan.sharding:
+        return []
+    return _exchange(shapes, f"parameters.{what}", share, "all-gather", WEIGHT_BYTES)
+
+
+def _exchange(
+    shapes: RankShapes, name: str, share: Share, op: str, element_bytes: int
+) -> list[LayerOp]:
+    """Collectives of the replicas of dense parameters, and of the replicas of experts."""
+    groups = (
+        (name, "dp", shapes.plan.replicas, share.dense),
+        (f"{name}.experts", "edp", shapes.plan.expert_replicas, share.experts),
+    )
+    return [
+        collective(step_name, axis, op, element_bytes * parameters, stream=CC_DP)
+        for step_name, axis, ranks, parameters in groups
+        if ranks > 1 and parameters
+    ]
+
+
+def update(shapes: RankShapes, owned: Share, edges: Share = Share(0, 0)) -> LayerOp:
+    """Return the step of the optimizer's update of the parameters that a rank owns."""
+    # It reads gradient, master copy and state (mean and variance of Adam), and writes the last two
+    # and the parameter. In fp16 gradients are cast, unscaled and clipped before, by kernels of
+    # their own. Of the owned parameters ``edges`` are of embedding and output layer.
+    plan = shapes.plan
+    parameters = _divided(plan, owned)
+    of_edges = min(parameters, _divided(plan, edges))
+    each = GRADIENT_BYTES + WEIGHT_BYTES
+    each += shapes.catalogue.integer("training", "update_copies_bytes")
+    state = optimizer_bytes(plan, parameters, of_edges) if parameters else 0
+    timing = shapes.stream(each * max(1, parameters) + 2 * state)
+    if plan.sharding and plan.replicas > 1:
+        overhead_s = step_overhead_s(shapes.chip, plan.ranks, catalogue=shapes.catalogue)
+        timing = timing._replace(seconds=timing.seconds + overhead_s)
+    return kernel("optimizer.step", timing, "optimizer")
+
+
+def orthogonalized(shapes: RankShapes, owned: Share, edges: Share) -> list[LayerOp]:
+    """Return the steps in which Muon orthogonalizes the momentum of a rank's matrices."""
+    # Each of five Newton–Schulz steps has three products in bf16, of the shorter side of the matrix
+    # with the longer one, with itself and with the longer one again (github.com/KellerJordan/Muon).
+    # Ranks that shard the optimizer, and those of a tensor-parallel group, divide the matrices
+    # among them; the latter exchange their parts before and after.
+    plan, model = shapes.plan, shapes.model
+    if plan.optimizer != "muon":
+        return []
+    experts = Share(0, owned.experts)
+    dense = _divided(plan, Share(max(0, owned.dense - edges.dense), 0))
+    seconds = dense * _orthogonal_s(shapes, model.ffn or model.hidden)
+    if model.experts and owned.experts:
+        seconds += _divided(plan, experts) * _orthogonal_s(shapes, model.experts.ffn)
+    steps = [kernel("muon.newton_schulz", Timing(seconds, "assumed"), "optimizer")]
+    if plan.tp == 1:
+        return steps
+    size = WEIGHT_BYTES * (dense + _divided(plan, experts))
+    before, after = (
+        collective(f"muon.{name}", "tp", "all-to-all", size) for name in ("whole", "parts")
+    )
+    return [before, *steps, after]
+
+
+def _orthogonal_s(shapes: RankShapes, columns: int) -> float:
+    """Time of five Newton–Schulz steps for a parameter of matrices of hidden × columns [s]."""
+    short, long = sorted((shapes.model.hidden, columns))
+    sides = [(short, short, long), (short, short, short), (short, long, short)]
+    times = [gemm(shapes.chip, *side, "bf16", **shapes.rank).seconds for side in sides]
+    return NEWTON_SCHULZ * float(sum(times)) / (short * long)
+
+
+def _divided(plan: ParallelPlan, share: Share) -> int:
+    """Parameters of a share whose optimizer state one rank has."""
+    return sharded(plan.sharding >= 1, share, plan.replicas, plan.expert_replicas)
+
+
+def clip(shapes: RankShapes, owned: Share) -> list[LayerOp]:
+    """Return the steps of the norm of all gradients, by which they are clipped."""
+    # Each rank sums the squares of its own gradients; an all-reduce adds the sums.
+    # The norm must be known before any parameter is updated (it is clipped to 1.0 in arXiv
+    # 1909.08053, section 4.2). Gradients are assumed to be scaled within the update.
+    plan = shapes.plan
+    parameters = _divided(plan, owned)
+    read = shapes.stream(GRADIENT_BYTES * max(1, parameters))
+    squares = kernel("norm.squares", read, "optimizer")
+    if plan.norm_ranks == 1:
+        return [squares]
+    # Category of its time: one of the axes that it spans.
+    spans_replicas = "dp" in plan.norm_axes and plan.replicas > 1
+    what = "dp" if spans_replicas else "pp" if plan.pp > 1 else "tp"
+    return [squares, LayerOp("norm.sum", what, CC, 0.0, NORM_BYTES, "norm", "all-reduce")]
+
+
+def sharded(divided: bool, share: Share, replicas: int, expert_replicas: int) -> int:
+    """Return the parameters of a share that one rank keeps, whether or not replicas divide them."""
+    if not divided:
+        return share.total
+    return part(share.dense, replicas) + part(share.experts, expert_replicas)
+
+
+def tie(shapes: RankShapes, stage: int) -> list[LayerOp]:
+    """Return the step that sums the gradients of an embedding that both end stages hold."""
+    model, plan = shapes.model, shapes.plan
+    frozen, (first, last) = not trains(plan, "output"), end_stages(plan)
+    if frozen or not model.tied_embeddings or first == last or stage not in (first, last):
+        return []
+    size = GRADIENT_BYTES * part(model.vocab, plan.tp) * model.hidden
+    return [LayerOp("embedding.tie", "pp", CC_DP, 0.0, size, "tie", "all-reduce")]
+
+
+def edges_of(shapes: RankShapes, stage: int) -> Share:
+    """Return the parameters of embedding, final norm and output layer of a stage as a share."""
+    return Share(edge_share(shapes.model, shapes.plan, stage), 0)
+
+
+# Parameters of one rank of a pipeline stage: those that it holds, and those that are trained.
+
+NOTHING = Share(0, 0)
+
+
+@dataclass(frozen=True, eq=False)
+class StageParameters:
+    """Parameters of a rank of a stage, each count computed once for all passes of the stage."""
+
+    shapes: RankShapes
+    stage: int
+
+    @cached_property
+    def chunks(self) -> list[IntArray]:
+        """Layers of each of the stage's chunks."""
+        return chunk_layers(self.shapes.model, self.shapes.plan, self.stage)
+
+    @cached_property
+    def kinds(self) -> IntArray:
+        """Number of the kind of every layer of the model, int64 (layers,)."""
+        return layer_kinds(self.shapes.model, np.arange(self.shapes.model.layers))
+
+    @cached_property
+    def kept(self) -> IntArray:
+        """1 for every layer whose activations full recomputation keeps, else 0, int64 (layers,)."""
+        return is_kept(self.shapes.plan, np.arange(self.shapes.model.layers))
+
+    @cached_property
+    def bucket(self) -> int:
+        """Least number of parameters whose gradients are reduced together as a bucket."""
+        return bucket_parameters(self.shapes)
+
+    @cached_property
+    def owned(self) -> Share:
+        """All parameters of the stage that have gradients and optimizer state."""
+        return trained_share(self.shapes.model, self.shapes.plan, self.stage)
+
+    @cached_property
+    def edges(self) -> Share:
+        """Parameters that the stage holds of embedding, final norm and output layer."""
+        return edges_of(self.shapes, self.stage)
+
+    @cached_property
+    def trained_edges(self) -> Share:
+        """Parameters of ``edges`` that are trained."""
+        if self.shapes.plan.train_only == "output":
+            return self.owned
+        return self.edges if whole(self.shapes.plan) else NOTHING
+
+    @cached_property
+    def _of_kinds(self) -> tuple[Share, ...]:
+        return kind_shares(self.shapes.model, self.shapes.plan)
+
+    def held(self, layers: IntArray) -> list[Share]:
+        """Parameters of each of these layers."""
+        return [self._of_kinds[kind] for kind in self.kinds[layers].tolist()]
+
+    def trained(self, layers: IntArray) -> list[Share]:
+        """Parameters of each of these layers that are trained."""
+        if whole(self.shapes.plan):
+            return self.held(layers)
+        # What is trained of a stage is the same part of each of its layers.
+        in_layers = NOTHING if self.shapes.plan.train_only == "output" else self.owned
+        count = max(1, sum(len(chunk) for chunk in self.chunks))
+        return [Share(in_layers.dense // count, in_layers.experts // count)] * len(layers)
+
+
+# Communication of a stage's rank with its replicas: gradients, parameters, shards of both.
+
+
+class Stretch(NamedTuple):
+    """Consecutive layers of a pass, and the reduction that starts when the last of them is done."""
+
+    layers: IntArray  # (layers,)
+    # Reduction of the layers' gradients if they fill a bucket; empty if they do not
+    leaving: list[LayerOp]
+
+
+@dataclass(frozen=True, eq=False)
+class ReplicaExchange:
+    """Steps in which one rank of a stage communicates with ranks that hold the same parameters."""
+
+    parameters: StageParameters  # parameters that the rank holds and trains
+    job: ParallelPlan  # plan of the whole job, of which the stage's shapes may show a part
+
+    @property
+    def _plan(self) -> ParallelPlan:
+        return self.parameters.shapes.plan
+
+    def stretches(self, layers: IntArray, *, reduces: bool) -> tuple[list[Stretch], Share]:
+        """Divide layers into stretches, each of which ends with a bucket of gradients."""
+        # Under ZeRO-2 and 3 every layer is a bucket, as no rank has memory for the gradients of
+        # more. ``layers`` (layers,) are in the order of the pass. The second result are the
+        # parameters whose gradients fill no bucket.
+        plan, shares = self._plan, self.parameters.trained(layers)
+        least = 1 if plan.sharding >= 2 else self.parameters.bucket
+        runs = [range(len(layers))]
+        if reduces or plan.sharding == 3:
+            runs = buckets([share.total for share in shares], least)
+        stretches, left = [], NOTHING
+        for run in runs:
+            bucket, leaving = total(shares[run.start : run.stop]), list[LayerOp]()
+            if reduces and bucket.total >= least:
+                leaving = reduce_gradients(self.parameters.shapes, "bucket", bucket)
+            else:
+                left = bucket
+            stretches.append(Stretch(layers[run.start : run.stop], leaving))
+        return stretches, left
+
+    def reduced(self, left: Share, *, edges: bool) -> list[LayerOp]:
+        """Reduce the gradients that fill no bucket, with embedding and output layer if ``edges``.
+
+        Without overlap the next pass waits for this reduction.
+        """
+        rest = total([left, self.parameters.trained_edges if edges else NOTHING])
+        steps = reduce_gradients(self.parameters.shapes, "bucket", rest)
+        waits = steps and self._plan.overlap == "none"
+        return [*steps, kernel("gradients.wait", Timing(0.0, "measured"))] if waits else steps
+
+    def gathered(self, layers: IntArray) -> list[LayerOp]:
+        """Gather the parameters of a stretch of layers."""
+        # Under ZeRO-1 and 2 only updated parameters differ between ranks, so frozen ones are not
+        # gathered.
+        parameters = self.parameters
+        shares = parameters.held if self._plan.sharding == 3 else parameters.trained
+        return gather_parameters(parameters.shapes, "bucket", total(shares(layers)))
+
+    def gathered_edges(self) -> list[LayerOp]:
+        """Gather what the stage holds of embedding, final norm and output layer."""
+        return gather_parameters(self.parameters.shapes, "rest", self.parameters.edges)
+
+    def gathers_ahead(self) -> bool:
+        """Return whether a step begins by gathering the parameters that the step before updated."""
+        return self._plan.overlap != "none" and self._plan.sharding in (1, 2)
+
+    def updated(self) -> list[IntArray]:
+        """Return the stretches of layers, each a bucket, whose updated parameters are gathered."""
+        parameters = self.parameters
+        return [
+            layers[run.start : run.stop]
+            for layers in parameters.chunks
+            for run in buckets(
+                [weights.total for weights in parameters.held(layers)], parameters.bucket
+            )
+        ]
+
+    def waits(self, layers: IntArray, *, gathers: bool, reduces: bool) -> list[LayerOp]:
+        """Return the time for which kernels wait for shards of other ranks, as a step."""
+        parameters = self.parameters
+        rate_bytes_per_s = sharded_bytes_per_s(parameters.shapes, self.job)
+        if not rate_bytes_per_s or not len(layers):
+            return []
+        gradient_bytes = parameters.shapes.catalogue.integer("training", "reduced_bytes")
+        exchanged = gathers * WEIGHT_BYTES * self._from_others(total(parameters.held(layers)))
+        exchanged += reduces * gradient_bytes * self._from_others(total(parameters.trained(layers)))
+        waiting_s = exchanged / rate_bytes_per_s
+        return [kernel("shards.wait", Timing(waiting_s, "assumed"), "dp")] if waiting_s else []
+
+    def _from_others(self, share: Share) -> float:
+        """Parameters of a share that other ranks hold: (r - 1) / r of those of r replicas."""
+        plan = self._plan
+        dense = share.dense * (1 - 1 / plan.replicas)
+        return dense + share.experts * (1 - 1 / plan.expert_replicas)
+
+    def finish(self) -> list[LayerOp]:
+        """Return the end of an iteration: reduce, clip, update, and gather updated parameters."""
+        # Gradients that were reduced beside the backward pass, and parameters that the next
+        # iteration gathers beside its forward pass, are not exchanged here again.
+        plan, shapes, owned = self._plan, self.parameters.shapes, self.parameters.owned
+        reduced, gathered = list[LayerOp](), list[LayerOp]()
+        if plan.overlap == "none" and plan.sharding < 2:
+            reduced = reduce_gradients(shapes, "all", owned)
+        if plan.overlap == "none" and plan.sharding < 3:
+            gathered = gather_parameters(shapes, "all", owned)
+        tied = tie(shapes, self.parameters.stage)
+        edges = self.parameters.trained_edges
+        layers = sum(len(chunk) for chunk in self.parameters.chunks)
+        if waited_s := start_s(shapes, layers, "update"):
+            gathered = [LayerOp("host.update", "host", ENGINE, waited_s), *gathered]
+        updated = [*orthogonalized(shapes, owned, edges), update(shapes, owned, edges)]
+        return [*tied, *reduced, *clip(shapes, owned), *updated, *gathered]
