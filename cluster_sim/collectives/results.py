@@ -141,9 +141,12 @@ def first_ranks(cluster: Cluster, ranks: int | None, ranks_per_chip: int = 1) ->
     wanted = most if ranks is None else ranks
     if not 1 <= wanted <= most:
         room = f"1 to {most:,}" if most > 1 else "1"
+        each, uneven = divmod(wanted, cluster.chips)
+        more = f", or for {each} on each chip (--ranks-per-chip {each})"
+        shared = "" if uneven or not 1 < each <= MOST_PER_CHIP else more
         raise InputError(
             f"{wanted} ranks on {cluster.name}: {ranks_per_chip} a chip on {cluster.chips:,} "
-            f"{'chip' if cluster.chips == 1 else 'chips'}; ask for {room}"
+            f"{'chip' if cluster.chips == 1 else 'chips'}; ask for {room}{shared}"
         )
     if wanted % ranks_per_chip:
         raise InputError(

@@ -9,6 +9,7 @@ from topologies.catalogue.catalogue import shipped_catalogue
 from topologies.clusters.machines import machines
 from topologies.clusters.names import cluster, machine
 from topologies.errors import InputError
+from topologies.routing.domain import routes
 from topologies.shapes.basic import Switch, Tiered, Torus
 from topologies.shapes.scale_out import layers
 
@@ -18,6 +19,7 @@ MACHINES: list[tuple[str, str, int, int, int | None, int | None]] = [
     ("trn2-ultraserver", "trn2", 64, 4, 200, 16),
     ("trn3-gen1", "trn3", 64, 4, 200, 16),
     ("trn3-gen2", "trn3", 144, 36, 200, 4),
+    ("trn3-gen2-ualink", "trn3", 144, 36, 200, 4),
     ("trn4-ultraserver", "trn4", 72, 18, 400, 4),
     ("p4de.24xlarge", "a100-80gb", 8, 1, 50, 4),
     ("p5.48xlarge", "h100", 8, 1, 400, 32),
@@ -199,3 +201,16 @@ def test_a_plain_shape_cannot_compute() -> None:
         "ring:8 is a plain shape without chips, so nothing can be computed on it; "
         "name a machine such as trn2-ultraserver, or a YAML file."
     )
+
+
+def test_ultraservers_of_trn3_have_the_names_of_their_racks() -> None:
+    for name, usual in (("NL32x2", "trn3-gen1"), ("NL72x2:2", "trn3-gen2:2")):
+        assert cluster(name) == cluster(usual)
+
+
+def test_a_rack_of_the_ualink_generation_is_one_switch_away() -> None:
+    shape = cluster("NL72x2-UALink").shape
+    assert isinstance(shape, Tiered)
+    assert [tier.size for tier in shape.tiers] == [2, 72, 1]
+    assert routes(shape, [0], [71]).hops.tolist() == [2]
+    assert shape.tiers[1].bandwidth_bytes_per_s == 1024 * 10**9

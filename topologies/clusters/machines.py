@@ -44,13 +44,15 @@ def tiers(catalogue: Catalogue, machine: str, chip: str) -> Tiered:
     switched_ps = (direct_ps + catalogue.ps(chip, "switch_latency")) // 2
     in_rack = catalogue.integer(machine, "chips") // (racks * board)
     on_sled = catalogue.integer(machine, "sled_switches", 0)
+    # A rack of another generation of switches may carry more lanes of a chip.
+    backplane = machine if catalogue.has(machine, "backplane_bandwidth") else chip
     return Tiered(
         (
             Tier("cross-rack", racks, catalogue.integer(chip, "cross_rack_bandwidth"), direct_ps),
             Tier(
                 "rack",
                 in_rack,
-                catalogue.integer(chip, "backplane_bandwidth"),
+                catalogue.integer(backplane, "backplane_bandwidth"),
                 switched_ps,
                 catalogue.integer(machine, "switches_per_plane"),
             ),

@@ -32,6 +32,12 @@ from topologies.units import parse_ps, parse_rate
 RAINIER = "rainier"
 RAINIER_MACHINE = "trn2-ultraserver"
 """Machine of which Project Rainier is made."""
+OTHER_NAMES = {
+    "nl32x2": "trn3-gen1",
+    "nl72x2": "trn3-gen2",
+    "nl72x2-ualink": "trn3-gen2-ualink",
+}
+"""Machines by other names under which they are known, in lower case."""
 FILES = (".yaml", ".yml")
 GRAPHS = (".graphml", ".json")
 
@@ -86,6 +92,7 @@ def cluster(
     if text.endswith(GRAPHS):
         return _graph(text, catalogue, bandwidth, latency)
     is_file = text.endswith(FILES)
+    text = _usual_name(text)
     kind, colon, count = text.partition(":")
     if kind in PLAIN and not is_file:
         shape = plain_shape(text, bandwidth, latency)
@@ -100,6 +107,12 @@ def cluster(
         return _rainier(text, count if colon else None, catalogue)
     domains = _whole(text, count, f"{kind}:16") if colon else 1
     return _machines(text, kind, domains, catalogue)
+
+
+def _usual_name(text: str) -> str:
+    """Return a cluster's name with that of its machine in the catalogue."""
+    kind, colon, count = text.partition(":")
+    return f"{OTHER_NAMES.get(kind.lower(), kind)}{colon}{count}"
 
 
 def _check_types(text: object, catalogue: object, rates: Mapping[str, object]) -> None:

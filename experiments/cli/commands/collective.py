@@ -138,12 +138,15 @@ COLUMNS = {
         Column("ops", "ops"),
         Column("semantics", "semantics"),
         Column("of_first", "of the first", write=lambda ratio: f"{ratio:.3g} ×"),
+        Column("undisturbed_s", "healthy"),
     )
 }
 SHOWN = (
     "size_bytes", "algorithm", "time_s", "low", "high", "algbw_bytes_per_s", "busbw_bytes_per_s",
     "lower_bound_s", "bound", "steps", "ops", "semantics",
 )  # fmt: skip
+FAULTY_SHOWN = (*SHOWN[:2], "undisturbed_s", *SHOWN[2:])
+"""Columns of the printed table with ``--fault``."""
 MEASURED_SHOWN = (
     "size_bytes", "algorithm", "time_s", "low", "high", "measured_time_s", "normal", "error",
     "busbw_bytes_per_s", "measured_busbw_bytes_per_s", "lower_bound_s", "bound",
@@ -180,8 +183,8 @@ def collective(
     sizes, measure = how_to_measure(inputs, groups, call.engine, watched=watched)
     wanted = sizes or _sizes(inputs.size, measured)
     what = f"{inputs.op} on {machine.name}"
-    results = [measure(algorithm) for algorithm in progress(wanted, what, quiet=call.quiet)]
-    plain = [row for row, _ in results]
+    results = [measure(size) for size in progress(wanted, what, quiet=call.quiet)]
+    plain = _beside_healthy([row for row, _ in results], inputs, groups, call.engine)
     rows, ends = _judged(plain, inputs, groups, call.engine, timed=measured is not None)
     summary: dict[str, Any] = {}
     if measured is not None:
@@ -234,6 +237,19 @@ def _side_by_side(
         lambda: _show_side_by_side(title, rows),
         lambda run: _write_side_by_side(run, title, rows),
     )
+
+
+def _beside_healthy(
+    rows: list[dict[str, Any]], inputs: CollectiveInputs, groups: list[Group], engine: str
+) -> list[dict[str, Any]]:
+    """Return rows with the time without the faults in each, where there are faults."""
+    if not inputs.fault:
+        return rows
+    _, measure = how_to_measure(replace(inputs, fault=()), groups, engine)
+    healthy = [measure(row["size_bytes"])[0] for row in rows]
+    issued = [_as_issued(row, groups[0].cluster, inputs.op, inputs.runtime) for row in healthy]
+    pairs = zip(rows, issued, strict=True)
+    return [{**row, "undisturbed_s": before["time_s"]} for row, before in pairs]
 
 
 def _judged(
@@ -390,7 +406,8 @@ def _who(groups: list[Group]) -> str:
 
 
 def _print(title: str, rows: list[dict[str, Any]], summary: Mapping[str, Any]) -> None:
-    print_rows(title, [COLUMNS[name] for name in (MEASURED_SHOWN if summary else SHOWN)], rows)
+    usual = FAULTY_SHOWN if "undisturbed_s" in rows[0] else SHOWN
+    print_rows(title, [COLUMNS[name] for name in (MEASURED_SHOWN if summary else usual)], rows)
     if summary:
         median, ninth, bias = (
             f"{100 * summary[name]:.1f} %" for name in ("median_abs_error", "p90_abs_error", "bias")

@@ -248,3 +248,27 @@ def test_arguments_of_megatron_within_yaml_ending(tmp_path: Path) -> None:
         "precision": "bf16",
         "framework": "megatron-core",
     }
+
+
+def test_a_file_of_nxd_has_the_plan_it_means(tmp_path: Path) -> None:
+    """Sequences as long as the data's, stages as they are cut, and nothing recomputed."""
+    path = tmp_path / "nxd.yaml"
+    path.write_text(
+        "distributed_strategy: {pipeline_model_parallel_size: 4}\n"
+        "data: {seq_length: 4096}\n"
+        "model:\n"
+        "  encoder_seq_length: 8192\n"
+        "  num_layers: 80\n"
+        "  pipeline_cuts: [model.layers.18, model.layers.39, model.layers.60]\n"
+        "  activations_checkpoint_granularity: null\n"
+        "  optim: {name: adamw_fp32OptState}\n"
+    )
+    assert dict(read_any_plan(path).fields) == {
+        "pp": 4, "seq": 4096, "stage_layers": (19, 21, 21, 19), "recompute": "none",
+        "optimizer": "adamw", "framework": "neuronx",
+    }  # fmt: skip
+    path.write_text(path.read_text().replace("adamw_fp32OptState", "lion"))
+    assert "model.optim.name = lion" in read_any_plan(path).may_change_time
+    path.write_text(path.read_text().replace("layers.39", "layers.90"))
+    with pytest.raises(InputError, match="names of layers in order"):
+        read_any_plan(path)

@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from topologies.errors import InputError
-from workloads.training.plan.fields import shown
+from workloads.training.plan.fields import CHOICES, shown
 from workloads.training.plan.schedules.registry import all_schedules
 
 # Keys of other tools' files, and the fields of a plan that they stand for.
@@ -172,6 +172,28 @@ def _adapted(value: Any, _all: Mapping[str, Any]) -> str | Near:
     return near if modules == attention or len(modules) == 4 else Near(near)
 
 
+def _length_of_data(value: Any, keys: Mapping[str, Any]) -> int:
+    """Tokens of the sequences of the data, or else those that a model's positions allow."""
+    stated = keys.get("data.seq_length")
+    return _number(value if stated is None else stated)
+
+
+def _cut(value: Any, keys: Mapping[str, Any]) -> tuple[int, ...]:
+    """Layers of each stage, by the names of the last layer of every stage but the last."""
+    ends = [int(str(name).rpartition(".")[2]) + 1 for name in value]
+    ends.append(_number(keys.get("model.num_layers")))
+    counts = tuple(end - begin for begin, end in zip([0, *ends], ends, strict=False))
+    if min(counts) < 1:
+        raise ValueError("names of layers in order, fewer than num_layers")
+    return counts
+
+
+def _optimizer(value: Any, _all: Mapping[str, Any]) -> str | Near:
+    """Optimizer by a name such as ``adamw_fp32OptState``; near AdamW where no plan has it."""
+    names = map(str, CHOICES["optimizer"])
+    return next((name for name in names if str(value).startswith(name)), Near("adamw"))
+
+
 INTERLEAVED = "Interleaved1F1B"
 """Name in torchtitan of the schedule that Megatron-LM uses wherever a stage has several chunks."""
 
@@ -261,7 +283,11 @@ NXD: Mapping[str, tuple[str, Rule]] = {
     "trainer.devices": ("ranks_per_chip", _ranks_of_server),
     "trainer.lnc": ("ranks_per_chip", _ranks_by_lnc),
     "precision.type": _choice("precision", PRECISION),
+    # Sequences are packed or padded to the length of the data where both are stated.
+    "model.encoder_seq_length": ("seq", _length_of_data),
     "model.max_seq_length": _whole("seq"),
+    "model.pipeline_cuts": ("stage_layers", _cut),
+    "model.optim.name": ("optimizer", _optimizer),
     "model.fusions.flash_attention": _when("attention", "fused", "unfused"),
     "model.moe.capacity_factor": ("capacity_factor", _capacity),
     **{
@@ -273,6 +299,8 @@ NXD: Mapping[str, tuple[str, Rule]] = {
         }.items()
     },
 }
+NO_RECOMPUTATION = "model.activations_checkpoint_granularity"
+"""Key of NxD and NeMo whose null leaves nothing open: no activation is computed again."""
 DEEPSPEED: Mapping[str, tuple[str, Rule]] = {
     "train_batch_size": _whole("global_batch"),
     "train_micro_batch_size_per_gpu": _whole("microbatch"),
@@ -446,6 +474,8 @@ def _tool(keys: Mapping[str, Any]) -> str | None:
 def _converted(rule: Rule, key: str, keys: Mapping[str, Any], where: str, field: str) -> Any:
     """Value of a plan's field that a key stands for; None where it says nothing about the field."""
     value = keys[key]
+    if value is None and key == NO_RECOMPUTATION:
+        return "none"
     try:
         return None if str(value) in ("None", "null", "auto") else rule(value, keys)
     except InputError as mistake:

@@ -37,6 +37,16 @@ def test_a_slow_adapter_is_as_slow_on_both_engines(capsys):
     assert fast == reference > healthy
 
 
+def test_the_time_without_the_fault_stands_beside_it(capsys):
+    healthy = time_s(capsys, *RING, "--algorithm", "ring")
+    fault = ("--algorithm", "ring", "--fault", "link:0-1@0s:slow=1/2")
+    assert run([*RING, *QUIET, *fault]) == 0
+    (row,) = json.loads(capsys.readouterr().out)["rows"]
+    assert row["undisturbed_s"] == healthy < row["time_s"]
+    assert run([*RING, *fault, "--size", "1MiB"]) == 0
+    assert "healthy" in capsys.readouterr().out
+
+
 @pytest.mark.parametrize("link", ["link:2-s0", "link:s0-2"])
 def test_a_link_of_a_switch_is_named_as_the_trace_prints_it(capsys, link):
     """Every message of a ring through a switch passes the slow link once in each of its steps."""
