@@ -55,7 +55,7 @@ def test_a_text_that_no_name_contains_is_refused(capsys: pytest.CaptureFixture[s
     assert len(capsys.readouterr().out.splitlines()) == 3
     assert run(["list", "models", "lama-405b"]) == 2
     error = capsys.readouterr().err
-    assert error.startswith("cluster-sim: none of the 21 models contains 'lama-405b'. Did you mean")
+    assert error.startswith("cluster-sim: none of the 46 models contains 'lama-405b'. Did you mean")
 
 
 def test_frameworks_are_listed_with_the_errors_of_their_rows(
