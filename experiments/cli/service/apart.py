@@ -18,8 +18,9 @@ from experiments.sweeps.runner import KILLED, Outcome, outcome, run_row
 PRELOADED = [
     "experiments.cli.service.apart",
     *(f"experiments.cli.commands.{name}" for name in QUESTIONS),
-    *(f"workloads.{name}.front" for name in ("fleet.lending", "fleet", "serving", "search")),
+    *(f"workloads.{name}.front" for name in ("fleet.lending", "fleet", "serving")),
     "workloads.front",
+    "workloads.search.search",
 ]
 """Modules that are loaded in the process from which all others are forked."""
 LATE = "late"
