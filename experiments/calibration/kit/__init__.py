@@ -15,6 +15,8 @@ from topologies.files.writing import whole_files
 
 SCRIPTS = ("common", "products", "elementwise", "attention", "launches", "copies", "layer", "step")
 """Python scripts that both flavours have; ``backend`` differs between them."""
+SERVED = ("models", "decode")
+"""Scripts that only GPUs have: models of the Hub by transformers, and a served decoder."""
 MANIFEST = "manifest.json"
 LARGEST_MANIFEST_BYTES = 1_000_000
 NEURON_MACHINES = {"trn1": "trn1.32xlarge", "trn2": "trn2.48xlarge", "trn3": "trn3-gen1"}
@@ -73,6 +75,8 @@ def kit_files(manifest: Manifest) -> dict[str, str]:
     names["collectives.sh"] = f"collectives_{flavour}.sh"
     names["run_all.sh"] = f"run_all_{flavour}.sh"
     names["README.md"] = "README.md"
+    if flavour == "cuda":
+        names |= {f"{name}.py": f"{name}.py" for name in SERVED}
     if flavour == "neuron":
         names["loaded.sh"] = "loaded.sh"
     folder = files("experiments.calibration.kit") / "scripts"
