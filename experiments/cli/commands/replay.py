@@ -132,9 +132,9 @@ def _print(played: Replay) -> None:
     print_table("", ["where the time goes, mean over ranks", "time", "share"], parts)
     if (share := played.host_waits_s / total) >= MANY_WAITS:
         click.echo(
-            f"For {share:.0%} of the iteration the chips wait for the host. Its launches keep their "
-            "recorded spacing on every cluster, and the profiler lengthens it: without one the "
-            "iteration may be as short as the interval says."
+            f"For {share:.0%} of the iteration the chips wait for the host. Its launches keep "
+            "their recorded spacing on every cluster, and the profiler lengthens it: without one "
+            "the iteration may be as short as the interval says."
         )
     if played.unmapped:
         most = sorted(played.unmapped.items(), key=lambda item: -item[1])
