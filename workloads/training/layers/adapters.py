@@ -72,11 +72,13 @@ def with_adapters(shapes: RankShapes, steps: Sequence[LayerOp]) -> list[LayerOp]
     if not shapes.plan.lora_rank:
         return list(steps)
     sizes, adapted_steps = products(shapes), []
+    issued = shapes.catalogue.value("training", "adapter_issued")
     for step in steps:
         adapted_steps.append(step)
         if step.name in sizes:
             timing = _adapter(shapes, *sizes[step.name])
-            adapted_steps.append(kernel(f"{step.name}.adapter", timing))
+            adapter = kernel(f"{step.name}.adapter", timing)
+            adapted_steps.append(adapter._replace(issued=issued))
     return adapted_steps
 
 
@@ -85,8 +87,9 @@ def trained_backward(shapes: RankShapes, steps: Sequence[LayerOp]) -> list[Layer
     kept = without_frozen(shapes, steps)
     if not shapes.plan.lora_rank:
         return kept
+    issued = shapes.catalogue.value("training", "adapter_issued")
     adapters = [
-        kernel(f"{name}.adapter{WEIGHT}", _adapter_backward(shapes, *size))
+        kernel(f"{name}.adapter{WEIGHT}", _adapter_backward(shapes, *size))._replace(issued=issued)
         for name, size in products(shapes).items()
     ]
     return [*kept, *adapters]
