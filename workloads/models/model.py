@@ -152,7 +152,8 @@ class Model:
     head_bias : bool
         Whether the output layer has a bias.
     precision : str
-        Precision of the stored weights.
+        Precision of the stored weights; ``"mxfp4"`` is that of routed experts alone, beside which
+        others have 16 bits (gpt-oss).
     left_out : tuple of str
         Parts of the checkpoint that are not part of this model, such as a vision tower.
     """

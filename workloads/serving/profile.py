@@ -25,7 +25,7 @@ from topologies.catalogue.catalogue import Catalogue, shipped_catalogue, usable_
 from topologies.catalogue.families import chip_family
 from topologies.clusters.cluster import Cluster
 from topologies.errors import InputError
-from workloads.kernels.precision import ELEMENT_BYTES, SERVING, check_precision
+from workloads.kernels.precision import ELEMENT_BYTES
 from workloads.models.model import Model, expert_parameters
 from workloads.serving.rank.attention import (
     decode_kv_s,
@@ -142,6 +142,7 @@ class Profile:
     ``window_tokens``: tokens that layers with attention in windows read of each request; 0 without
         such layers.
     ``decode_window_s``: attention time of these layers for each token that they read [s].
+    ``weights_text``: sentence on how weights are held, where it is not in the products' precision.
     """
 
     name: str
@@ -161,6 +162,7 @@ class Profile:
     precision: str = ""
     window_tokens: int = 0
     decode_window_s: float = 0.0
+    weights_text: str = ""
 
     @property
     def kv_tokens(self) -> int:
@@ -221,14 +223,18 @@ def profile(
     rank = replica_share(model, cluster, tp, precision, catalogue, chips=chips)
     rank = replace(rank, ep=ep, cache_precision=check_cache(cache_precision))
     check_groups(rank)
-    check_precision(precision, cluster.chip, rank.catalogue, SERVING, "serve")
     return _profile_of(rank)
 
 
 def _profile_of(rank: RankShare) -> Profile:
     """Return the times and sizes of a replica from the share of one rank."""
     model = rank.model
-    weights = (model.parameters + _experts_held_again(rank)) * ELEMENT_BYTES[rank.precision]
+    experts = (
+        model.moe_layers * model.experts.count * expert_parameters(model) if model.experts else 0
+    )
+    others = (model.parameters - experts) * ELEMENT_BYTES[rank.format.weights]
+    copies = 2 if rank.ep > 1 and rank.overhead("expert_block") else 1  # divided again for prompts
+    weights = others + copies * experts * ELEMENT_BYTES[rank.experts.format.weights]
     tokens = _token_counts(model)
     other_s = _other_than_products_s(rank, tokens)
     prompt_s = _other_than_products_s(rank, tokens, prompts=True)
@@ -236,7 +242,8 @@ def _profile_of(rank: RankShare) -> Profile:
     return Profile(
         name=f"{model.name} on {rank.chips} x {rank.cluster.chip}",
         expert_groups=rank.ep,
-        precision=rank.precision,
+        precision=rank.experts.format.weights,
+        weights_text=rank.weights_text,
         chips=rank.chips,
         tokens=tokens,
         linear_s=other_s + products_s(rank, tokens),
@@ -327,14 +334,6 @@ def share_of_overhead(model: Model, chip: str, catalogue: Catalogue) -> float:
     if not catalogue.has(family, "overhead_layers"):
         return 1.0
     return min(1.0, model.layers / constant(catalogue, chip, "overhead_layers"))
-
-
-def _experts_held_again(rank: RankShare) -> int:
-    """Count the parameters of experts that are in memory a second time, divided for prompts."""
-    model = rank.model
-    if rank.ep == 1 or model.experts is None or not rank.overhead("expert_block"):
-        return 0
-    return model.moe_layers * model.experts.count * expert_parameters(model)
 
 
 def forward_s(model: Model, cluster: Cluster, tokens: int, *, precision: str = "bf16") -> float:

@@ -83,10 +83,10 @@ def _fetched_experts_s(rank: RankShare, tokens: FloatArray, some: Experts) -> Fl
     """
     groups = 1 if rank.overhead("expert_block") else rank.ep
     touched, rows_of_experts = busiest_group(some, tokens, groups)
-    element = ELEMENT_BYTES[rank.precision]
+    element = ELEMENT_BYTES[rank.experts.format.weights]
     weights = touched * expert_parameters(rank.model) * groups / rank.ranks * element
     streamed = rank.pass_s(weights)
-    computed = mlp_s(rank, rows_of_experts, some.ffn * groups)
+    computed = mlp_s(rank.experts, rows_of_experts, some.ffn * groups)
     routed = np.maximum(streamed, computed) + rank.overhead("expert_layer")
     looped = np.minimum(tokens, some.count / some.per_token)
     rows = some.per_token * rank.model.hidden
@@ -149,7 +149,7 @@ def block_s(rank: RankShare) -> float:
     if some is None:
         return 0.0
     rows = np.array([float(EXPERT_BLOCK)])
-    products = float(mlp_s(rank, rows, some.ffn * rank.ep)[0])
+    products = float(mlp_s(rank.experts, rows, some.ffn * rank.ep)[0])
     moved = BLOCK_PASSES * 2.0 * EXPERT_BLOCK * rank.model.hidden
     return rank.overhead("expert_block") + products + moved / rank.overhead("expert_block_rate")
 
@@ -182,7 +182,7 @@ def products_s(rank: RankShare, tokens: FloatArray, *, prompts: bool = False) ->
 
 def _block_scales_s(rank: RankShare, tokens: FloatArray) -> FloatArray:
     """Time that one layer's products take longer for scales of blocks, (sizes,) [s]."""
-    if rank.precision != "fp8":
+    if rank.format.products != "fp8":
         return np.zeros_like(tokens)
     products = LATENT_PRODUCTS if rank.model.latent else LAYER_PRODUCTS
     each = rank.overhead("block_scale_token") * np.maximum(tokens - BLOCK_SCALES_FROM, 0.0)
