@@ -19,7 +19,7 @@ from topologies.arrays import FloatArray
 from topologies.catalogue.catalogue import Catalogue
 from topologies.files.reading import csv_lines
 from workloads.kernels.chip_share import Family, Rank, Timing, plain, rank_of, worst
-from workloads.kernels.precision import ELEMENT_BYTES, element_width
+from workloads.kernels.precision import ELEMENT_BYTES, Format, element_width
 from workloads.kernels.tensor_engine import product_s
 
 How = tuple[str, str, int, Catalogue | None, bool, str]
@@ -32,18 +32,19 @@ def gemm(
     m: npt.ArrayLike,
     n: npt.ArrayLike,
     k: npt.ArrayLike,
-    precision: str = "bf16",
+    precision: str | Format = "bf16",
     *,
     batch: npt.ArrayLike = 1,
     ranks_per_chip: int = 1,
     catalogue: Catalogue | None = None,
-    weights: str = "",
 ) -> Timing:
     """Time of ``batch`` products (m, k) × (k, n) in one kernel, in the arguments' common shape."""
-    # ``weights``: narrower precision in which the kernel reads (k, n), to widen it on the chip.
+    # A ``Format`` has the precision in which the kernel reads (k, n), which it widens on the chip.
     # A product in fp8 on a GPU includes the kernels that find the scale of its input (m, k) and
     # cast it from bf16, with which the products of the grid were measured. Results are written in
     # two bytes. A large product on an H100 reaches about three quarters of its peak:
+    narrow, precision = precision if isinstance(precision, Format) else ("", precision)
+    weights = narrow if narrow != precision else ""
     return _gemm((batch, m, n, k), (chip, precision, ranks_per_chip, catalogue, True, weights))
 
 

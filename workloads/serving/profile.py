@@ -235,7 +235,7 @@ def _profile_of(rank: RankShare) -> Profile:
     others = (model.parameters - experts) * ELEMENT_BYTES[rank.format.weights]
     copies = 2 if rank.ep > 1 and rank.overhead("expert_block") else 1  # divided again for prompts
     weights = others + copies * experts * ELEMENT_BYTES[rank.experts.format.weights]
-    tokens = _token_counts(model)
+    tokens = _token_counts(rank)
     other_s = _other_than_products_s(rank, tokens)
     prompt_s = _other_than_products_s(rank, tokens, prompts=True)
     window_tokens, windows = windows_of(rank)
@@ -247,7 +247,9 @@ def _profile_of(rank: RankShare) -> Profile:
         chips=rank.chips,
         tokens=tokens,
         linear_s=other_s + products_s(rank, tokens),
-        prompt_linear_s=_issued_by_host(prompt_s + products_s(rank, tokens, prompts=True), rank),
+        prompt_linear_s=_issued_by_host(
+            prompt_s + products_s(rank, tokens, prompts=True), rank, tokens
+        ),
         decode_kv_s=(1 - windows) * decode_kv_s(rank),
         window_tokens=window_tokens,
         decode_window_s=windows * decode_kv_s(rank),
@@ -282,13 +284,18 @@ def prompt_overhead_s(model: Model, chip: str, catalogue: Catalogue) -> float:
     return dense * min(most, by_width) + model.moe_layers * most
 
 
-def _issued_by_host(seconds: FloatArray, rank: RankShare) -> FloatArray:
+def _issued_by_host(seconds: FloatArray, rank: RankShare, tokens: FloatArray) -> FloatArray:
     """Raise times of iterations with prompts to those of a GPU's host, (sizes,) [s].
 
     The host issues such iterations kernel by kernel, and may take longer than the chip. Iterations
-    of decode are captured as graphs, which take the host no time.
+    of decode, and those of ``graph_tokens`` at most, are captured as graphs, which take the host no
+    time.
     """
-    return np.maximum(seconds, rank.model.moe_layers * rank.overhead("expert_layer_host"))
+    fused = rank.experts.format.weights == "mxfp4"
+    each_s = rank.overhead("fused_expert_layer_host" if fused else "expert_layer_host")
+    host_s = rank.model.moe_layers * each_s
+    issued = tokens > rank.overhead("graph_tokens")
+    return np.where(issued, np.maximum(seconds, host_s), seconds)
 
 
 def _other_than_products_s(
@@ -303,15 +310,17 @@ def _other_than_products_s(
     return overhead + small_kernels_s(rank, tokens, family) + reduces
 
 
-def _token_counts(model: Model) -> FloatArray:
+def _token_counts(rank: RankShare) -> FloatArray:
     """Numbers of tokens for which the time of an iteration is computed, ascending.
 
-    They include both sides of the jump at which experts begin to run in whole blocks.
+    They include both sides of the jumps at which experts begin to run in whole blocks, and at which
+    the host begins to issue kernels.
     """
     tokens = np.rint(np.geomspace(1, MAX_TOKENS, 120))
-    if model.experts:
-        first = -(-EXPERT_BLOCK // model.experts.per_token)
-        tokens = np.append(tokens, [first - 1, first])
+    if rank.model.experts:
+        first = -(-EXPERT_BLOCK // rank.model.experts.per_token)
+        captured = rank.overhead("graph_tokens")
+        tokens = np.append(tokens, [first - 1, first, captured, captured + 1])
     return distinct(tokens[tokens >= 1])
 
 

@@ -227,6 +227,7 @@ SERVING = Kind(
         *_counts("attention_dp"),
         Column("cache_precision", "text", choices=("bf16", "fp8")),
         Column("memory_share", "number", least=0),
+        *_counts("graph_tokens"),
         Column("block_scaled", "flag"),
         Column("date", "text"),
         *(Column(name, "number", least=0) for name in ("ttft_s", "tpot_s", "tokens_per_s")),

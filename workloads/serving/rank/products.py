@@ -189,11 +189,19 @@ def _block_scales_s(rank: RankShare, tokens: FloatArray) -> FloatArray:
     return np.asarray(products * each)
 
 
+SHARED_KERNELS, NORM_KERNELS = 2, 2
+"""Kernels of a shared expert, of those of a layer with experts: its activation and its sum. Kernels
+that normalise queries and keys head by head, beside those of any layer."""
+
+
 def small_kernels_s(rank: RankShare, tokens: FloatArray, family: str) -> FloatArray:
     """Return the time of the kernels between products, such as norms and rotation [s]."""
     model = rank.model
-    count = model.layers * rank.catalogue.value(family, "layer_kernels")
+    each = rank.catalogue.value(family, "layer_kernels")
+    count = model.layers * each + rank.attention_layers * min(each, NORM_KERNELS * model.qk_norm)
     if model.experts:
-        count += model.moe_layers * rank.catalogue.value(family, "expert_kernels")
+        each = rank.catalogue.value(family, "expert_kernels")
+        each -= min(each, SHARED_KERNELS) if not model.experts.shared_ffn else 0
+        count += model.moe_layers * each
     passed = 2 * 2.0 * tokens * model.hidden
     return np.asarray(count * rank.pass_s(passed))

@@ -138,22 +138,19 @@ class RankShare:
         Engines quantise in the kernel before a product, so the measured time of such a launch is
         subtracted.
         """
-        weights, products = self.format
-        narrow = "" if weights == products else weights
+        products = self.format.products
         sides = np.maximum(m, 1), max(1, round(n)), max(1, k)
-        seconds = self._launched_s(*sides, products, narrow)
+        seconds = self._launched_s(*sides, self.format)
         if products not in MEASURED_WITH_QUANTISATION:
             return seconds
         shortest = np.ones(1), SHORTEST, SHORTEST
         added_s = self._launched_s(*shortest, products) - self._launched_s(*shortest, "bf16")
         return np.asarray(seconds - np.maximum(added_s, 0.0))
 
-    def _launched_s(
-        self, m: FloatArray, n: int, k: int, precision: str, weights: str = ""
-    ) -> FloatArray:
+    def _launched_s(self, m: FloatArray, n: int, k: int, precision: str | Format) -> FloatArray:
         seconds = gemm_s(
             self.cluster.chip, m, n, k, precision=precision,
-            ranks_per_chip=self.per_chip, catalogue=self.catalogue, weights=weights,
+            ranks_per_chip=self.per_chip, catalogue=self.catalogue,
         )  # fmt: skip
         return np.asarray(seconds, float)
 
