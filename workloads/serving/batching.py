@@ -134,10 +134,13 @@ def engine_batching(
     *,
     chunk_tokens: int | None = None,
     overlapped: bool = True,
+    mixed_chunk: bool = False,
     poll_passes: int = 1,
     gather: str | None = None,
 ) -> Batching:
     """Return the batching of a serving engine on the chips of a cluster.
+
+    ``mixed_chunk`` is SGLang's option of that name, with which prompts run beside decode.
 
     >>> import cluster_sim as cs
     >>> engine_batching(cs.cluster("dgx-h200"), "tensorrt-llm", 64, gather="20:0.9").gather_tokens
@@ -149,7 +152,7 @@ def engine_batching(
     return Batching(
         slots,
         tokens,
-        prompts=PROMPTS_OF[engine],
+        prompts=BESIDE if mixed_chunk else PROMPTS_OF[engine],
         overlapped=overlapped,
         poll_passes=poll_passes,
         gather_passes=passes,

@@ -23,7 +23,7 @@ from workloads.training.frameworks.framework import DATE
 
 CATALOGUES = 16
 """Number of catalogues that are kept; rows of one software and chip share theirs."""
-SCHEDULER = ("scheduler", "chunk_tokens", "overlapped", "poll_passes", "gather")
+SCHEDULER = ("scheduler", "chunk_tokens", "overlapped", "mixed_chunk", "poll_passes", "gather")
 """Columns of the scheduler of a serving engine."""
 STATED = ("memory_share", "graph_tokens")
 """Columns that are numbers of the catalogue under the same name."""
@@ -158,6 +158,7 @@ def _batching(values: Mapping[str, Any], cluster: Cluster, users: int, *, neuron
         users,
         chunk_tokens=values.get("chunk_tokens"),
         overlapped=values.get("overlapped") != 0,
+        mixed_chunk=bool(values.get("mixed_chunk")),
         poll_passes=values.get("poll_passes") or 1,
         gather=values.get("gather"),
     )

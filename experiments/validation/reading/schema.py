@@ -222,6 +222,7 @@ SERVING = Kind(
         Column("scheduler", "text", choices=("vllm", "sglang", "tensorrt-llm")),
         *_counts("chunk_tokens", "poll_passes"),
         Column("overlapped", "flag"),
+        Column("mixed_chunk", "flag"),
         Column("gather", "text"),
         Column("speculate", "text"),
         *_counts("attention_dp"),

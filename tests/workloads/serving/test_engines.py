@@ -21,6 +21,7 @@ from workloads.serving.batching import (
     engine_numbers,
 )
 from workloads.serving.profile import Profile
+from workloads.serving.replica import closed_loop
 from workloads.serving.speculation import Speculation
 
 
@@ -120,6 +121,20 @@ def test_proposals_are_polled_and_gathered_as_single_tokens_are() -> None:
 def test_defaults_of_engines(engine: str, machine: str, prompts: str, chunk: int) -> None:
     how = batching_from(cs.cluster(machine), scheduler=engine)
     assert (how.prompts, how.chunk_tokens, how.overlapped) == (prompts, chunk, True)
+
+
+def test_equal_requests_of_a_closed_loop_come_in_waves_where_prompts_run_first() -> None:
+    """Four prompts of 4 tokens take 1.4 s each while decode pauses, so all four end together."""
+    load = requests_of(*[(0.0, 4, 3)] * 12)
+    waves = closed_loop(_flat(), load, 4, Batching(4, 4, prompts=FIRST))
+    assert waves.ttft_s.tolist() == pytest.approx([1.4, 2.8, 4.2, 5.6] * 3)
+    mixed = closed_loop(_flat(), load, 4, Batching(4, 8))
+    assert mixed.ttft_s[4:].mean() < 0.7 * waves.ttft_s.mean()
+
+
+def test_mixed_chunks_run_prompts_beside_decode() -> None:
+    how = engine_batching(cs.cluster("dgx-h200"), "sglang", 64, chunk_tokens=4096, mixed_chunk=True)
+    assert (how.prompts, how.chunk_tokens, how.engine) == (BESIDE, 4096, "sglang")
 
 
 def test_serve_takes_an_engine_and_its_waits() -> None:
