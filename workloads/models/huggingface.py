@@ -13,7 +13,7 @@ from topologies.errors import InputError, check_type, shown, suggestion
 from topologies.files.reading import check_regular
 from workloads.models.families import FAMILIES, Family
 from workloads.models.layer_fields import Fields, Reader, attention, feed_forward, layers, sizes
-from workloads.models.model import Model
+from workloads.models.model import PREDICTION, Model
 
 LARGEST_CONFIG_BYTES = 2**20
 CONFIG = "config.json"
@@ -317,7 +317,7 @@ def _unread(read: Reader, text: Fields) -> tuple[str, ...]:
 def _predicting(read: Reader) -> tuple[str, ...]:
     """Name of the layers that predict several tokens, which are left out; empty for none."""
     count = read.count("num_nextn_predict_layers", "mtp_num_hidden_layers", default=0, least=0)
-    return (f"{count} multi-token prediction layer{'s' * (count > 1)}",) * (count > 0)
+    return (f"{count} {PREDICTION}{'s' * (count > 1)}",) * (count > 0)
 
 
 # Reader of the precision of stored weights from ``quantization_config``; others are refused.

@@ -132,7 +132,7 @@ PLAN = (
     FP8_RECIPE,
     RECOMPUTE,
     OVERLAP,
-    *_counts("lora_rank", least=0),
+    *_counts("lora_rank", "prediction_heads", least=0),
     Column("lora_on", "text", choices=("all", "attention")),
     ATTENTION,
     Column("compiled", "flag"),
