@@ -17,7 +17,7 @@ from topologies.errors import InputError
 
 Mixer = Literal["attention", "recurrence", "none"]
 PREDICTION = "multi-token prediction layer"
-"""What ``Model.left_out`` calls the prediction heads of a checkpoint."""
+"""Name of prediction heads in ``Model.left_out``, where a checkpoint has them."""
 
 
 @dataclass(frozen=True)
