@@ -81,7 +81,7 @@ def test_unstated_fields_widen_by_their_hull() -> None:
 
 @pytest.mark.parametrize(
     ("stated", "least_mean", "most_below_half"),
-    [("", 0.78, 2), (FRAMEWORK, 0.78, 0), (PLAN, 0.78, 1), (BARE, 0.75, 4)],
+    [("", 0.78, 2), (FRAMEWORK, 0.78, 0), (PLAN, 0.78, 4), (BARE, 0.75, 6)],
 )
 def test_tables_that_were_left_out_are_covered(
     stated: str, least_mean: float, most_below_half: int
@@ -89,8 +89,9 @@ def test_tables_that_were_left_out_are_covered(
     """Each table by the residuals of all others, at each level of what was stated.
 
     The cluster of research code, of healthy and slow nodes, is not part of any level. Of the plan
-    alone nobody knows that torchtitan's H100s were limited to 500 W. Told the least, collections of
-    Megatron before fused attention take 40 % longer than predicted.
+    alone nobody knows that torchtitan's H100s were limited to 500 W, that PEFT's adapters are in
+    fp32 (two tables) or that BLOOM's trials are of 2021. Told the least, collections of Megatron
+    before fused attention take 40 % longer than predicted.
     """
     residuals, shares = shipped_residuals(), []
     every = residuals.at_level(stated).rows
