@@ -3,7 +3,7 @@
 An input is known up to a factor. Its logarithm is normal on either side of the prediction, each
 side with the spread that its measured residuals have. The question is asked again with one input
 at a time at either end of its interval and the others as predicted. In between, and beyond, the
-answer is taken to be linear in the score of the input, and the effects of several inputs to add up.
+answer is taken to be linear in the score of the input, and effects of several inputs to add up.
 At the points of a lattice, which all answers share, the inputs then have their values together, and
 the interval of an answer lies between two quantiles of its values there.
 """
@@ -11,6 +11,7 @@ the interval of an answer lies between two quantiles of its values there.
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 from statistics import NormalDist
@@ -28,6 +29,7 @@ POINTS = 2048  # points of the lattice: quantiles of a normal answer are right t
 ROOT = 1.1673039782614187  # root of x^5 = x + 1, from which the lattice of four inputs follows
 INPUTS = 4  # most inputs of an answer
 WITHIN = NormalDist().inv_cdf((1 + LEVEL) / 2)  # score of the ends of an interval
+ENDS = (-WITHIN, 0.0, WITHIN)  # scores at which a question is asked
 
 
 @dataclass(frozen=True)
@@ -54,9 +56,8 @@ class Uncertain:
         >>> Uncertain(0.5, 3.0).factors(np.array([-WITHIN, 0.0, WITHIN])).round(9).tolist()
         [0.5, 1.0, 3.0]
         """
-        result: FloatArray = np.exp(
-            between(math.log(self.low), 0.0, math.log(self.high), scores)
-        )
+        ends = math.log(self.low), 0.0, math.log(self.high)
+        result: FloatArray = np.exp(between(ends, ENDS, scores))
         return result
 
     def scores(self, factors: FloatArray) -> FloatArray:
@@ -95,14 +96,15 @@ def lattice() -> FloatArray:
     return result
 
 
-def between(low: float, middle: float, high: float, scores: FloatArray) -> FloatArray:
-    """Return an answer at scores of an input, from those at the ends of the input's interval.
+def between(values: Sequence[float], at: Sequence[float], scores: FloatArray) -> FloatArray:
+    """Return an answer at scores of an input, from its values at some scores, in ascending order.
 
-    >>> between(1.0, 2.0, 5.0, np.array([0.0, WITHIN, 2 * WITHIN])).tolist()
-    [2.0, 5.0, 8.0]
+    >>> between((1.0, 2.0, 5.0), (-1.0, 0.0, 1.0), np.array([0.0, 0.5, 2.0])).tolist()
+    [2.0, 3.5, 8.0]
     """
-    slope = np.where(scores < 0, middle - low, high - middle) / WITHIN
-    result: FloatArray = middle + slope * scores
+    slopes = np.diff(values) / np.diff(at)
+    place = np.clip(np.searchsorted(at, scores) - 1, 0, len(slopes) - 1)
+    result: FloatArray = np.take(values, place) + slopes[place] * (scores - np.take(at, place))
     return result
 
 

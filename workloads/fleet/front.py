@@ -28,6 +28,7 @@ from workloads.fleet.from_options import (
     read_models,
     scenario_on,
 )
+from workloads.fleet.intervals import fleet_intervals
 from workloads.fleet.policies.registry import bound_of
 from workloads.fleet.policies.view import Policy
 from workloads.fleet.results.summary import regret, summary
@@ -129,17 +130,32 @@ class FleetResult:
     settings : PolicyInputs
         Name and settings of the policy.
     seed : int
+    own : callable, optional
+        Policy that was passed as a function.
     """
 
     scenario: Scenario
     run: FleetRun
     settings: PolicyInputs = field(default_factory=PolicyInputs)
     seed: int = 0
+    own: Policy | None = None
 
     @cached_property
     def summary(self) -> dict[str, Any]:
         """Headline numbers by their key in ``cluster-sim fleet --json``."""
         return summary(self.run, self.scenario.economics, self.scenario.prices)
+
+    @cached_property
+    def intervals(self) -> dict[str, Any]:
+        """Intervals of the results, see :func:`workloads.fleet.intervals.fleet_intervals`."""
+        name, own = self.settings.policy, self.own
+        return fleet_intervals(
+            self.scenario,
+            self.summary,
+            lambda changed: own or policy_of(name, changed, self.settings),
+            seed=self.seed,
+            stated_sizes=own is not None,
+        )
 
     def frame(self) -> pd.DataFrame:
         """Roles, load and power, one row a minute."""
@@ -206,7 +222,8 @@ def run_fleet(
     Returns
     -------
     FleetResult
-        ``summary`` of chip-hours, SLO and training, ``frame()`` minute by minute, ``regret``.
+        ``summary`` of chip-hours, SLO and training with its ``intervals``, ``frame()`` minute by
+        minute, ``regret``.
 
     Raises
     ------
@@ -226,7 +243,8 @@ def run_fleet(
     base = scenario_on(as_cluster(cluster), requests, models, options, seed)
     built, settings = _after_what_if(base, options.demand.what_if), options.policy
     chosen = policy_of(policy, built, settings) if isinstance(policy, str) else policy
-    return FleetResult(built, run(built, chosen, seed=seed), settings, seed)
+    own = None if isinstance(policy, str) else policy
+    return FleetResult(built, run(built, chosen, seed=seed), settings, seed, own)
 
 
 def _name_of(policy: object) -> str | None:

@@ -1,24 +1,27 @@
 """Intervals of a fleet's results, from demand, capacity, step time and failures together.
 
 The run is repeated with a unit that serves less and more, which is to the units what more and less
-demand are, and with more and fewer failures (:mod:`workloads.confidence.propagation` combines what
-changes). Steps that take longer train fewer tokens in proportion, unless a job ends by its work: the
-run is then repeated for them as well. A large fleet is repeated in a smaller one of the same kind.
+demand are, and with more and fewer failures at other times. What these runs change is added up by
+:mod:`workloads.confidence.propagation`. Steps that take longer train fewer tokens in proportion,
+unless a job ends by its work: the run is then repeated for them as well. A large fleet is repeated
+in a smaller one of the same kind.
 """
 
 from __future__ import annotations
 
 import math
+from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Any
+from statistics import NormalDist
+from typing import Any, NamedTuple
 
 import numpy as np
 
 from cluster_sim.progress import Watch, unwatched
 from topologies.arrays import FloatArray
 from topologies.catalogue.catalogue import shipped_catalogue
-from workloads.confidence.propagation import WITHIN, Uncertain, between, ends_of, lattice
+from workloads.confidence.propagation import ENDS, Uncertain, between, ends_of, lattice
 from workloads.demand import Horizon
 from workloads.fleet.inputs.jobs import TrainingJob
 from workloads.fleet.policies.view import Limits, Policy
@@ -29,9 +32,14 @@ from workloads.fleet.setup.night_work import gang_mtbf_s
 from workloads.fleet.setup.sureness import capacity_interval
 from workloads.job.causes import rate_range
 
-MOST_UNITS = 2_000
-"""Units from which the runs at the ends of the inputs are those of a smaller fleet."""
+FEWEST_UNITS = 1_000
+"""Fewest units of a smaller fleet, in which a larger one is repeated."""
 MINUTE_S = 60.0
+MANY = 30.0
+"""Failures of a run from which chance hardly changes what they do together."""
+FEW = (0.1, 0.5, 0.9)
+"""Quantiles of the rates of failures at which a run of few failures is repeated, each time with
+others; a run of many is repeated at the last alone, as they cost in proportion to their number."""
 AMOUNTS = (
     "inference_chip_hours", "training_chip_hours", "training_tokens", "energy_joules",
     "served_tokens", "sold_tokens", "revenue_usd", "electricity_usd",
@@ -75,26 +83,16 @@ def causes_of(scenario: Scenario) -> Causes:
         demand=scenario.demand_level,
         capacity=Uncertain.of(capacity_interval(scenario.services, 1.0)),
         step_time=max(steps, key=lambda each: each.high / each.low, default=Uncertain()),
-        failures=failure_count(scenario),
+        failures=failure_rates(scenario),
     )
 
 
-def failure_count(scenario: Scenario) -> Uncertain:
-    """Return the factor on the number of failures of a run.
-
-    Rates of published clusters differ, and a run of few failures has more or fewer by chance: the
-    count is taken as log-normal with the variance of Poisson's distribution.
-    """
-    failures, units = scenario.fleet.failures, scenario.cluster.domains
-    if failures is None:
+def failure_rates(scenario: Scenario) -> Uncertain:
+    """Return the factor on the rates of failures, by which published clusters differ."""
+    if scenario.fleet.failures is None:
         return Uncertain(basis="no failures")
     low, high = rate_range(scenario.cluster.catalogue or shipped_catalogue())
-    count = scenario.demand.minutes * MINUTE_S / gang_mtbf_s(failures, units, units)
-    if not count:
-        return Uncertain(basis="no failures")
-    by_chance = math.exp(WITHIN * math.sqrt(math.log1p(1 / count)))
-    basis = f"failures × {low:.2g} to {high:.2g}, as published clusters differ; {count:,.3g} expected"
-    return Uncertain(low, high, basis).over(Uncertain(1 / by_chance, by_chance))
+    return Uncertain(low, high, "rates of failures of published clusters")
 
 
 def loaded(scenario: Scenario, factor: float) -> Scenario:
@@ -148,25 +146,30 @@ def slowed(scenario: Scenario, factor: float) -> Scenario:
 
 
 def miniature(scenario: Scenario) -> Scenario:
-    """Return a smaller fleet of the same kind, or the same where it is small or has stated sizes."""
+    """Return a smaller fleet of the same kind, with a gang of each size at least.
+
+    It is the same fleet where that is small, or where sizes are stated.
+    """
     units, fleet, options = scenario.cluster.domains, scenario.fleet, scenario.options
     sizes = (options.fleet.training, options.policy.power_cap, options.policy.static_units)
     limits, usual = fleet.limits, Limits()
     names = ("floor", "cap", "block", "reserve", "changes_per_minute")
     is_sized = any(getattr(limits, name) != getattr(usual, name) for name in names)
     is_sized |= any(size is not None for size in sizes) or ".py" in options.policy.policy
-    if units <= MOST_UNITS or is_sized or (fleet.failures and fleet.failures.domains):
+    alike = Counter(job.units for job in scenario.jobs if not job.evaluation)
+    fewest = max([FEWEST_UNITS, *(-(-units // alike[size]) for size in alike)])
+    if units <= fewest or is_sized or (fleet.failures and fleet.failures.domains):
         return scenario
-    share, history, batch = MOST_UNITS / units, scenario.history, scenario.batch
+    share, history, batch = fewest / units, scenario.history, scenario.batch
     store = fleet.change_costs.store_bytes_per_s * share
     return replace(
         scenario,
-        cluster=replace(scenario.cluster, domains=MOST_UNITS),
+        cluster=replace(scenario.cluster, domains=fewest),
         horizon=Horizon(scenario.demand.times(share), history and history.times(share)),
         demand=scenario.demand.times(share),
         jobs=fewer(scenario.jobs, share),
         fleet=replace(
-            fleet, units=MOST_UNITS, costs=replace(fleet.change_costs, store_bytes_per_s=store)
+            fleet, units=fewest, costs=replace(fleet.change_costs, store_bytes_per_s=store)
         ),
         batch=batch and replace(batch, demand=batch.demand.times(share)),
     )
@@ -209,6 +212,7 @@ def fleet_intervals(
     seed: int = 0,
     watch: Watch = unwatched,
     causes: Causes | None = None,
+    stated_sizes: bool = False,
 ) -> dict[str, Any]:
     """Return the 80 % intervals of a run's results.
 
@@ -226,6 +230,8 @@ def fleet_intervals(
         Shows the progress over the repeated runs.
     causes : Causes, optional
         Factors on the inputs, by default :func:`causes_of`.
+    stated_sizes : bool
+        Whether the policy counts in units, so that a smaller fleet would not be of the same kind.
 
     Returns
     -------
@@ -233,39 +239,47 @@ def fleet_intervals(
         ``low`` and ``high`` of each result by its key, and the ``inputs``.
     """
     causes = causes or causes_of(scenario)
-    ends = _at_ends(scenario, causes)
-    part = miniature(scenario)
-    changed = [each(part) for pair in ends.values() for each in pair]
-    questions = changed if part is scenario or not changed else [part, *changed]
-
-    def answer(changed: Scenario) -> dict[str, Any]:
-        """Return the results of a repeated run, for each chip-hour where they are amounts."""
-        done = run(changed, policy(changed), seed=seed)
-        return _relative(summary(done, changed.economics, changed.prices))
-
+    part = scenario if stated_sizes else miniature(scenario)
+    asked = [] if part is scenario else [_Question("", 0.0, part, seed)]
+    asked += _at_ends(part, causes, seed)
+    answers = []
+    for each in watch(asked, "fleet, for intervals"):
+        changed = each.scenario
+        done = run(changed, policy(changed), seed=each.seed)
+        answers.append(_relative(summary(done, changed.economics, changed.prices)))
     whole = _relative(results)
-    answers = [answer(each) for each in watch(questions, "fleet, for intervals")]
-    middle = answers.pop(0) if len(questions) > len(changed) else whole
-    pairs = {
-        name: (answers[2 * place], answers[2 * place + 1]) for place, name in enumerate(ends)
-    }
-    return _Draws(results, whole, middle, pairs, causes).document()
+    middle = whole if part is scenario else answers[0]
+    repeated = [(each.cause, each.score, value) for each, value in zip(asked, answers, strict=True)]
+    return _Draws(results, whole, middle, repeated, causes).document()
 
 
-Change = Callable[[Scenario], Scenario]
+class _Question(NamedTuple):
+    """A run at one value of an input."""
+
+    cause: str
+    score: float
+    scenario: Scenario
+    seed: int
 
 
-def _at_ends(scenario: Scenario, causes: Causes) -> dict[str, tuple[Change, Change]]:
-    """Return the scenarios at the ends of each input whose effect has to be simulated."""
-    load, failures, step_time = causes.load, causes.failures, causes.step_time
-    changes: dict[str, tuple[Change, Change]] = {}
-    if not load.is_point:
-        changes["load"] = (lambda s: loaded(s, load.low), lambda s: loaded(s, load.high))
-    if not failures.is_point and scenario.fleet.failures is not None:
-        changes["failures"] = (lambda s: failing(s, failures.low), lambda s: failing(s, failures.high))
-    if not step_time.is_point and any(math.isfinite(job.work_tokens) for job in scenario.jobs):
-        changes["step_time"] = (lambda s: slowed(s, step_time.low), lambda s: slowed(s, step_time.high))
-    return changes
+def _at_ends(scenario: Scenario, causes: Causes, seed: int) -> list[_Question]:
+    """Return the runs for each input whose effect has to be simulated."""
+    asked = []
+    changes = {"load": (causes.load, loaded)}
+    if any(math.isfinite(job.work_tokens) for job in scenario.jobs):
+        changes["step_time"] = (causes.step_time, slowed)
+    for cause, (factor, change) in changes.items():
+        ends = () if factor.is_point else ((ENDS[0], factor.low), (ENDS[2], factor.high))
+        asked += [_Question(cause, score, change(scenario, end), seed) for score, end in ends]
+    failures, units = scenario.fleet.failures, scenario.cluster.domains
+    if failures is None or causes.failures.is_point:
+        return asked
+    count = scenario.demand.minutes * MINUTE_S / gang_mtbf_s(failures, units, units)
+    for number, share in enumerate(FEW if count < MANY else FEW[-1:]):
+        (factor,) = causes.failures.factors(np.array([NormalDist().inv_cdf(share)]))
+        run_seed = seed + 1 + number if count < MANY else seed
+        asked.append(_Question("failures", factor - 1, failing(scenario, factor), run_seed))
+    return asked
 
 
 def _relative(results: Mapping[str, Any]) -> dict[str, Any]:
@@ -283,7 +297,7 @@ class _Draws:
     results: Mapping[str, Any]
     whole: Mapping[str, Any]  # the same, amounts for each chip-hour
     middle: Mapping[str, Any]  # those of the fleet that was repeated, as predicted
-    pairs: Mapping[str, tuple[Mapping[str, Any], Mapping[str, Any]]]
+    repeated: Sequence[tuple[str, float, Mapping[str, Any]]]  # input, its score, results there
     causes: Causes
 
     def document(self) -> dict[str, Any]:
@@ -294,6 +308,8 @@ class _Draws:
             for name in STATED
             if self.results.get(name) is not None
         }
+        # A price of what may not be trained or served at all has no end.
+        stated = {name: ends for name, ends in stated.items() if math.isfinite(ends["high"])}
         return {**stated, "inputs": self.causes.document()}
 
     def _all(self) -> dict[str, FloatArray]:
@@ -316,13 +332,21 @@ class _Draws:
         loads = demands / self.causes.capacity.factors(capacity)
         scores["load"] = self.causes.load.scores(loads)
         value = np.full(len(demand), float(self.whole[name]))
-        for cause, (low, high) in self.pairs.items():
-            level, least, most = (float(each[name] or 0.0) for each in (self.middle, low, high))
-            value += between(least, level, most, scores[cause]) - level
+        level = float(self.middle[name] or 0.0)
+        for cause in {each for each, *_ in self.repeated} & scores.keys():
+            rows = [(at, float(row[name] or 0.0)) for each, at, row in self.repeated if each == cause]
+            at, values = zip(*sorted([*rows, (0.0, level)]), strict=True)
+            place = scores[cause]
+            if cause == "failures" and len(rows) == 1:
+                place = self.causes.failures.factors(failures) - 1
+            elif cause == "failures":  # each run has its luck, so that the values are their quantiles
+                shares = (np.arange(len(values)) + 0.5) / len(values)
+                values, at = tuple(sorted(values)), tuple(map(NormalDist().inv_cdf, shares))
+            value += between(values, at, place) - level
         value = np.maximum(value, 0.0)
         if name in ARRIVING:
             value = value * demands
-        if name == "training_tokens" and "step_time" not in self.pairs:
+        if name == "training_tokens" and "step_time" not in {each for each, *_ in self.repeated}:
             value = value / self.causes.step_time.factors(steps)
         return value
 

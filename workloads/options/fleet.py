@@ -329,6 +329,9 @@ class PolicyInputs:
     compare: bool = setting(
         True, "Run the policy with foresight and static as well, for comparison"
     )
+    intervals: bool = setting(
+        True, "Repeat the run at the ends of its uncertain inputs, for intervals of the results"
+    )
 
     def __post_init__(self) -> None:
         _ = self.hold_s, self.night_hours  # refuses a text that is no time before anything runs

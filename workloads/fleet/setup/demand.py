@@ -160,8 +160,9 @@ def demand_level(need: FloatArray, start: str, minutes: int) -> Uncertain:
     """
     days = need[: len(need) // MINUTES_PER_DAY * MINUTES_PER_DAY].reshape(-1, MINUTES_PER_DAY)
     daily, length = days.sum(axis=1), max(1, -(-minutes // MINUTES_PER_DAY))
-    sums, apart = np.convolve(daily, np.ones(length), "valid"), -(-length // 7) * 7
+    apart = -(-length // 7) * 7
     if len(daily) >= length + apart + FEWEST_PAIRS - 1:
+        sums = np.convolve(daily, np.ones(length), "valid")
         pairs = [(after, after - apart) for after in range(apart, len(sums))]
         what = f"{len(pairs)} pairs of {length} days, {apart} days apart"
     else:
