@@ -83,6 +83,10 @@ class Uncertain:
         return {"low": self.low, "high": self.high, "basis": self.basis}
 
 
+AS_STATED = Uncertain(basis="as stated")
+"""Factor on an input that is known."""
+
+
 @lru_cache(1)
 def lattice() -> FloatArray:
     """Return standard normal scores of independent inputs; (inputs, points)."""

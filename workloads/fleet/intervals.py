@@ -21,11 +21,11 @@ import numpy as np
 from cluster_sim.progress import Watch, unwatched
 from topologies.arrays import FloatArray
 from topologies.catalogue.catalogue import shipped_catalogue
-from workloads.confidence.propagation import ENDS, Uncertain, between, ends_of, lattice
+from workloads.confidence.propagation import AS_STATED, ENDS, Uncertain, between, ends_of, lattice
 from workloads.demand import Horizon
 from workloads.fleet.inputs.jobs import TrainingJob
 from workloads.fleet.policies.view import Limits, Policy
-from workloads.fleet.processes.failures import Failures, Fleet
+from workloads.fleet.processes.failures import Failures
 from workloads.fleet.results.summary import summary
 from workloads.fleet.scenario import Scenario, run
 from workloads.fleet.setup.night_work import gang_mtbf_s
@@ -37,7 +37,7 @@ FEWEST_UNITS = 1_000
 MINUTE_S = 60.0
 MANY = 30.0
 """Failures of a run from which chance hardly changes what they do together."""
-FEW = (0.1, 0.5, 0.9)
+FEW = (0.1, 0.9)
 """Quantiles of the rates of failures at which a run of few failures is repeated, each time with
 others; a run of many is repeated at the last alone, as they cost in proportion to their number."""
 AMOUNTS = (
@@ -82,7 +82,7 @@ def causes_of(scenario: Scenario) -> Causes:
     return Causes(
         demand=scenario.demand_level,
         capacity=Uncertain.of(capacity_interval(scenario.services, 1.0)),
-        step_time=max(steps, key=lambda each: each.high / each.low, default=Uncertain()),
+        step_time=max(steps, key=lambda each: each.high / each.low, default=AS_STATED),
         failures=failure_rates(scenario),
     )
 
@@ -331,23 +331,23 @@ class _Draws:
         demands = self.causes.demand.factors(demand)
         loads = demands / self.causes.capacity.factors(capacity)
         scores["load"] = self.causes.load.scores(loads)
-        value = np.full(len(demand), float(self.whole[name]))
+        value: FloatArray = np.full(len(demand), float(self.whole[name]))
         level = float(self.middle[name] or 0.0)
         for cause in {each for each, *_ in self.repeated} & scores.keys():
-            rows = [(at, float(row[name] or 0.0)) for each, at, row in self.repeated if each == cause]
+            rows = [(at, row[name] or 0.0) for each, at, row in self.repeated if each == cause]
             at, values = zip(*sorted([*rows, (0.0, level)]), strict=True)
             place = scores[cause]
             if cause == "failures" and len(rows) == 1:
                 place = self.causes.failures.factors(failures) - 1
-            elif cause == "failures":  # each run has its luck, so that the values are their quantiles
+            elif cause == "failures":  # each run has its luck, so that the values are quantiles
                 shares = (np.arange(len(values)) + 0.5) / len(values)
                 values, at = tuple(sorted(values)), tuple(map(NormalDist().inv_cdf, shares))
-            value += between(values, at, place) - level
+            value = value + between(values, at, place) - level
         value = np.maximum(value, 0.0)
         if name in ARRIVING:
             value = value * demands
         if name == "training_tokens" and "step_time" not in {each for each, *_ in self.repeated}:
-            value = value / self.causes.step_time.factors(steps)
+            return np.asarray(value / self.causes.step_time.factors(steps))
         return value
 
     def _money(self, drawn: Mapping[str, FloatArray]) -> dict[str, FloatArray]:

@@ -12,7 +12,7 @@ import numpy as np
 from topologies.arrays import FloatArray
 from topologies.clusters.cluster import Cluster
 from topologies.errors import InputError
-from workloads.confidence.propagation import Uncertain
+from workloads.confidence.propagation import AS_STATED, Uncertain
 from workloads.demand import Demand, Horizon, demand_from, horizons, measured_noise
 from workloads.demand.trace import MINUTES_PER_DAY
 from workloads.economics import Economics
@@ -87,7 +87,7 @@ class Scenario:
     own_batch: Demand | None = None
     batch: BatchWork | None = None
     models: tuple[Model, ...] = ()
-    demand_level: Uncertain = Uncertain()
+    demand_level: Uncertain = AS_STATED
 
     @property
     def history(self) -> Demand | None:

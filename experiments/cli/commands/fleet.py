@@ -29,9 +29,9 @@ if TYPE_CHECKING:
 
     import pandas as pd
 
+    from cluster_sim.progress import Watch
     from experiments.cli.options.sensitivity import Ranking
     from experiments.reports.run_directory import Run
-    from cluster_sim.progress import Watch
     from topologies.catalogue.catalogue import Catalogue
     from workloads.fleet.expectation import Expectation
     from workloads.fleet.policies.view import Policy

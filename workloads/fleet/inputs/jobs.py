@@ -12,7 +12,7 @@ import numpy as np
 
 from topologies.errors import InputError, shown, suggestion
 from topologies.files.frame import read_table
-from workloads.confidence.propagation import Uncertain
+from workloads.confidence.propagation import AS_STATED, Uncertain
 
 LOCKSTEP, BEHIND = "lockstep", "one-behind"
 MODES = (LOCKSTEP, BEHIND)
@@ -190,7 +190,7 @@ class TrainingJob:
     work_tokens: float = math.inf
     post_training: str = ""
     phases: PostTraining | None = None
-    step_time: Uncertain = Uncertain(basis="rates of training jobs as stated")
+    step_time: Uncertain = AS_STATED
 
     def __post_init__(self) -> None:
         if not 1 <= self.min_units <= self.units or self.step_units < 1:
