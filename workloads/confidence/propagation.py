@@ -114,5 +114,6 @@ def between(values: Sequence[float], at: Sequence[float], scores: FloatArray) ->
 
 def ends_of(values: FloatArray, value: float) -> dict[str, float]:
     """Return the low and high end of an answer, which hold the answer as predicted as well."""
-    low, high = np.quantile(values, ((1 - LEVEL) / 2, (1 + LEVEL) / 2))
+    # The nearest value, as some may be infinite: the price of tokens of which there may be none.
+    low, high = np.quantile(values, ((1 - LEVEL) / 2, (1 + LEVEL) / 2), method="nearest")
     return {"low": min(float(low), value), "high": max(float(high), value)}
