@@ -112,6 +112,18 @@ def between(values: Sequence[float], at: Sequence[float], scores: FloatArray) ->
     return result
 
 
+def sampled(values: Sequence[float], scores: FloatArray) -> FloatArray:
+    """Return an answer at scores, from the values of runs of which each is as likely.
+
+    >>> sampled((3.0, 1.0, 2.0), np.array([0.0])).tolist(), sampled([7.0], np.zeros(2)).tolist()
+    ([2.0], [7.0, 7.0])
+    """
+    if len(values) < 2:
+        return np.full(len(scores), float(values[0]))
+    shares = (np.arange(len(values)) + 0.5) / len(values)
+    return between(sorted(values), [NormalDist().inv_cdf(share) for share in shares], scores)
+
+
 def ends_of(values: FloatArray, value: float) -> dict[str, float]:
     """Return the low and high end of an answer, which hold the answer as predicted as well."""
     # The nearest value, as some may be infinite: the price of tokens of which there may be none.

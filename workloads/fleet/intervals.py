@@ -21,7 +21,15 @@ import numpy as np
 from cluster_sim.progress import Watch, unwatched
 from topologies.arrays import FloatArray
 from topologies.catalogue.catalogue import shipped_catalogue
-from workloads.confidence.propagation import AS_STATED, ENDS, Uncertain, between, ends_of, lattice
+from workloads.confidence.propagation import (
+    AS_STATED,
+    ENDS,
+    Uncertain,
+    between,
+    ends_of,
+    lattice,
+    sampled,
+)
 from workloads.demand import Horizon
 from workloads.fleet.inputs.jobs import TrainingJob
 from workloads.fleet.policies.view import Limits, Policy
@@ -335,13 +343,13 @@ class _Draws:
         level = float(self.middle[name] or 0.0)
         for cause in {each for each, *_ in self.repeated} & scores.keys():
             rows = [(at, row[name] or 0.0) for each, at, row in self.repeated if each == cause]
-            at, values = zip(*sorted([*rows, (0.0, level)]), strict=True)
             place = scores[cause]
-            if cause == "failures" and len(rows) == 1:
+            if cause == "failures" and len(rows) > 1:  # each run has its luck
+                value = value + sampled([level, *(result for _, result in rows)], place) - level
+                continue
+            if cause == "failures":
                 place = self.causes.failures.factors(failures) - 1
-            elif cause == "failures":  # each run has its luck, so that the values are quantiles
-                shares = (np.arange(len(values)) + 0.5) / len(values)
-                values, at = tuple(sorted(values)), tuple(map(NormalDist().inv_cdf, shares))
+            at, values = zip(*sorted([*rows, (0.0, level)]), strict=True)
             value = value + between(values, at, place) - level
         value = np.maximum(value, 0.0)
         if name in ARRIVING:

@@ -17,9 +17,9 @@ ENDS = st.floats(0.02, 1.5)
 
 def test_the_lattice_is_normal_and_its_inputs_are_independent() -> None:
     scores = lattice()
-    assert np.abs(scores.mean(axis=1)).max() < 0.002
-    assert np.abs(scores.std(axis=1) - 1).max() < 0.002
-    assert np.abs(np.corrcoef(scores) - np.eye(len(scores))).max() < 0.01
+    assert np.abs(scores.mean(axis=1)).max() < 0.01
+    assert np.abs(scores.std(axis=1) - 1).max() < 0.01
+    assert np.abs(np.corrcoef(scores) - np.eye(len(scores))).max() < 0.02
 
 
 @given(ENDS, ENDS, ENDS, ENDS)
@@ -41,7 +41,8 @@ def test_a_ratio_of_two_inputs_is_as_wide_as_the_root_of_their_squares(
 
 def test_an_input_that_is_known_is_a_point_and_has_no_score() -> None:
     factors = AS_STATED.factors(lattice()[0])
-    assert AS_STATED.is_point and (factors == 1.0).all()
+    assert AS_STATED.is_point
+    assert (factors == 1.0).all()
     assert (AS_STATED.scores(np.array([0.5, 2.0])) == 0.0).all()
     assert ends_of(factors * 7.0, 7.0) == {"low": 7.0, "high": 7.0}
 

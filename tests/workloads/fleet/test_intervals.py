@@ -139,10 +139,13 @@ def test_the_interval_is_that_of_much_brute_force(fleet: FleetResult) -> None:
 
 
 def test_a_large_fleet_is_repeated_in_a_smaller_one_of_the_same_kind() -> None:
-    """With and without, ends differ by less than two points of the result."""
-    large = cs.run_fleet("trn2-ultraserver:2500", policy="static", unit_rate=5.0, days=0.2)
+    """With and without, ends differ by less than 4 % of the result."""
+    large = cs.run_fleet(
+        "trn2-ultraserver:2500", policy="static", unit_rate=5.0, days=0.2, scale_to_peak=0.6
+    )
     small = miniature(large.scenario)
-    assert small.cluster.domains == 1000 and miniature(small) is small
+    assert small.cluster.domains == 1000
+    assert miniature(small) is small
     assert small.need.max() / 1000 == pytest.approx(large.scenario.need.max() / 2500)
     names = ("training_chip_hours", "inference_chip_hours", "energy_joules", "training_goodput")
     by_small, by_large = (
@@ -153,9 +156,7 @@ def test_a_large_fleet_is_repeated_in_a_smaller_one_of_the_same_kind() -> None:
     for name in names:
         for end in ("low", "high"):
             value = large.summary[name]
-            assert by_small[name][end] / value == pytest.approx(
-                by_large[name][end] / value, rel=0.02
-            )
+            assert by_small[name][end] == pytest.approx(by_large[name][end], abs=0.04 * value)
 
 
 def test_stated_sizes_keep_the_fleet_as_it_is() -> None:
@@ -174,11 +175,14 @@ def test_a_demand_of_weeks_differs_from_week_to_week_and_a_short_one_is_as_state
     assert demand_level(growing[:1440], "2024-01-01T00:00", 600).is_point
     days = np.repeat([10.0, 11.0, 10.0, 11.0, 10.0, 4.0, 4.4], 1440)  # from a Monday
     level = demand_level(days, "2024-01-01T00:00", 1440)
-    assert level.high == pytest.approx(1.1) and "5 days" in level.basis
+    assert level.high == pytest.approx(1.1)
+    assert "5 days" in level.basis
 
 
 def test_a_fleet_without_failures_or_with_a_stated_rate_knows_them() -> None:
     done = cs.run_fleet("trn2-ultraserver:8", unit_rate=5.0, days=0.02, failures="off")
     causes = causes_of(done.scenario)
-    assert causes.capacity.is_point and causes.failures.is_point and causes.step_time.is_point
+    assert causes.capacity.is_point
+    assert causes.failures.is_point
+    assert not causes.step_time.is_point  # that of the simulated plan of the default jobs
     assert done.intervals["inputs"]["failures"]["basis"] == "no failures"
