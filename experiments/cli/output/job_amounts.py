@@ -34,7 +34,7 @@ def spent(document: Mapping[str, Any]) -> list[tuple[str, str]]:
 def amount(document: Mapping[str, Any], name: str, symbol: str, unit: float = 1.0) -> str:
     """Text of an amount in a unit, with its interval where it has one."""
     ends = document["interval"].get(name)
-    text = f"{number(document[name] / unit)} {symbol}"
+    text = f"{number(document[name] / unit)} {symbol}".strip()
     if ends is None:
         return text
     return f"{text} (80 %: {number(ends['low'] / unit)} – {number(ends['high'] / unit)})"
