@@ -12,6 +12,7 @@ from cluster_sim.progress import progress as shown
 from experiments.cli.options.inputs import CatalogueInputs
 from experiments.cli.options.invocation import Invocation
 from experiments.cli.options.sensitivity import SensitivityInputs
+from experiments.cli.output.job_amounts import interval_frame
 from experiments.cli.output.printing import print_table
 from experiments.reports.formatting import number
 from topologies.errors import InputError
@@ -514,6 +515,7 @@ def _write(run: Run, document: Mapping[str, Any], answer: _Answer) -> None:
         }
         figure = scenarios_figure(lines, chips_per_unit=chips, title=f"What-ifs: {title}")
         run.figure("what_ifs", figure, title="What-ifs")
+    run.table("intervals", interval_frame(document), title="Intervals of the results")
     run.table("jobs", jobs_frame(result), title="Training jobs")
     run.table("changes", changes_frame(result), title="Role changes", parquet=True)
     run.table("timeline", frame, title="Every minute", parquet=True)

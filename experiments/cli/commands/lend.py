@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 from experiments.cli.options.inputs import CatalogueInputs
 from experiments.cli.options.invocation import Invocation
-from experiments.cli.output.job_amounts import amount
+from experiments.cli.output.job_amounts import amount, interval_frame
 from experiments.cli.output.printing import print_table
 from topologies.errors import InputError, printable
 from topologies.options import setting
@@ -136,7 +136,7 @@ def lend(
     call.answer(
         lambda: document,
         lambda: _print(document),
-        lambda run: _write(run, loan, scenario),
+        lambda run: _write(run, document, loan, scenario),
         notes=(document["scaling"], *document["notes"]),
     )
 
@@ -319,11 +319,12 @@ def _ends(ends: Mapping[str, float]) -> str:
     return f"{ends['low']:,.0f} to {ends['high']:,.0f} unit-hours"
 
 
-def _write(run: Run, loan: Loan, scenario: Scenario) -> None:
+def _write(run: Run, document: Mapping[str, Any], loan: Loan, scenario: Scenario) -> None:
     from experiments.figures.lending import lead_figure, loan_figure
     from workloads.fleet.lending.on_cluster import lead_times_on
 
-    run.json("summary", loan.summary(), title="Results")
+    run.json("summary", document, title="Results")
+    run.table("intervals", interval_frame(document), title="Intervals of the results")
     run.figure("lend", loan_figure(loan), title="Units that can be lent")
     leads = lead_times_on(scenario, loan)
     run.figure("lead_times", lead_figure(leads), title="Lendable chips by lead time and confidence")
