@@ -248,16 +248,18 @@ def fleet_intervals(
     """
     causes = causes or causes_of(scenario)
     part = scenario if stated_sizes else miniature(scenario)
-    asked = [] if part is scenario else [_Question("", 0.0, part, seed)]
-    asked += _at_ends(part, causes, seed)
+    questions = [] if part is scenario else [_Question("", 0.0, part, seed)]
+    questions += _at_ends(part, causes, seed)
     answers = []
-    for each in watch(asked, "fleet, for intervals"):
+    for each in watch(questions, "fleet, for intervals"):
         changed = each.scenario
         done = run(changed, policy(changed), seed=each.seed)
         answers.append(_relative(summary(done, changed.economics, changed.prices)))
     whole = _relative(results)
     middle = whole if part is scenario else answers[0]
-    repeated = [(each.cause, each.score, value) for each, value in zip(asked, answers, strict=True)]
+    repeated = [
+        (each.cause, each.score, value) for each, value in zip(questions, answers, strict=True)
+    ]
     return _Draws(results, whole, middle, repeated, causes).document()
 
 
@@ -272,22 +274,22 @@ class _Question(NamedTuple):
 
 def _at_ends(scenario: Scenario, causes: Causes, seed: int) -> list[_Question]:
     """Return the runs for each input whose effect has to be simulated."""
-    asked = []
+    questions = []
     changes = {"load": (causes.load, loaded)}
     if any(math.isfinite(job.work_tokens) for job in scenario.jobs):
         changes["step_time"] = (causes.step_time, slowed)
     for cause, (factor, change) in changes.items():
         ends = () if factor.is_point else ((ENDS[0], factor.low), (ENDS[2], factor.high))
-        asked += [_Question(cause, score, change(scenario, end), seed) for score, end in ends]
+        questions += [_Question(cause, score, change(scenario, end), seed) for score, end in ends]
     failures, units = scenario.fleet.failures, scenario.cluster.domains
     if failures is None or causes.failures.is_point:
-        return asked
+        return questions
     count = scenario.demand.minutes * MINUTE_S / gang_mtbf_s(failures, units, units)
     for number, share in enumerate(FEW if count < MANY else FEW[-1:]):
         (factor,) = causes.failures.factors(np.array([NormalDist().inv_cdf(share)]))
         run_seed = seed + 1 + number if count < MANY else seed
-        asked.append(_Question("failures", factor - 1, failing(scenario, factor), run_seed))
-    return asked
+        questions.append(_Question("failures", factor - 1, failing(scenario, factor), run_seed))
+    return questions
 
 
 def _relative(results: Mapping[str, Any]) -> dict[str, Any]:

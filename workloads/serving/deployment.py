@@ -337,7 +337,7 @@ def with_intervals(
 def _ends_of_run(
     document: Mapping[str, Any],
     deployed: Deployed,
-    known: tuple[Interval, Interval, Interval],
+    predicted: tuple[Interval, Interval, Interval],
     rate: Mapping[str, float],
     slo: Slo,
     cluster: Cluster,
@@ -346,7 +346,7 @@ def _ends_of_run(
 
     First tokens and later ones are late together, and the run takes longer as its rate falls.
     """
-    first, later, per_token = map(Uncertain.of, known)
+    first, later, per_token = map(Uncertain.of, predicted)
     rows = []
     for end, slow in (("low", "high"), ("high", "low")):
         longer = document["tokens_per_s"] / rate[end]

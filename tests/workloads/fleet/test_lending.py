@@ -332,11 +332,11 @@ def test_a_calendar_that_is_none_is_refused(tmp_path: Path, text: str, expected:
 def test_a_loan_carries_all_its_uncertain_inputs() -> None:
     """Tokens are less sure than unit-hours, and without any uncertainty everything is a point."""
     stated: dict[str, Any] = {"unit_rate": 10.0, "confidence": "90%", "scale_to_peak": 0.8}
-    known = cs.lend("trn2-ultraserver:40", "burstgpt", **stated, failures="off")
-    ends, summary = known.intervals, known.summary
+    certain = cs.lend("trn2-ultraserver:40", "burstgpt", **stated, failures="off")
+    ends, summary = certain.intervals, certain.summary
     assert ends["inputs"]["capacity"]["low"] == ends["inputs"]["failures"]["high"] == 1.0
     hours = ends["lent_unit_hours"]
-    taken = np.quantile(known.loan.taken_back, 0.9)
+    taken = np.quantile(certain.loan.taken_back, 0.9)
     assert hours["low"] == pytest.approx(summary["lent_unit_hours"] * (1 - taken), rel=0.1)
     assert hours["high"] == pytest.approx(summary["lent_unit_hours"])
     width = ends["training_tokens"]["high"] / ends["training_tokens"]["low"]
@@ -346,4 +346,4 @@ def test_a_loan_carries_all_its_uncertain_inputs() -> None:
     assert failing.loan.terms.goodput < 1.0
     goodput = failing.intervals["training_goodput"]
     assert goodput["low"] < failing.loan.terms.goodput < goodput["high"]
-    assert known.intervals["training_goodput"] == {"low": 1.0, "high": 1.0}
+    assert certain.intervals["training_goodput"] == {"low": 1.0, "high": 1.0}
