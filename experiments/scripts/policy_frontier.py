@@ -61,8 +61,8 @@ def run(
     Returns ``policy``; ``setting``; ``training_share`` of the chip-hours; ``regret``, the share
     that the policy with foresight trains more at its best; ``training_share_difference`` from the
     policy without foresight that trains most at the target, with the ends of its 80 % interval
-    where the run has two days or more; ``share_of_requests_in_time``, the same ``in_worst_15min``; ``useful_share_of_training``;
-    ``role_changes``; ``usd_per_million_tokens`` served.
+    where the run has two days or more; ``share_of_requests_in_time``, the same ``in_worst_15min``;
+    ``useful_share_of_training``; ``role_changes``; ``usd_per_million_tokens`` served.
     """
     with one_piece("capacity of a unit", watch):
         scene = _scene(cluster, demand, model, days, peak_share)

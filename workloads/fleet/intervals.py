@@ -337,15 +337,19 @@ class _Draws:
     def _drawn(self, name: str) -> FloatArray:
         """Return a result at every point: that of the run, and what each input changes."""
         demand, capacity, steps, failures = lattice()
-        scores = {"failures": failures, "step_time": steps}
         demands = self.causes.demand.factors(demand)
         loads = demands / self.causes.capacity.factors(capacity)
-        scores["load"] = self.causes.load.scores(loads)
+        scores = {
+            "load": self.causes.load.scores(loads),
+            "step_time": steps,
+            "failures": failures,
+        }
         value: FloatArray = np.full(len(demand), float(self.whole[name]))
         level = float(self.middle[name] or 0.0)
-        for cause in {each for each, *_ in self.repeated} & scores.keys():
+        for cause, place in scores.items():
             rows = [(at, row[name] or 0.0) for each, at, row in self.repeated if each == cause]
-            place = scores[cause]
+            if not rows:
+                continue
             if cause == "failures" and len(rows) > 1:  # each run has its luck
                 value = value + sampled([level, *(result for _, result in rows)], place) - level
                 continue
