@@ -174,7 +174,7 @@ def lent_intervals(loan: Loan, scenario: Scenario) -> dict[str, Any]:
     goodputs = [goodput_at(scenario, rate) for rate in rates]
     goodput = np.clip(between(goodputs, ENDS, failures), 0.0, 1.0)
     tokens = np.maximum(between([each.training_tokens for each in loans], ENDS, speed), 0.0)
-    tokens = tokens * kept * goodput / goodputs[1] / causes.step_time.factors(steps)
+    tokens = tokens * kept * goodput / max(goodputs[1], 1e-12) / causes.step_time.factors(steps)
     drawn = {
         "lent_unit_hours": hours * kept,
         "training_tokens": tokens,
