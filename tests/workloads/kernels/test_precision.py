@@ -172,6 +172,14 @@ def test_weights_that_are_widened_when_loaded_are_those_of_bf16() -> None:
     assert not stated.weights_text
 
 
+def test_a_cache_has_the_width_of_the_products() -> None:
+    model, machine = named("llama-3.1-8b"), cluster("p4de.24xlarge")
+    widened = profile(model, machine, tp=1, precision="fp8")
+    plain = profile(model, machine, tp=1, precision="bf16")
+    assert widened.kv_bytes_per_token == plain.kv_bytes_per_token
+    assert widened.weights_bytes == plain.weights_bytes / 2
+
+
 @pytest.mark.parametrize("chip", ["h100", "a100-80gb"])
 def test_widening_saves_reading_weights_and_costs_a_tenth_of_the_arithmetic(chip: str) -> None:
     few, many = (1, 2**15, 2**15), (2**14, 2**13, 2**13)

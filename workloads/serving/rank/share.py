@@ -18,7 +18,7 @@ from workloads.kernels.times import elementwise_s, gemm_s
 from workloads.models.model import Model
 
 KV_BYTES = {"fp8": 1.0, "mxfp8": 1.0, "fp4": 1.0, "mxfp4": 1.0}
-"""Bytes of one cached element, by precision of the weights. Checkpoints of 8 bits and fewer come
+"""Bytes of one cached element, by precision of the products. Checkpoints of 8 bits and fewer come
 with scales for a cache in fp8; for others keys and values stay in 16 bits."""
 SHORTEST = 128
 """Side of a product that is so small that its time is that of its launches."""
@@ -167,7 +167,7 @@ class RankShare:
         All heads share a latent cache, so every rank holds and reads the whole of it.
         """
         model = self.model
-        element = KV_BYTES.get(self.cache_precision or self.format.weights, 2.0)
+        element = KV_BYTES.get(self.cache_precision or self.format.products, 2.0)
         layers = self.attention_layers
         if model.latent:
             return layers * (model.latent.kv_rank + model.latent.rope_dim) * element
