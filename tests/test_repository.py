@@ -243,6 +243,7 @@ LATE: dict[str, set[str]] = {
     "experiments/explore/page.py": {"matplotlib", "panel", "param"},
     "topologies/files/frame.py": {"pandas"},
     "topologies/files/table.py": {"pandas"},
+    "topologies/files/tool_files.py": {"tomllib", "topologies.files.yaml_documents"},
     "workloads/confidence/sensitivity.py": {"pandas"},
     "workloads/demand/read.py": {"pandas"},
     "topologies/display.py": {"html"},
@@ -269,8 +270,8 @@ LATE: dict[str, set[str]] = {
         "workloads.training.frameworks.framework",
     },
     "workloads/training/program/breakdown.py": {"pandas"},
-    "workloads/training/plan/other_tools.py": {"tomllib", "topologies.files.yaml_documents"},
     "workloads/training/plan/plan_file.py": {"topologies.files.yaml_documents", "yaml"},
+    "workloads/training/write_other_tools.py": {"yaml"},
     "workloads/training/plan/schedules/one_f_one_b.py": {"numpy"},
     "workloads/training/plan/schedules/schedule.py": {"numpy"},
 }

@@ -92,7 +92,7 @@ READERS = {
     "workloads/traces/replay.py": "profile.json",
     "workloads/sharing/jobs.py": "jobs.yaml",
     "workloads/training/frameworks/framework.py": "framework.yaml",
-    "workloads/training/plan/other_tools.py": "launch.sh",
+    "topologies/files/tool_files.py": "launch.sh",
     "workloads/training/plan/plan_file.py": "plan.yaml",
 }
 """Modules that read files from outside, each with the files that the fuzzer mutates for it."""

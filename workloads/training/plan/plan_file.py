@@ -6,11 +6,11 @@ import re
 from pathlib import Path
 from typing import Any
 
-from topologies.errors import InputError, suggestion
+from topologies.errors import InputError, excerpt, suggestion
 from topologies.files.reading import read_text
 from topologies.files.writing import whole_file
 from topologies.units import parse_bytes
-from workloads.training.plan.fields import check_field, shown
+from workloads.training.plan.fields import check_field
 from workloads.training.plan.other_tools import OURS, OtherPlan, other_plan
 from workloads.training.plan.plan import PLAN_FIELDS, ParallelPlan
 
@@ -100,5 +100,5 @@ def _layers(text: str) -> tuple[int, ...]:
     """Layers of each chunk, written as 9-9-8-6."""
     parts = text.replace(",", "-").split("-")
     if not all(re.fullmatch(r" *[0-9]{1,9} *", part) for part in parts):
-        raise InputError(f"stage layers {shown(text)} are not numbers. Write them as 9-9-8-6.")
+        raise InputError(f"stage layers {excerpt(text)} are not numbers. Write them as 9-9-8-6.")
     return tuple(int(part) for part in parts)
