@@ -158,6 +158,8 @@ COMMANDS: tuple[tuple[str, ...], ...] = (
     ("topology", "astra.yml"),
     ("topology", "graph.json", "--latency", "1us"),
     ("topology", "ring.graphml", "--latency", "1us"),
+    ("serve", *ON_TRN2, "--count", "20", "--deployment", "vllm.sh"),
+    ("serve", *ON_TRN2, "--count", "20", "--deployment", "pod.yaml"),
     ("serve", *ON_TRN2, "--requests", "mooncake.jsonl"),
     ("serve", *ON_TRN2, "--requests", "chat.json", "--rate", "2"),
     ("replay", "traces", "--cluster", "ring:2", *PLAIN_LINKS),

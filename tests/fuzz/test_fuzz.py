@@ -83,6 +83,7 @@ READERS = {
     "workloads/fleet/policies/registry.py": "policy.py",
     "workloads/job/causes.py": "causes.csv",
     "workloads/models/huggingface.py": "config.json",
+    "workloads/serving/engine_files.py": "vllm.sh pod.yaml",
     "workloads/serving/prefix_cache.py": "mooncake.jsonl",
     "workloads/serving/requests.py": "requests.csv",
     "workloads/traces/chakra.py": "traces/job.0.et traces/comm_group.json",

@@ -26,7 +26,28 @@ class Unknown:
     why: str
 
 
-def flattened(path: Path, text: str, flags: frozenset[str] = frozenset()) -> dict[str, Any]:
+EMPTY: Mapping[str, str] = {}
+
+
+def in_environment(path: Path) -> tuple[Path, dict[str, str]]:
+    """Part the path of a script from values of its environment before it.
+
+    >>> in_environment(Path("TP=8 PP=2 launch.sh"))
+    (PosixPath('launch.sh'), {'TP': '8', 'PP': '2'})
+    """
+    words, environment = str(path).split(" "), {}
+    while len(words) > 1 and (assigned := ASSIGNMENT.fullmatch(words[0])) and not path.exists():
+        environment[assigned[1]] = assigned[2]
+        words = words[1:]
+    return Path(" ".join(words)), environment
+
+
+def flattened(
+    path: Path,
+    text: str,
+    flags: frozenset[str] = frozenset(),
+    environment: Mapping[str, str] = EMPTY,
+) -> dict[str, Any]:
     """Keys of a file, dotted where they lie in sections; of a command line its long options."""
     import tomllib  # here, since most plans are stated by options alone
 
@@ -52,7 +73,7 @@ def flattened(path: Path, text: str, flags: frozenset[str] = frozenset()) -> dic
             return {}
     if document is None:
         try:
-            options = script_options(text, flags)
+            options = script_options(text, flags, environment)
         except InputError as mistake:
             raise InputError(f"{path}: {mistake}") from None
         return {name.replace("-", "_") if "." in name else name: options[name] for name in options}
@@ -95,13 +116,14 @@ OPTION = re.compile(r"(^|\s)--[a-z]")
 
 
 def script_options(
-    text: str, flags: frozenset[str] = frozenset()
+    text: str, flags: frozenset[str] = frozenset(), environment: Mapping[str, str] = EMPTY
 ) -> dict[str, str | bool | Unknown]:
     """Return the long options of a command line or script by name; a flag without a value is true.
 
     Literal assignments such as ``TP=8`` and ``${TP:-8}`` are put in. A value that a condition, the
     environment or a computation decides, and one that is stated twice and differently, is
-    :class:`Unknown`. The word after an option of ``flags`` is not its value.
+    :class:`Unknown`. The word after an option of ``flags`` is not its value. Variables of
+    ``environment`` have its values.
 
     >>> script_options("TP=8\\ntrain --tp $TP --pp $PP --bf16")
     {'tp': '8', 'pp': Unknown(why='$PP, which the file does not state as a literal'), 'bf16': True}
@@ -114,6 +136,7 @@ def script_options(
     except ValueError as mistake:
         raise InputError(f"the script cannot be read ({mistake}). Close its quotes.") from None
     variables = _variables(words)
+    variables |= {name: {each} for name, each in environment.items()}
     options: dict[str, str | bool | Unknown] = {}
     expects_value = False
     for (word, conditional), (after, _) in zip(words, [*words[1:], ("", False)], strict=True):

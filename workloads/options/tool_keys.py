@@ -26,7 +26,10 @@ NOTHING: Mapping[str, Any] = {}
 
 
 class Key(NamedTuple):
-    """Field that a key stands for, and how its values are read and written."""
+    """Field that a key stands for, and how its values are read and written.
+
+    A key of no field, ``""``, is read to be refused, or to be named where it is read as None.
+    """
 
     field: str
     read: Read
@@ -143,7 +146,7 @@ def fields_of_keys(
         if converted is None or isinstance(converted, Near):
             ignored.append(f"{key} = {str(value)[:40]}")
             converted = converted and converted.value
-        if converted is not None:
+        if converted is not None and field:
             fields[field] = _stronger(fields.get(field), converted, ranking.get(field))
     return fields, ignored
 
@@ -154,7 +157,10 @@ def _check_known(path: Path, stated: Fields) -> None:
     ]
     if unknown:
         more = f"; and {len(unknown) - 4} more" if len(unknown) > 4 else ""
-        raise InputError(f"{path}: {'; '.join(unknown[:4])}{more}. Write numbers into the file.")
+        raise InputError(
+            f"{path}: {'; '.join(unknown[:4])}{more}. Write numbers into the file, or give a "
+            f"script its variables, as 'TP=8 {path.name}'."
+        )
 
 
 def _converted(rule: Key, key: str, keys: Fields, where: str) -> Any:
@@ -168,8 +174,8 @@ def _converted(rule: Key, key: str, keys: Fields, where: str) -> Any:
         # The file may hold lists, infinities or zeros where a number is expected.
         needed = f"; it must be {mistake}" if type(mistake) is ValueError else ""
         raise InputError(
-            f"{where}{key} is {excerpt(value)}, of which no {rule.field} can be made{needed}. "
-            "Correct the value."
+            f"{where}{key} is {excerpt(value)}, of which no {rule.field or 'replica'} can be made"
+            f"{needed}. Correct the value."
         ) from None
 
 
@@ -208,6 +214,11 @@ class ToolFile:
         """Kind of thing that the file states, in a word."""
         return "plan"
 
+    @property
+    def title(self) -> str:
+        """Name of the tool in a sentence."""
+        return self.tool
+
     @staticmethod
     def cannot_change_time(key: str) -> bool:
         """Return whether a key cannot change the time, by its name."""
@@ -227,7 +238,7 @@ class ToolFile:
     def sentence(self) -> str:
         """One line on the ignored keys, the ones that matter first; empty without any."""
         about = ", ".join(part.strip() for part in self._parts())
-        return f"The {self.noun} is {self.tool}'s; it has no field for {about}." if about else ""
+        return f"The {self.noun} is {self.title}'s; it has no field for {about}." if about else ""
 
     def _parts(self) -> Iterator[str]:
         matter = self.may_change_time

@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from topologies.errors import InputError
-from topologies.files.tool_files import flattened
+from topologies.files.tool_files import EMPTY, flattened
 from workloads.options.tool_keys import (
     Key,
     Near,
@@ -465,9 +465,9 @@ class OtherPlan(ToolFile):
         return cannot_change_time(key)
 
 
-def other_plan(path: Path, text: str) -> OtherPlan | None:
+def other_plan(path: Path, text: str, environment: Mapping[str, str] = EMPTY) -> OtherPlan | None:
     """Return the plan that a file of another tool holds; None for a file of no known tool."""
-    keys = flattened(path, text, MEGATRON_FLAGS)
+    keys = flattened(path, text, MEGATRON_FLAGS, environment)
     if "job.config_file" in keys:
         raise InputError(
             f"{path}: --job.config_file names the file that holds the plan. Name it by --plan."

@@ -8,6 +8,7 @@ from typing import Any
 
 from topologies.errors import InputError, excerpt, suggestion
 from topologies.files.reading import read_text
+from topologies.files.tool_files import in_environment
 from topologies.files.writing import whole_file
 from topologies.units import parse_bytes
 from workloads.training.plan.fields import check_field
@@ -30,8 +31,9 @@ def read_any_plan(path: Path) -> OtherPlan:
     # DeepSpeed are recognised by their keys. Keys that a plan has no field for are listed as
     # ``ignored``. Raises InputError for a file that cannot be read, is not a mapping, or has an
     # unknown key.
+    path, environment = in_environment(path)
     text = read_text(path, limit_bytes=LARGEST_FILE_BYTES, remedy="Name a plan's file.")
-    other = other_plan(path, text)
+    other = other_plan(path, text, environment)
     if other is not None:
         stated = {name: _checked(name, value, path) for name, value in other.fields.items()}
         return OtherPlan(other.tool, stated, other.ignored)
