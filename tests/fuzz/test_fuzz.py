@@ -71,7 +71,7 @@ READERS = {
     "experiments/reports/run_record.py": "run/run.json",
     "experiments/sweeps/study.py": "study.yaml",
     "experiments/validation/reading/nccl_tests.py": "log.txt",
-    "experiments/validation/reading/rows.py": "rows.csv",
+    "experiments/validation/reading/rows.py": "rows.csv bench.json",
     "topologies/catalogue/reader.py": "overlay.csv",
     "topologies/clusters/astra_file.py": "astra.yml",
     "topologies/clusters/graph_file.py": "graph.json",
