@@ -215,7 +215,10 @@ LATE: dict[str, set[str]] = {
     "cluster_sim/progress.py": {"IPython", "html", "rich"},
     "cluster_sim/schedule/table.py": {"html"},
     "cluster_sim/trace/trace.py": {"cluster_sim.trace.file", "pandas"},
-    "experiments/reports/remarks.py": {"workloads.training.frameworks.framework"},
+    "experiments/reports/remarks.py": {
+        "workloads.search.neighbours",
+        "workloads.training.frameworks.framework",
+    },
     "experiments/reports/certainty.py": {"workloads.confidence.ratio"},
     "experiments/reports/hover.py": {"matplotlib"},
     "experiments/reports/plan.py": {"experiments.figures.plan", "pandas"},

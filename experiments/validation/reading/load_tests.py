@@ -30,6 +30,7 @@ PROPOSES = "it proposes tokens. State speculate, as --state speculate=3:0.7:0.03
 NEEDED = ("model", "cluster", "tp")
 """Columns that a run must have from its file or from ``--state``."""
 DEEPEST = 8
+FAULTS = (KeyError, TypeError, ValueError, AttributeError, ZeroDivisionError, OverflowError)
 
 
 def load_test_rows(text: str, name: str) -> list[Cells] | None:
@@ -56,7 +57,7 @@ def load_test_rows(text: str, name: str) -> list[Cells] | None:
             )
         try:
             rows += [_whole(cells) for cells in form(document)]
-        except (KeyError, TypeError, ValueError, AttributeError, ZeroDivisionError) as mistake:
+        except FAULTS as mistake:
             raise InputError(
                 f"{name}: a run has no usable {str(mistake)[:60]}. Name the tool's own output."
             ) from None
