@@ -15,10 +15,18 @@ from topologies.files.writing import whole_files
 
 SCRIPTS = ("common", "products", "elementwise", "attention", "launches", "copies", "layer", "step")
 """Python scripts that both flavours have; ``backend`` differs between them."""
+SERVED = ("models", "decode")
+"""Scripts that only GPUs have: models of the Hub by transformers, and a served decoder."""
+SERVED_ROWS = """\
+| `models.py` | training steps of models of the Hub, by transformers and peft |
+| `decode.py` | prefill and decode of Llama-3.1-8B in static batches |
+"""
 MANIFEST = "manifest.json"
 LARGEST_MANIFEST_BYTES = 1_000_000
 NEURON_MACHINES = {"trn1": "trn1.32xlarge", "trn2": "trn2.48xlarge", "trn3": "trn3-gen1"}
 """Trainium chips, and the machine on which their collectives are measured by default."""
+MEASURED = ("h100", "h200")
+"""Chips on which the scripts have run."""
 GPU_MACHINES = {
     "a100-40gb": "dgx-a100-40gb",
     "a100-80gb": "dgx-a100",
@@ -73,6 +81,8 @@ def kit_files(manifest: Manifest) -> dict[str, str]:
     names["collectives.sh"] = f"collectives_{flavour}.sh"
     names["run_all.sh"] = f"run_all_{flavour}.sh"
     names["README.md"] = "README.md"
+    if flavour == "cuda":
+        names |= {f"{name}.py": f"{name}.py" for name in SERVED}
     if flavour == "neuron":
         names["loaded.sh"] = "loaded.sh"
     folder = files("experiments.calibration.kit") / "scripts"
@@ -101,8 +111,24 @@ def _replacements(manifest: Manifest) -> Mapping[str, str]:
         "NEEDS": "torch-neuronx and aws-neuronx-tools" if neuron else "PyTorch and nccl-tests",
         "TOOL": "nccom-test" if neuron else "nccl-tests",
         "GRAPHS": "" if neuron else "A batch of calls is one CUDA graph where it can be. ",
+        "SERVED": "" if neuron else SERVED_ROWS,
+        "TRIED": _tried(manifest.chip),
         "LOADED": ", alone and (`loaded.sh`) with the chip loaded" if neuron else "",
     }
+
+
+def _tried(chip: str) -> str:
+    """Sentence of a kit's page on where its scripts have run."""
+    if chip in MEASURED:
+        return (
+            "All scripts but those of collectives ran on one H100 and one H200 on 2026-11-28, in "
+            "five minutes each\nwith `KIT_SECONDS=0.1`; what they measured is shipped as "
+            "tables: `hopper_kernels`, `hopper_steps` and `hopper_decode`."
+        )
+    return (
+        "These scripts were tried on a processor (`KIT_DEVICE=cpu`, GPU flavour) and have not been "
+        "run on this chip by their\nauthors."
+    )
 
 
 def _one_chip(chip: str) -> str:

@@ -24,6 +24,9 @@ if TYPE_CHECKING:
     from topologies.catalogue.catalogue import Catalogue
     from topologies.catalogue.reader import Entry
 
+WORSE = 0.01
+"""Growth of the error of rows that took no part in a fit from which it is named."""
+
 
 @dataclass(frozen=True)
 class MeasurementInputs:
@@ -178,10 +181,15 @@ def _print_groups(groups: Sequence[Group], text: str) -> None:
                 f"before, {_median(after):.1%} with the fitted rows.\n"
             )
         if len(group.apart):
+            shipped, refitted = _median(group.apart_before), _median(group.apart)
+            worse = (
+                " They are met better by the shipped rows: kernels alone, in short bursts, run "
+                "faster than in a step. Measure for longer (KIT_SECONDS) before you use these."
+            )
             sys.stderr.write(
                 f"{group.name}: {len(group.apart)} more took no part in a fit; median error "
-                f"{_median(group.apart_before):.1%} before, {_median(group.apart):.1%} with the "
-                "fitted rows.\n"
+                f"{shipped:.1%} before, {refitted:.1%} with the fitted rows."
+                f"{worse if refitted > shipped + WORSE else ''}\n"
             )
         _print_doubts(group.fit)
 

@@ -22,6 +22,8 @@ if TYPE_CHECKING:
 COMPUTE = ("auto", "recorded", "scaled")
 COMMUNICATION = ("simulated", "recorded")
 MOST_UNMAPPED = 8
+MANY_WAITS = 0.2
+"""Share of an iteration from which waits for the host are named."""
 
 
 @dataclass(frozen=True)
@@ -128,6 +130,12 @@ def _print(played: Replay) -> None:
         for name, value in played.breakdown_s.items()
     ]
     print_table("", ["where the time goes, mean over ranks", "time", "share"], parts)
+    if (share := played.host_waits_s / total) >= MANY_WAITS:
+        click.echo(
+            f"For {share:.0%} of the iteration the chips wait for the host. Its launches keep "
+            "their recorded spacing on every cluster, and the profiler lengthens it: without one "
+            "the iteration may be as short as the interval says."
+        )
     if played.unmapped:
         most = sorted(played.unmapped.items(), key=lambda item: -item[1])
         shown = ", ".join(f"{count} × {name[:60]}" for name, count in most[:MOST_UNMAPPED])

@@ -257,6 +257,20 @@ def test_steps_that_are_held_out_only_test_the_fit_of_kernels(tmp_path: Path) ->
     assert np.abs(steps.apart).max() < 0.01 < np.abs(steps.apart_before).max()
 
 
+def test_kernels_that_meet_held_out_steps_worse_are_doubted(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Products of short bursts are faster than in the steps, which are as shipped."""
+    kit, catalogue = tmp_path / "kit", shipped_catalogue()
+    write_kit(kit, "trn2")
+    fast = {Constant("kernels.trainium", "gemm_sustained"): 1.0}
+    for factors, doubted in ((fast, True), ({}, False)):
+        write_rows(kit / "results.csv", measured(with_values(catalogue, factors)))
+        write_rows(kit / "training_rows.csv", timed_steps(catalogue, held_out=1))
+        assert run(["calibrate", str(kit)]) == 0
+        assert ("met better by the shipped rows" in capsys.readouterr().err) == doubted
+
+
 def test_a_gpu_is_not_fitted_to_what_its_host_or_neuron_s_runtime_takes(tmp_path: Path) -> None:
     path = tmp_path / "rows.csv"
     shared = {

@@ -13,9 +13,11 @@ from tests.support.small_traces import kineto, profile
 from topologies.clusters.cluster import Cluster
 from topologies.clusters.names import cluster
 from topologies.errors import InputError
-from workloads.traces.replay import STEP_SPREAD, replay
+from workloads.traces.replay import STEP_SPREAD, WAIT_LEFT, replay
 
 DGX = cluster("dgx-h100")
+PROFILES = Path(__file__).parent / "profiles"
+"""Steps of Llama 3.2 1B by Transformers on one H100, in full and by single short sequences."""
 
 
 def test_a_profile_with_its_own_times_takes_its_own_time(tmp_path: Path) -> None:
@@ -23,7 +25,10 @@ def test_a_profile_with_its_own_times_takes_its_own_time(tmp_path: Path) -> None
     played = replay([path], DGX, compute="recorded", communication="recorded")
     assert played.trace.total_ps == 380 * 10**6
     assert played.recording.facts["recorded_s"] == pytest.approx(380e-6)
-    spread = (1 - STEP_SPREAD) * played.iteration_s, (1 + STEP_SPREAD) * played.iteration_s
+    waited_s = played.host_waits_s
+    assert waited_s > STEP_SPREAD * played.iteration_s
+    fastest_s = played.iteration_s - (1 - WAIT_LEFT) * waited_s
+    spread = fastest_s, (1 + STEP_SPREAD) * played.iteration_s
     assert (played.low_s, played.high_s) == pytest.approx(spread)
 
 
@@ -36,6 +41,21 @@ def test_kernels_scale_by_what_limits_them(tmp_path: Path) -> None:
     assert played.recording.duration_ps[product] == pytest.approx(100e6 * 312 / 989.4)
     assert played.recording.duration_ps[stream] == pytest.approx(50e6 * 2.039 / 3.35)
     assert played.low_s <= played.iteration_s <= played.high_s
+
+
+def test_a_profile_of_an_h100_tells_the_step_of_an_h200() -> None:
+    """The same script's profile on an H200 took 150.8 ms; cuBLAS calls its products nvjet."""
+    played = replay([PROFILES / "h100_compiled.json.gz"], cluster("dgx-h200"))
+    assert (played.how, played.source) == ("scaled", "h100")
+    assert played.iteration_s == pytest.approx(150.8e-3, rel=0.03)
+    assert played.low_s < 150.8e-3 < played.high_s
+
+
+def test_a_profile_that_waits_for_its_host_says_so() -> None:
+    """Without the profiler, which makes the host slower, the step took 56.4 ms."""
+    played = replay([PROFILES / "h100_small.json.gz"], DGX)
+    assert played.host_waits_s > 0.6 * played.iteration_s
+    assert played.low_s < 56.4e-3 < played.high_s
 
 
 def test_a_slower_network_makes_the_host_wait_longer(tmp_path: Path) -> None:

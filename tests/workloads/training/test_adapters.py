@@ -206,3 +206,21 @@ def test_adapters_run_on_gpus_and_recompute_there(recompute: str) -> None:
 def test_a_place_for_adapters_needs_adapters() -> None:
     with pytest.raises(InputError, match="lora on attention says where adapters are"):
         ParallelPlan(lora_on="attention")
+
+
+def test_adapters_in_fp32_are_cast_and_take_the_host_longer() -> None:
+    """PEFT casts an adapter's input to fp32 and back, 12 bytes an element and pass."""
+    how = ParallelPlan(global_batch=1, seq=2048, lora_rank=16, zero=0)
+    variants = {"training.adapter_input_bytes": "fp32", "training.adapter_issued": "peft"}
+    plain, cast = (
+        RankShapes(EIGHT, how, "h100", catalogue)
+        for catalogue in (shipped_catalogue(), shipped_catalogue().with_variants(variants))
+    )
+    for direction in (forward, backward):
+        before, after = (
+            {step.name: step for step in direction(shapes) if ".adapter" in step.name}
+            for shapes in (plain, cast)
+        )
+        name = next(name for name in before if name.startswith("mlp.up"))
+        assert after[name].size_bytes - before[name].size_bytes == 12 * 2048 * EIGHT.hidden
+        assert (before[name].issued, after[name].issued) == (1.0, 2.5)

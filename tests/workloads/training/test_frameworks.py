@@ -273,8 +273,8 @@ def test_a_name_or_setting_that_is_unknown_is_refused(text: str, message: str) -
     ("name", "machine", "others"),
     [
         ("torchtitan", "trn2.48xlarge", "axlearn, neuronx, torch-neuronx, torchneuron"),
-        ("neuronx", "dgx-h100", "automodel, axlearn, deepspeed, .*torchtitan"),
-        ("nanotron", "mi300x-platform", "deepspeed, fsdp, .*torchtitan"),
+        ("neuronx", "dgx-h100", "automodel, axlearn, deepspeed, .*torchtitan, transformers"),
+        ("nanotron", "mi300x-platform", "deepspeed, fsdp, .*torchtitan, transformers"),
         ("megatron-core", "tpu-v6e-pod", "axlearn, maxtext"),
     ],
 )

@@ -233,6 +233,42 @@ def test_gradients_of_several_microbatches_are_summed_where_the_product_does_not
     assert weight_half(summed)[-1].name == summed[-1].name
 
 
+@pytest.mark.parametrize(
+    ("stack", "forward_bytes", "backward_bytes"),
+    [("written-out", 36, 96 + 2 * 6), ("autocast", 32 + 2 * 6, 102 + 2 * 18)],
+)
+def test_a_norm_that_is_written_out_moves_what_its_kernels_and_readers_do(
+    stack: str, forward_bytes: int, backward_bytes: int
+) -> None:
+    """Gate and up-projection are two products that read the norm's result."""
+    names = ["norm_forward", "norm_backward", "reader_backward"]
+    names += ["reader_forward"] if stack == "autocast" else []
+    variants = {f"training.{name}_bytes": stack for name in names}
+    gated = replace(TOY, gated_mlp=True)
+    shapes = RankShapes(gated, plan(tp=1), "h100", shipped_catalogue().with_variants(variants))
+    steps = {step.name: step for step in (*forward(shapes), *backward(shapes))}
+    elements = shapes.tokens * gated.hidden
+    assert steps["mlp.norm"].size_bytes == forward_bytes * elements
+    assert steps["mlp.norm.data"].size_bytes == backward_bytes * elements
+    # Queries, keys and values are one reader more.
+    more = steps["attention.norm.data"].size_bytes - steps["mlp.norm.data"].size_bytes
+    assert more == (18 if stack == "autocast" else 6) * elements
+
+
+def test_autocast_casts_weights_before_and_gradients_after_each_pass() -> None:
+    parts = shipped_catalogue().with_variants({"training.weight_cast_bytes": "autocast"})
+    shapes, usual = (
+        RankShapes(TOY, plan(tp=1), "h100", catalogue) for catalogue in (parts, shipped_catalogue())
+    )
+    moved = 6 * layer_share(TOY, shapes.plan, moe=False).total
+    for direction, name in ((forward, "layer.cast"), (backward, "layer.sum.weight")):
+        added = set(direction(shapes)) - set(direction(usual))
+        assert [(step.name, step.size_bytes) for step in added] == [(name, moved)]
+    head = {step.name: step for step in (*output(shapes), *output_backward(shapes))}
+    for name in ("output.cast", "output.cast.weight"):
+        assert head[name].size_bytes == 6 * TOY.vocab * TOY.hidden
+
+
 @pytest.mark.parametrize("parallel", [True, False])
 def test_stages_send_each_value_once_and_put_sequences_together(parallel: bool) -> None:
     """Without sequence parallelism what the ranks of a group sent in parts is gathered behind."""

@@ -61,11 +61,13 @@ def with_adapters(shapes: RankShapes, steps: Sequence[LayerOp]) -> list[LayerOp]
     if not shapes.plan.lora_rank:
         return list(steps)
     sizes, adapted_steps = products(shapes), []
+    issued = shapes.catalogue.value("training", "adapter_issued")
     for step in steps:
         adapted_steps.append(step)
         if step.name in sizes:
             timing = _adapter(shapes, *sizes[step.name])
-            adapted_steps.append(kernel(f"{step.name}.adapter", timing))
+            adapter = kernel(f"{step.name}.adapter", timing)
+            adapted_steps.append(adapter._replace(issued=issued))
     return adapted_steps
 
 
@@ -74,8 +76,9 @@ def trained_backward(shapes: RankShapes, steps: Sequence[LayerOp]) -> list[Layer
     kept = without_frozen(shapes, steps)
     if not shapes.plan.lora_rank:
         return kept
+    issued = shapes.catalogue.value("training", "adapter_issued")
     adapters = [
-        kernel(f"{name}.adapter{WEIGHT}", _adapter_backward(shapes, *size))
+        kernel(f"{name}.adapter{WEIGHT}", _adapter_backward(shapes, *size))._replace(issued=issued)
         for name, size in products(shapes).items()
     ]
     return [*kept, *adapters]
@@ -112,7 +115,10 @@ def _adapter(shapes: RankShapes, k: int, n: int) -> Timing:
     rank, t = shapes.plan.lora_rank, shapes.tokens
     if chip_family(shapes.chip, shapes.catalogue).is_neuron:
         return _widened(shapes, k, n)
-    return _sum(shapes.gemm(t, rank, k), shapes.gemm(t, n, rank), *_beside(shapes, n))
+    return _sum(
+        *(*_beside(shapes, n), *_beside(shapes, k, "adapter_input_bytes")),
+        *(shapes.gemm(t, rank, k), shapes.gemm(t, n, rank)),
+    )
 
 
 def _adapter_backward(shapes: RankShapes, k: int, n: int) -> Timing:
@@ -121,12 +127,18 @@ def _adapter_backward(shapes: RankShapes, k: int, n: int) -> Timing:
     weights = (shapes.gemm(rank, n, t), shapes.gemm(k, rank, t))
     if chip_family(shapes.chip, shapes.catalogue).is_neuron:
         return _sum(_widened(shapes, n, k), *weights)
-    return _sum(shapes.gemm(t, rank, n), shapes.gemm(t, k, rank), *weights, *_beside(shapes, k))
+    return _sum(
+        *(*_beside(shapes, k), *_beside(shapes, k, "adapter_input_bytes")),
+        *(shapes.gemm(t, rank, n), shapes.gemm(t, k, rank), *weights),
+    )
 
 
-def _beside(shapes: RankShapes, columns: int) -> list[Timing]:
-    """Time of kernels that add an adapter's result, or its input's gradient, to the weight's."""
-    moved = shapes.catalogue.integer("training", "adapter_bytes") * shapes.tokens * columns
+def _beside(shapes: RankShapes, columns: int, quantity: str = "adapter_bytes") -> list[Timing]:
+    """Time of kernels that add an adapter's result to the weight's, or cast its input.
+
+    The gradient of its input is treated likewise in the backward pass.
+    """
+    moved = shapes.catalogue.integer("training", quantity) * shapes.tokens * columns
     return [shapes.passes(moved)] if moved else []
 
 

@@ -98,6 +98,8 @@ def _forward(alike: _Alike, moe: bool) -> tuple[LayerOp, ...]:
             feed = without(feed, "mlp.norm", ("",))
     after = _norms_after(shapes, "after", len([1 for half in (mix, feed) if half]))
     unsharded = _shard_handling(shapes, "layer.unshard", moe=moe)
+    parameters = layer_share(shapes.model, shapes.plan, moe=moe).total
+    unsharded += _weight_kernels(shapes, "layer.cast", parameters, summed=False)
     return (*unsharded, *with_adapters(shapes, [*mix, *feed]), *after)
 
 
@@ -141,7 +143,8 @@ def _backward(alike: _Alike, moe: bool, again: bool) -> tuple[LayerOp, ...]:
     # The forward pass that runs again handles the gathered parameters itself.
     unsharded = [] if recomputed else _shard_handling(shapes, "layer.unshard", moe=moe)
     sharded = _shard_handling(shapes, "layer.shard", moe=moe)
-    accumulated = _accumulation(shapes, moe=moe)
+    parameters = layer_share(shapes.model, shapes.plan, moe=moe).total
+    accumulated = _weight_kernels(shapes, "layer.sum.weight", parameters)
     steps = [*unsharded, *recomputed, *after, *feed, *mix, *accumulated, *sharded]
     if shapes.plan.train_only == "output":
         return ()
@@ -185,13 +188,15 @@ def _feed_backward(shapes: RankShapes, *, moe: bool) -> list[LayerOp]:
     return [*again, *mlp_backward(shapes)]
 
 
-def _accumulation(shapes: RankShapes, *, moe: bool) -> list[LayerOp]:
-    """Kernel that adds gradients to those of earlier microbatches, where no product does so."""
-    element_bytes = shapes.catalogue.integer("training", "accumulation_bytes")
-    if not element_bytes or shapes.plan.microbatches == 1:
-        return []
-    parameters = layer_share(shapes.model, shapes.plan, moe=moe).total
-    return [kernel("layer.sum.weight", shapes.passes(element_bytes * parameters))]
+def _weight_kernels(
+    shapes: RankShapes, name: str, parameters: int, *, summed: bool = True
+) -> list[LayerOp]:
+    """Kernel that casts weights or their gradients, and adds these to earlier microbatches'."""
+    numbers = shapes.catalogue
+    element_bytes = numbers.integer("training", "weight_cast_bytes")
+    if summed and shapes.plan.microbatches > 1:
+        element_bytes += numbers.integer("training", "accumulation_bytes")
+    return [kernel(name, shapes.passes(element_bytes * parameters))] if element_bytes else []
 
 
 def _shard_handling(shapes: RankShapes, name: str, *, moe: bool) -> list[LayerOp]:
@@ -268,6 +273,7 @@ def output(shapes: RankShapes) -> list[LayerOp]:
     return [
         norm(shapes, "output.norm"),
         *enter(_in_bf16(shapes), "output"),
+        *_weight_kernels(shapes, "output.cast", columns * h, summed=False),
         kernel("output.logits", _in_bf16(shapes).gemm(t, columns, h)),
         kernel("loss", _loss(shapes, "forward")),
         *sums,
@@ -278,4 +284,9 @@ def output_backward(shapes: RankShapes) -> list[LayerOp]:
     """Return the steps of the gradients of the loss, the output layer and the norm before it."""
     columns = _vocabulary(shapes)
     gradient = [kernel("loss.data", _loss(shapes, "backward"))]
-    return [*gradient, *column_backward(_in_bf16(shapes), "output", "output.logits", columns)]
+    weights = columns * shapes.model.hidden
+    return [
+        *gradient,
+        *column_backward(_in_bf16(shapes), "output", "output.logits", columns),
+        *_weight_kernels(shapes, "output.cast.weight", weights, summed=False),
+    ]

@@ -100,8 +100,25 @@ def _suffixes(parts: int) -> list[str]:
 
 
 def norm(shapes: RankShapes, name: str, *, passes: int = 2) -> LayerOp:
-    """Return the step of a norm that reads or writes the hidden state ``passes`` times."""
+    """Return the step of a norm that reads or writes the hidden state ``passes`` times.
+
+    Where a framework writes it out, each of its operations is a kernel, and so are the casts and
+    sums for the products that read its result.
+    """
+    if moved := _written_out(
+        shapes, name.partition(".")[0], "forward" if passes < 4 else "backward"
+    ):
+        elements = shapes.tokens * shapes.model.hidden // shapes.plan.sp
+        return kernel(name, shapes.passes(moved * elements))
     return kernel(name, shapes.stream(passes * shapes.wide_bytes // shapes.plan.sp, "norm"))
+
+
+def _written_out(shapes: RankShapes, block: str, direction: str) -> int:
+    """Bytes moved for an element of a norm whose operations are kernels of their own; else 0."""
+    readers = {"attention": 3, "mlp": 1 + shapes.model.gated_mlp}.get(block, 1)
+    numbers = shapes.catalogue
+    norm_bytes = numbers.integer("training", f"norm_{direction}_bytes")
+    return norm_bytes + readers * numbers.integer("training", f"reader_{direction}_bytes")
 
 
 def residual(shapes: RankShapes, name: str) -> LayerOp:
