@@ -148,8 +148,8 @@ COMMANDS: tuple[tuple[str, ...], ...] = (
     ("validate", "--file", "rows.csv", "--workers", "1"),
     ("validate", "--file", "collective_rows.csv", "--workers", "1"),
     (
-        *("validate", "--file", "bench.json", "--state", "cluster=dgx-h100"),
-        *("--state", "tp=2", "--state", "model=llama-3.1-8b"),
+        *("validate", "--file", "bench.json", "--column", "cluster=dgx-h100"),
+        *("--column", "tp=2", "--column", "model=llama-3.1-8b"),
     ),
     ("calibrate", "log.txt", "--cluster", "dgx-h100"),
     ("report", "run"),

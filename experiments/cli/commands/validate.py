@@ -49,7 +49,7 @@ class ValidationInputs:
         "serve, SGLang's bench_serving, InferenceMAX, GenAI-Perf, AIPerf or GuideLLM in JSON",
         metavar="ROWS.csv|RESULTS.json",
     )
-    state: tuple[str, ...] = setting(
+    column: tuple[str, ...] = setting(
         (),
         "Cell of every row of --file, whatever the file says, such as tp=4 or cluster=dgx-h100; "
         "may be repeated",
@@ -72,10 +72,10 @@ class ValidationInputs:
 
     def stated(self) -> dict[str, str]:
         """Return the stated cells by column."""
-        pairs = [text.partition("=") for text in self.state]
+        pairs = [text.partition("=") for text in self.column]
         for name, equals, value in pairs:
             if not (name and equals and value.strip()):
-                raise InputError(f"--state {name[:40]!r} is no COLUMN=VALUE. Write it as tp=4.")
+                raise InputError(f"--column {name[:40]!r} is no COLUMN=VALUE. Write it as tp=4.")
         return {name.strip(): value.strip() for name, _, value in pairs}
 
 
@@ -99,8 +99,8 @@ def validate(wanted: ValidationInputs, catalogue_inputs: CatalogueInputs, call: 
 
     if wanted.file and wanted.table:
         raise InputError("--file and --table were given together. Use one of them.")
-    if wanted.state and not wanted.file:
-        raise InputError("--state is for the rows of --file. Name a file, or leave it out.")
+    if wanted.column and not wanted.file:
+        raise InputError("--column is for the rows of --file. Name a file, or leave it out.")
     chosen = [] if wanted.file else [named(name) for name in wanted.table or tables()]
     if wanted.file:
         measured = [(read_file(wanted.file, wanted.stated()), wanted.file.name)]
@@ -119,7 +119,7 @@ def validate(wanted: ValidationInputs, catalogue_inputs: CatalogueInputs, call: 
         results = [replace(result, rows=marked(result.rows)) for result in results]
     inputs = {
         "file": wanted.file,
-        "state": list(wanted.state),
+        "column": list(wanted.column),
         "table": [table.name for table in chosen],
     }
     call.answer(

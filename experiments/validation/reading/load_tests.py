@@ -26,9 +26,9 @@ DRAWN = {"rounds": 10, "shortest_lengths": 0.8}
 """Requests over users, and the shortest of drawn lengths over the longest, of InferenceMAX's runs
 (``--num-prompts`` of its scripts, ``RANDOM_RANGE_RATIO`` of its ``benchmark-tmpl.yml``)."""
 APART = "its replicas for prompts are apart, which no column says. Leave it out."
-PROPOSES = "it proposes tokens. State speculate, as --state speculate=3:0.7:0.03."
+PROPOSES = "it proposes tokens. State speculate, as --column speculate=3:0.7:0.03."
 NEEDED = ("model", "cluster", "tp")
-"""Columns that a run must have from its file or from ``--state``."""
+"""Columns that a run must have from its file or from ``--column``."""
 DEEPEST = 8
 FAULTS = (KeyError, TypeError, ValueError, AttributeError, ZeroDivisionError, OverflowError)
 

@@ -91,7 +91,7 @@ def read_runs(runs: Sequence[Mapping[str, Any]], stated: Mapping[str, str]) -> R
         whole = {**run, **stated}
         row = _row(SERVING, header, line, [str(whole.get(name, "")) for name in header])
         lacking = [
-            f"{name} is not in the file. State it, as --state {name}=…."
+            f"{name} is not in the file. State it, as --column {name}=…."
             for name in NEEDED
             if not whole.get(name)
         ]
@@ -127,7 +127,7 @@ def check_stated(stated: Mapping[str, str], kind: Kind) -> None:
         if name not in names:
             near = suggestion(name, names)
             raise InputError(
-                f"--state {name[:40]}: {kind.name} rows have no such column.{near} They have "
+                f"--column {name[:40]}: {kind.name} rows have no such column.{near} They have "
                 f"{', '.join(names)}."
             )
 

@@ -124,8 +124,8 @@ def test_what_a_file_does_not_say_is_stated(tmp_path: Path) -> None:
     path.write_text(json.dumps(BENCH))
     (row,) = read_file(path).rows
     assert row.mistakes == (
-        "cluster is not in the file. State it, as --state cluster=….",
-        "tp is not in the file. State it, as --state tp=….",
+        "cluster is not in the file. State it, as --column cluster=….",
+        "tp is not in the file. State it, as --column tp=….",
     )
     (row,) = read_file(path, {"cluster": "dgx-h100", "tp": "2", "scheduler": "sglang"}).rows
     assert (row.mistakes, row.values["tp"], row.values["scheduler"]) == ((), 2, "sglang")
@@ -164,7 +164,7 @@ def test_the_command_judges_each_run(tmp_path: Path, capsys: pytest.CaptureFixtu
     slow = {**BENCH, "mean_tpot_ms": 100.0}
     path.write_text("\n".join(map(json.dumps, [BENCH, slow])))
     file = ["validate", "--file", str(path), "--quiet", "--workers", "1"]
-    stated = ["--state", "cluster=dgx-h100", "--state", "tp=1"]
+    stated = ["--column", "cluster=dgx-h100", "--column", "tp=1"]
     assert run([*file, *stated, "--json"]) == 0
     rows = json.loads(capsys.readouterr().out)["rows"]
     assert [row["status"] for row in rows] == ["ok", "ok"]
@@ -173,10 +173,10 @@ def test_the_command_judges_each_run(tmp_path: Path, capsys: pytest.CaptureFixtu
     text = " ".join(capsys.readouterr().out.split())
     assert "slower than nine of ten such machines" in text
     for more, message in (
-        (["--state", "tp"], "--state 'tp' is no COLUMN=VALUE. Write it as tp=4."),
-        (["--state", "chip=h100"], "serving rows have no such column"),
+        (["--column", "tp"], "--column 'tp' is no COLUMN=VALUE. Write it as tp=4."),
+        (["--column", "chip=h100"], "serving rows have no such column"),
     ):
         assert run([*file, *more]) == 2
         assert message in capsys.readouterr().err
-    assert run(["validate", "--table", "nccl_more", "--state", "tp=1"]) == 2
-    assert "--state is for the rows of --file" in capsys.readouterr().err
+    assert run(["validate", "--table", "nccl_more", "--column", "tp=1"]) == 2
+    assert "--column is for the rows of --file" in capsys.readouterr().err
