@@ -93,6 +93,10 @@ def _neighbour(step: Iteration) -> Iterator[str]:
     """Name the plan one change away that is a tenth faster than a stated one."""
     if step.choice is not None or step.undisturbed is not None or not step.memory.fits:
         return
+    # Loading the search takes as long as a short step, so there must be something to gain.
+    chosen = any(name not in step.plan.assumed for name in CHOSEN)
+    if not chosen and step.iteration_s - step.breakdown_s["compute"] < LARGE * step.iteration_s:
+        return
     from workloads.search.neighbours import faster_neighbours  # the help of train needs none
 
     for best in faster_neighbours(step.model, step.plan, step.stated_cluster)[:1]:
@@ -203,10 +207,13 @@ def _beyond_the_chip(answer: Checked) -> Iterator[str]:
         )
 
 
+CHOSEN = ("recompute", "order", "microbatch", "zero", "sequence_parallel")
+"""Fields whose stated value is compared with its neighbours."""
 FULL = 0.95
 """Share of a rank's memory above which a plan is called full."""
 LARGE = 1 / 3
-"""Share of a step above which its unexplained part is named."""
+"""Share of a step above which its unexplained part is named, and above which its neighbours are
+tried though none of ``CHOSEN`` is stated, where it is no arithmetic."""
 UNEXPLAINED = ("scheduling", "other")
 """Parts of a step without a mechanism."""
 OF_A_SEARCH: tuple[Callable[[Iteration], Iterator[str]], ...] = (_searched, _faster)
