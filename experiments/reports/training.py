@@ -41,6 +41,7 @@ def document(run: Iteration, engine: str) -> dict[str, Any]:
         "ranks": plan.ranks,
         "chips": run.chips,
         "parameters": run.model.parameters,
+        **({"prediction_heads": heads} if (heads := run.model.prediction_heads) else {}),
         **({"left_out": list(run.model.left_out)} if run.model.left_out else {}),
         **idle_entry(run.without_effect),
         **remarks_entry(run),

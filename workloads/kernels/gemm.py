@@ -7,7 +7,7 @@ compute rate which the chip keeps for hours under its power limit.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cache, cached_property, lru_cache
 from pathlib import Path
 from typing import cast
@@ -19,11 +19,12 @@ from topologies.arrays import FloatArray
 from topologies.catalogue.catalogue import Catalogue
 from topologies.files.reading import csv_lines
 from workloads.kernels.chip_share import Family, Rank, Timing, plain, rank_of, worst
-from workloads.kernels.precision import element_width
+from workloads.kernels.precision import ELEMENT_BYTES, Format, element_width
 from workloads.kernels.tensor_engine import product_s
 
-How = tuple[str, str, int, Catalogue | None, bool]
-"""Chip, precision, ranks on the chip, catalogue, and whether a product casts its input to fp8."""
+How = tuple[str, str, int, Catalogue | None, bool, str]
+"""Chip, precision, ranks on the chip, catalogue, whether a product casts its input to fp8, and the
+precision of weights that are narrower; empty for none."""
 
 
 def gemm(
@@ -31,17 +32,20 @@ def gemm(
     m: npt.ArrayLike,
     n: npt.ArrayLike,
     k: npt.ArrayLike,
-    precision: str = "bf16",
+    precision: str | Format = "bf16",
     *,
     batch: npt.ArrayLike = 1,
     ranks_per_chip: int = 1,
     catalogue: Catalogue | None = None,
 ) -> Timing:
     """Time of ``batch`` products (m, k) × (k, n) in one kernel, in the arguments' common shape."""
+    # A ``Format`` has the precision in which the kernel reads (k, n), which it widens on the chip.
     # A product in fp8 on a GPU includes the kernels that find the scale of its input (m, k) and
     # cast it from bf16, with which the products of the grid were measured. Results are written in
     # two bytes. A large product on an H100 reaches about three quarters of its peak:
-    return _gemm((batch, m, n, k), (chip, precision, ranks_per_chip, catalogue, True))
+    narrow, precision = precision if isinstance(precision, Format) else ("", precision)
+    weights = narrow if narrow != precision else ""
+    return _gemm((batch, m, n, k), (chip, precision, ranks_per_chip, catalogue, True, weights))
 
 
 def gemm_without_casts(
@@ -56,7 +60,7 @@ def gemm_without_casts(
     catalogue: Catalogue | None = None,
 ) -> Timing:
     """Time of products as :func:`gemm` whose inputs are in their precision already."""
-    return _gemm((batch, m, n, k), (chip, precision, ranks_per_chip, catalogue, False))
+    return _gemm((batch, m, n, k), (chip, precision, ranks_per_chip, catalogue, False, ""))
 
 
 def _gemm(sides: tuple[npt.ArrayLike, ...], how: How) -> Timing:
@@ -67,12 +71,15 @@ def _gemm(sides: tuple[npt.ArrayLike, ...], how: How) -> Timing:
 
 def _many(lengths: Sequence[npt.ArrayLike], how: How) -> Timing:
     """Time of products whose lengths (batch, m, n and k) are broadcast."""
-    *share, casts = how
+    *share, casts, weights = how
     precision, rank = how[1], rank_of(*share)
+    weight_bytes = ELEMENT_BYTES[weights] if weights else rank.element_bytes
     sides = np.broadcast_arrays(*(np.asarray(side, float) for side in lengths))
     if rank.family.name == "trainium":
         sustained = _sustained(rank, precision)
         grade = "interpolated" if rank.grade("gemm_sustained") != "assumed" else "assumed"
+        # Where the other input's bytes would count, instructions take longer than both.
+        rank = replace(rank, element_bytes=weight_bytes)
         seconds = product_s(rank, sides[0], sides[1], sides[2], sides[3], sustained)
         return Timing(plain(seconds), worst(rank.family.provenance, grade))
     # An instruction in fp8 takes twice the inner length of one in bf16, in the same time and bytes.
@@ -81,11 +88,16 @@ def _many(lengths: Sequence[npt.ArrayLike], how: How) -> Timing:
     grade, inner = ("interpolated", sides[3] / 2) if as_bf16 else (grade, sides[3])
     at = (np.maximum(sides[0] * sides[1], 1), sides[2], inner)
     sustained = _sustained(rank, precision)
+    if weights and rank.knows("widened_rate"):
+        sustained *= rank.constant("widened_rate")
 
     def measured_s(batch: FloatArray) -> FloatArray:
         shape = (np.maximum(batch * sides[1], 1), *at[1:])
         factor: FloatArray = np.exp(interpolate(grid, factors, *shape))
-        return factor * roofline_s(rank, batch, *sides[1:], sustained=sustained)
+        modelled = roofline_s(
+            rank, batch, *sides[1:], sustained=sustained, weight_bytes=weight_bytes
+        )
+        return factor * modelled
 
     seconds = measured_s(sides[0])
     if (sides[0] > 1).any():
@@ -125,11 +137,14 @@ def roofline_s(
     k: FloatArray,
     *,
     sustained: float = 1.0,
+    weight_bytes: float | None = None,
 ) -> FloatArray:
     """Time of a launch plus the longer of arithmetic and memory traffic [s]."""
-    # Each operand is read once, and the result is written once.
+    # Each operand is read once, and the result is written once. ``weight_bytes``: size of an
+    # element of (k, n), by default as of the other operand.
     compute_s = 2 * batch * m * n * k / (rank.peak_flops_per_s * sustained)
-    traffic = batch * (rank.element_bytes * (m * k + n * k) + 2 * m * n)
+    narrow = rank.element_bytes if weight_bytes is None else weight_bytes
+    traffic = batch * (rank.element_bytes * m * k + narrow * n * k + 2 * m * n)
     slower: FloatArray = np.maximum(compute_s, traffic / rank.hbm_bytes_per_s)
     return slower + rank.constant("launch")
 

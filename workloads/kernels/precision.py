@@ -7,8 +7,10 @@ A chip computes in a precision where the catalogue has its peak.
 from __future__ import annotations
 
 from collections.abc import Mapping
+from typing import NamedTuple
 
 from topologies.catalogue.catalogue import Catalogue
+from topologies.catalogue.families import chip_family
 from topologies.errors import InputError, suggestion
 
 SCALES = 1 / 32  # bytes of scales for each element of a micro-scaled format
@@ -47,6 +49,38 @@ def element_width(precision: str) -> str:
 def precisions_of(chip: str, catalogue: Catalogue, among: tuple[str, ...]) -> tuple[str, ...]:
     """Return the precisions in which a chip computes, among the ones in ``among``."""
     return tuple(precision for precision in among if catalogue.has(chip, f"{precision}_peak"))
+
+
+WIDENED = ("nccl", "rccl")
+"""Collective runtimes of chips on which engines have kernels that read weights of 8 or 4 bits and
+widen them to 16 on the chip: Marlin and Triton kernels of GPUs."""
+
+
+class Format(NamedTuple):
+    """Precision in which weights lie in memory, and that of the products with them."""
+
+    weights: str
+    products: str
+
+
+def served_formats(
+    precision: str, stored: str, chip: str, catalogue: Catalogue
+) -> tuple[Format, Format]:
+    """Return the formats of a served model's weights and of those of its routed experts."""
+    # A checkpoint that is ``stored`` in mxfp4 has only its experts in it, and inputs of products in
+    # 16 bits (gpt-oss; transformers' ``Mxfp4Config``). Blackwell and Trn3 take these as mxfp8
+    # (FlashInfer's and TensorRT-LLM's W4A8). Hopper and Ampere widen the weights within the product
+    # (vLLM's Triton and Marlin kernels). Neuron's engine for chips without mxfp8 widens them when
+    # it loads them, so that they take 16 bits of memory (AWS's gpt-oss recipe for Trn2).
+    family = chip_family(chip, catalogue)
+    if precision == stored == "mxfp4":
+        products = "mxfp8" if catalogue.has(chip, "mxfp8_peak") else "bf16"
+        loaded = family.is_neuron and products == "bf16"
+        return Format("bf16", "bf16"), Format("bf16" if loaded else precision, products)
+    if family.runtime not in WIDENED or catalogue.has(chip, f"{precision}_peak"):
+        check_precision(precision, chip, catalogue, SERVING, "serve")
+        return (Format(precision, precision),) * 2
+    return (Format(precision, "bf16"),) * 2
 
 
 def check_precision(

@@ -77,7 +77,14 @@ def forward_flops(model: Model, seq: int, *, causal: bool = True) -> float:
         * layer_flops(model.of_kind(kind), seq, moe=kind.experts, causal=causal)
         for kind in model.kinds
     )
-    return layers + 2 * model.vocab * model.hidden
+    return layers + output_flops(model)
+
+
+def output_flops(model: Model) -> float:
+    """FLOPs of a token outside of layers: the output layer, for each prediction head again."""
+    # A head also projects its input and an embedding to the hidden width.
+    heads, hidden = model.prediction_heads, model.hidden
+    return 2 * (1 + heads) * model.vocab * hidden + 4 * heads * hidden * hidden
 
 
 def training_flops(model: Model, seq: int, tokens: int, *, causal: bool = True) -> float:

@@ -13,7 +13,7 @@ from topologies.errors import InputError, check_type, shown, suggestion
 from topologies.files.reading import check_regular
 from workloads.models.families import FAMILIES, Family
 from workloads.models.layer_fields import Fields, Reader, attention, feed_forward, layers, sizes
-from workloads.models.model import Model
+from workloads.models.model import PREDICTION, Model
 
 LARGEST_CONFIG_BYTES = 2**20
 CONFIG = "config.json"
@@ -317,14 +317,14 @@ def _unread(read: Reader, text: Fields) -> tuple[str, ...]:
 def _predicting(read: Reader) -> tuple[str, ...]:
     """Name of the layers that predict several tokens, which are left out; empty for none."""
     count = read.count("num_nextn_predict_layers", "mtp_num_hidden_layers", default=0, least=0)
-    return (f"{count} multi-token prediction layer{'s' * (count > 1)}",) * (count > 0)
+    return (f"{count} {PREDICTION}{'s' * (count > 1)}",) * (count > 0)
 
 
 # Reader of the precision of stored weights from ``quantization_config``; others are refused.
 
 CONFIGS = ("quantization_config", "compression_config")
 FLOATS = {8: "fp8", 4: "fp4", 16: "bf16"}
-METHODS = {"fp8": "fp8", "fbgemm_fp8": "fp8", "finegrained_fp8": "fp8", "mxfp4": "fp4"}
+METHODS = {"fp8": "fp8", "fbgemm_fp8": "fp8", "finegrained_fp8": "fp8", "mxfp4": "mxfp4"}
 ALGORITHMS = {
     "FP8": "fp8", "FP8_BLOCK": "fp8", "FP8_PB_WO": "fp8", "FP8_PER_CHANNEL_PER_TOKEN": "fp8",
     "MXFP8": "fp8", "NVFP4": "fp4", "NVFP4_AWQ": "fp4", "W4A16_NVFP4": "fp4",
@@ -349,7 +349,7 @@ def stated_quantization(*places: Any) -> Any:
 
 
 def precision(stated: Any, model: str) -> str:
-    """Return the precision of the stored weights: ``bf16``, ``fp8`` or ``fp4``."""
+    """Return the precision of the stored weights; of those of experts alone for ``mxfp4``."""
     # Matrix products are costed at this precision, even if a config quantizes only the weights.
     # ``stated``: the ``quantization_config`` of a config; None if it has none.
     if stated is None:

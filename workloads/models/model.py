@@ -16,6 +16,8 @@ from topologies import display
 from topologies.errors import InputError
 
 Mixer = Literal["attention", "recurrence", "none"]
+PREDICTION = "multi-token prediction layer"
+"""Name of prediction heads in ``Model.left_out``, where a checkpoint has them."""
 
 
 @dataclass(frozen=True)
@@ -152,7 +154,10 @@ class Model:
     head_bias : bool
         Whether the output layer has a bias.
     precision : str
-        Precision of the stored weights.
+        Precision of the stored weights; ``"mxfp4"`` is that of routed experts alone, beside which
+        others have 16 bits (gpt-oss).
+    prediction_heads : int
+        Last ones of the layers that each predict one token more, see :meth:`with_prediction_heads`.
     left_out : tuple of str
         Parts of the checkpoint that are not part of this model, such as a vision tower.
     """
@@ -190,6 +195,7 @@ class Model:
     embedding_width: int = 0
     head_bias: bool = False
     precision: str = "bf16"
+    prediction_heads: int = 0
     left_out: tuple[str, ...] = ()
 
     @property
@@ -246,6 +252,29 @@ class Model:
             experts=replace(self.experts, dense_layers=0) if sparse and self.experts else None,
         )
 
+    def with_prediction_heads(self, count: int) -> Model:
+        """Return the model with further layers that each predict one token more.
+
+        Multi-token prediction as DeepSeek-V3 trains it (arXiv 2412.19437, section 2.2) and
+        Megatron-Core runs it: behind the last layer, each head has norms of its input and of the
+        next token's embedding, a projection from both to the hidden width, a layer like the last
+        one, a norm, and logits and a loss by the model's own output layer.
+        """
+        if count < 0 or self.prediction_heads:
+            raise InputError(
+                f"model {self.name}: {count} prediction heads beside the {self.prediction_heads} "
+                "that it has. Use 1 or more for a model without any."
+            )
+        layout = (*self.each_layer, *self.each_layer[-1:] * count)
+        kept = tuple(words for words in self.left_out if PREDICTION not in words or not count)
+        more = {"layers": self.layers + count, "layout": layout, "left_out": kept}
+        return replace(self, prediction_heads=count, **more) if count else self  # type: ignore[arg-type]
+
+    @property
+    def prediction_parameters(self) -> int:
+        """Parameters of prediction heads beside their layers: projections and norms."""
+        return self.prediction_heads * (2 * self.hidden**2 + 3 * self.norm_parameters)
+
     @property
     def query_width(self) -> int:
         """Columns of the queries of all heads."""
@@ -298,7 +327,8 @@ class Model:
             for kind in self.kinds
         )
         norm = self.norm_parameters * self.final_norm
-        return self.embedding_parameters + layers + norm + self.head_parameters
+        ends = self.embedding_parameters + self.head_parameters + self.prediction_parameters
+        return ends + layers + norm
 
 
 def _check(model: Model) -> None:

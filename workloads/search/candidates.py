@@ -13,7 +13,7 @@ from topologies.arrays import BoolArray, IntArray
 from topologies.clusters.cluster import Cluster
 from topologies.errors import InputError
 from workloads.kernels.times import step_overhead_s
-from workloads.models.flops import layer_flops
+from workloads.models.flops import layer_flops, output_flops
 from workloads.models.model import Model
 from workloads.training.detail import chip_catalogue
 from workloads.training.frameworks.framework import framework, framework_text
@@ -22,7 +22,7 @@ from workloads.training.plan.fields import ORDER, Overlap, Recompute, check_fiel
 from workloads.training.plan.plan import ParallelPlan
 from workloads.training.plan.plan_file import field_value
 from workloads.training.plan.schedules.registry import DEFAULT, pipeline_schedule, schedule_names
-from workloads.training.plan.stages import layer_counts
+from workloads.training.plan.stages import even_layers
 from workloads.training.program.groups import routing_mistake
 from workloads.training.usual_plan import complete
 
@@ -536,13 +536,13 @@ def light_end(model: Model, pp: int, seq: int) -> tuple[int, ...]:
     # The output layer of llama-3.1-8b takes as long as two of its 32 layers:
     if pp == 1:
         return ()
-    output = 2 * model.vocab * model.hidden / layer_flops(model, seq, moe=bool(model.experts))
-    last = max(1, round((model.layers + output) / pp - output))
+    output = output_flops(model) / layer_flops(model, seq, moe=bool(model.experts))
+    last = max(1, model.prediction_heads, round((model.layers + output) / pp - output))
     if model.layers - last < pp - 1:
         return ()
     most, more = divmod(model.layers - last, pp - 1)
     counts = (*(most + (stage < more) for stage in range(pp - 1)), last)
-    return () if counts == layer_counts(model.layers, pp) else counts
+    return () if counts == even_layers(model, pp) else counts
 
 
 def _only(fixed: Stated, name: str, values: Sequence[int]) -> list[int]:

@@ -2,11 +2,11 @@
 
 - **vLLM** (V1, ``--max-num-batched-tokens``): pieces of prompts beside decoding requests, 8,192
   tokens an iteration behind an API server on chips with 70 GiB and more, 2,048 on smaller ones and
-  on the A100. An iteration is planned after the one before, unless ``async-scheduling`` is set, as
-  it is by default from 0.14 on (January 2026).
+  on the A100. An iteration is planned while the one before runs (``async-scheduling``), by default
+  from 0.14 on (January 2026).
 - **SGLang** (``--chunked-prefill-size``): prompts run before decode, in iterations of their own,
   unless ``--enable-mixed-chunk`` is set; 8,192 tokens on chips with less than 160 GiB, 16,384 on
-  larger ones. Its overlap scheduler plans one iteration ahead.
+  larger ones. It plans one iteration ahead.
 - **TensorRT-LLM** (``max_num_tokens``): whole prompts beside decoding requests, as
   ``enable_chunked_prefill`` is off, 8,192 tokens an iteration. Its overlap scheduler plans one
   iteration ahead.
@@ -120,10 +120,8 @@ LARGE_CHIP_BYTES, SMALL_CHIP_BYTES = 160 * 2**30, 70 * 2**30
 """Memory from which SGLang's pieces of prompts are longer, and below which vLLM's are shorter."""
 PROMPTS_OF = {"vllm": BESIDE, "sglang": FIRST, "tensorrt-llm": WHOLE}
 """Make-up of each engine's iterations with prompts."""
-PLANS_AHEAD = ("sglang", "tensorrt-llm")
-"""Engines that plan an iteration while the one before runs."""
 ENGINES = tuple(PROMPTS_OF)
-OVERHEADS = ("iteration_overhead", "request_iteration")
+OVERHEADS = ("iteration_overhead", "request_iteration", "graph_tokens")
 """Constants of ``serving.gpu`` of which an engine may have its own, as a variant of its name."""
 CATALOGUES = 32
 """Catalogues with the numbers of an engine that are kept."""
@@ -135,11 +133,14 @@ def engine_batching(
     slots: int,
     *,
     chunk_tokens: int | None = None,
-    overlapped: bool | None = None,
+    overlapped: bool = True,
+    mixed_chunk: bool = False,
     poll_passes: int = 1,
     gather: str | None = None,
 ) -> Batching:
     """Return the batching of a serving engine on the chips of a cluster.
+
+    ``mixed_chunk`` is SGLang's option of that name, with which prompts run beside decode.
 
     >>> import cluster_sim as cs
     >>> engine_batching(cs.cluster("dgx-h200"), "tensorrt-llm", 64, gather="20:0.9").gather_tokens
@@ -151,8 +152,8 @@ def engine_batching(
     return Batching(
         slots,
         tokens,
-        prompts=PROMPTS_OF[engine],
-        overlapped=engine in PLANS_AHEAD if overlapped is None else overlapped,
+        prompts=BESIDE if mixed_chunk else PROMPTS_OF[engine],
+        overlapped=overlapped,
         poll_passes=poll_passes,
         gather_passes=passes,
         gather_tokens=int(share * tokens),
@@ -167,7 +168,7 @@ def engine_numbers(catalogue: Catalogue, engine: str) -> Catalogue:
     A value that the catalogue's user has replaced or chosen stays.
 
     >>> engine_numbers(shipped_catalogue(), "vllm").value("serving.gpu", "request_iteration")
-    2e-05
+    1e-05
     """
     part, shipped = "serving.gpu", shipped_catalogue()
     variants = {

@@ -157,6 +157,8 @@ class Deployed:
             batching.prompts_text if self.apart is None else "whole, on replicas of their own"
         )
         numbers["slots"] = batching.slots
+        if self.deployment.profile.weights_text:
+            numbers["weights"] = self.deployment.profile.weights_text
         if self.concurrency is not None:
             numbers["concurrency"] = self.concurrency
         if self.served.requests.cached is not None:

@@ -25,7 +25,7 @@ from topologies.catalogue.catalogue import Catalogue, shipped_catalogue, usable_
 from topologies.catalogue.families import chip_family
 from topologies.clusters.cluster import Cluster
 from topologies.errors import InputError
-from workloads.kernels.precision import ELEMENT_BYTES, SERVING, check_precision
+from workloads.kernels.precision import ELEMENT_BYTES
 from workloads.models.model import Model, expert_parameters
 from workloads.serving.rank.attention import (
     decode_kv_s,
@@ -142,6 +142,7 @@ class Profile:
     ``window_tokens``: tokens that layers with attention in windows read of each request; 0 without
         such layers.
     ``decode_window_s``: attention time of these layers for each token that they read [s].
+    ``weights_text``: sentence on how weights are held, where it is not in the products' precision.
     """
 
     name: str
@@ -161,6 +162,7 @@ class Profile:
     precision: str = ""
     window_tokens: int = 0
     decode_window_s: float = 0.0
+    weights_text: str = ""
 
     @property
     def kv_tokens(self) -> int:
@@ -221,26 +223,33 @@ def profile(
     rank = replica_share(model, cluster, tp, precision, catalogue, chips=chips)
     rank = replace(rank, ep=ep, cache_precision=check_cache(cache_precision))
     check_groups(rank)
-    check_precision(precision, cluster.chip, rank.catalogue, SERVING, "serve")
     return _profile_of(rank)
 
 
 def _profile_of(rank: RankShare) -> Profile:
     """Return the times and sizes of a replica from the share of one rank."""
     model = rank.model
-    weights = (model.parameters + _experts_held_again(rank)) * ELEMENT_BYTES[rank.precision]
-    tokens = _token_counts(model)
+    experts = (
+        model.moe_layers * model.experts.count * expert_parameters(model) if model.experts else 0
+    )
+    others = (model.parameters - experts) * ELEMENT_BYTES[rank.format.weights]
+    copies = 2 if rank.ep > 1 and rank.overhead("expert_block") else 1  # divided again for prompts
+    weights = others + copies * experts * ELEMENT_BYTES[rank.experts.format.weights]
+    tokens = _token_counts(rank)
     other_s = _other_than_products_s(rank, tokens)
     prompt_s = _other_than_products_s(rank, tokens, prompts=True)
     window_tokens, windows = windows_of(rank)
     return Profile(
         name=f"{model.name} on {rank.chips} x {rank.cluster.chip}",
         expert_groups=rank.ep,
-        precision=rank.precision,
+        precision=rank.experts.format.weights,
+        weights_text=rank.weights_text,
         chips=rank.chips,
         tokens=tokens,
         linear_s=other_s + products_s(rank, tokens),
-        prompt_linear_s=_issued_by_host(prompt_s + products_s(rank, tokens, prompts=True), rank),
+        prompt_linear_s=_issued_by_host(
+            prompt_s + products_s(rank, tokens, prompts=True), rank, tokens
+        ),
         decode_kv_s=(1 - windows) * decode_kv_s(rank),
         window_tokens=window_tokens,
         decode_window_s=windows * decode_kv_s(rank),
@@ -275,13 +284,18 @@ def prompt_overhead_s(model: Model, chip: str, catalogue: Catalogue) -> float:
     return dense * min(most, by_width) + model.moe_layers * most
 
 
-def _issued_by_host(seconds: FloatArray, rank: RankShare) -> FloatArray:
+def _issued_by_host(seconds: FloatArray, rank: RankShare, tokens: FloatArray) -> FloatArray:
     """Raise times of iterations with prompts to those of a GPU's host, (sizes,) [s].
 
     The host issues such iterations kernel by kernel, and may take longer than the chip. Iterations
-    of decode are captured as graphs, which take the host no time.
+    of decode, and those of ``graph_tokens`` at most, are captured as graphs, which take the host no
+    time.
     """
-    return np.maximum(seconds, rank.model.moe_layers * rank.overhead("expert_layer_host"))
+    fused = rank.experts.format.weights == "mxfp4"
+    each_s = rank.overhead("fused_expert_layer_host" if fused else "expert_layer_host")
+    host_s = rank.model.moe_layers * each_s
+    issued = tokens > rank.overhead("graph_tokens")
+    return np.where(issued, np.maximum(seconds, host_s), seconds)
 
 
 def _other_than_products_s(
@@ -296,15 +310,17 @@ def _other_than_products_s(
     return overhead + small_kernels_s(rank, tokens, family) + reduces
 
 
-def _token_counts(model: Model) -> FloatArray:
+def _token_counts(rank: RankShare) -> FloatArray:
     """Numbers of tokens for which the time of an iteration is computed, ascending.
 
-    They include both sides of the jump at which experts begin to run in whole blocks.
+    They include both sides of the jumps at which experts begin to run in whole blocks, and at which
+    the host begins to issue kernels.
     """
     tokens = np.rint(np.geomspace(1, MAX_TOKENS, 120))
-    if model.experts:
-        first = -(-EXPERT_BLOCK // model.experts.per_token)
-        tokens = np.append(tokens, [first - 1, first])
+    if rank.model.experts:
+        first = -(-EXPERT_BLOCK // rank.model.experts.per_token)
+        captured = rank.overhead("graph_tokens")
+        tokens = np.append(tokens, [first - 1, first, captured, captured + 1])
     return distinct(tokens[tokens >= 1])
 
 
@@ -327,14 +343,6 @@ def share_of_overhead(model: Model, chip: str, catalogue: Catalogue) -> float:
     if not catalogue.has(family, "overhead_layers"):
         return 1.0
     return min(1.0, model.layers / constant(catalogue, chip, "overhead_layers"))
-
-
-def _experts_held_again(rank: RankShare) -> int:
-    """Count the parameters of experts that are in memory a second time, divided for prompts."""
-    model = rank.model
-    if rank.ep == 1 or model.experts is None or not rank.overhead("expert_block"):
-        return 0
-    return model.moe_layers * model.experts.count * expert_parameters(model)
 
 
 def forward_s(model: Model, cluster: Cluster, tokens: int, *, precision: str = "bf16") -> float:

@@ -19,7 +19,7 @@ from topologies.catalogue.catalogue import Catalogue
 from topologies.clusters.cluster import Cluster
 from workloads.economics import StepCost, step_cost
 from workloads.kernels.chip_share import worst
-from workloads.models.flops import all_attention_flops, forward_flops
+from workloads.models.flops import all_attention_flops, forward_flops, output_flops
 from workloads.models.model import Model
 from workloads.training.alternatives import (
     Alternative,
@@ -43,7 +43,7 @@ from workloads.training.execution.struck_groups import Crossed, composed, of_mes
 from workloads.training.frameworks.framework import Framework, framework_of
 from workloads.training.layers.adapters import trained_flops
 from workloads.training.layers.feed_forward import fed_again
-from workloads.training.layers.layer import ends_early
+from workloads.training.layers.layer import PREDICTED, ends_early
 from workloads.training.layers.shapes import RankShapes
 from workloads.training.memory.memory import Memory
 from workloads.training.plan.checks import idle_fields
@@ -394,7 +394,7 @@ def recomputed_flops(model: Model, plan: ParallelPlan, catalogue: Catalogue) -> 
     # Scores that the fused attention kernel computes again are part of that kernel's time whatever
     # the plan says, so they are not counted.
     if plan.recompute == "full":
-        layers = forward_flops(model, plan.seq) - 2 * model.vocab * model.hidden
+        layers = forward_flops(model, plan.seq) - output_flops(model)
         if ends_early(model, plan, catalogue):
             layers -= 2 * (model.layers - model.moe_layers) * model.hidden * model.ffn
         return layers * -(-model.layers // plan.recompute_every) / model.layers
@@ -421,7 +421,7 @@ KERNELS = {
     "optimizer": ("norm.squares", "optimizer.step"),
 }  # fmt: skip
 """Beginnings of the names of kernels of each kind; a backward kernel's name has the same one."""
-AGAIN = ("again.", "gradient.")
+AGAIN = ("again.", "gradient.", PREDICTED)
 """Prefixes of the names of kernels that run again, or whose gradient is like the kernel itself."""
 LINKS = {"measured": "measured", "derived": "extrapolated"}
 """Grade of the times of collectives by the grade of the links' efficiency; others are assumed."""

@@ -12,7 +12,7 @@ import click
 
 from cluster_sim.progress import progress
 from experiments.cli.options.from_fields import Stated
-from experiments.cli.options.inputs import CatalogueInputs, ModelOnCluster
+from experiments.cli.options.inputs import CatalogueInputs, TrainedModel
 from experiments.cli.options.invocation import Invocation
 from experiments.cli.options.sensitivity import SensitivityInputs
 from experiments.cli.output.job_amounts import print_whole_job
@@ -95,7 +95,7 @@ class SearchInputs(Conditions):
 
 
 def plan(
-    inputs: ModelOnCluster,
+    inputs: TrainedModel,
     stated: Annotated[
         Mapping[str, Any],
         Stated(
@@ -215,7 +215,7 @@ def _whole_job(search: Search, length: TokensInputs, call: Invocation) -> dict[s
     return whole_job(step, length.tokens, call.seed)
 
 
-def _first_s(search: Search, inputs: ModelOnCluster, catalogue: Catalogue, engine: str) -> float:
+def _first_s(search: Search, inputs: TrainedModel, catalogue: Catalogue, engine: str) -> float:
     """Time of a step of the best plan under another catalogue [s]."""
     from workloads.training.iteration import iteration
 
@@ -224,7 +224,7 @@ def _first_s(search: Search, inputs: ModelOnCluster, catalogue: Catalogue, engin
 
 
 def _search(
-    inputs: ModelOnCluster,
+    inputs: TrainedModel,
     stated: Mapping[str, Any],
     how: SearchInputs,
     catalogue: Catalogue,

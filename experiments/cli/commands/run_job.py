@@ -9,7 +9,7 @@ import click
 
 from experiments.cli.commands.train import PlanInputs, RunInputs, run_step
 from experiments.cli.options.from_fields import Stated
-from experiments.cli.options.inputs import CatalogueInputs, ModelOnCluster
+from experiments.cli.options.inputs import CatalogueInputs, TrainedModel
 from experiments.cli.options.invocation import Invocation
 from experiments.cli.options.sensitivity import SensitivityInputs
 from experiments.cli.output.job_amounts import amount, spent
@@ -121,7 +121,7 @@ LISTED = ("curve", "plan", "without_effect", "notes", "searched", "remarks")
 
 
 def run_job(
-    inputs: ModelOnCluster,
+    inputs: TrainedModel,
     stated: Annotated[Mapping[str, Any], Stated(ParallelPlan)],
     plan: PlanInputs,
     how: JobInputs,

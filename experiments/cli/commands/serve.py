@@ -138,7 +138,8 @@ def print_serving(document: Mapping[str, Any]) -> None:
         "between two tokens."
     )
     click.echo(_sentence_of_intervals(document))
-    for sentence in (document.get("prices"), NETWORK if "kv_network" in document else ""):
+    network = NETWORK if "kv_network" in document else ""
+    for sentence in (document.get("weights"), document.get("prices"), network):
         if sentence:
             print_text(sentence)
     click.echo(

@@ -13,7 +13,7 @@ import click
 
 from cluster_sim.progress import progress, progress_bars
 from experiments.cli.options.from_fields import Stated
-from experiments.cli.options.inputs import CatalogueInputs, ModelOnCluster
+from experiments.cli.options.inputs import CatalogueInputs, TrainedModel
 from experiments.cli.options.invocation import Invocation
 from experiments.cli.options.sensitivity import SensitivityInputs
 from experiments.cli.output.job_amounts import print_whole_job
@@ -25,7 +25,7 @@ from topologies.clusters.cluster import Cluster
 from topologies.errors import InputError, suggestion
 from topologies.options import setting
 from topologies.units import format_seconds
-from workloads.models.model import Model
+from workloads.models.model import PREDICTION, Model
 from workloads.options.job import TokensInputs
 from workloads.training.frameworks.conditions import Conditions
 from workloads.training.plan.plan import PLAN_FIELDS, ParallelPlan
@@ -112,7 +112,7 @@ class RunInputs:
 
 
 def train(
-    inputs: ModelOnCluster,
+    inputs: TrainedModel,
     stated: Annotated[Mapping[str, Any], Stated(ParallelPlan)],
     plan: PlanInputs,
     how: RunInputs,
@@ -185,7 +185,9 @@ def _print_left_out(step: Iteration, filed: OtherPlan | None) -> None:
     for sentence in filter(None, (filed and filed.sentence, left_out_framework(step, filed))):
         click.echo(sentence)
     if step.model.left_out:
-        click.echo(f"Left out of {step.model.name}: {', '.join(step.model.left_out)}.")
+        trains = any(PREDICTION in words for words in step.model.left_out)
+        remedy = " --prediction-heads trains such layers." if trains else ""
+        click.echo(f"Left out of {step.model.name}: {', '.join(step.model.left_out)}.{remedy}")
 
 
 def _write_chakra(step: Iteration, directory: Path) -> None:
@@ -195,7 +197,7 @@ def _write_chakra(step: Iteration, directory: Path) -> None:
 
 
 def run_step(
-    inputs: ModelOnCluster,
+    inputs: TrainedModel,
     stated: Mapping[str, Any],
     plan: PlanInputs,
     how: RunInputs,

@@ -177,6 +177,10 @@ class SeveralMachines(MachineInputs):
         return single.read(catalogue)
 
 
+MOST_HEADS = 16
+"""Most prediction heads of a trained model: several times those of any that is published."""
+
+
 @dataclass(frozen=True)
 class ModelOnCluster:
     """A model and the cluster that runs it."""
@@ -195,3 +199,20 @@ class ModelOnCluster:
         from topologies.clusters.names import machine
 
         return machine(self.cluster, catalogue=catalogue)
+
+
+@dataclass(frozen=True)
+class TrainedModel(ModelOnCluster):
+    """A model and the cluster that runs it."""
+
+    prediction_heads: int = setting(
+        0,
+        "Further layers that each predict one token more (multi-token prediction), on the last "
+        "stage; a config's num_nextn_predict_layers is their number where it trains them",
+        least=0,
+        most=MOST_HEADS,
+    )
+
+    def read_model(self) -> Model:
+        """Read the model, with its prediction heads."""
+        return super().read_model().with_prediction_heads(self.prediction_heads)

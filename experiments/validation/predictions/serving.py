@@ -23,8 +23,10 @@ from workloads.training.frameworks.framework import DATE
 
 CATALOGUES = 16
 """Number of catalogues that are kept; rows of one software and chip share theirs."""
-SCHEDULER = ("scheduler", "chunk_tokens", "overlapped", "poll_passes", "gather")
+SCHEDULER = ("scheduler", "chunk_tokens", "overlapped", "mixed_chunk", "poll_passes", "gather")
 """Columns of the scheduler of a serving engine."""
+STATED = ("memory_share", "graph_tokens")
+"""Columns that are numbers of the catalogue under the same name."""
 MOST_USERS = 2048
 """Requests that decode at once under a load without limit (TensorRT-LLM's ``max_batch_size``)."""
 REPLICAS = 32
@@ -90,18 +92,19 @@ def _engine_numbers(values: Mapping[str, Any], catalogue: Catalogue | None) -> C
     """Catalogue with the variants of the software that a row was measured with."""
     catalogue = catalogue or shipped_catalogue()
     chip = machines_for(values["cluster"], 1, catalogue).chip
-    share = values.get("memory_share")
-    if share is not None:
-        catalogue = _with_share(catalogue, chip_family(chip, catalogue).serving, share)
     catalogue = engine_numbers(catalogue, values.get("scheduler") or "")
+    for name in STATED:
+        if values.get(name) is not None:
+            part = chip_family(chip, catalogue).serving
+            catalogue = _with_value(catalogue, part, name, values[name])
     return _with_variants(catalogue, tuple(sorted(engine(values, chip, catalogue).items())))
 
 
 @lru_cache(CATALOGUES)
-def _with_share(catalogue: Catalogue, part: str, share: float) -> Catalogue:
-    entry = catalogue.entry(part, "memory_share")
+def _with_value(catalogue: Catalogue, part: str, quantity: str, value: float) -> Catalogue:
+    entry = catalogue.entry(part, quantity)
     return catalogue.with_rows(
-        [entry._replace(value=share, exact=Fraction(share), source="the row")]
+        [entry._replace(value=value, exact=Fraction(value), source="the row")]
     )
 
 
@@ -149,13 +152,13 @@ def _batching(values: Mapping[str, Any], cluster: Cluster, users: int, *, neuron
         return Batching(
             users, 0 if neuron else max(GPU_CHUNK, users + 1), BUCKETS if neuron else ()
         )
-    overlapped = values.get("overlapped")
     return engine_batching(
         cluster,
         scheduler,
         users,
         chunk_tokens=values.get("chunk_tokens"),
-        overlapped=None if overlapped is None else bool(overlapped),
+        overlapped=values.get("overlapped") != 0,
+        mixed_chunk=bool(values.get("mixed_chunk")),
         poll_passes=values.get("poll_passes") or 1,
         gather=values.get("gather"),
     )
@@ -186,6 +189,10 @@ def _provenance(values: Mapping[str, Any]) -> dict[str, str]:
     return {**grades, "columns": f"assumed: {', '.join(empty)}"} if empty else grades
 
 
+AHEAD_FROM = "2026-01"
+"""Month of vLLM 0.14, from which it plans an iteration ahead by default."""
+AHEAD_OVERHEADS = ("serving.gpu.iteration_overhead", "serving.gpu.request_iteration")
+"""Overheads that are others from then on."""
 UNFUSED_BEFORE = "2025-12"
 """Month of Neuron's SDK 2.27: up to 2.26 its loops over blocks of experts were not fused."""
 SLOW_BLOCK_SCALES = ("tensorrt-llm", "b200")
@@ -204,6 +211,8 @@ def engine(row: Mapping[str, Any], chip: str, catalogue: Catalogue) -> dict[str,
     chips, fused_from = NO_FUSED_PROMPTS
     if date and date < fused_from and chip in chips:
         variants["kernels.trainium.attention_largest_head_dim"] = "sdk-2.18"
+    if date and date < AHEAD_FROM and row.get("scheduler") == "vllm":
+        variants |= dict.fromkeys(AHEAD_OVERHEADS, "vllm-0.13")
     if date and date < UNFUSED_BEFORE and catalogue.has(part, quantity):
         variants[f"{part}.{quantity}"] = "sdk-2.26"
     return variants

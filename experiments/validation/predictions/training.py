@@ -272,7 +272,7 @@ def question(
     row: Mapping[str, Any], catalogue: Catalogue | None = None
 ) -> tuple[Model, Cluster, ParallelPlan]:
     """Return the model, cluster and plan that a row asks ``train`` about."""
-    model = model_of(row)
+    model = model_of(row).with_prediction_heads(row.get("prediction_heads") or 0)
     variants = variants_of(row)
     base = (catalogue or shipped_catalogue()).with_variants(variants) if variants else catalogue
     machine = machines_for(row["cluster"], row["chips"], base)

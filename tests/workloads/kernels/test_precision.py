@@ -10,7 +10,14 @@ from topologies.catalogue.catalogue import shipped_catalogue
 from topologies.clusters.names import cluster
 from topologies.errors import InputError
 from workloads.kernels.gemm import gemm, gemm_without_casts
-from workloads.kernels.precision import ELEMENT_BYTES, SERVING, TRAINING, precisions_of
+from workloads.kernels.precision import (
+    ELEMENT_BYTES,
+    SERVING,
+    TRAINING,
+    Format,
+    precisions_of,
+    served_formats,
+)
 from workloads.models.huggingface import named
 from workloads.serving import profile
 from workloads.training.iteration import Iteration, iteration
@@ -119,6 +126,68 @@ def test_weights_and_cache_of_a_replica_follow_the_precision() -> None:
     assert replicas["mxfp4"].kv_tokens > replicas["mxfp8"].kv_tokens > replicas["bf16"].kv_tokens
     assert replicas["mxfp4"].decode_s(1, 1000) < replicas["mxfp8"].decode_s(1, 1000)
     assert replicas["mxfp8"].kv_bytes_per_token == replicas["bf16"].kv_bytes_per_token / 2
+
+
+OSS = named("gpt-oss-120b")
+WIDE, MIXED = Format("bf16", "bf16"), Format("mxfp4", "mxfp8")
+
+
+@pytest.mark.parametrize(
+    ("chip", "precision", "stored", "formats"),
+    [
+        ("trn2", "mxfp4", "mxfp4", (WIDE, WIDE)),
+        ("trn3", "mxfp4", "mxfp4", (WIDE, MIXED)),
+        ("b200", "mxfp4", "mxfp4", (WIDE, MIXED)),
+        ("h100", "mxfp4", "mxfp4", (WIDE, Format("mxfp4", "bf16"))),
+        ("a100-80gb", "fp8", "bf16", (Format("fp8", "bf16"),) * 2),
+        ("h100", "fp8", "bf16", (Format("fp8", "fp8"),) * 2),
+        ("b200", "mxfp4", "bf16", (Format("mxfp4", "mxfp4"),) * 2),
+        ("trn2", "bf16", "mxfp4", (WIDE, WIDE)),
+    ],
+)
+def test_weights_and_products_have_the_formats_of_engines(
+    chip: str, precision: str, stored: str, formats: tuple[Format, Format]
+) -> None:
+    assert served_formats(precision, stored, chip, shipped_catalogue()) == formats
+
+
+@pytest.mark.parametrize(("name", "gibibytes"), [("gpt-oss-120b", 60.8), ("gpt-oss-20b", 12.8)])
+def test_experts_in_four_bits_make_the_published_size_of_a_checkpoint(
+    name: str, gibibytes: float
+) -> None:
+    """Sizes are those of table 1 of OpenAI's model card (arXiv 2508.10925)."""
+    held = profile(named(name), cluster("dgx-h100"), tp=1)
+    assert held.weights_bytes == pytest.approx(gibibytes * 2**30, rel=0.002)
+    assert "products with them are in bf16; all others are in bf16" in held.weights_text
+
+
+def test_weights_that_are_widened_when_loaded_are_those_of_bf16() -> None:
+    loaded, stated = (
+        profile(OSS, cluster("trn2.48xlarge"), tp=16, precision=one) for one in (None, "bf16")
+    )
+    assert loaded.weights_bytes == 2 * OSS.parameters
+    assert (loaded.linear_s == stated.linear_s).all()
+    assert loaded.precision == "bf16"
+    assert "widened to bf16 when they are loaded" in loaded.weights_text
+    assert not stated.weights_text
+
+
+def test_a_cache_has_the_width_of_the_products() -> None:
+    model, machine = named("llama-3.1-8b"), cluster("p4de.24xlarge")
+    widened = profile(model, machine, tp=1, precision="fp8")
+    plain = profile(model, machine, tp=1, precision="bf16")
+    assert widened.kv_bytes_per_token == plain.kv_bytes_per_token
+    assert widened.weights_bytes == plain.weights_bytes / 2
+
+
+@pytest.mark.parametrize("chip", ["h100", "a100-80gb"])
+def test_widening_saves_reading_weights_and_costs_a_tenth_of_the_arithmetic(chip: str) -> None:
+    few, many = (1, 2**15, 2**15), (2**14, 2**13, 2**13)
+    for sides, ratio in ((few, 0.53125 / 2), (many, 1 / 0.9)):
+        plain, widened = (
+            gemm(chip, *sides, Format(one, "bf16")).seconds for one in ("bf16", "mxfp4")
+        )
+        assert widened / plain == pytest.approx(ratio, rel=0.03)
 
 
 @pytest.mark.parametrize("precision", SERVING)

@@ -83,7 +83,7 @@ USED = {
     "RedHatAI/Llama-3.3-70B-FP8-dynamic": (group(8, "float", format="float-quantized"), "fp8"),
     "RedHatAI/Llama-3.1-8B-NVFP4": (group(4, "float", format="nvfp4-pack-quantized"), "fp4"),
     "openai/gpt-oss-120b": (
-        {"modules_to_not_convert": ["model.layers.*.self_attn"], "quant_method": "mxfp4"}, "fp4",
+        {"modules_to_not_convert": ["model.layers.*.self_attn"], "quant_method": "mxfp4"}, "mxfp4",
     ),
     "nvidia/Llama-3.1-8B-FP8": (
         {**MODELOPT, "quant_algo": "FP8", "kv_cache_quant_algo": "FP8"}, "fp8",

@@ -8,7 +8,9 @@ import pytest
 import cluster_sim as cs
 from topologies.catalogue.catalogue import shipped_catalogue
 from workloads.serving import profile
-from workloads.serving.rank.products import busiest_group
+from workloads.serving.batching import engine_numbers
+from workloads.serving.rank.products import busiest_group, small_kernels_s
+from workloads.serving.rank.share import RankShare
 
 DGX = cs.cluster("dgx-h100")
 SPARSE = cs.model("qwen3-235b-a22b")
@@ -55,3 +57,27 @@ def test_scales_of_blocks_lengthen_each_product_beside_the_experts() -> None:
     at = plain.tokens
     added_s = 61 * 6 * 22e-9 * np.maximum(at - 1024, 0)
     assert scaled.linear_s - plain.linear_s == pytest.approx(added_s)
+
+
+def test_captured_prompts_take_the_host_no_time() -> None:
+    """Up to 512 tokens vLLM replays graphs; beyond, 36 layers wait 0.7 ms each for the host."""
+    model, machine = cs.model("gpt-oss-120b"), cs.cluster("dgx-b200")
+    of_vllm = engine_numbers(shipped_catalogue(), "vllm")
+    served = profile(model, machine, tp=8, catalogue=of_vllm)
+    assert served.prompt_linear(512) == served.linear(512) < 36 * 0.7e-3
+    assert served.prompt_linear(513) == pytest.approx(36 * 0.7e-3)
+    eager = profile(model, machine, tp=8, catalogue=engine_numbers(shipped_catalogue(), "sglang"))
+    assert eager.prompt_linear(128) == pytest.approx(36 * 0.7e-3)
+
+
+def test_small_kernels_are_those_that_a_model_has() -> None:
+    """6 a layer, 6 more with experts, two of them of a shared one, and two for norms of heads."""
+    launched, none = shipped_catalogue().value("kernels.b200", "launch"), np.zeros(1)
+    for name, kernels in (
+        ("deepseek-v3", 61 * 6 + 58 * 6),
+        ("gpt-oss-120b", 36 * (6 + 4)),
+        ("qwen3-235b-a22b", 94 * (6 + 4 + 2)),
+        ("qwen3-32b", 64 * 8),
+    ):
+        rank = RankShare(cs.model(name), cs.cluster("dgx-b200"), 8, "bf16", shipped_catalogue())
+        assert small_kernels_s(rank, none, "serving.gpu")[0] == pytest.approx(kernels * launched)

@@ -83,10 +83,10 @@ def _fetched_experts_s(rank: RankShare, tokens: FloatArray, some: Experts) -> Fl
     """
     groups = 1 if rank.overhead("expert_block") else rank.ep
     touched, rows_of_experts = busiest_group(some, tokens, groups)
-    element = ELEMENT_BYTES[rank.precision]
+    element = ELEMENT_BYTES[rank.experts.format.weights]
     weights = touched * expert_parameters(rank.model) * groups / rank.ranks * element
     streamed = rank.pass_s(weights)
-    computed = mlp_s(rank, rows_of_experts, some.ffn * groups)
+    computed = mlp_s(rank.experts, rows_of_experts, some.ffn * groups)
     routed = np.maximum(streamed, computed) + rank.overhead("expert_layer")
     looped = np.minimum(tokens, some.count / some.per_token)
     rows = some.per_token * rank.model.hidden
@@ -149,7 +149,7 @@ def block_s(rank: RankShare) -> float:
     if some is None:
         return 0.0
     rows = np.array([float(EXPERT_BLOCK)])
-    products = float(mlp_s(rank, rows, some.ffn * rank.ep)[0])
+    products = float(mlp_s(rank.experts, rows, some.ffn * rank.ep)[0])
     moved = BLOCK_PASSES * 2.0 * EXPERT_BLOCK * rank.model.hidden
     return rank.overhead("expert_block") + products + moved / rank.overhead("expert_block_rate")
 
@@ -182,18 +182,26 @@ def products_s(rank: RankShare, tokens: FloatArray, *, prompts: bool = False) ->
 
 def _block_scales_s(rank: RankShare, tokens: FloatArray) -> FloatArray:
     """Time that one layer's products take longer for scales of blocks, (sizes,) [s]."""
-    if rank.precision != "fp8":
+    if rank.format.products != "fp8":
         return np.zeros_like(tokens)
     products = LATENT_PRODUCTS if rank.model.latent else LAYER_PRODUCTS
     each = rank.overhead("block_scale_token") * np.maximum(tokens - BLOCK_SCALES_FROM, 0.0)
     return np.asarray(products * each)
 
 
+SHARED_KERNELS, NORM_KERNELS = 2, 2
+"""Kernels of a shared expert, of those of a layer with experts: its activation and its sum. Kernels
+that normalise queries and keys head by head, beside those of any layer."""
+
+
 def small_kernels_s(rank: RankShare, tokens: FloatArray, family: str) -> FloatArray:
     """Return the time of the kernels between products, such as norms and rotation [s]."""
     model = rank.model
-    count = model.layers * rank.catalogue.value(family, "layer_kernels")
+    each = rank.catalogue.value(family, "layer_kernels")
+    count = model.layers * each + rank.attention_layers * min(each, NORM_KERNELS * model.qk_norm)
     if model.experts:
-        count += model.moe_layers * rank.catalogue.value(family, "expert_kernels")
+        each = rank.catalogue.value(family, "expert_kernels")
+        each -= min(each, SHARED_KERNELS) if not model.experts.shared_ffn else 0
+        count += model.moe_layers * each
     passed = 2 * 2.0 * tokens * model.hidden
     return np.asarray(count * rank.pass_s(passed))

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from functools import cached_property
 
 import numpy as np
 
@@ -12,12 +13,12 @@ from topologies.catalogue.catalogue import Catalogue
 from topologies.catalogue.families import chip_family
 from topologies.clusters.cluster import Cluster
 from topologies.errors import InputError, suggestion
-from workloads.kernels.precision import SERVING_CACHES
+from workloads.kernels.precision import SERVING_CACHES, Format, served_formats
 from workloads.kernels.times import elementwise_s, gemm_s
 from workloads.models.model import Model
 
 KV_BYTES = {"fp8": 1.0, "mxfp8": 1.0, "fp4": 1.0, "mxfp4": 1.0}
-"""Bytes of one cached element, by precision of the weights. Checkpoints of 8 bits and fewer come
+"""Bytes of one cached element, by precision of the products. Checkpoints of 8 bits and fewer come
 with scales for a cache in fp8; for others keys and values stay in 16 bits."""
 SHORTEST = 128
 """Side of a product that is so small that its time is that of its launches."""
@@ -44,6 +45,7 @@ class RankShare:
         of a group divide each expert's width.
     ``cache_precision``: precision of cached keys and values; by default the one that ``KV_BYTES``
         says.
+    ``of_experts``: whether products are those of routed experts, see :attr:`experts`.
     """
 
     model: Model
@@ -54,6 +56,40 @@ class RankShare:
     cores: int = 0
     ep: int = 1
     cache_precision: str | None = None
+    of_experts: bool = False
+
+    @cached_property
+    def format(self) -> Format:
+        """Formats of the weights and products of this part of the model."""
+        others, experts = served_formats(
+            self.precision, self.model.precision, self.cluster.chip, self.catalogue
+        )
+        return experts if self.of_experts else others
+
+    @cached_property
+    def experts(self) -> RankShare:
+        """The share of routed experts alone, whose weights may have a format of their own."""
+        return replace(self, of_experts=True)
+
+    @property
+    def weights_text(self) -> str:
+        """Sentence on how weights are held, where memory or products differ from their precision.
+
+        It is empty where all weights lie in the precision of their products.
+        """
+        (weights, products), others = self.experts.format, self.format
+        if weights != self.precision:
+            return (
+                f"Weights that the checkpoint has in {self.precision} are widened to {weights} "
+                f"when they are loaded, as {self.cluster.chip} has no products with them."
+            )
+        if others == (weights, products) and weights == products:
+            return ""
+        parts = "All weights" if others.weights == weights else "Weights of routed experts"
+        rest = "" if others.weights == weights else f"; all others are in {others.weights}"
+        return (
+            f"{parts} lie in memory in {weights}, and products with them are in {products}{rest}."
+        )
 
     @property
     def per_chip(self) -> int:
@@ -102,14 +138,16 @@ class RankShare:
         Engines quantise in the kernel before a product, so the measured time of such a launch is
         subtracted.
         """
-        seconds = self._launched_s(np.maximum(m, 1), max(1, round(n)), max(1, k), self.precision)
-        if self.precision not in MEASURED_WITH_QUANTISATION:
+        products = self.format.products
+        sides = np.maximum(m, 1), max(1, round(n)), max(1, k)
+        seconds = self._launched_s(*sides, self.format)
+        if products not in MEASURED_WITH_QUANTISATION:
             return seconds
         shortest = np.ones(1), SHORTEST, SHORTEST
-        added_s = self._launched_s(*shortest, self.precision) - self._launched_s(*shortest, "bf16")
+        added_s = self._launched_s(*shortest, products) - self._launched_s(*shortest, "bf16")
         return np.asarray(seconds - np.maximum(added_s, 0.0))
 
-    def _launched_s(self, m: FloatArray, n: int, k: int, precision: str) -> FloatArray:
+    def _launched_s(self, m: FloatArray, n: int, k: int, precision: str | Format) -> FloatArray:
         seconds = gemm_s(
             self.cluster.chip, m, n, k, precision=precision,
             ranks_per_chip=self.per_chip, catalogue=self.catalogue,
@@ -129,7 +167,7 @@ class RankShare:
         All heads share a latent cache, so every rank holds and reads the whole of it.
         """
         model = self.model
-        element = KV_BYTES.get(self.cache_precision or self.precision, 2.0)
+        element = KV_BYTES.get(self.cache_precision or self.format.products, 2.0)
         layers = self.attention_layers
         if model.latent:
             return layers * (model.latent.kv_rank + model.latent.rope_dim) * element

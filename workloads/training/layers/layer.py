@@ -265,8 +265,34 @@ def embedding_backward(shapes: RankShapes) -> list[LayerOp]:
     ]
 
 
+PREDICTED = "prediction."
+"""Prefix of the names of the steps of prediction heads."""
+
+
 def output(shapes: RankShapes) -> list[LayerOp]:
-    """Return the steps of the final norm, the logits of this rank's vocabulary, and the loss."""
+    """Return the steps of the output layer and of prediction heads beside their layers."""
+    # A head looks up the next token, projects its norm and that of the head's input together to the
+    # hidden width, and ends as the model does. Its layer is one of the stage's last layers.
+    t, h = shapes.tokens, shapes.model.hidden
+    one = [
+        *embedding(shapes),
+        norm(shapes, "embedded.norm"),
+        norm(shapes, "hidden.norm"),
+        *enter(shapes, "projection"),
+        kernel("projection", shapes.gemm(t, -(-h // shapes.plan.tp), 2 * h)),
+        *_gathered_columns(shapes, "projection.columns"),
+        *_logits(shapes),
+    ]
+    return [*_logits(shapes), *prefixed(one, PREDICTED) * shapes.model.prediction_heads]
+
+
+def _gathered_columns(shapes: RankShapes, name: str) -> list[LayerOp]:
+    """Steps that gather the columns of a product, or scatter their gradients, over the ranks."""
+    return [collective(name, "tp", "all-gather", shapes.wide_bytes)] if shapes.plan.tp > 1 else []
+
+
+def _logits(shapes: RankShapes) -> list[LayerOp]:
+    """Steps of the final norm, the logits of this rank's vocabulary, and the loss."""
     t, h, columns = shapes.tokens, shapes.model.hidden, _vocabulary(shapes)
     # Two sums in fp32 for each token.
     sums = [collective("loss.sums", "tp", "all-reduce", 2 * 4 * t)] if shapes.plan.tp > 1 else []
@@ -282,11 +308,21 @@ def output(shapes: RankShapes) -> list[LayerOp]:
 
 def output_backward(shapes: RankShapes) -> list[LayerOp]:
     """Return the steps of the gradients of the loss, the output layer and the norm before it."""
+    # Those of prediction heads come first.
     columns = _vocabulary(shapes)
     gradient = [kernel("loss.data", _loss(shapes, "backward"))]
     weights = columns * shapes.model.hidden
-    return [
+    logits = [
         *gradient,
         *column_backward(_in_bf16(shapes), "output", "output.logits", columns),
         *_weight_kernels(shapes, "output.cast.weight", weights, summed=False),
     ]
+    projected = -(-shapes.model.hidden // shapes.plan.tp)
+    one = [
+        *logits,
+        *_gathered_columns(shapes, "projection.columns.gradient"),
+        *column_backward(shapes, "hidden", "projection.hidden", projected),
+        *column_backward(shapes, "embedded", "projection.embedded", projected),
+        *embedding_backward(shapes),
+    ]
+    return [*prefixed(one, PREDICTED) * shapes.model.prediction_heads, *logits]

@@ -185,7 +185,8 @@ def tie(shapes: RankShapes, stage: int) -> list[LayerOp]:
     """Return the step that sums the gradients of an embedding that both end stages hold."""
     model, plan = shapes.model, shapes.plan
     frozen, (first, last) = not trains(plan, "output"), end_stages(plan)
-    if frozen or not model.tied_embeddings or first == last or stage not in (first, last):
+    copied = model.tied_embeddings or model.prediction_heads
+    if frozen or not copied or first == last or stage not in (first, last):
         return []
     size = GRADIENT_BYTES * part(model.vocab, plan.tp) * model.hidden
     return [LayerOp("embedding.tie", "pp", CC_DP, 0.0, size, "tie", "all-reduce")]

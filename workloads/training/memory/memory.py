@@ -372,7 +372,9 @@ def _work(model: Model, plan: ParallelPlan, stage: int, stack: Stack) -> int:
         return layer
     vocabulary = part(model.vocab, plan.tp)
     columns = model.vocab if stack.loss_gathered else vocabulary
-    logits = stack.loss_bytes * tokens * columns
+    logits = stack.loss_bytes * tokens * columns * (1 + model.prediction_heads)
+    # Inputs of the projections of prediction heads: their own and an embedding.
+    logits += 2 * ELEMENT_BYTES * tokens * model.hidden * model.prediction_heads
     return max(layer, logits + WEIGHT_BYTES * vocabulary * model.hidden)
 
 

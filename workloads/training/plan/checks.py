@@ -13,7 +13,7 @@ from topologies.errors import InputError
 from workloads.models.model import Model
 from workloads.training.plan.fields import ORDER, nearest
 from workloads.training.plan.plan import ParallelPlan
-from workloads.training.plan.stages import layer_counts
+from workloads.training.plan.stages import even_layers
 
 RUNTIME = ParallelPlan().runtime  # runtime of a plan that states none
 CHUNKS_WITHOUT_LAYERS = 2
@@ -25,6 +25,7 @@ def check_model(plan: ParallelPlan, model: Model) -> None:
     _check_tp(plan, model)
     _check_cp(plan, model)
     _check_model_experts(plan, model)
+    _check_heads(plan, model)
     stages = plan.pp * plan.vpp
     if stages > model.layers + CHUNKS_WITHOUT_LAYERS:
         fits = plan.vpp > 1 and plan.pp <= model.layers
@@ -39,6 +40,21 @@ def check_model(plan: ParallelPlan, model: Model) -> None:
         raise InputError(
             f"stage_layers sum to {sum(plan.stage_layers)}, but {model.name} has {model.layers} "
             "layers. Correct them or leave them out."
+        )
+
+
+def _check_heads(plan: ParallelPlan, model: Model) -> None:
+    """Refuse prediction heads that are not trained, or that lie before the last chunk."""
+    heads, layers = model.prediction_heads, plan.stage_layers
+    if heads and (plan.lora_rank or plan.train_only):
+        part = f"lora_rank {plan.lora_rank}" if plan.lora_rank else f"train_only {plan.train_only}"
+        raise InputError(
+            f"{heads} prediction heads with {part}, which leaves them frozen. Leave them out."
+        )
+    if layers and layers[-1] < heads:
+        raise InputError(
+            f"stage_layers has {layers[-1]} layers in the last chunk, which holds the {heads} "
+            f"prediction heads of {model.name}. Use {heads} or more."
         )
 
 
@@ -215,7 +231,7 @@ def _of_replicas(plan: ParallelPlan) -> dict[str, str]:
 
 def _of_the_pipeline(plan: ParallelPlan, model: Model) -> dict[str, str]:
     usual = f"{DEFAULTS.schedule} with vpp {plan.vpp} has the same passes"
-    even = plan.stage_layers == layer_counts(model.layers, plan.pp * plan.vpp)
+    even = plan.stage_layers == even_layers(model, plan.pp * plan.vpp)
     layers = "layers are divided so by default" if even else ""
     return {
         "schedule": usual if _has_usual_passes(plan) else "",

@@ -53,7 +53,15 @@ def first_layers(model: Model, plan: ParallelPlan) -> tuple[int, ...]:
 
 
 def _counts(model: Model, plan: ParallelPlan) -> tuple[int, ...]:
-    return plan.stage_layers or layer_counts(model.layers, plan.pp * plan.vpp)
+    return plan.stage_layers or even_layers(model, plan.pp * plan.vpp)
+
+
+def even_layers(model: Model, chunks: int) -> tuple[int, ...]:
+    """Return the layers of each chunk, as even as possible, with prediction heads in the last."""
+    counts, heads = layer_counts(model.layers, chunks), model.prediction_heads
+    if counts[-1] >= heads:
+        return counts
+    return (*layer_counts(model.layers - heads, chunks - 1), heads)
 
 
 def layers_by_cost(model: Model, pp: int) -> tuple[int, ...]:
@@ -247,7 +255,7 @@ def _undivided(model: Model, *, moe: bool) -> int:
 def edge_share(model: Model, plan: ParallelPlan, stage: int) -> int:
     """Parameters outside of layers on a rank of a stage: embedding, final norm, output layer."""
     # Tied embeddings are one table; where the model's first and last chunk lie on different stages,
-    # each of the two has a copy.
+    # each of the two has a copy. Prediction heads look tokens up too, so the last stage has one.
     edges, (first, last) = 0, end_stages(plan)
     if stage == first:
         edges += part(model.embedding_parameters, plan.tp)
@@ -256,6 +264,10 @@ def edge_share(model: Model, plan: ParallelPlan, stage: int) -> int:
         copied = model.tied_embeddings and first != last
         edges += model.norm_parameters
         edges += part(model.vocab * model.hidden, plan.tp) * (untied or copied)
+    if stage == last and model.prediction_heads:
+        looked_up = part(model.embedding_parameters, plan.tp) * (first != last)
+        edges += looked_up * (not model.tied_embeddings)
+        edges += part(model.prediction_parameters, plan.tp)
     return edges
 
 

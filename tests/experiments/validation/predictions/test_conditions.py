@@ -10,6 +10,11 @@ from experiments.validation.predictions.serving import engine, month
 from topologies.catalogue.catalogue import shipped_catalogue
 from topologies.errors import InputError
 
+BEFORE_0_14 = {
+    "serving.gpu.iteration_overhead": "vllm-0.13",
+    "serving.gpu.request_iteration": "vllm-0.13",
+}
+
 
 @pytest.mark.parametrize(
     ("row", "chip", "variants"),
@@ -32,6 +37,9 @@ from topologies.errors import InputError
         ),
         ({"block_scaled": 1, "scheduler": "tensorrt-llm"}, "h200", {}),
         ({"block_scaled": 1, "scheduler": "vllm"}, "b200", {}),
+        ({"date": "2025-12", "scheduler": "vllm"}, "b200", BEFORE_0_14),
+        ({"date": "2026-01", "scheduler": "vllm"}, "b200", {}),
+        ({"date": "2025-12", "scheduler": "sglang"}, "b200", {}),
     ],
 )
 def test_serving_software_is_told_by_month_and_engine(
