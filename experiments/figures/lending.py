@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from workloads.fleet.lending.answer import at_confidence
+from workloads.fleet.lending.backtest import surest
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -26,10 +27,11 @@ def loan_figure(loan: Loan) -> Figure:
     edges = loan.nights.edges
     hours = edges / 60.0
     thousands = loan.terms.chips_per_unit / 1000.0
-    levels = sorted({*LEVELS, loan.question.confidence})
+    borne_out = surest(loan.history_nights)
+    levels = sorted({*(level for level in LEVELS if level <= borne_out), loan.confidence})
     for level, shade in zip(levels, np.linspace(0.75, 0.15, len(levels)), strict=True):
         units = at_confidence(loan, level)
-        chosen = level == loan.question.confidence
+        chosen = level == loan.confidence
         remark = " (asked)" if chosen else ""
         top.step(
             hours,
@@ -49,7 +51,7 @@ def loan_figure(loan: Loan) -> Figure:
     top.legend(title="confidence", frameon=False, loc="center left", bbox_to_anchor=(1.0, 0.5))
     top.set_title(
         f"Tonight {loan.unit_hours * loan.terms.chips_per_unit:,.0f} chip-hours can be lent with "
-        f"{100 * loan.question.confidence:.4g} % confidence",
+        f"{100 * loan.confidence:.4g} % confidence",
         loc="left",
     )
     frame = loan.frame()

@@ -14,7 +14,7 @@ from topologies.arrays import FloatArray
 from topologies.errors import InputError
 from workloads.demand.trace import MINUTES_PER_DAY, Demand
 from workloads.fleet.lending.answer import Loan, Night, minute_of_day
-from workloads.fleet.lending.on_cluster import lent_interval
+from workloads.fleet.lending.on_cluster import lent_interval, lent_intervals
 from workloads.fleet.scenario import Scenario
 from workloads.fleet.state.services import units_needed
 
@@ -70,7 +70,10 @@ def line_of(hour: int, record: Record, state: State, days: float, ask: Ask) -> d
         "need_units": float(need[-HOUR:].mean()),
         "filled_minutes": filled,
         **{key: value for key, value in loan.summary().items() if key in COPIED},
-        "interval": lent_interval(loan, scenario).document(),
+        "interval": {
+            **lent_interval(loan, scenario).document(),
+            **lent_intervals(loan, scenario),
+        },
         "promises": promises_kept(hour, state, need),
     }
     state.statements[moment(hour)] = _statement(hour, loan)

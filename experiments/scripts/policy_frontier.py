@@ -58,19 +58,21 @@ def run(
     the fleet that the busiest hour of the demand is scaled to need. ``seed``: seed of failures and
     repairs.
 
-    Returns ``policy``; ``setting``; ``training_share`` of the chip-hours;
-    ``training_share_difference`` from the policy without foresight that trains most at the target,
-    with the ends of its 80 % interval where the run has two days or more;
-    ``share_of_requests_in_time``, the same ``in_worst_15min``; ``useful_share_of_training``;
-    ``role_changes``; ``usd_per_million_tokens`` served.
+    Returns ``policy``; ``setting``; ``training_share`` of the chip-hours; ``regret``, the share
+    that the policy with foresight trains more at its best; ``training_share_difference`` from the
+    policy without foresight that trains most at the target, with the ends of its 80 % interval
+    where the run has two days or more; ``share_of_requests_in_time``, the same ``in_worst_15min``;
+    ``useful_share_of_training``; ``role_changes``; ``usd_per_million_tokens`` served.
     """
     with one_piece("capacity of a unit", watch):
         scene = _scene(cluster, demand, model, days, peak_share)
     points = list(_policies(scene, headrooms))
     answers = each(partial(_row, scene, seed), points, watch, task="runs")
     frame = pd.DataFrame([row for row, _ in answers])
+    foresight = frame.loc[frame["policy"].isin(WITH_FORESIGHT), "training_share"].max()
+    frame.insert(3, "regret", foresight - frame["training_share"])
     for place, (name, values) in enumerate(_differences(frame, answers, scene).items()):
-        frame.insert(3 + place, name, values)
+        frame.insert(4 + place, name, values)
     frame.attrs = {"title": f"{demand} on {cluster}, peak hour at {peak_share:.0%} of the fleet"}
     return frame
 

@@ -70,6 +70,7 @@ TEXTS: dict[str, tuple[str, ...]] = {
     "gather": ("0.4s", "3s"),
     "group": ("0-3", "0,1"),
     "hold": ("1min", "3h"),
+    "holidays": ("holidays.txt",),
     "jobs": ("jobs.yaml",),
     "latency": ("7us",),
     "lease": ("2h",),

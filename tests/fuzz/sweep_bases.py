@@ -104,6 +104,7 @@ def write_files(folder: Path) -> None:
     extra: Mapping[str, bytes] = {
         "moe.json": json.dumps(MIXTURE).encode(),
         "everything.csv": _slower_machines().encode(),
+        "holidays.txt": b"2024-05-09\n2024-12-25\n",
         "order.txt": b"0 5 10 15 1 6 11 12 2 7 8 13 3 4 9 14\n",
     }
     for name, content in {**files(), **extra}.items():

@@ -12,6 +12,7 @@ import json
 import math
 import shlex
 import sys
+import tempfile
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -39,10 +40,16 @@ def commands() -> dict[str, list[str]]:
 def answer(words: list[str]) -> Any:
     """JSON document of one command without what differs between two runs."""
     output, errors = io.StringIO(), io.StringIO()
-    with contextlib.redirect_stdout(output), contextlib.redirect_stderr(errors):
-        status = run([*words, "--json", "--quiet"])
+    with (
+        tempfile.TemporaryDirectory() as folder,
+        contextlib.redirect_stdout(output),
+        contextlib.redirect_stderr(errors),
+    ):
+        status = run([*(word.replace("STATE", folder) for word in words), "--json", "--quiet"])
     if not output.getvalue():
         return {"status": status, "stderr": errors.getvalue().replace(str(HERE), "FILES")}
+    if "--follow" in words:  # a line of JSON for each hour
+        return steady([json.loads(line) for line in output.getvalue().splitlines()])
     return steady(json.loads(output.getvalue()))
 
 

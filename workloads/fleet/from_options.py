@@ -40,7 +40,7 @@ from workloads.serving import parse_share, parse_slo
 
 OLDER = {"chunk_tokens": "chunk", "unit_rate_per_s": "unit_rate", "prefix_share": "prefix_cache"}
 """Older keywords, which are read as their newer names."""
-NO_KEYWORDS = ("demand", "peak", "compare")
+NO_KEYWORDS = ("demand", "peak", "compare", "intervals")
 """Options that are a parameter of another name, an older name, and what a result always offers."""
 Inputs = TypeVar("Inputs")
 

@@ -28,6 +28,7 @@ from workloads.fleet.from_options import (
     read_models,
     scenario_on,
 )
+from workloads.fleet.intervals import fleet_intervals
 from workloads.fleet.policies.registry import bound_of
 from workloads.fleet.policies.view import Policy
 from workloads.fleet.results.summary import regret, summary
@@ -129,17 +130,32 @@ class FleetResult:
     settings : PolicyInputs
         Name and settings of the policy.
     seed : int
+    function : callable, optional
+        Policy that was passed as a function.
     """
 
     scenario: Scenario
     run: FleetRun
     settings: PolicyInputs = field(default_factory=PolicyInputs)
     seed: int = 0
+    function: Policy | None = None
 
     @cached_property
     def summary(self) -> dict[str, Any]:
         """Headline numbers by their key in ``cluster-sim fleet --json``."""
         return summary(self.run, self.scenario.economics, self.scenario.prices)
+
+    @cached_property
+    def intervals(self) -> dict[str, Any]:
+        """Intervals of the results, see :func:`workloads.fleet.intervals.fleet_intervals`."""
+        name, function = self.settings.policy, self.function
+        return fleet_intervals(
+            self.scenario,
+            self.summary,
+            lambda changed: function or policy_of(name, changed, self.settings),
+            seed=self.seed,
+            stated_sizes=function is not None,
+        )
 
     def frame(self) -> pd.DataFrame:
         """Roles, load and power, one row a minute."""
@@ -195,8 +211,7 @@ def run_fleet(
     days : float, optional
         Length of the run [days]; by default up to a week.
     scale_to_peak : float, optional
-        Share of the fleet that the busiest hour is scaled to need; by default a demand with counts
-        of requests runs as it is, and a bundled one is scaled to 0.9.
+        Share of the fleet that the busiest hour needs; by default 0.9 for a demand without counts.
     seed : int
         The only source of randomness.
     **keywords
@@ -206,7 +221,7 @@ def run_fleet(
     Returns
     -------
     FleetResult
-        ``summary`` of chip-hours, SLO and training, ``frame()`` minute by minute, ``regret``.
+        ``summary`` and its ``intervals``, ``frame()`` minute by minute, ``regret``.
 
     Raises
     ------
@@ -225,8 +240,9 @@ def run_fleet(
     requests, models = read_demand(demand, options), read_models(model)
     base = scenario_on(as_cluster(cluster), requests, models, options, seed)
     built, settings = _after_what_if(base, options.demand.what_if), options.policy
-    chosen = policy_of(policy, built, settings) if isinstance(policy, str) else policy
-    return FleetResult(built, run(built, chosen, seed=seed), settings, seed)
+    function = None if isinstance(policy, str) else policy
+    done = run(built, function or policy_of(str(policy), built, settings), seed=seed)
+    return FleetResult(built, done, settings, seed, function)
 
 
 def _name_of(policy: object) -> str | None:

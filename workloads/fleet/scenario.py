@@ -12,6 +12,7 @@ import numpy as np
 from topologies.arrays import FloatArray
 from topologies.clusters.cluster import Cluster
 from topologies.errors import InputError
+from workloads.confidence.propagation import AS_STATED, Uncertain
 from workloads.demand import Demand, Horizon, demand_from, horizons, measured_noise
 from workloads.demand.trace import MINUTES_PER_DAY
 from workloads.economics import Economics
@@ -28,6 +29,7 @@ from workloads.fleet.setup.demand import (
     Sizing,
     batch_work,
     cut_to_period,
+    demand_level,
     divided,
     draw_noise,
     interactive,
@@ -65,6 +67,7 @@ class Scenario:
     ``tier``: requests that may wait; ``batch`` are the requests of this tier in this run.
     ``own_batch``: requests of a tier that has a demand of its own, cut to the run and scaled.
     ``models``: one for each service, or none where the options state a rate in their place.
+    ``demand_level``: factor by which such a stretch of the demand differs from the one before.
     """
 
     cluster: Cluster
@@ -84,6 +87,7 @@ class Scenario:
     own_batch: Demand | None = None
     batch: BatchWork | None = None
     models: tuple[Model, ...] = ()
+    demand_level: Uncertain = AS_STATED
 
     @property
     def history(self) -> Demand | None:
@@ -165,6 +169,9 @@ def scenario(
         tier=tier,
         own_batch=_own_batch(tier, period, sized.demand_scale),
         models=each,
+        demand_level=demand_level(
+            units_needed(demand, services).sum(axis=0), demand.start, window.demand.minutes
+        ),
     )
     return without_noise.at(horizon)  # with noise, prices and batch work, as for a what-if
 

@@ -153,12 +153,14 @@ def failure_rates(cluster: Cluster, chips: int, catalogue: Catalogue | None = No
         ends = OPTICAL_ENDS if per == "optical-link" else 1
         rate = ends * units[per] / row.value
         causes.append(Cause(name, rate, replaces, f"{part} {quantity} {row.written} a {per}"))
+    low, high = rate_range(catalogue)
+    return FailureRates(tuple(causes), low=low, high=high)
+
+
+def rate_range(catalogue: Catalogue) -> tuple[float, float]:
+    """Return the factors on all rates of failures between which published clusters lie."""
     whole = catalogue.entry("failure.all", "server_mtbf")
-    return FailureRates(
-        tuple(causes),
-        low=whole.value / (whole.high or whole.value),
-        high=whole.value / (whole.low or whole.value),
-    )
+    return whole.value / (whole.high or whole.value), whole.value / (whole.low or whole.value)
 
 
 MOST_YEARLY = 1e9

@@ -6,19 +6,21 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import numpy as np
 
 from topologies import display
 from topologies.arguments import checked
+from topologies.arrays import FloatArray
 from topologies.catalogue.catalogue import Catalogue, shipped_catalogue
 from topologies.clusters.cluster import Cluster
 from topologies.errors import InputError
 from topologies.units import format_seconds
 from workloads.confidence.interval import Interval
 from workloads.confidence.poisson import fewest
-from workloads.economics import Economics
+from workloads.confidence.propagation import Uncertain, ends_of, lattice, sampled
+from workloads.economics import TOKENS, Economics
 from workloads.job.causes import FailureRates, failure_rates
 from workloads.job.checkpoints import PeerCopies, State, job_state, peer_copies
 from workloads.job.goodput import Curve, daly_interval_s, search_interval, smooth_goodput
@@ -33,6 +35,7 @@ if TYPE_CHECKING:
     from workloads.training.plan.plan import ParallelPlan
 
 DAY_S = 86400.0
+Share = TypeVar("Share", float, FloatArray)
 LOW, HIGH = 0.1, 0.9
 """Quantiles of the runs between which 80 % of them lie."""
 
@@ -123,17 +126,41 @@ class JobResult:
     @property
     def tokens_interval(self) -> Interval:
         """Interval of the tokens, from those of the goodput and of the step time."""
-        ends, speed = self.interval, self.step.interval
-        if not ends.low > 0:
-            return Interval(0.0, self.tokens * speed.factor, basis="step time; goodput may be 0")
-        # Errors of the step and of goodput are independent, so their logarithms add as squares.
-        down = [math.log(speed.factor), math.log(max(self.goodput / ends.low, 1.0))]
-        up = [math.log(speed.factor), math.log(max(ends.high / self.goodput, 1.0))]
-        return Interval(
-            self.tokens * math.exp(-math.hypot(*down)),
-            self.tokens * math.exp(math.hypot(*up)),
-            basis=f"goodput: {ends.basis}; step time: {speed.basis}",
-        )
+        return Interval(**ends_of(self._drawn["tokens"], self.tokens), basis=self._basis)
+
+    @property
+    def _basis(self) -> str:
+        return f"goodput: {self.interval.basis}; step time: {self.step.interval.basis}"
+
+    @cached_property
+    def _drawn(self) -> dict[str, FloatArray]:
+        """Amounts of all inputs together, by their keys in the document; (points,) for each.
+
+        A run of a stated length has a certain price. A run of stated tokens is as long, and as
+        dear, as these ask for.
+        """
+        _, _, steps, failures = lattice()
+        runs = (*self.outcomes, *self.varied)
+        goodput = np.clip(sampled([each.goodput for each in runs], failures), 0.0, 1.0)
+        working = sampled([sum(each.shares[part] for part in WORKING) for each in runs], failures)
+        slower = Uncertain.of(self.step.interval).factors(steps)
+        tokens = goodput * self.job.span_s * self.step.tokens_per_s / slower
+        longer, usd, watts = np.ones(len(tokens)), self.cost_usd, self._power_w(working)
+        if self.goal is not None:
+            never = np.full(len(tokens), math.inf)
+            longer = np.divide(self.tokens, tokens, out=never, where=tokens > 0)
+        drawn = {"tokens": tokens, "days": self.job.span_s / DAY_S * longer}
+        if self.goal is None:
+            drawn["steps"] = tokens / self.step.plan.tokens
+        if usd is not None:
+            drawn["cost_usd"] = usd * longer
+            free = np.full(len(tokens), math.inf)
+            drawn["usd_per_million_tokens"] = np.divide(
+                usd * TOKENS, tokens, out=free, where=tokens > 0
+            )
+        if watts is not None:
+            drawn["energy_joules"] = self.job.span_s * longer * watts
+        return drawn
 
     @property
     def cost_usd(self) -> float | None:
@@ -144,19 +171,26 @@ class JobResult:
     @property
     def energy_joules(self) -> float | None:
         """Energy drawn from the grid [J]; spares, and all chips outside of steps, are idle."""
+        watts = self._power_w(sum(self.breakdown[part] for part in WORKING))
+        return None if watts is None else self.job.span_s * watts
+
+    def _power_w(self, working: Share) -> Share | None:
+        """Mean power where chips compute for a share of the time; None if it is not known."""
         economics = Economics.of(self.step.cluster)
         step_j = self.step.cost.energy_joules
         if step_j is None:
             return None
-        working = sum(self.breakdown[part] for part in WORKING)
-        step_w = step_j / self.step.iteration_s
         idle_w = economics.pue * economics.idle_w
         spares = self.job.spares * self.unit_chips * idle_w
         waiting = self.step.chips * idle_w
-        return self.job.span_s * (working * step_w + (1 - working) * waiting + spares)
+        return working * (step_j / self.step.iteration_s) + (1 - working) * waiting + spares
 
     def document(self) -> dict[str, Any]:
         """All results under the keys of the command line."""
+        return {**self._document, "interval": self._interval_document()}
+
+    @cached_property
+    def _document(self) -> dict[str, Any]:
         job, usd = self.job, self.cost_usd
         mtbf_s, curve = job.rates.mtbf_s, self.curve
         failed = self.failures_by_cause
@@ -192,35 +226,26 @@ class JobResult:
             "usd_per_million_tokens": usd * 1e6 / self.tokens if usd and self.tokens else None,
             "energy_joules": self.energy_joules,
             "runs": len(self.outcomes) + len(self.varied),
-            "interval": self._interval_document(),
             "curve": self.curve_rows(),
             **({"notes": list(self.notes)} if self.notes else {}),
         }
 
     def _interval_document(self) -> dict[str, Any]:
-        """Intervals of goodput, step time, tokens and the price of a token.
-
-        A run of a stated length has a certain price, so the price of a token is inverse to the
-        tokens. A run of stated tokens has intervals of its length, price and energy instead, which
-        are in proportion to each other.
-        """
-        tokens, step, usd = self.tokens_interval, self.step.interval, self.cost_usd
-        document = {
+        """Intervals of goodput, step time, and the amounts that follow from both."""
+        step, document = self.step.interval, self._document
+        ends = {name: ends_of(drawn, document[name]) for name, drawn in self._drawn.items()}
+        # A length or a price of what may never be trained has no end.
+        ends = {
+            name: each
+            for name, each in ends.items()
+            if math.isfinite(each["high"]) and each["low"] < each["high"]
+        }
+        return {
             **self.interval.document(),
-            "tokens": {"low": tokens.low, "high": tokens.high, "basis": tokens.basis},
+            **ends,
+            "tokens": {**ends_of(self._drawn["tokens"], self.tokens), "basis": self._basis},
             "iteration_s": {"low": step.low, "high": step.high, "basis": step.basis},
         }
-        if usd and tokens.low > 0:
-            ends = {"low": usd * 1e6 / tokens.high, "high": usd * 1e6 / tokens.low}
-            document["usd_per_million_tokens"] = ends
-        if self.goal is not None and tokens.low > 0:
-            least, most = self.tokens / tokens.high, self.tokens / tokens.low
-            amounts = {"days": self.job.span_s / DAY_S, "cost_usd": usd}
-            amounts["energy_joules"] = self.energy_joules
-            for name, value in amounts.items():
-                if value is not None:
-                    document[name] = {"low": value * least, "high": value * most}
-        return document
 
     def _peer_document(self) -> dict[str, Any]:
         """Copies in host memory, and the restart with warm spares; empty without either."""

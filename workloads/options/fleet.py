@@ -329,6 +329,9 @@ class PolicyInputs:
     compare: bool = setting(
         True, "Run the policy with foresight and static as well, for comparison"
     )
+    intervals: bool = setting(
+        True, "Repeat the run at the ends of its uncertain inputs, for intervals of the results"
+    )
 
     def __post_init__(self) -> None:
         _ = self.hold_s, self.night_hours  # refuses a text that is no time before anything runs
@@ -443,5 +446,15 @@ class NightInputs:
         metavar="HH:MM",
         default="the end of the history",
     )
-    confidence: str = setting("95%", "Share of nights on which the service level must be met")
+    confidence: str | None = setting(
+        None,
+        "Share of nights on which the service level must be met, which the history has to bear out",
+        default="95%, or what the history bears out",
+    )
+    holidays: Path | None = setting(
+        None,
+        "Calendar: a date such as 2024-12-25 a line, on which demand is that of a weekend",
+        metavar="FILE",
+        default="none",
+    )
     window: str = setting("1h", "Time between two changes of the number of lent units", plain="s")

@@ -13,6 +13,7 @@ from topologies.clusters.cluster import Cluster
 from topologies.errors import InputError
 from workloads.confidence.answers import of_first_token, serving_features
 from workloads.confidence.interval import Interval
+from workloads.confidence.propagation import Uncertain
 from workloads.confidence.split_conformal import interval
 from workloads.economics import Economics
 from workloads.models.model import Model
@@ -22,7 +23,7 @@ from workloads.serving.disaggregated import Apart, Pools, serve_apart
 from workloads.serving.profile import Profile
 from workloads.serving.replica import closed_loop, serve
 from workloads.serving.requests import Requests
-from workloads.serving.served import Served, latency, serving_summary
+from workloads.serving.served import Served, attained, latency, serving_summary
 from workloads.serving.speculation import Speculation
 
 
@@ -174,15 +175,19 @@ class Deployed:
             numbers |= self._pools(apart, self.deployment.pools)
         return numbers
 
-    def cost(self, each: Economics) -> dict[str, float | None]:
+    def cost(
+        self, each: Economics, *, longer: float = 1.0, slower: float = 1.0
+    ) -> dict[str, float | None]:
         """Price and energy of the run, and price of a million output tokens, by their JSON keys.
 
-        A chip draws its full power while its replica works, and its idle power at other times.
+        A chip draws its full power while its replica works, and its idle power at other times. With
+        factors, they are those of a run that takes ``longer`` on replicas that are ``slower``.
         """
-        span = self._span_s(float(self.served.requests.arrival_s[0]))
+        span = longer * self._span_s(float(self.served.requests.arrival_s[0]))
         kinds = self.deployment.by_price(each)
         joules = 0.0
-        for (chips, kind), busy in zip(kinds, self._busy_chip_s(), strict=True):
+        for (chips, kind), working in zip(kinds, self._busy_chip_s(), strict=True):
+            busy = min(working * slower, chips * span)
             joules += kind.pue * (busy * kind.busy_w + (chips * span - busy) * kind.idle_w)
         usd = self.deployment.usd(each, span)
         tokens = int(self.served.requests.output.sum())
@@ -301,7 +306,11 @@ def intervals_of(
 
 
 def with_intervals(
-    document: Mapping[str, Any], model: Model, cluster: Cluster, deployed: Deployed
+    document: Mapping[str, Any],
+    model: Model,
+    cluster: Cluster,
+    deployed: Deployed,
+    slo: Slo,
 ) -> dict[str, Any]:
     """Return the headline numbers of a run, with 80 % intervals of the predicted ones."""
     first_s, later_s = document["ttft_s"]["p50"], document["tpot_s"]["p50"]
@@ -323,7 +332,38 @@ def with_intervals(
         at = usd * document["tokens_per_s"]
         ends = {"low": at / rate["high"], "high": at / rate["low"]}
         complete["usd_per_million_tokens_interval"] = ends
-    return complete
+    of_run = _ends_of_run(document, deployed, (first_token, later, per_token), rate, slo, cluster)
+    return complete | {f"{name}_interval": ends for name, ends in of_run.items()}
+
+
+def _ends_of_run(
+    document: Mapping[str, Any],
+    deployed: Deployed,
+    predicted: tuple[Interval, Interval, Interval],
+    rate: Mapping[str, float],
+    slo: Slo,
+    cluster: Cluster,
+) -> dict[str, dict[str, float]]:
+    """Return the ends of what a run attains, costs and draws, at both ends of a replica's speed.
+
+    First tokens and later ones are late together, and the run takes longer as its rate falls.
+    """
+    first, later, per_token = map(Uncertain.of, predicted)
+    rows = []
+    for end, slow in (("low", "high"), ("high", "low")):
+        longer = document["tokens_per_s"] / rate[end]
+        kept = attained(
+            deployed.served, slo, first_by=getattr(first, slow), later_by=getattr(later, slow)
+        )
+        spent = deployed.cost(Economics.of(cluster), longer=longer, slower=getattr(per_token, slow))
+        share = float(kept.mean())
+        good = document["requests_per_s"] * share / longer
+        rows.append({"slo_attainment": share, "request_goodput_per_s": good, **spent})
+    return {
+        name: {"low": min(ends), "high": max(ends)}
+        for name in ("slo_attainment", "request_goodput_per_s", "cost_usd", "energy_joules")
+        if None not in (ends := [document.get(name), *(row[name] for row in rows)])
+    }
 
 
 def rate_ends(

@@ -96,7 +96,8 @@ class ServingResult:
     @property
     def tokens_per_s_interval(self) -> dict[str, float]:
         """Ends ``low`` and ``high`` of the rate of output tokens [1/s]."""
-        complete = with_intervals(self.summary, self.model, self.cluster, self.deployed)
+        answer = self.model, self.cluster, self.deployed, self.slo
+        complete = with_intervals(self.summary, *answer)
         return dict(complete["tokens_per_s_interval"])
 
     @property

@@ -68,10 +68,16 @@ class Served:
         )
 
 
-def attained(served: Served, slo: Slo) -> npt.NDArray[np.bool_]:
-    """Return which requests kept both limits; a single token has no TPOT to miss."""
+def attained(
+    served: Served, slo: Slo, *, first_by: float = 1.0, later_by: float = 1.0
+) -> npt.NDArray[np.bool_]:
+    """Return which requests kept both limits; a single token has no TPOT to miss.
+
+    ``first_by, later_by``: factors by which first and later tokens may be later than simulated.
+    """
     tpot = np.nan_to_num(served.tpot_s, nan=0.0)
-    return np.asarray((served.ttft_s <= slo.ttft_s) & (tpot <= slo.tpot_s))
+    in_time = (served.ttft_s * first_by <= slo.ttft_s) & (tpot * later_by <= slo.tpot_s)
+    return np.asarray(in_time)
 
 
 def latency(values: FloatArray, weights: FloatArray | None = None) -> dict[str, Any]:

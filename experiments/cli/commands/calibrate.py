@@ -181,7 +181,7 @@ def _print_groups(groups: Sequence[Group], text: str) -> None:
                 f"before, {_median(after):.1%} with the fitted rows.\n"
             )
         if len(group.apart):
-            shipped, refitted = _median(group.apart_before), _median(group.apart)
+            shipped, refitted = _median(group.apart_before) or 0.0, _median(group.apart) or 0.0
             worse = (
                 " They are met better by the shipped rows: kernels alone, in short bursts, run "
                 "faster than in a step. Measure for longer (KIT_SECONDS) before you use these."

@@ -12,6 +12,7 @@ from cluster_sim.progress import progress as shown
 from experiments.cli.options.inputs import CatalogueInputs
 from experiments.cli.options.invocation import Invocation
 from experiments.cli.options.sensitivity import SensitivityInputs
+from experiments.cli.output.job_amounts import interval_frame
 from experiments.cli.output.printing import print_table
 from experiments.reports.formatting import number
 from topologies.errors import InputError
@@ -29,10 +30,12 @@ if TYPE_CHECKING:
 
     import pandas as pd
 
+    from cluster_sim.progress import Watch
     from experiments.cli.options.sensitivity import Ranking
     from experiments.reports.run_directory import Run
     from topologies.catalogue.catalogue import Catalogue
     from workloads.fleet.expectation import Expectation
+    from workloads.fleet.policies.view import Policy
     from workloads.fleet.scenario import Scenario
     from workloads.fleet.simulation import FleetRun
 
@@ -156,7 +159,7 @@ def _replica_facts(replica: Mapping[str, Any]) -> list[list[str]]:
 def _service_facts(document: Mapping[str, Any]) -> list[list[str]]:
     latency = document["reclaim_latency_s"]
     return [
-        ["requests within the SLO", f"{document['slo_attainment']:.3%}"],
+        ["requests within the SLO", _sure(document, "slo_attainment", "{:.3%}", "")],
         ["worst 15 minutes", f"{document['slo_attainment_worst_15min']:.3%}"],
         ["tokens served", f"{document['served_tokens']:,}"],
         ["tokens shed", f"{document['shed_tokens']:,}"],
@@ -182,26 +185,46 @@ def _money_facts(document: Mapping[str, Any]) -> list[list[str]]:
     """Return the rows of training, power and money; unknown values have no row."""
     regret = document.get("regret")
     count, carbon = document["jobs_with_deadline"], document["carbon_kg"]
+
+    def sure(name: str, style: str = "{}", symbol: str = "", unit: float = 1.0) -> str:
+        """Return a result with its interval, empty where it is not known."""
+        return _sure(document, name, style, symbol, unit)
+
     facts = [
-        ["training goodput", _known(document["training_goodput"], "{:.2%}")],
-        ["training tokens", _known(document["training_tokens"], "{:,.0f}")],
-        ["training steps of 16 million tokens", _known(document["training_steps"], "{:,.0f}")],
+        ["training goodput", sure("training_goodput", "{:.2%}")],
+        ["training tokens", sure("training_tokens")],
+        ["training steps of 16 million tokens", sure("training_steps")],
         ["training won, of what foresight wins", _captured(regret) if regret else ""],
         ["chip-hours more than static trains", _gain(regret) if regret else ""],
         ["jobs done by their deadline", f"{document['jobs_in_time']} of {count}" if count else ""],
-        ["energy", f"{_digits(document['energy_joules'] / 3.6e9)} MWh"],
+        ["energy", sure("energy_joules", symbol=" MWh", unit=3.6e9)],
         ["largest power of a minute", f"{_digits(document['power_peak_w'] / 1e6)} MW"],
         ["largest change in 15 min", f"{_digits(document['power_ramp_15min_w'] / 1e6)} MW"],
-        ["electricity", _known(document["electricity_usd"], "{:,.0f} USD")],
+        ["electricity", sure("electricity_usd", symbol=" USD")],
         ["price that training paid", _known(document["training_usd_per_mwh"], "{:,.2f} USD/MWh")],
-        ["chips at their list price", _known(document["cost_usd"], "{:,.0f} USD")],
-        ["per million tokens served", _known(document["usd_per_million_tokens"], "{:.3f} USD")],
-        ["per training step", _known(document["usd_per_training_step"], "{:,.2f} USD")],
-        ["served tokens sold for", _known(document["revenue_usd"], "{:,.0f} USD")],
-        ["left of it after these costs", _known(document["margin_usd"], "{:,.0f} USD")],
+        ["chips at their list price", sure("cost_usd", symbol=" USD")],
+        ["per million tokens served", sure("usd_per_million_tokens", symbol=" USD")],
+        ["per million tokens trained", sure("usd_per_million_trained_tokens", symbol=" USD")],
+        ["per training step", sure("usd_per_training_step", symbol=" USD")],
+        ["served tokens sold for", sure("revenue_usd", symbol=" USD")],
+        ["left of it after these costs", sure("margin_usd", symbol=" USD")],
         ["carbon dioxide", _known(carbon and carbon / 1000, "{:,.1f} t")],
     ]
     return [row for row in facts if row[1]]
+
+
+def _sure(
+    document: Mapping[str, Any], name: str, style: str, symbol: str, unit: float = 1.0
+) -> str:
+    """Return a result and its 80 % interval, in a unit; a point has none."""
+    value, ends = document[name], document["interval"].get(name)
+    if value is None:
+        return ""
+    text = number if style == "{}" else style.format
+    numbers = [value, *(() if ends is None else (ends["low"], ends["high"]))]
+    middle, *sides = (text(each / unit) for each in numbers)
+    between = f" (80 %: {' – '.join(sides)})" if sides and sides != [middle, middle] else ""
+    return f"{middle}{symbol}{between}"
 
 
 def _captured(regret: Mapping[str, float]) -> str:
@@ -380,7 +403,7 @@ def _document(answer: _Answer, call: Invocation) -> dict[str, Any]:
     from workloads.fleet.setup.sureness import replicas_document
 
     name, scenario, run = answer.main
-    options = answer.base.options
+    options, watch = answer.base.options, partial(shown, quiet=call.quiet)
     results = summary(run, scenario.economics, scenario.prices)
     document = {
         "cluster": options.fleet.cluster,
@@ -389,7 +412,7 @@ def _document(answer: _Answer, call: Invocation) -> dict[str, Any]:
         "models": sorted({service.weights for service in scenario.services}),
         "replicas": replicas_document(scenario.services),
         **scenario.sizing.document(),
-        **_sureness(scenario),
+        "interval": {**_sureness(scenario), **_intervals(scenario, results, call.seed, watch)},
         **results,
         "scaling": answer.base.scaling,
         "notes": [*notes(answer.base, options), *_notes_of_run(scenario, run, results)],
@@ -397,7 +420,6 @@ def _document(answer: _Answer, call: Invocation) -> dict[str, Any]:
     if phases := post_training_document(scenario.jobs):
         document["post_training"] = phases
     if options.policy.compare:
-        watch = partial(shown, quiet=call.quiet)
         document["regret"] = compared(scenario, run, results, options.policy, call.seed, watch)
     if len(answer.scenarios) > 1:
         document["rows"] = [
@@ -435,7 +457,25 @@ def _sureness(scenario: Scenario) -> dict[str, Any]:
         "lendable_share_low": lendable_share(scenario, ends.low / capacity),
         "lendable_share_high": lendable_share(scenario, ends.high / capacity),
     }
-    return {"interval": {**ends.document(), **follows}}
+    return {**ends.document(), **follows}
+
+
+def _intervals(
+    scenario: Scenario, results: Mapping[str, Any], seed: int, watch: Watch
+) -> dict[str, Any]:
+    """Return the intervals of the results, without any if the options do without."""
+    from workloads.fleet.intervals import fleet_intervals
+    from workloads.fleet.scenario import policy_of
+
+    settings = scenario.options.policy
+    if not settings.intervals:
+        return {}
+
+    def policy(changed: Scenario) -> Policy:
+        """Return the policy anew, for a scenario."""
+        return policy_of(settings.policy, changed, settings)
+
+    return fleet_intervals(scenario, results, policy, seed=seed, watch=watch)
 
 
 def _row(name: str, scenario: Scenario, results: Mapping[str, Any]) -> dict[str, Any]:
@@ -475,6 +515,7 @@ def _write(run: Run, document: Mapping[str, Any], answer: _Answer) -> None:
         }
         figure = scenarios_figure(lines, chips_per_unit=chips, title=f"What-ifs: {title}")
         run.figure("what_ifs", figure, title="What-ifs")
+    run.table("intervals", interval_frame(document), title="Intervals of the results")
     run.table("jobs", jobs_frame(result), title="Training jobs")
     run.table("changes", changes_frame(result), title="Role changes", parquet=True)
     run.table("timeline", frame, title="Every minute", parquet=True)

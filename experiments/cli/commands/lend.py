@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 from experiments.cli.options.inputs import CatalogueInputs
 from experiments.cli.options.invocation import Invocation
+from experiments.cli.output.job_amounts import amount, interval_frame
 from experiments.cli.output.printing import print_table
 from topologies.errors import InputError, printable
 from topologies.options import setting
@@ -25,7 +26,7 @@ from workloads.options.fleet import (
 )
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Mapping, Sequence
 
     from experiments.reports.run_directory import Run
     from workloads.demand.trace import Demand
@@ -122,7 +123,7 @@ def lend(
         return
     scenario = scenario_from(options, catalogue_inputs.read(fleet.cluster), call.seed)
     loan = lend_on(scenario, question)
-    remarks = (loan.note, loan.short_note, *notes(scenario, options))
+    remarks = (loan.note, loan.weekday_note, loan.short_note, *notes(scenario, options))
     document = {
         "cluster": fleet.cluster,
         **scenario.sizing.document(),
@@ -135,7 +136,7 @@ def lend(
     call.answer(
         lambda: document,
         lambda: _print(document),
-        lambda run: _write(run, loan, scenario),
+        lambda run: _write(run, document, loan, scenario),
         notes=(document["scaling"], *document["notes"]),
     )
 
@@ -234,10 +235,11 @@ def _tell(problem: str) -> None:
 
 
 def _sureness(loan: Loan, scenario: Scenario) -> dict[str, Any]:
-    """Return the interval of the lent unit-hours, from that of a unit's capacity."""
-    from workloads.fleet.lending.on_cluster import lent_interval
+    """Return the interval of the lent unit-hours by a unit's capacity, and those of the rest."""
+    from workloads.fleet.lending.on_cluster import lent_interval, lent_intervals
 
-    return {"interval": lent_interval(loan, scenario).document()}
+    ends = lent_interval(loan, scenario).document()
+    return {"interval": {**ends, **lent_intervals(loan, scenario)}}
 
 
 def _print(document: Mapping[str, Any]) -> None:
@@ -260,12 +262,20 @@ def _print(document: Mapping[str, Any]) -> None:
     facts = [
         ["lent tonight", f"{document['lent_unit_hours']:,.0f} unit-hours"],
         ["80 % interval, by a unit's capacity", _ends(document["interval"])],
-        ["training tokens", number(document["training_tokens"])],
-        ["worth at the list price", "–" if usd is None else f"{usd:,.0f} USD"],
+        ["training tokens", amount(document, "training_tokens", "")],
+        ["goodput of the loans", f"{document['training_goodput']:.1%}"],
+        ["worth at the list price", "–" if usd is None else amount(document, "usd", "USD")],
         ["time to reclaim a unit", _reclaim_text(document["reclaim_latency_s"])],
         ["kept back for repairs", f"{document['reserve_units']:,} units"],
         ["nights of the history answered", f"{tested['nights']:,}"],
         ["of them demand exceeded the answer", f"{tested['violated']:,}"],
+        ["  by weekday", _by_weekday(tested["by_weekday"])],
+        [
+            _holidays_of(tested),
+            f"{tested['holidays']['violated']} of {tested['holidays']['nights']}",
+        ],
+        ["nights that bear out the confidence", f"{tested['nights_borne_out']:,}"],
+        ["  of them demand exceeded the answer", f"{tested['violated_borne_out']:,}"],
         ["worst night, demand beyond capacity", f"{tested['worst_night_missed_share']:.2%}"],
         ["lent, of what hindsight lends", f"{tested['lent_unit_hours'] / hindsight:.1%}"],
         [
@@ -274,6 +284,12 @@ def _print(document: Mapping[str, Any]) -> None:
         ],
         ["units for the busiest hour", f"{document['units_needed_peak']:,.1f}"],
     ]
+    for name, title, symbol, unit in (
+        ("usd_per_million_trained_tokens", "per million tokens trained", "USD", 1.0),
+        ("energy_joules", "energy of the loans", "MWh", 3.6e9),
+    ):
+        if document[name] is not None:
+            facts.insert(4, [title, amount(document, name, symbol, unit)])
     if "batch" in document:
         batch = document["batch"]
         fits = "fits" if batch["fits"] else "does not fit"
@@ -284,6 +300,17 @@ def _print(document: Mapping[str, Any]) -> None:
     print_table("", ["", ""], facts)
 
 
+def _by_weekday(rows: Sequence[Mapping[str, Any]]) -> str:
+    """Return the broken nights of each weekday."""
+    return ", ".join(f"{row['weekday'][:2]} {row['violated']}/{row['nights']}" for row in rows)
+
+
+def _holidays_of(tested: Mapping[str, Any]) -> str:
+    if tested["holidays"]["calendar"]:
+        return "  on holidays of the calendar"
+    return "  on nights unlike their weekday"
+
+
 def _reclaim_text(seconds: float | None) -> str:
     return "never" if seconds is None else f"{seconds:,.0f} s"
 
@@ -292,11 +319,12 @@ def _ends(ends: Mapping[str, float]) -> str:
     return f"{ends['low']:,.0f} to {ends['high']:,.0f} unit-hours"
 
 
-def _write(run: Run, loan: Loan, scenario: Scenario) -> None:
+def _write(run: Run, document: Mapping[str, Any], loan: Loan, scenario: Scenario) -> None:
     from experiments.figures.lending import lead_figure, loan_figure
     from workloads.fleet.lending.on_cluster import lead_times_on
 
-    run.json("summary", loan.summary(), title="Results")
+    run.json("summary", document, title="Results")
+    run.table("intervals", interval_frame(document), title="Intervals of the results")
     run.figure("lend", loan_figure(loan), title="Units that can be lent")
     leads = lead_times_on(scenario, loan)
     run.figure("lead_times", lead_figure(leads), title="Lendable chips by lead time and confidence")

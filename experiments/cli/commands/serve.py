@@ -125,8 +125,8 @@ def print_serving(document: Mapping[str, Any]) -> None:
         *_highest_rate(document),
         ["requests", f"{document['requests']:,}"],
         ["output tokens/s", _with_interval(document, "tokens_per_s", ",.1f")],
-        ["requests/s within the SLO", f"{document['request_goodput_per_s']:.4g}"],
-        ["requests within the SLO", f"{document['slo_attainment']:.2%}"],
+        ["requests/s within the SLO", _with_interval(document, "request_goodput_per_s", ".4g")],
+        ["requests within the SLO", _with_interval(document, "slo_attainment", ".2%")],
         ["mean decode batch", f"{document['batch_mean']:.2f}"],
         ["KV cache, peak", format_memory(int(document["kv_peak_bytes"]))],
         ["KV cache, room", format_memory(int(document["kv_budget_bytes"]))],
@@ -227,6 +227,9 @@ def _ways_to_serve_faster(document: Mapping[str, Any]) -> list[list[str]]:
     if document["usd_per_million_tokens"] is not None:
         price = _with_interval(document, "usd_per_million_tokens", ",.3g")
         facts.append(["price, USD a million output tokens", price])
+        facts.append(["price of the run, USD", _with_interval(document, "cost_usd", ",.3g")])
+    if document["energy_joules"] is not None:
+        facts.append(["energy of the run, J", _with_interval(document, "energy_joules", ",.3g")])
     return facts
 
 
@@ -340,7 +343,7 @@ def _document(
         **deployed.cost(Economics.of(cluster)),
         **highest.summary(Economics.of(cluster)),
     }
-    return with_intervals(plain, inputs.read_model(), cluster, deployed)
+    return with_intervals(plain, inputs.read_model(), cluster, deployed, limits)
 
 
 def _stated(

@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from experiments.cli.output.printing import print_table
 from experiments.reports.formatting import number
+
+if TYPE_CHECKING:
+    import pandas as pd
 
 
 def print_whole_job(document: Mapping[str, Any]) -> None:
@@ -34,10 +37,20 @@ def spent(document: Mapping[str, Any]) -> list[tuple[str, str]]:
 def amount(document: Mapping[str, Any], name: str, symbol: str, unit: float = 1.0) -> str:
     """Text of an amount in a unit, with its interval where it has one."""
     ends = document["interval"].get(name)
-    text = f"{number(document[name] / unit)} {symbol}"
+    text = f"{number(document[name] / unit)} {symbol}".strip()
     if ends is None:
         return text
     return f"{text} (80 %: {number(ends['low'] / unit)} – {number(ends['high'] / unit)})"
+
+
+def interval_frame(document: Mapping[str, Any]) -> pd.DataFrame:
+    """Return every result that has an interval, one row a result."""
+    import pandas as pd
+
+    ends = document["interval"]
+    rows = [(name, ends[name]["low"], document[name], ends[name]["high"]) for name in ends
+            if isinstance(ends[name], Mapping) and name in document]  # fmt: skip
+    return pd.DataFrame(rows, columns=["result", "low", "value", "high"])
 
 
 def _price_rows(document: Mapping[str, Any]) -> list[tuple[str, str]]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -13,6 +14,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+import cluster_sim as cs
 from experiments.figures.lending import loan_figure
 from tests.support.commands import document_of
 from topologies.clusters.names import cluster
@@ -28,6 +30,7 @@ from workloads.fleet.lending.answer import (
     whole_loans,
     without_short_loans,
 )
+from workloads.fleet.lending.front import read_calendar
 from workloads.fleet.lending.on_cluster import with_shared_return
 from workloads.fleet.processes.failures import failures_from
 
@@ -96,11 +99,11 @@ def test_an_answer_is_kept_as_often_as_it_says(name: str) -> None:
 
 def test_the_backtest_is_what_would_have_been_answered() -> None:
     """The walk through the history gives each night the answer that a cut history gives."""
-    need = _units(TRACES["noisy"])
-    whole = lend(need, "2024-01-01T00:00", Night("06:00"), Terms(1000))
+    need, question = _units(TRACES["noisy"]), Night("06:00", confidence=0.85)
+    whole = lend(need, "2024-01-01T00:00", question, Terms(1000))
     for place in (3, 7, len(whole.tested) - 1):
         day = len(need) // DAY - len(whole.nights) + int(whole.tested.number[place])
-        cut = lend(need[: day * DAY], "2024-01-01T00:00", Night("06:00"), Terms(1000))
+        cut = lend(need[: day * DAY], "2024-01-01T00:00", question, Terms(1000))
         assert np.array_equal(cut.tested.coming, whole.tested.capacity[place])
 
 
@@ -228,7 +231,7 @@ def _history(path: Path, trace: FloatArray) -> Path:
 
 
 def test_the_command_answers(tmp_path: Path) -> None:
-    path = _history(tmp_path / "history.csv", TRACES["calm"][: 15 * DAY])
+    path = _history(tmp_path / "history.csv", TRACES["calm"][: 25 * DAY])
     words = [
         "lend",
         "--demand", str(path),
@@ -247,8 +250,8 @@ def test_the_command_answers(tmp_path: Path) -> None:
     } <= set(document)  # fmt: skip
     assert document["demand_scale"] == 1.0
     assert document["confidence"] == 0.95
-    assert document["windows"][0]["from"] == "2026-01-20T00:00"
-    assert document["windows"][-1]["to"] == "2026-01-20T06:00"
+    assert document["windows"][0]["from"] == "2026-01-30T00:00"
+    assert document["windows"][-1]["to"] == "2026-01-30T06:00"
     assert {"nights", "violated", "lent_unit_hours", "hindsight_unit_hours"} <= set(
         document["backtest"]
     )
@@ -260,3 +263,87 @@ def test_the_figure_names_the_confidence() -> None:
     top, bottom = loan_figure(loan).axes
     assert "95 % (asked)" in top.get_legend_handles_labels()[1]
     assert "could have been lent" in bottom.get_legend_handles_labels()[1]
+
+
+def _weeks_with_holidays() -> tuple[FloatArray, tuple[str, ...]]:
+    """Eight weeks whose Wednesdays are holidays, with half of the load, in every other week."""
+    days = np.where(np.arange(56) % 7 >= 5, 40.0, 80.0)
+    rest = np.arange(2, 56, 14)
+    days[rest] = 30.0
+    dates = pd.Timestamp("2024-01-01") + pd.to_timedelta(rest, unit="D")
+    noise = np.random.default_rng(4).normal(0, 1.0, 56 * DAY)
+    return np.repeat(days, DAY) + noise, tuple(dates.strftime("%Y-%m-%d"))
+
+
+def test_nights_are_judged_by_weekday_and_on_holidays() -> None:
+    need, dates = _weeks_with_holidays()
+    plain = lend(need, "2024-01-01T00:00", Night("06:00"), Terms(100))
+    tested = plain.summary()["backtest"]
+    assert sum(row["nights"] for row in tested["by_weekday"]) == tested["nights"]
+    assert sum(row["violated"] for row in tested["by_weekday"]) == tested["violated"]
+    assert [row["weekday"] for row in tested["by_weekday"]][:2] == ["Monday", "Tuesday"]
+    seen = plain.nights.unlike
+    assert [place for place in np.flatnonzero(seen) if plain.nights.weekday[place] != 2] == []
+    assert tested["holidays"]["calendar"] is False
+    stated = lend(need, "2024-01-01T00:00", Night("06:00", holidays=dates), Terms(100))
+    judged = stated.summary()["backtest"]["holidays"]
+    assert judged["calendar"] is True
+    assert judged["nights"] == 3  # the first of the four is before the first answer
+    assert judged["violated"] == 0
+
+
+def test_a_calendar_lends_more_on_holidays() -> None:
+    """The night of a known holiday is expected to be as quiet as a weekend."""
+    need, dates = _weeks_with_holidays()
+    coming = need[: 44 * DAY]  # the night to answer is that of a holiday
+    assert dates[3] == "2024-02-14"
+    plain, stated = (
+        lend(coming, "2024-01-01T00:00", Night("06:00", holidays=each), Terms(100))
+        for each in ((), dates)
+    )
+    assert stated.unit_hours > plain.unit_hours
+    assert stated.tested.violated.mean() <= 0.06
+
+
+def test_a_weekday_that_breaks_too_often_is_named() -> None:
+    loan = lend(_weeks_with_holidays()[0], "2024-01-01T00:00", Night("06:00"), Terms(100))
+    fridays = np.where(loan.nights.weekday[loan.tested.number] == 4, True, False)
+    broken = replace(loan, tested=replace(loan.tested, violated=fridays))
+    count = int(fridays.sum())
+    assert f"exceeded the answer on {count} of {count} Fridays" in broken.weekday_note
+    none = replace(loan, tested=replace(loan.tested, violated=np.zeros(len(fridays), bool)))
+    assert none.weekday_note == ""
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        ("25 December", "'25' is no date; write 2024-12-25"),
+        ("", "has no date; write one a line"),
+    ],
+)
+def test_a_calendar_that_is_none_is_refused(tmp_path: Path, text: str, expected: str) -> None:
+    file = tmp_path / "holidays.txt"
+    file.write_text(text)
+    with pytest.raises(InputError, match=expected):
+        read_calendar(file)
+
+
+def test_a_loan_carries_all_its_uncertain_inputs() -> None:
+    """Tokens are less sure than unit-hours, and without any uncertainty everything is a point."""
+    stated: dict[str, Any] = {"unit_rate": 10.0, "confidence": "90%", "scale_to_peak": 0.8}
+    certain = cs.lend("trn2-ultraserver:40", "burstgpt", **stated, failures="off")
+    ends, summary = certain.intervals, certain.summary
+    assert ends["inputs"]["capacity"]["low"] == ends["inputs"]["failures"]["high"] == 1.0
+    hours = ends["lent_unit_hours"]
+    taken = np.quantile(certain.loan.taken_back, 0.9)
+    assert hours["low"] == pytest.approx(summary["lent_unit_hours"] * (1 - taken), rel=0.1)
+    assert hours["high"] == pytest.approx(summary["lent_unit_hours"])
+    width = ends["training_tokens"]["high"] / ends["training_tokens"]["low"]
+    steps = ends["inputs"]["step_time"]
+    assert width == pytest.approx(steps["high"] / steps["low"], rel=0.05)
+    failing = cs.lend("trn2-ultraserver:40", "burstgpt", **stated)
+    assert failing.loan.terms.goodput < 1.0
+    goodput = failing.intervals["training_goodput"]
+    assert goodput["low"] < failing.loan.terms.goodput < goodput["high"]
+    assert certain.intervals["training_goodput"] == {"low": 1.0, "high": 1.0}

@@ -120,6 +120,23 @@ def test_pytorch_adds_what_adapters_give_in_kernels_of_their_own() -> None:
     assert scaled - least == 10 * 2048 * (columns_out + columns_in)
 
 
+def test_wrapped_adapters_start_a_gathering_each() -> None:
+    """Seven adapters of a layer are fourteen units of FSDP; the backward pass starts each twice."""
+    plan = ParallelPlan(dp=8, zero=3, global_batch=8, seq=2048, lora_rank=16)
+    taken_s = []
+    for variant in ("", "wrapped"):
+        numbers = shipped_catalogue().with_variants(
+            {"training.adapter_units": variant, "training.sharded_start": "eager"}
+        )
+        shapes = RankShapes(EIGHT, plan, "h100", numbers)
+        taken_s.append(
+            [sum(step.seconds for step in steps) for steps in (forward(shapes), backward(shapes))]
+        )
+    along, wrapped = taken_s
+    longer_s = [passed - before for passed, before in zip(wrapped, along, strict=True)]
+    assert longer_s == pytest.approx([14 * 0.75e-3, 2 * 14 * 0.75e-3])
+
+
 def test_part_trained_alone_takes_less_than_all_and_more_than_none() -> None:
     plan = replace(LORA, lora_rank=0, seq=8192, recompute="none")
     everything = step_s(plan)

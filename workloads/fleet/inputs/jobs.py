@@ -12,6 +12,7 @@ import numpy as np
 
 from topologies.errors import InputError, shown, suggestion
 from topologies.files.frame import read_table
+from workloads.confidence.propagation import AS_STATED, Uncertain
 
 LOCKSTEP, BEHIND = "lockstep", "one-behind"
 MODES = (LOCKSTEP, BEHIND)
@@ -168,6 +169,7 @@ class TrainingJob:
     ``phases``: rates of rollouts and updates; the throughput is then that of the best split.
     ``evaluation``: deferrable batch inference: any number of units, no gang, given back by
         draining.
+    ``step_time``: factor between which ends the time of a step lies; 1 where a rate is stated.
     """
 
     name: str
@@ -188,6 +190,7 @@ class TrainingJob:
     work_tokens: float = math.inf
     post_training: str = ""
     phases: PostTraining | None = None
+    step_time: Uncertain = AS_STATED
 
     def __post_init__(self) -> None:
         if not 1 <= self.min_units <= self.units or self.step_units < 1:

@@ -6,7 +6,7 @@ import math
 import re
 from collections import Counter
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any
 
@@ -18,11 +18,14 @@ from topologies.arrays import FloatArray, IntArray
 from topologies.errors import InputError
 from workloads.demand.trace import MINUTES_PER_DAY
 from workloads.fleet.lending.backtest import (
+    USUAL,
     Backtest,
     NightErrors,
     Nights,
     backtest,
+    borne_out,
     cut_nights,
+    errors_for,
     night_errors,
     surest,
 )
@@ -154,6 +157,22 @@ def batch_need(work: BatchWork, days_back: npt.NDArray[np.int64], lent: FloatArr
 
 
 HOUR_S = 3600.0
+WEEKDAYS = ("Monday", "Tuesday", "Wednesday", "Thursday", "Friday", "Saturday", "Sunday")
+BY_CHANCE = 0.01
+"""Probability below which a weekday's broken nights are more than chance explains."""
+
+
+def chance_of(broken: int, nights: int, risk: float) -> float:
+    """Probability of as many broken nights or more, each broken with probability ``risk``.
+
+    >>> round(chance_of(1, 2, 0.1), 9)
+    0.19
+    """
+    fewer = (
+        math.comb(nights, count) * risk**count * (1 - risk) ** (nights - count)
+        for count in range(broken)
+    )
+    return 1.0 - sum(fewer)
 
 
 @dataclass(frozen=True)
@@ -164,23 +183,38 @@ class Night:
     ``begin``: time of day at which lending may begin; empty for the end of the history.
     ``share``: share of the night's minutes in which demand must stay within the units kept for
         serving.
-    ``confidence``: share of nights on which ``share`` must be met.
+    ``confidence``: share of nights on which ``share`` must be met; by default 95 %, or less where
+        the history bears out less.
     ``window_minutes``: length of the windows in which the number of lent units is constant
         [minutes].
+    ``holidays``: dates such as ``2024-12-25`` on which demand is that of a weekend.
     """
 
     until: str = "06:00"
     begin: str = ""
     share: float = 0.999
-    confidence: float = 0.95
+    confidence: float | None = None
     window_minutes: int = 60
+    holidays: tuple[str, ...] = ()
 
     def __post_init__(self) -> None:
         for name, value in (("slo share", self.share), ("confidence", self.confidence)):
-            if not 0.5 <= value < 1:
+            if value is not None and not 0.5 <= value < 1:
                 raise InputError(
                     f"a {name} of {value:.4g} is not in [0.5, 1); write it as 99.9% or 0.999."
                 )
+
+    def nights_of(self, need: FloatArray, start: pd.Timestamp) -> Nights:
+        """Cut the need of a history that begins at ``start`` into nights."""
+        lead, minutes = self.span(start + pd.Timedelta(minutes=len(need)))
+        return cut_nights(
+            need,
+            start=start,
+            lead=lead,
+            minutes=minutes,
+            window=self.window_minutes,
+            holidays=self.holidays,
+        )
 
     def span(self, end: pd.Timestamp) -> tuple[int, int]:
         """Minutes from the end of the history to the night, and the length of the night."""
@@ -200,6 +234,8 @@ class Terms:
         that trained serves [s].
     ``tokens_per_unit_s``: training throughput of one unit [tokens/s].
     ``usd_per_chip_s``: price of a chip; 0 where none is known [USD/s].
+    ``watts_per_chip``: power that the site draws for a chip that trains; 0 where unknown [W].
+    ``goodput``: share of its time that a lent unit computes for in the mean, for failures.
     ``floor_units``: fewest units that serve.
     ``block``: units that are lent together.
     ``shortest_s``: time that a loan has to outlast, where that is more than a change to training
@@ -214,6 +250,8 @@ class Terms:
     reclaim_s: float = 0.0
     tokens_per_unit_s: float = 0.0
     usd_per_chip_s: float = 0.0
+    watts_per_chip: float = 0.0
+    goodput: float = 1.0
     floor_units: int = 0
     block: int = 1
     shortest_s: float = 0.0
@@ -238,11 +276,13 @@ class Terms:
 class Loan:
     """The answer for the coming night, and the results of the same method on the nights before.
 
+    ``confidence``: the stated one, or the one that the history bears out.
     ``begin``: beginning of the night, UTC.
     ``batch``: part of the loans that requests of a batch tier need.
     """
 
     question: Night
+    confidence: float
     terms: Terms
     begin: pd.Timestamp
     errors: NightErrors
@@ -269,20 +309,59 @@ class Loan:
     @property
     def history_nights(self) -> int:
         """Number of nights from whose errors the margin is learned."""
-        return len(self.errors.before(len(self.nights)))
+        return self.errors.known
 
     @property
     def note(self) -> str:
-        """Sentence for a confidence that the history is too short for; else empty."""
-        nights = self.history_nights
-        if self.question.confidence <= surest(nights):
+        """Sentence for a usual confidence that the history is too short for; else empty."""
+        if self.confidence >= USUAL or self.question.confidence is not None:
             return ""
-        wanted = math.ceil(self.question.confidence / (1 - self.question.confidence) - 1e-9)
         return (
-            f"the errors of {nights} nights bear out a confidence of {surest(nights):.1%} by "
-            f"themselves; for {self.question.confidence:.4g} their tail is taken for Student's. "
-            f"From {wanted} errors on nothing needs to be assumed."
+            f"the errors of {self.history_nights} nights bear out {self.confidence:.0%}, which "
+            f"takes the place of {USUAL:.0%}; {errors_for(USUAL)} errors bear that out."
         )
+
+    @property
+    def weekday_note(self) -> str:
+        """Sentence about weekdays on which the answer broke more often than by chance, or empty."""
+        risk = 1 - self.confidence
+        worse = [
+            f"{row['violated']} of {row['nights']} {row['weekday']}s"
+            for row in self.by_weekday()
+            if chance_of(row["violated"], row["nights"], risk) < BY_CHANCE
+        ]
+        if not worse:
+            return ""
+        return (
+            f"demand exceeded the answer on {' and '.join(worse)}, more than chance explains at "
+            f"{self.confidence:.4g}; state a higher --confidence for these nights."
+        )
+
+    def by_weekday(self) -> list[dict[str, Any]]:
+        """Return nights of the backtest and those that broke, by the weekday of their middle."""
+        days, broken = self.nights.weekday[self.tested.number], self.tested.violated
+        return [
+            {
+                "weekday": WEEKDAYS[day],
+                "nights": int((days == day).sum()),
+                "violated": int(broken[days == day].sum()),
+            }
+            for day in range(len(WEEKDAYS))
+            if (days == day).any()
+        ]
+
+    def on_holidays(self) -> dict[str, Any]:
+        """Return the nights of the backtest on holidays, and those of them that broke.
+
+        Without a calendar, they are the nights that were unlike others of their weekday.
+        """
+        stated, number = bool(self.question.holidays), self.tested.number
+        rest = (self.nights.holiday[:-1] if stated else self.nights.unlike)[number]
+        return {
+            "calendar": stated,
+            "nights": int(rest.sum()),
+            "violated": int(self.tested.violated[rest].sum()),
+        }
 
     @property
     def short_note(self) -> str:
@@ -305,20 +384,47 @@ class Loan:
 
     @property
     def training_tokens(self) -> float:
-        """Tokens that the loans train, after batch work and role changes have taken their time."""
+        """Tokens that the loans train, after batch work, role changes and failures."""
         lost_s = self.terms.start_s + self.terms.reclaim_s
         useful_s = sum(
             run.units * max(0.0, (run.last - run.first) * 60.0 - lost_s) for run in self.runs
         )
         if self.batch is not None:
             useful_s = max(0.0, useful_s - self.batch.tonight * HOUR_S)
-        return useful_s * self.terms.tokens_per_unit_s
+        return useful_s * self.terms.tokens_per_unit_s * self.terms.goodput
 
     @property
     def usd(self) -> float | None:
         """Value of the lent chip-hours at the machine's price [USD]; None without a price."""
         price = self.terms.chips_per_unit * self.terms.usd_per_chip_s * HOUR_S
         return self.unit_hours * price if price else None
+
+    @property
+    def energy_joules(self) -> float | None:
+        """Energy that the site draws for lent units at work [J]; None if their power is unknown."""
+        watts = self.terms.chips_per_unit * self.terms.watts_per_chip
+        return self.unit_hours * HOUR_S * watts if watts else None
+
+    @property
+    def usd_per_million_tokens(self) -> float | None:
+        """Price of the lent chip-hours for each million trained tokens [USD]; None if unknown."""
+        usd, tokens = self.usd, self.training_tokens
+        return usd * 1e6 / tokens if usd and tokens else None
+
+    def at_speed(self, factor: float) -> Loan:
+        """Return the answer where a unit serves ``factor`` times the predicted rate."""
+        return replace(self, tested=replace(self.tested, coming=self.tested.coming / factor))
+
+    @property
+    def taken_back(self) -> FloatArray:
+        """Share of the free unit-time of each night of the backtest that demand took back."""
+        need, number = self.nights.need, self.tested.number
+        free = self.terms.most_units - np.repeat(
+            self.tested.capacity, np.diff(self.nights.edges), axis=1
+        )
+        over = self.tested.missed * need[number].sum(axis=1)
+        result: FloatArray = np.minimum(over / np.maximum(free.sum(axis=1), 1e-9), 1.0)
+        return result
 
     def moment(self, minute: int) -> str:
         """Return a minute of the night as a time, UTC."""
@@ -365,10 +471,10 @@ class Loan:
                 }
                 for run in self.runs
             ],
-            "confidence": self.question.confidence,
+            "confidence": self.confidence,
             "slo_share": self.question.share,
             "history_nights": self.history_nights,
-            "confidence_from_history": min(surest(self.history_nights), self.question.confidence),
+            "confidence_from_history": min(surest(self.history_nights), self.confidence),
             "units": self.terms.units,
             "reserve_units": self.terms.reserve_units,
             "lent_unit_hours": self.unit_hours,
@@ -379,13 +485,20 @@ class Loan:
                 "lent_unit_hours": float(lent.sum()),
                 "hindsight_unit_hours": float(hindsight.sum()),
                 "worst_night_missed_share": float(self.tested.missed.max()),
+                "nights_borne_out": int(self.tested.borne.sum()),
+                "violated_borne_out": int(self.tested.violated[self.tested.borne].sum()),
+                "by_weekday": self.by_weekday(),
+                "holidays": self.on_holidays(),
             },
             "expectation": self.tested.form,
             "reclaim_latency_s": (
                 self.terms.reclaim_s if math.isfinite(self.terms.reclaim_s) else None
             ),
             "training_tokens": self.training_tokens,
+            "training_goodput": self.terms.goodput,
             "usd": self.usd,
+            "usd_per_million_trained_tokens": self.usd_per_million_tokens,
+            "energy_joules": self.energy_joules,
             **({} if self.batch is None else {"batch": self.batch.document(self.unit_hours)}),
         }
 
@@ -396,9 +509,11 @@ class Loan:
         return pd.DataFrame(
             {
                 "night": [self.begin - pd.Timedelta(days=int(back)) for back in days],
+                "weekday": self.nights.weekday[self.tested.number],
                 "lent_unit_hours": lent,
                 "hindsight_unit_hours": hindsight,
                 "violated": self.tested.violated,
+                "borne_out": self.tested.borne,
                 "missed_share": self.tested.missed,
             }
         )
@@ -415,30 +530,30 @@ def lend(need: npt.ArrayLike, start: str, question: Night, terms: Terms) -> Loan
     [('2024-01-15T00:00', 80)]
     """
     history = np.asarray(need, float)
-    first = pd.Timestamp(start)
-    end = first + pd.Timedelta(minutes=len(history))
-    lead, minutes = question.span(end)
-    nights = cut_nights(
-        history,
-        first_minute_of_week=first.weekday() * MINUTES_PER_DAY + first.hour * 60 + first.minute,
-        lead=lead,
-        minutes=minutes,
-        window=question.window_minutes,
-    )
-    errors = night_errors(nights, question.share)
-    tested = backtest(errors, question.confidence, terms.fewest_units, terms.most_units)
+    end = pd.Timestamp(start) + pd.Timedelta(minutes=len(history))
+    errors = errors_of(history, start, question)
+    return loan_from(errors, end, question, terms, borne_out(question.confidence, errors.known))
+
+
+def errors_of(need: npt.ArrayLike, start: str, question: Night) -> NightErrors:
+    """Return the expectation of every night of a history, and its error."""
+    nights = question.nights_of(np.asarray(need, float), pd.Timestamp(start))
+    return night_errors(nights, question.share)
+
+
+def loan_from(
+    errors: NightErrors, end: pd.Timestamp, question: Night, terms: Terms, confidence: float
+) -> Loan:
+    """Answer the night question from the errors of a history that ends at ``end``."""
+    lead, _ = question.span(end)
     return Loan(
         question=question,
+        confidence=confidence,
         terms=terms,
         begin=end + pd.Timedelta(minutes=lead),
         errors=errors,
-        tested=tested,
+        tested=backtest(errors, confidence, terms.fewest_units, terms.most_units),
     )
-
-
-def at_capacity(loan: Loan, factor: float) -> IntArray:
-    """Units lent in each window if a unit serves ``factor`` times the predicted rate."""
-    return lendable_units(loan.terms, loan.tested.coming / factor, loan.nights.edges)
 
 
 def at_confidence(loan: Loan, confidence: float) -> IntArray:

@@ -5,7 +5,9 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from datetime import date
 from functools import cached_property
+from pathlib import Path
 from typing import Any
 
 import pandas as pd
@@ -14,7 +16,8 @@ from topologies import display
 from topologies.arguments import checked
 from topologies.clusters.cluster import Cluster
 from topologies.clusters.names import CLUSTER_REMEDY, as_cluster
-from topologies.errors import InputError
+from topologies.errors import InputError, shown
+from topologies.files.reading import read_text
 from topologies.options import described
 from topologies.units import parse_seconds
 from workloads.confidence.interval import Interval
@@ -28,7 +31,7 @@ from workloads.fleet.from_options import (
     scenario_on,
 )
 from workloads.fleet.lending.answer import Loan, Night
-from workloads.fleet.lending.on_cluster import lend_on, lent_interval
+from workloads.fleet.lending.on_cluster import lend_on, lent_interval, lent_intervals
 from workloads.fleet.scenario import Scenario
 from workloads.models.huggingface import MODEL_REMEDY
 from workloads.models.model import Model
@@ -54,13 +57,34 @@ def night_from(inputs: NightInputs, slo: str) -> Night:
         raise InputError(
             f"--window {inputs.window} is not a whole number of minutes; write 30min or 1h."
         )
+    level = inputs.confidence
     return Night(
         until=inputs.until,
         begin=inputs.begin or "",
         share=parse_slo(slo, share=USUAL_SHARE).share,
-        confidence=parse_share(inputs.confidence, "--confidence"),
+        confidence=None if level is None else parse_share(level, "--confidence"),
         window_minutes=int(window_s // 60),
+        holidays=() if inputs.holidays is None else read_calendar(inputs.holidays),
     )
+
+
+MOST_BYTES = 10**6
+"""Largest file of a calendar [B]."""
+
+
+def read_calendar(file: Path) -> tuple[str, ...]:
+    """Read the dates of a calendar, one a line."""
+    dates = []
+    for number, line in enumerate(read_text(file, limit_bytes=MOST_BYTES).split(), 1):
+        try:
+            dates.append(date.fromisoformat(line).isoformat())
+        except ValueError:
+            raise InputError(
+                f"calendar {file}, date {number}: {shown(repr(line))} is no date; write 2024-12-25."
+            ) from None
+    if not dates:
+        raise InputError(f"calendar {file} has no date; write one a line, such as 2024-12-25.")
+    return tuple(dates)
 
 
 def for_lending(options: FleetOptions) -> FleetOptions:
@@ -109,6 +133,11 @@ class LendResult:
         """Interval of the lent unit-hours, from that of a unit's capacity."""
         return lent_interval(self.loan, self.scenario)
 
+    @cached_property
+    def intervals(self) -> dict[str, Any]:
+        """Intervals of what the loan trains, see :func:`lent_intervals` of this room."""
+        return lent_intervals(self.loan, self.scenario)
+
     def frame(self) -> pd.DataFrame:
         """Return every night of the history, one row a night."""
         return self.loan.frame()
@@ -118,7 +147,7 @@ class LendResult:
         tested = self.summary["backtest"]
         return {
             "lent tonight": f"{self.loan.unit_hours:,.0f} unit-hours",
-            "confidence": f"{self.loan.question.confidence:.4g}",
+            "confidence": f"{self.loan.confidence:.4g}",
             "nights answered": tested["nights"],
             "of them exceeded": tested["violated"],
             "time to reclaim": f"{self.loan.terms.reclaim_s:,.0f} s",
@@ -146,7 +175,8 @@ def lend(
         A bundled demand by name, or a CSV file; its end is taken for the present.
     night : Night, optional
         End, service level and confidence; by default until 06:00 UTC, with demand within the units
-        kept for serving in 99.9 % of the minutes on 95 % of nights. The keywords ``until``,
+        kept for serving in 99.9 % of the minutes on 95 % of nights, or on as many as the history
+        bears out. The keywords ``until``,
         ``begin`` (``--from``), ``confidence``, ``window`` and the share in ``slo`` say the same.
     model : Model or str, optional
         The model that is served; by default Llama-3.1-405B.
@@ -166,7 +196,7 @@ def lend(
     Raises
     ------
     InputError
-        For a history with too few nights, and as :func:`cluster_sim.run_fleet`.
+        For a history with too few nights for the confidence, and as :func:`cluster_sim.run_fleet`.
 
     Examples
     --------

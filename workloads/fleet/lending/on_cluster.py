@@ -6,6 +6,7 @@ import math
 from bisect import bisect_left
 from collections.abc import Callable, Sequence
 from dataclasses import replace
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -14,19 +15,29 @@ import pandas as pd
 from topologies.errors import InputError
 from workloads.confidence.interval import Interval
 from workloads.confidence.poisson import fewest_of_sizes
+from workloads.confidence.propagation import ENDS, between, ends_of, lattice, sampled
 from workloads.demand.trace import MINUTES_PER_DAY
+from workloads.fleet.inputs.jobs import TrainingJob
+from workloads.fleet.intervals import causes_of, more_failures
 from workloads.fleet.lending.answer import (
     Loan,
     Night,
     Terms,
-    at_capacity,
     batch_need,
+    errors_of,
     largest_return,
-    lend,
     lendable_units,
+    loan_from,
 )
-from workloads.fleet.lending.backtest import backtest, cut_nights, night_errors
+from workloads.fleet.lending.backtest import (
+    backtest,
+    borne_out,
+    cut_nights,
+    night_errors,
+    surest,
+)
 from workloads.fleet.scenario import Scenario
+from workloads.fleet.setup.night_work import gang_goodput
 from workloads.fleet.setup.sureness import capacity_interval
 from workloads.fleet.state.services import to_serving_s, units_needed
 
@@ -62,17 +73,16 @@ def lead_times(
         try:
             nights = cut_nights(
                 history[: len(history) - cut],
-                first_minute_of_week=moment.weekday() * MINUTES_PER_DAY
-                + moment.hour * 60
-                + moment.minute,
+                start=moment,
                 lead=lead * 60,
                 minutes=length,
                 window=question.window_minutes,
+                holidays=question.holidays,
             )
             errors = night_errors(nights, question.share)
         except InputError:
             continue
-        for level in levels:
+        for level in (level for level in levels if level <= surest(errors.known)):
             tested = backtest(errors, level, terms.fewest_units, terms.most_units)
             tests.append((lead, level, nights.edges, tested))
     fewest = min((len(tested) for *_, tested in tests), default=0)
@@ -89,8 +99,11 @@ def lend_on(scenario: Scenario, question: Night) -> Loan:
     """Answer the night question for a scenario whose demand is the history."""
     scenario.fleet.limits.check(scenario.cluster.domains)
     need = units_needed(scenario.demand, scenario.services).sum(axis=0)
-    terms = terms_on(scenario, confidence=question.confidence)
-    loan = lend(need, scenario.demand.start, question, terms)
+    errors = errors_of(need, scenario.demand.start, question)
+    confidence = borne_out(question.confidence, errors.known)
+    terms = terms_on(scenario, confidence=confidence)
+    end = pd.Timestamp(scenario.demand.start) + pd.Timedelta(minutes=len(need))
+    loan = loan_from(errors, end, question, terms, confidence)
     costs, services = scenario.fleet.change_costs, scenario.services
     answered = with_shared_return(loan, lambda units: to_serving_s(costs, services, units))
     if scenario.batch is None:
@@ -140,11 +153,47 @@ def with_shared_return(loan: Loan, reclaim_s: Callable[[int], float]) -> Loan:
 def lent_interval(loan: Loan, scenario: Scenario) -> Interval:
     """Interval of the lent unit-hours, from the interval of a unit's capacity."""
     capacity = capacity_interval(scenario.services, 1.0)
-    hours = np.diff(loan.nights.edges) / 60.0
-    low, high = (
-        float(at_capacity(loan, factor) @ hours) for factor in (capacity.low, capacity.high)
-    )
+    low, high = (loan.at_speed(factor).unit_hours for factor in (capacity.low, capacity.high))
     return replace(capacity, low=low, high=high)
+
+
+def lent_intervals(loan: Loan, scenario: Scenario) -> dict[str, Any]:
+    """Return intervals of what a loan trains, costs and draws, from all its uncertain inputs.
+
+    What demand takes back of lent unit-time is drawn from the nights of the backtest; a unit that
+    serves more leaves more to lend; steps take their time; and failures come at the rates by which
+    clusters differ.
+    """
+    causes = causes_of(scenario)
+    demand, speed, steps, failures = lattice()
+    factors = (causes.capacity.low, 1.0, causes.capacity.high)
+    loans = [loan.at_speed(factor) for factor in factors]
+    kept = 1.0 - np.clip(sampled(loan.taken_back.tolist(), demand), 0.0, 1.0)
+    hours = np.maximum(between([each.unit_hours for each in loans], ENDS, speed), 0.0)
+    rates = (causes.failures.low, 1.0, causes.failures.high)
+    goodputs = [goodput_at(scenario, rate) for rate in rates]
+    goodput = np.clip(between(goodputs, ENDS, failures), 0.0, 1.0)
+    tokens = np.maximum(between([each.training_tokens for each in loans], ENDS, speed), 0.0)
+    tokens = tokens * kept * goodput / max(goodputs[1], 1e-12) / causes.step_time.factors(steps)
+    drawn = {
+        "lent_unit_hours": hours * kept,
+        "training_tokens": tokens,
+        "training_goodput": goodput,
+    }
+    if loan.unit_hours:
+        each = {"usd": loan.usd, "energy_joules": loan.energy_joules}
+        drawn |= {
+            name: hours * kept * value / loan.unit_hours for name, value in each.items() if value
+        }
+    if loan.usd_per_million_tokens:
+        never = np.full(len(tokens), math.inf)
+        drawn["usd_per_million_trained_tokens"] = np.divide(
+            drawn["usd"] * 1e6, tokens, out=never, where=tokens > 0
+        )
+    summary = loan.summary()
+    ends = {name: ends_of(values, summary[name]) for name, values in drawn.items()}
+    finite = {name: each for name, each in ends.items() if math.isfinite(each["high"])}
+    return {**finite, "inputs": causes.document()}
 
 
 def lead_times_on(scenario: Scenario, loan: Loan) -> pd.DataFrame:
@@ -167,7 +216,7 @@ def terms_on(scenario: Scenario, *, confidence: float = 0.95) -> Terms:
     failures, costs = fleet.failures, fleet.change_costs
     means = {} if failures is None else failures.units_out(cluster.domains)
     reserve = min(fewest_of_sizes(confidence, means), cluster.domains)
-    rates = [job.rate(job.units) / job.units for job in scenario.jobs if not job.evaluation]
+    fastest = fastest_job(scenario)
     start_s = costs.to_training_s
     return Terms(
         units=cluster.domains,
@@ -175,8 +224,25 @@ def terms_on(scenario: Scenario, *, confidence: float = 0.95) -> Terms:
         reserve_units=min(reserve + fleet.limits.reserve, cluster.domains),
         start_s=start_s if math.isfinite(start_s) else 0.0,
         reclaim_s=to_serving_s(costs, scenario.services, 1),
-        tokens_per_unit_s=max(rates, default=0.0),
+        tokens_per_unit_s=fastest.rate(fastest.units) / fastest.units if fastest else 0.0,
         usd_per_chip_s=scenario.economics.usd_per_chip_s,
+        watts_per_chip=scenario.economics.busy_w * scenario.economics.pue,
+        goodput=goodput_at(scenario, 1.0),
         floor_units=fleet.limits.floor,
         block=fleet.limits.block,
     )
+
+
+def fastest_job(scenario: Scenario) -> TrainingJob | None:
+    """Return the job that trains most tokens on a unit; None without a job that trains."""
+    jobs = [job for job in scenario.jobs if not job.evaluation]
+    return max(jobs, key=lambda job: job.rate(job.units) / job.units, default=None)
+
+
+def goodput_at(scenario: Scenario, factor: float) -> float:
+    """Share of its time that lent work computes for at ``factor`` times the failures."""
+    job, fleet = fastest_job(scenario), scenario.fleet
+    if job is None or fleet.failures is None or not job.rated:
+        return 1.0
+    failing = replace(fleet, failures=more_failures(fleet.failures, factor))
+    return gang_goodput(job, job.units, failing)

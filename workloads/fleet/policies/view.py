@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
+from functools import cached_property
 from typing import NamedTuple
 
 import numpy as np
@@ -56,8 +57,9 @@ class View:
         Size of the fleet, and the number of units under repair.
     training : int
         Units that train, evaluate or do batch work, or are on their way there.
-    jobs : tuple of JobView
-        Training jobs that have arrived and are not done, the first to start first.
+    look_at_jobs : callable
+        Returns ``jobs``, training jobs that have arrived and are not done, the first to start
+        first. They are looked at when a policy first reads them, in the minute of the view.
     lead_s : float
         Expected time from an order until units serve [s].
     prices_usd_per_mwh : float array (minutes ahead,)
@@ -89,7 +91,13 @@ class View:
     unit_idle_w: float = 0.0
     batch_due: FloatArray = field(default_factory=lambda: np.empty(0))
     training: int = 0
-    jobs: tuple[JobView, ...] = ()
+    look_at_jobs: Callable[[], tuple[JobView, ...]] = tuple
+
+    @cached_property
+    def jobs(self) -> tuple[JobView, ...]:
+        """Training jobs that have arrived and are not done, the first to start first."""
+        # Few policies look at the jobs, and to list them takes a third of the time of a minute.
+        return self.look_at_jobs()
 
     @property
     def first_weekday(self) -> int:

@@ -168,7 +168,7 @@ def view_at(world: World, inputs: Inputs, minute: int) -> View:
         unit_idle_w=inputs.signals.unit_idle_w,
         batch_due=np.empty(0) if batch is None else batch.queue.due(minute) / batch_rate,
         training=world.lent(),
-        jobs=tuple(_job_view(world, gang) for gang in world.gangs if gang.waits),
+        look_at_jobs=lambda: tuple(_job_view(world, gang) for gang in world.gangs if gang.waits),
     )
 
 

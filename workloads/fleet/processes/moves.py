@@ -166,7 +166,7 @@ def _room(world: World) -> int:
 def _may_grow(gang: Gang, room: int) -> bool:
     """Return whether a gang wants units, and ``room`` units could let it start or grow."""
     job, size = gang.job, gang.size
-    if gang.joining or size >= job.units or (size and room < job.step_units):
+    if gang.joining or size >= job.units or (size and min(room, job.units - size) < job.step_units):
         return False
     return size + len(gang.paused) + room >= job.min_units and gang.waits
 

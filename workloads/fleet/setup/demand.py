@@ -7,9 +7,12 @@ from collections.abc import Sequence
 from dataclasses import asdict, dataclass, replace
 
 import numpy as np
+import pandas as pd
 
 from topologies.arrays import FloatArray
 from topologies.errors import InputError
+from workloads.confidence.interval import LEVEL
+from workloads.confidence.propagation import Uncertain
 from workloads.demand import Demand, Horizon, with_noise
 from workloads.demand.trace import MINUTES_PER_DAY, MINUTES_PER_WEEK, period_means
 from workloads.fleet.state.queues import BatchTier, BatchWork
@@ -133,6 +136,48 @@ def draw_noise(demand: Demand, spread: FloatArray | float, seed: int) -> Demand:
     if not np.any(spread):
         return demand
     return with_noise(demand, np.random.default_rng([seed, 1]), relative_sd=spread)
+
+
+FEWEST_PAIRS = 3
+"""Least number of pairs of stretches of a demand from which their differences are taken."""
+
+
+def demand_level(need: FloatArray, start: str, minutes: int) -> Uncertain:
+    """Return the factor between the need of a stretch of a demand and of the one before it.
+
+    The ends are the conformal quantile of the ratios of two stretches as long as the run, whole
+    weeks apart. Where the demand has less than three such pairs, they are that of single days and
+    the last day of the same kind, working day or weekend, as if all days of a run shared it.
+
+    Parameters
+    ----------
+    need : array of float (minutes of the demand,)
+        Units that each minute needs.
+    start : str
+        First minute, UTC.
+    minutes : int
+        Length of the run [minutes].
+    """
+    days = need[: len(need) // MINUTES_PER_DAY * MINUTES_PER_DAY].reshape(-1, MINUTES_PER_DAY)
+    daily, length = days.sum(axis=1), max(1, -(-minutes // MINUTES_PER_DAY))
+    apart = -(-length // 7) * 7
+    if len(daily) >= length + apart + FEWEST_PAIRS - 1:
+        sums = np.convolve(daily, np.ones(length), "valid")
+        pairs = [(after, after - apart) for after in range(apart, len(sums))]
+        what = f"{len(pairs)} pairs of {length} days, {apart} days apart"
+    else:
+        sums = daily
+        first = (pd.Timestamp(start) + pd.Timedelta(hours=12)).weekday()
+        weekend = (first + np.arange(len(daily))) % 7 >= 5
+        alike = [np.flatnonzero(weekend[:day] == weekend[day]) for day in range(len(daily))]
+        pairs = [(day, int(before[-1])) for day, before in enumerate(alike) if len(before)]
+        what = f"{len(pairs)} days and the last of their kind"
+    logs = [abs(math.log(sums[a] / sums[b])) for a, b in pairs if sums[a] > 0 and sums[b] > 0]
+    if len(logs) < FEWEST_PAIRS:
+        return Uncertain(basis="demand as given, too short to tell how its days differ")
+    level = min(1.0, LEVEL * (len(logs) + 1) / len(logs))
+    factor = math.exp(float(np.quantile(logs, level)))
+    return Uncertain(1 / factor, factor, f"demand: {what}")
 
 
 @dataclass(frozen=True, eq=False)

@@ -25,6 +25,10 @@ from topologies.errors import InputError
 from topologies.files import kept_files
 from topologies.shapes.basic import Torus
 from topologies.units import format_seconds
+from workloads.confidence.interval import Interval
+from workloads.confidence.kinds import BARE, Prediction, training_kind
+from workloads.confidence.propagation import Uncertain
+from workloads.confidence.split_conformal import interval
 from workloads.demand import Demand
 from workloads.fleet.inputs.jobs import (
     STEP_TOKENS,
@@ -42,6 +46,7 @@ from workloads.models.model import Model
 from workloads.options.fleet import FleetInputs
 from workloads.search import search
 from workloads.serving.profile import forward_s
+from workloads.training.alternatives import training_interval
 from workloads.training.plan.plan import ParallelPlan
 
 # All units of a gang stop when one of them fails, so a gang of n units is stopped n times as often
@@ -376,6 +381,7 @@ def _trained(
         return jobs
     largest = max(models, key=lambda model: model.parameters)
     trained = training_rate(largest, cluster)
+    step_time = Uncertain.of(step_interval(trained, largest, cluster))
     state = largest.parameters * catalogue.value("fleet.training", "state_bytes_per_parameter")
     return tuple(
         job
@@ -384,9 +390,18 @@ def _trained(
             job,
             tokens_per_s=((trained.units, trained.tokens_per_s),),
             state_bytes=job.state_bytes or state,
+            step_time=step_time,
         )
         for job in jobs
     )
+
+
+def step_interval(rate: TrainingRate, model: Model, cluster: Cluster) -> Interval:
+    """Interval of the time of a training step, relative to the one behind a rate."""
+    if rate.plan is None:  # a roofline, of which no more is known than of a step by bare degrees
+        bare = Prediction(training_kind(experts=model.experts is not None, zero=0), cluster.chip)
+        return interval(1.0, replace(bare, stated=BARE, assumed=True))
+    return training_interval(model, rate.plan, cluster, 1.0)
 
 
 def _within_hosts(

@@ -109,7 +109,9 @@ class World:
         # Most roles are empty most of the time, and the ledger's count says so without a search.
         if not self.ledger.count(role):
             return NONE
-        return np.flatnonzero((self.ledger.role == role) & (self.ledger.ticket == 0))
+        units = self.ledger.of(role)
+        # Roles are bytes and tickets words, so that only the tickets of these units are compared.
+        return np.asarray(units[self.ledger.ticket[units] == 0])
 
     def beyond_deadlines(self) -> IntArray:
         """Units that do batch work beyond what its deadlines need."""

@@ -56,6 +56,17 @@ def adapted(plan: ParallelPlan, name: str) -> bool:
     return plan.lora_on == "all" or name.startswith(plan.lora_on)
 
 
+def gathered_apart(shapes: RankShapes) -> int:
+    """Return how many parts of a layer's adapters a rank gathers on their own under ZeRO-3."""
+    # PEFT's policy wraps each trained weight, so that the frozen ones around it need no gradient;
+    # its models have products of their own for queries, keys and values, and for gate and input.
+    if not shapes.plan.lora_rank:
+        return 0
+    apart = {"attention.qkv": 3, "mlp.up": 2 if shapes.model.gated_mlp else 1}
+    adapters = sum(apart.get(name, 1) for name in products(shapes))
+    return adapters * shapes.catalogue.integer("training", "adapter_units")
+
+
 def with_adapters(shapes: RankShapes, steps: Sequence[LayerOp]) -> list[LayerOp]:
     """Return the steps of a layer's forward pass, with its adapter's after each adapted product."""
     if not shapes.plan.lora_rank:

@@ -15,7 +15,7 @@ from itertools import takewhile
 from topologies.catalogue.catalogue import Catalogue
 from workloads.kernels.chip_share import Timing
 from workloads.models.model import Model
-from workloads.training.layers.adapters import trained_backward, with_adapters
+from workloads.training.layers.adapters import gathered_apart, trained_backward, with_adapters
 from workloads.training.layers.feed_forward import (
     experts_backward,
     experts_forward,
@@ -205,7 +205,7 @@ def _shard_handling(shapes: RankShapes, name: str, *, moe: bool) -> list[LayerOp
     # layer, so the host's work there is not hidden, and neither are copies, casts and divisions.
     if shapes.plan.sharding < 3:
         return []
-    start_s = shapes.catalogue.value("training", "sharded_start")
+    start_s = shapes.catalogue.value("training", "sharded_start") * (1 + gathered_apart(shapes))
     element_bytes = shapes.catalogue.integer("training", "sharded_copy_bytes")
     if not (start_s or element_bytes):
         return []

@@ -1,0 +1,188 @@
+"""Intervals of a fleet's results: points without uncertainty, and those of brute force with it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+import pytest
+
+import cluster_sim as cs
+from workloads.confidence.propagation import AS_STATED, Uncertain
+from workloads.demand import Horizon
+from workloads.fleet.front import FleetResult
+from workloads.fleet.inputs.jobs import TrainingJob
+from workloads.fleet.intervals import (
+    STATED,
+    Causes,
+    causes_of,
+    failing,
+    fleet_intervals,
+    loaded,
+    miniature,
+    slowed,
+)
+from workloads.fleet.policies.view import Policy
+from workloads.fleet.results.summary import summary
+from workloads.fleet.scenario import Scenario, policy_of, run
+from workloads.fleet.setup.demand import demand_level
+
+KNOWN = Causes(AS_STATED, AS_STATED, AS_STATED, AS_STATED)
+SPREAD = Uncertain(0.8, 1.25, "assumed by this test")
+ALL = Causes(SPREAD, SPREAD, SPREAD, Uncertain(0.5, 2.0))
+
+
+@pytest.fixture(scope="module")
+def fleet() -> FleetResult:
+    """Half a day of a fleet whose jobs are rated, as if by a simulated step."""
+    done = cs.run_fleet("trn2-ultraserver:64", unit_rate=5.0, days=0.5, start_day=2.0)
+    jobs = tuple(_rated(job) for job in done.scenario.jobs)
+    built = replace(done.scenario, jobs=jobs)
+    return replace(done, scenario=built, run=run(built, _forecast(built)))
+
+
+def _rated(job: TrainingJob) -> TrainingJob:
+    return replace(job, tokens_per_s=((1, 5e4),), step_tokens=16e6, step_time=SPREAD)
+
+
+def _forecast(scenario: Scenario) -> Policy:
+    return policy_of("forecast", scenario)
+
+
+def _ends(fleet: FleetResult, causes: Causes) -> dict[str, Any]:
+    return fleet_intervals(fleet.scenario, fleet.summary, _forecast, causes=causes)
+
+
+def test_without_uncertainty_every_interval_is_a_point_and_nothing_is_repeated(
+    fleet: FleetResult,
+) -> None:
+    repeated: list[Any] = []
+
+    def watch(each: Iterable[Any], _: str) -> Sequence[Any]:
+        """Note what is repeated."""
+        repeated.extend(each)
+        return repeated
+
+    ends = fleet_intervals(fleet.scenario, fleet.summary, _forecast, causes=KNOWN, watch=watch)
+    assert not repeated
+    for name in STATED:
+        value = fleet.summary[name]
+        if value is not None:
+            assert ends[name]["low"] == pytest.approx(value, rel=1e-12)
+            assert ends[name]["high"] == pytest.approx(value, rel=1e-12)
+
+
+@pytest.mark.parametrize("cause", ["demand", "capacity", "step_time"])
+def test_more_uncertainty_of_any_input_is_wider(fleet: FleetResult, cause: str) -> None:
+    little, much = (
+        _ends(fleet, replace(KNOWN, **{cause: Uncertain(1 / factor, factor)}))["training_tokens"]
+        for factor in (1.05, 1.25)
+    )
+    assert much["low"] < little["low"] <= fleet.summary["training_tokens"]
+    assert much["high"] > little["high"] >= fleet.summary["training_tokens"]
+
+
+def test_the_step_time_scales_tokens_and_nothing_else(fleet: FleetResult) -> None:
+    ends, tokens = _ends(fleet, replace(KNOWN, step_time=SPREAD)), fleet.summary["training_tokens"]
+    assert ends["training_tokens"]["low"] == pytest.approx(tokens * 0.8, rel=0.005)
+    assert ends["training_tokens"]["high"] == pytest.approx(tokens * 1.25, rel=0.005)
+    hours = fleet.summary["training_chip_hours"]
+    assert ends["training_chip_hours"]["low"] == pytest.approx(hours, rel=1e-12)
+    assert ends["usd_per_training_step"]["high"] == pytest.approx(
+        fleet.summary["usd_per_training_step"] / 0.8, rel=0.005
+    )
+
+
+def _by_brute_force(fleet: FleetResult, causes: Causes, draws: int) -> list[dict[str, Any]]:
+    """Return the results of runs with all inputs drawn together, and failures of other seeds."""
+    inputs = (causes.demand, causes.capacity, causes.step_time, causes.failures)
+    scores = np.random.default_rng(3).normal(size=(len(inputs), draws))
+    rows = []
+    for seed, values in enumerate(
+        zip(*(a.factors(s) for a, s in zip(inputs, scores, strict=True)), strict=True)
+    ):
+        demand, capacity, step, failures = (float(value) for value in values)
+        changed = failing(slowed(loaded(fleet.scenario, 1 / capacity), step), failures)
+        past = changed.history and changed.history.times(demand)
+        requests = changed.demand.times(demand)
+        changed = replace(changed, demand=requests, horizon=Horizon(requests, past))
+        done = run(changed, _forecast(changed), seed=seed)
+        rows.append(summary(done, changed.economics))
+    return rows
+
+
+def _check_by_brute_force(fleet: FleetResult, draws: int, within: float, covered: float) -> None:
+    ends, rows = _ends(fleet, ALL), _by_brute_force(fleet, ALL, draws)
+    for name in (
+        *("training_tokens", "training_chip_hours", "inference_chip_hours", "served_tokens"),
+        *("usd_per_million_tokens", "usd_per_million_trained_tokens", "energy_joules"),
+    ):
+        values = np.array([row[name] for row in rows], float)
+        low, high = np.quantile(values, (0.1, 0.9))
+        width = high - low
+        assert abs(ends[name]["low"] - low) < within * width, name
+        assert abs(ends[name]["high"] - high) < within * width, name
+        inside = (values >= ends[name]["low"]) & (values <= ends[name]["high"])
+        assert inside.mean() == pytest.approx(0.8, abs=covered), name
+
+
+def test_the_interval_is_that_of_brute_force(fleet: FleetResult) -> None:
+    """Of 40 draws, quantiles are known to a fifth of the width only; more are drawn below."""
+    _check_by_brute_force(fleet, 40, 0.25, 0.16)
+
+
+@pytest.mark.slow
+def test_the_interval_is_that_of_much_brute_force(fleet: FleetResult) -> None:
+    _check_by_brute_force(fleet, 300, 0.12, 0.1)
+
+
+def test_a_large_fleet_is_repeated_in_a_smaller_one_of_the_same_kind() -> None:
+    """With and without, ends differ by less than 4 % of the result."""
+    large = cs.run_fleet(
+        "trn2-ultraserver:2500", policy="static", unit_rate=5.0, days=0.2, scale_to_peak=0.6
+    )
+    small = miniature(large.scenario)
+    assert small.cluster.domains == 1000
+    assert miniature(small) is small
+    assert small.need.max() / 1000 == pytest.approx(large.scenario.need.max() / 2500)
+    names = ("training_chip_hours", "inference_chip_hours", "energy_joules", "training_goodput")
+    by_small, by_large = (
+        fleet_intervals(large.scenario, large.summary, lambda changed: policy_of("static", changed),
+                        causes=ALL, stated_sizes=stated)
+        for stated in (False, True)
+    )  # fmt: skip
+    for name in names:
+        for end in ("low", "high"):
+            value = large.summary[name]
+            assert by_small[name][end] == pytest.approx(by_large[name][end], abs=0.04 * value)
+
+
+def test_stated_sizes_keep_the_fleet_as_it_is() -> None:
+    stated = cs.run_fleet(
+        "trn2-ultraserver:2500", policy="static", unit_rate=5.0, days=0.01, reserve=20
+    )
+    assert miniature(stated.scenario) is stated.scenario
+
+
+def test_a_demand_of_weeks_differs_from_week_to_week_and_a_short_one_is_as_stated() -> None:
+    """Weeks that grow by a tenth differ by that; a single day says nothing of the next."""
+    week = np.tile(np.repeat([1.0, 3.0], 720), 7)
+    growing = np.concatenate([week * 1.1**number for number in range(8)])
+    level = demand_level(growing, "2024-01-01T00:00", 7 * 1440)
+    assert (level.low, level.high) == pytest.approx((1 / 1.1, 1.1))
+    assert demand_level(growing[:1440], "2024-01-01T00:00", 600).is_point
+    days = np.repeat([10.0, 11.0, 10.0, 11.0, 10.0, 4.0, 4.4], 1440)  # from a Monday
+    level = demand_level(days, "2024-01-01T00:00", 1440)
+    assert level.high == pytest.approx(1.1)
+    assert "5 days" in level.basis
+
+
+def test_a_fleet_without_failures_or_with_a_stated_rate_knows_them() -> None:
+    done = cs.run_fleet("trn2-ultraserver:8", unit_rate=5.0, days=0.02, failures="off")
+    causes = causes_of(done.scenario)
+    assert causes.capacity.is_point
+    assert causes.failures.is_point
+    assert not causes.step_time.is_point  # that of the simulated plan of the default jobs
+    assert done.intervals["inputs"]["failures"]["basis"] == "no failures"

@@ -1,0 +1,390 @@
+"""Intervals of a fleet's results, from demand, capacity, step time and failures together.
+
+The run is repeated with a unit that serves less and more, which is to the units what more and less
+demand are, and with more and fewer failures at other times. What these runs change is added up by
+:mod:`workloads.confidence.propagation`. Steps that take longer train fewer tokens in proportion,
+unless a job ends by its work: the run is then repeated for them as well. A large fleet is repeated
+in a smaller one of the same kind.
+"""
+
+from __future__ import annotations
+
+import math
+from collections import Counter
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from statistics import NormalDist
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from cluster_sim.progress import Watch, unwatched
+from topologies.arrays import FloatArray
+from topologies.catalogue.catalogue import shipped_catalogue
+from workloads.confidence.propagation import (
+    AS_STATED,
+    ENDS,
+    Uncertain,
+    between,
+    ends_of,
+    lattice,
+    sampled,
+)
+from workloads.demand import Horizon
+from workloads.fleet.inputs.jobs import TrainingJob
+from workloads.fleet.policies.view import Limits, Policy
+from workloads.fleet.processes.failures import Failures
+from workloads.fleet.results.summary import summary
+from workloads.fleet.scenario import Scenario, run
+from workloads.fleet.setup.night_work import gang_mtbf_s
+from workloads.fleet.setup.sureness import capacity_interval
+from workloads.job.causes import rate_range
+
+FEWEST_UNITS = 1_000
+"""Fewest units of a smaller fleet, in which a larger one is repeated."""
+MINUTE_S = 60.0
+MANY = 30.0
+"""Failures of a run from which chance hardly changes what they do together."""
+FEW = (0.1, 0.9)
+"""Quantiles of the rates of failures at which a run of few failures is repeated, each time with
+others; a run of many is repeated at the last alone, as they cost in proportion to their number."""
+AMOUNTS = (
+    "inference_chip_hours", "training_chip_hours", "training_tokens", "energy_joules",
+    "served_tokens", "sold_tokens", "revenue_usd", "electricity_usd",
+)  # fmt: skip
+"""Results that grow with the fleet; others are shares."""
+ARRIVING = ("served_tokens", "sold_tokens", "revenue_usd")
+"""Results that grow with the demand where units keep up with it."""
+STATED = (
+    "inference_chip_hours", "training_chip_hours", "training_goodput", "training_tokens",
+    "training_steps", "slo_attainment", "served_tokens", "energy_joules", "electricity_usd",
+    "cost_usd", "cost_with_electricity_usd", "revenue_usd", "margin_usd",
+    "usd_per_million_tokens", "usd_per_million_trained_tokens", "usd_per_training_step",
+)  # fmt: skip
+"""Results with an interval, by their keys in the command line's JSON."""
+
+
+@dataclass(frozen=True)
+class Causes:
+    """Factors on the inputs of a fleet, each with its ends."""
+
+    demand: Uncertain
+    capacity: Uncertain
+    step_time: Uncertain
+    failures: Uncertain
+
+    @property
+    def load(self) -> Uncertain:
+        """Factor on the units that the demand needs."""
+        return self.demand.over(self.capacity)
+
+    def document(self) -> dict[str, Any]:
+        """Return the inputs by their keys in the command line's JSON."""
+        names = ("demand", "capacity", "step_time", "failures")
+        return {name: getattr(self, name).document() for name in names}
+
+
+def causes_of(scenario: Scenario) -> Causes:
+    """Return the factors on the inputs of a scenario: those of its least certain parts."""
+    steps = [job.step_time for job in scenario.jobs if not job.evaluation]
+    return Causes(
+        demand=scenario.demand_level,
+        capacity=Uncertain.of(capacity_interval(scenario.services, 1.0)),
+        step_time=max(steps, key=lambda each: each.high / each.low, default=AS_STATED),
+        failures=failure_rates(scenario),
+    )
+
+
+def failure_rates(scenario: Scenario) -> Uncertain:
+    """Return the factor on the rates of failures, by which published clusters differ."""
+    if scenario.fleet.failures is None:
+        return Uncertain(basis="no failures")
+    low, high = rate_range(scenario.cluster.catalogue or shipped_catalogue())
+    return Uncertain(low, high, "rates of failures of published clusters")
+
+
+def loaded(scenario: Scenario, factor: float) -> Scenario:
+    """Return a scenario whose demand needs ``factor`` times the units."""
+    services = tuple(
+        replace(
+            service,
+            capacity=replace(
+                service.capacity,
+                rate_slo_per_s=service.capacity.rate_slo_per_s / factor,
+                rate_max_per_s=service.capacity.rate_max_per_s / factor,
+            ),
+        )
+        for service in scenario.services
+    )
+    batch = scenario.batch
+    if batch is not None:
+        batch = replace(batch, rate_per_s=batch.rate_per_s / factor)
+    return replace(scenario, services=services, batch=batch)
+
+
+def failing(scenario: Scenario, factor: float) -> Scenario:
+    """Return a scenario with ``factor`` times the failures."""
+    failures = scenario.fleet.failures
+    return replace(
+        scenario,
+        fleet=replace(scenario.fleet, failures=failures and more_failures(failures, factor)),
+    )
+
+
+def more_failures(failures: Failures, factor: float) -> Failures:
+    """Return failures of all kinds that are ``factor`` times as frequent."""
+    parts, stops = failures.domains, failures.interruptions
+    return replace(
+        failures,
+        unit_mtbf_s=failures.unit_mtbf_s / factor,
+        domains=tuple(replace(each, mtbf_s=each.mtbf_s / factor) for each in parts),
+        interruptions=tuple(replace(each, mtbf_s=each.mtbf_s / factor) for each in stops),
+    )
+
+
+def slowed(scenario: Scenario, factor: float) -> Scenario:
+    """Return a scenario whose training steps take ``factor`` times as long."""
+    jobs = tuple(
+        job
+        if job.step_time.is_point
+        else replace(job, tokens_per_s=tuple((n, rate / factor) for n, rate in job.tokens_per_s))
+        for job in scenario.jobs
+    )
+    return replace(scenario, jobs=jobs)
+
+
+def miniature(scenario: Scenario) -> Scenario:
+    """Return a smaller fleet of the same kind, with a gang of each size at least.
+
+    It is the same fleet where that is small, or where sizes are stated.
+    """
+    units, fleet, options = scenario.cluster.domains, scenario.fleet, scenario.options
+    sizes = (options.fleet.training, options.policy.power_cap, options.policy.static_units)
+    limits, usual = fleet.limits, Limits()
+    names = ("floor", "cap", "block", "reserve", "changes_per_minute")
+    is_sized = any(getattr(limits, name) != getattr(usual, name) for name in names)
+    is_sized |= any(size is not None for size in sizes) or ".py" in options.policy.policy
+    alike = Counter(job.units for job in scenario.jobs if not job.evaluation)
+    fewest = max([FEWEST_UNITS, *(-(-units // alike[size]) for size in alike)])
+    if units <= fewest or is_sized or (fleet.failures and fleet.failures.domains):
+        return scenario
+    share, history, batch = fewest / units, scenario.history, scenario.batch
+    store = fleet.change_costs.store_bytes_per_s * share
+    return replace(
+        scenario,
+        cluster=replace(scenario.cluster, domains=fewest),
+        horizon=Horizon(scenario.demand.times(share), history and history.times(share)),
+        demand=scenario.demand.times(share),
+        jobs=fewer(scenario.jobs, share),
+        fleet=replace(
+            fleet, units=fewest, costs=replace(fleet.change_costs, store_bytes_per_s=store)
+        ),
+        batch=batch and replace(batch, demand=batch.demand.times(share)),
+    )
+
+
+def fewer(jobs: Sequence[TrainingJob], share: float) -> tuple[TrainingJob, ...]:
+    """Return a share of the jobs of each size, smaller ones where it is less than one job.
+
+    >>> jobs = [TrainingJob(name, units=40, min_units=4) for name in "abcd"]
+    >>> [(job.name, job.units, job.min_units) for job in fewer(jobs, 0.5)]
+    [('a', 40, 4), ('b', 40, 4)]
+    >>> [(job.name, job.units, job.min_units) for job in fewer(jobs, 0.125)]
+    [('a', 20, 2)]
+    """
+    groups: dict[tuple[int, int, bool], list[TrainingJob]] = {}
+    for job in jobs:
+        groups.setdefault((job.units, job.min_units, job.evaluation), []).append(job)
+    result: list[TrainingJob] = []
+    for (units, least, _), alike in groups.items():
+        count = max(1, round(len(alike) * share))
+        size = max(1, min(units, round(len(alike) * units * share / count)))
+        at_least = size if units == least else max(1, round(least * size / units))
+        result += [
+            replace(
+                job,
+                units=size,
+                min_units=at_least,
+                step_units=max(1, round(job.step_units * size / units)),
+            )
+            for job in alike[:count]
+        ]
+    return tuple(result)
+
+
+def fleet_intervals(
+    scenario: Scenario,
+    results: Mapping[str, Any],
+    policy: Callable[[Scenario], Policy],
+    *,
+    seed: int = 0,
+    watch: Watch = unwatched,
+    causes: Causes | None = None,
+    stated_sizes: bool = False,
+) -> dict[str, Any]:
+    """Return the 80 % intervals of a run's results.
+
+    Parameters
+    ----------
+    scenario : Scenario
+        Inputs of the run.
+    results : mapping
+        Summary of the run, see :func:`workloads.fleet.results.summary.summary`.
+    policy : callable
+        Returns the policy for a scenario, without what it has learned in another run.
+    seed : int
+        That of the run: all runs meet failures at times that are drawn alike.
+    watch : callable, optional
+        Shows the progress over the repeated runs.
+    causes : Causes, optional
+        Factors on the inputs, by default :func:`causes_of`.
+    stated_sizes : bool
+        Whether the policy counts in units, so that a smaller fleet would not be of the same kind.
+
+    Returns
+    -------
+    dict
+        ``low`` and ``high`` of each result by its key, and the ``inputs``.
+    """
+    causes = causes or causes_of(scenario)
+    part = scenario if stated_sizes else miniature(scenario)
+    questions = [] if part is scenario else [_Question("", 0.0, part, seed)]
+    questions += _at_ends(part, causes, seed)
+    answers = []
+    for each in watch(questions, "fleet, for intervals"):
+        changed = each.scenario
+        done = run(changed, policy(changed), seed=each.seed)
+        answers.append(_relative(summary(done, changed.economics, changed.prices)))
+    whole = _relative(results)
+    middle = whole if part is scenario else answers[0]
+    repeated = [
+        (each.cause, each.score, value) for each, value in zip(questions, answers, strict=True)
+    ]
+    return _Draws(results, whole, middle, repeated, causes).document()
+
+
+class _Question(NamedTuple):
+    """A run at one value of an input."""
+
+    cause: str
+    score: float
+    scenario: Scenario
+    seed: int
+
+
+def _at_ends(scenario: Scenario, causes: Causes, seed: int) -> list[_Question]:
+    """Return the runs for each input whose effect has to be simulated."""
+    questions = []
+    changes = {"load": (causes.load, loaded)}
+    if any(math.isfinite(job.work_tokens) for job in scenario.jobs):
+        changes["step_time"] = (causes.step_time, slowed)
+    for cause, (factor, change) in changes.items():
+        ends = () if factor.is_point else ((ENDS[0], factor.low), (ENDS[2], factor.high))
+        questions += [_Question(cause, score, change(scenario, end), seed) for score, end in ends]
+    failures, units = scenario.fleet.failures, scenario.cluster.domains
+    if failures is None or causes.failures.is_point:
+        return questions
+    count = scenario.demand.minutes * MINUTE_S / gang_mtbf_s(failures, units, units)
+    for number, share in enumerate(FEW if count < MANY else FEW[-1:]):
+        (factor,) = causes.failures.factors(np.array([NormalDist().inv_cdf(share)]))
+        run_seed = seed + 1 + number if count < MANY else seed
+        questions.append(_Question("failures", factor - 1, failing(scenario, factor), run_seed))
+    return questions
+
+
+def _relative(results: Mapping[str, Any]) -> dict[str, Any]:
+    """Return results for each chip-hour where they are amounts."""
+    batch = results.get("batch", {"served_tokens": 0})
+    flat = {**results, "sold_tokens": results["served_tokens"] + batch["served_tokens"]}
+    amounts = {name: flat[name] and flat[name] / results["chip_hours"] for name in AMOUNTS}
+    return {**flat, **amounts}
+
+
+@dataclass(frozen=True)
+class _Draws:
+    """Results at the points of the lattice, from the runs at the ends of the inputs."""
+
+    results: Mapping[str, Any]
+    whole: Mapping[str, Any]  # the same, amounts for each chip-hour
+    middle: Mapping[str, Any]  # those of the fleet that was repeated, as predicted
+    repeated: Sequence[tuple[str, float, Mapping[str, Any]]]  # input, its score, results there
+    causes: Causes
+
+    def document(self) -> dict[str, Any]:
+        """Return the ends of every result by its key."""
+        drawn = self._all()
+        stated = {
+            name: ends_of(drawn[name], float(self.results[name]))
+            for name in STATED
+            if self.results.get(name) is not None
+        }
+        # A price of what may not be trained or served at all has no end.
+        stated = {name: ends for name, ends in stated.items() if math.isfinite(ends["high"])}
+        return {**stated, "inputs": self.causes.document()}
+
+    def _all(self) -> dict[str, FloatArray]:
+        """Return the results of every point; (points,) for each key."""
+        drawn = {
+            name: self._drawn(name)
+            for name in (*AMOUNTS, "training_goodput", "slo_attainment")
+            if self.whole.get(name) is not None
+        }
+        drawn["slo_attainment"] = np.minimum(drawn["slo_attainment"], 1.0)
+        hours = float(self.results["chip_hours"])
+        amounts = {name: drawn[name] * hours for name in AMOUNTS if name in drawn}
+        return {**drawn, **amounts, **self._money({**drawn, **amounts})}
+
+    def _drawn(self, name: str) -> FloatArray:
+        """Return a result at every point: that of the run, and what each input changes."""
+        demand, capacity, steps, failures = lattice()
+        demands = self.causes.demand.factors(demand)
+        loads = demands / self.causes.capacity.factors(capacity)
+        scores = {
+            "load": self.causes.load.scores(loads),
+            "step_time": steps,
+            "failures": failures,
+        }
+        value: FloatArray = np.full(len(demand), float(self.whole[name]))
+        level = float(self.middle[name] or 0.0)
+        for cause, place in scores.items():
+            rows = [(at, row[name] or 0.0) for each, at, row in self.repeated if each == cause]
+            if not rows:
+                continue
+            if cause == "failures" and len(rows) > 1:  # each run has its luck
+                value = value + sampled([level, *(result for _, result in rows)], place) - level
+                continue
+            if cause == "failures":
+                place = self.causes.failures.factors(failures) - 1
+            at, values = zip(*sorted([*rows, (0.0, level)]), strict=True)
+            value = value + between(values, at, place) - level
+        value = np.maximum(value, 0.0)
+        if name in ARRIVING:
+            value = value * demands
+        if name == "training_tokens" and "step_time" not in {each for each, *_ in self.repeated}:
+            return np.asarray(value / self.causes.step_time.factors(steps))
+        return value
+
+    def _money(self, drawn: Mapping[str, FloatArray]) -> dict[str, FloatArray]:
+        """Return the prices and costs that follow from the amounts."""
+        results, none = self.results, np.zeros(len(drawn["served_tokens"]))
+        cost = none + (results["cost_usd"] or 0.0)
+        with_electricity = cost + drawn.get("electricity_usd", none)
+        inference, training = drawn["inference_chip_hours"], drawn["training_chip_hours"]
+        share = np.divide(inference, inference + training, out=none + 0.0, where=inference > 0)
+        tokens = drawn.get("training_tokens", none)
+        steps = tokens / results["training_step_tokens"]
+        return {
+            "training_steps": steps,
+            "cost_usd": cost,
+            "cost_with_electricity_usd": with_electricity,
+            "margin_usd": drawn.get("revenue_usd", none) - with_electricity,
+            "usd_per_million_tokens": _each(cost * share * 1e6, drawn["sold_tokens"]),
+            "usd_per_million_trained_tokens": _each(cost * (1 - share) * 1e6, tokens),
+            "usd_per_training_step": _each(cost * (1 - share), steps),
+        }
+
+
+def _each(cost: FloatArray, amount: FloatArray) -> FloatArray:
+    """Return a cost for each of an amount; no price is stated where the amount may be nothing."""
+    result: FloatArray = np.divide(cost, amount, out=np.full(len(cost), np.inf), where=amount > 0)
+    return result
