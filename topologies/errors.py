@@ -125,3 +125,15 @@ def shown(text: str, limit: int = LONGEST_NAME) -> str:
     one_line = " ".join(printable(text[: 2 * limit]).split(" "))
     one_line = one_line.replace("\n", "\\n").replace("\t", "\\t")
     return one_line if len(one_line) <= limit else one_line[: limit - 1] + "…"
+
+
+EXCERPT = 40  # characters of a value that a message repeats
+
+
+def excerpt(value: object) -> str:
+    """Return a value as an error message repeats it: a long one is cut off."""
+    if isinstance(value, int) and abs(value) >= 10**EXCERPT:
+        # repr of a number of over 4,300 digits raises, so its digits are counted from its bits.
+        return f"a number of {value.bit_length() * 0.30103:,.0f} digits"
+    text = " ".join(repr(value).split())
+    return text if len(text) <= EXCERPT else f"{text[:EXCERPT]}…"

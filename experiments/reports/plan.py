@@ -102,9 +102,9 @@ SPELT = (
 """Fields that the command states even if they have the default."""
 
 
-def train_command(search: Search, model: str = "") -> str:
-    """Return the command that simulates the best plan; ``model`` is as the user wrote it."""
-    plan, named = search.finalists[0].plan, model or search.model.name
+def train_command(search: Search, model: str = "", rank: int = 1) -> str:
+    """Return the command that simulates a plan of the search; ``model`` as the user wrote it."""
+    plan, named = search.finalists[rank - 1].plan, model or search.model.name
     words = ["cluster-sim", "train", "--model", named, "--cluster", search.cluster.name]
     for name, value in fields_of(plan).items():
         option = option_name(name)

@@ -18,7 +18,8 @@ def validate(table_or_file: str | Path, *, workers: int = 1) -> Result:
     Parameters
     ----------
     table_or_file : str or path
-        Name of a shipped table such as ``"mlperf"``, or a CSV file of your own rows.
+        Name of a shipped table such as ``"mlperf"``, or a CSV file of your own rows, or JSON of a
+        load generator that states model, cluster and degree.
     workers : int, default 1
         Processes at most.
 
@@ -38,7 +39,7 @@ def validate(table_or_file: str | Path, *, workers: int = 1) -> Result:
     >>> validate("korthikanti_layers").summary["rows"]
     10
     """
-    if str(table_or_file).endswith(".csv"):
+    if str(table_or_file).endswith((".csv", ".json", ".jsonl")):
         rows = read_file(table_or_file)
         return compare(rows, Path(table_or_file).name, workers=workers)
     named = table(str(table_or_file))

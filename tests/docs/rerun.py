@@ -27,7 +27,7 @@ from experiments.cli.main import run
 
 ROOT = Path(__file__).parents[2]
 BLOCK = re.compile(r"^```(\w*)[^\n]*\n(.*?)^```$", re.MULTILINE | re.DOTALL)
-FILE = re.compile(r"```\w* title=\"([\w-]+\.(?:csv|yaml|txt))\"\n")
+FILE = re.compile(r"```\w* title=\"([\w-]+\.(?:csv|yaml|txt|sh|json))\"\n")
 VOLATILE = re.compile(r"took|in \d+\.\d+ s, the best|most memory held")
 """Lines that differ from run to run: wall times and memory of the process."""
 

@@ -26,6 +26,17 @@ KERNELS = b"""kernel,chip,cores,load,runtime,precision,m,n,k,kernel_s,source
 gemm,trn2,2,alone,compiled,bf16,4096,4096,4096,0.00145,me
 gemm,trn2,2,alone,compiled,bf16,1024,1024,1024,0.00009,me
 """
+BENCH = {
+    "backend": "vllm", "num_prompts": 32, "request_rate": "inf", "max_concurrency": 8,
+    "completed": 32, "total_input_tokens": 16384, "total_output_tokens": 2048,
+    "request_throughput": 2.0, "output_throughput": 130.0, "mean_ttft_ms": 90.0,
+    "mean_tpot_ms": 9.0,
+}  # fmt: skip
+VLLM = "TP=4\nvllm serve m --tensor-parallel-size $TP --max-num-seqs 32 --quantization fp8\n"
+POD = """containers:
+- image: vllm/vllm-openai:latest
+  args: ["--model=m", "--tensor-parallel-size=2", "--max-num-seqs", "32"]
+"""
 POLICY = b"def policy(view):\n    return view.serving\n"
 CAUSES = b"""cause,per,mtbf,replaces
 chip,chip,50000h,1
@@ -40,7 +51,8 @@ def foreign_files() -> dict[str, bytes]:
     nx.set_edge_attributes(ring, {edge: {"bandwidth": "50GB/s"} for edge in ring.edges})
     texts = {
         "launch.sh": MEGATRON, "job.toml": TITAN, "nemo.yaml": NEMO, "nxd.yaml": NXD,
-        "deepspeed.json": DEEPSPEED, "schedule.goal": GOAL,
+        "deepspeed.json": DEEPSPEED, "vllm.sh": VLLM, "pod.yaml": POD, "schedule.goal": GOAL,
+        "bench.json": json.dumps(BENCH),
         "profile.json": json.dumps(profile()), "summary.json": json.dumps({"n1": SUMMARY}),
         "report.json": json.dumps(NCCOM), "graph.json": json.dumps(nx.node_link_data(ring)),
         "ring.graphml": "\n".join(nx.generate_graphml(ring)),

@@ -71,7 +71,7 @@ READERS = {
     "experiments/reports/run_record.py": "run/run.json",
     "experiments/sweeps/study.py": "study.yaml",
     "experiments/validation/reading/nccl_tests.py": "log.txt",
-    "experiments/validation/reading/rows.py": "rows.csv",
+    "experiments/validation/reading/rows.py": "rows.csv bench.json",
     "topologies/catalogue/reader.py": "overlay.csv",
     "topologies/clusters/astra_file.py": "astra.yml",
     "topologies/clusters/graph_file.py": "graph.json",
@@ -83,6 +83,7 @@ READERS = {
     "workloads/fleet/policies/registry.py": "policy.py",
     "workloads/job/causes.py": "causes.csv",
     "workloads/models/huggingface.py": "config.json",
+    "workloads/serving/engine_files.py": "vllm.sh pod.yaml",
     "workloads/serving/prefix_cache.py": "mooncake.jsonl",
     "workloads/serving/requests.py": "requests.csv",
     "workloads/traces/chakra.py": "traces/job.0.et traces/comm_group.json",
@@ -92,7 +93,7 @@ READERS = {
     "workloads/traces/replay.py": "profile.json",
     "workloads/sharing/jobs.py": "jobs.yaml",
     "workloads/training/frameworks/framework.py": "framework.yaml",
-    "workloads/training/plan/other_tools.py": "launch.sh",
+    "topologies/files/tool_files.py": "launch.sh",
     "workloads/training/plan/plan_file.py": "plan.yaml",
 }
 """Modules that read files from outside, each with the files that the fuzzer mutates for it."""

@@ -34,6 +34,13 @@ def read_yaml(
     otherwise numbers, truth values and dates are converted.
     """
     text = read_text(Path(path), limit_bytes=limit_bytes)
+    return yaml_mapping(text, path, content=content, what=what, all_text=all_text)
+
+
+def yaml_mapping(
+    text: str, path: Path | str, *, content: str, what: str = "", all_text: bool = False
+) -> dict[str, Any]:
+    """Return the mapping that the text of a YAML file holds; parameters as of ``read_yaml``."""
     named, no = shown(str(path)), f"no {what}" if what else "not YAML"
     try:
         document = _document(text, _TextLoader if all_text else _Loader)

@@ -99,8 +99,12 @@ class ReplicaInputs:
         "Serving engine on GPUs whose scheduler runs the replica, in place of --prefill",
         choices=("vllm", "sglang", "tensorrt-llm"),
     )
-    poll: int = setting(
-        1, "Passes of decode between two looks for new requests", least=1, most=MOST_PASSES
+    poll: int | None = setting(
+        None,
+        "Passes of decode between two looks for new requests",
+        least=1,
+        most=MOST_PASSES,
+        default="1",
     )
     gather: str | None = setting(
         None,
@@ -108,11 +112,12 @@ class ReplicaInputs:
         "iteration's tokens, as PASSES:SHARE",
         default="no wait",
     )
-    ep: int = setting(
-        1,
+    ep: int | None = setting(
+        None,
         "Groups of ranks among which the experts of a mixture are divided; on Trainium only "
         "while prompts run, with the experts' weights held twice",
         least=1,
+        default="1",
     )
     cache_precision: str | None = setting(
         None,

@@ -206,6 +206,17 @@ def _usual_tokens(cluster: Cluster, engine: str) -> int:
     return 8_192
 
 
+def usual_slots(cluster: Cluster, engine: str) -> int:
+    """Return how many requests an engine decodes at once on a chip if its launch states none.
+
+    vLLM's ``max_num_seqs`` is 1,024 where its iterations have 8,192 tokens, and 256 elsewhere;
+    SGLang allows at least 2,048 and TensorRT-LLM 2,048, as far as the cache has room for them.
+    """
+    if engine != "vllm":
+        return 2_048
+    return 1_024 if _usual_tokens(cluster, engine) > 2_048 else 256
+
+
 def read_gather(text: str) -> tuple[int, float]:
     """Read ``PASSES:SHARE``: passes for which prompts wait, and a share of an iteration."""
     passes, _, share = text.partition(":")

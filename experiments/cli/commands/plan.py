@@ -66,6 +66,32 @@ class SearchInputs(Conditions):
         metavar="FILE.yaml",
         recorded=False,
     )
+    write: str | None = setting(
+        None,
+        "Write the best plan as the file that another tool launches: megatron, nemo, torchtitan, "
+        "deepspeed or nxd; plans are searched with the tool's framework. A path is a file or a "
+        "folder, by default the current one",
+        metavar="TOOL[:PATH]",
+        recorded=False,
+    )
+    rank: int | None = setting(
+        None,
+        "Rank of the plan that --best and --write write",
+        least=1,
+        default="1, or the first that the tool can run",
+        recorded=False,
+    )
+
+    @property
+    def alone(self) -> dict[str, Any]:
+        """Options that are for one cluster alone."""
+        return {"--with": self.with_plan, "--best": self.best, "--write": self.write}
+
+    def __post_init__(self) -> None:
+        if self.rank is not None and self.best is None and self.write is None:
+            raise InputError(
+                f"--rank {self.rank} is the plan that --best or --write writes. State one of them."
+            )
 
 
 def plan(
@@ -92,7 +118,6 @@ def plan(
     clusters, written --cluster A,B,C, are compared side by side by their first plans.
     """
     from experiments.reports.plan import document, first_step, write
-    from workloads.training.plan.plan_file import write_plan
 
     names = cluster_names(inputs.cluster)
     if len(names) > 1:
@@ -105,27 +130,77 @@ def plan(
         answer_beside(
             *("train", f"{inputs.model}: the best plan on each of {len(names)} clusters", names),
             answer,
-            {"--sensitivity": sure.sensitivity, "--with": how.with_plan, "--best": how.best},
+            {"--sensitivity": sure.sensitivity, **how.alone},
             *(catalogue_inputs.read_side_by_side, call.answer),
         )
         return
     catalogue = catalogue_inputs.read(inputs.cluster)
     result = _search(inputs, stated, how, catalogue, call)
-    if how.best is not None:
-        write_plan(result.finalists[0].plan, how.best)
     rankings = sure.rank(
         lambda moved: _first_s(result, inputs, moved, call.engine),
         catalogue,
         quiet=call.quiet,
         what=f"the first plan's step of {format_seconds(result.finalists[0].iteration_s)}",
     )
-    results = {**document(result, how.top, inputs.model), **_whole_job(result, length, call)}
+    job = {**_whole_job(result, length, call), **_written(result, how, inputs.model)}
+    results = {**document(result, how.top, inputs.model), **job}
     call.answer(
         lambda: results,
         show=lambda: _print(result, how.top, inputs.model, results),
         write=lambda run: write(run, result, how.top, results),
         rankings=rankings,
     )
+
+
+def _written(search: Search, how: SearchInputs, model: str) -> dict[str, Any]:
+    """Write the plan of a rank to files; return tool, file, rank, and why it is not the first."""
+    from topologies.files.writing import whole_file
+    from workloads.training.plan.plan_file import write_plan
+    from workloads.training.write_other_tools import tool_named
+
+    if how.rank is not None and how.rank > len(search.finalists):
+        raise InputError(
+            f"--rank {how.rank}: {len(search.finalists)} plans were simulated. State a lower rank, "
+            "or more --finalists."
+        )
+    if how.best is not None:
+        write_plan(search.finalists[(how.rank or 1) - 1].plan, how.best)
+    if how.write is None:
+        return {}
+    name, _, place = how.write.partition(":")
+    tool, path = tool_named(name), Path(place or ".")
+    path = path / tool.file if path.is_dir() or place.endswith("/") else path
+    if not place and path.exists():
+        raise InputError(f"{path} exists already. Name a file, as --write {name}:PATH.")
+    rank, text, why = _first_that_runs(search, name, how.rank, model)
+    path.parent.mkdir(parents=True, exist_ok=True)
+    with whole_file(path) as part:
+        part.write_text(text)
+    return {"written": {"tool": tool.name, "file": str(path), "rank": rank, "why_not_first": why}}
+
+
+def _first_that_runs(
+    search: Search, tool: str, rank: int | None, model: str
+) -> tuple[int, str, str]:
+    """Return rank and file of the first plan that a tool can run, and why it is not the first."""
+    from experiments.reports.plan import train_command
+    from workloads.training.write_other_tools import launch_file
+
+    why = ""
+    for place in range(1, 1 + len(search.finalists)) if rank is None else [rank]:
+        ranked = search.finalists[place - 1]
+        about = [
+            f"{search.model.name} on {search.cluster.name}, {search.cluster.chips:,} chips: "
+            f"{format_seconds(ranked.iteration_s)} a step is predicted by",
+            train_command(search, model, place),
+        ]
+        try:
+            return place, launch_file(tool, ranked.plan, search.model, search.cluster, about), why
+        except InputError as mistake:
+            why = why or str(mistake)
+    many = len(search.finalists)
+    others = f" Nor does it run any other of the {many} simulated plans." if rank is None else ""
+    raise InputError(f"--write {tool}: {why}{others}")
 
 
 def _whole_job(search: Search, length: TokensInputs, call: Invocation) -> dict[str, Any]:
@@ -167,6 +242,10 @@ def _search(
     batch = {"global_batch": stated["global_batch"]}
     kept = {name: value for name, value in {**common, **stated}.items() if name not in batch}
     model, cluster = inputs.read_model(), inputs.read_cluster(catalogue)
+    if how.write is not None and not kept.get("framework"):
+        from workloads.training.write_other_tools import own_framework
+
+        kept["framework"] = own_framework(how.write.partition(":")[0], cluster)
     kept["framework"] = how.framework_text(kept, cluster)
     result = search(
         model,
@@ -238,4 +317,16 @@ def _print(search: Search, top: int, model: str, results: Mapping[str, Any]) -> 
     for line in remarks(search):
         print_text(line)
     click.echo(f"Run the first: {train_command(search, model)}")
+    if written := results.get("written"):
+        print_text(
+            f"Plan {written['rank']} is written for {written['tool']} to {written['file']}, whose "
+            f"keys are read back as this plan. {_why_not_first(search, written)}".rstrip()
+        )
     print_whole_job(results)
+
+
+def _why_not_first(search: Search, written: Mapping[str, Any]) -> str:
+    if written["rank"] == 1 or not written["why_not_first"]:
+        return ""
+    first, later = (search.finalists[place].iteration_s for place in (0, written["rank"] - 1))
+    return f"It takes {later / first - 1:.1%} longer than the first: {written['why_not_first']}"

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from dataclasses import fields, replace
+from dataclasses import dataclass, fields, replace
 from functools import partial
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
@@ -13,6 +14,7 @@ from experiments.cli.options.invocation import Invocation
 from experiments.cli.options.sensitivity import SensitivityInputs
 from experiments.cli.output.printing import print_table, print_text
 from experiments.cli.output.side_by_side import answer_beside, cluster_names
+from topologies.options import setting
 from topologies.units import format_memory, format_rate, format_seconds
 from workloads.options.serving import DeploymentInputs, ReplicaInputs, RequestInputs
 
@@ -21,8 +23,11 @@ if TYPE_CHECKING:
 
     from experiments.reports.run_directory import Run
     from topologies.catalogue.catalogue import Catalogue
+    from topologies.clusters.cluster import Cluster
+    from workloads.models.model import Model
     from workloads.serving import Highest
     from workloads.serving import Slo as Limits
+    from workloads.serving.engine_files import EngineFile
 
 
 NETWORK = (
@@ -30,6 +35,74 @@ NETWORK = (
     "the slower side's adapters allow, or slower within the range of joined-clusters in the "
     "catalogue."
 )
+
+
+@dataclass(frozen=True)
+class EngineInputs:
+    """Files of serving engines."""
+
+    deployment: Path | None = setting(
+        None,
+        "Replica from a file: a launch of vLLM, SGLang or TensorRT-LLM as a script or command, "
+        "their YAML, or a manifest with the command. A script's variables may stand before it, "
+        "as in 'TP=8 launch.sh'. Options take precedence",
+        metavar="FILE",
+    )
+    write: str | None = setting(
+        None,
+        "Write the command that launches the replica: vllm, sglang or tensorrt-llm, whose "
+        "scheduler then runs it. A path is a file or a folder, by default the current one",
+        metavar="ENGINE[:PATH]",
+        recorded=False,
+    )
+
+    def read(self, stated: Mapping[str, Any]) -> EngineFile | None:
+        """Read the file of an engine, if there is one."""
+        from workloads.serving.engine_files import read_engine_file
+
+        return read_engine_file(self.deployment, stated) if self.deployment else None
+
+    def options(
+        self, stated: Mapping[str, Any], filed: EngineFile | None, cluster: Cluster
+    ) -> dict[str, Any]:
+        """Return stated options with those of a file, and the engine whose command is written."""
+        from workloads.serving.engine_files import engine_on
+
+        options = filed.options(stated, cluster) if filed else dict(stated)
+        if self.write is not None and "prefill" not in options:
+            options = {**engine_on(cluster, self.write.partition(":")[0]), **options}
+        return options
+
+    def launch(
+        self,
+        stated: Mapping[str, Any],
+        filed: EngineFile | None,
+        highest: Highest,
+        model: Model,
+        cluster: Cluster,
+    ) -> dict[str, Any]:
+        """Write the command that launches the replica; return what was read and written."""
+        from topologies.errors import InputError
+        from topologies.files.writing import whole_file
+        from workloads.serving.engine_files import launch_command, launched
+
+        read = filed.document() if filed else {}
+        if self.write is None:
+            return read
+        engine, _, place = self.write.partition(":")
+        options = self.options(stated, filed, cluster)
+        try:
+            text = launch_command(engine, launched(options, highest, model), model.name)
+        except InputError as mistake:
+            raise InputError(f"--write {engine}: {mistake}") from None
+        path = Path(place or ".")
+        path = path / "serve.sh" if path.is_dir() or place.endswith("/") else path
+        if not place and path.exists():
+            raise InputError(f"{path} exists already. Name a file, as --write {engine}:PATH.")
+        path.parent.mkdir(parents=True, exist_ok=True)
+        with whole_file(path) as part:
+            part.write_text(text)
+        return {**read, "written": {"engine": engine, "file": str(path), "command": text}}
 
 
 def print_serving(document: Mapping[str, Any]) -> None:
@@ -168,12 +241,22 @@ def chips_of(document: Mapping[str, Any]) -> str:
     return f"{count:,} chip{'s' * (count != 1)} of {document['cluster']}{other}"
 
 
+def _check_search(replica: ReplicaInputs, sure: SensitivityInputs) -> None:
+    from topologies.errors import InputError
+
+    if replica.search and sure.sensitivity:
+        raise InputError(
+            "--sensitivity is for stated replicas. State the options that --search finds."
+        )
+
+
 def serve(
     inputs: ModelOnCluster,
     load: RequestInputs,
     replica: ReplicaInputs,
     faster: DeploymentInputs,
     sure: SensitivityInputs,
+    engines: EngineInputs,
     catalogue_inputs: CatalogueInputs,
     call: Invocation,
 ) -> None:
@@ -183,32 +266,29 @@ def serve(
     --cluster A,B,C, serve the same requests and are compared side by side.
     """
     from cluster_sim.progress import progress
-    from topologies.errors import InputError
     from workloads.serving import parse_slo
     from workloads.serving.front import answered
 
     limits, names = parse_slo(replica.slo), cluster_names(inputs.cluster)
+    _check_search(replica, sure)
     stated = _stated(load, replica, faster, call.seed)
+    filed = engines.read(stated)
     beside = [faster.prefill_cluster] if faster.prefill_cluster else []
-    if replica.search and sure.sensitivity:
-        raise InputError(
-            "--sensitivity is for stated replicas. State the options that --search finds."
-        )
 
     def simulate(name: str, catalogue: Catalogue) -> Highest:
         """Serve on one of the clusters, at the stated or the highest rate."""
         cluster = replace(inputs, cluster=name).read_cluster(catalogue)
+        options = engines.options(stated, filed, cluster)
         watch = partial(progress, quiet=call.quiet)
-        return answered(inputs.read_model(), cluster, limits, stated, watch=watch)
-
-    def answer(name: str, catalogue: Catalogue, highest: Highest) -> dict[str, Any]:
-        return _document(replace(inputs, cluster=name), catalogue, highest, limits)
+        return answered(inputs.read_model(), cluster, limits, options, watch=watch)
 
     if len(names) > 1:
         answer_beside(
             *("serve", f"{inputs.model}: a replica on each of {len(names)} clusters", names),
-            lambda name, catalogue: answer(name, catalogue, simulate(name, catalogue)),
-            {"--sensitivity": sure.sensitivity},
+            lambda name, catalogue: _document(
+                replace(inputs, cluster=name), catalogue, simulate(name, catalogue), limits
+            ),
+            {"--sensitivity": sure.sensitivity, "--write": engines.write},
             *(lambda every: catalogue_inputs.read_side_by_side([*every, *beside]), call.answer),
         )
         return
@@ -221,13 +301,30 @@ def serve(
         what="the highest rate" if load.max_rate else "the median time to the first token",
         jumps=True,
     )
-    document = answer(inputs.cluster, catalogue, highest)
+    cluster = inputs.read_cluster(catalogue)
+    document = _document(inputs, catalogue, highest, limits)
+    document |= engines.launch(stated, filed, highest, inputs.read_model(), cluster)
     call.answer(
         lambda: document,
-        lambda: print_serving(document),
+        lambda: _print(document, filed, cluster),
         lambda run: _write(run, document, highest, limits),
         rankings=rankings,
     )
+
+
+def _print(document: Mapping[str, Any], filed: EngineFile | None, cluster: Cluster) -> None:
+    from workloads.serving.engine_files import is_neuron
+
+    if filed and filed.sentence:
+        print_text(filed.sentence)
+    if filed and is_neuron(cluster):
+        print_text(f"Neuron's engine runs prompts one at a time, not {filed.title}'s scheduler.")
+    print_serving(document)
+    if launch := document.get("written"):
+        print_text(
+            f"The launch of {launch['engine']} is written to {launch['file']}; put in the name by "
+            "which it loads the model."
+        )
 
 
 def _document(

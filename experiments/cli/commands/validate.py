@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import chain
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -44,7 +44,16 @@ class ValidationInputs:
         (), "Shipped table of measurements; may be repeated", metavar="NAME", default="all of them"
     )
     file: Path | None = setting(
-        None, "Your own measurements, in place of shipped tables", metavar="ROWS.csv"
+        None,
+        "Your own measurements, in place of shipped tables: rows in CSV, or results of vllm bench "
+        "serve, SGLang's bench_serving, InferenceMAX, GenAI-Perf, AIPerf or GuideLLM in JSON",
+        metavar="ROWS.csv|RESULTS.json",
+    )
+    column: tuple[str, ...] = setting(
+        (),
+        "Cell of every row of --file, whatever the file says, such as tp=4 or cluster=dgx-h100; "
+        "may be repeated",
+        metavar="COLUMN=VALUE",
     )
     as_user: bool = setting(
         False,
@@ -61,6 +70,14 @@ class ValidationInputs:
         None, "Number of processes", least=1, default="one a processor", recorded=False
     )
 
+    def stated(self) -> dict[str, str]:
+        """Return the stated cells by column."""
+        pairs = [text.partition("=") for text in self.column]
+        for name, equals, value in pairs:
+            if not (name and equals and value.strip()):
+                raise InputError(f"--column {name[:40]!r} is no COLUMN=VALUE. Write it as tp=4.")
+        return {name.strip(): value.strip() for name, _, value in pairs}
+
 
 def validate(wanted: ValidationInputs, catalogue_inputs: CatalogueInputs, call: Invocation) -> int:
     """Compare predictions with published measurements.
@@ -69,6 +86,7 @@ def validate(wanted: ValidationInputs, catalogue_inputs: CatalogueInputs, call: 
     the file could be read.
     """
     from cluster_sim.processes import available_workers
+    from experiments.validation.comparison.residuals import marked
     from experiments.validation.reading.rows import read_file
     from experiments.validation.reading.tables import misses, tables
     from experiments.validation.reading.tables import table as named
@@ -81,9 +99,11 @@ def validate(wanted: ValidationInputs, catalogue_inputs: CatalogueInputs, call: 
 
     if wanted.file and wanted.table:
         raise InputError("--file and --table were given together. Use one of them.")
+    if wanted.column and not wanted.file:
+        raise InputError("--column is for the rows of --file. Name a file, or leave it out.")
     chosen = [] if wanted.file else [named(name) for name in wanted.table or tables()]
     if wanted.file:
-        measured = [(read_file(wanted.file), wanted.file.name)]
+        measured = [(read_file(wanted.file, wanted.stated()), wanted.file.name)]
     else:
         measured = [(table.rows(), table.name) for table in chosen]
     workers = wanted.workers or available_workers()
@@ -95,7 +115,13 @@ def validate(wanted: ValidationInputs, catalogue_inputs: CatalogueInputs, call: 
         raise InputError("--as-user judges training steps, and no table has any. Leave it out.")
     if wanted.residuals:
         _write_residuals([*results, *chain.from_iterable(by_level.values())], wanted.residuals)
-    inputs = {"file": wanted.file, "table": [table.name for table in chosen]}
+    if wanted.file:
+        results = [replace(result, rows=marked(result.rows)) for result in results]
+    inputs = {
+        "file": wanted.file,
+        "column": list(wanted.column),
+        "table": [table.name for table in chosen],
+    }
     call.answer(
         lambda: _documents(results) | (_told_document(results, by_level) if wanted.as_user else {}),
         lambda: _print_told(results, by_level) if wanted.as_user else _print(results, chosen),
@@ -197,6 +223,24 @@ def document(result: Result) -> dict[str, Any]:
     }
 
 
+def verdict(rows: Sequence[Mapping[str, Any]]) -> str:
+    """Return a sentence on how many measured rows lie outside their intervals, and which way."""
+    words = Counter(row["normal"] for row in rows if row.get("normal"))
+    if not words:
+        return "No row has a prediction with an interval."
+    if words.total() == 1:
+        (word,) = words
+        return f"The row is {'within' if word == 'usual' else f'{word} than'} its 80 % interval."
+    if set(words) == {"usual"}:
+        return f"All {words.total()} rows are within their 80 % intervals."
+    counts = ", ".join(
+        f"{words[word]} {word} than nine of ten such machines"
+        for word in ("slower", "faster")
+        if words[word]
+    )
+    return f"Of {words.total()} rows {words['usual']} are within their 80 % intervals; {counts}."
+
+
 MOST_PRINTED = 40
 """Most rows that are printed; of a longer table, those with the largest errors."""
 
@@ -220,12 +264,16 @@ def _print_rows(result: Result) -> None:
             value_text(str(row["quantity"]), row["published"]),
             value_text(str(row["quantity"]), row["predicted"]),
             _percent(row["error"]),
+            *([row["normal"] or ""] if "normal" in row else []),
             row["status"] if row["status"] == "ok" else f"{row['status']}: {row['why']}",
         )
         for position, row in rows
     ]
-    columns = ("row", "what", "cluster", "chips", "published", "predicted", "error", "status")
-    print_table(title, columns, cells, left=3)
+    judged = ("is",) if any("normal" in row for row in result.rows) else ()
+    columns = ("row", "what", "cluster", "chips", "published", "predicted", "error", *judged)
+    print_table(title, (*columns, "status"), cells, left=3)
+    if judged:
+        print_text(verdict(result.rows))
 
 
 def _print_summaries(results: Sequence[Result]) -> None:

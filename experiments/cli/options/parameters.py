@@ -264,7 +264,7 @@ def _completion(choices: Callable[[], tuple[str, ...]]) -> Any:
     return complete
 
 
-WRITTEN = ("best", "cache", "chakra", "folder", "metrics", "overlay", "residuals", "state")
+WRITTEN = ("best", "cache", "chakra", "folder", "metrics", "overlay", "residuals", "state", "write")
 """Parameters that name a path to write to; ``--out`` is not among them, as sweeps set it."""
 
 

@@ -9,6 +9,7 @@ from typing import Any
 
 import numpy as np
 
+from experiments.validation.comparison.compare_collectives import FASTER, SLOWER, USUAL
 from experiments.validation.predictions.training import filled, question
 from experiments.validation.reading.machines import machines_for, model_for, servers_reach
 from topologies.catalogue.catalogue import Catalogue
@@ -230,6 +231,24 @@ def with_intervals(
         low, high = (ends.low, ends.high) if ends else (None, None)
         complete.append({**row, "low": low, "high": high})
     return complete
+
+
+def marked(rows: Sequence[Row]) -> list[dict[str, Any]]:
+    """Rows with ``normal``: usual, slower or faster than 80 % intervals; None without one."""
+    return [{**row, "normal": _normal(row)} for row in rows]
+
+
+def _normal(row: Row) -> str | None:
+    if row.get("low") is None or row["error"] is None:
+        return None
+    if row["low"] <= row["published"] <= row["high"]:
+        return USUAL
+    above = row["published"] > row["high"]
+    return FASTER if above == (row["quantity"] in RATES) else SLOWER
+
+
+RATES = ("tokens_per_s", "goodput", "mtbf_s")
+"""Quantities of which more is better."""
 
 
 def coverage(rows: Sequence[Row]) -> dict[str, float | None]:

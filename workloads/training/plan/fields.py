@@ -7,7 +7,7 @@ from functools import cache, partial
 from importlib.resources import files
 from typing import Literal
 
-from topologies.errors import InputError, suggestion
+from topologies.errors import EXCERPT, InputError, excerpt, suggestion
 from workloads.kernels.precision import CASTS, TRAINING
 from workloads.training.plan.schedules.registry import pipeline_schedule
 
@@ -53,18 +53,8 @@ SEARCHED = (
 OPTIONAL = ("etp", "bucket_bytes", "lora_rank", "routed_nodes")
 """Fields that are whole numbers, of which 0 stands for the default."""
 FLAGS = ("reshard", "sequence_parallel", "fp8_exchange")  # fields that are true or false
-SHOWN = 40  # characters of a value that a message repeats
 MOST_CAPACITY = 1024
 """Largest capacity factor and skew: with it, each of 1,024 experts has room for all tokens."""
-
-
-def shown(value: object) -> str:
-    """Return a value as an error message repeats it: a long one is cut off."""
-    if isinstance(value, int) and abs(value) >= 10**SHOWN:
-        # repr of a number of over 4,300 digits raises, so its digits are counted from its bits.
-        return f"a number of {value.bit_length() * 0.30103:,.0f} digits"
-    text = " ".join(repr(value).split())
-    return text if len(text) <= SHOWN else f"{text[:SHOWN]}…"
 
 
 def _optional(name: str, value: object) -> None:
@@ -74,12 +64,12 @@ def _optional(name: str, value: object) -> None:
 
 def _flag(name: str, value: object) -> None:
     if not isinstance(value, bool):
-        raise InputError(f"{name} is {shown(value)}; it must be true or false.")
+        raise InputError(f"{name} is {excerpt(value)}; it must be true or false.")
 
 
 def _text(name: str, value: object) -> None:
     if not isinstance(value, str):
-        raise InputError(f"{name} is {shown(value)}; it must be a text.")
+        raise InputError(f"{name} is {excerpt(value)}; it must be a text.")
 
 
 def _schedule(_name: str, value: object) -> None:
@@ -88,23 +78,25 @@ def _schedule(_name: str, value: object) -> None:
 
 def _load(name: str, value: object, least: float, kind: str, limits: str) -> None:
     if isinstance(value, bool) or not isinstance(value, int | float):
-        raise InputError(f"{name} is {shown(value)}; it must be {kind}.")
+        raise InputError(f"{name} is {excerpt(value)}; it must be {kind}.")
     if not least <= value <= MOST_CAPACITY:
-        raise InputError(f"{name} is {shown(value)}; it must be {limits} at most {MOST_CAPACITY}.")
+        raise InputError(
+            f"{name} is {excerpt(value)}; it must be {limits} at most {MOST_CAPACITY}."
+        )
 
 
 def _stage_layers(name: str, value: object) -> None:
     if not isinstance(value, tuple):
-        raise InputError(f"{name} is {shown(value)}; it must be a tuple, such as (9, 7).")
+        raise InputError(f"{name} is {excerpt(value)}; it must be a tuple, such as (9, 7).")
     for number in value:
         _positive(name, number, least=0)
 
 
 def _order(_name: str, value: object) -> None:
-    axes = [str(axis) for axis in value] if isinstance(value, tuple | list) else [shown(value)]
+    axes = [str(axis) for axis in value] if isinstance(value, tuple | list) else [excerpt(value)]
     if sorted(axes) != sorted(ORDER):
         raise InputError(
-            f"rank order {'-'.join(axes)[:SHOWN]} does not name each of {', '.join(ORDER)} "
+            f"rank order {'-'.join(axes)[:EXCERPT]} does not name each of {', '.join(ORDER)} "
             f"once. Write it as {'-'.join(ORDER)}."
         )
 
@@ -113,7 +105,7 @@ def _positive(name: str, value: object, most: int = 2**31, least: int = 1) -> No
     if isinstance(value, bool) or not isinstance(value, int) or not least <= value <= most:
         above = f" and at most {most:,}" if isinstance(value, int) and value > most else ""
         raise InputError(
-            f"{name} is {shown(value)}; it must be a whole number of at least {least}{above}."
+            f"{name} is {excerpt(value)}; it must be a whole number of at least {least}{above}."
         )
 
 
@@ -122,7 +114,7 @@ def _choice(name: str, value: object) -> None:
     if not isinstance(value, str | int) or value not in choices:
         texts = [str(choice) for choice in choices if choice != ""]
         near = suggestion(str(value), texts)
-        raise InputError(f"{name} is {shown(value)}; it must be one of {', '.join(texts)}.{near}")
+        raise InputError(f"{name} is {excerpt(value)}; it must be one of {', '.join(texts)}.{near}")
 
 
 CHECKS: dict[str, Callable[[str, object], None]] = {

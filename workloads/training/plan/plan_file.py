@@ -6,11 +6,12 @@ import re
 from pathlib import Path
 from typing import Any
 
-from topologies.errors import InputError, suggestion
+from topologies.errors import InputError, excerpt, suggestion
 from topologies.files.reading import read_text
+from topologies.files.tool_files import in_environment
 from topologies.files.writing import whole_file
 from topologies.units import parse_bytes
-from workloads.training.plan.fields import check_field, shown
+from workloads.training.plan.fields import check_field
 from workloads.training.plan.other_tools import OURS, OtherPlan, other_plan
 from workloads.training.plan.plan import PLAN_FIELDS, ParallelPlan
 
@@ -30,8 +31,9 @@ def read_any_plan(path: Path) -> OtherPlan:
     # DeepSpeed are recognised by their keys. Keys that a plan has no field for are listed as
     # ``ignored``. Raises InputError for a file that cannot be read, is not a mapping, or has an
     # unknown key.
+    path, environment = in_environment(path)
     text = read_text(path, limit_bytes=LARGEST_FILE_BYTES, remedy="Name a plan's file.")
-    other = other_plan(path, text)
+    other = other_plan(path, text, environment)
     if other is not None:
         stated = {name: _checked(name, value, path) for name, value in other.fields.items()}
         return OtherPlan(other.tool, stated, other.ignored)
@@ -100,5 +102,5 @@ def _layers(text: str) -> tuple[int, ...]:
     """Layers of each chunk, written as 9-9-8-6."""
     parts = text.replace(",", "-").split("-")
     if not all(re.fullmatch(r" *[0-9]{1,9} *", part) for part in parts):
-        raise InputError(f"stage layers {shown(text)} are not numbers. Write them as 9-9-8-6.")
+        raise InputError(f"stage layers {excerpt(text)} are not numbers. Write them as 9-9-8-6.")
     return tuple(int(part) for part in parts)

@@ -148,6 +148,27 @@ def test_the_best_plan_is_a_file_that_train_reads(
     assert json.loads(capsys.readouterr().out)["iteration_s"] == document["rows"][0]["iteration_s"]
 
 
+def test_the_best_plan_is_written_for_another_tool(
+    command_line: list[str], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    few = [*command_line, "--lnc", "2", "--top", "1", "--finalists", "8", "--zero", "1"]
+    assert run(*few, "--write", f"nxd:{tmp_path}/new/", "--json") == 0
+    document = json.loads(capsys.readouterr().out)
+    file = tmp_path / "new" / "nxd.yaml"
+    assert document["written"]["file"] == str(file)
+    again = [*command_line[:4], "--plan", str(file), "--recompute", "selective", "--json"]
+    assert run_line(["train", *again, "--quiet"]) == 0
+    seconds = json.loads(capsys.readouterr().out)["iteration_s"]
+    if document["written"]["rank"] == 1:
+        assert seconds == document["rows"][0]["iteration_s"]
+    assert run(*few, "--write", f"nxd:{tmp_path}", "--rank", "9") == 2
+    assert "--rank 9: 8 plans were simulated" in capsys.readouterr().err
+    assert run(*few, "--rank", "2") == 2
+    assert "State one of them" in capsys.readouterr().err
+    assert run(*few, "--write", "megatron") == 2
+    assert "framework megatron-core does not train on trn2" in capsys.readouterr().err
+
+
 REFUSED: list[tuple[list[str], str]] = [
     (["--tp", "3"], "16 attention heads of tiny are not divisible by tp 3"),
     (["--global-batch", "0"], "--global-batch is 0"),

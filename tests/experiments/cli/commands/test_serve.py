@@ -226,3 +226,28 @@ def test_a_search_and_a_closed_loop_refuse_what_they_cannot_use(
     assert run([*QUICK, *more]) == 2
     (line,) = capsys.readouterr().err.strip().splitlines()
     assert message in line
+
+
+def test_a_launch_of_an_engine_is_read_and_written(
+    capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    file = tmp_path / "serve.sh"
+    file.write_text("vllm serve m --tensor-parallel-size 2 --max-num-seqs 32 --swap-space 4\n")
+    on_gpus = ["serve", "--model=llama-3.1-8b", "--cluster=dgx-h100", "--quiet", *LOAD]
+    filed = [*on_gpus, "--deployment", str(file), "--json"]
+    assert run([*filed, "--write", f"vllm:{tmp_path}/again.sh"]) == 0
+    document = json.loads(capsys.readouterr().out)
+    assert (document["chips"], document["slots"]) == (2, 32)
+    assert document["deployment_file"]["may_change_time"] == ["swap-space"]
+    assert (tmp_path / "again.sh").read_text() == document["written"]["command"]
+    assert run([*on_gpus, "--deployment", f"{tmp_path}/again.sh", "--json"]) == 0
+    again = json.loads(capsys.readouterr().out)
+    assert again["ttft_s"] == document["ttft_s"]
+    assert run([*filed[:-1], "--tp=4", "--slots=8"]) == 0
+    text = " ".join(capsys.readouterr().out.split())
+    assert "The deployment is vLLM's; it has no field for swap-space, which may change" in text
+    assert "4 chips of dgx-h100" in text
+    assert run([*QUICK, *LOAD, "--deployment", str(file)]) == 0
+    assert "Neuron's engine runs prompts one at a time" in capsys.readouterr().out
+    assert run([*on_gpus, "--write", "slurm"]) == 2
+    assert "no engine 'slurm' to write for" in capsys.readouterr().err

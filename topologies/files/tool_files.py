@@ -1,0 +1,208 @@
+"""Reader of other tools' files: sections as dotted keys, and the options of launch scripts.
+
+YAML, TOML and JSON are flattened; of a command line or shell script the long options are read, with
+the script's literal variables put in. What a file leaves open is :class:`Unknown`.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+import shlex
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from topologies.errors import InputError
+
+DEEPEST = 8  # sections within sections that are flattened; what lies deeper is left as one value
+
+
+@dataclass(frozen=True)
+class Unknown:
+    """Value that a file leaves open, with the reason as a message gives it."""
+
+    why: str
+
+
+EMPTY: Mapping[str, str] = {}
+
+
+def in_environment(path: Path) -> tuple[Path, dict[str, str]]:
+    """Part the path of a script from values of its environment before it.
+
+    >>> in_environment(Path("TP=8 PP=2 launch.sh"))
+    (PosixPath('launch.sh'), {'TP': '8', 'PP': '2'})
+    """
+    words, environment = str(path).split(" "), {}
+    while len(words) > 1 and (assigned := ASSIGNMENT.fullmatch(words[0])) and not path.exists():
+        environment[assigned[1]] = assigned[2]
+        words = words[1:]
+    return Path(" ".join(words)), environment
+
+
+def flattened(
+    path: Path,
+    text: str,
+    flags: frozenset[str] = frozenset(),
+    environment: Mapping[str, str] = EMPTY,
+) -> dict[str, Any]:
+    """Keys of a file, dotted where they lie in sections; of a command line its long options."""
+    import tomllib  # here, since most plans are stated by options alone
+
+    from topologies.files.yaml_documents import yaml_mapping
+
+    # Compiler flags within YAML look like a command line, so its ending decides.
+    is_yaml = path.suffix in (".yaml", ".yml")
+    document: Any = None
+    try:
+        if path.suffix == ".toml":
+            document = tomllib.loads(text)
+        elif path.suffix == ".json":
+            document = json.loads(text)
+        elif is_yaml or not re.search(r"^[^#\n]*--[a-z]", text, re.MULTILINE):
+            document = yaml_mapping(text, path, content="fields")
+    except (InputError, ValueError, RecursionError) as mistake:
+        if path.suffix in (".toml", ".json"):
+            why = " ".join(str(mistake).split())[:100]
+            raise InputError(
+                f"{path} is not {path.suffix[1:].upper()} ({why}). Correct it."
+            ) from None
+        if not (is_yaml and OPTION.match(text.lstrip())):
+            return {}
+    if document is None:
+        try:
+            options = script_options(text, flags, environment)
+        except InputError as mistake:
+            raise InputError(f"{path}: {mistake}") from None
+        return {name.replace("-", "_") if "." in name else name: options[name] for name in options}
+    leaves = dict(_leaves(document)) if isinstance(document, dict) else {}
+    return {key: _referred(key, value, leaves) for key, value in leaves.items()}
+
+
+def _referred(key: str, value: Any, leaves: Mapping[str, Any]) -> Any:
+    """Value of a key, or of the key that it refers to by ``${model.seq}`` or ``${.seq}``."""
+    for _ in range(DEEPEST):
+        reference = re.fullmatch(r"\$\{(\.?)([\w.]+)\}", value) if isinstance(value, str) else None
+        if reference is None:
+            break
+        key = f"{key.rpartition('.')[0]}.{reference[2]}" if reference[1] else reference[2]
+        value = leaves.get(key, Unknown(f"{value}, which the file does not state"))
+    if isinstance(value, str) and "${" in value:
+        return Unknown(f"{value}, which is not a literal value")
+    return value
+
+
+def _leaves(document: Mapping[Any, Any], prefix: str = "", depth: int = 0) -> list[tuple[str, Any]]:
+    """Dotted keys of a document of nested sections, with their values."""
+    leaves: list[tuple[str, Any]] = []
+    for key, value in document.items():
+        name = f"{prefix}{key}"
+        if isinstance(value, Mapping) and depth < DEEPEST:
+            leaves += _leaves(value, f"{name}.", depth + 1)
+        else:
+            leaves.append((name, value))
+    return leaves
+
+
+# Reader of the options of a launch script, with the script's literal variables put in.
+
+# Variables that stand for variables, and strings within strings, that are followed.
+DEEPEST_VARIABLES = 8
+VARIABLE = re.compile(r"\$\{?(\w+)(?:\[[@*]\])?(?::?[-=]([^}]*))?\}?")
+ASSIGNMENT = re.compile(r"([A-Za-z_]\w*)=(.*)", re.DOTALL)
+OPTION = re.compile(r"(^|\s)--[a-z]")
+
+
+def script_options(
+    text: str, flags: frozenset[str] = frozenset(), environment: Mapping[str, str] = EMPTY
+) -> dict[str, str | bool | Unknown]:
+    """Return the long options of a command line or script by name; a flag without a value is true.
+
+    Literal assignments such as ``TP=8`` and ``${TP:-8}`` are put in. A value that a condition, the
+    environment or a computation decides, and one that is stated twice and differently, is
+    :class:`Unknown`. The word after an option of ``flags`` is not its value. Variables of
+    ``environment`` have its values.
+
+    >>> script_options("TP=8\\ntrain --tp $TP --pp $PP --bf16")
+    {'tp': '8', 'pp': Unknown(why='$PP, which the file does not state as a literal'), 'bf16': True}
+    """
+    # A comment ends with its line even where that line ends with a backslash.
+    lines = re.sub(r"(?m)^\s*#.*$", "", text).replace("\\\n", " ")
+    # The words of an array, NAME=(…), are read as if they stood by themselves.
+    try:
+        words = list(_words(re.sub(r"\b\w+\+?=\((?!\()", " ", lines)))
+    except ValueError as mistake:
+        raise InputError(f"the script cannot be read ({mistake}). Close its quotes.") from None
+    variables = _variables(words)
+    variables |= {name: {each} for name, each in environment.items()}
+    options: dict[str, str | bool | Unknown] = {}
+    expects_value = False
+    for (word, conditional), (after, _) in zip(words, [*words[1:], ("", False)], strict=True):
+        option = re.fullmatch(r"(?:[A-Za-z_]\w*=)?--([\w.-]+)(?:=(.*))?", word, re.DOTALL)
+        if option is None:
+            variable = VARIABLE.fullmatch(word)
+            if variable and not expects_value and variable[1] not in variables:
+                options[word] = True  # options that nobody can see
+            expects_value = False
+            continue
+        name, value = option[1].replace("_", "-"), option[2]
+        expects_value = value is None and name not in flags
+        may_follow = name not in flags or after.lower() in ("true", "false")
+        if value is None and may_follow and after and not after.startswith("--"):
+            value = after
+        read = True if value is None else _resolved(value, variables)
+        if conditional:
+            read = Unknown("decided by an if or a case of the script")
+        elif name in options and options[name] != read:
+            read = Unknown(f"stated as {_text(options[name])} and as {_text(read)}")
+        options[name] = read
+    return options
+
+
+def _text(value: str | bool | Unknown) -> str:
+    return value.why if isinstance(value, Unknown) else str(value)
+
+
+def _words(text: str, conditional: bool = False, depth: int = 0) -> Iterator[tuple[str, bool]]:
+    """Yield the words of a script, each with whether it stands within a condition."""
+    open_conditions = 0
+    for word in shlex.split(text, comments=True):
+        bare = word.rstrip(");")
+        open_conditions += (bare in ("if", "case")) - (bare in ("fi", "esac"))
+        within = conditional or open_conditions > 0
+        if re.search(r"\s", word) and OPTION.search(word) and depth < DEEPEST_VARIABLES:
+            # Options within quotes, as in ARGS="--bf16 --lr 1" or bash -c "…".
+            yield from _words(re.sub(r"^[A-Za-z_]\w*=", "", word), within, depth + 1)
+        elif bare:
+            yield bare, within
+
+
+def _variables(words: list[tuple[str, bool]]) -> dict[str, set[str | None]]:
+    """Values that each variable of a script is assigned, None for those within a condition."""
+    variables: dict[str, set[str | None]] = {}
+    for word, conditional in words:
+        assigned = ASSIGNMENT.fullmatch(word)
+        if assigned:
+            variables.setdefault(assigned[1], set()).add(None if conditional else assigned[2])
+    return variables
+
+
+def _resolved(value: str, variables: Mapping[str, set[str | None]]) -> str | Unknown:
+    """Value with its variable put in, if every part of it is stated literally."""
+    seen: set[str] = set()
+    read: str | None = value
+    while read is not None and (variable := VARIABLE.fullmatch(read)):
+        name, default = variable.groups()
+        # TP=${TP:-8} takes the default, as an environment without TP does.
+        assigned = {default} if name in seen else variables.get(name, {default})
+        if len(assigned) > 1:
+            return Unknown(f"{value}, which the script sets in several ways")
+        seen.add(name)
+        (read,) = assigned
+        if len(seen) > DEEPEST_VARIABLES:
+            break
+    if read is None or "$" in read or "`" in read:
+        return Unknown(f"{value}, which the file does not state as a literal")
+    return read

@@ -1,0 +1,442 @@
+"""Replicas as vLLM, SGLang and TensorRT-LLM launch them: their files, read and written.
+
+A file is a shell script or command line, the engine's YAML, or a manifest of Kubernetes, Docker
+Compose or Dynamo whose containers run the command. A table for each engine maps its keys to options
+of ``cluster-sim serve``; what it does not read is named. Two engines in one file are refused.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+import shlex
+from collections.abc import Collection, Iterator, Mapping
+from itertools import pairwise
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from topologies.catalogue.families import chip_family
+from topologies.clusters.cluster import Cluster
+from topologies.errors import InputError, suggestion
+from topologies.files.reading import read_text
+from topologies.files.tool_files import Unknown, flattened, in_environment, script_options
+from topologies.files.yaml_documents import yaml_mapping
+from workloads.options.tool_keys import (
+    Key,
+    ToolFile,
+    choice,
+    fields_of_keys,
+    number,
+    tool_of,
+    whole,
+    written,
+)
+from workloads.serving.batching import usual_slots
+
+if TYPE_CHECKING:
+    from workloads.models.model import Model
+    from workloads.serving.highest_rate import Highest
+
+LARGEST_FILE_BYTES = 2**18
+Keys = Mapping[str, Any]
+GPU_ALONE = ("scheduler", "chunk", "gather", "poll")
+"""Fields of a scheduler on GPUs, which Neuron's engine does not have."""
+
+
+class EngineFile(ToolFile):
+    """A replica that an engine's file states; ``tool`` is a ``--scheduler`` of ``serve``."""
+
+    @property
+    def noun(self) -> str:
+        """Kind of thing that the file states, in a word."""
+        return "deployment"
+
+    @property
+    def title(self) -> str:
+        """Name of the engine in a sentence."""
+        return {"vllm": "vLLM", "sglang": "SGLang"}.get(self.tool, "TensorRT-LLM")
+
+    @staticmethod
+    def cannot_change_time(key: str) -> bool:
+        """Return whether a key cannot change the time of requests, by its words."""
+        words = re.sub(r"[._-]", " ", key.partition(" =")[0].lower())
+        return bool(WITHOUT_TIME.search(words)) and not WITH_TIME.search(words)
+
+    def options(self, stated: Keys, cluster: Cluster) -> dict[str, Any]:
+        """Return stated options with those of the file, of which the stated ones come first.
+
+        An engine's own number of requests at once holds where the file states none. On Trainium
+        and Inferentia the fields of :data:`GPU_ALONE` are left out.
+        """
+        fields = {"tp": 1, "scheduler": self.tool, **self.fields}
+        if is_neuron(cluster):
+            fields = {name: value for name, value in fields.items() if name not in GPU_ALONE}
+        elif "slots" not in fields:
+            slots, tokens = usual_slots(cluster, self.tool), fields.get("chunk")
+            fields["slots"] = min(slots, max(1, tokens - 1)) if tokens else slots
+        if "prefill" in stated:
+            fields = {name: value for name, value in fields.items() if name not in GPU_ALONE}
+        return {**fields, **stated}
+
+
+def is_neuron(cluster: Cluster) -> bool:
+    """Return whether Neuron's own engine serves on the chips of a cluster."""
+    return chip_family(cluster.chip, cluster.catalogue).is_neuron
+
+
+WITHOUT_TIME = re.compile(
+    r"\b(host|port|model|name|tokenizer|template|key|log|logs|logging|requests|trust|download|dir|"
+    r"seed|parser|choice|revision|ssl|origins|cors|metrics?|path|watchdog|timeout|format|"
+    r"grpc|proxy|title|uvicorn|usage|stats|print|exit|family|config format)\b|^trust"
+)
+"""Words of keys about names, files, logs and the server, but not the work of a replica."""
+WITH_TIME = re.compile(r"\b(len|length|max|num|draft|speculative|load balance|cache)\b")
+"""Words with which a key may change the time although it has one of ``WITHOUT_TIME``."""
+
+
+def _alone(*allowed: str, why: str) -> Key:
+    """Key that must have one of a few values, and is no field."""
+
+    def read(value: Any, _all: Keys) -> str:
+        """Refuse any other value."""
+        if str(value).lower() not in allowed:
+            raise ValueError(f"{' or '.join(allowed)}, as {why}")
+        return str(value)
+
+    return Key("", read)
+
+
+ONE_STAGE = _alone("1", why="a replica is divided by tensor parallelism alone")
+SIXTEEN_BITS = _alone(
+    "auto", "bfloat16", "float16", "half", "bf16", "fp16", why="others are not predicted"
+)
+
+
+def _copies(value: Any, keys: Keys) -> str | None:
+    """Refuse copies of a replica that share their experts; one of several others is simulated."""
+    divided = ("enable-expert-parallel", "enable-dp-attention", "enable-attention-dp")
+    if number(value) > 1 and any(str(keys.get(name)).lower() == "true" for name in divided):
+        raise ValueError("1 where ranks share experts, as attention by data is not predicted")
+    return "one" if number(value) == 1 else None
+
+
+COPIES = Key("", _copies)
+TENSOR = ("tensor-parallel-size", "tp-size", "tp")
+QUANTIZATION = {
+    "fp8": "fp8", "modelopt": "fp8", "w8a8_fp8": "fp8", "modelopt_fp4": "fp4", "nvfp4": "fp4",
+    "mxfp4": "mxfp4", "mxfp8": "mxfp8", "fp8_block_scales": "fp8",
+    "compressed-tensors": None, "petit_nvfp4": "fp4", "modelopt_mixed": None,
+}  # fmt: skip
+"""Precision of weights by an engine's word."""
+CACHE = {"fp8": "fp8", "fp8_e4m3": "fp8", "fp8_e5m2": "fp8", "bfloat16": "bf16", "bf16": "bf16"}
+
+
+def _all_ranks(value: Any, keys: Keys) -> int | None:
+    """Groups of experts where every rank of a replica has experts of its own."""
+    if str(value).lower() not in ("true", "false"):
+        raise ValueError("a flag without a value")
+    degree = next((keys[name] for name in TENSOR if name in keys), 1)
+    return number(degree) if str(value).lower() == "true" else None
+
+
+EXPERTS = Key(
+    "ep", _all_ranks, lambda ep, fields: True if ep > 1 and ep == fields.get("tp") else None
+)
+MORE_GROUPS = whole("ep", least=2)
+
+
+def _proposals(value: Any, _all: Keys) -> Any:
+    """Refuse proposals whose share that is accepted no file states."""
+    if isinstance(value, str) and value.lstrip().startswith("{"):
+        value = json.loads(value).get("num_speculative_tokens", 1)
+    raise InputError(
+        f"the file proposes {number(value)} tokens a pass, and no file says how many are accepted. "
+        f"State it, as --speculate {number(value)}:0.7."
+    )
+
+
+PROPOSALS = Key("speculate", _proposals)
+
+
+def _proposed(text: Any, _fields: Keys) -> str:
+    """Value of vLLM's speculative configuration."""
+    tokens, *rest = str(text).split(":", 2)
+    draft = rest[1] if len(rest) > 1 else "0"
+    if re.fullmatch(r"[\d.]+", draft):
+        how = {"method": "mtp" if float(draft) else "ngram"}
+    else:
+        how = {"model": draft}
+    return json.dumps({**how, "num_speculative_tokens": int(tokens)})
+
+
+def _piece(value: Any, _all: Keys) -> int | None:
+    """Tokens of a piece of a prompt; -1 is SGLang's for whole prompts."""
+    return None if str(value) == "-1" else number(value)
+
+
+def _waits(value: Any, keys: Keys) -> str | None:
+    """Passes for which TensorRT-LLM's prompts wait, with the share that ends the wait."""
+    share = keys.get("batch-wait-max-tokens-ratio", 0)
+    return f"{number(value)}:{float(share):g}" if str(value) != "0" and float(share) else None
+
+
+VLLM: Mapping[str, Key] = {
+    "tensor-parallel-size": whole("tp"),
+    "pipeline-parallel-size": ONE_STAGE,
+    "data-parallel-size": COPIES,
+    "enable-expert-parallel": EXPERTS,
+    "max-num-seqs": whole("slots"),
+    "max-num-batched-tokens": whole("chunk"),
+    "quantization": choice("precision", QUANTIZATION),
+    "dtype": SIXTEEN_BITS,
+    "kv-cache-dtype": choice("cache_precision", CACHE),
+    "speculative-config": PROPOSALS._replace(write=_proposed),
+    "speculative-config.num-speculative-tokens": PROPOSALS,
+    "num-speculative-tokens": PROPOSALS,
+}
+SGLANG: Mapping[str, Key] = {
+    **dict.fromkeys(TENSOR, whole("tp")),
+    **dict.fromkeys(("pp-size", "pipeline-parallel-size"), ONE_STAGE),
+    **dict.fromkeys(("dp-size", "data-parallel-size", "dp"), COPIES),
+    **dict.fromkeys(("ep-size", "expert-parallel-size", "ep"), MORE_GROUPS),
+    "enable-ep-moe": Key("ep", _all_ranks),
+    "max-running-requests": whole("slots"),
+    "chunked-prefill-size": Key("chunk", _piece, lambda tokens, _fields: tokens),
+    "quantization": choice("precision", QUANTIZATION),
+    "dtype": SIXTEEN_BITS,
+    "kv-cache-dtype": choice("cache_precision", {"fp8_e4m3": "fp8", **CACHE}),
+    "scheduler-recv-interval": whole("poll", least=2),
+    "speculative-num-steps": PROPOSALS,
+}
+TENSORRT: Mapping[str, Key] = {
+    **dict.fromkeys(("tp-size", "tensor-parallel-size"), whole("tp")),
+    **dict.fromkeys(("pp-size", "pipeline-parallel-size"), ONE_STAGE),
+    **dict.fromkeys(("ep-size", "moe-expert-parallel-size"), MORE_GROUPS),
+    "max-batch-size": whole("slots"),
+    "max-num-tokens": whole("chunk"),
+    # A file of its own, which a command names, has this; a checkpoint in fp8 needs no option.
+    "quant-config.quant-algo": Key("precision", choice("precision", QUANTIZATION).read),
+    "dtype": SIXTEEN_BITS,
+    "kv-cache-dtype": choice("cache_precision", CACHE),
+    "kv-cache-config.dtype": choice("cache_precision", CACHE),
+    "batch-wait-timeout-iters": Key("gather", _waits),
+    "batch-wait-max-tokens-ratio": Key("", lambda _value, _all: "read with the passes"),
+    "speculative-config.max-draft-len": PROPOSALS,
+    "speculative-config.num-nextn-predict-layers": PROPOSALS,
+}
+TABLES = {"vllm": VLLM, "sglang": SGLANG, "tensorrt-llm": TENSORRT}
+"""Keys of each engine and the options that they stand for, one table an engine."""
+FLAGS = frozenset({"enable-expert-parallel", "enable-ep-moe", "trust-remote-code"})
+LAUNCHES = {
+    "vllm": r"\bvllm serve\b|\bvllm\.entrypoints\.\w+|\bdynamo\.vllm\b|\bvllm/vllm-openai\b",
+    "sglang": r"\bsglang\.launch_server\b|\bsglang serve\b|\bdynamo\.sglang\b",
+    "tensorrt-llm": r"\btrtllm-serve\b|\bdynamo\.trtllm\b",
+}
+"""Commands that launch an engine."""
+MARKS = {
+    "sglang": ("mem-fraction-static", "chunked-prefill-size", "max-running-requests"),
+    "tensorrt-llm": (
+        "kv-cache-config", "cuda-graph-config", "enable-attention-dp", "max-num-tokens",
+        "moe-expert-parallel-size", "moe-config",
+    ),
+    "vllm": (
+        "max-num-seqs", "max-num-batched-tokens", "gpu-memory-utilization", "max-model-len",
+        "tensor-parallel-size",
+    ),
+}  # fmt: skip
+"""Keys of an engine's own YAML, without a command."""
+SHORT = {
+    "tp": "tensor-parallel-size", "pp": "pipeline-parallel-size", "dp": "data-parallel-size",
+}  # fmt: skip
+"""Options of vLLM with one hyphen."""
+HEREDOC = re.compile(r"<<-?\s*['\"]?(\w+)['\"]?[^\n]*\n(.*?)^\s*\1\s*$", re.DOTALL | re.MULTILINE)
+
+
+def read_engine_file(path: Path, stated: Collection[str] = ()) -> EngineFile:
+    """Read the replica that a file of a serving engine states.
+
+    Parameters
+    ----------
+    path : Path
+        Values of a script's environment may stand before it, as in ``TP=8 launch.sh``.
+    stated : collection of str
+        Options that are stated beside the file, so that their keys may be open in it.
+
+    Raises
+    ------
+    InputError
+        For a file of no engine or of two, and for a value that is no literal or cannot be read.
+    """
+    path, environment = in_environment(path)
+    text = read_text(path, limit_bytes=LARGEST_FILE_BYTES, remedy="Name an engine's file.")
+    is_yaml = path.suffix in (".yaml", ".yml")
+    command = "\n".join(_commands(path, text)) if is_yaml else text
+    engines = [name for name, launch in LAUNCHES.items() if re.search(launch, _code(command))]
+    if len(engines) > 1:
+        raise InputError(f"{path} launches {' and '.join(engines)}. Keep one of them.")
+    if engines:
+        engine, keys = engines[0], _options(path, command, environment)
+    else:
+        keys = {key.replace("_", "-"): value for key, value in flattened(path, text, FLAGS).items()}
+        engine = tool_of(keys, MARKS) or ""
+    if not engine:
+        raise InputError(
+            f"{path} is no launch of vLLM, SGLang or TensorRT-LLM, nor their YAML. Name a file "
+            "with the command that starts the server."
+        )
+    whole_table = TABLES[engine]
+    keys = {_unabbreviated(key, whole_table): value for key, value in keys.items()}
+    table = {key: rule for key, rule in whole_table.items() if rule.field not in stated}
+    left = {key: keys[key] for key in keys if key in table or key not in whole_table}
+    fields, ignored = fields_of_keys(left, table, path)
+    return EngineFile(engine, {"scheduler": engine, **fields}, tuple(sorted(ignored)))
+
+
+def _unabbreviated(key: str, table: Mapping[str, Key]) -> str:
+    """Key of a table for an option without its last letters, as ``max-num-seq``."""
+    near = [name for name in table if name.startswith(key) and len(name) - len(key) <= 3]
+    return near[0] if len(near) == 1 and key not in table and len(key) > 5 else key
+
+
+def _code(text: str) -> str:
+    """Text of a script without its comments."""
+    return re.sub(r"(?m)^\s*#.*$", "", text)
+
+
+def _options(path: Path, text: str, environment: Mapping[str, str]) -> dict[str, Any]:
+    """Options of a launch, with those of YAML that the script itself writes."""
+    keys: dict[str, Any] = {}
+    for _, body in HEREDOC.findall(text):
+        if re.match(r"[\w-]+:(\s|$)", body):
+            inner = flattened(path.with_suffix(".yaml"), body)
+            keys |= {key.replace("_", "-"): _literal(value) for key, value in inner.items()}
+    plain = re.sub(r"(?<=\s)-(tp|pp|dp)(?=[ =])", lambda each: f"--{SHORT[each[1]]}", text)
+    try:
+        options = script_options(HEREDOC.sub("\n", plain), FLAGS, environment)
+    except InputError as mistake:
+        raise InputError(f"{path}: {mistake}") from None
+    code = _code(plain).replace("\\\n", " ")
+    start = min(match.end() for each in LAUNCHES.values() for match in re.finditer(each, code))
+    line = code[start:].partition("\n")[0]
+    # Options elsewhere are those of docker, of an installer or of a client, unless the command
+    # takes options from a variable, which is neither its model nor the value of an option.
+    words = line.split()
+    pairs = pairwise(words)
+    hidden = any(after.strip('"').startswith("$") and before[:2] != "--" for before, after in pairs)
+    launch = (code if hidden else line).replace("_", "-")
+    tables = {key for table in TABLES.values() for key in table}
+    named = {key for key in options if f"--{key}" in launch or key in tables}
+    named |= {key for key in options if key.startswith("$") and key in line}
+    return {**keys, **{key: value for key, value in options.items() if key in named}}
+
+
+def _literal(value: Any) -> Any:
+    """Value of YAML within a script, which may hold the script's variables."""
+    if isinstance(value, str) and "$" in value:
+        return Unknown(f"{value}, which the script's YAML does not state as a literal")
+    return value
+
+
+def _commands(path: Path, text: str) -> Iterator[str]:
+    """Yield the commands of a manifest's containers that launch an engine."""
+    for part in re.split(r"(?m)^---\s*$", text):
+        if any(re.search(launch, part) for launch in LAUNCHES.values()):
+            document = yaml_mapping(part, path, content="containers")
+            for command in _of_containers(document):
+                if any(re.search(launch, command) for launch in LAUNCHES.values()):
+                    yield command
+
+
+def _of_containers(document: Any) -> Iterator[str]:
+    """Yield image, command and arguments of each mapping that has a command or arguments."""
+    if isinstance(document, Mapping):
+        words = [document.get(name) for name in ("image", "entrypoint", "command", "args")]
+        if any(words[1:]):
+            yield " ".join(
+                shlex.join(map(str, word)) if isinstance(word, list) else str(word)
+                for word in words
+                if word
+            )
+        for value in document.values():
+            yield from _of_containers(value)
+    elif isinstance(document, list):
+        for value in document:
+            yield from _of_containers(value)
+
+
+# Files that are written.
+
+COMMANDS = {
+    "vllm": "vllm serve {model}",
+    "sglang": "python -m sglang.launch_server --model-path {model}",
+    "tensorrt-llm": "trtllm-serve {model}",
+}
+
+
+def engine_on(cluster: Cluster, engine: str) -> dict[str, str]:
+    """Return the option of an engine's scheduler; empty on Neuron chips, which have their own."""
+    if engine not in TABLES:
+        near = suggestion(engine, TABLES)
+        raise InputError(f"no engine {engine[:40]!r} to write for; use {', '.join(TABLES)}.{near}")
+    return {} if is_neuron(cluster) else {"scheduler": engine}
+
+
+def launched(options: Keys, highest: Highest, model: Model) -> dict[str, Any]:
+    """Return the options of a replica as it was run, searched ones among them."""
+    search = getattr(highest, "search", None)
+    words = {**options, **(search.ranked[0].words if search else {})}
+    if "disaggregate" in words:
+        raise InputError(
+            f"--disaggregate {words['disaggregate']} is several launches. Leave it out, or state "
+            "--scheduler for replicas that do both."
+        )
+    replica, batching = highest.deployed.deployment.profile, highest.deployed.deployment.batching
+    same = {name: words.get(name) for name in ("ep", "cache_precision", "speculate", "gather")}
+    return {
+        "scheduler": words.get("scheduler"),
+        "tp": words.get("tp", replica.chips),
+        "precision": replica.precision if replica.precision != model.precision else None,
+        "slots": batching.slots,
+        "chunk": batching.chunk_tokens or None,
+        "poll": batching.poll_passes,
+        **same,
+    }
+
+
+def launch_command(engine: str, fields: Keys, model: str) -> str:
+    """Return the command by which an engine serves a model.
+
+    Parameters
+    ----------
+    engine : str
+        ``vllm``, ``sglang`` or ``tensorrt-llm``.
+    fields : mapping
+        Options of ``serve`` by name; None counts as not stated.
+    model : str
+        Model as the engine is to load it.
+
+    Raises
+    ------
+    InputError
+        For an option that the engine has no key for, and for the scheduler of another engine.
+    """
+    scheduler = fields.get("scheduler")
+    if scheduler not in (None, engine):
+        raise InputError(f"the replica runs as {scheduler}. Write {scheduler}, or leave it out.")
+    stated = {name: value for name, value in fields.items() if value is not None}
+    keys = written(TABLES[engine], stated)
+    has = {TABLES[engine][key].field for key in keys} | {"scheduler"}
+    lacking = [
+        f"--{name.replace('_', '-')} {value}"
+        for name, value in stated.items()
+        if name not in has and (name, value) not in {("ep", 1), ("poll", 1)}
+    ]
+    if lacking:
+        raise InputError(f"{engine} has no option for {', '.join(lacking)}. Leave it out.")
+    names = {key: key.replace("-", "_") if engine == "tensorrt-llm" else key for key in keys}
+    words = [
+        f"--{names[key]}" if value is True else f"--{names[key]} {shlex.quote(str(value))}"
+        for key, value in keys.items()
+    ]
+    start = COMMANDS[engine].format(model=shlex.quote(model))
+    return "#!/bin/bash\n" + " \\\n  ".join([start, *words]) + "\n"

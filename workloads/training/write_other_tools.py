@@ -1,0 +1,323 @@
+"""Writer of a plan as the file that another tool launches, checked by reading the file back.
+
+The tables of :mod:`workloads.training.plan.other_tools` give the keys of the plan; the sizes of the
+model and of the servers stand beside them. What is read back must be the plan again, up to fields
+that change nothing in it. A plan that the tool has no settings for is refused.
+"""
+
+from __future__ import annotations
+
+import json
+import shlex
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from topologies.catalogue.catalogue import shipped_catalogue
+from topologies.clusters.cluster import Cluster
+from topologies.errors import InputError, suggestion
+from workloads.models.model import Model
+from workloads.options.tool_keys import written
+from workloads.training.frameworks.framework import framework, framework_of
+from workloads.training.plan.checks import idle_fields
+from workloads.training.plan.other_tools import (
+    FRAMEWORKS,
+    MEGATRON_FLAGS,
+    NULLS,
+    TABLES,
+    other_plan,
+)
+from workloads.training.plan.plan import PLAN_FIELDS, ParallelPlan
+from workloads.training.usual_plan import complete
+
+Keys = Mapping[str, Any]
+
+
+class Tool(NamedTuple):
+    """A tool for which plans are written."""
+
+    name: str  # name by which its files are read
+    file: str  # name of the file in a folder
+    form: Callable[[Keys, Sequence[str]], str]  # text of a file with keys and comments
+    beside: Callable[[ParallelPlan, Model, Cluster], dict[str, Any]]  # keys that no plan has
+
+
+def launch_file(
+    name: str, plan: ParallelPlan, model: Model, cluster: Cluster, about: Sequence[str] = ()
+) -> str:
+    """Return the text of a tool's file that runs a plan.
+
+    Parameters
+    ----------
+    name : str
+        One of :data:`TOOLS`.
+    plan : ParallelPlan
+        Plan that fills the cluster.
+    model, cluster : Model, Cluster
+    about : sequence of str
+        Lines of comment at the top, where the form of the file allows comments.
+
+    Raises
+    ------
+    InputError
+        For a plan that the tool has no settings for, or a framework that is not the tool's.
+    """
+    tool = tool_named(name)
+    plan_keys = written(TABLES[tool.name], {each: getattr(plan, each) for each in PLAN_FIELDS})
+    keys = {
+        key: None if key in NULLS and value == NULLS[key] else value
+        for key, value in {**tool.beside(plan, model, cluster), **plan_keys}.items()
+    }
+    read = _read_back(tool, tool.form(keys, about), plan, model, cluster)
+    differing = [each for each in PLAN_FIELDS if getattr(plan, each) != getattr(read, each)]
+    _check_same(tool, plan, read, model, cluster)
+    idle = [
+        f"{each} {_text(getattr(plan, each))} changes nothing in this plan, which is read as "
+        f"{_text(getattr(read, each))}."
+        for each in differing
+        if each != "framework"
+    ]
+    return tool.form(keys, [*about, *idle])
+
+
+def tool_named(name: str) -> Tool:
+    """Return the tool of a name on the command line."""
+    if name not in TOOLS:
+        near = suggestion(name, TOOLS)
+        raise InputError(f"no tool {name[:40]!r} to write for; use {', '.join(TOOLS)}.{near}")
+    return TOOLS[name]
+
+
+def own_framework(name: str, cluster: Cluster) -> str:
+    """Return the framework that a tool's files stand for, which must train on the cluster."""
+    stack = framework(FRAMEWORKS[tool_named(name).name])
+    stack.check_chip(cluster)
+    return stack.text
+
+
+def _read_back(
+    tool: Tool, text: str, plan: ParallelPlan, model: Model, cluster: Cluster
+) -> ParallelPlan:
+    read = other_plan(Path(tool.file), text)
+    try:
+        return complete(read.fields if read else {}, model, cluster)
+    except InputError as mistake:
+        raise InputError(f"{tool.name} would run another plan than {plan!r}: {mistake}") from None
+
+
+def _check_same(
+    tool: Tool, plan: ParallelPlan, read: ParallelPlan, model: Model, cluster: Cluster
+) -> None:
+    """Refuse a plan that the tool would run in another way."""
+    stack, other = (framework_of(each, cluster).text for each in (plan, read))
+    if stack != other:
+        raise InputError(
+            f"the plan is predicted for framework {stack}, and a file of {tool.name} stands for "
+            f"{other}. State --framework {other}, or leave it out."
+        )
+    mine, theirs = (_without_idle(each, model) for each in (plan, read))
+    lacking = {
+        each: (getattr(mine, each), getattr(theirs, each))
+        for each in PLAN_FIELDS
+        if each != "framework" and getattr(mine, each) != getattr(theirs, each)
+    }
+    if lacking:
+        words, instead = (
+            " ".join(_option(each, values[place]) for each, values in lacking.items())
+            for place in (0, 1)
+        )
+        raise InputError(f"{tool.name} has no setting for {words}; it would run {instead}.")
+
+
+def _option(field: str, value: Any) -> str:
+    """Field and value as an option of the command line."""
+    name = field.replace("_", "-")
+    if isinstance(value, bool):
+        return f"--{name}" if value else f"--no-{name}"
+    return f"--{name} {_text(value)}"
+
+
+def _without_idle(plan: ParallelPlan, model: Model) -> ParallelPlan:
+    """Plan with the default for every field that changes nothing in it."""
+    stated = replace(plan, assumed=())
+    defaults = {name: getattr(ParallelPlan(), name) for name in idle_fields(stated, model)}
+    return replace(stated, **defaults)
+
+
+def _text(value: Any) -> str:
+    if isinstance(value, tuple):
+        return "-".join(map(str, value)) or "as even as possible"
+    return str(value)
+
+
+# Keys beside those of the plan, which a launch needs: sizes of the model and of the servers.
+
+
+def _megatron(plan: ParallelPlan, model: Model, cluster: Cluster) -> dict[str, Any]:
+    experts = model.experts
+    sizes = {
+        "num-layers": model.layers, "hidden-size": model.hidden,
+        "ffn-hidden-size": model.ffn or (experts.ffn if experts else 0),
+        "num-attention-heads": model.heads, "kv-channels": model.head_dim,
+        "group-query-attention": model.kv_heads < model.heads,
+        "num-query-groups": model.kv_heads if model.kv_heads < model.heads else None,
+        "max-position-embeddings": model.positions or plan.seq,
+        "normalization": "RMSNorm" if model.norm == "rms" else None,
+        "swiglu": model.gated_mlp, "disable-bias-linear": not model.mlp_bias,
+        "untie-embeddings-and-output-weights": not model.tied_embeddings,
+        "position-embedding-type": "learned_absolute" if model.positions else "rope",
+    }  # fmt: skip
+    if experts:
+        sizes |= {
+            "num-experts": experts.count, "moe-router-topk": experts.per_token,
+            "moe-ffn-hidden-size": experts.ffn, "moe-grouped-gemm": True,
+            "moe-token-dispatcher-type": "alltoall",
+            "moe-shared-expert-intermediate-size": experts.shared_ffn or None,
+        }  # fmt: skip
+    if plan.recompute == "full":
+        sizes |= {"recompute-method": "uniform", "recompute-num-layers": plan.recompute_every}
+    if plan.zero > 1:
+        sizes |= {"use-megatron-fsdp": True, "no-gradient-accumulation-fusion": True}
+    beside = plan.overlap != "none"
+    return {
+        "nproc-per-node": cluster.chips_per_server, "nnodes": cluster.servers,
+        **sizes, "bf16": True, "overlap-grad-reduce": beside,
+        "overlap-param-gather": beside and plan.zero > 0,
+    }  # fmt: skip
+
+
+def _nemo(plan: ParallelPlan, model: Model, cluster: Cluster) -> dict[str, Any]:
+    experts = model.experts
+    nodes = {"devices": cluster.chips_per_server, "num_nodes": cluster.servers}
+    sizes = {
+        "num_layers": model.layers, "hidden_size": model.hidden,
+        "ffn_hidden_size": model.ffn or (experts.ffn if experts else 0),
+        "num_attention_heads": model.heads, "num_query_groups": model.kv_heads,
+        "kv_channels": model.head_dim, "max_position_embeddings": model.positions or plan.seq,
+        "share_embeddings_and_output_weights": model.tied_embeddings,
+        "activation": "fast-swiglu" if model.gated_mlp else "gelu",
+        "normalization": "rmsnorm" if model.norm == "rms" else "layernorm1p",
+    }  # fmt: skip
+    if experts:
+        sizes |= {"num_moe_experts": experts.count, "moe_router_topk": experts.per_token}
+    if plan.recompute == "full":
+        method, every = (f"activations_checkpoint_{word}" for word in ("method", "num_layers"))
+        sizes |= {method: "uniform", every: 1}
+    return {
+        **{f"trainer.{key}": value for key, value in nodes.items()},
+        **{f"model.{key}": value for key, value in sizes.items()},
+    }
+
+
+def _nxd(plan: ParallelPlan, model: Model, cluster: Cluster) -> dict[str, Any]:
+    catalogue = cluster.catalogue or shipped_catalogue()
+    if plan.ranks_per_chip == 1 and catalogue.has(cluster.chip, "ranks_per_chip"):
+        raise InputError(
+            f"NxD Training runs a rank on each logical core of {cluster.chip}, and the plan has "
+            "one rank a chip. State --lnc 2, or --ranks-per-chip."
+        )
+    cores = cluster.chips_per_server * plan.ranks_per_chip
+    sizes = {
+        key: value
+        for key, value in _nemo(plan, model, cluster).items()
+        if key.rpartition(".")[2] in NXD_SIZES
+    }
+    nodes = {"trainer.devices": cores, "trainer.num_nodes": cluster.servers}
+    return {**nodes, **sizes, "model.encoder_seq_length": plan.seq}
+
+
+NXD_SIZES = (
+    "num_layers", "hidden_size", "ffn_hidden_size", "num_attention_heads",
+    "max_position_embeddings", "share_embeddings_and_output_weights",
+)  # fmt: skip
+"""Sizes of a model that NxD Training names as NeMo does."""
+
+
+def _titan(plan: ParallelPlan, model: Model, cluster: Cluster) -> dict[str, Any]:
+    del cluster
+    name, _, flavor = model.name.rpartition("-")
+    keys: dict[str, Any] = {}
+    if name.startswith("llama-3"):
+        keys |= {"model.name": "llama3", "model.flavor": flavor.upper()}
+    if plan.pp > 1:
+        keys["training.local_batch_size"] = plan.global_batch // plan.dp
+    if plan.recompute == "full" and plan.recompute_every == 2:
+        keys["activation_checkpoint.selective_ac_option"] = "2"
+    return {
+        **keys,
+        "parallelism.data_parallel_replicate_degree": 1 if plan.zero else plan.dp,
+        "compile.enable": plan.framework.partition(":")[2] != "eager",
+    }
+
+
+def _deepspeed(plan: ParallelPlan, model: Model, cluster: Cluster) -> dict[str, Any]:
+    del model, cluster
+    return {"gradient_accumulation_steps": plan.microbatches}
+
+
+# Forms of files.
+
+
+def _script(keys: Keys, about: Sequence[str]) -> str:
+    """Shell script that starts Megatron-LM on one server; what its user adds follows."""
+    torchrun = " ".join(f"--{key} {keys[key]}" for key in ("nproc-per-node", "nnodes"))
+    words = []
+    for key, value in keys.items():
+        if key in ("nproc-per-node", "nnodes") or value is None or value is False:
+            continue
+        flag = value is True or key in MEGATRON_FLAGS
+        words.append(f"--{key}" if flag else f"--{key} {shlex.quote(str(value))}")
+    lines = [
+        "#!/bin/bash",
+        *(f"# {line}" for line in about),
+        "# Run it on every server; data, tokenizer, learning rate and paths follow as arguments.",
+        f'torchrun {torchrun} --node-rank "${{NODE_RANK:-0}}" \\',
+        '  --master-addr "${MASTER_ADDR:-localhost}" --master-port 6000 pretrain_gpt.py \\',
+        *(f"  {word} \\" for word in words),
+        '  "$@"',
+    ]
+    return "\n".join(lines) + "\n"
+
+
+def _sections(keys: Keys) -> dict[str, Any]:
+    """Nested sections of dotted keys."""
+    document: dict[str, Any] = {}
+    for key, value in keys.items():
+        *path, name = key.split(".")
+        section = document
+        for part in path:
+            section = section.setdefault(part, {})
+        section[name] = value
+    return document
+
+
+def _yaml(keys: Keys, about: Sequence[str]) -> str:
+    import yaml  # here, since most plans are stated by options alone
+
+    text = yaml.safe_dump(_sections(keys), sort_keys=False, default_flow_style=False)
+    return "".join(f"# {line}\n" for line in [*about, REST]) + str(text)
+
+
+def _toml(keys: Keys, about: Sequence[str]) -> str:
+    lines = [f"# {line}" for line in [*about, REST]]
+    for name, section in _sections(keys).items():
+        lines += ["", f"[{name}]"]
+        lines += [f"{key} = {json.dumps(value)}" for key, value in section.items()]
+    return "\n".join(lines) + "\n"
+
+
+def _json(keys: Keys, about: Sequence[str]) -> str:
+    del about  # JSON has no comments
+    return json.dumps(_sections(keys), indent=2) + "\n"
+
+
+REST = "Data, tokenizer, learning rate and paths are yours to add."
+TOOLS = {
+    "megatron": Tool("Megatron-LM", "launch.sh", _script, _megatron),
+    "nemo": Tool("NeMo", "nemo.yaml", _yaml, _nemo),
+    "torchtitan": Tool("torchtitan", "torchtitan.toml", _toml, _titan),
+    "deepspeed": Tool("DeepSpeed", "deepspeed.json", _json, _deepspeed),
+    "nxd": Tool("NxD Training", "nxd.yaml", _yaml, _nxd),
+}
+"""Tools for which plans are written, by their names on the command line."""
