@@ -233,12 +233,12 @@ def verdict(rows: Sequence[Mapping[str, Any]]) -> str:
         return f"The row is {'within' if word == 'usual' else f'{word} than'} its 80 % interval."
     if set(words) == {"usual"}:
         return f"All {words.total()} rows are within their 80 % intervals."
-    counts = ", ".join(
-        f"{words[word]} {word} than nine of ten such machines"
+    counts = "".join(
+        f"; {word} than nine of ten such machines: {words[word]}"
         for word in ("slower", "faster")
         if words[word]
     )
-    return f"Of {words.total()} rows {words['usual']} are within their 80 % intervals; {counts}."
+    return f"Within their 80 % intervals: {words['usual']} of {words.total()} rows{counts}."
 
 
 MOST_PRINTED = 40

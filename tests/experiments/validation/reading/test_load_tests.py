@@ -171,7 +171,7 @@ def test_the_command_judges_each_run(tmp_path: Path, capsys: pytest.CaptureFixtu
     assert rows[1]["normal"] == "slower"
     assert run([*file, *stated]) == 0
     text = " ".join(capsys.readouterr().out.split())
-    assert "slower than nine of ten such machines" in text
+    assert "slower than nine of ten such machines: " in text
     for more, message in (
         (["--column", "tp"], "--column 'tp' is no COLUMN=VALUE. Write it as tp=4."),
         (["--column", "chip=h100"], "serving rows have no such column"),
