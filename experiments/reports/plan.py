@@ -179,10 +179,9 @@ def ties(search: Search) -> str:
     ends = format_interval(plan_interval(search, search.finalists[0]))
     first = f"The first takes {format_seconds(rows[0]['iteration_s'])} {ends}"
     if not tied:
-        return (
-            f"{first}; every other plan that was simulated is slower beyond the error of a ratio."
-        )
-    return f"{first}; within the error of a ratio of two plans it ties with {ranges(tied)}."
+        return f"{first}. Every other plan that was simulated is clearly slower."
+    plans = f"Plan {ranges(tied)} is" if len(tied) == 1 else f"Plans {ranges(tied)} are"
+    return f"{first}. {plans} too close to it for two predictions to tell which is faster."
 
 
 def headline(search: Search) -> str:
@@ -287,7 +286,9 @@ def sifted(search: Search) -> tuple[list[str], list[list[str]]]:
     bounded = len(search.plans) - search.estimated
     rows += [("  slower by a lower bound of their estimate", -bounded)] * bool(bounded)
     rows += [("estimated", search.estimated), ("simulated in full", len(search.finalists))]
-    return ["what became of all plans", "plans"], [[text, f"{count:,}"] for text, count in rows]
+    return ["how the search narrowed them down", "plans"], [
+        [text, f"{count:,}"] for text, count in rows
+    ]
 
 
 def own_sentences(search: Search) -> list[str]:

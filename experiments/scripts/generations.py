@@ -169,9 +169,9 @@ def plot(frame: pd.DataFrame) -> Figure:
     lines = [ASSUMED] * bool(assumed.any()) + verdicts(frame)
     figure = Figure(figsize=(12, 2.4 + 0.36 * len(shown) + 0.2 * len(lines)), layout="constrained")
     panels = {
-        "tokens_per_s_per_chip": "a second and chip",
-        "tokens_per_joule": "a joule",
-        "tokens_per_usd": "a dollar",
+        "tokens_per_s_per_chip": "per second per chip",
+        "tokens_per_joule": "per joule",
+        "tokens_per_usd": "per dollar",
     }
     every = figure.subplots(1, 3, sharey=True)
     for axes, (column, title) in zip(every, panels.items(), strict=True):

@@ -99,6 +99,7 @@ OWN_FILES: Mapping[str, bytes] = {
     "overlay.csv": OVERLAY,
     "demand.csv": DEMAND,
     "history.csv": HISTORY,
+    "holidays.txt": b"2024-05-09\n2024-12-25\n",
     "requests.csv": REQUESTS,
     "jobs.csv": JOBS,
     "prices.csv": PRICES,
@@ -173,7 +174,7 @@ COMMANDS: tuple[tuple[str, ...], ...] = (
     ("replay", "schedule.goal", "--cluster", "ring:2", *PLAIN_LINKS),
     (
         *("lend", "--demand", "history.csv", "--cluster", "trn2-ultraserver:8"),
-        *("--unit-rate", "4", "--model", "config.json"),
+        *("--unit-rate", "4", "--model", "config.json", "--holidays", "holidays.txt"),
     ),
     (
         *("fleet", "--cluster", "trn2-ultraserver:8", "--demand", "demand.csv", "--days", "0.2"),

@@ -79,6 +79,7 @@ READERS = {
     "workloads/demand/read.py": "demand.csv",
     "workloads/demand/request_logs.py": "mooncake.jsonl",
     "workloads/fleet/inputs/jobs.py": "jobs.csv",
+    "workloads/fleet/lending/front.py": "holidays.txt",
     "workloads/fleet/inputs/prices.py": "prices.csv",
     "workloads/fleet/policies/registry.py": "policy.py",
     "workloads/job/causes.py": "causes.csv",

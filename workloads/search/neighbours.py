@@ -92,4 +92,8 @@ def _changes(plan: ParallelPlan) -> Iterator[dict[str, Any]]:
         degree = getattr(plan, axis)
         if degree % 2 == 0 and not (axis == "pp" and plan.stage_layers):
             halved = {axis: degree // 2, "dp": 2 * plan.dp}
-            yield {**halved, "vpp": 1, "schedule": "1f1b"} if halved.get("pp") == 1 else halved
+            yield (
+                {**halved, "vpp": 1, "schedule": ParallelPlan().schedule}
+                if halved.get("pp") == 1
+                else halved
+            )

@@ -67,7 +67,8 @@ def table(name: str) -> Table:
     known_table = tables().get(name)
     if known_table is None:
         names = ", ".join(tables())
-        raise InputError(f"no table {name!r}; there are {names}.{suggestion(name, tables())}")
+        near = suggestion(name, tables())
+        raise InputError(f"no table {name[:40]!r}.{near} There are {names}.")
     return known_table
 
 

@@ -118,7 +118,7 @@ def test_generations_stand_beside_their_vendors_claims(config: str) -> None:
     )
     figure = generations.plot(frame)
     assert len(figure.axes) == 3
-    assert figure.get_suptitle().startswith("Most tokens a second and chip: ")
+    assert figure.get_suptitle().startswith("Most tokens per second per chip: ")
     assert not any(tick.get_text().endswith("*") for tick in figure.axes[0].get_yticklabels())
     guessed = generations.plot(frame.assign(kernels="assumed"))
     assert all(tick.get_text().endswith("*") for tick in guessed.axes[0].get_yticklabels())

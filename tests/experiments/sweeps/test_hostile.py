@@ -26,6 +26,8 @@ from topologies.errors import InputError
 ROOT = Path(__file__).parents[3]
 READ = (
     "file",
+    "deployment",
+    "holidays",
     "jobs",
     "token_file",
     "matrix",

@@ -81,7 +81,7 @@ def test_unstated_fields_widen_by_their_hull() -> None:
 
 @pytest.mark.parametrize(
     ("stated", "least_mean", "most_below_half"),
-    [("", 0.78, 2), (FRAMEWORK, 0.78, 0), (PLAN, 0.78, 4), (BARE, 0.74, 6)],
+    [("", 0.78, 2), (FRAMEWORK, 0.78, 0), (PLAN, 0.78, 4), (BARE, 0.74, 7)],
 )
 def test_tables_that_were_left_out_are_covered(
     stated: str, least_mean: float, most_below_half: int

@@ -221,8 +221,10 @@ INTERLEAVED = "Interleaved1F1B"
 
 TP_PP_DP = ("tp", "cp", "pp", "dp")  # order of axes with Megatron's ``use-tp-pp-dp-mapping``
 TITAN_SCHEDULES = {
-    ("gpipe", 1): "GPipe", ("1f1b", 1): "1F1B", ("interleaved", 2): INTERLEAVED,
-}  # fmt: skip
+    (schedule.name, 2 if max(schedule.chunks_searched) > 1 else 1): schedule.torchtitan
+    for schedule in all_schedules()
+    if schedule.torchtitan
+}
 """Names in torchtitan of schedules with the chunks that a stage has if no layers are stated."""
 
 

@@ -82,6 +82,7 @@ ONE_F_ONE_B = PipelineSchedule(
     chunks_allowed=ANY_NUMBER,
     title_of_chunks="interleaved",
     aliases=("dapple", "pipedream-flush", "non-interleaved"),
+    torchtitan="1F1B",
     source="arXiv 2104.04473, section 2.1",
 )
 
@@ -92,6 +93,7 @@ INTERLEAVED = PipelineSchedule(
     chunks_allowed=ANY_NUMBER,
     chunks_searched=(2, 3, 4, 8),
     aliases=("interleaved-1f1b", "1f1b-interleaved", "vpp"),
+    torchtitan="Interleaved1F1B",
     source="arXiv 2104.04473, section 2.2",
 )
 
@@ -114,6 +116,7 @@ GPIPE = PipelineSchedule(
     passes=gpipe,
     searched=False,  # it has the bubble of 1F1B and holds more activations
     aliases=("afab",),
+    torchtitan="GPipe",
     source="arXiv 1811.06965",
 )
 

@@ -89,6 +89,8 @@ class PipelineSchedule:
         Title where a stage has several chunks; ``title`` where it is empty.
     aliases : tuple of str
         Other names of the schedule in published measurements.
+    torchtitan : str
+        Name in torchtitan; empty where it has none, or another schedule of that name.
     source : str
         Publication that describes the schedule.
     """
@@ -104,6 +106,7 @@ class PipelineSchedule:
     searched: bool = True
     title_of_chunks: str = ""
     aliases: tuple[str, ...] = ()
+    torchtitan: str = ""
     source: str = ""
 
     def number(self, pp: int, stage: int, chunk: int) -> int:
