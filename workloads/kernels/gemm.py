@@ -92,6 +92,7 @@ def _many(lengths: Sequence[npt.ArrayLike], how: How) -> Timing:
         sustained *= rank.constant("widened_rate")
 
     def measured_s(batch: FloatArray) -> FloatArray:
+        """Return seconds by the measured factors on the roofline."""
         shape = (np.maximum(batch * sides[1], 1), *at[1:])
         factor: FloatArray = np.exp(interpolate(grid, factors, *shape))
         modelled = roofline_s(

@@ -54,8 +54,8 @@ kernels are as recorded and hide the communication."""
 WAIT_LEFT = 0.15
 """Share of the waits for the host in a profile that is left without the profiler.
 
-Six steps of one H100 and one H200 that were timed with and without it had 0.14 to 0.6 (the
-validation table ``hopper_steps``).
+Five steps of one H100 and one H200 that were timed with and without it had 0.14 to 0.6 (times
+without it: the validation table ``hopper_steps``).
 """
 
 

@@ -202,6 +202,8 @@ def _counting(name: str) -> Any:
     """Return the typing of an instruction that counts bits of an int64."""
 
     def typed(_context: Any, _x: Any) -> Any:
+        """Return the types of the instruction, and what writes it."""
+
         def generate(_context: Any, builder: Any, _signature: Any, arguments: Any) -> Any:
             """Return the instruction for one number."""
             return getattr(builder, name)(arguments[0], ir.Constant(ir.IntType(1), 0))

@@ -183,7 +183,7 @@ def _print_groups(groups: Sequence[Group], text: str) -> None:
         if len(group.apart):
             shipped, refitted = _median(group.apart_before) or 0.0, _median(group.apart) or 0.0
             worse = (
-                " They are met better by the shipped rows: kernels alone, in short bursts, run "
+                " They are met better by the shipped rows: kernels alone, in short bursts, may run "
                 "faster than in a step. Measure for longer (KIT_SECONDS) before you use these."
             )
             sys.stderr.write(

@@ -510,6 +510,7 @@ def streams(
     alike = (plan.pipeline.pairs_passes, plan.microbatches, _beside(plan), iterations, *marks)
 
     def stream(of_stage: StageParts) -> Stream:
+        """Return the ops of a stage, shared with stages whose ops are the same."""
         tables = (of_stage.start, *of_stage.blocks, of_stage.finish)
         contents = ((ops.step, ops.back, ops.layer) for ops in tables)
         origin = digest((alike, *contents, of_stage.which, *of_stage.passes))

@@ -90,7 +90,7 @@ class PipelineSchedule:
     aliases : tuple of str
         Other names of the schedule in published measurements.
     torchtitan : str
-        Name in torchtitan; empty where it has none, or another schedule of that name.
+        Name in torchtitan; empty where it has no such schedule.
     source : str
         Publication that describes the schedule.
     """
