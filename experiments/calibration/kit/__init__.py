@@ -123,7 +123,7 @@ def _tried(chip: str) -> str:
         return (
             "All scripts but those of collectives ran on one H100 and one H200 on 2026-11-28, in "
             "five minutes each\nwith `KIT_SECONDS=0.1`, the last model to be compiled cut off; "
-            "what they measured are the tables `hopper_kernels`, `hopper_steps` and `hopper_decode`."
+            "they measured the tables `hopper_kernels`, `hopper_steps` and `hopper_decode`."
         )
     return (
         "These scripts were tried on a processor (`KIT_DEVICE=cpu`, GPU flavour) and have not been "

@@ -386,3 +386,12 @@ def test_chips_may_be_fewer_than_the_cluster_has() -> None:
     assert part.time_s == pytest.approx(seconds(), rel=1e-9)
     with pytest.raises(InputError, match="chips 17 must be a whole number from 1 to the 16"):
         train(TOY, "dgx-h100:2", chips=17)
+
+
+@pytest.mark.parametrize("name", [each for each in names() if "nccl" in framework(each).runtimes])
+@pytest.mark.parametrize("lora_rank", [0, 16])
+def test_sharding_over_one_replica_costs_nothing(name: str, lora_rank: int) -> None:
+    """Nobody has a part of the parameters to gather, whatever a stack does to gather one."""
+    stated = {"chips": 1, "seq": 2048, "global_batch": 1, "lora_rank": lora_rank, "framework": name}
+    sharded, whole = (train(WIDE, "dgx-h100", zero=zero, **stated).time_s for zero in (3, 0))
+    assert sharded == whole

@@ -280,7 +280,9 @@ class ParallelPlan:
     def sharding(self) -> int:
         """ZeRO stage of an iteration's passes."""
         # Without resharding, gradients and parameters stay whole until the end of the step, so its
-        # passes exchange them as under ZeRO-1.
+        # passes exchange them as under ZeRO-1. A single replica has nobody to share with.
+        if self.replicas == 1:
+            return 0
         return self.zero if self.reshard else min(self.zero, 1)
 
     @property
