@@ -23,7 +23,7 @@ HERE = Path(__file__).parent
 EXPECTED = HERE / "expected"
 VOLATILE = {"build_s", "simulate_s", "wall_s", "peak_rss_bytes", "version", "search_s", "elapsed_s"}
 """Keys that tell about the process rather than about the simulated machine."""
-INTERVALS = {"interval", "low", "high", "tied", "coverage", "median_half_width"}
+INTERVALS = {"interval", "low", "high", "tied", "coverage", "median_half_width", "mean_wait_ends_s"}
 """Keys that follow the residuals of all validation tables, which are recorded by themselves."""
 LEFT_OUT = VOLATILE | INTERVALS
 FITTED = ("checkpoint_interval_s",)
