@@ -9,11 +9,10 @@ import numpy as np
 from workloads.demand import Demand, busiest_hour, constant
 from workloads.economics import Economics
 from workloads.fleet.inputs.costs import ChangeCosts
-from workloads.fleet.results.summary import summary
-from workloads.fleet.results.timeline import role_server_ms
+from workloads.fleet.results import role_server_ms, summary
 from workloads.fleet.simulation import FleetRun
-from workloads.fleet.state.ledger import Role
 from workloads.fleet.state.services import Service, units_needed
+from workloads.fleet.state.world import Role
 from workloads.serving.capacity import fixed_rate
 
 WEIGHTS_BYTES = 4 * 0.75e12

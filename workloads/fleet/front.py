@@ -21,21 +21,23 @@ from topologies.errors import InputError, shown
 from workloads.confidence.interval import LEVEL, Interval
 from workloads.demand import Demand
 from workloads.demand.trace import MINUTES_PER_DAY
-from workloads.fleet.from_options import (
-    check_question,
-    fleet_options,
-    read_demand,
-    read_models,
-    scenario_on,
-)
 from workloads.fleet.intervals import fleet_intervals
 from workloads.fleet.policies.registry import bound_of
 from workloads.fleet.policies.view import Policy
-from workloads.fleet.results.summary import regret, summary
-from workloads.fleet.results.timeline import role_server_ms, timeline
-from workloads.fleet.scenario import Scenario, policy_of, run, what_ifs
+from workloads.fleet.results import regret, role_server_ms, summary, timeline
+from workloads.fleet.scenario import (
+    Scenario,
+    check_question,
+    fleet_options,
+    policy_of,
+    read_demand,
+    read_models,
+    run,
+    scenario_on,
+    what_ifs,
+)
 from workloads.fleet.simulation import FleetRun
-from workloads.fleet.state.ledger import GROUPS, MS
+from workloads.fleet.state.world import GROUPS, MS
 from workloads.models.huggingface import MODEL_REMEDY
 from workloads.models.model import Model
 from workloads.options.fleet import (
@@ -88,7 +90,7 @@ def compared(
     seed: int,
     watch: Watch = unwatched,
 ) -> dict[str, Any]:
-    """Return :func:`workloads.fleet.results.summary.regret`, with intervals."""
+    """Return :func:`workloads.fleet.results.regret`, with intervals."""
     usual = replace(settings, headroom=None)
     names = [bound_of(settings.policy), "static"]
     bound, static = (

@@ -34,10 +34,10 @@ from workloads.demand import Horizon
 from workloads.fleet.inputs.jobs import TrainingJob
 from workloads.fleet.policies.view import Limits, Policy
 from workloads.fleet.processes.failures import Failures
-from workloads.fleet.results.summary import summary
+from workloads.fleet.results import summary
 from workloads.fleet.scenario import Scenario, run
 from workloads.fleet.setup.night_work import gang_mtbf_s
-from workloads.fleet.setup.sureness import capacity_interval
+from workloads.fleet.setup.serving import capacity_interval
 from workloads.job.causes import rate_range
 
 FEWEST_UNITS = 1_000
@@ -229,7 +229,7 @@ def fleet_intervals(
     scenario : Scenario
         Inputs of the run.
     results : mapping
-        Summary of the run, see :func:`workloads.fleet.results.summary.summary`.
+        Summary of the run, see :func:`workloads.fleet.results.summary`.
     policy : callable
         Returns the policy for a scenario, without what it has learned in another run.
     seed : int

@@ -11,11 +11,9 @@ from experiments.hourly.record import minute_of
 from experiments.hourly.statement import Ask
 from topologies.clusters.names import cluster
 from workloads.demand.trace import Demand
-from workloads.fleet.from_options import models_of, scenario_on
 from workloads.fleet.lending.answer import Loan, Night
-from workloads.fleet.lending.front import for_lending
-from workloads.fleet.lending.on_cluster import lend_on
-from workloads.fleet.scenario import Scenario
+from workloads.fleet.lending.front import for_lending, lend_on
+from workloads.fleet.scenario import Scenario, models_of, scenario_on
 from workloads.options.fleet import FleetInputs, FleetOptions
 
 

@@ -12,13 +12,11 @@ from workloads.fleet.inputs.costs import ChangeCosts
 from workloads.fleet.inputs.jobs import TrainingJob, default_jobs, evaluation_job
 from workloads.fleet.policies.rules import best_static, clock, forecast, oracle, static, threshold
 from workloads.fleet.policies.view import Limits, Policy
-from workloads.fleet.processes.control import Signals
 from workloads.fleet.processes.failures import Fleet
-from workloads.fleet.results.summary import changes_frame, summary
-from workloads.fleet.results.timeline import timeline
-from workloads.fleet.simulation import simulate
-from workloads.fleet.state.ledger import Role
+from workloads.fleet.results import changes_frame, summary, timeline
+from workloads.fleet.simulation import Signals, simulate
 from workloads.fleet.state.services import units_needed
+from workloads.fleet.state.world import Role
 
 
 @pytest.mark.parametrize(

@@ -12,11 +12,11 @@ from topologies.errors import InputError
 from workloads.demand import Demand, constant
 from workloads.fleet.inputs.costs import ChangeCosts
 from workloads.fleet.processes.failures import Fleet
-from workloads.fleet.results.timeline import role_units
+from workloads.fleet.results import role_units
 from workloads.fleet.setup.serving import cold_cache_s, services_from, ways_of
 from workloads.fleet.simulation import simulate
-from workloads.fleet.state.ledger import Role
 from workloads.fleet.state.services import Service, lead_s
+from workloads.fleet.state.world import Role
 from workloads.models.huggingface import named
 from workloads.options.fleet import FleetInputs
 from workloads.serving import (

@@ -27,12 +27,10 @@ from workloads.fleet.policies.predictive import (
 )
 from workloads.fleet.policies.rules import forecast
 from workloads.fleet.policies.view import Decision, Policy, View
-from workloads.fleet.processes.control import Signals
 from workloads.fleet.processes.failures import Fleet
-from workloads.fleet.results.summary import regret, summary
-from workloads.fleet.results.timeline import power_w
+from workloads.fleet.results import power_w, regret, summary
 from workloads.fleet.scenario import Scenario, policy_of, run, scenario
-from workloads.fleet.simulation import FleetRun, simulate
+from workloads.fleet.simulation import FleetRun, Signals, simulate
 from workloads.fleet.state.services import Service
 from workloads.options.fleet import DemandInputs, FleetInputs, FleetOptions
 from workloads.serving import fixed_rate

@@ -26,11 +26,10 @@ from workloads.fleet.policies.forecast import lendable
 from workloads.fleet.policies.rules import oracle, threshold
 from workloads.fleet.policies.view import Limits, Policy, View
 from workloads.fleet.processes.failures import Fleet
-from workloads.fleet.results.summary import changes_frame, summary
-from workloads.fleet.results.timeline import role_server_ms
+from workloads.fleet.results import changes_frame, role_server_ms, summary
 from workloads.fleet.simulation import FleetRun, simulate
-from workloads.fleet.state.ledger import Role
 from workloads.fleet.state.services import Service, units_needed
+from workloads.fleet.state.world import Role
 from workloads.serving.capacity import fixed_rate
 
 UNITS = 7812

@@ -6,10 +6,9 @@ from topologies.catalogue.catalogue import shipped_catalogue
 from topologies.catalogue.domains import is_reference
 from topologies.clusters.names import machine
 from workloads.confidence.sensitivity import noting
-from workloads.fleet.from_options import demand_of, models_of, scenario_on
 from workloads.fleet.inputs.costs import SOURCES, ChangeCosts
-from workloads.fleet.results.summary import summary
-from workloads.fleet.scenario import policy_of, run
+from workloads.fleet.results import summary
+from workloads.fleet.scenario import demand_of, models_of, policy_of, run, scenario_on
 from workloads.options.fleet import DemandInputs, FleetInputs, FleetOptions
 
 

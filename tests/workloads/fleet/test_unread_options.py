@@ -10,14 +10,14 @@ import pytest
 
 from topologies.clusters.names import cluster
 from topologies.options import described, observed
-from workloads.fleet.from_options import (
+from workloads.fleet.policies.registry import KINDS
+from workloads.fleet.scenario import (
     demand_of,
     models_of,
     scenario_on,
     unread_options,
     unread_with_unit_rate,
 )
-from workloads.fleet.policies.registry import KINDS
 from workloads.fleet.setup.serving import services_from
 from workloads.models.huggingface import named
 from workloads.options.fleet import (

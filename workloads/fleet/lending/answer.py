@@ -29,7 +29,7 @@ from workloads.fleet.lending.backtest import (
     night_errors,
     surest,
 )
-from workloads.fleet.state.queues import BatchWork
+from workloads.fleet.state.services import BatchWork
 
 
 @dataclass(frozen=True)

@@ -30,8 +30,7 @@ import numpy as np
 from topologies.arrays import FloatArray
 from topologies.errors import InputError
 from workloads.fleet.policies.forecast import largest_ahead, with_margin
-from workloads.fleet.policies.kind import PolicyKind, Situation
-from workloads.fleet.policies.view import Decision, JobView, Policy, View
+from workloads.fleet.policies.view import Decision, JobView, Policy, PolicyKind, Situation, View
 from workloads.options.fleet import PolicyInputs
 
 SHORT, LATE = 1000.0, 10.0

@@ -20,8 +20,7 @@ from topologies.errors import InputError, shown, suggestion
 from topologies.files.reading import no_such_file
 from topologies.registry import by_name
 from workloads.fleet.policies import predictive, rules
-from workloads.fleet.policies.kind import PolicyKind, Situation
-from workloads.fleet.policies.view import Decision, Policy, View
+from workloads.fleet.policies.view import Decision, Policy, PolicyKind, Situation, View
 from workloads.options.fleet import PolicyInputs
 
 KINDS: dict[str, PolicyKind] = by_name(

@@ -11,8 +11,14 @@ from topologies.arrays import FloatArray
 from topologies.errors import InputError
 from workloads.demand.trace import MINUTES_PER_DAY, period_means
 from workloads.fleet.policies.forecast import with_margin
-from workloads.fleet.policies.kind import PolicyKind, Situation
-from workloads.fleet.policies.view import Decision, Policy, View, units_wanted
+from workloads.fleet.policies.view import (
+    Decision,
+    Policy,
+    PolicyKind,
+    Situation,
+    View,
+    units_wanted,
+)
 from workloads.options.fleet import PolicyInputs
 
 USUAL_HEADROOM = 0.05

@@ -23,10 +23,8 @@ from workloads.economics import Economics
 from workloads.fleet.inputs.costs import ChangeCosts
 from workloads.fleet.policies.view import Limits
 from workloads.fleet.processes.moves import Process, dispatch, release
-from workloads.fleet.state.gangs import NONE, Gang
-from workloads.fleet.state.ledger import NOBODY, Role, milliseconds
 from workloads.fleet.state.services import Service
-from workloads.fleet.state.world import World
+from workloads.fleet.state.world import NOBODY, NONE, Gang, Role, World, milliseconds
 from workloads.job.causes import failure_rates
 
 SERVER = "server"

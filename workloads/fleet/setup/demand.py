@@ -15,8 +15,7 @@ from workloads.confidence.interval import LEVEL
 from workloads.confidence.propagation import Uncertain
 from workloads.demand import Demand, Horizon, with_noise
 from workloads.demand.trace import MINUTES_PER_DAY, MINUTES_PER_WEEK, period_means
-from workloads.fleet.state.queues import BatchTier, BatchWork
-from workloads.fleet.state.services import Service, pools_from, units_needed
+from workloads.fleet.state.services import BatchTier, BatchWork, Service, pools_from, units_needed
 from workloads.models.model import Model
 
 USUAL_PEAK_SHARE = 0.9

@@ -38,8 +38,8 @@ from workloads.fleet.inputs.jobs import (
     read_jobs,
 )
 from workloads.fleet.processes.failures import Failures, Fleet
-from workloads.fleet.state.gangs import USUAL_INTERVAL_S
 from workloads.fleet.state.services import Service
+from workloads.fleet.state.world import USUAL_INTERVAL_S
 from workloads.job.checkpoints import held_bytes, room_for_copies
 from workloads.job.goodput import expected_goodput
 from workloads.models.model import Model
@@ -50,7 +50,7 @@ from workloads.training.alternatives import training_interval
 from workloads.training.plan.plan import ParallelPlan
 
 # All units of a gang stop when one of them fails, so a gang of n units is stopped n times as often
-# as one unit. Its goodput is that of a job with the times of `workloads.fleet.state.gangs`.
+# as one unit. Its goodput is that of a job with the times of `workloads.fleet.state.world`.
 LEAST_GOODPUT = 0.9
 """Share of its time that the largest default gang computes for."""
 

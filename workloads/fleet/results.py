@@ -1,29 +1,181 @@
-"""Summary of a run: chip-hours that add up, SLO attainment, training, energy, cost, regret."""
+"""Results of a run: its timeline by the minute, its summary, and remarks on what it missed."""
 
 from __future__ import annotations
 
 import math
 from collections.abc import Mapping
+from dataclasses import dataclass
 from fractions import Fraction
 from typing import Any
 
 import numpy as np
 import pandas as pd
 
+from topologies.arrays import FloatArray, IntArray
 from workloads.economics import Economics
 from workloads.fleet.inputs.jobs import STEP_TOKENS
 from workloads.fleet.inputs.prices import Prices
-from workloads.fleet.results.timeline import (
-    attainment,
-    change_w,
-    power_w,
-    role_server_ms,
-    role_units,
-    service_minutes,
-    worst_window,
-)
-from workloads.fleet.simulation import FleetRun
-from workloads.fleet.state.ledger import GROUPS, MS, ROLES, Role
+from workloads.fleet.simulation import MINUTE_MS, FleetRun
+from workloads.fleet.state.services import Queue, split_tokens, waits_s
+from workloads.fleet.state.world import GROUPS, MS, ROLES, Role
+
+BUSY = (Role.TRAINING, Role.EVALUATION, Role.BATCH)
+OFF = (Role.BROKEN,)
+CHANGE_MINUTES = 15
+"""Minutes over which reports state changes of power."""
+
+
+@dataclass(frozen=True, eq=False)
+class ServiceMinutes:
+    """One service by the minute; all arrays are (minutes,).
+
+    Requests and tokens are integers: offered ones were served, queued or shed. ``queued`` counts
+    those that wait at the end of a minute.
+    """
+
+    name: str
+    offered_requests: IntArray
+    served_requests: IntArray
+    queued_requests: IntArray
+    shed_requests: IntArray
+    offered_tokens: IntArray
+    served_tokens: IntArray
+    queued_tokens: IntArray
+    shed_tokens: IntArray
+    output_tokens: IntArray
+    utilisation: FloatArray
+    wait_s: FloatArray
+    ttft_p99_s: FloatArray
+    attainment: FloatArray
+
+
+def role_units(run: FleetRun) -> FloatArray:
+    """Mean number of units in each role in each minute; (minutes, 12)."""
+    spent = role_server_ms(run)
+    result: FloatArray = np.diff(spent, axis=0) / (MINUTE_MS * run.servers)
+    return result
+
+
+def role_server_ms(run: FleetRun) -> IntArray:
+    """Server-milliseconds spent until each minute begins, by role; (minutes + 1, 12)."""
+    roles = run.spent_server_ms[:, : len(Role)].copy()
+    roles[:, Role.SERVING] += run.spent_server_ms[:, len(Role) :].sum(axis=1)
+    return roles
+
+
+def service_minutes(run: FleetRun, number: int) -> ServiceMinutes:
+    """Return requests, tokens, latency and attainment of one service by the minute.
+
+    Attainment counts the requests that arrive in a minute. A request that is shed misses the SLO;
+    the others keep it with the probability that the capacity table has for the minute's utilisation
+    and their wait.
+    """
+    queue, service = run.queues[number], run.services[number]
+    prompt = np.rint(queue.arrivals * run.demand.prompt_tokens[number]).astype(np.int64)
+    output = np.rint(queue.arrivals * run.demand.output_tokens[number]).astype(np.int64)
+    served, queued, shed = split_tokens(queue, prompt + output)
+    before = np.concatenate([[0], queue.backlog[:-1]])
+    with np.errstate(divide="ignore", invalid="ignore"):
+        busy = np.where(
+            queue.capacity > 0, (queue.arrivals + before) / np.maximum(queue.capacity, 1), 1.0
+        )
+    utilisation = np.where(queue.arrivals + before > 0, np.minimum(busy, 1.0), 0.0)
+    wait = waits_s(queue)
+    kept = service.capacity.attained(utilisation, wait)
+    admitted = np.where(queue.arrivals > 0, 1 - queue.shed / np.maximum(queue.arrivals, 1), 1.0)
+    return ServiceMinutes(
+        name=service.name,
+        offered_requests=queue.arrivals,
+        served_requests=queue.served,
+        queued_requests=queue.backlog,
+        shed_requests=queue.shed,
+        offered_tokens=prompt + output,
+        served_tokens=served,
+        queued_tokens=queued,
+        shed_tokens=shed,
+        output_tokens=split_tokens(queue, output)[0],
+        utilisation=utilisation,
+        wait_s=wait,
+        ttft_p99_s=service.capacity.ttft_quantile_s(utilisation, 0.99) + wait,
+        attainment=kept * admitted,
+    )
+
+
+def power_w(run: FleetRun, economics: Economics) -> FloatArray:
+    """Draw of the site in each minute [W].
+
+    Units that train, evaluate or do batch work draw the busy power; units that serve lie between
+    idle and busy by their utilisation; broken units are off; all others draw the idle power.
+    """
+    units = role_units(run)
+    level = np.full(len(Role), economics.idle_w)
+    level[list(BUSY)] = economics.busy_w
+    level[list(OFF)] = 0.0
+    draw = units @ level
+    for number, queue in enumerate(run.queues):
+        used = queue.served / np.maximum(queue.capacity, 1)
+        draw += run.service_units[:, number] * used * (economics.busy_w - economics.idle_w)
+    result: FloatArray = draw * run.chips_per_unit * economics.pue
+    return result
+
+
+def change_w(draw_w: FloatArray, minutes: int = CHANGE_MINUTES) -> FloatArray:
+    """Change of power against ``minutes`` minutes before, 0 in the first ones; (minutes,) [W]."""
+    change = np.zeros_like(draw_w)
+    if 0 < minutes < len(draw_w):
+        change[minutes:] = draw_w[minutes:] - draw_w[:-minutes]
+    return change
+
+
+def attainment(minutes: list[ServiceMinutes]) -> FloatArray:
+    """Share of all services' requests in each minute that keep their SLO; 1 without requests."""
+    offered = np.sum([each.offered_requests for each in minutes], axis=0)
+    kept = np.sum([each.offered_requests * each.attainment for each in minutes], axis=0)
+    result: FloatArray = np.where(offered > 0, kept / np.maximum(offered, 1), 1.0)
+    return result
+
+
+def timeline(run: FleetRun, economics: Economics) -> pd.DataFrame:
+    """Return a table with one row a minute.
+
+    Columns: ``time_utc``; mean units by role (``serving_units`` …); ``load_units`` that the demand
+    needed; requests and tokens offered, served, queued (at the end of the minute) and shed;
+    ``utilisation``; ``ttft_p99_s`` of the slowest service; ``slo_attainment``; ``power_w``. With a
+    batch tier also its requests that arrived, were served, were late, and wait at the minute's end.
+    """
+    each = [service_minutes(run, number) for number in range(len(run.services))]
+    columns: dict[str, object] = {"time_utc": run.demand.index}
+    units = role_units(run)
+    for number, role in enumerate(ROLES):
+        columns[f"{role}_units"] = units[:, number]
+    columns["load_units"] = run.load.sum(axis=0)
+    if len(run.services) > 1:
+        for number, minutes in enumerate(each):
+            columns[f"{minutes.name}_units"] = run.service_units[:, number]
+            columns[f"{minutes.name}_slo_attainment"] = minutes.attainment
+    for what in ("requests", "tokens"):
+        for kind in ("offered", "served", "queued", "shed"):
+            columns[f"{kind}_{what}"] = np.sum(
+                [getattr(minutes, f"{kind}_{what}") for minutes in each], axis=0
+            )
+    columns["utilisation"] = np.max([minutes.utilisation for minutes in each], axis=0)
+    columns["ttft_p99_s"] = np.max([minutes.ttft_p99_s for minutes in each], axis=0)
+    columns["slo_attainment"] = attainment(each)
+    columns["power_w"] = power_w(run, economics)
+    if run.batch is not None:
+        for kind in ("arrivals", "served", "late", "waiting"):
+            columns[f"batch_{kind}_requests"] = getattr(run.batch, kind)
+    return pd.DataFrame(columns)
+
+
+def worst_window(queues: tuple[Queue, ...], kept: FloatArray, minutes: int = 15) -> float:
+    """Lowest attainment of any window of ``minutes`` minutes, weighted by requests."""
+    offered = np.sum([queue.arrivals for queue in queues], axis=0).astype(float)
+    width = min(minutes, len(kept))
+    came = np.convolve(offered, np.ones(width), "valid")
+    good = np.convolve(offered * kept, np.ones(width), "valid")
+    return float(np.min(np.where(came > 0, good / np.maximum(came, 1e-300), 1.0)))
+
 
 HOUR_MS = 3600 * MS
 
@@ -339,3 +491,140 @@ def _money(results: Mapping[str, Any], economics: Economics) -> dict[str, Any]:
         "usd_per_million_tokens": cost * share / tokens * 1e6 if has_cost and tokens else None,
         "usd_per_training_step": cost * (1 - share) / steps if has_cost and steps else None,
     }
+
+
+QUARTER = 15
+"""Minutes of a quarter of an hour, for which a reactive policy also looks back."""
+HOUR = 60
+MOST_HEADROOM = 1.0
+"""Headroom above which it is not the remedy: it would always keep twice the units needed."""
+ROUNDED = 0.05
+"""Step to which a headroom is rounded up."""
+
+
+@dataclass(frozen=True)
+class Missed:
+    """A quarter of an hour in which requests missed their SLO.
+
+    ``share``: share of this quarter in all requests of the run that missed their SLO.
+    ``needed_units, serving_units``: most units that a minute of the quarter needed, and the mean
+        number that served.
+    ``rise``: units needed in a minute over the most that were needed in the 15 minutes before the
+        order for it had to be given. This is the largest such ratio of the quarter and of the
+        quarters right before it that missed as well; infinity where no earlier need was known.
+    """
+
+    time_utc: str
+    share: float
+    needed_units: float
+    serving_units: float
+    rise: float
+
+
+def missed_quarters(run: FleetRun, lead_s: float) -> list[Missed]:
+    """Return the quarters of an hour in which requests missed their SLO, the worst first."""
+    each = [service_minutes(run, number) for number in range(len(run.services))]
+    late = np.sum([outcome.offered_requests * (1 - outcome.attainment) for outcome in each], axis=0)
+    load, serving = run.load.sum(axis=0), role_units(run)[:, Role.SERVING]
+    rise = _rise(load, max(1, math.ceil(lead_s / 60.0)) if math.isfinite(lead_s) else len(load))
+    first = np.arange(0, run.minutes, QUARTER)
+    sums = np.add.reduceat(late, first)
+    rises = np.maximum.reduceat(rise, first)
+    for row in range(1, len(first)):  # a queue outlasts the rise that caused it
+        if sums[row - 1] > 0 and math.isfinite(rises[row - 1]):
+            rises[row] = max(rises[row], rises[row - 1])
+    result = []
+    for row in np.argsort(-sums, kind="stable").tolist():
+        if sums[row] <= 0:
+            break
+        part = slice(first[row], first[row] + QUARTER)
+        result.append(
+            Missed(
+                time_utc=run.demand.index[int(first[row])].strftime("%Y-%m-%dT%H:%M"),
+                share=float(sums[row] / late.sum()),
+                needed_units=float(load[part].max()),
+                serving_units=float(serving[part].mean()),
+                rise=float(rises[row]),
+            )
+        )
+    return result
+
+
+def missed_note(run: FleetRun, lead_s: float, *, attained: float, wanted: float) -> str:
+    """Sentence about the worst quarter of an hour and its remedy; empty where the SLO is kept."""
+    if attained >= wanted:
+        return ""
+    quarters = missed_quarters(run, lead_s)
+    worst = quarters[0]
+    sentence = (
+        f"{attained:.2%} of the requests keep the SLO, and {100 * wanted:.4g}% are asked for; "
+        f"{worst.share:.0%} of those that miss it came in the 15 minutes from {worst.time_utc}, "
+        f"which needed {worst.needed_units:,.0f} units while {worst.serving_units:,.0f} served"
+    )
+    if worst.needed_units > run.units:
+        return f"{sentence}, more than the fleet has; fewer requests or more units keep it."
+    if not worst.rise > 1 or math.isinf(worst.rise):
+        return f"{sentence}."
+    steps = " Demand is known by the hour and steps at every full hour." if _hourly(run) else ""
+    headroom = _headroom(quarters, allowed=(1 - wanted) / (1 - attained))
+    remedy = f"--headroom {headroom:.2f} on what is needed now meets such rises."
+    if headroom > MOST_HEADROOM:
+        remedy = (
+            "No headroom up to 1 meets such rises, units that wait do: --policy forecast, which "
+            "keeps what its past errors ask for, or --floor."
+        )
+    return (
+        f"{sentence}: {worst.rise:.2f} times the need of {math.ceil(lead_s / 60)} minutes before, "
+        f"the time in which a unit comes back.{steps} {remedy}"
+    )
+
+
+def _headroom(quarters: list[Missed], *, allowed: float) -> float:
+    """Headroom that covers the rises of all quarters but the worst."""
+    covered, largest = 0.0, 0.0
+    for missed in sorted(quarters, key=lambda quarter: quarter.rise):
+        if math.isfinite(missed.rise):
+            largest = max(largest, missed.rise - 1)
+        covered += missed.share
+        if covered >= 1 - allowed:
+            break
+    return math.ceil(largest / ROUNDED - 1e-9) * ROUNDED
+
+
+def _rise(load: FloatArray, lead: int) -> FloatArray:
+    """Load of each minute over the largest of the 15 minutes that ended ``lead`` minutes before."""
+    padded = np.concatenate([np.zeros(QUARTER - 1), load])
+    before = np.lib.stride_tricks.sliding_window_view(padded, QUARTER).max(axis=1)
+    result = np.full(len(load), np.inf)
+    if lead < len(load):
+        visible = before[: len(load) - lead]
+        with np.errstate(divide="ignore", invalid="ignore"):
+            result[lead:] = np.where(visible > 0, load[lead:] / visible, np.inf)
+    return result
+
+
+def _hourly(run: FleetRun) -> bool:
+    """Return whether the demand changes at full hours only."""
+    load = run.load.sum(axis=0)
+    moved = np.flatnonzero(np.abs(np.diff(load)) > 1e-3 * load.max()) + 1
+    return bool(len(moved) and (moved % HOUR == 0).all())
+
+
+def over_cap_note(draw_w: FloatArray, cap_w: float) -> str:
+    """Sentence about the minutes above the cap; empty if there are none.
+
+    Policies keep the cap by training less. What serving, changes of role and idle units draw stays.
+
+    >>> over_cap_note(np.array([8e5, 9.5e5, 1.04e6]), 9e5)[:65]
+    'the site drew more than --power-cap 0.9 MW in 2 of 3 minutes, at '
+    >>> over_cap_note(np.array([8e5]), 9e5)
+    ''
+    """
+    over = int(np.count_nonzero(draw_w > cap_w * (1 + 1e-9)))
+    if not over:
+        return ""
+    return (
+        f"the site drew more than --power-cap {cap_w / 1e6:g} MW in {over:,} of {len(draw_w):,} "
+        f"minutes, at most {draw_w.max() / 1e6:.4g} MW: policies train less to keep the cap, but "
+        "units that serve, change roles or idle draw the rest."
+    )
