@@ -83,8 +83,7 @@ class Uncertain:
         return {"low": self.low, "high": self.high, "basis": self.basis}
 
 
-AS_STATED = Uncertain(basis="as stated")
-"""Factor on an input that is known."""
+AS_STATED = Uncertain(basis="as stated")  # factor on an input that is known
 
 
 @lru_cache(1)

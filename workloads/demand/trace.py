@@ -160,12 +160,10 @@ def constant(
 
 
 def mix(demands: Sequence[Demand]) -> Demand:
-    """Put services side by side, aligned by the time of the week, cut to the shortest.
-
-    The first demand that does not last whole weeks, or else the first of all, sets the start. A
-    demand of whole weeks that starts at another time of the week is rolled. Any other is refused,
-    because its end does not continue at its beginning.
-    """
+    """Put services side by side, aligned by the time of the week, cut to the shortest."""
+    # The first demand that does not last whole weeks, or else the first of all, sets the start. A
+    # demand of whole weeks that starts at another time of the week is rolled. Any other is refused,
+    # because its end does not continue at its beginning.
     if not demands:
         raise InputError("a mix needs at least one demand; none was given.")
     fixed = [demand for demand in demands if demand.minutes % MINUTES_PER_WEEK]

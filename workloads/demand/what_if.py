@@ -13,8 +13,7 @@ from topologies.errors import InputError, suggestion
 from topologies.units import parse_seconds
 from workloads.demand.trace import MINUTES_PER_DAY, Demand, joined, period_means
 
-TREND = 61
-"""Minutes of the centred mean around which noise is measured."""
+TREND = 61  # minutes of the centred mean around which noise is measured
 LARGEST_NOISE = 10.0
 """Largest relative spread; beyond it nearly all minutes of a Gamma–Poisson are empty."""
 
@@ -27,10 +26,8 @@ def spike(
 
 
 def first_monday(demand: Demand) -> int:
-    """Minute at which the first whole Monday begins.
-
-    Monday is the day for which the day before is the worst forecast.
-    """
+    """Minute at which the first whole Monday begins."""
+    # Monday is the day for which the day before is the worst forecast.
     weekday = demand.index.day_of_week.to_numpy()
     midnight = (demand.index.hour.to_numpy() == 0) & (demand.index.minute.to_numpy() == 0)
     starts = np.flatnonzero(midnight & (weekday == 0))
@@ -41,11 +38,10 @@ def first_monday(demand: Demand) -> int:
 
 
 def measured_noise(demand: Demand) -> FloatArray:
-    """Relative standard deviation of the minutes around their hourly trend; (services,).
-
-    The trend is the centred mean of 61 minutes; hours with under one request a minute are left out.
-    Azure 2024: 0.116 (code) and 0.070 (conversation), against 0.032 and 0.020 of a Poisson stream.
-    """
+    """Relative standard deviation of the minutes around their hourly trend; (services,)."""
+    # The trend is the centred mean of 61 minutes; hours with under one request a minute are left
+    # out. Azure 2024: 0.116 (code) and 0.070 (conversation), against 0.032 and 0.020 of a Poisson
+    # stream.
     if demand.minutes < 2 * TREND:
         raise InputError(
             f"a demand of {demand.minutes} minutes is too short to measure its noise, which takes "
@@ -108,13 +104,10 @@ def minute_from_start(demand: Demand, clock: str) -> int:
 
 @dataclass(frozen=True, eq=False)
 class Horizon:
-    """Demand of a run, and the demand before it, which policies know.
-
-    ``history``: demand that ends where the run begins.
-    """
+    """Demand of a run, and the demand before it, which policies know."""
 
     demand: Demand
-    history: Demand | None = None
+    history: Demand | None = None  # demand that ends where the run begins
 
 
 Change = Callable[[Horizon], Horizon]
@@ -128,10 +121,8 @@ PLACE = re.compile(
 
 
 def horizons(base: Horizon, what_ifs: Sequence[str]) -> list[tuple[str, Horizon]]:
-    """Return the horizon, named ``base``, and one changed by each what-if, named by its text.
-
-    Several changes in one what-if are joined by commas: ``growth=30%,spike@2d02:00x3/30min``.
-    """
+    """Return the horizon, named ``base``, and one changed by each what-if, named by its text."""
+    # Several changes in one what-if are joined by commas: ``growth=30%,spike@2d02:00x3/30min``.
     rows = [("base", base)]
     for text in what_ifs:
         rows.append((text, changed(base, text)))

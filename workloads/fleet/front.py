@@ -165,10 +165,7 @@ class FleetResult:
 
     @cached_property
     def regret(self) -> dict[str, Any]:
-        """Training compared with the bound of foresight and with a split that never changes.
-
-        See :func:`workloads.fleet.front.compared`.
-        """
+        """Training compared with the bound of foresight and with a split that never changes."""
         return compared(self.scenario, self.run, self.summary, self.settings, self.seed)
 
     @property

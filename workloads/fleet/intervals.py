@@ -40,11 +40,9 @@ from workloads.fleet.setup.night_work import gang_mtbf_s
 from workloads.fleet.setup.serving import capacity_interval
 from workloads.job.causes import rate_range
 
-FEWEST_UNITS = 1_000
-"""Fewest units of a smaller fleet, in which a larger one is repeated."""
+FEWEST_UNITS = 1_000  # fewest units of a smaller fleet, in which a larger one is repeated
 MINUTE_S = 60.0
-MANY = 30.0
-"""Failures of a run from which chance hardly changes what they do together."""
+MANY = 30.0  # failures of a run from which chance hardly changes what they do together
 FEW = (0.1, 0.9)
 """Quantiles of the rates of failures at which a run of few failures is repeated, each time with
 others; a run of many is repeated at the last alone, as they cost in proportion to their number."""
@@ -154,10 +152,8 @@ def slowed(scenario: Scenario, factor: float) -> Scenario:
 
 
 def miniature(scenario: Scenario) -> Scenario:
-    """Return a smaller fleet of the same kind, with a gang of each size at least.
-
-    It is the same fleet where that is small, or where sizes are stated.
-    """
+    """Return a smaller fleet of the same kind, with a gang of each size at least."""
+    # It is the same fleet where that is small, or where sizes are stated.
     units, fleet, options = scenario.cluster.domains, scenario.fleet, scenario.options
     sizes = (options.fleet.training, options.policy.power_cap, options.policy.static_units)
     limits, usual = fleet.limits, Limits()

@@ -21,17 +21,15 @@ from workloads.fleet.state.world import GROUPS, MS, ROLES, Role
 
 BUSY = (Role.TRAINING, Role.EVALUATION, Role.BATCH)
 OFF = (Role.BROKEN,)
-CHANGE_MINUTES = 15
-"""Minutes over which reports state changes of power."""
+CHANGE_MINUTES = 15  # minutes over which reports state changes of power
 
 
 @dataclass(frozen=True, eq=False)
 class ServiceMinutes:
-    """One service by the minute; all arrays are (minutes,).
+    """One service by the minute; all arrays are (minutes,)."""
 
-    Requests and tokens are integers: offered ones were served, queued or shed. ``queued`` counts
-    those that wait at the end of a minute.
-    """
+    # Requests and tokens are integers: offered ones were served, queued or shed. ``queued`` counts
+    # those that wait at the end of a minute.
 
     name: str
     offered_requests: IntArray
@@ -64,12 +62,10 @@ def role_server_ms(run: FleetRun) -> IntArray:
 
 
 def service_minutes(run: FleetRun, number: int) -> ServiceMinutes:
-    """Return requests, tokens, latency and attainment of one service by the minute.
-
-    Attainment counts the requests that arrive in a minute. A request that is shed misses the SLO;
-    the others keep it with the probability that the capacity table has for the minute's utilisation
-    and their wait.
-    """
+    """Return requests, tokens, latency and attainment of one service by the minute."""
+    # Attainment counts the requests that arrive in a minute. A request that is shed misses the SLO;
+    # the others keep it with the probability that the capacity table has for the minute's
+    # utilisation and their wait.
     queue, service = run.queues[number], run.services[number]
     prompt = np.rint(queue.arrivals * run.demand.prompt_tokens[number]).astype(np.int64)
     output = np.rint(queue.arrivals * run.demand.output_tokens[number]).astype(np.int64)
@@ -102,11 +98,9 @@ def service_minutes(run: FleetRun, number: int) -> ServiceMinutes:
 
 
 def power_w(run: FleetRun, economics: Economics) -> FloatArray:
-    """Draw of the site in each minute [W].
-
-    Units that train, evaluate or do batch work draw the busy power; units that serve lie between
-    idle and busy by their utilisation; broken units are off; all others draw the idle power.
-    """
+    """Draw of the site in each minute [W]."""
+    # Units that train, evaluate or do batch work draw the busy power; units that serve lie between
+    # idle and busy by their utilisation; broken units are off; all others draw the idle power.
     units = role_units(run)
     level = np.full(len(Role), economics.idle_w)
     level[list(BUSY)] = economics.busy_w
@@ -136,13 +130,12 @@ def attainment(minutes: list[ServiceMinutes]) -> FloatArray:
 
 
 def timeline(run: FleetRun, economics: Economics) -> pd.DataFrame:
-    """Return a table with one row a minute.
-
-    Columns: ``time_utc``; mean units by role (``serving_units`` …); ``load_units`` that the demand
-    needed; requests and tokens offered, served, queued (at the end of the minute) and shed;
-    ``utilisation``; ``ttft_p99_s`` of the slowest service; ``slo_attainment``; ``power_w``. With a
-    batch tier also its requests that arrived, were served, were late, and wait at the minute's end.
-    """
+    """Return a table with one row a minute."""
+    # Columns: ``time_utc``; mean units by role (``serving_units`` …); ``load_units`` that the
+    # demand needed; requests and tokens offered, served, queued (at the end of the minute) and
+    # shed; ``utilisation``; ``ttft_p99_s`` of the slowest service; ``slo_attainment``; ``power_w``.
+    # With a batch tier also its requests that arrived, were served, were late, and wait at the
+    # minute's end.
     each = [service_minutes(run, number) for number in range(len(run.services))]
     columns: dict[str, object] = {"time_utc": run.demand.index}
     units = role_units(run)
@@ -181,11 +174,9 @@ HOUR_MS = 3600 * MS
 
 
 def batch_document(run: FleetRun, economics: Economics) -> dict[str, Any] | None:
-    """Return the account of the batch tier by its keys in the command line's JSON.
-
-    Requests and tokens are exact integers, with ``arrived = served + waiting + late``. Waits last
-    from a request's arrival to its answer, by the minute. None for a run without a batch tier.
-    """
+    """Return the account of the batch tier by its keys in the command line's JSON."""
+    # Requests and tokens are exact integers, with ``arrived = served + waiting + late``. Waits last
+    # from a request's arrival to its answer, by the minute. None for a run without a batch tier.
     queue = run.batch
     if queue is None:
         return None
@@ -227,12 +218,10 @@ def _quantiles(waits_s: Any, served: Any) -> dict[str, float | None]:
 
 
 def summary(run: FleetRun, economics: Economics, prices: Prices | None = None) -> dict[str, Any]:
-    """Headline numbers of a run, by their keys in the command line's JSON.
-
-    The five ``…_chip_hours`` of the groups sum to ``chip_hours``. All offered tokens were served,
-    wait at the end, or were shed. For prices of tokens and steps, the chip-hours of moving, idle
-    and broken units are divided between inference and training in proportion.
-    """
+    """Headline numbers of a run, by their keys in the command line's JSON."""
+    # The five ``…_chip_hours`` of the groups sum to ``chip_hours``. All offered tokens were served,
+    # wait at the end, or were shed. For prices of tokens and steps, the chip-hours of moving, idle
+    # and broken units are divided between inference and training in proportion.
     batch = batch_document(run, economics)
     results = {
         **_sizes(run),
@@ -297,11 +286,9 @@ def changes_frame(run: FleetRun) -> pd.DataFrame:
 
 
 def service_moves(run: FleetRun) -> int:
-    """Number of moves of units between services that share weights; they cost nothing.
-
-    In each minute the whole units of a pool are divided among its services by their share of the
-    work, the largest remainders first; a unit that gets another service than before has moved.
-    """
+    """Number of moves of units between services that share weights; they cost nothing."""
+    # In each minute the whole units of a pool are divided among its services by their share of the
+    # work, the largest remainders first; a unit that gets another service than before has moved.
     moves = 0
     for pool in run.pools:
         if len(pool.services) > 1:
@@ -327,11 +314,9 @@ def weight_changes(run: FleetRun) -> int:
 def regret(
     policy: Mapping[str, Any], oracle: Mapping[str, Any], static: Mapping[str, Any]
 ) -> dict[str, float]:
-    """Compare a policy with foresight under the same costs, and with a split that never changes.
-
-    Each argument is the :func:`summary` of a run. ``captured`` is the policy's gain in training
-    chip-hours over the static split, as a share of the gain that foresight has.
-    """
+    """Compare a policy with foresight under the same costs, and with a split that never changes."""
+    # Each argument is the ``summary`` of a run. ``captured`` is the policy's gain in training
+    # chip-hours over the static split, as a share of the gain that foresight has.
     gain = policy["training_chip_hours"] - static["training_chip_hours"]
     best = oracle["training_chip_hours"] - static["training_chip_hours"]
     return {
@@ -493,31 +478,26 @@ def _money(results: Mapping[str, Any], economics: Economics) -> dict[str, Any]:
     }
 
 
-QUARTER = 15
-"""Minutes of a quarter of an hour, for which a reactive policy also looks back."""
+QUARTER = 15  # minutes of a quarter of an hour, for which a reactive policy also looks back
 HOUR = 60
 MOST_HEADROOM = 1.0
 """Headroom above which it is not the remedy: it would always keep twice the units needed."""
-ROUNDED = 0.05
-"""Step to which a headroom is rounded up."""
+ROUNDED = 0.05  # step to which a headroom is rounded up
 
 
 @dataclass(frozen=True)
 class Missed:
-    """A quarter of an hour in which requests missed their SLO.
-
-    ``share``: share of this quarter in all requests of the run that missed their SLO.
-    ``needed_units, serving_units``: most units that a minute of the quarter needed, and the mean
-        number that served.
-    ``rise``: units needed in a minute over the most that were needed in the 15 minutes before the
-        order for it had to be given. This is the largest such ratio of the quarter and of the
-        quarters right before it that missed as well; infinity where no earlier need was known.
-    """
+    """A quarter of an hour in which requests missed their SLO."""
 
     time_utc: str
-    share: float
+    share: float  # share of this quarter in all requests of the run that missed their SLO
+    # needed_units, serving_units: most units that a minute of the quarter needed, and the mean
+    # number that served
     needed_units: float
     serving_units: float
+    # Units needed in a minute over the most that were needed in the 15 minutes before the order for
+    # it had to be given. This is the largest such ratio of the quarter and of the quarters right
+    # before it that missed as well; infinity where no earlier need was known
     rise: float
 
 

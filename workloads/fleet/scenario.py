@@ -71,37 +71,32 @@ from workloads.serving import parse_share, parse_slo
 
 @dataclass(frozen=True, eq=False)
 class Scenario:
-    """Inputs of a run except the policy and the seed.
-
-    ``seed``: seed of the noise.
-    ``horizon``: demand of the run and the history before it, scaled but without noise.
-    ``spread`` (services,): relative spread of the noise on the demand; 0 for none.
-    ``demand``: the requests that arrive, noise included.
-    ``tariff``: returns the prices of electricity for a run that starts at a time (UTC) and lasts so
-        many minutes; ``prices`` are those of this run.
-    ``tier``: requests that may wait; ``batch`` are the requests of this tier in this run.
-    ``own_batch``: requests of a tier that has a demand of its own, cut to the run and scaled.
-    ``models``: one for each service, or none where the options state a rate in their place.
-    ``demand_level``: factor by which such a stretch of the demand differs from the one before.
-    """
+    """Inputs of a run except the policy and the seed."""
 
     cluster: Cluster
     options: FleetOptions
-    seed: int
-    horizon: Horizon
+    seed: int  # seed of the noise
+    horizon: Horizon  # demand of the run and the history before it, scaled but without noise
+    # (services,): relative spread of the noise on the demand; 0 for none
     spread: FloatArray | float
     sizing: Sizing
-    demand: Demand
+    demand: Demand  # the requests that arrive, noise included
     services: tuple[Service, ...]
     jobs: tuple[TrainingJob, ...]
     fleet: Fleet
     economics: Economics
+    # Returns the prices of electricity for a run that starts at a time (UTC) and lasts so many
+    # minutes; ``prices`` are those of this run
     tariff: Callable[[str, int], Prices] | None = None
     prices: Prices | None = None
+    # Requests that may wait; ``batch`` are the requests of this tier in this run
     tier: BatchTier | None = None
+    # Requests of a tier that has a demand of its own, cut to the run and scaled
     own_batch: Demand | None = None
     batch: BatchWork | None = None
+    # One for each service, or none where the options state a rate in their place
     models: tuple[Model, ...] = ()
+    # Factor by which such a stretch of the demand differs from the one before
     demand_level: Uncertain = AS_STATED
 
     @property
@@ -111,10 +106,8 @@ class Scenario:
 
     @property
     def need(self) -> FloatArray:
-        """Units that each minute needs in each pool of services that share weights.
-
-        The shape is (pools, minutes).
-        """
+        """Units that each minute needs in each pool of services that share weights."""
+        # The shape is (pools, minutes).
         return by_pool(units_needed(self.demand, self.services), pools_from(self.services))
 
     @property
@@ -295,10 +288,8 @@ def _signals(scenario: Scenario) -> Signals:
 
 
 def _prices_ahead(scenario: Scenario) -> FloatArray:
-    """Prices of the run and, where the tariff covers it, of the day after; (minutes,) [USD/MWh].
-
-    A policy that looks a day ahead needs that day until the last minute of the run.
-    """
+    """Prices of the run and, where the tariff covers it, of the day after; (minutes,) [USD/MWh]."""
+    # A policy that looks a day ahead needs that day until the last minute of the run.
     if scenario.prices is None or scenario.tariff is None:
         return np.empty(0)
     demand = scenario.demand

@@ -69,54 +69,45 @@ MINUTE_MS = 60 * MS
 
 @dataclass(frozen=True, eq=False)
 class Signals:
-    """Signals from outside the fleet: earlier demand, prices, power, and minutes without training.
+    """Signals from outside the fleet: earlier demand, prices, power, minutes without training."""
 
-    ``history``: demand before the run, which policies know; it ends where the run begins.
-    ``held`` (minutes,): minutes in which nothing may train or evaluate, such as those of dear
-        electricity.
-    ``prices_usd_per_mwh`` (minutes,): price of electricity in each minute of the run, and of the
-        day after it where known; empty without prices.
-    ``unit_busy_w, unit_idle_w``: draw of the site for one unit that computes, and for one that does
-        not [W].
-    """
-
+    # Demand before the run, which policies know; it ends where the run begins
     history: Demand | None = None
+    # (minutes,): minutes in which nothing may train or evaluate, such as those of dear electricity
     held: npt.NDArray[np.bool_] | None = None
+    # (minutes,): price of electricity in each minute of the run, and of the day after it where
+    # known; empty without prices
     prices_usd_per_mwh: FloatArray = field(default_factory=lambda: np.empty(0))
+    # unit_busy_w, unit_idle_w: draw of the site for one unit that computes, and for one that does
+    # not [W]
     unit_busy_w: float = 0.0
     unit_idle_w: float = 0.0
 
 
 @dataclass(frozen=True, eq=False)
 class Inputs:
-    """Inputs of the control loop, by the minute.
+    """Inputs of the control loop, by the minute."""
 
-    ``load`` (pools, history + minutes): units needed at the rate that a unit sustains under the
-        SLO.
-    ``rate_max_per_s`` (services, minutes): requests that one unit serves at saturation, at that
-        minute's prompt and output lengths [1/s].
-    ``first_minute_of_week``: minute of the week at which the run begins; 0 is Monday 00:00 UTC.
-    """
-
+    # (pools, history + minutes): units needed at the rate that a unit sustains under the SLO
     load: FloatArray
+    # (services, minutes): requests that one unit serves at saturation, at that minute's prompt and
+    # output lengths [1/s]
     rate_max_per_s: FloatArray
     history: int
-    first_minute_of_week: int
+    first_minute_of_week: int  # minute of the week at which the run begins; 0 is Monday 00:00 UTC
     held: npt.NDArray[np.bool_]
     signals: Signals = field(default_factory=Signals)
 
 
 @dataclass(frozen=True, eq=False)
 class Record:
-    """Records of the control loop, minute after minute.
+    """Records of the control loop, minute after minute."""
 
-    ``spent_server_ms`` (minutes + 1, accounts): server-time spent until each minute begins, by
-        role, and by pool from account 12 on.
-    ``service_units`` (minutes, services): mean number of units that worked for each service; units
-        of a pool answer all its services.
-    """
-
+    # (minutes + 1, accounts): server-time spent until each minute begins, by role, and by pool from
+    # account 12 on
     spent_server_ms: npt.NDArray[np.int64]
+    # (minutes, services): mean number of units that worked for each service; units of a pool answer
+    # all its services
     service_units: FloatArray
 
 
@@ -148,11 +139,9 @@ def controlling(world: World, inputs: Inputs, policy: Policy, record: Record) ->
 
 
 def _serve(world: World, inputs: Inputs, record: Record, minute: int, carry: FloatArray) -> None:
-    """Serve the requests of a minute that has ended.
-
-    The unit-time of a pool is divided among its services in proportion to their work, as if their
-    requests waited in one line: any unit of the pool can answer any of them.
-    """
+    """Serve the requests of a minute that has ended."""
+    # The unit-time of a pool is divided among its services in proportion to their work, as if their
+    # requests waited in one line: any unit of the pool can answer any of them.
     spent = record.spent_server_ms[minute + 1] - record.spent_server_ms[minute]
     if world.batch is not None:
         world.batch.serve(minute, float(spent[Role.BATCH]) / (world.ledger.servers * MS))
@@ -415,41 +404,34 @@ def _check_sizes(jobs: Sequence[TrainingJob], units: int) -> None:
 
 @dataclass(frozen=True, eq=False)
 class FleetRun:
-    """Result of a fleet run.
+    """Result of a fleet run."""
 
-    ``demand``: requests that arrived, in whole numbers.
-    ``load`` (services, minutes): units that the demand needed, at the rate that a unit sustains
-        under the SLO.
-    ``rate_max_per_s`` (services, minutes): requests that one unit serves at saturation [1/s].
-    ``servers``: servers of a unit where each fails on its own; else 1.
-    ``spent_server_ms`` (minutes + 1, accounts): server-time by role up to each minute's start;
-        serving by pool from account 12 on.
-    ``service_units`` (minutes, services): mean units that worked for each service.
-    ``jobs``: training jobs without evaluation.
-    ``finished_s``: time at which each of these jobs was done, infinity where it was not [s].
-    ``failures_by_domain``: failures by what failed: a server, a rack, a scale-up domain, a power
-        feed, a switch, an optical link, software.
-    ``loaded_bytes``: read from and written to the shared store [B].
-    """
-
-    demand: Demand
+    demand: Demand  # requests that arrived, in whole numbers
     services: tuple[Service, ...]
     units: int
     chips_per_unit: int
+    # (services, minutes): units that the demand needed, at the rate that a unit sustains under the
+    # SLO
     load: FloatArray
+    # (services, minutes): requests that one unit serves at saturation [1/s]
     rate_max_per_s: FloatArray
-    servers: int
+    servers: int  # servers of a unit where each fails on its own; else 1
+    # (minutes + 1, accounts): server-time by role up to each minute's start; serving by pool from
+    # account 12 on
     spent_server_ms: npt.NDArray[np.int64]
-    service_units: FloatArray
+    service_units: FloatArray  # (minutes, services): mean units that worked for each service
     pools: tuple[Pool, ...]
     queues: tuple[Queue, ...]
-    jobs: tuple[tuple[TrainingJob, Tally], ...]
+    jobs: tuple[tuple[TrainingJob, Tally], ...]  # training jobs without evaluation
+    # Time at which each of these jobs was done, infinity where it was not [s]
     finished_s: tuple[float, ...]
     evaluation: TrainingJob | None
     changes: tuple[Change, ...] = field(repr=False, default=())
     failures: int = 0
+    # Failures by what failed: a server, a rack, a scale-up domain, a power feed, a switch, an
+    # optical link, software
     failures_by_domain: dict[str, int] = field(default_factory=dict)
-    loaded_bytes: float = 0.0
+    loaded_bytes: float = 0.0  # read from and written to the shared store [B]
     batch: BatchQueue | None = None
 
     @property

@@ -36,8 +36,7 @@ if TYPE_CHECKING:
 
 DAY_S = 86400.0
 Share = TypeVar("Share", float, FloatArray)
-LOW, HIGH = 0.1, 0.9
-"""Quantiles of the runs between which 80 % of them lie."""
+LOW, HIGH = 0.1, 0.9  # quantiles of the runs between which 80 % of them lie
 
 
 @display.by_facts("Training job")
@@ -134,11 +133,9 @@ class JobResult:
 
     @cached_property
     def _drawn(self) -> dict[str, FloatArray]:
-        """Amounts of all inputs together, by their keys in the document; (points,) for each.
-
-        A run of a stated length has a certain price. A run of stated tokens is as long, and as
-        dear, as these ask for.
-        """
+        """Amounts of all inputs together, by their keys in the document; (points,) for each."""
+        # A run of a stated length has a certain price. A run of stated tokens is as long, and as
+        # dear, as these ask for.
         _, _, steps, failures = lattice()
         runs = (*self.outcomes, *self.varied)
         goodput = np.clip(sampled([each.goodput for each in runs], failures), 0.0, 1.0)
@@ -274,10 +271,8 @@ class JobResult:
         return [{"checkpoint_interval_s": s, "goodput": share} for s, share in pairs]
 
     def frame(self) -> pd.DataFrame:
-        """Return a table with one row a run: share of each part, failures, checkpoints, spares.
-
-        ``varied`` marks the runs whose failure rates were drawn.
-        """
+        """Return a table with one row a run: share of each part, failures, checkpoints, spares."""
+        # ``varied`` marks the runs whose failure rates were drawn.
         import pandas as pd
 
         rows = [(False, outcome) for outcome in self.outcomes] + [
@@ -296,11 +291,9 @@ class JobResult:
         )
 
     def timeline(self) -> pd.DataFrame:
-        """Return the first run in slices of time, one row a slice.
-
-        ``day`` is the end of the slice; the other columns are the share of each part. Work counts
-        in the slice in which a checkpoint saves it or a failure loses it.
-        """
+        """Return the first run in slices of time, one row a slice."""
+        # ``day`` is the end of the slice; the other columns are the share of each part. Work counts
+        # in the slice in which a checkpoint saves it or a failure loses it.
         import pandas as pd
 
         rows, previous_ms = [], dict.fromkeys(PARTS, 0)
@@ -329,18 +322,14 @@ class JobResult:
 LARGEST_UNIT_CHIPS = 144
 """Chips of the largest scale-up domain that a spare replaces whole; in a larger one, a server is
 replaced."""
-ENOUGH = 0.999
-"""Share of time in which the default number of spares is enough."""
+ENOUGH = 0.999  # share of time in which the default number of spares is enough
 CLOSE = 1e-4
 """Relative difference between the tokens of a run and those stated that is close enough."""
-PASSES = 5
-"""Most corrections of the length of a run that trains on a number of tokens."""
-WORKING = ("useful", "lost_work", "stragglers", "fewer_replicas")
-"""Parts in which chips compute."""
+PASSES = 5  # most corrections of the length of a run that trains on a number of tokens
+WORKING = ("useful", "lost_work", "stragglers", "fewer_replicas")  # parts in which chips compute
 WORTH = 0.01
 """Gain in goodput from which a remark says what going on with fewer replicas would give."""
-SLICES = 90
-"""Parts into which the timeline divides the first run."""
+SLICES = 90  # parts into which the timeline divides the first run
 WITHIN = 1.2816
 """Standard deviations on either side of the mean that hold 80 % of a normal distribution."""
 
@@ -431,20 +420,16 @@ def whole_job(step: Iteration, tokens: str | int, seed: int = 0) -> dict[str, An
 
 
 def expected_job_goodput(step: Iteration, plan: JobPlan) -> float:
-    """Return the goodput of a job by closed forms, for the effect of small changes.
-
-    The random failures of a simulation would hide the effect of a change of one per cent. A
-    checkpoint interval that is not stated is Daly's, and spares never run short.
-    """
+    """Return the goodput of a job by closed forms, for the effect of small changes."""
+    # The random failures of a simulation would hide the effect of a change of one per cent. A
+    # checkpoint interval that is not stated is Daly's, and spares never run short.
     state = job_state(step.model, step.plan, step.cluster)
     return smooth_goodput(_job(step, plan, state, unit_chips(step.cluster)))
 
 
 def unit_chips(cluster: Cluster) -> int:
-    """Chips that a failure takes out and a spare replaces: a scale-up domain, or a server of it.
-
-    A domain that has lost a server no longer holds the groups of ranks placed on it.
-    """
+    """Chips that a failure takes out and a spare replaces: a scale-up domain, or a server of it."""
+    # A domain that has lost a server no longer holds the groups of ranks placed on it.
     domain = cluster.chips_per_domain
     return domain if domain <= LARGEST_UNIT_CHIPS else cluster.chips_per_server
 
@@ -587,13 +572,11 @@ def _simulated(job: Job, settings: JobPlan) -> list[Outcome]:
 def _until(
     tokens: int, job: Job, outcomes: list[Outcome], tokens_per_s: float, settings: JobPlan
 ) -> tuple[Job, list[Outcome], float]:
-    """Lengthen a run until it trains on so many tokens in the mean over all seeds.
-
-    The goodput hardly depends on the length, so each pass takes the length that the goodput of the
-    one before asks for. In runs with few failures one more of them can still change the goodput
-    more than the length does, so the closest run is kept, and returned with its relative
-    difference.
-    """
+    """Lengthen a run until it trains on so many tokens in the mean over all seeds."""
+    # The goodput hardly depends on the length, so each pass takes the length that the goodput of
+    # the one before asks for. In runs with few failures one more of them can still change the
+    # goodput more than the length does, so the closest run is kept, and returned with its relative
+    # difference.
     closest = (job, outcomes, math.inf)
     for correction in range(PASSES + 1):
         useful_ms = sum(outcome.parts_ms["useful"] for outcome in outcomes)

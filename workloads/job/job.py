@@ -24,21 +24,16 @@ LONGEST_S = 20 * 365.25 * 86400
 
 @dataclass(frozen=True)
 class Recovery:
-    """Times of the phases that follow a failure [s].
+    """Times of the phases that follow a failure [s]."""
 
-    ``restart_s``: time from a detected failure, once all units are there, to the first step.
-    ``explicit_s, timeout_s``: time until a failure is detected: by a reported error, and by a
-        time-out of a hang.
-    ``repair_s``: mean time of a repair; the times are exponential.
-    ``warm_saves_s``: time by which a restart is shorter if all spares that it needs have their
-        processes started.
-    """
-
-    restart_s: float
+    restart_s: float  # time from a detected failure, once all units are there, to the first step
+    # explicit_s, timeout_s: time until a failure is detected: by a reported error, and by a
+    # time-out of a hang
     explicit_s: float
     timeout_s: float
     hang_share: float
-    repair_s: float
+    repair_s: float  # mean time of a repair; the times are exponential
+    # Time by which a restart is shorter if all spares that it needs have their processes started
     warm_saves_s: float = 0.0
 
     @property
@@ -63,16 +58,11 @@ class Recovery:
 
 @dataclass(frozen=True)
 class Stragglers:
-    """Servers that turn slow, and slow the whole job until they are found and replaced.
+    """Servers that turn slow, and slow the whole job until they are found and replaced."""
 
-    ``per_s``: rate at which servers of the job turn slow [1/s].
-    ``slower``: share by which a step takes longer while any server is slow, such as 0.1.
-    ``found_after_s``: time until a slow server is found [s]; a spare replaces it at the next
-        checkpoint.
-    """
-
-    per_s: float = 0.0
-    slower: float = 0.0
+    per_s: float = 0.0  # rate at which servers of the job turn slow [1/s]
+    slower: float = 0.0  # share by which a step takes longer while any server is slow, such as 0.1
+    # Time until a slow server is found [s]; a spare replaces it at the next checkpoint
     found_after_s: float = 0.0
 
     @classmethod
@@ -87,17 +77,13 @@ class Stragglers:
 
 @dataclass(frozen=True)
 class Replicas:
-    """Data-parallel replicas, without some of which a job goes on.
+    """Data-parallel replicas, without some of which a job goes on."""
 
-    ``groups``: groups of replicas; those of one group have parts on the same units, and are lost
-        together.
-    ``microbatches``: microbatches of a replica in a step while all are there.
-    ``resize_s``: time in which the replicas form their groups anew, without some or with more [s].
-    """
-
+    # Groups of replicas; those of one group have parts on the same units, and are lost together
     groups: int
     units: int
-    microbatches: int
+    microbatches: int  # microbatches of a replica in a step while all are there
+    # Time in which the replicas form their groups anew, without some or with more [s]
     resize_s: float
 
     def out(self, units: int) -> int:

@@ -15,10 +15,8 @@ from topologies.units import parse_count, parse_seconds
 from workloads.job.causes import FailureRates, read_failures
 from workloads.options.job import AUTO, CHECKPOINTS, STANDBYS, JobInputs, check_choice
 
-DAYS = 90.0
-"""Default length of a run [d]."""
-RUNS = 8
-"""Default number of runs from whose spread the interval comes."""
+DAYS = 90.0  # default length of a run [d]
+RUNS = 8  # default number of runs from whose spread the interval comes
 
 
 @dataclass(frozen=True)

@@ -15,10 +15,8 @@ from topologies.errors import InputError, shown, suggestion
 from topologies.options import setting
 from topologies.units import parse_seconds
 
-MOST_DAYS = 36_525.0
-"""Longest run: a century of days."""
-MOST = 1e9
-"""Largest value of shares, counts, prices and powers."""
+MOST_DAYS = 36_525.0  # longest run: a century of days
+MOST = 1e9  # largest value of shares, counts, prices and powers
 SPECULATION = (
     "Tokens that a draft proposes for one pass to verify, the probability that each is accepted, "
     "and the draft: a model, or its time as a share of the model's (0: a look-up)"

@@ -53,15 +53,11 @@ class Job:
 
 
 def chips_of_jobs(jobs: Sequence[Job], cluster: Cluster, placement: str = "") -> list[IntArray]:
-    """Return the chips of each job, int64 (chips,).
-
-    Jobs with a first chip of their own are placed first, the others in their order.
-
-    ``placement``: placement of all jobs without a first chip, in place of their own.
-
-    Raises InputError for jobs that need more chips than there are, explicit places that overlap,
-    and a job for which the free chips do not suffice in its placement.
-    """
+    """Return the chips of each job, int64 (chips,)."""
+    # Jobs with a first chip of their own are placed first, the others in their order.
+    # ``placement``: placement of all jobs without a first chip, in place of their own. Raises
+    # InputError for jobs that need more chips than there are, explicit places that overlap, and a
+    # job for which the free chips do not suffice in its placement.
     needed = sum(job.chips for job in jobs)
     if needed > cluster.chips:
         counts = ", ".join(f"{job.name} {job.chips:,}" for job in jobs)
@@ -141,10 +137,8 @@ DEGREES = ("tp", "pp", "cp", "dp")
 
 
 def read_jobs(path: Path | str, cluster: Cluster) -> tuple[Job, ...]:
-    """Read the jobs of a YAML file, under its key ``jobs``.
-
-    Raises InputError for a file that cannot be read, and as :func:`jobs_from` does.
-    """
+    """Read the jobs of a YAML file, under its key ``jobs``."""
+    # Raises InputError for a file that cannot be read, and as ``jobs_from`` does.
     content = "jobs. Write jobs:, and below it a name, a model and a plan for each"
     document = read_yaml(path, limit_bytes=LARGEST_FILE_BYTES, content=content)
     named = shown(str(path))
@@ -164,12 +158,9 @@ def read_jobs(path: Path | str, cluster: Cluster) -> tuple[Job, ...]:
 def jobs_from(
     entries: Sequence[Mapping[str, Any]], cluster: Cluster, folder: Path | None = None
 ) -> tuple[Job, ...]:
-    """Return the jobs that dictionaries describe.
-
-    ``folder``: folder from which a ``plan`` file is named, by default the current one.
-
-    Raises InputError for an unknown key, a name that two jobs have, and a plan that does not suit.
-    """
+    """Return the jobs that dictionaries describe."""
+    # ``folder``: folder from which a ``plan`` file is named, by default the current one. Raises
+    # InputError for an unknown key, a name that two jobs have, and a plan that does not suit.
     if not entries:
         raise InputError("jobs is empty. State at least one job, with a name, a model and a plan.")
     jobs = [

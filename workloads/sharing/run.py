@@ -28,11 +28,9 @@ from workloads.training.program.stage import Stream
 
 
 def together(programs: Sequence[Program]) -> Program:
-    """Return the program of several jobs on one cluster; ``rank`` is counted through all of them.
-
-    Stages, steps and ranks of each job follow those of the job before. Nothing else changes, so
-    that ranks of different jobs never wait for each other.
-    """
+    """Return the program of several jobs on one cluster; ``rank`` counts through all of them."""
+    # Stages, steps and ranks of each job follow those of the job before. Nothing else changes, so
+    # that ranks of different jobs never wait for each other.
     streams, exchanges, stage = list[Stream](), list[Exchange](), list[IntArray]()
     steps = rows = 0
     for program in programs:
@@ -68,13 +66,11 @@ in steps of a tenth the largest with which at least 80 % of the cost is found on
 
 @dataclass(frozen=True, eq=False)
 class Ready:
-    """A job that is placed and ready to run.
-
-    ``step``: its step at the collective level, on its chips. ``program``: ``steps`` of its steps.
-    """
+    """A job that is placed and ready to run."""
 
     job: Job
     chips: IntArray
+    # Its step at the collective level, on its chips. ``program``: ``steps`` of its steps
     step: Iteration
     program: Program
     steps: int
@@ -86,26 +82,21 @@ class Ready:
 
 
 class Ran(NamedTuple):
-    """Run of some jobs side by side.
+    """Run of some jobs side by side."""
 
-    ``ends_ps``: for each job the end of each of its steps [ps].
-    ``call_changes_s``: for each job by how much its calls take longer than at their own rate, on
-        the mean rank and step, by the axis of their groups [s].
-    ``ops``: ops that were simulated.
-    """
-
-    ends_ps: list[IntArray]
+    ends_ps: list[IntArray]  # for each job the end of each of its steps [ps]
+    # For each job by how much its calls take longer than at their own rate, on the mean rank and
+    # step, by the axis of their groups [s]
     call_changes_s: list[dict[str, float]]
-    ops: int
+    ops: int  # ops that were simulated
 
 
 class SharedLinks(NamedTuple):
-    """Links of one kind on which the same jobs meet, and that may be full.
+    """Links of one kind on which the same jobs meet, and that may be full."""
 
-    ``kind``: kind of link or adapter. ``links``: how many there are. ``example``: the fullest.
-    ``crossed_by``: axes of the groups of each job that cross them. ``load``: load of the fullest if
-    all groups make their largest calls at once, relative to its capacity.
-    """
+    # ``kind``: kind of link or adapter. ``links``: how many there are. ``example``: the fullest.
+    # ``crossed_by``: axes of the groups of each job that cross them. ``load``: load of the fullest
+    # if all groups make their largest calls at once, relative to its capacity.
 
     kind: str
     links: int
@@ -207,13 +198,10 @@ class Meeting:
 
 
 def with_queues(use: LinkUse, job: IntArray) -> LinkUse:
-    """Return a use of links with larger shares of those within a domain on which jobs meet.
-
-    Messages of unlike collectives wait for each other on a link that is not full, and a collective
-    goes on when its last message has arrived. See :data:`QUEUES`.
-
-    ``job`` (exchanges,): job of each exchange.
-    """
+    """Return a use of links with larger shares of those within a domain on which jobs meet."""
+    # Messages of unlike collectives wait for each other on a link that is not full, and a
+    # collective goes on when its last message has arrived. See ``QUEUES``. ``job`` (exchanges,):
+    # job of each exchange.
     kinds = use.links.kinds
     number = kinds.index("link") if "link" in kinds else -1
     queues = (use.links.kind == number) & (_jobs_on(use, job) > 1)

@@ -29,8 +29,7 @@ from workloads.training.plan.placement import place
 from workloads.training.program.program import program
 from workloads.training.program.shared_parts import SharedParts
 
-MOST_STEPS = 1000
-"""Most steps of a job."""
+MOST_STEPS = 1000  # most steps of a job
 
 
 @dataclass(frozen=True, eq=False)
@@ -76,10 +75,8 @@ class JobShare:
 
     @property
     def interval(self) -> dict[str, float]:
-        """Interval that should hold 80 % of measured times of such a step [s].
-
-        It is as wide as that of the job alone; that sharing itself may be misjudged is not in it.
-        """
+        """Interval that should hold 80 % of measured times of such a step [s]."""
+        # It is as wide as that of the job alone; that sharing itself may be misjudged is not in it.
         return replace(self.step.interval, value=self.step.iteration_s).scaled(self.beside_s)
 
 
@@ -109,11 +106,9 @@ class Sharing:
         return {"cluster": self.cluster.name, **slower}
 
     def lost(self, best_s: Sequence[float] = ()) -> float:
-        """Return the share of the jobs' chip-hours that sharing and placement lose.
-
-        ``best_s`` (jobs,): time of each job's step in its best placement alone; by default in this
-        one.
-        """
+        """Return the share of the jobs' chip-hours that sharing and placement lose."""
+        # ``best_s`` (jobs,): time of each job's step in its best placement alone; by default in
+        # this one.
         least = best_s or [each.alone_s for each in self.jobs]
         chips = [len(each.chips) for each in self.jobs]
         kept = [
@@ -150,10 +145,7 @@ def share_jobs(
     study: bool = False,
     engine: str = "fast",
 ) -> Sharing:
-    """Simulate jobs alone and beside each other; :func:`workloads.sharing.sharing.share` says more.
-
-    Raises InputError for jobs that do not fit.
-    """
+    """Simulate jobs alone and beside each other; :func:`share` says more."""
     if not 1 <= steps <= MOST_STEPS:
         raise InputError(f"steps is {steps}; it must be from 1 to {MOST_STEPS:,}.")
     shared, patterns = SharedParts(), Patterns()

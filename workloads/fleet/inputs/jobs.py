@@ -20,16 +20,14 @@ MODES = (LOCKSTEP, BEHIND)
 
 @dataclass(frozen=True)
 class Split:
-    """Division of units between rollouts and updates.
+    """Division of units between rollouts and updates."""
 
-    ``rollout_units, update_units``: units for rollouts, and for updates; with one unit alone it is
-        the same unit in turn.
-    ``rollout_s, update_s, transfer_s, step_s``: durations of the parts of a step, and of the step
-        in the steady state [s].
-    """
-
+    # rollout_units, update_units: units for rollouts, and for updates; with one unit alone it is
+    # the same unit in turn
     rollout_units: int
     update_units: int
+    # rollout_s, update_s, transfer_s, step_s: durations of the parts of a step, and of the step in
+    # the steady state [s]
     rollout_s: float
     update_s: float
     transfer_s: float
@@ -44,23 +42,20 @@ class Split:
 
 @dataclass(frozen=True)
 class PostTraining:
-    """Rates of a post-training job, whose rollouts and updates have units of their own.
+    """Rates of a post-training job, whose rollouts and updates have units of their own."""
 
-    A step makes a batch of rollouts with the served weights, updates the trained weights on it, and
-    sends them to the rollout units. With times t of rollouts r, update u and transfer w a step
-    takes ``t_r + t_u + t_w`` in lockstep, where rollouts wait for the newest weights. One behind,
-    it takes ``max(t_r, t_u + t_w)``: a rollout runs beside the update and transfer before.
+    # A step makes a batch of rollouts with the served weights, updates the trained weights on it,
+    # and sends them to the rollout units. With times t of rollouts r, update u and transfer w a
+    # step takes ``t_r + t_u + t_w`` in lockstep, where rollouts wait for the newest weights. One
+    # behind, it takes ``max(t_r, t_u + t_w)``: a rollout runs beside the update and transfer
+    # before.
 
-    ``rollout_tokens_per_s, update_tokens_per_s``: rate of one unit that makes rollouts, and of one
-        that updates the weights [1/s].
-    ``transfer_s``: time from the end of an update until all rollout units hold its weights [s].
-    ``step_tokens``: tokens of the rollouts of one step, prompts and answers together.
-    """
-
+    # rollout_tokens_per_s, update_tokens_per_s: rate of one unit that makes rollouts, and of one
+    # that updates the weights [1/s]
     rollout_tokens_per_s: float
     update_tokens_per_s: float
-    transfer_s: float
-    step_tokens: float
+    transfer_s: float  # time from the end of an update until all rollout units hold its weights [s]
+    step_tokens: float  # tokens of the rollouts of one step, prompts and answers together
     mode: str = BEHIND
 
     def __post_init__(self) -> None:
@@ -92,11 +87,9 @@ class PostTraining:
         return self._split(rollout_units, update_units, rollout_s, update_s, step_s)
 
     def best(self, units: int) -> Split:
-        """Return the fastest division of ``units`` units between rollouts and updates.
-
-        Among equally fast ones, the division with fewer rollout units is returned. One unit alone
-        makes rollouts and updates in turn, whatever the mode. Raises InputError for no units.
-        """
+        """Return the fastest division of ``units`` units between rollouts and updates."""
+        # Among equally fast ones, the division with fewer rollout units is returned. One unit alone
+        # makes rollouts and updates in turn, whatever the mode. Raises InputError for no units.
         if units < 1:
             raise InputError(f"post-training on {units} units; it needs at least one.")
         if units == 1:
@@ -146,50 +139,41 @@ STANDBYS = ("cold", "warm")
 
 @dataclass(frozen=True)
 class TrainingJob:
-    """A training or evaluation job that runs on whole units.
-
-    ``min_units``: fewest units that the job runs on; equal to ``units`` for a fixed gang.
-    ``step_units``: units by which the job grows and shrinks: one data-parallel replica.
-    ``tokens_per_s``: throughput at some sizes, from simulated iterations; interpolated between
-        sizes, linearly in the logarithms. Empty where it is not known: progress is then counted in
-        unit-seconds, and no tokens are reported.
-    ``reclaim``: way in which the job gives units back, one of ``RECLAIMS``.
-    ``priority``: jobs with a smaller number start first and give units back last.
-    ``checkpoint_every_s``: interval of periodic checkpoints [s]; by default the catalogue's, half
-        an hour.
-    ``checkpoint``: one of ``CHECKPOINTS``: after a failure the state is read from the shared store,
-        or from copies in the host memory of other units (:mod:`workloads.job.checkpoints`).
-    ``standby``: one of ``STANDBYS``: with ``warm``, processes survive a failure, and the restart is
-        shorter if no unit has to join from other work.
-    ``arrives_s, deadline_s``: time at which the job may begin, and by which it should be done [s
-        from the start of the run].
-    ``work_tokens``: tokens after which the job is done; by default it never ends.
-    ``post_training``: empty, or ``lockstep`` or ``one-behind``: the units divide into rollouts and
-        updates, see :mod:`workloads.fleet.inputs.jobs`.
-    ``phases``: rates of rollouts and updates; the throughput is then that of the best split.
-    ``evaluation``: deferrable batch inference: any number of units, no gang, given back by
-        draining.
-    ``step_time``: factor between which ends the time of a step lies; 1 where a rate is stated.
-    """
+    """A training or evaluation job that runs on whole units."""
 
     name: str
     units: int
-    min_units: int = 1
-    step_units: int = 1
+    min_units: int = 1  # fewest units that the job runs on; equal to ``units`` for a fixed gang
+    step_units: int = 1  # units by which the job grows and shrinks: one data-parallel replica
+    # Throughput at some sizes, from simulated iterations; interpolated between sizes, linearly in
+    # the logarithms. Empty where it is not known: progress is then counted in unit-seconds, and no
+    # tokens are reported
     tokens_per_s: tuple[tuple[int, float], ...] = ()
     step_tokens: float = 1.0
-    reclaim: str = "checkpoint"
-    priority: int = 0
+    reclaim: str = "checkpoint"  # way in which the job gives units back, one of ``RECLAIMS``
+    priority: int = 0  # jobs with a smaller number start first and give units back last
+    # Interval of periodic checkpoints [s]; by default the catalogue's, half an hour
     checkpoint_every_s: float | None = None
     state_bytes: float = 0.0
+    # One of ``CHECKPOINTS``: after a failure the state is read from the shared store, or from
+    # copies in the host memory of other units (``workloads.job.checkpoints``)
     checkpoint: str = "async"
+    # One of ``STANDBYS``: with ``warm``, processes survive a failure, and the restart is shorter if
+    # no unit has to join from other work
     standby: str = "cold"
+    # Deferrable batch inference: any number of units, no gang, given back by draining
     evaluation: bool = False
+    # arrives_s, deadline_s: time at which the job may begin, and by which it should be done [s from
+    # the start of the run]
     arrives_s: float = 0.0
     deadline_s: float = math.inf
-    work_tokens: float = math.inf
+    work_tokens: float = math.inf  # tokens after which the job is done; by default it never ends
+    # Empty, or ``lockstep`` or ``one-behind``: the units divide into rollouts and updates, see
+    # ``workloads.fleet.inputs.jobs``
     post_training: str = ""
+    # Rates of rollouts and updates; the throughput is then that of the best split
     phases: PostTraining | None = None
+    # Factor between which ends the time of a step lies; 1 where a rate is stated
     step_time: Uncertain = AS_STATED
 
     def __post_init__(self) -> None:
@@ -247,10 +231,8 @@ class TrainingJob:
         return self.min_units == self.units
 
     def rate(self, units: int) -> float:
-        """Tokens per second on a number of units, in proportion outside the sizes given.
-
-        Where the throughput is not known, the rate is in unit-seconds per second.
-        """
+        """Tokens per second on a number of units, in proportion outside the sizes given."""
+        # Where the throughput is not known, the rate is in unit-seconds per second.
         if units <= 0:
             return 0.0
         if self.phases is not None:
@@ -275,13 +257,11 @@ class TrainingJob:
 def default_jobs(
     units: int, *, step_tokens: float = 1.0, most: tuple[float, float] = (math.inf, math.inf)
 ) -> tuple[TrainingJob, ...]:
-    """Return night work for a fleet of any size: elastic runs, gangs, evaluation.
-
-    Four pre-training runs of up to an eighth of the fleet each grow and shrink by sixteenths; eight
-    gangs of 1/64 each are paused in place, as Project Rainier's runs are by day; evaluation takes
-    the rest. The sizes are assumptions: nobody publishes them. ``most`` are the most units of a run
-    and of a gang; where they are fewer, there are more runs and gangs.
-    """
+    """Return night work for a fleet of any size: elastic runs, gangs, evaluation."""
+    # Four pre-training runs of up to an eighth of the fleet each grow and shrink by sixteenths;
+    # eight gangs of 1/64 each are paused in place, as Project Rainier's runs are by day; evaluation
+    # takes the rest. The sizes are assumptions: nobody publishes them. ``most`` are the most units
+    # of a run and of a gang; where they are fewer, there are more runs and gangs.
     # Below 64 units a gang of 1/64 would have no unit, so one elastic run has half of the fleet.
     few = units < 64
     share, together = (2, 1) if few else (8, 4)
@@ -330,8 +310,7 @@ def evaluation_job(units: int, tokens_per_unit_s: float | None = None) -> Traini
 
 MAX_JOBS = 1000
 MAX_BYTES = 5 * 10**6
-LARGEST = 10**18
-"""Largest number of a cell, above any count of tokens, bytes or units."""
+LARGEST = 10**18  # largest number of a cell, above any count of tokens, bytes or units
 
 COLUMNS = (
     "name", "units", "min_units", "step_units", "count", "tokens_per_s", "iteration_s",
@@ -342,16 +321,14 @@ COLUMNS = (
 
 
 def read_jobs(path: str | Path) -> tuple[TrainingJob, ...]:
-    """Read jobs from a CSV file, with the fields of :class:`TrainingJob`.
-
-    ``name`` and ``units`` are required; empty cells take the default. ``tokens_per_s`` is the
-    throughput on ``units`` units; instead of it ``iteration_s`` may state the time of one step of
-    ``step_tokens`` tokens. A job with neither trains a model of the fleet at that model's rate.
-    ``count`` repeats a row. ``checkpoint`` is ``async`` or ``peer``, ``standby`` is ``cold`` or
-    ``warm``; ``peer_recovery`` 1 is an older way to write ``peer`` and ``warm``. ``post_training``
-    is empty, ``lockstep`` or ``one-behind``. ``arrives_h`` and ``deadline_h`` are hours from the
-    start of the run. A job ends after ``work_tokens`` tokens.
-    """
+    """Read jobs from a CSV file, with the fields of :class:`TrainingJob`."""
+    # ``name`` and ``units`` are required; empty cells take the default. ``tokens_per_s`` is the
+    # throughput on ``units`` units; instead of it ``iteration_s`` may state the time of one step of
+    # ``step_tokens`` tokens. A job with neither trains a model of the fleet at that model's rate.
+    # ``count`` repeats a row. ``checkpoint`` is ``async`` or ``peer``, ``standby`` is ``cold`` or
+    # ``warm``; ``peer_recovery`` 1 is an older way to write ``peer`` and ``warm``.
+    # ``post_training`` is empty, ``lockstep`` or ``one-behind``. ``arrives_h`` and ``deadline_h``
+    # are hours from the start of the run. A job ends after ``work_tokens`` tokens.
     file = Path(path)
     table = read_table(
         file,

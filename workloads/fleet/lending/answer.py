@@ -112,25 +112,18 @@ def largest_return(loans: Sequence[Window]) -> int:
 
 @dataclass(frozen=True, eq=False)
 class BatchNeed:
-    """Unit-hours that a batch tier needs in the coming night, and in those of the backtest.
+    """Unit-hours that a batch tier needs in the coming night, and in those of the backtest."""
 
-    Requests that arrived within one deadline before the decision are known by then, and are due
-    within one deadline after it.
+    # Requests that arrived within one deadline before the decision are known by then, and are due
+    # within one deadline after it.
 
-    ``tonight``: need of the coming night [unit-hours].
-    ``before`` (answered,): needs of the nights of the backtest [unit-hours].
-    ``lent_before`` (answered,): unit-hours that the answer lent on those nights.
-    """
-
-    tonight: float
-    before: FloatArray
-    lent_before: FloatArray
+    tonight: float  # need of the coming night [unit-hours]
+    before: FloatArray  # (answered,): needs of the nights of the backtest [unit-hours]
+    lent_before: FloatArray  # (answered,): unit-hours that the answer lent on those nights
 
     def document(self, lent: float) -> dict[str, Any]:
-        """Return the need by its keys in the command line's JSON.
-
-        ``lent`` are the unit-hours that are lent tonight.
-        """
+        """Return the need by its keys in the command line's JSON."""
+        # ``lent`` are the unit-hours that are lent tonight.
         return {
             "unit_hours": self.tonight,
             "fits": self.tonight <= lent,
@@ -158,8 +151,7 @@ def batch_need(work: BatchWork, days_back: npt.NDArray[np.int64], lent: FloatArr
 
 HOUR_S = 3600.0
 WEEKDAYS = ("Monday", "Tuesday", "Wednesday", "Thursday", "Friday", "Saturday", "Sunday")
-BY_CHANCE = 0.01
-"""Probability below which a weekday's broken nights are more than chance explains."""
+BY_CHANCE = 0.01  # probability below which a weekday's broken nights are more than chance explains
 
 
 def chance_of(broken: int, nights: int, risk: float) -> float:
@@ -226,34 +218,28 @@ class Night:
 
 @dataclass(frozen=True)
 class Terms:
-    """Costs and earnings of lending on a fleet.
+    """Costs and earnings of lending on a fleet."""
 
-    ``units, chips_per_unit``: size of the fleet.
-    ``reserve_units``: units that are never lent, because they may be under repair or are kept back.
-    ``start_s, reclaim_s``: time until a unit that served trains, and from an order until a unit
-        that trained serves [s].
-    ``tokens_per_unit_s``: training throughput of one unit [tokens/s].
-    ``usd_per_chip_s``: price of a chip; 0 where none is known [USD/s].
-    ``watts_per_chip``: power that the site draws for a chip that trains; 0 where unknown [W].
-    ``goodput``: share of its time that a lent unit computes for in the mean, for failures.
-    ``floor_units``: fewest units that serve.
-    ``block``: units that are lent together.
-    ``shortest_s``: time that a loan has to outlast, where that is more than a change to training
-        and back [s]: units that share a store come back later the more of them there are, so that a
-        short loan may have to be left out for the others' sake.
-    """
-
+    # units, chips_per_unit: size of the fleet
     units: int
     chips_per_unit: int = 64
+    # Units that are never lent, because they may be under repair or are kept back
     reserve_units: int = 0
+    # start_s, reclaim_s: time until a unit that served trains, and from an order until a unit that
+    # trained serves [s]
     start_s: float = 0.0
     reclaim_s: float = 0.0
-    tokens_per_unit_s: float = 0.0
-    usd_per_chip_s: float = 0.0
+    tokens_per_unit_s: float = 0.0  # training throughput of one unit [tokens/s]
+    usd_per_chip_s: float = 0.0  # price of a chip; 0 where none is known [USD/s]
+    # Power that the site draws for a chip that trains; 0 where unknown [W]
     watts_per_chip: float = 0.0
+    # Share of its time that a lent unit computes for in the mean, for failures
     goodput: float = 1.0
-    floor_units: int = 0
-    block: int = 1
+    floor_units: int = 0  # fewest units that serve
+    block: int = 1  # units that are lent together
+    # Time that a loan has to outlast, where that is more than a change to training and back [s]:
+    # units that share a store come back later the more of them there are, so that a short loan may
+    # have to be left out for the others' sake
     shortest_s: float = 0.0
 
     @property
@@ -274,20 +260,15 @@ class Terms:
 
 @dataclass(frozen=True, eq=False)
 class Loan:
-    """The answer for the coming night, and the results of the same method on the nights before.
-
-    ``confidence``: the stated one, or the one that the history bears out.
-    ``begin``: beginning of the night, UTC.
-    ``batch``: part of the loans that requests of a batch tier need.
-    """
+    """The answer for the coming night, and the results of the same method on the nights before."""
 
     question: Night
-    confidence: float
+    confidence: float  # the stated one, or the one that the history bears out
     terms: Terms
-    begin: pd.Timestamp
+    begin: pd.Timestamp  # beginning of the night, UTC
     errors: NightErrors
     tested: Backtest
-    batch: BatchNeed | None = None
+    batch: BatchNeed | None = None  # part of the loans that requests of a batch tier need
 
     @cached_property
     def windows(self) -> tuple[Window, ...]:
@@ -351,10 +332,8 @@ class Loan:
         ]
 
     def on_holidays(self) -> dict[str, Any]:
-        """Return the nights of the backtest on holidays, and those of them that broke.
-
-        Without a calendar, they are the nights that were unlike others of their weekday.
-        """
+        """Return the nights of the backtest on holidays, and those of them that broke."""
+        # Without a calendar, they are the nights that were unlike others of their weekday.
         stated, number = bool(self.question.holidays), self.tested.number
         rest = (self.nights.holiday[:-1] if stated else self.nights.unlike)[number]
         return {
@@ -431,10 +410,8 @@ class Loan:
         return str((self.begin + pd.Timedelta(minutes=minute)).strftime("%Y-%m-%dT%H:%M"))
 
     def lent_and_hindsight(self) -> tuple[FloatArray, FloatArray]:
-        """Unit-hours lent on each night of the backtest, and lent in hindsight; both (answered,).
-
-        Hindsight keeps for serving what each window turned out to need.
-        """
+        """Unit-hours lent on each night of the backtest, and in hindsight; both (answered,)."""
+        # Hindsight keeps for serving what each window turned out to need.
         width = np.diff(self.nights.edges) / 60.0
         need = self.nights.need[self.tested.number]
         foresight = np.maximum.reduceat(need, self.nights.edges[:-1], axis=1)
@@ -444,10 +421,8 @@ class Loan:
         )
 
     def summary(self) -> dict[str, Any]:
-        """The answer by its keys in the command line's JSON.
-
-        ``reclaim_latency_s`` is None where no unit comes back, as changes are forbidden.
-        """
+        """The answer by its keys in the command line's JSON."""
+        # ``reclaim_latency_s`` is None where no unit comes back, as changes are forbidden.
         lent, hindsight = self.lent_and_hindsight()
         violated = int(self.tested.violated.sum())
         # Whole minutes by which a unit is ordered back early, so that it serves at its loan's end.
@@ -563,10 +538,8 @@ def at_confidence(loan: Loan, confidence: float) -> IntArray:
 
 
 def lendable_units(terms: Terms, kept: FloatArray, edges: IntArray) -> IntArray:
-    """Free units of each window that are free for longer than a change to training and back.
-
-    Others would train nothing, and may not be back when they are needed.
-    """
+    """Free units of each window that are free for longer than a change to training and back."""
+    # Others would train nothing, and may not be back when they are needed.
     free = free_units(terms, kept)
     rows = free.reshape(-1, free.shape[-1])
     minutes = edges.tolist()

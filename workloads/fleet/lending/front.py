@@ -71,10 +71,8 @@ from workloads.options.fleet import (
 )
 from workloads.serving import parse_share, parse_slo
 
-HOURS = (0, 1, 3, 6, 12, 24, 48)
-"""Lead times that are compared [h]."""
-LEVELS = (0.5, 0.8, 0.9, 0.95, 0.99)
-"""Confidences that are compared."""
+HOURS = (0, 1, 3, 6, 12, 24, 48)  # lead times that are compared [h]
+LEVELS = (0.5, 0.8, 0.9, 0.95, 0.99)  # confidences that are compared
 
 
 def lead_times(
@@ -86,12 +84,10 @@ def lead_times(
     hours: Sequence[int] = HOURS,
     levels: Sequence[float] = LEVELS,
 ) -> pd.DataFrame:
-    """Answer every night of the history several hours before it begins, at several confidences.
-
-    Returns ``lead_hours, confidence, chips, violated_share, nights``. ``chips`` is the mean over
-    the night, and over the nights that every lead time could answer. Lead times for which the
-    history is too short are left out.
-    """
+    """Answer every night of the history several hours before it begins, at several confidences."""
+    # Returns ``lead_hours, confidence, chips, violated_share, nights``. ``chips`` is the mean over
+    # the night, and over the nights that every lead time could answer. Lead times for which the
+    # history is too short are left out.
     history = np.asarray(need, float)
     moment = pd.Timestamp(start)
     begin = moment + pd.Timedelta(minutes=len(history))
@@ -188,12 +184,10 @@ def lent_interval(loan: Loan, scenario: Scenario) -> Interval:
 
 
 def lent_intervals(loan: Loan, scenario: Scenario) -> dict[str, Any]:
-    """Return intervals of what a loan trains, costs and draws, from all its uncertain inputs.
-
-    What demand takes back of lent unit-time is drawn from the nights of the backtest; a unit that
-    serves more leaves more to lend; steps take their time; and failures come at the rates by which
-    clusters differ.
-    """
+    """Return intervals of what a loan trains, costs and draws, from all its uncertain inputs."""
+    # What demand takes back of lent unit-time is drawn from the nights of the backtest; a unit that
+    # serves more leaves more to lend; steps take their time; and failures come at the rates by
+    # which clusters differ.
     causes = causes_of(scenario)
     demand, speed, steps, failures = lattice()
     factors = (causes.capacity.low, 1.0, causes.capacity.high)
@@ -227,21 +221,16 @@ def lent_intervals(loan: Loan, scenario: Scenario) -> dict[str, Any]:
 
 
 def lead_times_on(scenario: Scenario, loan: Loan) -> pd.DataFrame:
-    """Chips that can be lent on a scenario's fleet by lead time and confidence, on a loan's terms.
-
-    See :func:`workloads.fleet.lending.front.lead_times`.
-    """
+    """Chips that can be lent on a scenario's fleet, on a loan's terms, as :func:`lead_times`."""
     need = units_needed(scenario.demand, scenario.services).sum(axis=0)
     return lead_times(need, scenario.demand.start, loan.question, loan.terms)
 
 
 def terms_on(scenario: Scenario, *, confidence: float = 0.95) -> Terms:
-    """Return the costs and earnings of lending on a scenario's fleet.
-
-    The reserve has two parts: the units that the limits keep back, and the number of units under
-    repair that is not exceeded with the stated confidence. Failures are independent, so that the
-    number of parts of each size under repair is Poisson; servers count as parts of a unit.
-    """
+    """Return the costs and earnings of lending on a scenario's fleet."""
+    # The reserve has two parts: the units that the limits keep back, and the number of units under
+    # repair that is not exceeded with the stated confidence. Failures are independent, so that the
+    # number of parts of each size under repair is Poisson; servers count as parts of a unit.
     cluster, fleet = scenario.cluster, scenario.fleet
     failures, costs = fleet.failures, fleet.change_costs
     means = {} if failures is None else failures.units_out(cluster.domains)
@@ -301,8 +290,7 @@ def night_from(inputs: NightInputs, slo: str) -> Night:
     )
 
 
-MOST_BYTES = 10**6
-"""Largest file of a calendar [B]."""
+MOST_BYTES = 10**6  # largest file of a calendar [B]
 
 
 def read_calendar(file: Path) -> tuple[str, ...]:
@@ -321,10 +309,8 @@ def read_calendar(file: Path) -> tuple[str, ...]:
 
 
 def for_lending(options: FleetOptions) -> FleetOptions:
-    """Return options with all days of a history, and an SLO without its share.
-
-    The share counts minutes of the night, not requests of the fleet.
-    """
+    """Return options with all days of a history, and an SLO without its share."""
+    # The share counts minutes of the night, not requests of the fleet.
     parts = options.fleet.slo.split(",")
     limits = [part for part in parts if part.partition("=")[0].strip() in LIMIT_NAMES]
     days = math.inf if options.demand.days is None else options.demand.days

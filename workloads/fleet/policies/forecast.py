@@ -14,10 +14,8 @@ from workloads.demand.trace import MINUTES_PER_DAY
 if TYPE_CHECKING:
     import pandas as pd
 
-SMOOTHING = 5
-"""Minutes of the trailing mean by which the load is smoothed."""
-RECENT = 15
-"""Minutes whose largest smoothed load counts as the load now."""
+SMOOTHING = 5  # minutes of the trailing mean by which the load is smoothed
+RECENT = 15  # minutes whose largest smoothed load counts as the load now
 
 
 def smoothed(load: FloatArray) -> FloatArray:
@@ -63,14 +61,11 @@ def days_back(at: IntArray, first_weekday: int) -> IntArray:
 def predict(
     load: FloatArray, *, every: int, lead: int, first_weekday: int
 ) -> tuple[FloatArray, FloatArray]:
-    """Expectations of all decisions so far, and the loads that followed.
-
-    Decisions fall on the last minute of ``load`` and on every ``every``-th minute before it. Each
-    is about the interval of ``every`` minutes that begins ``lead`` minutes after the decision.
-
-    Returns ``expected, came`` (decisions,): largest smoothed load expected in the interval, and
-    observed; ``came`` is NaN where the interval has not ended.
-    """
+    """Expectations of all decisions so far, and the loads that followed."""
+    # Decisions fall on the last minute of ``load`` and on every ``every``-th minute before it. Each
+    # is about the interval of ``every`` minutes that begins ``lead`` minutes after the decision.
+    # Returns ``expected, came`` (decisions,): largest smoothed load expected in the interval, and
+    # observed; ``came`` is NaN where the interval has not ended.
     smooth = smoothed(load)
     last = len(load) - 1
     at = np.arange(last % every, last + 1, every)
@@ -100,12 +95,10 @@ def with_margin(
 def largest_ahead(
     load: FloatArray, *, every: int, steps: int, lead: int, first_weekday: int
 ) -> FloatArray:
-    """Largest smoothed load expected in each of the coming intervals; (steps,).
-
-    The first interval has the expectation of :func:`predict`. Later ones follow the reference day,
-    times the load now over the load at the same time of that day; this factor is at most 2, at
-    least 0.5, and fades over the plan. Without a reference day the load now is expected to stay.
-    """
+    """Largest smoothed load expected in each of the coming intervals; (steps,)."""
+    # The first interval has the expectation of ``predict``. Later ones follow the reference day,
+    # times the load now over the load at the same time of that day; this factor is at most 2, at
+    # least 0.5, and fades over the plan. Without a reference day the load now is expected to stay.
     smooth = smoothed(load)
     last = len(load) - 1
     now = float(recent(smooth, np.array([last]))[0])
@@ -123,10 +116,8 @@ def largest_ahead(
 
 
 def _largest_between(values: FloatArray, first: IntArray, end: IntArray) -> FloatArray:
-    """Maxima of ``values`` from ``first`` to before ``end``, windows that have one width.
-
-    Parts of a window outside of the array count for nothing.
-    """
+    """Maxima of ``values`` from ``first`` to before ``end``, windows that have one width."""
+    # Parts of a window outside of the array count for nothing.
     if not len(first):
         return np.empty(0)
     width = int((end - first).max())
@@ -146,15 +137,13 @@ def lendable(
     every: int = 15,
     exceeded: float = 0.001,
 ) -> pd.DataFrame:
-    """Headroom and freed capacity by lead time, for two controllers.
-
-    Capacity is decided every ``every`` minutes and takes effect ``lead`` minutes later.
-    ``reactive`` expects the largest five-minute mean of the last 15 minutes, ``with yesterday`` the
-    larger of that and the same interval 24 hours ago. The headroom is the smallest factor on the
-    expectation by which the load exceeds capacity in at most a share ``exceeded`` of the minutes.
-    The first day serves as history only. Returns ``lead_minutes, controller, headroom, freed``
-    (share of the peak capacity).
-    """
+    """Headroom and freed capacity by lead time, for two controllers."""
+    # Capacity is decided every ``every`` minutes and takes effect ``lead`` minutes later.
+    # ``reactive`` expects the largest five-minute mean of the last 15 minutes, ``with yesterday``
+    # the larger of that and the same interval 24 hours ago. The headroom is the smallest factor on
+    # the expectation by which the load exceeds capacity in at most a share ``exceeded`` of the
+    # minutes. The first day serves as history only. Returns ``lead_minutes, controller, headroom,
+    # freed`` (share of the peak capacity).
     import pandas as pd  # names of policies are listed without it
 
     smooth = smoothed(np.asarray(load, float))

@@ -43,46 +43,35 @@ the end of the plan instead of at its beginning."""
 
 @dataclass(frozen=True)
 class JobNeed:
-    """A job with a deadline: the units that it can use, and the work that it has to finish.
+    """A job with a deadline: the units that it can use, and the work that it has to finish."""
 
-    ``units``: most units that can work for the job.
-    ``work``: unit-minutes that the job needs within the plan.
-    ``steps``: steps of the plan before its deadline.
-    """
-
-    units: float
-    work: float
-    steps: int
+    units: float  # most units that can work for the job
+    work: float  # unit-minutes that the job needs within the plan
+    steps: int  # steps of the plan before its deadline
 
 
 @dataclass(frozen=True, eq=False)
 class Outlook:
-    """Inputs of the programme: need, prices, power and jobs in the coming steps.
-
-    ``kept`` (pools,): units that serve now, or are on their way.
-    ``training, units``: units that train now, and units of the fleet that are not broken.
-    ``lead, back``: minutes that a unit loses on the way from training to serving, and before it
-        trains.
-    ``price`` (steps,): price of electricity, 0 in the cheapest step and 1 in the dearest; all 0
-        without prices.
-    ``share``: share of the available unit-time that training shall have.
-    ``power_units`` (steps,): units that can train within the power of the site.
-    ``jobs``: jobs in order of their deadlines, the nearest first.
-    ``other_units``: most units that work without a deadline can use.
-    """
+    """Inputs of the programme: need, prices, power and jobs in the coming steps."""
 
     minutes: FloatArray
     need: FloatArray
-    kept: FloatArray
+    kept: FloatArray  # (pools,): units that serve now, or are on their way
+    # training, units: units that train now, and units of the fleet that are not broken
     training: float
     units: float
+    # lead, back: minutes that a unit loses on the way from training to serving, and before it
+    # trains
     lead: float
     back: float
+    # (steps,): price of electricity, 0 in the cheapest step and 1 in the dearest; all 0 without
+    # prices
     price: FloatArray
-    share: float = 1.0
+    share: float = 1.0  # share of the available unit-time that training shall have
+    # (steps,): units that can train within the power of the site
     power_units: FloatArray = field(default_factory=lambda: np.array([np.inf]))
-    jobs: tuple[JobNeed, ...] = ()
-    other_units: float = np.inf
+    jobs: tuple[JobNeed, ...] = ()  # jobs in order of their deadlines, the nearest first
+    other_units: float = np.inf  # most units that work without a deadline can use
 
     @property
     def trainable(self) -> FloatArray:
@@ -95,16 +84,11 @@ class Outlook:
 
 @dataclass(frozen=True, eq=False)
 class FirstStep:
-    """The first step of a solved programme.
+    """The first step of a solved programme."""
 
-    ``kept`` (pools,): units for serving.
-    ``training``: units that train, jobs with a deadline among them.
-    ``jobs`` (jobs,): units of each job with a deadline.
-    """
-
-    kept: FloatArray
-    training: float
-    jobs: FloatArray
+    kept: FloatArray  # (pools,): units for serving
+    training: float  # units that train, jobs with a deadline among them
+    jobs: FloatArray  # (jobs,): units of each job with a deadline
 
 
 def first_step(outlook: Outlook) -> FirstStep:
@@ -141,10 +125,9 @@ def first_step(outlook: Outlook) -> FirstStep:
 
 
 class _Columns:
-    """Column numbers of the programme's variables in the constraint matrix.
+    """Column numbers of the programme's variables in the constraint matrix."""
 
-    Each kind of variable has a slice, in which the steps are consecutive.
-    """
+    # Each kind of variable has a slice, in which the steps are consecutive.
 
     def __init__(self, pools: int, steps: int, jobs: int) -> None:
         sizes = {
@@ -244,16 +227,14 @@ def _rows(outlook: Outlook, columns: _Columns) -> tuple[FloatArray, FloatArray]:
     return np.concatenate(matrices), np.concatenate(limits)
 
 
-STEP = 15
-"""Minutes between two plans, and of the first steps of a plan."""
+STEP = 15  # minutes between two plans, and of the first steps of a plan
 NEAR, FAR = 24, 18
 """Number of steps of 15 minutes, and of hours after them for prices or deadlines a day ahead."""
 HOUR = 60
 SAFE = 1.1
 """Safety factor on the work left to a job with a deadline, because failures and restarts cost some,
 and on the units that are expected to compute for serving, because minutes differ."""
-MOST_JOBS = 20
-"""Most jobs with a deadline that a plan has variables for; those due first are taken."""
+MOST_JOBS = 20  # most jobs with a deadline that a plan has variables for; those due first are taken
 
 Expected = Callable[[View, int], tuple[FloatArray, FloatArray]]
 """Function of a view and a number of intervals of 15 minutes. It returns the units that have to
@@ -263,22 +244,18 @@ serve in each interval, with margins, and the units that the demand itself is ex
 
 @dataclass(frozen=True)
 class Weights:
-    """Costs and bounds that a plan weighs beside serving.
+    """Costs and bounds that a plan weighs beside serving."""
 
-    ``lead_s, back_s``: time that a unit loses on the way from training to serving, and before it
-        trains [s].
-    ``price_share``: cheapest share of the unit-time available in the coming day that training shall
-        have.
-    ``busy_share``: share of its time for which a unit computes when it serves at the rate under the
-        SLO.
-    ``rest_units``: units that evaluation and batch work can use beside training jobs.
-    """
-
+    # lead_s, back_s: time that a unit loses on the way from training to serving, and before it
+    # trains [s]
     lead_s: float
     back_s: float
+    # Cheapest share of the unit-time available in the coming day that training shall have
     price_share: float = 0.5
     power_cap_w: float | None = None
+    # Share of its time for which a unit computes when it serves at the rate under the SLO
     busy_share: float = 1.0
+    # Units that evaluation and batch work can use beside training jobs
     rest_units: float = math.inf
 
     def __post_init__(self) -> None:
@@ -295,11 +272,10 @@ class Weights:
 
 @dataclass
 class _Plan:
-    """The last plan: its first step, the jobs with deadlines, and the expected serving load.
+    """The last plan: its first step, the jobs with deadlines, and the expected serving load."""
 
-    ``busy`` are the units expected to compute for serving in the first step; ``priced`` says
-    whether prices of electricity limit training.
-    """
+    # ``busy`` are the units expected to compute for serving in the first step; ``priced`` says
+    # whether prices of electricity limit training.
 
     step: FirstStep
     due: tuple[JobView, ...]
@@ -408,10 +384,8 @@ def _by_step(need: FloatArray) -> FloatArray:
 
 
 def _relative_prices(usd_per_mwh: FloatArray, minutes: FloatArray) -> FloatArray:
-    """Mean price of each step, scaled to 0 in the cheapest and 1 in the dearest; (steps,).
-
-    A minute without a published price has the mean of the published ones.
-    """
+    """Mean price of each step, scaled to 0 in the cheapest and 1 in the dearest; (steps,)."""
+    # A minute without a published price has the mean of the published ones.
     steps = len(minutes)
     if not len(usd_per_mwh):
         return np.zeros(steps)
@@ -434,10 +408,8 @@ def _units_by_power(view: View, weights: Weights, busy: FloatArray) -> FloatArra
 
 
 def _job_need(job: JobView, minutes: FloatArray) -> JobNeed:
-    """Return the work of a job within a plan.
-
-    Of a job that is due after the plan, this is the plan's share of the time until its deadline.
-    """
+    """Return the work of a job within a plan."""
+    # Of a job that is due after the plan, this is the plan's share of the time until its deadline.
     ends = np.cumsum(minutes)
     part = min(1.0, float(ends[-1]) / job.due_minutes)
     steps = max(1, int(np.searchsorted(ends, job.due_minutes, side="right")))
@@ -462,10 +434,8 @@ def _training_limit(view: View, plan: _Plan, weights: Weights) -> int | None:
 
 
 def _job_limits(view: View, plan: _Plan, training: int | None) -> Mapping[str, int] | None:
-    """Limits by job, under which jobs with a deadline get the units of the plan.
-
-    The other jobs share the rest, each with as many of its present units as possible.
-    """
+    """Limits by job, under which jobs with a deadline get the units of the plan."""
+    # The other jobs share the rest, each with as many of its present units as possible.
     if not plan.due:
         return None
     now = {job.name: job for job in view.jobs}

@@ -21,8 +21,7 @@ from workloads.fleet.policies.view import (
 )
 from workloads.options.fleet import PolicyInputs
 
-USUAL_HEADROOM = 0.05
-"""Headroom of policies that forecast, as a share of the need."""
+USUAL_HEADROOM = 0.05  # headroom of policies that forecast, as a share of the need
 
 
 def static(units: npt.ArrayLike) -> Policy:
@@ -52,11 +51,9 @@ def clock(
     night_to: float = 8.0,
     weekend_all_night: bool = False,
 ) -> Policy:
-    """Serve with ``night`` units from one hour (UTC) to another, with ``day`` units otherwise.
-
-    Fixed evening hours are all that has been disclosed of Project Rainier; DeepSeek has shown
-    00:30–08:30 local time.
-    """
+    """Serve with ``night`` units from one hour (UTC) to another, with ``day`` units otherwise."""
+    # Fixed evening hours are all that has been disclosed of Project Rainier; DeepSeek has shown
+    # 00:30–08:30 local time.
     by_day, by_night = (np.atleast_1d(np.asarray(units, float)) for units in (day, night))
 
     def policy(view: View) -> FloatArray:
@@ -74,10 +71,8 @@ def _clock(settings: PolicyInputs, situation: Situation) -> Policy:
 
 
 def threshold(*, headroom: float = 0.10, hysteresis: float = 0.05, hold_s: float = 900.0) -> Policy:
-    """React to the load of the last minute, with ``headroom`` as a share of the need on top.
-
-    Units are given up once a share ``hysteresis`` of them has been idle for ``hold_s`` [s].
-    """
+    """React to the load of the last minute, with ``headroom`` as a share of the need on top."""
+    # Units are given up once a share ``hysteresis`` of them has been idle for ``hold_s`` [s].
     for name, value in (("headroom", headroom), ("hysteresis", hysteresis), ("hold_s", hold_s)):
         if not value >= 0:
             raise InputError(f"{name} is {value}; it must be at least 0.")
@@ -110,13 +105,11 @@ def forecast(
     headroom: float = USUAL_HEADROOM,
     most: float = 3.0,
 ) -> Policy:
-    """Serve the expected need of the next interval, with a margin learned from past errors.
-
-    The expectation is the larger of the load of the last 15 minutes and that of the same time of an
-    earlier day (:func:`workloads.fleet.policies.forecast.predict`). The margin is a ``quantile`` of
-    the ratios of observed to expected load in all intervals so far, from 1 to ``most``; a run
-    without a history has few of them in its first hours. ``every``: minutes between decisions.
-    """
+    """Serve the expected need of the next interval, with a margin learned from past errors."""
+    # The expectation is the larger of the load of the last 15 minutes and that of the same time of
+    # an earlier day (``predict``). The margin is a ``quantile`` of the ratios of observed to
+    # expected load in all intervals so far, from 1 to ``most``; a run without a history has few of
+    # them in its first hours. ``every``: minutes between decisions.
     if not 0 < quantile <= 1 or every < 1:
         raise InputError(
             f"forecast with quantile {quantile} and every {every} min; the quantile lies in (0, 1] "
@@ -142,12 +135,10 @@ def _forecast(settings: PolicyInputs, _situation: Situation) -> Policy:
 
 
 def price_aware(serve: Policy, *, share: float = 0.5) -> Policy:
-    """Train in the cheapest share of the coming day's minutes, serve by another policy.
-
-    Where a tariff has the same price for many hours and only a part of them belongs to the share,
-    that part is trained at the beginning of the hours, rounded up to whole hours. With a share of 1
-    training never pauses.
-    """
+    """Train in the cheapest share of the coming day's minutes, serve by another policy."""
+    # Where a tariff has the same price for many hours and only a part of them belongs to the share,
+    # that part is trained at the beginning of the hours, rounded up to whole hours. With a share of
+    # 1 training never pauses.
     if not 0 <= share <= 1:
         raise InputError(f"a price share of {share:g} is not in [0, 1]; 0.5 trains half the day.")
     # A stretch of equal prices of which a part is trained: where that ends, and the stretch.
@@ -184,12 +175,10 @@ def _price(settings: PolicyInputs, situation: Situation) -> Policy:
 
 
 def power_capped(serve: Policy, *, cap_w: float, step: float = 0.01) -> Policy:
-    """Keep the draw of the site under a cap [W] by training on fewer units; serving goes first.
-
-    Units that serve, or are on their way to serving, count with their full draw, all others that
-    are not broken with their idle draw. The limit on training falls at once; it rises only by more
-    than a share ``step`` of the fleet, so that small changes of the load move no gang.
-    """
+    """Keep the draw of the site under a cap [W] by training on fewer units; serving goes first."""
+    # Units that serve, or are on their way to serving, count with their full draw, all others that
+    # are not broken with their idle draw. The limit on training falls at once; it rises only by
+    # more than a share ``step`` of the fleet, so that small changes of the load move no gang.
     if not cap_w > 0:
         raise InputError(f"a power cap of {cap_w:g} W is not above 0; write it in MW.")
     limit = -1

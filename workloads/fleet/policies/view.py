@@ -20,20 +20,16 @@ from workloads.options.fleet import PolicyInputs
 
 
 class JobView(NamedTuple):
-    """A training job as a policy sees it, from its arrival until it is done.
-
-    ``units, min_units``: most and fewest units that the job runs on.
-    ``size``: units that work for the job, or are on their way to it.
-    ``work_left``: unit-minutes until the job is done, at its largest size; infinity without an end.
-    ``due_minutes``: time until the job's deadline [min]; infinity without one.
-    """
+    """A training job as a policy sees it, from its arrival until it is done."""
 
     name: str
+    # units, min_units: most and fewest units that the job runs on
     units: int
     min_units: int
-    size: int
+    size: int  # units that work for the job, or are on their way to it
+    # Unit-minutes until the job is done, at its largest size; infinity without an end
     work_left: float = math.inf
-    due_minutes: float = math.inf
+    due_minutes: float = math.inf  # time until the job's deadline [min]; infinity without one
 
 
 @dataclass(frozen=True, eq=False)
@@ -112,12 +108,9 @@ class View:
         return max(1, math.ceil(round(self.lead_s * 1000) / 60_000))
 
     def forecast(self, minutes: int, *, every: int = 15) -> FloatArray:
-        """Units that the coming minutes are expected to need; (pools, minutes).
-
-        The expectation is constant in each interval of ``every`` minutes, and comes from the last
-        minutes and the same time of an earlier day; see
-        :func:`workloads.fleet.policies.forecast.largest_ahead`.
-        """
+        """Units that the coming minutes are expected to need; (pools, minutes)."""
+        # The expectation is constant in each interval of ``every`` minutes, and comes from the last
+        # minutes and the same time of an earlier day; see ``largest_ahead``.
         steps, first = -(-minutes // every), self.first_weekday
         rows = [
             largest_ahead(load, every=every, steps=steps, lead=1, first_weekday=first)
@@ -149,8 +142,7 @@ class Decision:
     jobs: Mapping[str, int] | None = None
 
 
-MOST_UNITS = 10**9
-"""Most units that a policy may ask for, more than any fleet has."""
+MOST_UNITS = 10**9  # most units that a policy may ask for, more than any fleet has
 
 Policy = Callable[[View], "npt.ArrayLike | Decision | None"]
 """Function of a view that returns the units that should serve, a number for each pool of services
@@ -166,26 +158,20 @@ def units_wanted(policy: Policy, view: View) -> npt.ArrayLike | None:
 
 @dataclass(frozen=True)
 class Limits:
-    """Bounds that hold for every policy.
+    """Bounds that hold for every policy."""
 
-    ``floor, cap``: least and most serving units of all services together; a cap of 0 means the
-        whole fleet.
-    ``block``: number of units by which the serving units change, counted from the floor.
-    ``changes_per_minute``: most role changes that the control plane orders in a minute; 0 means any
-        number.
-    ``min_lease_s``: least time for which a lent unit stays lent [s].
-    ``notice_s``: time between notice to a training job and the loss of its units [s]; a checkpoint
-        that takes longer is cut off and lost.
-    ``reserve``: spare units that are not lent.
-    """
-
+    # floor, cap: least and most serving units of all services together; a cap of 0 means the whole
+    # fleet
     floor: int = 0
     cap: int = 0
-    block: int = 1
+    block: int = 1  # number of units by which the serving units change, counted from the floor
+    # Most role changes that the control plane orders in a minute; 0 means any number
     changes_per_minute: int = 0
-    min_lease_s: float = 0.0
+    min_lease_s: float = 0.0  # least time for which a lent unit stays lent [s]
+    # Time between notice to a training job and the loss of its units [s]; a checkpoint that takes
+    # longer is cut off and lost
     notice_s: float = float("inf")
-    reserve: int = 0
+    reserve: int = 0  # spare units that are not lent
 
     def __post_init__(self) -> None:
         if self.block < 1 or min(self.floor, self.cap, self.changes_per_minute, self.reserve) < 0:
@@ -220,10 +206,8 @@ class Limits:
 
 
 def _shared(whole: npt.NDArray[np.int64], allowed: int) -> npt.NDArray[np.int64]:
-    """Divide ``allowed`` units among services in proportion to their requests, in whole units.
-
-    Units left over by rounding down go to the services with the largest remainders.
-    """
+    """Divide ``allowed`` units among services in proportion to their requests, in whole units."""
+    # Units left over by rounding down go to the services with the largest remainders.
     total = int(whole.sum())
     if total == allowed:
         return whole

@@ -34,26 +34,21 @@ Process = Generator[simpy.Event, Any, None]
 
 @dataclass(frozen=True)
 class Phase:
-    """Time that units spend in one role on their way to another.
-
-    ``bytes_per_unit``: bytes that each unit loads after that [B].
-    ``shared``: whether the bytes come from the shared store, whose bandwidth all units share.
-    """
+    """Time that units spend in one role on their way to another."""
 
     role: Role
     seconds: float = 0.0
-    bytes_per_unit: float = 0.0
+    bytes_per_unit: float = 0.0  # bytes that each unit loads after that [B]
+    # Whether the bytes come from the shared store, whose bandwidth all units share
     shared: bool = False
 
 
 def walk(
     world: World, units: IntArray, ticket: int, phases: Iterable[Phase]
 ) -> Generator[simpy.Event, Any, None]:
-    """Lead a cohort through phases; units that break on the way drop out.
-
-    A unit belongs to the cohort as long as it holds the cohort's ticket: a failure clears the
-    ticket, and a later order replaces it.
-    """
+    """Lead a cohort through phases; units that break on the way drop out."""
+    # A unit belongs to the cohort as long as it holds the cohort's ticket: a failure clears the
+    # ticket, and a later order replaces it.
     for phase in phases:
         units = world.still(units, ticket)
         if not len(units):
@@ -90,11 +85,9 @@ def load_phases(world: World, pool: int, *, compiled: bool) -> list[Phase]:
 
 
 def to_serving(world: World, units: IntArray, pool: int, before: list[Phase]) -> None:
-    """Order units to serve; those that still hold the pool's weights skip the loading.
-
-    ``before`` are phases that all units go through first. Each begins with an empty prefix cache;
-    the time that it loses until the cache is full is added as warm-up.
-    """
+    """Order units to serve; those that still hold the pool's weights skip the loading."""
+    # ``before`` are phases that all units go through first. Each begins with an empty prefix cache;
+    # the time that it loses until the cache is full is added as warm-up.
     cold_s = world.pools[pool].cold_s
     filling = [Phase(Role.WARMING, cold_s)] if cold_s else []
     resident = world.ledger.loaded[units] == pool
@@ -241,12 +234,10 @@ Part = tuple[IntArray, list[Phase]]
 
 
 def reclaim(world: World, count: int, pool: int) -> list[Part]:
-    """Take up to ``count`` units for a pool, with the phases that they must go through first.
-
-    Spare units come first, then those paused in place, then evaluation, then batch work beyond what
-    its deadlines need, then replicas of elastic jobs, then whole gangs, then all batch work. Among
-    gangs, the lowest priority comes first, and among equals the one that loses least work.
-    """
+    """Take up to ``count`` units for a pool, with the phases that they must go through first."""
+    # Spare units come first, then those paused in place, then evaluation, then batch work beyond
+    # what its deadlines need, then replicas of elastic jobs, then whole gangs, then all batch work.
+    # Among gangs, the lowest priority comes first, and among equals the one that loses least work.
     return _up_to(count, _offers(world, pool, count))
 
 
@@ -268,12 +259,10 @@ def _up_to(count: int, offers: Iterator[Part]) -> list[Part]:
 
 
 def limit_training(world: World) -> None:
-    """Stop units that train or evaluate beyond the policy's limit; they stay idle.
-
-    Jobs beyond limits of their own give units back before that, and other work may have those. Then
-    evaluation stops, then batch work, then replicas of elastic jobs, then whole gangs, each in the
-    way of its job. With a limit of 0 everything stops.
-    """
+    """Stop units that train or evaluate beyond the policy's limit; they stay idle."""
+    # Jobs beyond limits of their own give units back before that, and other work may have those.
+    # Then evaluation stops, then batch work, then replicas of elastic jobs, then whole gangs, each
+    # in the way of its job. With a limit of 0 everything stops.
     _limit_jobs(world)
     if world.training_limit is None:
         return
@@ -309,10 +298,8 @@ def _limit_jobs(world: World) -> None:
 
 
 def _offers(world: World, pool: int, count: int) -> Iterator[Part]:
-    """Yield offers in the order of :func:`reclaim`.
-
-    A generator, because drawing the offer of a gang shrinks or stops it.
-    """
+    """Yield offers in the order of :func:`reclaim`."""
+    # A generator, because drawing the offer of a gang shrinks or stops it.
     free = world.free()
     taken = min(count, len(free))
     yield _resident_first(world, free, pool), []
@@ -411,10 +398,8 @@ def _stop(world: World, gang: Gang, count: int) -> Part:
 
 
 def _checkpoint(world: World, gang: Gang) -> Part:
-    """Stop a gang after a checkpoint, and return its units with the phase of writing it.
-
-    A checkpoint that takes longer than the notice is cut off, and its work is lost.
-    """
+    """Stop a gang after a checkpoint, and return its units with the phase of writing it."""
+    # A checkpoint that takes longer than the notice is cut off, and its work is lost.
     share = gang.job.state_bytes / gang.size
     rate = min(world.costs.store_client_bytes_per_s, world.costs.store_bytes_per_s / gang.size)
     if share / rate > world.limits.notice_s:
@@ -423,14 +408,10 @@ def _checkpoint(world: World, gang: Gang) -> Part:
     return gang.stop(keep=True), [Phase(Role.CHECKPOINTING, 0.0, share, shared=True)]
 
 
-EVERY = 15
-"""Minutes between two decisions."""
-SLACK = 30
-"""Minutes before a deadline at which its work should be done."""
-MOST_ABOVE = 1.5
-"""Largest ratio of serving units to their need that is expected to last."""
-POOL = 0
-"""Pool whose weights batch work uses."""
+EVERY = 15  # minutes between two decisions
+SLACK = 30  # minutes before a deadline at which its work should be done
+MOST_ABOVE = 1.5  # largest ratio of serving units to their need that is expected to last
+POOL = 0  # pool whose weights batch work uses
 
 
 def balance(world: World, view: View, wanted: int | None) -> None:
@@ -457,11 +438,9 @@ def balance(world: World, view: View, wanted: int | None) -> None:
 
 
 def urgent_units(batch: Batch, view: View) -> int:
-    """Whole units that batch work needs now for its deadlines to be met.
-
-    A fraction of a unit is left to training: the work that then waits adds up to a whole unit in
-    time.
-    """
+    """Whole units that batch work needs now for its deadlines to be met."""
+    # A fraction of a unit is left to training: the work that then waits adds up to a whole unit in
+    # time.
     rate = float(batch.rate_per_s[view.minute]) * 60.0
     due = batch.queue.due(view.minute) / rate
     if not due[-1]:

@@ -24,25 +24,21 @@ USUAL_PEAK_SHARE = 0.9
 
 @dataclass(frozen=True)
 class Sizing:
-    """A demand compared with a fleet, in its busiest hour.
+    """A demand compared with a fleet, in its busiest hour."""
 
-    ``demand_scale``: factor on the demand as it was read; 1 where it was not scaled.
-    ``demand_peak_requests_per_s, demand_peak_tokens_per_s``: mean rates of all services in the
-        busiest clock hour, the one that needs most units.
-    ``capacity_requests_per_s, capacity_tokens_per_s``: rates that the whole fleet sustains under
-        the SLO, with requests like those of that hour.
-    ``unit_capacity_requests_per_s, unit_capacity_tokens_per_s``: the same rates of one unit.
-    ``units_needed_peak``: units that the busiest hour needs, not rounded.
-    """
-
-    demand_scale: float
+    demand_scale: float  # factor on the demand as it was read; 1 where it was not scaled
+    # demand_peak_requests_per_s, demand_peak_tokens_per_s: mean rates of all services in the
+    # busiest clock hour, the one that needs most units
     demand_peak_requests_per_s: float
     demand_peak_tokens_per_s: float
+    # capacity_requests_per_s, capacity_tokens_per_s: rates that the whole fleet sustains under the
+    # SLO, with requests like those of that hour
     capacity_requests_per_s: float
     capacity_tokens_per_s: float
+    # unit_capacity_requests_per_s, unit_capacity_tokens_per_s: the same rates of one unit
     unit_capacity_requests_per_s: float
     unit_capacity_tokens_per_s: float
-    units_needed_peak: float
+    units_needed_peak: float  # units that the busiest hour needs, not rounded
 
     def document(self) -> dict[str, float]:
         """Every number by its key in the command line's JSON."""
@@ -181,13 +177,10 @@ def demand_level(need: FloatArray, start: str, minutes: int) -> Uncertain:
 
 @dataclass(frozen=True, eq=False)
 class Share:
-    """A model with its share of a service's requests.
-
-    ``share``: share of the requests; by default all models have equal shares.
-    """
+    """A model with its share of a service's requests."""
 
     model: Model
-    share: float | None = None
+    share: float | None = None  # share of the requests; by default all models have equal shares
 
 
 def divided(demand: Demand, shares: Sequence[Share]) -> tuple[Demand, tuple[Model, ...]]:

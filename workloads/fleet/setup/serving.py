@@ -61,23 +61,19 @@ from workloads.serving.deployment_search import MOST_IN_GROUP
 
 IN_TURN = ("bf16", "fp8")
 """Precisions that ``auto`` tries: BF16, and FP8 where the weights do not fit in BF16."""
-LEAST_CACHE = 0.05
-"""Share of the memory that weights have to leave to the cache."""
-LONG_PROMPT = 4096
-"""Length of the prompt for which the groups of experts are chosen [tokens]."""
+LEAST_CACHE = 0.05  # share of the memory that weights have to leave to the cache
+LONG_PROMPT = 4096  # length of the prompt for which the groups of experts are chosen [tokens]
 
 
 def fitting_replicas(
     model: Model, cluster: Cluster, *, tp: int | None = None, precision: str = AUTO
 ) -> Iterator[Profile]:
-    """Yield the replicas that fit a unit, from the fewest chips on.
-
-    One server is tried first, then each larger number of chips that divides a scale-up domain;
-    numbers that divide the attention heads as well go before others. The weights have to leave 5 %
-    of the memory to the cache. On Trainium, a mixture of experts whose experts fit twice is yielded
-    a second time, with the groups of experts that make its prompts shortest. With precision
-    ``auto``, BF16 is tried on all sizes, then FP8.
-    """
+    """Yield the replicas that fit a unit, from the fewest chips on."""
+    # One server is tried first, then each larger number of chips that divides a scale-up domain;
+    # numbers that divide the attention heads as well go before others. The weights have to leave 5
+    # % of the memory to the cache. On Trainium, a mixture of experts whose experts fit twice is
+    # yielded a second time, with the groups of experts that make its prompts shortest. With
+    # precision ``auto``, BF16 is tried on all sizes, then FP8.
     catalogue = cluster.catalogue or shipped_catalogue()
     precisions = IN_TURN if precision == AUTO else (precision,)
     offered = [
@@ -111,11 +107,9 @@ def fitting_replicas(
 def _with_divided_experts(
     model: Model, cluster: Cluster, tp: int | None, precision: str
 ) -> Profile | None:
-    """Return the profile whose groups of experts make a long prompt shortest, if any fits.
-
-    Only Neuron's programs hold the experts twice, so that prompts can divide them in another way
-    than decode does.
-    """
+    """Return the profile whose groups of experts make a long prompt shortest, if any fits."""
+    # Only Neuron's programs hold the experts twice, so that prompts can divide them in another way
+    # than decode does.
     if not chip_family(cluster.chip, cluster.catalogue).is_neuron:
         return None
     most = model.experts.count if model.experts else 1
@@ -143,8 +137,7 @@ def _sizes(model: Model, cluster: Cluster) -> list[int | None]:
     return [None, *sorted(larger, key=lambda size: (model.heads % size != 0, size))]
 
 
-WAITS = "separate"
-"""Way in which decoding waits for whole prompts."""
+WAITS = "separate"  # way in which decoding waits for whole prompts
 
 
 def groups_in_units(text: str, cluster: Cluster, served: Profile) -> Pools:
@@ -189,19 +182,15 @@ def block_of(services: Sequence[Service]) -> int:
 MIXTURE_PIECE_TOKENS = 8192
 """Tokens of a piece of a prompt for a mixture of experts: pieces are long because even one of few
 tokens reads most experts."""
-UNITS_IN_GROUP = (2, 4)
-"""Units of the groups that are tried where a unit holds a single replica."""
+UNITS_IN_GROUP = (2, 4)  # units of the groups that are tried where a unit holds a single replica
 
 
 @dataclass(frozen=True)
 class Prompts:
-    """Way in which the replicas of a unit run prompts.
+    """Way in which the replicas of a unit run prompts."""
 
-    ``batching``: its pieces of prompts have 0 tokens where prompts run whole.
-    ``apart``: prefill and decode replicas of a group; None where every replica does both.
-    """
-
-    batching: Batching
+    batching: Batching  # its pieces of prompts have 0 tokens where prompts run whole
+    # Prefill and decode replicas of a group; None where every replica does both
     apart: Pools | None = None
 
     @property
@@ -214,12 +203,10 @@ class Prompts:
 
 
 def ways_of(serving: FleetInputs, model: Model, cluster: Cluster, served: Profile) -> list[Prompts]:
-    """Return the way that settings state, or the ways among which a search may choose.
-
-    The usual way is in pieces beside decoding. On Neuron machines there are several: decoding waits
-    for whole prompts, or prompts have replicas of their own, in every split of every group that
-    divides a unit. Where a unit holds a single replica, these groups take whole units.
-    """
+    """Return the way that settings state, or the ways among which a search may choose."""
+    # The usual way is in pieces beside decoding. On Neuron machines there are several: decoding
+    # waits for whole prompts, or prompts have replicas of their own, in every split of every group
+    # that divides a unit. Where a unit holds a single replica, these groups take whole units.
     if serving.disaggregate:
         apart = groups_in_units(serving.disaggregate, cluster, served)
         return [Prompts(batching_from(cluster, "separate"), apart)]
@@ -264,8 +251,7 @@ def _is_neuron(cluster: Cluster) -> bool:
 
 RATE_WITHOUT_MODEL = 1000.0
 """Requests/s of a unit where neither a model nor a rate is given: any rate does for a shape."""
-SAME = "one model"
-"""Name of the weights of services without a model."""
+SAME = "one model"  # name of the weights of services without a model
 LONG_ANSWER = 60.0
 """Mean output tokens from which lengths spread as in Azure's conversations, not as in its code."""
 
@@ -278,11 +264,9 @@ def services_from(
     *,
     requests: int = TableRuns.requests,
 ) -> tuple[Service, ...]:
-    """Return the services of a demand, each with the capacity of one unit for its lengths.
-
-    Services of one model run on the same replicas. These have the fewest chips on which all the
-    services keep the SLO under a low load.
-    """
+    """Return the services of a demand, each with the capacity of one unit for its lengths."""
+    # Services of one model run on the same replicas. These have the fewest chips on which all the
+    # services keep the SLO under a low load.
     if not models or serving.unit_rate is not None:
         rate = serving.unit_rate
         capacity = fixed_rate(RATE_WITHOUT_MODEL if rate is None else rate)
@@ -400,11 +384,9 @@ def _choice(
     ways: Sequence[tuple[Prompts, Sequence[TableRuns]]],
     per_unit: int,
 ) -> tuple[int, list[Choice | None]]:
-    """Return the number of the best way whose groups fit into a unit, and why for each kind.
-
-    Where a unit holds a single replica, the groups of units are only the runners-up: they would
-    change role together, and serve one model alone.
-    """
+    """Return the number of the best way whose groups fit into a unit, and why for each kind."""
+    # Where a unit holds a single replica, the groups of units are only the runners-up: they would
+    # change role together, and serve one model alone.
     if len(ways) == 1:
         return 0, [None] * len(kinds)
 
@@ -460,14 +442,11 @@ def _speculation(serving: FleetInputs, cluster: Cluster, chips: int) -> Speculat
 
 
 def cold_cache_s(served: Profile, lengths: Lengths, runs: TableRuns, rate_per_s: float) -> float:
-    """Time that a replica loses while its prefix cache fills after a change of role [s].
-
-    Hits grow with the number of earlier prompt tokens until the cache is full (see
-    :func:`workloads.serving.prefix_cache.share_hits`). So each of the N requests that fill the
-    cache takes, in the mean, half of its time without hits, 1/c, and half of that with all hits,
-    1/w: the replica loses N (1/c - 1/w) / 2 against one whose cache is full. In a group, the
-    prefill replicas have the caches.
-    """
+    """Time that a replica loses while its prefix cache fills after a change of role [s]."""
+    # Hits grow with the number of earlier prompt tokens until the cache is full (see
+    # ``share_hits``). So each of the N requests that fill the cache takes, in the mean, half of its
+    # time without hits, 1/c, and half of that with all hits, 1/w: the replica loses N (1/c - 1/w) /
+    # 2 against one whose cache is full. In a group, the prefill replicas have the caches.
     if not runs.prefix_share:
         return 0.0
     cold_per_s = saturated_rate(served, lengths, replace(runs, prefix_share=0.0))
@@ -484,10 +463,8 @@ def _grid(values: FloatArray, mean: float) -> FloatArray:
 
 
 def capacity_interval(services: Sequence[Service], capacity: float) -> Interval:
-    """Interval of the capacity of a unit: that of its least certain service.
-
-    The number of units needed is inverse to the capacity, and so are the ends of its interval.
-    """
+    """Interval of the capacity of a unit: that of its least certain service."""
+    # The number of units needed is inverse to the capacity, and so are the ends of its interval.
     intervals = [
         interval(capacity, service.prediction)
         for service in services

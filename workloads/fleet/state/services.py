@@ -18,51 +18,39 @@ from workloads.serving.disaggregated import Pools
 
 @dataclass(frozen=True)
 class Choice:
-    """Reasons for the way in which prompts run, where it was searched.
+    """Reasons for the way in which prompts run, where it was searched."""
 
-    ``binds``: cause that keeps a unit from a higher rate, see
-        :func:`workloads.serving.highest_rate.what_binds`.
-    ``runner_up``: best of the other ways, such as ``2:2`` or ``separate``; empty where no other
-        keeps the SLO.
-    ``runner_up_share``: its rate within the SLO over that of the chosen way.
-    """
-
-    binds: str
+    binds: str  # cause that keeps a unit from a higher rate, see ``what_binds``
+    # Best of the other ways, such as ``2:2`` or ``separate``; empty where no other keeps the SLO
     runner_up: str = ""
-    runner_up_share: float = 0.0
+    runner_up_share: float = 0.0  # its rate within the SLO over that of the chosen way
 
 
 @dataclass(frozen=True, eq=False)
 class Service:
-    """One service of the fleet: a model that answers one kind of request.
-
-    ``weights_bytes``: bytes that a unit loads before it can serve, all its replicas together [B].
-    ``patience_s``: most work in the queue [s]; requests beyond it are shed.
-    ``weights``: name of the weights. Services with the same weights share their units; by default a
-        service has weights of its own.
-    ``precision``: precision of the weights; empty where a stated rate replaces the model.
-    ``replica_chips``: chips of a replica; 0 where a stated rate replaces the model.
-    ``expert_groups``: groups of ranks among which the experts of a mixture are divided while
-        prompts run.
-    ``chunk_tokens``: tokens of the pieces into which a replica cuts prompts; 0 for whole prompts.
-    ``prediction``: features of the prediction of the capacity, from which its interval follows.
-    ``cold_s``: time that a unit loses while its prefix cache fills after a change of role [s].
-    ``apart``: prefill and decode replicas of a group that serves together; by default every replica
-        does both.
-    """
+    """One service of the fleet: a model that answers one kind of request."""
 
     name: str
     capacity: Capacity
+    # Bytes that a unit loads before it can serve, all its replicas together [B]
     weights_bytes: float = 0.0
-    patience_s: float = 600.0
+    patience_s: float = 600.0  # most work in the queue [s]; requests beyond it are shed
     replicas: int = 1
+    # Name of the weights. Services with the same weights share their units; by default a service
+    # has weights of its own
     weights: str = ""
-    precision: str = ""
-    replica_chips: int = 0
+    precision: str = ""  # precision of the weights; empty where a stated rate replaces the model
+    replica_chips: int = 0  # chips of a replica; 0 where a stated rate replaces the model
+    # Groups of ranks among which the experts of a mixture are divided while prompts run
     expert_groups: int = 1
+    # Tokens of the pieces into which a replica cuts prompts; 0 for whole prompts
     chunk_tokens: int = 0
+    # Features of the prediction of the capacity, from which its interval follows
     prediction: Prediction | None = None
+    # Time that a unit loses while its prefix cache fills after a change of role [s]
     cold_s: float = 0.0
+    # Prefill and decode replicas of a group that serves together; by default every replica does
+    # both
     apart: Pools | None = None
     choice: Choice | None = None
 
@@ -83,17 +71,12 @@ class Service:
 
 @dataclass(frozen=True)
 class Pool:
-    """Units that hold the same weights, and the services that any of them can answer.
+    """Units that hold the same weights, and the services that any of them can answer."""
 
-    ``name``: name of the weights, or of the service where it is the only one.
-    ``services``: numbers of the services.
-    ``weights_bytes``: bytes that a unit loads before it can answer the services [B].
-    ``cold_s``: time that a unit loses while its prefix cache fills after a change of role [s].
-    """
-
-    name: str
-    services: tuple[int, ...]
-    weights_bytes: float
+    name: str  # name of the weights, or of the service where it is the only one
+    services: tuple[int, ...]  # numbers of the services
+    weights_bytes: float  # bytes that a unit loads before it can answer the services [B]
+    # Time that a unit loses while its prefix cache fills after a change of role [s]
     cold_s: float = 0.0
 
 
@@ -159,19 +142,16 @@ def rates_max(demand: Demand, services: Sequence[Service]) -> FloatArray:
 
 @dataclass
 class Queue:
-    """Requests of one service by outcome; all counts are integers.
-
-    ``served, shed, capacity`` (minutes,): requests served and refused in the minute, and those that
-        could have been served.
-    ``backlog`` (minutes,): requests that wait at the end of the minute.
-    ``patience_minutes``: most work in the queue, in minutes of its capacity; requests beyond it are
-        shed.
-    """
+    """Requests of one service by outcome; all counts are integers."""
 
     arrivals: IntArray
+    # Most work in the queue, in minutes of its capacity; requests beyond it are shed
     patience_minutes: float
+    # served, shed, capacity: (minutes,): requests served and refused in the minute, and those that
+    # could have been served
     served: IntArray = field(init=False)
     shed: IntArray = field(init=False)
+    # (minutes,): requests that wait at the end of the minute
     backlog: IntArray = field(init=False)
     capacity: IntArray = field(init=False)
     waiting: int = 0
@@ -195,12 +175,10 @@ class Queue:
 
 
 def waits_s(queue: Queue) -> FloatArray:
-    """Wait of the middle request of each minute [s]; (minutes,).
-
-    Requests are served in order of arrival: the n-th one admitted is served when n have been,
-    interpolated within a minute. Requests still waiting at the end are served afterwards as fast
-    as the last minute could, or count the time until then if it could serve none.
-    """
+    """Wait of the middle request of each minute [s]; (minutes,)."""
+    # Requests are served in order of arrival: the n-th one admitted is served when n have been,
+    # interpolated within a minute. Requests still waiting at the end are served afterwards as fast
+    # as the last minute could, or count the time until then if it could serve none.
     admitted = np.concatenate([[0], np.cumsum(queue.arrivals - queue.shed)]).astype(float)
     served = np.concatenate([[0], np.cumsum(queue.served)]).astype(float)
     edges = np.arange(len(admitted), dtype=float)
@@ -223,11 +201,9 @@ def waits_s(queue: Queue) -> FloatArray:
 
 
 def split_tokens(queue: Queue, tokens: IntArray) -> tuple[IntArray, IntArray, IntArray]:
-    """Divide each minute's tokens into served, waiting at its end, and shed; exact integers.
-
-    Returns ``served, waiting, shed`` (minutes,): ``tokens.sum() == served.sum() + waiting[-1] +
-    shed.sum()``.
-    """
+    """Divide each minute's tokens into served, waiting at its end, and shed; exact integers."""
+    # Returns ``served, waiting, shed`` (minutes,): ``tokens.sum() == served.sum() + waiting[-1] +
+    # shed.sum()``.
     came = np.maximum(queue.arrivals, 1)
     shed = tokens * queue.shed // came
     admitted_tokens = np.concatenate([[0], np.cumsum(tokens - shed)])
@@ -243,21 +219,19 @@ def split_tokens(queue: Queue, tokens: IntArray) -> tuple[IntArray, IntArray, In
 
 @dataclass
 class BatchQueue:
-    """Requests in the order of their deadlines; all counts are integers.
+    """Requests in the order of their deadlines; all counts are integers."""
 
-    All requests have the same time from arrival to deadline, so the oldest one has the earliest
-    deadline. A request that has not been served by its deadline expires.
-
-    ``tokens`` (minutes,): prompt and output tokens of all requests that arrive in the minute.
-    ``deadline_minutes``: a request that arrives in minute i has to be served by the end of minute i
-        + ``deadline_minutes``.
-    ``served, late, waiting`` (minutes,): requests served and expired in the minute, and waiting at
-        its end.
-    """
+    # All requests have the same time from arrival to deadline, so the oldest one has the earliest
+    # deadline. A request that has not been served by its deadline expires.
 
     arrivals: IntArray
+    # (minutes,): prompt and output tokens of all requests that arrive in the minute
     tokens: IntArray
+    # A request that arrives in minute i has to be served by the end of minute i +
+    # ``deadline_minutes``
     deadline_minutes: int
+    # served, late, waiting: (minutes,): requests served and expired in the minute, and waiting at
+    # its end
     served: IntArray = field(init=False)
     late: IntArray = field(init=False)
     waiting: IntArray = field(init=False)
@@ -314,19 +288,13 @@ class BatchQueue:
 
 @dataclass
 class Batch:
-    """The batch tier of a running fleet.
-
-    ``rate_per_s`` (minutes,): requests that one saturated unit answers [1/s].
-    ``urgent``: units that the deadlines need, which training yields.
-    ``joining``: units on their way to batch work.
-    ``carry``: part of a request that the last minute has begun.
-    """
+    """The batch tier of a running fleet."""
 
     queue: BatchQueue
-    rate_per_s: FloatArray
-    urgent: int = 0
-    joining: int = 0
-    carry: float = 0.0
+    rate_per_s: FloatArray  # (minutes,): requests that one saturated unit answers [1/s]
+    urgent: int = 0  # units that the deadlines need, which training yields
+    joining: int = 0  # units on their way to batch work
+    carry: float = 0.0  # part of a request that the last minute has begun
 
     def serve(self, minute: int, unit_s: float) -> None:
         """End a minute in which units worked for ``unit_s`` unit-seconds."""
@@ -340,15 +308,12 @@ MINUTE_S = 60.0
 
 @dataclass(frozen=True, eq=False)
 class BatchTier:
-    """Requests that may wait, and for how long.
-
-    ``demand``: requests that may wait and arrive on top of the demand, instead of a share of it.
-    ``deadline_s``: time within which a request has to be answered; after it the request expires
-        [s].
-    """
+    """Requests that may wait, and for how long."""
 
     share: float = 0.0
+    # Requests that may wait and arrive on top of the demand, instead of a share of it
     demand: Demand | None = None
+    # Time within which a request has to be answered; after it the request expires [s]
     deadline_s: float = MINUTES_PER_DAY * MINUTE_S
 
     def __post_init__(self) -> None:
@@ -371,13 +336,10 @@ class BatchTier:
 
 @dataclass(frozen=True, eq=False)
 class BatchWork:
-    """Requests of a batch tier in a run.
+    """Requests of a batch tier in a run."""
 
-    ``demand``: one service, as long as the run.
-    ``rate_per_s`` (minutes,): requests that one saturated unit answers, at the prompt and output
-        lengths of that minute [1/s].
-    """
-
-    demand: Demand
+    demand: Demand  # one service, as long as the run
+    # (minutes,): requests that one saturated unit answers, at the prompt and output lengths of that
+    # minute [1/s]
     rate_per_s: FloatArray
     deadline_minutes: int = MINUTES_PER_DAY

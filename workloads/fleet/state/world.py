@@ -243,8 +243,7 @@ def _until_done_ms(entry: _Load) -> int:
 
 
 NONE = np.empty(0, np.int64)
-USUAL_INTERVAL_S = 1800.0
-"""Interval of checkpoints of a job without one outside of a scenario [s]."""
+USUAL_INTERVAL_S = 1800.0  # interval of checkpoints of a job without one outside of a scenario [s]
 
 
 @dataclass
@@ -262,15 +261,12 @@ class Tally:
 
 
 class Gang:
-    """One training job: its units, its progress since the last checkpoint, its SimPy process.
+    """One training job: its units, its progress since the last checkpoint, its SimPy process."""
 
-    All units of a gang compute in step: a checkpoint, a resize or a restart stalls all of them,
-    and the loss of one unit stops all. It loses the progress that is not in a checkpoint, in host
-    memory or at a peer.
-
-    Methods that change the gang first settle the time since the last change, then interrupt the
-    process, which begins anew with the stall, or with training, that is due.
-    """
+    # All units of a gang compute in step: a checkpoint, a resize or a restart stalls all of them,
+    # and the loss of one unit stops all. It loses the progress that is not in a checkpoint, in host
+    # memory or at a peer. Methods that change the gang first settle the time since the last change,
+    # then interrupt the process, which begins anew with the stall, or with training, that is due.
 
     def __init__(
         self,
@@ -343,10 +339,8 @@ class Gang:
             self._process = self.env.process(self._run())
 
     def shrink(self, count: int) -> IntArray:
-        """Drop the last ``count`` units and return them.
-
-        The job loses one step, and the other units go on after a resize.
-        """
+        """Drop the last ``count`` units and return them."""
+        # The job loses one step, and the other units go on after a resize.
         self._settle()
         self._lose(min(self.job.step_tokens, self.tally.tokens - self._saved))
         left, self.units = self.units[-count:], self.units[:-count]
@@ -452,11 +446,9 @@ class Gang:
                 pass
 
     def _write(self, tokens: float, start: int) -> Generator[simpy.Event, Any, None]:
-        """Write a checkpoint of ``tokens`` tokens to the shared store while training goes on.
-
-        It takes effect once written, if the gang has not been started anew since (``start``). A
-        gang whose last checkpoint is still being written skips the next one.
-        """
+        """Write a checkpoint of ``tokens`` tokens to the shared store while training goes on."""
+        # It takes effect once written, if the gang has not been started anew since (``start``). A
+        # gang whose last checkpoint is still being written skips the next one.
         if self.store is not None and self.job.state_bytes > 0:
             units = max(1, self.size)
             yield self.store.load(
@@ -535,10 +527,9 @@ class Gang:
 
 @dataclass
 class Change:
-    """One ordered role change of a cohort of units; ``ready_ms`` is -1 while it is under way.
+    """One ordered role change of a cohort of units; ``ready_ms`` is -1 while it is under way."""
 
-    ``arrived`` counts the units that did not break on the way.
-    """
+    # ``arrived`` counts the units that did not break on the way.
 
     ordered_ms: int
     units: int
@@ -550,12 +541,11 @@ class Change:
 
 @dataclass
 class World:
-    """A running fleet.
+    """A running fleet."""
 
-    ``heading`` holds the pool that each unit is on its way to, or ``NOBODY``. ``training_limit`` is
-    the most units that may train or evaluate, None for any number; ``job_limits`` are the most
-    units of jobs by name, where a policy sets such limits.
-    """
+    # ``heading`` holds the pool that each unit is on its way to, or ``NOBODY``. ``training_limit``
+    # is the most units that may train or evaluate, None for any number; ``job_limits`` are the most
+    # units of jobs by name, where a policy sets such limits.
 
     env: simpy.Environment
     ledger: Ledger
