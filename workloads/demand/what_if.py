@@ -11,18 +11,11 @@ import numpy as np
 from topologies.arrays import FloatArray
 from topologies.errors import InputError, suggestion
 from topologies.units import parse_seconds
-from workloads.demand.trace import MINUTES_PER_DAY, Demand, joined, period_means
+from workloads.demand.trace import MINUTES_PER_DAY, Demand, joined
 
 TREND = 61  # minutes of the centred mean around which noise is measured
 LARGEST_NOISE = 10.0
 """Largest relative spread; beyond it nearly all minutes of a Gamma–Poisson are empty."""
-
-
-def spike(
-    demand: Demand, *, at: str = "02:00", factor: float = 2.0, minutes: int = 10, day: int = 0
-) -> Demand:
-    """Multiply demand for a few minutes from ``at`` (UTC) on one day, counted from the start."""
-    return raised(demand, day * MINUTES_PER_DAY + minute_from_start(demand, at), minutes, factor)
 
 
 def first_monday(demand: Demand) -> int:
@@ -75,11 +68,6 @@ def with_noise(
     return replace(demand, requests=rng.poisson(demand.requests * factors).astype(float))
 
 
-def busiest_hour(load: FloatArray) -> float:
-    """Largest hourly mean of a series by the minute."""
-    return float(period_means(load, 60).max())
-
-
 def raised(demand: Demand, begin: int, minutes: int, factor: float) -> Demand:
     """Multiply demand for ``minutes`` minutes from minute ``begin`` on, at most to its end."""
     if not 0 <= begin < demand.minutes or minutes < 1 or factor < 0:
@@ -94,12 +82,16 @@ def raised(demand: Demand, begin: int, minutes: int, factor: float) -> Demand:
 
 def minute_from_start(demand: Demand, clock: str) -> int:
     """Minutes from the start of a demand to the first moment with a time of day."""
-    hours, _, rest = clock.strip().partition(":")
-    digits = re.fullmatch(r"[0-9]{1,2}:[0-9]{1,2}", clock.strip())
-    if not (digits and int(hours) < 24 and int(rest) < 60):
-        raise InputError(f"spike at {clock!r} is not a time of day; write it as 02:00.")
     first = demand.index[0]
-    return int((int(hours) * 60 + int(rest) - first.hour * 60 - first.minute) % MINUTES_PER_DAY)
+    return int((minute_of_day(clock) - first.hour * 60 - first.minute) % MINUTES_PER_DAY)
+
+
+def minute_of_day(text: str) -> int:
+    """Read a time of day such as ``06:00`` as minutes since midnight."""
+    digits = re.fullmatch(r"([0-9]{1,2}):([0-9]{1,2})", text.strip())
+    if not (digits and int(digits[1]) < 24 and int(digits[2]) < 60):
+        raise InputError(f"{text!r} is not a time of day; write it as 06:00 (UTC).")
+    return int(digits[1]) * 60 + int(digits[2])
 
 
 @dataclass(frozen=True, eq=False)

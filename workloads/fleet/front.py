@@ -33,7 +33,7 @@ from workloads.fleet.scenario import (
     read_demand,
     read_models,
     run,
-    scenario_on,
+    scenario,
     what_ifs,
 )
 from workloads.fleet.simulation import FleetRun
@@ -237,7 +237,7 @@ def run_fleet(
     options = fleet_options(run_fleet, OPTIONS, keywords, **stated)
     check_question(options)
     requests, models = read_demand(demand, options), read_models(model)
-    base = scenario_on(as_cluster(cluster), requests, models, options, seed)
+    base = scenario(as_cluster(cluster), requests, options, models=models, seed=seed)
     built, settings = _after_what_if(base, options.demand.what_if), options.policy
     function = None if isinstance(policy, str) else policy
     done = run(built, function or policy_of(str(policy), built, settings), seed=seed)

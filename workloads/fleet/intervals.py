@@ -218,30 +218,10 @@ def fleet_intervals(
     causes: Causes | None = None,
     stated_sizes: bool = False,
 ) -> dict[str, Any]:
-    """Return the 80 % intervals of a run's results.
-
-    Parameters
-    ----------
-    scenario : Scenario
-        Inputs of the run.
-    results : mapping
-        Summary of the run, see :func:`workloads.fleet.results.summary`.
-    policy : callable
-        Returns the policy for a scenario, without what it has learned in another run.
-    seed : int
-        That of the run: all runs meet failures at times that are drawn alike.
-    watch : callable, optional
-        Shows the progress over the repeated runs.
-    causes : Causes, optional
-        Factors on the inputs, by default :func:`causes_of`.
-    stated_sizes : bool
-        Whether the policy counts in units, so that a smaller fleet would not be of the same kind.
-
-    Returns
-    -------
-    dict
-        ``low`` and ``high`` of each result by its key, and the ``inputs``.
-    """
+    """Return the 80 % intervals of a run's results by their keys, and the ``inputs``."""
+    # ``policy`` is called for each scenario, so that a policy has not learned in another run. All
+    # runs meet failures at times that are drawn alike, by ``seed``. ``stated_sizes`` says that the
+    # policy counts in units, so that a smaller fleet would not be of the same kind.
     causes = causes or causes_of(scenario)
     part = scenario if stated_sizes else miniature(scenario)
     questions = [] if part is scenario else [_Question("", 0.0, part, seed)]

@@ -17,15 +17,22 @@ from topologies.arrays import FloatArray
 from topologies.catalogue.catalogue import Catalogue
 from topologies.clusters.cluster import Cluster
 from topologies.clusters.names import machine
-from topologies.errors import InputError, shown, suggestion
+from topologies.errors import InputError, shown
 from topologies.options import Option, described, in_words
 from workloads.confidence.propagation import AS_STATED, Uncertain
-from workloads.demand import Demand, Horizon, demand_from, horizons, measured_noise
+from workloads.demand import (
+    Demand,
+    Horizon,
+    demand_from,
+    horizons,
+    measured_noise,
+    with_noise,
+)
 from workloads.demand.trace import MINUTES_PER_DAY
 from workloads.demand.what_if import check_texts
 from workloads.economics import Economics
 from workloads.fleet.inputs.costs import ChangeCosts
-from workloads.fleet.inputs.jobs import MODES, TrainingJob
+from workloads.fleet.inputs.jobs import TrainingJob
 from workloads.fleet.inputs.prices import Prices, check_prices, read_prices
 from workloads.fleet.policies.registry import KINDS, bound_of, check_name, policy_named
 from workloads.fleet.policies.view import Limits, Policy, Situation
@@ -37,9 +44,7 @@ from workloads.fleet.setup.demand import (
     cut_to_period,
     demand_level,
     divided,
-    draw_noise,
     interactive,
-    scale_note,
     scaled_to_fleet,
     sizing,
 )
@@ -51,8 +56,8 @@ from workloads.fleet.state.services import (
     BatchWork,
     Service,
     by_pool,
-    lead_s,
     pools_from,
+    to_serving_s,
     units_needed,
 )
 from workloads.models.huggingface import model
@@ -113,16 +118,28 @@ class Scenario:
     @property
     def scaling(self) -> str:
         """Sentence that says how the demand was scaled; empty where it was not."""
-        return scale_note(self.sizing, absolute=self.demand.absolute, units=self.cluster.domains)
+        sized = self.sizing
+        shape = "" if self.demand.absolute else ", a shape without a size for this fleet,"
+        if sized.demand_scale == 1.0:
+            return ""
+        return (
+            f"demand{shape} was scaled by {sized.demand_scale:.6g}: its busiest hour needs "
+            f"{sized.units_needed_peak / self.cluster.domains:.0%} of the fleet; --scale-to-peak "
+            "sets another share."
+        )
 
     @property
     def lead_s(self) -> float:
         """Expected time from an order until a unit that trained serves [s]."""
-        return lead_s(self.fleet.change_costs, self.services)
+        return to_serving_s(self.fleet.change_costs, self.services)
 
     def at(self, horizon: Horizon) -> Scenario:
         """Return the same fleet under another demand, such as a what-if's."""
-        demand = draw_noise(horizon.demand, self.spread, self.seed)
+        demand = horizon.demand
+        if np.any(self.spread):
+            # The same seed draws the same noise for every what-if.
+            draws = np.random.default_rng([self.seed, 1])
+            demand = with_noise(demand, draws, relative_sd=self.spread)
         scale = self.sizing.demand_scale
         return replace(
             self,
@@ -382,12 +399,6 @@ def _as_typed(option: Option, hint: Any, value: Any) -> Any:
 
 
 def _check(name: str, option: Option, value: Any) -> None:
-    choices = option.choices() if callable(option.choices) else option.choices
-    if choices and value not in choices:
-        near = suggestion(str(value), [str(each) for each in choices])
-        raise InputError(
-            f"{name} is {shown(repr(value))}; choose from {', '.join(map(str, choices))}.{near}"
-        )
     least = -math.inf if option.least is None else option.least
     most = math.inf if option.most is None else option.most
     for number in value if isinstance(value, tuple) else (value,):
@@ -480,47 +491,24 @@ def _latencies(slo: str) -> tuple[float, float]:
     return limits.ttft_s, limits.tpot_s
 
 
-FAILURES = ("on", "off", "domains")
-
-
 def scenario_from(options: FleetOptions, catalogue: Catalogue, seed: int) -> Scenario:
     """Build the scenario that the options describe: everything about the fleet but its policy."""
     check_question(options)
     cluster = machine(options.fleet.cluster, catalogue=catalogue)
-    return scenario_on(
-        cluster, demand_of(options.demand), models_of(options.fleet.model), options, seed
-    )
+    models = models_of(options.fleet.model)
+    return scenario(cluster, demand_of(options.demand), options, models=models, seed=seed)
 
 
 def check_question(options: FleetOptions) -> None:
     """Check the options that can be judged before the cluster and the demand are read."""
-    if options.fleet.failures not in FAILURES:
-        raise InputError(f"--failures {options.fleet.failures!r}; write {', '.join(FAILURES)}.")
-    _check_post_training(options.fleet)
+    fleet = options.fleet
+    if fleet.post_training is not None and fleet.training is not None:
+        raise InputError(
+            f"--post-training {fleet.post_training} is for the default jobs, which --training "
+            f"{fleet.training} replaces. State post_training in its rows, or leave one of them out."
+        )
     check_name(options.policy.policy)
     check_texts(options.demand.what_if)
-
-
-def _check_post_training(fleet: FleetInputs) -> None:
-    mode = fleet.post_training
-    if mode is None:
-        return
-    if mode not in MODES:
-        raise InputError(
-            f"--post-training {mode[:40]!r} is none of {', '.join(MODES)}.{suggestion(mode, MODES)}"
-        )
-    if fleet.training is not None:
-        raise InputError(
-            f"--post-training {mode} is for the default jobs, which --training {fleet.training} "
-            "replaces. State post_training in its rows, or leave one of them out."
-        )
-
-
-def scenario_on(
-    cluster: Cluster, demand: Demand, models: Sequence[Share], options: FleetOptions, seed: int
-) -> Scenario:
-    """Build a scenario of a cluster, a demand and models that have been read."""
-    return scenario(cluster, demand, options, models=models, seed=seed)
 
 
 def models_of(text: str) -> list[Share]:

@@ -39,14 +39,12 @@ from workloads.fleet.processes.moves import (
     to_serving,
 )
 from workloads.fleet.state.services import (
-    Batch,
     BatchQueue,
     BatchWork,
     Pool,
     Queue,
     Service,
     by_pool,
-    lead_s,
     pools_from,
     rates_max,
     units_needed,
@@ -95,24 +93,11 @@ class Inputs:
     rate_max_per_s: FloatArray
     history: int
     first_minute_of_week: int  # minute of the week at which the run begins; 0 is Monday 00:00 UTC
-    held: npt.NDArray[np.bool_]
     signals: Signals = field(default_factory=Signals)
 
 
-@dataclass(frozen=True, eq=False)
-class Record:
-    """Records of the control loop, minute after minute."""
-
-    # (minutes + 1, accounts): server-time spent until each minute begins, by role, and by pool from
-    # account 12 on
-    spent_server_ms: npt.NDArray[np.int64]
-    # (minutes, services): mean number of units that worked for each service; units of a pool answer
-    # all its services
-    service_units: FloatArray
-
-
-def controlling(world: World, inputs: Inputs, policy: Policy, record: Record) -> Process:
-    """Run the fleet, minute after minute, and write the record."""
+def controlling(world: World, inputs: Inputs, policy: Policy) -> Process:
+    """Run the fleet, minute after minute, and record what it did."""
     minutes = inputs.rate_max_per_s.shape[1]
     wanted = np.zeros(len(world.pools))
     carry = np.zeros(len(world.services))  # parts of requests that the last minute had begun
@@ -122,7 +107,7 @@ def controlling(world: World, inputs: Inputs, policy: Policy, record: Record) ->
         wanted = np.asarray(decision.serving, float)
         world.training_limit, world.job_limits = decision.training, decision.jobs or {}
         target = world.limits.quantised(wanted, len(world.ledger))
-        if inputs.held[minute]:
+        if inputs.signals.held is not None and inputs.signals.held[minute]:
             world.training_limit = 0
         # The first roles are free: there is nothing before the run that could be changed.
         if minute:
@@ -134,15 +119,15 @@ def controlling(world: World, inputs: Inputs, policy: Policy, record: Record) ->
         balance(world, view, decision.batch)
         yield world.env.timeout(MINUTE_MS)
         world.ledger.advance(world.now)
-        record.spent_server_ms[minute + 1] = world.ledger.spent_server_ms
-        _serve(world, inputs, record, minute, carry)
+        world.spent_server_ms[minute + 1] = world.ledger.spent_server_ms
+        _serve(world, inputs, minute, carry)
 
 
-def _serve(world: World, inputs: Inputs, record: Record, minute: int, carry: FloatArray) -> None:
+def _serve(world: World, inputs: Inputs, minute: int, carry: FloatArray) -> None:
     """Serve the requests of a minute that has ended."""
     # The unit-time of a pool is divided among its services in proportion to their work, as if their
     # requests waited in one line: any unit of the pool can answer any of them.
-    spent = record.spent_server_ms[minute + 1] - record.spent_server_ms[minute]
+    spent = world.spent_server_ms[minute + 1] - world.spent_server_ms[minute]
     if world.batch is not None:
         world.batch.serve(minute, float(spent[Role.BATCH]) / (world.ledger.servers * MS))
     for number, pool in enumerate(world.pools):
@@ -154,7 +139,7 @@ def _serve(world: World, inputs: Inputs, record: Record, minute: int, carry: Flo
             possible = unit_s * share * rate + carry[service]
             queue.finish(minute, int(possible))
             carry[service] = possible % 1.0 if queue.waiting else 0.0
-            record.service_units[minute, service] = unit_s * share / 60.0
+            world.service_units[minute, service] = unit_s * share / 60.0
 
 
 def _shares(world: World, pool: Pool, rates: FloatArray, minute: int) -> list[float]:
@@ -193,7 +178,7 @@ def view_at(world: World, inputs: Inputs, minute: int) -> View:
         power_w=_power_w(world, inputs.signals, minute),
         unit_busy_w=inputs.signals.unit_busy_w,
         unit_idle_w=inputs.signals.unit_idle_w,
-        batch_due=np.empty(0) if batch is None else batch.queue.due(minute) / batch_rate,
+        batch_due=np.empty(0) if batch is None else batch.due(minute) / batch_rate,
         training=world.lent(),
         look_at_jobs=lambda: tuple(_job_view(world, gang) for gang in world.gangs if gang.waits),
     )
@@ -309,7 +294,6 @@ def inputs_of(demand: Demand, services: Sequence[Service], signals: Signals) -> 
         rate_max_per_s=rates_max(demand, services),
         history=past.shape[1],
         first_minute_of_week=start.weekday() * MINUTES_PER_DAY + start.hour * 60 + start.minute,
-        held=np.zeros(demand.minutes, bool) if signals.held is None else signals.held,
         signals=signals,
     )
 
@@ -324,7 +308,9 @@ def opened(
 ) -> World:
     """Return the world of a run before it begins: every unit is spare and every job waits."""
     pools = pools_from(services)
-    ledger = _new_ledger(fleet, len(pools))
+    if not 1 <= fleet.units <= MAX_UNITS:
+        raise InputError(f"a fleet of {fleet.units:,} units; it must have 1 to {MAX_UNITS:,}.")
+    ledger = Ledger(fleet.units, len(pools), fleet.servers)
     fleet.limits.check(len(ledger))
     costs = fleet.change_costs
     evaluations = [job for job in jobs if job.evaluation]
@@ -355,6 +341,8 @@ def opened(
         rng=rng,
         horizon_ms=horizon_ms,
         heading=np.full(len(ledger), NOBODY, np.int16),
+        spent_server_ms=np.zeros((demand.minutes + 1, ledger.accounts), np.int64),
+        service_units=np.zeros((demand.minutes, len(services))),
         batch=None if batch is None else _batch(batch, demand),
     )
     for gang in world.gangs:
@@ -364,7 +352,7 @@ def opened(
     return world
 
 
-def _batch(work: BatchWork, demand: Demand) -> Batch:
+def _batch(work: BatchWork, demand: Demand) -> BatchQueue:
     if work.demand.minutes != demand.minutes or len(work.demand.services) != 1:
         raise InputError(
             f"batch work of {len(work.demand.services)} services and {work.demand.minutes:,} "
@@ -374,7 +362,7 @@ def _batch(work: BatchWork, demand: Demand) -> Batch:
     arrivals = whole.requests[0].astype(np.int64)
     lengths = whole.prompt_tokens[0] + whole.output_tokens[0]
     tokens = np.rint(arrivals * lengths).astype(np.int64)
-    return Batch(BatchQueue(arrivals, tokens, work.deadline_minutes), work.rate_per_s)
+    return BatchQueue(arrivals, tokens, work.deadline_minutes, work.rate_per_s)
 
 
 def _release_finished(world: World, units: IntArray) -> None:
@@ -385,12 +373,6 @@ def _release_finished(world: World, units: IntArray) -> None:
 def _arrive(world: World, at_ms: int) -> Process:
     yield world.env.timeout(at_ms)
     dispatch(world)
-
-
-def _new_ledger(fleet: Fleet, pools: int) -> Ledger:
-    if not 1 <= fleet.units <= MAX_UNITS:
-        raise InputError(f"a fleet of {fleet.units:,} units; it must have 1 to {MAX_UNITS:,}.")
-    return Ledger(fleet.units, pools, fleet.servers)
 
 
 def _check_sizes(jobs: Sequence[TrainingJob], units: int) -> None:
@@ -473,7 +455,7 @@ def simulate(
     whole = in_whole_requests(demand)
     inputs = inputs_of(whole, services, signals or Signals())
     world = opened(whole, services, jobs, fleet, rng or np.random.default_rng(0), batch)
-    record = _run_to_end(world, inputs, policy, fleet.failures)
+    _run_to_end(world, inputs, policy, fleet.failures)
     return FleetRun(
         demand=whole,
         services=world.services,
@@ -482,8 +464,8 @@ def simulate(
         load=units_needed(whole, world.services),
         rate_max_per_s=inputs.rate_max_per_s,
         servers=world.ledger.servers,
-        spent_server_ms=record.spent_server_ms,
-        service_units=record.service_units,
+        spent_server_ms=world.spent_server_ms,
+        service_units=world.service_units,
         pools=world.pools,
         queues=world.queues,
         jobs=tuple((gang.job, gang.finish()) for gang in world.gangs),
@@ -495,20 +477,15 @@ def simulate(
         failures=world.failures.total(),
         failures_by_domain=dict(world.failures),
         loaded_bytes=world.store.moved_bytes,
-        batch=None if world.batch is None else world.batch.queue,
+        batch=world.batch,
     )
 
 
-def _run_to_end(world: World, inputs: Inputs, policy: Policy, failures: Failures | None) -> Record:
-    lead_ms = milliseconds(lead_s(world.costs, world.services), world.horizon_ms)
+def _run_to_end(world: World, inputs: Inputs, policy: Policy, failures: Failures | None) -> None:
+    lead_ms = milliseconds(world.lead_s, world.horizon_ms)
     if lead_ms > world.horizon_ms:  # no change of role ends within the run
         policy = static(best_static(inputs.load[:, inputs.history :]))
-    minutes = inputs.rate_max_per_s.shape[1]
-    record = Record(
-        spent_server_ms=np.zeros((minutes + 1, world.ledger.accounts), np.int64),
-        service_units=np.zeros((minutes, len(world.services))),
-    )
-    end = world.env.process(controlling(world, inputs, policy, record))
+    end = world.env.process(controlling(world, inputs, policy))
     if failures is not None:
         world.env.process(failing(world, failures))
         for domain in failures.domains:
@@ -516,4 +493,3 @@ def _run_to_end(world: World, inputs: Inputs, policy: Policy, failures: Failures
         for interruption in failures.interruptions:
             world.env.process(interrupting(world, interruption))
     world.env.run(until=end)
-    return record

@@ -402,17 +402,8 @@ OF_A_WHOLE_JOB = (
 
 
 def whole_job(step: Iteration, tokens: str | int, seed: int = 0) -> dict[str, Any]:
-    """Return the length, the price and the energy of a job of a step, as an entry ``job``.
-
-    Failures, checkpoints and spares are those that :func:`run_job` has by default.
-
-    Parameters
-    ----------
-    step : Iteration
-    tokens : str or int
-        Tokens that the job trains on, such as ``15T``.
-    seed : int
-    """
+    """Return the length, the price and the energy of a job of a step, as an entry ``job``."""
+    # Failures, checkpoints and spares are those that ``run_job`` has by default.
     document = run_job(step, tokens=tokens, seed=seed).document()
     ends = {name: document["interval"].get(name) for name in OF_A_WHOLE_JOB}
     ends = {name: value for name, value in ends.items() if value and name != "tokens"}

@@ -106,14 +106,7 @@ class SharedLinks(NamedTuple):
 
 
 class Meeting:
-    """Jobs of a cluster, and the links on which their groups meet.
-
-    Parameters
-    ----------
-    ready : sequence of Ready
-    patterns : Patterns
-        Cache of the links of collectives.
-    """
+    """Jobs of a cluster, and the links on which their groups meet."""
 
     def __init__(self, ready: Sequence[Ready], patterns: Patterns):
         self.ready, self.patterns = ready, patterns

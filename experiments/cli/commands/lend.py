@@ -154,7 +154,7 @@ def _follow(
     from topologies.clusters.names import machine
     from topologies.units import parse_seconds
     from workloads.fleet.lending.front import lend_on
-    from workloads.fleet.scenario import check_question, models_of, scenario_on
+    from workloads.fleet.scenario import check_question, models_of, scenario
 
     poll_s = parse_seconds(growing.poll, "--poll")
     if poll_s < 1:
@@ -167,8 +167,8 @@ def _follow(
 
     def ask(history: Demand) -> tuple[Loan, Scenario]:
         """Answer the question for a history that ends now."""
-        scenario = scenario_on(cluster, history, models, every_day, call.seed)
-        return lend_on(scenario, of_this_night(question, history)), scenario
+        built = scenario(cluster, history, every_day, models=models, seed=call.seed)
+        return lend_on(built, of_this_night(question, history)), built
 
     follower = Follower(
         source_of(

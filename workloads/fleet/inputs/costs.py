@@ -8,15 +8,13 @@ from typing import Self
 
 from topologies.catalogue.catalogue import Catalogue, shipped_catalogue
 from topologies.clusters.cluster import Cluster
-from topologies.errors import InputError, suggestion
+from topologies.errors import InputError
 from workloads.job.checkpoints import PeerLinks
 from workloads.job.job import Recovery
 
 AT_ONCE = Recovery(restart_s=0.0, explicit_s=0.0, timeout_s=0.0, hang_share=0.0, repair_s=0.0)
 """A recovery that takes no time."""
 UNLIMITED_PEERS = PeerLinks()  # links between host memories that take no time
-SOURCES = ("store", "nvme", "host", "peer")
-"""Sources of weights: shared storage, local NVMe, the host's page cache, other units."""
 
 
 @dataclass(frozen=True)
@@ -48,6 +46,7 @@ class ChangeCosts:
     # growths of an elastic job
     checkpoint_stall_s: float = 0.0
     snooze_s: float = 0.0
+    # Source of weights: store (shared), nvme (local), host (page cache) or peer (other units)
     source: str = "host"
     load_bytes_per_s: float = math.inf  # rate at which one unit reads from that source [B/s]
     # Bandwidth that the shared store gives to all units together [B/s]
@@ -72,11 +71,6 @@ class ChangeCosts:
         peers: PeerLinks = UNLIMITED_PEERS,
     ) -> Self:
         """Read the costs for units of ``servers`` servers, each of which loads its own weights."""
-        if source not in SOURCES:
-            raise InputError(
-                f"unknown weight source {source!r}; choose from {', '.join(SOURCES)}."
-                + suggestion(source, SOURCES)
-            )
         catalogue = catalogue or shipped_catalogue()
         client = servers * catalogue.value("fleet.load", "store_client")
         rate = client if source == "store" else servers * catalogue.value("fleet.load", source)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections import Counter
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import numpy as np
@@ -59,11 +59,6 @@ class PostTraining:
     mode: str = BEHIND
 
     def __post_init__(self) -> None:
-        if self.mode not in MODES:
-            raise InputError(
-                f"post-training {self.mode!r} is none of {', '.join(MODES)}."
-                + suggestion(self.mode, MODES)
-            )
         rates = (self.rollout_tokens_per_s, self.update_tokens_per_s, self.step_tokens)
         if min(rates) <= 0 or not 0 <= self.transfer_s < math.inf:
             raise InputError(
@@ -84,7 +79,8 @@ class PostTraining:
         step_s = max(rollout_s, update_s + self.transfer_s)
         if self.mode == LOCKSTEP:
             step_s = rollout_s + update_s + self.transfer_s
-        return self._split(rollout_units, update_units, rollout_s, update_s, step_s)
+        times = rollout_s, update_s, self.transfer_s, step_s
+        return Split(rollout_units, update_units, *times, self.step_tokens / step_s)
 
     def best(self, units: int) -> Split:
         """Return the fastest division of ``units`` units between rollouts and updates."""
@@ -93,9 +89,7 @@ class PostTraining:
         if units < 1:
             raise InputError(f"post-training on {units} units; it needs at least one.")
         if units == 1:
-            rollout_s = self.step_tokens / self.rollout_tokens_per_s
-            update_s = self.step_tokens / self.update_tokens_per_s
-            return self._split(1, 1, rollout_s, update_s, rollout_s + update_s + self.transfer_s)
+            return replace(self, mode=LOCKSTEP).on(1, 1)
         splits = (self.on(rollouts, units - rollouts) for rollouts in self._candidates(units))
         return min(splits, key=lambda split: (split.step_s, split.rollout_units))
 
@@ -113,19 +107,6 @@ class PostTraining:
             share = 2 * work / rollout / (linear + math.sqrt(square))
         middle = round(share * units)
         return range(max(1, middle - 2), min(units - 1, middle + 2) + 1)
-
-    def _split(
-        self, rollouts: int, updates: int, rollout_s: float, update_s: float, step_s: float
-    ) -> Split:
-        return Split(
-            rollouts,
-            updates,
-            rollout_s,
-            update_s,
-            self.transfer_s,
-            step_s,
-            self.step_tokens / step_s,
-        )
 
 
 STEP_TOKENS = 16e6
@@ -182,14 +163,11 @@ class TrainingJob:
                 f"job {self.name}: min_units {self.min_units}, units {self.units}, step_units "
                 f"{self.step_units}; they must hold 1 <= min_units <= units and step_units >= 1."
             )
-        if self.reclaim not in RECLAIMS:
-            raise InputError(
-                f"job {self.name}: unknown reclaim {self.reclaim!r}; choose from "
-                f"{', '.join(RECLAIMS)}." + suggestion(self.reclaim, RECLAIMS)
-            )
         for what, value, choices in (
+            ("reclaim", self.reclaim, RECLAIMS),
             ("checkpoint", self.checkpoint, CHECKPOINTS),
             ("standby", self.standby, STANDBYS),
+            ("post_training", self.post_training or BEHIND, MODES),
         ):
             if value not in choices:
                 raise InputError(
@@ -203,11 +181,10 @@ class TrainingJob:
             )
         if any(n < 1 or not rate > 0 for n, rate in self.tokens_per_s) or self.step_tokens <= 0:
             raise InputError(f"job {self.name}: throughput and step_tokens must be above 0.")
-        if self.post_training and (self.post_training not in MODES or self.evaluation):
+        if self.post_training and self.evaluation:
             raise InputError(
-                f"job {self.name}: post_training is {self.post_training!r}; it is one of "
-                f"{', '.join(MODES)}, and of a job that trains."
-                + suggestion(self.post_training, MODES)
+                f"job {self.name}: post_training is {self.post_training!r}; it is of a job that "
+                "trains, and this one evaluates."
             )
         interval_s = self.checkpoint_every_s
         if (interval_s is not None and not interval_s > 0) or self.state_bytes < 0:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-import re
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
@@ -17,6 +16,7 @@ import pandas as pd
 from topologies.arrays import FloatArray, IntArray
 from topologies.errors import InputError
 from workloads.demand.trace import MINUTES_PER_DAY
+from workloads.demand.what_if import minute_of_day
 from workloads.fleet.lending.backtest import (
     USUAL,
     Backtest,
@@ -552,12 +552,3 @@ def free_units(terms: Terms, kept: FloatArray) -> IntArray:
     serving = np.maximum(kept, terms.floor_units)
     blocks = np.floor((terms.units - terms.reserve_units - serving) / terms.block + 1e-9)
     return np.maximum(blocks, 0).astype(np.int64) * terms.block
-
-
-def minute_of_day(text: str) -> int:
-    """Read a time of day such as ``06:00`` as minutes since midnight."""
-    hours, _, rest = text.strip().partition(":")
-    digits = re.fullmatch(r"[0-9]{1,2}:[0-9]{1,2}", text.strip())
-    if not (digits and int(hours) < 24 and int(rest) < 60):
-        raise InputError(f"{text!r} is not a time of day; write it as 06:00 (UTC).")
-    return int(hours) * 60 + int(rest)

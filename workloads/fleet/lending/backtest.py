@@ -14,7 +14,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Collection
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 import numpy as np
 import numpy.typing as npt
@@ -349,7 +349,7 @@ def backtest(nights_errors: NightErrors, confidence: float, fewest: float, most:
         answers.append(_Answer(number, int(np.argmin(loss)), margins, kept))
     wanted = errors_for(confidence)
     borne = [len(nights_errors.before(answer.number)) >= wanted for answer in answers[:-1]]
-    return replace(_judged(nights_errors, answers, fewest, most), borne=np.array(borne, bool))
+    return _judged(nights_errors, answers, np.array(borne, bool), fewest, most)
 
 
 @dataclass(frozen=True, eq=False)
@@ -361,33 +361,28 @@ class _Answer:
     margins: FloatArray
     kept: FloatArray
 
-    def capacity(self, fewest: float, most: float) -> FloatArray:
-        """Units kept in each window, within their limits; (windows,)."""
-        return np.asarray(np.clip(self.kept[self.form], fewest, most))
-
 
 def log_errors(need: FloatArray, expected: FloatArray, edges: IntArray, share: float) -> FloatArray:
     """Logarithm of the least factor that a night needed on each expectation; (forms,)."""
     # With that factor the share of minutes within capacity is at least ``share``.
-    ratio = need / np.repeat(expected, np.diff(edges), axis=1)
-    result: FloatArray = np.log(np.maximum(_exceeded(ratio, share), 1e-9))
-    return result
-
-
-def _exceeded(ratio: FloatArray, share: float) -> FloatArray:
-    """Smallest value that at least ``share`` of the entries along the last axis do not exceed."""
+    ratio = np.sort(need / np.repeat(expected, np.diff(edges), axis=1), axis=-1)
     minutes = ratio.shape[-1]
     allowed = min(int((1 - share) * minutes + 1e-9), minutes - 1)
-    ordered = np.sort(ratio, axis=-1)
-    result: FloatArray = ordered[..., minutes - 1 - allowed]
+    result: FloatArray = np.log(np.maximum(ratio[..., minutes - 1 - allowed], 1e-9))
     return result
 
 
-def _judged(errors: NightErrors, answers: list[_Answer], fewest: float, most: float) -> Backtest:
+def _judged(
+    errors: NightErrors,
+    answers: list[_Answer],
+    borne: npt.NDArray[np.bool_],
+    fewest: float,
+    most: float,
+) -> Backtest:
     """Compare every answer with the demand of its night; the last night is still to come."""
     nights, past = errors.nights, answers[:-1]
     number = np.array([answer.number for answer in past], np.int64)
-    capacity = np.stack([answer.capacity(fewest, most) for answer in past])
+    capacity = np.clip(np.stack([answer.kept[answer.form] for answer in past]), fewest, most)
     need = nights.need[number]
     by_minute = np.repeat(capacity, np.diff(nights.edges), axis=1)
     # Demand that the whole fleet could not serve is no fault of the answer.
@@ -400,5 +395,5 @@ def _judged(errors: NightErrors, answers: list[_Answer], fewest: float, most: fl
         missed=np.maximum(over, 0.0).sum(axis=1) / np.maximum(need.sum(axis=1), 1e-12),
         coming=answers[-1].kept[answers[-1].form],
         form=FORMS[answers[-1].form],
-        borne=np.ones(len(number), bool),
+        borne=borne,
     )

@@ -54,7 +54,7 @@ from workloads.fleet.scenario import (
     read_demand,
     read_models,
     read_options,
-    scenario_on,
+    scenario,
 )
 from workloads.fleet.setup.night_work import gang_goodput
 from workloads.fleet.setup.serving import capacity_interval
@@ -431,5 +431,5 @@ def lend(
     options = for_lending(every)
     check_question(options)
     demand = read_demand(history, options)
-    built = scenario_on(as_cluster(cluster), demand, read_models(model), options, 0)
+    built = scenario(as_cluster(cluster), demand, options, models=read_models(model))
     return LendResult(built, lend_on(built, question))

@@ -28,8 +28,7 @@ from dataclasses import dataclass, field
 import numpy as np
 
 from topologies.arrays import FloatArray
-from topologies.errors import InputError
-from workloads.fleet.policies.forecast import largest_ahead, with_margin
+from workloads.fleet.policies.forecast import EVERY, largest_ahead, with_margin
 from workloads.fleet.policies.view import Decision, JobView, Policy, PolicyKind, Situation, View
 from workloads.options.fleet import PolicyInputs
 
@@ -227,7 +226,7 @@ def _rows(outlook: Outlook, columns: _Columns) -> tuple[FloatArray, FloatArray]:
     return np.concatenate(matrices), np.concatenate(limits)
 
 
-STEP = 15  # minutes between two plans, and of the first steps of a plan
+STEP = EVERY  # minutes between two plans, and of the first steps of a plan
 NEAR, FAR = 24, 18
 """Number of steps of 15 minutes, and of hours after them for prices or deadlines a day ahead."""
 HOUR = 60
@@ -240,34 +239,6 @@ Expected = Callable[[View, int], tuple[FloatArray, FloatArray]]
 """Function of a view and a number of intervals of 15 minutes. It returns the units that have to
 serve in each interval, with margins, and the units that the demand itself is expected to need; both
 (pools, intervals)."""
-
-
-@dataclass(frozen=True)
-class Weights:
-    """Costs and bounds that a plan weighs beside serving."""
-
-    # lead_s, back_s: time that a unit loses on the way from training to serving, and before it
-    # trains [s]
-    lead_s: float
-    back_s: float
-    # Cheapest share of the unit-time available in the coming day that training shall have
-    price_share: float = 0.5
-    power_cap_w: float | None = None
-    # Share of its time for which a unit computes when it serves at the rate under the SLO
-    busy_share: float = 1.0
-    # Units that evaluation and batch work can use beside training jobs
-    rest_units: float = math.inf
-
-    def __post_init__(self) -> None:
-        if not 0 <= self.price_share <= 1:
-            raise InputError(
-                f"a price share of {self.price_share:g} is not in [0, 1]; 0.5 trains half of what "
-                "could train."
-            )
-        if self.power_cap_w is not None and not self.power_cap_w > 0:
-            raise InputError(
-                f"a power cap of {self.power_cap_w:g} W is not above 0; write it in MW."
-            )
 
 
 @dataclass
@@ -283,26 +254,26 @@ class _Plan:
     priced: bool
 
 
-def predictive(expected: Expected, weights: Weights) -> Policy:
+def predictive(expected: Expected, settings: PolicyInputs, situation: Situation) -> Policy:
     """Plan the coming hours by a linear programme."""
+    # Read as the policy is built, which is when ``PolicyKind.reads`` looks on.
+    share, cap_w = settings.price_share, settings.power_cap_w
     plans: list[_Plan] = []
 
     def policy(view: View) -> Decision:
         """Decision of the first step of the latest plan."""
         serving = None
         if view.minute % STEP == 0 or not plans:
-            plans[:] = [_plan(view, expected, weights)]
+            plans[:] = [_plan(view, expected, share, cap_w, situation)]
             serving = plans[0].step.kept
         plan = plans[0]
-        training = _training_limit(view, plan, weights)
+        training = _training_limit(view, plan, cap_w)
         return Decision(serving, training, jobs=_job_limits(view, plan, training))
 
     return policy
 
 
-def expected_by_forecast(
-    *, quantile: float = 0.999, headroom: float = 0.05, most: float = 3.0
-) -> Expected:
+def expected_by_forecast(*, quantile: float = 0.999, headroom: float = 0.05) -> Expected:
     """Expect the need of the policy ``forecast``, and the shape of an earlier day after it."""
 
     def expected(view: View, intervals: int) -> tuple[FloatArray, FloatArray]:
@@ -310,7 +281,7 @@ def expected_by_forecast(
         lead, first_weekday = view.lead_minutes, view.first_weekday
         rows, loads = [], []
         for load in view.load:
-            soon = with_margin(load, STEP, lead, first_weekday, quantile, most)
+            soon = with_margin(load, lead, first_weekday, quantile)
             ahead = largest_ahead(
                 load, every=STEP, steps=intervals, lead=lead, first_weekday=first_weekday
             )
@@ -343,7 +314,9 @@ def expected_by_foresight(need: FloatArray, *, headroom: float = 0.0) -> Expecte
     return expected
 
 
-def _plan(view: View, expected: Expected, weights: Weights) -> _Plan:
+def _plan(
+    view: View, expected: Expected, share: float, cap_w: float | None, situation: Situation
+) -> _Plan:
     """Solve the programme for the need and the jobs that are expected at this moment."""
     due = tuple(
         sorted((job for job in view.jobs if _can_be_met(job)), key=lambda job: job.due_minutes)
@@ -352,7 +325,7 @@ def _plan(view: View, expected: Expected, weights: Weights) -> _Plan:
     far = FAR if priced or due else 0
     minutes = np.concatenate([np.full(NEAR, float(STEP)), np.full(far, float(HOUR))])
     need, load = (_by_step(units) for units in expected(view, NEAR + far * HOUR // STEP))
-    busy = SAFE * weights.busy_share * load.sum(axis=0)
+    busy = SAFE * situation.busy_share * load.sum(axis=0)
     alive = float(view.units - view.broken)
     others = sum(job.units for job in view.jobs if job not in due)
     outlook = Outlook(
@@ -361,13 +334,13 @@ def _plan(view: View, expected: Expected, weights: Weights) -> _Plan:
         kept=(view.serving + view.coming).astype(float),
         training=float(view.training),
         units=alive,
-        lead=weights.lead_s / 60.0,
-        back=weights.back_s / 60.0,
+        lead=situation.lead_s / 60.0,
+        back=situation.back_s / 60.0,
         price=_relative_prices(view.prices_usd_per_mwh, minutes),
-        share=weights.price_share if priced else 1.0,
-        power_units=_units_by_power(view, weights, busy),
+        share=share if priced else 1.0,
+        power_units=_units_by_power(view, cap_w, busy),
         jobs=tuple(_job_need(job, minutes) for job in due),
-        other_units=min(others + weights.rest_units, alive),
+        other_units=min(others + situation.rest_units, alive),
     )
     return _Plan(first_step(outlook), due, float(busy[0]), priced)
 
@@ -398,12 +371,12 @@ def _relative_prices(usd_per_mwh: FloatArray, minutes: FloatArray) -> FloatArray
     return (means - means.min()) / span if span > 0 else np.zeros(steps)
 
 
-def _units_by_power(view: View, weights: Weights, busy: FloatArray) -> FloatArray:
+def _units_by_power(view: View, cap_w: float | None, busy: FloatArray) -> FloatArray:
     """Units that can train within the power of the site while ``busy`` units compute; (steps,)."""
     rise_w = view.unit_busy_w - view.unit_idle_w
-    if weights.power_cap_w is None or rise_w <= 0:
+    if cap_w is None or rise_w <= 0:
         return np.full(len(busy), np.inf)
-    left_w = weights.power_cap_w - (view.units - view.broken) * view.unit_idle_w
+    left_w = cap_w - (view.units - view.broken) * view.unit_idle_w
     return np.maximum(left_w / rise_w - busy, 0.0)
 
 
@@ -416,18 +389,18 @@ def _job_need(job: JobView, minutes: FloatArray) -> JobNeed:
     return JobNeed(float(job.units), SAFE * part * job.work_left, steps)
 
 
-def _training_limit(view: View, plan: _Plan, weights: Weights) -> int | None:
+def _training_limit(view: View, plan: _Plan, cap_w: float | None) -> int | None:
     """Most units that may train in this minute; None where only serving limits them."""
     limits = []
     if plan.priced:
         limits.append(math.ceil(plan.step.training))
-    if weights.power_cap_w is not None:
+    if cap_w is not None:
         serving = float((view.serving + view.coming).sum())
         busy = min(serving, plan.busy + float(view.backlog.sum()))
-        allowed = float(_units_by_power(view, weights, np.array([busy]))[0])
+        allowed = float(_units_by_power(view, cap_w, np.array([busy]))[0])
         rise_w = view.unit_busy_w - view.unit_idle_w
-        if rise_w > 0 and view.power_w > weights.power_cap_w:
-            allowed = min(allowed, view.training - (view.power_w - weights.power_cap_w) / rise_w)
+        if rise_w > 0 and view.power_w > cap_w:
+            allowed = min(allowed, view.training - (view.power_w - cap_w) / rise_w)
         if math.isfinite(allowed):
             limits.append(max(0, math.floor(allowed)))
     return min(limits) if limits else None
@@ -472,26 +445,15 @@ def _shared(jobs: Sequence[JobView], room: int) -> dict[str, int]:
     return limits
 
 
-def _weights(settings: PolicyInputs, situation: Situation) -> Weights:
-    return Weights(
-        situation.lead_s,
-        situation.back_s,
-        price_share=settings.price_share,
-        power_cap_w=settings.power_cap_w,
-        busy_share=situation.busy_share,
-        rest_units=situation.rest_units,
-    )
-
-
 def _build(settings: PolicyInputs, situation: Situation) -> Policy:
     headroom = 0.05 if settings.headroom is None else settings.headroom
     expected = expected_by_forecast(quantile=settings.quantile, headroom=headroom)
-    return predictive(expected, _weights(settings, situation))
+    return predictive(expected, settings, situation)
 
 
 def _build_with_foresight(settings: PolicyInputs, situation: Situation) -> Policy:
     expected = expected_by_foresight(situation.need, headroom=settings.headroom or 0.0)
-    return predictive(expected, _weights(settings, situation))
+    return predictive(expected, settings, situation)
 
 
 FORESIGHT = PolicyKind(

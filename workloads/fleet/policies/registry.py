@@ -17,7 +17,7 @@ from typing import Any
 import numpy.typing as npt
 
 from topologies.errors import InputError, shown, suggestion
-from topologies.files.reading import no_such_file
+from topologies.files.reading import check_regular
 from topologies.registry import by_name
 from workloads.fleet.policies import predictive, rules
 from workloads.fleet.policies.view import Decision, Policy, PolicyKind, Situation, View
@@ -85,15 +85,7 @@ def load_policy(path: str | Path, stated: str = "") -> Policy:
     file = Path(path)
     if file.suffix != ".py":
         raise InputError(f"policy file {file} is no .py file. Name one that defines policy(view).")
-    if not file.exists():
-        raise InputError(f"policy file {file} cannot be read: {no_such_file(file)}")
-    if not file.is_file():
-        raise InputError(f"policy file {file} is no regular file. Name one with policy(view).")
-    if file.stat().st_size > MAX_BYTES:
-        raise InputError(
-            f"policy file {file} has {file.stat().st_size:,} bytes, limit {MAX_BYTES:,}. "
-            "Shorten it."
-        )
+    check_regular(file, name=f"policy file {file}", limit_bytes=MAX_BYTES)
     spec = importlib.util.spec_from_file_location(f"user_policy_{file.stem}", file)
     if spec is None or spec.loader is None:
         raise InputError(f"policy file {file} cannot be loaded as Python. Correct it.")

@@ -26,7 +26,7 @@ import simpy
 from topologies.arrays import FloatArray, IntArray
 from workloads.demand.trace import MINUTES_PER_DAY
 from workloads.fleet.policies.view import View
-from workloads.fleet.state.services import Batch
+from workloads.fleet.state.services import BatchQueue
 from workloads.fleet.state.world import NOBODY, NONE, Change, Gang, Role, World, milliseconds
 
 Process = Generator[simpy.Event, Any, None]
@@ -419,12 +419,12 @@ def balance(world: World, view: View, wanted: int | None) -> None:
     batch = world.batch
     if batch is None:
         return
-    waiting = batch.queue.waits(view.minute)
+    waiting = batch.waits(view.minute)
     units = world.ledger.count(Role.BATCH) + batch.joining
     if view.minute % EVERY and (units or not waiting):
         return
     rate = float(batch.rate_per_s[view.minute]) * 60.0
-    coming = batch.queue.came(view.minute, EVERY)
+    coming = batch.came(view.minute, EVERY)
     enough = math.ceil((waiting + coming) / (rate * EVERY))
     urgent = urgent_units(batch, view) if wanted is None else wanted
     batch.urgent = min(urgent, enough)
@@ -437,12 +437,12 @@ def balance(world: World, view: View, wanted: int | None) -> None:
         _take(world, from_training(world, batch.urgent - units))
 
 
-def urgent_units(batch: Batch, view: View) -> int:
+def urgent_units(batch: BatchQueue, view: View) -> int:
     """Whole units that batch work needs now for its deadlines to be met."""
     # A fraction of a unit is left to training: the work that then waits adds up to a whole unit in
     # time.
     rate = float(batch.rate_per_s[view.minute]) * 60.0
-    due = batch.queue.due(view.minute) / rate
+    due = batch.due(view.minute) / rate
     if not due[-1]:
         return 0
     free = free_ahead(view, len(due))
@@ -496,7 +496,7 @@ def _lead_to_batch(world: World, units: IntArray, phases: list[Phase]) -> None:
 
 
 def _leading_to_batch(
-    world: World, batch: Batch, units: IntArray, ticket: int, phases: list[Phase]
+    world: World, batch: BatchQueue, units: IntArray, ticket: int, phases: list[Phase]
 ) -> Process:
     yield from walk(world, units, ticket, phases)
     left = world.arrive(units, ticket)

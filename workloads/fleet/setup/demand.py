@@ -13,7 +13,7 @@ from topologies.arrays import FloatArray
 from topologies.errors import InputError
 from workloads.confidence.interval import LEVEL
 from workloads.confidence.propagation import Uncertain
-from workloads.demand import Demand, Horizon, with_noise
+from workloads.demand import Demand, Horizon
 from workloads.demand.trace import MINUTES_PER_DAY, MINUTES_PER_WEEK, period_means
 from workloads.fleet.state.services import BatchTier, BatchWork, Service, pools_from, units_needed
 from workloads.models.model import Model
@@ -67,17 +67,6 @@ def sizing(
     )
 
 
-def scale_note(sized: Sizing, *, absolute: bool, units: int) -> str:
-    """Sentence that says how a demand was scaled; empty where it was not."""
-    if sized.demand_scale == 1.0:
-        return ""
-    what = "demand" if absolute else "demand, a shape without a size for this fleet,"
-    return (
-        f"{what} was scaled by {sized.demand_scale:.6g}: its busiest hour needs "
-        f"{sized.units_needed_peak / units:.0%} of the fleet; --scale-to-peak sets another share."
-    )
-
-
 def _hourly(by_minute: FloatArray, minute: int) -> float:
     """Mean rate, from amounts by the minute, in the hour of the run that holds a minute [1/s]."""
     first = minute // 60 * 60
@@ -126,33 +115,16 @@ def cut_to_period(demand: Demand, days: float | None, start_day: float) -> Horiz
     return Horizon(demand.between(first, first + length), history)
 
 
-def draw_noise(demand: Demand, spread: FloatArray | float, seed: int) -> Demand:
-    """Draw the requests of each minute; the same seed draws the same noise for every what-if."""
-    if not np.any(spread):
-        return demand
-    return with_noise(demand, np.random.default_rng([seed, 1]), relative_sd=spread)
-
-
 FEWEST_PAIRS = 3
 """Least number of pairs of stretches of a demand from which their differences are taken."""
 
 
 def demand_level(need: FloatArray, start: str, minutes: int) -> Uncertain:
-    """Return the factor between the need of a stretch of a demand and of the one before it.
-
-    The ends are the conformal quantile of the ratios of two stretches as long as the run, whole
-    weeks apart. Where the demand has less than three such pairs, they are that of single days and
-    the last day of the same kind, working day or weekend, as if all days of a run shared it.
-
-    Parameters
-    ----------
-    need : array of float (minutes of the demand,)
-        Units that each minute needs.
-    start : str
-        First minute, UTC.
-    minutes : int
-        Length of the run [minutes].
-    """
+    """Return the factor between the need of a stretch of a demand and of the one before it."""
+    # The ends are the conformal quantile of the ratios of two stretches as long as the run, whole
+    # weeks apart. Where the demand has less than three such pairs, they are that of single days and
+    # the last day of the same kind, working day or weekend, as if all days of a run shared it.
+    # ``need`` (minutes of the demand,): units. ``start``: first minute, UTC.
     days = need[: len(need) // MINUTES_PER_DAY * MINUTES_PER_DAY].reshape(-1, MINUTES_PER_DAY)
     daily, length = days.sum(axis=1), max(1, -(-minutes // MINUTES_PER_DAY))
     apart = -(-length // 7) * 7

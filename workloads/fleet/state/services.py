@@ -105,12 +105,7 @@ def by_pool(values: FloatArray, pools: Sequence[Pool]) -> FloatArray:
     return result
 
 
-def lead_s(costs: ChangeCosts, services: Sequence[Service]) -> float:
-    """Expected time until a unit that trained serves, with the heaviest weights [s]."""
-    return to_serving_s(costs, services, 1)
-
-
-def to_serving_s(costs: ChangeCosts, services: Sequence[Service], units: int) -> float:
+def to_serving_s(costs: ChangeCosts, services: Sequence[Service], units: int = 1) -> float:
     """Time until ``units`` units, changed from training together, serve at their full rate [s]."""
     heaviest = max((service.weights_bytes for service in services), default=0.0)
     cold_s = max((service.cold_s for service in services), default=0.0)
@@ -219,7 +214,7 @@ def split_tokens(queue: Queue, tokens: IntArray) -> tuple[IntArray, IntArray, In
 
 @dataclass
 class BatchQueue:
-    """Requests in the order of their deadlines; all counts are integers."""
+    """The batch tier of a running fleet: requests in the order of their deadlines, in integers."""
 
     # All requests have the same time from arrival to deadline, so the oldest one has the earliest
     # deadline. A request that has not been served by its deadline expires.
@@ -230,12 +225,17 @@ class BatchQueue:
     # A request that arrives in minute i has to be served by the end of minute i +
     # ``deadline_minutes``
     deadline_minutes: int
+    # (minutes,): requests that one saturated unit answers [1/s]
+    rate_per_s: FloatArray = field(default_factory=lambda: np.empty(0))
     # served, late, waiting: (minutes,): requests served and expired in the minute, and waiting at
     # its end
     served: IntArray = field(init=False)
     late: IntArray = field(init=False)
     waiting: IntArray = field(init=False)
     done: int = 0
+    urgent: int = 0  # units that the deadlines need, which training yields
+    joining: int = 0  # units on their way to batch work
+    carry: float = 0.0  # part of a request that the last minute has begun
 
     def __post_init__(self) -> None:
         for name in ("served", "late", "waiting"):
@@ -272,6 +272,12 @@ class BatchQueue:
         self.served[minute], self.late[minute] = served, late
         self.waiting[minute] = self.waits(minute + 1)
 
+    def serve(self, minute: int, unit_s: float) -> None:
+        """End a minute in which units worked for ``unit_s`` unit-seconds."""
+        possible = unit_s * float(self.rate_per_s[minute]) + self.carry
+        self.finish(minute, int(possible))
+        self.carry = possible % 1.0 if self.waiting[minute] else 0.0
+
     def tokens_before(self, requests: IntArray) -> IntArray:
         """Tokens of the first ``requests`` requests, rounded down."""
         sums = np.concatenate([[0], np.cumsum(self.tokens)])
@@ -284,23 +290,6 @@ class BatchQueue:
     def arrived_minute(self, requests: FloatArray) -> IntArray:
         """Minute in which the requests of these numbers arrived."""
         return np.asarray(np.searchsorted(self._sums, requests, side="right") - 1)
-
-
-@dataclass
-class Batch:
-    """The batch tier of a running fleet."""
-
-    queue: BatchQueue
-    rate_per_s: FloatArray  # (minutes,): requests that one saturated unit answers [1/s]
-    urgent: int = 0  # units that the deadlines need, which training yields
-    joining: int = 0  # units on their way to batch work
-    carry: float = 0.0  # part of a request that the last minute has begun
-
-    def serve(self, minute: int, unit_s: float) -> None:
-        """End a minute in which units worked for ``unit_s`` unit-seconds."""
-        possible = unit_s * float(self.rate_per_s[minute]) + self.carry
-        self.queue.finish(minute, int(possible))
-        self.carry = possible % 1.0 if self.queue.waiting[minute] else 0.0
 
 
 MINUTE_S = 60.0

@@ -13,21 +13,18 @@ from collections.abc import Callable, Generator, Iterator, Mapping
 from dataclasses import dataclass, field
 from enum import IntEnum
 from functools import cached_property
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 import simpy
 
-from topologies.arrays import IntArray
+from topologies.arrays import FloatArray, IntArray
 from workloads.fleet.inputs.costs import ChangeCosts
 from workloads.fleet.inputs.jobs import TrainingJob
 from workloads.fleet.policies.view import Limits
-from workloads.fleet.state.services import Batch, Pool, Queue, Service, lead_s
+from workloads.fleet.state.services import BatchQueue, Pool, Queue, Service, to_serving_s
 from workloads.job.checkpoints import PeerCopies
-
-if TYPE_CHECKING:
-    from workloads.fleet.inputs.costs import ChangeCosts
 
 
 class Role(IntEnum):
@@ -560,11 +557,17 @@ class World:
     rng: np.random.Generator
     horizon_ms: int
     heading: npt.NDArray[np.int16]
+    # (minutes + 1, accounts): server-time spent until each minute begins, by role, and by pool from
+    # account 12 on
+    spent_server_ms: npt.NDArray[np.int64]
+    # (minutes, services): mean number of units that worked for each service; units of a pool answer
+    # all its services
+    service_units: FloatArray
     changes: list[Change] = field(default_factory=list)
     failures: Counter[str] = field(default_factory=Counter)
     training_limit: int | None = None
     job_limits: Mapping[str, int] = field(default_factory=dict)
-    batch: Batch | None = None
+    batch: BatchQueue | None = None
     tickets: Iterator[int] = field(default_factory=lambda: itertools.count(1))
 
     @property
@@ -575,7 +578,7 @@ class World:
     @cached_property
     def lead_s(self) -> float:
         """Expected time until a unit that trained serves [s]."""
-        return lead_s(self.costs, self.services)
+        return to_serving_s(self.costs, self.services)
 
     def lent(self) -> int:
         """Units that train, evaluate or do batch work, or are on their way there."""
