@@ -255,6 +255,7 @@ LATE: dict[str, set[str]] = {
     "workloads/demand/request_logs.py": {"pandas"},
     "workloads/demand/trace.py": {"pandas"},
     "workloads/fleet/lending/backtest.py": {"scipy"},
+    "workloads/fleet/policies/forecast.py": {"pandas"},
     "workloads/fleet/policies/rules.py": {"pandas"},
     "workloads/fleet/policies/predictive.py": {"scipy"},
     "workloads/fleet/front.py": {"scipy"},

@@ -111,8 +111,7 @@ class Scenario:
 
     @property
     def need(self) -> FloatArray:
-        """Units that each minute needs in each pool of services that share weights."""
-        # The shape is (pools, minutes).
+        """Units that each minute needs in each pool of services; (pools, minutes)."""
         return by_pool(units_needed(self.demand, self.services), pools_from(self.services))
 
     @property

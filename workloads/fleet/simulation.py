@@ -409,7 +409,6 @@ class FleetRun:
     finished_s: tuple[float, ...]
     evaluation: TrainingJob | None
     changes: tuple[Change, ...] = field(repr=False, default=())
-    failures: int = 0
     # Failures by what failed: a server, a rack, a scale-up domain, a power feed, a switch, an
     # optical link, software
     failures_by_domain: dict[str, int] = field(default_factory=dict)
@@ -425,6 +424,11 @@ class FleetRun:
     def minutes(self) -> int:
         """Length of the run."""
         return self.demand.minutes
+
+    @property
+    def failures(self) -> int:
+        """Failures of all kinds."""
+        return sum(self.failures_by_domain.values())
 
 
 def simulate(
@@ -474,7 +478,6 @@ def simulate(
         ),
         evaluation=world.evaluation,
         changes=tuple(world.changes),
-        failures=world.failures.total(),
         failures_by_domain=dict(world.failures),
         loaded_bytes=world.store.moved_bytes,
         batch=world.batch,

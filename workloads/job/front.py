@@ -271,8 +271,10 @@ class JobResult:
         return [{"checkpoint_interval_s": s, "goodput": share} for s, share in pairs]
 
     def frame(self) -> pd.DataFrame:
-        """Return a table with one row a run: share of each part, failures, checkpoints, spares."""
-        # ``varied`` marks the runs whose failure rates were drawn.
+        """Return a table with one row a run: share of each part, failures, checkpoints, spares.
+
+        ``varied`` marks the runs whose failure rates were drawn.
+        """
         import pandas as pd
 
         rows = [(False, outcome) for outcome in self.outcomes] + [
@@ -291,9 +293,11 @@ class JobResult:
         )
 
     def timeline(self) -> pd.DataFrame:
-        """Return the first run in slices of time, one row a slice."""
-        # ``day`` is the end of the slice; the other columns are the share of each part. Work counts
-        # in the slice in which a checkpoint saves it or a failure loses it.
+        """Return the first run in slices of time, one row a slice.
+
+        ``day`` is the end of the slice; the other columns are the share of each part. Work counts
+        in the slice in which a checkpoint saves it or a failure loses it.
+        """
         import pandas as pd
 
         rows, previous_ms = [], dict.fromkeys(PARTS, 0)

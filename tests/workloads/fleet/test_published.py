@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import replace
 
 import numpy as np
-import pandas as pd
 import pytest
 
 from tests.support.toy_fleet import FREE, PRICES, SERVICE, scaled_to_fleet, share_of_time
@@ -23,7 +22,7 @@ from workloads.demand import (
 )
 from workloads.fleet.inputs.costs import ChangeCosts
 from workloads.fleet.inputs.jobs import TrainingJob, default_jobs, evaluation_job
-from workloads.fleet.policies.forecast import recent, same_time, smoothed
+from workloads.fleet.policies.forecast import lendable
 from workloads.fleet.policies.rules import oracle, threshold
 from workloads.fleet.policies.view import Limits, Policy, View
 from workloads.fleet.processes.failures import Fleet
@@ -37,7 +36,7 @@ UNITS = 7812
 TRAINING = (Role.TRAINING, Role.EVALUATION, Role.CHECKPOINTING)
 
 
-def ideal_freed(load: FloatArray) -> float:
+def ideallendable(load: FloatArray) -> float:
     """Share of peak-sized capacity that free switching with foresight frees: 1 − mean / peak."""
     hourly = period_means(load, 60)
     return float(1 - hourly.mean() / hourly.max())
@@ -49,7 +48,7 @@ def ideal_freed(load: FloatArray) -> float:
 def test_free_switching_with_foresight_frees_one_minus_mean_over_peak(
     trace: Callable[[], Demand], freed: float
 ) -> None:
-    assert ideal_freed(trace().requests[0]) == pytest.approx(freed, abs=0.0001)
+    assert ideallendable(trace().requests[0]) == pytest.approx(freed, abs=0.0001)
     load = scaled_to_fleet(trace().averaged(60), [SERVICE], UNITS)
     policy = oracle(units_needed(load, [SERVICE]))
     run = simulate(load, [SERVICE], Fleet(UNITS, costs=FREE), policy, jobs=default_jobs(UNITS))
@@ -62,7 +61,7 @@ def test_free_switching_with_foresight_frees_one_minus_mean_over_peak(
 def test_freed_by_prompt_tokens_of_the_hourly_estimates() -> None:
     for trace, freed in ((azure_code(), 0.6815), (azure_conv(), 0.3688)):
         tokens = (trace.requests * trace.prompt_tokens)[0]
-        assert ideal_freed(tokens) == pytest.approx(freed, abs=0.001)
+        assert ideallendable(tokens) == pytest.approx(freed, abs=0.001)
 
 
 def _deepseek(policy: Policy) -> FleetRun:
@@ -101,34 +100,10 @@ TABLE = {
 }
 
 
-def _freed(load: FloatArray, lead_minutes: Sequence[int] = (5, 15, 30, 60)) -> pd.DataFrame:
-    """Headroom and freed capacity by lead time, for two controllers that decide every 15 minutes.
-
-    ``reactive`` expects the largest five-minute mean of the last 15 minutes, ``with yesterday`` the
-    larger of that and the same interval 24 hours ago. The headroom is the smallest factor on the
-    expectation by which the load exceeds capacity in at most 0.1 % of the minutes.
-    """
-    smooth, every, day = smoothed(load), 15, 1440  # the first day serves as history only
-    rows = []
-    for lead in lead_minutes:
-        at = np.arange(day, len(smooth) - lead, every)
-        begin = at + lead
-        now = recent(smooth, at)
-        yesterday = same_time(smooth, begin, np.full(len(begin), day), every)
-        for name, expected in (("reactive", now), ("with yesterday", np.fmax(now, yesterday))):
-            minute = (begin[:, None] + np.arange(every)).ravel()
-            capacity = np.repeat(expected, every)[minute < len(smooth)]
-            came = smooth[minute[minute < len(smooth)]]
-            headroom = float(np.quantile(came / capacity, 0.999))
-            kept = np.minimum(headroom * capacity, smooth.max()).mean() / smooth.max()
-            rows.append((lead, name, headroom, float(1 - kept)))
-    return pd.DataFrame(rows, columns=["lead_minutes", "controller", "headroom", "freed"])
-
-
 @pytest.mark.parametrize("name", ["code", "conv"])
 def test_headroom_against_lead_time(name: str) -> None:
     """The published study of the Azure week; one cell of the 32 differs by more than rounding."""
-    frame = _freed(demand(f"azure-{name}").requests[0])
+    frame = lendable(demand(f"azure-{name}").requests[0])
     for controller, rows in TABLE[name].items():
         mine = frame[frame["controller"] == controller]
         headroom = np.array([row[0] for row in rows])
@@ -140,7 +115,7 @@ def test_headroom_against_lead_time(name: str) -> None:
 
 def test_more_lead_time_never_frees_more_for_the_reactive_controller() -> None:
     for name in ("azure-code", "azure-conv"):
-        frame = _freed(demand(name).requests[0], lead_minutes=(5, 15, 30, 60, 120))
+        frame = lendable(demand(name).requests[0], lead_minutes=(5, 15, 30, 60, 120))
         freed = frame[frame["controller"] == "reactive"]["freed"].to_numpy()
         assert np.all(np.diff(freed) < 0)
 

@@ -118,17 +118,7 @@ class BatchNeed:
     # within one deadline after it.
 
     tonight: float  # need of the coming night [unit-hours]
-    before: FloatArray  # (answered,): needs of the nights of the backtest [unit-hours]
-    lent_before: FloatArray  # (answered,): unit-hours that the answer lent on those nights
-
-    def document(self, lent: float) -> dict[str, Any]:
-        """Return the need by its keys in the command line's JSON."""
-        # ``lent`` are the unit-hours that are lent tonight.
-        return {
-            "unit_hours": self.tonight,
-            "fits": self.tonight <= lent,
-            "nights_too_short": int((self.before > self.lent_before).sum()),
-        }
+    nights_too_short: int  # nights of the backtest on which the answer lent less
 
 
 def batch_need(work: BatchWork, days_back: npt.NDArray[np.int64], lent: FloatArray) -> BatchNeed:
@@ -139,14 +129,14 @@ def batch_need(work: BatchWork, days_back: npt.NDArray[np.int64], lent: FloatArr
     >>> from workloads.demand import constant
     >>> work = BatchWork(constant(120.0, minutes=4320), np.full(4320, 2.0))
     >>> need = batch_need(work, np.array([1]), np.array([20.0]))
-    >>> round(need.tonight, 6), need.document(30.0)["nights_too_short"]
+    >>> round(need.tonight, 6), need.nights_too_short
     (24.0, 1)
     """
     unit_hours = work.demand.requests[0] / (work.rate_per_s * 60.0) / 60.0
     sums = np.concatenate([[0.0], np.cumsum(unit_hours)])
     ends = len(unit_hours) - MINUTES_PER_DAY * np.concatenate([[0], days_back])
     need = sums[np.maximum(ends, 0)] - sums[np.maximum(ends - work.deadline_minutes, 0)]
-    return BatchNeed(float(need[0]), need[1:], lent)
+    return BatchNeed(float(need[0]), int((need[1:] > lent).sum()))
 
 
 HOUR_S = 3600.0
@@ -474,7 +464,16 @@ class Loan:
             "usd": self.usd,
             "usd_per_million_trained_tokens": self.usd_per_million_tokens,
             "energy_joules": self.energy_joules,
-            **({} if self.batch is None else {"batch": self.batch.document(self.unit_hours)}),
+            **self._batch_document(),
+        }
+
+    def _batch_document(self) -> dict[str, Any]:
+        if self.batch is None:
+            return {}
+        fits = self.batch.tonight <= self.unit_hours
+        short = self.batch.nights_too_short
+        return {
+            "batch": {"unit_hours": self.batch.tonight, "fits": fits, "nights_too_short": short}
         }
 
     def frame(self) -> pd.DataFrame:

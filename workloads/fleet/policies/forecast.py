@@ -2,13 +2,20 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
 import numpy as np
 
 from topologies.arrays import FloatArray, IntArray
 from topologies.errors import InputError
 from workloads.demand.trace import MINUTES_PER_DAY
 
+if TYPE_CHECKING:
+    import pandas as pd
+
 EVERY = 15  # minutes between two decisions, and of the interval that each is about
+EXCEEDED = 0.001  # share of the minutes in which a load may exceed capacity with a headroom
 MOST = 3.0  # largest margin on an expected load
 SMOOTHING = 5  # minutes of the trailing mean by which the load is smoothed
 RECENT = 15  # minutes whose largest smoothed load counts as the load now
@@ -122,3 +129,37 @@ def _largest_between(values: FloatArray, first: IntArray, end: IntArray) -> Floa
     start = np.clip(first, -width, len(values)) + width
     result: FloatArray = windows[start].max(axis=1)
     return result
+
+
+def lendable(load: FloatArray, *, lead_minutes: Sequence[int] = (5, 15, 30, 60)) -> pd.DataFrame:
+    """Headroom and freed capacity by lead time, for two controllers."""
+    # Capacity is decided every 15 minutes and takes effect ``lead`` minutes later. ``reactive``
+    # expects the largest five-minute mean of the last 15 minutes, ``with yesterday`` the larger of
+    # that and the same interval 24 hours ago. The headroom is the smallest factor on the
+    # expectation by which the load exceeds capacity in at most 0.1 % of the minutes. The first day
+    # serves as history only. Returns ``lead_minutes, controller, headroom, freed`` (share of the
+    # peak capacity).
+    import pandas as pd  # names of policies are listed without it
+
+    smooth = smoothed(np.asarray(load, float))
+    longest = max(lead_minutes, default=0)
+    if len(smooth) <= MINUTES_PER_DAY + longest:
+        raise InputError(
+            f"a load of {len(smooth) / MINUTES_PER_DAY:.3g} days is too short for changes that "
+            f"take {longest:,} minutes: the first day serves as history only. Give at least "
+            f"{-(-(MINUTES_PER_DAY + longest + 1) // MINUTES_PER_DAY)} days."
+        )
+    rows = []
+    for lead in lead_minutes:
+        at = np.arange(MINUTES_PER_DAY, len(smooth) - lead, EVERY)
+        begin = at + lead
+        now = recent(smooth, at)
+        yesterday = same_time(smooth, begin, np.full(len(begin), MINUTES_PER_DAY), EVERY)
+        for name, expected in (("reactive", now), ("with yesterday", np.fmax(now, yesterday))):
+            minute = (begin[:, None] + np.arange(EVERY)).ravel()
+            capacity = np.repeat(expected, EVERY)[minute < len(smooth)]
+            came = smooth[minute[minute < len(smooth)]]
+            headroom = float(np.quantile(came / capacity, 1 - EXCEEDED))
+            kept = np.minimum(headroom * capacity, smooth.max()).mean() / smooth.max()
+            rows.append((lead, name, headroom, float(1 - kept)))
+    return pd.DataFrame(rows, columns=["lead_minutes", "controller", "headroom", "freed"])

@@ -118,8 +118,8 @@ def first_step(outlook: Outlook) -> FirstStep:
         spare = max(0.0, outlook.units - float(outlook.need[:, 0].sum()))
         return FirstStep(outlook.need[:, 0], min(spare, float(outlook.power_units[0])), np.zeros(0))
     value = np.round(solved.x, 6)
-    trains = value[columns.training].reshape(jobs + 1, steps)[:, 0]
-    kept = value[columns.kept].reshape(pools, steps)[:, 0]
+    trains = value[columns.of["training"]].reshape(jobs + 1, steps)[:, 0]
+    kept = value[columns.of["kept"]].reshape(pools, steps)[:, 0]
     return FirstStep(kept, float(trains.sum()), trains[1:])
 
 
@@ -138,21 +138,16 @@ class _Columns:
             "idle": 1,
             "late": jobs,
         }
-        ends = np.cumsum(list(sizes.values()))
-        places = {
-            name: slice(int(end) - size, int(end))
-            for (name, size), end in zip(sizes.items(), ends, strict=True)
-        }
-        self.kept, self.back, self.short = places["kept"], places["back"], places["short"]
-        self.training, self.begin = places["training"], places["begin"]
-        self.idle, self.late = places["idle"], places["late"]
-        self.count = int(ends[-1])
+        self.count, self.of = 0, dict[str, slice]()
+        for name, size in sizes.items():
+            self.of[name] = slice(self.count, self.count + size)
+            self.count += size
 
     def rows(self, **parts: FloatArray) -> FloatArray:
         """Return rows of the matrix from the coefficients of some variables; the rest are zero."""
         coefficients = np.zeros((len(next(iter(parts.values()))), self.count))
         for name, values in parts.items():
-            coefficients[:, getattr(self, name)] = values
+            coefficients[:, self.of[name]] = values
         return coefficients
 
 
@@ -161,17 +156,17 @@ def _costs(outlook: Outlook, columns: _Columns) -> FloatArray:
     pools, steps = outlook.need.shape
     minutes, jobs = outlook.minutes, len(outlook.jobs)
     cost = np.zeros(columns.count)
-    cost[columns.kept] = np.tile(KEPT * minutes, pools)
-    cost[columns.short] = np.tile(SHORT * minutes, pools)
+    cost[columns.of["kept"]] = np.tile(KEPT * minutes, pools)
+    cost[columns.of["short"]] = np.tile(SHORT * minutes, pools)
     # Below 1, the cost of an idle unit-minute, so that no hour is too dear for wanted training.
     electricity, waiting = 0.9 * outlook.price, LATER * np.arange(steps) / steps
-    cost[columns.training] = np.concatenate(
+    cost[columns.of["training"]] = np.concatenate(
         [minutes * (electricity + waiting)]
         # The first job waits last, so plans that follow each other start the same jobs.
         + [minutes * (electricity + (2 + jobs - job) * waiting) for job in range(jobs)]
     )
-    cost[columns.idle] = 1.0
-    cost[columns.late] = LATE
+    cost[columns.of["idle"]] = 1.0
+    cost[columns.of["late"]] = LATE
     return cost
 
 
@@ -181,7 +176,7 @@ def _most(outlook: Outlook, columns: _Columns) -> FloatArray:
     most = np.full(columns.count, np.inf)
     rows = [np.full(steps, outlook.other_units)]
     rows += [np.where(np.arange(steps) < job.steps, job.units, 0.0) for job in outlook.jobs]
-    most[columns.training] = np.concatenate(rows)
+    most[columns.of["training"]] = np.concatenate(rows)
     return most
 
 

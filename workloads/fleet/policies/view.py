@@ -108,9 +108,11 @@ class View:
         return max(1, math.ceil(round(self.lead_s * 1000) / 60_000))
 
     def forecast(self, minutes: int, *, every: int = 15) -> FloatArray:
-        """Units that the coming minutes are expected to need; (pools, minutes)."""
-        # The expectation is constant in each interval of ``every`` minutes, and comes from the last
-        # minutes and the same time of an earlier day; see ``largest_ahead``.
+        """Units that the coming minutes are expected to need; (pools, minutes).
+
+        The expectation is constant in each interval of ``every`` minutes, and comes from the last
+        minutes and the same time of an earlier day; see ``largest_ahead``.
+        """
         steps, first = -(-minutes // every), self.first_weekday
         rows = [
             largest_ahead(load, every=every, steps=steps, lead=1, first_weekday=first)

@@ -110,7 +110,7 @@ def _with_divided_experts(
     """Return the profile whose groups of experts make a long prompt shortest, if any fits."""
     # Only Neuron's programs hold the experts twice, so that prompts can divide them in another way
     # than decode does.
-    if not chip_family(cluster.chip, cluster.catalogue).is_neuron:
+    if not _is_neuron(cluster):
         return None
     most = model.experts.count if model.experts else 1
     groups = 2 ** np.arange(1, most.bit_length())
@@ -223,10 +223,13 @@ def ways_of(serving: FleetInputs, model: Model, cluster: Cluster, served: Profil
 
 def _alone(serving: FleetInputs, model: Model, cluster: Cluster) -> Prompts:
     """Return the way of replicas that both process prompts and decode."""
-    if serving.chunk == 0 or _waits(serving, cluster):
-        return Prompts(batching_from(cluster, "separate", serving.chunk or None))
-    batching = batching_from(cluster, "chunked", serving.chunk)
-    if serving.chunk is None and model.experts:
+    prefill = serving.prefill
+    if serving.chunk == 0:
+        prefill = "separate"
+    elif serving.chunk is not None and prefill == AUTO:
+        prefill = "chunked"  # a stated size of pieces means that decoding does not wait
+    batching = batching_from(cluster, prefill, serving.chunk or None)
+    if serving.chunk is None and batching.chunk_tokens and model.experts:
         return Prompts(replace(batching, chunk_tokens=MIXTURE_PIECE_TOKENS))
     return Prompts(batching)
 
@@ -236,13 +239,6 @@ def _splits(per_unit: int) -> Iterator[str]:
     dividing = [size for size in range(2, MOST_IN_GROUP + 1) if per_unit % size == 0]
     for size in UNITS_IN_GROUP if per_unit == 1 else dividing:
         yield from (f"{prefill}:{size - prefill}" for prefill in range(1, size))
-
-
-def _waits(serving: FleetInputs, cluster: Cluster) -> bool:
-    """Return whether decoding waits for prompts; a stated size of pieces means that it does not."""
-    if serving.prefill == AUTO:
-        return serving.chunk is None and _is_neuron(cluster)
-    return serving.prefill == "separate"
 
 
 def _is_neuron(cluster: Cluster) -> bool:
@@ -514,7 +510,7 @@ def serving_notes(
 
 def _prompt_notes(cluster: Cluster, services: Sequence[Service], is_usual: bool) -> list[str]:
     served = [service for service in services if service.replica_chips]
-    if not served or not chip_family(cluster.chip, cluster.catalogue).is_neuron:
+    if not served or not _is_neuron(cluster):
         return []
     if pieces := {service.chunk_tokens for service in served if service.chunk_tokens}:
         tokens = " and ".join(f"{size:,}" for size in sorted(pieces))
