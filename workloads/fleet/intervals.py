@@ -26,7 +26,8 @@ from workloads.confidence.propagation import (
     ENDS,
     Uncertain,
     between,
-    ends_of,
+    each_of,
+    finite_ends,
     lattice,
     sampled,
 )
@@ -289,13 +290,7 @@ class _Draws:
     def document(self) -> dict[str, Any]:
         """Return the ends of every result by its key."""
         drawn = self._all()
-        stated = {
-            name: ends_of(drawn[name], float(self.results[name]))
-            for name in STATED
-            if self.results.get(name) is not None
-        }
-        # A price of what may not be trained or served at all has no end.
-        stated = {name: ends for name, ends in stated.items() if math.isfinite(ends["high"])}
+        stated = finite_ends({name: drawn[name] for name in STATED if name in drawn}, self.results)
         return {**stated, "inputs": self.causes.document()}
 
     def _all(self) -> dict[str, FloatArray]:
@@ -354,13 +349,7 @@ class _Draws:
             "cost_usd": cost,
             "cost_with_electricity_usd": with_electricity,
             "margin_usd": drawn.get("revenue_usd", none) - with_electricity,
-            "usd_per_million_tokens": _each(cost * share * 1e6, drawn["sold_tokens"]),
-            "usd_per_million_trained_tokens": _each(cost * (1 - share) * 1e6, tokens),
-            "usd_per_training_step": _each(cost * (1 - share), steps),
+            "usd_per_million_tokens": each_of(cost * share * 1e6, drawn["sold_tokens"]),
+            "usd_per_million_trained_tokens": each_of(cost * (1 - share) * 1e6, tokens),
+            "usd_per_training_step": each_of(cost * (1 - share), steps),
         }
-
-
-def _each(cost: FloatArray, amount: FloatArray) -> FloatArray:
-    """Return a cost for each of an amount; no price is stated where the amount may be nothing."""
-    result: FloatArray = np.divide(cost, amount, out=np.full(len(cost), np.inf), where=amount > 0)
-    return result

@@ -19,7 +19,14 @@ from topologies.errors import InputError
 from topologies.units import format_seconds
 from workloads.confidence.interval import Interval
 from workloads.confidence.poisson import fewest
-from workloads.confidence.propagation import Uncertain, ends_of, lattice, sampled
+from workloads.confidence.propagation import (
+    Uncertain,
+    each_of,
+    ends_of,
+    finite_ends,
+    lattice,
+    sampled,
+)
 from workloads.economics import TOKENS, Economics
 from workloads.job.causes import FailureRates, failure_rates
 from workloads.job.checkpoints import PeerCopies, State, job_state, peer_copies
@@ -144,17 +151,13 @@ class JobResult:
         tokens = goodput * self.job.span_s * self.step.tokens_per_s / slower
         longer, usd, watts = np.ones(len(tokens)), self.cost_usd, self._power_w(working)
         if self.goal is not None:
-            never = np.full(len(tokens), math.inf)
-            longer = np.divide(self.tokens, tokens, out=never, where=tokens > 0)
+            longer = each_of(self.tokens, tokens)
         drawn = {"tokens": tokens, "days": self.job.span_s / DAY_S * longer}
         if self.goal is None:
             drawn["steps"] = tokens / self.step.plan.tokens
         if usd is not None:
             drawn["cost_usd"] = usd * longer
-            free = np.full(len(tokens), math.inf)
-            drawn["usd_per_million_tokens"] = np.divide(
-                usd * TOKENS, tokens, out=free, where=tokens > 0
-            )
+            drawn["usd_per_million_tokens"] = each_of(usd * TOKENS, tokens)
         if watts is not None:
             drawn["energy_joules"] = self.job.span_s * longer * watts
         return drawn
@@ -230,13 +233,8 @@ class JobResult:
     def _interval_document(self) -> dict[str, Any]:
         """Intervals of goodput, step time, and the amounts that follow from both."""
         step, document = self.step.interval, self._document
-        ends = {name: ends_of(drawn, document[name]) for name, drawn in self._drawn.items()}
-        # A length or a price of what may never be trained has no end.
-        ends = {
-            name: each
-            for name, each in ends.items()
-            if math.isfinite(each["high"]) and each["low"] < each["high"]
-        }
+        ends = finite_ends(self._drawn, document)
+        ends = {name: each for name, each in ends.items() if each["low"] < each["high"]}
         return {
             **self.interval.document(),
             **ends,

@@ -7,6 +7,7 @@ from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
@@ -289,12 +290,18 @@ MAX_JOBS = 1000
 MAX_BYTES = 5 * 10**6
 LARGEST = 10**18  # largest number of a cell, above any count of tokens, bytes or units
 
-COLUMNS = (
-    "name", "units", "min_units", "step_units", "count", "tokens_per_s", "iteration_s",
-    "step_tokens", "reclaim", "priority", "checkpoint_every_s", "state_bytes", "checkpoint",
-    "standby", "peer_recovery", "evaluation", "arrives_h", "deadline_h", "work_tokens",
-    "post_training",
-)  # fmt: skip
+COLUMNS: Mapping[str, tuple[type, Any]] = {
+    "name": (str, "job"), "units": (int, 0), "min_units": (int, None), "step_units": (int, 1),
+    "count": (int, 1), "tokens_per_s": (float, 0.0), "iteration_s": (float, 0.0),
+    "step_tokens": (float, 1.0), "reclaim": (str, ""), "priority": (int, 0),
+    "checkpoint_every_s": (float, None), "state_bytes": (float, 0.0), "checkpoint": (str, ""),
+    "standby": (str, ""), "peer_recovery": (bool, False), "evaluation": (bool, False),
+    "arrives_h": (float, 0.0), "deadline_h": (float, 0.0), "work_tokens": (float, 0.0),
+    "post_training": (str, ""),
+}  # fmt: skip
+"""Columns of a file of jobs, with the type of a cell and its value where it is empty."""
+AS_WRITTEN = ("step_units", "step_tokens", "priority", "state_bytes", "evaluation", "post_training")
+"""Columns that are fields of a job as they stand."""
 
 
 def read_jobs(path: str | Path) -> tuple[TrainingJob, ...]:
@@ -341,63 +348,46 @@ def read_jobs(path: str | Path) -> tuple[TrainingJob, ...]:
 
 
 def _jobs(cells: Mapping[str, str], where: str) -> list[TrainingJob]:
-    units = _whole(cells, "units", 0, where)
-    evaluation = _switch(cells, "evaluation", where)
-    step_tokens = _number(cells, "step_tokens", 1.0, where)
-    iteration_s = _number(cells, "iteration_s", 0.0, where)
-    rate = _number(cells, "tokens_per_s", 0.0, where)
-    rate = step_tokens / iteration_s if iteration_s else rate
-    interval_s = _number(cells, "checkpoint_every_s", 0.0, where)
-    count = _whole(cells, "count", 1, where)
-    peers = _switch(cells, "peer_recovery", where)
-    name = cells["name"].strip() or "job"
-    return [
-        TrainingJob(
-            name if count == 1 else f"{name}-{copy + 1}",
-            units=units,
-            min_units=_whole(cells, "min_units", 1 if evaluation else units, where),
-            step_units=_whole(cells, "step_units", 1, where),
-            tokens_per_s=((max(units, 1), rate),) if rate else (),
-            step_tokens=step_tokens,
-            reclaim=cells.get("reclaim", "").strip() or ("drain" if evaluation else "checkpoint"),
-            priority=_whole(cells, "priority", 0, where),
-            checkpoint_every_s=interval_s or None,
-            state_bytes=_number(cells, "state_bytes", 0.0, where),
-            checkpoint=cells.get("checkpoint", "").strip() or ("peer" if peers else "async"),
-            standby=cells.get("standby", "").strip() or ("warm" if peers else "cold"),
-            evaluation=evaluation,
-            arrives_s=_number(cells, "arrives_h", 0.0, where) * 3600.0,
-            deadline_s=_number(cells, "deadline_h", 0.0, where) * 3600.0 or math.inf,
-            work_tokens=_number(cells, "work_tokens", 0.0, where) or math.inf,
-            post_training=cells.get("post_training", "").strip(),
-        )
-        for copy in range(min(count, MAX_JOBS + 1))
-    ]
+    """Return the jobs of one row; ``where`` names file and row in errors."""
+    row = {name: _cell(cells, name, where) for name in COLUMNS}
+    units, evaluation, peers = row["units"], row["evaluation"], row["peer_recovery"]
+    least = 1 if evaluation else units
+    stepped = row["iteration_s"] and row["step_tokens"] / row["iteration_s"]
+    rate = stepped or row["tokens_per_s"]
+    job = TrainingJob(
+        row["name"],
+        units=units,
+        min_units=least if row["min_units"] is None else row["min_units"],
+        tokens_per_s=((max(units, 1), rate),) if rate else (),
+        reclaim=row["reclaim"] or ("drain" if evaluation else "checkpoint"),
+        checkpoint=row["checkpoint"] or ("peer" if peers else "async"),
+        standby=row["standby"] or ("warm" if peers else "cold"),
+        checkpoint_every_s=row["checkpoint_every_s"] or None,
+        arrives_s=row["arrives_h"] * 3600.0,
+        deadline_s=row["deadline_h"] * 3600.0 or math.inf,
+        work_tokens=row["work_tokens"] or math.inf,
+        **{name: row[name] for name in AS_WRITTEN},
+    )
+    copies = range(1, min(row["count"], MAX_JOBS + 1) + 1)
+    return [job if row["count"] == 1 else replace(job, name=f"{job.name}-{n}") for n in copies]
 
 
-def _number(cells: Mapping[str, str], name: str, default: float, where: str) -> float:
-    """Read a number from a cell; ``where`` names file and row in the error."""
+def _cell(cells: Mapping[str, str], name: str, where: str) -> Any:
+    """Return the value of a cell, or that of an empty one."""
+    kind, usual = COLUMNS[name]
     text = cells.get(name, "").strip()
+    if not text or kind is str:
+        return text or usual
     try:
-        value = float(text) if text else default
+        value = float(text)
     except ValueError:
         value = math.nan
     if not 0 <= value <= LARGEST:
         raise InputError(
             f"{where}: {name} is {shown(text)!r}; it must be a number from 0 to {LARGEST:,}."
         )
-    return value
-
-
-def _whole(cells: Mapping[str, str], name: str, default: int, where: str) -> int:
-    value = _number(cells, name, default, where)
-    if value != int(value):
-        raise InputError(f"{where}: {name} is {cells[name].strip()!r}; it must be a whole number.")
-    return int(value)
-
-
-def _switch(cells: Mapping[str, str], name: str, where: str) -> bool:
-    value = _number(cells, name, 0, where)
-    if value not in (0, 1):
-        raise InputError(f"{where}: {name} is {cells[name].strip()!r}; write 1 or 0.")
-    return value == 1
+    if kind is int and value != int(value):
+        raise InputError(f"{where}: {name} is {text!r}; it must be a whole number.")
+    if kind is bool and value not in (0, 1):
+        raise InputError(f"{where}: {name} is {text!r}; write 1 or 0.")
+    return kind(value)

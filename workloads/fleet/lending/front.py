@@ -25,7 +25,14 @@ from topologies.options import described
 from topologies.units import parse_seconds
 from workloads.confidence.interval import Interval
 from workloads.confidence.poisson import fewest_of_sizes
-from workloads.confidence.propagation import ENDS, between, ends_of, lattice, sampled
+from workloads.confidence.propagation import (
+    ENDS,
+    between,
+    each_of,
+    finite_ends,
+    lattice,
+    sampled,
+)
 from workloads.demand import Demand
 from workloads.demand.trace import MINUTES_PER_DAY
 from workloads.fleet.inputs.jobs import TrainingJob
@@ -210,14 +217,8 @@ def lent_intervals(loan: Loan, scenario: Scenario) -> dict[str, Any]:
             name: hours * kept * value / loan.unit_hours for name, value in each.items() if value
         }
     if loan.usd_per_million_tokens:
-        never = np.full(len(tokens), math.inf)
-        drawn["usd_per_million_trained_tokens"] = np.divide(
-            drawn["usd"] * 1e6, tokens, out=never, where=tokens > 0
-        )
-    summary = loan.summary()
-    ends = {name: ends_of(values, summary[name]) for name, values in drawn.items()}
-    finite = {name: each for name, each in ends.items() if math.isfinite(each["high"])}
-    return {**finite, "inputs": causes.document()}
+        drawn["usd_per_million_trained_tokens"] = each_of(drawn["usd"] * 1e6, tokens)
+    return {**finite_ends(drawn, loan.summary()), "inputs": causes.document()}
 
 
 def lead_times_on(scenario: Scenario, loan: Loan) -> pd.DataFrame:

@@ -71,17 +71,8 @@ MAX_BYTES = 10**6
 
 
 def load_policy(path: str | Path, stated: str = "") -> Policy:
-    """Load ``policy`` from a file, which runs the file's code: name only files that you trust.
-
-    The file defines ``def policy(view)``, where ``view`` is a
-    :class:`workloads.fleet.policies.view.View`, and returns the units that should serve, one number
-    for each service (or a single number), or None to leave things as they are::
-
-        def policy(view):
-            return 1.2 * view.load[:, -15:].max(axis=1)
-
-    ``stated`` are settings, such as ``margin=1.5,dear=60``, of ``def policy(view, margin=1.2)``.
-    """
+    """Load ``policy`` from a file, which runs the file's code: name only files that you trust."""
+    # ``stated`` are settings, such as ``margin=1.5,dear=60``, of ``def policy(view, margin=1.2)``.
     file = Path(path)
     if file.suffix != ".py":
         raise InputError(f"policy file {file} is no .py file. Name one that defines policy(view).")

@@ -255,51 +255,29 @@ def _checked(wish: npt.ArrayLike, view: View, before: FloatArray) -> FloatArray:
 
 @dataclass(frozen=True, eq=False)
 class Situation:
-    """The part of a scenario that policies are configured by.
+    """The part of a scenario that policies are configured by."""
 
-    Attributes
-    ----------
-    need : float array (pools, minutes)
-        Units that each minute of the run needs; only ``oracle``, ``mpc-oracle``, ``static`` and
-        ``clock`` read it.
-    lead_s, back_s : float
-        Time from an order until a unit that trained serves, and until one that served trains [s].
-    ramp : int
-        Most units that can be ordered in a minute, 0 for any number.
-    priced : bool
-        Whether prices of electricity are known.
-    busy_share : float
-        Share of its time for which a unit computes when it serves at the rate under the SLO.
-    rest_units : float
-        Units that evaluation and batch work can use beside training jobs.
-    """
-
+    # (pools, minutes): units that each minute of the run needs; only oracle, mpc-oracle, static and
+    # clock read it
     need: FloatArray
-    lead_s: float
-    back_s: float
-    ramp: int = 0
-    priced: bool = False
+    lead_s: float  # time from an order until a unit that trained serves [s]
+    back_s: float  # time from an order until a unit that served trains [s]
+    ramp: int = 0  # most units that can be ordered in a minute, 0 for any number
+    priced: bool = False  # whether prices of electricity are known
+    # Share of its time for which a unit computes when it serves at the rate under the SLO
     busy_share: float = 1.0
+    # Units that evaluation and batch work can use beside training jobs
     rest_units: float = math.inf
 
 
 @dataclass(frozen=True)
 class PolicyKind:
-    """A policy that users choose by name.
-
-    Attributes
-    ----------
-    name, summary : str
-    build : function of PolicyInputs and Situation
-        Returns the policy, configured for a scenario.
-    bound : str
-        Name of the policy with foresight that bounds this one from above.
-    """
+    """A policy that users choose by name."""
 
     name: str
     summary: str
-    build: Callable[[PolicyInputs, Situation], Policy]
-    bound: str = "oracle"
+    build: Callable[[PolicyInputs, Situation], Policy]  # configures the policy for a scenario
+    bound: str = "oracle"  # name of the policy with foresight that bounds this one from above
 
     @cached_property
     def reads(self) -> set[str]:

@@ -61,28 +61,20 @@ MS = 1000
 
 
 class Ledger:
-    """Arrays over all units; an account is a role, or one pool's share of the serving role.
-
-    ``role, owner, loaded`` (units,): role; the pool or job that the unit works for; the pool whose
-        weights are resident.
-    ``ticket`` (units,): number of the role change that the unit is in, 0 for none; a unit that
-        breaks loses it.
-    ``lent_ms`` (units,): time at which the unit last left the serving role.
-    ``lost`` (units,): servers that are down in a unit that works on without them.
-    ``counts, down`` (accounts,): units now in each account, and the servers that they have lost.
-    ``spent_server_ms`` (accounts,): server-time spent in each account up to ``at_ms``.
-    """
+    """Arrays over all units; an account is a role, or one pool's share of the serving role."""
 
     def __init__(self, units: int, pools: int, servers: int = 1) -> None:
         self.servers = servers
-        self.lost = np.zeros(units, np.int8)
+        self.lost = np.zeros(units, np.int8)  # servers that are down in a unit that works on
         self.role = np.full(units, Role.SPARE, np.int8)
-        self.owner = np.full(units, NOBODY, np.int32)
-        self.loaded = np.full(units, NOBODY, np.int16)
+        self.owner = np.full(units, NOBODY, np.int32)  # pool or job that the unit works for
+        self.loaded = np.full(units, NOBODY, np.int16)  # pool whose weights are resident
+        # Number of the role change that the unit is in, 0 for none; a unit that breaks loses it
         self.ticket = np.zeros(units, np.int64)
-        self.lent_ms = np.full(units, -(2**62), np.int64)
+        self.lent_ms = np.full(units, -(2**62), np.int64)  # when it last left the serving role
         self.accounts = len(Role) + pools
         self._account = self.role.astype(np.int16)
+        # By account: units in it now, the servers that these have lost, server-time up to ``at_ms``
         self.counts = np.bincount(self._account, minlength=self.accounts).astype(np.int64)
         self.down = np.zeros(self.accounts, np.int64)
         self.spent_server_ms = np.zeros(self.accounts, np.int64)
