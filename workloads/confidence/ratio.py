@@ -17,20 +17,18 @@ from workloads.confidence.split_conformal import half_width, score_quantile, wid
 MOST_PAIRS = 2_000  # pairs of rows of a group that are looked at; neighbours first
 
 
-def margin(
-    one: Prediction, other: Prediction, residuals: Residuals | None = None, level: float = LEVEL
-) -> float:
+def margin(one: Prediction, other: Prediction, residuals: Residuals | None = None) -> float:
     """Difference of the logarithms of two predicted times within which they count as equal."""
     # For two times of one kind, the margin of measured pairs is widened as the interval of either
     # time is: for a job that nothing was fitted to, a chip without rows, larger degrees. How much
     # of their errors times of different kinds share, such as with and without sharded parameters,
     # is not known; their margin is the interval of the less certain one.
     shipped = shipped_residuals() if residuals is None else residuals
-    alone = max(half_width(each, shipped, level) for each in (one, other))
+    alone = max(half_width(each, shipped) for each in (one, other))
     if one.kind != other.kind:
         return alone
     wider = max(widening(each, shipped) for each in (one, other))
-    return min(alone, wider * ratio_half_width(one.kind, shipped, level))
+    return min(alone, wider * ratio_half_width(one.kind, shipped))
 
 
 def ratio_ends(
@@ -47,7 +45,7 @@ def ratio_ends(
 
 
 @lru_cache(maxsize=64)
-def ratio_half_width(kind: str, residuals: Residuals | None = None, level: float = LEVEL) -> float:
+def ratio_half_width(kind: str, residuals: Residuals | None = None) -> float:
     """Half-width of ln(time of one plan / time of another) among measured pairs of a kind."""
     # Two rows of a table with the same model and machine share the error of machine, framework and
     # kernels, which cancels in the difference of their residuals. Every table has the same weight.
@@ -61,10 +59,10 @@ def ratio_half_width(kind: str, residuals: Residuals | None = None, level: float
             continue
         differences += pairs
         weights += [1 / len(pairs)] * len(pairs)
-    alone = score_quantile(kind, shipped, level)
+    alone = score_quantile(kind, shipped)
     if not differences:
         return math.sqrt(2) * alone
-    return min(alone, weighted_quantile(np.array(differences), np.array(weights), level))
+    return min(alone, weighted_quantile(np.array(differences), np.array(weights), LEVEL))
 
 
 def _pairs(table: tuple[Residual, ...]) -> list[float]:

@@ -145,13 +145,12 @@ def constant(
     minutes: int = MINUTES_PER_WEEK,
     prompt_tokens: float = 1000.0,
     output_tokens: float = 100.0,
-    service: str = "service",
     start: str = "2024-01-01T00:00",
 ) -> Demand:
     """Return a demand that never changes."""
     shape = (1, minutes)
     return Demand(
-        (service,),
+        ("service",),
         start,
         np.full(shape, float(requests_per_minute)),
         np.full(shape, float(prompt_tokens)),

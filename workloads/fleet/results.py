@@ -113,11 +113,11 @@ def power_w(run: FleetRun, economics: Economics) -> FloatArray:
     return result
 
 
-def change_w(draw_w: FloatArray, minutes: int = CHANGE_MINUTES) -> FloatArray:
-    """Change of power against ``minutes`` minutes before, 0 in the first ones; (minutes,) [W]."""
+def change_w(draw_w: FloatArray) -> FloatArray:
+    """Change of power against 15 minutes before, 0 in the first ones; (minutes,) [W]."""
     change = np.zeros_like(draw_w)
-    if 0 < minutes < len(draw_w):
-        change[minutes:] = draw_w[minutes:] - draw_w[:-minutes]
+    if len(draw_w) > CHANGE_MINUTES:
+        change[CHANGE_MINUTES:] = draw_w[CHANGE_MINUTES:] - draw_w[:-CHANGE_MINUTES]
     return change
 
 
@@ -161,10 +161,10 @@ def timeline(run: FleetRun, economics: Economics) -> pd.DataFrame:
     return pd.DataFrame(columns)
 
 
-def worst_window(queues: tuple[Queue, ...], kept: FloatArray, minutes: int = 15) -> float:
-    """Lowest attainment of any window of ``minutes`` minutes, weighted by requests."""
+def worst_window(queues: tuple[Queue, ...], kept: FloatArray) -> float:
+    """Lowest attainment of any window of 15 minutes, weighted by requests."""
     offered = np.sum([queue.arrivals for queue in queues], axis=0).astype(float)
-    width = min(minutes, len(kept))
+    width = min(QUARTER, len(kept))
     came = np.convolve(offered, np.ones(width), "valid")
     good = np.convolve(offered * kept, np.ones(width), "valid")
     return float(np.min(np.where(came > 0, good / np.maximum(came, 1e-300), 1.0)))

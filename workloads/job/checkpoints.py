@@ -34,9 +34,7 @@ class State:
     writers: int = 1  # servers that hold different parts of the state
 
 
-def job_state(
-    model: Model, plan: ParallelPlan, cluster: Cluster, catalogue: Catalogue | None = None
-) -> State:
+def job_state(model: Model, plan: ParallelPlan, cluster: Cluster) -> State:
     """Return the checkpoint of a training job.
 
     Every server whose ranks hold a different part of the state writes its part: all servers where
@@ -51,7 +49,7 @@ def job_state(
     >>> round(state.checkpoint_bytes / 1e12, 2), round(state.write_s, 1)
     (0.99, 1.5)
     """
-    catalogue = catalogue or cluster.catalogue or shipped_catalogue()
+    catalogue = cluster.catalogue or shipped_catalogue()
     bytes_per_parameter = catalogue.value("fleet.training", "state_bytes_per_parameter")
     client = catalogue.value("fleet.load", "store_client")
     store = catalogue.value("fleet.store", "bandwidth")

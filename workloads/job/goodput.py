@@ -133,7 +133,7 @@ class Curve:
     best_s: float  # interval at which the fitted waste is smallest [s]
 
 
-def search_interval(job: Job, seed: int, factors: Sequence[float] = FACTORS) -> Curve | None:
+def search_interval(job: Job, seed: int) -> Curve | None:
     """Simulate a job at intervals around Daly's, and return the curve with the best one."""
     # All runs are as long as one another, with their failures at the same times: servers that turn
     # slow, and spares that are used up, make the goodput depend on the length. The result is None
@@ -143,7 +143,7 @@ def search_interval(job: Job, seed: int, factors: Sequence[float] = FACTORS) -> 
     if math.isinf(mtbf_s) or stall_s <= 0:
         return None
     middle = max(daly_interval_s(mtbf_s, stall_s), LEAST_S)
-    points = [max(middle * factor, LEAST_S) for factor in factors]
+    points = [max(middle * factor, LEAST_S) for factor in FACTORS]
     points = sorted({max(point, job.write_s - stall_s) for point in points})
     span_s = _span_s(job, points[0])
     runs = (replace(job, interval_s=point, span_s=span_s) for point in points)

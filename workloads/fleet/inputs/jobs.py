@@ -274,12 +274,11 @@ def default_jobs(
     return (*runs, *gangs, evaluation_job(units))
 
 
-def evaluation_job(units: int, tokens_per_unit_s: float | None = None) -> TrainingJob:
+def evaluation_job(units: int) -> TrainingJob:
     """Return deferrable batch inference on up to ``units`` units, after every other job."""
     return TrainingJob(
         "evaluation",
         units=units,
-        tokens_per_s=() if tokens_per_unit_s is None else ((1, tokens_per_unit_s),),
         reclaim="drain",
         priority=9,
         evaluation=True,

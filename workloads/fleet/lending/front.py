@@ -89,7 +89,6 @@ def lead_times(
     terms: Terms,
     *,
     hours: Sequence[int] = HOURS,
-    levels: Sequence[float] = LEVELS,
 ) -> pd.DataFrame:
     """Answer every night of the history several hours before it begins, at several confidences."""
     # Returns ``lead_hours, confidence, chips, violated_share, nights``. ``chips`` is the mean over
@@ -115,7 +114,7 @@ def lead_times(
             errors = night_errors(nights, question.share)
         except InputError:
             continue
-        for level in (level for level in levels if level <= surest(errors.known)):
+        for level in (level for level in LEVELS if level <= surest(errors.known)):
             tested = backtest(errors, level, terms.fewest_units, terms.most_units)
             tests.append((lead, level, nights.edges, tested))
     fewest = min((len(tested) for *_, tested in tests), default=0)

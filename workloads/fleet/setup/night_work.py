@@ -163,9 +163,9 @@ def keep_rate(name: str, rate: TrainingRate) -> None:
     kept_files.keep(name, content, "training-rate-*.json", most=MOST_KEPT)
 
 
-def rate_name(model: Model, cluster: Cluster, precision: str) -> str:
+def rate_name(model: Model, cluster: Cluster) -> str:
     """Return the name of the file of a rate, with a digest of its inputs and of all code."""
-    inputs = (model, cluster, cluster.catalogue or shipped_catalogue(), precision, np.__version__)
+    inputs = (model, cluster, cluster.catalogue or shipped_catalogue(), np.__version__)
     return f"training-rate-{kept_files.digest(kept_files.exact_text(inputs), _program())}.json"
 
 
@@ -190,6 +190,7 @@ SETTLED: Mapping[str, Any] = {
     "microbatch": 1,
     "overlap": "dp",
     "schedule": ParallelPlan.schedule,
+    "precision": "bf16",
     "order": ("tp", "cp", "dp", "pp"),
 }
 """Fields of a plan that are fixed, so that a search takes a second. The searched fields (degrees of
@@ -201,24 +202,24 @@ NARROWED: tuple[Mapping[str, Any], ...] = (
 """Further fixed fields of each search; the next is tried where no plan of one fits in memory."""
 
 
-def training_rate(model: Model, cluster: Cluster, *, precision: str = "bf16") -> TrainingRate:
+def training_rate(model: Model, cluster: Cluster) -> TrainingRate:
     """Return the throughput of a job that trains a model on units of a cluster."""
     # The plan is the fastest that the plan search finds on the fewest units (of at least 128 chips)
     # on which any fits; every chip adds one sequence of 8,192 tokens to a step. Where no plan fits
     # the fleet, a step takes three times the roofline of a forward pass. The result is kept in a
     # file, from which the next call with equal inputs reads it.
-    name = rate_name(model, cluster, precision)
+    name = rate_name(model, cluster)
     rate = load_rate(name)
     if rate is None:
-        rate = _searched(model, cluster, precision)
+        rate = _searched(model, cluster)
         keep_rate(name, rate)
     return rate
 
 
-def _searched(model: Model, cluster: Cluster, precision: str) -> TrainingRate:
+def _searched(model: Model, cluster: Cluster) -> TrainingRate:
     slice_, slices = _priced_slice(cluster)
     if slices > 1:
-        priced = _searched(model, slice_, precision)
+        priced = _searched(model, slice_)
         return replace(priced, tokens_per_s=priced.tokens_per_s * slices)
     for units in UNITS:
         if units > cluster.domains:
@@ -228,7 +229,7 @@ def _searched(model: Model, cluster: Cluster, precision: str) -> TrainingRate:
             continue
         part = replace(cluster, domains=units)
         for narrowed in NARROWED:
-            stated = {**SETTLED, **narrowed, "precision": precision}
+            stated = {**SETTLED, **narrowed}
             if model.experts:
                 stated["etp"] = 1
             try:
