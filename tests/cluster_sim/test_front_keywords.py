@@ -14,7 +14,7 @@ from tests.support.commands import document_of
 from workloads.fleet.front import OPTIONS as GROUPS
 from workloads.fleet.lending.front import GROUPS as LENDING
 from workloads.fleet.scenario import keywords_of, read_options
-from workloads.job.plan import KEYWORDS, JobPlan, plan_with
+from workloads.job.job import KEYWORDS, JobPlan, plan_with
 from workloads.options.fleet import DemandInputs, FleetInputs, PolicyInputs
 from workloads.options.job import JobInputs
 from workloads.options.serving import DeploymentInputs, ReplicaInputs, RequestInputs

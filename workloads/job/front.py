@@ -31,8 +31,17 @@ from workloads.economics import TOKENS, Economics
 from workloads.job.causes import FailureRates, failure_rates
 from workloads.job.checkpoints import PeerCopies, State, job_state, peer_copies
 from workloads.job.goodput import Curve, daly_interval_s, search_interval, smooth_goodput
-from workloads.job.job import PARTS, Job, Outcome, Recovery, Replicas, Stragglers
-from workloads.job.plan import DAYS, JobPlan, plan_with
+from workloads.job.job import (
+    DAYS,
+    PARTS,
+    Job,
+    JobPlan,
+    Outcome,
+    Recovery,
+    Replicas,
+    Stragglers,
+    plan_with,
+)
 from workloads.job.simulate import simulate
 from workloads.training.iteration import Iteration
 
@@ -349,7 +358,7 @@ def run_job(step: Iteration, plan: JobPlan | None = None, **keywords: Any) -> Jo
     **keywords
         Fields of the plan, such as ``days=30`` or ``spares=4``, or options of
         ``cluster-sim run-job`` by their names, such as ``checkpoint="peer"`` or ``repair="4h"``;
-        see :func:`workloads.job.plan.plan_with`.
+        see :func:`workloads.job.job.plan_with`.
 
     Returns
     -------

@@ -28,7 +28,6 @@ from workloads.confidence.kinds import (
     slowing,
     training_kind,
 )
-from workloads.confidence.ratio import margin, ratio_half_width
 from workloads.confidence.residuals import (
     Residual,
     Residuals,
@@ -44,6 +43,8 @@ from workloads.confidence.split_conformal import (
     MOST,
     half_width,
     interval,
+    margin,
+    ratio_half_width,
     score_quantile,
     widening,
 )
