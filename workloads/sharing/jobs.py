@@ -138,7 +138,6 @@ DEGREES = ("tp", "pp", "cp", "dp")
 
 def read_jobs(path: Path | str, cluster: Cluster) -> tuple[Job, ...]:
     """Read the jobs of a YAML file, under its key ``jobs``."""
-    # Raises InputError for a file that cannot be read, and as ``jobs_from`` does.
     content = "jobs. Write jobs:, and below it a name, a model and a plan for each"
     document = read_yaml(path, limit_bytes=LARGEST_FILE_BYTES, content=content)
     named = shown(str(path))

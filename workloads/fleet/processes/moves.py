@@ -30,6 +30,7 @@ from workloads.fleet.state.services import BatchQueue
 from workloads.fleet.state.world import NOBODY, NONE, Change, Gang, Role, World, milliseconds
 
 Process = Generator[simpy.Event, Any, None]
+POOL = 0  # pool whose weights evaluation and batch work use
 
 
 @dataclass(frozen=True)
@@ -220,14 +221,20 @@ def _to_evaluation(world: World, units: IntArray) -> None:
     world.ledger.put(units[resident], Role.EVALUATION, world.now)
     if not resident.all():
         cold = units[~resident]
-        world.env.process(_load_evaluation(world, cold, world.take_ticket(cold)))
+        phases, ticket = load_phases(world, POOL, compiled=True)[:2], world.take_ticket(cold)
+        world.env.process(_loading(world, cold, ticket, phases, Role.EVALUATION))
 
 
-def _load_evaluation(world: World, units: IntArray, ticket: int) -> Process:
-    yield from walk(world, units, ticket, load_phases(world, 0, compiled=True)[:2])
+def _loading(
+    world: World, units: IntArray, ticket: int, phases: list[Phase], role: Role
+) -> Process:
+    """Lead units to evaluation or batch work, through phases."""
+    yield from walk(world, units, ticket, phases)
     left = world.arrive(units, ticket)
-    world.ledger.loaded[left] = 0
-    world.ledger.put(left, Role.EVALUATION, world.now)
+    if world.batch is not None and role is Role.BATCH:
+        world.batch.joining -= len(units)
+    world.ledger.loaded[left] = POOL
+    world.ledger.put(left, role, world.now)
 
 
 Part = tuple[IntArray, list[Phase]]
@@ -411,7 +418,6 @@ def _checkpoint(world: World, gang: Gang) -> Part:
 EVERY = 15  # minutes between two decisions
 SLACK = 30  # minutes before a deadline at which its work should be done
 MOST_ABOVE = 1.5  # largest ratio of serving units to their need that is expected to last
-POOL = 0  # pool whose weights batch work uses
 
 
 def balance(world: World, view: View, wanted: int | None) -> None:
@@ -492,14 +498,4 @@ def _lead_to_batch(world: World, units: IntArray, phases: list[Phase]) -> None:
     if len(units) and world.batch is not None:
         world.batch.joining += len(units)
         ticket = world.take_ticket(units)
-        world.env.process(_leading_to_batch(world, world.batch, units, ticket, phases))
-
-
-def _leading_to_batch(
-    world: World, batch: BatchQueue, units: IntArray, ticket: int, phases: list[Phase]
-) -> Process:
-    yield from walk(world, units, ticket, phases)
-    left = world.arrive(units, ticket)
-    batch.joining -= len(units)
-    world.ledger.loaded[left] = POOL
-    world.ledger.put(left, Role.BATCH, world.now, NOBODY)
+        world.env.process(_loading(world, units, ticket, phases, Role.BATCH))

@@ -119,20 +119,20 @@ def units_needed(demand: Demand, services: Sequence[Service]) -> FloatArray:
             f"{len(services)} services for a demand of {len(demand.services)} "
             f"({', '.join(demand.services)}); give one for each."
         )
-    rows = []
-    for number, service in enumerate(services):
-        work = service.capacity.work(demand.prompt_tokens[number], demand.output_tokens[number])
-        rows.append(demand.requests[number] / 60.0 * work / service.capacity.rate_slo_per_s)
-    return np.array(rows)
+    slo = np.array([[service.capacity.rate_slo_per_s] for service in services])
+    return np.asarray(demand.requests / 60.0 * _work(demand, services) / slo)
 
 
 def rates_max(demand: Demand, services: Sequence[Service]) -> FloatArray:
     """Requests that one unit serves at saturation [1/s]; (services, minutes)."""
-    rows = []
-    for number, service in enumerate(services):
-        work = service.capacity.work(demand.prompt_tokens[number], demand.output_tokens[number])
-        rows.append(service.capacity.rate_max_per_s / work)
-    return np.array(rows)
+    most = np.array([[service.capacity.rate_max_per_s] for service in services])
+    return np.asarray(most / _work(demand, services))
+
+
+def _work(demand: Demand, services: Sequence[Service]) -> FloatArray:
+    """Work of a request of each minute; (services, minutes)."""
+    lengths = zip(services, demand.prompt_tokens, demand.output_tokens, strict=True)
+    return np.array([each.capacity.work(prompt, output) for each, prompt, output in lengths])
 
 
 @dataclass
