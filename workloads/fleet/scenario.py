@@ -172,7 +172,7 @@ def scenario(
     """
     options = options or FleetOptions()
     period, tariff, tier = options.demand, _tariff(options.money), _batch_tier(options.demand)
-    shares = [Share(models)] if isinstance(models, Model) else models
+    shares: Sequence[Share] = [(models, None)] if isinstance(models, Model) else models
     demand, each = divided(demand, shares) if shares else (demand, ())
     window = cut_to_period(interactive(demand, tier), period.days, period.start_day)
     services = services_from(window.demand, cluster, each, options.fleet)
@@ -512,7 +512,7 @@ def check_question(options: FleetOptions) -> None:
 
 def models_of(text: str) -> list[Share]:
     """Read ``llama-3.1-405b=20%,llama-3.1-8b=80%``: models, perhaps with shares of the requests."""
-    shares = []
+    shares: list[Share] = []
     for part in text.split(","):
         name, equals, share = part.strip().partition("=")
         if not name.strip():
@@ -520,7 +520,7 @@ def models_of(text: str) -> list[Share]:
                 f"--model {text[:80]!r} has an empty name. Write MODEL, or MODEL=20%,MODEL=80%."
             )
         size = parse_share(share, f"share of model {name}") if equals else None
-        shares.append(Share(model(name), size))
+        shares.append((model(name), size))
     return shares
 
 
@@ -577,7 +577,7 @@ def read_demand(demand: Demand | str | Sequence[str], options: FleetOptions) -> 
 def read_models(model: Model | str | None) -> list[Share]:
     """Return the models that are served with their shares of the requests."""
     if isinstance(model, Model):
-        return [Share(model)]
+        return [(model, None)]
     return models_of(model or FleetInputs.model)
 
 

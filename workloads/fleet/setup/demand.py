@@ -147,12 +147,8 @@ def demand_level(need: FloatArray, start: str, minutes: int) -> Uncertain:
     return Uncertain(1 / factor, factor, f"demand: {what}")
 
 
-@dataclass(frozen=True, eq=False)
-class Share:
-    """A model with its share of a service's requests."""
-
-    model: Model
-    share: float | None = None  # share of the requests; by default all models have equal shares
+Share = tuple[Model, float | None]
+"""A model with its share of a service's requests; without any, all models have equal shares."""
 
 
 def divided(demand: Demand, shares: Sequence[Share]) -> tuple[Demand, tuple[Model, ...]]:
@@ -164,25 +160,23 @@ def divided(demand: Demand, shares: Sequence[Share]) -> tuple[Demand, tuple[Mode
 
     >>> from workloads.demand import constant
     >>> from workloads.models.huggingface import named
-    >>> both = [Share(named("llama-3.1-405b"), 0.2), Share(named("llama-3.1-8b"), 0.8)]
+    >>> both = [(named("llama-3.1-405b"), 0.2), (named("llama-3.1-8b"), 0.8)]
     >>> demand, models = divided(constant(10.0, minutes=1), both)
     >>> demand.services, demand.requests[:, 0].tolist()
     (('llama-3.1-405b', 'llama-3.1-8b'), [2.0, 8.0])
     """
-    models = tuple(each.model for each in shares)
-    stated = [each.share for each in shares if each.share is not None]
+    models, parts = tuple(model for model, _ in shares), [share for _, share in shares]
     if len(models) == 1:
-        _shares([each.share for each in shares])
+        _shares(parts)
         return demand, models * len(demand.services)
-    if len(models) == len(demand.services) and not stated:
+    if len(models) == len(demand.services) and all(part is None for part in parts):
         return demand, models
     if len(demand.services) > 1:
         raise InputError(
             f"{len(models)} models for {len(demand.services)} services "
             f"({', '.join(demand.services)}); give one model, or one for each."
         )
-    parts = _shares([each.share for each in shares])
-    column = np.array(parts)[:, None]
+    column = np.array(_shares(parts))[:, None]
     return (
         replace(
             demand,

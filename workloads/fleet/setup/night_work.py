@@ -318,26 +318,22 @@ def night_work(
     # post-training jobs.
     catalogue, file = cluster.catalogue or shipped_catalogue(), options.training
     jobs = read_jobs(file) if file else _default_jobs(cluster, models, catalogue, fleet)
-    if (mode := options.post_training) and not file:
-        jobs = tuple(
-            replace(job, post_training=mode) if job.name.startswith(POST) else job for job in jobs
-        )
+    mode = "" if file else options.post_training or ""
     interval_s = catalogue.value("fleet.training", "checkpoint_interval")
-    jobs = tuple(
-        replace(job, checkpoint_every_s=job.checkpoint_every_s or interval_s) for job in jobs
-    )
     rate = _served_tokens_per_s(services[0], demand)
     sent_s = transfer_s(cluster, max((float(model.parameters) for model in models), default=0.0))
-    jobs = tuple(
-        replace(job, tokens_per_s=((1, rate),)) if job.evaluation and not job.rated else job
+    filled = [
+        replace(
+            job,
+            post_training=mode if mode and job.name.startswith(POST) else job.post_training,
+            checkpoint_every_s=job.checkpoint_every_s or interval_s,
+            tokens_per_s=((1, rate),) if job.evaluation and not job.rated else job.tokens_per_s,
+        )
         for job in jobs
-    )
-    trained = _within_hosts(
-        _trained(jobs, models, cluster, catalogue), cluster, catalogue, bool(file)
-    )
+    ]
     return tuple(
         with_phases(job, rollout_tokens_per_s=rate, transfer_s=sent_s) if job.post_training else job
-        for job in trained
+        for job in _trained(filled, models, cluster, catalogue, stated=bool(file))
     )
 
 
@@ -348,23 +344,28 @@ def _default_jobs(
     usual = default_jobs(cluster.domains, step_tokens=STEP_TOKENS)
     if fleet is None:
         return usual
-    trained = _within_hosts(_trained(usual, models, cluster, catalogue), cluster, catalogue, False)
+    trained = _trained(usual, models, cluster, catalogue, stated=False)
     sizes = {job.fixed: most_units(job, fleet) for job in trained if not job.evaluation}
     most = (sizes.get(False, math.inf), sizes.get(True, math.inf))
     return default_jobs(cluster.domains, step_tokens=STEP_TOKENS, most=most)
 
 
 def _trained(
-    jobs: Sequence[TrainingJob], models: Sequence[Model], cluster: Cluster, catalogue: Catalogue
+    jobs: Sequence[TrainingJob],
+    models: Sequence[Model],
+    cluster: Cluster,
+    catalogue: Catalogue,
+    *,
+    stated: bool,
 ) -> Sequence[TrainingJob]:
     """Fill in the throughput and the state of the largest model in jobs that state none."""
     if not models or all(job.rated or job.evaluation for job in jobs):
-        return jobs
+        return _within_hosts(jobs, cluster, catalogue, stated)
     largest = max(models, key=lambda model: model.parameters)
     trained = training_rate(largest, cluster)
     step_time = Uncertain.of(step_interval(trained, largest, cluster))
     state = largest.parameters * catalogue.value("fleet.training", "state_bytes_per_parameter")
-    return tuple(
+    filled = [
         job
         if job.evaluation or job.rated
         else replace(
@@ -374,7 +375,8 @@ def _trained(
             step_time=step_time,
         )
         for job in jobs
-    )
+    ]
+    return _within_hosts(filled, cluster, catalogue, stated)
 
 
 def step_interval(rate: TrainingRate, model: Model, cluster: Cluster) -> Interval:
