@@ -94,14 +94,11 @@ class Ran(NamedTuple):
 class SharedLinks(NamedTuple):
     """Links of one kind on which the same jobs meet, and that may be full."""
 
-    # ``kind``: kind of link or adapter. ``links``: how many there are. ``example``: the fullest.
-    # ``crossed_by``: axes of the groups of each job that cross them. ``load``: load of the fullest
-    # if all groups make their largest calls at once, relative to its capacity.
-
-    kind: str
-    links: int
-    example: str
-    crossed_by: dict[str, list[str]]
+    kind: str  # kind of link or adapter
+    links: int  # how many there are
+    example: str  # the fullest
+    crossed_by: dict[str, list[str]]  # axes of the groups of each job that cross them
+    # Load of the fullest if all groups make their largest calls at once, relative to its capacity
     load: float
 
 

@@ -26,11 +26,8 @@ HIGHEST_USD_PER_MWH = 1_000_000  # limit beyond any market's price, above and be
 class Prices:
     """Prices of electricity in each minute of a run."""
 
-    # ``usd_per_mwh`` (minutes,). ``cap_usd_per_mwh``: price above which nothing trains or
-    # evaluates; serving goes on.
-
-    usd_per_mwh: FloatArray
-    cap_usd_per_mwh: float = math.inf
+    usd_per_mwh: FloatArray  # (minutes,)
+    cap_usd_per_mwh: float = math.inf  # above it nothing trains or evaluates; serving goes on
 
     @property
     def dear(self) -> npt.NDArray[np.bool_]:

@@ -240,13 +240,10 @@ serve in each interval, with margins, and the units that the demand itself is ex
 class _Plan:
     """The last plan: its first step, the jobs with deadlines, and the expected serving load."""
 
-    # ``busy`` are the units expected to compute for serving in the first step; ``priced`` says
-    # whether prices of electricity limit training.
-
     step: FirstStep
     due: tuple[JobView, ...]
-    busy: float
-    priced: bool
+    busy: float  # units expected to compute for serving in the first step
+    priced: bool  # whether prices of electricity limit training
 
 
 def predictive(expected: Expected, settings: PolicyInputs, situation: Situation) -> Policy:

@@ -518,23 +518,17 @@ class Gang:
 class Change:
     """One ordered role change of a cohort of units; ``ready_ms`` is -1 while it is under way."""
 
-    # ``arrived`` counts the units that did not break on the way.
-
     ordered_ms: int
     units: int
     source: str
     target: str
     ready_ms: int = -1
-    arrived: int = 0
+    arrived: int = 0  # units that did not break on the way
 
 
 @dataclass
 class World:
     """A running fleet."""
-
-    # ``heading`` holds the pool that each unit is on its way to, or ``NOBODY``. ``training_limit``
-    # is the most units that may train or evaluate, None for any number; ``job_limits`` are the most
-    # units of jobs by name, where a policy sets such limits.
 
     env: simpy.Environment
     ledger: Ledger
@@ -548,7 +542,7 @@ class World:
     evaluation: TrainingJob | None
     rng: np.random.Generator
     horizon_ms: int
-    heading: npt.NDArray[np.int16]
+    heading: npt.NDArray[np.int16]  # pool that each unit is on its way to, or ``NOBODY``
     # (minutes + 1, accounts): server-time spent until each minute begins, by role, and by pool from
     # account 12 on
     spent_server_ms: npt.NDArray[np.int64]
@@ -557,7 +551,8 @@ class World:
     service_units: FloatArray
     changes: list[Change] = field(default_factory=list)
     failures: Counter[str] = field(default_factory=Counter)
-    training_limit: int | None = None
+    training_limit: int | None = None  # most units that may train or evaluate, None for any number
+    # Most units of jobs by name, where a policy sets such limits
     job_limits: Mapping[str, int] = field(default_factory=dict)
     batch: BatchQueue | None = None
     tickets: Iterator[int] = field(default_factory=lambda: itertools.count(1))
