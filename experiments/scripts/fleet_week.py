@@ -40,7 +40,7 @@ def run(
     ``model``: model that is served and trained. ``policy``: name of a built-in policy, or a Python
     file with one. ``seed``: seed of failures and repairs.
 
-    Returns one row a minute, see :func:`workloads.fleet.results.timeline`; ``attrs`` hold
+    Returns one row a minute, see :func:`workloads.fleet.results`; ``attrs`` hold
     the summary.
     """
     machine = named_cluster(cluster)
