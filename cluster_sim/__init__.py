@@ -34,8 +34,8 @@ if TYPE_CHECKING:
     from workloads.models.huggingface import model
     from workloads.search.search import search_plans
     from workloads.serving.front import serve
-    from workloads.sharing.front import share
     from workloads.sharing.queueing import queue_jobs
+    from workloads.sharing.sharing import share
     from workloads.traces.replay import replay
     from workloads.training.plan.plan import ParallelPlan as Plan
 
@@ -85,7 +85,7 @@ _PLACES = {
     "run_job": "workloads.job.front:run_job",
     "search_plans": "workloads.search.search:search_plans",
     "serve": "workloads.serving.front:serve",
-    "share": "workloads.sharing.front:share",
+    "share": "workloads.sharing.sharing:share",
     "simulate": "cluster_sim.trace.trace:run",
     "train": "workloads.front:train",
     "validate": "experiments.validation.front:validate",

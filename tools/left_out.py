@@ -22,9 +22,8 @@ import numpy as np
 
 from experiments.validation.comparison.residuals import group_of, is_mixed, prediction_of, residuals
 from workloads.confidence.kinds import EXCHANGE, FAMILY, Prediction
-from workloads.confidence.ratio import margin
 from workloads.confidence.residuals import Residual, Residuals, shipped_residuals
-from workloads.confidence.split_conformal import half_width
+from workloads.confidence.split_conformal import half_width, margin
 
 TRAINING, COLLECTIVE = "training", "collective"
 STACK = ("tool", "family")

@@ -20,7 +20,7 @@ from experiments.validation.reading.rows import Row
 from tools.fit_rows import Fitted
 from topologies.arrays import FloatArray
 from topologies.catalogue.catalogue import shipped_catalogue
-from workloads.confidence.timing_tool import COLLECTIVES, WAITED
+from workloads.confidence.answers import COLLECTIVES, WAITED
 
 SIDES = tuple(field.name for field in fields(Load) if field.name != "way")
 """Fields of a load that hold numbers, which are arrays in the loads of many rows."""

@@ -9,7 +9,7 @@ import numpy as np
 import pandas as pd
 
 from cluster_sim.plot.palette import KNOWN, colors
-from workloads.fleet.results.timeline import change_w
+from workloads.fleet.results import change_w
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes

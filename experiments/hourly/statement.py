@@ -13,8 +13,9 @@ from experiments.hourly.state import State
 from topologies.arrays import FloatArray
 from topologies.errors import InputError
 from workloads.demand.trace import MINUTES_PER_DAY, Demand
-from workloads.fleet.lending.answer import Loan, Night, minute_of_day
-from workloads.fleet.lending.on_cluster import lent_interval, lent_intervals
+from workloads.demand.what_if import minute_of_day
+from workloads.fleet.lending.answer import Loan, Night
+from workloads.fleet.lending.front import lent_interval, lent_intervals
 from workloads.fleet.scenario import Scenario
 from workloads.fleet.state.services import units_needed
 

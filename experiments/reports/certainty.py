@@ -123,7 +123,7 @@ COMPARED: Mapping[str, Mapping[str, str]] = {
 
 def ratios(command: str, rows: Rows) -> list[dict[str, Any]]:
     """Return the ratios of each cluster's numbers to those of the first, with their intervals."""
-    from workloads.confidence.ratio import ratio_ends  # costly, for the help of train
+    from workloads.confidence.split_conformal import ratio_ends  # costly, for the help of train
 
     entries = []
     first, *others = rows

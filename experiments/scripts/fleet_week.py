@@ -13,8 +13,7 @@ import pandas as pd
 from experiments.figures.fleet import roles_figure
 from topologies.clusters.names import cluster as named_cluster
 from workloads.demand import demand_from
-from workloads.fleet.results.summary import summary
-from workloads.fleet.results.timeline import timeline
+from workloads.fleet.results import summary, timeline
 from workloads.fleet.scenario import policy_of, scenario
 from workloads.fleet.scenario import run as run_scenario
 from workloads.models.huggingface import model as read_model
@@ -41,7 +40,7 @@ def run(
     ``model``: model that is served and trained. ``policy``: name of a built-in policy, or a Python
     file with one. ``seed``: seed of failures and repairs.
 
-    Returns one row a minute, see :func:`workloads.fleet.results.timeline.timeline`; ``attrs`` hold
+    Returns one row a minute, see :func:`workloads.fleet.results`; ``attrs`` hold
     the summary.
     """
     machine = named_cluster(cluster)

@@ -24,7 +24,7 @@ from workloads.demand import demand_from
 from workloads.fleet.front import daily_training, paired_interval
 from workloads.fleet.policies.registry import KINDS
 from workloads.fleet.policies.view import Policy
-from workloads.fleet.results.summary import summary
+from workloads.fleet.results import summary
 from workloads.fleet.scenario import Scenario, policy_of, scenario
 from workloads.fleet.scenario import run as run_scenario
 from workloads.models.huggingface import model as read_model

@@ -20,7 +20,7 @@ from workloads.demand import demand_from
 from workloads.fleet.inputs.costs import ChangeCosts
 from workloads.fleet.policies.forecast import lendable
 from workloads.fleet.policies.rules import threshold
-from workloads.fleet.results.summary import summary
+from workloads.fleet.results import summary
 from workloads.fleet.scenario import Scenario, scenario
 from workloads.fleet.scenario import run as run_scenario
 from workloads.options.fleet import DemandInputs, FleetInputs, FleetOptions

@@ -11,10 +11,10 @@ import pytest
 
 import cluster_sim as cs
 from tests.support.commands import document_of
-from workloads.fleet.from_options import keywords_of, read_options
 from workloads.fleet.front import OPTIONS as GROUPS
 from workloads.fleet.lending.front import GROUPS as LENDING
-from workloads.job.plan import KEYWORDS, JobPlan, plan_with
+from workloads.fleet.scenario import keywords_of, read_options
+from workloads.job.job import KEYWORDS, JobPlan, plan_with
 from workloads.options.fleet import DemandInputs, FleetInputs, PolicyInputs
 from workloads.options.job import JobInputs
 from workloads.options.serving import DeploymentInputs, ReplicaInputs, RequestInputs

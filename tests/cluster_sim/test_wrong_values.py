@@ -14,10 +14,10 @@ import pandas as pd
 import pytest
 
 import cluster_sim as cs
-from workloads.fleet.from_options import keywords_of
 from workloads.fleet.front import OPTIONS as GROUPS
 from workloads.fleet.lending.front import GROUPS as LENDING
-from workloads.job.plan import KEYWORDS, JobPlan
+from workloads.fleet.scenario import keywords_of
+from workloads.job.job import KEYWORDS, JobPlan
 from workloads.serving.options import WORDS
 from workloads.training.detail import Detail
 from workloads.training.iteration import Iteration

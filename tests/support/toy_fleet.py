@@ -6,14 +6,13 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from workloads.demand import Demand, busiest_hour, constant
+from workloads.demand import Demand, constant, period_means
 from workloads.economics import Economics
 from workloads.fleet.inputs.costs import ChangeCosts
-from workloads.fleet.results.summary import summary
-from workloads.fleet.results.timeline import role_server_ms
+from workloads.fleet.results import role_server_ms, summary
 from workloads.fleet.simulation import FleetRun
-from workloads.fleet.state.ledger import Role
 from workloads.fleet.state.services import Service, units_needed
+from workloads.fleet.state.world import Role
 from workloads.serving.capacity import fixed_rate
 
 WEIGHTS_BYTES = 4 * 0.75e12
@@ -52,5 +51,5 @@ def scaled_to_fleet(
     demand: Demand, services: Sequence[Service], units: int, *, peak_share: float = 1.0
 ) -> Demand:
     """Scale demand so that its busiest hour needs a share of the fleet."""
-    peak = busiest_hour(units_needed(demand, services).sum(axis=0))
+    peak = float(period_means(units_needed(demand, services).sum(axis=0), 60).max())
     return demand.times(peak_share * units / peak)

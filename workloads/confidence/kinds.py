@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from statistics import NormalDist
 from typing import NamedTuple
 
-from topologies.catalogue.catalogue import Catalogue, shipped_catalogue
+from topologies.catalogue.catalogue import shipped_catalogue
 from workloads.confidence.interval import LEVEL
 
 # Times on clusters of mixed quality, where some runs wait for a slow node in every microbatch.
@@ -37,11 +37,9 @@ class Slowing(NamedTuple):
 NEVER = Slowing()  # no slow nodes
 
 
-def slowing(
-    chips: int, microbatches: int, *, pipelined: bool, catalogue: Catalogue | None = None
-) -> Slowing:
+def slowing(chips: int, microbatches: int, *, pipelined: bool) -> Slowing:
     """Return the delay of a run by slow nodes of a cluster of mixed quality, and its share."""
-    catalogue = catalogue or shipped_catalogue()
+    catalogue = shipped_catalogue()
     name = "slow_node_share_pipelined" if pipelined else "slow_node_share"
     each = catalogue.value("training", name)
     nodes = -(-chips // NODE_CHIPS)
@@ -49,14 +47,12 @@ def slowing(
     return Slowing(1.0 - (1.0 - each) ** nodes, added_s)
 
 
-def mixture_ends(
-    value: float, slow: Slowing, half_width: float, level: float = LEVEL
-) -> tuple[float, float]:
+def mixture_ends(value: float, slow: Slowing, half_width: float) -> tuple[float, float]:
     """Ends of the interval of a time that slow nodes may lengthen, in the unit of ``value``."""
     # Usual and slowed times are log-normal about ``value`` and ``value + slow.seconds``, each with
-    # the same half-width, in logarithms, at ``level``; both tails have the same share of the
+    # the same half-width, in logarithms, at ``LEVEL``; both tails have the same share of the
     # others.
-    tail = (1 - level) / 2
+    tail = (1 - LEVEL) / 2
     spread = half_width / NORMAL.inv_cdf(1 - tail)
     usual, slowed = math.log(value), math.log(value + slow.seconds)
 

@@ -11,11 +11,11 @@ the interval of an answer lies between two quantiles of its values there.
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 from statistics import NormalDist
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -83,8 +83,7 @@ class Uncertain:
         return {"low": self.low, "high": self.high, "basis": self.basis}
 
 
-AS_STATED = Uncertain(basis="as stated")
-"""Factor on an input that is known."""
+AS_STATED = Uncertain(basis="as stated")  # factor on an input that is known
 
 
 @lru_cache(1)
@@ -129,3 +128,21 @@ def ends_of(values: FloatArray, value: float) -> dict[str, float]:
     # The nearest value, as some may be infinite: the price of tokens of which there may be none.
     low, high = np.quantile(values, ((1 - LEVEL) / 2, (1 + LEVEL) / 2), method="nearest")
     return {"low": min(float(low), value), "high": max(float(high), value)}
+
+
+def finite_ends(
+    drawn: Mapping[str, FloatArray], values: Mapping[str, Any]
+) -> dict[str, dict[str, float]]:
+    """Return the ends of answers by name; a price of what may never be made has none."""
+    ends = {
+        name: ends_of(each, float(values[name]))
+        for name, each in drawn.items()
+        if values.get(name) is not None
+    }
+    return {name: each for name, each in ends.items() if math.isfinite(each["high"])}
+
+
+def each_of(cost: FloatArray | float, amount: FloatArray) -> FloatArray:
+    """Return a cost for each of an amount, infinite where the amount is nothing."""
+    result: FloatArray = np.divide(cost, amount, out=np.full(len(amount), np.inf), where=amount > 0)
+    return result

@@ -18,10 +18,6 @@ import numpy as np
 from topologies.arrays import FloatArray
 from topologies.files.reading import csv_rows
 
-COLUMNS = (
-    "table", "kind", "chip", "group", "tp", "cp", "ranks", "assumed", "tool", "family", "crosses",
-    "framework", "stated", "below", "above", "log_residual",
-)  # fmt: skip
 READ: Mapping[str, Callable[[str], Any]] = {
     "str": str,
     "int": int,
@@ -31,7 +27,7 @@ READ: Mapping[str, Callable[[str], Any]] = {
 """Functions that read the cell of a field, by the field's type."""
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
 class Residual:
     """One measured row beside its prediction."""
 
@@ -47,7 +43,6 @@ class Residual:
     cp: int
     ranks: int
     assumed: bool  # whether kernels or links rest on assumed numbers
-    log_residual: float  # ln(measured / predicted)
     # tool, family: timing tool or engine, and family of the model, as in
     # :class:`~workloads.confidence.kinds.Prediction`
     tool: str = ""
@@ -61,6 +56,7 @@ class Residual:
     # logarithms of their ratio to the prediction
     below: float = 0.0
     above: float = 0.0
+    log_residual: float  # ln(measured / predicted)
 
     @property
     def score(self) -> float:
@@ -140,16 +136,19 @@ def parse(text: str) -> Residuals:
 
 def csv_lines(rows: Iterable[Residual]) -> list[str]:
     """Lines of the CSV file that :func:`parse` reads; residuals to four decimals."""
-    lines = [",".join(COLUMNS)]
-    for row in rows:
-        if math.isfinite(row.log_residual):
-            cells = (row.table, row.kind, row.chip, row.group.replace(",", ";"), row.tp, row.cp)
-            family = row.family.replace(",", ";")
-            flags = (int(row.assumed), row.tool, family, int(row.crosses))
-            hull = (f"{end:.4f}" if end else "" for end in (row.below, row.above))
-            more = (row.ranks, *flags, row.framework, row.stated, *hull, f"{row.log_residual:.4f}")
-            lines.append(",".join(str(cell) for cell in (*cells, *more)))
-    return lines
+    names = [field.name for field in fields(Residual)]
+    cells = (
+        [_cell(name, getattr(row, name)) for name in names]
+        for row in rows
+        if math.isfinite(row.log_residual)
+    )
+    return [",".join(line) for line in (names, *cells)]
+
+
+def _cell(name: str, value: object) -> str:
+    if isinstance(value, float):
+        return f"{value:.4f}" if value or name == "log_residual" else ""
+    return str(int(value) if isinstance(value, bool) else value).replace(",", ";")
 
 
 @cache

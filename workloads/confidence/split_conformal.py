@@ -1,10 +1,11 @@
-"""Intervals of predicted times, and the quantiles of ratios of two predictions.
+"""Intervals of predicted times, and margins of comparisons of two predictions.
 
 A half-width is a quantile of the scores of measured rows (split conformal prediction, Vovk,
 Gammerman and Shafer 2005; Lei et al. 2018), for a step otherwise than for any other answer. Rows of
 one table share their machine, framework and authors, so a thousand of them say less about the next
 table than ten rows of each of ten. Every table therefore has the same weight. The interval of a
-step is wider where it differs from all measured ones, by a factor for each difference.
+step is wider where it differs from all measured ones, by a factor for each difference. The ratio of
+two predictions is known better than either of them.
 """
 
 from __future__ import annotations
@@ -17,6 +18,7 @@ from typing import NamedTuple
 
 import numpy as np
 
+from topologies.arrays import FloatArray
 from topologies.catalogue.families import NEURON, chip_family
 from workloads.confidence.interval import LEVEL, Interval
 from workloads.confidence.kinds import (
@@ -67,17 +69,15 @@ class Pool(NamedTuple):
 
 
 @lru_cache(PREDICTIONS)
-def domain_half_width(
-    prediction: Prediction, residuals: Residuals, level: float = LEVEL
-) -> tuple[float, str]:
+def domain_half_width(prediction: Prediction, residuals: Residuals) -> tuple[float, str]:
     """Return half of an interval's width, in logarithms, and the measurements behind it."""
     # Where no tool is stated, the interval is as wide as that of the least known one.
     akin, near, every = _akin(prediction, residuals)
     same = [row for row in akin if _stack(row) == _stack(prediction)]
     domain_rows = [row for row in same if generation(row.chip) == generation(prediction.chip)]
     others = [row for row in akin if _stack(row) != _stack(prediction)]
-    domain, stack = (_pool(rows, lambda row: row.table, level) for rows in (domain_rows, same))
-    rest, of_runtime, of_all = (_pool(rows, _group, level) for rows in (others, near, every))
+    domain, stack = (_pool(rows, lambda row: row.table) for rows in (domain_rows, same))
+    rest, of_runtime, of_all = (_pool(rows, _group) for rows in (others, near, every))
     least = of_runtime.drawn(of_all.half)
     unknown = rest.drawn(least)
     half = domain.drawn(stack.drawn(unknown)) if same else max(unknown, least)
@@ -85,7 +85,7 @@ def domain_half_width(
     here = [row for row in akin if generation(row.chip) == generation(prediction.chip)]
     tools = set() if prediction.tool else {row.tool for row in here} - {""}
     stated = [replace(prediction, tool=tool) for tool in tools]
-    half = max([half, *(domain_half_width(each, residuals, level)[0] for each in stated)])
+    half = max([half, *(domain_half_width(each, residuals)[0] for each in stated)])
     shown = rest if rest.rows else of_all
     return half, _domain_basis(prediction, domain, shown, open_tool=bool(tools))
 
@@ -110,7 +110,7 @@ def _group(row: Residual) -> Hashable:
     return row.kind, *_stack(row), generation(row.chip)
 
 
-def _pool(rows: Sequence[Residual], group: Callable[[Residual], Hashable], level: float) -> Pool:
+def _pool(rows: Sequence[Residual], group: Callable[[Residual], Hashable]) -> Pool:
     """Quantile of the scores of rows, with equal weight for each group of many rows."""
     if not rows:
         return Pool(math.log(2.0), 0, 0, 0.0)
@@ -118,7 +118,7 @@ def _pool(rows: Sequence[Residual], group: Callable[[Residual], Hashable], level
     counts = {name: of_rows.count(name) for name in set(of_rows)}
     weights = np.array([1 / max(MANY, counts[name]) for name in of_rows])
     evidence = float(weights.sum())
-    corrected = max(level, min(HIGHEST, level * (evidence + 1) / evidence))
+    corrected = max(LEVEL, min(HIGHEST, LEVEL * (evidence + 1) / evidence))
     half = weighted_quantile(np.array([row.score for row in rows]), weights, corrected)
     return Pool(max(LEAST, half), len(rows), len(counts), evidence)
 
@@ -169,32 +169,30 @@ ASSUMED = 1.25  # widening where kernels or links rest on assumed numbers
 MOST = 2.0  # largest product of all widenings
 
 
-def interval(
-    value: float, prediction: Prediction, residuals: Residuals | None = None, level: float = LEVEL
-) -> Interval:
+def interval(value: float, prediction: Prediction, residuals: Residuals | None = None) -> Interval:
     """Interval of a predicted time, in its unit: divided and multiplied by the same factor."""
     # Where nodes may be slow, its ends are the quantiles of the mixture of usual and slowed runs.
     measured = shipped_residuals() if residuals is None else residuals
-    half, slow = half_width(prediction, measured, level), prediction.slow
+    half, slow = half_width(prediction, measured), prediction.slow
     basis = _basis(prediction, measured)
     if FAMILY[prediction.kind] == TRAINING and not slow.share:
         low, high = (value * math.exp(end) for end in step_ends(prediction, half))
-        return Interval(low, high, level, basis, value)
+        return Interval(low, high, basis=basis, value=value)
     if slow.share and slow.seconds:
-        low, high = mixture_ends(value, slow, max(LEAST, half), level)
+        low, high = mixture_ends(value, slow, max(LEAST, half))
         more = f"a slow node in {slow.share:.0%} of runs adds {slow.seconds:,.3g} s"
-        return Interval(low, high, level, f"{basis}; {more}", value)
+        return Interval(low, high, basis=f"{basis}; {more}", value=value)
     low, high = (value * math.exp(end) for end in (prediction.below, prediction.above))
     if low < high:
         basis += f"; {low * 1e6:,.3g} to {high * 1e6:,.3g} us by the tool that times it"
-    return Interval(low / math.exp(half), high * math.exp(half), level, basis, value)
+    return Interval(low / math.exp(half), high * math.exp(half), basis=basis, value=value)
 
 
-def half_width(prediction: Prediction, residuals: Residuals, level: float = LEVEL) -> float:
+def half_width(prediction: Prediction, residuals: Residuals) -> float:
     """Half of an interval's width, in logarithms: the ends are value · exp(± half_width)."""
     if FAMILY[prediction.kind] != TRAINING:
-        return domain_half_width(prediction, residuals, level)[0]
-    half, _ = step_half_width(prediction, residuals, level)
+        return domain_half_width(prediction, residuals)[0]
+    half, _ = step_half_width(prediction, residuals)
     wider = widening(prediction, residuals)
     # What unstated fields leave open counts towards the least that an interval reaches.
     open_by = min(-prediction.below, prediction.above)
@@ -243,20 +241,20 @@ def _basis(prediction: Prediction, residuals: Residuals) -> str:
 
 
 @lru_cache(maxsize=256)
-def score_quantile(kind: str, residuals: Residuals, level: float = LEVEL) -> float:
+def score_quantile(kind: str, residuals: Residuals) -> float:
     """Quantile of the scores of a kind, drawn towards that of its family if it has few tables."""
     # Scores are those of predictions that were told all that a row states.
-    of_kind, tables_of_kind = _quantile(residuals.of(kind), level)
+    of_kind, tables_of_kind = _quantile(residuals.of(kind))
     told_all = residuals.at_level("").rows
     relatives = Residuals(tuple(row for row in told_all if FAMILY.get(row.kind) == FAMILY[kind]))
-    shared, _ = _quantile(relatives, level)
+    shared, _ = _quantile(relatives)
     if not tables_of_kind:
         return shared
     weight = tables_of_kind / (tables_of_kind + BORROWED_TABLES)
     return math.exp(weight * math.log(of_kind) + (1 - weight) * math.log(shared))
 
 
-def _quantile(rows: Residuals, level: float) -> tuple[float, int]:
+def _quantile(rows: Residuals) -> tuple[float, int]:
     """Quantile of the scores with equal weight for every table, and the number of tables."""
     scores, weights = [], []
     for table in rows.by_table.values():
@@ -265,7 +263,7 @@ def _quantile(rows: Residuals, level: float) -> tuple[float, int]:
             weights.append(1 / len(table))
     if not scores:
         return math.log(2.0), 0
-    return weighted_quantile(np.array(scores), np.array(weights), level), len(rows.by_table)
+    return weighted_quantile(np.array(scores), np.array(weights), LEVEL), len(rows.by_table)
 
 
 # Intervals of training steps, by chip, framework and regime, and by what the predictor was told.
@@ -311,15 +309,11 @@ def least_half_width(prediction: Prediction, residuals: Residuals, wider: float 
     return UNMEASURED if tables else UNMEASURED * wider
 
 
-def step_half_width(
-    prediction: Prediction, residuals: Residuals, level: float = LEVEL
-) -> tuple[float, str]:
+def step_half_width(prediction: Prediction, residuals: Residuals) -> tuple[float, str]:
     """Return how far an interval reaches beyond its hull, in logarithms, and why so far."""
     # It is negative where measured times lay well inside their hulls.
     domain, on_other_chips, others = _pools(
-        *(prediction.kind, prediction.chip, prediction.framework, prediction.stated),
-        residuals,
-        level,
+        prediction.kind, prediction.chip, prediction.framework, prediction.stated, residuals
     )
     half = _drawn(domain, _drawn(on_other_chips, others.half))
     name = prediction.framework or "no framework"
@@ -339,7 +333,7 @@ def _drawn(pool: Pool, towards: float) -> float:
 
 @lru_cache(256)
 def _pools(
-    kind: str, chip: str, framework: str, stated: str, residuals: Residuals, level: float
+    kind: str, chip: str, framework: str, stated: str, residuals: Residuals
 ) -> tuple[Pool, Pool, Pool]:
     """Return the pools of the domain, of the framework on any chip, and of other frameworks."""
     every = [row for row in residuals.at_level(stated).rows if FAMILY.get(row.kind) == TRAINING]
@@ -351,22 +345,99 @@ def _pools(
     domain = [row for row in of_kind if generation(row.chip) == generation(chip)]
     others = [row for row in akin if row.framework != framework] or akin
     return (
-        _step_pool(domain, "table", level),
-        _step_pool(of_stack, "table", level),
-        _step_pool(others, "framework", level),
+        _step_pool(domain, "table"),
+        _step_pool(of_stack, "table"),
+        _step_pool(others, "framework"),
     )
 
 
-def _step_pool(rows: Sequence[Residual], unit: str, level: float) -> Pool:
+def _step_pool(rows: Sequence[Residual], unit: str) -> Pool:
     """Return the quantile of the scores of rows, where each table or framework has equal weight."""
     if not rows:
         return Pool(math.log(2.0), 0, 0)
     units = [getattr(row, unit) for row in rows]
     counts = {name: units.count(name) for name in set(units)}
-    scores = np.array([row.score for row in rows])
+    level, scores = LEVEL, np.array([row.score for row in rows])
     weights = np.array([1 / counts[name] for name in units])
     if unit == "framework":
         # The next framework is exchangeable with these, as the next group of a domain is.
         level = max(level, min(HIGHEST, level * (len(counts) + 1) / len(counts)))
     half = weighted_quantile(scores, weights, level)
     return Pool(half, len(rows), len({row.table for row in rows}))
+
+
+MOST_PAIRS = 2_000  # pairs of rows of a group that are looked at; neighbours first
+
+
+def margin(one: Prediction, other: Prediction, residuals: Residuals | None = None) -> float:
+    """Difference of the logarithms of two predicted times within which they count as equal."""
+    # For two times of one kind, the margin of measured pairs is widened as the interval of either
+    # time is: for a job that nothing was fitted to, a chip without rows, larger degrees. How much
+    # of their errors times of different kinds share, such as with and without sharded parameters,
+    # is not known; their margin is the interval of the less certain one.
+    shipped = shipped_residuals() if residuals is None else residuals
+    alone = max(half_width(each, shipped) for each in (one, other))
+    if one.kind != other.kind:
+        return alone
+    wider = max(widening(each, shipped) for each in (one, other))
+    return min(alone, wider * ratio_half_width(one.kind, shipped))
+
+
+def ratio_ends(
+    one: tuple[float, float, float], other: tuple[float, float, float]
+) -> tuple[float, float, float]:
+    """Return the low end, the value and the high end of a ratio of two independent predictions."""
+    # Two machines share few errors of kernels and networks, so logarithms of the ends add as
+    # squares.
+    (low, value, high), (least, base, most) = one, other
+    down = math.hypot(math.log(value / low), math.log(most / base))
+    up = math.hypot(math.log(high / value), math.log(base / least))
+    ratio = value / base
+    return ratio * math.exp(-down), ratio, ratio * math.exp(up)
+
+
+@lru_cache(maxsize=64)
+def ratio_half_width(kind: str, residuals: Residuals | None = None) -> float:
+    """Half-width of ln(time of one plan / time of another) among measured pairs of a kind."""
+    # Two rows of a table with the same model and machine share the error of machine, framework and
+    # kernels, which cancels in the difference of their residuals. Every table has the same weight.
+    # ``residuals``: shipped ones by default.
+    shipped = shipped_residuals() if residuals is None else residuals
+    of_family = [row for row in shipped.at_level("").rows if FAMILY.get(row.kind) == FAMILY[kind]]
+    differences, weights = [], []
+    for table in Residuals(tuple(of_family)).by_table.values():
+        pairs = _pairs(table)
+        if not pairs:
+            continue
+        differences += pairs
+        weights += [1 / len(pairs)] * len(pairs)
+    alone = score_quantile(kind, shipped)
+    if not differences:
+        return math.sqrt(2) * alone
+    return min(alone, weighted_quantile(np.array(differences), np.array(weights), LEVEL))
+
+
+def _pairs(table: tuple[Residual, ...]) -> list[float]:
+    """Absolute differences of the residuals of rows of the same job."""
+    groups: dict[tuple[str, str], list[float]] = {}
+    for row in table:
+        groups.setdefault((row.kind, row.group), []).append(row.log_residual)
+    pairs = [
+        abs(group[first] - group[first + apart])
+        for group in groups.values()
+        for apart in range(1, len(group))
+        for first in range(len(group) - apart)
+    ]
+    return pairs[:MOST_PAIRS]
+
+
+def rank_correlation(
+    left: Sequence[float] | FloatArray, right: Sequence[float] | FloatArray
+) -> float | None:
+    """Kendall's tau-b of two lists of values, None for fewer than two distinct values of either."""
+    from scipy.stats import kendalltau
+
+    if len(left) < 2:
+        return None
+    tau = float(kendalltau(left, right).statistic)
+    return tau if math.isfinite(tau) else None

@@ -20,49 +20,40 @@ AZURE_CODE_OUTPUT_TOKENS = 27.9
 
 
 def azure_code() -> Demand:
-    """Azure's LLM code-completion service, 10–16 May 2024, by the minute.
-
-    Origin: Azure LLM inference trace 2024 (CC BY 4.0; Stojkovic et al., HPCA 2025), counts summed
-    from 10 s as republished under Apache-2.0. Size: 10,080 minutes, 16,803,695 requests (exact).
-    Columns: requests per minute; prompt tokens per request from hourly estimates (mean 2,561,
-    about 3 % an hour); output tokens 27.9 throughout, the mean of the 2023 trace. Starts on a
-    Friday; busiest at 19 UTC, and 33 times quieter in the quietest hour of the week.
-    """
+    """Azure's LLM code-completion service, 10–16 May 2024, by the minute."""
+    # Origin: Azure LLM inference trace 2024 (CC BY 4.0; Stojkovic et al., HPCA 2025), counts summed
+    # from 10 s as republished under Apache-2.0. Size: 10,080 minutes, 16,803,695 requests (exact).
+    # Columns: requests per minute; prompt tokens per request from hourly estimates (mean 2,561,
+    # about 3 % an hour); output tokens 27.9 throughout, the mean of the 2023 trace. Starts on a
+    # Friday; busiest at 19 UTC, and 33 times quieter in the quietest hour of the week.
     return _azure("code", AZURE_CODE_OUTPUT_TOKENS)
 
 
 def azure_conv() -> Demand:
-    """Azure's LLM conversation service, 12–18 May 2024, by the minute.
-
-    Origin and licence as :func:`azure_code`. Size: 10,080 minutes, 27,303,999 requests (exact).
-    Columns: requests per minute; prompt (mean 1,618) and output (mean 110) tokens per request from
-    hourly estimates. Starts on a Sunday; busiest at 14 UTC; a real spike of +35 % for four minutes
-    on 16 May, 01:47.
-    """
+    """Azure's LLM conversation service, 12–18 May 2024, by the minute."""
+    # Origin and licence as ``azure_code``. Size: 10,080 minutes, 27,303,999 requests (exact).
+    # Columns: requests per minute; prompt (mean 1,618) and output (mean 110) tokens per request
+    # from hourly estimates. Starts on a Sunday; busiest at 14 UTC; a real spike of +35 % for four
+    # minutes on 16 May, 01:47.
     return _azure("conv", 110.0)
 
 
 def burstgpt() -> Demand:
-    """Two services of a university on Azure, ``conversation`` and ``api``, 61 days, hourly.
-
-    Origin: BurstGPT part 1 (CC BY 4.0; Wang et al., KDD 2025), hourly counts as republished under
-    MIT. Size: 1,464 hours, 154,219 and 1,275,518 requests (exact). The calendar is not published:
-    day 0 is taken as a Wednesday, so that days 3 and 4 of each seven are the weekend. No tokens.
-    """
+    """Two services of a university on Azure, ``conversation`` and ``api``, 61 days, hourly."""
+    # Origin: BurstGPT part 1 (CC BY 4.0; Wang et al., KDD 2025), hourly counts as republished under
+    # MIT. Size: 1,464 hours, 154,219 and 1,275,518 requests (exact). The calendar is not published:
+    # day 0 is taken as a Wednesday, so that days 3 and 4 of each seven are the weekend. No tokens.
     hourly = read_demand(data_file("burstgpt_1_hourly.csv"))
     return replace(hourly, start="2024-01-03T00:00", absolute=False)
 
 
 def servegen(model: str = "m-large") -> Demand:
-    """Load of a model of Alibaba Cloud's Model Studio, 14 days, in windows of 10 minutes.
-
-    The models are ``m-large``, ``m-mid`` and ``m-small``.
-
-    Origin: ServeGen (Apache-2.0; Xiang et al., arXiv:2505.09999), rates of all clients summed.
-    Size: 14 days each (``deepseek-r1``: one day). Columns: requests; mean tokens of the clients
-    whose lengths are published (43–100 % of the requests). Windows without requests are gaps in the
-    source and are filled linearly here. Times presumably UTC+8; day 0 is not dated.
-    """
+    """Load of a model of Alibaba Cloud's Model Studio, 14 days, in windows of 10 minutes."""
+    # The models are ``m-large``, ``m-mid`` and ``m-small``. Origin: ServeGen (Apache-2.0; Xiang et
+    # al., arXiv:2505.09999), rates of all clients summed. Size: 14 days each (``deepseek-r1``: one
+    # day). Columns: requests; mean tokens of the clients whose lengths are published (43–100 % of
+    # the requests). Windows without requests are gaps in the source and are filled linearly here.
+    # Times presumably UTC+8; day 0 is not dated.
     rates = read_demand(data_file("servegen_10min.csv"), service=model)
     requests = rates.requests[0]
     gaps = requests <= 0
@@ -72,22 +63,19 @@ def servegen(model: str = "m-large") -> Demand:
 
 
 def deepseek_day() -> Demand:
-    """DeepSeek-V3/R1's load from 27 February 2025, 04:00 UTC, as a share of the peak, hourly.
-
-    Origin: DeepSeek's inference system overview (CC0), token income at list price read off a figure
-    (0.2 % in total). Size: 24 hours. Its ``requests`` are shares of the peak load, not counts:
-    scale them to a fleet before use. :func:`deepseek_nodes` has the nodes that the operator used.
-    """
+    """DeepSeek-V3/R1's load from 27 February 2025, 04:00 UTC, as a share of the peak, hourly."""
+    # Origin: DeepSeek's inference system overview (CC0), token income at list price read off a
+    # figure (0.2 % in total). Size: 24 hours. Its ``requests`` are shares of the peak load, not
+    # counts: scale them to a fleet before use. ``deepseek_nodes`` has the nodes that the operator
+    # used.
     hourly = read_demand(data_file("deepseek_2025_day_hourly.csv"), prompt_tokens=4989.0)
     shares = hourly.requests * 60.0
     return replace(hourly, services=("deepseek",), start="2025-02-27T04:00", requests=shares)
 
 
 def deepseek_nodes() -> np.ndarray[tuple[int], np.dtype[np.float64]]:
-    """Nodes (8 H800 each) that served on the :func:`deepseek_day`, every 15 minutes; (96,).
-
-    Mean 226.75 and maximum 278, exactly the two numbers printed in the source (CC0).
-    """
+    """Nodes (8 H800 each) that served on the :func:`deepseek_day`, every 15 minutes; (96,)."""
+    # Mean 226.75 and maximum 278, exactly the two numbers printed in the source (CC0).
     rows = np.loadtxt(
         data_file("deepseek_2025_day_nodes_15min.csv"), delimiter=",", skiprows=1, usecols=2
     )
@@ -157,12 +145,10 @@ def demand_from(
     weights: Sequence[float] = (),
     average_minutes: int = 1,
 ) -> Demand:
-    """Read one demand, or several that arrive side by side.
-
-    Files with counts of requests are taken as they are; a bundled trace, which is only a shape, is
-    scaled to the same mean beside them. With weights, or with bundled traces alone, the result is
-    itself a shape (``absolute`` is False).
-    """
+    """Read one demand, or several that arrive side by side."""
+    # Files with counts of requests are taken as they are; a bundled trace, which is only a shape,
+    # is scaled to the same mean beside them. With weights, or with bundled traces alone, the result
+    # is itself a shape (``absolute`` is False).
     if not names:
         raise InputError("no demand given; name a bundled trace or a CSV file.")
     parts = [demand(name, service=service) for name in names]

@@ -146,10 +146,7 @@ def mean_tokens(
     default: float,
     sums: bool,
 ) -> FloatArray:
-    """Mean tokens of a request in each period; periods without tokens take the overall mean.
-
-    Returns an array (periods,).
-    """
+    """Mean tokens of a request in each period, those without take the overall mean; (periods,)."""
     periods = len(requests)
     mean, total, plain = (f"{which}_tokens{suffix}" for suffix in ("_mean", "_sum", ""))
     column = next((name for name in (COVERED[which], total, mean, plain) if name in rows), None)
@@ -263,13 +260,10 @@ CHECKED_ROWS = 1000
 """Rows whose columns, times and numbers are checked before the whole file is read."""
 MAX_MINUTES = 106 * MINUTES_PER_WEEK
 MAX_SERVICES = 64
-UNDATED = "2024-01-01T00:00"
-"""Start of a file without dates: a Monday."""
-COUNTS = ("requests", "requests_per_s")
-"""Columns that count requests."""
+UNDATED = "2024-01-01T00:00"  # start of a file without dates: a Monday
+COUNTS = ("requests", "requests_per_s")  # columns that count requests
 LOADS = (*COUNTS, "load_share")
-LOG = "log"
-"""Kind of a file with one row a request."""
+LOG = "log"  # kind of a file with one row a request
 
 
 def read_demand(
@@ -450,11 +444,9 @@ def _gap_note(service: str, minutes: int) -> tuple[str, ...]:
 def _grid(
     times: pd.Series[Any], file: Path, service: str, *, is_log: bool
 ) -> tuple[pd.Timestamp, np.ndarray[Any, np.dtype[np.int64]], int, int]:
-    """Place rows on a grid of equal periods.
-
-    Returns ``start``: beginning of the first period. ``slot`` (rows,): number of each row's period.
-    ``period, periods``: minutes in a period, and number of periods.
-    """
+    """Place rows on a grid of equal periods."""
+    # Returns ``start``: beginning of the first period. ``slot`` (rows,): number of each row's
+    # period. ``period, periods``: minutes in a period, and number of periods.
     import pandas as pd
 
     first = times.min().floor("min")

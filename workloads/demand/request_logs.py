@@ -31,8 +31,7 @@ from topologies.files.reading import read_text
 if TYPE_CHECKING:
     import pandas as pd
 
-ENDINGS = (".json", ".jsonl", ".ndjson")
-"""Endings of the names of JSON files."""
+ENDINGS = (".json", ".jsonl", ".ndjson")  # endings of the names of JSON files
 LARGEST_BYTES = 700_000_000
 """Largest file that is read [B]; its text takes up to four times as much memory."""
 CHARACTERS_PER_TOKEN = 4.0
@@ -62,13 +61,11 @@ def is_json_log(path: str | Path) -> bool:
 
 
 def read_json_log(path: str | Path) -> pd.DataFrame:
-    """Read a log of requests in JSON or JSON lines.
-
-    Returns one row a request: ``prompt_tokens`` and ``output_tokens`` (float; NaN where the log has
-    none), ``time_s`` [s] if the log has times, and ``blocks`` if any request names the blocks of
-    its prompt (a list for each request, empty for one without). Requests without any text or
-    tokens, such as conversations of one turn, are left out.
-    """
+    """Read a log of requests in JSON or JSON lines."""
+    # Returns one row a request: ``prompt_tokens`` and ``output_tokens`` (float; NaN where the log
+    # has none), ``time_s`` [s] if the log has times, and ``blocks`` if any request names the blocks
+    # of its prompt (a list for each request, empty for one without). Requests without any text or
+    # tokens, such as conversations of one turn, are left out.
     import pandas as pd
 
     file = Path(path)
@@ -98,10 +95,8 @@ def read_json_log(path: str | Path) -> pd.DataFrame:
 
 
 def _entries(text: str, named: str) -> Iterator[Any]:
-    """Yield the entries of a JSON list or of JSON lines.
-
-    They are decoded one at a time, so that an error can name its line.
-    """
+    """Yield the entries of a JSON list or of JSON lines."""
+    # They are decoded one at a time, so that an error can name its line.
     decoder, place, end = json.JSONDecoder(), 0, len(text)
     is_list = text.lstrip()[:1] == "["
     if is_list:

@@ -145,13 +145,12 @@ def constant(
     minutes: int = MINUTES_PER_WEEK,
     prompt_tokens: float = 1000.0,
     output_tokens: float = 100.0,
-    service: str = "service",
     start: str = "2024-01-01T00:00",
 ) -> Demand:
     """Return a demand that never changes."""
     shape = (1, minutes)
     return Demand(
-        (service,),
+        ("service",),
         start,
         np.full(shape, float(requests_per_minute)),
         np.full(shape, float(prompt_tokens)),
@@ -160,12 +159,10 @@ def constant(
 
 
 def mix(demands: Sequence[Demand]) -> Demand:
-    """Put services side by side, aligned by the time of the week, cut to the shortest.
-
-    The first demand that does not last whole weeks, or else the first of all, sets the start. A
-    demand of whole weeks that starts at another time of the week is rolled. Any other is refused,
-    because its end does not continue at its beginning.
-    """
+    """Put services side by side, aligned by the time of the week, cut to the shortest."""
+    # The first demand that does not last whole weeks, or else the first of all, sets the start. A
+    # demand of whole weeks that starts at another time of the week is rolled. Any other is refused,
+    # because its end does not continue at its beginning.
     if not demands:
         raise InputError("a mix needs at least one demand; none was given.")
     fixed = [demand for demand in demands if demand.minutes % MINUTES_PER_WEEK]

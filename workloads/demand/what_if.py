@@ -5,32 +5,23 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 
 import numpy as np
 
 from topologies.arrays import FloatArray
 from topologies.errors import InputError, suggestion
 from topologies.units import parse_seconds
-from workloads.demand.trace import MINUTES_PER_DAY, Demand, joined, period_means
+from workloads.demand.trace import MINUTES_PER_DAY, Demand, joined
 
-TREND = 61
-"""Minutes of the centred mean around which noise is measured."""
+TREND = 61  # minutes of the centred mean around which noise is measured
 LARGEST_NOISE = 10.0
 """Largest relative spread; beyond it nearly all minutes of a Gamma–Poisson are empty."""
 
 
-def spike(
-    demand: Demand, *, at: str = "02:00", factor: float = 2.0, minutes: int = 10, day: int = 0
-) -> Demand:
-    """Multiply demand for a few minutes from ``at`` (UTC) on one day, counted from the start."""
-    return raised(demand, day * MINUTES_PER_DAY + minute_from_start(demand, at), minutes, factor)
-
-
 def first_monday(demand: Demand) -> int:
-    """Minute at which the first whole Monday begins.
-
-    Monday is the day for which the day before is the worst forecast.
-    """
+    """Minute at which the first whole Monday begins."""
+    # Monday is the day for which the day before is the worst forecast.
     weekday = demand.index.day_of_week.to_numpy()
     midnight = (demand.index.hour.to_numpy() == 0) & (demand.index.minute.to_numpy() == 0)
     starts = np.flatnonzero(midnight & (weekday == 0))
@@ -41,11 +32,10 @@ def first_monday(demand: Demand) -> int:
 
 
 def measured_noise(demand: Demand) -> FloatArray:
-    """Relative standard deviation of the minutes around their hourly trend; (services,).
-
-    The trend is the centred mean of 61 minutes; hours with under one request a minute are left out.
-    Azure 2024: 0.116 (code) and 0.070 (conversation), against 0.032 and 0.020 of a Poisson stream.
-    """
+    """Relative standard deviation of the minutes around their hourly trend; (services,)."""
+    # The trend is the centred mean of 61 minutes; hours with under one request a minute are left
+    # out. Azure 2024: 0.116 (code) and 0.070 (conversation), against 0.032 and 0.020 of a Poisson
+    # stream.
     if demand.minutes < 2 * TREND:
         raise InputError(
             f"a demand of {demand.minutes} minutes is too short to measure its noise, which takes "
@@ -79,11 +69,6 @@ def with_noise(
     return replace(demand, requests=rng.poisson(demand.requests * factors).astype(float))
 
 
-def busiest_hour(load: FloatArray) -> float:
-    """Largest hourly mean of a series by the minute."""
-    return float(period_means(load, 60).max())
-
-
 def raised(demand: Demand, begin: int, minutes: int, factor: float) -> Demand:
     """Multiply demand for ``minutes`` minutes from minute ``begin`` on, at most to its end."""
     if not 0 <= begin < demand.minutes or minutes < 1 or factor < 0:
@@ -98,23 +83,24 @@ def raised(demand: Demand, begin: int, minutes: int, factor: float) -> Demand:
 
 def minute_from_start(demand: Demand, clock: str) -> int:
     """Minutes from the start of a demand to the first moment with a time of day."""
-    hours, _, rest = clock.strip().partition(":")
-    digits = re.fullmatch(r"[0-9]{1,2}:[0-9]{1,2}", clock.strip())
-    if not (digits and int(hours) < 24 and int(rest) < 60):
-        raise InputError(f"spike at {clock!r} is not a time of day; write it as 02:00.")
     first = demand.index[0]
-    return int((int(hours) * 60 + int(rest) - first.hour * 60 - first.minute) % MINUTES_PER_DAY)
+    return int((minute_of_day(clock) - first.hour * 60 - first.minute) % MINUTES_PER_DAY)
+
+
+def minute_of_day(text: str) -> int:
+    """Read a time of day such as ``06:00`` as minutes since midnight."""
+    digits = re.fullmatch(r"([0-9]{1,2}):([0-9]{1,2})", text.strip())
+    if not (digits and int(digits[1]) < 24 and int(digits[2]) < 60):
+        raise InputError(f"{text!r} is not a time of day; write it as 06:00 (UTC).")
+    return int(digits[1]) * 60 + int(digits[2])
 
 
 @dataclass(frozen=True, eq=False)
 class Horizon:
-    """Demand of a run, and the demand before it, which policies know.
-
-    ``history``: demand that ends where the run begins.
-    """
+    """Demand of a run, and the demand before it, which policies know."""
 
     demand: Demand
-    history: Demand | None = None
+    history: Demand | None = None  # demand that ends where the run begins
 
 
 Change = Callable[[Horizon], Horizon]
@@ -128,14 +114,9 @@ PLACE = re.compile(
 
 
 def horizons(base: Horizon, what_ifs: Sequence[str]) -> list[tuple[str, Horizon]]:
-    """Return the horizon, named ``base``, and one changed by each what-if, named by its text.
-
-    Several changes in one what-if are joined by commas: ``growth=30%,spike@2d02:00x3/30min``.
-    """
-    rows = [("base", base)]
-    for text in what_ifs:
-        rows.append((text, changed(base, text)))
-    return rows
+    """Return the horizon, named ``base``, and one changed by each what-if, named by its text."""
+    # Several changes in one what-if are joined by commas: ``growth=30%,spike@2d02:00x3/30min``.
+    return [("base", base), *((text, changed(base, text)) for text in what_ifs)]
 
 
 def check_texts(what_ifs: Sequence[str]) -> None:
@@ -171,45 +152,40 @@ def _growth(text: str, rest: str) -> Change:
     """Multiply demand at all times, its history included."""
     size = rest.removeprefix("=") if text.startswith("growth") else rest.lstrip("=-")
     factor = 1.0 + share_from(size, f"what-if {text!r}", "growth=30%")
-
-    def change(horizon: Horizon) -> Horizon:
-        """Multiply demand and history by the growth."""
-        history = horizon.history
-        return Horizon(
-            horizon.demand.times(factor), None if history is None else history.times(factor)
-        )
-
-    return change
+    return lambda horizon: Horizon(
+        horizon.demand.times(factor), horizon.history and horizon.history.times(factor)
+    )
 
 
 def _launch(text: str, rest: str) -> Change:
     """Multiply demand from a moment of the run on, which no history shows."""
     place, _, size = rest.partition("=")
     factor = 1.0 + share_from(size, f"what-if {text!r}", KINDS["launch"][1])
-    match = _placed(text, place, "launch")
-
-    def change(horizon: Horizon) -> Horizon:
-        """Raise the demand from a moment on."""
-        first = _minute(horizon.demand, match, 0)
-        return replace(
-            horizon, demand=raised(horizon.demand, first, horizon.demand.minutes, factor)
-        )
-
-    return change
+    return _raising(text, place, name="launch", begin=lambda _demand: 0, factor=factor)
 
 
 def _raising(
-    text: str, rest: str, name: str, begin: Callable[[Demand], int], minutes: int
+    text: str,
+    rest: str,
+    *,
+    name: str,
+    begin: Callable[[Demand], int],
+    minutes: int | None = None,
+    factor: float = 2.0,
 ) -> Change:
-    """Multiply demand, by default by two, for some minutes from a moment of the run."""
-    match = _placed(text, rest, name)
+    """Multiply demand for some minutes from a moment of the run, or to its end."""
+    match = PLACE.fullmatch(rest.strip())
+    if match is None:
+        raise InputError(f"what-if {text!r} cannot be read; write it as {KINDS[name][1]}.")
+    if match["length"] is not None:
+        minutes = max(1, round(parse_seconds(match["length"], f"what-if {text!r}") / 60.0))
+    times = factor if match["factor"] is None else float(match["factor"])
 
     def change(horizon: Horizon) -> Horizon:
         """Raise the demand for some minutes."""
         demand = horizon.demand
         first = _minute(demand, match, begin(demand))
-        length, factor = _length(text, match, minutes), _factor(match, 2.0)
-        return replace(horizon, demand=raised(demand, first, length, factor))
+        return replace(horizon, demand=raised(demand, first, minutes or demand.minutes, times))
 
     return change
 
@@ -218,15 +194,6 @@ def _second_night(demand: Demand) -> int:
     """Minute of 02:00 on day 1, or on day 0 of a run of one day."""
     day = max(min(1, demand.minutes // MINUTES_PER_DAY - 1), 0)
     return day * MINUTES_PER_DAY + minute_from_start(demand, "02:00")
-
-
-def _spike(text: str, rest: str) -> Change:
-    return _raising(text, rest, "spike", _second_night, 30)
-
-
-def _failover(text: str, rest: str) -> Change:
-    """Add another region's load, by default from the middle of the run on for 12 hours."""
-    return _raising(text, rest, "failover", lambda demand: demand.minutes // 2, 720)
 
 
 def _monday(text: str, rest: str) -> Change:
@@ -252,8 +219,15 @@ KINDS: dict[str, tuple[Callable[[str, str], Change], str]] = {
     "growth": (_growth, "growth=30%"),
     "plus": (_growth, "plus-30"),
     "launch": (_launch, "launch@2d09:00=30%"),
-    "spike": (_spike, "spike@2d02:00x3/30min"),
-    "failover": (_failover, "failover@3d12:00+12h"),
+    "spike": (
+        partial(_raising, name="spike", begin=_second_night, minutes=30),
+        "spike@2d02:00x3/30min",
+    ),
+    # Another region's load, by default from the middle of the run on for 12 hours
+    "failover": (
+        partial(_raising, name="failover", begin=lambda demand: demand.minutes // 2, minutes=720),
+        "failover@3d12:00+12h",
+    ),
     "monday": (_monday, "monday"),
 }
 """Kinds of what-ifs: a function that reads the text, and an example of the text."""
@@ -277,14 +251,6 @@ def share_from(text: str, where: str, example: str) -> float:
     return value
 
 
-def _placed(text: str, rest: str, name: str) -> re.Match[str]:
-    """Match the moment, factor and length in the rest of a what-if's text."""
-    match = PLACE.fullmatch(rest.strip())
-    if match is None:
-        raise InputError(f"what-if {text!r} cannot be read; write it as {KINDS[name][1]}.")
-    return match
-
-
 def _minute(demand: Demand, match: re.Match[str], default: int) -> int:
     """Minute of the run for a moment: its days after the start, then its next time of day."""
     clock = match["clock"] or match["only_clock"]
@@ -300,13 +266,3 @@ def _minute(demand: Demand, match: re.Match[str], default: int) -> int:
             "moment or more days."
         )
     return minute
-
-
-def _length(text: str, match: re.Match[str], default: int) -> int:
-    if match["length"] is None:
-        return default
-    return max(1, round(parse_seconds(match["length"], f"what-if {text!r}") / 60.0))
-
-
-def _factor(match: re.Match[str], default: float) -> float:
-    return default if match["factor"] is None else float(match["factor"])

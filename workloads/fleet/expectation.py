@@ -33,14 +33,11 @@ Fewer than for a table that is shown: two tables of the same requests differ wit
 
 @dataclass(frozen=True)
 class Expectation:
-    """Expected outcome of a fleet whose policy knows the demand.
+    """Expected outcome of a fleet whose policy knows the demand."""
 
-    ``lendable_share``: share of the chip-hours that serving can lend.
-    ``usd_per_million_tokens``: price of the chip-hours that are not lent, per million tokens of the
-        demand [USD]; None where the machine has no price.
-    """
-
-    lendable_share: float
+    lendable_share: float  # share of the chip-hours that serving can lend
+    # Price of the chip-hours that are not lent, per million tokens of the demand [USD]; None where
+    # the machine has no price
     usd_per_million_tokens: float | None
 
 
@@ -64,10 +61,8 @@ def expected(scenario: Scenario) -> Expectation:
 
 
 def at(base: Scenario, cluster: Cluster, costs: ChangeCosts) -> Expectation:
-    """Return the expectation under other values of the catalogue and the same demand.
-
-    A demand that was scaled to the fleet is not scaled again, so faster units mean fewer units.
-    """
+    """Return the expectation under other values of the catalogue and the same demand."""
+    # A demand that was scaled to the fleet is not scaled again, so faster units mean fewer units.
     replicas = base.options.fleet
     services = services_from(base.demand, cluster, base.models, replicas, requests=REQUESTS)
     failures = base.fleet.failures

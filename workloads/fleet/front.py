@@ -21,21 +21,23 @@ from topologies.errors import InputError, shown
 from workloads.confidence.interval import LEVEL, Interval
 from workloads.demand import Demand
 from workloads.demand.trace import MINUTES_PER_DAY
-from workloads.fleet.from_options import (
-    check_question,
-    fleet_options,
-    read_demand,
-    read_models,
-    scenario_on,
-)
 from workloads.fleet.intervals import fleet_intervals
 from workloads.fleet.policies.registry import bound_of
 from workloads.fleet.policies.view import Policy
-from workloads.fleet.results.summary import regret, summary
-from workloads.fleet.results.timeline import role_server_ms, timeline
-from workloads.fleet.scenario import Scenario, policy_of, run, what_ifs
+from workloads.fleet.results import regret, role_server_ms, summary, timeline
+from workloads.fleet.scenario import (
+    Scenario,
+    check_question,
+    fleet_options,
+    policy_of,
+    read_demand,
+    read_models,
+    run,
+    scenario,
+    what_ifs,
+)
 from workloads.fleet.simulation import FleetRun
-from workloads.fleet.state.ledger import GROUPS, MS
+from workloads.fleet.state.world import GROUPS, MS
 from workloads.models.huggingface import MODEL_REMEDY
 from workloads.models.model import Model
 from workloads.options.fleet import (
@@ -88,7 +90,7 @@ def compared(
     seed: int,
     watch: Watch = unwatched,
 ) -> dict[str, Any]:
-    """Return :func:`workloads.fleet.results.summary.regret`, with intervals."""
+    """Return :func:`workloads.fleet.results.regret`, with intervals."""
     usual = replace(settings, headroom=None)
     names = [bound_of(settings.policy), "static"]
     bound, static = (
@@ -163,10 +165,7 @@ class FleetResult:
 
     @cached_property
     def regret(self) -> dict[str, Any]:
-        """Training compared with the bound of foresight and with a split that never changes.
-
-        See :func:`workloads.fleet.front.compared`.
-        """
+        """Training compared with the bound of foresight and with a split that never changes."""
         return compared(self.scenario, self.run, self.summary, self.settings, self.seed)
 
     @property
@@ -238,7 +237,7 @@ def run_fleet(
     options = fleet_options(run_fleet, OPTIONS, keywords, **stated)
     check_question(options)
     requests, models = read_demand(demand, options), read_models(model)
-    base = scenario_on(as_cluster(cluster), requests, models, options, seed)
+    base = scenario(as_cluster(cluster), requests, options, models=models, seed=seed)
     built, settings = _after_what_if(base, options.demand.what_if), options.policy
     function = None if isinstance(policy, str) else policy
     done = run(built, function or policy_of(str(policy), built, settings), seed=seed)

@@ -26,7 +26,8 @@ from workloads.confidence.propagation import (
     ENDS,
     Uncertain,
     between,
-    ends_of,
+    each_of,
+    finite_ends,
     lattice,
     sampled,
 )
@@ -34,17 +35,15 @@ from workloads.demand import Horizon
 from workloads.fleet.inputs.jobs import TrainingJob
 from workloads.fleet.policies.view import Limits, Policy
 from workloads.fleet.processes.failures import Failures
-from workloads.fleet.results.summary import summary
+from workloads.fleet.results import summary
 from workloads.fleet.scenario import Scenario, run
 from workloads.fleet.setup.night_work import gang_mtbf_s
-from workloads.fleet.setup.sureness import capacity_interval
+from workloads.fleet.setup.serving import capacity_interval
 from workloads.job.causes import rate_range
 
-FEWEST_UNITS = 1_000
-"""Fewest units of a smaller fleet, in which a larger one is repeated."""
+FEWEST_UNITS = 1_000  # fewest units of a smaller fleet, in which a larger one is repeated
 MINUTE_S = 60.0
-MANY = 30.0
-"""Failures of a run from which chance hardly changes what they do together."""
+MANY = 30.0  # failures of a run from which chance hardly changes what they do together
 FEW = (0.1, 0.9)
 """Quantiles of the rates of failures at which a run of few failures is repeated, each time with
 others; a run of many is repeated at the last alone, as they cost in proportion to their number."""
@@ -154,10 +153,8 @@ def slowed(scenario: Scenario, factor: float) -> Scenario:
 
 
 def miniature(scenario: Scenario) -> Scenario:
-    """Return a smaller fleet of the same kind, with a gang of each size at least.
-
-    It is the same fleet where that is small, or where sizes are stated.
-    """
+    """Return a smaller fleet of the same kind, with a gang of each size at least."""
+    # It is the same fleet where that is small, or where sizes are stated.
     units, fleet, options = scenario.cluster.domains, scenario.fleet, scenario.options
     sizes = (options.fleet.training, options.policy.power_cap, options.policy.static_units)
     limits, usual = fleet.limits, Limits()
@@ -222,30 +219,10 @@ def fleet_intervals(
     causes: Causes | None = None,
     stated_sizes: bool = False,
 ) -> dict[str, Any]:
-    """Return the 80 % intervals of a run's results.
-
-    Parameters
-    ----------
-    scenario : Scenario
-        Inputs of the run.
-    results : mapping
-        Summary of the run, see :func:`workloads.fleet.results.summary.summary`.
-    policy : callable
-        Returns the policy for a scenario, without what it has learned in another run.
-    seed : int
-        That of the run: all runs meet failures at times that are drawn alike.
-    watch : callable, optional
-        Shows the progress over the repeated runs.
-    causes : Causes, optional
-        Factors on the inputs, by default :func:`causes_of`.
-    stated_sizes : bool
-        Whether the policy counts in units, so that a smaller fleet would not be of the same kind.
-
-    Returns
-    -------
-    dict
-        ``low`` and ``high`` of each result by its key, and the ``inputs``.
-    """
+    """Return the 80 % intervals of a run's results by their keys, and the ``inputs``."""
+    # ``policy`` is called for each scenario, so that a policy has not learned in another run. All
+    # runs meet failures at times that are drawn alike, by ``seed``. ``stated_sizes`` says that the
+    # policy counts in units, so that a smaller fleet would not be of the same kind.
     causes = causes or causes_of(scenario)
     part = scenario if stated_sizes else miniature(scenario)
     questions = [] if part is scenario else [_Question("", 0.0, part, seed)]
@@ -313,13 +290,7 @@ class _Draws:
     def document(self) -> dict[str, Any]:
         """Return the ends of every result by its key."""
         drawn = self._all()
-        stated = {
-            name: ends_of(drawn[name], float(self.results[name]))
-            for name in STATED
-            if self.results.get(name) is not None
-        }
-        # A price of what may not be trained or served at all has no end.
-        stated = {name: ends for name, ends in stated.items() if math.isfinite(ends["high"])}
+        stated = finite_ends({name: drawn[name] for name in STATED if name in drawn}, self.results)
         return {**stated, "inputs": self.causes.document()}
 
     def _all(self) -> dict[str, FloatArray]:
@@ -378,13 +349,7 @@ class _Draws:
             "cost_usd": cost,
             "cost_with_electricity_usd": with_electricity,
             "margin_usd": drawn.get("revenue_usd", none) - with_electricity,
-            "usd_per_million_tokens": _each(cost * share * 1e6, drawn["sold_tokens"]),
-            "usd_per_million_trained_tokens": _each(cost * (1 - share) * 1e6, tokens),
-            "usd_per_training_step": _each(cost * (1 - share), steps),
+            "usd_per_million_tokens": each_of(cost * share * 1e6, drawn["sold_tokens"]),
+            "usd_per_million_trained_tokens": each_of(cost * (1 - share) * 1e6, tokens),
+            "usd_per_training_step": each_of(cost * (1 - share), steps),
         }
-
-
-def _each(cost: FloatArray, amount: FloatArray) -> FloatArray:
-    """Return a cost for each of an amount; no price is stated where the amount may be nothing."""
-    result: FloatArray = np.divide(cost, amount, out=np.full(len(cost), np.inf), where=amount > 0)
-    return result

@@ -1,4 +1,7 @@
-"""Simulation of a fleet: demand, services, jobs and a policy give a record of every minute."""
+"""Simulation of a fleet: demand, services, jobs and a policy give a record of every minute.
+
+Once a minute the control loop asks the policy, orders role changes, and serves requests.
+"""
 
 from __future__ import annotations
 
@@ -14,11 +17,10 @@ import simpy
 
 from topologies.arrays import FloatArray, IntArray
 from topologies.errors import InputError
-from workloads.demand.trace import MINUTES_PER_DAY, Demand, whole_requests
+from workloads.demand.trace import MINUTES_PER_DAY, MINUTES_PER_WEEK, Demand, whole_requests
 from workloads.fleet.inputs.jobs import TrainingJob
 from workloads.fleet.policies.rules import best_static, static
-from workloads.fleet.policies.view import Policy
-from workloads.fleet.processes.control import MINUTE_MS, Inputs, Record, Signals, controlling
+from workloads.fleet.policies.view import JobView, Policy, View, answer
 from workloads.fleet.processes.failures import (
     Failures,
     Fleet,
@@ -26,21 +28,248 @@ from workloads.fleet.processes.failures import (
     failing_together,
     interrupting,
 )
-from workloads.fleet.processes.moves import Process, dispatch
-from workloads.fleet.state.gangs import Gang, Tally
-from workloads.fleet.state.ledger import MS, NOBODY, Ledger, Role, milliseconds
-from workloads.fleet.state.queues import Batch, BatchQueue, BatchWork, Queue
+from workloads.fleet.processes.moves import (
+    Phase,
+    Process,
+    balance,
+    dispatch,
+    limit_training,
+    reclaim,
+    release,
+    to_serving,
+)
 from workloads.fleet.state.services import (
+    BatchQueue,
+    BatchWork,
     Pool,
+    Queue,
     Service,
     by_pool,
-    lead_s,
     pools_from,
     rates_max,
     units_needed,
 )
-from workloads.fleet.state.store import Store
-from workloads.fleet.state.world import Change, World
+from workloads.fleet.state.world import (
+    MS,
+    NOBODY,
+    Change,
+    Gang,
+    Ledger,
+    Role,
+    Store,
+    Tally,
+    World,
+    milliseconds,
+)
+
+MINUTE_MS = 60 * MS
+
+
+@dataclass(frozen=True, eq=False)
+class Signals:
+    """Signals from outside the fleet: earlier demand, prices, power, minutes without training."""
+
+    # Demand before the run, which policies know; it ends where the run begins
+    history: Demand | None = None
+    # (minutes,): minutes in which nothing may train or evaluate, such as those of dear electricity
+    held: npt.NDArray[np.bool_] | None = None
+    # (minutes,): price of electricity in each minute of the run, and of the day after it where
+    # known; empty without prices
+    prices_usd_per_mwh: FloatArray = field(default_factory=lambda: np.empty(0))
+    # unit_busy_w, unit_idle_w: draw of the site for one unit that computes, and for one that does
+    # not [W]
+    unit_busy_w: float = 0.0
+    unit_idle_w: float = 0.0
+
+
+@dataclass(frozen=True, eq=False)
+class Inputs:
+    """Inputs of the control loop, by the minute."""
+
+    # (pools, history + minutes): units needed at the rate that a unit sustains under the SLO
+    load: FloatArray
+    # (services, minutes): requests that one unit serves at saturation, at that minute's prompt and
+    # output lengths [1/s]
+    rate_max_per_s: FloatArray
+    history: int
+    first_minute_of_week: int  # minute of the week at which the run begins; 0 is Monday 00:00 UTC
+    signals: Signals = field(default_factory=Signals)
+
+
+def controlling(world: World, inputs: Inputs, policy: Policy) -> Process:
+    """Run the fleet, minute after minute, and record what it did."""
+    minutes = inputs.rate_max_per_s.shape[1]
+    wanted = np.zeros(len(world.pools))
+    carry = np.zeros(len(world.services))  # parts of requests that the last minute had begun
+    for minute in range(minutes):
+        view = view_at(world, inputs, minute)
+        decision = answer(policy, view, wanted)
+        wanted = np.asarray(decision.serving, float)
+        world.training_limit, world.job_limits = decision.training, decision.jobs or {}
+        target = world.limits.quantised(wanted, len(world.ledger))
+        if inputs.signals.held is not None and inputs.signals.held[minute]:
+            world.training_limit = 0
+        # The first roles are free: there is nothing before the run that could be changed.
+        if minute:
+            order(world, target)
+        else:
+            place(world, target)
+        limit_training(world)
+        dispatch(world)
+        balance(world, view, decision.batch)
+        yield world.env.timeout(MINUTE_MS)
+        world.ledger.advance(world.now)
+        world.spent_server_ms[minute + 1] = world.ledger.spent_server_ms
+        _serve(world, inputs, minute, carry)
+
+
+def _serve(world: World, inputs: Inputs, minute: int, carry: FloatArray) -> None:
+    """Serve the requests of a minute that has ended."""
+    # The unit-time of a pool is divided among its services in proportion to their work, as if their
+    # requests waited in one line: any unit of the pool can answer any of them.
+    spent = world.spent_server_ms[minute + 1] - world.spent_server_ms[minute]
+    if world.batch is not None:
+        world.batch.serve(minute, float(spent[Role.BATCH]) / (world.ledger.servers * MS))
+    for number, pool in enumerate(world.pools):
+        unit_s = float(spent[len(Role) + number]) / (world.ledger.servers * MS)
+        rates = inputs.rate_max_per_s[list(pool.services), minute]
+        shares = _shares(world, pool, rates, minute) if len(pool.services) > 1 else [1.0]
+        for service, rate, share in zip(pool.services, rates.tolist(), shares, strict=True):
+            queue = world.queues[service]
+            possible = unit_s * share * rate + carry[service]
+            queue.finish(minute, int(possible))
+            carry[service] = possible % 1.0 if queue.waiting else 0.0
+            world.service_units[minute, service] = unit_s * share / 60.0
+
+
+def _shares(world: World, pool: Pool, rates: FloatArray, minute: int) -> list[float]:
+    """Return the shares of a pool's unit-time that its services get, by their work."""
+    queues = [world.queues[service] for service in pool.services]
+    waiting = np.array([queue.waiting + int(queue.arrivals[minute]) for queue in queues])
+    work_s = waiting / rates
+    if not work_s.any():
+        return [1 / len(queues)] * len(queues)
+    shares: list[float] = (work_s / work_s.sum()).tolist()
+    return shares
+
+
+def view_at(world: World, inputs: Inputs, minute: int) -> View:
+    """Return the knowledge of an operator at the start of a minute."""
+    clock = (inputs.first_minute_of_week + minute) % MINUTES_PER_WEEK
+    # No minute has ended before the first one, which policies are therefore shown.
+    past = inputs.history + max(minute, 1)
+    rates = inputs.rate_max_per_s[:, max(minute - 1, 0)]
+    waiting = np.array([queue.waiting for queue in world.queues], float)
+    backlog, batch = by_pool(waiting / (rates * 60.0), world.pools), world.batch
+    batch_rate = 1.0 if batch is None else float(batch.rate_per_s[minute]) * 60.0
+    return View(
+        minute=minute,
+        weekday=clock // MINUTES_PER_DAY,
+        hour=(clock % MINUTES_PER_DAY) / 60.0,
+        load=inputs.load[:, :past],
+        history=inputs.history,
+        serving=world.serving(),
+        coming=world.coming(),
+        backlog=backlog,
+        units=len(world.ledger),
+        broken=world.ledger.broken_units(),
+        lead_s=world.lead_s,
+        prices_usd_per_mwh=inputs.signals.prices_usd_per_mwh[minute:],
+        power_w=_power_w(world, inputs.signals, minute),
+        unit_busy_w=inputs.signals.unit_busy_w,
+        unit_idle_w=inputs.signals.unit_idle_w,
+        batch_due=np.empty(0) if batch is None else batch.due(minute) / batch_rate,
+        training=world.lent(),
+        look_at_jobs=lambda: tuple(_job_view(world, gang) for gang in world.gangs if gang.waits),
+    )
+
+
+def _job_view(world: World, gang: Gang) -> JobView:
+    job = gang.job
+    work_left = due = math.inf
+    if math.isfinite(job.work_tokens):
+        tokens_left = job.work_tokens - gang.tokens_now()
+        work_left = tokens_left / job.rate(job.units) * job.units / 60.0
+    if math.isfinite(job.deadline_s):
+        due = job.deadline_s / 60.0 - world.now / MINUTE_MS
+    size = gang.size + gang.joining
+    return JobView(job.name, job.units, job.min_units, size, work_left, due)
+
+
+def _power_w(world: World, signals: Signals, minute: int) -> float:
+    """Draw of the site in the last minute [W]."""
+    rise_w = signals.unit_busy_w - signals.unit_idle_w
+    if not rise_w or not minute:
+        return 0.0
+    counts = world.ledger.counts
+    busy = float(counts[Role.TRAINING] + counts[Role.EVALUATION] + counts[Role.BATCH])
+    for number, pool in enumerate(world.pools):
+        served = sum(int(world.queues[name].served[minute - 1]) for name in pool.services)
+        possible = sum(int(world.queues[name].capacity[minute - 1]) for name in pool.services)
+        busy += world.ledger.serving(number) * served / max(possible, 1)
+    alive = len(world.ledger) - world.ledger.broken_units()
+    return alive * signals.unit_idle_w + busy * rise_w
+
+
+def place(world: World, target: npt.NDArray[np.int64]) -> None:
+    """Give every unit its first role at no cost, before the run begins."""
+    begin = 0
+    for pool, count in enumerate(target.tolist()):
+        units = np.arange(begin, begin + count)
+        world.ledger.loaded[units] = pool
+        world.ledger.put(units, Role.SERVING, 0, pool)
+        begin += count
+    rest = np.arange(begin, max(begin, len(world.ledger) - world.limits.reserve))
+    rest = rest[: world.training_limit]
+    for gang in world.gangs:
+        size = world.fits(gang, len(rest))
+        if size and gang.waits:
+            gang.place(rest[:size])
+            world.ledger.put(rest[:size], Role.TRAINING, 0, gang.number)
+            rest = rest[size:]
+    if world.evaluation is not None:
+        units = rest[: world.evaluation.units]
+        world.ledger.loaded[units] = 0
+        world.ledger.put(units, Role.EVALUATION, 0)
+
+
+def order(world: World, target: npt.NDArray[np.int64]) -> None:
+    """Order the role changes that lead to the target, within the control plane's limit."""
+    if milliseconds(world.costs.join_s, world.horizon_ms) > world.horizon_ms:
+        return
+    lost = [world.ledger.lost_units(pool) for pool in range(len(world.pools))]
+    coming = world.coming()
+    missing = target - (world.serving() + coming - np.array(lost))
+    if not missing.any():
+        return
+    budget = world.limits.changes_per_minute or len(world.ledger)
+    for pool in np.flatnonzero(missing < 0).tolist():
+        # Units on their way cannot serve yet, so none that serves is given up in their favour.
+        surplus = -int(missing[pool]) - int(coming[pool])
+        surplus = min(surplus, world.ledger.serving(pool), budget)
+        if surplus > 0:
+            budget -= surplus
+            _give(world, pool, surplus, missing)
+    for pool in np.flatnonzero(missing > 0).tolist():
+        count = min(int(missing[pool]), budget)
+        if count > 0:
+            for units, before in reclaim(world, count, pool):
+                budget -= len(units)
+                to_serving(world, units, pool, before)
+
+
+def _give(world: World, pool: int, surplus: int, missing: npt.NDArray[np.int64]) -> None:
+    """Drain units of one pool, first for pools that miss some, the rest to be lent."""
+    units = world.ledger.of(Role.SERVING, pool)[-surplus:]
+    drain = [Phase(Role.DRAINING, world.costs.drain_s)]
+    for other in np.flatnonzero(missing > 0).tolist():
+        moved = min(int(missing[other]), len(units))
+        if moved:
+            to_serving(world, units[:moved], other, drain)
+            missing[other] -= moved
+            units = units[moved:]
+    release(world, units, drain)
+
 
 MAX_UNITS = 1_000_000
 
@@ -65,7 +294,6 @@ def inputs_of(demand: Demand, services: Sequence[Service], signals: Signals) -> 
         rate_max_per_s=rates_max(demand, services),
         history=past.shape[1],
         first_minute_of_week=start.weekday() * MINUTES_PER_DAY + start.hour * 60 + start.minute,
-        held=np.zeros(demand.minutes, bool) if signals.held is None else signals.held,
         signals=signals,
     )
 
@@ -80,7 +308,9 @@ def opened(
 ) -> World:
     """Return the world of a run before it begins: every unit is spare and every job waits."""
     pools = pools_from(services)
-    ledger = _new_ledger(fleet, len(pools))
+    if not 1 <= fleet.units <= MAX_UNITS:
+        raise InputError(f"a fleet of {fleet.units:,} units; it must have 1 to {MAX_UNITS:,}.")
+    ledger = Ledger(fleet.units, len(pools), fleet.servers)
     fleet.limits.check(len(ledger))
     costs = fleet.change_costs
     evaluations = [job for job in jobs if job.evaluation]
@@ -111,6 +341,8 @@ def opened(
         rng=rng,
         horizon_ms=horizon_ms,
         heading=np.full(len(ledger), NOBODY, np.int16),
+        spent_server_ms=np.zeros((demand.minutes + 1, ledger.accounts), np.int64),
+        service_units=np.zeros((demand.minutes, len(services))),
         batch=None if batch is None else _batch(batch, demand),
     )
     for gang in world.gangs:
@@ -120,7 +352,7 @@ def opened(
     return world
 
 
-def _batch(work: BatchWork, demand: Demand) -> Batch:
+def _batch(work: BatchWork, demand: Demand) -> BatchQueue:
     if work.demand.minutes != demand.minutes or len(work.demand.services) != 1:
         raise InputError(
             f"batch work of {len(work.demand.services)} services and {work.demand.minutes:,} "
@@ -130,7 +362,7 @@ def _batch(work: BatchWork, demand: Demand) -> Batch:
     arrivals = whole.requests[0].astype(np.int64)
     lengths = whole.prompt_tokens[0] + whole.output_tokens[0]
     tokens = np.rint(arrivals * lengths).astype(np.int64)
-    return Batch(BatchQueue(arrivals, tokens, work.deadline_minutes), work.rate_per_s)
+    return BatchQueue(arrivals, tokens, work.deadline_minutes, work.rate_per_s)
 
 
 def _release_finished(world: World, units: IntArray) -> None:
@@ -141,12 +373,6 @@ def _release_finished(world: World, units: IntArray) -> None:
 def _arrive(world: World, at_ms: int) -> Process:
     yield world.env.timeout(at_ms)
     dispatch(world)
-
-
-def _new_ledger(fleet: Fleet, pools: int) -> Ledger:
-    if not 1 <= fleet.units <= MAX_UNITS:
-        raise InputError(f"a fleet of {fleet.units:,} units; it must have 1 to {MAX_UNITS:,}.")
-    return Ledger(fleet.units, pools, fleet.servers)
 
 
 def _check_sizes(jobs: Sequence[TrainingJob], units: int) -> None:
@@ -160,41 +386,33 @@ def _check_sizes(jobs: Sequence[TrainingJob], units: int) -> None:
 
 @dataclass(frozen=True, eq=False)
 class FleetRun:
-    """Result of a fleet run.
+    """Result of a fleet run."""
 
-    ``demand``: requests that arrived, in whole numbers.
-    ``load`` (services, minutes): units that the demand needed, at the rate that a unit sustains
-        under the SLO.
-    ``rate_max_per_s`` (services, minutes): requests that one unit serves at saturation [1/s].
-    ``servers``: servers of a unit where each fails on its own; else 1.
-    ``spent_server_ms`` (minutes + 1, accounts): server-time by role up to each minute's start;
-        serving by pool from account 12 on.
-    ``service_units`` (minutes, services): mean units that worked for each service.
-    ``jobs``: training jobs without evaluation.
-    ``finished_s``: time at which each of these jobs was done, infinity where it was not [s].
-    ``failures_by_domain``: failures by what failed: a server, a rack, a scale-up domain, a power
-        feed, a switch, an optical link, software.
-    ``loaded_bytes``: read from and written to the shared store [B].
-    """
-
-    demand: Demand
+    demand: Demand  # requests that arrived, in whole numbers
     services: tuple[Service, ...]
     units: int
     chips_per_unit: int
+    # (services, minutes): units that the demand needed, at the rate that a unit sustains under the
+    # SLO
     load: FloatArray
+    # (services, minutes): requests that one unit serves at saturation [1/s]
     rate_max_per_s: FloatArray
-    servers: int
+    servers: int  # servers of a unit where each fails on its own; else 1
+    # (minutes + 1, accounts): server-time by role up to each minute's start; serving by pool from
+    # account 12 on
     spent_server_ms: npt.NDArray[np.int64]
-    service_units: FloatArray
+    service_units: FloatArray  # (minutes, services): mean units that worked for each service
     pools: tuple[Pool, ...]
     queues: tuple[Queue, ...]
-    jobs: tuple[tuple[TrainingJob, Tally], ...]
+    jobs: tuple[tuple[TrainingJob, Tally], ...]  # training jobs without evaluation
+    # Time at which each of these jobs was done, infinity where it was not [s]
     finished_s: tuple[float, ...]
     evaluation: TrainingJob | None
     changes: tuple[Change, ...] = field(repr=False, default=())
-    failures: int = 0
+    # Failures by what failed: a server, a rack, a scale-up domain, a power feed, a switch, an
+    # optical link, software
     failures_by_domain: dict[str, int] = field(default_factory=dict)
-    loaded_bytes: float = 0.0
+    loaded_bytes: float = 0.0  # read from and written to the shared store [B]
     batch: BatchQueue | None = None
 
     @property
@@ -206,6 +424,11 @@ class FleetRun:
     def minutes(self) -> int:
         """Length of the run."""
         return self.demand.minutes
+
+    @property
+    def failures(self) -> int:
+        """Failures of all kinds."""
+        return sum(self.failures_by_domain.values())
 
 
 def simulate(
@@ -236,7 +459,7 @@ def simulate(
     whole = in_whole_requests(demand)
     inputs = inputs_of(whole, services, signals or Signals())
     world = opened(whole, services, jobs, fleet, rng or np.random.default_rng(0), batch)
-    record = _run_to_end(world, inputs, policy, fleet.failures)
+    _run_to_end(world, inputs, policy, fleet.failures)
     return FleetRun(
         demand=whole,
         services=world.services,
@@ -245,8 +468,8 @@ def simulate(
         load=units_needed(whole, world.services),
         rate_max_per_s=inputs.rate_max_per_s,
         servers=world.ledger.servers,
-        spent_server_ms=record.spent_server_ms,
-        service_units=record.service_units,
+        spent_server_ms=world.spent_server_ms,
+        service_units=world.service_units,
         pools=world.pools,
         queues=world.queues,
         jobs=tuple((gang.job, gang.finish()) for gang in world.gangs),
@@ -255,23 +478,17 @@ def simulate(
         ),
         evaluation=world.evaluation,
         changes=tuple(world.changes),
-        failures=world.failures.total(),
         failures_by_domain=dict(world.failures),
         loaded_bytes=world.store.moved_bytes,
-        batch=None if world.batch is None else world.batch.queue,
+        batch=world.batch,
     )
 
 
-def _run_to_end(world: World, inputs: Inputs, policy: Policy, failures: Failures | None) -> Record:
-    lead_ms = milliseconds(lead_s(world.costs, world.services), world.horizon_ms)
+def _run_to_end(world: World, inputs: Inputs, policy: Policy, failures: Failures | None) -> None:
+    lead_ms = milliseconds(world.lead_s, world.horizon_ms)
     if lead_ms > world.horizon_ms:  # no change of role ends within the run
         policy = static(best_static(inputs.load[:, inputs.history :]))
-    minutes = inputs.rate_max_per_s.shape[1]
-    record = Record(
-        spent_server_ms=np.zeros((minutes + 1, world.ledger.accounts), np.int64),
-        service_units=np.zeros((minutes, len(world.services))),
-    )
-    end = world.env.process(controlling(world, inputs, policy, record))
+    end = world.env.process(controlling(world, inputs, policy))
     if failures is not None:
         world.env.process(failing(world, failures))
         for domain in failures.domains:
@@ -279,4 +496,3 @@ def _run_to_end(world: World, inputs: Inputs, policy: Policy, failures: Failures
         for interruption in failures.interruptions:
             world.env.process(interrupting(world, interruption))
     world.env.run(until=end)
-    return record

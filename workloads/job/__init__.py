@@ -3,8 +3,7 @@
 from workloads.job.causes import Cause, FailureRates, failure_rates, read_failures
 from workloads.job.front import JobResult, run_job
 from workloads.job.goodput import daly_interval_s, expected_goodput
-from workloads.job.job import PARTS, Job, Outcome, Recovery, Stragglers
-from workloads.job.plan import JobPlan
+from workloads.job.job import PARTS, Job, JobPlan, Outcome, Recovery, Stragglers
 from workloads.job.simulate import simulate
 
 __all__ = [

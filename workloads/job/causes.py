@@ -17,8 +17,7 @@ from topologies.views.measures import measure
 
 YEAR_S = 365.25 * 86400
 LARGEST_FILE_BYTES = 2**20
-OPTICAL_ENDS = 2
-"""Transceiver modules of an optical link, either of which may fail."""
+OPTICAL_ENDS = 2  # transceiver modules of an optical link, either of which may fail
 PER = ("chip", "server", "nic", "copper-link", "optical-link", "switch", "job")
 """Kinds of units that fail one by one; rates are stated for one of them."""
 COLUMNS = ("cause", "per", "mtbf", "replaces")
@@ -38,28 +37,21 @@ SHIPPED = (
 
 @dataclass(frozen=True)
 class Cause:
-    """One cause of failures of a job.
-
-    ``per_s``: rate of failures of the whole job [1/s].
-    ``replaces``: whether the unit goes to repair and a spare takes its place.
-    ``basis``: row of the catalogue or of the file that states the rate.
-    """
+    """One cause of failures of a job."""
 
     name: str
-    per_s: float
-    replaces: bool
-    basis: str = ""
+    per_s: float  # rate of failures of the whole job [1/s]
+    replaces: bool  # whether the unit goes to repair and a spare takes its place
+    basis: str = ""  # row of the catalogue or of the file that states the rate
 
 
 @dataclass(frozen=True)
 class FailureRates:
-    """All causes of a job's failures.
-
-    ``low, high``: factors on all rates between which 80 % of clusters should lie; 1 where the user
-        stated the rates.
-    """
+    """All causes of a job's failures."""
 
     causes: tuple[Cause, ...]
+    # low, high: factors on all rates between which 80 % of clusters should lie; 1 where the user
+    # stated the rates
     low: float = 1.0
     high: float = 1.0
 
@@ -135,11 +127,9 @@ def _fabric(cluster: Cluster) -> tuple[float, float]:
 
 
 def failure_rates(cluster: Cluster, chips: int, catalogue: Catalogue | None = None) -> FailureRates:
-    """Return the failure rates of a job on ``chips`` chips, from the catalogue.
-
-    The rates of published clusters differ in all causes alike, so one range holds for all rates
-    together: that of ``failure.all server_mtbf``.
-    """
+    """Return the failure rates of a job on ``chips`` chips, from the catalogue."""
+    # The rates of published clusters differ in all causes alike, so one range holds for all rates
+    # together: that of ``failure.all server_mtbf``.
     if not 1 <= chips <= cluster.chips:
         raise InputError(
             f"a job on {chips:,} chips does not fit {cluster.name} of {cluster.chips:,}. "
@@ -163,18 +153,15 @@ def rate_range(catalogue: Catalogue) -> tuple[float, float]:
     return whole.value / (whole.high or whole.value), whole.value / (whole.low or whole.value)
 
 
-MOST_YEARLY = 1e9
-"""Most failures of a chip in a year: one each 30 ms."""
+MOST_YEARLY = 1e9  # most failures of a chip in a year: one each 30 ms
 
 
 def read_failures(text: str, cluster: Cluster, chips: int) -> FailureRates:
-    """Read rates as a user states them: failures of a chip in a year, or a file of causes.
-
-    With a number, the causes keep their shares in the catalogue. A file is CSV with the columns
-    ``cause, per, mtbf, replaces``: ``per`` is one of ``PER``, ``mtbf`` the mean time between
-    failures of one such unit, such as ``50000h``; ``replaces`` is 1 where a spare takes the unit's
-    place, else 0.
-    """
+    """Read rates as a user states them: failures of a chip in a year, or a file of causes."""
+    # With a number, the causes keep their shares in the catalogue. A file is CSV with the columns
+    # ``cause, per, mtbf, replaces``: ``per`` is one of ``PER``, ``mtbf`` the mean time between
+    # failures of one such unit, such as ``50000h``; ``replaces`` is 1 where a spare takes the
+    # unit's place, else 0.
     try:
         yearly = float(text)
     except ValueError:

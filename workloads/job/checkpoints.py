@@ -24,22 +24,17 @@ from workloads.training.plan.stages import OPTIMIZER_BYTES, optimizer_bytes
 
 @dataclass(frozen=True)
 class State:
-    """A checkpoint in the shared store.
+    """A checkpoint in the shared store."""
 
-    ``checkpoint_bytes``: weights, master copy and optimizer moments of all trained parameters [B].
-    ``write_s, read_s``: time to write it, and to read it until every server has its part [s].
-    ``writers``: servers that hold different parts of the state.
-    """
-
+    # Weights, master copy and optimizer moments of all trained parameters [B]
     checkpoint_bytes: float
+    # write_s, read_s: time to write it, and to read it until every server has its part [s]
     write_s: float
     read_s: float
-    writers: int = 1
+    writers: int = 1  # servers that hold different parts of the state
 
 
-def job_state(
-    model: Model, plan: ParallelPlan, cluster: Cluster, catalogue: Catalogue | None = None
-) -> State:
+def job_state(model: Model, plan: ParallelPlan, cluster: Cluster) -> State:
     """Return the checkpoint of a training job.
 
     Every server whose ranks hold a different part of the state writes its part: all servers where
@@ -54,7 +49,7 @@ def job_state(
     >>> round(state.checkpoint_bytes / 1e12, 2), round(state.write_s, 1)
     (0.99, 1.5)
     """
-    catalogue = catalogue or cluster.catalogue or shipped_catalogue()
+    catalogue = cluster.catalogue or shipped_catalogue()
     bytes_per_parameter = catalogue.value("fleet.training", "state_bytes_per_parameter")
     client = catalogue.value("fleet.load", "store_client")
     store = catalogue.value("fleet.store", "bandwidth")
@@ -90,24 +85,18 @@ def trained_parameters(model: Model, plan: ParallelPlan) -> int:
 
 VERSIONS = 2
 """Copies of a part that a server holds: the last complete one, and the next one as it arrives."""
-PARTS_HELD = 2
-"""Parts of the state that a server holds: its own and its partner's."""
+PARTS_HELD = 2  # parts of the state that a server holds: its own and its partner's
 
 
 @dataclass(frozen=True)
 class PeerCopies:
-    """Copies of a job's state in the host memory of its units.
+    """Copies of a job's state in the host memory of its units."""
 
-    ``every_s``: computing time between two copies [s].
-    ``copy_s``: time that a copy takes; it cannot be used before [s].
-    ``restart_s``: time from a detected failure, once all units are there, to the first step [s].
-    ``bytes_per_server``: host memory of a server that the copies take [B].
-    """
-
-    every_s: float
-    copy_s: float
+    every_s: float  # computing time between two copies [s]
+    copy_s: float  # time that a copy takes; it cannot be used before [s]
+    # Time from a detected failure, once all units are there, to the first step [s]
     restart_s: float
-    bytes_per_server: float
+    bytes_per_server: float  # host memory of a server that the copies take [B]
     host_bytes: float | None = None
 
     def lost_s(self, computed_s: float) -> float:
@@ -126,14 +115,11 @@ class PeerCopies:
 
 @dataclass(frozen=True)
 class PeerLinks:
-    """Network between the memory of a server and that of its partner.
+    """Network between the memory of a server and that of its partner."""
 
-    ``bytes_per_s``: rate of the adapters of one server [B/s]; by default a copy takes no time.
-    ``share``: share of the rate that training leaves to copies.
-    """
-
+    # Rate of the adapters of one server [B/s]; by default a copy takes no time
     bytes_per_s: float = math.inf
-    share: float = 1.0
+    share: float = 1.0  # share of the rate that training leaves to copies
 
     @classmethod
     def of(cls, cluster: Cluster, catalogue: Catalogue) -> PeerLinks:

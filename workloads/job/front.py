@@ -19,13 +19,29 @@ from topologies.errors import InputError
 from topologies.units import format_seconds
 from workloads.confidence.interval import Interval
 from workloads.confidence.poisson import fewest
-from workloads.confidence.propagation import Uncertain, ends_of, lattice, sampled
+from workloads.confidence.propagation import (
+    Uncertain,
+    each_of,
+    ends_of,
+    finite_ends,
+    lattice,
+    sampled,
+)
 from workloads.economics import TOKENS, Economics
 from workloads.job.causes import FailureRates, failure_rates
 from workloads.job.checkpoints import PeerCopies, State, job_state, peer_copies
 from workloads.job.goodput import Curve, daly_interval_s, search_interval, smooth_goodput
-from workloads.job.job import PARTS, Job, Outcome, Recovery, Replicas, Stragglers
-from workloads.job.plan import DAYS, JobPlan, plan_with
+from workloads.job.job import (
+    DAYS,
+    PARTS,
+    Job,
+    JobPlan,
+    Outcome,
+    Recovery,
+    Replicas,
+    Stragglers,
+    plan_with,
+)
 from workloads.job.simulate import simulate
 from workloads.training.iteration import Iteration
 
@@ -36,8 +52,7 @@ if TYPE_CHECKING:
 
 DAY_S = 86400.0
 Share = TypeVar("Share", float, FloatArray)
-LOW, HIGH = 0.1, 0.9
-"""Quantiles of the runs between which 80 % of them lie."""
+LOW, HIGH = 0.1, 0.9  # quantiles of the runs between which 80 % of them lie
 
 
 @display.by_facts("Training job")
@@ -134,11 +149,9 @@ class JobResult:
 
     @cached_property
     def _drawn(self) -> dict[str, FloatArray]:
-        """Amounts of all inputs together, by their keys in the document; (points,) for each.
-
-        A run of a stated length has a certain price. A run of stated tokens is as long, and as
-        dear, as these ask for.
-        """
+        """Amounts of all inputs together, by their keys in the document; (points,) for each."""
+        # A run of a stated length has a certain price. A run of stated tokens is as long, and as
+        # dear, as these ask for.
         _, _, steps, failures = lattice()
         runs = (*self.outcomes, *self.varied)
         goodput = np.clip(sampled([each.goodput for each in runs], failures), 0.0, 1.0)
@@ -147,17 +160,13 @@ class JobResult:
         tokens = goodput * self.job.span_s * self.step.tokens_per_s / slower
         longer, usd, watts = np.ones(len(tokens)), self.cost_usd, self._power_w(working)
         if self.goal is not None:
-            never = np.full(len(tokens), math.inf)
-            longer = np.divide(self.tokens, tokens, out=never, where=tokens > 0)
+            longer = each_of(self.tokens, tokens)
         drawn = {"tokens": tokens, "days": self.job.span_s / DAY_S * longer}
         if self.goal is None:
             drawn["steps"] = tokens / self.step.plan.tokens
         if usd is not None:
             drawn["cost_usd"] = usd * longer
-            free = np.full(len(tokens), math.inf)
-            drawn["usd_per_million_tokens"] = np.divide(
-                usd * TOKENS, tokens, out=free, where=tokens > 0
-            )
+            drawn["usd_per_million_tokens"] = each_of(usd * TOKENS, tokens)
         if watts is not None:
             drawn["energy_joules"] = self.job.span_s * longer * watts
         return drawn
@@ -233,13 +242,8 @@ class JobResult:
     def _interval_document(self) -> dict[str, Any]:
         """Intervals of goodput, step time, and the amounts that follow from both."""
         step, document = self.step.interval, self._document
-        ends = {name: ends_of(drawn, document[name]) for name, drawn in self._drawn.items()}
-        # A length or a price of what may never be trained has no end.
-        ends = {
-            name: each
-            for name, each in ends.items()
-            if math.isfinite(each["high"]) and each["low"] < each["high"]
-        }
+        ends = finite_ends(self._drawn, document)
+        ends = {name: each for name, each in ends.items() if each["low"] < each["high"]}
         return {
             **self.interval.document(),
             **ends,
@@ -329,18 +333,14 @@ class JobResult:
 LARGEST_UNIT_CHIPS = 144
 """Chips of the largest scale-up domain that a spare replaces whole; in a larger one, a server is
 replaced."""
-ENOUGH = 0.999
-"""Share of time in which the default number of spares is enough."""
+ENOUGH = 0.999  # share of time in which the default number of spares is enough
 CLOSE = 1e-4
 """Relative difference between the tokens of a run and those stated that is close enough."""
-PASSES = 5
-"""Most corrections of the length of a run that trains on a number of tokens."""
-WORKING = ("useful", "lost_work", "stragglers", "fewer_replicas")
-"""Parts in which chips compute."""
+PASSES = 5  # most corrections of the length of a run that trains on a number of tokens
+WORKING = ("useful", "lost_work", "stragglers", "fewer_replicas")  # parts in which chips compute
 WORTH = 0.01
 """Gain in goodput from which a remark says what going on with fewer replicas would give."""
-SLICES = 90
-"""Parts into which the timeline divides the first run."""
+SLICES = 90  # parts into which the timeline divides the first run
 WITHIN = 1.2816
 """Standard deviations on either side of the mean that hold 80 % of a normal distribution."""
 
@@ -358,7 +358,7 @@ def run_job(step: Iteration, plan: JobPlan | None = None, **keywords: Any) -> Jo
     **keywords
         Fields of the plan, such as ``days=30`` or ``spares=4``, or options of
         ``cluster-sim run-job`` by their names, such as ``checkpoint="peer"`` or ``repair="4h"``;
-        see :func:`workloads.job.plan.plan_with`.
+        see :func:`workloads.job.job.plan_with`.
 
     Returns
     -------
@@ -413,17 +413,8 @@ OF_A_WHOLE_JOB = (
 
 
 def whole_job(step: Iteration, tokens: str | int, seed: int = 0) -> dict[str, Any]:
-    """Return the length, the price and the energy of a job of a step, as an entry ``job``.
-
-    Failures, checkpoints and spares are those that :func:`run_job` has by default.
-
-    Parameters
-    ----------
-    step : Iteration
-    tokens : str or int
-        Tokens that the job trains on, such as ``15T``.
-    seed : int
-    """
+    """Return the length, the price and the energy of a job of a step, as an entry ``job``."""
+    # Failures, checkpoints and spares are those that ``run_job`` has by default.
     document = run_job(step, tokens=tokens, seed=seed).document()
     ends = {name: document["interval"].get(name) for name in OF_A_WHOLE_JOB}
     ends = {name: value for name, value in ends.items() if value and name != "tokens"}
@@ -431,20 +422,16 @@ def whole_job(step: Iteration, tokens: str | int, seed: int = 0) -> dict[str, An
 
 
 def expected_job_goodput(step: Iteration, plan: JobPlan) -> float:
-    """Return the goodput of a job by closed forms, for the effect of small changes.
-
-    The random failures of a simulation would hide the effect of a change of one per cent. A
-    checkpoint interval that is not stated is Daly's, and spares never run short.
-    """
+    """Return the goodput of a job by closed forms, for the effect of small changes."""
+    # The random failures of a simulation would hide the effect of a change of one per cent. A
+    # checkpoint interval that is not stated is Daly's, and spares never run short.
     state = job_state(step.model, step.plan, step.cluster)
     return smooth_goodput(_job(step, plan, state, unit_chips(step.cluster)))
 
 
 def unit_chips(cluster: Cluster) -> int:
-    """Chips that a failure takes out and a spare replaces: a scale-up domain, or a server of it.
-
-    A domain that has lost a server no longer holds the groups of ranks placed on it.
-    """
+    """Chips that a failure takes out and a spare replaces: a scale-up domain, or a server of it."""
+    # A domain that has lost a server no longer holds the groups of ranks placed on it.
     domain = cluster.chips_per_domain
     return domain if domain <= LARGEST_UNIT_CHIPS else cluster.chips_per_server
 
@@ -587,13 +574,11 @@ def _simulated(job: Job, settings: JobPlan) -> list[Outcome]:
 def _until(
     tokens: int, job: Job, outcomes: list[Outcome], tokens_per_s: float, settings: JobPlan
 ) -> tuple[Job, list[Outcome], float]:
-    """Lengthen a run until it trains on so many tokens in the mean over all seeds.
-
-    The goodput hardly depends on the length, so each pass takes the length that the goodput of the
-    one before asks for. In runs with few failures one more of them can still change the goodput
-    more than the length does, so the closest run is kept, and returned with its relative
-    difference.
-    """
+    """Lengthen a run until it trains on so many tokens in the mean over all seeds."""
+    # The goodput hardly depends on the length, so each pass takes the length that the goodput of
+    # the one before asks for. In runs with few failures one more of them can still change the
+    # goodput more than the length does, so the closest run is kept, and returned with its relative
+    # difference.
     closest = (job, outcomes, math.inf)
     for correction in range(PASSES + 1):
         useful_ms = sum(outcome.parts_ms["useful"] for outcome in outcomes)

@@ -119,37 +119,31 @@ FACTORS = (0.25, 0.35, 0.5, 0.71, 1.0, 1.41, 2.0, 2.83, 4.0)
 FAILURES = 200
 """Failures that the runs should have, if none needs more than ``CHECKPOINTS`` checkpoints."""
 CHECKPOINTS = 20_000
-FEWEST_FAILURES = 30
-"""Failures that the runs have whatever the checkpoints."""
-LEAST_S = 1.0
-"""Shortest simulated interval [s]."""
+FEWEST_FAILURES = 30  # failures that the runs have whatever the checkpoints
+LEAST_S = 1.0  # shortest simulated interval [s]
 
 
 @dataclass(frozen=True)
 class Curve:
-    """Goodput against the time between checkpoints.
+    """Goodput against the time between checkpoints."""
 
-    ``interval_s, goodput``: simulated points, the shortest interval first.
-    ``best_s``: interval at which the fitted waste is smallest [s].
-    """
-
+    # interval_s, goodput: simulated points, the shortest interval first
     interval_s: tuple[float, ...]
     goodput: tuple[float, ...]
-    best_s: float
+    best_s: float  # interval at which the fitted waste is smallest [s]
 
 
-def search_interval(job: Job, seed: int, factors: Sequence[float] = FACTORS) -> Curve | None:
-    """Simulate a job at intervals around Daly's, and return the curve with the best one.
-
-    All runs are as long as one another, with their failures at the same times: servers that turn
-    slow, and spares that are used up, make the goodput depend on the length. The result is None for
-    a job without failures, which needs no checkpoint, and for one whose checkpoints cost nothing.
-    """
+def search_interval(job: Job, seed: int) -> Curve | None:
+    """Simulate a job at intervals around Daly's, and return the curve with the best one."""
+    # All runs are as long as one another, with their failures at the same times: servers that turn
+    # slow, and spares that are used up, make the goodput depend on the length. The result is None
+    # for a job without failures, which needs no checkpoint, and for one whose checkpoints cost
+    # nothing.
     stall_s, mtbf_s = job.stall_s, job.rates.mtbf_s
     if math.isinf(mtbf_s) or stall_s <= 0:
         return None
     middle = max(daly_interval_s(mtbf_s, stall_s), LEAST_S)
-    points = [max(middle * factor, LEAST_S) for factor in factors]
+    points = [max(middle * factor, LEAST_S) for factor in FACTORS]
     points = sorted({max(point, job.write_s - stall_s) for point in points})
     span_s = _span_s(job, points[0])
     runs = (replace(job, interval_s=point, span_s=span_s) for point in points)

@@ -21,10 +21,9 @@ from workloads.job.job import PARTS, Job, Outcome, Replicas
 
 @dataclass
 class Work:
-    """Computing time that no checkpoint holds yet [ms].
+    """Computing time that no checkpoint holds yet [ms]."""
 
-    It is useful, or lost by slow servers, or by replicas that are left out.
-    """
+    # It is useful, or lost by slow servers, or by replicas that are left out.
 
     useful: int = 0
     slow: int = 0
@@ -96,11 +95,10 @@ def simulate(job: Job, rng: np.random.Generator, slices: int = 0) -> Outcome:
 
 
 class _Run:
-    """State of a run, and the SimPy processes that change it.
+    """State of a run, and the SimPy processes that change it."""
 
-    Computed work is ``at_risk`` until a checkpoint holds it, then ``written`` until the checkpoint
-    is in the store, then counted in ``times_ms``.
-    """
+    # Computed work is ``at_risk`` until a checkpoint holds it, then ``written`` until the
+    # checkpoint is in the store, then counted in ``times_ms``.
 
     def __init__(self, job: Job, rng: np.random.Generator) -> None:
         self.job = job
@@ -239,12 +237,10 @@ class _Run:
         return max(1, _ms(self.job.interval_s))
 
     def _repeat_undisturbed(self) -> Process:
-        """Run all checkpoint intervals that end before the next event of any process, as one event.
-
-        A job of months saves a hundred thousand checkpoints and has a few hundred failures. Without
-        an event in between, all intervals are equal: each begins with no work at risk, and while
-        the previous checkpoint is still being written.
-        """
+        """Run all checkpoint intervals that end before any process's next event, as one event."""
+        # A job of months saves a hundred thousand checkpoints and has a few hundred failures.
+        # Without an event in between, all intervals are equal: each begins with no work at risk,
+        # and while the previous checkpoint is still being written.
         compute_ms, stall_ms = max(1, _ms(self.job.interval_s)), _ms(self.job.stall_s)
         saving_ms = max(0, _ms(self.job.write_s) - compute_ms) + stall_ms
         interval_ms = compute_ms + saving_ms
@@ -376,17 +372,16 @@ class _Run:
         self.known_slow += 1
 
 
-JOIN = "join"
-"""Cause of an interrupt of the job by units that are ready to join."""
+JOIN = "join"  # cause of an interrupt of the job by units that are ready to join
 
 
 class _ElasticRun(_Run):
-    """State of a run whose job may go on without some of its replicas.
+    """State of a run whose job may go on without some of its replicas."""
 
-    A failure stops all replicas until it is detected. Then those that it hit are left out, and the
-    others form their groups anew. ``missing`` units have no spare yet, ``stopped`` ones have failed
-    and need none, ``starting`` ones read their state beside the job, ``arrived`` ones wait to join.
-    """
+    # A failure stops all replicas until it is detected. Then those that it hit are left out, and
+    # the others form their groups anew. ``missing`` units have no spare yet, ``stopped`` ones have
+    # failed and need none, ``starting`` ones read their state beside the job, ``arrived`` ones wait
+    # to join.
 
     def __init__(self, job: Job, replicas: Replicas, rng: np.random.Generator) -> None:
         super().__init__(job, rng)

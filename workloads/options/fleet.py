@@ -12,13 +12,11 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from topologies.errors import InputError, shown, suggestion
-from topologies.options import setting
+from topologies.options import described, setting
 from topologies.units import parse_seconds
 
-MOST_DAYS = 36_525.0
-"""Longest run: a century of days."""
-MOST = 1e9
-"""Largest value of shares, counts, prices and powers."""
+MOST_DAYS = 36_525.0  # longest run: a century of days
+MOST = 1e9  # largest value of shares, counts, prices and powers
 SPECULATION = (
     "Tokens that a draft proposes for one pass to verify, the probability that each is accepted, "
     "and the draft: a model, or its time as a share of the model's (0: a look-up)"
@@ -32,6 +30,17 @@ PRECISIONS = (AUTO, "bf16", "fp8", "mxfp8", "fp4", "mxfp4")
 def seconds(text: str, option: str) -> float:
     """Read a duration; ``never`` and ``inf`` are infinite."""
     return math.inf if text.strip() in NEVER else parse_seconds(text, option)
+
+
+def check_choices(options: object) -> None:
+    """Refuse options that are none of their choices."""
+    for name, option in described(type(options)).items():
+        value, choices = getattr(options, name), option.choice_texts()
+        if value is not None and choices and str(value) not in choices:
+            raise InputError(
+                f"{name} is {shown(repr(value))}; choose from {', '.join(choices)}."
+                + suggestion(str(value), choices)
+            )
 
 
 @dataclass(frozen=True)
@@ -123,6 +132,7 @@ class FleetInputs:
     )
 
     def __post_init__(self) -> None:
+        check_choices(self)
         if self.unit_rate is not None:
             self._check_alone()
         if self.disaggregate and self.chunk:
@@ -135,11 +145,6 @@ class FleetInputs:
                 f"--prefill {self.prefill} is for replicas that decode as well, and --disaggregate "
                 f"{self.disaggregate} gives prompts replicas of their own, where they run whole. "
                 "Leave one of them out."
-            )
-        if self.precision not in PRECISIONS:
-            near = suggestion(self.precision, PRECISIONS)
-            raise InputError(
-                f"precision {shown(self.precision)!r} is none of {', '.join(PRECISIONS)}.{near}"
             )
 
     def _check_alone(self) -> None:
@@ -334,7 +339,12 @@ class PolicyInputs:
     )
 
     def __post_init__(self) -> None:
-        _ = self.hold_s, self.night_hours  # refuses a text that is no time before anything runs
+        # Refuses a text that is no time, and a power that is none, before anything runs.
+        _ = self.hold_s, self.night_hours
+        if self.power_cap is not None and not self.power_cap > 0:
+            raise InputError(
+                f"a power cap of {self.power_cap:g} MW is not above 0; write it in MW."
+            )
 
     @property
     def hold_s(self) -> float | None:
@@ -376,6 +386,9 @@ class LimitInputs:
     floor: int = setting(0, "Fewest units that serve", least=0, most=MOST)
     block: int = setting(1, "Units that change together", least=1, most=MOST)
     reserve: int = setting(0, "Spare units that are never lent", least=0, most=MOST)
+
+    def __post_init__(self) -> None:
+        check_choices(self)
 
 
 @dataclass(frozen=True)

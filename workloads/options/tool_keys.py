@@ -26,10 +26,9 @@ NOTHING: Mapping[str, Any] = {}
 
 
 class Key(NamedTuple):
-    """Field that a key stands for, and how its values are read and written.
+    """Field that a key stands for, and how its values are read and written."""
 
-    A key of no field, ``""``, is read to be refused, or to be named where it is read as None.
-    """
+    # A key of no field, ``""``, is read to be refused, or to be named where it is read as None.
 
     field: str
     read: Read
@@ -51,10 +50,8 @@ def number(value: Any) -> int:
 
 
 def whole(field: str, *, unset: str = "", least: int = 1) -> Key:
-    """Key of a whole number of at least 1; the text ``unset`` leaves the field open.
-
-    It is written from ``least`` on.
-    """
+    """Key of a whole number of at least 1; the text ``unset`` leaves the field open."""
+    # It is written from ``least`` on.
     return Key(
         field,
         lambda value, _all: None if str(value) == unset else number(value),
@@ -126,11 +123,9 @@ def fields_of_keys(
     nulls: Fields = NOTHING,
     ranking: Mapping[str, Sequence[Any]] = NOTHING,
 ) -> tuple[dict[str, Any], list[str]]:
-    """Return the fields that a file's keys stand for, and the keys that no field has.
-
-    ``nulls``: keys whose null leaves nothing open, with the value that it stands for. ``ranking``:
-    values of fields that several keys set, from the weakest to the strongest.
-    """
+    """Return the fields that a file's keys stand for, and the keys that no field has."""
+    # ``nulls``: keys whose null leaves nothing open, with the value that it stands for.
+    # ``ranking``: values of fields that several keys set, from the weakest to the strongest.
     _check_known(path, {key: keys[key] for key in keys if key in table})
     fields: dict[str, Any] = {}
     ignored = []
@@ -187,10 +182,8 @@ def _stronger(earlier: Any, later: Any, ranking: Sequence[Any] | None) -> Any:
 
 
 def tool_of(keys: Fields, marks: Mapping[str, Sequence[str]]) -> str | None:
-    """Name of the tool whose marks are among the keys; None if no tool has them.
-
-    A mark alone is enough; a section stands for its keys.
-    """
+    """Name of the tool whose marks are among the keys; None if no tool has them."""
+    # A mark alone is enough; a section stands for its keys.
     for tool, names in marks.items():
         if any(key == mark or key.startswith(f"{mark}.") for mark in names for key in keys):
             return tool
@@ -199,15 +192,11 @@ def tool_of(keys: Fields, marks: Mapping[str, Sequence[str]]) -> str | None:
 
 @dataclass(frozen=True)
 class ToolFile:
-    """Fields and other keys of another tool's file.
+    """Fields and other keys of another tool's file."""
 
-    ``tool``: name of the tool, such as ``Megatron-LM``. ``fields``: fields that the file states.
-    ``ignored``: keys that no field has, or whose value a field has only nearly.
-    """
-
-    tool: str
+    tool: str  # name of the tool, such as ``Megatron-LM``. ``fields``: fields that the file states
     fields: Fields
-    ignored: tuple[str, ...]
+    ignored: tuple[str, ...]  # keys that no field has, or whose value a field has only nearly
 
     @property
     def noun(self) -> str:

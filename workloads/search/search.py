@@ -18,7 +18,7 @@ from topologies.catalogue.catalogue import shipped_catalogue
 from topologies.clusters.cluster import Cluster
 from topologies.clusters.names import CLUSTER_REMEDY, as_cluster
 from topologies.errors import InputError, suggestion
-from workloads.confidence.ratio import rank_correlation
+from workloads.confidence.split_conformal import rank_correlation
 from workloads.models.huggingface import MODEL_REMEDY, as_model
 from workloads.models.model import Model
 from workloads.search.candidates import candidates

@@ -11,8 +11,7 @@ import numpy as np
 from cluster_sim.schedule.picoseconds import PS_PER_S
 from topologies.arrays import FloatArray, IntArray, distinct_rows
 from topologies.clusters.cluster import Cluster
-from workloads.sharing.placements import Job
-from workloads.sharing.together import together
+from workloads.sharing.jobs import Job
 from workloads.training.execution.chunk_level import PARTS
 from workloads.training.execution.links import (
     LinkUse,
@@ -23,7 +22,41 @@ from workloads.training.execution.links import (
     side_by_side,
 )
 from workloads.training.iteration import Iteration
-from workloads.training.program.program import Program
+from workloads.training.program.program import Exchange, Program
+from workloads.training.program.shared_memory import Draws
+from workloads.training.program.stage import Stream
+
+
+def together(programs: Sequence[Program]) -> Program:
+    """Return the program of several jobs on one cluster; ``rank`` counts through all of them."""
+    # Stages, steps and ranks of each job follow those of the job before. Nothing else changes, so
+    # that ranks of different jobs never wait for each other.
+    streams, exchanges, stage = list[Stream](), list[Exchange](), list[IntArray]()
+    steps = rows = 0
+    for program in programs:
+        stage.append(program.stage + len(streams))
+        for stream in program.streams:
+            streams.append(replace(stream, ops=replace(stream.ops, step=stream.ops.step + steps)))
+        for exchange in program.exchanges:
+            exchanges.append(replace(exchange, members=exchange.members + rows))
+        steps, rows = steps + len(program.steps), rows + len(program)
+    drawn = zip(*(program.draws for program in programs), strict=True)
+    return Program(
+        steps=tuple(step for program in programs for step in program.steps),
+        step_ps=np.concatenate([program.step_ps for program in programs]),
+        streams=tuple(streams),
+        stage=np.concatenate(stage),
+        rank=np.arange(rows),
+        **{
+            name: np.concatenate([getattr(program, name) for program in programs])
+            for name in ("domain", "chip", "core", "count")
+        },
+        exchanges=tuple(exchanges),
+        draws=Draws(*(np.concatenate(column) for column in drawn)),
+        memory_bytes_per_s=0,
+        facts=programs[0].facts[1:],
+    )
+
 
 QUEUES = 0.7
 """Power of a share of a link within a domain by which it counts where several jobs meet: of powers
@@ -33,13 +66,11 @@ in steps of a tenth the largest with which at least 80 % of the cost is found on
 
 @dataclass(frozen=True, eq=False)
 class Ready:
-    """A job that is placed and ready to run.
-
-    ``step``: its step at the collective level, on its chips. ``program``: ``steps`` of its steps.
-    """
+    """A job that is placed and ready to run."""
 
     job: Job
     chips: IntArray
+    # Its step at the collective level, on its chips. ``program``: ``steps`` of its steps
     step: Iteration
     program: Program
     steps: int
@@ -51,43 +82,28 @@ class Ready:
 
 
 class Ran(NamedTuple):
-    """Run of some jobs side by side.
+    """Run of some jobs side by side."""
 
-    ``ends_ps``: for each job the end of each of its steps [ps].
-    ``call_changes_s``: for each job by how much its calls take longer than at their own rate, on
-        the mean rank and step, by the axis of their groups [s].
-    ``ops``: ops that were simulated.
-    """
-
-    ends_ps: list[IntArray]
+    ends_ps: list[IntArray]  # for each job the end of each of its steps [ps]
+    # For each job by how much its calls take longer than at their own rate, on the mean rank and
+    # step, by the axis of their groups [s]
     call_changes_s: list[dict[str, float]]
-    ops: int
+    ops: int  # ops that were simulated
 
 
 class SharedLinks(NamedTuple):
-    """Links of one kind on which the same jobs meet, and that may be full.
+    """Links of one kind on which the same jobs meet, and that may be full."""
 
-    ``kind``: kind of link or adapter. ``links``: how many there are. ``example``: the fullest.
-    ``crossed_by``: axes of the groups of each job that cross them. ``load``: load of the fullest if
-    all groups make their largest calls at once, relative to its capacity.
-    """
-
-    kind: str
-    links: int
-    example: str
-    crossed_by: dict[str, list[str]]
+    kind: str  # kind of link or adapter
+    links: int  # how many there are
+    example: str  # the fullest
+    crossed_by: dict[str, list[str]]  # axes of the groups of each job that cross them
+    # Load of the fullest if all groups make their largest calls at once, relative to its capacity
     load: float
 
 
 class Meeting:
-    """Jobs of a cluster, and the links on which their groups meet.
-
-    Parameters
-    ----------
-    ready : sequence of Ready
-    patterns : Patterns
-        Cache of the links of collectives.
-    """
+    """Jobs of a cluster, and the links on which their groups meet."""
 
     def __init__(self, ready: Sequence[Ready], patterns: Patterns):
         self.ready, self.patterns = ready, patterns
@@ -172,13 +188,10 @@ class Meeting:
 
 
 def with_queues(use: LinkUse, job: IntArray) -> LinkUse:
-    """Return a use of links with larger shares of those within a domain on which jobs meet.
-
-    Messages of unlike collectives wait for each other on a link that is not full, and a collective
-    goes on when its last message has arrived. See :data:`QUEUES`.
-
-    ``job`` (exchanges,): job of each exchange.
-    """
+    """Return a use of links with larger shares of those within a domain on which jobs meet."""
+    # Messages of unlike collectives wait for each other on a link that is not full, and a
+    # collective goes on when its last message has arrived. See ``QUEUES``. ``job`` (exchanges,):
+    # job of each exchange.
     kinds = use.links.kinds
     number = kinds.index("link") if "link" in kinds else -1
     queues = (use.links.kind == number) & (_jobs_on(use, job) > 1)

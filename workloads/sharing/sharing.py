@@ -3,18 +3,23 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any
 
 import numpy as np
 
 from cluster_sim.schedule.picoseconds import PS_PER_S
+from cluster_sim.trace.trace import ENGINES
 from topologies import display
+from topologies.arguments import checked
 from topologies.arrays import FloatArray, IntArray
 from topologies.clusters.cluster import Cluster
-from topologies.errors import InputError
+from topologies.clusters.names import CLUSTER_REMEDY, as_cluster
+from topologies.errors import InputError, suggestion
 from topologies.units import format_memory
-from workloads.sharing.placements import PLACEMENTS, Job, chips_of_jobs
+from workloads.sharing.jobs import PLACEMENTS, Job, chips_of_jobs, jobs_from, read_jobs
 from workloads.sharing.run import Meeting, Ran, Ready, SharedLinks
 from workloads.training.detail import Detail, chip_catalogue
 from workloads.training.execution.links import Patterns
@@ -24,8 +29,7 @@ from workloads.training.plan.placement import place
 from workloads.training.program.program import program
 from workloads.training.program.shared_parts import SharedParts
 
-MOST_STEPS = 1000
-"""Most steps of a job."""
+MOST_STEPS = 1000  # most steps of a job
 
 
 @dataclass(frozen=True, eq=False)
@@ -145,10 +149,7 @@ def share_jobs(
     study: bool = False,
     engine: str = "fast",
 ) -> Sharing:
-    """Simulate jobs alone and beside each other; :func:`workloads.sharing.front.share` says more.
-
-    Raises InputError for jobs that do not fit.
-    """
+    """Simulate jobs alone and beside each other; :func:`share` says more."""
     if not 1 <= steps <= MOST_STEPS:
         raise InputError(f"steps is {steps}; it must be from 1 to {MOST_STEPS:,}.")
     shared, patterns = SharedParts(), Patterns()
@@ -263,4 +264,68 @@ def _share(
         np.diff(ends_ps[:counted], prepend=0),
         {axis: now[axis] - usual[axis] for axis in now},
         meets,
+    )
+
+
+@checked(
+    cluster=CLUSTER_REMEDY,
+    jobs="Pass a list of dictionaries, each with name, model and fields of a plan, or a file.",
+)
+def share(
+    cluster: Cluster | str,
+    jobs: Sequence[Mapping[str, Any]] | str | Path,
+    *,
+    placement: str = "",
+    study: bool = False,
+    steps: int = 4,
+    engine: str = "fast",
+) -> Sharing:
+    """Simulate training jobs side by side on one cluster, and each of them alone.
+
+    All collectives of all jobs are flows on the links and adapters that they cross; where these are
+    full, calls of one job slow those of another. All jobs start together and run on.
+
+    Parameters
+    ----------
+    cluster : Cluster or str
+        Object, or its name as :func:`cluster_sim.cluster` takes it.
+    jobs : list of mappings, str or Path
+        For each job ``name``, ``model``, fields of its plan such as ``tp``, or ``plan``, a file of
+        them; ``chips`` or ``dp``; ``placement`` or ``start``. Or a YAML file with ``jobs``.
+    placement : str, optional
+        Placement of all jobs without a ``start`` of their own.
+    study : bool, optional
+        Whether every placement is simulated as well, into ``others`` of the result.
+    steps : int, optional
+        Steps of the slowest job; the others make as many as fit into this time.
+    engine : {"fast", "reference"}, optional
+        Compiled engine, or the one in SimPy; the times are the same.
+
+    Returns
+    -------
+    Sharing
+        ``jobs``, with ``alone_s``, ``beside_s``, ``slowdown``; ``links``; ``best`` placement.
+
+    Raises
+    ------
+    InputError
+        For unknown keys, too few chips, places that overlap, and a job too large for its memory.
+
+    Examples
+    --------
+    >>> small = {"model": "llama-3.1-8b", "tp": 8, "dp": 1, "global_batch": 2, "seq": 1024}
+    >>> jobs = [{"name": "left", **small}, {"name": "right", **small}]
+    >>> [each.slowdown for each in share("trn2.48xlarge", jobs, steps=1).jobs]
+    [1.0, 1.0]
+    """
+    if engine not in ENGINES:
+        near = suggestion(engine, ENGINES)
+        raise InputError(f"engine {engine!r} is none of {', '.join(ENGINES)}.{near}")
+    if placement and placement not in PLACEMENTS:
+        near = suggestion(placement, PLACEMENTS)
+        raise InputError(f"placement {placement!r} is none of {', '.join(PLACEMENTS)}.{near}")
+    machine = as_cluster(cluster)
+    several = read_jobs(jobs, machine) if isinstance(jobs, str | Path) else jobs_from(jobs, machine)
+    return share_jobs(
+        machine, several, steps=steps, placement=placement, study=study, engine=engine
     )

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 from topologies.clusters.cluster import Cluster
-from workloads.confidence.ratio import margin
+from workloads.confidence.split_conformal import margin
 from workloads.models.model import Model
 from workloads.training.alternatives import training_features
 from workloads.training.plan.plan import ParallelPlan

@@ -303,8 +303,7 @@ def _as_issued(row: Mapping[str, Any], cluster: Cluster, kind: str, runtime: str
 def _interval(
     inputs: CollectiveInputs, group: Group, row: Mapping[str, Any], *, timed: bool
 ) -> Interval:
-    from workloads.confidence.answers import collective_interval
-    from workloads.confidence.timing_tool import vendors_test
+    from workloads.confidence.answers import collective_interval, vendors_test
 
     cluster, tool = group.cluster, "" if inputs.runtime == "compiled" else inputs.runtime
     return collective_interval(

@@ -380,8 +380,7 @@ class _Answer:
 
 
 def _run_all(question: FleetOptions, catalogue: Catalogue, call: Invocation) -> _Answer:
-    from workloads.fleet.from_options import scenario_from
-    from workloads.fleet.scenario import policy_of, run, what_ifs
+    from workloads.fleet.scenario import policy_of, run, scenario_from, what_ifs
 
     begun = time.perf_counter()
     with one_piece("capacity of a unit", partial(shown, quiet=call.quiet)):
@@ -396,11 +395,11 @@ def _run_all(question: FleetOptions, catalogue: Catalogue, call: Invocation) -> 
 
 
 def _document(answer: _Answer, call: Invocation) -> dict[str, Any]:
-    from workloads.fleet.from_options import notes
     from workloads.fleet.front import compared
-    from workloads.fleet.results.summary import summary
+    from workloads.fleet.results import summary
+    from workloads.fleet.scenario import notes
     from workloads.fleet.setup.night_work import post_training_document
-    from workloads.fleet.setup.sureness import replicas_document
+    from workloads.fleet.setup.serving import replicas_document
 
     name, scenario, run = answer.main
     options, watch = answer.base.options, partial(shown, quiet=call.quiet)
@@ -430,8 +429,7 @@ def _document(answer: _Answer, call: Invocation) -> dict[str, Any]:
 
 
 def _notes_of_run(scenario: Scenario, run: FleetRun, results: Mapping[str, Any]) -> list[str]:
-    from workloads.fleet.results.remarks import missed_note, over_cap_note
-    from workloads.fleet.results.timeline import power_w
+    from workloads.fleet.results import missed_note, over_cap_note, power_w
     from workloads.serving import parse_slo
 
     wanted, cap_w = parse_slo(scenario.options.fleet.slo).share, scenario.options.policy.power_cap_w
@@ -445,7 +443,7 @@ def _notes_of_run(scenario: Scenario, run: FleetRun, results: Mapping[str, Any])
 def _sureness(scenario: Scenario) -> dict[str, Any]:
     """Return the interval of a unit's capacity, and what it makes of the need and of lending."""
     from workloads.fleet.expectation import lendable_share
-    from workloads.fleet.setup.sureness import capacity_interval
+    from workloads.fleet.setup.serving import capacity_interval
 
     capacity = scenario.sizing.unit_capacity_requests_per_s
     ends = capacity_interval(scenario.services, capacity)
@@ -492,8 +490,7 @@ def _row(name: str, scenario: Scenario, results: Mapping[str, Any]) -> dict[str,
 
 def _write(run: Run, document: Mapping[str, Any], answer: _Answer) -> None:
     from experiments.figures.fleet import power_figure, roles_figure, scenarios_figure
-    from workloads.fleet.results.summary import changes_frame, jobs_frame
-    from workloads.fleet.results.timeline import timeline
+    from workloads.fleet.results import changes_frame, jobs_frame, timeline
 
     name, scenario, result = answer.main
     frame: pd.DataFrame = timeline(result, scenario.economics)

@@ -112,9 +112,8 @@ def lend(
     With --follow the demand grows, and every hour gets an answer.
     """
     from workloads.demand.trace import MINUTES_PER_DAY
-    from workloads.fleet.from_options import notes, scenario_from
-    from workloads.fleet.lending.front import for_lending, night_from
-    from workloads.fleet.lending.on_cluster import lend_on
+    from workloads.fleet.lending.front import for_lending, lend_on, night_from
+    from workloads.fleet.scenario import notes, scenario_from
 
     question = night_from(night, fleet.slo)
     options = for_lending(FleetOptions(fleet, demand, limits=limits))
@@ -154,8 +153,8 @@ def _follow(
     from experiments.hourly.statement import of_this_night
     from topologies.clusters.names import machine
     from topologies.units import parse_seconds
-    from workloads.fleet.from_options import check_question, models_of, scenario_on
-    from workloads.fleet.lending.on_cluster import lend_on
+    from workloads.fleet.lending.front import lend_on
+    from workloads.fleet.scenario import check_question, models_of, scenario
 
     poll_s = parse_seconds(growing.poll, "--poll")
     if poll_s < 1:
@@ -168,8 +167,8 @@ def _follow(
 
     def ask(history: Demand) -> tuple[Loan, Scenario]:
         """Answer the question for a history that ends now."""
-        scenario = scenario_on(cluster, history, models, every_day, call.seed)
-        return lend_on(scenario, of_this_night(question, history)), scenario
+        built = scenario(cluster, history, every_day, models=models, seed=call.seed)
+        return lend_on(built, of_this_night(question, history)), built
 
     follower = Follower(
         source_of(
@@ -236,7 +235,7 @@ def _tell(problem: str) -> None:
 
 def _sureness(loan: Loan, scenario: Scenario) -> dict[str, Any]:
     """Return the interval of the lent unit-hours by a unit's capacity, and those of the rest."""
-    from workloads.fleet.lending.on_cluster import lent_interval, lent_intervals
+    from workloads.fleet.lending.front import lent_interval, lent_intervals
 
     ends = lent_interval(loan, scenario).document()
     return {"interval": {**ends, **lent_intervals(loan, scenario)}}
@@ -321,7 +320,7 @@ def _ends(ends: Mapping[str, float]) -> str:
 
 def _write(run: Run, document: Mapping[str, Any], loan: Loan, scenario: Scenario) -> None:
     from experiments.figures.lending import lead_figure, loan_figure
-    from workloads.fleet.lending.on_cluster import lead_times_on
+    from workloads.fleet.lending.front import lead_times_on
 
     run.json("summary", document, title="Results")
     run.table("intervals", interval_frame(document), title="Intervals of the results")

@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from topologies.catalogue.catalogue import Catalogue
     from topologies.clusters.cluster import Cluster
     from workloads.job import JobResult
-    from workloads.job.plan import JobPlan
+    from workloads.job.job import JobPlan
     from workloads.training.iteration import Iteration
 
 PART_NAMES = {
@@ -172,7 +172,7 @@ def _goodput(step: Iteration, how: JobInputs, catalogue: Catalogue) -> float:
 def _job_plan(how: JobInputs, cluster: Cluster, chips: int, seed: int) -> JobPlan:
     from dataclasses import asdict
 
-    from workloads.job.plan import JobPlan, plan_with
+    from workloads.job.job import JobPlan, plan_with
 
     return plan_with(JobPlan(seed=seed), asdict(how), cluster, chips)
 

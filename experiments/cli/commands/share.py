@@ -12,7 +12,7 @@ from topologies.options import required, setting
 
 
 def _placements() -> tuple[str, ...]:
-    from workloads.sharing.placements import PLACEMENTS
+    from workloads.sharing.jobs import PLACEMENTS
 
     return tuple(PLACEMENTS)
 
@@ -54,7 +54,7 @@ def share(inputs: SharingInputs, catalogue_inputs: CatalogueInputs, call: Invoca
         write,
     )
     from topologies.clusters.names import machine
-    from workloads.sharing.front import share as run
+    from workloads.sharing.sharing import share as run
 
     cluster = machine(inputs.cluster, catalogue=catalogue_inputs.read(inputs.cluster))
     shared = run(

@@ -13,7 +13,7 @@ from experiments.validation.reading.rows import Row, Rows
 from experiments.validation.reading.schema import Kind, Value
 from topologies.arrays import FloatArray
 from topologies.errors import InputError
-from workloads.confidence.ratio import rank_correlation
+from workloads.confidence.split_conformal import rank_correlation
 
 FAULTS = (ArithmeticError, LookupError, MemoryError, ValueError)
 """Faults of the model in one row, which must not hide the results of the others."""

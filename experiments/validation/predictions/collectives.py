@@ -31,7 +31,7 @@ from topologies.catalogue.catalogue import Catalogue, shipped_catalogue
 from topologies.catalogue.families import NCCL
 from topologies.clusters.cluster import Cluster
 from topologies.errors import InputError
-from workloads.confidence.timing_tool import FIRST_NCCOM, PYTORCH_NEURON, collective_shown, hull
+from workloads.confidence.answers import FIRST_NCCOM, PYTORCH_NEURON, collective_shown, hull
 from workloads.kernels.runtime import collective_seen_by_host
 from workloads.kernels.times import elementwise_s
 

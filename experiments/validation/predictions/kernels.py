@@ -12,7 +12,7 @@ from experiments.validation.reading.schema import Value
 from topologies.catalogue.catalogue import Catalogue, shipped_catalogue
 from topologies.catalogue.families import chip_family
 from topologies.errors import InputError
-from workloads.confidence.timing_tool import kernel_shown
+from workloads.confidence.answers import kernel_shown
 from workloads.kernels import times
 from workloads.kernels.chip_share import family, rank_of
 from workloads.kernels.gemm import gemm_without_casts

@@ -73,7 +73,7 @@ TOOLS = (
     *("deepep", "deepep-low-latency", "trtllm"),
 )
 """Tools and libraries by which a collective or kernel was timed;
-see :mod:`workloads.confidence.timing_tool`."""
+see :mod:`workloads.confidence.answers`."""
 SCHEDULE = Column(
     "schedule",
     "text",

@@ -11,11 +11,9 @@ from experiments.hourly.record import minute_of
 from experiments.hourly.statement import Ask
 from topologies.clusters.names import cluster
 from workloads.demand.trace import Demand
-from workloads.fleet.from_options import models_of, scenario_on
 from workloads.fleet.lending.answer import Loan, Night
-from workloads.fleet.lending.front import for_lending
-from workloads.fleet.lending.on_cluster import lend_on
-from workloads.fleet.scenario import Scenario
+from workloads.fleet.lending.front import for_lending, lend_on
+from workloads.fleet.scenario import Scenario, models_of, scenario
 from workloads.options.fleet import FleetInputs, FleetOptions
 
 
@@ -33,8 +31,8 @@ def ask() -> Ask:
 
     def answer(history: Demand) -> tuple[Loan, Scenario]:
         """Answer for a history that ends now."""
-        scenario = scenario_on(machine, history, models, options, 0)
-        return lend_on(scenario, Night()), scenario
+        built = scenario(machine, history, options, models=models)
+        return lend_on(built, Night()), built
 
     return answer
 

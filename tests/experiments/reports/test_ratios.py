@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from experiments.reports.certainty import NONE, ratio_sentences, ratios
-from workloads.confidence.ratio import ratio_ends
+from workloads.confidence.split_conformal import ratio_ends
 
 
 def row(name: str, rate: float, low: float, high: float) -> dict[str, object]:

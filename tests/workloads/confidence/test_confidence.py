@@ -28,7 +28,6 @@ from workloads.confidence.kinds import (
     slowing,
     training_kind,
 )
-from workloads.confidence.ratio import margin, ratio_half_width
 from workloads.confidence.residuals import (
     Residual,
     Residuals,
@@ -44,6 +43,8 @@ from workloads.confidence.split_conformal import (
     MOST,
     half_width,
     interval,
+    margin,
+    ratio_half_width,
     score_quantile,
     widening,
 )
@@ -64,9 +65,8 @@ def _two_tables() -> Residuals:
 
 def test_every_table_has_the_same_weight() -> None:
     residuals = _two_tables()
-    quantile = score_quantile(TENSOR, residuals, 0.8)
+    quantile = score_quantile(TENSOR, residuals)
     assert quantile == pytest.approx(0.3)
-    assert score_quantile(TENSOR, residuals, 0.5) == pytest.approx(0.1)
 
 
 def test_a_kind_with_few_tables_is_drawn_towards_its_family() -> None:
@@ -76,7 +76,7 @@ def test_a_kind_with_few_tables_is_drawn_towards_its_family() -> None:
     weight = 1 / (1 + BORROWED_TABLES)
     shared = weighted_quantile(np.array([0.1, 0.1, 0.1, 0.4]), np.ones(4), 0.8)
     expected = 0.4**weight * shared ** (1 - weight)
-    assert score_quantile("training.experts", residuals, 0.8) == pytest.approx(expected)
+    assert score_quantile("training.experts", residuals) == pytest.approx(expected)
 
 
 @pytest.mark.parametrize(

@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-from workloads.confidence.answers import kernels_assumed, weight_width
+from workloads.confidence.answers import kernels_assumed, vendors_test, weight_width
 from workloads.confidence.kinds import kernel_kind
 from workloads.confidence.split_conformal import generation, runtime
-from workloads.confidence.timing_tool import vendors_test
 
 
 def test_weight_width() -> None:

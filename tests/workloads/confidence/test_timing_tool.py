@@ -7,7 +7,7 @@ import pytest
 from experiments.validation.reading.rows import read_text
 from experiments.validation.validate import validate
 from topologies.catalogue.catalogue import shipped_catalogue
-from workloads.confidence.timing_tool import collective_shown, kernel_shown
+from workloads.confidence.answers import collective_shown, kernel_shown
 
 COLLECTIVE = "collective,cluster,chips,ranks,size_bytes,time_s,tool\n"
 KERNEL = "kernel,chip,precision,size_bytes,kernel_s,tool\n"

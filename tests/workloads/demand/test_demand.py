@@ -26,11 +26,10 @@ from workloads.demand import (
     period_means,
     read_demand,
     servegen,
-    spike,
     whole_requests,
     with_noise,
 )
-from workloads.demand.what_if import first_monday, raised
+from workloads.demand.what_if import first_monday, minute_from_start, raised
 
 
 def _file(folder: Path, text: str) -> Path:
@@ -212,7 +211,7 @@ def test_mix_refuses_to_tear_a_day_apart() -> None:
 def test_what_ifs() -> None:
     flat = constant(10.0, minutes=2880)
     assert flat.times(1.3).requests.max() == pytest.approx(13.0)
-    at_two = spike(flat, at="02:00", factor=3.0, minutes=5, day=1).requests[0]
+    at_two = raised(flat, 1440 + minute_from_start(flat, "02:00"), 5, 3.0).requests[0]
     assert np.flatnonzero(at_two > 10).tolist() == list(range(1560, 1565))
     doubled = raised(flat, 100, 50, 2.0).requests[0]
     assert doubled.sum() == 2880 * 10 + 500
@@ -223,7 +222,7 @@ def test_what_ifs() -> None:
 @pytest.mark.parametrize("at", ["2am", "25:00", "02:60"])
 def test_a_bad_time_of_day_is_refused(at: str) -> None:
     with pytest.raises(InputError, match="not a time of day"):
-        spike(constant(1.0, minutes=10), at=at)
+        minute_from_start(constant(1.0, minutes=10), at)
 
 
 @given(

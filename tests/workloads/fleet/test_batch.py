@@ -21,18 +21,16 @@ from workloads.economics import Economics
 from workloads.fleet.inputs.costs import ChangeCosts
 from workloads.fleet.inputs.jobs import TrainingJob, default_jobs, evaluation_job
 from workloads.fleet.lending.answer import Night
-from workloads.fleet.lending.on_cluster import lend_on
+from workloads.fleet.lending.front import lend_on
 from workloads.fleet.policies.rules import forecast, static, threshold
 from workloads.fleet.policies.view import Decision, View
 from workloads.fleet.processes.failures import Failures, Fleet
-from workloads.fleet.results.summary import summary
-from workloads.fleet.results.timeline import role_units, timeline
+from workloads.fleet.results import role_units, summary, timeline
 from workloads.fleet.scenario import scenario
 from workloads.fleet.setup.demand import batch_work, interactive
 from workloads.fleet.simulation import FleetRun, simulate
-from workloads.fleet.state.ledger import Role
-from workloads.fleet.state.queues import BatchTier, BatchWork
-from workloads.fleet.state.services import Service
+from workloads.fleet.state.services import BatchTier, BatchWork, Service
+from workloads.fleet.state.world import Role
 from workloads.models.huggingface import named
 from workloads.options.fleet import DemandInputs, FleetInputs, FleetOptions
 from workloads.serving import (

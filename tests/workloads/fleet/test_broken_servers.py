@@ -13,10 +13,9 @@ from workloads.fleet.inputs.jobs import TrainingJob, evaluation_job
 from workloads.fleet.policies.rules import static, threshold
 from workloads.fleet.policies.view import View
 from workloads.fleet.processes.failures import Failures, Fleet
-from workloads.fleet.results.summary import summary
-from workloads.fleet.results.timeline import role_server_ms
+from workloads.fleet.results import role_server_ms, summary
 from workloads.fleet.simulation import simulate
-from workloads.fleet.state.ledger import Role
+from workloads.fleet.state.world import Role
 
 
 def test_a_lost_server_takes_its_share_and_no_more() -> None:

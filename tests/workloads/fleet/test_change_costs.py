@@ -11,10 +11,10 @@ from workloads.demand import constant
 from workloads.fleet.inputs.costs import ChangeCosts
 from workloads.fleet.inputs.jobs import TrainingJob, evaluation_job
 from workloads.fleet.processes.failures import Fleet
-from workloads.fleet.results.timeline import role_server_ms
+from workloads.fleet.results import role_server_ms
 from workloads.fleet.simulation import FleetRun, simulate
-from workloads.fleet.state.ledger import Role
 from workloads.fleet.state.services import Service
+from workloads.fleet.state.world import Role
 from workloads.serving.capacity import fixed_rate
 
 WEIGHTS_BYTES, STATE_BYTES, MORE_S = 3e12, 2e13, 7.0

@@ -7,18 +7,17 @@ import pytest
 
 from tests.support.toy_fleet import FLAT_DAY, FREE, PRICES, SERVICE, scaled_to_fleet, share_of_time
 from topologies.errors import InputError
-from workloads.demand import azure_code, azure_conv, constant, spike
+from workloads.demand import azure_code, azure_conv, constant
+from workloads.demand.what_if import raised
 from workloads.fleet.inputs.costs import ChangeCosts
 from workloads.fleet.inputs.jobs import TrainingJob, default_jobs, evaluation_job
 from workloads.fleet.policies.rules import best_static, clock, forecast, oracle, static, threshold
 from workloads.fleet.policies.view import Limits, Policy
-from workloads.fleet.processes.control import Signals
 from workloads.fleet.processes.failures import Fleet
-from workloads.fleet.results.summary import changes_frame, summary
-from workloads.fleet.results.timeline import timeline
-from workloads.fleet.simulation import simulate
-from workloads.fleet.state.ledger import Role
+from workloads.fleet.results import changes_frame, summary, timeline
+from workloads.fleet.simulation import Signals, simulate
 from workloads.fleet.state.services import units_needed
+from workloads.fleet.state.world import Role
 
 
 @pytest.mark.parametrize(
@@ -54,7 +53,7 @@ def test_an_infinite_change_cost_is_the_static_split(policy: Policy) -> None:
 
 def test_a_spike_at_night_queues_while_units_come_back() -> None:
     flat = constant(60 * 3.5 * 30, minutes=360)
-    load = spike(flat, at="02:00", factor=2.0, minutes=30)
+    load = raised(flat, 120, 30, 2.0)
     run = simulate(load, [SERVICE], Fleet(100), threshold(), jobs=default_jobs(100))
     undisturbed = simulate(flat, [SERVICE], Fleet(100), threshold(), jobs=default_jobs(100))
     frame = timeline(run, PRICES)

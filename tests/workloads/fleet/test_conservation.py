@@ -16,10 +16,9 @@ from workloads.fleet.inputs.jobs import TrainingJob, default_jobs, evaluation_jo
 from workloads.fleet.policies.rules import clock, forecast, threshold
 from workloads.fleet.policies.view import Limits, Policy
 from workloads.fleet.processes.failures import Failures, Fleet
-from workloads.fleet.results.summary import changes_frame, jobs_frame
-from workloads.fleet.results.timeline import timeline
+from workloads.fleet.results import changes_frame, jobs_frame, timeline
 from workloads.fleet.simulation import FleetRun, simulate
-from workloads.fleet.state.ledger import Role
+from workloads.fleet.state.world import Role
 
 POLICIES: dict[str, Policy] = {
     "threshold": threshold(headroom=0.2),

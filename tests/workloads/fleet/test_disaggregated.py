@@ -20,13 +20,12 @@ from workloads.demand import Demand, constant
 from workloads.fleet.inputs.costs import ChangeCosts
 from workloads.fleet.policies.view import Limits
 from workloads.fleet.processes.failures import Fleet, failures_from
-from workloads.fleet.results.timeline import role_units
+from workloads.fleet.results import role_units
 from workloads.fleet.scenario import run, scenario
-from workloads.fleet.setup.serving import block_of, cold_cache_s, services_from
-from workloads.fleet.setup.sureness import replicas_document
+from workloads.fleet.setup.serving import block_of, cold_cache_s, replicas_document, services_from
 from workloads.fleet.simulation import simulate
-from workloads.fleet.state.ledger import Role
 from workloads.fleet.state.services import Service
+from workloads.fleet.state.world import Role
 from workloads.models.huggingface import named
 from workloads.options.fleet import FleetInputs, FleetOptions, LimitInputs
 from workloads.serving import (

@@ -9,7 +9,7 @@ from topologies.clusters.names import cluster
 from workloads.economics import Economics
 from workloads.fleet.policies.rules import static
 from workloads.fleet.processes.failures import Fleet
-from workloads.fleet.results.summary import regret, summary
+from workloads.fleet.results import regret, summary
 from workloads.fleet.simulation import simulate
 
 

@@ -11,7 +11,7 @@ from topologies.clusters.names import cluster
 from workloads.demand.bundled import demand
 from workloads.fleet.expectation import at, broken_share, expected, lendable_share, lent_units
 from workloads.fleet.processes.failures import Domain, Failures
-from workloads.fleet.results.summary import summary
+from workloads.fleet.results import summary
 from workloads.fleet.scenario import Scenario, policy_of, run, scenario
 from workloads.options.fleet import DemandInputs, FleetInputs, FleetOptions
 

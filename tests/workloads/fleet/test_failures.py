@@ -17,10 +17,10 @@ from workloads.economics import Economics
 from workloads.fleet.inputs.jobs import TrainingJob, default_jobs
 from workloads.fleet.policies.rules import static
 from workloads.fleet.processes.failures import Domain, Failures, Fleet, Interruption, failures_from
-from workloads.fleet.results.timeline import role_server_ms
+from workloads.fleet.results import role_server_ms
 from workloads.fleet.simulation import FleetRun, simulate
-from workloads.fleet.state.ledger import Role
 from workloads.fleet.state.services import Service
+from workloads.fleet.state.world import Role
 from workloads.job.causes import failure_rates
 from workloads.serving.capacity import fixed_rate
 

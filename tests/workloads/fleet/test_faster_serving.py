@@ -12,11 +12,11 @@ from topologies.errors import InputError
 from workloads.demand import Demand, constant
 from workloads.fleet.inputs.costs import ChangeCosts
 from workloads.fleet.processes.failures import Fleet
-from workloads.fleet.results.timeline import role_units
+from workloads.fleet.results import role_units
 from workloads.fleet.setup.serving import cold_cache_s, services_from, ways_of
 from workloads.fleet.simulation import simulate
-from workloads.fleet.state.ledger import Role
-from workloads.fleet.state.services import Service, lead_s
+from workloads.fleet.state.services import Service, to_serving_s
+from workloads.fleet.state.world import Role
 from workloads.models.huggingface import named
 from workloads.options.fleet import FleetInputs
 from workloads.serving import (
@@ -114,7 +114,10 @@ def test_a_unit_counts_as_capacity_when_its_cache_is_full() -> None:
     assert serving[:16].max() == 2.0
     assert serving[16:].min() == 8.0
     assert role_units(run)[11:16, Role.WARMING].min() == 6.0
-    assert lead_s(costs, [service]) == lead_s(costs, [replace(service, cold_s=0.0)]) + 300.0
+    assert (
+        to_serving_s(costs, [service])
+        == to_serving_s(costs, [replace(service, cold_s=0.0)]) + 300.0
+    )
 
 
 def test_a_rate_as_given_and_bad_shares_are_refused(lengths: Lengths) -> None:

@@ -15,13 +15,11 @@ from workloads.fleet.inputs.costs import ChangeCosts
 from workloads.fleet.inputs.jobs import TrainingJob, evaluation_job
 from workloads.fleet.inputs.prices import Prices, read_prices
 from workloads.fleet.policies.rules import static
-from workloads.fleet.processes.control import Signals
 from workloads.fleet.processes.failures import Fleet
-from workloads.fleet.results.summary import summary
-from workloads.fleet.results.timeline import power_w, role_units
-from workloads.fleet.simulation import FleetRun, simulate
-from workloads.fleet.state.ledger import Role
+from workloads.fleet.results import power_w, role_units, summary
+from workloads.fleet.simulation import FleetRun, Signals, simulate
 from workloads.fleet.state.services import Service
+from workloads.fleet.state.world import Role
 from workloads.serving.capacity import fixed_rate
 
 SERVICE = Service("service", fixed_rate(10.0))

@@ -14,7 +14,7 @@ from topologies.clusters.names import cluster
 from workloads.demand import Demand
 from workloads.fleet.policies.rules import static
 from workloads.fleet.processes.failures import Fleet
-from workloads.fleet.results.timeline import service_minutes
+from workloads.fleet.results import service_minutes
 from workloads.fleet.setup.serving import Prompts, ways_of
 from workloads.fleet.simulation import simulate
 from workloads.fleet.state.services import Service

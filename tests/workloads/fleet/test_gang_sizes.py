@@ -10,11 +10,11 @@ import pytest
 import cluster_sim as cs
 from topologies.clusters.names import cluster
 from workloads.demand import constant
-from workloads.fleet.from_options import notes
 from workloads.fleet.inputs.costs import ChangeCosts
 from workloads.fleet.inputs.jobs import TrainingJob, default_jobs
 from workloads.fleet.policies.rules import static
 from workloads.fleet.processes.failures import Domain, Failures, Fleet, Interruption
+from workloads.fleet.scenario import notes
 from workloads.fleet.setup.night_work import (
     LEAST_GOODPUT,
     gang_goodput,

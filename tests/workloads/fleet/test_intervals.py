@@ -25,7 +25,7 @@ from workloads.fleet.intervals import (
     slowed,
 )
 from workloads.fleet.policies.view import Policy
-from workloads.fleet.results.summary import summary
+from workloads.fleet.results import summary
 from workloads.fleet.scenario import Scenario, policy_of, run
 from workloads.fleet.setup.demand import demand_level
 

@@ -55,22 +55,21 @@ def test_every_process_names_a_rate_alike() -> None:
         "from topologies.clusters.names import cluster;"
         "from workloads.fleet.setup.night_work import rate_name;"
         "from workloads.models.huggingface import named;"
-        "print(rate_name(named('llama-3.1-8b'), cluster('trn2.48xlarge'), 'bf16'))"
+        "print(rate_name(named('llama-3.1-8b'), cluster('trn2.48xlarge')))"
     )
     environment = {**os.environ, "PYTHONHASHSEED": "1"}
     process = subprocess.run(
         [sys.executable, "-c", code], env=environment, capture_output=True, text=True, check=True
     )
-    assert process.stdout.strip() == rate_name(MODEL, cluster("trn2.48xlarge"), "bf16")
+    assert process.stdout.strip() == rate_name(MODEL, cluster("trn2.48xlarge"))
 
 
 def test_other_inputs_have_other_names() -> None:
     machine = cluster("trn2.48xlarge")
-    assert rate_name(MODEL, machine, "bf16") == rate_name(MODEL, cluster("trn2.48xlarge"), "bf16")
+    assert rate_name(MODEL, machine) == rate_name(MODEL, cluster("trn2.48xlarge"))
     others = {
-        rate_name(MODEL, machine, "fp8"),
-        rate_name(replace(MODEL, layers=31), machine, "bf16"),
-        rate_name(MODEL, replace(machine, domains=machine.domains + 1), "bf16"),
-        rate_name(MODEL, machine, "bf16"),
+        rate_name(replace(MODEL, layers=31), machine),
+        rate_name(MODEL, replace(machine, domains=machine.domains + 1)),
+        rate_name(MODEL, machine),
     }
-    assert len(others) == 4
+    assert len(others) == 3

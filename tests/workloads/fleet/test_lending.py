@@ -30,8 +30,7 @@ from workloads.fleet.lending.answer import (
     whole_loans,
     without_short_loans,
 )
-from workloads.fleet.lending.front import read_calendar
-from workloads.fleet.lending.on_cluster import with_shared_return
+from workloads.fleet.lending.front import read_calendar, with_shared_return
 from workloads.fleet.processes.failures import failures_from
 
 FloatArray = npt.NDArray[np.float64]

@@ -11,7 +11,7 @@ import pytest
 from topologies.errors import InputError
 from workloads.demand import azure_code, azure_conv, burstgpt, period_means, servegen
 from workloads.fleet.lending.answer import Night, Terms, lend
-from workloads.fleet.lending.on_cluster import lead_times
+from workloads.fleet.lending.front import lead_times
 
 FloatArray = npt.NDArray[np.float64]
 DAY = 1440

@@ -7,7 +7,7 @@ import pytest
 from topologies.clusters.names import cluster
 from topologies.errors import InputError
 from workloads.demand import constant
-from workloads.fleet.setup.demand import Share, divided
+from workloads.fleet.setup.demand import divided
 from workloads.fleet.setup.night_work import night_work, training_rate
 from workloads.fleet.setup.serving import fitting_replicas, services_from
 from workloads.models.huggingface import named
@@ -75,17 +75,17 @@ def test_a_plan_is_found_and_is_simulated(machine: str) -> None:
 def test_mixtures_divide_the_demand() -> None:
     demand = constant(100.0, minutes=60)
     big, small = named("llama-3.1-70b"), named("llama-3.1-8b")
-    parts, models = divided(demand, [Share(big), Share(small)])
+    parts, models = divided(demand, [(big, None), (small, None)])
     assert parts.requests.sum() == demand.requests.sum()
     machine = cluster("trn2-ultraserver:8")
     services = services_from(parts, machine, models, FleetInputs())
     assert services[1].capacity.rate_slo_per_s > 2 * services[0].capacity.rate_slo_per_s
     assert services[0].weights != services[1].weights
     with pytest.raises(InputError, match="add up to 1"):
-        divided(demand, [Share(big, 0.2), Share(small, 0.2)])
-    three = divided(demand, [Share(big)] * 3)[0]
+        divided(demand, [(big, 0.2), (small, 0.2)])
+    three = divided(demand, [(big, None)] * 3)[0]
     with pytest.raises(InputError, match="2 models for 3 services"):
-        divided(three, [Share(big), Share(small)])
+        divided(three, [(big, None), (small, None)])
 
 
 def test_night_work_has_a_rate_a_state_and_the_catalogue_s_interval() -> None:

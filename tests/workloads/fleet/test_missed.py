@@ -13,8 +13,7 @@ from workloads.fleet.inputs.costs import ChangeCosts
 from workloads.fleet.inputs.jobs import evaluation_job
 from workloads.fleet.policies.rules import threshold
 from workloads.fleet.processes.failures import Fleet
-from workloads.fleet.results.remarks import missed_note, missed_quarters
-from workloads.fleet.results.timeline import attainment, service_minutes
+from workloads.fleet.results import attainment, missed_note, missed_quarters, service_minutes
 from workloads.fleet.simulation import FleetRun, simulate
 from workloads.fleet.state.services import Service
 from workloads.serving import fixed_rate

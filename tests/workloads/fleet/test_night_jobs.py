@@ -13,7 +13,7 @@ from workloads.fleet.inputs.costs import ChangeCosts
 from workloads.fleet.inputs.jobs import TrainingJob, read_jobs
 from workloads.fleet.policies.rules import static
 from workloads.fleet.processes.failures import Fleet
-from workloads.fleet.results.summary import jobs_frame, summary
+from workloads.fleet.results import jobs_frame, summary
 from workloads.fleet.simulation import FleetRun, simulate
 from workloads.fleet.state.services import Service
 from workloads.serving.capacity import fixed_rate

@@ -17,8 +17,7 @@ from workloads.fleet.inputs.costs import ChangeCosts
 from workloads.fleet.inputs.jobs import TrainingJob, default_jobs, read_jobs
 from workloads.fleet.scenario import Scenario, scenario
 from workloads.fleet.setup.night_work import host_memory_note
-from workloads.fleet.state.gangs import Gang
-from workloads.fleet.state.ledger import Ledger, Role
+from workloads.fleet.state.world import Gang, Ledger, Role
 from workloads.job.checkpoints import State, peer_copies
 from workloads.job.job import Recovery
 from workloads.models.huggingface import named

@@ -18,7 +18,7 @@ from workloads.fleet.inputs.jobs import default_jobs
 from workloads.fleet.policies.rules import static, threshold
 from workloads.fleet.policies.view import Policy
 from workloads.fleet.processes.failures import Failures, Fleet
-from workloads.fleet.results.summary import summary
+from workloads.fleet.results import summary
 from workloads.fleet.simulation import FleetRun, simulate
 
 UNITS = 60

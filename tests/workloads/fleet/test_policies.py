@@ -14,13 +14,11 @@ from topologies.errors import InputError
 from workloads.demand import azure_code, constant
 from workloads.economics import Economics
 from workloads.fleet.inputs.prices import Prices
-from workloads.fleet.policies.kind import Situation
 from workloads.fleet.policies.registry import KINDS, bound_of, policy_named
-from workloads.fleet.policies.view import View
-from workloads.fleet.results.summary import summary
-from workloads.fleet.results.timeline import power_w, role_units, timeline
+from workloads.fleet.policies.view import Situation, View
+from workloads.fleet.results import power_w, role_units, summary, timeline
 from workloads.fleet.scenario import Scenario, policy_of, run, scenario
-from workloads.fleet.state.ledger import Role
+from workloads.fleet.state.world import Role
 from workloads.options.fleet import DemandInputs, FleetInputs, FleetOptions, PolicyInputs
 
 UNITS = 100

@@ -70,11 +70,10 @@ def test_threshold_rises_at_once_and_falls_after_the_hold() -> None:
     assert np.asarray(fall).tolist() == [5.0]
 
 
-def test_clock_knows_the_hour_and_the_weekend() -> None:
-    policy = clock(8, 2, night_from=22, night_to=6, weekend_all_night=True)
+def test_clock_knows_the_hour() -> None:
+    policy = clock(8, 2, night_from=22, night_to=6)
     hours = [policy(_view(hour=hour)) for hour in (21.9, 22.0, 3.0, 6.0)]
     assert [float(np.asarray(each)[0]) for each in hours] == [8, 2, 2, 8]
-    assert np.asarray(policy(_view(hour=12.0, weekday=6))).tolist() == [2]
 
 
 def test_oracle_orders_ahead_bridges_short_valleys_and_respects_the_ramp() -> None:

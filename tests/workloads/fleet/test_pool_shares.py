@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from workloads.fleet.processes.control import _shares
+from workloads.fleet.simulation import _shares
 from workloads.fleet.state.services import Pool, by_pool
 
 

@@ -13,8 +13,7 @@ from workloads.fleet.inputs.costs import ChangeCosts
 from workloads.fleet.inputs.jobs import default_jobs
 from workloads.fleet.policies.rules import threshold
 from workloads.fleet.processes.failures import Fleet
-from workloads.fleet.results.summary import summary
-from workloads.fleet.results.timeline import timeline
+from workloads.fleet.results import summary, timeline
 from workloads.fleet.setup.serving import services_from
 from workloads.fleet.simulation import FleetRun, simulate
 from workloads.fleet.state.services import Service

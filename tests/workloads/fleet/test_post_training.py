@@ -14,7 +14,14 @@ from hypothesis import strategies as st
 from tests.support.commands import document_of
 from topologies.clusters.names import cluster
 from topologies.errors import InputError
-from workloads.fleet.inputs.jobs import BEHIND, LOCKSTEP, MODES, PostTraining, Split
+from workloads.fleet.inputs.jobs import (
+    BEHIND,
+    LOCKSTEP,
+    MODES,
+    PostTraining,
+    Split,
+    TrainingJob,
+)
 from workloads.fleet.setup.night_work import transfer_s
 
 Process = Generator[simpy.Event, Any, None]
@@ -93,8 +100,8 @@ def test_the_longer_phase_bounds_a_step() -> None:
     assert slow_rollouts.step_s == pytest.approx(250.0)
     assert slow_updates.step_s == pytest.approx(251.0)
     assert PostTraining(100.0, 100.0, 5.0, 1e4).best(1).step_s == pytest.approx(205.0)
-    with pytest.raises(InputError, match=r"post-training 'behind' is none of"):
-        PostTraining(1.0, 1.0, 0.0, 1.0, "behind")
+    with pytest.raises(InputError, match=r"post_training is 'behind'; it is one of lockstep"):
+        TrainingJob("tuning", 4, post_training="behind")
 
 
 def test_weights_go_through_all_adapters_of_a_unit() -> None:

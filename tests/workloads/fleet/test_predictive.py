@@ -20,21 +20,18 @@ from workloads.fleet.policies.predictive import (
     FirstStep,
     JobNeed,
     Outlook,
-    Weights,
     expected_by_forecast,
     first_step,
     predictive,
 )
 from workloads.fleet.policies.rules import forecast
-from workloads.fleet.policies.view import Decision, Policy, View
-from workloads.fleet.processes.control import Signals
+from workloads.fleet.policies.view import Decision, Policy, Situation, View
 from workloads.fleet.processes.failures import Fleet
-from workloads.fleet.results.summary import regret, summary
-from workloads.fleet.results.timeline import power_w
+from workloads.fleet.results import power_w, regret, summary
 from workloads.fleet.scenario import Scenario, policy_of, run, scenario
-from workloads.fleet.simulation import FleetRun, simulate
+from workloads.fleet.simulation import FleetRun, Signals, simulate
 from workloads.fleet.state.services import Service
-from workloads.options.fleet import DemandInputs, FleetInputs, FleetOptions
+from workloads.options.fleet import DemandInputs, FleetInputs, FleetOptions, PolicyInputs
 from workloads.serving import fixed_rate
 
 DAY = 1440
@@ -63,6 +60,12 @@ def _run(valley: int, policy: Policy) -> FleetRun:
     )
 
 
+def _planning() -> Policy:
+    """Plan by the forecast, without headroom."""
+    situation = Situation(np.ones((1, 1)), lead_s=LEAD_S, back_s=BACK_S)
+    return predictive(expected_by_forecast(headroom=0.0), PolicyInputs(), situation)
+
+
 def _tokens(run: FleetRun) -> float:
     return sum(tally.tokens for _, tally in run.jobs)
 
@@ -73,7 +76,7 @@ def _moved(run: FleetRun) -> int:
 
 def test_a_valley_that_ends_before_lent_units_train_is_not_lent() -> None:
     """Of an hour, half is over when the forecast lends 16 more units; they come back untrained."""
-    changing = predictive(expected_by_forecast(headroom=0.0), Weights(LEAD_S, BACK_S))
+    changing = _planning()
     planned, followed = _run(60, changing), _run(60, forecast(headroom=0.0))
     assert _tokens(planned) == _tokens(followed)
     assert _moved(planned) < _moved(followed) / 3
@@ -81,7 +84,7 @@ def test_a_valley_that_ends_before_lent_units_train_is_not_lent() -> None:
 
 
 def test_in_long_valleys_both_order_the_same() -> None:
-    changing = predictive(expected_by_forecast(headroom=0.0), Weights(LEAD_S, BACK_S))
+    changing = _planning()
     planned, followed = _run(120, changing), _run(120, forecast(headroom=0.0))
     assert _tokens(planned) == pytest.approx(_tokens(followed), rel=0.02)
 
@@ -227,8 +230,6 @@ def test_a_policy_limits_single_jobs(tmp_path: Path) -> None:
     assert seen[240]["second"] == 20
 
 
-def test_a_plan_refuses_wrong_weights() -> None:
-    with pytest.raises(InputError, match=r"price share of 1\.5"):
-        Weights(0.0, 0.0, price_share=1.5)
-    with pytest.raises(InputError, match="power cap of -1 W"):
-        Weights(0.0, 0.0, power_cap_w=-1.0)
+def test_options_refuse_a_power_cap_that_is_none() -> None:
+    with pytest.raises(InputError, match="power cap of 0 MW"):
+        PolicyInputs(power_cap=0.0)

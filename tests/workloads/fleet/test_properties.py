@@ -13,11 +13,10 @@ from workloads.demand import Demand
 from workloads.economics import Economics
 from workloads.fleet.inputs.prices import Prices
 from workloads.fleet.policies.registry import KINDS
-from workloads.fleet.results.summary import summary
-from workloads.fleet.results.timeline import role_units, timeline
+from workloads.fleet.results import role_units, summary, timeline
 from workloads.fleet.scenario import Scenario, policy_of, run, scenario, what_ifs
 from workloads.fleet.simulation import FleetRun
-from workloads.fleet.state.ledger import Role
+from workloads.fleet.state.world import Role
 from workloads.options.fleet import DemandInputs, FleetInputs, FleetOptions
 
 ECONOMICS = Economics(750.0, 400.0, 1.12, 0.001)

@@ -26,18 +26,17 @@ from workloads.fleet.policies.forecast import lendable
 from workloads.fleet.policies.rules import oracle, threshold
 from workloads.fleet.policies.view import Limits, Policy, View
 from workloads.fleet.processes.failures import Fleet
-from workloads.fleet.results.summary import changes_frame, summary
-from workloads.fleet.results.timeline import role_server_ms
+from workloads.fleet.results import changes_frame, role_server_ms, summary
 from workloads.fleet.simulation import FleetRun, simulate
-from workloads.fleet.state.ledger import Role
 from workloads.fleet.state.services import Service, units_needed
+from workloads.fleet.state.world import Role
 from workloads.serving.capacity import fixed_rate
 
 UNITS = 7812
 TRAINING = (Role.TRAINING, Role.EVALUATION, Role.CHECKPOINTING)
 
 
-def ideal_freed(load: FloatArray) -> float:
+def ideallendable(load: FloatArray) -> float:
     """Share of peak-sized capacity that free switching with foresight frees: 1 − mean / peak."""
     hourly = period_means(load, 60)
     return float(1 - hourly.mean() / hourly.max())
@@ -49,7 +48,7 @@ def ideal_freed(load: FloatArray) -> float:
 def test_free_switching_with_foresight_frees_one_minus_mean_over_peak(
     trace: Callable[[], Demand], freed: float
 ) -> None:
-    assert ideal_freed(trace().requests[0]) == pytest.approx(freed, abs=0.0001)
+    assert ideallendable(trace().requests[0]) == pytest.approx(freed, abs=0.0001)
     load = scaled_to_fleet(trace().averaged(60), [SERVICE], UNITS)
     policy = oracle(units_needed(load, [SERVICE]))
     run = simulate(load, [SERVICE], Fleet(UNITS, costs=FREE), policy, jobs=default_jobs(UNITS))
@@ -62,7 +61,7 @@ def test_free_switching_with_foresight_frees_one_minus_mean_over_peak(
 def test_freed_by_prompt_tokens_of_the_hourly_estimates() -> None:
     for trace, freed in ((azure_code(), 0.6815), (azure_conv(), 0.3688)):
         tokens = (trace.requests * trace.prompt_tokens)[0]
-        assert ideal_freed(tokens) == pytest.approx(freed, abs=0.001)
+        assert ideallendable(tokens) == pytest.approx(freed, abs=0.001)
 
 
 def _deepseek(policy: Policy) -> FleetRun:

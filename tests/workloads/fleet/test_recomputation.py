@@ -18,11 +18,10 @@ from workloads.fleet.inputs.costs import ChangeCosts
 from workloads.fleet.inputs.jobs import TrainingJob, default_jobs
 from workloads.fleet.policies.rules import forecast, oracle, static, threshold
 from workloads.fleet.processes.failures import Fleet
-from workloads.fleet.results.summary import summary
-from workloads.fleet.results.timeline import role_server_ms
+from workloads.fleet.results import role_server_ms, summary
 from workloads.fleet.simulation import FleetRun, simulate
-from workloads.fleet.state.ledger import Role
 from workloads.fleet.state.services import Service, units_needed
+from workloads.fleet.state.world import Role
 from workloads.serving.capacity import fixed_rate
 
 FloatArray = npt.NDArray[np.float64]

@@ -6,7 +6,7 @@ import pytest
 
 import cluster_sim as cs
 from experiments.cli.main import run
-from workloads.fleet.from_options import models_of
+from workloads.fleet.scenario import models_of
 from workloads.options.fleet import FleetInputs
 
 SMALL = ["--cluster", "trn2-ultraserver:4", "--unit-rate", "4", "--quiet"]

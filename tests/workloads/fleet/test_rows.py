@@ -5,12 +5,12 @@ from __future__ import annotations
 from topologies.catalogue.catalogue import shipped_catalogue
 from topologies.catalogue.domains import is_reference
 from topologies.clusters.names import machine
+from topologies.options import described
 from workloads.confidence.sensitivity import noting
-from workloads.fleet.from_options import demand_of, models_of, scenario_on
-from workloads.fleet.inputs.costs import SOURCES, ChangeCosts
-from workloads.fleet.results.summary import summary
-from workloads.fleet.scenario import policy_of, run
-from workloads.options.fleet import DemandInputs, FleetInputs, FleetOptions
+from workloads.fleet.inputs.costs import ChangeCosts
+from workloads.fleet.results import summary
+from workloads.fleet.scenario import demand_of, models_of, policy_of, run, scenario
+from workloads.options.fleet import DemandInputs, FleetInputs, FleetOptions, LimitInputs
 
 
 def test_no_row_about_fleets_is_read_by_nothing() -> None:
@@ -21,9 +21,9 @@ def test_no_row_about_fleets_is_read_by_nothing() -> None:
         demand=DemandInputs(demand=("azure-conv",), days=0.05, batch_share="20%"),
     )
     models = models_of(question.fleet.model)
-    built = scenario_on(cluster, demand_of(question.demand), models, question, 0)
+    built = scenario(cluster, demand_of(question.demand), question, models=models)
     summary(run(built, policy_of("static", built), seed=0), built.economics)
-    for source in SOURCES:
+    for source in described(LimitInputs)["weights"].choice_texts():
         ChangeCosts.of(cluster, source=source)
     rows = [row for row in shipped_catalogue().rows if row.part.startswith("fleet.")]
     read = {(part, quantity) for part, quantity, _ in numbers.read}

@@ -8,7 +8,7 @@ import pytest
 from topologies.clusters.names import cluster
 from workloads.demand import Demand, azure_code, constant
 from workloads.fleet.policies.rules import threshold
-from workloads.fleet.results.summary import summary
+from workloads.fleet.results import summary
 from workloads.fleet.scenario import Scenario, run, scenario, what_ifs
 from workloads.options.fleet import DemandInputs, FleetInputs, FleetOptions
 

@@ -11,10 +11,8 @@ from hypothesis import strategies as st
 from topologies.errors import InputError
 from workloads.fleet.inputs.costs import AT_ONCE, ChangeCosts
 from workloads.fleet.inputs.jobs import TrainingJob
-from workloads.fleet.state.gangs import Gang
-from workloads.fleet.state.ledger import GROUPS, Ledger, Role
-from workloads.fleet.state.queues import Queue, split_tokens, waits_s
-from workloads.fleet.state.store import Store
+from workloads.fleet.state.services import Queue, split_tokens, waits_s
+from workloads.fleet.state.world import GROUPS, Gang, Ledger, Role, Store
 from workloads.serving.capacity import fixed_rate
 
 FREE = ChangeCosts.fixed(0.0)

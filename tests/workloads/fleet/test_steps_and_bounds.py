@@ -16,12 +16,10 @@ from workloads.fleet.inputs.jobs import TrainingJob, default_jobs, evaluation_jo
 from workloads.fleet.policies.rules import oracle, threshold
 from workloads.fleet.policies.view import Limits, View
 from workloads.fleet.processes.failures import Failures, Fleet
-from workloads.fleet.results.summary import summary
-from workloads.fleet.results.timeline import role_units
+from workloads.fleet.results import role_units, summary
 from workloads.fleet.simulation import simulate
-from workloads.fleet.state.ledger import Role
-from workloads.fleet.state.queues import Queue
-from workloads.fleet.state.services import Service, units_needed
+from workloads.fleet.state.services import Queue, Service, units_needed
+from workloads.fleet.state.world import Role
 from workloads.serving.capacity import fixed_rate
 
 UNITS, DAY = 40, 1440

@@ -10,14 +10,14 @@ import pytest
 
 from topologies.clusters.names import cluster
 from topologies.options import described, observed
-from workloads.fleet.from_options import (
+from workloads.fleet.policies.registry import KINDS
+from workloads.fleet.scenario import (
     demand_of,
     models_of,
-    scenario_on,
+    scenario,
     unread_options,
     unread_with_unit_rate,
 )
-from workloads.fleet.policies.registry import KINDS
 from workloads.fleet.setup.serving import services_from
 from workloads.models.huggingface import named
 from workloads.options.fleet import (
@@ -36,7 +36,7 @@ def test_every_option_is_read_by_the_set_up_or_by_a_policy() -> None:
     groups = {each.name: observed(getattr(stated, each.name)) for each in fields(FleetOptions)}
     options = FleetOptions(**{name: group for name, (group, _) in groups.items()})
     requests, fleet = demand_of(options.demand), cluster("trn2-ultraserver:8")
-    scenario_on(fleet, requests, models_of("gpt2"), options, 0)
+    scenario(fleet, requests, options, models=models_of("gpt2"))
     read = {option for _, noted in groups.values() for option in noted}
     assert not read & set(OF_REPLICAS)  # beside a stated rate they change nothing, and are refused
     replicas, of_replicas = observed(FleetInputs(unit_rate=None))

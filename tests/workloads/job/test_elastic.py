@@ -16,8 +16,7 @@ from workloads.job import Job, Recovery
 from workloads.job.checkpoints import PeerCopies
 from workloads.job.front import replicas_of
 from workloads.job.goodput import smooth_goodput
-from workloads.job.job import Replicas
-from workloads.job.plan import JobPlan
+from workloads.job.job import JobPlan, Replicas
 from workloads.training.plan.plan import ParallelPlan
 
 COPIES = PeerCopies(every_s=10.0, copy_s=0.0, restart_s=300.0, bytes_per_server=1e9)

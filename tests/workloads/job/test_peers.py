@@ -16,7 +16,7 @@ from topologies.errors import InputError
 from workloads.job import PARTS, Cause, FailureRates, Job, Recovery, expected_goodput, simulate
 from workloads.job.checkpoints import PeerCopies, State, peer_copies
 from workloads.job.goodput import smooth_goodput
-from workloads.job.plan import JobPlan
+from workloads.job.job import JobPlan
 
 COPIES = PeerCopies(every_s=10.0, copy_s=4.0, restart_s=60.0, bytes_per_server=1e9)
 

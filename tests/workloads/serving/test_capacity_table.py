@@ -13,7 +13,7 @@ from topologies.errors import InputError
 from workloads.demand import Demand
 from workloads.fleet.policies.rules import static
 from workloads.fleet.processes.failures import Fleet
-from workloads.fleet.results.timeline import service_minutes
+from workloads.fleet.results import service_minutes
 from workloads.fleet.simulation import simulate
 from workloads.fleet.state.services import Service
 from workloads.serving import (

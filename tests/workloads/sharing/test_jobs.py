@@ -14,9 +14,8 @@ from hypothesis import strategies as st
 from tests.support.toy_training import TOY
 from topologies.clusters.names import cluster
 from topologies.errors import InputError
-from workloads.sharing.front import share
-from workloads.sharing.jobs import jobs_from, read_jobs
-from workloads.sharing.placements import PLACEMENTS, chips_of_jobs
+from workloads.sharing.jobs import PLACEMENTS, chips_of_jobs, jobs_from, read_jobs
+from workloads.sharing.sharing import share
 
 MACHINE = cluster("trn2.48xlarge:4")
 JOB: dict[str, Any] = {"name": "a", "model": TOY, "tp": 4, "dp": 2, "seq": 1024}

@@ -8,64 +8,57 @@ from typing import Self
 
 from topologies.catalogue.catalogue import Catalogue, shipped_catalogue
 from topologies.clusters.cluster import Cluster
-from topologies.errors import InputError, suggestion
+from topologies.errors import InputError
 from workloads.job.checkpoints import PeerLinks
 from workloads.job.job import Recovery
 
 AT_ONCE = Recovery(restart_s=0.0, explicit_s=0.0, timeout_s=0.0, hang_share=0.0, repair_s=0.0)
 """A recovery that takes no time."""
-UNLIMITED_PEERS = PeerLinks()
-"""Links between host memories that take no time."""
-SOURCES = ("store", "nvme", "host", "peer")
-"""Sources of weights: shared storage, local NVMe, the host's page cache, other units."""
+UNLIMITED_PEERS = PeerLinks()  # links between host memories that take no time
 
 
 @dataclass(frozen=True)
 class ChangeCosts:
-    """Durations [s] and rates [B/s] of role changes; part ``fleet.change`` of the catalogue.
+    """Durations [s] and rates [B/s] of role changes; part ``fleet.change`` of the catalogue."""
 
-    Without any, changes take no time.
+    # Without any, changes take no time.
 
-    ``drain_s``: time to stop admission and finish running requests, before serving or evaluation
-        ends.
-    ``mode_switch_s, runtime_start_s``: time to join or split the servers of a unit; time to start
-        the runtime.
-    ``compile_hit_s, compile_miss_s, miss_share``: time to fetch a compiled model from the cache;
-        time to compile it; share of changes that have to compile.
-    ``warm_up_s``: time of the first, slow requests, after which the unit counts as capacity.
-    ``pause_s, restore_s``: time to move training state from HBM to host memory, and back.
-    ``resize_s, restart_s``: stall of the whole gang when replicas join or leave, and at a start
-        from a checkpoint.
-    ``checkpoint_stall_s, snooze_s``: stall of the gang at a periodic checkpoint; least time between
-        growths of an elastic job.
-    ``load_bytes_per_s``: rate at which one unit reads from that source [B/s].
-    ``store_bytes_per_s``: bandwidth that the shared store gives to all units together [B/s].
-    ``store_client_bytes_per_s``: rate at which one unit can read from, or write to, the shared
-        store [B/s].
-    ``recovery``: times from a failure of a training job to its next step, as in
-        :mod:`workloads.job`, without the time to read the state.
-    ``peers``: links between the host memories of servers, for jobs that keep copies there.
-    """
-
+    # Time to stop admission and finish running requests, before serving or evaluation ends
     drain_s: float = 0.0
+    # mode_switch_s, runtime_start_s: time to join or split the servers of a unit; time to start the
+    # runtime
     mode_switch_s: float = 0.0
     runtime_start_s: float = 0.0
+    # compile_hit_s, compile_miss_s, miss_share: time to fetch a compiled model from the cache; time
+    # to compile it; share of changes that have to compile
     compile_hit_s: float = 0.0
     compile_miss_s: float = 0.0
+    # Time of the first, slow requests, after which the unit counts as capacity
     warm_up_s: float = 0.0
+    # pause_s, restore_s: time to move training state from HBM to host memory, and back
     pause_s: float = 0.0
     restore_s: float = 0.0
+    # resize_s, restart_s: stall of the whole gang when replicas join or leave, and at a start from
+    # a checkpoint
     resize_s: float = 0.0
     restart_s: float = 0.0
+    # checkpoint_stall_s, snooze_s: stall of the gang at a periodic checkpoint; least time between
+    # growths of an elastic job
     checkpoint_stall_s: float = 0.0
     snooze_s: float = 0.0
+    # Source of weights: store (shared), nvme (local), host (page cache) or peer (other units)
     source: str = "host"
-    load_bytes_per_s: float = math.inf
+    load_bytes_per_s: float = math.inf  # rate at which one unit reads from that source [B/s]
+    # Bandwidth that the shared store gives to all units together [B/s]
     store_bytes_per_s: float = math.inf
+    # Rate at which one unit can read from, or write to, the shared store [B/s]
     store_client_bytes_per_s: float = math.inf
     miss_share: float = 0.0
     servers: int = 1
+    # Times from a failure of a training job to its next step, as in ``workloads.job``, without the
+    # time to read the state
     recovery: Recovery = AT_ONCE
+    # Links between the host memories of servers, for jobs that keep copies there
     peers: PeerLinks = UNLIMITED_PEERS
 
     @classmethod
@@ -78,11 +71,6 @@ class ChangeCosts:
         peers: PeerLinks = UNLIMITED_PEERS,
     ) -> Self:
         """Read the costs for units of ``servers`` servers, each of which loads its own weights."""
-        if source not in SOURCES:
-            raise InputError(
-                f"unknown weight source {source!r}; choose from {', '.join(SOURCES)}."
-                + suggestion(source, SOURCES)
-            )
         catalogue = catalogue or shipped_catalogue()
         client = servers * catalogue.value("fleet.load", "store_client")
         rate = client if source == "store" else servers * catalogue.value("fleet.load", source)
@@ -123,10 +111,8 @@ class ChangeCosts:
 
     @classmethod
     def fixed(cls, seconds: float) -> Self:
-        """Return costs by which every change, in either direction, takes a fixed time.
-
-        Zero makes changes free; infinity forbids them.
-        """
+        """Return costs by which every change, in either direction, takes a fixed time."""
+        # Zero makes changes free; infinity forbids them.
         if math.isnan(seconds) or seconds < 0:
             raise InputError(f"a change time of {seconds} s is below 0; give 0 or more.")
         # The start of the runtime is the one part that both directions have.

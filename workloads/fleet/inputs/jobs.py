@@ -5,8 +5,9 @@ from __future__ import annotations
 import math
 from collections import Counter
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
@@ -20,16 +21,14 @@ MODES = (LOCKSTEP, BEHIND)
 
 @dataclass(frozen=True)
 class Split:
-    """Division of units between rollouts and updates.
+    """Division of units between rollouts and updates."""
 
-    ``rollout_units, update_units``: units for rollouts, and for updates; with one unit alone it is
-        the same unit in turn.
-    ``rollout_s, update_s, transfer_s, step_s``: durations of the parts of a step, and of the step
-        in the steady state [s].
-    """
-
+    # rollout_units, update_units: units for rollouts, and for updates; with one unit alone it is
+    # the same unit in turn
     rollout_units: int
     update_units: int
+    # rollout_s, update_s, transfer_s, step_s: durations of the parts of a step, and of the step in
+    # the steady state [s]
     rollout_s: float
     update_s: float
     transfer_s: float
@@ -44,31 +43,23 @@ class Split:
 
 @dataclass(frozen=True)
 class PostTraining:
-    """Rates of a post-training job, whose rollouts and updates have units of their own.
+    """Rates of a post-training job, whose rollouts and updates have units of their own."""
 
-    A step makes a batch of rollouts with the served weights, updates the trained weights on it, and
-    sends them to the rollout units. With times t of rollouts r, update u and transfer w a step
-    takes ``t_r + t_u + t_w`` in lockstep, where rollouts wait for the newest weights. One behind,
-    it takes ``max(t_r, t_u + t_w)``: a rollout runs beside the update and transfer before.
+    # A step makes a batch of rollouts with the served weights, updates the trained weights on it,
+    # and sends them to the rollout units. With times t of rollouts r, update u and transfer w a
+    # step takes ``t_r + t_u + t_w`` in lockstep, where rollouts wait for the newest weights. One
+    # behind, it takes ``max(t_r, t_u + t_w)``: a rollout runs beside the update and transfer
+    # before.
 
-    ``rollout_tokens_per_s, update_tokens_per_s``: rate of one unit that makes rollouts, and of one
-        that updates the weights [1/s].
-    ``transfer_s``: time from the end of an update until all rollout units hold its weights [s].
-    ``step_tokens``: tokens of the rollouts of one step, prompts and answers together.
-    """
-
+    # rollout_tokens_per_s, update_tokens_per_s: rate of one unit that makes rollouts, and of one
+    # that updates the weights [1/s]
     rollout_tokens_per_s: float
     update_tokens_per_s: float
-    transfer_s: float
-    step_tokens: float
+    transfer_s: float  # time from the end of an update until all rollout units hold its weights [s]
+    step_tokens: float  # tokens of the rollouts of one step, prompts and answers together
     mode: str = BEHIND
 
     def __post_init__(self) -> None:
-        if self.mode not in MODES:
-            raise InputError(
-                f"post-training {self.mode!r} is none of {', '.join(MODES)}."
-                + suggestion(self.mode, MODES)
-            )
         rates = (self.rollout_tokens_per_s, self.update_tokens_per_s, self.step_tokens)
         if min(rates) <= 0 or not 0 <= self.transfer_s < math.inf:
             raise InputError(
@@ -89,20 +80,17 @@ class PostTraining:
         step_s = max(rollout_s, update_s + self.transfer_s)
         if self.mode == LOCKSTEP:
             step_s = rollout_s + update_s + self.transfer_s
-        return self._split(rollout_units, update_units, rollout_s, update_s, step_s)
+        times = rollout_s, update_s, self.transfer_s, step_s
+        return Split(rollout_units, update_units, *times, self.step_tokens / step_s)
 
     def best(self, units: int) -> Split:
-        """Return the fastest division of ``units`` units between rollouts and updates.
-
-        Among equally fast ones, the division with fewer rollout units is returned. One unit alone
-        makes rollouts and updates in turn, whatever the mode. Raises InputError for no units.
-        """
+        """Return the fastest division of ``units`` units between rollouts and updates."""
+        # Among equally fast ones, the division with fewer rollout units is returned. One unit alone
+        # makes rollouts and updates in turn, whatever the mode. Raises InputError for no units.
         if units < 1:
             raise InputError(f"post-training on {units} units; it needs at least one.")
         if units == 1:
-            rollout_s = self.step_tokens / self.rollout_tokens_per_s
-            update_s = self.step_tokens / self.update_tokens_per_s
-            return self._split(1, 1, rollout_s, update_s, rollout_s + update_s + self.transfer_s)
+            return replace(self, mode=LOCKSTEP).on(1, 1)
         splits = (self.on(rollouts, units - rollouts) for rollouts in self._candidates(units))
         return min(splits, key=lambda split: (split.step_s, split.rollout_units))
 
@@ -121,19 +109,6 @@ class PostTraining:
         middle = round(share * units)
         return range(max(1, middle - 2), min(units - 1, middle + 2) + 1)
 
-    def _split(
-        self, rollouts: int, updates: int, rollout_s: float, update_s: float, step_s: float
-    ) -> Split:
-        return Split(
-            rollouts,
-            updates,
-            rollout_s,
-            update_s,
-            self.transfer_s,
-            step_s,
-            self.step_tokens / step_s,
-        )
-
 
 STEP_TOKENS = 16e6
 """Tokens of one optimizer step in reports: the batch of Llama 3 (arXiv 2407.21783)."""
@@ -146,50 +121,41 @@ STANDBYS = ("cold", "warm")
 
 @dataclass(frozen=True)
 class TrainingJob:
-    """A training or evaluation job that runs on whole units.
-
-    ``min_units``: fewest units that the job runs on; equal to ``units`` for a fixed gang.
-    ``step_units``: units by which the job grows and shrinks: one data-parallel replica.
-    ``tokens_per_s``: throughput at some sizes, from simulated iterations; interpolated between
-        sizes, linearly in the logarithms. Empty where it is not known: progress is then counted in
-        unit-seconds, and no tokens are reported.
-    ``reclaim``: way in which the job gives units back, one of ``RECLAIMS``.
-    ``priority``: jobs with a smaller number start first and give units back last.
-    ``checkpoint_every_s``: interval of periodic checkpoints [s]; by default the catalogue's, half
-        an hour.
-    ``checkpoint``: one of ``CHECKPOINTS``: after a failure the state is read from the shared store,
-        or from copies in the host memory of other units (:mod:`workloads.job.checkpoints`).
-    ``standby``: one of ``STANDBYS``: with ``warm``, processes survive a failure, and the restart is
-        shorter if no unit has to join from other work.
-    ``arrives_s, deadline_s``: time at which the job may begin, and by which it should be done [s
-        from the start of the run].
-    ``work_tokens``: tokens after which the job is done; by default it never ends.
-    ``post_training``: empty, or ``lockstep`` or ``one-behind``: the units divide into rollouts and
-        updates, see :mod:`workloads.fleet.inputs.jobs`.
-    ``phases``: rates of rollouts and updates; the throughput is then that of the best split.
-    ``evaluation``: deferrable batch inference: any number of units, no gang, given back by
-        draining.
-    ``step_time``: factor between which ends the time of a step lies; 1 where a rate is stated.
-    """
+    """A training or evaluation job that runs on whole units."""
 
     name: str
     units: int
-    min_units: int = 1
-    step_units: int = 1
+    min_units: int = 1  # fewest units that the job runs on; equal to ``units`` for a fixed gang
+    step_units: int = 1  # units by which the job grows and shrinks: one data-parallel replica
+    # Throughput at some sizes, from simulated iterations; interpolated between sizes, linearly in
+    # the logarithms. Empty where it is not known: progress is then counted in unit-seconds, and no
+    # tokens are reported
     tokens_per_s: tuple[tuple[int, float], ...] = ()
     step_tokens: float = 1.0
-    reclaim: str = "checkpoint"
-    priority: int = 0
+    reclaim: str = "checkpoint"  # way in which the job gives units back, one of ``RECLAIMS``
+    priority: int = 0  # jobs with a smaller number start first and give units back last
+    # Interval of periodic checkpoints [s]; by default the catalogue's, half an hour
     checkpoint_every_s: float | None = None
     state_bytes: float = 0.0
+    # One of ``CHECKPOINTS``: after a failure the state is read from the shared store, or from
+    # copies in the host memory of other units (``workloads.job.checkpoints``)
     checkpoint: str = "async"
+    # One of ``STANDBYS``: with ``warm``, processes survive a failure, and the restart is shorter if
+    # no unit has to join from other work
     standby: str = "cold"
+    # Deferrable batch inference: any number of units, no gang, given back by draining
     evaluation: bool = False
+    # arrives_s, deadline_s: time at which the job may begin, and by which it should be done [s from
+    # the start of the run]
     arrives_s: float = 0.0
     deadline_s: float = math.inf
-    work_tokens: float = math.inf
+    work_tokens: float = math.inf  # tokens after which the job is done; by default it never ends
+    # Empty, or ``lockstep`` or ``one-behind``: the units divide into rollouts and updates, see
+    # ``workloads.fleet.inputs.jobs``
     post_training: str = ""
+    # Rates of rollouts and updates; the throughput is then that of the best split
     phases: PostTraining | None = None
+    # Factor between which ends the time of a step lies; 1 where a rate is stated
     step_time: Uncertain = AS_STATED
 
     def __post_init__(self) -> None:
@@ -198,14 +164,11 @@ class TrainingJob:
                 f"job {self.name}: min_units {self.min_units}, units {self.units}, step_units "
                 f"{self.step_units}; they must hold 1 <= min_units <= units and step_units >= 1."
             )
-        if self.reclaim not in RECLAIMS:
-            raise InputError(
-                f"job {self.name}: unknown reclaim {self.reclaim!r}; choose from "
-                f"{', '.join(RECLAIMS)}." + suggestion(self.reclaim, RECLAIMS)
-            )
         for what, value, choices in (
+            ("reclaim", self.reclaim, RECLAIMS),
             ("checkpoint", self.checkpoint, CHECKPOINTS),
             ("standby", self.standby, STANDBYS),
+            ("post_training", self.post_training or BEHIND, MODES),
         ):
             if value not in choices:
                 raise InputError(
@@ -219,11 +182,10 @@ class TrainingJob:
             )
         if any(n < 1 or not rate > 0 for n, rate in self.tokens_per_s) or self.step_tokens <= 0:
             raise InputError(f"job {self.name}: throughput and step_tokens must be above 0.")
-        if self.post_training and (self.post_training not in MODES or self.evaluation):
+        if self.post_training and self.evaluation:
             raise InputError(
-                f"job {self.name}: post_training is {self.post_training!r}; it is one of "
-                f"{', '.join(MODES)}, and of a job that trains."
-                + suggestion(self.post_training, MODES)
+                f"job {self.name}: post_training is {self.post_training!r}; it is of a job that "
+                "trains, and this one evaluates."
             )
         interval_s = self.checkpoint_every_s
         if (interval_s is not None and not interval_s > 0) or self.state_bytes < 0:
@@ -247,10 +209,8 @@ class TrainingJob:
         return self.min_units == self.units
 
     def rate(self, units: int) -> float:
-        """Tokens per second on a number of units, in proportion outside the sizes given.
-
-        Where the throughput is not known, the rate is in unit-seconds per second.
-        """
+        """Tokens per second on a number of units, in proportion outside the sizes given."""
+        # Where the throughput is not known, the rate is in unit-seconds per second.
         if units <= 0:
             return 0.0
         if self.phases is not None:
@@ -275,13 +235,11 @@ class TrainingJob:
 def default_jobs(
     units: int, *, step_tokens: float = 1.0, most: tuple[float, float] = (math.inf, math.inf)
 ) -> tuple[TrainingJob, ...]:
-    """Return night work for a fleet of any size: elastic runs, gangs, evaluation.
-
-    Four pre-training runs of up to an eighth of the fleet each grow and shrink by sixteenths; eight
-    gangs of 1/64 each are paused in place, as Project Rainier's runs are by day; evaluation takes
-    the rest. The sizes are assumptions: nobody publishes them. ``most`` are the most units of a run
-    and of a gang; where they are fewer, there are more runs and gangs.
-    """
+    """Return night work for a fleet of any size: elastic runs, gangs, evaluation."""
+    # Four pre-training runs of up to an eighth of the fleet each grow and shrink by sixteenths;
+    # eight gangs of 1/64 each are paused in place, as Project Rainier's runs are by day; evaluation
+    # takes the rest. The sizes are assumptions: nobody publishes them. ``most`` are the most units
+    # of a run and of a gang; where they are fewer, there are more runs and gangs.
     # Below 64 units a gang of 1/64 would have no unit, so one elastic run has half of the fleet.
     few = units < 64
     share, together = (2, 1) if few else (8, 4)
@@ -316,12 +274,11 @@ def default_jobs(
     return (*runs, *gangs, evaluation_job(units))
 
 
-def evaluation_job(units: int, tokens_per_unit_s: float | None = None) -> TrainingJob:
+def evaluation_job(units: int) -> TrainingJob:
     """Return deferrable batch inference on up to ``units`` units, after every other job."""
     return TrainingJob(
         "evaluation",
         units=units,
-        tokens_per_s=() if tokens_per_unit_s is None else ((1, tokens_per_unit_s),),
         reclaim="drain",
         priority=9,
         evaluation=True,
@@ -330,28 +287,31 @@ def evaluation_job(units: int, tokens_per_unit_s: float | None = None) -> Traini
 
 MAX_JOBS = 1000
 MAX_BYTES = 5 * 10**6
-LARGEST = 10**18
-"""Largest number of a cell, above any count of tokens, bytes or units."""
+LARGEST = 10**18  # largest number of a cell, above any count of tokens, bytes or units
 
-COLUMNS = (
-    "name", "units", "min_units", "step_units", "count", "tokens_per_s", "iteration_s",
-    "step_tokens", "reclaim", "priority", "checkpoint_every_s", "state_bytes", "checkpoint",
-    "standby", "peer_recovery", "evaluation", "arrives_h", "deadline_h", "work_tokens",
-    "post_training",
-)  # fmt: skip
+COLUMNS: Mapping[str, tuple[type, Any]] = {
+    "name": (str, "job"), "units": (int, 0), "min_units": (int, None), "step_units": (int, 1),
+    "count": (int, 1), "tokens_per_s": (float, 0.0), "iteration_s": (float, 0.0),
+    "step_tokens": (float, 1.0), "reclaim": (str, ""), "priority": (int, 0),
+    "checkpoint_every_s": (float, None), "state_bytes": (float, 0.0), "checkpoint": (str, ""),
+    "standby": (str, ""), "peer_recovery": (bool, False), "evaluation": (bool, False),
+    "arrives_h": (float, 0.0), "deadline_h": (float, 0.0), "work_tokens": (float, 0.0),
+    "post_training": (str, ""),
+}  # fmt: skip
+"""Columns of a file of jobs, with the type of a cell and its value where it is empty."""
+AS_WRITTEN = ("step_units", "step_tokens", "priority", "state_bytes", "evaluation", "post_training")
+"""Columns that are fields of a job as they stand."""
 
 
 def read_jobs(path: str | Path) -> tuple[TrainingJob, ...]:
-    """Read jobs from a CSV file, with the fields of :class:`TrainingJob`.
-
-    ``name`` and ``units`` are required; empty cells take the default. ``tokens_per_s`` is the
-    throughput on ``units`` units; instead of it ``iteration_s`` may state the time of one step of
-    ``step_tokens`` tokens. A job with neither trains a model of the fleet at that model's rate.
-    ``count`` repeats a row. ``checkpoint`` is ``async`` or ``peer``, ``standby`` is ``cold`` or
-    ``warm``; ``peer_recovery`` 1 is an older way to write ``peer`` and ``warm``. ``post_training``
-    is empty, ``lockstep`` or ``one-behind``. ``arrives_h`` and ``deadline_h`` are hours from the
-    start of the run. A job ends after ``work_tokens`` tokens.
-    """
+    """Read jobs from a CSV file, with the fields of :class:`TrainingJob`."""
+    # ``name`` and ``units`` are required; empty cells take the default. ``tokens_per_s`` is the
+    # throughput on ``units`` units; instead of it ``iteration_s`` may state the time of one step of
+    # ``step_tokens`` tokens. A job with neither trains a model of the fleet at that model's rate.
+    # ``count`` repeats a row. ``checkpoint`` is ``async`` or ``peer``, ``standby`` is ``cold`` or
+    # ``warm``; ``peer_recovery`` 1 is an older way to write ``peer`` and ``warm``.
+    # ``post_training`` is empty, ``lockstep`` or ``one-behind``. ``arrives_h`` and ``deadline_h``
+    # are hours from the start of the run. A job ends after ``work_tokens`` tokens.
     file = Path(path)
     table = read_table(
         file,
@@ -387,63 +347,46 @@ def read_jobs(path: str | Path) -> tuple[TrainingJob, ...]:
 
 
 def _jobs(cells: Mapping[str, str], where: str) -> list[TrainingJob]:
-    units = _whole(cells, "units", 0, where)
-    evaluation = _switch(cells, "evaluation", where)
-    step_tokens = _number(cells, "step_tokens", 1.0, where)
-    iteration_s = _number(cells, "iteration_s", 0.0, where)
-    rate = _number(cells, "tokens_per_s", 0.0, where)
-    rate = step_tokens / iteration_s if iteration_s else rate
-    interval_s = _number(cells, "checkpoint_every_s", 0.0, where)
-    count = _whole(cells, "count", 1, where)
-    peers = _switch(cells, "peer_recovery", where)
-    name = cells["name"].strip() or "job"
-    return [
-        TrainingJob(
-            name if count == 1 else f"{name}-{copy + 1}",
-            units=units,
-            min_units=_whole(cells, "min_units", 1 if evaluation else units, where),
-            step_units=_whole(cells, "step_units", 1, where),
-            tokens_per_s=((max(units, 1), rate),) if rate else (),
-            step_tokens=step_tokens,
-            reclaim=cells.get("reclaim", "").strip() or ("drain" if evaluation else "checkpoint"),
-            priority=_whole(cells, "priority", 0, where),
-            checkpoint_every_s=interval_s or None,
-            state_bytes=_number(cells, "state_bytes", 0.0, where),
-            checkpoint=cells.get("checkpoint", "").strip() or ("peer" if peers else "async"),
-            standby=cells.get("standby", "").strip() or ("warm" if peers else "cold"),
-            evaluation=evaluation,
-            arrives_s=_number(cells, "arrives_h", 0.0, where) * 3600.0,
-            deadline_s=_number(cells, "deadline_h", 0.0, where) * 3600.0 or math.inf,
-            work_tokens=_number(cells, "work_tokens", 0.0, where) or math.inf,
-            post_training=cells.get("post_training", "").strip(),
-        )
-        for copy in range(min(count, MAX_JOBS + 1))
-    ]
+    """Return the jobs of one row; ``where`` names file and row in errors."""
+    row = {name: _cell(cells, name, where) for name in COLUMNS}
+    units, evaluation, peers = row["units"], row["evaluation"], row["peer_recovery"]
+    least = 1 if evaluation else units
+    stepped = row["iteration_s"] and row["step_tokens"] / row["iteration_s"]
+    rate = stepped or row["tokens_per_s"]
+    job = TrainingJob(
+        row["name"],
+        units=units,
+        min_units=least if row["min_units"] is None else row["min_units"],
+        tokens_per_s=((max(units, 1), rate),) if rate else (),
+        reclaim=row["reclaim"] or ("drain" if evaluation else "checkpoint"),
+        checkpoint=row["checkpoint"] or ("peer" if peers else "async"),
+        standby=row["standby"] or ("warm" if peers else "cold"),
+        checkpoint_every_s=row["checkpoint_every_s"] or None,
+        arrives_s=row["arrives_h"] * 3600.0,
+        deadline_s=row["deadline_h"] * 3600.0 or math.inf,
+        work_tokens=row["work_tokens"] or math.inf,
+        **{name: row[name] for name in AS_WRITTEN},
+    )
+    copies = range(1, min(row["count"], MAX_JOBS + 1) + 1)
+    return [job if row["count"] == 1 else replace(job, name=f"{job.name}-{n}") for n in copies]
 
 
-def _number(cells: Mapping[str, str], name: str, default: float, where: str) -> float:
-    """Read a number from a cell; ``where`` names file and row in the error."""
+def _cell(cells: Mapping[str, str], name: str, where: str) -> Any:
+    """Return the value of a cell, or that of an empty one."""
+    kind, usual = COLUMNS[name]
     text = cells.get(name, "").strip()
+    if not text or kind is str:
+        return text or usual
     try:
-        value = float(text) if text else default
+        value = float(text)
     except ValueError:
         value = math.nan
     if not 0 <= value <= LARGEST:
         raise InputError(
             f"{where}: {name} is {shown(text)!r}; it must be a number from 0 to {LARGEST:,}."
         )
-    return value
-
-
-def _whole(cells: Mapping[str, str], name: str, default: int, where: str) -> int:
-    value = _number(cells, name, default, where)
-    if value != int(value):
-        raise InputError(f"{where}: {name} is {cells[name].strip()!r}; it must be a whole number.")
-    return int(value)
-
-
-def _switch(cells: Mapping[str, str], name: str, where: str) -> bool:
-    value = _number(cells, name, 0, where)
-    if value not in (0, 1):
-        raise InputError(f"{where}: {name} is {cells[name].strip()!r}; write 1 or 0.")
-    return value == 1
+    if kind is int and value != int(value):
+        raise InputError(f"{where}: {name} is {text!r}; it must be a whole number.")
+    if kind is bool and value not in (0, 1):
+        raise InputError(f"{where}: {name} is {text!r}; write 1 or 0.")
+    return kind(value)

@@ -19,20 +19,15 @@ CYCLES = (24, 168)
 """Numbers of rows of a file without dates: the hours of a day, or of a week from Monday UTC."""
 MAX_BYTES = 5 * 10**6
 J_PER_MWH = 3.6e9
-HIGHEST_USD_PER_MWH = 1_000_000
-"""Limit beyond any market's price, above and below zero."""
+HIGHEST_USD_PER_MWH = 1_000_000  # limit beyond any market's price, above and below zero
 
 
 @dataclass(frozen=True, eq=False)
 class Prices:
-    """Prices of electricity in each minute of a run.
+    """Prices of electricity in each minute of a run."""
 
-    ``usd_per_mwh`` (minutes,).
-    ``cap_usd_per_mwh``: price above which nothing trains or evaluates; serving goes on.
-    """
-
-    usd_per_mwh: FloatArray
-    cap_usd_per_mwh: float = math.inf
+    usd_per_mwh: FloatArray  # (minutes,)
+    cap_usd_per_mwh: float = math.inf  # above it nothing trains or evaluates; serving goes on
 
     @property
     def dear(self) -> npt.NDArray[np.bool_]:
@@ -45,12 +40,10 @@ class Prices:
 
 
 def read_prices(path: str | Path, start: str, minutes: int, *, cap: float = math.inf) -> Prices:
-    """Read the prices of a run that begins at ``start`` (UTC) and lasts ``minutes``.
-
-    The file has a column ``usd_per_mwh`` and one of two others. ``hour`` counts 0 to 23 in a day or
-    0 to 167 in a week from Monday 00:00 UTC, which then repeats; ``time`` is the moment from which
-    a price holds until the next.
-    """
+    """Read the prices of a run that begins at ``start`` (UTC) and lasts ``minutes``."""
+    # The file has a column ``usd_per_mwh`` and one of two others. ``hour`` counts 0 to 23 in a day
+    # or 0 to 167 in a week from Monday 00:00 UTC, which then repeats; ``time`` is the moment from
+    # which a price holds until the next.
     table, price = _read(Path(path))
     run = pd.date_range(start, periods=minutes, freq="min")
     rows = _by_hour if "hour" in table else _by_time
@@ -106,10 +99,8 @@ def _hours(table: pd.DataFrame, file: Path) -> npt.NDArray[np.int64]:
 
 
 def _by_time(table: pd.DataFrame, run: pd.DatetimeIndex, file: Path) -> npt.NDArray[np.int64]:
-    """Row of the price of each minute, from prices with dates; (minutes,).
-
-    The last price holds for as long as the one before it did.
-    """
+    """Row of the price of each minute, from prices with dates; (minutes,)."""
+    # The last price holds for as long as the one before it did.
     moments = _moments(table, file)
     end = moments[-1] + (moments[-1] - moments[-2])
     if moments[0] > run[0] or end <= run[-1]:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-import re
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
@@ -17,6 +16,7 @@ import pandas as pd
 from topologies.arrays import FloatArray, IntArray
 from topologies.errors import InputError
 from workloads.demand.trace import MINUTES_PER_DAY
+from workloads.demand.what_if import minute_of_day
 from workloads.fleet.lending.backtest import (
     USUAL,
     Backtest,
@@ -29,7 +29,7 @@ from workloads.fleet.lending.backtest import (
     night_errors,
     surest,
 )
-from workloads.fleet.state.queues import BatchWork
+from workloads.fleet.state.services import BatchWork
 
 
 @dataclass(frozen=True)
@@ -112,30 +112,13 @@ def largest_return(loans: Sequence[Window]) -> int:
 
 @dataclass(frozen=True, eq=False)
 class BatchNeed:
-    """Unit-hours that a batch tier needs in the coming night, and in those of the backtest.
+    """Unit-hours that a batch tier needs in the coming night, and in those of the backtest."""
 
-    Requests that arrived within one deadline before the decision are known by then, and are due
-    within one deadline after it.
+    # Requests that arrived within one deadline before the decision are known by then, and are due
+    # within one deadline after it.
 
-    ``tonight``: need of the coming night [unit-hours].
-    ``before`` (answered,): needs of the nights of the backtest [unit-hours].
-    ``lent_before`` (answered,): unit-hours that the answer lent on those nights.
-    """
-
-    tonight: float
-    before: FloatArray
-    lent_before: FloatArray
-
-    def document(self, lent: float) -> dict[str, Any]:
-        """Return the need by its keys in the command line's JSON.
-
-        ``lent`` are the unit-hours that are lent tonight.
-        """
-        return {
-            "unit_hours": self.tonight,
-            "fits": self.tonight <= lent,
-            "nights_too_short": int((self.before > self.lent_before).sum()),
-        }
+    tonight: float  # need of the coming night [unit-hours]
+    nights_too_short: int  # nights of the backtest on which the answer lent less
 
 
 def batch_need(work: BatchWork, days_back: npt.NDArray[np.int64], lent: FloatArray) -> BatchNeed:
@@ -146,20 +129,19 @@ def batch_need(work: BatchWork, days_back: npt.NDArray[np.int64], lent: FloatArr
     >>> from workloads.demand import constant
     >>> work = BatchWork(constant(120.0, minutes=4320), np.full(4320, 2.0))
     >>> need = batch_need(work, np.array([1]), np.array([20.0]))
-    >>> round(need.tonight, 6), need.document(30.0)["nights_too_short"]
+    >>> round(need.tonight, 6), need.nights_too_short
     (24.0, 1)
     """
     unit_hours = work.demand.requests[0] / (work.rate_per_s * 60.0) / 60.0
     sums = np.concatenate([[0.0], np.cumsum(unit_hours)])
     ends = len(unit_hours) - MINUTES_PER_DAY * np.concatenate([[0], days_back])
     need = sums[np.maximum(ends, 0)] - sums[np.maximum(ends - work.deadline_minutes, 0)]
-    return BatchNeed(float(need[0]), need[1:], lent)
+    return BatchNeed(float(need[0]), int((need[1:] > lent).sum()))
 
 
 HOUR_S = 3600.0
 WEEKDAYS = ("Monday", "Tuesday", "Wednesday", "Thursday", "Friday", "Saturday", "Sunday")
-BY_CHANCE = 0.01
-"""Probability below which a weekday's broken nights are more than chance explains."""
+BY_CHANCE = 0.01  # probability below which a weekday's broken nights are more than chance explains
 
 
 def chance_of(broken: int, nights: int, risk: float) -> float:
@@ -226,34 +208,28 @@ class Night:
 
 @dataclass(frozen=True)
 class Terms:
-    """Costs and earnings of lending on a fleet.
+    """Costs and earnings of lending on a fleet."""
 
-    ``units, chips_per_unit``: size of the fleet.
-    ``reserve_units``: units that are never lent, because they may be under repair or are kept back.
-    ``start_s, reclaim_s``: time until a unit that served trains, and from an order until a unit
-        that trained serves [s].
-    ``tokens_per_unit_s``: training throughput of one unit [tokens/s].
-    ``usd_per_chip_s``: price of a chip; 0 where none is known [USD/s].
-    ``watts_per_chip``: power that the site draws for a chip that trains; 0 where unknown [W].
-    ``goodput``: share of its time that a lent unit computes for in the mean, for failures.
-    ``floor_units``: fewest units that serve.
-    ``block``: units that are lent together.
-    ``shortest_s``: time that a loan has to outlast, where that is more than a change to training
-        and back [s]: units that share a store come back later the more of them there are, so that a
-        short loan may have to be left out for the others' sake.
-    """
-
+    # units, chips_per_unit: size of the fleet
     units: int
     chips_per_unit: int = 64
+    # Units that are never lent, because they may be under repair or are kept back
     reserve_units: int = 0
+    # start_s, reclaim_s: time until a unit that served trains, and from an order until a unit that
+    # trained serves [s]
     start_s: float = 0.0
     reclaim_s: float = 0.0
-    tokens_per_unit_s: float = 0.0
-    usd_per_chip_s: float = 0.0
+    tokens_per_unit_s: float = 0.0  # training throughput of one unit [tokens/s]
+    usd_per_chip_s: float = 0.0  # price of a chip; 0 where none is known [USD/s]
+    # Power that the site draws for a chip that trains; 0 where unknown [W]
     watts_per_chip: float = 0.0
+    # Share of its time that a lent unit computes for in the mean, for failures
     goodput: float = 1.0
-    floor_units: int = 0
-    block: int = 1
+    floor_units: int = 0  # fewest units that serve
+    block: int = 1  # units that are lent together
+    # Time that a loan has to outlast, where that is more than a change to training and back [s]:
+    # units that share a store come back later the more of them there are, so that a short loan may
+    # have to be left out for the others' sake
     shortest_s: float = 0.0
 
     @property
@@ -274,20 +250,15 @@ class Terms:
 
 @dataclass(frozen=True, eq=False)
 class Loan:
-    """The answer for the coming night, and the results of the same method on the nights before.
-
-    ``confidence``: the stated one, or the one that the history bears out.
-    ``begin``: beginning of the night, UTC.
-    ``batch``: part of the loans that requests of a batch tier need.
-    """
+    """The answer for the coming night, and the results of the same method on the nights before."""
 
     question: Night
-    confidence: float
+    confidence: float  # the stated one, or the one that the history bears out
     terms: Terms
-    begin: pd.Timestamp
+    begin: pd.Timestamp  # beginning of the night, UTC
     errors: NightErrors
     tested: Backtest
-    batch: BatchNeed | None = None
+    batch: BatchNeed | None = None  # part of the loans that requests of a batch tier need
 
     @cached_property
     def windows(self) -> tuple[Window, ...]:
@@ -351,10 +322,8 @@ class Loan:
         ]
 
     def on_holidays(self) -> dict[str, Any]:
-        """Return the nights of the backtest on holidays, and those of them that broke.
-
-        Without a calendar, they are the nights that were unlike others of their weekday.
-        """
+        """Return the nights of the backtest on holidays, and those of them that broke."""
+        # Without a calendar, they are the nights that were unlike others of their weekday.
         stated, number = bool(self.question.holidays), self.tested.number
         rest = (self.nights.holiday[:-1] if stated else self.nights.unlike)[number]
         return {
@@ -431,10 +400,8 @@ class Loan:
         return str((self.begin + pd.Timedelta(minutes=minute)).strftime("%Y-%m-%dT%H:%M"))
 
     def lent_and_hindsight(self) -> tuple[FloatArray, FloatArray]:
-        """Unit-hours lent on each night of the backtest, and lent in hindsight; both (answered,).
-
-        Hindsight keeps for serving what each window turned out to need.
-        """
+        """Unit-hours lent on each night of the backtest, and in hindsight; both (answered,)."""
+        # Hindsight keeps for serving what each window turned out to need.
         width = np.diff(self.nights.edges) / 60.0
         need = self.nights.need[self.tested.number]
         foresight = np.maximum.reduceat(need, self.nights.edges[:-1], axis=1)
@@ -444,10 +411,8 @@ class Loan:
         )
 
     def summary(self) -> dict[str, Any]:
-        """The answer by its keys in the command line's JSON.
-
-        ``reclaim_latency_s`` is None where no unit comes back, as changes are forbidden.
-        """
+        """The answer by its keys in the command line's JSON."""
+        # ``reclaim_latency_s`` is None where no unit comes back, as changes are forbidden.
         lent, hindsight = self.lent_and_hindsight()
         violated = int(self.tested.violated.sum())
         # Whole minutes by which a unit is ordered back early, so that it serves at its loan's end.
@@ -499,7 +464,16 @@ class Loan:
             "usd": self.usd,
             "usd_per_million_trained_tokens": self.usd_per_million_tokens,
             "energy_joules": self.energy_joules,
-            **({} if self.batch is None else {"batch": self.batch.document(self.unit_hours)}),
+            **self._batch_document(),
+        }
+
+    def _batch_document(self) -> dict[str, Any]:
+        if self.batch is None:
+            return {}
+        fits = self.batch.tonight <= self.unit_hours
+        short = self.batch.nights_too_short
+        return {
+            "batch": {"unit_hours": self.batch.tonight, "fits": fits, "nights_too_short": short}
         }
 
     def frame(self) -> pd.DataFrame:
@@ -563,10 +537,8 @@ def at_confidence(loan: Loan, confidence: float) -> IntArray:
 
 
 def lendable_units(terms: Terms, kept: FloatArray, edges: IntArray) -> IntArray:
-    """Free units of each window that are free for longer than a change to training and back.
-
-    Others would train nothing, and may not be back when they are needed.
-    """
+    """Free units of each window that are free for longer than a change to training and back."""
+    # Others would train nothing, and may not be back when they are needed.
     free = free_units(terms, kept)
     rows = free.reshape(-1, free.shape[-1])
     minutes = edges.tolist()
@@ -579,12 +551,3 @@ def free_units(terms: Terms, kept: FloatArray) -> IntArray:
     serving = np.maximum(kept, terms.floor_units)
     blocks = np.floor((terms.units - terms.reserve_units - serving) / terms.block + 1e-9)
     return np.maximum(blocks, 0).astype(np.int64) * terms.block
-
-
-def minute_of_day(text: str) -> int:
-    """Read a time of day such as ``06:00`` as minutes since midnight."""
-    hours, _, rest = text.strip().partition(":")
-    digits = re.fullmatch(r"[0-9]{1,2}:[0-9]{1,2}", text.strip())
-    if not (digits and int(hours) < 24 and int(rest) < 60):
-        raise InputError(f"{text!r} is not a time of day; write it as 06:00 (UTC).")
-    return int(hours) * 60 + int(rest)

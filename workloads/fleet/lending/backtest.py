@@ -14,7 +14,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Collection
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 import numpy as np
 import numpy.typing as npt
@@ -26,8 +26,7 @@ from workloads.demand.trace import MINUTES_PER_DAY, period_means
 
 SMOOTHING = 15
 """Minutes over which demand is averaged before the largest value of a window is taken."""
-BEFORE = 60
-"""Minutes before the decision whose mean need is the level of the day."""
+BEFORE = 60  # minutes before the decision whose mean need is the level of the day
 
 
 UNLIKE = 1.5
@@ -38,23 +37,17 @@ NORMAL_MEDIAN = 1.4826
 
 @dataclass(frozen=True, eq=False)
 class Nights:
-    """Nights of a history, and the coming night, which has no demand yet.
+    """Nights of a history, and the coming night, which has no demand yet."""
 
-    ``need`` (nights, minutes): units that each minute of a past night needed.
-    ``edges`` (windows + 1,): minutes of the night at which its windows begin and end.
-    ``busiest`` (nights, windows): largest 15-minute mean of the need in each window.
-    ``level`` (nights + 1,): mean need of the hour before the decision; the coming night comes last.
-    ``weekday`` (nights + 1,): day of the week in the middle of the night, 0 for Monday.
-    ``holiday`` (nights + 1,): whether the middle of the night lies on a day of the calendar.
-    ``ended`` (nights + 1,): number of earlier nights that had ended when this night was decided on.
-    """
-
-    need: FloatArray
-    edges: IntArray
-    busiest: FloatArray
+    need: FloatArray  # (nights, minutes): units that each minute of a past night needed
+    edges: IntArray  # (windows + 1,): minutes of the night at which its windows begin and end
+    busiest: FloatArray  # (nights, windows): largest 15-minute mean of the need in each window
+    # (nights + 1,): mean need of the hour before the decision; the coming night comes last
     level: FloatArray
-    weekday: IntArray
+    weekday: IntArray  # (nights + 1,): day of the week in the middle of the night, 0 for Monday
+    # (nights + 1,): whether the middle of the night lies on a day of the calendar
     holiday: npt.NDArray[np.bool_]
+    # (nights + 1,): number of earlier nights that had ended when this night was decided on
     ended: IntArray
 
     def __len__(self) -> int:
@@ -67,11 +60,9 @@ class Nights:
 
     @property
     def unlike(self) -> npt.NDArray[np.bool_]:
-        """Past nights that needed much less, or much more, than others of their weekday; (nights,).
-
-        They stand for holidays where there is no calendar: their mean need differs from the median
-        of their weekday by a factor of more than 1.5, and by three times as much as usual.
-        """
+        """Past nights that needed much less, or more, than others of their weekday; (nights,)."""
+        # They stand for holidays where there is no calendar: their mean need differs from the
+        # median of their weekday by a factor of more than 1.5, and by three times as much as usual.
         logs, weekday = np.log(self.need.mean(axis=1) + 1e-9), self.weekday[:-1]
         medians = [np.median(logs[weekday == day]) for day in weekday]
         differences = np.abs(logs - np.array(medians))
@@ -133,8 +124,7 @@ AIM = ((0.01, 0.05), (0.7, 0.85))
 """Share of the allowed risk that the answers aim at, at a risk of 1 % and of 5 %, so that a few
 unlucky nights do not break the stated confidence: of 22 kinds of traces over 60 nights, 97 % then
 miss on 1 to 4 nights at 95 %. At 99 %, 0.84 % of 5,970 nights broke; with 0.85 it were 1.02 %."""
-FEEDBACK = 0.06
-"""Step of the correction of the risk after each night."""
+FEEDBACK = 0.06  # step of the correction of the risk after each night
 LEAST_RISK, MOST_RISK = 0.004, 0.5
 """Bounds on the corrected risk; an allowed risk outside of them widens them."""
 
@@ -221,8 +211,7 @@ def borne_out(stated: float | None, errors: int) -> float:
     return stated
 
 
-USUAL = 0.95
-"""Confidence where none is stated and the history bears it out."""
+USUAL = 0.95  # confidence where none is stated and the history bears it out
 RECENT, WEEKS = 5, 3
 """Nights in an average: the last ones of the same kind, and of the same weekday."""
 SMALLEST = 0.02
@@ -233,15 +222,13 @@ FORMS = ("last week", "recent nights", "both", "both, by level", "both, mostly b
 
 
 def expectations(nights: Nights, number: int) -> FloatArray:
-    """Expected need of each window of one night by every form; (forms, windows) [units].
-
-    ``last week`` is the last night of the same weekday (of the same kind, working day or weekend,
-    where there is none); ``recent nights`` is the mean of the last five of the same kind; ``both``
-    is the mean of these five and the last three of the same weekday. Holidays of a calendar are of
-    the kind of weekends. The last two forms multiply ``both`` by the load of the hour before the
-    decision over the load of the same hour on those nights (their geometric mean), to the power of
-    0.5 and 0.8.
-    """
+    """Expected need of each window of one night by every form; (forms, windows) [units]."""
+    # ``last week`` is the last night of the same weekday (of the same kind, working day or weekend,
+    # where there is none); ``recent nights`` is the mean of the last five of the same kind;
+    # ``both`` is the mean of these five and the last three of the same weekday. Holidays of a
+    # calendar are of the kind of weekends. The last two forms multiply ``both`` by the load of the
+    # hour before the decision over the load of the same hour on those nights (their geometric
+    # mean), to the power of 0.5 and 0.8.
     earlier = np.arange(nights.ended[number])
     weekday = nights.weekday
     weekend = (weekday >= 5) | nights.holiday
@@ -267,36 +254,27 @@ def expectations(nights: Nights, number: int) -> FloatArray:
     return result
 
 
-FEWEST = 3
-"""Least number of past errors from which a margin is learned."""
-MEMORY = 0.95
-"""Factor by which the loss of a form counts less with every night."""
-FADING = 0.5
-"""Factor by which an excess that is added to the margin shrinks with every night."""
+FEWEST = 3  # least number of past errors from which a margin is learned
+MEMORY = 0.95  # factor by which the loss of a form counts less with every night
+FADING = 0.5  # factor by which an excess that is added to the margin shrinks with every night
 
 
 @dataclass(frozen=True, eq=False)
 class Backtest:
-    """Answers for the nights of a history, each from the nights before it alone.
+    """Answers for the nights of a history, each from the nights before it alone."""
 
-    ``number`` (answered,): numbers of the nights that could be answered, counted from the first of
-        the history.
-    ``capacity`` (answered, windows): units kept for serving.
-    ``violated`` (answered,): whether demand exceeded the capacity in more minutes than the SLO
-        allows.
-    ``missed`` (answered,): share of the night's demand beyond the capacity.
-    ``coming`` (windows,): units to keep in the coming night. They may exceed the fleet, as expected
-        demand may.
-    ``form``: form of the expectation that the coming night uses.
-    ``borne`` (answered,): whether the nights before bore out the confidence by themselves.
-    """
-
+    # (answered,): numbers of the nights that could be answered, counted from the first of the
+    # history
     number: npt.NDArray[np.int64]
-    capacity: FloatArray
+    capacity: FloatArray  # (answered, windows): units kept for serving
+    # (answered,): whether demand exceeded the capacity in more minutes than the SLO allows
     violated: npt.NDArray[np.bool_]
-    missed: FloatArray
+    missed: FloatArray  # (answered,): share of the night's demand beyond the capacity
+    # (windows,): units to keep in the coming night. They may exceed the fleet, as expected demand
+    # may
     coming: FloatArray
-    form: str
+    form: str  # form of the expectation that the coming night uses
+    # (answered,): whether the nights before bore out the confidence by themselves
     borne: npt.NDArray[np.bool_]
 
     def __len__(self) -> int:
@@ -305,19 +283,15 @@ class Backtest:
 
 @dataclass(frozen=True, eq=False)
 class NightErrors:
-    """Expectations for all nights, and the errors of the past ones as logarithms.
-
-    ``share``: share of a night's minutes in which demand has to stay within the capacity.
-    ``first``: first night that has an earlier one to derive an expectation from.
-    ``expected`` (forms, windows): expected need from night ``first`` on, the coming night last.
-    ``errors`` (nights - first, forms): logarithm of the least factor that each night needed on each
-        expectation.
-    """
+    """Expectations for all nights, and the errors of the past ones as logarithms."""
 
     nights: Nights
-    share: float
-    first: int
+    share: float  # share of a night's minutes in which demand has to stay within the capacity
+    first: int  # first night that has an earlier one to derive an expectation from
+    # (forms, windows): expected need from night ``first`` on, the coming night last
     expected: list[FloatArray]
+    # (nights - first, forms): logarithm of the least factor that each night needed on each
+    # expectation
     errors: FloatArray
 
     @property
@@ -349,14 +323,12 @@ def night_errors(nights: Nights, share: float) -> NightErrors:
 
 
 def backtest(nights_errors: NightErrors, confidence: float, fewest: float, most: float) -> Backtest:
-    """Answer every night from those before it, and the coming night from all.
-
-    Among the forms of the expectation, each night uses the one with the least loss on the nights
-    before. The loss of a night is the capacity kept, plus the excess of demand over it divided by
-    the risk (the pinball loss of a quantile), both as logarithms. The risk is corrected after each
-    night by whether its answer was exceeded. The excess itself is added to the next margins, half
-    as much every night, because demand that has risen once often goes on rising.
-    """
+    """Answer every night from those before it, and the coming night from all."""
+    # Among the forms of the expectation, each night uses the one with the least loss on the nights
+    # before. The loss of a night is the capacity kept, plus the excess of demand over it divided by
+    # the risk (the pinball loss of a quantile), both as logarithms. The risk is corrected after
+    # each night by whether its answer was exceeded. The excess itself is added to the next margins,
+    # half as much every night, because demand that has risen once often goes on rising.
     nights, wanted_risk = nights_errors.nights, 1 - confidence
     risk, loss, excess = aimed_at(wanted_risk), np.zeros(len(FORMS)), np.zeros(len(FORMS))
     answers: list[_Answer] = []
@@ -377,7 +349,7 @@ def backtest(nights_errors: NightErrors, confidence: float, fewest: float, most:
         answers.append(_Answer(number, int(np.argmin(loss)), margins, kept))
     wanted = errors_for(confidence)
     borne = [len(nights_errors.before(answer.number)) >= wanted for answer in answers[:-1]]
-    return replace(_judged(nights_errors, answers, fewest, most), borne=np.array(borne, bool))
+    return _judged(nights_errors, answers, np.array(borne, bool), fewest, most)
 
 
 @dataclass(frozen=True, eq=False)
@@ -389,35 +361,28 @@ class _Answer:
     margins: FloatArray
     kept: FloatArray
 
-    def capacity(self, fewest: float, most: float) -> FloatArray:
-        """Units kept in each window, within their limits; (windows,)."""
-        return np.asarray(np.clip(self.kept[self.form], fewest, most))
-
 
 def log_errors(need: FloatArray, expected: FloatArray, edges: IntArray, share: float) -> FloatArray:
-    """Logarithm of the least factor that a night needed on each expectation; (forms,).
-
-    With that factor the share of minutes within capacity is at least ``share``.
-    """
-    ratio = need / np.repeat(expected, np.diff(edges), axis=1)
-    result: FloatArray = np.log(np.maximum(_exceeded(ratio, share), 1e-9))
-    return result
-
-
-def _exceeded(ratio: FloatArray, share: float) -> FloatArray:
-    """Smallest value that at least ``share`` of the entries along the last axis do not exceed."""
+    """Logarithm of the least factor that a night needed on each expectation; (forms,)."""
+    # With that factor the share of minutes within capacity is at least ``share``.
+    ratio = np.sort(need / np.repeat(expected, np.diff(edges), axis=1), axis=-1)
     minutes = ratio.shape[-1]
     allowed = min(int((1 - share) * minutes + 1e-9), minutes - 1)
-    ordered = np.sort(ratio, axis=-1)
-    result: FloatArray = ordered[..., minutes - 1 - allowed]
+    result: FloatArray = np.log(np.maximum(ratio[..., minutes - 1 - allowed], 1e-9))
     return result
 
 
-def _judged(errors: NightErrors, answers: list[_Answer], fewest: float, most: float) -> Backtest:
+def _judged(
+    errors: NightErrors,
+    answers: list[_Answer],
+    borne: npt.NDArray[np.bool_],
+    fewest: float,
+    most: float,
+) -> Backtest:
     """Compare every answer with the demand of its night; the last night is still to come."""
     nights, past = errors.nights, answers[:-1]
     number = np.array([answer.number for answer in past], np.int64)
-    capacity = np.stack([answer.capacity(fewest, most) for answer in past])
+    capacity = np.clip(np.stack([answer.kept[answer.form] for answer in past]), fewest, most)
     need = nights.need[number]
     by_minute = np.repeat(capacity, np.diff(nights.edges), axis=1)
     # Demand that the whole fleet could not serve is no fault of the answer.
@@ -430,5 +395,5 @@ def _judged(errors: NightErrors, answers: list[_Answer], fewest: float, most: fl
         missed=np.maximum(over, 0.0).sum(axis=1) / np.maximum(need.sum(axis=1), 1e-12),
         coming=answers[-1].kept[answers[-1].form],
         form=FORMS[answers[-1].form],
-        borne=np.ones(len(number), bool),
+        borne=borne,
     )

@@ -14,10 +14,11 @@ from workloads.demand.trace import MINUTES_PER_DAY
 if TYPE_CHECKING:
     import pandas as pd
 
-SMOOTHING = 5
-"""Minutes of the trailing mean by which the load is smoothed."""
-RECENT = 15
-"""Minutes whose largest smoothed load counts as the load now."""
+EVERY = 15  # minutes between two decisions, and of the interval that each is about
+EXCEEDED = 0.001  # share of the minutes in which a load may exceed capacity with a headroom
+MOST = 3.0  # largest margin on an expected load
+SMOOTHING = 5  # minutes of the trailing mean by which the load is smoothed
+RECENT = 15  # minutes whose largest smoothed load counts as the load now
 
 
 def smoothed(load: FloatArray) -> FloatArray:
@@ -63,14 +64,11 @@ def days_back(at: IntArray, first_weekday: int) -> IntArray:
 def predict(
     load: FloatArray, *, every: int, lead: int, first_weekday: int
 ) -> tuple[FloatArray, FloatArray]:
-    """Expectations of all decisions so far, and the loads that followed.
-
-    Decisions fall on the last minute of ``load`` and on every ``every``-th minute before it. Each
-    is about the interval of ``every`` minutes that begins ``lead`` minutes after the decision.
-
-    Returns ``expected, came`` (decisions,): largest smoothed load expected in the interval, and
-    observed; ``came`` is NaN where the interval has not ended.
-    """
+    """Expectations of all decisions so far, and the loads that followed."""
+    # Decisions fall on the last minute of ``load`` and on every ``every``-th minute before it. Each
+    # is about the interval of ``every`` minutes that begins ``lead`` minutes after the decision.
+    # Returns ``expected, came`` (decisions,): largest smoothed load expected in the interval, and
+    # observed; ``came`` is NaN where the interval has not ended.
     smooth = smoothed(load)
     last = len(load) - 1
     at = np.arange(last % every, last + 1, every)
@@ -85,27 +83,23 @@ def predict(
     return expected, came
 
 
-def with_margin(
-    load: FloatArray, every: int, lead: int, first_weekday: int, quantile: float, most: float
-) -> float:
-    """Expected load of the next interval, times the learned margin between 1 and ``most``."""
-    expected, came = predict(load, every=every, lead=lead, first_weekday=first_weekday)
+def with_margin(load: FloatArray, lead: int, first_weekday: int, quantile: float) -> float:
+    """Expected load of the next interval, times the learned margin between 1 and ``MOST``."""
+    expected, came = predict(load, every=EVERY, lead=lead, first_weekday=first_weekday)
     comparable = np.isfinite(came) & (expected > 0)
     margin = 1.0
     if comparable.any():
         margin = float(np.quantile(came[comparable] / expected[comparable], quantile))
-    return float(expected[-1] * np.clip(margin, 1.0, most))
+    return float(expected[-1] * np.clip(margin, 1.0, MOST))
 
 
 def largest_ahead(
     load: FloatArray, *, every: int, steps: int, lead: int, first_weekday: int
 ) -> FloatArray:
-    """Largest smoothed load expected in each of the coming intervals; (steps,).
-
-    The first interval has the expectation of :func:`predict`. Later ones follow the reference day,
-    times the load now over the load at the same time of that day; this factor is at most 2, at
-    least 0.5, and fades over the plan. Without a reference day the load now is expected to stay.
-    """
+    """Largest smoothed load expected in each of the coming intervals; (steps,)."""
+    # The first interval has the expectation of ``predict``. Later ones follow the reference day,
+    # times the load now over the load at the same time of that day; this factor is at most 2, at
+    # least 0.5, and fades over the plan. Without a reference day the load now is expected to stay.
     smooth = smoothed(load)
     last = len(load) - 1
     now = float(recent(smooth, np.array([last]))[0])
@@ -123,10 +117,8 @@ def largest_ahead(
 
 
 def _largest_between(values: FloatArray, first: IntArray, end: IntArray) -> FloatArray:
-    """Maxima of ``values`` from ``first`` to before ``end``, windows that have one width.
-
-    Parts of a window outside of the array count for nothing.
-    """
+    """Maxima of ``values`` from ``first`` to before ``end``, windows that have one width."""
+    # Parts of a window outside of the array count for nothing.
     if not len(first):
         return np.empty(0)
     width = int((end - first).max())
@@ -139,22 +131,14 @@ def _largest_between(values: FloatArray, first: IntArray, end: IntArray) -> Floa
     return result
 
 
-def lendable(
-    load: FloatArray,
-    *,
-    lead_minutes: Sequence[int] = (5, 15, 30, 60),
-    every: int = 15,
-    exceeded: float = 0.001,
-) -> pd.DataFrame:
-    """Headroom and freed capacity by lead time, for two controllers.
-
-    Capacity is decided every ``every`` minutes and takes effect ``lead`` minutes later.
-    ``reactive`` expects the largest five-minute mean of the last 15 minutes, ``with yesterday`` the
-    larger of that and the same interval 24 hours ago. The headroom is the smallest factor on the
-    expectation by which the load exceeds capacity in at most a share ``exceeded`` of the minutes.
-    The first day serves as history only. Returns ``lead_minutes, controller, headroom, freed``
-    (share of the peak capacity).
-    """
+def lendable(load: FloatArray, *, lead_minutes: Sequence[int] = (5, 15, 30, 60)) -> pd.DataFrame:
+    """Headroom and freed capacity by lead time, for two controllers."""
+    # Capacity is decided every 15 minutes and takes effect ``lead`` minutes later. ``reactive``
+    # expects the largest five-minute mean of the last 15 minutes, ``with yesterday`` the larger of
+    # that and the same interval 24 hours ago. The headroom is the smallest factor on the
+    # expectation by which the load exceeds capacity in at most 0.1 % of the minutes. The first day
+    # serves as history only. Returns ``lead_minutes, controller, headroom, freed`` (share of the
+    # peak capacity).
     import pandas as pd  # names of policies are listed without it
 
     smooth = smoothed(np.asarray(load, float))
@@ -167,15 +151,15 @@ def lendable(
         )
     rows = []
     for lead in lead_minutes:
-        at = np.arange(MINUTES_PER_DAY, len(smooth) - lead, every)
+        at = np.arange(MINUTES_PER_DAY, len(smooth) - lead, EVERY)
         begin = at + lead
         now = recent(smooth, at)
-        yesterday = same_time(smooth, begin, np.full(len(begin), MINUTES_PER_DAY), every)
+        yesterday = same_time(smooth, begin, np.full(len(begin), MINUTES_PER_DAY), EVERY)
         for name, expected in (("reactive", now), ("with yesterday", np.fmax(now, yesterday))):
-            minute = (begin[:, None] + np.arange(every)).ravel()
-            capacity = np.repeat(expected, every)[minute < len(smooth)]
+            minute = (begin[:, None] + np.arange(EVERY)).ravel()
+            capacity = np.repeat(expected, EVERY)[minute < len(smooth)]
             came = smooth[minute[minute < len(smooth)]]
-            headroom = float(np.quantile(came / capacity, 1 - exceeded))
+            headroom = float(np.quantile(came / capacity, 1 - EXCEEDED))
             kept = np.minimum(headroom * capacity, smooth.max()).mean() / smooth.max()
             rows.append((lead, name, headroom, float(1 - kept)))
     return pd.DataFrame(rows, columns=["lead_minutes", "controller", "headroom", "freed"])

@@ -28,10 +28,8 @@ from dataclasses import dataclass, field
 import numpy as np
 
 from topologies.arrays import FloatArray
-from topologies.errors import InputError
-from workloads.fleet.policies.forecast import largest_ahead, with_margin
-from workloads.fleet.policies.kind import PolicyKind, Situation
-from workloads.fleet.policies.view import Decision, JobView, Policy, View
+from workloads.fleet.policies.forecast import EVERY, largest_ahead, with_margin
+from workloads.fleet.policies.view import Decision, JobView, Policy, PolicyKind, Situation, View
 from workloads.options.fleet import PolicyInputs
 
 SHORT, LATE = 1000.0, 10.0
@@ -44,46 +42,35 @@ the end of the plan instead of at its beginning."""
 
 @dataclass(frozen=True)
 class JobNeed:
-    """A job with a deadline: the units that it can use, and the work that it has to finish.
+    """A job with a deadline: the units that it can use, and the work that it has to finish."""
 
-    ``units``: most units that can work for the job.
-    ``work``: unit-minutes that the job needs within the plan.
-    ``steps``: steps of the plan before its deadline.
-    """
-
-    units: float
-    work: float
-    steps: int
+    units: float  # most units that can work for the job
+    work: float  # unit-minutes that the job needs within the plan
+    steps: int  # steps of the plan before its deadline
 
 
 @dataclass(frozen=True, eq=False)
 class Outlook:
-    """Inputs of the programme: need, prices, power and jobs in the coming steps.
-
-    ``kept`` (pools,): units that serve now, or are on their way.
-    ``training, units``: units that train now, and units of the fleet that are not broken.
-    ``lead, back``: minutes that a unit loses on the way from training to serving, and before it
-        trains.
-    ``price`` (steps,): price of electricity, 0 in the cheapest step and 1 in the dearest; all 0
-        without prices.
-    ``share``: share of the available unit-time that training shall have.
-    ``power_units`` (steps,): units that can train within the power of the site.
-    ``jobs``: jobs in order of their deadlines, the nearest first.
-    ``other_units``: most units that work without a deadline can use.
-    """
+    """Inputs of the programme: need, prices, power and jobs in the coming steps."""
 
     minutes: FloatArray
     need: FloatArray
-    kept: FloatArray
+    kept: FloatArray  # (pools,): units that serve now, or are on their way
+    # training, units: units that train now, and units of the fleet that are not broken
     training: float
     units: float
+    # lead, back: minutes that a unit loses on the way from training to serving, and before it
+    # trains
     lead: float
     back: float
+    # (steps,): price of electricity, 0 in the cheapest step and 1 in the dearest; all 0 without
+    # prices
     price: FloatArray
-    share: float = 1.0
+    share: float = 1.0  # share of the available unit-time that training shall have
+    # (steps,): units that can train within the power of the site
     power_units: FloatArray = field(default_factory=lambda: np.array([np.inf]))
-    jobs: tuple[JobNeed, ...] = ()
-    other_units: float = np.inf
+    jobs: tuple[JobNeed, ...] = ()  # jobs in order of their deadlines, the nearest first
+    other_units: float = np.inf  # most units that work without a deadline can use
 
     @property
     def trainable(self) -> FloatArray:
@@ -96,16 +83,11 @@ class Outlook:
 
 @dataclass(frozen=True, eq=False)
 class FirstStep:
-    """The first step of a solved programme.
+    """The first step of a solved programme."""
 
-    ``kept`` (pools,): units for serving.
-    ``training``: units that train, jobs with a deadline among them.
-    ``jobs`` (jobs,): units of each job with a deadline.
-    """
-
-    kept: FloatArray
-    training: float
-    jobs: FloatArray
+    kept: FloatArray  # (pools,): units for serving
+    training: float  # units that train, jobs with a deadline among them
+    jobs: FloatArray  # (jobs,): units of each job with a deadline
 
 
 def first_step(outlook: Outlook) -> FirstStep:
@@ -136,16 +118,15 @@ def first_step(outlook: Outlook) -> FirstStep:
         spare = max(0.0, outlook.units - float(outlook.need[:, 0].sum()))
         return FirstStep(outlook.need[:, 0], min(spare, float(outlook.power_units[0])), np.zeros(0))
     value = np.round(solved.x, 6)
-    trains = value[columns.training].reshape(jobs + 1, steps)[:, 0]
-    kept = value[columns.kept].reshape(pools, steps)[:, 0]
+    trains = value[columns.of["training"]].reshape(jobs + 1, steps)[:, 0]
+    kept = value[columns.of["kept"]].reshape(pools, steps)[:, 0]
     return FirstStep(kept, float(trains.sum()), trains[1:])
 
 
 class _Columns:
-    """Column numbers of the programme's variables in the constraint matrix.
+    """Column numbers of the programme's variables in the constraint matrix."""
 
-    Each kind of variable has a slice, in which the steps are consecutive.
-    """
+    # Each kind of variable has a slice, in which the steps are consecutive.
 
     def __init__(self, pools: int, steps: int, jobs: int) -> None:
         sizes = {
@@ -157,21 +138,16 @@ class _Columns:
             "idle": 1,
             "late": jobs,
         }
-        ends = np.cumsum(list(sizes.values()))
-        places = {
-            name: slice(int(end) - size, int(end))
-            for (name, size), end in zip(sizes.items(), ends, strict=True)
-        }
-        self.kept, self.back, self.short = places["kept"], places["back"], places["short"]
-        self.training, self.begin = places["training"], places["begin"]
-        self.idle, self.late = places["idle"], places["late"]
-        self.count = int(ends[-1])
+        self.count, self.of = 0, dict[str, slice]()
+        for name, size in sizes.items():
+            self.of[name] = slice(self.count, self.count + size)
+            self.count += size
 
     def rows(self, **parts: FloatArray) -> FloatArray:
         """Return rows of the matrix from the coefficients of some variables; the rest are zero."""
         coefficients = np.zeros((len(next(iter(parts.values()))), self.count))
         for name, values in parts.items():
-            coefficients[:, getattr(self, name)] = values
+            coefficients[:, self.of[name]] = values
         return coefficients
 
 
@@ -180,17 +156,17 @@ def _costs(outlook: Outlook, columns: _Columns) -> FloatArray:
     pools, steps = outlook.need.shape
     minutes, jobs = outlook.minutes, len(outlook.jobs)
     cost = np.zeros(columns.count)
-    cost[columns.kept] = np.tile(KEPT * minutes, pools)
-    cost[columns.short] = np.tile(SHORT * minutes, pools)
+    cost[columns.of["kept"]] = np.tile(KEPT * minutes, pools)
+    cost[columns.of["short"]] = np.tile(SHORT * minutes, pools)
     # Below 1, the cost of an idle unit-minute, so that no hour is too dear for wanted training.
     electricity, waiting = 0.9 * outlook.price, LATER * np.arange(steps) / steps
-    cost[columns.training] = np.concatenate(
+    cost[columns.of["training"]] = np.concatenate(
         [minutes * (electricity + waiting)]
         # The first job waits last, so plans that follow each other start the same jobs.
         + [minutes * (electricity + (2 + jobs - job) * waiting) for job in range(jobs)]
     )
-    cost[columns.idle] = 1.0
-    cost[columns.late] = LATE
+    cost[columns.of["idle"]] = 1.0
+    cost[columns.of["late"]] = LATE
     return cost
 
 
@@ -200,7 +176,7 @@ def _most(outlook: Outlook, columns: _Columns) -> FloatArray:
     most = np.full(columns.count, np.inf)
     rows = [np.full(steps, outlook.other_units)]
     rows += [np.where(np.arange(steps) < job.steps, job.units, 0.0) for job in outlook.jobs]
-    most[columns.training] = np.concatenate(rows)
+    most[columns.of["training"]] = np.concatenate(rows)
     return most
 
 
@@ -245,16 +221,14 @@ def _rows(outlook: Outlook, columns: _Columns) -> tuple[FloatArray, FloatArray]:
     return np.concatenate(matrices), np.concatenate(limits)
 
 
-STEP = 15
-"""Minutes between two plans, and of the first steps of a plan."""
+STEP = EVERY  # minutes between two plans, and of the first steps of a plan
 NEAR, FAR = 24, 18
 """Number of steps of 15 minutes, and of hours after them for prices or deadlines a day ahead."""
 HOUR = 60
 SAFE = 1.1
 """Safety factor on the work left to a job with a deadline, because failures and restarts cost some,
 and on the units that are expected to compute for serving, because minutes differ."""
-MOST_JOBS = 20
-"""Most jobs with a deadline that a plan has variables for; those due first are taken."""
+MOST_JOBS = 20  # most jobs with a deadline that a plan has variables for; those due first are taken
 
 Expected = Callable[[View, int], tuple[FloatArray, FloatArray]]
 """Function of a view and a number of intervals of 15 minutes. It returns the units that have to
@@ -262,72 +236,36 @@ serve in each interval, with margins, and the units that the demand itself is ex
 (pools, intervals)."""
 
 
-@dataclass(frozen=True)
-class Weights:
-    """Costs and bounds that a plan weighs beside serving.
-
-    ``lead_s, back_s``: time that a unit loses on the way from training to serving, and before it
-        trains [s].
-    ``price_share``: cheapest share of the unit-time available in the coming day that training shall
-        have.
-    ``busy_share``: share of its time for which a unit computes when it serves at the rate under the
-        SLO.
-    ``rest_units``: units that evaluation and batch work can use beside training jobs.
-    """
-
-    lead_s: float
-    back_s: float
-    price_share: float = 0.5
-    power_cap_w: float | None = None
-    busy_share: float = 1.0
-    rest_units: float = math.inf
-
-    def __post_init__(self) -> None:
-        if not 0 <= self.price_share <= 1:
-            raise InputError(
-                f"a price share of {self.price_share:g} is not in [0, 1]; 0.5 trains half of what "
-                "could train."
-            )
-        if self.power_cap_w is not None and not self.power_cap_w > 0:
-            raise InputError(
-                f"a power cap of {self.power_cap_w:g} W is not above 0; write it in MW."
-            )
-
-
 @dataclass
 class _Plan:
-    """The last plan: its first step, the jobs with deadlines, and the expected serving load.
-
-    ``busy`` are the units expected to compute for serving in the first step; ``priced`` says
-    whether prices of electricity limit training.
-    """
+    """The last plan: its first step, the jobs with deadlines, and the expected serving load."""
 
     step: FirstStep
     due: tuple[JobView, ...]
-    busy: float
-    priced: bool
+    busy: float  # units expected to compute for serving in the first step
+    priced: bool  # whether prices of electricity limit training
 
 
-def predictive(expected: Expected, weights: Weights) -> Policy:
+def predictive(expected: Expected, settings: PolicyInputs, situation: Situation) -> Policy:
     """Plan the coming hours by a linear programme."""
+    # Read as the policy is built, which is when ``PolicyKind.reads`` looks on.
+    share, cap_w = settings.price_share, settings.power_cap_w
     plans: list[_Plan] = []
 
     def policy(view: View) -> Decision:
         """Decision of the first step of the latest plan."""
         serving = None
         if view.minute % STEP == 0 or not plans:
-            plans[:] = [_plan(view, expected, weights)]
+            plans[:] = [_plan(view, expected, share, cap_w, situation)]
             serving = plans[0].step.kept
         plan = plans[0]
-        training = _training_limit(view, plan, weights)
+        training = _training_limit(view, plan, cap_w)
         return Decision(serving, training, jobs=_job_limits(view, plan, training))
 
     return policy
 
 
-def expected_by_forecast(
-    *, quantile: float = 0.999, headroom: float = 0.05, most: float = 3.0
-) -> Expected:
+def expected_by_forecast(*, quantile: float = 0.999, headroom: float = 0.05) -> Expected:
     """Expect the need of the policy ``forecast``, and the shape of an earlier day after it."""
 
     def expected(view: View, intervals: int) -> tuple[FloatArray, FloatArray]:
@@ -335,7 +273,7 @@ def expected_by_forecast(
         lead, first_weekday = view.lead_minutes, view.first_weekday
         rows, loads = [], []
         for load in view.load:
-            soon = with_margin(load, STEP, lead, first_weekday, quantile, most)
+            soon = with_margin(load, lead, first_weekday, quantile)
             ahead = largest_ahead(
                 load, every=STEP, steps=intervals, lead=lead, first_weekday=first_weekday
             )
@@ -368,7 +306,9 @@ def expected_by_foresight(need: FloatArray, *, headroom: float = 0.0) -> Expecte
     return expected
 
 
-def _plan(view: View, expected: Expected, weights: Weights) -> _Plan:
+def _plan(
+    view: View, expected: Expected, share: float, cap_w: float | None, situation: Situation
+) -> _Plan:
     """Solve the programme for the need and the jobs that are expected at this moment."""
     due = tuple(
         sorted((job for job in view.jobs if _can_be_met(job)), key=lambda job: job.due_minutes)
@@ -377,7 +317,7 @@ def _plan(view: View, expected: Expected, weights: Weights) -> _Plan:
     far = FAR if priced or due else 0
     minutes = np.concatenate([np.full(NEAR, float(STEP)), np.full(far, float(HOUR))])
     need, load = (_by_step(units) for units in expected(view, NEAR + far * HOUR // STEP))
-    busy = SAFE * weights.busy_share * load.sum(axis=0)
+    busy = SAFE * situation.busy_share * load.sum(axis=0)
     alive = float(view.units - view.broken)
     others = sum(job.units for job in view.jobs if job not in due)
     outlook = Outlook(
@@ -386,13 +326,13 @@ def _plan(view: View, expected: Expected, weights: Weights) -> _Plan:
         kept=(view.serving + view.coming).astype(float),
         training=float(view.training),
         units=alive,
-        lead=weights.lead_s / 60.0,
-        back=weights.back_s / 60.0,
+        lead=situation.lead_s / 60.0,
+        back=situation.back_s / 60.0,
         price=_relative_prices(view.prices_usd_per_mwh, minutes),
-        share=weights.price_share if priced else 1.0,
-        power_units=_units_by_power(view, weights, busy),
+        share=share if priced else 1.0,
+        power_units=_units_by_power(view, cap_w, busy),
         jobs=tuple(_job_need(job, minutes) for job in due),
-        other_units=min(others + weights.rest_units, alive),
+        other_units=min(others + situation.rest_units, alive),
     )
     return _Plan(first_step(outlook), due, float(busy[0]), priced)
 
@@ -409,10 +349,8 @@ def _by_step(need: FloatArray) -> FloatArray:
 
 
 def _relative_prices(usd_per_mwh: FloatArray, minutes: FloatArray) -> FloatArray:
-    """Mean price of each step, scaled to 0 in the cheapest and 1 in the dearest; (steps,).
-
-    A minute without a published price has the mean of the published ones.
-    """
+    """Mean price of each step, scaled to 0 in the cheapest and 1 in the dearest; (steps,)."""
+    # A minute without a published price has the mean of the published ones.
     steps = len(minutes)
     if not len(usd_per_mwh):
         return np.zeros(steps)
@@ -425,48 +363,44 @@ def _relative_prices(usd_per_mwh: FloatArray, minutes: FloatArray) -> FloatArray
     return (means - means.min()) / span if span > 0 else np.zeros(steps)
 
 
-def _units_by_power(view: View, weights: Weights, busy: FloatArray) -> FloatArray:
+def _units_by_power(view: View, cap_w: float | None, busy: FloatArray) -> FloatArray:
     """Units that can train within the power of the site while ``busy`` units compute; (steps,)."""
     rise_w = view.unit_busy_w - view.unit_idle_w
-    if weights.power_cap_w is None or rise_w <= 0:
+    if cap_w is None or rise_w <= 0:
         return np.full(len(busy), np.inf)
-    left_w = weights.power_cap_w - (view.units - view.broken) * view.unit_idle_w
+    left_w = cap_w - (view.units - view.broken) * view.unit_idle_w
     return np.maximum(left_w / rise_w - busy, 0.0)
 
 
 def _job_need(job: JobView, minutes: FloatArray) -> JobNeed:
-    """Return the work of a job within a plan.
-
-    Of a job that is due after the plan, this is the plan's share of the time until its deadline.
-    """
+    """Return the work of a job within a plan."""
+    # Of a job that is due after the plan, this is the plan's share of the time until its deadline.
     ends = np.cumsum(minutes)
     part = min(1.0, float(ends[-1]) / job.due_minutes)
     steps = max(1, int(np.searchsorted(ends, job.due_minutes, side="right")))
     return JobNeed(float(job.units), SAFE * part * job.work_left, steps)
 
 
-def _training_limit(view: View, plan: _Plan, weights: Weights) -> int | None:
+def _training_limit(view: View, plan: _Plan, cap_w: float | None) -> int | None:
     """Most units that may train in this minute; None where only serving limits them."""
     limits = []
     if plan.priced:
         limits.append(math.ceil(plan.step.training))
-    if weights.power_cap_w is not None:
+    if cap_w is not None:
         serving = float((view.serving + view.coming).sum())
         busy = min(serving, plan.busy + float(view.backlog.sum()))
-        allowed = float(_units_by_power(view, weights, np.array([busy]))[0])
+        allowed = float(_units_by_power(view, cap_w, np.array([busy]))[0])
         rise_w = view.unit_busy_w - view.unit_idle_w
-        if rise_w > 0 and view.power_w > weights.power_cap_w:
-            allowed = min(allowed, view.training - (view.power_w - weights.power_cap_w) / rise_w)
+        if rise_w > 0 and view.power_w > cap_w:
+            allowed = min(allowed, view.training - (view.power_w - cap_w) / rise_w)
         if math.isfinite(allowed):
             limits.append(max(0, math.floor(allowed)))
     return min(limits) if limits else None
 
 
 def _job_limits(view: View, plan: _Plan, training: int | None) -> Mapping[str, int] | None:
-    """Limits by job, under which jobs with a deadline get the units of the plan.
-
-    The other jobs share the rest, each with as many of its present units as possible.
-    """
+    """Limits by job, under which jobs with a deadline get the units of the plan."""
+    # The other jobs share the rest, each with as many of its present units as possible.
     if not plan.due:
         return None
     now = {job.name: job for job in view.jobs}
@@ -503,26 +437,15 @@ def _shared(jobs: Sequence[JobView], room: int) -> dict[str, int]:
     return limits
 
 
-def _weights(settings: PolicyInputs, situation: Situation) -> Weights:
-    return Weights(
-        situation.lead_s,
-        situation.back_s,
-        price_share=settings.price_share,
-        power_cap_w=settings.power_cap_w,
-        busy_share=situation.busy_share,
-        rest_units=situation.rest_units,
-    )
-
-
 def _build(settings: PolicyInputs, situation: Situation) -> Policy:
     headroom = 0.05 if settings.headroom is None else settings.headroom
     expected = expected_by_forecast(quantile=settings.quantile, headroom=headroom)
-    return predictive(expected, _weights(settings, situation))
+    return predictive(expected, settings, situation)
 
 
 def _build_with_foresight(settings: PolicyInputs, situation: Situation) -> Policy:
     expected = expected_by_foresight(situation.need, headroom=settings.headroom or 0.0)
-    return predictive(expected, _weights(settings, situation))
+    return predictive(expected, settings, situation)
 
 
 FORESIGHT = PolicyKind(

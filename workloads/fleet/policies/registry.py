@@ -17,11 +17,10 @@ from typing import Any
 import numpy.typing as npt
 
 from topologies.errors import InputError, shown, suggestion
-from topologies.files.reading import no_such_file
+from topologies.files.reading import check_regular
 from topologies.registry import by_name
 from workloads.fleet.policies import predictive, rules
-from workloads.fleet.policies.kind import PolicyKind, Situation
-from workloads.fleet.policies.view import Decision, Policy, View
+from workloads.fleet.policies.view import Decision, Policy, PolicyKind, Situation, View
 from workloads.options.fleet import PolicyInputs
 
 KINDS: dict[str, PolicyKind] = by_name(
@@ -72,29 +71,12 @@ MAX_BYTES = 10**6
 
 
 def load_policy(path: str | Path, stated: str = "") -> Policy:
-    """Load ``policy`` from a file, which runs the file's code: name only files that you trust.
-
-    The file defines ``def policy(view)``, where ``view`` is a
-    :class:`workloads.fleet.policies.view.View`, and returns the units that should serve, one number
-    for each service (or a single number), or None to leave things as they are::
-
-        def policy(view):
-            return 1.2 * view.load[:, -15:].max(axis=1)
-
-    ``stated`` are settings, such as ``margin=1.5,dear=60``, of ``def policy(view, margin=1.2)``.
-    """
+    """Load ``policy`` from a file, which runs the file's code: name only files that you trust."""
+    # ``stated`` are settings, such as ``margin=1.5,dear=60``, of ``def policy(view, margin=1.2)``.
     file = Path(path)
     if file.suffix != ".py":
         raise InputError(f"policy file {file} is no .py file. Name one that defines policy(view).")
-    if not file.exists():
-        raise InputError(f"policy file {file} cannot be read: {no_such_file(file)}")
-    if not file.is_file():
-        raise InputError(f"policy file {file} is no regular file. Name one with policy(view).")
-    if file.stat().st_size > MAX_BYTES:
-        raise InputError(
-            f"policy file {file} has {file.stat().st_size:,} bytes, limit {MAX_BYTES:,}. "
-            "Shorten it."
-        )
+    check_regular(file, name=f"policy file {file}", limit_bytes=MAX_BYTES)
     spec = importlib.util.spec_from_file_location(f"user_policy_{file.stem}", file)
     if spec is None or spec.loader is None:
         raise InputError(f"policy file {file} cannot be loaded as Python. Correct it.")

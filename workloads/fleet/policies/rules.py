@@ -10,13 +10,19 @@ import numpy.typing as npt
 from topologies.arrays import FloatArray
 from topologies.errors import InputError
 from workloads.demand.trace import MINUTES_PER_DAY, period_means
-from workloads.fleet.policies.forecast import with_margin
-from workloads.fleet.policies.kind import PolicyKind, Situation
-from workloads.fleet.policies.view import Decision, Policy, View, units_wanted
+from workloads.fleet.policies.forecast import EVERY, with_margin
+from workloads.fleet.policies.view import (
+    Decision,
+    Policy,
+    PolicyKind,
+    Situation,
+    View,
+    units_wanted,
+)
 from workloads.options.fleet import PolicyInputs
 
-USUAL_HEADROOM = 0.05
-"""Headroom of policies that forecast, as a share of the need."""
+RISE = 0.01  # share of the fleet by which power has to allow more training before more trains
+USUAL_HEADROOM = 0.05  # headroom of policies that forecast, as a share of the need
 
 
 def static(units: npt.ArrayLike) -> Policy:
@@ -44,19 +50,16 @@ def clock(
     *,
     night_from: float = 0.0,
     night_to: float = 8.0,
-    weekend_all_night: bool = False,
 ) -> Policy:
-    """Serve with ``night`` units from one hour (UTC) to another, with ``day`` units otherwise.
-
-    Fixed evening hours are all that has been disclosed of Project Rainier; DeepSeek has shown
-    00:30–08:30 local time.
-    """
+    """Serve with ``night`` units from one hour (UTC) to another, with ``day`` units otherwise."""
+    # Fixed evening hours are all that has been disclosed of Project Rainier; DeepSeek has shown
+    # 00:30–08:30 local time.
     by_day, by_night = (np.atleast_1d(np.asarray(units, float)) for units in (day, night))
 
     def policy(view: View) -> FloatArray:
         """Return the units that serve in a minute."""
         inside = (view.hour - night_from) % 24.0 < (night_to - night_from) % 24.0
-        return by_night if inside or (weekend_all_night and view.weekday >= 5) else by_day
+        return by_night if inside else by_day
 
     return policy
 
@@ -68,10 +71,8 @@ def _clock(settings: PolicyInputs, situation: Situation) -> Policy:
 
 
 def threshold(*, headroom: float = 0.10, hysteresis: float = 0.05, hold_s: float = 900.0) -> Policy:
-    """React to the load of the last minute, with ``headroom`` as a share of the need on top.
-
-    Units are given up once a share ``hysteresis`` of them has been idle for ``hold_s`` [s].
-    """
+    """React to the load of the last minute, with ``headroom`` as a share of the need on top."""
+    # Units are given up once a share ``hysteresis`` of them has been idle for ``hold_s`` [s].
     for name, value in (("headroom", headroom), ("hysteresis", hysteresis), ("hold_s", hold_s)):
         if not value >= 0:
             raise InputError(f"{name} is {value}; it must be at least 0.")
@@ -97,32 +98,21 @@ def _threshold(settings: PolicyInputs, _situation: Situation) -> Policy:
     )
 
 
-def forecast(
-    *,
-    quantile: float = 0.999,
-    every: int = 15,
-    headroom: float = USUAL_HEADROOM,
-    most: float = 3.0,
-) -> Policy:
-    """Serve the expected need of the next interval, with a margin learned from past errors.
-
-    The expectation is the larger of the load of the last 15 minutes and that of the same time of an
-    earlier day (:func:`workloads.fleet.policies.forecast.predict`). The margin is a ``quantile`` of
-    the ratios of observed to expected load in all intervals so far, from 1 to ``most``; a run
-    without a history has few of them in its first hours. ``every``: minutes between decisions.
-    """
-    if not 0 < quantile <= 1 or every < 1:
-        raise InputError(
-            f"forecast with quantile {quantile} and every {every} min; the quantile lies in (0, 1] "
-            "and every is at least 1."
-        )
+def forecast(*, quantile: float = 0.999, headroom: float = USUAL_HEADROOM) -> Policy:
+    """Serve the expected need of the next interval, with a margin learned from past errors."""
+    # The expectation is the larger of the load of the last 15 minutes and that of the same time of
+    # an earlier day (``predict``). The margin is a ``quantile`` of the ratios of observed to
+    # expected load in all intervals so far, from 1 to 3; a run without a history has few of them
+    # in its first hours.
+    if not 0 < quantile <= 1:
+        raise InputError(f"forecast with quantile {quantile}; it must lie in (0, 1].")
 
     def policy(view: View) -> FloatArray | None:
         """Return the units that serve in a minute."""
-        if view.minute % every and view.minute > 0:
+        if view.minute % EVERY and view.minute > 0:
             return None
-        when = (every, view.lead_minutes, view.first_weekday)
-        expected = [with_margin(load, *when, quantile, most) for load in view.load]
+        when = (view.lead_minutes, view.first_weekday)
+        expected = [with_margin(load, *when, quantile) for load in view.load]
         # Units to work off the waiting requests within ten minutes come on top.
         result: FloatArray = np.array(expected) * (1 + headroom) + view.backlog / 10.0
         return result
@@ -136,14 +126,10 @@ def _forecast(settings: PolicyInputs, _situation: Situation) -> Policy:
 
 
 def price_aware(serve: Policy, *, share: float = 0.5) -> Policy:
-    """Train in the cheapest share of the coming day's minutes, serve by another policy.
-
-    Where a tariff has the same price for many hours and only a part of them belongs to the share,
-    that part is trained at the beginning of the hours, rounded up to whole hours. With a share of 1
-    training never pauses.
-    """
-    if not 0 <= share <= 1:
-        raise InputError(f"a price share of {share:g} is not in [0, 1]; 0.5 trains half the day.")
+    """Train in the cheapest share of the coming day's minutes, serve by another policy."""
+    # Where a tariff has the same price for many hours and only a part of them belongs to the share,
+    # that part is trained at the beginning of the hours, rounded up to whole hours. With a share of
+    # 1 training never pauses.
     # A stretch of equal prices of which a part is trained: where that ends, and the stretch.
     train_until, stretch_ends = 0, 0
 
@@ -177,16 +163,14 @@ def _price(settings: PolicyInputs, situation: Situation) -> Policy:
     return price_aware(_forecast(settings, situation), share=settings.price_share)
 
 
-def power_capped(serve: Policy, *, cap_w: float, step: float = 0.01) -> Policy:
-    """Keep the draw of the site under a cap [W] by training on fewer units; serving goes first.
-
-    Units that serve, or are on their way to serving, count with their full draw, all others that
-    are not broken with their idle draw. The limit on training falls at once; it rises only by more
-    than a share ``step`` of the fleet, so that small changes of the load move no gang.
-    """
-    if not cap_w > 0:
-        raise InputError(f"a power cap of {cap_w:g} W is not above 0; write it in MW.")
-    limit = -1
+def _power_cap(settings: PolicyInputs, situation: Situation) -> Policy:
+    """Keep the draw of the site under a cap by training on fewer units; serving goes first."""
+    # Units that serve, or are on their way to serving, count with their full draw, all others that
+    # are not broken with their idle draw. The limit on training falls at once; it rises only by
+    # more than a share of the fleet, so that small changes of the load move no gang.
+    if settings.power_cap_w is None:
+        raise InputError("policy power-cap needs the most that the site may draw; add --power-cap.")
+    serve, cap_w, limit = _forecast(settings, situation), settings.power_cap_w, -1
 
     def policy(view: View) -> Decision:
         """Return the units that serve in a minute, and those that train."""
@@ -196,17 +180,11 @@ def power_capped(serve: Policy, *, cap_w: float, step: float = 0.01) -> Policy:
         rise_w = view.unit_busy_w - view.unit_idle_w
         left_w = cap_w - alive * view.unit_idle_w - serving * rise_w
         allowed = max(0, min(math.floor(left_w / rise_w) if rise_w > 0 else alive, alive))
-        if view.minute == 0 or not limit <= allowed <= limit + step * view.units:
+        if view.minute == 0 or not limit <= allowed <= limit + RISE * view.units:
             limit = allowed
         return Decision(units_wanted(serve, view), training=limit)
 
     return policy
-
-
-def _power_cap(settings: PolicyInputs, situation: Situation) -> Policy:
-    if settings.power_cap_w is None:
-        raise InputError("policy power-cap needs the most that the site may draw; add --power-cap.")
-    return power_capped(_forecast(settings, situation), cap_w=settings.power_cap_w)
 
 
 def oracle(

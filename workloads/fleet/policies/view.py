@@ -1,4 +1,4 @@
-"""View that a policy has of the fleet, its answer, and the limits that apply to every policy."""
+"""View that a policy has of the fleet, its answer, the limits on it, and kinds of policies."""
 
 from __future__ import annotations
 
@@ -13,25 +13,23 @@ import numpy.typing as npt
 
 from topologies.arrays import FloatArray
 from topologies.errors import InputError, shown
+from topologies.options import observed
 from workloads.demand.trace import MINUTES_PER_DAY
 from workloads.fleet.policies.forecast import largest_ahead
+from workloads.options.fleet import PolicyInputs
 
 
 class JobView(NamedTuple):
-    """A training job as a policy sees it, from its arrival until it is done.
-
-    ``units, min_units``: most and fewest units that the job runs on.
-    ``size``: units that work for the job, or are on their way to it.
-    ``work_left``: unit-minutes until the job is done, at its largest size; infinity without an end.
-    ``due_minutes``: time until the job's deadline [min]; infinity without one.
-    """
+    """A training job as a policy sees it, from its arrival until it is done."""
 
     name: str
+    # units, min_units: most and fewest units that the job runs on
     units: int
     min_units: int
-    size: int
+    size: int  # units that work for the job, or are on their way to it
+    # Unit-minutes until the job is done, at its largest size; infinity without an end
     work_left: float = math.inf
-    due_minutes: float = math.inf
+    due_minutes: float = math.inf  # time until the job's deadline [min]; infinity without one
 
 
 @dataclass(frozen=True, eq=False)
@@ -113,8 +111,7 @@ class View:
         """Units that the coming minutes are expected to need; (pools, minutes).
 
         The expectation is constant in each interval of ``every`` minutes, and comes from the last
-        minutes and the same time of an earlier day; see
-        :func:`workloads.fleet.policies.forecast.largest_ahead`.
+        minutes and the same time of an earlier day; see ``largest_ahead``.
         """
         steps, first = -(-minutes // every), self.first_weekday
         rows = [
@@ -147,8 +144,7 @@ class Decision:
     jobs: Mapping[str, int] | None = None
 
 
-MOST_UNITS = 10**9
-"""Most units that a policy may ask for, more than any fleet has."""
+MOST_UNITS = 10**9  # most units that a policy may ask for, more than any fleet has
 
 Policy = Callable[[View], "npt.ArrayLike | Decision | None"]
 """Function of a view that returns the units that should serve, a number for each pool of services
@@ -164,26 +160,20 @@ def units_wanted(policy: Policy, view: View) -> npt.ArrayLike | None:
 
 @dataclass(frozen=True)
 class Limits:
-    """Bounds that hold for every policy.
+    """Bounds that hold for every policy."""
 
-    ``floor, cap``: least and most serving units of all services together; a cap of 0 means the
-        whole fleet.
-    ``block``: number of units by which the serving units change, counted from the floor.
-    ``changes_per_minute``: most role changes that the control plane orders in a minute; 0 means any
-        number.
-    ``min_lease_s``: least time for which a lent unit stays lent [s].
-    ``notice_s``: time between notice to a training job and the loss of its units [s]; a checkpoint
-        that takes longer is cut off and lost.
-    ``reserve``: spare units that are not lent.
-    """
-
+    # floor, cap: least and most serving units of all services together; a cap of 0 means the whole
+    # fleet
     floor: int = 0
     cap: int = 0
-    block: int = 1
+    block: int = 1  # number of units by which the serving units change, counted from the floor
+    # Most role changes that the control plane orders in a minute; 0 means any number
     changes_per_minute: int = 0
-    min_lease_s: float = 0.0
+    min_lease_s: float = 0.0  # least time for which a lent unit stays lent [s]
+    # Time between notice to a training job and the loss of its units [s]; a checkpoint that takes
+    # longer is cut off and lost
     notice_s: float = float("inf")
-    reserve: int = 0
+    reserve: int = 0  # spare units that are not lent
 
     def __post_init__(self) -> None:
         if self.block < 1 or min(self.floor, self.cap, self.changes_per_minute, self.reserve) < 0:
@@ -218,10 +208,8 @@ class Limits:
 
 
 def _shared(whole: npt.NDArray[np.int64], allowed: int) -> npt.NDArray[np.int64]:
-    """Divide ``allowed`` units among services in proportion to their requests, in whole units.
-
-    Units left over by rounding down go to the services with the largest remainders.
-    """
+    """Divide ``allowed`` units among services in proportion to their requests, in whole units."""
+    # Units left over by rounding down go to the services with the largest remainders.
     total = int(whole.sum())
     if total == allowed:
         return whole
@@ -263,3 +251,37 @@ def _checked(wish: npt.ArrayLike, view: View, before: FloatArray) -> FloatArray:
             f"units from 0 to {MOST_UNITS:,}, a number for each of {len(before)} services."
         )
     return wanted
+
+
+@dataclass(frozen=True, eq=False)
+class Situation:
+    """The part of a scenario that policies are configured by."""
+
+    # (pools, minutes): units that each minute of the run needs; only oracle, mpc-oracle, static and
+    # clock read it
+    need: FloatArray
+    lead_s: float  # time from an order until a unit that trained serves [s]
+    back_s: float  # time from an order until a unit that served trains [s]
+    ramp: int = 0  # most units that can be ordered in a minute, 0 for any number
+    priced: bool = False  # whether prices of electricity are known
+    # Share of its time for which a unit computes when it serves at the rate under the SLO
+    busy_share: float = 1.0
+    # Units that evaluation and batch work can use beside training jobs
+    rest_units: float = math.inf
+
+
+@dataclass(frozen=True)
+class PolicyKind:
+    """A policy that users choose by name."""
+
+    name: str
+    summary: str
+    build: Callable[[PolicyInputs, Situation], Policy]  # configures the policy for a scenario
+    bound: str = "oracle"  # name of the policy with foresight that bounds this one from above
+
+    @cached_property
+    def reads(self) -> set[str]:
+        """Options that the policy reads, observed as it is built for an hour of one unit."""
+        options, read = observed(PolicyInputs(power_cap=1.0))
+        self.build(options, Situation(np.ones((1, 60)), lead_s=60.0, back_s=60.0, priced=True))
+        return read

@@ -23,30 +23,23 @@ from workloads.economics import Economics
 from workloads.fleet.inputs.costs import ChangeCosts
 from workloads.fleet.policies.view import Limits
 from workloads.fleet.processes.moves import Process, dispatch, release
-from workloads.fleet.state.gangs import NONE, Gang
-from workloads.fleet.state.ledger import NOBODY, Role, milliseconds
 from workloads.fleet.state.services import Service
-from workloads.fleet.state.world import World
+from workloads.fleet.state.world import NOBODY, NONE, Gang, Role, World, milliseconds
 from workloads.job.causes import failure_rates
 
-SERVER = "server"
-"""Name of the smallest failure domain."""
+SERVER = "server"  # name of the smallest failure domain
 
 
 @dataclass(frozen=True)
 class Domain:
-    """A part of the fleet whose units, or servers of one unit, fail together.
-
-    ``mtbf_s, repair_s``: mean time between failures of one such part, and mean time to its repair
-        [s].
-    ``servers``: servers that a unit loses where the part is smaller than a unit.
-    """
+    """A part of the fleet whose units, or servers of one unit, fail together."""
 
     name: str
+    # mtbf_s, repair_s: mean time between failures of one such part, and mean time to its repair [s]
     mtbf_s: float
     repair_s: float
     units: int = 1
-    servers: int = 1
+    servers: int = 1  # servers that a unit loses where the part is smaller than a unit
 
     def __post_init__(self) -> None:
         if not self.mtbf_s > 0 or not self.repair_s >= 0 or self.units < 0 or self.servers < 1:
@@ -71,12 +64,10 @@ class Domain:
 
 @dataclass(frozen=True)
 class Interruption:
-    """A kind of fault that stops training and takes nothing out of service.
-
-    ``mtbf_s``: mean time between such faults in the whole fleet [s]; with infinity there are none.
-    """
+    """A kind of fault that stops training and takes nothing out of service."""
 
     name: str
+    # Mean time between such faults in the whole fleet [s]; with infinity there are none
     mtbf_s: float
 
     def __post_init__(self) -> None:
@@ -89,14 +80,11 @@ class Interruption:
 
 @dataclass(frozen=True)
 class Failures:
-    """Exponential times between failures of a unit, and to its repair [s].
-
-    ``servers``: servers of a unit, which fail one by one; with 1 a failure takes the whole unit
-        out.
-    """
+    """Exponential times between failures of a unit, and to its repair [s]."""
 
     unit_mtbf_s: float
     repair_s: float
+    # Servers of a unit, which fail one by one; with 1 a failure takes the whole unit out
     servers: int = 1
     domains: tuple[Domain, ...] = ()
     interruptions: tuple[Interruption, ...] = ()
@@ -140,11 +128,9 @@ class Failures:
 
 
 def failing(world: World, failures: Failures) -> Process:
-    """Break servers at random, one after the other; those that are down cannot break.
-
-    This and the other processes here draw from generators of their own, whatever becomes of a
-    draw, so that all policies meet the same failures and their results can be subtracted.
-    """
+    """Break servers at random, one after the other; those that are down cannot break."""
+    # This and the other processes here draw from generators of their own, whatever becomes of a
+    # draw, so that all policies meet the same failures and their results can be subtracted.
     rng = world.rng.spawn(1)[0]
     mean_s = failures.unit_mtbf_s / len(world.ledger)
     while True:
@@ -186,11 +172,9 @@ def failing_together(world: World, domain: Domain) -> Process:
 
 
 def interrupting(world: World, interruption: Interruption) -> Process:
-    """Let faults hit random units; the gang of such a unit restarts with all its units.
-
-    Every unit has the same share of the fleet's links, switches and servers. A fault that hits a
-    unit outside of any gang is counted and changes nothing.
-    """
+    """Let faults hit random units; the gang of such a unit restarts with all its units."""
+    # Every unit has the same share of the fleet's links, switches and servers. A fault that hits a
+    # unit outside of any gang is counted and changes nothing.
     rng = world.rng.spawn(1)[0]
     while math.isfinite(interruption.mtbf_s):
         delay_s = rng.exponential(interruption.mtbf_s)
@@ -251,11 +235,9 @@ def _in_gang(world: World, unit: int, role: Role) -> bool:
 
 
 def _fail(world: World, gang: Gang, broken: IntArray) -> None:
-    """Let a gang lose units; one of them is replaced by a spare unit, or by one that evaluates.
-
-    A job with warm standby takes no unit that evaluates while it can go on without: the restart of
-    its surviving processes is shorter than a start with a new unit.
-    """
+    """Let a gang lose units; one of them is replaced by a spare unit, or by one that evaluates."""
+    # A job with warm standby takes no unit that evaluates while it can go on without: the restart
+    # of its surviving processes is shorter than a start with a new unit.
     spare = world.whole(world.free())[:1]
     others: IntArray = NONE
     left = gang.size - int(np.isin(gang.units, broken).sum())
@@ -279,25 +261,20 @@ def _repair_servers(world: World, unit: int, servers: int, repair_ms: int) -> Pr
     dispatch(world)
 
 
-SERVER_CHIPS = 16
-"""Chips of a server where nothing states the servers of a unit."""
+SERVER_CHIPS = 16  # chips of a server where nothing states the servers of a unit
 
 
 @dataclass(frozen=True, eq=False)
 class Fleet:
-    """Units of a fleet, and the rules of their changes and failures.
+    """Units of a fleet, and the rules of their changes and failures."""
 
-    ``units, chips_per_unit``: number of UltraServers, or other units that change role as a whole,
-        and their chips.
-    ``costs``: costs of a change of role; by default the catalogue's.
-    ``failures``: by default nothing breaks.
-    """
-
+    # units, chips_per_unit: number of UltraServers, or other units that change role as a whole, and
+    # their chips
     units: int
     chips_per_unit: int = 64
-    costs: ChangeCosts | None = None
+    costs: ChangeCosts | None = None  # costs of a change of role; by default the catalogue's
     limits: Limits = field(default_factory=Limits)
-    failures: Failures | None = None
+    failures: Failures | None = None  # by default nothing breaks
 
     @property
     def change_costs(self) -> ChangeCosts:
@@ -317,15 +294,13 @@ CABLES = "copper_link"
 def failures_from(
     cluster: Cluster, services: Sequence[Service], *, domains: bool = False
 ) -> Failures:
-    """Return the failures of a cluster's units.
-
-    Without ``domains``, one rate per chip stands for all causes, and every failure takes one server
-    out (part ``fleet.failure``, ``chip_mtbf``). With it, servers fail by their causes (chips,
-    memory, hosts, power supplies, adapters; see :mod:`workloads.job.causes`), copper cables between
-    servers take their scale-up domain out, and racks and power feeds fail as a whole. Causes that
-    no spare unit remedies (optical links, switches, software) stop training jobs and take nothing
-    out of service; they occur as often as in a job on the whole cluster.
-    """
+    """Return the failures of a cluster's units."""
+    # Without ``domains``, one rate per chip stands for all causes, and every failure takes one
+    # server out (part ``fleet.failure``, ``chip_mtbf``). With it, servers fail by their causes
+    # (chips, memory, hosts, power supplies, adapters; see ``workloads.job.causes``), copper cables
+    # between servers take their scale-up domain out, and racks and power feeds fail as a whole.
+    # Causes that no spare unit remedies (optical links, switches, software) stop training jobs and
+    # take nothing out of service; they occur as often as in a job on the whole cluster.
     catalogue = cluster.catalogue or shipped_catalogue()
     servers = max(1, cluster.chips_per_domain // cluster.chips_per_server)
     independent = all(service.lives_in_a_server(servers) for service in services)

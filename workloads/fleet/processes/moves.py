@@ -1,7 +1,21 @@
-"""Role changes: SimPy processes that lead a cohort of units through phases to its new role."""
+"""Role changes: SimPy processes that lead a cohort of units through phases to its new role.
+
+Batch work beside training: every 15 minutes, and when work comes to an idle tier, it takes spare
+units and units that evaluate, as many as the waiting work and the arrivals of 15 minutes need. From
+training it takes only the whole units that its deadlines need. That is the share of the coming free
+unit-time with which the work due at each deadline is done by half an hour before the deadline,
+
+    units = free now · max over deadlines k of  work due by k / free unit-time until k
+
+where free units are those that serving is not expected to need. The expected need is that of the
+same time of the day before, times the units that serve now over the need now. The oldest request is
+answered first, which is the earliest-deadline-first rule: it meets all deadlines whenever any order
+does (Liu and Layland, *J. ACM* 20, 1973). Serving always comes first.
+"""
 
 from __future__ import annotations
 
+import math
 from collections.abc import Generator, Iterable, Iterator
 from dataclasses import dataclass
 from typing import Any
@@ -9,36 +23,33 @@ from typing import Any
 import numpy as np
 import simpy
 
-from topologies.arrays import IntArray
-from workloads.fleet.state.gangs import NONE, Gang
-from workloads.fleet.state.ledger import NOBODY, Role, milliseconds
-from workloads.fleet.state.world import Change, World
+from topologies.arrays import FloatArray, IntArray
+from workloads.demand.trace import MINUTES_PER_DAY
+from workloads.fleet.policies.view import View
+from workloads.fleet.state.services import BatchQueue
+from workloads.fleet.state.world import NOBODY, NONE, Change, Gang, Role, World, milliseconds
 
 Process = Generator[simpy.Event, Any, None]
+POOL = 0  # pool whose weights evaluation and batch work use
 
 
 @dataclass(frozen=True)
 class Phase:
-    """Time that units spend in one role on their way to another.
-
-    ``bytes_per_unit``: bytes that each unit loads after that [B].
-    ``shared``: whether the bytes come from the shared store, whose bandwidth all units share.
-    """
+    """Time that units spend in one role on their way to another."""
 
     role: Role
     seconds: float = 0.0
-    bytes_per_unit: float = 0.0
+    bytes_per_unit: float = 0.0  # bytes that each unit loads after that [B]
+    # Whether the bytes come from the shared store, whose bandwidth all units share
     shared: bool = False
 
 
 def walk(
     world: World, units: IntArray, ticket: int, phases: Iterable[Phase]
 ) -> Generator[simpy.Event, Any, None]:
-    """Lead a cohort through phases; units that break on the way drop out.
-
-    A unit belongs to the cohort as long as it holds the cohort's ticket: a failure clears the
-    ticket, and a later order replaces it.
-    """
+    """Lead a cohort through phases; units that break on the way drop out."""
+    # A unit belongs to the cohort as long as it holds the cohort's ticket: a failure clears the
+    # ticket, and a later order replaces it.
     for phase in phases:
         units = world.still(units, ticket)
         if not len(units):
@@ -75,11 +86,9 @@ def load_phases(world: World, pool: int, *, compiled: bool) -> list[Phase]:
 
 
 def to_serving(world: World, units: IntArray, pool: int, before: list[Phase]) -> None:
-    """Order units to serve; those that still hold the pool's weights skip the loading.
-
-    ``before`` are phases that all units go through first. Each begins with an empty prefix cache;
-    the time that it loses until the cache is full is added as warm-up.
-    """
+    """Order units to serve; those that still hold the pool's weights skip the loading."""
+    # ``before`` are phases that all units go through first. Each begins with an empty prefix cache;
+    # the time that it loses until the cache is full is added as warm-up.
     cold_s = world.pools[pool].cold_s
     filling = [Phase(Role.WARMING, cold_s)] if cold_s else []
     resident = world.ledger.loaded[units] == pool
@@ -212,26 +221,30 @@ def _to_evaluation(world: World, units: IntArray) -> None:
     world.ledger.put(units[resident], Role.EVALUATION, world.now)
     if not resident.all():
         cold = units[~resident]
-        world.env.process(_load_evaluation(world, cold, world.take_ticket(cold)))
+        phases, ticket = load_phases(world, POOL, compiled=True)[:2], world.take_ticket(cold)
+        world.env.process(_loading(world, cold, ticket, phases, Role.EVALUATION))
 
 
-def _load_evaluation(world: World, units: IntArray, ticket: int) -> Process:
-    yield from walk(world, units, ticket, load_phases(world, 0, compiled=True)[:2])
+def _loading(
+    world: World, units: IntArray, ticket: int, phases: list[Phase], role: Role
+) -> Process:
+    """Lead units to evaluation or batch work, through phases."""
+    yield from walk(world, units, ticket, phases)
     left = world.arrive(units, ticket)
-    world.ledger.loaded[left] = 0
-    world.ledger.put(left, Role.EVALUATION, world.now)
+    if world.batch is not None and role is Role.BATCH:
+        world.batch.joining -= len(units)
+    world.ledger.loaded[left] = POOL
+    world.ledger.put(left, role, world.now)
 
 
 Part = tuple[IntArray, list[Phase]]
 
 
 def reclaim(world: World, count: int, pool: int) -> list[Part]:
-    """Take up to ``count`` units for a pool, with the phases that they must go through first.
-
-    Spare units come first, then those paused in place, then evaluation, then batch work beyond what
-    its deadlines need, then replicas of elastic jobs, then whole gangs, then all batch work. Among
-    gangs, the lowest priority comes first, and among equals the one that loses least work.
-    """
+    """Take up to ``count`` units for a pool, with the phases that they must go through first."""
+    # Spare units come first, then those paused in place, then evaluation, then batch work beyond
+    # what its deadlines need, then replicas of elastic jobs, then whole gangs, then all batch work.
+    # Among gangs, the lowest priority comes first, and among equals the one that loses least work.
     return _up_to(count, _offers(world, pool, count))
 
 
@@ -253,12 +266,10 @@ def _up_to(count: int, offers: Iterator[Part]) -> list[Part]:
 
 
 def limit_training(world: World) -> None:
-    """Stop units that train or evaluate beyond the policy's limit; they stay idle.
-
-    Jobs beyond limits of their own give units back before that, and other work may have those. Then
-    evaluation stops, then batch work, then replicas of elastic jobs, then whole gangs, each in the
-    way of its job. With a limit of 0 everything stops.
-    """
+    """Stop units that train or evaluate beyond the policy's limit; they stay idle."""
+    # Jobs beyond limits of their own give units back before that, and other work may have those.
+    # Then evaluation stops, then batch work, then replicas of elastic jobs, then whole gangs, each
+    # in the way of its job. With a limit of 0 everything stops.
     _limit_jobs(world)
     if world.training_limit is None:
         return
@@ -294,10 +305,8 @@ def _limit_jobs(world: World) -> None:
 
 
 def _offers(world: World, pool: int, count: int) -> Iterator[Part]:
-    """Yield offers in the order of :func:`reclaim`.
-
-    A generator, because drawing the offer of a gang shrinks or stops it.
-    """
+    """Yield offers in the order of :func:`reclaim`."""
+    # A generator, because drawing the offer of a gang shrinks or stops it.
     free = world.free()
     taken = min(count, len(free))
     yield _resident_first(world, free, pool), []
@@ -396,13 +405,97 @@ def _stop(world: World, gang: Gang, count: int) -> Part:
 
 
 def _checkpoint(world: World, gang: Gang) -> Part:
-    """Stop a gang after a checkpoint, and return its units with the phase of writing it.
-
-    A checkpoint that takes longer than the notice is cut off, and its work is lost.
-    """
+    """Stop a gang after a checkpoint, and return its units with the phase of writing it."""
+    # A checkpoint that takes longer than the notice is cut off, and its work is lost.
     share = gang.job.state_bytes / gang.size
     rate = min(world.costs.store_client_bytes_per_s, world.costs.store_bytes_per_s / gang.size)
     if share / rate > world.limits.notice_s:
         phases = [Phase(Role.CHECKPOINTING, world.limits.notice_s)]
         return gang.stop(keep=False), phases
     return gang.stop(keep=True), [Phase(Role.CHECKPOINTING, 0.0, share, shared=True)]
+
+
+EVERY = 15  # minutes between two decisions
+SLACK = 30  # minutes before a deadline at which its work should be done
+MOST_ABOVE = 1.5  # largest ratio of serving units to their need that is expected to last
+
+
+def balance(world: World, view: View, wanted: int | None) -> None:
+    """Give units to the batch tier, or take them away."""
+    batch = world.batch
+    if batch is None:
+        return
+    waiting = batch.waits(view.minute)
+    units = world.ledger.count(Role.BATCH) + batch.joining
+    if view.minute % EVERY and (units or not waiting):
+        return
+    rate = float(batch.rate_per_s[view.minute]) * 60.0
+    coming = batch.came(view.minute, EVERY)
+    enough = math.ceil((waiting + coming) / (rate * EVERY))
+    urgent = urgent_units(batch, view) if wanted is None else wanted
+    batch.urgent = min(urgent, enough)
+    if units > enough:
+        surplus = world.in_batch()[enough - units :]
+        release(world, surplus, [Phase(Role.DRAINING, world.costs.drain_s)])
+        return
+    units += _take(world, _yielded(world, enough - units))
+    if units < batch.urgent and world.training_limit != 0:
+        _take(world, from_training(world, batch.urgent - units))
+
+
+def urgent_units(batch: BatchQueue, view: View) -> int:
+    """Whole units that batch work needs now for its deadlines to be met."""
+    # A fraction of a unit is left to training: the work that then waits adds up to a whole unit in
+    # time.
+    rate = float(batch.rate_per_s[view.minute]) * 60.0
+    due = batch.due(view.minute) / rate
+    if not due[-1]:
+        return 0
+    free = free_ahead(view, len(due))
+    free_time = np.cumsum(free)
+    until = np.maximum(np.arange(len(due)) - SLACK, 0)
+    with np.errstate(divide="ignore", invalid="ignore"):
+        share = np.where(due > 0, due / free_time[until], 0.0)
+    now = float(free[0])
+    return math.floor(now * min(float(np.nanmax(share)), 1.0) + 1e-9)
+
+
+def free_ahead(view: View, minutes: int) -> FloatArray:
+    """Units that serving is not expected to need in the coming minutes; (minutes,)."""
+    load = view.load.sum(axis=0)
+    serving = float(view.serving.sum() + view.coming.sum())
+    above = min(max(serving / max(float(load[-1]), 1e-9), 1.0), MOST_ABOVE)
+    place = len(load) - MINUTES_PER_DAY + np.arange(minutes) % MINUTES_PER_DAY
+    need = np.where(place >= 0, load[np.maximum(place, 0)], load[-1]) * above
+    need[0] = serving
+    result: FloatArray = np.maximum(view.units - view.broken - need, 0.0)
+    return result
+
+
+def _yielded(world: World, count: int) -> list[Part]:
+    """Take up to ``count`` units that nobody misses: spare ones, then those that evaluate."""
+    if world.training_limit == 0:
+        return []
+    spare = world.free()
+    room = min(len(spare) - world.limits.reserve, world.room_to_train(), count)
+    taken = spare[: max(0, room)]
+    evaluating = world.evaluating()[: max(0, count - len(taken))]
+    return [(taken, []), (evaluating, [Phase(Role.DRAINING, world.costs.drain_s)])]
+
+
+def _take(world: World, parts: list[Part]) -> int:
+    """Lead units to batch work, and return their number."""
+    for units, before in parts:
+        resident = world.ledger.loaded[units] == POOL
+        loading = load_phases(world, POOL, compiled=True)[:2]
+        _lead_to_batch(world, units[resident], before)
+        _lead_to_batch(world, units[~resident], [*before, *loading])
+    return sum(len(units) for units, _ in parts)
+
+
+def _lead_to_batch(world: World, units: IntArray, phases: list[Phase]) -> None:
+    """Start the process that leads units to batch work."""
+    if len(units) and world.batch is not None:
+        world.batch.joining += len(units)
+        ticket = world.take_ticket(units)
+        world.env.process(_loading(world, units, ticket, phases, Role.BATCH))

@@ -13,10 +13,9 @@ from topologies.arrays import FloatArray
 from topologies.errors import InputError
 from workloads.confidence.interval import LEVEL
 from workloads.confidence.propagation import Uncertain
-from workloads.demand import Demand, Horizon, with_noise
+from workloads.demand import Demand, Horizon
 from workloads.demand.trace import MINUTES_PER_DAY, MINUTES_PER_WEEK, period_means
-from workloads.fleet.state.queues import BatchTier, BatchWork
-from workloads.fleet.state.services import Service, pools_from, units_needed
+from workloads.fleet.state.services import BatchTier, BatchWork, Service, pools_from, units_needed
 from workloads.models.model import Model
 
 USUAL_PEAK_SHARE = 0.9
@@ -25,25 +24,21 @@ USUAL_PEAK_SHARE = 0.9
 
 @dataclass(frozen=True)
 class Sizing:
-    """A demand compared with a fleet, in its busiest hour.
+    """A demand compared with a fleet, in its busiest hour."""
 
-    ``demand_scale``: factor on the demand as it was read; 1 where it was not scaled.
-    ``demand_peak_requests_per_s, demand_peak_tokens_per_s``: mean rates of all services in the
-        busiest clock hour, the one that needs most units.
-    ``capacity_requests_per_s, capacity_tokens_per_s``: rates that the whole fleet sustains under
-        the SLO, with requests like those of that hour.
-    ``unit_capacity_requests_per_s, unit_capacity_tokens_per_s``: the same rates of one unit.
-    ``units_needed_peak``: units that the busiest hour needs, not rounded.
-    """
-
-    demand_scale: float
+    demand_scale: float  # factor on the demand as it was read; 1 where it was not scaled
+    # demand_peak_requests_per_s, demand_peak_tokens_per_s: mean rates of all services in the
+    # busiest clock hour, the one that needs most units
     demand_peak_requests_per_s: float
     demand_peak_tokens_per_s: float
+    # capacity_requests_per_s, capacity_tokens_per_s: rates that the whole fleet sustains under the
+    # SLO, with requests like those of that hour
     capacity_requests_per_s: float
     capacity_tokens_per_s: float
+    # unit_capacity_requests_per_s, unit_capacity_tokens_per_s: the same rates of one unit
     unit_capacity_requests_per_s: float
     unit_capacity_tokens_per_s: float
-    units_needed_peak: float
+    units_needed_peak: float  # units that the busiest hour needs, not rounded
 
     def document(self) -> dict[str, float]:
         """Every number by its key in the command line's JSON."""
@@ -69,17 +64,6 @@ def sizing(
         unit_capacity_requests_per_s=requests / float(need[hour]),
         unit_capacity_tokens_per_s=tokens / float(need[hour]),
         units_needed_peak=float(need[hour]),
-    )
-
-
-def scale_note(sized: Sizing, *, absolute: bool, units: int) -> str:
-    """Sentence that says how a demand was scaled; empty where it was not."""
-    if sized.demand_scale == 1.0:
-        return ""
-    what = "demand" if absolute else "demand, a shape without a size for this fleet,"
-    return (
-        f"{what} was scaled by {sized.demand_scale:.6g}: its busiest hour needs "
-        f"{sized.units_needed_peak / units:.0%} of the fleet; --scale-to-peak sets another share."
     )
 
 
@@ -131,33 +115,16 @@ def cut_to_period(demand: Demand, days: float | None, start_day: float) -> Horiz
     return Horizon(demand.between(first, first + length), history)
 
 
-def draw_noise(demand: Demand, spread: FloatArray | float, seed: int) -> Demand:
-    """Draw the requests of each minute; the same seed draws the same noise for every what-if."""
-    if not np.any(spread):
-        return demand
-    return with_noise(demand, np.random.default_rng([seed, 1]), relative_sd=spread)
-
-
 FEWEST_PAIRS = 3
 """Least number of pairs of stretches of a demand from which their differences are taken."""
 
 
 def demand_level(need: FloatArray, start: str, minutes: int) -> Uncertain:
-    """Return the factor between the need of a stretch of a demand and of the one before it.
-
-    The ends are the conformal quantile of the ratios of two stretches as long as the run, whole
-    weeks apart. Where the demand has less than three such pairs, they are that of single days and
-    the last day of the same kind, working day or weekend, as if all days of a run shared it.
-
-    Parameters
-    ----------
-    need : array of float (minutes of the demand,)
-        Units that each minute needs.
-    start : str
-        First minute, UTC.
-    minutes : int
-        Length of the run [minutes].
-    """
+    """Return the factor between the need of a stretch of a demand and of the one before it."""
+    # The ends are the conformal quantile of the ratios of two stretches as long as the run, whole
+    # weeks apart. Where the demand has less than three such pairs, they are that of single days and
+    # the last day of the same kind, working day or weekend, as if all days of a run shared it.
+    # ``need`` (minutes of the demand,): units. ``start``: first minute, UTC.
     days = need[: len(need) // MINUTES_PER_DAY * MINUTES_PER_DAY].reshape(-1, MINUTES_PER_DAY)
     daily, length = days.sum(axis=1), max(1, -(-minutes // MINUTES_PER_DAY))
     apart = -(-length // 7) * 7
@@ -180,15 +147,8 @@ def demand_level(need: FloatArray, start: str, minutes: int) -> Uncertain:
     return Uncertain(1 / factor, factor, f"demand: {what}")
 
 
-@dataclass(frozen=True, eq=False)
-class Share:
-    """A model with its share of a service's requests.
-
-    ``share``: share of the requests; by default all models have equal shares.
-    """
-
-    model: Model
-    share: float | None = None
+Share = tuple[Model, float | None]
+"""A model with its share of a service's requests; without any, all models have equal shares."""
 
 
 def divided(demand: Demand, shares: Sequence[Share]) -> tuple[Demand, tuple[Model, ...]]:
@@ -200,25 +160,23 @@ def divided(demand: Demand, shares: Sequence[Share]) -> tuple[Demand, tuple[Mode
 
     >>> from workloads.demand import constant
     >>> from workloads.models.huggingface import named
-    >>> both = [Share(named("llama-3.1-405b"), 0.2), Share(named("llama-3.1-8b"), 0.8)]
+    >>> both = [(named("llama-3.1-405b"), 0.2), (named("llama-3.1-8b"), 0.8)]
     >>> demand, models = divided(constant(10.0, minutes=1), both)
     >>> demand.services, demand.requests[:, 0].tolist()
     (('llama-3.1-405b', 'llama-3.1-8b'), [2.0, 8.0])
     """
-    models = tuple(each.model for each in shares)
-    stated = [each.share for each in shares if each.share is not None]
+    models, parts = tuple(model for model, _ in shares), [share for _, share in shares]
     if len(models) == 1:
-        _shares([each.share for each in shares])
+        _shares(parts)
         return demand, models * len(demand.services)
-    if len(models) == len(demand.services) and not stated:
+    if len(models) == len(demand.services) and all(part is None for part in parts):
         return demand, models
     if len(demand.services) > 1:
         raise InputError(
             f"{len(models)} models for {len(demand.services)} services "
             f"({', '.join(demand.services)}); give one model, or one for each."
         )
-    parts = _shares([each.share for each in shares])
-    column = np.array(parts)[:, None]
+    column = np.array(_shares(parts))[:, None]
     return (
         replace(
             demand,

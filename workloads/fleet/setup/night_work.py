@@ -38,8 +38,8 @@ from workloads.fleet.inputs.jobs import (
     read_jobs,
 )
 from workloads.fleet.processes.failures import Failures, Fleet
-from workloads.fleet.state.gangs import USUAL_INTERVAL_S
 from workloads.fleet.state.services import Service
+from workloads.fleet.state.world import USUAL_INTERVAL_S
 from workloads.job.checkpoints import held_bytes, room_for_copies
 from workloads.job.goodput import expected_goodput
 from workloads.models.model import Model
@@ -50,9 +50,8 @@ from workloads.training.alternatives import training_interval
 from workloads.training.plan.plan import ParallelPlan
 
 # All units of a gang stop when one of them fails, so a gang of n units is stopped n times as often
-# as one unit. Its goodput is that of a job with the times of `workloads.fleet.state.gangs`.
-LEAST_GOODPUT = 0.9
-"""Share of its time that the largest default gang computes for."""
+# as one unit. Its goodput is that of a job with the times of `workloads.fleet.state.world`.
+LEAST_GOODPUT = 0.9  # share of its time that the largest default gang computes for
 
 
 def gang_mtbf_s(failures: Failures, units: int, fleet_units: int) -> float:
@@ -127,26 +126,20 @@ def gang_note(jobs: Sequence[TrainingJob], fleet: Fleet) -> str:
 
 
 PACKAGES = ("cluster_sim", "topologies", "workloads")
-READ = (".py", ".csv", ".json", ".yaml", ".toml")
-"""Suffixes of the files that results depend on."""
-CACHE = "__pycache__"
-"""Folder whose files follow from the others."""
-MOST_KEPT = 1000
-"""Files that are kept, of about 700 bytes each; the oldest are removed first."""
+READ = (".py", ".csv", ".json", ".yaml", ".toml")  # suffixes of the files that results depend on
+CACHE = "__pycache__"  # folder whose files follow from the others
+MOST_KEPT = 1000  # files that are kept, of about 700 bytes each; the oldest are removed first
 
 
 @dataclass(frozen=True)
 class TrainingRate:
-    """Throughput of a training job.
+    """Throughput of a training job."""
 
-    ``units``: scale-up domains of the simulated job.
-    ``tokens_per_s``: throughput on these units [1/s]. On other numbers of units it is taken in
-        proportion, because the batch grows with the job.
-    ``plan``: none where no plan fits, and the throughput is that of the roofline.
-    """
-
-    units: int
+    units: int  # scale-up domains of the simulated job
+    # Throughput on these units [1/s]. On other numbers of units it is taken in proportion, because
+    # the batch grows with the job
     tokens_per_s: float
+    # None where no plan fits, and the throughput is that of the roofline
     plan: ParallelPlan | None = None
 
 
@@ -170,9 +163,9 @@ def keep_rate(name: str, rate: TrainingRate) -> None:
     kept_files.keep(name, content, "training-rate-*.json", most=MOST_KEPT)
 
 
-def rate_name(model: Model, cluster: Cluster, precision: str) -> str:
+def rate_name(model: Model, cluster: Cluster) -> str:
     """Return the name of the file of a rate, with a digest of its inputs and of all code."""
-    inputs = (model, cluster, cluster.catalogue or shipped_catalogue(), precision, np.__version__)
+    inputs = (model, cluster, cluster.catalogue or shipped_catalogue(), np.__version__)
     return f"training-rate-{kept_files.digest(kept_files.exact_text(inputs), _program())}.json"
 
 
@@ -184,22 +177,20 @@ def _program() -> str:
     return kept_files.digest(*(path.read_bytes() for path in sources))
 
 
-SEQUENCE = 8192
-"""Tokens of a training sequence: Llama 3's (arXiv 2407.21783)."""
+SEQUENCE = 8192  # tokens of a training sequence: Llama 3's (arXiv 2407.21783)
 UNITS = (1, 2, 4, 8, 16, 32)
 """Numbers of scale-up domains on which a plan is searched, the fewest first."""
 LEAST_CHIPS = 128
 """Chips of the smallest job that is simulated, so that its gradients cross domains."""
-MOST_CHIPS = 1024
-"""Chips of the largest torus on which a plan is searched without cutting a slice."""
-PASSES = 3.0
-"""Time of a step in forward passes: a backward pass takes two."""
+MOST_CHIPS = 1024  # chips of the largest torus on which a plan is searched without cutting a slice
+PASSES = 3.0  # time of a step in forward passes: a backward pass takes two
 SETTLED: Mapping[str, Any] = {
     "seq": SEQUENCE,
     "cp": 1,
     "microbatch": 1,
     "overlap": "dp",
     "schedule": ParallelPlan.schedule,
+    "precision": "bf16",
     "order": ("tp", "cp", "dp", "pp"),
 }
 """Fields of a plan that are fixed, so that a search takes a second. The searched fields (degrees of
@@ -211,26 +202,24 @@ NARROWED: tuple[Mapping[str, Any], ...] = (
 """Further fixed fields of each search; the next is tried where no plan of one fits in memory."""
 
 
-def training_rate(model: Model, cluster: Cluster, *, precision: str = "bf16") -> TrainingRate:
-    """Return the throughput of a job that trains a model on units of a cluster.
-
-    The plan is the fastest that the plan search finds on the fewest units (of at least 128 chips)
-    on which any fits; every chip adds one sequence of 8,192 tokens to a step. Where no plan fits
-    the fleet, a step takes three times the roofline of a forward pass. The result is kept in a
-    file, from which the next call with equal inputs reads it.
-    """
-    name = rate_name(model, cluster, precision)
+def training_rate(model: Model, cluster: Cluster) -> TrainingRate:
+    """Return the throughput of a job that trains a model on units of a cluster."""
+    # The plan is the fastest that the plan search finds on the fewest units (of at least 128 chips)
+    # on which any fits; every chip adds one sequence of 8,192 tokens to a step. Where no plan fits
+    # the fleet, a step takes three times the roofline of a forward pass. The result is kept in a
+    # file, from which the next call with equal inputs reads it.
+    name = rate_name(model, cluster)
     rate = load_rate(name)
     if rate is None:
-        rate = _searched(model, cluster, precision)
+        rate = _searched(model, cluster)
         keep_rate(name, rate)
     return rate
 
 
-def _searched(model: Model, cluster: Cluster, precision: str) -> TrainingRate:
+def _searched(model: Model, cluster: Cluster) -> TrainingRate:
     slice_, slices = _priced_slice(cluster)
     if slices > 1:
-        priced = _searched(model, slice_, precision)
+        priced = _searched(model, slice_)
         return replace(priced, tokens_per_s=priced.tokens_per_s * slices)
     for units in UNITS:
         if units > cluster.domains:
@@ -240,7 +229,7 @@ def _searched(model: Model, cluster: Cluster, precision: str) -> TrainingRate:
             continue
         part = replace(cluster, domains=units)
         for narrowed in NARROWED:
-            stated = {**SETTLED, **narrowed, "precision": precision}
+            stated = {**SETTLED, **narrowed}
             if model.experts:
                 stated["etp"] = 1
             try:
@@ -252,11 +241,9 @@ def _searched(model: Model, cluster: Cluster, precision: str) -> TrainingRate:
 
 
 def _priced_slice(cluster: Cluster) -> tuple[Cluster, float]:
-    """Return a slice of a large torus on which plans are timed, and the slices in a unit.
-
-    Axes are halved, the longest first, as pods are cut into the slices that jobs get. A whole torus
-    is not timed, because a ring of thousands of chips takes minutes and gigabytes.
-    """
+    """Return a slice of a large torus on which plans are timed, and the slices in a unit."""
+    # Axes are halved, the longest first, as pods are cut into the slices that jobs get. A whole
+    # torus is not timed, because a ring of thousands of chips takes minutes and gigabytes.
     shape = cluster.shape
     if not isinstance(shape, Torus) or shape.chips <= MOST_CHIPS:
         return cluster, 1.0
@@ -274,18 +261,14 @@ def _roofline_tokens_per_s(model: Model, cluster: Cluster) -> float:
     return servers * SEQUENCE / (PASSES * forward_s(model, cluster, SEQUENCE))
 
 
-BYTES = 2.0
-"""Bytes of a parameter on its way to the rollout units: BF16."""
-STEP = STEP_TOKENS / 8
-"""Default tokens of a post-training step: an eighth of a pre-training step."""
+BYTES = 2.0  # bytes of a parameter on its way to the rollout units: BF16
+STEP = STEP_TOKENS / 8  # default tokens of a post-training step: an eighth of a pre-training step
 
 
 def transfer_s(cluster: Cluster, parameters: float) -> float:
-    """Time until every rollout unit holds new weights, 0 on a fleet of one unit [s].
-
-    Every unit receives one copy through all its adapters and passes it on while it arrives (a
-    pipelined broadcast), so the time is that of one copy whatever the number of units.
-    """
+    """Time until every rollout unit holds new weights, 0 on a fleet of one unit [s]."""
+    # Every unit receives one copy through all its adapters and passes it on while it arrives (a
+    # pipelined broadcast), so the time is that of one copy whatever the number of units.
     if cluster.domains == 1 or cluster.scale_out is None:
         return 0.0
     rate = cluster.scale_out.bandwidth_bytes_per_s * cluster.chips_per_domain
@@ -328,35 +311,29 @@ def night_work(
     demand: Demand,
     fleet: Fleet | None = None,
 ) -> tuple[TrainingJob, ...]:
-    """Return the jobs of a file, or default ones, with their open fields filled in.
-
-    Jobs without a throughput of their own train the largest served model by a simulated plan; their
-    state follows from its parameters. The interval of checkpoints comes from the catalogue.
-    Evaluation runs at the token rate of a saturated serving unit, and so do the rollouts of
-    post-training jobs.
-    """
+    """Return the jobs of a file, or default ones, with their open fields filled in."""
+    # Jobs without a throughput of their own train the largest served model by a simulated plan;
+    # their state follows from its parameters. The interval of checkpoints comes from the catalogue.
+    # Evaluation runs at the token rate of a saturated serving unit, and so do the rollouts of
+    # post-training jobs.
     catalogue, file = cluster.catalogue or shipped_catalogue(), options.training
     jobs = read_jobs(file) if file else _default_jobs(cluster, models, catalogue, fleet)
-    if (mode := options.post_training) and not file:
-        jobs = tuple(
-            replace(job, post_training=mode) if job.name.startswith(POST) else job for job in jobs
-        )
+    mode = "" if file else options.post_training or ""
     interval_s = catalogue.value("fleet.training", "checkpoint_interval")
-    jobs = tuple(
-        replace(job, checkpoint_every_s=job.checkpoint_every_s or interval_s) for job in jobs
-    )
     rate = _served_tokens_per_s(services[0], demand)
     sent_s = transfer_s(cluster, max((float(model.parameters) for model in models), default=0.0))
-    jobs = tuple(
-        replace(job, tokens_per_s=((1, rate),)) if job.evaluation and not job.rated else job
+    filled = [
+        replace(
+            job,
+            post_training=mode if mode and job.name.startswith(POST) else job.post_training,
+            checkpoint_every_s=job.checkpoint_every_s or interval_s,
+            tokens_per_s=((1, rate),) if job.evaluation and not job.rated else job.tokens_per_s,
+        )
         for job in jobs
-    )
-    trained = _within_hosts(
-        _trained(jobs, models, cluster, catalogue), cluster, catalogue, bool(file)
-    )
+    ]
     return tuple(
         with_phases(job, rollout_tokens_per_s=rate, transfer_s=sent_s) if job.post_training else job
-        for job in trained
+        for job in _trained(filled, models, cluster, catalogue, stated=bool(file))
     )
 
 
@@ -367,23 +344,28 @@ def _default_jobs(
     usual = default_jobs(cluster.domains, step_tokens=STEP_TOKENS)
     if fleet is None:
         return usual
-    trained = _within_hosts(_trained(usual, models, cluster, catalogue), cluster, catalogue, False)
+    trained = _trained(usual, models, cluster, catalogue, stated=False)
     sizes = {job.fixed: most_units(job, fleet) for job in trained if not job.evaluation}
     most = (sizes.get(False, math.inf), sizes.get(True, math.inf))
     return default_jobs(cluster.domains, step_tokens=STEP_TOKENS, most=most)
 
 
 def _trained(
-    jobs: Sequence[TrainingJob], models: Sequence[Model], cluster: Cluster, catalogue: Catalogue
+    jobs: Sequence[TrainingJob],
+    models: Sequence[Model],
+    cluster: Cluster,
+    catalogue: Catalogue,
+    *,
+    stated: bool,
 ) -> Sequence[TrainingJob]:
     """Fill in the throughput and the state of the largest model in jobs that state none."""
     if not models or all(job.rated or job.evaluation for job in jobs):
-        return jobs
+        return _within_hosts(jobs, cluster, catalogue, stated)
     largest = max(models, key=lambda model: model.parameters)
     trained = training_rate(largest, cluster)
     step_time = Uncertain.of(step_interval(trained, largest, cluster))
     state = largest.parameters * catalogue.value("fleet.training", "state_bytes_per_parameter")
-    return tuple(
+    filled = [
         job
         if job.evaluation or job.rated
         else replace(
@@ -393,7 +375,8 @@ def _trained(
             step_time=step_time,
         )
         for job in jobs
-    )
+    ]
+    return _within_hosts(filled, cluster, catalogue, stated)
 
 
 def step_interval(rate: TrainingRate, model: Model, cluster: Cluster) -> Interval:
@@ -407,10 +390,8 @@ def step_interval(rate: TrainingRate, model: Model, cluster: Cluster) -> Interva
 def _within_hosts(
     jobs: Sequence[TrainingJob], cluster: Cluster, catalogue: Catalogue, stated: bool
 ) -> Sequence[TrainingJob]:
-    """Check that the copies and paused states of jobs fit into host memory.
-
-    A job of a file that does not fit is an error; a default job does without.
-    """
+    """Check that the copies and paused states of jobs fit into host memory."""
+    # A job of a file that does not fit is an error; a default job does without.
     servers = max(1, cluster.chips_per_domain // cluster.chips_per_server)
     room = room_for_copies(cluster, catalogue)
     result = []
@@ -430,10 +411,8 @@ def _within_hosts(
 
 
 def host_memory_note(jobs: Sequence[TrainingJob], units: int) -> str:
-    """Sentence about default jobs that do without copies or pauses for lack of host memory.
-
-    It is empty where the memory suffices.
-    """
+    """Sentence about default jobs that do without copies or pauses for lack of host memory."""
+    # It is empty where the memory suffices.
     defaults = {job.name: job for job in default_jobs(units)}
     changed = [(defaults[job.name], job) for job in jobs if job.name in defaults]
     lacking = [

@@ -16,8 +16,9 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, replace
+from dataclasses import asdict, dataclass, replace
 from itertools import product
+from typing import Any
 
 import numpy as np
 
@@ -27,6 +28,8 @@ from topologies.catalogue.families import chip_family
 from topologies.clusters.cluster import Cluster
 from topologies.errors import InputError
 from workloads.confidence.answers import serving_features
+from workloads.confidence.interval import Interval
+from workloads.confidence.split_conformal import interval
 from workloads.demand import Demand
 from workloads.fleet.state.services import Choice, Service, pools_from
 from workloads.models.huggingface import model as named_model
@@ -58,23 +61,19 @@ from workloads.serving.deployment_search import MOST_IN_GROUP
 
 IN_TURN = ("bf16", "fp8")
 """Precisions that ``auto`` tries: BF16, and FP8 where the weights do not fit in BF16."""
-LEAST_CACHE = 0.05
-"""Share of the memory that weights have to leave to the cache."""
-LONG_PROMPT = 4096
-"""Length of the prompt for which the groups of experts are chosen [tokens]."""
+LEAST_CACHE = 0.05  # share of the memory that weights have to leave to the cache
+LONG_PROMPT = 4096  # length of the prompt for which the groups of experts are chosen [tokens]
 
 
 def fitting_replicas(
     model: Model, cluster: Cluster, *, tp: int | None = None, precision: str = AUTO
 ) -> Iterator[Profile]:
-    """Yield the replicas that fit a unit, from the fewest chips on.
-
-    One server is tried first, then each larger number of chips that divides a scale-up domain;
-    numbers that divide the attention heads as well go before others. The weights have to leave 5 %
-    of the memory to the cache. On Trainium, a mixture of experts whose experts fit twice is yielded
-    a second time, with the groups of experts that make its prompts shortest. With precision
-    ``auto``, BF16 is tried on all sizes, then FP8.
-    """
+    """Yield the replicas that fit a unit, from the fewest chips on."""
+    # One server is tried first, then each larger number of chips that divides a scale-up domain;
+    # numbers that divide the attention heads as well go before others. The weights have to leave 5
+    # % of the memory to the cache. On Trainium, a mixture of experts whose experts fit twice is
+    # yielded a second time, with the groups of experts that make its prompts shortest. With
+    # precision ``auto``, BF16 is tried on all sizes, then FP8.
     catalogue = cluster.catalogue or shipped_catalogue()
     precisions = IN_TURN if precision == AUTO else (precision,)
     offered = [
@@ -108,12 +107,10 @@ def fitting_replicas(
 def _with_divided_experts(
     model: Model, cluster: Cluster, tp: int | None, precision: str
 ) -> Profile | None:
-    """Return the profile whose groups of experts make a long prompt shortest, if any fits.
-
-    Only Neuron's programs hold the experts twice, so that prompts can divide them in another way
-    than decode does.
-    """
-    if not chip_family(cluster.chip, cluster.catalogue).is_neuron:
+    """Return the profile whose groups of experts make a long prompt shortest, if any fits."""
+    # Only Neuron's programs hold the experts twice, so that prompts can divide them in another way
+    # than decode does.
+    if not _is_neuron(cluster):
         return None
     most = model.experts.count if model.experts else 1
     groups = 2 ** np.arange(1, most.bit_length())
@@ -140,8 +137,7 @@ def _sizes(model: Model, cluster: Cluster) -> list[int | None]:
     return [None, *sorted(larger, key=lambda size: (model.heads % size != 0, size))]
 
 
-WAITS = "separate"
-"""Way in which decoding waits for whole prompts."""
+WAITS = "separate"  # way in which decoding waits for whole prompts
 
 
 def groups_in_units(text: str, cluster: Cluster, served: Profile) -> Pools:
@@ -186,19 +182,15 @@ def block_of(services: Sequence[Service]) -> int:
 MIXTURE_PIECE_TOKENS = 8192
 """Tokens of a piece of a prompt for a mixture of experts: pieces are long because even one of few
 tokens reads most experts."""
-UNITS_IN_GROUP = (2, 4)
-"""Units of the groups that are tried where a unit holds a single replica."""
+UNITS_IN_GROUP = (2, 4)  # units of the groups that are tried where a unit holds a single replica
 
 
 @dataclass(frozen=True)
 class Prompts:
-    """Way in which the replicas of a unit run prompts.
+    """Way in which the replicas of a unit run prompts."""
 
-    ``batching``: its pieces of prompts have 0 tokens where prompts run whole.
-    ``apart``: prefill and decode replicas of a group; None where every replica does both.
-    """
-
-    batching: Batching
+    batching: Batching  # its pieces of prompts have 0 tokens where prompts run whole
+    # Prefill and decode replicas of a group; None where every replica does both
     apart: Pools | None = None
 
     @property
@@ -211,12 +203,10 @@ class Prompts:
 
 
 def ways_of(serving: FleetInputs, model: Model, cluster: Cluster, served: Profile) -> list[Prompts]:
-    """Return the way that settings state, or the ways among which a search may choose.
-
-    The usual way is in pieces beside decoding. On Neuron machines there are several: decoding waits
-    for whole prompts, or prompts have replicas of their own, in every split of every group that
-    divides a unit. Where a unit holds a single replica, these groups take whole units.
-    """
+    """Return the way that settings state, or the ways among which a search may choose."""
+    # The usual way is in pieces beside decoding. On Neuron machines there are several: decoding
+    # waits for whole prompts, or prompts have replicas of their own, in every split of every group
+    # that divides a unit. Where a unit holds a single replica, these groups take whole units.
     if serving.disaggregate:
         apart = groups_in_units(serving.disaggregate, cluster, served)
         return [Prompts(batching_from(cluster, "separate"), apart)]
@@ -233,10 +223,13 @@ def ways_of(serving: FleetInputs, model: Model, cluster: Cluster, served: Profil
 
 def _alone(serving: FleetInputs, model: Model, cluster: Cluster) -> Prompts:
     """Return the way of replicas that both process prompts and decode."""
-    if serving.chunk == 0 or _waits(serving, cluster):
-        return Prompts(batching_from(cluster, "separate", serving.chunk or None))
-    batching = batching_from(cluster, "chunked", serving.chunk)
-    if serving.chunk is None and model.experts:
+    prefill = serving.prefill
+    if serving.chunk == 0:
+        prefill = "separate"
+    elif serving.chunk is not None and prefill == AUTO:
+        prefill = "chunked"  # a stated size of pieces means that decoding does not wait
+    batching = batching_from(cluster, prefill, serving.chunk or None)
+    if serving.chunk is None and batching.chunk_tokens and model.experts:
         return Prompts(replace(batching, chunk_tokens=MIXTURE_PIECE_TOKENS))
     return Prompts(batching)
 
@@ -248,21 +241,13 @@ def _splits(per_unit: int) -> Iterator[str]:
         yield from (f"{prefill}:{size - prefill}" for prefill in range(1, size))
 
 
-def _waits(serving: FleetInputs, cluster: Cluster) -> bool:
-    """Return whether decoding waits for prompts; a stated size of pieces means that it does not."""
-    if serving.prefill == AUTO:
-        return serving.chunk is None and _is_neuron(cluster)
-    return serving.prefill == "separate"
-
-
 def _is_neuron(cluster: Cluster) -> bool:
     return chip_family(cluster.chip, cluster.catalogue).is_neuron
 
 
 RATE_WITHOUT_MODEL = 1000.0
 """Requests/s of a unit where neither a model nor a rate is given: any rate does for a shape."""
-SAME = "one model"
-"""Name of the weights of services without a model."""
+SAME = "one model"  # name of the weights of services without a model
 LONG_ANSWER = 60.0
 """Mean output tokens from which lengths spread as in Azure's conversations, not as in its code."""
 
@@ -275,11 +260,9 @@ def services_from(
     *,
     requests: int = TableRuns.requests,
 ) -> tuple[Service, ...]:
-    """Return the services of a demand, each with the capacity of one unit for its lengths.
-
-    Services of one model run on the same replicas. These have the fewest chips on which all the
-    services keep the SLO under a low load.
-    """
+    """Return the services of a demand, each with the capacity of one unit for its lengths."""
+    # Services of one model run on the same replicas. These have the fewest chips on which all the
+    # services keep the SLO under a low load.
     if not models or serving.unit_rate is not None:
         rate = serving.unit_rate
         capacity = fixed_rate(RATE_WITHOUT_MODEL if rate is None else rate)
@@ -397,11 +380,9 @@ def _choice(
     ways: Sequence[tuple[Prompts, Sequence[TableRuns]]],
     per_unit: int,
 ) -> tuple[int, list[Choice | None]]:
-    """Return the number of the best way whose groups fit into a unit, and why for each kind.
-
-    Where a unit holds a single replica, the groups of units are only the runners-up: they would
-    change role together, and serve one model alone.
-    """
+    """Return the number of the best way whose groups fit into a unit, and why for each kind."""
+    # Where a unit holds a single replica, the groups of units are only the runners-up: they would
+    # change role together, and serve one model alone.
     if len(ways) == 1:
         return 0, [None] * len(kinds)
 
@@ -457,14 +438,11 @@ def _speculation(serving: FleetInputs, cluster: Cluster, chips: int) -> Speculat
 
 
 def cold_cache_s(served: Profile, lengths: Lengths, runs: TableRuns, rate_per_s: float) -> float:
-    """Time that a replica loses while its prefix cache fills after a change of role [s].
-
-    Hits grow with the number of earlier prompt tokens until the cache is full (see
-    :func:`workloads.serving.prefix_cache.share_hits`). So each of the N requests that fill the
-    cache takes, in the mean, half of its time without hits, 1/c, and half of that with all hits,
-    1/w: the replica loses N (1/c - 1/w) / 2 against one whose cache is full. In a group, the
-    prefill replicas have the caches.
-    """
+    """Time that a replica loses while its prefix cache fills after a change of role [s]."""
+    # Hits grow with the number of earlier prompt tokens until the cache is full (see
+    # ``share_hits``). So each of the N requests that fill the cache takes, in the mean, half of its
+    # time without hits, 1/c, and half of that with all hits, 1/w: the replica loses N (1/c - 1/w) /
+    # 2 against one whose cache is full. In a group, the prefill replicas have the caches.
     if not runs.prefix_share:
         return 0.0
     cold_per_s = saturated_rate(served, lengths, replace(runs, prefix_share=0.0))
@@ -478,3 +456,110 @@ def _grid(values: FloatArray, mean: float) -> FloatArray:
     points = np.array([values.min(), mean, values.max()])
     kept: FloatArray = np.unique(points[(np.abs(points / mean - 1) > 0.05) | (points == mean)])
     return np.maximum(kept, 1.0)
+
+
+def capacity_interval(services: Sequence[Service], capacity: float) -> Interval:
+    """Interval of the capacity of a unit: that of its least certain service."""
+    # The number of units needed is inverse to the capacity, and so are the ends of its interval.
+    intervals = [
+        interval(capacity, service.prediction)
+        for service in services
+        if service.prediction is not None
+    ]
+    if not intervals:
+        return Interval(capacity, capacity, basis="rate of a unit as given")
+    return max(intervals, key=lambda each: each.high)
+
+
+def replicas_document(services: Sequence[Service]) -> list[dict[str, Any]]:
+    """Return the replicas in a unit, one row for each model, for the command line's JSON."""
+    models = {service.weights: service for service in services if service.replica_chips}
+    return [
+        {
+            "model": name.partition(" on ")[0],
+            "precision": service.precision,
+            "chips": service.replica_chips,
+            "expert_groups": service.expert_groups,
+            "chunk_tokens": service.chunk_tokens,
+            "replicas_per_unit": service.replicas,
+            **({"cold_cache_s": service.cold_s} if service.cold_s else {}),
+            **_apart_document(service),
+            **({} if service.choice is None else asdict(service.choice)),
+        }
+        for name, service in models.items()
+    ]
+
+
+def _apart_document(service: Service) -> dict[str, Any]:
+    if service.apart is None:
+        return {}
+    return {
+        "prefill_replicas": service.apart.prefill,
+        "decode_replicas": service.apart.decode,
+        "groups_per_unit": service.replicas / service.group,
+        "kv_transfer_bytes_per_s": service.apart.transfer_bytes_per_s,
+    }
+
+
+def serving_notes(
+    cluster: Cluster, services: Sequence[Service], *, is_usual: bool = False
+) -> list[str]:
+    """Return remarks on how Neuron machines run prompts, and on overheads that are assumed."""
+    return [*_prompt_notes(cluster, services, is_usual), *_overhead_notes(cluster, services)]
+
+
+def _prompt_notes(cluster: Cluster, services: Sequence[Service], is_usual: bool) -> list[str]:
+    served = [service for service in services if service.replica_chips]
+    if not served or not _is_neuron(cluster):
+        return []
+    if pieces := {service.chunk_tokens for service in served if service.chunk_tokens}:
+        tokens = " and ".join(f"{size:,}" for size in sorted(pieces))
+        return [
+            f"prompts run in pieces of {tokens} tokens beside decoding, which no engine of Neuron "
+            "does: leave --prefill and --chunk out for a way that Neuron has."
+        ]
+    if not is_usual:
+        return []
+    return list(dict.fromkeys(map(_choice_note, served)))
+
+
+def _choice_note(service: Service) -> str:
+    """Return how prompts of a service run by default, what comes next, and what binds."""
+    apart, choice = service.apart, service.choice or Choice("")
+    way = (
+        f"prompts run whole on replicas of their own ({apart.prefill}:{apart.decode})"
+        if apart
+        else "decoding waits for whole prompts"
+    )
+    binds = f"; {choice.binds} binds" if choice.binds else ""
+    if service.replicas == 1:
+        joined = (
+            f"; --disaggregate {choice.runner_up} gives prompts replicas of their own in groups of "
+            f"units, which serve {choice.runner_up_share:.2f} times as much"
+        )
+        return (
+            f"{way}, as a unit holds one replica and Neuron's engines do not run both at "
+            f"once{joined if choice.runner_up else ''}{binds}."
+        )
+    second = (
+        f"; next is {choice.runner_up} with {choice.runner_up_share:.0%} of its requests/s"
+        if choice.runner_up
+        else ""
+    )
+    return (
+        f"{way}, which serves most within the SLO, as Neuron's engines pause decoding for each "
+        f"prompt that they share a replica with{second}{binds}. --disaggregate sets another split, "
+        "--prefill separate lets decoding wait."
+    )
+
+
+def _overhead_notes(cluster: Cluster, services: Sequence[Service]) -> list[str]:
+    """Return a remark if the serving overheads of the chip are assumed, not measured."""
+    catalogue, part = cluster.catalogue or shipped_catalogue(), f"serving.{cluster.chip}"
+    modelled = any(service.replica_chips for service in services)
+    if not modelled or not catalogue.has(part, "iteration_overhead"):
+        return []
+    row = catalogue.entry(part, "iteration_overhead")
+    if row.grade != "assumed":
+        return []
+    return [f"serving overheads of {cluster.chip} are assumed: {row.note.partition('.')[0]}."]

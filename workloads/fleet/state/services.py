@@ -1,16 +1,16 @@
-"""Services of the fleet, the pools of units that share weights, and the time to start serving."""
+"""Services of the fleet, pools of units that share weights, and the queues of their requests."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import numpy as np
 
-from topologies.arrays import FloatArray
+from topologies.arrays import FloatArray, IntArray
 from topologies.errors import InputError
 from workloads.confidence.kinds import Prediction
-from workloads.demand.trace import Demand
+from workloads.demand.trace import MINUTES_PER_DAY, Demand
 from workloads.fleet.inputs.costs import ChangeCosts
 from workloads.serving.capacity import Capacity
 from workloads.serving.disaggregated import Pools
@@ -18,51 +18,39 @@ from workloads.serving.disaggregated import Pools
 
 @dataclass(frozen=True)
 class Choice:
-    """Reasons for the way in which prompts run, where it was searched.
+    """Reasons for the way in which prompts run, where it was searched."""
 
-    ``binds``: cause that keeps a unit from a higher rate, see
-        :func:`workloads.serving.highest_rate.what_binds`.
-    ``runner_up``: best of the other ways, such as ``2:2`` or ``separate``; empty where no other
-        keeps the SLO.
-    ``runner_up_share``: its rate within the SLO over that of the chosen way.
-    """
-
-    binds: str
+    binds: str  # cause that keeps a unit from a higher rate, see ``what_binds``
+    # Best of the other ways, such as ``2:2`` or ``separate``; empty where no other keeps the SLO
     runner_up: str = ""
-    runner_up_share: float = 0.0
+    runner_up_share: float = 0.0  # its rate within the SLO over that of the chosen way
 
 
 @dataclass(frozen=True, eq=False)
 class Service:
-    """One service of the fleet: a model that answers one kind of request.
-
-    ``weights_bytes``: bytes that a unit loads before it can serve, all its replicas together [B].
-    ``patience_s``: most work in the queue [s]; requests beyond it are shed.
-    ``weights``: name of the weights. Services with the same weights share their units; by default a
-        service has weights of its own.
-    ``precision``: precision of the weights; empty where a stated rate replaces the model.
-    ``replica_chips``: chips of a replica; 0 where a stated rate replaces the model.
-    ``expert_groups``: groups of ranks among which the experts of a mixture are divided while
-        prompts run.
-    ``chunk_tokens``: tokens of the pieces into which a replica cuts prompts; 0 for whole prompts.
-    ``prediction``: features of the prediction of the capacity, from which its interval follows.
-    ``cold_s``: time that a unit loses while its prefix cache fills after a change of role [s].
-    ``apart``: prefill and decode replicas of a group that serves together; by default every replica
-        does both.
-    """
+    """One service of the fleet: a model that answers one kind of request."""
 
     name: str
     capacity: Capacity
+    # Bytes that a unit loads before it can serve, all its replicas together [B]
     weights_bytes: float = 0.0
-    patience_s: float = 600.0
+    patience_s: float = 600.0  # most work in the queue [s]; requests beyond it are shed
     replicas: int = 1
+    # Name of the weights. Services with the same weights share their units; by default a service
+    # has weights of its own
     weights: str = ""
-    precision: str = ""
-    replica_chips: int = 0
+    precision: str = ""  # precision of the weights; empty where a stated rate replaces the model
+    replica_chips: int = 0  # chips of a replica; 0 where a stated rate replaces the model
+    # Groups of ranks among which the experts of a mixture are divided while prompts run
     expert_groups: int = 1
+    # Tokens of the pieces into which a replica cuts prompts; 0 for whole prompts
     chunk_tokens: int = 0
+    # Features of the prediction of the capacity, from which its interval follows
     prediction: Prediction | None = None
+    # Time that a unit loses while its prefix cache fills after a change of role [s]
     cold_s: float = 0.0
+    # Prefill and decode replicas of a group that serves together; by default every replica does
+    # both
     apart: Pools | None = None
     choice: Choice | None = None
 
@@ -83,17 +71,12 @@ class Service:
 
 @dataclass(frozen=True)
 class Pool:
-    """Units that hold the same weights, and the services that any of them can answer.
+    """Units that hold the same weights, and the services that any of them can answer."""
 
-    ``name``: name of the weights, or of the service where it is the only one.
-    ``services``: numbers of the services.
-    ``weights_bytes``: bytes that a unit loads before it can answer the services [B].
-    ``cold_s``: time that a unit loses while its prefix cache fills after a change of role [s].
-    """
-
-    name: str
-    services: tuple[int, ...]
-    weights_bytes: float
+    name: str  # name of the weights, or of the service where it is the only one
+    services: tuple[int, ...]  # numbers of the services
+    weights_bytes: float  # bytes that a unit loads before it can answer the services [B]
+    # Time that a unit loses while its prefix cache fills after a change of role [s]
     cold_s: float = 0.0
 
 
@@ -122,12 +105,7 @@ def by_pool(values: FloatArray, pools: Sequence[Pool]) -> FloatArray:
     return result
 
 
-def lead_s(costs: ChangeCosts, services: Sequence[Service]) -> float:
-    """Expected time until a unit that trained serves, with the heaviest weights [s]."""
-    return to_serving_s(costs, services, 1)
-
-
-def to_serving_s(costs: ChangeCosts, services: Sequence[Service], units: int) -> float:
+def to_serving_s(costs: ChangeCosts, services: Sequence[Service], units: int = 1) -> float:
     """Time until ``units`` units, changed from training together, serve at their full rate [s]."""
     heaviest = max((service.weights_bytes for service in services), default=0.0)
     cold_s = max((service.cold_s for service in services), default=0.0)
@@ -141,17 +119,216 @@ def units_needed(demand: Demand, services: Sequence[Service]) -> FloatArray:
             f"{len(services)} services for a demand of {len(demand.services)} "
             f"({', '.join(demand.services)}); give one for each."
         )
-    rows = []
-    for number, service in enumerate(services):
-        work = service.capacity.work(demand.prompt_tokens[number], demand.output_tokens[number])
-        rows.append(demand.requests[number] / 60.0 * work / service.capacity.rate_slo_per_s)
-    return np.array(rows)
+    slo = np.array([[service.capacity.rate_slo_per_s] for service in services])
+    return np.asarray(demand.requests / 60.0 * _work(demand, services) / slo)
 
 
 def rates_max(demand: Demand, services: Sequence[Service]) -> FloatArray:
     """Requests that one unit serves at saturation [1/s]; (services, minutes)."""
-    rows = []
-    for number, service in enumerate(services):
-        work = service.capacity.work(demand.prompt_tokens[number], demand.output_tokens[number])
-        rows.append(service.capacity.rate_max_per_s / work)
-    return np.array(rows)
+    most = np.array([[service.capacity.rate_max_per_s] for service in services])
+    return np.asarray(most / _work(demand, services))
+
+
+def _work(demand: Demand, services: Sequence[Service]) -> FloatArray:
+    """Work of a request of each minute; (services, minutes)."""
+    lengths = zip(services, demand.prompt_tokens, demand.output_tokens, strict=True)
+    return np.array([each.capacity.work(prompt, output) for each, prompt, output in lengths])
+
+
+@dataclass
+class Queue:
+    """Requests of one service by outcome; all counts are integers."""
+
+    arrivals: IntArray
+    # Most work in the queue, in minutes of its capacity; requests beyond it are shed
+    patience_minutes: float
+    # served, shed, capacity: (minutes,): requests served and refused in the minute, and those that
+    # could have been served
+    served: IntArray = field(init=False)
+    shed: IntArray = field(init=False)
+    # (minutes,): requests that wait at the end of the minute
+    backlog: IntArray = field(init=False)
+    capacity: IntArray = field(init=False)
+    waiting: int = 0
+
+    def __post_init__(self) -> None:
+        for name in ("served", "shed", "backlog", "capacity"):
+            setattr(self, name, np.zeros(len(self.arrivals), np.int64))
+
+    def finish(self, minute: int, capacity: int) -> None:
+        """End a minute in which ``capacity`` requests could have been served."""
+        came = int(self.arrivals[minute])
+        work = self.waiting + came
+        served = min(work, capacity)
+        room = int(self.patience_minutes * capacity)
+        shed = min(came, max(0, work - served - room))
+        self.waiting = work - served - shed
+        self.served[minute] = served
+        self.shed[minute] = shed
+        self.backlog[minute] = self.waiting
+        self.capacity[minute] = capacity
+
+
+def waits_s(queue: Queue) -> FloatArray:
+    """Wait of the middle request of each minute [s]; (minutes,)."""
+    # Requests are served in order of arrival: the n-th one admitted is served when n have been,
+    # interpolated within a minute. Requests still waiting at the end are served afterwards as fast
+    # as the last minute could, or count the time until then if it could serve none.
+    admitted = np.concatenate([[0], np.cumsum(queue.arrivals - queue.shed)]).astype(float)
+    served = np.concatenate([[0], np.cumsum(queue.served)]).astype(float)
+    edges = np.arange(len(admitted), dtype=float)
+    middle = (admitted[1:] + admitted[:-1]) / 2
+    last = int(queue.capacity[-1])
+    later = np.maximum(middle - served[-1], 0.0) / last if last else np.zeros(len(middle))
+    turn = edges[-1] + later
+    after = np.searchsorted(served, middle, side="left")
+    inside = (after < len(served)) & (after > 0)
+    rows = after[inside]
+    step = served[rows] - served[rows - 1]
+    part = np.where(step > 0, (middle[inside] - served[rows - 1]) / np.where(step > 0, step, 1), 0)
+    turn[inside] = edges[rows - 1] + part
+    came = edges[:-1] + 0.5
+    waiting_before = np.concatenate([[0], queue.backlog[:-1]])
+    result: FloatArray = np.where(
+        queue.backlog + waiting_before > 0, np.maximum(turn - came, 0.0) * 60.0, 0.0
+    )
+    return result
+
+
+def split_tokens(queue: Queue, tokens: IntArray) -> tuple[IntArray, IntArray, IntArray]:
+    """Divide each minute's tokens into served, waiting at its end, and shed; exact integers."""
+    # Returns ``served, waiting, shed`` (minutes,): ``tokens.sum() == served.sum() + waiting[-1] +
+    # shed.sum()``.
+    came = np.maximum(queue.arrivals, 1)
+    shed = tokens * queue.shed // came
+    admitted_tokens = np.concatenate([[0], np.cumsum(tokens - shed)])
+    admitted = np.concatenate([[0], np.cumsum(queue.arrivals - queue.shed)])
+    done = np.cumsum(queue.served)
+    row = np.clip(np.searchsorted(admitted, done, side="right") - 1, 0, len(came) - 1)
+    count = np.maximum(admitted[row + 1] - admitted[row], 1)
+    inside = (admitted_tokens[row + 1] - admitted_tokens[row]) * (done - admitted[row]) // count
+    done_tokens = admitted_tokens[row] + inside
+    served = np.diff(done_tokens, prepend=0)
+    return served, admitted_tokens[1:] - done_tokens, shed
+
+
+@dataclass
+class BatchQueue:
+    """The batch tier of a running fleet: requests in the order of their deadlines, in integers."""
+
+    # All requests have the same time from arrival to deadline, so the oldest one has the earliest
+    # deadline. A request that has not been served by its deadline expires.
+
+    arrivals: IntArray
+    # (minutes,): prompt and output tokens of all requests that arrive in the minute
+    tokens: IntArray
+    # A request that arrives in minute i has to be served by the end of minute i +
+    # ``deadline_minutes``
+    deadline_minutes: int
+    # (minutes,): requests that one saturated unit answers [1/s]
+    rate_per_s: FloatArray = field(default_factory=lambda: np.empty(0))
+    # served, late, waiting: (minutes,): requests served and expired in the minute, and waiting at
+    # its end
+    served: IntArray = field(init=False)
+    late: IntArray = field(init=False)
+    waiting: IntArray = field(init=False)
+    done: int = 0
+    urgent: int = 0  # units that the deadlines need, which training yields
+    joining: int = 0  # units on their way to batch work
+    carry: float = 0.0  # part of a request that the last minute has begun
+
+    def __post_init__(self) -> None:
+        for name in ("served", "late", "waiting"):
+            setattr(self, name, np.zeros(len(self.arrivals), np.int64))
+        self._sums: IntArray = np.concatenate([[0], np.cumsum(self.arrivals)]).astype(np.int64)
+
+    def waits(self, minute: int) -> int:
+        """Requests that wait when a minute begins."""
+        return int(self._sums[minute]) - self.done
+
+    def came(self, minute: int, minutes: int) -> float:
+        """Requests expected within ``minutes`` minutes: as many as came in the last ones."""
+        passed = min(minute, minutes)
+        return float(self._sums[minute] - self._sums[minute - passed]) * minutes / max(passed, 1)
+
+    def due(self, minute: int) -> IntArray:
+        """Waiting requests that have to be served within 1, 2 … minutes; (deadline_minutes,).
+
+        Two requests came in minute 0 and three in minute 1, with three minutes' time:
+
+        >>> BatchQueue(np.array([2, 3, 0, 0]), np.array([2, 3, 0, 0]), 3).due(2).tolist()
+        [0, 2, 5]
+        """
+        arrived = minute - self.deadline_minutes + np.arange(1, self.deadline_minutes + 1)
+        return np.maximum(self._sums[np.clip(arrived, 0, minute)] - self.done, 0)
+
+    def finish(self, minute: int, capacity: int) -> None:
+        """End a minute in which ``capacity`` requests could be served."""
+        served = min(capacity, self.waits(minute + 1))
+        self.done += served
+        over = int(self._sums[max(0, minute + 1 - self.deadline_minutes)])
+        late = max(0, over - self.done)
+        self.done += late
+        self.served[minute], self.late[minute] = served, late
+        self.waiting[minute] = self.waits(minute + 1)
+
+    def serve(self, minute: int, unit_s: float) -> None:
+        """End a minute in which units worked for ``unit_s`` unit-seconds."""
+        possible = unit_s * float(self.rate_per_s[minute]) + self.carry
+        self.finish(minute, int(possible))
+        self.carry = possible % 1.0 if self.waiting[minute] else 0.0
+
+    def tokens_before(self, requests: IntArray) -> IntArray:
+        """Tokens of the first ``requests`` requests, rounded down."""
+        sums = np.concatenate([[0], np.cumsum(self.tokens)])
+        row = np.searchsorted(self._sums, requests, side="right") - 1
+        row = np.clip(row, 0, len(self.arrivals) - 1)
+        count = np.maximum(self.arrivals[row], 1)
+        inside = self.tokens[row] * (requests - self._sums[row]) // count
+        return np.asarray(sums[row] + inside)
+
+    def arrived_minute(self, requests: FloatArray) -> IntArray:
+        """Minute in which the requests of these numbers arrived."""
+        return np.asarray(np.searchsorted(self._sums, requests, side="right") - 1)
+
+
+MINUTE_S = 60.0
+
+
+@dataclass(frozen=True, eq=False)
+class BatchTier:
+    """Requests that may wait, and for how long."""
+
+    share: float = 0.0
+    # Requests that may wait and arrive on top of the demand, instead of a share of it
+    demand: Demand | None = None
+    # Time within which a request has to be answered; after it the request expires [s]
+    deadline_s: float = MINUTES_PER_DAY * MINUTE_S
+
+    def __post_init__(self) -> None:
+        if not 0 <= self.share < 1 or (self.share > 0) == (self.demand is not None):
+            raise InputError(
+                f"a batch tier of {self.share:.3g} of the requests"
+                f"{' and of a demand of its own' if self.demand is not None else ''}; give a share "
+                "above 0 and below 1, or a demand."
+            )
+        if not self.deadline_s >= MINUTE_S or self.deadline_s == float("inf"):
+            raise InputError(
+                f"a batch deadline of {self.deadline_s:g} s must be at least a minute, such as 24h."
+            )
+
+    @property
+    def deadline_minutes(self) -> int:
+        """Whole minutes within which a request has to be answered."""
+        return int(self.deadline_s // MINUTE_S)
+
+
+@dataclass(frozen=True, eq=False)
+class BatchWork:
+    """Requests of a batch tier in a run."""
+
+    demand: Demand  # one service, as long as the run
+    # (minutes,): requests that one saturated unit answers, at the prompt and output lengths of that
+    # minute [1/s]
+    rate_per_s: FloatArray
+    deadline_minutes: int = MINUTES_PER_DAY

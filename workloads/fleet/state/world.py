@@ -1,51 +1,534 @@
-"""State that the processes of a run share, and its records."""
+"""State of a running fleet: ledger of roles, weight store, gangs, and the world that holds them.
+
+Time is in integer milliseconds, so that the server-milliseconds of all roles sum to servers × time.
+A server that is down while the rest of its unit works on counts as broken.
+"""
 
 from __future__ import annotations
 
 import itertools
+import math
 from collections import Counter
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Generator, Iterator, Mapping
 from dataclasses import dataclass, field
+from enum import IntEnum
 from functools import cached_property
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 import simpy
 
-from topologies.arrays import IntArray
+from topologies.arrays import FloatArray, IntArray
 from workloads.fleet.inputs.costs import ChangeCosts
 from workloads.fleet.inputs.jobs import TrainingJob
 from workloads.fleet.policies.view import Limits
-from workloads.fleet.state.gangs import NONE, Gang
-from workloads.fleet.state.ledger import NOBODY, Ledger, Role
-from workloads.fleet.state.queues import Batch, Queue
-from workloads.fleet.state.services import Pool, Service, lead_s
-from workloads.fleet.state.store import Store
+from workloads.fleet.state.services import BatchQueue, Pool, Queue, Service, to_serving_s
+from workloads.job.checkpoints import PeerCopies
+
+
+class Role(IntEnum):
+    """Role of a unit at a moment; the numbers are its accounts in the ledger."""
+
+    SERVING = 0
+    DRAINING = 1
+    LOADING = 2
+    COMPILING = 3
+    WARMING = 4
+    TRAINING = 5
+    EVALUATION = 6
+    CHECKPOINTING = 7
+    PAUSED = 8
+    BROKEN = 9
+    SPARE = 10
+    BATCH = 11
+
+
+ROLES = tuple(role.name.lower() for role in Role)
+
+GROUPS = {
+    "inference": (Role.SERVING, Role.BATCH, Role.WARMING, Role.DRAINING),
+    "training": (Role.TRAINING, Role.EVALUATION, Role.CHECKPOINTING),
+    "moving": (Role.LOADING, Role.COMPILING),
+    "idle": (Role.SPARE, Role.PAUSED),
+    "broken": (Role.BROKEN,),
+}
+"""Groups of roles; every role is in exactly one of them."""
+
+
+NOBODY = -1
+MS = 1000
+
+
+class Ledger:
+    """Arrays over all units; an account is a role, or one pool's share of the serving role."""
+
+    def __init__(self, units: int, pools: int, servers: int = 1) -> None:
+        self.servers = servers
+        self.lost = np.zeros(units, np.int8)  # servers that are down in a unit that works on
+        self.role = np.full(units, Role.SPARE, np.int8)
+        self.owner = np.full(units, NOBODY, np.int32)  # pool or job that the unit works for
+        self.loaded = np.full(units, NOBODY, np.int16)  # pool whose weights are resident
+        # Number of the role change that the unit is in, 0 for none; a unit that breaks loses it
+        self.ticket = np.zeros(units, np.int64)
+        self.lent_ms = np.full(units, -(2**62), np.int64)  # when it last left the serving role
+        self.accounts = len(Role) + pools
+        self._account = self.role.astype(np.int16)
+        # By account: units in it now, the servers that these have lost, server-time up to ``at_ms``
+        self.counts = np.bincount(self._account, minlength=self.accounts).astype(np.int64)
+        self.down = np.zeros(self.accounts, np.int64)
+        self.spent_server_ms = np.zeros(self.accounts, np.int64)
+        self.at_ms = 0
+
+    def __len__(self) -> int:
+        return len(self.role)
+
+    def advance(self, now_ms: int) -> None:
+        """Add the time since the last call to the accounts."""
+        if now_ms != self.at_ms:
+            elapsed_ms = now_ms - self.at_ms
+            self.spent_server_ms += (self.counts * self.servers - self.down) * elapsed_ms
+            # The sum of a short list takes a fifth of the time of that of an array.
+            self.spent_server_ms[Role.BROKEN] += sum(self.down.tolist()) * elapsed_ms
+            self.at_ms = now_ms
+
+    def put(self, units: IntArray, role: Role, now_ms: int, owner: int = NOBODY) -> None:
+        """Give units a role and an owner at an instant."""
+        if not len(units):
+            return
+        self.advance(now_ms)
+        account = len(Role) + owner if role is Role.SERVING else int(role)
+        self.counts -= np.bincount(self._account[units], minlength=self.accounts)
+        self.counts[account] += len(units)
+        lost = self.lost[units]
+        if lost.any():
+            np.subtract.at(self.down, self._account[units], lost)
+            self.down[account] += int(lost.sum())
+        self._account[units] = account
+        self.role[units] = role
+        self.owner[units] = owner
+
+    def lose(self, unit: int, now_ms: int, servers: int = 1) -> None:
+        """Take servers out of a unit that works on, or give them back if negative."""
+        self.advance(now_ms)
+        self.lost[unit] += servers
+        self.down[self._account[unit]] += servers
+
+    def lost_units(self, pool: int) -> int:
+        """Servers lost by the units of a pool, in whole units."""
+        return int(self.down[len(Role) + pool]) // self.servers
+
+    def broken_units(self) -> int:
+        """Units under repair, and servers lost by other units in whole units."""
+        broken = int(self.counts[Role.BROKEN])
+        elsewhere = sum(self.down.tolist()) - int(self.down[Role.BROKEN])
+        return broken + elsewhere // self.servers
+
+    def count(self, role: Role) -> int:
+        """Units in a role."""
+        if role is Role.SERVING:
+            return int(self.counts[len(Role) :].sum())
+        return int(self.counts[role])
+
+    def serving(self, pool: int) -> int:
+        """Units that serve in a pool."""
+        return int(self.counts[len(Role) + pool])
+
+    def of(self, role: Role, owner: int | None = None) -> IntArray:
+        """Numbers of the units in a role, ascending; only those of an owner if given."""
+        chosen = self.role == role
+        if owner is not None:
+            chosen &= self.owner == owner
+        return np.flatnonzero(chosen)
+
+
+def milliseconds(seconds: float, horizon_ms: int) -> int:
+    """Whole milliseconds, at most just past the horizon, so that infinity becomes an integer.
+
+    >>> milliseconds(1.5, 10_000), milliseconds(float("inf"), 10_000)
+    (1500, 10001)
+    """
+    if seconds * MS > horizon_ms:
+        return horizon_ms + 1
+    return round(seconds * MS)
+
+
+@dataclass
+class _Load:
+    """A load under way: units that each still lack ``left_bytes``, and the event of its end."""
+
+    units: int
+    left_bytes: float
+    cap_bytes_per_s: float
+    done: simpy.Event
+    rate_bytes_per_s: float = 0.0
+
+
+class Store:
+    """Max-min fair sharing of one bandwidth; each unit of a load has a cap of its own.
+
+    Two units want 10 bytes each from a store of 4 B/s:
+
+    >>> env = simpy.Environment()
+    >>> store = Store(env, 4.0)
+    >>> env.run(until=store.load(units=2, bytes_per_unit=10.0, cap_bytes_per_s=100.0))
+    >>> env.now
+    5000
+    """
+
+    def __init__(self, env: simpy.Environment, bytes_per_s: float) -> None:
+        self.env = env
+        self.bytes_per_s = bytes_per_s
+        self.moved_bytes = 0.0
+        self._loads: list[_Load] = []
+        self._at_ms = 0
+        self._round = 0
+
+    def load(self, *, units: int, bytes_per_unit: float, cap_bytes_per_s: float) -> simpy.Event:
+        """Start to load on ``units`` units; the event is triggered when all have their bytes."""
+        self._progress()
+        entry = _Load(units, float(bytes_per_unit), cap_bytes_per_s, self.env.event())
+        self._loads.append(entry)
+        self._share()
+        return entry.done
+
+    def _progress(self) -> None:
+        elapsed_s = (int(self.env.now) - self._at_ms) / MS
+        self._at_ms = int(self.env.now)
+        for entry in self._loads:
+            moved = min(entry.left_bytes, entry.rate_bytes_per_s * elapsed_s)
+            entry.left_bytes -= moved
+            self.moved_bytes += moved * entry.units
+
+    def _share(self) -> None:
+        remaining, waiting = self.bytes_per_s, sum(entry.units for entry in self._loads)
+        for entry in sorted(self._loads, key=lambda entry: entry.cap_bytes_per_s):
+            entry.rate_bytes_per_s = min(entry.cap_bytes_per_s, remaining / waiting)
+            remaining -= entry.rate_bytes_per_s * entry.units
+            waiting -= entry.units
+        # Rates have changed, so processes that wait for the end of an earlier round do nothing.
+        self._round += 1
+        if self._loads:
+            delay_ms = min(_until_done_ms(entry) for entry in self._loads)
+            self.env.process(self._wake(self._round, delay_ms))
+
+    def _wake(self, this_round: int, delay_ms: int) -> Generator[simpy.Event, Any, None]:
+        yield self.env.timeout(delay_ms)
+        if this_round != self._round:
+            return
+        self._progress()
+        done = [entry for entry in self._loads if _until_done_ms(entry) == 0]
+        self._loads = [entry for entry in self._loads if _until_done_ms(entry) > 0]
+        self._share()
+        for entry in done:
+            entry.done.succeed()
+
+
+def _until_done_ms(entry: _Load) -> int:
+    """Time until a load ends at its present rate, rounded up."""
+    if entry.left_bytes <= 1e-6 or math.isinf(entry.rate_bytes_per_s):
+        return 0
+    return math.ceil(entry.left_bytes / entry.rate_bytes_per_s * MS - 1e-6)
+
+
+NONE = np.empty(0, np.int64)
+USUAL_INTERVAL_S = 1800.0  # interval of checkpoints of a job without one outside of a scenario [s]
+
+
+@dataclass
+class Tally:
+    """Account of a job: tokens kept and lost, unit-time held and useful, and events."""
+
+    tokens: float = 0.0
+    lost_tokens: float = 0.0
+    useful_unit_ms: float = 0.0
+    held_unit_ms: int = 0
+    starts: int = 0
+    failures: int = 0
+    reclaims: int = 0
+    resizes: int = 0
+
+
+class Gang:
+    """One training job: its units, its progress since the last checkpoint, its SimPy process."""
+
+    # All units of a gang compute in step: a checkpoint, a resize or a restart stalls all of them,
+    # and the loss of one unit stops all. It loses the progress that is not in a checkpoint, in host
+    # memory or at a peer. Methods that change the gang first settle the time since the last change,
+    # then interrupt the process, which begins anew with the stall, or with training, that is due.
+
+    def __init__(
+        self,
+        number: int,
+        job: TrainingJob,
+        env: simpy.Environment,
+        ledger: Ledger,
+        costs: ChangeCosts,
+        horizon_ms: int,
+        store: Store | None = None,
+    ) -> None:
+        self.number, self.job, self.env, self.ledger, self.costs = number, job, env, ledger, costs
+        self.horizon_ms = horizon_ms
+        self.store = store
+        self.finished_ms = -1
+        self.on_finish: Callable[[IntArray], None] = lambda _units: None
+        self._writing = False  # whether a checkpoint is being written
+        # Time computed since the last restart, and units lost since then whose copies are not back.
+        self._computed_ms, self._exposed = 0, 0
+        self.units: IntArray = NONE
+        self.paused: IntArray = NONE
+        self.joining = 0
+        self.tally = Tally()
+        self.changed_ms = -(2**62)  # long ago, so that the first growth does not wait
+        self._saved = 0.0  # tokens in the last checkpoint
+        self._state_in_host = False
+        self._stall_ms, self._stall_role = 0, Role.LOADING
+        self._since_ms = 0  # time up to which progress is settled
+        self._running = False
+        self._process: simpy.Process | None = None
+
+    @property
+    def size(self) -> int:
+        """Units that compute for the job."""
+        return len(self.units)
+
+    @property
+    def waits(self) -> bool:
+        """Return whether the job wants units: it has arrived, and is not done."""
+        return self.finished_ms < 0 and int(self.env.now) >= self.job.arrives_s * MS
+
+    def tokens_now(self) -> float:
+        """Tokens up to this instant, those that are not settled yet included."""
+        running_s = (int(self.env.now) - self._since_ms) / MS if self._running else 0.0
+        return self.tally.tokens + self.job.rate(self.size) * running_s
+
+    def unsaved_unit_ms(self) -> float:
+        """Unit-time that a stop without notice would lose: the price of reclaiming this gang."""
+        self._settle()
+        rate = self.job.rate(self.size)
+        return (self.tally.tokens - self._saved) / rate * self.size * MS if rate else 0.0
+
+    def admit(self, units: IntArray) -> None:
+        """Take in units that are ready, and start or resize the job."""
+        self._settle()
+        new = np.concatenate([self.paused, units])
+        was_running = self.size > 0
+        self.paused = NONE
+        self.units = np.concatenate([self.units, new])
+        self.changed_ms = int(self.env.now)
+        if was_running:
+            self.tally.resizes += 1
+            self._stall(self.costs.resize_s, Role.LOADING)
+        else:
+            self.tally.starts += 1
+            cost = self.costs.restore_s if self._state_in_host else self.costs.restart_s
+            self._state_in_host = False
+            self._computed_ms, self._exposed = 0, 0
+            self._stall(cost, Role.LOADING)
+            self._process = self.env.process(self._run())
+
+    def shrink(self, count: int) -> IntArray:
+        """Drop the last ``count`` units and return them."""
+        # The job loses one step, and the other units go on after a resize.
+        self._settle()
+        self._lose(min(self.job.step_tokens, self.tally.tokens - self._saved))
+        left, self.units = self.units[-count:], self.units[:-count]
+        self.tally.resizes += 1
+        self.changed_ms = int(self.env.now)
+        self._stall(self.costs.resize_s, Role.LOADING)
+        return left
+
+    def stop(self, *, keep: bool, in_host: bool = False) -> IntArray:
+        """Stop the gang and return its units; without ``keep``, unsaved progress is lost."""
+        self._settle()
+        if keep:
+            self._saved = self.tally.tokens
+        else:
+            self._lose(self.tally.tokens - self._saved)
+        self._state_in_host = in_host
+        left, self.units = self.units, NONE
+        self.changed_ms = int(self.env.now)
+        self._interrupt()
+        return left
+
+    def place(self, units: IntArray) -> None:
+        """Run on units from the start of the simulation, at no cost."""
+        self.units = units
+        self._process = self.env.process(self._run())
+
+    def fail(
+        self,
+        broken: IntArray,
+        replacement: IntArray,
+        *,
+        cold: bool = False,
+        rng: np.random.Generator | None = None,
+    ) -> IntArray:
+        """Lose units, replace some of them, and return the units that the job can no longer use."""
+        self._settle()
+        self.tally.failures += 1
+        copies = self._copies()
+        if copies is not None and self._exposed and len(broken) and rng is not None:
+            partner = self._exposed / max(self.size - 1, 1)
+            copies = None if rng.random() < partner else copies
+        unsaved = self.tally.tokens - self._saved
+        if copies is not None:
+            computed_s = self._computed_ms / MS
+            unsaved = min(unsaved, copies.lost_s(computed_s) * self.job.rate(self.size))
+        self._lose(unsaved)
+        self._exposed += len(broken)
+        rest = np.concatenate([self.units[~np.isin(self.units, broken)], replacement])
+        size = self.job.fits(len(rest))
+        self.units, left = rest[:size], rest[size:]
+        self._stall(self._recovery_s(copies, cold=cold), Role.LOADING)
+        return left
+
+    def _copies(self) -> PeerCopies | None:
+        """Return the copies in the memory of peers at this size; None for a job without any."""
+        rate = self.job.rate(self.size)
+        if self.job.checkpoint != "peer" or not rate:
+            return None
+        return self.costs.peers.copies(
+            self.job.state_bytes / (self.size * self.costs.servers),
+            step_s=self.job.step_tokens / rate,
+            start_s=self.costs.recovery.restart_s,
+        )
+
+    def _recovery_s(self, copies: PeerCopies | None, *, cold: bool) -> float:
+        """Time from a failure to the next step [s]."""
+        recovery = self.costs.recovery
+        if copies is None:
+            all_units = max(self.size, 1) * self.costs.store_client_bytes_per_s
+            rate = min(self.costs.store_bytes_per_s, all_units)
+            restart_s = recovery.restart_s + self.job.state_bytes / rate
+        else:
+            restart_s = copies.restart_s
+        warm = self.job.standby == "warm" and not cold
+        return recovery.detection_s + restart_s - (recovery.warm_saves_s if warm else 0.0)
+
+    def _run(self) -> Generator[simpy.Event, Any, None]:
+        """Alternate between training and stalls until the gang has no units or no work left."""
+        while self.size:
+            try:
+                if self._stall_ms > 0:
+                    self._begin(self._stall_role)
+                    yield self.env.timeout(self._stall_ms)
+                    self._settle()
+                    self._stall_ms = 0
+                    if self._exposed:  # all units have their parts of the state again
+                        self._computed_ms, self._exposed = 0, 0
+                else:
+                    self._begin(Role.TRAINING)
+                    yield self.env.timeout(min(self._checkpoint_ms(), self._until_done_ms()))
+                    self._settle()
+                    if self.tally.tokens >= self.job.work_tokens * (1 - 1e-12):
+                        self._finish_work()
+                        return
+                    if not self._writing:
+                        self._writing = True
+                        self.env.process(self._write(self.tally.tokens, self.tally.starts))
+                    if self.job.checkpoint == "peer":
+                        continue  # no stall: the store is written from the copies in host memory
+                    self._stall_ms = milliseconds(self.costs.checkpoint_stall_s, self.horizon_ms)
+                    self._stall_role = Role.CHECKPOINTING
+            except simpy.Interrupt:
+                pass
+
+    def _write(self, tokens: float, start: int) -> Generator[simpy.Event, Any, None]:
+        """Write a checkpoint of ``tokens`` tokens to the shared store while training goes on."""
+        # It takes effect once written, if the gang has not been started anew since (``start``). A
+        # gang whose last checkpoint is still being written skips the next one.
+        if self.store is not None and self.job.state_bytes > 0:
+            units = max(1, self.size)
+            yield self.store.load(
+                units=units,
+                bytes_per_unit=self.job.state_bytes / units,
+                cap_bytes_per_s=self.costs.store_client_bytes_per_s,
+            )
+        else:
+            yield self.env.timeout(0)
+        self._writing = False
+        if self.tally.starts == start:
+            self._saved = min(max(self._saved, tokens), self.tally.tokens)
+
+    def _until_done_ms(self) -> int:
+        """Time that the rest of the work takes at this size, at least a millisecond."""
+        remaining = self.job.work_tokens - self.tally.tokens
+        seconds = remaining / self.job.rate(self.size)
+        # Half a millisecond more makes the rounding go up, so that the work is done by then.
+        return max(1, milliseconds(seconds + 0.0005, self.horizon_ms))
+
+    def _finish_work(self) -> None:
+        self.finished_ms = int(self.env.now)
+        self._saved = self.tally.tokens
+        left, self.units = self.units, NONE
+        self._running = False
+        self.on_finish(left)
+
+    def _checkpoint_ms(self) -> int:
+        return max(
+            1, milliseconds(self.job.checkpoint_every_s or USUAL_INTERVAL_S, self.horizon_ms)
+        )
+
+    def _begin(self, role: Role) -> None:
+        self.ledger.put(self.units, role, int(self.env.now), self.number)
+        self._running = role is Role.TRAINING
+        self._since_ms = int(self.env.now)
+
+    def _settle(self) -> None:
+        """Account for the progress, or for the part of a stall, since the last call."""
+        elapsed_ms = int(self.env.now) - self._since_ms
+        self._since_ms = int(self.env.now)
+        self.tally.held_unit_ms += self.size * elapsed_ms
+        if self._running:
+            self.tally.tokens += self.job.rate(self.size) * elapsed_ms / MS
+            self.tally.useful_unit_ms += self.size * elapsed_ms
+            self._computed_ms += elapsed_ms
+        elif self.size:
+            self._stall_ms = max(0, self._stall_ms - elapsed_ms)
+
+    def _lose(self, tokens: float) -> None:
+        """Take tokens off the progress, and their unit-time off the useful time."""
+        rate = self.job.rate(self.size)
+        self.tally.tokens -= tokens
+        self.tally.lost_tokens += tokens
+        if rate:
+            self.tally.useful_unit_ms -= tokens / rate * self.size * MS
+
+    def _stall(self, seconds: float, role: Role) -> None:
+        """Let all units wait in a role; a stall that is under way lasts at least as long."""
+        longest = max(self._stall_ms, milliseconds(seconds, self.horizon_ms))
+        self._stall_ms, self._stall_role = longest, role
+        self.ledger.put(self.units, role, int(self.env.now), self.number)
+        self._interrupt()
+
+    def _interrupt(self) -> None:
+        """Stop computing, and wake the process to read the new state."""
+        self._running = False
+        if self._process is not None and self._process.is_alive:
+            self._process.interrupt()
+
+    def finish(self) -> Tally:
+        """Settle everything up to the end of the run, and return the account."""
+        self._settle()
+        return self.tally
 
 
 @dataclass
 class Change:
-    """One ordered role change of a cohort of units; ``ready_ms`` is -1 while it is under way.
-
-    ``arrived`` counts the units that did not break on the way.
-    """
+    """One ordered role change of a cohort of units; ``ready_ms`` is -1 while it is under way."""
 
     ordered_ms: int
     units: int
     source: str
     target: str
     ready_ms: int = -1
-    arrived: int = 0
+    arrived: int = 0  # units that did not break on the way
 
 
 @dataclass
 class World:
-    """A running fleet.
-
-    ``heading`` holds the pool that each unit is on its way to, or ``NOBODY``. ``training_limit`` is
-    the most units that may train or evaluate, None for any number; ``job_limits`` are the most
-    units of jobs by name, where a policy sets such limits.
-    """
+    """A running fleet."""
 
     env: simpy.Environment
     ledger: Ledger
@@ -59,12 +542,19 @@ class World:
     evaluation: TrainingJob | None
     rng: np.random.Generator
     horizon_ms: int
-    heading: npt.NDArray[np.int16]
+    heading: npt.NDArray[np.int16]  # pool that each unit is on its way to, or ``NOBODY``
+    # (minutes + 1, accounts): server-time spent until each minute begins, by role, and by pool from
+    # account 12 on
+    spent_server_ms: npt.NDArray[np.int64]
+    # (minutes, services): mean number of units that worked for each service; units of a pool answer
+    # all its services
+    service_units: FloatArray
     changes: list[Change] = field(default_factory=list)
     failures: Counter[str] = field(default_factory=Counter)
-    training_limit: int | None = None
+    training_limit: int | None = None  # most units that may train or evaluate, None for any number
+    # Most units of jobs by name, where a policy sets such limits
     job_limits: Mapping[str, int] = field(default_factory=dict)
-    batch: Batch | None = None
+    batch: BatchQueue | None = None
     tickets: Iterator[int] = field(default_factory=lambda: itertools.count(1))
 
     @property
@@ -75,7 +565,7 @@ class World:
     @cached_property
     def lead_s(self) -> float:
         """Expected time until a unit that trained serves [s]."""
-        return lead_s(self.costs, self.services)
+        return to_serving_s(self.costs, self.services)
 
     def lent(self) -> int:
         """Units that train, evaluate or do batch work, or are on their way there."""

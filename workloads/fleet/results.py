@@ -1,0 +1,610 @@
+"""Results of a run: its timeline by the minute, its summary, and remarks on what it missed."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass
+from fractions import Fraction
+from typing import Any
+
+import numpy as np
+import pandas as pd
+
+from topologies.arrays import FloatArray, IntArray
+from workloads.economics import Economics
+from workloads.fleet.inputs.jobs import STEP_TOKENS
+from workloads.fleet.inputs.prices import Prices
+from workloads.fleet.simulation import MINUTE_MS, FleetRun
+from workloads.fleet.state.services import Queue, split_tokens, waits_s
+from workloads.fleet.state.world import GROUPS, MS, ROLES, Role
+
+BUSY = (Role.TRAINING, Role.EVALUATION, Role.BATCH)
+OFF = (Role.BROKEN,)
+CHANGE_MINUTES = 15  # minutes over which reports state changes of power
+
+
+@dataclass(frozen=True, eq=False)
+class ServiceMinutes:
+    """One service by the minute; all arrays are (minutes,)."""
+
+    # Requests and tokens are integers: offered ones were served, queued or shed. ``queued`` counts
+    # those that wait at the end of a minute.
+
+    name: str
+    offered_requests: IntArray
+    served_requests: IntArray
+    queued_requests: IntArray
+    shed_requests: IntArray
+    offered_tokens: IntArray
+    served_tokens: IntArray
+    queued_tokens: IntArray
+    shed_tokens: IntArray
+    output_tokens: IntArray
+    utilisation: FloatArray
+    wait_s: FloatArray
+    ttft_p99_s: FloatArray
+    attainment: FloatArray
+
+
+def role_units(run: FleetRun) -> FloatArray:
+    """Mean number of units in each role in each minute; (minutes, 12)."""
+    spent = role_server_ms(run)
+    result: FloatArray = np.diff(spent, axis=0) / (MINUTE_MS * run.servers)
+    return result
+
+
+def role_server_ms(run: FleetRun) -> IntArray:
+    """Server-milliseconds spent until each minute begins, by role; (minutes + 1, 12)."""
+    roles = run.spent_server_ms[:, : len(Role)].copy()
+    roles[:, Role.SERVING] += run.spent_server_ms[:, len(Role) :].sum(axis=1)
+    return roles
+
+
+def service_minutes(run: FleetRun, number: int) -> ServiceMinutes:
+    """Return requests, tokens, latency and attainment of one service by the minute."""
+    # Attainment counts the requests that arrive in a minute. A request that is shed misses the SLO;
+    # the others keep it with the probability that the capacity table has for the minute's
+    # utilisation and their wait.
+    queue, service = run.queues[number], run.services[number]
+    prompt = np.rint(queue.arrivals * run.demand.prompt_tokens[number]).astype(np.int64)
+    output = np.rint(queue.arrivals * run.demand.output_tokens[number]).astype(np.int64)
+    served, queued, shed = split_tokens(queue, prompt + output)
+    before = np.concatenate([[0], queue.backlog[:-1]])
+    with np.errstate(divide="ignore", invalid="ignore"):
+        busy = np.where(
+            queue.capacity > 0, (queue.arrivals + before) / np.maximum(queue.capacity, 1), 1.0
+        )
+    utilisation = np.where(queue.arrivals + before > 0, np.minimum(busy, 1.0), 0.0)
+    wait = waits_s(queue)
+    kept = service.capacity.attained(utilisation, wait)
+    admitted = np.where(queue.arrivals > 0, 1 - queue.shed / np.maximum(queue.arrivals, 1), 1.0)
+    return ServiceMinutes(
+        name=service.name,
+        offered_requests=queue.arrivals,
+        served_requests=queue.served,
+        queued_requests=queue.backlog,
+        shed_requests=queue.shed,
+        offered_tokens=prompt + output,
+        served_tokens=served,
+        queued_tokens=queued,
+        shed_tokens=shed,
+        output_tokens=split_tokens(queue, output)[0],
+        utilisation=utilisation,
+        wait_s=wait,
+        ttft_p99_s=service.capacity.ttft_quantile_s(utilisation, 0.99) + wait,
+        attainment=kept * admitted,
+    )
+
+
+def power_w(run: FleetRun, economics: Economics) -> FloatArray:
+    """Draw of the site in each minute [W]."""
+    # Units that train, evaluate or do batch work draw the busy power; units that serve lie between
+    # idle and busy by their utilisation; broken units are off; all others draw the idle power.
+    units = role_units(run)
+    level = np.full(len(Role), economics.idle_w)
+    level[list(BUSY)] = economics.busy_w
+    level[list(OFF)] = 0.0
+    draw = units @ level
+    for number, queue in enumerate(run.queues):
+        used = queue.served / np.maximum(queue.capacity, 1)
+        draw += run.service_units[:, number] * used * (economics.busy_w - economics.idle_w)
+    result: FloatArray = draw * run.chips_per_unit * economics.pue
+    return result
+
+
+def change_w(draw_w: FloatArray) -> FloatArray:
+    """Change of power against 15 minutes before, 0 in the first ones; (minutes,) [W]."""
+    change = np.zeros_like(draw_w)
+    if len(draw_w) > CHANGE_MINUTES:
+        change[CHANGE_MINUTES:] = draw_w[CHANGE_MINUTES:] - draw_w[:-CHANGE_MINUTES]
+    return change
+
+
+def attainment(minutes: list[ServiceMinutes]) -> FloatArray:
+    """Share of all services' requests in each minute that keep their SLO; 1 without requests."""
+    offered = np.sum([each.offered_requests for each in minutes], axis=0)
+    kept = np.sum([each.offered_requests * each.attainment for each in minutes], axis=0)
+    result: FloatArray = np.where(offered > 0, kept / np.maximum(offered, 1), 1.0)
+    return result
+
+
+def timeline(run: FleetRun, economics: Economics) -> pd.DataFrame:
+    """Return a table with one row a minute."""
+    # Columns: ``time_utc``; mean units by role (``serving_units`` …); ``load_units`` that the
+    # demand needed; requests and tokens offered, served, queued (at the end of the minute) and
+    # shed; ``utilisation``; ``ttft_p99_s`` of the slowest service; ``slo_attainment``; ``power_w``.
+    # With a batch tier also its requests that arrived, were served, were late, and wait at the
+    # minute's end.
+    each = [service_minutes(run, number) for number in range(len(run.services))]
+    columns: dict[str, object] = {"time_utc": run.demand.index}
+    units = role_units(run)
+    for number, role in enumerate(ROLES):
+        columns[f"{role}_units"] = units[:, number]
+    columns["load_units"] = run.load.sum(axis=0)
+    if len(run.services) > 1:
+        for number, minutes in enumerate(each):
+            columns[f"{minutes.name}_units"] = run.service_units[:, number]
+            columns[f"{minutes.name}_slo_attainment"] = minutes.attainment
+    for what in ("requests", "tokens"):
+        for kind in ("offered", "served", "queued", "shed"):
+            columns[f"{kind}_{what}"] = np.sum(
+                [getattr(minutes, f"{kind}_{what}") for minutes in each], axis=0
+            )
+    columns["utilisation"] = np.max([minutes.utilisation for minutes in each], axis=0)
+    columns["ttft_p99_s"] = np.max([minutes.ttft_p99_s for minutes in each], axis=0)
+    columns["slo_attainment"] = attainment(each)
+    columns["power_w"] = power_w(run, economics)
+    if run.batch is not None:
+        for kind in ("arrivals", "served", "late", "waiting"):
+            columns[f"batch_{kind}_requests"] = getattr(run.batch, kind)
+    return pd.DataFrame(columns)
+
+
+def worst_window(queues: tuple[Queue, ...], kept: FloatArray) -> float:
+    """Lowest attainment of any window of 15 minutes, weighted by requests."""
+    offered = np.sum([queue.arrivals for queue in queues], axis=0).astype(float)
+    width = min(QUARTER, len(kept))
+    came = np.convolve(offered, np.ones(width), "valid")
+    good = np.convolve(offered * kept, np.ones(width), "valid")
+    return float(np.min(np.where(came > 0, good / np.maximum(came, 1e-300), 1.0)))
+
+
+HOUR_MS = 3600 * MS
+
+
+def batch_document(run: FleetRun, economics: Economics) -> dict[str, Any] | None:
+    """Return the account of the batch tier by its keys in the command line's JSON."""
+    # Requests and tokens are exact integers, with ``arrived = served + waiting + late``. Waits last
+    # from a request's arrival to its answer, by the minute. None for a run without a batch tier.
+    queue = run.batch
+    if queue is None:
+        return None
+    # Requests leave in order of arrival: in each minute those from begins to between were served,
+    # those from between to ends expired.
+    ends = np.cumsum(queue.served + queue.late)
+    begins = ends - queue.served - queue.late
+    between = begins + queue.served
+    before, middle, after = (queue.tokens_before(each) for each in (begins, between, ends))
+    served, late = int((middle - before).sum()), int((after - middle).sum())
+    arrived = int(queue.tokens.sum())
+    minutes = np.arange(len(queue.served)) - queue.arrived_minute((begins + between) / 2)
+    price = economics.usd_per_million_tokens * (1 - economics.batch_discount)
+    return {
+        "deadline_s": queue.deadline_minutes * 60.0,
+        "arrived_requests": int(queue.arrivals.sum()),
+        "served_requests": int(queue.served.sum()),
+        "waiting_requests": int(queue.waiting[-1]),
+        "late_requests": int(queue.late.sum()),
+        "arrived_tokens": arrived,
+        "served_tokens": served,
+        "waiting_tokens": arrived - served - late,
+        "late_tokens": late,
+        "wait_s": _quantiles(minutes * 60.0, queue.served),
+        "chip_hours": float(role_server_ms(run)[-1, Role.BATCH]) * run.chips_per_server / HOUR_MS,
+        "revenue_usd": served / 1e6 * price if price else None,
+    }
+
+
+def _quantiles(waits_s: Any, served: Any) -> dict[str, float | None]:
+    """Median, 99th percentile and largest of waits, each weighted by the requests served."""
+    order = np.argsort(waits_s)
+    counts = np.cumsum(served[order])
+    if not counts[-1]:
+        return {"p50": None, "p99": None, "max": None}
+    rows = [int(np.searchsorted(counts, share * counts[-1])) for share in (0.5, 0.99, 1.0)]
+    values = [float(waits_s[order][row]) for row in rows]
+    return dict(zip(("p50", "p99", "max"), values, strict=True))
+
+
+def summary(run: FleetRun, economics: Economics, prices: Prices | None = None) -> dict[str, Any]:
+    """Headline numbers of a run, by their keys in the command line's JSON."""
+    # The five ``…_chip_hours`` of the groups sum to ``chip_hours``. All offered tokens were served,
+    # wait at the end, or were shed. For prices of tokens and steps, the chip-hours of moving, idle
+    # and broken units are divided between inference and training in proportion.
+    batch = batch_document(run, economics)
+    results = {
+        **_sizes(run),
+        **_chip_hours(run),
+        **_service(run),
+        **_training(run),
+        **_changes(run),
+        **_power(run, economics, prices),
+        **({} if batch is None else {"batch": batch}),
+    }
+    return {**results, **_money(results, economics)}
+
+
+def chip_hours(run: FleetRun) -> dict[str, float]:
+    """Chip-hours by role."""
+    total = role_server_ms(run)[-1]
+    return {
+        role: float(total[number]) * run.chips_per_server / HOUR_MS
+        for number, role in enumerate(ROLES)
+    }
+
+
+def jobs_frame(run: FleetRun) -> pd.DataFrame:
+    """Return the progress, stops and goodput of the training jobs, one row a job."""
+    rows = [
+        {
+            "job": job.name,
+            "tokens": tally.tokens if job.rated else None,
+            "steps": tally.tokens / job.step_tokens if job.rated else None,
+            "lost_tokens": tally.lost_tokens if job.rated else None,
+            "goodput": tally.useful_unit_ms / tally.held_unit_ms if tally.held_unit_ms else 0.0,
+            "chip_hours": tally.held_unit_ms * run.chips_per_unit / HOUR_MS,
+            "starts": tally.starts,
+            "resizes": tally.resizes,
+            "reclaims": tally.reclaims,
+            "failures": tally.failures,
+            "finished_h": finished_s / 3600.0,
+            "deadline_h": job.deadline_s / 3600.0,
+            "in_time": finished_s <= job.deadline_s if math.isfinite(job.deadline_s) else None,
+        }
+        for (job, tally), finished_s in zip(run.jobs, run.finished_s, strict=True)
+    ]
+    return pd.DataFrame(rows)
+
+
+def changes_frame(run: FleetRun) -> pd.DataFrame:
+    """Return the ordered role changes, one row a cohort; ``latency_s`` is NaN while under way."""
+    rows = [
+        {
+            "ordered_s": change.ordered_ms / MS,
+            "units": change.units,
+            "from": change.source,
+            "to": change.target,
+            "latency_s": (change.ready_ms - change.ordered_ms) / MS
+            if change.ready_ms >= 0
+            else np.nan,
+            "arrived": change.arrived,
+        }
+        for change in run.changes
+    ]
+    return pd.DataFrame(rows, columns=["ordered_s", "units", "from", "to", "latency_s", "arrived"])
+
+
+def service_moves(run: FleetRun) -> int:
+    """Number of moves of units between services that share weights; they cost nothing."""
+    # In each minute the whole units of a pool are divided among its services by their share of the
+    # work, the largest remainders first; a unit that gets another service than before has moved.
+    moves = 0
+    for pool in run.pools:
+        if len(pool.services) > 1:
+            units = run.service_units[:, list(pool.services)]
+            whole = np.floor(units)
+            rest = np.rint(units.sum(axis=1) - whole.sum(axis=1)).astype(np.int64)
+            order = np.argsort(np.argsort(whole - units, axis=1, kind="stable"), axis=1)
+            divided = whole + (order < rest[:, None])
+            moves += int(np.maximum(np.diff(divided, axis=0), 0.0).sum())
+    return moves
+
+
+def weight_changes(run: FleetRun) -> int:
+    """Number of units that went from serving one pool's weights straight to another's."""
+    names = {pool.name for pool in run.pools}
+    return sum(
+        change.units
+        for change in run.changes
+        if change.source == "serving" and change.target in names
+    )
+
+
+def regret(
+    policy: Mapping[str, Any], oracle: Mapping[str, Any], static: Mapping[str, Any]
+) -> dict[str, float]:
+    """Compare a policy with foresight under the same costs, and with a split that never changes."""
+    # Each argument is the ``summary`` of a run. ``captured`` is the policy's gain in training
+    # chip-hours over the static split, as a share of the gain that foresight has.
+    gain = policy["training_chip_hours"] - static["training_chip_hours"]
+    best = oracle["training_chip_hours"] - static["training_chip_hours"]
+    return {
+        "regret_training_chip_hours": oracle["training_chip_hours"] - policy["training_chip_hours"],
+        "gain_over_static_chip_hours": gain,
+        "captured": gain / best if best else 0.0,
+        "slo_attainment_oracle": oracle["slo_attainment"],
+        "slo_attainment_static": static["slo_attainment"],
+    }
+
+
+def _sizes(run: FleetRun) -> dict[str, Any]:
+    chips = run.units * run.chips_per_unit
+    return {
+        "chips": chips,
+        "units": run.units,
+        "minutes": run.minutes,
+        "chip_hours": chips * run.minutes / 60.0,
+    }
+
+
+def _chip_hours(run: FleetRun) -> dict[str, Any]:
+    total = role_server_ms(run)[-1]
+    groups: dict[str, Any] = {}
+    # The chip-hours of every group are rounded to a multiple of the last binary place of the total,
+    # as the difference of two running sums. So the floats add up to the total without an error, in
+    # any order.
+    place = Fraction(math.ulp(run.units * run.chips_per_unit * run.minutes / 60.0))
+    chip_ms, before = 0, 0
+    for name, roles in GROUPS.items():
+        chip_ms += sum(int(total[role]) for role in roles) * run.chips_per_server
+        after = round(Fraction(chip_ms, HOUR_MS) / place)
+        groups[f"{name}_chip_hours"] = float((after - before) * place)
+        before = after
+    return {**groups, "chip_hours_by_role": chip_hours(run)}
+
+
+def _service(run: FleetRun) -> dict[str, Any]:
+    each = [service_minutes(run, number) for number in range(len(run.services))]
+    kept = attainment(each)
+    offered = sum(int(minutes.offered_requests.sum()) for minutes in each)
+    good = sum(float((minutes.offered_requests * minutes.attainment).sum()) for minutes in each)
+    waits = np.concatenate([minutes.wait_s for minutes in each])
+    tokens = {
+        f"{kind}_tokens": sum(int(getattr(minutes, f"{kind}_tokens").sum()) for minutes in each)
+        for kind in ("offered", "served", "shed")
+    }
+    return {
+        "slo_attainment": good / offered if offered else 1.0,
+        "slo_attainment_worst_15min": worst_window(run.queues, kept),
+        "slo_attainment_by_service": {
+            minutes.name: _weighted(minutes.attainment, minutes.offered_requests)
+            for minutes in each
+        },
+        **tokens,
+        "queued_tokens": sum(int(minutes.queued_tokens[-1]) for minutes in each),
+        "served_output_tokens": sum(int(minutes.output_tokens.sum()) for minutes in each),
+        "longest_wait_s": float(waits.max(initial=0.0)),
+    }
+
+
+def _weighted(values: Any, weights: Any) -> float:
+    """Weighted mean; 1 where all weights are zero."""
+    return float((values * weights).sum() / weights.sum()) if weights.sum() else 1.0
+
+
+def _training(run: FleetRun) -> dict[str, Any]:
+    """Goodput, tokens, deadlines and restarts of training; None where no throughput is known."""
+    held = sum(tally.held_unit_ms for _, tally in run.jobs)
+    useful = sum(tally.useful_unit_ms for _, tally in run.jobs)
+    evaluated_s = int(role_server_ms(run)[-1, Role.EVALUATION]) / (MS * run.servers)
+    job = run.evaluation
+    rated = all(job.rated for job, _ in run.jobs)
+    tokens = sum(tally.tokens for _, tally in run.jobs)
+    return {
+        "training_goodput": useful / held if held else None,
+        "training_tokens": tokens if rated else None,
+        "training_step_tokens": STEP_TOKENS,
+        "training_steps": tokens / STEP_TOKENS if rated else None,
+        "lost_training_tokens": (
+            sum(tally.lost_tokens for _, tally in run.jobs) if rated else None
+        ),
+        "jobs_with_deadline": sum(math.isfinite(job.deadline_s) for job, _ in run.jobs),
+        "jobs_in_time": sum(
+            math.isfinite(job.deadline_s) and done <= job.deadline_s
+            for (job, _), done in zip(run.jobs, run.finished_s, strict=True)
+        ),
+        "training_restarts": sum(tally.starts for _, tally in run.jobs),
+        "evaluation_tokens": evaluated_s * job.rate(1) if job and job.rated else None,
+    }
+
+
+def _changes(run: FleetRun) -> dict[str, Any]:
+    frame = changes_frame(run)
+    back = frame[(frame["to"] != "lent") & frame["latency_s"].notna()]
+    latency = np.repeat(back["latency_s"].to_numpy(float), back["units"].to_numpy(np.int64))
+    quantiles = {
+        f"p{level}": float(np.quantile(latency, level / 100)) if len(latency) else None
+        for level in (50, 90, 99)
+    }
+    return {
+        "role_changes": int(frame["units"].sum()),
+        "role_change_orders": len(frame),
+        "service_moves": service_moves(run),
+        "weight_changes": weight_changes(run),
+        "reclaim_latency_s": {
+            **quantiles,
+            "max": float(latency.max()) if len(latency) else None,
+            "n": len(latency),
+        },
+        "failures": run.failures,
+        "failures_by_domain": run.failures_by_domain,
+        "store_bytes": run.loaded_bytes,
+    }
+
+
+def _power(run: FleetRun, economics: Economics, prices: Prices | None) -> dict[str, Any]:
+    draw = power_w(run, economics)
+    energy = float(draw.sum() * 60.0)
+    return {
+        "energy_joules": energy,
+        "power_mean_w": float(draw.mean()),
+        "power_peak_w": float(draw.max()),
+        "power_ramp_15min_w": float(np.abs(change_w(draw)).max()),
+        "carbon_kg": energy * economics.carbon_kg_per_j or None,
+        "electricity_usd": None if prices is None else prices.cost_usd(draw),
+        "training_usd_per_mwh": None if prices is None else _paid_by_training(run, prices),
+        "held_minutes": 0 if prices is None else int(prices.dear.sum()),
+    }
+
+
+def _paid_by_training(run: FleetRun, prices: Prices) -> float | None:
+    """Mean price of electricity, weighted by the units that train or evaluate [USD/MWh]."""
+    trains = role_units(run)[:, [Role.TRAINING, Role.EVALUATION]].sum(axis=1)
+    return float(trains @ prices.usd_per_mwh / trains.sum()) if trains.any() else None
+
+
+def _money(results: Mapping[str, Any], economics: Economics) -> dict[str, Any]:
+    cost = results["chip_hours"] * 3600.0 * economics.usd_per_chip_s
+    served, trained = results["inference_chip_hours"], results["training_chip_hours"]
+    share = served / (served + trained) if served + trained else 0.0
+    tokens, steps = results["served_tokens"], results["training_steps"]
+    has_cost = cost > 0
+    trained_tokens, electricity = results["training_tokens"], results["electricity_usd"] or 0.0
+    revenue = tokens / 1e6 * economics.usd_per_million_tokens
+    if "batch" in results:
+        tokens += results["batch"]["served_tokens"]
+        revenue += results["batch"]["revenue_usd"] or 0.0
+    return {
+        "cost_usd": cost if has_cost else None,
+        "cost_with_electricity_usd": cost + electricity if has_cost or electricity else None,
+        "revenue_usd": revenue or None,
+        "margin_usd": revenue - cost - electricity if revenue and has_cost else None,
+        "usd_per_million_trained_tokens": (
+            cost * (1 - share) / trained_tokens * 1e6 if has_cost and trained_tokens else None
+        ),
+        "usd_per_million_tokens": cost * share / tokens * 1e6 if has_cost and tokens else None,
+        "usd_per_training_step": cost * (1 - share) / steps if has_cost and steps else None,
+    }
+
+
+QUARTER = 15  # minutes of a quarter of an hour, for which a reactive policy also looks back
+HOUR = 60
+MOST_HEADROOM = 1.0
+"""Headroom above which it is not the remedy: it would always keep twice the units needed."""
+ROUNDED = 0.05  # step to which a headroom is rounded up
+
+
+@dataclass(frozen=True)
+class Missed:
+    """A quarter of an hour in which requests missed their SLO."""
+
+    time_utc: str
+    share: float  # share of this quarter in all requests of the run that missed their SLO
+    # needed_units, serving_units: most units that a minute of the quarter needed, and the mean
+    # number that served
+    needed_units: float
+    serving_units: float
+    # Units needed in a minute over the most that were needed in the 15 minutes before the order for
+    # it had to be given. This is the largest such ratio of the quarter and of the quarters right
+    # before it that missed as well; infinity where no earlier need was known
+    rise: float
+
+
+def missed_quarters(run: FleetRun, lead_s: float) -> list[Missed]:
+    """Return the quarters of an hour in which requests missed their SLO, the worst first."""
+    each = [service_minutes(run, number) for number in range(len(run.services))]
+    late = np.sum([outcome.offered_requests * (1 - outcome.attainment) for outcome in each], axis=0)
+    load, serving = run.load.sum(axis=0), role_units(run)[:, Role.SERVING]
+    rise = _rise(load, max(1, math.ceil(lead_s / 60.0)) if math.isfinite(lead_s) else len(load))
+    first = np.arange(0, run.minutes, QUARTER)
+    sums = np.add.reduceat(late, first)
+    rises = np.maximum.reduceat(rise, first)
+    for row in range(1, len(first)):  # a queue outlasts the rise that caused it
+        if sums[row - 1] > 0 and math.isfinite(rises[row - 1]):
+            rises[row] = max(rises[row], rises[row - 1])
+    result = []
+    for row in np.argsort(-sums, kind="stable").tolist():
+        if sums[row] <= 0:
+            break
+        part = slice(first[row], first[row] + QUARTER)
+        result.append(
+            Missed(
+                time_utc=run.demand.index[int(first[row])].strftime("%Y-%m-%dT%H:%M"),
+                share=float(sums[row] / late.sum()),
+                needed_units=float(load[part].max()),
+                serving_units=float(serving[part].mean()),
+                rise=float(rises[row]),
+            )
+        )
+    return result
+
+
+def missed_note(run: FleetRun, lead_s: float, *, attained: float, wanted: float) -> str:
+    """Sentence about the worst quarter of an hour and its remedy; empty where the SLO is kept."""
+    if attained >= wanted:
+        return ""
+    quarters = missed_quarters(run, lead_s)
+    worst = quarters[0]
+    sentence = (
+        f"{attained:.2%} of the requests keep the SLO, and {100 * wanted:.4g}% are asked for; "
+        f"{worst.share:.0%} of those that miss it came in the 15 minutes from {worst.time_utc}, "
+        f"which needed {worst.needed_units:,.0f} units while {worst.serving_units:,.0f} served"
+    )
+    if worst.needed_units > run.units:
+        return f"{sentence}, more than the fleet has; fewer requests or more units keep it."
+    if not worst.rise > 1 or math.isinf(worst.rise):
+        return f"{sentence}."
+    steps = " Demand is known by the hour and steps at every full hour." if _hourly(run) else ""
+    headroom = _headroom(quarters, allowed=(1 - wanted) / (1 - attained))
+    remedy = f"--headroom {headroom:.2f} on what is needed now meets such rises."
+    if headroom > MOST_HEADROOM:
+        remedy = (
+            "No headroom up to 1 meets such rises, units that wait do: --policy forecast, which "
+            "keeps what its past errors ask for, or --floor."
+        )
+    return (
+        f"{sentence}: {worst.rise:.2f} times the need of {math.ceil(lead_s / 60)} minutes before, "
+        f"the time in which a unit comes back.{steps} {remedy}"
+    )
+
+
+def _headroom(quarters: list[Missed], *, allowed: float) -> float:
+    """Headroom that covers the rises of all quarters but the worst."""
+    covered, largest = 0.0, 0.0
+    for missed in sorted(quarters, key=lambda quarter: quarter.rise):
+        if math.isfinite(missed.rise):
+            largest = max(largest, missed.rise - 1)
+        covered += missed.share
+        if covered >= 1 - allowed:
+            break
+    return math.ceil(largest / ROUNDED - 1e-9) * ROUNDED
+
+
+def _rise(load: FloatArray, lead: int) -> FloatArray:
+    """Load of each minute over the largest of the 15 minutes that ended ``lead`` minutes before."""
+    padded = np.concatenate([np.zeros(QUARTER - 1), load])
+    before = np.lib.stride_tricks.sliding_window_view(padded, QUARTER).max(axis=1)
+    result = np.full(len(load), np.inf)
+    if lead < len(load):
+        visible = before[: len(load) - lead]
+        with np.errstate(divide="ignore", invalid="ignore"):
+            result[lead:] = np.where(visible > 0, load[lead:] / visible, np.inf)
+    return result
+
+
+def _hourly(run: FleetRun) -> bool:
+    """Return whether the demand changes at full hours only."""
+    load = run.load.sum(axis=0)
+    moved = np.flatnonzero(np.abs(np.diff(load)) > 1e-3 * load.max()) + 1
+    return bool(len(moved) and (moved % HOUR == 0).all())
+
+
+def over_cap_note(draw_w: FloatArray, cap_w: float) -> str:
+    """Sentence about the minutes above the cap; empty if there are none.
+
+    Policies keep the cap by training less. What serving, changes of role and idle units draw stays.
+
+    >>> over_cap_note(np.array([8e5, 9.5e5, 1.04e6]), 9e5)[:65]
+    'the site drew more than --power-cap 0.9 MW in 2 of 3 minutes, at '
+    >>> over_cap_note(np.array([8e5]), 9e5)
+    ''
+    """
+    over = int(np.count_nonzero(draw_w > cap_w * (1 + 1e-9)))
+    if not over:
+        return ""
+    return (
+        f"the site drew more than --power-cap {cap_w / 1e6:g} MW in {over:,} of {len(draw_w):,} "
+        f"minutes, at most {draw_w.max() / 1e6:.4g} MW: policies train less to keep the cap, but "
+        "units that serve, change roles or idle draw the rest."
+    )

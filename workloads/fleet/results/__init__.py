@@ -1,1 +1,0 @@
-"""Results of a fleet run: summary and timeline."""
