@@ -33,7 +33,6 @@ from workloads.search.pipeline_model import EACH, NOT, ONCE, Line, Replicas, lea
 from workloads.training.frameworks.framework import framework_of, framework_text
 from workloads.training.layers.replicas import (
     ReplicaExchange,
-    StageParameters,
     bucket_parameters,
     buckets,
     edges_of,
@@ -336,7 +335,7 @@ def _finished(shapes: RankShapes, time_s: CommunicationTime) -> FloatArray:
 
 def _finish(shapes: RankShapes, stage: int, time_s: CommunicationTime) -> tuple[float, float]:
     """Time of a stage after its last pass without tied embeddings, and of these alone [s]."""
-    steps = ReplicaExchange(StageParameters(shapes, stage), shapes.plan).finish()
+    steps = ReplicaExchange(shapes, stage, shapes.plan).finish()
     tied = [step for step in steps if step.axis == "tie"]
     after = [step for step in steps if step.axis != "tie"]
     kernels_s = sum(step.seconds for step in after if not step.axis)
