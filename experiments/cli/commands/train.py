@@ -191,7 +191,7 @@ def _print_left_out(step: Iteration, filed: OtherPlan | None) -> None:
 
 
 def _write_chakra(step: Iteration, directory: Path) -> None:
-    from workloads.traces.chakra_export import training_recording, write_chakra
+    from workloads.traces.chakra import training_recording, write_chakra
 
     write_chakra(training_recording(step), directory, name=step.model.name)
 
