@@ -202,29 +202,8 @@ class Rule:
     leaves_out: Callable[[Columns, Frame], BoolArray]
 
 
-def _far_tp(c: Columns, frame: Frame) -> BoolArray:
-    return c["tp"] > frame.cluster.chips_per_domain * frame.base.ranks_per_chip
-
-
-def _short_parts(c: Columns, frame: Frame) -> BoolArray:
-    return (c["cp"] > 1) & (frame.base.seq // c["cp"] < LEAST_TOKENS)
-
-
-def _large_microbatches(c: Columns, frame: Frame) -> BoolArray:
-    return (c["microbatch"] > 1) & (c["microbatch"] * frame.base.seq // c["cp"] > MOST_TOKENS)
-
-
 def _microbatches(c: Columns, frame: Frame) -> IntArray:
     return frame.base.global_batch // (c["dp"] * c["microbatch"])
-
-
-def _mostly_bubble(c: Columns, frame: Frame) -> BoolArray:
-    out: BoolArray = c["pp"] - 1 > c["vpp"] * _microbatches(c, frame)
-    return out
-
-
-def _nothing_to_interleave(c: Columns, frame: Frame) -> BoolArray:
-    return (c["vpp"] > 1) & (_microbatches(c, frame) < c["pp"])
 
 
 def _uneven(c: Columns, frame: Frame) -> BoolArray:
@@ -257,15 +236,33 @@ def _cut_experts(c: Columns, frame: Frame) -> BoolArray:
 
 
 RULES = (
-    Rule("tensor parallel groups wider than a scale-up domain", "tp", _far_tp),
-    Rule(f"sequences cut below {LEAST_TOKENS:,} tokens a rank", "cp", _short_parts),
+    Rule(
+        "tensor parallel groups wider than a scale-up domain",
+        "tp",
+        lambda c, of: c["tp"] > of.cluster.chips_per_domain * of.base.ranks_per_chip,
+    ),
+    Rule(
+        f"sequences cut below {LEAST_TOKENS:,} tokens a rank",
+        "cp",
+        lambda c, of: (c["cp"] > 1) & (of.base.seq // c["cp"] < LEAST_TOKENS),
+    ),
     Rule(
         f"several sequences at once of over {MOST_TOKENS:,} tokens a rank",
         "microbatch",
-        _large_microbatches,
+        lambda c, of: (
+            (c["microbatch"] > 1) & (c["microbatch"] * of.base.seq // c["cp"] > MOST_TOKENS)
+        ),
     ),
-    Rule("a bubble longer than the work", "pp", _mostly_bubble),
-    Rule("interleaving of fewer microbatches than stages", "vpp", _nothing_to_interleave),
+    Rule(
+        "a bubble longer than the work",
+        "pp",
+        lambda c, of: np.asarray(c["pp"] - 1 > c["vpp"] * _microbatches(c, of)),
+    ),
+    Rule(
+        "interleaving of fewer microbatches than stages",
+        "vpp",
+        lambda c, of: (c["vpp"] > 1) & (_microbatches(c, of) < c["pp"]),
+    ),
     Rule("a stage a quarter longer than the mean", "pp", _uneven),
     Rule(
         "tensor without sequence parallelism: the same bytes sent, norms repeated",

@@ -14,7 +14,7 @@ from tests.support.toy_training import plan, sixteen
 from topologies.arrays import IntArray
 from topologies.clusters.cluster import Cluster
 from topologies.clusters.names import cluster
-from workloads.search.communication import Communication, unlike_groups
+from workloads.search.estimate import Communication, unlike_groups
 from workloads.training.layers.steps import collective
 from workloads.training.plan.placement import place
 from workloads.training.plan.plan import ParallelPlan
