@@ -14,8 +14,8 @@ from topologies.clusters.names import CLUSTER_REMEDY, as_cluster
 from workloads.models.huggingface import MODEL_REMEDY, as_model
 from workloads.models.model import Model
 from workloads.search.choice import usual_or_searched
-from workloads.training.choice import is_open
-from workloads.training.detail import Detail, DetailFields
+from workloads.training.alternatives import is_open
+from workloads.training.detail import Detail
 from workloads.training.execution.rank_vector import Progress
 from workloads.training.frameworks.conditions import CONDITIONS, Conditions
 from workloads.training.iteration import Iteration, iteration
@@ -81,7 +81,7 @@ def train(
     """
     plan_fields, detail_fields, conditions = _divided(stated)
     count = detail_fields.pop("chips") if isinstance(detail_fields.get("chips"), int) else None
-    check_fields(DetailFields, detail_fields)
+    check_fields(Detail, detail_fields)
     model, cluster = as_model(model), as_cluster(cluster)
     if count is not None:
         check_chips(count, cluster)

@@ -16,7 +16,7 @@ from topologies.catalogue.catalogue import shipped_catalogue
 from topologies.catalogue.families import chip_family
 from topologies.units import format_memory
 from workloads.kernels.gemm import sustained_flops_per_s
-from workloads.training.choice import BATCH_TOKENS, describe
+from workloads.training.alternatives import BATCH_TOKENS, describe
 
 if TYPE_CHECKING:
     from topologies.clusters.cluster import Cluster

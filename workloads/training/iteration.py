@@ -6,7 +6,7 @@ import time
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from functools import cached_property
-from typing import TYPE_CHECKING, Unpack
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -23,13 +23,13 @@ from workloads.models.flops import all_attention_flops, forward_flops, output_fl
 from workloads.models.model import Model
 from workloads.training.alternatives import (
     Alternative,
+    Choice,
     alternatives,
     hull,
     training_interval,
 )
 from workloads.training.detail import (
     Detail,
-    DetailFields,
     check_plausible,
     check_step,
     chip_catalogue,
@@ -64,7 +64,6 @@ if TYPE_CHECKING:
 
     from cluster_sim.analysis.stretches import CategoryTimes
     from workloads.confidence.interval import Interval
-    from workloads.training.choice import Choice
 
 COMPOSES = ("auto", "collective")
 """Levels at which collectives are timed one by one, with the faults that they cross."""
@@ -283,7 +282,7 @@ def iteration(
     *,
     progress: Progress | None = None,
     shared: SharedParts | None = None,
-    **changes: Unpack[DetailFields],
+    **changes: Any,
 ) -> Iteration:
     """Simulate one optimizer step.
 

@@ -207,7 +207,7 @@ def run_step(
 ) -> Iteration:
     """Simulate the step of the options; where these leave the plan open, it may be searched."""
     from cluster_sim.hardware.fault_text import parse_fault
-    from workloads.training.choice import is_open
+    from workloads.training.alternatives import is_open
     from workloads.training.execution.jitter import disturbance
     from workloads.training.iteration import iteration
     from workloads.training.plan.checks import check_chips

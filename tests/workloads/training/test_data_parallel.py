@@ -7,14 +7,13 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from tests.support.toy_training import SPARSE, TOY, plan, toy_program
+from tests.support.toy_training import SPARSE, TOY, exchange_ps, plan, toy_program
 from topologies.catalogue.catalogue import shipped_catalogue
 from topologies.clusters.names import cluster
 from workloads.kernels.times import step_overhead_s
 from workloads.training.iteration import iteration
 from workloads.training.layers.replicas import ReplicaExchange, update
 from workloads.training.layers.shapes import RankShapes
-from workloads.training.program.groups import exchange_ps
 
 
 def test_a_sharded_update_on_trn1_takes_its_graphs_besides() -> None:

@@ -181,7 +181,8 @@ def experts_backward(shapes: RankShapes) -> list[LayerOp]:
     wide = _up_width(shapes, work.inner)
     shared = _products_backward(shapes, experts.shared_ffn, "shared") if experts.shared_ffn else []
     dispatch, combine = _dispatch(shapes, "experts.gradient"), _combine(shapes, "experts.gradient")
-    before, after, last = [], [], [] if shared else [norm(shapes, "mlp.norm.data", passes=4)]
+    before, after = [], []
+    last = [] if shared else [norm(shapes, "mlp.norm.data", backward=True)]
     if _beside(shapes):
         before, after, shared = _apart(shared[:3]), _apart(shared[3:-1]), shared[-1:]
     return [

@@ -80,9 +80,9 @@ def collective(
 
 def prefixed(steps: Sequence[LayerOp], prefix: str) -> list[LayerOp]:
     """Return the same steps with a prefix before their names."""
-    return [
-        step._replace(name=prefix + step.name, after=_renamed(step.after, prefix)) for step in steps
-    ]
+    names = {step.after: prefix + step.after for step in steps}
+    names |= {PREVIOUS: PREVIOUS, NOTHING: NOTHING}
+    return [step._replace(name=prefix + step.name, after=names[step.after]) for step in steps]
 
 
 def without(steps: Sequence[LayerOp], prefix: str, parts: tuple[str, ...]) -> list[LayerOp]:
@@ -95,10 +95,6 @@ def without(steps: Sequence[LayerOp], prefix: str, parts: tuple[str, ...]) -> li
         for step in steps
         if step.name not in dropped
     ]
-
-
-def _renamed(after: str, prefix: str) -> str:
-    return after if after in (PREVIOUS, NOTHING) else prefix + after
 
 
 def back(steps: Sequence[LayerOp]) -> list[int]:

@@ -10,7 +10,6 @@ from typing import Any, Literal, NamedTuple
 
 import numpy as np
 
-from topologies.arrays import IntArray
 from topologies.catalogue.catalogue import Catalogue, usable_hbm_bytes
 from topologies.errors import InputError
 from workloads.models.model import Model
@@ -191,22 +190,13 @@ def _scores(model: Model, plan: ParallelPlan, tokens: int) -> int:
 
 def held_activations(model: Model, plan: ParallelPlan, stage: int, stack: Stack = Stack()) -> int:
     """Return the size of activations that a stage holds at the worst moment of its passes [B]."""
-    # ``stack`` has the same meaning as in :func:`layer_activations`.
+    # ``stack`` has the same meaning as in :func:`layer_activations`. With GPipe a stage holds those
+    # of all microbatches, with 1F1B of as many as there are stages from this one to the last (arXiv
+    # 2104.04473).
     chunks = range(plan.vpp)
     sizes = np.array([chunk_activations(model, plan, stage, chunk, stack) for chunk in chunks])
-    return int((_in_flight(plan, stage) * sizes).sum(axis=1).max())
-
-
-def in_flight(plan: ParallelPlan, stage: int) -> int:
-    """Count the microbatches whose activations a stage holds at once, summed over its chunks."""
-    # With GPipe it holds all of them, with 1F1B as many as there are stages from this one to the
-    # last (arXiv 2104.04473).
-    return int(_in_flight(plan, stage).sum(axis=1).max())
-
-
-def _in_flight(plan: ParallelPlan, stage: int) -> IntArray:
-    """Microbatches in flight of each chunk at the worst moments, int64 (moments, chunks)."""
-    return most_held(plan.pipeline, plan.pp, stage, plan.microbatches, plan.vpp)
+    in_flight = most_held(plan.pipeline, plan.pp, stage, plan.microbatches, plan.vpp)
+    return int((in_flight * sizes).sum(axis=1).max())
 
 
 def chunk_activations(

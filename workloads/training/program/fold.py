@@ -98,19 +98,12 @@ def equal_ranks(program: Program, apart: IntArray | None = None) -> IntArray:
     repeats = int(program.domain.max(initial=0)) + 1
     if repeats == 1:
         return _refine(program, start)
-    if _settled(program, start):
+    sizes = np.bincount(start)
+    settled = (_refined(start, sizes, each, _cost(each)) is start for each in program.exchanges)
+    if all(settled):  # ranks of one class communicate with equal ranks already
         return start
     placed = _refine(program, _numbered(start * repeats + program.domain))
     return _refine(keep(program, placed), _numbered(start[_first_rows(placed)]))[placed]
-
-
-def _settled(program: Program, classes: IntArray) -> bool:
-    """Return whether ranks of one class communicate with equal ranks already."""
-    sizes = np.bincount(classes)
-    return all(
-        _refined(classes, sizes, exchange, _cost(exchange)) is classes
-        for exchange in program.exchanges
-    )
 
 
 def _refine(program: Program, classes: IntArray) -> IntArray:

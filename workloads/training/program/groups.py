@@ -25,25 +25,16 @@ LOCAL_ACCESSES = 2
 """Memory accesses for each byte that ranks of one chip send each other: a write and a read."""
 
 
-def exchange_ps(cluster: Cluster, chips: IntArray, op: str, size_bytes: int) -> int:
-    """Time of one communication of the ranks on these chips [ps], see :func:`group_ps`."""
-    return group_ps(group_of(cluster, chips), op, size_bytes)
-
-
 def group_ps(group: Group, op: str, size_bytes: int) -> int:
     """Time of one communication of a group [ps], simulated by itself on an idle fabric."""
     # A send from one chip to another takes as long as a permutation of the same size.
-    if len(group.chips) == 1 and not _copies_within_chip(group):
+    catalogue, chip = group.cluster.catalogue, group.cluster.chip
+    # Whether the catalogue says how fast ranks of one chip receive from each other.
+    copies = catalogue is not None and catalogue.has(chip, "collective_copy") and group.ranks > 1
+    if len(group.chips) == 1 and not copies:
         return _local_ps(group.cluster, size_bytes)
     kind = "permute" if op == "send" else op
     return max(1, duration_ps(CollectiveCall(kind, group, size_bytes)))
-
-
-def group_bytes(group: Group, op: str, size_bytes: int) -> int:
-    """Bytes that one rank's part of a communication reads and writes in memory [B]."""
-    if len(group.chips) == 1:
-        return LOCAL_ACCESSES * size_bytes
-    return hbm_bytes(CollectiveCall(op, group, size_bytes)) // group.ranks
 
 
 def group_of(cluster: Cluster, chips: IntArray) -> Group:
@@ -52,13 +43,6 @@ def group_of(cluster: Cluster, chips: IntArray) -> Group:
         return Group(cluster, chips, 1)
     _, first, per_chip = np.unique(chips, return_index=True, return_counts=True)
     return Group(cluster, chips[np.sort(first)], int(per_chip.max()))
-
-
-def _copies_within_chip(group: Group) -> bool:
-    """Return whether the catalogue says how fast ranks of one chip receive from each other."""
-    catalogue = group.cluster.catalogue
-    stated = catalogue is not None and catalogue.has(group.cluster.chip, "collective_copy")
-    return stated and group.ranks > 1
 
 
 @cache
@@ -124,13 +108,6 @@ def routing_mistake(plan: ParallelPlan, cluster: Cluster, chips: IntArray | None
     return ""
 
 
-class _Place(NamedTuple):
-    """A group of ranks, and the geometry that it shares with others."""
-
-    group: Group
-    geometry: int  # number of the geometry
-
-
 class GroupCosts:
     """Cache of the costs of calls of groups of ranks on one cluster.
 
@@ -141,7 +118,7 @@ class GroupCosts:
     def __init__(self, cluster: Cluster):
         self.cluster = cluster
         self._period = period(cluster)
-        self._places: dict[bytes, _Place] = {}
+        self._places: dict[bytes, tuple[Group, int]] = {}
         self._geometries: dict[Geometry, int] = {}
         self._time_ps: dict[tuple[object, ...], int] = {}
         self._drawn_bytes: dict[tuple[object, ...], int] = {}
@@ -153,17 +130,17 @@ class GroupCosts:
         # Where a chip has several ranks, its other ranks' groups do the same at the same time, with
         # the same adapter and links. So each call takes as long as one that moves the bytes of all.
         # ``chips`` (ranks,). ``per_token``: experts of a token.
-        place = self._place(chips)
-        groups_of_chip = max(1, plan.ranks_per_chip // place.group.ranks_per_chip)
+        group, geometry = self._place(chips)
+        groups_of_chip = max(1, plan.ranks_per_chip // group.ranks_per_chip)
         times = []
         for step in steps:
             nodes = plan.routed_nodes if step.axis == "ep" else 0
             size_bytes = groups_of_chip * step.size_bytes
             way = self._way(step)
             call = (step.collective, size_bytes, nodes, per_token * (nodes > 0 or bool(way)))
-            key = (place.geometry, *call, way)
+            key = (geometry, *call, way)
             if key not in self._time_ps:
-                self._time_ps[key] = _time_ps(place.group, *call, way)
+                self._time_ps[key] = _time_ps(group, *call, way)
             times.append(self._time_ps[key])
         return times
 
@@ -177,15 +154,16 @@ class GroupCosts:
         """Return the bytes that one member of each collective reads and writes [B]."""
         # The members are the ranks on ``chips``. Sends count as 0, see
         # :func:`~workloads.training.program.shared_memory.contending`.
-        place = self._place(chips)
+        group, geometry = self._place(chips)
         drawn = []
         for step in steps:
-            key = (place.geometry, step.collective, step.size_bytes)
+            op, size_bytes = step.collective, step.size_bytes
+            key = (geometry, op, size_bytes)
             if key not in self._drawn_bytes:
-                sends = step.collective == "send"
-                self._drawn_bytes[key] = (
-                    0 if sends else group_bytes(place.group, step.collective, step.size_bytes)
-                )
+                part = LOCAL_ACCESSES * size_bytes * (op != "send")
+                if op != "send" and len(group.chips) > 1:
+                    part = hbm_bytes(CollectiveCall(op, group, size_bytes)) // group.ranks
+                self._drawn_bytes[key] = part
             drawn.append(self._drawn_bytes[key])
         return drawn
 
@@ -193,12 +171,13 @@ class GroupCosts:
         """Return a key that is equal for groups that lie whole periods of the fabric apart."""
         return bytes((chips - chips[0] // self._period * self._period).tobytes())
 
-    def _place(self, chips: IntArray) -> _Place:
+    def _place(self, chips: IntArray) -> tuple[Group, int]:
+        """Group of the ranks on these chips, and the number of the geometry that it shares."""
         key = self.place_key(chips)
         if key not in self._places:
             group = group_of(self.cluster, chips)
             number = self._geometries.setdefault(Geometry(group), len(self._geometries))
-            self._places[key] = _Place(group, number)
+            self._places[key] = group, number
         return self._places[key]
 
 

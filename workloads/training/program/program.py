@@ -103,10 +103,18 @@ class Exchanges:
         for axis in WITHIN:
             if (axis, "") in self._calls:
                 for stage, groups in enumerate(self.placed.within(axis)):
-                    yield from self._within(axis, groups, stage)
+                    op = self._ops(axis, stage)
+                    if len(op):
+                        alike = np.zeros(groups.ranks.shape[1], np.int64)
+                        yield self._exchange(axis, groups, alike, (op,), stage)
         if stages > 1:
             yield from self._pipeline(stages)
-        yield from self._whole(stages)
+        # The gradients' norm is summed among ranks of all stages, with a role for each stage.
+        ops = tuple(self._ops("norm", stage) for stage in range(stages))
+        if len(ops[0]):
+            groups = self.placed.norm
+            role = self.placed.placement.stage[groups.ranks[0]]
+            yield self._exchange("norm", groups, role, ops, 0)
 
     def _pipeline(self, stages: int) -> Iterator[Exchange]:
         """Transfers between neighbouring stages, and the sum of a tied embedding's gradients."""
@@ -120,20 +128,6 @@ class Exchanges:
             yield from self._between("forward" + RETURNING, back[s], (after, s))
             yield from self._between("backward" + RETURNING, ahead[s], (s, after))
         yield from self._between("tie", self.placed.ends, (0, stages - 1))
-
-    def _whole(self, stages: int) -> Iterator[Exchange]:
-        """Exchange of the gradients' norm among ranks of all stages, with a role for each stage."""
-        ops = tuple(self._ops("norm", stage) for stage in range(stages))
-        if len(ops[0]):
-            groups = self.placed.norm
-            role = self.placed.placement.stage[groups.ranks[0]]
-            yield self._exchange("norm", groups, role, ops, 0)
-
-    def _within(self, axis: str, groups: Groups, stage: int) -> Iterator[Exchange]:
-        op = self._ops(axis, stage)
-        if len(op):
-            role = np.zeros(groups.ranks.shape[1], np.int64)
-            yield self._exchange(axis, groups, role, (op,), stage)
 
     def _between(self, axis: str, pairs: Groups, stages: tuple[int, int]) -> Iterator[Exchange]:
         """Exchange of pairs of ranks on two stages: a sender and a receiver, or equals of a tie."""
