@@ -35,35 +35,19 @@ def gemm(
     precision: str | Format = "bf16",
     *,
     batch: npt.ArrayLike = 1,
+    casts: bool = True,
     ranks_per_chip: int = 1,
     catalogue: Catalogue | None = None,
 ) -> Timing:
     """Time of ``batch`` products (m, k) × (k, n) in one kernel, in the arguments' common shape."""
     # A ``Format`` has the precision in which the kernel reads (k, n), which it widens on the chip.
     # A product in fp8 on a GPU includes the kernels that find the scale of its input (m, k) and
-    # cast it from bf16, with which the products of the grid were measured. Results are written in
-    # two bytes. A large product on an H100 reaches about three quarters of its peak:
+    # cast it from bf16, with which the products of the grid were measured, unless ``casts`` is
+    # false. Results are written in two bytes.
     narrow, precision = precision if isinstance(precision, Format) else ("", precision)
     weights = narrow if narrow != precision else ""
-    return _gemm((batch, m, n, k), (chip, precision, ranks_per_chip, catalogue, True, weights))
-
-
-def gemm_without_casts(
-    chip: str,
-    m: npt.ArrayLike,
-    n: npt.ArrayLike,
-    k: npt.ArrayLike,
-    precision: str,
-    *,
-    batch: npt.ArrayLike = 1,
-    ranks_per_chip: int = 1,
-    catalogue: Catalogue | None = None,
-) -> Timing:
-    """Time of products as :func:`gemm` whose inputs are in their precision already."""
-    return _gemm((batch, m, n, k), (chip, precision, ranks_per_chip, catalogue, False, ""))
-
-
-def _gemm(sides: tuple[npt.ArrayLike, ...], how: How) -> Timing:
+    how = (chip, precision, ranks_per_chip, catalogue, casts, weights)
+    sides = (batch, m, n, k)
     if all(isinstance(side, int) for side in sides):
         return _one(cast(tuple[int, ...], sides), how)
     return _many(sides, how)

@@ -12,7 +12,17 @@ from topologies.arguments import fitting
 from topologies.errors import InputError, check_type, shown, suggestion
 from topologies.files.reading import check_regular
 from workloads.models.families import FAMILIES, Family
-from workloads.models.layer_fields import Fields, Reader, attention, feed_forward, layers, sizes
+from workloads.models.layer_fields import (
+    HEADS,
+    HIDDEN,
+    LAYERS,
+    Fields,
+    Reader,
+    attention,
+    feed_forward,
+    layers,
+    sizes,
+)
 from workloads.models.model import PREDICTION, Model
 
 LARGEST_CONFIG_BYTES = 2**20
@@ -254,9 +264,9 @@ def _check_modelled(read: Reader, kind: str) -> None:
 
 
 NEEDED = (
-    (None, ("hidden_size", "n_embd", "d_model")),
-    (None, ("num_hidden_layers", "n_layer", "n_layers", "num_layers")),
-    (None, ("num_attention_heads", "n_head", "n_heads", "num_heads", "state_size")),
+    (None, HIDDEN),
+    (None, LAYERS),
+    (None, (*HEADS, "state_size")),
     (None, ("vocab_size", "padded_vocab_size")),
     ("norm", ("rms_norm_eps", "rms_norm_epsilon", "layer_norm_eps", "layer_norm_epsilon")),
     ("gated_mlp", ("hidden_act", "hidden_activation", "activation_function", "state_size")),

@@ -13,8 +13,7 @@ from topologies.arrays import BoolArray, IntArray
 from topologies.clusters.cluster import Cluster
 from topologies.errors import InputError
 from workloads.kernels.times import step_overhead_s
-from workloads.models.flops import layer_flops, output_flops
-from workloads.models.model import Model
+from workloads.models.model import Model, layer_flops, output_flops
 from workloads.training.detail import chip_catalogue
 from workloads.training.frameworks.framework import framework, framework_text
 from workloads.training.plan.checks import check_model, check_runtime

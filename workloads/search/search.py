@@ -32,7 +32,7 @@ from workloads.training.memory.memory import Memory, likely
 from workloads.training.plan.checks import check_model, idle_fields_in_all
 from workloads.training.plan.plan import PLAN_FIELDS, ParallelPlan
 from workloads.training.plan.schedules.registry import DEFAULT
-from workloads.training.program.shared_parts import SharedParts
+from workloads.training.program.groups import SharedParts
 
 if TYPE_CHECKING:
     import pandas as pd

@@ -27,8 +27,7 @@ from workloads.training.layers.steps import ENGINE, NOTHING, PREVIOUS, LayerOp
 from workloads.training.memory.memory import Memory
 from workloads.training.memory.memory import worst as worst_rank
 from workloads.training.plan.plan import ParallelPlan
-from workloads.training.program.groups import exchange_ps
-from workloads.training.program.shared_parts import ByValue, SharedParts
+from workloads.training.program.groups import ByValue, SharedParts, exchange_ps
 from workloads.training.usual_plan import complete, ranks_per_chip
 
 Cells = Mapping[str, Any]

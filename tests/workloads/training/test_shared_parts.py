@@ -22,8 +22,8 @@ from workloads.training.plan.placement import place
 from workloads.training.plan.plan import PLAN_FIELDS, ParallelPlan
 from workloads.training.program import groups, stage
 from workloads.training.program.fold import fold
+from workloads.training.program.groups import ByValue, SharedParts
 from workloads.training.program.program import Program, program
-from workloads.training.program.shared_parts import ByValue, SharedParts
 
 OTHER_AXES = ("tp", "cp", "pp", "dp")
 PLANS: tuple[dict[str, Any], ...] = (

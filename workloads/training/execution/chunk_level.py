@@ -97,7 +97,9 @@ def expand(
         standing * BYTES_AN_OP,
         "Use fewer chips, layers or microbatches, or --level collective.",
     )
-    op, end = ends(program, layout, [_across_chips(program, each) for each in program.exchanges])
+    chips = [program.chip[exchange.members] for exchange in program.exchanges]
+    several = [np.flatnonzero((each != each[:, :1]).any(axis=1)) for each in chips]
+    op, end = ends(program, layout, several)
     return Expanded(*with_routines(collectives, called, op), collectives, op, end)
 
 
@@ -136,7 +138,7 @@ def _collectives(
     for number, exchange in enumerate(program.exchanges, start=1):
         for members, kind in zip(exchange.members, exchange.kind.tolist(), strict=True):
             chips = program.chip[members]
-            if _on_one_chip(chips):
+            if (chips == chips[0]).all():
                 continue
             for step, calls in _calls(program, exchange, as_flows=as_flows):
                 alone_ps = int(exchange.duration_ps[kind, calls[0]]) if as_flows else 0
@@ -147,10 +149,6 @@ def _collectives(
                     flow_or_chunks = as_flow(chunks, alone_ps) if as_flows else chunks
                     schedules[key] = replace(flow_or_chunks, labels={})  # nobody reads them
                 yield Called(schedules[key], layout.offset[members[0], number] + 2 * calls)
-
-
-def _on_one_chip(chips: IntArray) -> bool:
-    return bool((chips == chips[0]).all())
 
 
 def _calls(
@@ -211,12 +209,6 @@ def _one_way(both: Schedule) -> Schedule:
             flows.weight[shares],
         ),
     )
-
-
-def _across_chips(program: Program, exchange: Exchange) -> IntArray:
-    """Return the groups of an exchange whose members are on several chips."""
-    chips = program.chip[exchange.members]
-    return np.flatnonzero((chips != chips[:, :1]).any(axis=1))
 
 
 def ends(program: Program, layout: Layout, groups: list[IntArray]) -> tuple[IntArray, IntArray]:

@@ -12,8 +12,7 @@ from collections.abc import Sequence
 
 from topologies.catalogue.families import chip_family
 from workloads.kernels.chip_share import Timing, family, worst
-from workloads.models.flops import forward_flops, training_flops
-from workloads.models.model import Model
+from workloads.models.model import Model, forward_flops, training_flops
 from workloads.training.layers.shapes import RankShapes
 from workloads.training.layers.steps import PREVIOUS, LayerOp, kernel
 from workloads.training.plan.plan import ParallelPlan

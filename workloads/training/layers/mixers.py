@@ -13,8 +13,7 @@ from typing import cast
 from workloads.kernels import times as kernel_times
 from workloads.kernels.attention import Direction
 from workloads.kernels.chip_share import Timing
-from workloads.models.flops import keys_seen
-from workloads.models.model import LatentAttention, Recurrence
+from workloads.models.model import LatentAttention, Recurrence, keys_seen
 from workloads.training.layers.shapes import TWO, RankShapes
 from workloads.training.layers.steps import NOTHING, PREVIOUS, LayerOp, collective, kernel, prefixed
 from workloads.training.layers.tensor_parallel import (

@@ -21,8 +21,8 @@ import numpy as np
 
 from cluster_sim.hardware.fault_text import Fault
 from topologies.arrays import IntArray, distinct, distinct_rows
+from workloads.training.program.groups import ByValue
 from workloads.training.program.program import Exchange, Program
-from workloads.training.program.shared_parts import ByValue
 
 MOST_COUNTED = 4
 """Largest range of values, in multiples of their number, that is numbered by counting; sorting is

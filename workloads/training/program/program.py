@@ -21,7 +21,7 @@ from workloads.training.layers.shapes import RankShapes
 from workloads.training.layers.steps import STREAM_KINDS, LayerOp
 from workloads.training.plan.placement import Placement
 from workloads.training.plan.plan import ParallelPlan
-from workloads.training.program.groups import GroupCosts, Groups, PlacedGroups
+from workloads.training.program.groups import GroupCosts, Groups, PlacedGroups, SharedParts
 from workloads.training.program.ops import Catalog
 from workloads.training.program.shared_memory import (
     Draws,
@@ -30,7 +30,6 @@ from workloads.training.program.shared_memory import (
     memory_bytes_per_s,
     overlaps,
 )
-from workloads.training.program.shared_parts import SharedParts
 from workloads.training.program.stage import RETURNING, Stream, streams
 
 # Exchanges: the ranks that communicate with each other, their ops, and the time of every call.

@@ -51,6 +51,7 @@ from workloads.training.layers.steps import (
 from workloads.training.plan.plan import ParallelPlan
 from workloads.training.plan.schedules.held import passes
 from workloads.training.plan.schedules.schedule import FORWARD, Passes, PipelineSchedule
+from workloads.training.program.groups import SharedParts, digest
 from workloads.training.program.ops import (
     Catalog,
     LaidOut,
@@ -63,7 +64,6 @@ from workloads.training.program.ops import (
     sequence,
     side_by_side,
 )
-from workloads.training.program.shared_parts import SharedParts, digest
 
 # Transfers between stages of a pipeline: activations forward, their gradients backward.
 

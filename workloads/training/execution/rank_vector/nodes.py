@@ -466,7 +466,10 @@ def layout(program: Program) -> Layout:
     place = np.empty(len(program), np.int64)
     place[order] = np.arange(len(program))
     place -= stage_at[program.stage]
-    first = _first_components(component)
+    # First component of each block, and one past the last.
+    sizes = np.bincount(component)
+    begins = np.diff((np.cumsum(sizes) - sizes) // BLOCK_RANKS, prepend=-1)
+    first = np.append(np.flatnonzero(begins), len(sizes))
     of_stage = [component[order[stage_at[s] : stage_at[s + 1]]] for s in range(stages)]
     low = np.stack([np.searchsorted(numbers, first) for numbers in of_stage], axis=1)
     row_at = np.concatenate([[0], np.cumsum(np.diff(low, axis=0).max(axis=0))])
@@ -530,14 +533,6 @@ def _point_to_least(least: IntArray) -> None:
         least[k] = least[least[k]]
 
 
-def _first_components(component: IntArray) -> IntArray:
-    """First component of each block, and one past the last."""
-    sizes = np.bincount(component)
-    block = (np.cumsum(sizes) - sizes) // BLOCK_RANKS
-    first = np.flatnonzero(np.diff(block, prepend=-1))
-    return np.append(first, len(sizes))
-
-
 def _exchanges(program: Program, wide: BoolArray, blocks: _Blocks) -> dict[str, Any]:
     """Tables of all exchanges; the groups of narrow exchanges are in order of block."""
     exchanges = program.exchanges
@@ -550,7 +545,10 @@ def _exchanges(program: Program, wide: BoolArray, blocks: _Blocks) -> dict[str, 
         by_block = np.argsort(component, kind="stable")
         kind.append(exchange.kind[by_block])
         group_low.append(np.searchsorted(component[by_block], blocks.first) * (not wide[number]))
-        local = _local(program, exchange, component[by_block], by_block, blocks)
+        # Members in order of role, each as its position in the block's stretch of its stage.
+        ranks = exchange.members[by_block][:, np.argsort(exchange.role, kind="stable")]
+        block = np.searchsorted(blocks.first, component[by_block], side="right") - 1
+        local: IntArray = blocks.place[ranks] - blocks.low[block][:, program.stage[ranks[0]]]
         same_role = np.diff(np.sort(exchange.role)) == 0
         packed.append(bool((np.diff(local)[:, same_role] == 1).all()))
         member.append(local[: 0 if wide[number] else None].reshape(-1))
@@ -569,17 +567,6 @@ def _exchanges(program: Program, wide: BoolArray, blocks: _Blocks) -> dict[str, 
         "kind": _concatenated(kind),
         "duration_ps": _concatenated(duration),
     }
-
-
-def _local(
-    program: Program, exchange: Exchange, component: IntArray, by_block: IntArray, blocks: _Blocks
-) -> IntArray:
-    """Members in order of role, each as its position in the block's stretch of its stage."""
-    ranks = exchange.members[by_block][:, np.argsort(exchange.role, kind="stable")]
-    block = np.searchsorted(blocks.first, component, side="right") - 1
-    low = blocks.low[block][:, program.stage[ranks[0]]]
-    local: IntArray = blocks.place[ranks] - low
-    return local
 
 
 def _own_groups(
