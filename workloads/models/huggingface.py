@@ -91,10 +91,8 @@ def models() -> list[str]:
 
 
 def named(name: str) -> Model:
-    """Return a shipped model, or one with the sizes of a shipped one.
-
-    Names of the Hub may be given as they are: the owner, capitals and ``-instruct`` do not count.
-    """
+    """Return a shipped model, or one with the sizes of a shipped one."""
+    # Names of the Hub may be given as they are: the owner, capitals and ``-instruct`` do not count.
     names, plain = models(), name.rpartition("/")[2].lower().removesuffix("-instruct")
     shipped = SAME_SIZES.get(plain, plain)
     if shipped not in names:

@@ -16,11 +16,10 @@ Fields = Mapping[str, Any]
 
 
 class Reader:
-    """Fields of one config, each checked when it is read.
+    """Fields of one config, each checked when it is read."""
 
-    Families have several names for one field, so each method takes all of them. A name may be
-    dotted, for a field of a nested object. A null counts as absent.
-    """
+    # Families have several names for one field, so each method takes all of them. A name may be
+    # dotted, for a field of a nested object. A null counts as absent.
 
     def __init__(self, fields: Fields, name: str):
         self.fields = fields

@@ -169,11 +169,9 @@ class _Shared:
         return self._once(make, "chunks", plan.pp * plan.vpp, plan.stage_layers)
 
     def passes(self, plan: ParallelPlan) -> tuple[FloatArray, FloatArray]:
-        """Return times of layers by phase and kind, and of both ends of the model by phase [s].
-
-        Plans share these times if they agree in the fields that passes depend on, and in the chips
-        of a stage's ranks. Layers without experts do not depend on how experts are divided.
-        """
+        """Return times of layers by phase and kind, and of both ends of the model by phase [s]."""
+        # Plans share these times if they agree in the fields that passes depend on, and in the
+        # chips of a stage's ranks. Layers without experts do not depend on how experts are divided.
         stage = Stage(self.model, plan, self.chip, self.catalogue, self.communication.times(plan))
         # Under ZeRO-3 kernels wait for the shards of the other replicas.
         shards = plan.replicas if plan.sharding == 3 else 0

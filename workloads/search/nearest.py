@@ -152,11 +152,9 @@ class Neighbour(NamedTuple):
 
 
 def faster_neighbours(model: Model, plan: ParallelPlan, cluster: Cluster) -> list[Neighbour]:
-    """Return the neighbours that are estimated to be faster by a tenth, the fastest first.
-
-    None where the plan does not fill the cluster, and on more than ``COMPARED_CHIPS`` chips, where
-    estimates take long. ``cluster``: without the numbers of the plan's framework.
-    """
+    """Return the neighbours that are estimated to be faster by a tenth, the fastest first."""
+    # None where the plan does not fill the cluster, and on more than ``COMPARED_CHIPS`` chips,
+    # where estimates take long. ``cluster``: without the numbers of the plan's framework.
     if plan.ranks != cluster.chips * plan.ranks_per_chip or cluster.chips > COMPARED_CHIPS:
         return []
     fitting = [

@@ -419,10 +419,8 @@ def write_chakra(recording: Recording, directory: str | Path, name: str = "trace
 
 
 def _group_numbers(recording: Recording) -> list[str]:
-    """Number of each group as text; empty for the group of all ranks that a trace leaves unnamed.
-
-    Names that are such numbers already, as those of a trace for ASTRA-sim are, stay as they are.
-    """
+    """Number of each group as text; empty for an unnamed group of all ranks."""
+    # Names that are such numbers already, as those of a trace for ASTRA-sim are, stay as they are.
     stated = [group.name for group in recording.groups]
     named = [name for name in stated if name]
     numbered = all(name.isascii() and name.isdigit() and int(name) > 0 for name in named)

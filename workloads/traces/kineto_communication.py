@@ -271,11 +271,9 @@ def _size_bytes(facts: Facts, operation: str | None, ranks: int) -> int | None:
 def _group(
     facts: Facts, groups: Mapping[str, tuple[int, ...]], world: int, operation: str
 ) -> Group:
-    """Group of a call: its list of ranks, a group of its name, a group of its size, or all ranks.
-
-    Calls without a stated group may belong to several groups, so those of each operation are taken
-    for a group of their own.
-    """
+    """Group of a call: its list of ranks, a group of its name or of its size, or all ranks."""
+    # Calls without a stated group may belong to several groups, so those of each operation are
+    # taken for a group of their own.
     name = str(facts.get("Process Group Name", ""))
     size = facts.get("Group size")
     sized = isinstance(size, int)

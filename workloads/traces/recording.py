@@ -88,10 +88,9 @@ class Recording:
 
 
 class Node(NamedTuple):
-    """One entry of a trace.
+    """One entry of a trace."""
 
-    It is a tuple, as traces have millions of entries.
-    """
+    # It is a tuple, as traces have millions of entries.
 
     kind: int  # number of its kind in ``KINDS``
     name: str
@@ -107,10 +106,9 @@ class Node(NamedTuple):
 
 
 class Columns:
-    """Builder of a recording, to which readers add nodes and dependencies one by one.
+    """Builder of a recording, to which readers add nodes and dependencies one by one."""
 
-    A node takes 96 bytes and a dependency 24.
-    """
+    # A node takes 96 bytes and a dependency 24.
 
     WIDTH = 12
     """Numbers of each node."""

@@ -23,12 +23,10 @@ from workloads.training.plan.stages import chunk_layers
 
 
 def step_table(run: Iteration) -> Table:
-    """Return every kernel and collective of every stage, those with the longest total time first.
-
-    Returns ``stage``, ``step``, ``what`` (the category); ``calls`` on one rank; ``call_s``,
-    ``total_s`` [s]; of a communication its ``operation``, the ``size_bytes`` of a rank's buffer [B]
-    and the ``ranks`` that take part; ``provenance`` of the time.
-    """
+    """Return every kernel and collective of every stage, the longest total time first."""
+    # Returns ``stage``, ``step``, ``what`` (the category); ``calls`` on one rank; ``call_s``,
+    # ``total_s`` [s]; of a communication its ``operation``, the ``size_bytes`` of a rank's buffer
+    # [B] and the ``ranks`` that take part; ``provenance`` of the time.
     program = run.program
     rows: list[dict[str, Any]] = []
     for stage, stream in enumerate(program.streams):

@@ -144,10 +144,8 @@ def _adapter_backward(shapes: RankShapes, k: int, n: int) -> Timing:
 
 
 def _beside(shapes: RankShapes, columns: int, quantity: str = "adapter_bytes") -> list[Timing]:
-    """Time of kernels that add an adapter's result to the weight's, or cast its input.
-
-    The gradient of its input is treated likewise in the backward pass.
-    """
+    """Time of kernels that add an adapter's result to the weight's, or cast its input."""
+    # The gradient of its input is treated likewise in the backward pass.
     moved = shapes.catalogue.integer("training", quantity) * shapes.tokens * columns
     return [shapes.passes(moved)] if moved else []
 

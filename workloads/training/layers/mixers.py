@@ -264,10 +264,8 @@ def _compressed(shapes: RankShapes, *, passes: int) -> Timing:
 
 
 def _compressed_bytes(shapes: RankShapes) -> int:
-    """Size of the state that all ranks of a tensor-parallel group need of the whole sequence [B].
-
-    Queries that the model does not compress need the hidden state itself.
-    """
+    """Size of the state that all ranks of a tensor-parallel group need of a sequence [B]."""
+    # Queries that the model does not compress need the hidden state itself.
     uncompressed = 0 if _latent(shapes).query_rank else shapes.model.hidden
     return TWO * shapes.tokens * (_down(shapes) + uncompressed)
 

@@ -299,10 +299,8 @@ class ReplicaExchange:
         return stretches, left
 
     def reduced(self, left: Share, *, edges: bool) -> list[LayerOp]:
-        """Reduce the gradients that fill no bucket, with embedding and output layer if ``edges``.
-
-        Without overlap the next pass waits for this reduction.
-        """
+        """Reduce gradients that fill no bucket, with embedding and output layer if ``edges``."""
+        # Without overlap the next pass waits for this reduction.
         rest = total([left, self.trained_edges if edges else NOTHING])
         steps = reduce_gradients(self.shapes, "bucket", rest)
         waits = steps and self._plan.overlap == "none"

@@ -38,10 +38,9 @@ NOTHING = ""  # value of ``after`` for a step that waits for no other stream
 
 
 class LayerOp(NamedTuple):
-    """One kernel or communication of a rank.
+    """One kernel or communication of a rank."""
 
-    It is a tuple because programs find thousands of them by their contents.
-    """
+    # It is a tuple because programs find thousands of them by their contents.
 
     name: str  # name such as ``attention.qkv``
     what: str  # category: ``compute``, ``optimizer``, ``host``, or the axis that communicates

@@ -121,12 +121,10 @@ def residual(shapes: RankShapes, name: str) -> LayerOp:
 
 
 def column_backward(shapes: RankShapes, block: str, name: str, columns: int) -> list[LayerOp]:
-    """Return the steps of both gradients of a column-parallel product, and of the norm before it.
-
-    The product's input is gathered again for the gradient of the weight. With ``overlap all`` this
-    gathering runs beside the gradient of the input, whose reduction runs beside the gradient of the
-    weight; the norm waits for the reduction.
-    """
+    """Return the steps of both gradients of a column-parallel product and of its norm."""
+    # The product's input is gathered again for the gradient of the weight. With ``overlap all``
+    # this gathering runs beside the gradient of the input, whose reduction runs beside the gradient
+    # of the weight; the norm waits for the reduction.
     t, h = shapes.tokens, shapes.model.hidden
     data = shapes.gemm(t, h, columns)
     weight = shapes.gemm(h, columns, t)

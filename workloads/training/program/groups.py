@@ -113,11 +113,10 @@ def routing_mistake(plan: ParallelPlan, cluster: Cluster, chips: IntArray | None
 
 
 class GroupCosts:
-    """Cache of the costs of calls of groups of ranks on one cluster.
+    """Cache of the costs of calls of groups of ranks on one cluster."""
 
-    Groups of one geometry have the same costs. Several programs, such as those
-    of a search, may share one cache; results do not depend on that.
-    """
+    # Groups of one geometry have the same costs. Several programs, such as those of a search, may
+    # share one cache; results do not depend on that.
 
     def __init__(self, cluster: Cluster):
         self.cluster = cluster
@@ -210,10 +209,9 @@ class Groups(NamedTuple):
 
 
 class PlacedGroups:
-    """Groups of a placement along each axis, computed once.
+    """Groups of a placement along each axis, computed once."""
 
-    They depend on degrees and places of ranks alone, so plans of any model and batch share them.
-    """
+    # They depend on degrees and places of ranks alone, so plans of any model and batch share them.
 
     def __init__(self, placement: Placement):
         self.placement = placement
@@ -294,11 +292,10 @@ MOST_NUMBERS = 32_000_000
 
 
 class ByValue:
-    """Cache of results by the contents of what they follow from.
+    """Cache of results by the contents of what they follow from."""
 
-    Code that builds several programs owns such a cache and drops it at the end. When it is full,
-    the results that were not used for longest go.
-    """
+    # Code that builds several programs owns such a cache and drops it at the end. When it is full,
+    # the results that were not used for longest go.
 
     def __init__(self, most: int = MOST_NUMBERS):
         self.most = most
@@ -368,11 +365,10 @@ search simulates plans by turns."""
 
 
 class SharedParts:
-    """Cache of parts that programs on one cluster share.
+    """Cache of parts that programs on one cluster share."""
 
-    Code that builds several programs, such as a search or the two runs of a long step, passes the
-    same cache to all of them and drops it at the end. Results do not depend on it.
-    """
+    # Code that builds several programs, such as a search or the two runs of a long step, passes the
+    # same cache to all of them and drops it at the end. Results do not depend on it.
 
     def __init__(self, structures: ByValue | None = None):
         self._costs: dict[Cluster, GroupCosts] = {}

@@ -41,11 +41,10 @@ TRANSFERS = ("forward", "backward")
 
 @dataclass(frozen=True, eq=False)
 class Exchange:
-    """Communication within each of many groups of ranks.
+    """Communication within each of many groups of ranks."""
 
-    All groups make the same series of calls. A call of a group starts when all of its members are
-    ready for it.
-    """
+    # All groups make the same series of calls. A call of a group starts when all of its members are
+    # ready for it.
 
     axis: str  # axis of the plan along which the groups lie, or of a transfer between stages
     members: IntArray  # (groups, members): ranks of each group, by their row in the program
@@ -71,14 +70,11 @@ class Exchange:
 
 
 class Exchanges:
-    """Builder of the exchanges of a program, axis by axis and stage by stage.
+    """Builder of the exchanges of a program, axis by axis and stage by stage."""
 
-    The costs of calls are computed once for all stages that make the same calls on groups whole
-    periods apart.
-
-    ``memory_bytes_per_s``: rate of a rank's memory [B/s]; 0 where contention for it is not
-    simulated.
-    """
+    # The costs of calls are computed once for all stages that make the same calls on groups whole
+    # periods apart. ``memory_bytes_per_s``: rate of a rank's memory [B/s]; 0 where contention for
+    # it is not simulated.
 
     def __init__(
         self,

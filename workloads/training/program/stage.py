@@ -131,10 +131,9 @@ LEAST_HOST_S = 1e-6
 
 
 class StagePasses:
-    """Builder of the ops of a rank of one stage; the shapes may show a part of the plan of a job.
+    """Builder of the ops of a rank of one stage; its shapes may show a part of a job's plan."""
 
-    ``laid_out`` has passes that other stages and programs with these shapes have built.
-    """
+    # ``laid_out`` has passes that other stages and programs with these shapes have built.
 
     def __init__(
         self,

@@ -272,11 +272,10 @@ MOST_TABLES = 512
 
 
 class Machine:
-    """A program laid out for evaluation.
+    """A program laid out for evaluation."""
 
-    ``meet_at`` (exchanges,): where the calls of a wide exchange begin in ``meet_ps``. ``meet_ps``:
-    start of each call of each group of the wide exchanges [ps].
-    """
+    # ``meet_at`` (exchanges,): where the calls of a wide exchange begin in ``meet_ps``.
+    # ``meet_ps``: start of each call of each group of the wide exchanges [ps].
 
     def __init__(self, program: Program, nodes: Nodes, disturbance: Disturbance, threads: int):
         self.program = program

@@ -23,11 +23,10 @@ IDLE = len(ORDER)  # code of idle time; smaller codes are the categories of the 
 
 
 class Nodes(NamedTuple):
-    """Nodes in an order in which each comes after all nodes that it waits for.
+    """Nodes in an order in which each comes after all nodes that it waits for."""
 
-    A call has one part for each role of its members, a run has a single part. Ops are numbered
-    stage after stage.
-    """
+    # A call has one part for each role of its members, a run has a single part. Ops are numbered
+    # stage after stage.
 
     # exchange, call: (nodes,): exchange of a call and its number there; the exchange of a run is -1
     exchange: IntArray
@@ -310,11 +309,10 @@ ALL = 0  # the union of all categories: its gaps are idle time
 
 
 class Unions(NamedTuple):
-    """Unions to follow, of which the first is that of all categories.
+    """Unions to follow, of which the first is that of all categories."""
 
-    Every union of a category and all before it contains the whole chain. A category whose union by
-    itself is followed is never on the chain.
-    """
+    # Every union of a category and all before it contains the whole chain. A category whose union
+    # by itself is followed is never on the chain.
 
     first: IntArray  # (categories,): union of a category and all before it, or ``SUMMED``
     alone: IntArray  # (categories,): union of a category by itself, or ``SUMMED``
@@ -396,11 +394,10 @@ LARGEST_COMPONENT = 4096
 
 
 class Layout(NamedTuple):
-    """Places of ranks, groups and call times.
+    """Places of ranks, groups and call times."""
 
-    A rank's row is its place in the arrays of its block: stage after stage, with room for the
-    widest stretch of each.
-    """
+    # A rank's row is its place in the arrays of its block: stage after stage, with room for the
+    # widest stretch of each.
 
     order: IntArray  # (ranks,): rows of the program, stage by stage, each in order of component
     stage_at: IntArray  # (stages + 1,): first place of each stage in ``order``
