@@ -408,17 +408,15 @@ def _typed(stated: dict[str, Any]) -> str | None:
 def _types(stated: Mapping[str, Any]) -> list[str]:
     """Names of the types in which weights are stored; empty if the config names none."""
     read = Reader(stated, "")
-    layers = [read.value("global_quant_config"), *_objects(stated.get("layer_quant_config"))]
+    by_layer = stated.get("layer_quant_config")
+    by_layer = by_layer.values() if isinstance(by_layer, dict) else ()
+    layers = [read.value("global_quant_config"), *by_layer]
     weights = [layer.get("weight") for layer in layers if isinstance(layer, dict)]
     stages = [stage for part in weights for stage in (part if isinstance(part, list) else [part])]
     names = [stage.get("dtype") for stage in stages if isinstance(stage, dict)]
     ao = read.value("quant_type.default._type", "quant_type")
     names += [name for name in (ao, stated.get("forward_dtype")) if isinstance(name, str)]
     return [str(name).removeprefix("Dtype.") for name in names if name]
-
-
-def _objects(value: Any) -> list[Any]:
-    return list(value.values()) if isinstance(value, dict) else []
 
 
 def _is_sparse(stated: dict[str, Any]) -> bool:

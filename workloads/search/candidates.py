@@ -115,7 +115,8 @@ def candidates(
     check_alone(model, base, fixed)
     check_runtime(base, cluster)
     compared = "overlap" in spared and "overlap" not in fixed
-    grid = with_overlaps(combinations(model, cluster, base, fixed), base, compared=compared)
+    overlaps = range(3) if compared else [OVERLAPS.index(base.overlap)]
+    grid = crossed(combinations(model, cluster, base, fixed), "overlap", overlaps)
     left, pruned = sieve(grid, Frame(model, cluster, base), {*fixed, *spared})
     plans = _routable(_plans(model, base, left, fixed), cluster)
     return Candidates(model, cluster, plans, rows(grid), pruned)
@@ -393,7 +394,9 @@ def combinations(model: Model, cluster: Cluster, base: ParallelPlan, fixed: Stat
     if not rows(columns):
         raise InputError(no_degrees(model, cluster, fixed, ranks))
     dp = columns["dp"]
-    columns = _microbatch_sizes(columns, base, fixed)
+    sizes = _only(fixed, "microbatch", divisors(base.global_batch))
+    columns = crossed(kept(columns, base.global_batch % dp == 0), "microbatch", sizes)
+    columns = kept(columns, base.global_batch // columns["dp"] % columns["microbatch"] == 0)
     if not rows(columns):
         raise InputError(no_batch(base, int(dp.min()), fixed))
     columns = _pipelines(columns, model, base, fixed)
@@ -461,12 +464,6 @@ def _experts(columns: Columns, model: Model, fixed: Stated) -> Columns:
     return kept(grown, (room % (grown["ep"] * divided) == 0) & (experts.ffn % divided == 0))
 
 
-def _microbatch_sizes(columns: Columns, base: ParallelPlan, fixed: Stated) -> Columns:
-    sizes = _only(fixed, "microbatch", divisors(base.global_batch))
-    grown = crossed(kept(columns, base.global_batch % columns["dp"] == 0), "microbatch", sizes)
-    return kept(grown, base.global_batch // grown["dp"] % grown["microbatch"] == 0)
-
-
 def _pipelines(columns: Columns, model: Model, base: ParallelPlan, fixed: Stated) -> Columns:
     """Combinations with pipeline schedules, chunks, layers of stages and orders of the axes."""
     names, allowed = schedule_names(), _pairs(fixed)
@@ -519,11 +516,6 @@ def _memory_savings(columns: Columns, base: ParallelPlan, fixed: Stated) -> Colu
         # A fused kernel keeps no scores, so selective recomputation would save nothing.
         kinds = [n for n in kinds if RECOMPUTE[n] != useless]
     return crossed(grown, "recompute", kinds)
-
-
-def with_overlaps(columns: Columns, base: ParallelPlan, *, compared: bool) -> Columns:
-    """Return the combinations with the overlap that all plans share, or with each overlap."""
-    return crossed(columns, "overlap", range(3) if compared else [OVERLAPS.index(base.overlap)])
 
 
 def light_end(model: Model, pp: int, seq: int) -> tuple[int, ...]:

@@ -16,7 +16,7 @@ from dataclasses import dataclass, replace
 from functools import cache, cached_property
 from itertools import pairwise
 from operator import attrgetter
-from typing import NamedTuple, TypeVar
+from typing import TypeVar
 
 import numpy as np
 
@@ -448,7 +448,11 @@ def span(ops: Ops, steps: list[LayerOp], time_s: CommunicationTime) -> float:
     free: dict[int, float] = {}
     ends: list[float] = []
     numbers = ops.step.tolist()
-    lengths = {number: _length_s(steps[number], time_s) for number in dict.fromkeys(numbers)}
+    lengths = {}
+    for number in dict.fromkeys(numbers):
+        step = steps[number]
+        inside_s = time_s(step) if step.axis in INSIDE else 0.0
+        lengths[number] = inside_s if step.axis else step.seconds
     for number, back in zip(numbers, ops.back.tolist(), strict=True):
         stream = steps[number].stream
         ready = ends[-back] if 0 < back <= len(ends) else 0.0
@@ -456,13 +460,6 @@ def span(ops: Ops, steps: list[LayerOp], time_s: CommunicationTime) -> float:
         free[stream] = end
         ends.append(end)
     return float(np.max(ends, initial=0.0))
-
-
-def _length_s(step: LayerOp, time_s: CommunicationTime) -> float:
-    """Time of a kernel, or of a communication within a pass [s]."""
-    if not step.axis:
-        return step.seconds
-    return time_s(step) if step.axis in INSIDE else 0.0
 
 
 _place: Callable[[ParallelPlan], tuple[Hashable, ...]] = attrgetter(*PLACE_FIELDS, "norm_axes")
@@ -524,48 +521,36 @@ class Communication:
 # Chips of the groups of a plan, one group for each geometry, without placing all its ranks.
 
 
-class _Lines(NamedTuple):
-    """Groups as lines through the numbers of the ranks that some axes of a plan tell apart."""
-
-    axes: tuple[str, ...]  # axes along which the numbers count, the one that changes fastest first
-    # degree, step: members of a group, and the distance of their numbers
-    degree: int
-    step: int
-
-
 def unlike_groups(plan: ParallelPlan, axis: str, cluster: Cluster) -> IntArray:
     """Return the chips of one group of each geometry, in order of rank, int64 (kinds, degree)."""
     # The groups are those of :meth:`workloads.training.plan.placement.Placement.groups`. Of groups
     # whose first chips are whole periods of the fabric apart only one is looked at.
-    lines = _lines(plan, axis)
-    firsts = np.arange(_product(plan, lines.axes)).reshape(-1, lines.degree, lines.step)[:, 0]
+    # A group is a line of ``degree`` numbers, each ``step`` after the one before, among those of
+    # the ranks that some axes tell apart, of which the fastest-changing one comes first.
+    axes, degree, step = _lines(plan, axis)
+    firsts = np.arange(_product(plan, axes)).reshape(-1, degree, step)[:, 0]
     begin, apart = firsts.ravel(), np.zeros(1, np.int64)
     for name in plan.order:
-        if name not in lines.axes:
+        if name not in axes:
             apart = np.add.outer(np.arange(getattr(plan, name)) * _stride(plan, name), apart)
     apart = apart.ravel()
-    first_rank = np.add.outer(apart, _ranks(plan, lines.axes, begin)).ravel()
-    place = usual_chips(plan, cluster, first_rank // plan.ranks_per_chip) % _span(cluster)
+    first_rank = np.add.outer(apart, _ranks(plan, axes, begin)).ravel()
+    # Switches above domains that have room for all chips below add a microsecond to a hop at most,
+    # so only those without are told apart.
+    narrow = cluster.scale_out is not None and cluster.scale_out.oversubscription > 1
+    span = period(cluster) if narrow else cluster.chips_per_domain
+    place = usual_chips(plan, cluster, first_rank // plan.ranks_per_chip) % span
     first_at = np.full(int(place.max()) + 1, -1, np.int64)
     first_at[place[::-1]] = np.arange(len(place))[::-1]
     other, start = np.divmod(np.sort(first_at[first_at >= 0]), len(begin))
-    numbers = begin[start][:, None] + lines.step * np.arange(lines.degree)
-    ranks = _ranks(plan, lines.axes, numbers) + apart[other][:, None]
+    numbers = begin[start][:, None] + step * np.arange(degree)
+    ranks = _ranks(plan, axes, numbers) + apart[other][:, None]
     chips = usual_chips(plan, cluster, ranks // plan.ranks_per_chip)
     return chips if len(chips) == 1 else chips[geometries(cluster, chips)[0]]
 
 
-def _span(cluster: Cluster) -> int:
-    """Return the number of chips after which the first chips of groups count as alike."""
-    # Switches above domains that have room for all chips below add a microsecond to a hop at most,
-    # so only those without are told apart.
-    fabric = cluster.scale_out
-    narrow = fabric is not None and fabric.oversubscription > 1
-    return period(cluster) if narrow else cluster.chips_per_domain
-
-
-def _lines(plan: ParallelPlan, axis: str) -> _Lines:
-    """Return the lines along which the groups of an axis lie."""
+def _lines(plan: ParallelPlan, axis: str) -> tuple[tuple[str, ...], int, int]:
+    """Return the axes, the members and the step of the lines along which groups of an axis lie."""
     inner = plan.expert_tp * plan.ep
     experts = {
         "etp": (plan.expert_tp, 1),
@@ -573,10 +558,10 @@ def _lines(plan: ParallelPlan, axis: str) -> _Lines:
         "edp": (plan.expert_replicas, inner),
     }
     if axis in experts:
-        return _Lines(tuple(name for name in plan.order if name != "pp"), *experts[axis])
+        return tuple(name for name in plan.order if name != "pp"), *experts[axis]
     joined = {"dp": ("dp", "cp"), "norm": plan.norm_axes}.get(axis, (axis,))
     axes = tuple(name for name in plan.order if name in joined)
-    return _Lines(axes, _product(plan, axes), 1)
+    return axes, _product(plan, axes), 1
 
 
 def _ranks(plan: ParallelPlan, axes: Sequence[str], numbers: IntArray) -> IntArray:

@@ -332,7 +332,10 @@ def _memory(model: Model, plan: ParallelPlan, stage: int, stack: Stack, capacity
     adapters = WEIGHT_BYTES * trained.total if plan.lora_rank else 0
     activations = held_activations(model, plan, stage, stack)
     copied_gradients = stack.gradient_copy_bytes * gradients
-    gathered, work = _gathered(model, plan, stage), _work(model, plan, stage, stack)
+    gathered, work = 0, _work(model, plan, stage, stack)
+    if plan.sharding == 3:  # whole parameters of layers, and of embedding and output layer
+        layers = GATHERED_LAYERS * _largest(model, plan, stage)
+        gathered = WEIGHT_BYTES * (layers + edge_share(model, plan, stage))
     buffers = copied_gradients + gathered + work
     return Memory(
         weights=math.ceil(weights) + adapters,
@@ -377,14 +380,6 @@ def _gradients(model: Model, plan: ParallelPlan, stage: int, each_bytes: int) ->
     inner = model.ffn * (2 if model.gated_mlp else 1)
     outer = model.query_width + 2 * model.kv_heads * model.head_dim
     return WEIGHT_BYTES * model.hidden * part(max(inner, outer), plan.tp)
-
-
-def _gathered(model: Model, plan: ParallelPlan, stage: int) -> int:
-    """Whole parameters of gathered layers, and of embedding and output layer, under ZeRO-3 [B]."""
-    if plan.sharding < 3:
-        return 0
-    layer = _largest(model, plan, stage)
-    return WEIGHT_BYTES * (GATHERED_LAYERS * layer + edge_share(model, plan, stage))
 
 
 def _held(model: Model, plan: ParallelPlan, stage: int) -> list[int]:
