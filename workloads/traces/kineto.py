@@ -23,6 +23,7 @@ from workloads.traces.kineto_communication import (
     blocked_calls,
     communications,
     host_calls,
+    job_of,
     resume_threads,
 )
 from workloads.traces.recording import (
@@ -70,8 +71,7 @@ def read_kineto(paths: Sequence[Path]) -> Recording:
             first_rank = rank
             first = {key: value for key, value in document.items() if key != "traceEvents"}
     count = max(1, min(iterations))
-    distributed = first.get("distributedInfo")
-    world = distributed.get("world_size", 0) if isinstance(distributed, dict) else 0
+    world = job_of(first).get("world_size", 0)
     world = world if isinstance(world, int) and 0 <= world < LARGEST else 0
     facts: dict[str, str | int | float] = {
         "format": "kineto",
@@ -113,9 +113,7 @@ def _document(path: Path) -> dict[str, Any]:
 
 def _rank(document: Mapping[str, Any], path: Path, files: int) -> int:
     """Rank that a profile is of, from its content or its name."""
-    stated = document.get("distributedInfo")
-    named = RANK.search(path.name)
-    rank = stated.get("rank") if isinstance(stated, dict) else None
+    rank, named = job_of(document).get("rank"), RANK.search(path.name)
     if not isinstance(rank, int) or rank < 0:
         if named is None and files > 1:
             raise InputError(f"{path} does not say which rank it is. Name it as rank0.json.gz.")

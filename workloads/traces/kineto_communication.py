@@ -73,7 +73,8 @@ def communications(
     # Sizes stand beside the kernel (PyTorch 2.2 and later) or in the call that launched it. A
     # kernel that ends a group of calls (``batch_isend_irecv``) carries all of them. A kernel
     # without any of this keeps its recorded time.
-    groups, world = _groups(document), _world(document)
+    groups, size = _groups(document), job_of(document).get("world_size")
+    world = size if isinstance(size, int) and 0 < size <= MOST_RANKS else 0
     kernels = {
         place: event
         for place, event in enumerate(device)
@@ -101,18 +102,15 @@ def _is_named(facts: Facts) -> bool:
     return bool(MESSAGE.match(name) or _operation(name))
 
 
-def _world(document: Mapping[str, Any]) -> int:
-    """Ranks of the job; 0 if the profile does not say."""
+def job_of(document: Mapping[str, Any]) -> Mapping[str, Any]:
+    """Return what a profile says of the job that its rank is of; empty for nothing."""
     stated = document.get("distributedInfo")
-    size = stated.get("world_size") if isinstance(stated, dict) else None
-    return size if isinstance(size, int) and 0 < size <= MOST_RANKS else 0
+    return stated if isinstance(stated, dict) else {}
 
 
 def _groups(document: Mapping[str, Any]) -> dict[str, tuple[int, ...]]:
     """Ranks of the process groups that the profile lists, by name."""
-    stated = document.get("distributedInfo")
-    listed = stated.get("pg_config") if isinstance(stated, dict) else None
-    groups = {}
+    listed, groups = job_of(document).get("pg_config"), {}
     for entry in listed if isinstance(listed, list) else []:
         ranks = _ranks(entry.get("ranks")) if isinstance(entry, dict) else ()
         if ranks:

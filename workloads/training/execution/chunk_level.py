@@ -249,17 +249,11 @@ def as_flow(chunks: Schedule, duration_ps: int) -> Schedule:
             f"--level flow follows collectives of up to {LARGEST_FLOW_BYTES / PS_PER_S:.1f} s; one "
             f"here takes {duration_ps / PS_PER_S:.1f} s. Use --level collective."
         )
-    no_edges = Edges.from_pairs(1, np.empty(0, np.int64), np.empty(0, np.int64))
-    if duration_ps == 0:
-        columns = OpColumns(kind=[JOIN], resource=NO_RESOURCE, duration_ps=0)
-        return schedule(columns, edges=no_edges, resources=_shared(chunks.resources, []))
-    busy = busy_ps(chunks)
-    parts = np.minimum(PARTS, -(-PARTS * busy // duration_ps))
+    parts = np.empty(0, np.int64)
+    if duration_ps:
+        parts = np.minimum(PARTS, -(-PARTS * busy_ps(chunks) // duration_ps))
     used = np.flatnonzero(parts >= LEAST)
-    resources = _shared(chunks.resources, used)
-    if not len(used):
-        columns = OpColumns(kind=[FIXED], resource=NO_RESOURCE, duration_ps=duration_ps)
-        return schedule(columns, edges=no_edges, resources=resources)
+    kind = FLOW if len(used) else FIXED if duration_ps else JOIN
     flows = Flows(
         np.zeros(1, np.int32),
         np.array([PACE]),
@@ -267,8 +261,18 @@ def as_flow(chunks: Schedule, duration_ps: int) -> Schedule:
         np.arange(len(used), dtype=np.int32),
         parts[used].astype(np.int32),
     )
-    columns = OpColumns(kind=[FLOW], resource=NO_RESOURCE, duration_ps=0, size_bytes=[duration_ps])
-    return schedule(columns, edges=no_edges, resources=resources, flows=flows)
+    columns = OpColumns(
+        kind=[kind],
+        resource=NO_RESOURCE,
+        duration_ps=duration_ps * (kind == FIXED),
+        size_bytes=duration_ps * (kind == FLOW),
+    )
+    return schedule(
+        columns,
+        edges=Edges.from_pairs(1, np.empty(0, np.int64), np.empty(0, np.int64)),
+        resources=_shared(chunks.resources, used),
+        flows=flows if kind == FLOW else None,
+    )
 
 
 def busy_ps(chunks: Schedule) -> IntArray:

@@ -376,8 +376,10 @@ def side_by_side(program: Program, use: FoldedUse, links: Resources) -> SideBySi
         np.concatenate([np.empty(0, np.int64), *part]) for part in (ops, exchanges, widths, shares)
     )
     by_op = np.argsort(op)
-    row = row[_rows(width, by_op)]
+    # Shares of the flows in that order.
+    begin = (np.cumsum(width) - width)[by_op]
     op, exchange, width = op[by_op], exchange[by_op], width[by_op]
+    row = row[np.repeat(begin - (np.cumsum(width) - width), width) + np.arange(len(row))]
     kind, duration, size = (
         column.copy() for column in (usual.kind, usual.duration_ps, usual.size_bytes)
     )
@@ -409,10 +411,3 @@ def _ops(program: Program, layout: Layout, number: int, member: int, step: int) 
     # The step is that of the first role: a receiver's op of the same call is another step.
     calls = exchange.ops[int(exchange.role[0])]
     return np.asarray(layout.offset[first, OWN] + calls[program.steps_of(exchange) == step])
-
-
-def _rows(width: IntArray, order: IntArray) -> IntArray:
-    """Places of the shares of flows that are taken in another order."""
-    begin = np.cumsum(width) - width
-    long = width[order]
-    return np.repeat(begin[order] - (np.cumsum(long) - long), long) + np.arange(int(long.sum()))
