@@ -233,13 +233,15 @@ def chain(nodes: Nodes, base: BoolArray, allowed: BoolArray) -> IntArray:
     _positions(nodes.stage, nodes.wait_ptr, wait_part(nodes), base, position, after, before)
     length = np.bincount(nodes.stage[base], minlength=stages)
     between = np.minimum(before, length[nodes.stage]) == after + 1
-    place = np.full(parts, ASIDE)
-    lone = (
-        nodes.exchange[np.repeat(np.arange(len(nodes.exchange)), np.diff(nodes.part_ptr))] < 0
-    ) & (np.diff(nodes.wait_ptr) == 1)
-    after.fill(-1)
-    latest = np.full(stages, -1)
-    joins = base | (allowed & between)
+    node = np.repeat(np.arange(len(nodes.exchange)), np.diff(nodes.part_ptr))
+    lone = (nodes.exchange[node] < 0) & (np.diff(nodes.wait_ptr) == 1)
+    return _placed(nodes, base | (allowed & between), lone)
+
+
+def _placed(nodes: Nodes, joins: BoolArray, lone: BoolArray) -> IntArray:
+    """Place of each part where those that join are put on the chain if they follow all of it."""
+    after, place = np.full(len(nodes.stage), -1), np.full(len(nodes.stage), ASIDE)
+    latest = np.full(len(nodes.base) - 1, -1)
     _places(nodes.stage, nodes.wait_ptr, wait_part(nodes), joins, lone, after, latest, place)
     return place
 
@@ -356,29 +358,7 @@ def unions(nodes: Nodes) -> Unions:
 
 def in_a_row(nodes: Nodes, chosen: BoolArray) -> bool:
     """Return whether the chosen parts of every rank wait for each other, one after the other."""
-    after = np.full(len(nodes.stage), -1, np.int64)
-    latest = np.full(len(nodes.base) - 1, -1, np.int64)
-    return bool(_in_a_row(nodes.stage, nodes.wait_ptr, wait_part(nodes), chosen, after, latest))
-
-
-@compiled
-def _in_a_row(
-    stage: IntArray,
-    wait_ptr: IntArray,
-    wait_part: IntArray,
-    chosen: BoolArray,
-    after: IntArray,
-    latest: IntArray,
-) -> bool:
-    """Return whether each chosen part waits, through others, for the chosen part before it."""
-    for part in range(len(stage)):
-        for k in range(wait_ptr[part], wait_ptr[part + 1]):
-            after[part] = max(after[part], after[wait_part[k]])
-        if chosen[part]:
-            if after[part] != latest[stage[part]]:
-                return False
-            after[part] = latest[stage[part]] = part
-    return True
+    return bool((_placed(nodes, chosen, np.zeros_like(chosen))[chosen] != ASIDE).all())
 
 
 # Layout of ranks in blocks that can be evaluated one after the other.
