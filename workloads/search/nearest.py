@@ -48,7 +48,7 @@ def nearest_plan(
         return None
     try:
         # Without the fields that divide the model a plan is always possible.
-        machine = {name: fixed[name] for name in ("ranks_per_chip", "seq") if name in fixed}
+        machine = {name: fixed[name] for name in fixed if name in ("ranks_per_chip", "seq")}
         ranks = complete(machine, model, cluster, lnc=lnc).ranks
         proposals = sorted(_proposals(fixed, model, ranks), key=lambda way: _distance(fixed, way))
     except (InputError, TypeError, ValueError):

@@ -528,7 +528,8 @@ def training_recording(step: Iteration) -> Recording:
     communications = _communications(program)
     for row in range(len(program)):
         _add_rank(columns, program, row, communications)
-    facts = {"format": "cluster-sim", "world": len(program), "iterations": 1}
+    facts: dict[str, str | int | float] = {"format": "cluster-sim", "world": len(program)}
+    facts["iterations"] = 1
     return columns.finish(dict.fromkeys(range(len(program)), step.cluster.name), facts)
 
 

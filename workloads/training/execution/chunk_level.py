@@ -98,7 +98,7 @@ def expand(
         "Use fewer chips, layers or microbatches, or --level collective.",
     )
     chips = [program.chip[exchange.members] for exchange in program.exchanges]
-    several = [np.flatnonzero((each != each[:, :1]).any(axis=1)) for each in chips]
+    several: list[IntArray] = [np.flatnonzero((each != each[:, :1]).any(axis=1)) for each in chips]
     op, end = ends(program, layout, several)
     return Expanded(*with_routines(collectives, called, op), collectives, op, end)
 

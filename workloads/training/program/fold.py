@@ -162,7 +162,8 @@ def _refined(classes: IntArray, sizes: IntArray, exchange: Exchange, cost: IntAr
     if (cost == cost[0]).all() and _all_as_first(met):
         met = met[:1]  # one group stands for all
     else:
-        different = distinct_rows(_signature(cost, exchange.role * len(sizes) + met))[1]
+        sets = _without_repeats(exchange.role * len(sizes) + met)
+        different = distinct_rows(np.concatenate([cost[:, None], sets], axis=1))[1]
     roles = int(exchange.role.max()) + 1
     mark = 1 + different[:, None] * roles + exchange.role
     if _alike(mark, met, sizes, len(exchange.members) // len(met)):
@@ -200,12 +201,12 @@ def _cost(exchange: Exchange) -> IntArray:
     return np.array(cost, np.int64)[exchange.kind]
 
 
-def _signature(cost: IntArray, met: IntArray) -> IntArray:
-    """Cost of each group and the set of its members' classes, with -1 for repetitions."""
-    parts = np.sort(met, axis=1)
-    parts[:, 1:][parts[:, 1:] == parts[:, :-1]] = -1
-    parts.sort(axis=1)
-    return np.concatenate([cost[:, None], parts], axis=1)
+def _without_repeats(rows: IntArray) -> IntArray:
+    """Different values of each row, ascending, after a -1 for each repetition."""
+    ordered = np.sort(rows, axis=1)
+    ordered[:, 1:][ordered[:, 1:] == ordered[:, :-1]] = -1
+    ordered.sort(axis=1)
+    return ordered
 
 
 def _numbered(values: IntArray) -> IntArray:
@@ -244,9 +245,7 @@ def _sets(rows: IntArray) -> IntArray:
     """
     if len(rows) == 1:
         return distinct(rows)[None]
-    ordered = np.sort(rows, axis=1)
-    ordered[:, :-1][ordered[:, :-1] == ordered[:, 1:]] = -1
-    ordered.sort(axis=1)
+    ordered = _without_repeats(rows)
     widest = int((ordered >= 0).sum(axis=1).max())
     kept = ordered[:, -widest:]
     return np.where(kept < 0, kept[:, -1:], kept)
