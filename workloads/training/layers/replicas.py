@@ -220,10 +220,6 @@ class ReplicaExchange:
     stage: int
     job: ParallelPlan  # plan of the whole job, of which the shapes may show a part
 
-    @property
-    def _plan(self) -> ParallelPlan:
-        return self.shapes.plan
-
     @cached_property
     def chunks(self) -> list[IntArray]:
         """Layers of each of the stage's chunks."""
@@ -283,7 +279,7 @@ class ReplicaExchange:
         # Under ZeRO-2 and 3 every layer is a bucket, as no rank has memory for the gradients of
         # more. ``layers`` (layers,) are in the order of the pass. The second result are the
         # parameters whose gradients fill no bucket.
-        plan, shares = self._plan, self.trained(layers)
+        plan, shares = self.shapes.plan, self.trained(layers)
         least = 1 if plan.sharding >= 2 else self.bucket
         runs = [range(len(layers))]
         if reduces or plan.sharding == 3:
@@ -303,14 +299,14 @@ class ReplicaExchange:
         # Without overlap the next pass waits for this reduction.
         rest = total([left, self.trained_edges if edges else NOTHING])
         steps = reduce_gradients(self.shapes, "bucket", rest)
-        waits = steps and self._plan.overlap == "none"
+        waits = steps and self.shapes.plan.overlap == "none"
         return [*steps, kernel("gradients.wait", Timing(0.0, "measured"))] if waits else steps
 
     def gathered(self, layers: IntArray) -> list[LayerOp]:
         """Gather the parameters of a stretch of layers."""
         # Under ZeRO-1 and 2 only updated parameters differ between ranks, so frozen ones are not
         # gathered.
-        shares = self.held if self._plan.sharding == 3 else self.trained
+        shares = self.held if self.shapes.plan.sharding == 3 else self.trained
         return gather_parameters(self.shapes, "bucket", total(shares(layers)))
 
     def gathered_edges(self) -> list[LayerOp]:
@@ -338,7 +334,7 @@ class ReplicaExchange:
 
     def _from_others(self, share: Share) -> float:
         """Parameters of a share that other ranks hold: (r - 1) / r of those of r replicas."""
-        plan = self._plan
+        plan = self.shapes.plan
         dense = share.dense * (1 - 1 / plan.replicas)
         return dense + share.experts * (1 - 1 / plan.expert_replicas)
 
@@ -346,7 +342,7 @@ class ReplicaExchange:
         """Return the end of an iteration: reduce, clip, update, and gather updated parameters."""
         # Gradients that were reduced beside the backward pass, and parameters that the next
         # iteration gathers beside its forward pass, are not exchanged here again.
-        plan, shapes, owned = self._plan, self.shapes, self.owned
+        plan, shapes, owned = self.shapes.plan, self.shapes, self.owned
         reduced, gathered = list[LayerOp](), list[LayerOp]()
         if plan.overlap == "none" and plan.sharding < 2:
             reduced = reduce_gradients(shapes, "all", owned)

@@ -7,8 +7,8 @@ streams for all ranks as a Schedule.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from dataclasses import dataclass, replace
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from itertools import pairwise
 from typing import NamedTuple
@@ -69,28 +69,21 @@ class Exchange:
         return tuple(np.flatnonzero(self.role == role) for role in range(len(self.ops)))
 
 
+@dataclass(frozen=True, eq=False)
 class Exchanges:
     """Builder of the exchanges of a program, axis by axis and stage by stage."""
 
     # The costs of calls are computed once for all stages that make the same calls on groups whole
-    # periods apart. ``memory_bytes_per_s``: rate of a rank's memory [B/s]; 0 where contention for
-    # it is not simulated.
+    # periods apart.
 
-    def __init__(
-        self,
-        placed: PlacedGroups,
-        plan: ParallelPlan,
-        catalog: Catalog,
-        streams: tuple[Stream, ...],
-        memory_bytes_per_s: int,
-        per_token: int,
-        costs: GroupCosts,
-    ):
-        self.placed, self.plan, self.per_token, self.costs = placed, plan, per_token, costs
-        self.steps = catalog.steps
-        self.streams = streams
-        self.memory_bytes_per_s = memory_bytes_per_s
-        self._worked_out: dict[tuple[bytes, ...], tuple[Draws, IntArray]] = {}
+    placed: PlacedGroups
+    plan: ParallelPlan
+    steps: Sequence[LayerOp]
+    streams: tuple[Stream, ...]
+    memory_bytes_per_s: int  # rate of a rank's memory; 0 where contention is not simulated [B/s]
+    per_token: int  # experts of a token
+    costs: GroupCosts
+    _worked_out: dict[tuple[bytes, ...], tuple[Draws, IntArray]] = field(default_factory=dict)
 
     def all(self) -> Iterator[Exchange]:
         """Yield every exchange that has a call."""
@@ -268,7 +261,7 @@ def program(
     per_token = shapes.model.experts.per_token if shapes.model.experts else 1
     placed = shared.placed(placement)
     exchanges = Exchanges(
-        placed, plan, catalog, of_stages, memory, per_token, shared.costs(placement.cluster)
+        placed, plan, catalog.steps, of_stages, memory, per_token, shared.costs(placement.cluster)
     )
     kernel_ps, size_bytes = catalog.column("duration_ps"), catalog.column("size_bytes")
     drawn, step_ps = draws(size_bytes, kernel_ps, memory)
