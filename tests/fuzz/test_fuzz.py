@@ -111,7 +111,7 @@ NO_COMMAND = {
 """Modules that read what the library wrote, or what grows while it is read; each has tests of its
 own."""
 DOORS = re.compile(
-    r"(topologies\.files\.(reading|yaml_documents|frame)|bounded_files) import "
+    r"topologies\.files\.(reading|yaml_documents|frame) import |\bread_bounded\b"
     r"|topologies\.files\.table import .*read_csv"
 )
 

@@ -373,14 +373,14 @@ class Stage:
     time_s: CommunicationTime
 
     @cached_property
-    def times_of_chunks(self) -> dict[tuple[Layer, int], FloatArray]:
-        """Cache of the times of chunks, by the kind of their layers."""
-        return {}
+    def through(self) -> Callable[[int, Layer], FloatArray]:
+        """Function that returns the time of a chunk of layers of a kind by phase [s], cached."""
+        return cache(lambda number, kind: _timed(self, number, kind))
 
     @cached_property
-    def shapes_of_kinds(self) -> dict[Layer, RankShapes]:
-        """Cache of the shapes of the model that is timed, by the kind of its layers."""
-        return {}
+    def shapes(self) -> Callable[[Layer], RankShapes]:
+        """Function that returns the shapes of the model that is timed, cached."""
+        return cache(lambda kind: _shapes(self, kind))
 
 
 def layer_s(stage: Stage, *, moe: bool) -> FloatArray:
@@ -390,22 +390,15 @@ def layer_s(stage: Stage, *, moe: bool) -> FloatArray:
     counts = np.array([stage.model.each_layer.count(kind) for kind in kinds], np.float64)
     if not kinds:
         return np.zeros(3)
-    times = [_through(stage, DOUBLE, kind) - _through(stage, MIDDLE, kind) for kind in kinds]
+    times = [stage.through(DOUBLE, kind) - stage.through(MIDDLE, kind) for kind in kinds]
     return np.asarray(counts @ np.array(times) / counts.sum())
 
 
 def ends_s(stage: Stage) -> FloatArray:
     """Return the time of the model's ends besides layers, by phase, float64 (2, 3) [s]."""
     kind = replace(stage.model.kinds[0], experts=False)  # its time cancels out
-    middle = _through(stage, MIDDLE, kind)
-    return np.stack([_through(stage, end, kind) - middle for end in (FIRST, LAST)])
-
-
-def _through(stage: Stage, number: int, kind: Layer) -> FloatArray:
-    """Time of a chunk by phase: forward, backward, and gradients of weights if split [s]."""
-    if (kind, number) not in stage.times_of_chunks:
-        stage.times_of_chunks[kind, number] = _timed(stage, number, kind)
-    return stage.times_of_chunks[kind, number]
+    middle = stage.through(MIDDLE, kind)
+    return np.stack([stage.through(end, kind) - middle for end in (FIRST, LAST)])
 
 
 def _shapes(stage: Stage, kind: Layer) -> RankShapes:
@@ -427,11 +420,8 @@ def _shapes(stage: Stage, kind: Layer) -> RankShapes:
 
 
 def _timed(stage: Stage, number: int, kind: Layer) -> FloatArray:
-    """Time of the chunk of this number of the small model, by phase [s]."""
-    plan, splits = stage.plan, stage.plan.pipeline.splits_weights
-    if kind not in stage.shapes_of_kinds:
-        stage.shapes_of_kinds[kind] = _shapes(stage, kind)
-    shapes = stage.shapes_of_kinds[kind]
+    """Time of a chunk of the small model: forward, backward, and gradients of weights if split."""
+    plan, splits, shapes = stage.plan, stage.plan.pipeline.splits_weights, stage.shapes(kind)
     number %= len(shapes.plan.stage_layers)
     at, chunk = plan.pipeline.stage(STAGES, number), number // STAGES
     builder = StagePasses(shapes, at, Catalog(), plan)
@@ -497,19 +487,15 @@ class Communication:
 
     def groups(self, plan: ParallelPlan, axis: str) -> IntArray:
         """Return the chips of one group of each geometry, int64 (kinds, members)."""
-        key = self._key(plan, axis)
+        key: tuple[Hashable, ...] = axis, *_place(plan)
+        if axis == "norm" and plan.norm_ranks == plan.ranks:  # all ranks, in their order
+            last = np.array([-(-plan.ranks // plan.ranks_per_chip) - 1])
+            key = axis, plan.ranks, int(usual_chips(plan, self.cluster, last)[0])
         if key not in self._groups:
             ends = axis == "tie"
             chips = unlike_groups(plan, "pp" if ends else axis, self.cluster)
             self._groups[key] = chips[:, [0, -1]] if ends else chips
         return self._groups[key]
-
-    def _key(self, plan: ParallelPlan, axis: str) -> tuple[Hashable, ...]:
-        """Values that the chips of an axis' groups follow from."""
-        if axis == "norm" and plan.norm_ranks == plan.ranks:  # all ranks, in their order
-            last = np.array([-(-plan.ranks // plan.ranks_per_chip) - 1])
-            return axis, plan.ranks, int(usual_chips(plan, self.cluster, last)[0])
-        return axis, *_place(plan)
 
     def _times_s(self, groups: IntArray, step: LayerOp, plan: ParallelPlan) -> list[float]:
         """Time of a step on each of some groups of chips [s]."""
