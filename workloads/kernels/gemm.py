@@ -35,18 +35,17 @@ def gemm(
     precision: str | Format = "bf16",
     *,
     batch: npt.ArrayLike = 1,
-    casts: bool = True,
     ranks_per_chip: int = 1,
     catalogue: Catalogue | None = None,
 ) -> Timing:
     """Time of ``batch`` products (m, k) × (k, n) in one kernel, in the arguments' common shape."""
     # A ``Format`` has the precision in which the kernel reads (k, n), which it widens on the chip.
     # A product in fp8 on a GPU includes the kernels that find the scale of its input (m, k) and
-    # cast it from bf16, with which the products of the grid were measured, unless ``casts`` is
-    # false. Results are written in two bytes.
-    narrow, precision = precision if isinstance(precision, Format) else ("", precision)
-    weights = narrow if narrow != precision else ""
-    how = (chip, precision, ranks_per_chip, catalogue, casts, weights)
+    # cast it from bf16, with which the products of the grid were measured, unless the format says
+    # otherwise. Results are written in two bytes.
+    form = precision if isinstance(precision, Format) else Format(precision, precision)
+    weights = form.weights if form.weights != form.products else ""
+    how = (chip, form.products, ranks_per_chip, catalogue, form.casts, weights)
     sides = (batch, m, n, k)
     if all(isinstance(side, int) for side in sides):
         return _one(cast(tuple[int, ...], sides), how)

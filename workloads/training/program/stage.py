@@ -189,18 +189,20 @@ class StagePasses:
         shapes, layers = self.shapes, self.exchange.chunks[chunk]
         begins, ends, number = self._begins(chunk), self._ends(chunk), self._number(chunk)
         sharded = shapes.plan.sharding == 3
+        edges = self.exchange.gathered_edges() if sharded and (begins or ends) else []
         return self._ops(
             catalog,
-            begin=embedding(shapes) if begins else _received(shapes, number, "forward"),
-            end=output(shapes) if ends else _sent(shapes, number, "forward"),
+            (
+                embedding(shapes) if begins else _received(shapes, number, "forward"),
+                output(shapes) if ends else _sent(shapes, number, "forward"),
+            ),
             blocks=[
                 [forward(shapes.of_kind(kind), moe=kind.experts)] * 2 for kind in shapes.model.kinds
             ],
             stretches=self.exchange.stretches(layers, reduces=reduces)[0],
             waits=self.exchange.waits(layers, gathers=True, reduces=reduces),
             traced=1,
-            gathered_edges=self.exchange.gathered_edges() if sharded and (begins or ends) else [],
-            gathered=self._gathered(layers),
+            gathered=(edges, self._gathered(layers)),
         )
 
     def _backward(self, catalog: Catalog, chunk: int, *, reduces: bool) -> Ops:
@@ -224,13 +226,12 @@ class StagePasses:
             end = [*end, *self.exchange.reduced(left, edges=begins or ends)]
         return self._ops(
             catalog,
-            begin=begin,
-            end=[*end, *_sent(shapes, number, "backward")],
+            (begin, [*end, *_sent(shapes, number, "backward")]),
             blocks=blocks,
             stretches=stretches,
             waits=self.exchange.waits(layers, gathers=True, reduces=not splits),
             traced=2 if shapes.plan.recompute == "full" else 1,
-            gathered=self._gathered(layers),
+            gathered=([], self._gathered(layers)),
         )
 
     def _weights(self, catalog: Catalog, chunk: int, *, reduces: bool) -> Ops:
@@ -241,8 +242,10 @@ class StagePasses:
         begin = without_frozen(shapes, output_backward(shapes)) if ends else []
         return self._ops(
             catalog,
-            begin=weight_half(begin),
-            end=self.exchange.reduced(left, edges=begins or ends) if reduces else [],
+            (
+                weight_half(begin),
+                self.exchange.reduced(left, edges=begins or ends) if reduces else [],
+            ),
             blocks=[[weight_half(block) for block in kind] for kind in self._layers_backward()],
             stretches=stretches,
             waits=self.exchange.waits(layers, gathers=False, reduces=True),
@@ -285,32 +288,31 @@ class StagePasses:
     def _ops(
         self,
         catalog: Catalog,
+        ends: tuple[list[LayerOp], list[LayerOp]],
         *,
-        begin: list[LayerOp],
-        end: list[LayerOp],
         blocks: Blocks,
         stretches: list[Stretch],
         waits: list[LayerOp],
         traced: int,
-        gathered: Sequence[Stretch] = (),
-        gathered_edges: Sequence[LayerOp] = (),
+        gathered: tuple[Sequence[LayerOp], Sequence[Stretch]] = ((), ()),
     ) -> Ops:
         """Return the ops of a pass: its beginning, its layers, what they wait for, and its end."""
-        # ``stretches``: layers in the order of the pass, with the reductions after some of them.
-        # ``waits``: time for which kernels wait for shards of other ranks. ``traced``: passes over
-        # the layers that the host issues; 0 if it issues them with another pass. ``gathered`` and
-        # ``gathered_edges``: gathering of each layer and of the model's ends, under ZeRO-3.
+        # ``ends``: steps before the first layer and after the last. ``stretches``: layers in the
+        # order of the pass, with the reductions after some of them. ``waits``: time for which
+        # kernels wait for shards of other ranks. ``traced``: passes over the layers that the host
+        # issues; 0 if it issues them with another pass. ``gathered``: gathering of the model's ends
+        # and of each layer, under ZeRO-3.
         of_kinds = [[catalog.ops(block) for block in kind] for kind in blocks if stretches]
         layers = [
             join([self._repeated(of_kinds, run.layers), catalog.ops(run.steps)])
             for run in stretches
         ]
-        edges, ahead = catalog.ops(gathered_edges), _gathered_ops(catalog, gathered)
+        edges, ahead = catalog.ops(gathered[0]), _gathered_ops(catalog, gathered[1])
         if ahead:
             # Each layer's parameters are gathered while the layer before it runs.
             pairs = zip_longest(ahead[1:], layers, fillvalue=catalog.ops([]))
             layers = [part for pair in pairs for part in pair]
-        first, last, body = catalog.ops(begin), catalog.ops(end), join(layers)
+        first, last, body = catalog.ops(ends[0]), catalog.ops(ends[1]), join(layers)
         scheduling = catalog.ops(self._scheduling(catalog, body) if traced else [])
         shards = catalog.ops(waits)
         if traced:
