@@ -157,8 +157,8 @@ class StagePasses:
             make = (self._forward, self._backward, self._weights)[phase]
             # With numbers of its own, so that programs with other catalogs can use the pass.
             catalog = Catalog()
-            made = make(catalog, chunk, reduces=phase != FORWARD and self._reduces(last))
-            self._laid_out[key] = begin, made, tuple(catalog.steps)
+            ops = make(catalog, chunk, reduces=phase != FORWARD and self._reduces(last))
+            self._laid_out[key] = begin, ops, tuple(catalog.steps)
         first, ops, named = self._laid_out[key]
         ops = self.catalog.renumbered(key, ops, named)
         return ops if first == begin else ops.of_layers(begin - first)
