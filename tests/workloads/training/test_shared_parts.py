@@ -75,9 +75,9 @@ def test_passes_are_laid_out_once_for_plans_that_differ_in_batch_and_order(
     laid_out = []
     lay_out = stage.StagePasses._ops
 
-    def counted(self: Any, catalog: Any, **steps: Any) -> Any:
+    def counted(self: Any, *parts: Any, **steps: Any) -> Any:
         laid_out.append(steps)
-        return lay_out(self, catalog, **steps)
+        return lay_out(self, *parts, **steps)
 
     monkeypatch.setattr(stage.StagePasses, "_ops", counted)
     shared = SharedParts()
