@@ -17,7 +17,7 @@ from workloads.models.huggingface import named
 from workloads.search import candidates, estimate, fit
 from workloads.training.iteration import iteration
 from workloads.training.plan.plan import ParallelPlan
-from workloads.training.program.shared_parts import SharedParts
+from workloads.training.program.groups import SharedParts
 
 Answer = TypeVar("Answer")
 

@@ -216,7 +216,7 @@ LATE: dict[str, set[str]] = {
     "cluster_sim/schedule/table.py": {"html"},
     "cluster_sim/trace/trace.py": {"cluster_sim.trace.file", "pandas"},
     "experiments/reports/remarks.py": {
-        "workloads.search.neighbours",
+        "workloads.search.nearest",
         "workloads.training.frameworks.framework",
     },
     "experiments/reports/certainty.py": {"workloads.confidence.split_conformal"},

@@ -28,7 +28,7 @@ from workloads.sharing.sharing import ready_jobs
 from workloads.training.execution.chunk_level import expand, project
 from workloads.training.execution.links import Patterns
 from workloads.training.execution.lower import OWN, lay_out, lower
-from workloads.training.program.shared_parts import SharedParts
+from workloads.training.program.groups import SharedParts
 
 TOY = Model("toy", 8, 1024, 16, 4, 64, 4096, 32_000)
 THIN = """\

@@ -14,8 +14,8 @@ from topologies.clusters.names import CLUSTER_REMEDY, as_cluster
 from workloads.models.huggingface import MODEL_REMEDY, as_model
 from workloads.models.model import Model
 from workloads.search.choice import usual_or_searched
-from workloads.training.choice import is_open
-from workloads.training.detail import Detail, DetailFields
+from workloads.training.alternatives import is_open
+from workloads.training.detail import Detail
 from workloads.training.execution.rank_vector import Progress
 from workloads.training.frameworks.conditions import CONDITIONS, Conditions
 from workloads.training.iteration import Iteration, iteration
@@ -125,5 +125,5 @@ def _divided(stated: Mapping[str, Any]) -> tuple[dict[str, Any], dict[str, Any],
     )
     for name, value in plan_fields.items():
         check_field(name, value)
-    check_fields(DetailFields, detail_fields)
+    check_fields(Detail, detail_fields)
     return plan_fields, detail_fields, Conditions(**conditions)

@@ -20,7 +20,7 @@ from typing import Any
 
 from benchmarks._peers.step import WAYS, Node, Step, nodes
 from benchmarks._peers.work import BANDWIDTH_BYTES_PER_S, LATENCY_PS, SIZE_BYTES, Work
-from workloads.traces.chakra_export import VERSION, node_message, write_messages
+from workloads.traces.chakra import VERSION, node_message, write_messages
 from workloads.traces.chakra_schema import COLLECTIVE, COLLECTIVES, COMPUTE, messages
 
 AWARE = "AstraSim_Analytical_Congestion_Aware"

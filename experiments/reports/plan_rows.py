@@ -6,8 +6,7 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
 from workloads.confidence.interval import Interval
-from workloads.training.alternatives import training_interval
-from workloads.training.choice import tied
+from workloads.training.alternatives import tied, training_interval
 from workloads.training.plan.plan import ParallelPlan
 from workloads.training.program.breakdown import PARTS
 

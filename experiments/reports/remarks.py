@@ -16,7 +16,7 @@ from topologies.catalogue.catalogue import shipped_catalogue
 from topologies.catalogue.families import chip_family
 from topologies.units import format_memory
 from workloads.kernels.gemm import sustained_flops_per_s
-from workloads.training.choice import BATCH_TOKENS, describe
+from workloads.training.alternatives import BATCH_TOKENS, describe
 
 if TYPE_CHECKING:
     from topologies.clusters.cluster import Cluster
@@ -97,7 +97,7 @@ def _neighbour(step: Iteration) -> Iterator[str]:
     chosen = any(name not in step.plan.assumed for name in CHOSEN)
     if not chosen and step.iteration_s - step.breakdown_s["compute"] < LARGE * step.iteration_s:
         return
-    from workloads.search.neighbours import faster_neighbours  # the help of train needs none
+    from workloads.search.nearest import faster_neighbours  # the help of train needs none
 
     for best in faster_neighbours(step.model, step.plan, step.stated_cluster)[:1]:
         changed = differing(replace(step.plan, **best.changes), step.plan)

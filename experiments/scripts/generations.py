@@ -25,7 +25,7 @@ from topologies.shapes.basic import Torus
 from workloads.models.huggingface import model as read_model
 from workloads.models.model import Model
 from workloads.search.search import search
-from workloads.training.choice import describe
+from workloads.training.alternatives import describe
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes

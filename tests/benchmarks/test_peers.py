@@ -22,8 +22,7 @@ from cluster_sim.collectives import CollectiveCall, build, whole
 from cluster_sim.schedule.repeats import calls_written_out
 from cluster_sim.trace.trace import run
 from topologies.clusters.names import cluster
-from workloads.traces.chakra import read_chakra
-from workloads.traces.chakra_export import VERSION, write_messages
+from workloads.traces.chakra import VERSION, read_chakra, write_messages
 from workloads.traces.chakra_schema import messages
 from workloads.traces.recording import COLLECTIVE
 from workloads.training.execution.chunk_level import expand

@@ -111,7 +111,7 @@ NO_COMMAND = {
 """Modules that read what the library wrote, or what grows while it is read; each has tests of its
 own."""
 DOORS = re.compile(
-    r"(topologies\.files\.(reading|yaml_documents|frame)|bounded_files) import "
+    r"topologies\.files\.(reading|yaml_documents|frame) import |\bread_bounded\b"
     r"|topologies\.files\.table import .*read_csv"
 )
 
@@ -124,7 +124,7 @@ def test_every_format_is_mutated() -> None:
     doors = {
         f"topologies/files/{name}.py" for name in ("reading", "yaml_documents", "frame", "table")
     }
-    doors |= {"workloads/traces/bounded_files.py", "experiments/reports/run_record.py"}
+    doors |= {"workloads/traces/recording.py", "experiments/reports/run_record.py"}
     packages = ("topologies", "cluster_sim", "workloads", "experiments")
     paths = [path for package in packages for path in (ROOT / package).rglob("*.py")]
     readers = {str(one.relative_to(ROOT)) for one in paths if DOORS.search(one.read_text())}

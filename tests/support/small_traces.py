@@ -9,7 +9,7 @@ from typing import Any
 
 from topologies.clusters.names import cluster
 from workloads.traces import chakra_schema as schema
-from workloads.traces.chakra_export import VERSION, node_message, write_messages
+from workloads.traces.chakra import VERSION, node_message, write_messages
 
 RING = cluster("ring:4", bandwidth="50GB/s", latency="1us")
 

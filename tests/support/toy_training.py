@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+from topologies.arrays import IntArray
 from topologies.catalogue.catalogue import shipped_catalogue
 from topologies.clusters.cluster import Cluster
 from topologies.clusters.names import cluster
@@ -11,6 +12,8 @@ from workloads.models.model import Experts, LatentAttention, Model
 from workloads.training.layers.shapes import RankShapes
 from workloads.training.plan.placement import place
 from workloads.training.plan.plan import ParallelPlan
+from workloads.training.plan.schedules.held import most_held
+from workloads.training.program.groups import group_of, group_ps
 from workloads.training.program.program import Program, program
 
 TOY = Model("toy", 8, 1024, 16, 4, 64, 4096, 32_000)
@@ -42,3 +45,14 @@ def toy_program(
     """The program of an iteration of the toy model."""
     shapes = RankShapes(model, how, machine.chip, machine.catalogue or shipped_catalogue())
     return program(shapes, place(how, machine, chips), iterations)
+
+
+def exchange_ps(machine: Cluster, chips: IntArray, op: str, size_bytes: int) -> int:
+    """Time of one communication of the ranks on these chips [ps]."""
+    return group_ps(group_of(machine, chips), op, size_bytes)
+
+
+def in_flight(how: ParallelPlan, stage: int) -> int:
+    """Count the microbatches whose activations a stage holds at once, summed over its chunks."""
+    held = most_held(how.pipeline, how.pp, stage, how.microbatches, how.vpp)
+    return int(held.sum(axis=1).max())

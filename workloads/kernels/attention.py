@@ -59,7 +59,7 @@ def attention(
     # ``direction``: ``forward`` or ``backward``.
     rank = rank_of(chip, "bf16", ranks_per_chip, catalogue)
     b, s, t, h, g, d = shape.sides()
-    compute_s = _core_s(rank, b * h, s, t, d, causal=shape.causal, direction=direction)
+    compute_s = _core_s(rank, (b * h, s, t, d), causal=shape.causal, direction=direction)
     moved = 2 * d * b * (2 * h * s + 2 * g * t) * (2 if direction == "backward" else 1)
     if writes_cache:
         stored = 4 * d * b * g * t
@@ -72,18 +72,14 @@ def attention(
     return Timing(plain(seconds), worst(rank.family.provenance, provenance))
 
 
-def _core_s(
-    rank: Rank,
-    heads: FloatArray,
-    seq: FloatArray,
-    keys: FloatArray,
-    width: FloatArray,
-    *,
-    causal: bool,
-    direction: Direction,
-) -> FloatArray:
+Sides = tuple[FloatArray, FloatArray, FloatArray, FloatArray]
+"""Heads of all sequences, queries and keys of a sequence, and the width of a head."""
+
+
+def _core_s(rank: Rank, sides: Sides, *, causal: bool, direction: Direction) -> FloatArray:
     """Time of the arithmetic in one direction; heads too wide to be fused run unfused [s]."""
-    compute_s = _compute_s(rank, heads, seq, keys, width, causal)
+    heads, seq, keys, width = sides
+    compute_s = _compute_s(rank, sides, causal)
     if direction == "backward":
         compute_s = compute_s * BACKWARD_FLOPS / rank.constant("attention_backward_efficiency")
     if not rank.knows("attention_largest_head_dim"):
@@ -93,18 +89,12 @@ def _core_s(
     return np.where(fits, compute_s, wide_s)
 
 
-def _compute_s(
-    rank: Rank,
-    heads: FloatArray,
-    seq: FloatArray,
-    keys: FloatArray,
-    width: FloatArray,
-    causal: bool,
-) -> FloatArray:
+def _compute_s(rank: Rank, sides: Sides, causal: bool) -> FloatArray:
     """Time of the forward kernel's arithmetic [s]."""
     # It is FLOPs · (1 + blocks lost at the diagonal) / (peak · efficiency · filling · width), with
     # six constants for each family that are fitted to measured context attention (median error 3 %
     # over A100 and H100).
+    heads, seq, keys, width = sides
     flops = 4 * width * heads * seq * keys
     if causal:
         flops = flops / 2 * (1 + rank.constant("attention_diagonal") * BLOCK / keys)

@@ -41,29 +41,12 @@ def gemm(
     """Time of ``batch`` products (m, k) × (k, n) in one kernel, in the arguments' common shape."""
     # A ``Format`` has the precision in which the kernel reads (k, n), which it widens on the chip.
     # A product in fp8 on a GPU includes the kernels that find the scale of its input (m, k) and
-    # cast it from bf16, with which the products of the grid were measured. Results are written in
-    # two bytes. A large product on an H100 reaches about three quarters of its peak:
-    narrow, precision = precision if isinstance(precision, Format) else ("", precision)
-    weights = narrow if narrow != precision else ""
-    return _gemm((batch, m, n, k), (chip, precision, ranks_per_chip, catalogue, True, weights))
-
-
-def gemm_without_casts(
-    chip: str,
-    m: npt.ArrayLike,
-    n: npt.ArrayLike,
-    k: npt.ArrayLike,
-    precision: str,
-    *,
-    batch: npt.ArrayLike = 1,
-    ranks_per_chip: int = 1,
-    catalogue: Catalogue | None = None,
-) -> Timing:
-    """Time of products as :func:`gemm` whose inputs are in their precision already."""
-    return _gemm((batch, m, n, k), (chip, precision, ranks_per_chip, catalogue, False, ""))
-
-
-def _gemm(sides: tuple[npt.ArrayLike, ...], how: How) -> Timing:
+    # cast it from bf16, with which the products of the grid were measured, unless the format says
+    # otherwise. Results are written in two bytes.
+    form = precision if isinstance(precision, Format) else Format(precision, precision)
+    weights = form.weights if form.weights != form.products else ""
+    how = (chip, form.products, ranks_per_chip, catalogue, form.casts, weights)
+    sides = (batch, m, n, k)
     if all(isinstance(side, int) for side in sides):
         return _one(cast(tuple[int, ...], sides), how)
     return _many(sides, how)

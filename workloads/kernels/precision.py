@@ -61,6 +61,8 @@ class Format(NamedTuple):
 
     weights: str
     products: str
+    # Whether a product in fp8 casts its input from 16 bits, or finds it in its precision already
+    casts: bool = True
 
 
 def served_formats(

@@ -84,12 +84,10 @@ def passes(
     ranks_per_chip: int = 1,
     catalogue: Catalogue | None = None,
 ) -> Timing:
-    """Time of kernels of which every pass over memory is counted in ``size_bytes``.
-
-    A framework that does not fuse kernels moves more bytes than :func:`elementwise` is told, and
-    the constants of that function allow for it. Here the bytes include every pass, so the share of
-    the bandwidth is that of a single pass. The parameters are those of :func:`elementwise`.
-    """
+    """Time of kernels of which every pass over memory is counted in ``size_bytes``."""
+    # A framework that does not fuse kernels moves more bytes than :func:`elementwise` is told, and
+    # the constants of that function allow for it. Here the bytes include every pass, so the share
+    # of the bandwidth is that of a single pass. The parameters are those of :func:`elementwise`.
     share = "pass_efficiency"
     measured = rank_of(chip, "bf16", ranks_per_chip, catalogue).knows(share)
     used = share if measured else "elementwise_efficiency"

@@ -12,7 +12,17 @@ from topologies.arguments import fitting
 from topologies.errors import InputError, check_type, shown, suggestion
 from topologies.files.reading import check_regular
 from workloads.models.families import FAMILIES, Family
-from workloads.models.layer_fields import Fields, Reader, attention, feed_forward, layers, sizes
+from workloads.models.layer_fields import (
+    HEADS,
+    HIDDEN,
+    LAYERS,
+    Fields,
+    Reader,
+    attention,
+    feed_forward,
+    layers,
+    sizes,
+)
 from workloads.models.model import PREDICTION, Model
 
 LARGEST_CONFIG_BYTES = 2**20
@@ -81,10 +91,8 @@ def models() -> list[str]:
 
 
 def named(name: str) -> Model:
-    """Return a shipped model, or one with the sizes of a shipped one.
-
-    Names of the Hub may be given as they are: the owner, capitals and ``-instruct`` do not count.
-    """
+    """Return a shipped model, or one with the sizes of a shipped one."""
+    # Names of the Hub may be given as they are: the owner, capitals and ``-instruct`` do not count.
     names, plain = models(), name.rpartition("/")[2].lower().removesuffix("-instruct")
     shipped = SAME_SIZES.get(plain, plain)
     if shipped not in names:
@@ -254,9 +262,9 @@ def _check_modelled(read: Reader, kind: str) -> None:
 
 
 NEEDED = (
-    (None, ("hidden_size", "n_embd", "d_model")),
-    (None, ("num_hidden_layers", "n_layer", "n_layers", "num_layers")),
-    (None, ("num_attention_heads", "n_head", "n_heads", "num_heads", "state_size")),
+    (None, HIDDEN),
+    (None, LAYERS),
+    (None, (*HEADS, "state_size")),
     (None, ("vocab_size", "padded_vocab_size")),
     ("norm", ("rms_norm_eps", "rms_norm_epsilon", "layer_norm_eps", "layer_norm_epsilon")),
     ("gated_mlp", ("hidden_act", "hidden_activation", "activation_function", "state_size")),
@@ -400,17 +408,15 @@ def _typed(stated: dict[str, Any]) -> str | None:
 def _types(stated: Mapping[str, Any]) -> list[str]:
     """Names of the types in which weights are stored; empty if the config names none."""
     read = Reader(stated, "")
-    layers = [read.value("global_quant_config"), *_objects(stated.get("layer_quant_config"))]
+    by_layer = stated.get("layer_quant_config")
+    by_layer = by_layer.values() if isinstance(by_layer, dict) else ()
+    layers = [read.value("global_quant_config"), *by_layer]
     weights = [layer.get("weight") for layer in layers if isinstance(layer, dict)]
     stages = [stage for part in weights for stage in (part if isinstance(part, list) else [part])]
     names = [stage.get("dtype") for stage in stages if isinstance(stage, dict)]
     ao = read.value("quant_type.default._type", "quant_type")
     names += [name for name in (ao, stated.get("forward_dtype")) if isinstance(name, str)]
     return [str(name).removeprefix("Dtype.") for name in names if name]
-
-
-def _objects(value: Any) -> list[Any]:
-    return list(value.values()) if isinstance(value, dict) else []
 
 
 def _is_sparse(stated: dict[str, Any]) -> bool:

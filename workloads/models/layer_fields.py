@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from topologies.errors import InputError
@@ -16,11 +16,10 @@ Fields = Mapping[str, Any]
 
 
 class Reader:
-    """Fields of one config, each checked when it is read.
+    """Fields of one config, each checked when it is read."""
 
-    Families have several names for one field, so each method takes all of them. A name may be
-    dotted, for a field of a nested object. A null counts as absent.
-    """
+    # Families have several names for one field, so each method takes all of them. A name may be
+    # dotted, for a field of a nested object. A null counts as absent.
 
     def __init__(self, fields: Fields, name: str):
         self.fields = fields
@@ -30,26 +29,30 @@ class Reader:
     def value(self, *names: str) -> Any:
         """Return the value of the first of these fields that is there and not null, else None."""
         self.asked.update(name.partition(".")[0] for name in names)
-        return next((value for name in names if (value := self._at(name)) is not None), None)
+        return self._first(names)[1]
 
     def has(self, *names: str) -> bool:
         """Return whether any of these fields is there and not null."""
         return self.value(*names) is not None
 
-    def _at(self, name: str) -> Any:
-        at: Any = self.fields
-        for key in name.split("."):
-            at = at.get(key) if isinstance(at, Mapping) else None
-        return at
+    def _first(self, names: Sequence[str]) -> tuple[str, Any]:
+        """Name and value of the first of these fields that is there and not null."""
+        for name in names:
+            self.asked.add(name.partition(".")[0])
+            at: Any = self.fields
+            for key in name.split("."):
+                at = at.get(key) if isinstance(at, Mapping) else None
+            if at is not None:
+                return name, at
+        return "", None
 
     def count(self, *names: str, default: int | None = None, least: int = 1) -> int:
         """Return the whole number of the first of these fields."""
-        name = next((key for key in names if self.has(key)), None)
-        if name is None:
+        name, value = self._first(names)
+        if value is None:
             if default is None:
                 raise InputError(f"model {self.name}: the config has no {names[0]}. Add it.")
             return default
-        value = self.value(name)
         whole = isinstance(value, int) and not isinstance(value, bool)
         if isinstance(value, float) and value.is_integer():
             whole = True
@@ -62,10 +65,9 @@ class Reader:
 
     def flag(self, *names: str, default: bool = False) -> bool:
         """Return the truth value of the first of these fields."""
-        name = next((key for key in names if self.has(key)), None)
-        if name is None:
+        name, value = self._first(names)
+        if value is None:
             return default
-        value = self.value(name)
         if not isinstance(value, bool):
             raise InputError(
                 f"model {self.name}: {name} is {str(value)[:40]!r}; it must be true or false."

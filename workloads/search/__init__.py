@@ -2,9 +2,8 @@
 
 from workloads.search.candidates import Candidates, candidates
 from workloads.search.estimate import best_estimates, estimate
-from workloads.search.finalists import Finalist
 from workloads.search.fit import Fit, fit
-from workloads.search.search import Agreement, Aim, Search, agreement, search
+from workloads.search.search import Agreement, Aim, Finalist, Search, agreement, search
 
 __all__ = [
     "Agreement",

@@ -13,8 +13,7 @@ from topologies.arrays import BoolArray, IntArray
 from topologies.clusters.cluster import Cluster
 from topologies.errors import InputError
 from workloads.kernels.times import step_overhead_s
-from workloads.models.flops import layer_flops, output_flops
-from workloads.models.model import Model
+from workloads.models.model import Model, layer_flops, output_flops
 from workloads.training.detail import chip_catalogue
 from workloads.training.frameworks.framework import framework, framework_text
 from workloads.training.plan.checks import check_model, check_runtime
@@ -116,7 +115,8 @@ def candidates(
     check_alone(model, base, fixed)
     check_runtime(base, cluster)
     compared = "overlap" in spared and "overlap" not in fixed
-    grid = with_overlaps(combinations(model, cluster, base, fixed), base, compared=compared)
+    overlaps = range(3) if compared else [OVERLAPS.index(base.overlap)]
+    grid = crossed(combinations(model, cluster, base, fixed), "overlap", overlaps)
     left, pruned = sieve(grid, Frame(model, cluster, base), {*fixed, *spared})
     plans = _routable(_plans(model, base, left, fixed), cluster)
     return Candidates(model, cluster, plans, rows(grid), pruned)
@@ -202,29 +202,8 @@ class Rule:
     leaves_out: Callable[[Columns, Frame], BoolArray]
 
 
-def _far_tp(c: Columns, frame: Frame) -> BoolArray:
-    return c["tp"] > frame.cluster.chips_per_domain * frame.base.ranks_per_chip
-
-
-def _short_parts(c: Columns, frame: Frame) -> BoolArray:
-    return (c["cp"] > 1) & (frame.base.seq // c["cp"] < LEAST_TOKENS)
-
-
-def _large_microbatches(c: Columns, frame: Frame) -> BoolArray:
-    return (c["microbatch"] > 1) & (c["microbatch"] * frame.base.seq // c["cp"] > MOST_TOKENS)
-
-
 def _microbatches(c: Columns, frame: Frame) -> IntArray:
     return frame.base.global_batch // (c["dp"] * c["microbatch"])
-
-
-def _mostly_bubble(c: Columns, frame: Frame) -> BoolArray:
-    out: BoolArray = c["pp"] - 1 > c["vpp"] * _microbatches(c, frame)
-    return out
-
-
-def _nothing_to_interleave(c: Columns, frame: Frame) -> BoolArray:
-    return (c["vpp"] > 1) & (_microbatches(c, frame) < c["pp"])
 
 
 def _uneven(c: Columns, frame: Frame) -> BoolArray:
@@ -257,15 +236,33 @@ def _cut_experts(c: Columns, frame: Frame) -> BoolArray:
 
 
 RULES = (
-    Rule("tensor parallel groups wider than a scale-up domain", "tp", _far_tp),
-    Rule(f"sequences cut below {LEAST_TOKENS:,} tokens a rank", "cp", _short_parts),
+    Rule(
+        "tensor parallel groups wider than a scale-up domain",
+        "tp",
+        lambda c, of: c["tp"] > of.cluster.chips_per_domain * of.base.ranks_per_chip,
+    ),
+    Rule(
+        f"sequences cut below {LEAST_TOKENS:,} tokens a rank",
+        "cp",
+        lambda c, of: (c["cp"] > 1) & (of.base.seq // c["cp"] < LEAST_TOKENS),
+    ),
     Rule(
         f"several sequences at once of over {MOST_TOKENS:,} tokens a rank",
         "microbatch",
-        _large_microbatches,
+        lambda c, of: (
+            (c["microbatch"] > 1) & (c["microbatch"] * of.base.seq // c["cp"] > MOST_TOKENS)
+        ),
     ),
-    Rule("a bubble longer than the work", "pp", _mostly_bubble),
-    Rule("interleaving of fewer microbatches than stages", "vpp", _nothing_to_interleave),
+    Rule(
+        "a bubble longer than the work",
+        "pp",
+        lambda c, of: np.asarray(c["pp"] - 1 > c["vpp"] * _microbatches(c, of)),
+    ),
+    Rule(
+        "interleaving of fewer microbatches than stages",
+        "vpp",
+        lambda c, of: (c["vpp"] > 1) & (_microbatches(c, of) < c["pp"]),
+    ),
     Rule("a stage a quarter longer than the mean", "pp", _uneven),
     Rule(
         "tensor without sequence parallelism: the same bytes sent, norms repeated",
@@ -397,7 +394,9 @@ def combinations(model: Model, cluster: Cluster, base: ParallelPlan, fixed: Stat
     if not rows(columns):
         raise InputError(no_degrees(model, cluster, fixed, ranks))
     dp = columns["dp"]
-    columns = _microbatch_sizes(columns, base, fixed)
+    sizes = _only(fixed, "microbatch", divisors(base.global_batch))
+    columns = crossed(kept(columns, base.global_batch % dp == 0), "microbatch", sizes)
+    columns = kept(columns, base.global_batch // columns["dp"] % columns["microbatch"] == 0)
     if not rows(columns):
         raise InputError(no_batch(base, int(dp.min()), fixed))
     columns = _pipelines(columns, model, base, fixed)
@@ -465,12 +464,6 @@ def _experts(columns: Columns, model: Model, fixed: Stated) -> Columns:
     return kept(grown, (room % (grown["ep"] * divided) == 0) & (experts.ffn % divided == 0))
 
 
-def _microbatch_sizes(columns: Columns, base: ParallelPlan, fixed: Stated) -> Columns:
-    sizes = _only(fixed, "microbatch", divisors(base.global_batch))
-    grown = crossed(kept(columns, base.global_batch % columns["dp"] == 0), "microbatch", sizes)
-    return kept(grown, base.global_batch // grown["dp"] % grown["microbatch"] == 0)
-
-
 def _pipelines(columns: Columns, model: Model, base: ParallelPlan, fixed: Stated) -> Columns:
     """Combinations with pipeline schedules, chunks, layers of stages and orders of the axes."""
     names, allowed = schedule_names(), _pairs(fixed)
@@ -523,11 +516,6 @@ def _memory_savings(columns: Columns, base: ParallelPlan, fixed: Stated) -> Colu
         # A fused kernel keeps no scores, so selective recomputation would save nothing.
         kinds = [n for n in kinds if RECOMPUTE[n] != useless]
     return crossed(grown, "recompute", kinds)
-
-
-def with_overlaps(columns: Columns, base: ParallelPlan, *, compared: bool) -> Columns:
-    """Return the combinations with the overlap that all plans share, or with each overlap."""
-    return crossed(columns, "overlap", range(3) if compared else [OVERLAPS.index(base.overlap)])
 
 
 def light_end(model: Model, pp: int, seq: int) -> tuple[int, ...]:

@@ -16,7 +16,7 @@ from workloads.models.model import Model
 from workloads.search.candidates import Candidates, candidates
 from workloads.search.estimate import best_estimates, estimate
 from workloads.search.fit import fit
-from workloads.training.choice import BATCH_TOKENS, Choice, RunnerUp, tied
+from workloads.training.alternatives import BATCH_TOKENS, Choice, RunnerUp, tied
 from workloads.training.frameworks.framework import framework, framework_of, framework_text
 from workloads.training.memory.memory import likely
 from workloads.training.plan.fields import SEARCHED

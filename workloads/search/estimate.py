@@ -1,39 +1,37 @@
 """Estimated iteration times of thousands of plans.
 
-Times of passes, of replicas and of communication (:mod:`~workloads.search.communication`) are
-computed once for all plans that share them. For each plan there remains one walk through its
-pipeline (:mod:`~workloads.search.pipeline_model`).
+Times of passes, of replicas and of communication are computed once for all plans that share them.
+For each plan there remains one walk through its pipeline (:mod:`~workloads.search.pipeline_model`).
+Times of communication are those that the simulation has for groups at these places. Groups of an
+axis may differ in their geometry: some lie within one scale-up domain, and others reach from one to
+the next. The slowest stands for all, as the others wait for it sooner or later.
 """
 
 from __future__ import annotations
 
+import math
 from bisect import insort
 from collections.abc import Callable, Hashable, Mapping, Sequence
-from functools import cache
+from dataclasses import dataclass, replace
+from functools import cache, cached_property
 from itertools import pairwise
-from typing import NamedTuple, TypeVar
+from operator import attrgetter
+from typing import TypeVar
 
 import numpy as np
 
+from cluster_sim.collectives.duration.geometry import geometries
 from cluster_sim.progress import Watch, unwatched
+from cluster_sim.schedule.picoseconds import PS_PER_S
 from topologies.arrays import FloatArray, IntArray
 from topologies.catalogue.catalogue import Catalogue, shipped_catalogue
 from topologies.clusters.cluster import Cluster
-from workloads.models.model import Model
-from workloads.search.communication import (
-    INSIDE,
-    PLACE_FIELDS,
-    Communication,
-    CommunicationTime,
-    Stage,
-    ends_s,
-    layer_s,
-)
+from topologies.routing.scale_out import period
+from workloads.models.model import Layer, Model
 from workloads.search.pipeline_model import EACH, NOT, ONCE, Line, Replicas, least_s, orders, walk_s
 from workloads.training.frameworks.framework import framework_of, framework_text
 from workloads.training.layers.replicas import (
     ReplicaExchange,
-    StageParameters,
     bucket_parameters,
     buckets,
     edges_of,
@@ -41,9 +39,10 @@ from workloads.training.layers.replicas import (
     reduce_gradients,
 )
 from workloads.training.layers.shapes import TWO, RankShapes
-from workloads.training.layers.steps import LayerOp
+from workloads.training.layers.steps import LayerOp, collective
+from workloads.training.plan.placement import usual_chips
 from workloads.training.plan.plan import PLAN_FIELDS, ParallelPlan
-from workloads.training.plan.schedules.schedule import BACKWARD, WEIGHT
+from workloads.training.plan.schedules.schedule import BACKWARD, FORWARD, WEIGHT
 from workloads.training.plan.stages import (
     Share,
     chunk_numbers,
@@ -55,6 +54,9 @@ from workloads.training.plan.stages import (
     stage_kinds,
     total,
 )
+from workloads.training.program.groups import GroupCosts
+from workloads.training.program.ops import Catalog, Ops
+from workloads.training.program.stage import StagePasses
 
 Found = TypeVar("Found")
 DENSE = ("tp", "cp")  # axes of communication in a layer without experts
@@ -167,11 +169,9 @@ class _Shared:
         return self._once(make, "chunks", plan.pp * plan.vpp, plan.stage_layers)
 
     def passes(self, plan: ParallelPlan) -> tuple[FloatArray, FloatArray]:
-        """Return times of layers by phase and kind, and of both ends of the model by phase [s].
-
-        Plans share these times if they agree in the fields that passes depend on, and in the chips
-        of a stage's ranks. Layers without experts do not depend on how experts are divided.
-        """
+        """Return times of layers by phase and kind, and of both ends of the model by phase [s]."""
+        # Plans share these times if they agree in the fields that passes depend on, and in the
+        # chips of a stage's ranks. Layers without experts do not depend on how experts are divided.
         stage = Stage(self.model, plan, self.chip, self.catalogue, self.communication.times(plan))
         # Under ZeRO-3 kernels wait for the shards of the other replicas.
         shards = plan.replicas if plan.sharding == 3 else 0
@@ -219,6 +219,8 @@ def _fields(plan: ParallelPlan, names: Sequence[str]) -> tuple[Hashable, ...]:
 
 ORDER_FIELDS = ("schedule", "pp", "microbatches", "vpp")
 """Fields of a plan that the order of its stages' passes depends on."""
+PLACE_FIELDS = ("order", "tp", "cp", "dp", "pp", "ep", "expert_tp", "ranks_per_chip")
+"""Fields that the chips of a group's ranks depend on."""
 HOP_FIELDS = (*PLACE_FIELDS, "microbatch", "local_seq")
 """Fields that transfers between stages depend on."""
 EXPERT_FIELDS = (
@@ -250,14 +252,12 @@ def replicas(
     # ``time_s``: time of a step's communication [s].
     shapes = RankShapes(model, plan, chip, catalogue)
     finished = _finished(shapes, time_s)
-    times = _Times(
-        gather_s=cache(lambda share: _sum(gather_parameters(shapes, "bucket", share), time_s)),
-        reduce_s=cache(lambda share: _sum(reduce_gradients(shapes, "bucket", share), time_s)),
-    )
+    gather_s = cache(lambda share: _sum(gather_parameters(shapes, "bucket", share), time_s))
+    reduce_s = cache(lambda share: _sum(reduce_gradients(shapes, "bucket", share), time_s))
     edges = {stage: edges_of(shapes, stage) for stage in end_stages(plan)}
     gather_rest_s = np.zeros(plan.pp)
     for stage, held in edges.items():
-        gather_rest_s[stage] = times.gather_s(held)
+        gather_rest_s[stage] = gather_s(held)
     exchange = Replicas(
         gather_s=np.zeros(model.layers),
         reduce_s=np.zeros(model.layers),
@@ -267,21 +267,18 @@ def replicas(
         tie_s=float(finished[:, 1].max()),
     )
     if plan.replicas > 1 or plan.expert_replicas > 1:
-        _fill(exchange, shapes, edges, times)
+        _fill(exchange, shapes, edges, gather_s, reduce_s)
     return exchange
 
 
-class _Times(NamedTuple):
-    """Functions that return the time of gathering and of reducing a bucket of parameters [s]."""
-
-    gather_s: Callable[[Share], float]
-    reduce_s: Callable[[Share], float]
-
-
 def _fill(
-    exchange: Replicas, shapes: RankShapes, edges: Mapping[int, Share], times: _Times
+    exchange: Replicas,
+    shapes: RankShapes,
+    edges: Mapping[int, Share],
+    gather_s: Callable[[Share], float],
+    reduce_s: Callable[[Share], float],
 ) -> None:
-    """Fill in the times of all chunks' buckets."""
+    """Fill in the times of all chunks' buckets, from functions that time a bucket [s]."""
     # Chunks whose layers are of the same kinds, in the same order, have the same buckets.
     model, plan = shapes.model, shapes.plan
     kinds = layer_kinds(model, np.arange(model.layers))
@@ -292,32 +289,35 @@ def _fill(
     at_end = {0: edges[end_stages(plan)[0]], plan.pp * plan.vpp - 1: edges[end_stages(plan)[1]]}
     for numbers in alike.values():
         of_chunk = kinds[first[numbers[0]] : first[numbers[0] + 1]]
-        gather_s, reduce_s, left = _buckets(shapes, of_chunk, times)
+        gathers, reduces, left = _buckets(shapes, of_chunk)
         layers = np.array(first)[numbers][:, None] + np.arange(len(of_chunk))
-        exchange.gather_s[layers], exchange.reduce_s[layers] = gather_s, reduce_s
+        for place, share in gathers.items():
+            exchange.gather_s[layers[:, place]] = gather_s(share)
+        for place, share in reduces.items():
+            exchange.reduce_s[layers[:, place]] = reduce_s(share)
         for number in numbers:
             rest = total([left, at_end.get(number, Share(0, 0))])
-            exchange.reduce_rest_s[number] = times.reduce_s(rest)
+            exchange.reduce_rest_s[number] = reduce_s(rest)
 
 
 def _buckets(
-    shapes: RankShapes, kinds: IntArray, times: _Times
-) -> tuple[FloatArray, FloatArray, Share]:
-    """Times of a chunk's buckets at its layers [s], and the gradients that fill no bucket."""
+    shapes: RankShapes, kinds: IntArray
+) -> tuple[dict[int, Share], dict[int, Share], Share]:
+    """Buckets of a chunk by the layer where they are exchanged, and what fills no bucket."""
+    # Gathered buckets stand at their first layer, reduced ones at the layer that completes them.
     plan, of_kinds = shapes.plan, kind_shares(shapes.model, shapes.plan)
     shares = [of_kinds[kind] for kind in kinds.tolist()]
     least = 1 if plan.sharding >= 2 else bucket_parameters(shapes)
-    gather_s, reduce_s = np.zeros(len(shares)), np.zeros(len(shares))
-    for run in buckets([weights.total for weights in shares], least):
-        gather_s[run.start] = times.gather_s(total(shares[run.start : run.stop]))
-    left, back = Share(0, 0), shares[::-1]
+    runs = buckets([weights.total for weights in shares], least)
+    gathers = {run.start: total(shares[run.start : run.stop]) for run in runs}
+    left, back, reduces = Share(0, 0), shares[::-1], dict[int, Share]()
     for run in buckets([weights.total for weights in back], least):
         bucket = total(back[run.start : run.stop])
         if bucket.total < least:
             left = bucket
         else:
-            reduce_s[-run.stop] = times.reduce_s(bucket)
-    return gather_s, reduce_s, left
+            reduces[len(shares) - run.stop] = bucket
+    return gathers, reduces, left
 
 
 def _finished(shapes: RankShapes, time_s: CommunicationTime) -> FloatArray:
@@ -336,7 +336,7 @@ def _finished(shapes: RankShapes, time_s: CommunicationTime) -> FloatArray:
 
 def _finish(shapes: RankShapes, stage: int, time_s: CommunicationTime) -> tuple[float, float]:
     """Time of a stage after its last pass without tied embeddings, and of these alone [s]."""
-    steps = ReplicaExchange(StageParameters(shapes, stage), shapes.plan).finish()
+    steps = ReplicaExchange(shapes, stage, shapes.plan).finish()
     tied = [step for step in steps if step.axis == "tie"]
     after = [step for step in steps if step.axis != "tie"]
     kernels_s = sum(step.seconds for step in after if not step.axis)
@@ -345,3 +345,224 @@ def _finish(shapes: RankShapes, stage: int, time_s: CommunicationTime) -> tuple[
 
 def _sum(steps: list[LayerOp], time_s: CommunicationTime) -> float:
     return float(sum(time_s(step) for step in steps))
+
+
+# Time of one microbatch on a stage in each phase, as a linear function of its layers.
+# The ops of a simulated pass are built for a chunk of one layer and for a chunk of two, and timed
+# by following their dependencies. Every further layer takes as long as the second one.
+
+CommunicationTime = Callable[[LayerOp], float]
+"""Function that returns the time of a step's communication [s]."""
+FIRST, MIDDLE, DOUBLE, LAST = 0, 1, 2, -1
+"""Chunks that are timed: with one layer at the ends of a model and in between, and with two."""
+STAGES = 4  # stages of the model that is timed
+INSIDE = ("tp", "cp", "ep", "etp")
+"""Axes of communication within a pass. Transfers between stages are timed by the pipeline model,
+and exchanges of replicas apart."""
+
+
+@dataclass(frozen=True)
+class Stage:
+    """Plan whose passes are timed; its numbers of stages and replicas do not matter."""
+
+    model: Model
+    plan: ParallelPlan
+    chip: str  # catalogue part of the chip
+    catalogue: Catalogue
+    # Time of a step's communication [s]; it is called only for axes of ``INSIDE``
+    time_s: CommunicationTime
+
+    @cached_property
+    def through(self) -> Callable[[int, Layer], FloatArray]:
+        """Function that returns the time of a chunk of layers of a kind by phase [s], cached."""
+        return cache(lambda number, kind: _timed(self, number, kind))
+
+    @cached_property
+    def shapes(self) -> Callable[[Layer], RankShapes]:
+        """Function that returns the shapes of the model that is timed, cached."""
+        return cache(lambda kind: _shapes(self, kind))
+
+
+def layer_s(stage: Stage, *, moe: bool) -> FloatArray:
+    """Return the time of one layer, dense or with experts, by phase, float64 (3,) [s]."""
+    # Of layers that differ otherwise, such as by their windows, it is the mean.
+    kinds = [kind for kind in stage.model.kinds if kind.experts == moe]
+    counts = np.array([stage.model.each_layer.count(kind) for kind in kinds], np.float64)
+    if not kinds:
+        return np.zeros(3)
+    times = [stage.through(DOUBLE, kind) - stage.through(MIDDLE, kind) for kind in kinds]
+    return np.asarray(counts @ np.array(times) / counts.sum())
+
+
+def ends_s(stage: Stage) -> FloatArray:
+    """Return the time of the model's ends besides layers, by phase, float64 (2, 3) [s]."""
+    kind = replace(stage.model.kinds[0], experts=False)  # its time cancels out
+    middle = stage.through(MIDDLE, kind)
+    return np.stack([stage.through(end, kind) - middle for end in (FIRST, LAST)])
+
+
+def _shapes(stage: Stage, kind: Layer) -> RankShapes:
+    """Shapes of a small model of layers of one kind, in chunks of one layer and one of two."""
+    plan = stage.plan
+    vpp = plan.pipeline.chunks_allowed[0]
+    counts = tuple(2 if chunk == DOUBLE else 1 for chunk in range(STAGES * vpp))
+    alone = replace(
+        plan,
+        pp=STAGES,
+        vpp=vpp,
+        # Copies of sharded parameters and sums of gradients are kernels of a pass as well.
+        zero=3 if plan.sharding == 3 else 0,
+        global_batch=plan.dp * plan.microbatch * min(2, plan.microbatches),
+        stage_layers=counts,
+    )
+    few = replace(stage.model.of_kind(kind), layers=sum(counts))
+    return RankShapes(few, alone, stage.chip, stage.catalogue)
+
+
+def _timed(stage: Stage, number: int, kind: Layer) -> FloatArray:
+    """Time of a chunk of the small model: forward, backward, and gradients of weights if split."""
+    plan, splits, shapes = stage.plan, stage.plan.pipeline.splits_weights, stage.shapes(kind)
+    number %= len(shapes.plan.stage_layers)
+    at, chunk = plan.pipeline.stage(STAGES, number), number // STAGES
+    builder = StagePasses(shapes, at, Catalog(), plan)
+    times = np.zeros(3)
+    for phase in (FORWARD, BACKWARD, WEIGHT)[: 3 if splits else 2]:
+        ops = builder.pass_ops(phase, chunk, last=False)
+        times[phase] = span(ops, builder.catalog.steps, stage.time_s)
+    return times
+
+
+def span(ops: Ops, steps: list[LayerOp], time_s: CommunicationTime) -> float:
+    """Return the time from the start of the first op to the end of the last [s]."""
+    # An op starts when its stream is free and the op that it waits for has ended.
+    free: dict[int, float] = {}
+    ends: list[float] = []
+    numbers = ops.step.tolist()
+    lengths = {}
+    for number in dict.fromkeys(numbers):
+        step = steps[number]
+        inside_s = time_s(step) if step.axis in INSIDE else 0.0
+        lengths[number] = inside_s if step.axis else step.seconds
+    for number, back in zip(numbers, ops.back.tolist(), strict=True):
+        stream = steps[number].stream
+        ready = ends[-back] if 0 < back <= len(ends) else 0.0
+        end = max(ready, free.get(stream, 0.0)) + lengths[number]
+        free[stream] = end
+        ends.append(end)
+    return float(np.max(ends, initial=0.0))
+
+
+_place: Callable[[ParallelPlan], tuple[Hashable, ...]] = attrgetter(*PLACE_FIELDS, "norm_axes")
+
+
+class Communication:
+    """Cache of the times of communication of plans on one cluster."""
+
+    def __init__(self, cluster: Cluster, per_token: int):
+        self.cluster, self.per_token = cluster, per_token
+        self._costs = GroupCosts(cluster)
+        self._groups: dict[tuple[Hashable, ...], IntArray] = {}
+
+    def times(self, plan: ParallelPlan) -> CommunicationTime:
+        """Return a function that times the steps of a plan."""
+        # The group that is slowest in the first step of an axis is taken as slowest in all of them.
+        slowest: dict[str, IntArray] = {}
+
+        @cache
+        def time_s(step: LayerOp) -> float:
+            """Time of a step in the slowest group [s]."""
+            groups = slowest.get(step.axis, self.groups(plan, step.axis))
+            times_s = self._times_s(groups, step, plan)
+            slowest[step.axis] = groups[[np.argmax(times_s)]]
+            return max(times_s)
+
+        return time_s
+
+    def hops_s(self, plan: ParallelPlan, size_bytes: int) -> FloatArray:
+        """Return the time of a send from each stage to the next, last to first, (stages,) [s]."""
+        pipelines = self.groups(plan, "pp")
+        step = collective("hop", "pp", "send", size_bytes)
+        pairs = np.stack([pipelines, np.roll(pipelines, -1, axis=1)], axis=2)
+        return np.array([max(self._times_s(pairs[:, at], step, plan)) for at in range(plan.pp)])
+
+    def groups(self, plan: ParallelPlan, axis: str) -> IntArray:
+        """Return the chips of one group of each geometry, int64 (kinds, members)."""
+        key: tuple[Hashable, ...] = axis, *_place(plan)
+        if axis == "norm" and plan.norm_ranks == plan.ranks:  # all ranks, in their order
+            last = np.array([-(-plan.ranks // plan.ranks_per_chip) - 1])
+            key = axis, plan.ranks, int(usual_chips(plan, self.cluster, last)[0])
+        if key not in self._groups:
+            ends = axis == "tie"
+            chips = unlike_groups(plan, "pp" if ends else axis, self.cluster)
+            self._groups[key] = chips[:, [0, -1]] if ends else chips
+        return self._groups[key]
+
+    def _times_s(self, groups: IntArray, step: LayerOp, plan: ParallelPlan) -> list[float]:
+        """Time of a step on each of some groups of chips [s]."""
+        steps, per_token = [step], self.per_token
+        times_ps = (self._costs.times_ps(chips, steps, plan, per_token)[0] for chips in groups)
+        return [time_ps / PS_PER_S for time_ps in times_ps]
+
+
+# Chips of the groups of a plan, one group for each geometry, without placing all its ranks.
+
+
+def unlike_groups(plan: ParallelPlan, axis: str, cluster: Cluster) -> IntArray:
+    """Return the chips of one group of each geometry, in order of rank, int64 (kinds, degree)."""
+    # The groups are those of :meth:`workloads.training.plan.placement.Placement.groups`. Of groups
+    # whose first chips are whole periods of the fabric apart only one is looked at.
+    # A group is a line of ``degree`` numbers, each ``step`` after the one before, among those of
+    # the ranks that some axes tell apart, of which the fastest-changing one comes first.
+    axes, degree, step = _lines(plan, axis)
+    firsts = np.arange(_product(plan, axes)).reshape(-1, degree, step)[:, 0]
+    begin, apart = firsts.ravel(), np.zeros(1, np.int64)
+    for name in plan.order:
+        if name not in axes:
+            apart = np.add.outer(np.arange(getattr(plan, name)) * _stride(plan, name), apart)
+    apart = apart.ravel()
+    first_rank = np.add.outer(apart, _ranks(plan, axes, begin)).ravel()
+    # Switches above domains that have room for all chips below add a microsecond to a hop at most,
+    # so only those without are told apart.
+    narrow = cluster.scale_out is not None and cluster.scale_out.oversubscription > 1
+    span = period(cluster) if narrow else cluster.chips_per_domain
+    place = usual_chips(plan, cluster, first_rank // plan.ranks_per_chip) % span
+    first_at = np.full(int(place.max()) + 1, -1, np.int64)
+    first_at[place[::-1]] = np.arange(len(place))[::-1]
+    other, start = np.divmod(np.sort(first_at[first_at >= 0]), len(begin))
+    numbers = begin[start][:, None] + step * np.arange(degree)
+    ranks = _ranks(plan, axes, numbers) + apart[other][:, None]
+    chips = usual_chips(plan, cluster, ranks // plan.ranks_per_chip)
+    return chips if len(chips) == 1 else chips[geometries(cluster, chips)[0]]
+
+
+def _lines(plan: ParallelPlan, axis: str) -> tuple[tuple[str, ...], int, int]:
+    """Return the axes, the members and the step of the lines along which groups of an axis lie."""
+    inner = plan.expert_tp * plan.ep
+    experts = {
+        "etp": (plan.expert_tp, 1),
+        "ep": (plan.ep, plan.expert_tp),
+        "edp": (plan.expert_replicas, inner),
+    }
+    if axis in experts:
+        return tuple(name for name in plan.order if name != "pp"), *experts[axis]
+    joined = {"dp": ("dp", "cp"), "norm": plan.norm_axes}.get(axis, (axis,))
+    axes = tuple(name for name in plan.order if name in joined)
+    return axes, _product(plan, axes), 1
+
+
+def _ranks(plan: ParallelPlan, axes: Sequence[str], numbers: IntArray) -> IntArray:
+    """Return the ranks with these numbers along some axes, and 0 along the others."""
+    ranks = np.zeros_like(numbers)
+    for name in axes:
+        numbers, place = np.divmod(numbers, getattr(plan, name))
+        ranks += place * _stride(plan, name)
+    return ranks
+
+
+def _stride(plan: ParallelPlan, axis: str) -> int:
+    """Difference of the rank numbers of neighbours along an axis."""
+    return _product(plan, plan.order[: plan.order.index(axis)])
+
+
+def _product(plan: ParallelPlan, axes: Sequence[str]) -> int:
+    return math.prod(getattr(plan, name) for name in axes)

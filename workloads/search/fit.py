@@ -19,7 +19,7 @@ from topologies.catalogue.catalogue import shipped_catalogue
 from topologies.errors import InputError
 from workloads.models.model import Model
 from workloads.search.candidates import RECOMPUTE, Candidates
-from workloads.training.choice import describe
+from workloads.training.alternatives import describe
 from workloads.training.layers.adapters import whole
 from workloads.training.layers.replicas import sharded
 from workloads.training.memory.memory import Stack, likely, stack_of, worst

@@ -26,8 +26,8 @@ from workloads.training.execution.links import Patterns
 from workloads.training.iteration import Iteration, iteration
 from workloads.training.layers.shapes import RankShapes
 from workloads.training.plan.placement import place
+from workloads.training.program.groups import SharedParts
 from workloads.training.program.program import program
-from workloads.training.program.shared_parts import SharedParts
 
 MOST_STEPS = 1000  # most steps of a job
 

@@ -15,7 +15,6 @@ from pathlib import Path
 
 from topologies.errors import InputError
 from topologies.units import PS_PER_NS
-from workloads.traces.bounded_files import read_bounded
 from workloads.traces.recording import (
     COMPUTE,
     MOST_NODES,
@@ -24,6 +23,7 @@ from workloads.traces.recording import (
     Columns,
     Node,
     Recording,
+    read_bounded,
     too_many_nodes,
 )
 

@@ -8,22 +8,22 @@ import re
 from bisect import bisect_left
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from topologies.errors import InputError
 from topologies.units import PS_PER_S, PS_PER_US
-from workloads.traces.bounded_files import read_bounded
 from workloads.traces.kineto_communication import (
-    Communication,
     Event,
     HostCall,
     Thread,
+    Work,
     add_launches,
+    args_of,
     blocked_calls,
     communications,
     host_calls,
+    job_of,
     resume_threads,
 )
 from workloads.traces.recording import (
@@ -35,6 +35,7 @@ from workloads.traces.recording import (
     Columns,
     Node,
     Recording,
+    read_bounded,
 )
 
 DEVICE_KINDS = ("kernel", "gpu_memcpy", "gpu_memset")
@@ -70,8 +71,7 @@ def read_kineto(paths: Sequence[Path]) -> Recording:
             first_rank = rank
             first = {key: value for key, value in document.items() if key != "traceEvents"}
     count = max(1, min(iterations))
-    distributed = first.get("distributedInfo")
-    world = distributed.get("world_size", 0) if isinstance(distributed, dict) else 0
+    world = job_of(first).get("world_size", 0)
     world = world if isinstance(world, int) and 0 <= world < LARGEST else 0
     facts: dict[str, str | int | float] = {
         "format": "kineto",
@@ -113,9 +113,7 @@ def _document(path: Path) -> dict[str, Any]:
 
 def _rank(document: Mapping[str, Any], path: Path, files: int) -> int:
     """Rank that a profile is of, from its content or its name."""
-    stated = document.get("distributedInfo")
-    named = RANK.search(path.name)
-    rank = stated.get("rank") if isinstance(stated, dict) else None
+    rank, named = job_of(document).get("rank"), RANK.search(path.name)
     if not isinstance(rank, int) or rank < 0:
         if named is None and files > 1:
             raise InputError(f"{path} does not say which rank it is. Name it as rank0.json.gz.")
@@ -179,20 +177,15 @@ def _time_ps(event: Event, field: str, path: Path) -> int:
     return int(whole * PS_PER_US + round((value - whole) * PS_PER_US))
 
 
-def _args(event: Event) -> Mapping[str, Any]:
-    args = event.get("args")
-    return args if isinstance(args, dict) else {}
-
-
 def _work(
     event: Event,
     launches: Mapping[int, HostCall],
-    communications: tuple[Communication, ...],
+    communications: tuple[Node, ...],
     path: Path,
 ) -> Work:
     """Work that an event of the device describes."""
     start, category = _time_ps(event, "ts", path), str(event.get("cat", "")).lower()
-    args = _args(event)
+    args = args_of(event)
     correlation = args.get("correlation")
     launch = launches.get(correlation) if isinstance(correlation, int) else None
     stream = args.get("stream", event.get("tid", 0))
@@ -215,27 +208,6 @@ def _work(
 # for the chip lets its thread go on after the work that it waited for. A delay that none of these
 # explains is kept as a lag behind the work that came before. With the recorded times of all kernels
 # the replay takes exactly the recorded time.
-
-
-@dataclass(frozen=True)
-class Work:
-    """A kernel, copy or fill on a stream of a chip, with its launch."""
-
-    name: str
-    kind: int  # ``COMPUTE`` or ``MEMORY``
-    stream: int
-    # start_ps, duration_ps: recorded start and duration [ps]
-    start_ps: int
-    duration_ps: int
-    thread: Thread | None  # host thread that launched it; None if the profile has no launch.
-    launched_ps: int  # recorded time of the launch [ps]
-    # Collectives and messages that it carries; empty for other work
-    communications: tuple[Communication, ...]
-
-    @property
-    def end_ps(self) -> int:
-        """Recorded end of the work [ps]."""
-        return self.start_ps + self.duration_ps
 
 
 def add_works(
@@ -320,11 +292,7 @@ def _add(
     rows = []
     shares = _shares(work)
     for part, duration_ps in zip(work.communications, shares, strict=True):
-        node = Node(
-            part.kind, work.name, number, duration_ps,
-            size_bytes=part.size_bytes, operation=part.operation, group=part.group,
-            peer=part.peer, tag=part.tag,
-        )  # fmt: skip
+        node = part._replace(name=work.name, number=number, duration_ps=duration_ps)
         rows.append(columns.add(rank, lane, node))
         _link(columns, rows[-1], work.start_ps, before)
     if len(rows) == 1:

@@ -10,7 +10,7 @@ from collections import defaultdict, deque
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any
 
 from topologies.errors import InputError
 from topologies.units import PS_PER_US
@@ -20,7 +20,6 @@ from workloads.traces.recording import (
     OPERATIONS,
     RECEIVE,
     SEND,
-    UNKNOWN,
     Columns,
     Group,
     Node,
@@ -50,18 +49,7 @@ NAMES = (
 Facts = Mapping[str, Any]  # arguments that the profiler recorded beside a call or a kernel
 
 
-@dataclass(frozen=True)
-class Communication:
-    """A collective or a message that a kernel carries."""
-
-    kind: int  # ``COLLECTIVE``, ``SEND`` or ``RECEIVE``
-    size_bytes: int  # size as nccl-tests count it [B]; 0 if the profile states none
-    # Number of a collective in ``OPERATIONS``; with ``UNKNOWN`` it keeps the recorded time
-    operation: int = UNKNOWN
-    # Ranks that take part in a collective; None if the profile does not say.
-    group: Group | None = None
-    peer: int = -1  # other rank of a message
-    tag: int = 0  # number of a message that differs between process groups
+RECORDED = Node(COLLECTIVE, "", 0)  # communication that cannot be timed and keeps its time
 
 
 @dataclass(frozen=True)
@@ -79,12 +67,14 @@ def communications(
     launches: Mapping[int, HostCall],
     document: Mapping[str, Any],
     path: Path,
-) -> dict[int, tuple[Communication, ...]]:
+) -> dict[int, tuple[Node, ...]]:
     """Return the communications of each NCCL kernel, by its place in ``device``."""
+    # They are nodes of a recording without the name, number and duration of their kernel.
     # Sizes stand beside the kernel (PyTorch 2.2 and later) or in the call that launched it. A
     # kernel that ends a group of calls (``batch_isend_irecv``) carries all of them. A kernel
     # without any of this keeps its recorded time.
-    groups, world = _groups(document), _world(document)
+    groups, size = _groups(document), job_of(document).get("world_size")
+    world = size if isinstance(size, int) and 0 < size <= MOST_RANKS else 0
     kernels = {
         place: event
         for place, event in enumerate(device)
@@ -93,7 +83,7 @@ def communications(
     called = _calls_of_kernels(_stated_calls(complete), kernels, launches)
     communications_at = {}
     for place, event in kernels.items():
-        facts, calls, name = _args(event), called.get(place, []), str(event["name"])
+        facts, calls, name = args_of(event), called.get(place, []), str(event["name"])
         if _is_named(facts):
             calls = [{**(calls[0] if len(calls) == 1 else {}), **facts}]
         parts = [_communication(call, name, groups, world, path) for call in calls or [facts]]
@@ -101,7 +91,8 @@ def communications(
     return communications_at
 
 
-def _args(event: Mapping[str, Any]) -> dict[str, Any]:
+def args_of(event: Event) -> dict[str, Any]:
+    """Return the arguments that the profiler recorded beside an event; empty for none."""
     args = event.get("args")
     return dict(args) if isinstance(args, dict) else {}
 
@@ -111,18 +102,15 @@ def _is_named(facts: Facts) -> bool:
     return bool(MESSAGE.match(name) or _operation(name))
 
 
-def _world(document: Mapping[str, Any]) -> int:
-    """Ranks of the job; 0 if the profile does not say."""
+def job_of(document: Mapping[str, Any]) -> Mapping[str, Any]:
+    """Return what a profile says of the job that its rank is of; empty for nothing."""
     stated = document.get("distributedInfo")
-    size = stated.get("world_size") if isinstance(stated, dict) else None
-    return size if isinstance(size, int) and 0 < size <= MOST_RANKS else 0
+    return stated if isinstance(stated, dict) else {}
 
 
 def _groups(document: Mapping[str, Any]) -> dict[str, tuple[int, ...]]:
     """Ranks of the process groups that the profile lists, by name."""
-    stated = document.get("distributedInfo")
-    listed = stated.get("pg_config") if isinstance(stated, dict) else None
-    groups = {}
+    listed, groups = job_of(document).get("pg_config"), {}
     for entry in listed if isinstance(listed, list) else []:
         ranks = _ranks(entry.get("ranks")) if isinstance(entry, dict) else ()
         if ranks:
@@ -149,7 +137,7 @@ def _stated_calls(complete: Sequence[Mapping[str, Any]]) -> dict[tuple[str, str]
         name = str(event.get("name", ""))
         if name != "record_param_comms" and not name.startswith("nccl:"):
             continue
-        args = _args(event)
+        args = args_of(event)
         if name.startswith("nccl:"):
             args.setdefault("Collective name", name.removeprefix("nccl:"))
         start, duration = event.get("ts"), event.get("dur", 0)
@@ -182,7 +170,7 @@ def _calls_of_kernels(
     # the last launch, as NCCL launches a group of calls at the end of the group.
     launched: dict[tuple[str, str], list[tuple[float, int]]] = defaultdict(list)
     for place, event in kernels.items():
-        correlation = _args(event).get("correlation")
+        correlation = args_of(event).get("correlation")
         launch = launches.get(correlation) if isinstance(correlation, int) else None
         if launch is not None:
             launched[launch.thread].append((launch.start_ps / PS_PER_US, place))
@@ -200,22 +188,22 @@ def _calls_of_kernels(
     return called
 
 
-def _joined(parts: Sequence[Communication]) -> tuple[Communication, ...]:
+def _joined(parts: Sequence[Node]) -> tuple[Node, ...]:
     """Communications of one kernel, with equal collectives of several sizes joined to one."""
-    sizes: dict[Communication, int] = {}
+    sizes: dict[Node, int] = {}
     messages = []
     for part in parts:
         if part.kind == COLLECTIVE:
-            sizeless = replace(part, size_bytes=0)
+            sizeless = part._replace(size_bytes=0)
             sizes[sizeless] = sizes.get(sizeless, 0) + part.size_bytes
         else:
             messages.append(part)
-    return (*(replace(sizeless, size_bytes=size) for sizeless, size in sizes.items()), *messages)
+    return (*(sizeless._replace(size_bytes=size) for sizeless, size in sizes.items()), *messages)
 
 
 def _communication(
     facts: Facts, kernel: str, groups: Mapping[str, tuple[int, ...]], world: int, path: Path
-) -> Communication:
+) -> Node:
     """Communication that facts state; one that cannot be timed keeps its recorded time."""
     name = str(facts.get("Collective name", ""))
     if message := MESSAGE.match(name):
@@ -223,17 +211,18 @@ def _communication(
     named = KERNEL_NAME.search(kernel)
     operation = _operation(name) or _operation(named[1] if named else "")
     if operation is None:
-        return Communication(COLLECTIVE, 0)
+        return RECORDED
     group = _group(facts, groups, world, operation)
     size = _size_bytes(facts, operation, len(group.ranks))
     if size is None or len(group.ranks) < 2:
-        return Communication(COLLECTIVE, size or 0, group=group)
+        return RECORDED._replace(size_bytes=size or 0, group=group)
     if max(group.ranks) >= 2**31 or min(group.ranks) < 0:
         raise InputError(f"{path}: process group {group.name} has rank {max(group.ranks)}.")
-    return Communication(COLLECTIVE, size, OPERATIONS.index(operation), group)
+    number = OPERATIONS.index(operation)
+    return RECORDED._replace(size_bytes=size, operation=number, group=group)
 
 
-def _message(facts: Facts, named: re.Match[str], group: Group) -> Communication:
+def _message(facts: Facts, named: re.Match[str], group: Group) -> Node:
     """Message to or from another rank; it keeps its recorded time if the rank is unknown."""
     sends = named[1].lower() == "send"
     size = _size_bytes(facts, None, 0)
@@ -243,9 +232,9 @@ def _message(facts: Facts, named: re.Match[str], group: Group) -> Communication:
         place = int(place) if str(place).isdecimal() and len(str(place)) < 10 else -1
         peer = group.ranks[place] if 0 <= place < len(group.ranks) else -1
     if size is None or not 0 <= peer < 2**31:
-        return Communication(COLLECTIVE, 0)
+        return RECORDED
     tag = zlib.crc32(group.name.encode()) if group.name else 0
-    return Communication(SEND if sends else RECEIVE, size, peer=peer, tag=tag)
+    return Node(SEND if sends else RECEIVE, "", 0, size_bytes=size, peer=peer, tag=tag)
 
 
 def _operation(name: str) -> str | None:
@@ -280,11 +269,9 @@ def _size_bytes(facts: Facts, operation: str | None, ranks: int) -> int | None:
 def _group(
     facts: Facts, groups: Mapping[str, tuple[int, ...]], world: int, operation: str
 ) -> Group:
-    """Group of a call: its list of ranks, a group of its name, a group of its size, or all ranks.
-
-    Calls without a stated group may belong to several groups, so those of each operation are taken
-    for a group of their own.
-    """
+    """Group of a call: its list of ranks, a group of its name or of its size, or all ranks."""
+    # Calls without a stated group may belong to several groups, so those of each operation are
+    # taken for a group of their own.
     name = str(facts.get("Process Group Name", ""))
     size = facts.get("Group size")
     sized = isinstance(size, int)
@@ -320,20 +307,24 @@ class HostCall:
     end_ps: int
 
 
-class LaunchedWork(Protocol):
-    """Work of the chip with its launch by a host thread."""
+@dataclass(frozen=True)
+class Work:
+    """A kernel, copy or fill on a stream of a chip, with its launch."""
 
-    @property
-    def thread(self) -> Thread | None:
-        """Thread that launched the work; None if the profile has no launch."""
-
-    @property
-    def launched_ps(self) -> int:
-        """Time at which the work was launched [ps]."""
+    name: str
+    kind: int  # ``COMPUTE`` or ``MEMORY``
+    stream: int
+    # start_ps, duration_ps: recorded start and duration [ps]
+    start_ps: int
+    duration_ps: int
+    thread: Thread | None  # host thread that launched it; None if the profile has no launch.
+    launched_ps: int  # recorded time of the launch [ps]
+    communications: tuple[Node, ...]  # collectives and messages that it carries, if any
 
     @property
     def end_ps(self) -> int:
-        """End of the work [ps]."""
+        """Recorded end of the work [ps]."""
+        return self.start_ps + self.duration_ps
 
 
 def thread_of(event: Event) -> Thread:
@@ -351,8 +342,7 @@ def host_calls(
     for event in complete:
         if str(event.get("cat", "")).lower() not in CALLS:
             continue
-        args = event.get("args")
-        correlation = args.get("correlation") if isinstance(args, dict) else None
+        correlation = args_of(event).get("correlation")
         waiting = WAITS.search(str(event.get("name", "")))
         if not waiting and not isinstance(correlation, int):
             continue
@@ -368,7 +358,7 @@ def host_calls(
 def add_launches(
     columns: Columns,
     rank: int,
-    works: Sequence[LaunchedWork],
+    works: Sequence[Work],
     blocked: Mapping[Thread, Sequence[Blocked]],
     begin_ps: int,
     start: int,
@@ -408,7 +398,7 @@ class Blocked:
 
 
 def blocked_calls(
-    works: Sequence[LaunchedWork], waits: Mapping[Thread, Sequence[HostCall]]
+    works: Sequence[Work], waits: Mapping[Thread, Sequence[HostCall]]
 ) -> dict[Thread, list[Blocked]]:
     """Return each thread's calls that waited, with the last work that ended during the call."""
     ends = sorted(range(len(works)), key=lambda number: works[number].end_ps)
@@ -427,7 +417,7 @@ def blocked_calls(
 
 def resume_threads(
     columns: Columns,
-    works: Sequence[LaunchedWork],
+    works: Sequence[Work],
     rows: Sequence[int],
     blocked: Mapping[Thread, Sequence[Blocked]],
     launch_rows: Mapping[int, int],

@@ -15,7 +15,6 @@ from typing import Any
 
 from cluster_sim.schedule.picoseconds import PS_PER_S
 from topologies.errors import InputError
-from workloads.traces.bounded_files import read_bounded
 from workloads.traces.recording import (
     COLLECTIVE,
     COMPUTE,
@@ -25,6 +24,7 @@ from workloads.traces.recording import (
     Group,
     Node,
     Recording,
+    read_bounded,
 )
 
 LONGEST_S = 2**60 / PS_PER_S

@@ -1,17 +1,22 @@
-"""``Recording``: the work of all ranks in a trace of any tool, as columns."""
+"""``Recording``: the work of all ranks in a trace of any tool, as columns, read within bounds."""
 
 from __future__ import annotations
 
+import gzip
+import os
+import zlib
 from array import array
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import NamedTuple
 
 import numpy as np
 
 from cluster_sim.schedule.table import Codes
 from topologies.arrays import IntArray
-from topologies.errors import InputError
+from topologies.errors import InputError, file_fault
+from topologies.files.reading import open_regular
 
 NOTHING, COMPUTE, MEMORY, SEND, RECEIVE, COLLECTIVE, HOST = range(7)  # kinds of nodes
 KINDS = ("nothing", "compute", "memory", "send", "receive", "collective", "host")
@@ -19,6 +24,8 @@ OPERATIONS = ("all-reduce", "all-gather", "reduce-scatter", "all-to-all", "broad
 """Collectives that can be timed; an unknown one keeps its recorded time."""
 UNKNOWN = OPERATIONS.index("unknown")
 MOST_NODES = 2_000_000  # largest number of nodes that are read, of all ranks together
+LARGEST_BYTES = 2**28  # largest trace that is read, after decompression [B]
+GZIP = b"\x1f\x8b"
 LARGEST = 2**62  # bound of every number of a node; no time, size or rank is as large
 
 
@@ -81,10 +88,9 @@ class Recording:
 
 
 class Node(NamedTuple):
-    """One entry of a trace.
+    """One entry of a trace."""
 
-    It is a tuple, as traces have millions of entries.
-    """
+    # It is a tuple, as traces have millions of entries.
 
     kind: int  # number of its kind in ``KINDS``
     name: str
@@ -100,10 +106,9 @@ class Node(NamedTuple):
 
 
 class Columns:
-    """Builder of a recording, to which readers add nodes and dependencies one by one.
+    """Builder of a recording, to which readers add nodes and dependencies one by one."""
 
-    A node takes 96 bytes and a dependency 24.
-    """
+    # A node takes 96 bytes and a dependency 24.
 
     WIDTH = 12
     """Numbers of each node."""
@@ -167,4 +172,36 @@ def too_many_nodes(named: str, most: int) -> str:
     return (
         f"{named} have more than {most:,} nodes, the most that are read. Profile fewer "
         "iterations, or give fewer ranks."
+    )
+
+
+def read_bounded(path: Path, most_bytes: int = LARGEST_BYTES) -> bytes:
+    """Return the bytes of a file, decompressed if it is gzip."""
+    # No more than the bound is decompressed, so that a decompression bomb is refused too.
+    try:
+        with open(path, "rb", opener=open_regular) as raw:
+            zipped = raw.read(2) == GZIP
+            raw.seek(0)
+            if not zipped and os.fstat(raw.fileno()).st_size > most_bytes:
+                raise InputError(_too_large(path, most_bytes, ""))
+            stream = gzip.GzipFile(fileobj=raw) if zipped else raw
+            content = stream.read(most_bytes + 1)
+    except (EOFError, zlib.error, gzip.BadGzipFile) as mistake:
+        why = " ".join(str(mistake).split())[:80]
+        raise InputError(
+            f"{path}: the gzip is truncated or corrupt ({why}). Copy it again."
+        ) from None
+    except OSError as fault:
+        raise InputError(file_fault(fault)) from None
+    if len(content) > most_bytes:
+        raise InputError(_too_large(path, most_bytes, " once it is decompressed" if zipped else ""))
+    if not content:
+        raise InputError(f"{path} is empty. Give a trace.")
+    return bytes(content)
+
+
+def _too_large(path: Path, most_bytes: int, how: str) -> str:
+    return (
+        f"{path} is over {most_bytes // 2**20:,} MiB{how}, the most that is read. Profile fewer "
+        "iterations."
     )

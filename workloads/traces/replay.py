@@ -23,7 +23,6 @@ from topologies.clusters.names import CLUSTER_REMEDY, as_cluster
 from topologies.errors import InputError, shown, suggestion
 from topologies.files.reading import no_such_file
 from topologies.units import format_seconds
-from workloads.traces.bounded_files import read_bounded
 from workloads.traces.chakra import read_chakra
 from workloads.traces.goal import read_goal
 from workloads.traces.kineto import read_kineto
@@ -39,6 +38,7 @@ from workloads.traces.recording import (
     RECEIVE,
     SEND,
     Recording,
+    read_bounded,
 )
 
 MOST_FILES = 100_000

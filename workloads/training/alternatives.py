@@ -7,8 +7,8 @@ The hull of the plausible times is what such a question leaves open.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator, Sequence
-from dataclasses import replace
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
 from typing import Any, NamedTuple
 
 from topologies.catalogue.families import chip_family
@@ -17,7 +17,7 @@ from topologies.errors import InputError
 from workloads.confidence.answers import kernels_assumed
 from workloads.confidence.interval import Interval
 from workloads.confidence.kinds import BARE, FRAMEWORK, PLAN, Prediction, training_kind
-from workloads.confidence.split_conformal import interval
+from workloads.confidence.split_conformal import interval, margin
 from workloads.models.model import Model
 from workloads.training.frameworks.framework import framework, framework_of, names
 from workloads.training.plan.checks import check_model
@@ -50,7 +50,9 @@ def alternatives(
     for changes in _changes(plan, model, cluster):
         try:
             other = replace(plan, **changes)
-            if other == plan or not _runs(other, model, cluster):
+            check_model(other, model)
+            on_stack = framework_of(other, cluster).on(cluster, model)
+            if other == plan or not fits(model, other, on_stack):
                 continue
             ratio = times(other) / seconds
         except InputError:
@@ -70,11 +72,6 @@ def hull(others: Sequence[Alternative]) -> tuple[float, float]:
         ratios = [1.0, *(other.ratio for other in others if other.field == name)]
         least, most = least * min(ratios), most * max(ratios)
     return least, most
-
-
-def _runs(plan: ParallelPlan, model: Model, cluster: Cluster) -> bool:
-    check_model(plan, model)
-    return fits(model, plan, framework_of(plan, cluster).on(cluster, model))
 
 
 def _changes(plan: ParallelPlan, model: Model, cluster: Cluster) -> Iterator[dict[str, Any]]:
@@ -187,3 +184,65 @@ def _told(plan: ParallelPlan) -> str:
     if not plan.names_framework:
         return PLAN
     return "" if ":" in plan.framework else FRAMEWORK
+
+
+# Plans that a search found for a step whose degrees of parallelism nobody stated.
+
+DEGREES = ("tp", "pp", "dp", "cp", "ep", "etp", "vpp", "stage_layers")
+"""Fields of which one that is stated makes a plan the user's own."""
+BATCH_TOKENS = 64_000_000
+"""Most tokens of a step unless stated; published runs train on up to 16 M (Llama 3) or 63 M
+(DeepSeek-V3) at once."""
+
+
+class RunnerUp(NamedTuple):
+    """Plan that comes after the best one."""
+
+    plan: ParallelPlan
+    ratio: float  # its estimated time over that of the best plan
+    tied: bool  # whether the ratio is within the error of a ratio of two predictions
+
+
+@dataclass(frozen=True)
+class Choice:
+    """Outcome of a search for a plan."""
+
+    considered: int  # plans that divide model, batch and cluster
+    best: ParallelPlan  # plan with the shortest estimated step among those that fit in memory
+    others: tuple[RunnerUp, ...]  # the next best plans
+    # Fields of a plan that were stated, and so are the same in all plans
+    stated: Collection[str] = ()
+    # Estimated time of the data-parallel plan that the step has, over that of the best; None where
+    # the step has the best plan.
+    default_ratio: float | None = None
+
+
+def is_open(stated: Mapping[str, Any]) -> bool:
+    """Return whether no degree of parallelism is stated."""
+    return all(stated.get(name) in (None, "", ()) for name in DEGREES)
+
+
+def tied(
+    model: Model, cluster: Cluster, best: ParallelPlan, other: ParallelPlan, ratio: float
+) -> bool:
+    """Return whether a plan's time over that of the best is within the error of a ratio."""
+    # Plans of one search share the errors of machine, model and kernels, so their ratio is more
+    # certain than either time.
+    one, two = (training_features(model, plan, cluster) for plan in (best, other))
+    return math.log(ratio) <= margin(one, two)
+
+
+def describe(plan: ParallelPlan) -> str:
+    """Describe a plan in one line, without fields that have no influence on it."""
+    words = [f"tp {plan.tp}", f"pp {plan.pp}", f"dp {plan.dp}"]
+    words += [
+        f"{name} {getattr(plan, name)}" for name in ("cp", "ep", "vpp") if getattr(plan, name) > 1
+    ]
+    words.append(f"microbatch {plan.microbatch}")
+    words += [f"zero {plan.zero}"] * (plan.dp > 1)
+    words += ["sequence parallel"] * (plan.tp > 1 and plan.sequence_parallel)
+    words += [f"schedule {plan.schedule}"] * (plan.pp > 1)
+    words.append(f"recompute {plan.recompute}")
+    words += [f"order {'-'.join(plan.order)}"] * (plan.pp > 1 and plan.dp > 1)
+    words += [f"layers {'-'.join(map(str, plan.stage_layers))}"] * bool(plan.stage_layers)
+    return ", ".join(words)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import TypedDict
 
 import numpy as np
 import numpy.typing as npt
@@ -73,21 +72,6 @@ class Detail:
 
 
 MOST_ITERATIONS = 1000  # largest number of optimizer steps in a row
-
-
-class DetailFields(TypedDict, total=False):
-    """Fields of :class:`Detail` as keyword arguments, for type checkers."""
-
-    level: str
-    engine: str
-    folded: bool
-    iterations: int
-    faults: Sequence[Fault]
-    disturbed: Disturbance | None
-    chips: npt.ArrayLike | None
-    allow_oversized: bool
-    partial: bool
-    trace: bool
 
 
 # Checks of a training step: before it is built that it can run, and afterwards that it may be.

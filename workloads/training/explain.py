@@ -23,14 +23,12 @@ from workloads.training.plan.stages import chunk_layers
 
 
 def step_table(run: Iteration) -> Table:
-    """Return every kernel and collective of every stage, those with the longest total time first.
-
-    Returns ``stage``, ``step``, ``what`` (the category); ``calls`` on one rank; ``call_s``,
-    ``total_s`` [s]; of a communication its ``operation``, the ``size_bytes`` of a rank's buffer [B]
-    and the ``ranks`` that take part; ``provenance`` of the time.
-    """
+    """Return every kernel and collective of every stage, the longest total time first."""
+    # Returns ``stage``, ``step``, ``what`` (the category); ``calls`` on one rank; ``call_s``,
+    # ``total_s`` [s]; of a communication its ``operation``, the ``size_bytes`` of a rank's buffer
+    # [B] and the ``ranks`` that take part; ``provenance`` of the time.
     program = run.program
-    rows = []
+    rows: list[dict[str, Any]] = []
     for stage, stream in enumerate(program.streams):
         numbers, calls = np.unique(stream.ops.step, return_counts=True)
         for number, count in zip(numbers.tolist(), calls.tolist(), strict=True):
@@ -39,23 +37,21 @@ def step_table(run: Iteration) -> Table:
                 call_s = _communication_s(run, stage, number)
             else:
                 call_s = program.step_ps[number] / PS_PER_S
-            rows.append(_row(run, stage, step, count, call_s))
+            rows.append(
+                {
+                    "stage": stage,
+                    "step": step.name,
+                    "what": step.what,
+                    "calls": count,
+                    "call_s": call_s,
+                    "total_s": count * call_s,
+                    "operation": step.collective,
+                    "size_bytes": step.size_bytes,
+                    "ranks": _ranks(run.plan, step),
+                    "provenance": step.provenance or run.provenance["collectives"],
+                }
+            )
     return Table.of_rows(sorted(rows, key=lambda row: -row["total_s"]))
-
-
-def _row(run: Iteration, stage: int, step: LayerOp, calls: int, call_s: float) -> dict[str, Any]:
-    return {
-        "stage": stage,
-        "step": step.name,
-        "what": step.what,
-        "calls": calls,
-        "call_s": call_s,
-        "total_s": calls * call_s,
-        "operation": step.collective,
-        "size_bytes": step.size_bytes,
-        "ranks": _ranks(run.plan, step),
-        "provenance": step.provenance or run.provenance["collectives"],
-    }
 
 
 def _ranks(plan: ParallelPlan, step: LayerOp) -> int:

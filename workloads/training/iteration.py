@@ -6,7 +6,7 @@ import time
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from functools import cached_property
-from typing import TYPE_CHECKING, Unpack
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -19,17 +19,16 @@ from topologies.catalogue.catalogue import Catalogue
 from topologies.clusters.cluster import Cluster
 from workloads.economics import StepCost, step_cost
 from workloads.kernels.chip_share import worst
-from workloads.models.flops import all_attention_flops, forward_flops, output_flops
-from workloads.models.model import Model
+from workloads.models.model import Model, all_attention_flops, forward_flops, output_flops
 from workloads.training.alternatives import (
     Alternative,
+    Choice,
     alternatives,
     hull,
     training_interval,
 )
 from workloads.training.detail import (
     Detail,
-    DetailFields,
     check_plausible,
     check_step,
     chip_catalogue,
@@ -56,15 +55,14 @@ from workloads.training.program.breakdown import (
     overlapped_s,
 )
 from workloads.training.program.fold import affected_ranks, equal_ranks, fold, keep
+from workloads.training.program.groups import ByValue, SharedParts
 from workloads.training.program.program import Program, program
-from workloads.training.program.shared_parts import ByValue, SharedParts
 
 if TYPE_CHECKING:
     import pandas as pd
 
     from cluster_sim.analysis.stretches import CategoryTimes
     from workloads.confidence.interval import Interval
-    from workloads.training.choice import Choice
 
 COMPOSES = ("auto", "collective")
 """Levels at which collectives are timed one by one, with the faults that they cross."""
@@ -283,7 +281,7 @@ def iteration(
     *,
     progress: Progress | None = None,
     shared: SharedParts | None = None,
-    **changes: Unpack[DetailFields],
+    **changes: Any,
 ) -> Iteration:
     """Simulate one optimizer step.
 
@@ -429,20 +427,17 @@ LINKS = {"measured": "measured", "derived": "extrapolated"}
 
 def provenance(program_kernels: Program, catalogue: Catalogue, chip: str) -> dict[str, str]:
     """Return the provenance of the times of kernels by kind, and of collectives."""
-    grades = {kind: _worst(program_kernels, names) for kind, names in KERNELS.items()}
+    grades = {}
+    for kind, names in KERNELS.items():
+        graded = [
+            step.provenance
+            for step in program_kernels.steps
+            if step.provenance and _without_prefix(step.name).startswith(names)
+        ]
+        grades[kind] = worst(*graded) if graded else "assumed"
     stated = catalogue.has(chip, "collective_efficiency")
     grade = catalogue.entry(chip, "collective_efficiency").grade if stated else "assumed"
     return {**grades, "collectives": LINKS.get(grade, "assumed")}
-
-
-def _worst(program: Program, names: tuple[str, ...]) -> str:
-    """Worst grade of the kernels whose names begin with ``names``; assumed if there is none."""
-    graded = [
-        step.provenance
-        for step in program.steps
-        if step.provenance and _without_prefix(step.name).startswith(names)
-    ]
-    return worst(*graded) if graded else "assumed"
 
 
 def _without_prefix(name: str) -> str:

@@ -94,11 +94,9 @@ DIVIDING = frozenset({"tp", "pp", "dp", "cp", "zero"})
 
 
 def _savings(plan: ParallelPlan) -> Iterator[dict[str, Any]]:
-    """Yield values, of fields that nobody stated, that need less memory, ascending by their cost.
-
-    A published plan did fit. Models with experts are left out, as their frameworks compute single
-    modules again, which costs far less than whole layers.
-    """
+    """Yield values of fields that nobody stated that need less memory, ascending by cost."""
+    # A published plan did fit. Models with experts are left out, as their frameworks compute single
+    # modules again, which costs far less than whole layers.
     open_fields, sharding = set(plan.assumed), {}
     if "zero" in open_fields and plan.tp == plan.pp == 1 and plan.zero < SHARDED and plan.dp > 1:
         sharding = {"zero": SHARDED}

@@ -20,7 +20,7 @@ from topologies.errors import InputError, suggestion
 from workloads.models.model import Model
 from workloads.options.tool_keys import written
 from workloads.training.frameworks.framework import framework, framework_of
-from workloads.training.plan.checks import idle_fields
+from workloads.training.plan.checks import DEFAULTS, idle_fields
 from workloads.training.plan.other_tools import (
     FRAMEWORKS,
     MEGATRON_FLAGS,
@@ -46,30 +46,20 @@ class Tool(NamedTuple):
 def launch_file(
     name: str, plan: ParallelPlan, model: Model, cluster: Cluster, about: Sequence[str] = ()
 ) -> str:
-    """Return the text of a tool's file that runs a plan.
-
-    Parameters
-    ----------
-    name : str
-        One of :data:`TOOLS`.
-    plan : ParallelPlan
-        Plan that fills the cluster.
-    model, cluster : Model, Cluster
-    about : sequence of str
-        Lines of comment at the top, where the form of the file allows comments.
-
-    Raises
-    ------
-    InputError
-        For a plan that the tool has no settings for, or a framework that is not the tool's.
-    """
+    """Return the text of a tool's file that runs a plan, which fills the cluster."""
+    # ``about``: lines of comment at the top, where the form of the file allows comments. Raises
+    # InputError for a plan that the tool has no settings for, or for the framework of another one.
     tool = tool_named(name)
     plan_keys = written(TABLES[tool.name], {each: getattr(plan, each) for each in PLAN_FIELDS})
     keys = {
         key: None if key in NULLS and value == NULLS[key] else value
         for key, value in {**tool.beside(plan, model, cluster), **plan_keys}.items()
     }
-    read = _read_back(tool, tool.form(keys, about), plan, model, cluster)
+    back = other_plan(Path(tool.file), tool.form(keys, about))
+    try:
+        read = complete(back.fields if back else {}, model, cluster)
+    except InputError as mistake:
+        raise InputError(f"{tool.name} would run another plan than {plan!r}: {mistake}") from None
     differing = [each for each in PLAN_FIELDS if getattr(plan, each) != getattr(read, each)]
     _check_same(tool, plan, read, model, cluster)
     idle = [
@@ -96,16 +86,6 @@ def own_framework(name: str, cluster: Cluster) -> str:
     return stack.text
 
 
-def _read_back(
-    tool: Tool, text: str, plan: ParallelPlan, model: Model, cluster: Cluster
-) -> ParallelPlan:
-    read = other_plan(Path(tool.file), text)
-    try:
-        return complete(read.fields if read else {}, model, cluster)
-    except InputError as mistake:
-        raise InputError(f"{tool.name} would run another plan than {plan!r}: {mistake}") from None
-
-
 def _check_same(
     tool: Tool, plan: ParallelPlan, read: ParallelPlan, model: Model, cluster: Cluster
 ) -> None:
@@ -116,7 +96,11 @@ def _check_same(
             f"the plan is predicted for framework {stack}, and a file of {tool.name} stands for "
             f"{other}. State --framework {other}, or leave it out."
         )
-    mine, theirs = (_without_idle(each, model) for each in (plan, read))
+    # Fields that change nothing in a plan take their defaults.
+    mine, theirs = (
+        replace(each, **{name: getattr(DEFAULTS, name) for name in idle_fields(each, model)})
+        for each in (replace(plan, assumed=()), replace(read, assumed=()))
+    )
     lacking = {
         each: (getattr(mine, each), getattr(theirs, each))
         for each in PLAN_FIELDS
@@ -136,13 +120,6 @@ def _option(field: str, value: Any) -> str:
     if isinstance(value, bool):
         return f"--{name}" if value else f"--no-{name}"
     return f"--{name} {_text(value)}"
-
-
-def _without_idle(plan: ParallelPlan, model: Model) -> ParallelPlan:
-    """Plan with the default for every field that changes nothing in it."""
-    stated = replace(plan, assumed=())
-    defaults = {name: getattr(ParallelPlan(), name) for name in idle_fields(stated, model)}
-    return replace(stated, **defaults)
 
 
 def _text(value: Any) -> str:

@@ -96,7 +96,7 @@ def replay(inputs: TraceInputs, catalogue_inputs: CatalogueInputs, call: Invocat
         engine=call.engine,
     )
     if inputs.chakra is not None:
-        from workloads.traces.chakra_export import write_chakra
+        from workloads.traces.chakra import write_chakra
 
         write_chakra(played.recording, inputs.chakra)
     call.answer(

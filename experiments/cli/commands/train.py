@@ -192,7 +192,7 @@ def _print_left_out(step: Iteration, filed: OtherPlan | None) -> None:
 
 
 def _write_chakra(step: Iteration, directory: Path) -> None:
-    from workloads.traces.chakra_export import training_recording, write_chakra
+    from workloads.traces.chakra import training_recording, write_chakra
 
     write_chakra(training_recording(step), directory, name=step.model.name)
 
@@ -208,7 +208,7 @@ def run_step(
 ) -> Iteration:
     """Simulate the step of the options; where these leave the plan open, it may be searched."""
     from cluster_sim.hardware.fault_text import parse_fault
-    from workloads.training.choice import is_open
+    from workloads.training.alternatives import is_open
     from workloads.training.execution.jitter import disturbance
     from workloads.training.iteration import iteration
     from workloads.training.plan.checks import check_chips

@@ -14,7 +14,7 @@ from workloads.models.huggingface import as_model
 from workloads.models.model import Model
 from workloads.training.execution.jitter import Disturbance
 from workloads.training.iteration import iteration
-from workloads.training.program.shared_parts import SharedParts
+from workloads.training.program.groups import SharedParts
 from workloads.training.usual_plan import complete
 
 

@@ -15,7 +15,7 @@ from topologies.errors import InputError
 from workloads.confidence.answers import kernel_shown
 from workloads.kernels import times
 from workloads.kernels.chip_share import family, rank_of
-from workloads.kernels.gemm import gemm_without_casts
+from workloads.kernels.precision import Format
 from workloads.kernels.runtime import seen_by_host
 from workloads.kernels.tensor_engine import drain_s
 from workloads.kernels.times import Timing, worst
@@ -86,8 +86,8 @@ def _gemm(values: Mapping[str, Any], how: Mapping[str, Any]) -> Timing:
     """One product; the whole result of a call of its own leaves the chip before the next call."""
     m, n, k = (values[name] for name in ("m", "n", "k"))
     precision = values["precision"] or "bf16"
-    timed = times.gemm if values.get("casts") else gemm_without_casts
-    product = timed(values["chip"], m, n, k, precision, **how)
+    form = Format(precision, precision, casts=bool(values.get("casts")))
+    product = times.gemm(values["chip"], m, n, k, form, **how)
     if (values.get("runtime") or "graph") == "graph":
         return product
     rank = rank_of(values["chip"], precision, **how)

@@ -27,8 +27,7 @@ from workloads.training.layers.steps import ENGINE, NOTHING, PREVIOUS, LayerOp
 from workloads.training.memory.memory import Memory
 from workloads.training.memory.memory import worst as worst_rank
 from workloads.training.plan.plan import ParallelPlan
-from workloads.training.program.groups import exchange_ps
-from workloads.training.program.shared_parts import ByValue, SharedParts
+from workloads.training.program.groups import ByValue, SharedParts, group_of, group_ps
 from workloads.training.usual_plan import complete, ranks_per_chip
 
 Cells = Mapping[str, Any]
@@ -414,7 +413,8 @@ def length_s(steps: Sequence[LayerOp], machine: Cluster, tp: int) -> float:
 def _step_s(step: LayerOp, machine: Cluster, tp: int) -> float:
     if step.stream == ENGINE:
         return step.seconds
-    return exchange_ps(machine, np.arange(tp), step.collective, step.size_bytes) / PS_PER_S
+    group = group_of(machine, np.arange(tp))
+    return group_ps(group, step.collective, step.size_bytes) / PS_PER_S
 
 
 def predict_memory(values: Mapping[str, Any], catalogue: Catalogue | None = None) -> Outcome:

@@ -15,7 +15,7 @@ from experiments.scripts.registry import EXPERIMENTS
 from experiments.scripts.support import points
 from experiments.scripts.support.points import each
 from experiments.scripts.support.training_rows import Replica
-from workloads.training.program import shared_parts
+from workloads.training.program import groups
 
 UNWATCHED = ("demo", "fleet_week", "strong_scaling")
 """Experiments of a single run, which has no points, and one of few and small ones."""
@@ -98,12 +98,12 @@ def test_points_without_work() -> None:
 def test_overlaps_of_one_size_share_their_groups(monkeypatch: pytest.MonkeyPatch) -> None:
     placed = []
 
-    class Counted(shared_parts.PlacedGroups):
+    class Counted(groups.PlacedGroups):
         def __init__(self, placement: Any):
             placed.append(placement.plan.overlap)
             super().__init__(placement)
 
-    monkeypatch.setattr(shared_parts, "PlacedGroups", Counted)
+    monkeypatch.setattr(groups, "PlacedGroups", Counted)
     # Alternatives of fields that nobody stated are plans of their own.
     monkeypatch.setattr("workloads.training.iteration.alternatives", lambda *_: ())
     frame = weak_scaling.run("gpt2", chips=(64,), replica=Replica(tp=2, seq=512))

@@ -9,7 +9,8 @@ import pytest
 from topologies.catalogue.catalogue import shipped_catalogue
 from topologies.clusters.names import cluster
 from topologies.errors import InputError
-from workloads.kernels.gemm import gemm, gemm_without_casts
+from workloads.kernels.chip_share import Timing
+from workloads.kernels.gemm import gemm
 from workloads.kernels.precision import (
     ELEMENT_BYTES,
     SERVING,
@@ -37,6 +38,10 @@ MACHINE = {"trn3": "trn3-gen1", "b200": "dgx-b200"}
 SIZE = 8192
 
 
+def _without_casts(chip: str, m: int, n: int, k: int, precision: str) -> Timing:
+    return gemm(chip, m, n, k, Format(precision, precision, casts=False))
+
+
 @pytest.mark.parametrize("chip", HAVE)
 def test_chips_have_what_the_catalogue_says(chip: str) -> None:
     assert precisions_of(chip, shipped_catalogue(), TRAINING) == HAVE[chip]
@@ -62,7 +67,7 @@ def test_products_in_fp8_without_casts_are_those_of_half_the_inner_length(
 ) -> None:
     """The grid agrees once the casts that it contains are taken off, at 3 or 5 B an element."""
     whole, alone = (
-        timed(chip, side, side, side, "fp8").seconds for timed in (gemm, gemm_without_casts)
+        timed(chip, side, side, side, "fp8").seconds for timed in (gemm, _without_casts)
     )
     assert alone < whole
     launches_s = 10.5e-6
@@ -75,7 +80,7 @@ def test_products_in_fp8_without_casts_are_those_of_half_the_inner_length(
 def test_casts_are_those_of_fp8_on_gpus_alone() -> None:
     for chip, precision in (("h100", "bf16"), ("trn2", "fp8"), ("b200", "mxfp4")):
         with_casts, without = (
-            timed(chip, SIZE, SIZE, SIZE, precision) for timed in (gemm, gemm_without_casts)
+            timed(chip, SIZE, SIZE, SIZE, precision) for timed in (gemm, _without_casts)
         )
         assert with_casts == without
 

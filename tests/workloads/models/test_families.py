@@ -11,9 +11,8 @@ import pytest
 from tests.support.small_decoders import small
 from topologies.clusters.names import cluster
 from topologies.errors import InputError
-from workloads.models.flops import all_attention_flops, forward_flops, keys_seen
 from workloads.models.huggingface import SHIPPED, from_fields, named
-from workloads.models.model import Layer
+from workloads.models.model import Layer, all_attention_flops, forward_flops, keys_seen
 from workloads.serving import profile
 from workloads.training.iteration import iteration
 from workloads.training.plan.plan import ParallelPlan

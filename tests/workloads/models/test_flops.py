@@ -6,9 +6,14 @@ from dataclasses import replace
 
 import pytest
 
-from workloads.models.flops import forward_flops, keys_seen, layer_flops, training_flops
 from workloads.models.huggingface import named
-from workloads.models.model import expert_parameters
+from workloads.models.model import (
+    expert_parameters,
+    forward_flops,
+    keys_seen,
+    layer_flops,
+    training_flops,
+)
 
 
 @pytest.mark.parametrize("name", ["gpt3-175b", "llama-3.1-405b", "mixtral-8x7b", "deepseek-v3"])

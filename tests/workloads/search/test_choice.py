@@ -10,7 +10,7 @@ from workloads.front import train
 from workloads.models.huggingface import named
 from workloads.search import search
 from workloads.search.choice import FREE, QUICK, searched_plan, usual_batch, usual_or_searched
-from workloads.training.choice import BATCH_TOKENS, is_open
+from workloads.training.alternatives import BATCH_TOKENS, is_open
 from workloads.training.plan.fields import SEARCHED
 from workloads.training.usual_plan import complete
 

@@ -10,15 +10,15 @@ import pytest
 
 from cluster_sim.collectives.duration.geometry import Geometry
 from cluster_sim.schedule.picoseconds import PS_PER_S
-from tests.support.toy_training import plan, sixteen
+from tests.support.toy_training import exchange_ps, plan, sixteen
 from topologies.arrays import IntArray
 from topologies.clusters.cluster import Cluster
 from topologies.clusters.names import cluster
-from workloads.search.communication import Communication, unlike_groups
+from workloads.search.estimate import Communication, unlike_groups
 from workloads.training.layers.steps import collective
 from workloads.training.plan.placement import place
 from workloads.training.plan.plan import ParallelPlan
-from workloads.training.program.groups import exchange_ps, group_of
+from workloads.training.program.groups import group_of
 
 AXES = ("tp", "cp", "dp", "pp", "etp", "ep", "edp", "norm")
 

@@ -16,7 +16,7 @@ from topologies.errors import InputError
 from workloads.models.huggingface import named
 from workloads.search import candidates, fit
 from workloads.search.fit import NEEDLESS, least_bytes
-from workloads.training.choice import describe
+from workloads.training.alternatives import describe
 from workloads.training.memory.memory import worst
 from workloads.training.plan.plan import ParallelPlan
 

@@ -8,7 +8,7 @@ import pytest
 
 import cluster_sim as cs
 from experiments.reports.remarks import remarks
-from workloads.search.neighbours import faster_neighbours
+from workloads.search.nearest import faster_neighbours
 from workloads.training.usual_plan import complete
 
 MODEL, PLACE = cs.model("llama-3.1-8b"), cs.cluster("dgx-h100:2")

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from tests.support.bubbles import bubble_fraction, zero_bubble_s
 from tests.support.pipeline_lines import line
-from workloads.search.communication import span
+from workloads.search.estimate import span
 from workloads.search.pipeline_model import EACH, ONCE, walk_s
 from workloads.training.layers.steps import CC, ENGINE, NOTHING, LayerOp
 from workloads.training.program.ops import Catalog

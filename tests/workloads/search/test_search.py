@@ -13,7 +13,7 @@ from topologies.errors import InputError
 from workloads.models.huggingface import named
 from workloads.models.model import Model
 from workloads.search import candidates, search
-from workloads.search.finalists import Runner
+from workloads.search.search import Runner
 from workloads.training.iteration import iteration
 
 SHORT = {"seq": 1024}

@@ -13,7 +13,7 @@ from cluster_sim.collectives import CollectiveCall, Group, duration_ps
 from topologies.clusters.names import cluster
 from topologies.errors import InputError
 from workloads.traces import chakra_schema as schema
-from workloads.traces.chakra_export import VERSION, write_messages
+from workloads.traces.chakra import VERSION, write_messages
 from workloads.traces.replay import read_traces, replay
 
 RING = cluster("ring:4", bandwidth="50GB/s", latency="1us")

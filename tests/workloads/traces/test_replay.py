@@ -15,8 +15,7 @@ from topologies.clusters.names import cluster
 from topologies.errors import InputError
 from workloads.models.huggingface import from_fields
 from workloads.traces import chakra_schema as schema
-from workloads.traces.chakra import read_chakra
-from workloads.traces.chakra_export import training_recording, write_chakra
+from workloads.traces.chakra import read_chakra, training_recording, write_chakra
 from workloads.traces.replay import read_traces, replay, replay_document
 from workloads.training.iteration import iteration
 from workloads.training.plan.plan import ParallelPlan

@@ -7,14 +7,13 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from tests.support.toy_training import SPARSE, TOY, plan, toy_program
+from tests.support.toy_training import SPARSE, TOY, exchange_ps, plan, toy_program
 from topologies.catalogue.catalogue import shipped_catalogue
 from topologies.clusters.names import cluster
 from workloads.kernels.times import step_overhead_s
 from workloads.training.iteration import iteration
-from workloads.training.layers.replicas import ReplicaExchange, StageParameters, update
+from workloads.training.layers.replicas import ReplicaExchange, update
 from workloads.training.layers.shapes import RankShapes
-from workloads.training.program.groups import exchange_ps
 
 
 def test_a_sharded_update_on_trn1_takes_its_graphs_besides() -> None:
@@ -22,7 +21,7 @@ def test_a_sharded_update_on_trn1_takes_its_graphs_besides() -> None:
     replicated = replace(sharded, plan=plan(dp=256, zero=0))
     overhead_s = step_overhead_s("trn1", 256)
     assert overhead_s == pytest.approx(3 * 0.66)
-    owned = StageParameters(sharded, 0).owned
+    owned = ReplicaExchange(sharded, 0, sharded.plan).owned
     kernel_s = update(sharded, owned).seconds - overhead_s
     assert 0 < kernel_s < update(replicated, owned).seconds < overhead_s
 
@@ -33,7 +32,7 @@ def test_in_fp16_the_update_moves_more_bytes() -> None:
     for variant in ("", "fp16", "fp16-2020"):
         parts = shipped_catalogue().with_variants({"training.update_copies_bytes": variant})
         shapes = RankShapes(TOY, plan(dp=1), "a100-80gb", parts)
-        owned = StageParameters(shapes, 0).owned
+        owned = ReplicaExchange(shapes, 0, shapes.plan).owned
         read[variant] = update(shapes, owned).size_bytes / owned.total
     assert read == {"": 30, "fp16": 56, "fp16-2020": 66}
 
@@ -70,7 +69,7 @@ def test_kernels_wait_only_for_shards_that_others_hold() -> None:
     for dp in (1, 2, 4):
         how = plan(dp=dp, tp=8, pp=2, zero=3, ranks_per_chip=4)
         shapes = RankShapes(TOY, how, "trn2", shipped_catalogue())
-        exchange = ReplicaExchange(StageParameters(shapes, 0), how)
+        exchange = ReplicaExchange(shapes, 0, how)
         steps = exchange.waits(np.arange(4), gathers=True, reduces=True)
         waited[dp] = sum(step.seconds for step in steps)
     assert waited[1] == 0

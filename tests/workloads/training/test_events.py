@@ -10,15 +10,14 @@ import pytest
 
 from cluster_sim.trace.trace import run
 from tests.support.bubbles import bubble_fraction, zero_bubble_s
-from tests.support.toy_training import LATENT, SPARSE, TOY, plan, sixteen, toy_program
+from tests.support.toy_training import LATENT, SPARSE, TOY, exchange_ps, plan, sixteen, toy_program
 from topologies.clusters.names import cluster
 from topologies.errors import InputError
-from workloads.models.flops import forward_flops
+from workloads.models.model import forward_flops
 from workloads.training.execution.lower import lower
 from workloads.training.iteration import iteration
 from workloads.training.plan.stages import edge_share, layer_share
 from workloads.training.program.fold import fold
-from workloads.training.program.groups import exchange_ps
 
 WORK = 10**9
 

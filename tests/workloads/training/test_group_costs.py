@@ -19,9 +19,8 @@ from topologies.shapes.scale_out import ScaleOut
 from workloads.training.layers.shapes import RankShapes
 from workloads.training.plan.placement import place
 from workloads.training.program import groups
-from workloads.training.program.groups import GroupCosts
+from workloads.training.program.groups import GroupCosts, SharedParts
 from workloads.training.program.program import program
-from workloads.training.program.shared_parts import SharedParts
 
 PLANS: tuple[dict[str, Any], ...] = (
     {"tp": 4, "pp": 2, "dp": 2, "overlap": "dp"},

@@ -13,8 +13,8 @@ from cluster_sim.trace.trace import Trace
 from tests.support.toy_training import TOY, plan, sixteen
 from topologies.clusters.names import cluster
 from topologies.errors import InputError
-from workloads.models.flops import training_flops
 from workloads.models.huggingface import named
+from workloads.models.model import training_flops
 from workloads.training.execution.jitter import Disturbance
 from workloads.training.explain import input_table, step_table
 from workloads.training.iteration import iteration

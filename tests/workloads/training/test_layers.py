@@ -13,8 +13,7 @@ from tests.support.toy_training import LATENT, SPARSE, TOY, plan
 from topologies.catalogue.catalogue import shipped_catalogue
 from topologies.clusters.names import cluster
 from workloads.kernels import gemm as kernel_times
-from workloads.models.flops import attention_flops, layer_flops
-from workloads.models.model import Model
+from workloads.models.model import Model, attention_flops, layer_flops
 from workloads.training.iteration import iteration
 from workloads.training.layers.layer import (
     backward,

@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from tests.support.toy_training import SPARSE, TOY, plan
+from tests.support.toy_training import SPARSE, TOY, in_flight, plan
 from topologies.catalogue.catalogue import shipped_catalogue
 from topologies.errors import InputError
 from workloads.models.huggingface import named
@@ -19,7 +19,6 @@ from workloads.training.memory.memory import (
     Memory,
     Stack,
     check_memory,
-    in_flight,
     layer_activations,
     memory,
     worst,

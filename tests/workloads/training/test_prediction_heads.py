@@ -10,9 +10,8 @@ import pytest
 import cluster_sim as cs
 from tests.support.small_decoders import small
 from topologies.errors import InputError
-from workloads.models.flops import layer_flops, training_flops
 from workloads.models.huggingface import named
-from workloads.models.model import Model, layer_parameters
+from workloads.models.model import Model, layer_flops, layer_parameters, training_flops
 from workloads.training.plan.plan import ParallelPlan
 from workloads.training.plan.stages import chunk_layers, edge_share, even_layers
 

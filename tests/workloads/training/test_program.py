@@ -14,7 +14,7 @@ from cluster_sim.collectives.duration.geometry import geometries
 from cluster_sim.trace.trace import Trace, run
 from tests.support.bubbles import bubble_fraction, zero_bubble_s
 from tests.support.conservation import violations
-from tests.support.toy_training import LATENT, SPARSE, TOY, plan, sixteen, toy_program
+from tests.support.toy_training import LATENT, SPARSE, TOY, exchange_ps, plan, sixteen, toy_program
 from topologies.clusters.names import cluster
 from topologies.errors import InputError
 from workloads.models.model import Model
@@ -26,7 +26,7 @@ from workloads.training.plan.schedules.held import passes
 from workloads.training.plan.schedules.registry import pipeline_schedule
 from workloads.training.program.breakdown import breakdown
 from workloads.training.program.fold import fold
-from workloads.training.program.groups import exchange_ps, group_of
+from workloads.training.program.groups import group_of
 
 
 def ends(trace: Trace, rank: int) -> list[int]:

@@ -13,10 +13,10 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from tests.support.toy_training import TOY, plan, sixteen
+from tests.support.toy_training import TOY, in_flight, plan, sixteen
 from topologies.errors import InputError
 from workloads.training.iteration import iteration
-from workloads.training.memory.memory import in_flight, layer_activations, memory
+from workloads.training.memory.memory import layer_activations, memory
 from workloads.training.plan.plan import ParallelPlan
 from workloads.training.plan.schedules.held import most_held, passes
 from workloads.training.plan.schedules.registry import all_schedules, schedule_names

@@ -22,8 +22,8 @@ from workloads.training.plan.placement import place
 from workloads.training.plan.plan import PLAN_FIELDS, ParallelPlan
 from workloads.training.program import groups, stage
 from workloads.training.program.fold import fold
+from workloads.training.program.groups import ByValue, SharedParts
 from workloads.training.program.program import Program, program
-from workloads.training.program.shared_parts import ByValue, SharedParts
 
 OTHER_AXES = ("tp", "cp", "pp", "dp")
 PLANS: tuple[dict[str, Any], ...] = (
@@ -75,9 +75,9 @@ def test_passes_are_laid_out_once_for_plans_that_differ_in_batch_and_order(
     laid_out = []
     lay_out = stage.StagePasses._ops
 
-    def counted(self: Any, steps: Any, catalog: Any) -> Any:
+    def counted(self: Any, *parts: Any, **steps: Any) -> Any:
         laid_out.append(steps)
-        return lay_out(self, steps, catalog)
+        return lay_out(self, *parts, **steps)
 
     monkeypatch.setattr(stage.StagePasses, "_ops", counted)
     shared = SharedParts()

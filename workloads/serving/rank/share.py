@@ -77,13 +77,14 @@ class RankShare:
 
         It is empty where all weights lie in the precision of their products.
         """
-        (weights, products), others = self.experts.format, self.format
+        experts, others = self.experts.format, self.format
+        weights, products = experts.weights, experts.products
         if weights != self.precision:
             return (
                 f"Weights that the checkpoint has in {self.precision} are widened to {weights} "
                 f"when they are loaded, as {self.cluster.chip} has no products with them."
             )
-        if others == (weights, products) and weights == products:
+        if others == experts and weights == products:
             return ""
         parts = "All weights" if others.weights == weights else "Weights of routed experts"
         rest = "" if others.weights == weights else f"; all others are in {others.weights}"

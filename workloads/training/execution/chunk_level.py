@@ -97,7 +97,9 @@ def expand(
         standing * BYTES_AN_OP,
         "Use fewer chips, layers or microbatches, or --level collective.",
     )
-    op, end = ends(program, layout, [_across_chips(program, each) for each in program.exchanges])
+    chips = [program.chip[exchange.members] for exchange in program.exchanges]
+    several: list[IntArray] = [np.flatnonzero((each != each[:, :1]).any(axis=1)) for each in chips]
+    op, end = ends(program, layout, several)
     return Expanded(*with_routines(collectives, called, op), collectives, op, end)
 
 
@@ -136,7 +138,7 @@ def _collectives(
     for number, exchange in enumerate(program.exchanges, start=1):
         for members, kind in zip(exchange.members, exchange.kind.tolist(), strict=True):
             chips = program.chip[members]
-            if _on_one_chip(chips):
+            if (chips == chips[0]).all():
                 continue
             for step, calls in _calls(program, exchange, as_flows=as_flows):
                 alone_ps = int(exchange.duration_ps[kind, calls[0]]) if as_flows else 0
@@ -147,10 +149,6 @@ def _collectives(
                     flow_or_chunks = as_flow(chunks, alone_ps) if as_flows else chunks
                     schedules[key] = replace(flow_or_chunks, labels={})  # nobody reads them
                 yield Called(schedules[key], layout.offset[members[0], number] + 2 * calls)
-
-
-def _on_one_chip(chips: IntArray) -> bool:
-    return bool((chips == chips[0]).all())
 
 
 def _calls(
@@ -213,12 +211,6 @@ def _one_way(both: Schedule) -> Schedule:
     )
 
 
-def _across_chips(program: Program, exchange: Exchange) -> IntArray:
-    """Return the groups of an exchange whose members are on several chips."""
-    chips = program.chip[exchange.members]
-    return np.flatnonzero((chips != chips[:, :1]).any(axis=1))
-
-
 def ends(program: Program, layout: Layout, groups: list[IntArray]) -> tuple[IntArray, IntArray]:
     """Return the op of each rank in each call of some groups, and the join that ends the call."""
     # ``groups`` (exchanges,): groups of each exchange.
@@ -257,17 +249,11 @@ def as_flow(chunks: Schedule, duration_ps: int) -> Schedule:
             f"--level flow follows collectives of up to {LARGEST_FLOW_BYTES / PS_PER_S:.1f} s; one "
             f"here takes {duration_ps / PS_PER_S:.1f} s. Use --level collective."
         )
-    no_edges = Edges.from_pairs(1, np.empty(0, np.int64), np.empty(0, np.int64))
-    if duration_ps == 0:
-        columns = OpColumns(kind=[JOIN], resource=NO_RESOURCE, duration_ps=0)
-        return schedule(columns, edges=no_edges, resources=_shared(chunks.resources, []))
-    busy = busy_ps(chunks)
-    parts = np.minimum(PARTS, -(-PARTS * busy // duration_ps))
+    parts = np.empty(0, np.int64)
+    if duration_ps:
+        parts = np.minimum(PARTS, -(-PARTS * busy_ps(chunks) // duration_ps))
     used = np.flatnonzero(parts >= LEAST)
-    resources = _shared(chunks.resources, used)
-    if not len(used):
-        columns = OpColumns(kind=[FIXED], resource=NO_RESOURCE, duration_ps=duration_ps)
-        return schedule(columns, edges=no_edges, resources=resources)
+    kind = FLOW if len(used) else FIXED if duration_ps else JOIN
     flows = Flows(
         np.zeros(1, np.int32),
         np.array([PACE]),
@@ -275,8 +261,18 @@ def as_flow(chunks: Schedule, duration_ps: int) -> Schedule:
         np.arange(len(used), dtype=np.int32),
         parts[used].astype(np.int32),
     )
-    columns = OpColumns(kind=[FLOW], resource=NO_RESOURCE, duration_ps=0, size_bytes=[duration_ps])
-    return schedule(columns, edges=no_edges, resources=resources, flows=flows)
+    columns = OpColumns(
+        kind=[kind],
+        resource=NO_RESOURCE,
+        duration_ps=duration_ps * (kind == FIXED),
+        size_bytes=duration_ps * (kind == FLOW),
+    )
+    return schedule(
+        columns,
+        edges=Edges.from_pairs(1, np.empty(0, np.int64), np.empty(0, np.int64)),
+        resources=_shared(chunks.resources, used),
+        flows=flows if kind == FLOW else None,
+    )
 
 
 def busy_ps(chunks: Schedule) -> IntArray:

@@ -65,7 +65,9 @@ class Disturbance:
     @property
     def table(self) -> IntArray:
         """Quantiles of the jitter in parts of 2^20, int64 (1024,)."""
-        return _scaled(round(self.jitter * 2**UNIT))
+        sigma, quantiles = round(self.jitter * 2**UNIT), np.array(normal_quantiles(), np.int64)
+        scaled = (np.abs(quantiles) * sigma + 2 ** (UNIT - 1)) >> UNIT
+        return np.asarray(np.sign(quantiles) * scaled)
 
     def keys(self, ranks: IntArray) -> KeyArray:
         """Return the seed of the hash of each rank's ops, uint64 (ranks,)."""
@@ -110,13 +112,6 @@ def normal_quantiles() -> tuple[int, ...]:
     upper = [NormalDist().inv_cdf((i + 0.5) / size) for i in range(size // 2, size)]
     positive = [round(end * 2**UNIT) for end in upper]
     return (*(-end for end in reversed(positive)), *positive)
-
-
-def _scaled(sigma: int) -> IntArray:
-    """Quantiles of a normal distribution with this standard deviation, both in parts of 2^20."""
-    quantiles = np.array(normal_quantiles(), np.int64)
-    scaled: IntArray = np.sign(quantiles) * ((np.abs(quantiles) * sigma + 2 ** (UNIT - 1)) >> UNIT)
-    return scaled
 
 
 def mix_array(values: KeyArray) -> KeyArray:

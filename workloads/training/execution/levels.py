@@ -23,8 +23,8 @@ from workloads.training.execution.jitter import Disturbance, disturb
 from workloads.training.execution.lower import OWN, Layout, lay_out, lower
 from workloads.training.execution.rank_vector import Progress, RankVector, evaluate
 from workloads.training.program.fold import equal_ranks, keep
+from workloads.training.program.groups import ByValue
 from workloads.training.program.program import Exchange, Program, fits_in_memory_rate
-from workloads.training.program.shared_parts import ByValue
 
 WRITTEN_OUT = ("chunk", "flow")
 """Levels that put collectives on links. ``ready`` prepares them for a program of all ranks."""

@@ -46,22 +46,14 @@ BYTES_OF_ROW = 800
 
 @dataclass(frozen=True, eq=False)
 class LinkUse:
-    """Shares of links that the calls of groups take: a row for each group, step and link.
+    """Shares of links that the calls of groups take: a row for each group, step and link."""
 
-    ``group`` (rows,): group, counted through all exchanges.
-    ``step`` (rows,): step of the program whose calls take the share.
-    ``link`` (rows,): row of ``links``.
-    ``parts`` (rows,): share of the link's capacity, in thousandths, that a call alone takes.
-    ``links``: links, adapters and memories that are shared.
-    ``first`` (exchanges + 1,): first group of each exchange.
-    """
-
-    group: IntArray
-    step: IntArray
-    link: IntArray
-    parts: IntArray
-    links: Resources
-    first: IntArray
+    group: IntArray  # (rows,): group, counted through all exchanges
+    step: IntArray  # (rows,): step of the program whose calls take the share
+    link: IntArray  # (rows,): row of ``links``
+    parts: IntArray  # (rows,): share of the link's capacity, in thousandths, of a call alone
+    links: Resources  # links, adapters and memories that are shared
+    first: IntArray  # (exchanges + 1,): first group of each exchange
 
     def of(self, rows: IntArray) -> LinkUse:
         """Return the use that some rows state."""
@@ -73,10 +65,8 @@ class LinkUse:
         return np.searchsorted(self.first, self.group, side="right") - 1
 
     def loads(self, program: Program) -> FloatArray:
-        """Return the load of each link if every group calls at once, relative to its capacity.
-
-        A stream runs one call at a time, so each group counts with its largest on each.
-        """
+        """Return the load of each link if every group calls at once, relative to its capacity."""
+        # A stream runs one call at a time, so each group counts with its largest on each.
         stream = program.stream_of[self.step]
         keys = np.stack([self.link, self.group, stream], axis=1)
         order = np.lexsort((-self.parts, *keys.T))
@@ -85,22 +75,17 @@ class LinkUse:
         return np.asarray(parts / PARTS)
 
     def where_full(self, program: Program) -> LinkUse:
-        """Return the use of those links that may be full.
-
-        A link that all groups together cannot fill slows nobody, so leaving it out changes no time.
-        """
+        """Return the use of those links that may be full."""
+        # A link that all groups together cannot fill slows nobody, so leaving it out changes no
+        # time.
         return self.of(np.flatnonzero(self.loads(program)[self.link] > 1))
 
 
 def link_use(program: Program, clusters: Sequence[Cluster], patterns: Patterns) -> LinkUse:
-    """Return the links that the groups of a program use.
-
-    ``clusters`` (stages,): cluster of each stage, with the numbers of its job's framework.
-    ``patterns``: cache that several programs may share.
-
-    Raises InputError for a collective that is too long for a flow, and for more shares than this
-    process has room for.
-    """
+    """Return the links that the groups of a program use."""
+    # ``clusters`` (stages,): cluster of each stage, with the numbers of its job's framework.
+    # ``patterns``: cache that several programs may share. Raises InputError for a collective that
+    # is too long for a flow, and for more shares than this process has room for.
     groups, steps, parts = (list[IntArray]() for _ in range(3))
     tables: list[Resources] = []
     first = np.cumsum([0, *(len(exchange.members) for exchange in program.exchanges)])
@@ -207,20 +192,13 @@ def _moved(table: Resources, base: int, cluster: Cluster) -> Resources:
 
 
 class FoldedUse(NamedTuple):
-    """Shares of one link of each class that the groups of each class take.
+    """Shares of one link of each class that the groups of each class take."""
 
-    ``exchange`` (rows,).
-    ``member`` (rows,): row of the folded program that is the first of the group's members.
-    ``step`` (rows,): step whose calls take the share.
-    ``link`` (rows,): row of :attr:`LinkUse.links`.
-    ``parts`` (rows,): share of all groups of the class that cross the link, in thousandths.
-    """
-
-    exchange: IntArray
-    member: IntArray
-    step: IntArray
-    link: IntArray
-    parts: IntArray
+    exchange: IntArray  # (rows,)
+    member: IntArray  # (rows,): row of the folded program that is the first of the group's members
+    step: IntArray  # (rows,): step whose calls take the share
+    link: IntArray  # (rows,): row of :attr:`LinkUse.links`
+    parts: IntArray  # (rows,): share, in thousandths, of all groups of the class on the link
 
 
 def folded(program: Program, use: LinkUse) -> tuple[Program, FoldedUse]:
@@ -325,18 +303,15 @@ BYTES_OF_OP = 300
 
 @dataclass(frozen=True, eq=False)
 class SideBySide:
-    """Schedule of a folded program, of a job or of several.
+    """Schedule of a folded program, of a job or of several."""
 
-    ``program``: folded program. ``usual``: its schedule at the collective level.
-    ``schedule``: the same ops; of each call that uses links the op of one member is a flow, for
-        which the others wait.
-    ``exchange, op, alone_ps`` (flows,): exchange and op of each flow, and its time alone [ps].
-    """
-
-    program: Program
-    usual: Schedule
+    program: Program  # folded program
+    usual: Schedule  # its schedule at the collective level
+    # The same ops; of each call that uses links the op of one member is a flow, for which the
+    # others wait
     schedule: Schedule
     layout: Layout
+    # exchange, op, alone_ps: (flows,): exchange and op of each flow, and its time alone [ps]
     exchange: IntArray
     op: IntArray
     alone_ps: IntArray
@@ -357,11 +332,9 @@ class SideBySide:
 
 
 def folded_flows(program: Program, cluster: Cluster) -> tuple[Program, Expanded]:
-    """Return the folded program of a job, and its iteration with a flow for each call.
-
-    Raises InputError for collectives that are known by their times alone, and for a schedule that
-    this process has no room for.
-    """
+    """Return the folded program of a job, and its iteration with a flow for each call."""
+    # Raises InputError for collectives that are known by their times alone, and for a schedule that
+    # this process has no room for.
     check_messages(cluster)
     use = link_use(program, [cluster] * len(program.streams), Patterns()).where_full(program)
     few, of_classes = folded(program, use)
@@ -376,10 +349,8 @@ def folded_flows(program: Program, cluster: Cluster) -> tuple[Program, Expanded]
 
 
 def side_by_side(program: Program, use: FoldedUse, links: Resources) -> SideBySide:
-    """Return the schedule of a folded program whose groups use links.
-
-    Raises InputError for a schedule that this process has no room for.
-    """
+    """Return the schedule of a folded program whose groups use links."""
+    # Raises InputError for a schedule that this process has no room for.
     layout = lay_out(program)
     check_memory(
         f"a schedule of {layout.total:,} ops, with a rank of each class that shares links alike,",
@@ -405,8 +376,10 @@ def side_by_side(program: Program, use: FoldedUse, links: Resources) -> SideBySi
         np.concatenate([np.empty(0, np.int64), *part]) for part in (ops, exchanges, widths, shares)
     )
     by_op = np.argsort(op)
-    row = row[_rows(width, by_op)]
+    # Shares of the flows in that order.
+    begin = (np.cumsum(width) - width)[by_op]
     op, exchange, width = op[by_op], exchange[by_op], width[by_op]
+    row = row[np.repeat(begin - (np.cumsum(width) - width), width) + np.arange(len(row))]
     kind, duration, size = (
         column.copy() for column in (usual.kind, usual.duration_ps, usual.size_bytes)
     )
@@ -438,10 +411,3 @@ def _ops(program: Program, layout: Layout, number: int, member: int, step: int) 
     # The step is that of the first role: a receiver's op of the same call is another step.
     calls = exchange.ops[int(exchange.role[0])]
     return np.asarray(layout.offset[first, OWN] + calls[program.steps_of(exchange) == step])
-
-
-def _rows(width: IntArray, order: IntArray) -> IntArray:
-    """Places of the shares of flows that are taken in another order."""
-    begin = np.cumsum(width) - width
-    long = width[order]
-    return np.repeat(begin[order] - (np.cumsum(long) - long), long) + np.arange(int(long.sum()))

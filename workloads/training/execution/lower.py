@@ -27,8 +27,8 @@ from cluster_sim.schedule.table import (
 )
 from topologies.arrays import IntArray
 from workloads.training.layers.steps import stream_kinds
+from workloads.training.program.groups import ByValue
 from workloads.training.program.program import Exchange, Program
-from workloads.training.program.shared_parts import ByValue
 from workloads.training.program.stage import Stream
 
 # Layout of a schedule: where the ops of each rank and the joins of each group stand.
@@ -147,10 +147,20 @@ def lower(program: Program, *, memory: bool = False, structures: ByValue | None 
         size = NUMBERS_OF_AN_OP * sum(
             len(program.streams[stage].ops) for stage in program.stage.tolist()
         )
-        skeleton = structures.once(lambda: _skeleton(program), size, "skeleton", *_alike(program))
+        alike = (
+            repr([(step.stream, step.what, step.name) for step in program.steps]),
+            tuple(stream.origin for stream in program.streams),
+            program.stage,
+            tuple((each.members, each.role, *each.ops) for each in program.exchanges),
+        )
+        skeleton = structures.once(lambda: _skeleton(program), size, "skeleton", *alike)
     layout, kind = skeleton.layout, skeleton.kind
     duration, size_bytes = _columns(program, layout)
-    rank, count = _rank_labels(program)
+    # Labels that say which ranks an op or join stands for: the first, and how many.
+    rows, times = _row_lengths(program)
+    rank, count = (
+        np.repeat(column.astype(np.int32)[rows], times) for column in (program.rank, program.count)
+    )
     flows = Flows.none()
     if memory:
         kind = kind.copy()
@@ -181,16 +191,6 @@ def _skeleton(program: Program) -> Skeleton:
         kind=kind,
         resource=resource,
         labels=_labels(program, layout),
-    )
-
-
-def _alike(program: Program) -> tuple[object, ...]:
-    """Contents that the skeletons of programs follow from."""
-    return (
-        repr([(step.stream, step.what, step.name) for step in program.steps]),
-        tuple(stream.origin for stream in program.streams),
-        program.stage,
-        tuple((each.members, each.role, *each.ops) for each in program.exchanges),
     )
 
 
@@ -263,13 +263,6 @@ def _columns(program: Program, layout: Layout) -> tuple[IntArray, IntArray]:
             base = layout.offset[exchange.members[:, role.places], OWN]
             duration[base[:, :, None] + role.ops] = exchange.duration_ps[exchange.kind][:, None]
     return duration, size
-
-
-def _rank_labels(program: Program) -> tuple[IntArray, IntArray]:
-    """Labels of every op and join that say which ranks it stands for: the first, and how many."""
-    rows, times = _row_lengths(program)
-    rank, count = (column.astype(np.int32)[rows] for column in (program.rank, program.count))
-    return np.repeat(rank, times), np.repeat(count, times)
 
 
 def _labels(program: Program, layout: Layout) -> dict[str, IntArray | Codes]:

@@ -149,18 +149,14 @@ def _timed(
         call = int(np.flatnonzero(where == one)[0])
         usual = {old: int(exchange.duration_ps[old, call]) for old, _ in later_of}
         times = [(usual[old] + later[one], usual[old]) for old, later in later_of if later[one]]
-        slowest = _seconds(max(times, default=(0, 0)))
+        later_s, usual_s = (time / PS_PER_S for time in max(times, default=(0, 0)))
         each = int(calls[alike].sum()) if times else 0
-        _add(struck, key, Struck(*key, len(times), len(kind), each, *slowest))
+        _add(struck, key, Struck(*key, len(times), len(kind), each, usual_s, later_s))
     return kind, np.vstack([exchange.duration_ps, *rows]), np.array(origin)
 
 
 def _alike(step: LayerOp) -> tuple[str, str, int]:
     return step.what, step.collective, step.size_bytes
-
-
-def _seconds(times_ps: tuple[int, int]) -> tuple[float, float]:
-    return times_ps[1] / PS_PER_S, times_ps[0] / PS_PER_S
 
 
 def _add(

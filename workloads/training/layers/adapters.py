@@ -12,8 +12,7 @@ from collections.abc import Sequence
 
 from topologies.catalogue.families import chip_family
 from workloads.kernels.chip_share import Timing, family, worst
-from workloads.models.flops import forward_flops, training_flops
-from workloads.models.model import Model
+from workloads.models.model import Model, forward_flops, training_flops
 from workloads.training.layers.shapes import RankShapes
 from workloads.training.layers.steps import PREVIOUS, LayerOp, kernel
 from workloads.training.plan.plan import ParallelPlan
@@ -103,7 +102,10 @@ def without_frozen(shapes: RankShapes, steps: Sequence[LayerOp]) -> list[LayerOp
     kept = [
         step for step in steps if not step.name.endswith(dropped) or trains(shapes.plan, step.name)
     ]
-    if shapes.plan.lora_rank and not _runs_again(shapes):
+    # A compiler may keep activations despite the plan, so that the chip recomputes none.
+    kernels, numbers = f"kernels.{family(shapes.chip, shapes.catalogue).name}", shapes.catalogue
+    keeps = numbers.has(kernels, SHARE_AGAIN) and not numbers.value(kernels, SHARE_AGAIN)
+    if shapes.plan.lora_rank and keeps:
         kept = [step for step in kept if not step.name.startswith(AGAIN)]
     # A step that waited for a dropped one waits for the step before it instead.
     names = {step.name for step in kept}
@@ -111,14 +113,6 @@ def without_frozen(shapes: RankShapes, steps: Sequence[LayerOp]) -> list[LayerOp
         step if step.after in names or not step.after else step._replace(after=PREVIOUS)
         for step in kept
     ]
-
-
-def _runs_again(shapes: RankShapes) -> bool:
-    """Return whether the chip recomputes activations; a compiler may keep them despite the plan."""
-    part = f"kernels.{family(shapes.chip, shapes.catalogue).name}"
-    return not shapes.catalogue.has(part, SHARE_AGAIN) or bool(
-        shapes.catalogue.value(part, SHARE_AGAIN)
-    )
 
 
 def _adapter(shapes: RankShapes, k: int, n: int) -> Timing:
@@ -145,10 +139,8 @@ def _adapter_backward(shapes: RankShapes, k: int, n: int) -> Timing:
 
 
 def _beside(shapes: RankShapes, columns: int, quantity: str = "adapter_bytes") -> list[Timing]:
-    """Time of kernels that add an adapter's result to the weight's, or cast its input.
-
-    The gradient of its input is treated likewise in the backward pass.
-    """
+    """Time of kernels that add an adapter's result to the weight's, or cast its input."""
+    # The gradient of its input is treated likewise in the backward pass.
     moved = shapes.catalogue.integer("training", quantity) * shapes.tokens * columns
     return [shapes.passes(moved)] if moved else []
 
@@ -194,9 +186,10 @@ def trained_share(model: Model, plan: ParallelPlan, stage: int) -> Share:
     if plan.train_only == "output":
         last = stage == end_stages(plan)[1]
         return Share(part(model.vocab * model.hidden, plan.tp) * last, 0)
-    attention = layers * _attention(model, plan)
     if plan.train_only == "attention":
-        return Share(attention, 0)
+        columns = part(model.query_width, plan.tp)
+        columns += 2 * max(1, model.kv_heads // plan.tp) * model.head_dim
+        return Share(layers * model.hidden * (columns + part(model.value_width, plan.tp)), 0)
     inner = layers * part(model.ffn, plan.tp) * model.hidden * (3 if model.gated_mlp else 2)
     return Share(min(inner, held.dense) if not model.experts else 0, held.experts)
 
@@ -215,10 +208,3 @@ def trained_flops(model: Model, plan: ParallelPlan) -> float:
         return plan.tokens * (forward + 4 * model.vocab * model.hidden)
     trained = trained_share(model, undivided(plan), 0).dense
     return plan.tokens * (2 * forward + 2 * trained)
-
-
-def _attention(model: Model, plan: ParallelPlan) -> int:
-    """Parameters of the projections of one layer's attention on one rank."""
-    kv_heads = max(1, model.kv_heads // plan.tp)
-    columns = part(model.query_width, plan.tp) + 2 * kv_heads * model.head_dim
-    return model.hidden * (columns + part(model.value_width, plan.tp))

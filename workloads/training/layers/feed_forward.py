@@ -34,10 +34,8 @@ def mlp_forward(shapes: RankShapes) -> list[LayerOp]:
 
 
 def fed_again(plan: ParallelPlan, from_tokens: int) -> bool:
-    """Return whether selective recomputation runs feed-forward parts again, too.
-
-    ``from_tokens``: length of a sequence from which a stack does so in pipelines; 0 for none.
-    """
+    """Return whether selective recomputation runs feed-forward parts again, too."""
+    # ``from_tokens``: length of a sequence from which a stack does so in pipelines; 0 for none.
     return plan.recompute == "selective" and plan.pp > 1 and 0 < from_tokens <= plan.seq
 
 
@@ -181,7 +179,8 @@ def experts_backward(shapes: RankShapes) -> list[LayerOp]:
     wide = _up_width(shapes, work.inner)
     shared = _products_backward(shapes, experts.shared_ffn, "shared") if experts.shared_ffn else []
     dispatch, combine = _dispatch(shapes, "experts.gradient"), _combine(shapes, "experts.gradient")
-    before, after, last = [], [], [] if shared else [norm(shapes, "mlp.norm.data", passes=4)]
+    before, after = [], []
+    last = [] if shared else [norm(shapes, "mlp.norm.data", backward=True)]
     if _beside(shapes):
         before, after, shared = _apart(shared[:3]), _apart(shared[3:-1]), shared[-1:]
     return [
@@ -231,10 +230,8 @@ def _waiting(kernels: Sequence[LayerOp], exchange: Sequence[LayerOp]) -> list[La
 
 
 def _end(exchange: Sequence[LayerOp]) -> str:
-    """Name of the last communication of an exchange, which a step that needs its result waits for.
-
-    Without communication that is just the step before.
-    """
+    """Name of the last communication of an exchange, for which users of its result wait."""
+    # Without communication that is just the step before.
     return exchange[-1].name if exchange else PREVIOUS
 
 
@@ -294,12 +291,10 @@ def _move(shapes: RankShapes, name: str) -> LayerOp:
 
 
 def _regroup(shapes: RankShapes, name: str) -> list[LayerOp]:
-    """Kernel that copies tokens as they came from each rank into a block for each expert, or back.
-
-    A rank with one expert needs no such copy, nor does a rank whose tokens stay on it. Tokens that
-    come once to each server are copied where they arrive, already sorted (DeepEP). Trainium's
-    kernels read each row of a block by its index.
-    """
+    """Kernel that copies tokens, as they came from each rank, into a block an expert, or back."""
+    # A rank with one expert needs no such copy, nor does a rank whose tokens stay on it. Tokens
+    # that come once to each server are copied where they arrive, already sorted (DeepEP).
+    # Trainium's kernels read each row of a block by its index.
     work, plan = load(shapes), shapes.plan
     merged = merged_exchange(shapes.catalogue, shapes.chip)
     by_index = plan.routed_nodes or chip_family(shapes.chip, shapes.catalogue).is_neuron

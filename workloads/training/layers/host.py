@@ -74,12 +74,10 @@ def scheduling_share(shapes: RankShapes, job: ParallelPlan) -> float:
 
 
 def sharded_bytes_per_s(shapes: RankShapes, job: ParallelPlan) -> float:
-    """Rate at which a rank's kernels wait for sharded parameters; 0 where they do not wait [B/s].
-
-    Under ZeRO-3 across several Trainium chips, kernels were seen to wait for gathered parameters
-    and reduced gradients however much there was to compute meanwhile: of two models, one with ten
-    times the parameters and eight times the kernels took ten times as long beyond its kernels.
-    """
+    """Rate at which a rank's kernels wait for sharded parameters; 0 for no waiting [B/s]."""
+    # Under ZeRO-3 across several Trainium chips, kernels were seen to wait for gathered parameters
+    # and reduced gradients however much there was to compute meanwhile: of two models, one with ten
+    # times the parameters and eight times the kernels took ten times as long beyond its kernels.
     if job.sharding != 3:
         return 0.0
     return _constant_across_chips(shapes, job, "sharded_rate") / job.ranks_per_chip

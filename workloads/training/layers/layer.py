@@ -89,40 +89,57 @@ def backward(shapes: RankShapes, *, moe: bool = False, again: bool = True) -> tu
 @lru_cache(REMEMBERED)
 def _forward(alike: _Alike, moe: bool) -> tuple[LayerOp, ...]:
     shapes = alike.shapes
-    mix, feed = _mixer_forward(shapes), _feed_forward(shapes, moe=moe)
+    mix, feed = _mixed(shapes, backward=False), _fed(shapes, moe=moe, backward=False)
     if shapes.model.parallel and mix and feed:
         # One gathering before both halves, one reduction and one residual after them.
         mix, feed = without(mix, "attention.", LEAVING), without(feed, "mlp.", ENTERING)
         mix = [step for step in mix if step.name != "attention.residual"]
         if shapes.model.norms == 1:
             feed = without(feed, "mlp.norm", ("",))
-    after = _norms_after(shapes, "after", len([1 for half in (mix, feed) if half]))
+    after = _norms_after(shapes, mix, feed)
     unsharded = _shard_handling(shapes, "layer.unshard", moe=moe)
     parameters = layer_share(shapes.model, shapes.plan, moe=moe).total
     unsharded += _weight_kernels(shapes, "layer.cast", parameters, summed=False)
     return (*unsharded, *with_adapters(shapes, [*mix, *feed]), *after)
 
 
-def _mixer_forward(shapes: RankShapes) -> list[LayerOp]:
+MIXERS = {
+    "attention": (attention_forward, attention_backward),
+    "latent": (latent_forward, latent_backward),
+    "recurrence": (recurrence_forward, recurrence_backward),
+}
+"""Steps of the part of a layer that mixes tokens, forward and backward."""
+
+
+def _mixed(shapes: RankShapes, *, backward: bool) -> list[LayerOp]:
     """Steps of the part that mixes tokens: none, a recurrence, or one of two kinds of attention."""
-    if shapes.model.mixer == "none":
+    mixer = shapes.model.mixer
+    if mixer == "none":
         return []
-    if shapes.model.mixer == "recurrence":
-        return recurrence_forward(shapes)
-    return latent_forward(shapes) if shapes.model.latent else attention_forward(shapes)
+    latent = mixer == "attention" and shapes.model.latent
+    return MIXERS["latent" if latent else mixer][backward](shapes)
 
 
-def _feed_forward(shapes: RankShapes, *, moe: bool) -> list[LayerOp]:
+def _fed(shapes: RankShapes, *, moe: bool, backward: bool) -> list[LayerOp]:
     """Steps of the part that works on each token by itself: experts, a dense one, or none."""
     if moe and shapes.model.experts:
-        return experts_forward(shapes)
-    return mlp_forward(shapes) if shapes.model.ffn else []
+        return experts_backward(shapes) if backward else experts_forward(shapes)
+    if not shapes.model.ffn:
+        return []
+    if not backward:
+        return mlp_forward(shapes)
+    from_tokens = shapes.catalogue.integer("training", "feed_again_tokens")
+    again = mlp_again(shapes) if fed_again(shapes.plan, from_tokens) else []
+    return [*again, *mlp_backward(shapes)]
 
 
-def _norms_after(shapes: RankShapes, name: str, halves: int, passes: int = 2) -> list[LayerOp]:
-    """Norms of the results of ``halves`` parts of a layer, where a model has norms after them."""
-    count = halves if shapes.model.norms > 2 else 0
-    return [norm(shapes, f"norm.{name}.{number}", passes=passes) for number in range(count)]
+def _norms_after(
+    shapes: RankShapes, *halves: Sequence[LayerOp], backward: bool = False
+) -> list[LayerOp]:
+    """Norms of the results of a layer's parts, where a model has norms after them."""
+    count = len([1 for half in halves if half]) if shapes.model.norms > 2 else 0
+    name = "norm.after.data" if backward else "norm.after"
+    return [norm(shapes, f"{name}.{number}", backward=backward) for number in range(count)]
 
 
 @lru_cache(REMEMBERED)
@@ -131,15 +148,14 @@ def _backward(alike: _Alike, moe: bool, again: bool) -> tuple[LayerOp, ...]:
     recomputed: list[LayerOp] = []
     if again and shapes.plan.recompute == "full":
         recomputed = prefixed(_needed_again(shapes, moe=moe), "again.")
-    mix, feed = _mixer_backward(shapes), _feed_backward(shapes, moe=moe)
+    mix, feed = _mixed(shapes, backward=True), _fed(shapes, moe=moe, backward=True)
     if shapes.model.parallel and mix and feed:
         mix = without(mix, "attention.gradient.", ENTERING)
         mix = without(mix, "attention.input.", ENTERING)
         feed = without(feed, "mlp.input.", LEAVING)
         if shapes.model.norms == 1:
             feed = without(feed, "mlp.norm", ("",))
-    halves = len([1 for half in (mix, feed) if half])
-    after = _norms_after(shapes, "after.data", halves, passes=4)
+    after = _norms_after(shapes, mix, feed, backward=True)
     # The forward pass that runs again handles the gathered parameters itself.
     unsharded = [] if recomputed else _shard_handling(shapes, "layer.unshard", moe=moe)
     sharded = _shard_handling(shapes, "layer.shard", moe=moe)
@@ -166,26 +182,6 @@ def _needed_again(shapes: RankShapes, *, moe: bool) -> Sequence[LayerOp]:
     if experts or not ends_early(shapes.model, shapes.plan, shapes.catalogue):
         return steps
     return list(takewhile(lambda step: not step.name.startswith("mlp.down"), steps))
-
-
-def _mixer_backward(shapes: RankShapes) -> list[LayerOp]:
-    """Steps of the gradients of the part that mixes tokens."""
-    if shapes.model.mixer == "none":
-        return []
-    if shapes.model.mixer == "recurrence":
-        return recurrence_backward(shapes)
-    return latent_backward(shapes) if shapes.model.latent else attention_backward(shapes)
-
-
-def _feed_backward(shapes: RankShapes, *, moe: bool) -> list[LayerOp]:
-    """Steps of the gradients of the feed-forward part."""
-    if moe and shapes.model.experts:
-        return experts_backward(shapes)
-    if not shapes.model.ffn:
-        return []
-    from_tokens = shapes.catalogue.integer("training", "feed_again_tokens")
-    again = mlp_again(shapes) if fed_again(shapes.plan, from_tokens) else []
-    return [*again, *mlp_backward(shapes)]
 
 
 def _weight_kernels(

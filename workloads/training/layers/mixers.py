@@ -13,8 +13,7 @@ from typing import cast
 from workloads.kernels import times as kernel_times
 from workloads.kernels.attention import Direction
 from workloads.kernels.chip_share import Timing
-from workloads.models.flops import keys_seen
-from workloads.models.model import LatentAttention, Recurrence
+from workloads.models.model import LatentAttention, Recurrence, keys_seen
 from workloads.training.layers.shapes import TWO, RankShapes
 from workloads.training.layers.steps import NOTHING, PREVIOUS, LayerOp, collective, kernel, prefixed
 from workloads.training.layers.tensor_parallel import (
@@ -125,8 +124,16 @@ def _ring(shapes: RankShapes, direction: Direction, name: str) -> list[LayerOp]:
     seen = keys_seen(shapes.model, plan.seq) - keys_seen(shapes.model, local)
     seen_a_turn = max(1, round(seen / (plan.cp - 1)))
     first_turn = _core(shapes, direction, local, causal=True)
-    later_turn = _turn(shapes, direction, seen_a_turn)
-    merge = _merge(shapes, direction)
+    # A turn on keys of another rank has a lower rate.
+    later_turn = _core(shapes, direction, seen_a_turn, causal=False)
+    efficiency = shapes.catalogue.value("training", "ring_turn_efficiency")
+    later_turn = later_turn._replace(seconds=later_turn.seconds / efficiency)
+    # What is merged are outputs and their sums of exponentials, in the backward pass gradients of
+    # queries, keys and values. The catalogue has the bytes for each value, counted from what each
+    # operation of the framework reads and writes.
+    bytes_a_value = shapes.catalogue.value("training", f"ring_merge_{direction}")
+    values = shapes.tokens * shapes.heads * _width(shapes)
+    merge = shapes.passes(round(bytes_a_value * values))
     steps = []
     for turn in range(plan.cp):
         here = f"attention.keys.{turn}" if turn else NOTHING
@@ -141,23 +148,6 @@ def _ring(shapes: RankShapes, direction: Direction, name: str) -> list[LayerOp]:
         if direction == "backward":
             steps.append(collective(f"{name}.home", "cp", "permute", _keys(shapes)))
     return steps
-
-
-def _turn(shapes: RankShapes, direction: Direction, key_count: int) -> Timing:
-    """Time of the core on keys of another rank, at the lower rate of a turn of a ring."""
-    timing = _core(shapes, direction, key_count, causal=False)
-    efficiency = shapes.catalogue.value("training", "ring_turn_efficiency")
-    return timing._replace(seconds=timing.seconds / efficiency)
-
-
-def _merge(shapes: RankShapes, direction: Direction) -> Timing:
-    """Time of the kernels that merge a turn's results with those of earlier turns."""
-    # In the forward pass the results are outputs and their sums of exponentials, in the backward
-    # pass gradients of queries, keys and values. The catalogue has the bytes for each value,
-    # counted from what each operation of the framework reads and writes.
-    bytes_a_value = shapes.catalogue.value("training", f"ring_merge_{direction}")
-    values = shapes.tokens * shapes.heads * _width(shapes)
-    return shapes.passes(round(bytes_a_value * values))
 
 
 def _whole(shapes: RankShapes, direction: Direction) -> Timing:
@@ -224,18 +214,27 @@ def latent_forward(shapes: RankShapes) -> list[LayerOp]:
 
 def latent_backward(shapes: RankShapes) -> list[LayerOp]:
     """Return the steps of one layer's latent attention for the backward pass of a microbatch."""
-    h, down, local = shapes.model.hidden, _down(shapes), shapes.tokens // shapes.plan.sp
+    plan, h, down, t = shapes.plan, shapes.model.hidden, _down(shapes), shapes.tokens
+    local, both_gradients, summed = t // plan.sp, [], []
+    for name, columns, rows in _up_products(shapes):
+        both_gradients.append(kernel(f"{name}.data", shapes.gemm(t, rows, columns)))
+        both_gradients.append(kernel(f"{name}.weight", shapes.gemm(rows, columns, t)))
+    if plan.tp > 1:
+        # The gradient of the compressed state is summed over the heads of all ranks.
+        op = "reduce-scatter" if plan.sequence_parallel else "all-reduce"
+        size = _compressed_bytes(shapes)
+        summed = [collective("attention.compressed.sum", "tp", op, size)]
     return [
         *_out_backward(shapes),
         *_core_backward(shapes),
         *prefixed(_rotate_shared(shapes), "gradient."),
         *_gather_compressed(shapes, "attention.compressed.input"),
-        *_up_backward(shapes),
-        *_sum_compressed(shapes),
+        *both_gradients,
+        *summed,
         kernel("attention.compressed.norm.data", _compressed(shapes, passes=4)),
         kernel("attention.down.data", shapes.gemm(local, h, down)),
         kernel("attention.down.weight", shapes.gemm(h, down, local)),
-        norm(shapes, "attention.norm.data", passes=4),
+        norm(shapes, "attention.norm.data", backward=True),
     ]
 
 
@@ -259,26 +258,14 @@ def _up_products(shapes: RankShapes) -> list[tuple[str, int, int]]:
     ]
 
 
-def _up_backward(shapes: RankShapes) -> list[LayerOp]:
-    """Steps of both gradients of each up-projection."""
-    t = shapes.tokens
-    steps = []
-    for name, columns, rows in _up_products(shapes):
-        steps.append(kernel(f"{name}.data", shapes.gemm(t, rows, columns)))
-        steps.append(kernel(f"{name}.weight", shapes.gemm(rows, columns, t)))
-    return steps
-
-
 def _compressed(shapes: RankShapes, *, passes: int) -> Timing:
     """Time of reading or writing a rank's part of the compressed state ``passes`` times."""
     return shapes.stream(passes * _compressed_bytes(shapes) // shapes.plan.sp)
 
 
 def _compressed_bytes(shapes: RankShapes) -> int:
-    """Size of the state that all ranks of a tensor-parallel group need of the whole sequence [B].
-
-    Queries that the model does not compress need the hidden state itself.
-    """
+    """Size of the state that all ranks of a tensor-parallel group need of a sequence [B]."""
+    # Queries that the model does not compress need the hidden state itself.
     uncompressed = 0 if _latent(shapes).query_rank else shapes.model.hidden
     return TWO * shapes.tokens * (_down(shapes) + uncompressed)
 
@@ -288,14 +275,6 @@ def _gather_compressed(shapes: RankShapes, name: str) -> list[LayerOp]:
     if shapes.plan.tp == 1 or not shapes.plan.sequence_parallel:
         return []
     return [collective(f"{name}.gather", "tp", "all-gather", _compressed_bytes(shapes))]
-
-
-def _sum_compressed(shapes: RankShapes) -> list[LayerOp]:
-    """Sum the gradient of the compressed state over the heads of all ranks."""
-    if shapes.plan.tp == 1:
-        return []
-    op = "reduce-scatter" if shapes.plan.sequence_parallel else "all-reduce"
-    return [collective("attention.compressed.sum", "tp", op, _compressed_bytes(shapes))]
 
 
 def _rotate_shared(shapes: RankShapes) -> list[LayerOp]:

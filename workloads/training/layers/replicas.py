@@ -197,17 +197,28 @@ def edges_of(shapes: RankShapes, stage: int) -> Share:
     return Share(edge_share(shapes.model, shapes.plan, stage), 0)
 
 
-# Parameters of one rank of a pipeline stage: those that it holds, and those that are trained.
+# Parameters of one rank of a pipeline stage, each count computed once for all passes of the stage,
+# and their exchange with the ranks that hold the same ones.
 
 NOTHING = Share(0, 0)
 
 
+class Stretch(NamedTuple):
+    """Consecutive layers of a pass, and the exchange with replicas that goes with them."""
+
+    layers: IntArray  # (layers,)
+    # Reduction of their gradients after the last of them, or gathering before the first; empty
+    # where the layers fill no bucket
+    steps: list[LayerOp]
+
+
 @dataclass(frozen=True, eq=False)
-class StageParameters:
-    """Parameters of a rank of a stage, each count computed once for all passes of the stage."""
+class ReplicaExchange:
+    """Parameters of a rank of a stage, and the steps that exchange them with its replicas."""
 
     shapes: RankShapes
     stage: int
+    job: ParallelPlan  # plan of the whole job, of which the shapes may show a part
 
     @cached_property
     def chunks(self) -> list[IntArray]:
@@ -263,36 +274,13 @@ class StageParameters:
         count = max(1, sum(len(chunk) for chunk in self.chunks))
         return [Share(in_layers.dense // count, in_layers.experts // count)] * len(layers)
 
-
-# Communication of a stage's rank with its replicas: gradients, parameters, shards of both.
-
-
-class Stretch(NamedTuple):
-    """Consecutive layers of a pass, and the reduction that starts when the last of them is done."""
-
-    layers: IntArray  # (layers,)
-    # Reduction of the layers' gradients if they fill a bucket; empty if they do not
-    leaving: list[LayerOp]
-
-
-@dataclass(frozen=True, eq=False)
-class ReplicaExchange:
-    """Steps in which one rank of a stage communicates with ranks that hold the same parameters."""
-
-    parameters: StageParameters  # parameters that the rank holds and trains
-    job: ParallelPlan  # plan of the whole job, of which the stage's shapes may show a part
-
-    @property
-    def _plan(self) -> ParallelPlan:
-        return self.parameters.shapes.plan
-
     def stretches(self, layers: IntArray, *, reduces: bool) -> tuple[list[Stretch], Share]:
         """Divide layers into stretches, each of which ends with a bucket of gradients."""
         # Under ZeRO-2 and 3 every layer is a bucket, as no rank has memory for the gradients of
         # more. ``layers`` (layers,) are in the order of the pass. The second result are the
         # parameters whose gradients fill no bucket.
-        plan, shares = self._plan, self.parameters.trained(layers)
-        least = 1 if plan.sharding >= 2 else self.parameters.bucket
+        plan, shares = self.shapes.plan, self.trained(layers)
+        least = 1 if plan.sharding >= 2 else self.bucket
         runs = [range(len(layers))]
         if reduces or plan.sharding == 3:
             runs = buckets([share.total for share in shares], least)
@@ -300,64 +288,53 @@ class ReplicaExchange:
         for run in runs:
             bucket, leaving = total(shares[run.start : run.stop]), list[LayerOp]()
             if reduces and bucket.total >= least:
-                leaving = reduce_gradients(self.parameters.shapes, "bucket", bucket)
+                leaving = reduce_gradients(self.shapes, "bucket", bucket)
             else:
                 left = bucket
             stretches.append(Stretch(layers[run.start : run.stop], leaving))
         return stretches, left
 
     def reduced(self, left: Share, *, edges: bool) -> list[LayerOp]:
-        """Reduce the gradients that fill no bucket, with embedding and output layer if ``edges``.
-
-        Without overlap the next pass waits for this reduction.
-        """
-        rest = total([left, self.parameters.trained_edges if edges else NOTHING])
-        steps = reduce_gradients(self.parameters.shapes, "bucket", rest)
-        waits = steps and self._plan.overlap == "none"
+        """Reduce gradients that fill no bucket, with embedding and output layer if ``edges``."""
+        # Without overlap the next pass waits for this reduction.
+        rest = total([left, self.trained_edges if edges else NOTHING])
+        steps = reduce_gradients(self.shapes, "bucket", rest)
+        waits = steps and self.shapes.plan.overlap == "none"
         return [*steps, kernel("gradients.wait", Timing(0.0, "measured"))] if waits else steps
 
     def gathered(self, layers: IntArray) -> list[LayerOp]:
         """Gather the parameters of a stretch of layers."""
         # Under ZeRO-1 and 2 only updated parameters differ between ranks, so frozen ones are not
         # gathered.
-        parameters = self.parameters
-        shares = parameters.held if self._plan.sharding == 3 else parameters.trained
-        return gather_parameters(parameters.shapes, "bucket", total(shares(layers)))
+        shares = self.held if self.shapes.plan.sharding == 3 else self.trained
+        return gather_parameters(self.shapes, "bucket", total(shares(layers)))
 
     def gathered_edges(self) -> list[LayerOp]:
         """Gather what the stage holds of embedding, final norm and output layer."""
-        return gather_parameters(self.parameters.shapes, "rest", self.parameters.edges)
+        return gather_parameters(self.shapes, "rest", self.edges)
 
-    def gathers_ahead(self) -> bool:
-        """Return whether a step begins by gathering the parameters that the step before updated."""
-        return self._plan.overlap != "none" and self._plan.sharding in (1, 2)
-
-    def updated(self) -> list[IntArray]:
-        """Return the stretches of layers, each a bucket, whose updated parameters are gathered."""
-        parameters = self.parameters
+    def gathered_ahead(self) -> list[Stretch]:
+        """Gather, bucket by bucket, the layers' parameters that the step before updated."""
         return [
-            layers[run.start : run.stop]
-            for layers in parameters.chunks
-            for run in buckets(
-                [weights.total for weights in parameters.held(layers)], parameters.bucket
-            )
+            Stretch(layers[run.start : run.stop], self.gathered(layers[run.start : run.stop]))
+            for layers in self.chunks
+            for run in buckets([weights.total for weights in self.held(layers)], self.bucket)
         ]
 
     def waits(self, layers: IntArray, *, gathers: bool, reduces: bool) -> list[LayerOp]:
         """Return the time for which kernels wait for shards of other ranks, as a step."""
-        parameters = self.parameters
-        rate_bytes_per_s = sharded_bytes_per_s(parameters.shapes, self.job)
+        rate_bytes_per_s = sharded_bytes_per_s(self.shapes, self.job)
         if not rate_bytes_per_s or not len(layers):
             return []
-        gradient_bytes = parameters.shapes.catalogue.integer("training", "reduced_bytes")
-        exchanged = gathers * WEIGHT_BYTES * self._from_others(total(parameters.held(layers)))
-        exchanged += reduces * gradient_bytes * self._from_others(total(parameters.trained(layers)))
+        gradient_bytes = self.shapes.catalogue.integer("training", "reduced_bytes")
+        exchanged = gathers * WEIGHT_BYTES * self._from_others(total(self.held(layers)))
+        exchanged += reduces * gradient_bytes * self._from_others(total(self.trained(layers)))
         waiting_s = exchanged / rate_bytes_per_s
         return [kernel("shards.wait", Timing(waiting_s, "assumed"), "dp")] if waiting_s else []
 
     def _from_others(self, share: Share) -> float:
         """Parameters of a share that other ranks hold: (r - 1) / r of those of r replicas."""
-        plan = self._plan
+        plan = self.shapes.plan
         dense = share.dense * (1 - 1 / plan.replicas)
         return dense + share.experts * (1 - 1 / plan.expert_replicas)
 
@@ -365,15 +342,14 @@ class ReplicaExchange:
         """Return the end of an iteration: reduce, clip, update, and gather updated parameters."""
         # Gradients that were reduced beside the backward pass, and parameters that the next
         # iteration gathers beside its forward pass, are not exchanged here again.
-        plan, shapes, owned = self._plan, self.parameters.shapes, self.parameters.owned
+        plan, shapes, owned = self.shapes.plan, self.shapes, self.owned
         reduced, gathered = list[LayerOp](), list[LayerOp]()
         if plan.overlap == "none" and plan.sharding < 2:
             reduced = reduce_gradients(shapes, "all", owned)
         if plan.overlap == "none" and plan.sharding < 3:
             gathered = gather_parameters(shapes, "all", owned)
-        tied = tie(shapes, self.parameters.stage)
-        edges = self.parameters.trained_edges
-        layers = sum(len(chunk) for chunk in self.parameters.chunks)
+        tied, edges = tie(shapes, self.stage), self.trained_edges
+        layers = sum(len(chunk) for chunk in self.chunks)
         if waited_s := start_s(shapes, layers, "update"):
             gathered = [LayerOp("host.update", "host", ENGINE, waited_s), *gathered]
         updated = [*orthogonalized(shapes, owned, edges), update(shapes, owned, edges)]

@@ -38,10 +38,9 @@ NOTHING = ""  # value of ``after`` for a step that waits for no other stream
 
 
 class LayerOp(NamedTuple):
-    """One kernel or communication of a rank.
+    """One kernel or communication of a rank."""
 
-    It is a tuple because programs find thousands of them by their contents.
-    """
+    # It is a tuple because programs find thousands of them by their contents.
 
     name: str  # name such as ``attention.qkv``
     what: str  # category: ``compute``, ``optimizer``, ``host``, or the axis that communicates
@@ -80,9 +79,9 @@ def collective(
 
 def prefixed(steps: Sequence[LayerOp], prefix: str) -> list[LayerOp]:
     """Return the same steps with a prefix before their names."""
-    return [
-        step._replace(name=prefix + step.name, after=_renamed(step.after, prefix)) for step in steps
-    ]
+    names = {step.after: prefix + step.after for step in steps}
+    names |= {PREVIOUS: PREVIOUS, NOTHING: NOTHING}
+    return [step._replace(name=prefix + step.name, after=names[step.after]) for step in steps]
 
 
 def without(steps: Sequence[LayerOp], prefix: str, parts: tuple[str, ...]) -> list[LayerOp]:
@@ -95,10 +94,6 @@ def without(steps: Sequence[LayerOp], prefix: str, parts: tuple[str, ...]) -> li
         for step in steps
         if step.name not in dropped
     ]
-
-
-def _renamed(after: str, prefix: str) -> str:
-    return after if after in (PREVIOUS, NOTHING) else prefix + after
 
 
 def back(steps: Sequence[LayerOp]) -> list[int]:

@@ -99,26 +99,19 @@ def _suffixes(parts: int) -> list[str]:
     return ["", *(f".{number}" for number in range(2, parts + 1))]
 
 
-def norm(shapes: RankShapes, name: str, *, passes: int = 2) -> LayerOp:
-    """Return the step of a norm that reads or writes the hidden state ``passes`` times.
-
-    Where a framework writes it out, each of its operations is a kernel, and so are the casts and
-    sums for the products that read its result.
-    """
-    if moved := _written_out(
-        shapes, name.partition(".")[0], "forward" if passes < 4 else "backward"
-    ):
+def norm(shapes: RankShapes, name: str, *, backward: bool = False) -> LayerOp:
+    """Return the step of a norm, which reads or writes the hidden state in two passes or four."""
+    # Where a framework writes it out, each of its operations is a kernel, and so are the casts and
+    # sums for the products that read its result.
+    direction, numbers = "backward" if backward else "forward", shapes.catalogue
+    readers = {"attention": 3, "mlp": 1 + shapes.model.gated_mlp}.get(name.partition(".")[0], 1)
+    moved = numbers.integer("training", f"norm_{direction}_bytes")
+    moved += readers * numbers.integer("training", f"reader_{direction}_bytes")
+    if moved:
         elements = shapes.tokens * shapes.model.hidden // shapes.plan.sp
         return kernel(name, shapes.passes(moved * elements))
+    passes = 4 if backward else 2
     return kernel(name, shapes.stream(passes * shapes.wide_bytes // shapes.plan.sp, "norm"))
-
-
-def _written_out(shapes: RankShapes, block: str, direction: str) -> int:
-    """Bytes moved for an element of a norm whose operations are kernels of their own; else 0."""
-    readers = {"attention": 3, "mlp": 1 + shapes.model.gated_mlp}.get(block, 1)
-    numbers = shapes.catalogue
-    norm_bytes = numbers.integer("training", f"norm_{direction}_bytes")
-    return norm_bytes + readers * numbers.integer("training", f"reader_{direction}_bytes")
 
 
 def residual(shapes: RankShapes, name: str) -> LayerOp:
@@ -128,16 +121,14 @@ def residual(shapes: RankShapes, name: str) -> LayerOp:
 
 
 def column_backward(shapes: RankShapes, block: str, name: str, columns: int) -> list[LayerOp]:
-    """Return the steps of both gradients of a column-parallel product, and of the norm before it.
-
-    The product's input is gathered again for the gradient of the weight. With ``overlap all`` this
-    gathering runs beside the gradient of the input, whose reduction runs beside the gradient of the
-    weight; the norm waits for the reduction.
-    """
+    """Return the steps of both gradients of a column-parallel product and of its norm."""
+    # The product's input is gathered again for the gradient of the weight. With ``overlap all``
+    # this gathering runs beside the gradient of the input, whose reduction runs beside the gradient
+    # of the weight; the norm waits for the reduction.
     t, h = shapes.tokens, shapes.model.hidden
     data = shapes.gemm(t, h, columns)
     weight = shapes.gemm(h, columns, t)
-    norm_backward = norm(shapes, f"{block}.norm.data", passes=4)
+    norm_backward = norm(shapes, f"{block}.norm.data", backward=True)
     gathered = enter(shapes, f"{block}.input")
     if shapes.plan.overlap != "all" or shapes.plan.tp == 1:
         return [

@@ -10,7 +10,6 @@ from typing import Any, Literal, NamedTuple
 
 import numpy as np
 
-from topologies.arrays import IntArray
 from topologies.catalogue.catalogue import Catalogue, usable_hbm_bytes
 from topologies.errors import InputError
 from workloads.models.model import Model
@@ -191,22 +190,13 @@ def _scores(model: Model, plan: ParallelPlan, tokens: int) -> int:
 
 def held_activations(model: Model, plan: ParallelPlan, stage: int, stack: Stack = Stack()) -> int:
     """Return the size of activations that a stage holds at the worst moment of its passes [B]."""
-    # ``stack`` has the same meaning as in :func:`layer_activations`.
+    # ``stack`` has the same meaning as in :func:`layer_activations`. With GPipe a stage holds those
+    # of all microbatches, with 1F1B of as many as there are stages from this one to the last (arXiv
+    # 2104.04473).
     chunks = range(plan.vpp)
     sizes = np.array([chunk_activations(model, plan, stage, chunk, stack) for chunk in chunks])
-    return int((_in_flight(plan, stage) * sizes).sum(axis=1).max())
-
-
-def in_flight(plan: ParallelPlan, stage: int) -> int:
-    """Count the microbatches whose activations a stage holds at once, summed over its chunks."""
-    # With GPipe it holds all of them, with 1F1B as many as there are stages from this one to the
-    # last (arXiv 2104.04473).
-    return int(_in_flight(plan, stage).sum(axis=1).max())
-
-
-def _in_flight(plan: ParallelPlan, stage: int) -> IntArray:
-    """Microbatches in flight of each chunk at the worst moments, int64 (moments, chunks)."""
-    return most_held(plan.pipeline, plan.pp, stage, plan.microbatches, plan.vpp)
+    in_flight = most_held(plan.pipeline, plan.pp, stage, plan.microbatches, plan.vpp)
+    return int((in_flight * sizes).sum(axis=1).max())
 
 
 def chunk_activations(
@@ -342,7 +332,10 @@ def _memory(model: Model, plan: ParallelPlan, stage: int, stack: Stack, capacity
     adapters = WEIGHT_BYTES * trained.total if plan.lora_rank else 0
     activations = held_activations(model, plan, stage, stack)
     copied_gradients = stack.gradient_copy_bytes * gradients
-    gathered, work = _gathered(model, plan, stage), _work(model, plan, stage, stack)
+    gathered, work = 0, _work(model, plan, stage, stack)
+    if plan.sharding == 3:  # whole parameters of layers, and of embedding and output layer
+        layers = GATHERED_LAYERS * _largest(model, plan, stage)
+        gathered = WEIGHT_BYTES * (layers + edge_share(model, plan, stage))
     buffers = copied_gradients + gathered + work
     return Memory(
         weights=math.ceil(weights) + adapters,
@@ -387,14 +380,6 @@ def _gradients(model: Model, plan: ParallelPlan, stage: int, each_bytes: int) ->
     inner = model.ffn * (2 if model.gated_mlp else 1)
     outer = model.query_width + 2 * model.kv_heads * model.head_dim
     return WEIGHT_BYTES * model.hidden * part(max(inner, outer), plan.tp)
-
-
-def _gathered(model: Model, plan: ParallelPlan, stage: int) -> int:
-    """Whole parameters of gathered layers, and of embedding and output layer, under ZeRO-3 [B]."""
-    if plan.sharding < 3:
-        return 0
-    layer = _largest(model, plan, stage)
-    return WEIGHT_BYTES * (GATHERED_LAYERS * layer + edge_share(model, plan, stage))
 
 
 def _held(model: Model, plan: ParallelPlan, stage: int) -> list[int]:

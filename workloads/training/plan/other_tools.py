@@ -85,11 +85,6 @@ def _schedule(value: Any, keys: Mapping[str, Any]) -> str:
     return name
 
 
-def _shards(value: Any, _all: Mapping[str, Any]) -> int:
-    """ZeRO stage of torchtitan's sharding degree, of which -1 is all replicas."""
-    return 3 if str(value) == "-1" or number(value) > 1 else 0
-
-
 def _bucket(value: Any, _all: Mapping[str, Any]) -> int:
     """Bytes of a bucket, which DeepSpeed counts in elements, of 2 bytes in half precision."""
     if isinstance(value, bool) or not 1 <= float(value) <= 2**40:
@@ -119,17 +114,6 @@ def _recomputed(value: Any, plan: Mapping[str, Any]) -> str:
 def _in_layers(value: Any, plan: Mapping[str, Any]) -> str:
     """Word of torchtitan, whose ``selective`` recomputes every other layer."""
     return "selective" if plan["recompute_every"] > 1 else _recomputed(value, plan)
-
-
-def _but_none(value: Any, plan: Mapping[str, Any]) -> str | None:
-    """Word of Megatron-LM, which states recomputation alone."""
-    word = _recomputed(value, plan)
-    return None if word == "none" else word
-
-
-def _converters(value: Any, _all: Mapping[str, Any]) -> str | None:
-    """Precision by torchtitan's list of conversions of a model."""
-    return "fp8" if any("float8" in str(name) for name in list(value)) else None
 
 
 def _modules(value: Any, plan: Mapping[str, Any]) -> list[str] | None:
@@ -247,7 +231,10 @@ MEGATRON: Mapping[str, Key] = {
     "sequence-parallel": true("sequence_parallel"),
     "use-distributed-optimizer": when("zero", 1, 0),
     "data-parallel-sharding-strategy": choice("zero", SHARDING),
-    "recompute-granularity": choice("recompute", RECOMPUTE)._replace(write=_but_none),
+    "recompute-granularity": choice("recompute", RECOMPUTE)._replace(
+        # Megatron-LM states recomputation alone.
+        write=lambda value, plan: None if _recomputed(value, plan) == "none" else value
+    ),
     "recompute-activations": when("recompute", "selective"),
     "bf16": when("precision", "bf16"),
     "fp16": when("precision", "bf16"),
@@ -273,7 +260,9 @@ TITAN: Mapping[str, Key] = {
     "parallelism.expert_parallel_degree": whole("ep"),
     "parallelism.expert_tensor_parallel_degree": whole("etp"),
     "parallelism.data_parallel_shard_degree": Key(
-        "zero", _shards, lambda zero, _plan: {0: 1, 3: -1}.get(zero)
+        "zero",
+        lambda value, _all: 3 if str(value) == "-1" or number(value) > 1 else 0,  # -1 is all
+        lambda zero, _plan: {0: 1, 3: -1}.get(zero),
     ),
     "parallelism.fsdp_reshard_after_forward": choice(
         "reshard", {"always": True, "never": False, "default": None}
@@ -294,7 +283,9 @@ TITAN: Mapping[str, Key] = {
     "training.tensor_parallel_degree": whole("tp"),
     "activation_checkpoint.mode": choice("recompute", RECOMPUTE)._replace(write=_in_layers),
     "model.converters": Key(
-        "precision", _converters, lambda name, _plan: ["float8"] if name == "fp8" else None
+        "precision",
+        lambda value, _all: "fp8" if any("float8" in str(name) for name in list(value)) else None,
+        lambda name, _plan: ["float8"] if name == "fp8" else None,
     ),
     "float8.enable_float8_linear": when("precision", "fp8"),
     "float8.recipe_name": _with_fp8(choice("fp8_recipe", FP8_RECIPE)),
@@ -495,14 +486,10 @@ def other_plan(path: Path, text: str, environment: Mapping[str, str] = EMPTY) ->
         fields.setdefault("schedule", schedule_like(INTERLEAVED, keys))
     if "fp8_recipe" in fields and fields.get("precision") != "fp8":
         ignored.append(f"fp8 recipe {fields.pop('fp8_recipe')} without fp8")
-    return OtherPlan(tool, fields | {"framework": _framework(tool, keys)}, tuple(sorted(ignored)))
-
-
-def _framework(tool: str, keys: Mapping[str, Any]) -> str:
-    """Framework of a tool's plan, with the setting that its file chooses."""
     compiled = any(str(keys.get(key)).lower() == "true" for key in COMPILED)
     eager = ":eager" if tool == "torchtitan" and not compiled else ""
-    return f"{FRAMEWORKS[tool]}{eager}"
+    fields |= {"framework": f"{FRAMEWORKS[tool]}{eager}"}
+    return OtherPlan(tool, fields, tuple(sorted(ignored)))
 
 
 RANKING = {"overlap": ("none", "dp", "all"), "precision": ("bf16", "fp8")}

@@ -62,7 +62,12 @@ def field_value(name: str, value: Any) -> Any:
     if name == "order" and isinstance(value, str):
         return tuple(value.split("-"))
     if name == "stage_layers" and isinstance(value, str):
-        return _layers(value)
+        parts = value.replace(",", "-").split("-")
+        if not all(re.fullmatch(r" *[0-9]{1,9} *", part) for part in parts):
+            raise InputError(
+                f"stage layers {excerpt(value)} are not numbers. Write them as 9-9-8-6."
+            )
+        return tuple(int(part) for part in parts)
     if name == "stage_layers" and isinstance(value, int):
         return (value,)
     if name == "bucket_bytes" and isinstance(value, str):
@@ -96,11 +101,3 @@ def _field_name(key: str, path: Path) -> str:
             f"{path}: a plan has no {key[:40]!r}.{near} It has {', '.join(PLAN_FIELDS)}."
         )
     return name
-
-
-def _layers(text: str) -> tuple[int, ...]:
-    """Layers of each chunk, written as 9-9-8-6."""
-    parts = text.replace(",", "-").split("-")
-    if not all(re.fullmatch(r" *[0-9]{1,9} *", part) for part in parts):
-        raise InputError(f"stage layers {excerpt(text)} are not numbers. Write them as 9-9-8-6.")
-    return tuple(int(part) for part in parts)

@@ -21,8 +21,8 @@ import numpy as np
 
 from cluster_sim.hardware.fault_text import Fault
 from topologies.arrays import IntArray, distinct, distinct_rows
+from workloads.training.program.groups import ByValue
 from workloads.training.program.program import Exchange, Program
-from workloads.training.program.shared_parts import ByValue
 
 MOST_COUNTED = 4
 """Largest range of values, in multiples of their number, that is numbered by counting; sorting is
@@ -98,19 +98,12 @@ def equal_ranks(program: Program, apart: IntArray | None = None) -> IntArray:
     repeats = int(program.domain.max(initial=0)) + 1
     if repeats == 1:
         return _refine(program, start)
-    if _settled(program, start):
+    sizes = np.bincount(start)
+    settled = (_refined(start, sizes, each, _cost(each)) is start for each in program.exchanges)
+    if all(settled):  # ranks of one class communicate with equal ranks already
         return start
     placed = _refine(program, _numbered(start * repeats + program.domain))
     return _refine(keep(program, placed), _numbered(start[_first_rows(placed)]))[placed]
-
-
-def _settled(program: Program, classes: IntArray) -> bool:
-    """Return whether ranks of one class communicate with equal ranks already."""
-    sizes = np.bincount(classes)
-    return all(
-        _refined(classes, sizes, exchange, _cost(exchange)) is classes
-        for exchange in program.exchanges
-    )
 
 
 def _refine(program: Program, classes: IntArray) -> IntArray:
@@ -169,7 +162,8 @@ def _refined(classes: IntArray, sizes: IntArray, exchange: Exchange, cost: IntAr
     if (cost == cost[0]).all() and _all_as_first(met):
         met = met[:1]  # one group stands for all
     else:
-        different = distinct_rows(_signature(cost, exchange.role * len(sizes) + met))[1]
+        sets = _without_repeats(exchange.role * len(sizes) + met)
+        different = distinct_rows(np.concatenate([cost[:, None], sets], axis=1))[1]
     roles = int(exchange.role.max()) + 1
     mark = 1 + different[:, None] * roles + exchange.role
     if _alike(mark, met, sizes, len(exchange.members) // len(met)):
@@ -207,12 +201,12 @@ def _cost(exchange: Exchange) -> IntArray:
     return np.array(cost, np.int64)[exchange.kind]
 
 
-def _signature(cost: IntArray, met: IntArray) -> IntArray:
-    """Cost of each group and the set of its members' classes, with -1 for repetitions."""
-    parts = np.sort(met, axis=1)
-    parts[:, 1:][parts[:, 1:] == parts[:, :-1]] = -1
-    parts.sort(axis=1)
-    return np.concatenate([cost[:, None], parts], axis=1)
+def _without_repeats(rows: IntArray) -> IntArray:
+    """Different values of each row, ascending, after a -1 for each repetition."""
+    ordered = np.sort(rows, axis=1)
+    ordered[:, 1:][ordered[:, 1:] == ordered[:, :-1]] = -1
+    ordered.sort(axis=1)
+    return ordered
 
 
 def _numbered(values: IntArray) -> IntArray:
@@ -251,9 +245,7 @@ def _sets(rows: IntArray) -> IntArray:
     """
     if len(rows) == 1:
         return distinct(rows)[None]
-    ordered = np.sort(rows, axis=1)
-    ordered[:, :-1][ordered[:, :-1] == ordered[:, 1:]] = -1
-    ordered.sort(axis=1)
+    ordered = _without_repeats(rows)
     widest = int((ordered >= 0).sum(axis=1).max())
     kept = ordered[:, -widest:]
     return np.where(kept < 0, kept[:, -1:], kept)

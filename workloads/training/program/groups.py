@@ -1,10 +1,12 @@
-"""Groups of ranks: their places, and the time and memory traffic of their communication."""
+"""Groups of ranks, the costs of their communication, and caches of what programs share of them."""
 
 from __future__ import annotations
 
+import hashlib
+from collections import OrderedDict
 from collections.abc import Callable, Hashable, Sequence
 from functools import cache, cached_property
-from typing import NamedTuple
+from typing import Any, NamedTuple, TypeVar
 
 import numpy as np
 
@@ -17,33 +19,26 @@ from topologies.arrays import IntArray, present
 from topologies.clusters.cluster import Cluster
 from topologies.routing.scale_out import period
 from workloads.training.layers.feed_forward import merged_exchange
+from workloads.training.layers.shapes import RankShapes
 from workloads.training.layers.steps import LayerOp
 from workloads.training.plan.placement import Placement, place
-from workloads.training.plan.plan import ParallelPlan
+from workloads.training.plan.plan import PLAN_FIELDS, ParallelPlan
+from workloads.training.program.ops import LaidOut
 
 LOCAL_ACCESSES = 2
 """Memory accesses for each byte that ranks of one chip send each other: a write and a read."""
 
 
-def exchange_ps(cluster: Cluster, chips: IntArray, op: str, size_bytes: int) -> int:
-    """Time of one communication of the ranks on these chips [ps], see :func:`group_ps`."""
-    return group_ps(group_of(cluster, chips), op, size_bytes)
-
-
 def group_ps(group: Group, op: str, size_bytes: int) -> int:
     """Time of one communication of a group [ps], simulated by itself on an idle fabric."""
     # A send from one chip to another takes as long as a permutation of the same size.
-    if len(group.chips) == 1 and not _copies_within_chip(group):
+    catalogue, chip = group.cluster.catalogue, group.cluster.chip
+    # Whether the catalogue says how fast ranks of one chip receive from each other.
+    copies = catalogue is not None and catalogue.has(chip, "collective_copy") and group.ranks > 1
+    if len(group.chips) == 1 and not copies:
         return _local_ps(group.cluster, size_bytes)
     kind = "permute" if op == "send" else op
     return max(1, duration_ps(CollectiveCall(kind, group, size_bytes)))
-
-
-def group_bytes(group: Group, op: str, size_bytes: int) -> int:
-    """Bytes that one rank's part of a communication reads and writes in memory [B]."""
-    if len(group.chips) == 1:
-        return LOCAL_ACCESSES * size_bytes
-    return hbm_bytes(CollectiveCall(op, group, size_bytes)) // group.ranks
 
 
 def group_of(cluster: Cluster, chips: IntArray) -> Group:
@@ -52,13 +47,6 @@ def group_of(cluster: Cluster, chips: IntArray) -> Group:
         return Group(cluster, chips, 1)
     _, first, per_chip = np.unique(chips, return_index=True, return_counts=True)
     return Group(cluster, chips[np.sort(first)], int(per_chip.max()))
-
-
-def _copies_within_chip(group: Group) -> bool:
-    """Return whether the catalogue says how fast ranks of one chip receive from each other."""
-    catalogue = group.cluster.catalogue
-    stated = catalogue is not None and catalogue.has(group.cluster.chip, "collective_copy")
-    return stated and group.ranks > 1
 
 
 @cache
@@ -124,24 +112,16 @@ def routing_mistake(plan: ParallelPlan, cluster: Cluster, chips: IntArray | None
     return ""
 
 
-class _Place(NamedTuple):
-    """A group of ranks, and the geometry that it shares with others."""
-
-    group: Group
-    geometry: int  # number of the geometry
-
-
 class GroupCosts:
-    """Cache of the costs of calls of groups of ranks on one cluster.
+    """Cache of the costs of calls of groups of ranks on one cluster."""
 
-    Groups of one geometry have the same costs. Several programs, such as those
-    of a search, may share one cache; results do not depend on that.
-    """
+    # Groups of one geometry have the same costs. Several programs, such as those of a search, may
+    # share one cache; results do not depend on that.
 
     def __init__(self, cluster: Cluster):
         self.cluster = cluster
         self._period = period(cluster)
-        self._places: dict[bytes, _Place] = {}
+        self._places: dict[bytes, tuple[Group, int]] = {}
         self._geometries: dict[Geometry, int] = {}
         self._time_ps: dict[tuple[object, ...], int] = {}
         self._drawn_bytes: dict[tuple[object, ...], int] = {}
@@ -153,17 +133,17 @@ class GroupCosts:
         # Where a chip has several ranks, its other ranks' groups do the same at the same time, with
         # the same adapter and links. So each call takes as long as one that moves the bytes of all.
         # ``chips`` (ranks,). ``per_token``: experts of a token.
-        place = self._place(chips)
-        groups_of_chip = max(1, plan.ranks_per_chip // place.group.ranks_per_chip)
+        group, geometry = self._place(chips)
+        groups_of_chip = max(1, plan.ranks_per_chip // group.ranks_per_chip)
         times = []
         for step in steps:
             nodes = plan.routed_nodes if step.axis == "ep" else 0
             size_bytes = groups_of_chip * step.size_bytes
             way = self._way(step)
             call = (step.collective, size_bytes, nodes, per_token * (nodes > 0 or bool(way)))
-            key = (place.geometry, *call, way)
+            key = (geometry, *call, way)
             if key not in self._time_ps:
-                self._time_ps[key] = _time_ps(place.group, *call, way)
+                self._time_ps[key] = _time_ps(group, *call, way)
             times.append(self._time_ps[key])
         return times
 
@@ -177,15 +157,16 @@ class GroupCosts:
         """Return the bytes that one member of each collective reads and writes [B]."""
         # The members are the ranks on ``chips``. Sends count as 0, see
         # :func:`~workloads.training.program.shared_memory.contending`.
-        place = self._place(chips)
+        group, geometry = self._place(chips)
         drawn = []
         for step in steps:
-            key = (place.geometry, step.collective, step.size_bytes)
+            op, size_bytes = step.collective, step.size_bytes
+            key = (geometry, op, size_bytes)
             if key not in self._drawn_bytes:
-                sends = step.collective == "send"
-                self._drawn_bytes[key] = (
-                    0 if sends else group_bytes(place.group, step.collective, step.size_bytes)
-                )
+                part = LOCAL_ACCESSES * size_bytes * (op != "send")
+                if op != "send" and len(group.chips) > 1:
+                    part = hbm_bytes(CollectiveCall(op, group, size_bytes)) // group.ranks
+                self._drawn_bytes[key] = part
             drawn.append(self._drawn_bytes[key])
         return drawn
 
@@ -193,12 +174,13 @@ class GroupCosts:
         """Return a key that is equal for groups that lie whole periods of the fabric apart."""
         return bytes((chips - chips[0] // self._period * self._period).tobytes())
 
-    def _place(self, chips: IntArray) -> _Place:
+    def _place(self, chips: IntArray) -> tuple[Group, int]:
+        """Group of the ranks on these chips, and the number of the geometry that it shares."""
         key = self.place_key(chips)
         if key not in self._places:
             group = group_of(self.cluster, chips)
             number = self._geometries.setdefault(Geometry(group), len(self._geometries))
-            self._places[key] = _Place(group, number)
+            self._places[key] = group, number
         return self._places[key]
 
 
@@ -227,10 +209,9 @@ class Groups(NamedTuple):
 
 
 class PlacedGroups:
-    """Groups of a placement along each axis, computed once.
+    """Groups of a placement along each axis, computed once."""
 
-    They depend on degrees and places of ranks alone, so plans of any model and batch share them.
-    """
+    # They depend on degrees and places of ranks alone, so plans of any model and batch share them.
 
     def __init__(self, placement: Placement):
         self.placement = placement
@@ -298,3 +279,124 @@ class PlacedGroups:
         first = np.empty(len(kinds), np.int64)
         first[kind[::-1]] = np.arange(len(kind))[::-1]
         return Groups(ranks, kind, self.placement.chip[ranks[first]])
+
+
+# Cache of results that follow from arrays and plain values, found again by their contents.
+# Training steps of different models and sizes often have the same ops in the same order, and differ
+# only in how long these take. What depends on the order alone is computed once for all of them.
+
+Answer = TypeVar("Answer")
+DIGEST_BYTES = 16  # length of the digest that stands for the contents of a key [B]
+MOST_NUMBERS = 32_000_000
+"""Sum of the sizes of results that one cache keeps, in numbers of at most eight bytes."""
+
+
+class ByValue:
+    """Cache of results by the contents of what they follow from."""
+
+    # Code that builds several programs owns such a cache and drops it at the end. When it is full,
+    # the results that were not used for longest go.
+
+    def __init__(self, most: int = MOST_NUMBERS):
+        self.most = most
+        self._held = 0
+        self._kept: OrderedDict[bytes, tuple[Any, int]] = OrderedDict()
+
+    def __len__(self) -> int:
+        return len(self._kept)
+
+    def once(
+        self, make: Callable[[], Answer], size: int | Callable[[Answer], int], *parts: object
+    ) -> Answer:
+        """Return the result of ``make``, or that of an earlier call with equal parts."""
+        # ``make``: function whose result follows from the parts. Nobody may change its arrays.
+        key = digest(parts)
+        if key in self._kept:
+            self._kept.move_to_end(key)
+            return self._kept[key][0]  # type: ignore[no-any-return]
+        answer = make()
+        numbers = size(answer) if callable(size) else size
+        if numbers <= self.most:
+            self._kept[key] = answer, numbers
+            self._held += numbers
+            while self._held > self.most:
+                _, (_, dropped) = self._kept.popitem(last=False)
+                self._held -= dropped
+        return answer
+
+
+def digest(parts: object) -> bytes:
+    """Return a digest of arrays and plain values, equal for equal contents."""
+    summed = hashlib.blake2b(digest_size=DIGEST_BYTES)
+    text: list[str] = []
+    _add(summed, text, parts)
+    summed.update("".join(text).encode())
+    return summed.digest()
+
+
+def _add(summed: Any, text: list[str], part: object) -> None:
+    """Add an array, a plain value, or a tuple of parts, each with its kind and length before it."""
+    # Plain values are gathered in ``text`` until the next array, as each update takes a
+    # microsecond.
+    if isinstance(part, np.ndarray):
+        text.append(f"{part.dtype.str}{part.shape}")
+        summed.update("".join(text).encode())
+        text.clear()
+        summed.update(np.ascontiguousarray(part).data)
+    elif isinstance(part, tuple):
+        text.append(f"({len(part)}")
+        for inner in part:
+            _add(summed, text, inner)
+    else:
+        text.append(f"{part!r};")
+
+
+NO_PART = ("global_batch", "order")
+"""Fields of a plan that passes do not depend on, but only their number and the place of ranks."""
+ALIKE = tuple(name for name in PLAN_FIELDS if name not in NO_PART)
+"""Fields in which plans with the same passes agree."""
+PLANS = 64  # plans whose passes are kept
+NUMBERS_OF_A_RANK = 16
+"""Numbers that the groups of a placement have for each rank: its place on up to eight axes, and the
+pairs of transfers between stages."""
+MOST_PLACED = 16_000_000
+"""Numbers of the placements that are kept: those of two orders of half a million ranks, of which a
+search simulates plans by turns."""
+
+
+class SharedParts:
+    """Cache of parts that programs on one cluster share."""
+
+    # Code that builds several programs, such as a search or the two runs of a long step, passes the
+    # same cache to all of them and drops it at the end. Results do not depend on it.
+
+    def __init__(self, structures: ByValue | None = None):
+        self._costs: dict[Cluster, GroupCosts] = {}
+        self.structures = ByValue() if structures is None else structures
+        self._placed = ByValue(MOST_PLACED)
+        self._laid_out: OrderedDict[Hashable, dict[Hashable, LaidOut]] = OrderedDict()
+
+    def costs(self, cluster: Cluster) -> GroupCosts:
+        """Return the costs of the calls of groups on the cluster with a framework's numbers."""
+        if cluster not in self._costs:
+            self._costs[cluster] = GroupCosts(cluster)
+        return self._costs[cluster]
+
+    def passes(self, shapes: RankShapes) -> dict[Hashable, LaidOut]:
+        """Return the passes that plans share if they differ only in batch and order of the axes."""
+        plan = shapes.plan
+        # With several microbatches a pass also adds its gradients to those of earlier ones.
+        several = plan.microbatches > 1
+        alike = tuple(getattr(plan, name) for name in ALIKE)
+        key = shapes.model, shapes.chip, shapes.catalogue, several, alike
+        laid_out = self._laid_out.setdefault(key, {})
+        self._laid_out.move_to_end(key)
+        if len(self._laid_out) > PLANS:
+            self._laid_out.popitem(last=False)
+        return laid_out
+
+    def placed(self, placement: Placement) -> PlacedGroups:
+        """Return the groups that placements share whose ranks are in the same places."""
+        size = NUMBERS_OF_A_RANK * placement.plan.ranks
+        key = PlacedGroups.key(placement)
+        return self._placed.once(lambda: PlacedGroups(placement), size, *key)

@@ -63,7 +63,11 @@ class Catalog:
 
     def numbers(self, steps: Sequence[LayerOp]) -> IntArray:
         """Return the number of each step, int32 (steps,); new steps are added."""
-        return np.array([self._number_of(step) for step in steps], np.int32)
+        for step in steps:
+            if step not in self._number:
+                self._number[step] = len(self.steps)
+                self.steps.append(step)
+        return np.array([self._number[step] for step in steps], np.int32)
 
     def renumbered(self, key: Hashable, ops: Ops, steps: Sequence[LayerOp]) -> Ops:
         """Return ops with this catalog's numbers of their steps, kept under a key."""
@@ -72,13 +76,8 @@ class Catalog:
             self._renumbered[key] = Ops(step, ops.back, ops.layer, ops.microbatch)
         return self._renumbered[key]
 
-    def _number_of(self, step: LayerOp) -> int:
-        number = self._number.setdefault(step, len(self.steps))
-        if number == len(self.steps):
-            self.steps.append(step)
-        return number
-
-    def _check_lengths(self) -> None:
+    def column(self, name: str) -> IntArray:
+        """Return one attribute of all steps, int64 (steps,); ``duration_ps`` is the time [ps]."""
         for step in self.steps:
             if step.seconds * PS_PER_S > HORIZON_PS or step.size_bytes > HORIZON_PS:
                 raise InputError(
@@ -87,9 +86,6 @@ class Catalog:
                     "--microbatch, or more --tp or --cp."
                 )
 
-    def column(self, name: str) -> IntArray:
-        """Return one attribute of all steps, int64 (steps,); ``duration_ps`` is the time [ps]."""
-        self._check_lengths()
         if name == "duration_ps":
             values = [max(1, round(step.seconds * PS_PER_S)) for step in self.steps]
         else:

@@ -7,8 +7,8 @@ streams for all ranks as a Schedule.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from dataclasses import dataclass, replace
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from itertools import pairwise
 from typing import NamedTuple
@@ -21,7 +21,7 @@ from workloads.training.layers.shapes import RankShapes
 from workloads.training.layers.steps import STREAM_KINDS, LayerOp
 from workloads.training.plan.placement import Placement
 from workloads.training.plan.plan import ParallelPlan
-from workloads.training.program.groups import GroupCosts, Groups, PlacedGroups
+from workloads.training.program.groups import GroupCosts, Groups, PlacedGroups, SharedParts
 from workloads.training.program.ops import Catalog
 from workloads.training.program.shared_memory import (
     Draws,
@@ -30,7 +30,6 @@ from workloads.training.program.shared_memory import (
     memory_bytes_per_s,
     overlaps,
 )
-from workloads.training.program.shared_parts import SharedParts
 from workloads.training.program.stage import RETURNING, Stream, streams
 
 # Exchanges: the ranks that communicate with each other, their ops, and the time of every call.
@@ -42,11 +41,10 @@ TRANSFERS = ("forward", "backward")
 
 @dataclass(frozen=True, eq=False)
 class Exchange:
-    """Communication within each of many groups of ranks.
+    """Communication within each of many groups of ranks."""
 
-    All groups make the same series of calls. A call of a group starts when all of its members are
-    ready for it.
-    """
+    # All groups make the same series of calls. A call of a group starts when all of its members are
+    # ready for it.
 
     axis: str  # axis of the plan along which the groups lie, or of a transfer between stages
     members: IntArray  # (groups, members): ranks of each group, by their row in the program
@@ -71,31 +69,21 @@ class Exchange:
         return tuple(np.flatnonzero(self.role == role) for role in range(len(self.ops)))
 
 
+@dataclass(frozen=True, eq=False)
 class Exchanges:
-    """Builder of the exchanges of a program, axis by axis and stage by stage.
+    """Builder of the exchanges of a program, axis by axis and stage by stage."""
 
-    The costs of calls are computed once for all stages that make the same calls on groups whole
-    periods apart.
+    # The costs of calls are computed once for all stages that make the same calls on groups whole
+    # periods apart.
 
-    ``memory_bytes_per_s``: rate of a rank's memory [B/s]; 0 where contention for it is not
-    simulated.
-    """
-
-    def __init__(
-        self,
-        placed: PlacedGroups,
-        plan: ParallelPlan,
-        catalog: Catalog,
-        streams: tuple[Stream, ...],
-        memory_bytes_per_s: int,
-        per_token: int,
-        costs: GroupCosts,
-    ):
-        self.placed, self.plan, self.per_token, self.costs = placed, plan, per_token, costs
-        self.steps = catalog.steps
-        self.streams = streams
-        self.memory_bytes_per_s = memory_bytes_per_s
-        self._worked_out: dict[tuple[bytes, ...], tuple[Draws, IntArray]] = {}
+    placed: PlacedGroups
+    plan: ParallelPlan
+    steps: Sequence[LayerOp]
+    streams: tuple[Stream, ...]
+    memory_bytes_per_s: int  # rate of a rank's memory; 0 where contention is not simulated [B/s]
+    per_token: int  # experts of a token
+    costs: GroupCosts
+    _worked_out: dict[tuple[bytes, ...], tuple[Draws, IntArray]] = field(default_factory=dict)
 
     def all(self) -> Iterator[Exchange]:
         """Yield every exchange that has a call."""
@@ -103,10 +91,18 @@ class Exchanges:
         for axis in WITHIN:
             if (axis, "") in self._calls:
                 for stage, groups in enumerate(self.placed.within(axis)):
-                    yield from self._within(axis, groups, stage)
+                    op = self._ops(axis, stage)
+                    if len(op):
+                        alike = np.zeros(groups.ranks.shape[1], np.int64)
+                        yield self._exchange(axis, groups, alike, (op,), stage)
         if stages > 1:
             yield from self._pipeline(stages)
-        yield from self._whole(stages)
+        # The gradients' norm is summed among ranks of all stages, with a role for each stage.
+        ops = tuple(self._ops("norm", stage) for stage in range(stages))
+        if len(ops[0]):
+            groups = self.placed.norm
+            role = self.placed.placement.stage[groups.ranks[0]]
+            yield self._exchange("norm", groups, role, ops, 0)
 
     def _pipeline(self, stages: int) -> Iterator[Exchange]:
         """Transfers between neighbouring stages, and the sum of a tied embedding's gradients."""
@@ -120,20 +116,6 @@ class Exchanges:
             yield from self._between("forward" + RETURNING, back[s], (after, s))
             yield from self._between("backward" + RETURNING, ahead[s], (s, after))
         yield from self._between("tie", self.placed.ends, (0, stages - 1))
-
-    def _whole(self, stages: int) -> Iterator[Exchange]:
-        """Exchange of the gradients' norm among ranks of all stages, with a role for each stage."""
-        ops = tuple(self._ops("norm", stage) for stage in range(stages))
-        if len(ops[0]):
-            groups = self.placed.norm
-            role = self.placed.placement.stage[groups.ranks[0]]
-            yield self._exchange("norm", groups, role, ops, 0)
-
-    def _within(self, axis: str, groups: Groups, stage: int) -> Iterator[Exchange]:
-        op = self._ops(axis, stage)
-        if len(op):
-            role = np.zeros(groups.ranks.shape[1], np.int64)
-            yield self._exchange(axis, groups, role, (op,), stage)
 
     def _between(self, axis: str, pairs: Groups, stages: tuple[int, int]) -> Iterator[Exchange]:
         """Exchange of pairs of ranks on two stages: a sender and a receiver, or equals of a tie."""
@@ -279,7 +261,7 @@ def program(
     per_token = shapes.model.experts.per_token if shapes.model.experts else 1
     placed = shared.placed(placement)
     exchanges = Exchanges(
-        placed, plan, catalog, of_stages, memory, per_token, shared.costs(placement.cluster)
+        placed, plan, catalog.steps, of_stages, memory, per_token, shared.costs(placement.cluster)
     )
     kernel_ps, size_bytes = catalog.column("duration_ps"), catalog.column("size_bytes")
     drawn, step_ps = draws(size_bytes, kernel_ps, memory)

@@ -8,7 +8,7 @@ for all layers. ``streams`` joins the passes of an iteration and adds what waits
 from __future__ import annotations
 
 from collections.abc import Hashable, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from functools import lru_cache
 from itertools import zip_longest
 from typing import NamedTuple
@@ -30,7 +30,7 @@ from workloads.training.layers.layer import (
     output_backward,
     weight_half,
 )
-from workloads.training.layers.replicas import ReplicaExchange, StageParameters, Stretch
+from workloads.training.layers.replicas import ReplicaExchange, Stretch
 from workloads.training.layers.shapes import RankShapes
 from workloads.training.layers.steps import (
     CC,
@@ -50,7 +50,8 @@ from workloads.training.layers.steps import (
 )
 from workloads.training.plan.plan import ParallelPlan
 from workloads.training.plan.schedules.held import passes
-from workloads.training.plan.schedules.schedule import FORWARD, WEIGHT, Passes, PipelineSchedule
+from workloads.training.plan.schedules.schedule import FORWARD, Passes, PipelineSchedule
+from workloads.training.program.groups import SharedParts, digest
 from workloads.training.program.ops import (
     Catalog,
     LaidOut,
@@ -63,7 +64,6 @@ from workloads.training.program.ops import (
     sequence,
     side_by_side,
 )
-from workloads.training.program.shared_parts import SharedParts, digest
 
 # Transfers between stages of a pipeline: activations forward, their gradients backward.
 
@@ -119,30 +119,9 @@ def _carried(shapes: RankShapes) -> int:
 
 Blocks = Sequence[Sequence[Sequence[LayerOp]]]
 """Steps of a layer of each kind, first with its activations recomputed, then with them kept."""
-Gathered = tuple[IntArray, list[LayerOp]]
-"""A stretch of layers, and the steps that gather its parameters before its first layer."""
 
 
-@dataclass(frozen=True, eq=False)
-class PassSteps:
-    """Steps of one pass through a chunk."""
-
-    # begin, end: steps before the first layer and after the last
-    begin: list[LayerOp]
-    end: list[LayerOp]
-    blocks: Blocks  # steps of a layer, by its kind and by whether its activations are kept
-    # Layers in the order of the pass, with the reductions that start after some of them
-    stretches: list[Stretch]
-    waits: list[LayerOp]  # time for which kernels wait for parameters and gradients of other ranks
-    # Passes over the layers that the host issues; 0 if it issues them with another pass
-    traced: int
-    # Steps that gather embedding and output layer before a forward pass, under ZeRO-3
-    gathered_edges: list[LayerOp] = field(default_factory=list)
-    # (int array, list of LayerOp): steps that gather each layer, one layer ahead, under ZeRO-3
-    gathered: list[Gathered] = field(default_factory=list)
-
-
-def _gathered_ops(catalog: Catalog, stretches: Sequence[Gathered]) -> list[Ops]:
+def _gathered_ops(catalog: Catalog, stretches: Sequence[Stretch]) -> list[Ops]:
     """Return the ops that gather each stretch's parameters, labelled with its first layer."""
     return [repeat(catalog.ops(steps), layers[:1]) for layers, steps in stretches]
 
@@ -152,10 +131,9 @@ LEAST_HOST_S = 1e-6
 
 
 class StagePasses:
-    """Builder of the ops of a rank of one stage; the shapes may show a part of the plan of a job.
+    """Builder of the ops of a rank of one stage; its shapes may show a part of a job's plan."""
 
-    ``laid_out`` has passes that other stages and programs with these shapes have built.
-    """
+    # ``laid_out`` has passes that other stages and programs with these shapes have built.
 
     def __init__(
         self,
@@ -167,24 +145,20 @@ class StagePasses:
     ):
         self.shapes, self.stage, self.catalog = shapes, stage, catalog
         self.job = job or shapes.plan
-        self.parameters = StageParameters(shapes, stage)
-        self.exchange = ReplicaExchange(self.parameters, self.job)
+        self.exchange = ReplicaExchange(shapes, stage, self.job)
         self._laid_out = {} if laid_out is None else laid_out
 
     def pass_ops(self, phase: int, chunk: int, *, last: bool) -> Ops:
         """Return the ops of a pass in phase ``FORWARD``, ``BACKWARD`` or ``WEIGHT``."""
-        layers = self.parameters.chunks[chunk]
+        layers = self.exchange.chunks[chunk]
         begin = int(layers[0]) if len(layers) else 0
         key = self._likeness(phase, chunk, last=last)
         if key not in self._laid_out:
-            if phase == FORWARD:
-                steps = self._forward(chunk)
-            else:
-                make = self._weights if phase == WEIGHT else self._backward
-                steps = make(chunk, self._reduces(last))
+            make = (self._forward, self._backward, self._weights)[phase]
             # With numbers of its own, so that programs with other catalogs can use the pass.
             catalog = Catalog()
-            self._laid_out[key] = begin, self._ops(steps, catalog), tuple(catalog.steps)
+            ops = make(catalog, chunk, reduces=phase != FORWARD and self._reduces(last))
+            self._laid_out[key] = begin, ops, tuple(catalog.steps)
         first, ops, named = self._laid_out[key]
         ops = self.catalog.renumbered(key, ops, named)
         return ops if first == begin else ops.of_layers(begin - first)
@@ -192,12 +166,11 @@ class StagePasses:
     def start(self) -> Ops:
         """Return the ops that gather parameters which the step before updated, in buckets."""
         # There are some under ZeRO-1 and 2 with overlap.
-        exchange = self.exchange
-        if not exchange.gathers_ahead():
-            return self.catalog.ops([])
-        edges = self.catalog.ops(exchange.gathered_edges())
-        updated = [(layers, exchange.gathered(layers)) for layers in exchange.updated()]
-        return join([edges, *_gathered_ops(self.catalog, updated)])
+        plan, catalog = self.shapes.plan, self.catalog
+        if plan.overlap == "none" or plan.sharding not in (1, 2):
+            return catalog.ops([])
+        edges = catalog.ops(self.exchange.gathered_edges())
+        return join([edges, *_gathered_ops(catalog, self.exchange.gathered_ahead())])
 
     def finish(self) -> Ops:
         """Return the ops after the last pass: reduce gradients, update and gather parameters."""
@@ -205,32 +178,35 @@ class StagePasses:
 
     def _likeness(self, phase: int, chunk: int, *, last: bool) -> Hashable:
         """Return a key that passes of any stages share if only their layers' numbers differ."""
-        layers, pipeline = self.parameters.chunks[chunk], self.shapes.plan.pipeline
+        layers, pipeline = self.exchange.chunks[chunk], self.shapes.plan.pipeline
         at_turn = pipeline.turns and self.stage in (0, self.shapes.plan.pp - 1)
-        kinds = self.parameters.kinds[layers].tobytes(), self.parameters.kept[layers].tobytes()
+        kinds = self.exchange.kinds[layers].tobytes(), self.exchange.kept[layers].tobytes()
         turned = chunk if pipeline.turns else 0
         reduces = phase != FORWARD and self._reduces(last)
         return phase, reduces, turned, self._begins(chunk), self._ends(chunk), at_turn, kinds
 
-    def _forward(self, chunk: int) -> PassSteps:
-        shapes, layers = self.shapes, self.parameters.chunks[chunk]
+    def _forward(self, catalog: Catalog, chunk: int, *, reduces: bool) -> Ops:
+        shapes, layers = self.shapes, self.exchange.chunks[chunk]
         begins, ends, number = self._begins(chunk), self._ends(chunk), self._number(chunk)
         sharded = shapes.plan.sharding == 3
-        return PassSteps(
-            begin=embedding(shapes) if begins else _received(shapes, number, "forward"),
-            end=output(shapes) if ends else _sent(shapes, number, "forward"),
+        edges = self.exchange.gathered_edges() if sharded and (begins or ends) else []
+        return self._ops(
+            catalog,
+            (
+                embedding(shapes) if begins else _received(shapes, number, "forward"),
+                output(shapes) if ends else _sent(shapes, number, "forward"),
+            ),
             blocks=[
                 [forward(shapes.of_kind(kind), moe=kind.experts)] * 2 for kind in shapes.model.kinds
             ],
-            stretches=self.exchange.stretches(layers, reduces=False)[0],
-            waits=self.exchange.waits(layers, gathers=True, reduces=False),
+            stretches=self.exchange.stretches(layers, reduces=reduces)[0],
+            waits=self.exchange.waits(layers, gathers=True, reduces=reduces),
             traced=1,
-            gathered_edges=self.exchange.gathered_edges() if sharded and (begins or ends) else [],
-            gathered=self._gathered(layers),
+            gathered=(edges, self._gathered(layers)),
         )
 
-    def _backward(self, chunk: int, reduces: bool) -> PassSteps:
-        """Steps of a backward pass, which reduces each bucket of gradients once it is full."""
+    def _backward(self, catalog: Catalog, chunk: int, *, reduces: bool) -> Ops:
+        """Ops of a backward pass, which reduces each bucket of gradients once it is full."""
         # Where the schedule splits backward passes, this one has no gradients of weights.
         shapes, number = self.shapes, self._number(chunk)
         begins, ends = self._begins(chunk), self._ends(chunk)
@@ -243,30 +219,33 @@ class StagePasses:
         if splits:
             begin = data_half(begin)
             blocks = [[data_half(block) for block in kind] for kind in blocks]
-        layers = self.parameters.chunks[chunk][::-1]
+        layers = self.exchange.chunks[chunk][::-1]
         stretches, left = self.exchange.stretches(layers, reduces=leaves)
         end = embedding_backward(shapes) if begins and whole(shapes.plan) else []
         if leaves:
             end = [*end, *self.exchange.reduced(left, edges=begins or ends)]
-        return PassSteps(
-            begin=begin,
-            end=[*end, *_sent(shapes, number, "backward")],
+        return self._ops(
+            catalog,
+            (begin, [*end, *_sent(shapes, number, "backward")]),
             blocks=blocks,
             stretches=stretches,
             waits=self.exchange.waits(layers, gathers=True, reduces=not splits),
             traced=2 if shapes.plan.recompute == "full" else 1,
-            gathered=self._gathered(layers),
+            gathered=([], self._gathered(layers)),
         )
 
-    def _weights(self, chunk: int, reduces: bool) -> PassSteps:
-        """Steps of a pass over gradients of weights, where the backward pass is split."""
-        shapes, layers = self.shapes, self.parameters.chunks[chunk]
+    def _weights(self, catalog: Catalog, chunk: int, *, reduces: bool) -> Ops:
+        """Ops of a pass over gradients of weights, where the backward pass is split."""
+        shapes, layers = self.shapes, self.exchange.chunks[chunk]
         begins, ends = self._begins(chunk), self._ends(chunk)
         stretches, left = self.exchange.stretches(layers[::-1], reduces=reduces)
         begin = without_frozen(shapes, output_backward(shapes)) if ends else []
-        return PassSteps(
-            begin=weight_half(begin),
-            end=self.exchange.reduced(left, edges=begins or ends) if reduces else [],
+        return self._ops(
+            catalog,
+            (
+                weight_half(begin),
+                self.exchange.reduced(left, edges=begins or ends) if reduces else [],
+            ),
             blocks=[[weight_half(block) for block in kind] for kind in self._layers_backward()],
             stretches=stretches,
             waits=self.exchange.waits(layers, gathers=False, reduces=True),
@@ -283,11 +262,11 @@ class StagePasses:
             for kind in self.shapes.model.kinds
         ]
 
-    def _gathered(self, layers: IntArray) -> list[Gathered]:
-        if self.shapes.plan.sharding != 3:
-            return []
+    def _gathered(self, layers: IntArray) -> list[Stretch]:
+        """Steps that gather each layer, one layer ahead, under ZeRO-3."""
         single_layers = (layers[place : place + 1] for place in range(len(layers)))
-        return [(layer, self.exchange.gathered(layer)) for layer in single_layers]
+        gathers = self.shapes.plan.sharding == 3
+        return [Stretch(one, self.exchange.gathered(one)) for one in single_layers if gathers]
 
     def _number(self, chunk: int) -> int:
         """Number in order of the model of a chunk of the stage."""
@@ -306,37 +285,43 @@ class StagePasses:
         plan = self.shapes.plan
         return plan.sharding >= 2 or (last and plan.overlap != "none")
 
-    def _ops(self, steps: PassSteps, catalog: Catalog) -> Ops:
+    def _ops(
+        self,
+        catalog: Catalog,
+        ends: tuple[list[LayerOp], list[LayerOp]],
+        *,
+        blocks: Blocks,
+        stretches: list[Stretch],
+        waits: list[LayerOp],
+        traced: int,
+        gathered: tuple[Sequence[LayerOp], Sequence[Stretch]] = ((), ()),
+    ) -> Ops:
         """Return the ops of a pass: its beginning, its layers, what they wait for, and its end."""
-        layers = self._layers(catalog, steps)
-        edges = catalog.ops(steps.gathered_edges)
-        gathered = _gathered_ops(catalog, steps.gathered)
-        if gathered:
-            # Each layer's parameters are gathered while the layer before it runs.
-            pairs = zip_longest(gathered[1:], layers, fillvalue=catalog.ops([]))
-            layers = [part for pair in pairs for part in pair]
-        begin, end = catalog.ops(steps.begin), catalog.ops(steps.end)
-        body = join(layers)
-        scheduling = catalog.ops(self._scheduling(catalog, body) if steps.traced else [])
-        waits = catalog.ops(steps.waits)
-        if steps.traced:
-            body = self._issued(catalog, body, steps.traced, join([begin, end]))
-        return join([edges, *gathered[:1], begin, body, scheduling, waits, end])
-
-    def _layers(self, catalog: Catalog, steps: PassSteps) -> list[Ops]:
-        """Ops of each stretch of layers, followed by the reduction of its gradients."""
-        if not steps.stretches:
-            return []
-        blocks = [[catalog.ops(block) for block in kind] for kind in steps.blocks]
-        return [
-            join([self._repeated(blocks, stretch.layers), catalog.ops(stretch.leaving)])
-            for stretch in steps.stretches
+        # ``ends``: steps before the first layer and after the last. ``stretches``: layers in the
+        # order of the pass, with the reductions after some of them. ``waits``: time for which
+        # kernels wait for shards of other ranks. ``traced``: passes over the layers that the host
+        # issues; 0 if it issues them with another pass. ``gathered``: gathering of the model's ends
+        # and of each layer, under ZeRO-3.
+        of_kinds = [[catalog.ops(block) for block in kind] for kind in blocks if stretches]
+        layers = [
+            join([self._repeated(of_kinds, run.layers), catalog.ops(run.steps)])
+            for run in stretches
         ]
+        edges, ahead = catalog.ops(gathered[0]), _gathered_ops(catalog, gathered[1])
+        if ahead:
+            # Each layer's parameters are gathered while the layer before it runs.
+            pairs = zip_longest(ahead[1:], layers, fillvalue=catalog.ops([]))
+            layers = [part for pair in pairs for part in pair]
+        first, last, body = catalog.ops(ends[0]), catalog.ops(ends[1]), join(layers)
+        scheduling = catalog.ops(self._scheduling(catalog, body) if traced else [])
+        shards = catalog.ops(waits)
+        if traced:
+            body = self._issued(catalog, body, traced, join([first, last]))
+        return join([edges, *ahead[:1], first, body, scheduling, shards, last])
 
     def _repeated(self, blocks: Sequence[Sequence[Ops]], layers: IntArray) -> Ops:
         """Ops of these layers, each with the block of its kind, recomputed or kept."""
-        parameters = self.parameters
-        kind, kept = parameters.kinds[layers], parameters.kept[layers]
+        kind, kept = self.exchange.kinds[layers], self.exchange.kept[layers]
         # Consecutive layers with the same block are repeated at once.
         runs = np.split(np.arange(len(layers)), np.flatnonzero(np.diff(2 * kind + kept)) + 1)
         runs = [run for run in runs if len(run)]
@@ -488,25 +473,16 @@ class Stream:
     origin: bytes
 
 
-class Marks(NamedTuple):
-    """Properties of all different steps."""
-
-    stream: IntArray  # (steps,): stream of each step
-    updates: BoolArray  # (steps,): steps that update parameters
-    gathers: BoolArray  # (steps,): steps that gather parameters
-
-
 def streams(
     shapes: RankShapes, catalog: Catalog, iterations: int, shared: SharedParts
 ) -> tuple[Stream, ...]:
     """Return the streams of all stages, whose steps are added to a catalog."""
     plan, laid_out = shapes.plan, shared.passes(shapes)
     parts = [_stage_parts(shapes, stage, catalog, laid_out) for stage in range(plan.pp)]
-    updates = [step.what == "optimizer" for step in catalog.steps]
-    gathers = [step.name.startswith("parameters.") for step in catalog.steps]
-    marks = Marks(
-        catalog.column("stream"), np.array(updates, np.bool_), np.array(gathers, np.bool_)
-    )
+    # Of each step: its stream, whether it updates parameters, and whether it gathers some.
+    updates = np.array([step.what == "optimizer" for step in catalog.steps], np.bool_)
+    gathers = np.array([step.name.startswith("parameters.") for step in catalog.steps], np.bool_)
+    marks = catalog.column("stream"), updates, gathers
     alike = (plan.pipeline.pairs_passes, plan.microbatches, _beside(plan), iterations, *marks)
 
     def stream(of_stage: StageParts) -> Stream:
@@ -515,7 +491,7 @@ def streams(
         contents = ((ops.step, ops.back, ops.layer) for ops in tables)
         origin = digest((alike, *contents, of_stage.which, *of_stage.passes))
         return shared.structures.once(
-            lambda: _stream(_stage_ops(of_stage, plan, marks.stream, iterations), marks, origin),
+            lambda: _stream(_stage_ops(of_stage, plan, marks[0], iterations), *marks, origin),
             lambda built: NUMBERS_OF_AN_OP * len(built.ops),
             *("stream", origin),
         )
@@ -523,31 +499,27 @@ def streams(
     return tuple(stream(of_stage) for of_stage in parts)
 
 
-def _stream(ops: Ops, marks: Marks, origin: bytes) -> Stream:
+def _stream(
+    ops: Ops, stream_of: IntArray, updates: BoolArray, gathers: BoolArray, origin: bytes
+) -> Stream:
     """Return the ops of a rank with their dependencies; ``origin`` is that of :class:`Stream`."""
-    stream = marks.stream[ops.step]
-    pairs = edges(ops, stream), _gradients(ops, stream, marks), _parameters(ops, stream, marks)
+    stream = stream_of[ops.step]
+    gathered = np.flatnonzero(gathers[ops.step])
+    # An update waits for the last reduction of gradients before it, as their stream runs in order.
+    reductions, updated = np.flatnonzero(stream == CC_DP), np.flatnonzero(updates[ops.step])
+    before = np.searchsorted(reductions, updated)
+    reduced = reductions[before[before > 0] - 1], updated[before > 0]
+    pairs = edges(ops, stream), reduced, _parameters(ops, stream, gathered)
     src, dst = (np.concatenate(column) for column in zip(*pairs, strict=True))
     # Sort edges by the op that waits, and keep each edge once.
     dst, src = np.divmod(distinct(dst * len(ops) + src), max(1, len(ops)))
     return Stream(ops, src, dst, np.zeros(len(ops), np.bool_), origin)
 
 
-def _gradients(ops: Ops, stream: IntArray, marks: Marks) -> tuple[IntArray, IntArray]:
-    """Edges from reductions of gradients in the background to the updates that wait for them."""
-    # An update waits for the last reduction before it, as their stream runs in order.
-    reductions = np.flatnonzero(stream == CC_DP)
-    updates = np.flatnonzero(marks.updates[ops.step])
-    before = np.searchsorted(reductions, updates)
-    waits = before > 0
-    return reductions[before[waits] - 1], updates[waits]
-
-
-def _parameters(ops: Ops, stream: IntArray, marks: Marks) -> tuple[IntArray, IntArray]:
+def _parameters(ops: Ops, stream: IntArray, gathered: IntArray) -> tuple[IntArray, IntArray]:
     """Edges from gathers of parameters in the background to the kernels that wait for them."""
     # The next kernel of their layer needs them; parameters outside of layers are needed by the next
     # kernel that belongs to no layer.
-    gathered = np.flatnonzero(marks.gathers[ops.step])
     if not len(gathered):
         return gathered, gathered
     kernels = np.flatnonzero(stream == ENGINE)

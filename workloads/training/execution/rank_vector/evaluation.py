@@ -18,7 +18,7 @@ import numpy as np
 
 from cluster_sim.schedule.picoseconds import PS_PER_S
 from cluster_sim.schedule.table import HORIZON_PS, ScheduleError
-from topologies.arrays import BoolArray, IntArray
+from topologies.arrays import IntArray
 from workloads.training.execution.jitter import GOLDEN, Disturbance, jittered
 from workloads.training.execution.rank_vector.cover import (
     COMPARE,
@@ -95,7 +95,9 @@ def evaluate(
         raise ScheduleError("a folded program cannot be disturbed: its ranks stand for others")
     threads = threads or len(os.sched_getaffinity(0))
     graph = nodes(program)
-    _check_horizon(graph, disturbance)
+    factor = 2 * max((factor for _, factor in disturbance.stragglers), default=1.0)
+    if float(graph.run_ps.sum()) * factor > HORIZON_PS:
+        raise ScheduleError("the kernels of an iteration together last longer than the horizon")
     machine = Machine(program, graph, disturbance, threads)
     if not disturbance:
         meet(machine, progress)
@@ -115,13 +117,7 @@ def evaluate(
     return replace(_summed(machine, followed, usual), undisturbed_ps=int(until.max()))
 
 
-def _check_horizon(nodes: Nodes, disturbance: Disturbance) -> None:
-    factor = 2 * max((factor for _, factor in disturbance.stragglers), default=1.0)
-    if float(nodes.run_ps.sum()) * factor > HORIZON_PS:
-        raise ScheduleError("the kernels of an iteration together last longer than the horizon")
-
-
-def _summed(machine: Machine, followed: Followed, usual: Usual | None = None) -> RankVector:
+def _summed(machine: Machine, followed: Notes, usual: Usual | None = None) -> RankVector:
     """Sum up the times of all ranks; time after a rank's last op counts as idle time."""
     total = int(followed.until.max())
     tail = total - followed.until
@@ -199,7 +195,7 @@ def over_blocks(
 
 def compare(
     machine: Machine, order: IntArray, usual: Usual, progress: Progress | None = None
-) -> Followed:
+) -> Notes:
     """Find where the time of all ranks goes, and how much longer they wait than undisturbed."""
     # ``order`` (nodes,): nodes in order of start without disturbance.
     cut = cut_tapes(machine.nodes, machine.layout.wide, order, machine.layout.widest)
@@ -215,8 +211,7 @@ class _Passes:
     def __init__(self, machine: Machine, cut: Cut, usual: Usual, progress: Progress | None):
         self.machine = machine
         self.cut = cut
-        self.followed = empty_breakdown(machine)
-        self.notes = machine.notes(COMPARE, usual, self.followed)
+        self.notes = machine.notes(COMPARE, usual)
         self.covers: list[Cover] = [self.notes.cover] * machine.layout.blocks
         blocks = machine.layout.blocks
         self.early = list(pairwise(machine.tape.bounds.tolist()))[: cut.phases]
@@ -225,7 +220,7 @@ class _Passes:
         self.clocks = Counter(clocks, progress, "clocks")
         self.breakdown = Counter(2 * blocks, progress, "breakdown")
 
-    def run(self) -> Followed:
+    def run(self) -> Notes:
         """Run all passes, and return where the time goes."""
         machine, cut = self.machine, self.cut
         blocks = machine.layout.blocks
@@ -240,7 +235,7 @@ class _Passes:
         # Clocks after the cut, on a copy: the notes go on from the clocks at the cut.
         go_through(machine, cut.rest, self.late, cut_end.copy(), self.clocks)
         over_blocks(blocks, states, self._go_on, self.breakdown.more)
-        return self.followed
+        return self.notes
 
     def _begin(self, state: State, blocks: tuple[int, int]) -> None:
         """Run the instructions before the cut, again with more room if a cover lost an interval."""
@@ -277,11 +272,10 @@ MOST_TABLES = 512
 
 
 class Machine:
-    """A program laid out for evaluation.
+    """A program laid out for evaluation."""
 
-    ``meet_at`` (exchanges,): where the calls of a wide exchange begin in ``meet_ps``. ``meet_ps``:
-    start of each call of each group of the wide exchanges [ps].
-    """
+    # ``meet_at`` (exchanges,): where the calls of a wide exchange begin in ``meet_ps``.
+    # ``meet_ps``: start of each call of each group of the wide exchanges [ps].
 
     def __init__(self, program: Program, nodes: Nodes, disturbance: Disturbance, threads: int):
         self.program = program
@@ -315,12 +309,14 @@ class Machine:
             none, none, none, flat, flat, none, none,
         )  # fmt: skip
 
-    def notes(self, mode: int, usual: Usual, followed: Followed) -> Notes:
-        """Return notes of where time goes, which are added up in ``followed``."""
-        question = Question(self.unions.top, usual, mode)
+    def notes(self, mode: int, usual: Usual) -> Notes:
+        """Return notes of where the time of all ranks goes, before any of it is noted."""
+        question, ranks = Question(self.unions.top, usual, mode), len(self.program)
+        covered = np.zeros((self.unions.followed, ranks), np.int64)
         return Notes(
             self.cover(ROOM), question, self.unions.alone, self.unions.place,
-            np.zeros(0, np.int64), *vars(followed).values(),
+            np.zeros(0, np.int64), covered, np.zeros((IDLE, ranks), np.int64),
+            *np.zeros((2, ranks), np.int64),
         )  # fmt: skip
 
     def in_order(self) -> IntArray:
@@ -343,16 +339,6 @@ class State:
 
     clocks: Clocks
     notes: Notes
-
-
-@dataclass(frozen=True, eq=False)
-class Followed:
-    """Breakdown of the time, by place in the layout; see :class:`Notes`."""
-
-    covered: IntArray
-    spent: IntArray
-    late: IntArray
-    until: IntArray
 
 
 def meet(machine: Machine, progress: Progress | None = None) -> None:
@@ -393,29 +379,20 @@ def first_starts(machine: Machine) -> IntArray:
     return start_ps
 
 
-def follow(machine: Machine, mode: int, usual: Usual, progress: Progress | None = None) -> Followed:
+def follow(machine: Machine, mode: int, usual: Usual, progress: Progress | None = None) -> Notes:
     """Evaluate all blocks, each from beginning to end, and note where time goes."""
-    followed = empty_breakdown(machine)
+    notes = machine.notes(mode, usual)
     tape = timed_tape(machine.nodes, machine.in_order(), machine.layout.widest)
     states = [
         State(
-            machine.clocks(np.zeros(tape.size, np.int64), 0), machine.notes(mode, usual, followed)
+            machine.clocks(np.zeros(tape.size, np.int64), 0),
+            notes._replace(cover=machine.cover(ROOM)),
         )
         for _ in range(machine.threads)
     ]
     counter = Counter(machine.layout.blocks, progress, "breakdown")
     over_blocks(machine.layout.blocks, states, partial(follow_blocks, machine, tape), counter.more)
-    return followed
-
-
-def empty_breakdown(machine: Machine) -> Followed:
-    """Return the breakdown of all ranks' time before any of it is noted."""
-    ranks = len(machine.program)
-    return Followed(
-        np.zeros((machine.unions.followed, ranks), np.int64),
-        np.zeros((IDLE, ranks), np.int64),
-        *np.zeros((2, ranks), np.int64),
-    )
+    return notes
 
 
 def follow_blocks(machine: Machine, tape: Tape, state: State, blocks: tuple[int, int]) -> None:
@@ -461,20 +438,12 @@ def _kernels(program: Program, nodes: Nodes, layout: Layout, disturbance: Distur
     durations, row = np.unique(nodes.run_ps, return_inverse=True)
     tabulated = bool(disturbance) and len(durations) <= MOST_TABLES
     scaled = jittered(durations if tabulated else durations[:0], disturbance.table)
-    slowed = _slowed(layout, slow) if tabulated else np.ones(_blocks(layout), np.bool_)
+    # Whether each stage of each block has a slow rank, (blocks, stages).
+    before = np.concatenate([[0], np.cumsum(slow > 0)])
+    counted = before[layout.stage_at[:-1] + layout.low]
+    slowed = np.ascontiguousarray((np.diff(counted, axis=0) > 0) | (not tabulated))
     duration = np.ascontiguousarray(row, np.int64)
     keys = disturbance.keys(ranks)
     return Kernels(
         keys, slow, disturbance.table, op_key, scaled, duration, slowed, bool(disturbance)
     )
-
-
-def _blocks(layout: Layout) -> tuple[int, int]:
-    return layout.blocks, layout.low.shape[1]
-
-
-def _slowed(layout: Layout, slow: IntArray) -> BoolArray:
-    """Return whether each stage of each block has a slow rank, bool (blocks, stages)."""
-    before = np.concatenate([[0], np.cumsum(slow > 0)])
-    counted = before[layout.stage_at[:-1] + layout.low]
-    return np.ascontiguousarray(np.diff(counted, axis=0) > 0)

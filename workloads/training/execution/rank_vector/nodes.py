@@ -23,11 +23,10 @@ IDLE = len(ORDER)  # code of idle time; smaller codes are the categories of the 
 
 
 class Nodes(NamedTuple):
-    """Nodes in an order in which each comes after all nodes that it waits for.
+    """Nodes in an order in which each comes after all nodes that it waits for."""
 
-    A call has one part for each role of its members, a run has a single part. Ops are numbered
-    stage after stage.
-    """
+    # A call has one part for each role of its members, a run has a single part. Ops are numbered
+    # stage after stage.
 
     # exchange, call: (nodes,): exchange of a call and its number there; the exchange of a run is -1
     exchange: IntArray
@@ -234,13 +233,15 @@ def chain(nodes: Nodes, base: BoolArray, allowed: BoolArray) -> IntArray:
     _positions(nodes.stage, nodes.wait_ptr, wait_part(nodes), base, position, after, before)
     length = np.bincount(nodes.stage[base], minlength=stages)
     between = np.minimum(before, length[nodes.stage]) == after + 1
-    place = np.full(parts, ASIDE)
-    lone = (
-        nodes.exchange[np.repeat(np.arange(len(nodes.exchange)), np.diff(nodes.part_ptr))] < 0
-    ) & (np.diff(nodes.wait_ptr) == 1)
-    after.fill(-1)
-    latest = np.full(stages, -1)
-    joins = base | (allowed & between)
+    node = np.repeat(np.arange(len(nodes.exchange)), np.diff(nodes.part_ptr))
+    lone = (nodes.exchange[node] < 0) & (np.diff(nodes.wait_ptr) == 1)
+    return _placed(nodes, base | (allowed & between), lone)
+
+
+def _placed(nodes: Nodes, joins: BoolArray, lone: BoolArray) -> IntArray:
+    """Place of each part where those that join are put on the chain if they follow all of it."""
+    after, place = np.full(len(nodes.stage), -1), np.full(len(nodes.stage), ASIDE)
+    latest = np.full(len(nodes.base) - 1, -1)
     _places(nodes.stage, nodes.wait_ptr, wait_part(nodes), joins, lone, after, latest, place)
     return place
 
@@ -310,11 +311,10 @@ ALL = 0  # the union of all categories: its gaps are idle time
 
 
 class Unions(NamedTuple):
-    """Unions to follow, of which the first is that of all categories.
+    """Unions to follow, of which the first is that of all categories."""
 
-    Every union of a category and all before it contains the whole chain. A category whose union by
-    itself is followed is never on the chain.
-    """
+    # Every union of a category and all before it contains the whole chain. A category whose union
+    # by itself is followed is never on the chain.
 
     first: IntArray  # (categories,): union of a category and all before it, or ``SUMMED``
     alone: IntArray  # (categories,): union of a category by itself, or ``SUMMED``
@@ -358,29 +358,7 @@ def unions(nodes: Nodes) -> Unions:
 
 def in_a_row(nodes: Nodes, chosen: BoolArray) -> bool:
     """Return whether the chosen parts of every rank wait for each other, one after the other."""
-    after = np.full(len(nodes.stage), -1, np.int64)
-    latest = np.full(len(nodes.base) - 1, -1, np.int64)
-    return bool(_in_a_row(nodes.stage, nodes.wait_ptr, wait_part(nodes), chosen, after, latest))
-
-
-@compiled
-def _in_a_row(
-    stage: IntArray,
-    wait_ptr: IntArray,
-    wait_part: IntArray,
-    chosen: BoolArray,
-    after: IntArray,
-    latest: IntArray,
-) -> bool:
-    """Return whether each chosen part waits, through others, for the chosen part before it."""
-    for part in range(len(stage)):
-        for k in range(wait_ptr[part], wait_ptr[part + 1]):
-            after[part] = max(after[part], after[wait_part[k]])
-        if chosen[part]:
-            if after[part] != latest[stage[part]]:
-                return False
-            after[part] = latest[stage[part]] = part
-    return True
+    return bool((_placed(nodes, chosen, np.zeros_like(chosen))[chosen] != ASIDE).all())
 
 
 # Layout of ranks in blocks that can be evaluated one after the other.
@@ -396,11 +374,10 @@ LARGEST_COMPONENT = 4096
 
 
 class Layout(NamedTuple):
-    """Places of ranks, groups and call times.
+    """Places of ranks, groups and call times."""
 
-    A rank's row is its place in the arrays of its block: stage after stage, with room for the
-    widest stretch of each.
-    """
+    # A rank's row is its place in the arrays of its block: stage after stage, with room for the
+    # widest stretch of each.
 
     order: IntArray  # (ranks,): rows of the program, stage by stage, each in order of component
     stage_at: IntArray  # (stages + 1,): first place of each stage in ``order``
@@ -466,7 +443,10 @@ def layout(program: Program) -> Layout:
     place = np.empty(len(program), np.int64)
     place[order] = np.arange(len(program))
     place -= stage_at[program.stage]
-    first = _first_components(component)
+    # First component of each block, and one past the last.
+    sizes = np.bincount(component)
+    begins = np.diff((np.cumsum(sizes) - sizes) // BLOCK_RANKS, prepend=-1)
+    first = np.append(np.flatnonzero(begins), len(sizes))
     of_stage = [component[order[stage_at[s] : stage_at[s + 1]]] for s in range(stages)]
     low = np.stack([np.searchsorted(numbers, first) for numbers in of_stage], axis=1)
     row_at = np.concatenate([[0], np.cumsum(np.diff(low, axis=0).max(axis=0))])
@@ -530,14 +510,6 @@ def _point_to_least(least: IntArray) -> None:
         least[k] = least[least[k]]
 
 
-def _first_components(component: IntArray) -> IntArray:
-    """First component of each block, and one past the last."""
-    sizes = np.bincount(component)
-    block = (np.cumsum(sizes) - sizes) // BLOCK_RANKS
-    first = np.flatnonzero(np.diff(block, prepend=-1))
-    return np.append(first, len(sizes))
-
-
 def _exchanges(program: Program, wide: BoolArray, blocks: _Blocks) -> dict[str, Any]:
     """Tables of all exchanges; the groups of narrow exchanges are in order of block."""
     exchanges = program.exchanges
@@ -550,7 +522,10 @@ def _exchanges(program: Program, wide: BoolArray, blocks: _Blocks) -> dict[str, 
         by_block = np.argsort(component, kind="stable")
         kind.append(exchange.kind[by_block])
         group_low.append(np.searchsorted(component[by_block], blocks.first) * (not wide[number]))
-        local = _local(program, exchange, component[by_block], by_block, blocks)
+        # Members in order of role, each as its position in the block's stretch of its stage.
+        ranks = exchange.members[by_block][:, np.argsort(exchange.role, kind="stable")]
+        block = np.searchsorted(blocks.first, component[by_block], side="right") - 1
+        local: IntArray = blocks.place[ranks] - blocks.low[block][:, program.stage[ranks[0]]]
         same_role = np.diff(np.sort(exchange.role)) == 0
         packed.append(bool((np.diff(local)[:, same_role] == 1).all()))
         member.append(local[: 0 if wide[number] else None].reshape(-1))
@@ -569,17 +544,6 @@ def _exchanges(program: Program, wide: BoolArray, blocks: _Blocks) -> dict[str, 
         "kind": _concatenated(kind),
         "duration_ps": _concatenated(duration),
     }
-
-
-def _local(
-    program: Program, exchange: Exchange, component: IntArray, by_block: IntArray, blocks: _Blocks
-) -> IntArray:
-    """Members in order of role, each as its position in the block's stretch of its stage."""
-    ranks = exchange.members[by_block][:, np.argsort(exchange.role, kind="stable")]
-    block = np.searchsorted(blocks.first, component, side="right") - 1
-    low = blocks.low[block][:, program.stage[ranks[0]]]
-    local: IntArray = blocks.place[ranks] - low
-    return local
 
 
 def _own_groups(

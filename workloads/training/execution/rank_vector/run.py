@@ -64,7 +64,7 @@ def _in_phases(nodes: Nodes, wide: BoolArray) -> tuple[IntArray, BoolArray, IntA
     part_node = np.repeat(number, np.diff(nodes.part_ptr))
     phase = np.zeros(len(nodes.exchange), np.int64)
     waits = part_node[wait_part(nodes)]
-    _count_phases(nodes.part_ptr, nodes.wait_ptr, waits, meets, phase)
+    _take_latest(nodes.part_ptr, nodes.wait_ptr, waits, meets, phase)
     node = np.concatenate([number, np.flatnonzero(meets)])
     only = np.zeros(len(node), np.bool_)
     only[: len(nodes.exchange)] = meets
@@ -135,8 +135,9 @@ def starting_order(nodes: Nodes, start_ps: IntArray, place: IntArray) -> IntArra
     # for. ``place`` (parts,): see :class:`workloads.training.execution.rank_vector.nodes.Unions`.
     part_node = np.repeat(np.arange(len(nodes.exchange)), np.diff(nodes.part_ptr))
     waits = nodes.part_ptr, nodes.wait_ptr, part_node[wait_part(nodes)]
+    # No node starts before the nodes that it waits for, which may be later on other ranks.
     not_before = start_ps.copy()
-    _put_off(*waits, not_before)
+    _take_latest(*waits, np.zeros(len(start_ps), np.bool_), not_before)
     order = np.argsort(not_before, kind="stable")
     turn = np.empty(len(order), np.int64)
     turn[order] = np.arange(len(order))
@@ -165,23 +166,14 @@ def _tapes(
 
 
 @compiled
-def _count_phases(
-    part_ptr: IntArray, wait_ptr: IntArray, wait_node: IntArray, meets: BoolArray, phase: IntArray
+def _take_latest(
+    part_ptr: IntArray, wait_ptr: IntArray, wait_node: IntArray, more: BoolArray, latest: IntArray
 ) -> None:
-    """Count the wide exchanges that come one after the other before each node."""
-    for n in range(len(meets)):
+    """Raise each node's number to the greatest among the nodes that it waits for."""
+    # The number of a node that is one of ``more`` counts one higher for the nodes that wait for it.
+    for n in range(len(latest)):
         for k in range(wait_ptr[part_ptr[n]], wait_ptr[part_ptr[n + 1]]):
-            phase[n] = max(phase[n], phase[wait_node[k]] + meets[wait_node[k]])
-
-
-@compiled
-def _put_off(
-    part_ptr: IntArray, wait_ptr: IntArray, wait_node: IntArray, start_ps: IntArray
-) -> None:
-    """Let no node start before the nodes that it waits for, which may be later on other ranks."""
-    for n in range(len(start_ps)):
-        for k in range(wait_ptr[part_ptr[n]], wait_ptr[part_ptr[n + 1]]):
-            start_ps[n] = max(start_ps[n], start_ps[wait_node[k]])
+            latest[n] = max(latest[n], latest[wait_node[k]] + more[wait_node[k]])
 
 
 @compiled

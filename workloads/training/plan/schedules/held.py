@@ -24,11 +24,9 @@ round of the pipeline, so the rounds beyond are extrapolated from the last two t
 def passes(
     schedule: PipelineSchedule, pp: int, stage: int, microbatches: int, chunks: int = 1
 ) -> Passes:
-    """Return the passes of one stage, after checking that none is missing.
-
-    Raises ValueError for a schedule that leaves out a pass, takes one twice, or takes a microbatch
-    backward before forward. This is a mistake in the schedule's code, not of the user.
-    """
+    """Return the passes of one stage, after checking that none is missing."""
+    # Raises ValueError for a schedule that leaves out a pass, takes one twice, or takes a
+    # microbatch backward before forward. This is a mistake in the schedule's code, not of the user.
     order = schedule.passes(pp, stage, microbatches, chunks)
     phases = 3 if schedule.splits_weights else 2
     # place[number] is where in the order each pass stands; -1 stays where one is missing.
