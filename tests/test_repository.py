@@ -236,7 +236,7 @@ LATE: dict[str, set[str]] = {
     },
     "experiments/sweeps/dask_cluster.py": {"distributed"},
     "experiments/sweeps/sweep.py": {"experiments.sweeps.dask_cluster"},
-    "experiments/validation/comparison/compare_collectives.py": {"pandas"},
+    "experiments/validation/comparison.py": {"pandas"},
     "experiments/validation/validate.py": {"pandas"},
     "topologies/clusters/names.py": {
         "topologies.clusters.graph_file",

@@ -14,7 +14,7 @@ import pandas as pd
 
 from cluster_sim.progress import Watch, unwatched
 from experiments.validation.predictions.training import filled, question
-from experiments.validation.reading import tables
+from experiments.validation.reading import rows as shipped
 from workloads.search import agreement, estimate
 
 if TYPE_CHECKING:
@@ -35,7 +35,7 @@ def run(table: str = "nanotron_h100", least: int = 5, watch: Watch = unwatched) 
     fastest, less 1) and ``random_regret`` (the mean of the same ratio over all plans).
     """
     groups: dict[tuple[Any, ...], list[Mapping[str, Any]]] = {}
-    for row in tables.table(table).rows().rows:
+    for row in shipped.table(table).rows().rows:
         whole = filled(row.values).values  # noqa: PD011
         groups.setdefault(tuple(whole[name] for name in SAME), []).append(whole)
     ranked = [rows for rows in groups.values() if len(rows) >= least]

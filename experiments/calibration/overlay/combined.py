@@ -22,10 +22,10 @@ from experiments.calibration.overlay.constants import (
 from experiments.calibration.overlay.measurements import Measurements
 from experiments.validation.predictions.collectives import time_s
 from experiments.validation.predictions.kernels import predict as predict_kernel
-from experiments.validation.predictions.outcome import Outcome
 from experiments.validation.predictions.training import predict as predict_step
 from experiments.validation.reading.machines import machines_for
 from experiments.validation.reading.nccl_tests import Measured
+from experiments.validation.reading.rows import Outcome
 from topologies.arrays import FloatArray
 from topologies.catalogue.catalogue import Catalogue
 from topologies.catalogue.families import chip_family

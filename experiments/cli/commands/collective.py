@@ -321,7 +321,7 @@ def _compared(
     """Return the rows with measured values beside the simulated ones, and what they say."""
     import pandas as pd
 
-    from experiments.validation.comparison import compare_collectives as comparison
+    from experiments.validation import comparison
 
     frame = comparison.beside(pd.DataFrame(rows), measured, name)
     frame["normal"] = comparison.normality(frame)
@@ -353,7 +353,7 @@ def _read(compare: Path | None, op: str, ranks: int) -> Measured | None:
     """Read measurements, which must be of the same operation and number of ranks."""
     if compare is None:
         return None
-    from experiments.validation.comparison.compare_collectives import check_same
+    from experiments.validation.comparison import check_same
     from experiments.validation.reading.nccl_tests import read_measured
 
     measured = read_measured(compare, op)
@@ -369,7 +369,7 @@ def _sizes(size: str | None, measured: Measured | None) -> list[int]:
         return parse_sizes(size)
     if measured is None:
         raise InputError("no size is given; add --size 1GiB, or --compare FILE for its sizes")
-    from experiments.validation.comparison.compare_collectives import measured_sizes
+    from experiments.validation.comparison import measured_sizes
 
     return measured_sizes(measured)
 

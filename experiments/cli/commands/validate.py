@@ -21,7 +21,7 @@ from topologies.options import setting
 
 if TYPE_CHECKING:
     from experiments.reports.run_directory import Run
-    from experiments.validation.reading.tables import Table
+    from experiments.validation.reading.rows import Table
     from experiments.validation.validate import Result
 
 SHOWN = (
@@ -86,10 +86,9 @@ def validate(wanted: ValidationInputs, catalogue_inputs: CatalogueInputs, call: 
     the file could be read.
     """
     from cluster_sim.processes import available_workers
-    from experiments.validation.comparison.residuals import marked
-    from experiments.validation.reading.rows import read_file
-    from experiments.validation.reading.tables import misses, tables
-    from experiments.validation.reading.tables import table as named
+    from experiments.validation.comparison import marked
+    from experiments.validation.reading.rows import misses, read_file, tables
+    from experiments.validation.reading.rows import table as named
     from experiments.validation.validate import validate_as_user, validate_each
 
     catalogue = catalogue_inputs.read()
@@ -139,7 +138,7 @@ def validate(wanted: ValidationInputs, catalogue_inputs: CatalogueInputs, call: 
 
 
 def _write_residuals(results: Sequence[Result], path: Path) -> None:
-    from experiments.validation.comparison.residuals import residuals
+    from experiments.validation.comparison import residuals
     from topologies.files.writing import whole_file
     from workloads.confidence.residuals import csv_lines
 

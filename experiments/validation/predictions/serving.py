@@ -8,8 +8,8 @@ from fractions import Fraction
 from functools import lru_cache
 from typing import Any
 
-from experiments.validation.predictions.outcome import Outcome
 from experiments.validation.reading.machines import machines_for, model_for
+from experiments.validation.reading.rows import Outcome
 from topologies.catalogue.catalogue import Catalogue, shipped_catalogue
 from topologies.catalogue.families import chip_family
 from topologies.clusters.cluster import Cluster

@@ -9,9 +9,8 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from cluster_sim.schedule.picoseconds import PS_PER_S
-from experiments.validation.predictions.outcome import Outcome, infeasible, unsupported
 from experiments.validation.reading.machines import machines_for, model_for
-from experiments.validation.reading.schema import TRAINING
+from experiments.validation.reading.rows import TRAINING, Outcome, infeasible, unsupported
 from topologies.catalogue.catalogue import Catalogue, shipped_catalogue
 from topologies.clusters.cluster import Cluster
 from topologies.errors import InputError
