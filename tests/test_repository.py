@@ -220,7 +220,7 @@ LATE: dict[str, set[str]] = {
         "workloads.training.frameworks.framework",
     },
     "experiments/reports/certainty.py": {"workloads.confidence.ratio"},
-    "experiments/reports/hover.py": {"matplotlib"},
+    "experiments/reports/drawing.py": {"matplotlib"},
     "experiments/reports/plan.py": {"experiments.figures.plan", "pandas"},
     "experiments/reports/plan_rows.py": {"pandas"},
     "experiments/reports/html.py": {"pandas"},
@@ -231,7 +231,7 @@ LATE: dict[str, set[str]] = {
     },
     "experiments/reports/training.py": {
         "cluster_sim.plot",
-        "experiments.reports.slices",
+        "experiments.reports.drawing",
         "workloads.training.explain",
     },
     "experiments/sweeps/dask_cluster.py": {"distributed"},

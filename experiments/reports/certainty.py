@@ -9,7 +9,7 @@ from experiments.reports.formatting import heading, value_text
 from topologies.errors import InputError
 
 if TYPE_CHECKING:
-    from experiments.reports.blocks import Block
+    from experiments.reports.html import Block
 
 Document = Mapping[str, Any]
 

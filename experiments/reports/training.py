@@ -9,8 +9,7 @@ from typing import TYPE_CHECKING, Any
 from cluster_sim.collectives.duration.nccl import covers
 from cluster_sim.trace.trace import Trace
 from experiments.figures.training import NAMES, one_step
-from experiments.reports.formatting import format_interval, value_text
-from experiments.reports.idle import idle_entry
+from experiments.reports.formatting import format_interval, idle_entry, value_text
 from experiments.reports.remarks import assumed_document, remarks_entry
 from topologies.catalogue.catalogue import shipped_catalogue
 from topologies.files.table import Table
@@ -279,7 +278,7 @@ def write(
 
 def _write_trace(out: Run, run: Iteration, trace: Trace) -> None:
     from cluster_sim.plot.timeline_figure import timeline
-    from experiments.reports.slices import slices
+    from experiments.reports.drawing import slices
 
     title, ranks = f"{run.model.name} on {run.cluster.name}", _shown_ranks(run)
     out.figure(

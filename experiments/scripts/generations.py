@@ -10,13 +10,16 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import pandas as pd
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
 
 from cluster_sim.progress import Watch, unwatched
+from experiments.figures.layout import canvas
 from experiments.reports.plan_rows import plan_interval
-from experiments.scripts.support.points import each
+from experiments.scripts.support import each
 from topologies.catalogue.catalogue import Catalogue, shipped_catalogue
 from topologies.catalogue.families import chip_family
 from topologies.clusters.cluster import Cluster
@@ -26,11 +29,6 @@ from workloads.models.huggingface import model as read_model
 from workloads.models.model import Model
 from workloads.search.search import search
 from workloads.training.choice import describe
-
-if TYPE_CHECKING:
-    from matplotlib.axes import Axes
-    from matplotlib.figure import Figure
-
 
 MACHINES = (
     "trn1.32xlarge:4", "trn2-ultraserver", "trn3-gen1", "trn4-ultraserver",
@@ -157,8 +155,6 @@ def _price(catalogue: Catalogue, instance: str) -> float:
 
 def plot(frame: pd.DataFrame) -> Figure:
     """Draw throughput at equal chips, power and dollars, relative to the first machine."""
-    from matplotlib.figure import Figure
-
     shown = frame[frame.best].reset_index(drop=True)
     assumed = shown.kernels == "assumed"
     labels = [
@@ -167,13 +163,13 @@ def plot(frame: pd.DataFrame) -> Figure:
     ]
     judged = shown if assumed.all() else shown[~assumed]
     lines = [ASSUMED] * bool(assumed.any()) + verdicts(frame)
-    figure = Figure(figsize=(12, 2.4 + 0.36 * len(shown) + 0.2 * len(lines)), layout="constrained")
     panels = {
         "tokens_per_s_per_chip": "per second per chip",
         "tokens_per_joule": "per joule",
         "tokens_per_usd": "per dollar",
     }
-    every = figure.subplots(1, 3, sharey=True)
+    high = 2.4 + 0.36 * len(shown) + 0.2 * len(lines)
+    figure, every = canvas(12, high, 1, 3, sharey=True)
     for axes, (column, title) in zip(every, panels.items(), strict=True):
         stated = shown[column].dropna()
         base = stated.index[0] if len(stated) else None

@@ -5,16 +5,14 @@ The ranks of a group are placed on neighbouring chips of the torus, or on chips 
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import pandas as pd
+from matplotlib.figure import Figure
 
 from cluster_sim.progress import Watch, unwatched
-from experiments.figures.comparison import stacked
-from experiments.scripts.support.training_rows import Steps
-
-if TYPE_CHECKING:
-    from matplotlib.figure import Figure
+from experiments.figures.training import stacked_rows
+from experiments.scripts.support import Steps
 
 ORDERS = {
     "neighbours": ("tp", "cp", "dp", "pp"),
@@ -69,4 +67,4 @@ def plot(frame: pd.DataFrame) -> Figure:
         f"tp {best.tp} among {best.placement} is the fastest that fits; groups apart cost up to "
         f"{dear:.0%}\n{best.model} on {best.cluster}"
     )
-    return stacked(frame, labels, title)
+    return stacked_rows(frame, labels, title)

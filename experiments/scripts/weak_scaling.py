@@ -6,21 +6,18 @@ the backward pass (overlap dp) or all at once after it (overlap none).
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import pandas as pd
+from matplotlib.figure import Figure
 
 from cluster_sim.progress import Watch, unwatched
 from experiments.figures.plan import scaling
-from experiments.scripts.support.points import each
-from experiments.scripts.support.training_rows import Replica, Steps
+from experiments.scripts.support import Replica, Steps, each
 from topologies.clusters.names import cluster
 from topologies.errors import InputError
 from workloads.models.huggingface import model as read_model
 from workloads.training.program.breakdown import PARTS
-
-if TYPE_CHECKING:
-    from matplotlib.figure import Figure
 
 RAINIER = "rainier"
 REPLICA = Replica()

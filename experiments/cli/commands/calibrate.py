@@ -8,17 +8,15 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from experiments.cli.options.inputs import CatalogueInputs
-from experiments.cli.options.invocation import Invocation
-from experiments.reports.idle import idle_entry, idle_sentences
+from experiments.cli.options.inputs import CatalogueInputs, Invocation
+from experiments.reports.formatting import idle_entry, idle_sentences
 from topologies.errors import InputError
 from topologies.options import required, setting
 
 if TYPE_CHECKING:
+    from experiments.calibration.fit import ConstantsFit, Group
     from experiments.calibration.kit import Manifest
-    from experiments.calibration.overlay.combined import Group
-    from experiments.calibration.overlay.constants import ConstantsFit
-    from experiments.calibration.overlay.measurements import Measurements
+    from experiments.calibration.measurements import Measurements
     from experiments.reports.run_directory import Run
     from experiments.validation.reading.nccl_tests import Measured
     from topologies.catalogue.catalogue import Catalogue
@@ -74,7 +72,7 @@ def calibrate(
 
 def _single(inputs: MeasurementInputs) -> Measured | None:
     """Read a single file with the printed output of a collective test; None for anything else."""
-    from experiments.calibration.overlay.measurements import is_printed
+    from experiments.calibration.measurements import is_printed
     from experiments.validation.reading.nccl_tests import read_measured
 
     alone = len(inputs.file) == 1 and is_printed(inputs.file[0])
@@ -85,7 +83,7 @@ def _fabric(
     inputs: MeasurementInputs, measured: Measured, catalogue: Catalogue, call: Invocation
 ) -> None:
     """Fit the step time and the efficiency of a fabric to one series of a collective."""
-    from experiments.calibration.overlay.combined import fit_fabric
+    from experiments.calibration.fit import fit_fabric
 
     if inputs.cluster is None:
         raise InputError("the output does not name its machine. Add --cluster.")
@@ -107,8 +105,8 @@ def _fabric(
 
 def _all(inputs: MeasurementInputs, catalogue: Catalogue, call: Invocation) -> None:
     """Fit constants of every kind to all files and folders together."""
-    from experiments.calibration.overlay.combined import fit_all
-    from experiments.calibration.overlay.measurements import read_measurements
+    from experiments.calibration.fit import fit_all
+    from experiments.calibration.measurements import read_measurements
 
     stated = read_measurements(inputs.file, inputs.collective)
     idle = _idle_options(inputs, stated)
@@ -125,7 +123,7 @@ def _all(inputs: MeasurementInputs, catalogue: Catalogue, call: Invocation) -> N
 
 def _overlay(entries: Sequence[Entry], path: Path | None) -> str:
     """Write rows to a file, or return their text to be printed where none is named."""
-    from experiments.calibration.overlay.constants import overlay_text
+    from experiments.calibration.fit import overlay_text
     from topologies.files.writing import whole_file
 
     if path is None:
@@ -151,7 +149,7 @@ def _idle_options(inputs: MeasurementInputs, measured: Measurements) -> dict[str
 
 def _chooses(inputs: MeasurementInputs, measured: Measurements) -> bool:
     """Return whether ``--collective`` chooses among several tables of a file."""
-    from experiments.calibration.overlay.measurements import read_measurements
+    from experiments.calibration.measurements import read_measurements
 
     try:
         return len(read_measurements(inputs.file)) != len(measured)

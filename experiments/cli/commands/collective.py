@@ -10,13 +10,15 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from cluster_sim.progress import progress
-from experiments.cli.options.inputs import CatalogueInputs, SeveralMachines
-from experiments.cli.options.invocation import Invocation
-from experiments.cli.options.sensitivity import SensitivityInputs
+from experiments.cli.options.inputs import (
+    CatalogueInputs,
+    Invocation,
+    SensitivityInputs,
+    SeveralMachines,
+)
 from experiments.cli.output import side_by_side as beside
 from experiments.cli.output.printing import print_rows
-from experiments.reports.formatting import Column
-from experiments.reports.idle import idle_entry, idle_sentences
+from experiments.reports.formatting import Column, idle_entry, idle_sentences
 from topologies.errors import InputError, suggestion
 from topologies.options import required, setting
 from topologies.units import format_bytes, format_seconds
@@ -390,7 +392,7 @@ def _show_side_by_side(title: str, rows: list[dict[str, Any]]) -> None:
 def _write_side_by_side(run: Run, title: str, rows: list[dict[str, Any]]) -> None:
     import pandas as pd
 
-    from experiments.figures.comparison import lines
+    from experiments.figures.training import lines
 
     frame = pd.DataFrame(rows).drop(columns="without_effect", errors="ignore")
     run.table("metrics", frame, title="Results")
@@ -423,7 +425,7 @@ def _write(run: Run, rows: list[dict[str, Any]], trace: Trace, machine: Cluster)
     import pandas as pd
 
     from experiments.figures.collective import WORDS, figures
-    from experiments.reports.slices import slices
+    from experiments.reports.drawing import slices
 
     frame = pd.DataFrame(rows)
     if "switches" in frame:

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import cluster_sim
-from experiments.cli.options.invocation import Invocation
+from experiments.cli.options.inputs import Invocation
 from experiments.cli.output.printing import print_table
 from topologies.units import format_bytes, format_seconds
 

@@ -22,11 +22,9 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from cluster_sim.progress import progress
-from experiments.cli.options.from_fields import as_options
-from experiments.cli.options.invocation import Invocation
-from experiments.cli.options.parameters import click_parameter
+from experiments.cli.options.from_fields import as_options, click_parameter
+from experiments.cli.options.inputs import Invocation
 from experiments.cli.output.printing import print_table, print_text
-from experiments.cli.process import load_matplotlib
 from experiments.cli.registry import Entry, LazyGroup
 from experiments.reports.formatting import constants, table_text
 from experiments.reports.run_record import plain
@@ -170,8 +168,7 @@ def _run(
     )
     brief = module.brief(frame) if hasattr(module, "brief") else frame
     inputs = _by_option(values)
-    load_matplotlib()
-    from experiments.reports.hover import headline
+    from experiments.reports.drawing import headline
 
     figure = module.plot(frame)
     answer = headline(figure)

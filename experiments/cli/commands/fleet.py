@@ -9,11 +9,8 @@ from typing import TYPE_CHECKING, Any
 
 from cluster_sim.progress import one_piece
 from cluster_sim.progress import progress as shown
-from experiments.cli.options.inputs import CatalogueInputs
-from experiments.cli.options.invocation import Invocation
-from experiments.cli.options.sensitivity import SensitivityInputs
-from experiments.cli.output.job_amounts import interval_frame
-from experiments.cli.output.printing import print_table
+from experiments.cli.options.inputs import CatalogueInputs, Invocation, SensitivityInputs
+from experiments.cli.output.printing import interval_frame, print_table
 from experiments.reports.formatting import number
 from topologies.errors import InputError
 from workloads.options.fleet import (
@@ -31,7 +28,7 @@ if TYPE_CHECKING:
     import pandas as pd
 
     from cluster_sim.progress import Watch
-    from experiments.cli.options.sensitivity import Ranking
+    from experiments.cli.options.inputs import Ranking
     from experiments.reports.run_directory import Run
     from topologies.catalogue.catalogue import Catalogue
     from workloads.fleet.expectation import Expectation

@@ -10,10 +10,8 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from experiments.cli.options.inputs import CatalogueInputs
-from experiments.cli.options.invocation import Invocation
-from experiments.cli.output.job_amounts import amount, interval_frame
-from experiments.cli.output.printing import print_table
+from experiments.cli.options.inputs import CatalogueInputs, Invocation
+from experiments.cli.output.printing import amount, interval_frame, print_table
 from topologies.errors import InputError, printable
 from topologies.options import setting
 from workloads.options.fleet import (
@@ -149,9 +147,8 @@ def _follow(
     call: Invocation,
 ) -> None:
     """Answer every hour that comes, once or until interrupted."""
-    from experiments.hourly.follow import USUAL_DAYS, Follower
+    from experiments.hourly.follow import USUAL_DAYS, Follower, of_this_night
     from experiments.hourly.sources import source_of
-    from experiments.hourly.statement import of_this_night
     from topologies.clusters.names import machine
     from topologies.units import parse_seconds
     from workloads.fleet.from_options import check_question, models_of, scenario_on
@@ -320,7 +317,7 @@ def _ends(ends: Mapping[str, float]) -> str:
 
 
 def _write(run: Run, document: Mapping[str, Any], loan: Loan, scenario: Scenario) -> None:
-    from experiments.figures.lending import lead_figure, loan_figure
+    from experiments.figures.fleet import lead_figure, loan_figure
     from workloads.fleet.lending.on_cluster import lead_times_on
 
     run.json("summary", document, title="Results")

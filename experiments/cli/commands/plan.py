@@ -11,14 +11,16 @@ from typing import TYPE_CHECKING, Annotated, Any
 import click
 
 from cluster_sim.progress import progress
-from experiments.cli.options.from_fields import Stated
-from experiments.cli.options.inputs import CatalogueInputs, TrainedModel
-from experiments.cli.options.invocation import Invocation
-from experiments.cli.options.sensitivity import SensitivityInputs
-from experiments.cli.output.job_amounts import print_whole_job
-from experiments.cli.output.printing import print_table, print_text
+from experiments.cli.options.from_fields import Stated, as_options
+from experiments.cli.options.inputs import (
+    CatalogueInputs,
+    Invocation,
+    SensitivityInputs,
+    TrainedModel,
+)
+from experiments.cli.output.printing import print_table, print_text, print_whole_job
 from experiments.cli.output.side_by_side import answer_beside, cluster_names
-from experiments.reports.idle import option_name
+from experiments.reports.formatting import option_name
 from topologies.errors import InputError
 from topologies.options import setting
 from topologies.units import format_seconds
@@ -278,7 +280,6 @@ OF_ONE_PLAN = ("global_batch", "stage_layers", "recompute_every")
 
 def _own_fields(text: str, stated: Mapping[str, Any]) -> dict[str, Any]:
     """Return the fields of the user's own plan, from a file or from options in one text."""
-    from experiments.cli.options.from_fields import as_options
     from workloads.training.plan.plan_file import field_value, read_plan
 
     mine: dict[str, Any] = {}

@@ -8,8 +8,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from experiments.cli.options.inputs import CatalogueInputs
-from experiments.cli.options.invocation import Invocation
+from experiments.cli.options.inputs import CatalogueInputs, Invocation
 from experiments.cli.output.printing import print_table
 from topologies.errors import InputError, suggestion
 from topologies.options import required, setting
@@ -145,7 +144,7 @@ def _print(played: Replay) -> None:
 
 def _write(out: Run, played: Replay, engine: str) -> None:
     from cluster_sim.plot import timeline
-    from experiments.reports.slices import slices
+    from experiments.reports.drawing import slices
     from workloads.traces.replay import replay_document
 
     document = replay_document(played, engine)

@@ -9,12 +9,14 @@ import click
 
 from experiments.cli.commands.train import PlanInputs, RunInputs, run_step
 from experiments.cli.options.from_fields import Stated
-from experiments.cli.options.inputs import CatalogueInputs, TrainedModel
-from experiments.cli.options.invocation import Invocation
-from experiments.cli.options.sensitivity import SensitivityInputs
-from experiments.cli.output.job_amounts import amount, spent
-from experiments.cli.output.printing import print_table, print_text
-from experiments.reports.idle import idle_sentences
+from experiments.cli.options.inputs import (
+    CatalogueInputs,
+    Invocation,
+    SensitivityInputs,
+    TrainedModel,
+)
+from experiments.cli.output.printing import amount, print_table, print_text, spent
+from experiments.reports.formatting import idle_sentences
 from topologies.units import format_bytes, format_seconds
 from workloads.options.job import JobInputs
 from workloads.training.plan.plan import ParallelPlan
@@ -178,7 +180,7 @@ def _job_plan(how: JobInputs, cluster: Cluster, chips: int, seed: int) -> JobPla
 
 
 def _plan_document(step: Iteration) -> dict[str, Any]:
-    from experiments.reports.idle import idle_entry
+    from experiments.reports.formatting import idle_entry
     from experiments.reports.remarks import remarks_entry
     from experiments.reports.training import stated
 

@@ -9,9 +9,12 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from experiments.cli.options.inputs import CatalogueInputs, ModelOnCluster
-from experiments.cli.options.invocation import Invocation
-from experiments.cli.options.sensitivity import SensitivityInputs
+from experiments.cli.options.inputs import (
+    CatalogueInputs,
+    Invocation,
+    ModelOnCluster,
+    SensitivityInputs,
+)
 from experiments.cli.output.printing import print_table, print_text
 from experiments.cli.output.side_by_side import answer_beside, cluster_names
 from topologies.options import setting

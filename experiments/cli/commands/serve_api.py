@@ -7,7 +7,7 @@ import sys
 from dataclasses import dataclass
 from pathlib import Path
 
-from experiments.cli.options.invocation import Invocation
+from experiments.cli.options.inputs import Invocation
 from topologies.errors import InputError
 from topologies.options import setting
 

@@ -12,12 +12,12 @@ import click
 
 from cluster_sim.progress import progress_bars
 from experiments.cli.main import app, run
-from experiments.cli.options.invocation import Invocation
-from experiments.cli.options.parameters import parameters
+from experiments.cli.options.from_fields import parameters
+from experiments.cli.options.inputs import Invocation
 from experiments.cli.output.printing import print_json, print_table
 from experiments.reports.formatting import table_text
 from experiments.reports.result_checks import check_results
-from experiments.sweeps.command_line import Program
+from experiments.sweeps.study import Program
 from topologies.errors import shown, suggestion
 from topologies.files.table import Table
 from topologies.options import required, setting

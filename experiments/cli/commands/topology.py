@@ -10,8 +10,7 @@ from contextlib import contextmanager
 from dataclasses import asdict, dataclass, replace
 from typing import TYPE_CHECKING, Any
 
-from experiments.cli.options.inputs import CatalogueInputs, MachineInputs
-from experiments.cli.options.invocation import Invocation
+from experiments.cli.options.inputs import CatalogueInputs, Invocation, MachineInputs
 from experiments.cli.output.printing import print_table, print_text
 from experiments.reports.formatting import value_text
 from topologies.memory_limit import check_memory, peak_rss_bytes

@@ -13,14 +13,20 @@ import click
 
 from cluster_sim.progress import progress, progress_bars
 from experiments.cli.options.from_fields import Stated
-from experiments.cli.options.inputs import CatalogueInputs, TrainedModel
-from experiments.cli.options.invocation import Invocation
-from experiments.cli.options.sensitivity import SensitivityInputs
-from experiments.cli.output.job_amounts import print_whole_job
-from experiments.cli.output.printing import print_paragraphs, print_table, print_text
+from experiments.cli.options.inputs import (
+    CatalogueInputs,
+    Invocation,
+    SensitivityInputs,
+    TrainedModel,
+)
+from experiments.cli.output.printing import (
+    print_paragraphs,
+    print_table,
+    print_text,
+    print_whole_job,
+)
 from experiments.cli.output.side_by_side import answer_beside, cluster_names
-from experiments.reports.formatting import table_text
-from experiments.reports.idle import idle_sentences
+from experiments.reports.formatting import idle_sentences, table_text
 from topologies.clusters.cluster import Cluster
 from topologies.errors import InputError, suggestion
 from topologies.options import setting

@@ -12,8 +12,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from cluster_sim.progress import progress
-from experiments.cli.options.inputs import CatalogueInputs
-from experiments.cli.options.invocation import Invocation
+from experiments.cli.options.inputs import CatalogueInputs, Invocation
 from experiments.cli.output.printing import print_table, print_text
 from experiments.reports.formatting import value_text
 from topologies.errors import InputError

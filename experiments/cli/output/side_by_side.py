@@ -11,8 +11,7 @@ import click
 
 from experiments.cli.output.printing import print_table, print_text
 from experiments.reports.certainty import ratio_sentences, ratios, value_at
-from experiments.reports.formatting import value_text
-from experiments.reports.idle import idle_sentences
+from experiments.reports.formatting import idle_sentences, value_text
 from topologies.errors import InputError
 
 if TYPE_CHECKING:

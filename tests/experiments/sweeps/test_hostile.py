@@ -16,7 +16,7 @@ import pytest
 from experiments.cli.commands.sweep import PROGRAM
 from experiments.cli.main import app
 from experiments.cli.main import run as run_line
-from experiments.cli.options.parameters import WRITTEN, Text
+from experiments.cli.options.from_fields import WRITTEN, Text
 from experiments.reports.run_record import new_record
 from experiments.sweeps.study import rows, study
 from experiments.sweeps.sweep import sweep

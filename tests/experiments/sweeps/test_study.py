@@ -17,9 +17,8 @@ import pytest
 from experiments.reports.run_record import read_record
 from experiments.sweeps import runner as row_runner
 from experiments.sweeps import study as module
-from experiments.sweeps.command_line import arguments
 from experiments.sweeps.runner import run_row, run_rows
-from experiments.sweeps.study import Row, read_study, results, rows, study
+from experiments.sweeps.study import Row, arguments, read_study, results, rows, study
 from experiments.sweeps.sweep import open_store, sweep
 from tests.support import probe_command
 from tests.support.probe_command import PROBE, run

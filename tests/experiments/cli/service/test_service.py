@@ -15,7 +15,7 @@ from tornado.httpclient import AsyncHTTPClient, HTTPResponse
 
 from experiments.cli.commands.serve_api import ServiceInputs
 from experiments.cli.main import run
-from experiments.cli.service.apart import PRELOADED
+from experiments.cli.service.questions import PRELOADED
 from experiments.cli.service.server import LARGEST_BODY_BYTES, Service, application, listening
 from experiments.explore.local import HOSTS, only_for
 from experiments.hourly.record import Record
