@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 from experiments.cli.options.inputs import CatalogueInputs, Invocation
 from experiments.reports.formatting import idle_entry, idle_sentences
 from topologies.errors import InputError
+from topologies.files.table import Table
 from topologies.options import required, setting
 
 if TYPE_CHECKING:
@@ -96,11 +97,7 @@ def _fabric(
         chips=inputs.chips,
     )
     text = _overlay(fitted.entries, inputs.overlay)
-    call.answer(
-        lambda: _document(measured, fitted),
-        lambda: _print(measured, fitted, text),
-        lambda run: _write(run, _document(measured, fitted)),
-    )
+    call.answer(_document(measured, fitted), lambda _: _print(measured, fitted, text), _write)
 
 
 def _all(inputs: MeasurementInputs, catalogue: Catalogue, call: Invocation) -> None:
@@ -113,10 +110,11 @@ def _all(inputs: MeasurementInputs, catalogue: Catalogue, call: Invocation) -> N
     measured = stated.named(inputs.collective, inputs.ranks)
     groups = fit_all(measured, catalogue, inputs.cluster, chips=inputs.chips)
     text = _overlay([entry for group in groups for entry in group.fit.entries], inputs.overlay)
+    results = _groups_document(groups, len(measured))
     call.answer(
-        lambda: {**_groups_document(groups, len(measured)), **idle_entry(idle)},
-        lambda: _print_groups(groups, text),
-        lambda run: _write(run, _groups_document(groups, len(measured))),
+        {**results, **idle_entry(idle)},
+        lambda _: _print_groups(groups, text),
+        lambda run, _: _write(run, results),
         notes=idle_sentences(idle),
     )
 
@@ -204,11 +202,10 @@ def _print_doubts(fitted: ConstantsFit) -> None:
         )
 
 
-def _write(run: Run, document: dict[str, Any]) -> None:
-    import pandas as pd
-
-    run.table("overlay", pd.DataFrame(document.pop("rows")), title="Fitted rows")
-    run.json("summary", document, title="Errors before and after")
+def _write(run: Run, document: Mapping[str, Any]) -> None:
+    summary = {name: value for name, value in document.items() if name != "rows"}
+    run.table("overlay", Table.of_rows(document["rows"]), title="Fitted rows")
+    run.json("summary", summary, title="Errors before and after")
 
 
 def _median(errors: Any) -> float | None:
@@ -278,9 +275,9 @@ def measure_kit(inputs: KitInputs, call: Invocation) -> None:
 
     manifest = write_kit(inputs.folder, inputs.chip)
     call.answer(
-        lambda: asdict(manifest),
-        lambda: _print_kit(manifest, inputs.folder),
-        lambda run: run.json("manifest", asdict(manifest), title="Manifest of the kit"),
+        asdict(manifest),
+        lambda _: _print_kit(manifest, inputs.folder),
+        lambda run, document: run.json("manifest", document, title="Manifest of the kit"),
     )
 
 

@@ -200,9 +200,9 @@ def collective(
 
     idle = idle_options(inputs, ranks, cluster, groups)
     call.answer(
-        lambda: {"rows": rows, "interval": ends[0].document(), **summary, **idle_entry(idle)},
-        show=lambda: _show(f"{what}, {_who(groups)}", rows, summary, idle),
-        write=lambda run: _write(run, rows, results[-1][1], cluster),
+        {"rows": rows, "interval": ends[0].document(), **summary, **idle_entry(idle)},
+        show=lambda _: _show(f"{what}, {_who(groups)}", rows, summary, idle),
+        write=lambda run, _: _write(run, rows, results[-1][1], cluster),
         rankings=sure.rank(first_s, catalogue, quiet=call.quiet, what="the time of the first size"),
     )
 
@@ -235,9 +235,9 @@ def _side_by_side(
     rows = beside.each(machine.names, answer)
     title = f"{inputs.op} on {len(machine.names)} clusters"
     call.answer(
-        lambda: beside.document(rows),
-        lambda: _show_side_by_side(title, rows),
-        lambda run: _write_side_by_side(run, title, rows),
+        beside.document(rows),
+        lambda _: _show_side_by_side(title, rows),
+        lambda run, _: _write_side_by_side(run, title, rows),
     )
 
 

@@ -51,7 +51,7 @@ def explore(inputs: ExploreInputs, call: Invocation) -> None:
     names = knobs(runs, inputs.knobs, catalogue) if runs else []
     if pn is None:
         answers = [{"run": run.name, "time_s": run.seconds(catalogue)} for run in runs]
-        call.answer(lambda: {"knobs": names, "rows": answers}, lambda: None, lambda run: None)
+        call.answer({"knobs": names, "rows": answers}, lambda _: None, lambda run, _: None)
         return
     if not call.quiet:
         sys.stderr.write(f"http://{HOST}:{inputs.port} (Ctrl-C ends it)\n")

@@ -347,9 +347,9 @@ def fleet(
     answer = _run_all(question, catalogue, call)
     document = _document(answer, call)
     call.answer(
-        lambda: document,
-        lambda: print_fleet(document),
-        lambda run: _write(run, document, answer),
+        document,
+        print_fleet,
+        lambda run, _: _write(run, document, answer),
         rankings=rank_fleet(sure, answer.main[1], catalogue, call),
         notes=(document["scaling"], *document["notes"]),
     )

@@ -132,9 +132,9 @@ def lend(
         "notes": [note for note in remarks if note],
     }
     call.answer(
-        lambda: document,
-        lambda: _print(document),
-        lambda run: _write(run, document, loan, scenario),
+        document,
+        _print,
+        lambda run, _: _write(run, document, loan, scenario),
         notes=(document["scaling"], *document["notes"]),
     )
 

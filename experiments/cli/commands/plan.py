@@ -147,9 +147,9 @@ def plan(
     job = {**_whole_job(result, length, call), **_written(result, how, inputs.model)}
     results = {**document(result, how.top, inputs.model), **job}
     call.answer(
-        lambda: results,
-        show=lambda: _print(result, how.top, inputs.model, results),
-        write=lambda run: write(run, result, how.top, results),
+        results,
+        show=lambda _: _print(result, how.top, inputs.model, results),
+        write=lambda run, _: write(run, result, how.top, results),
         rankings=rankings,
     )
 

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import click
 
@@ -99,9 +100,9 @@ def replay(inputs: TraceInputs, catalogue_inputs: CatalogueInputs, call: Invocat
 
         write_chakra(played.recording, inputs.chakra)
     call.answer(
-        lambda: replay_document(played, call.engine),
-        show=lambda: _print(played),
-        write=lambda directory: _write(directory, played, call.engine),
+        replay_document(played, call.engine),
+        show=lambda _: _print(played),
+        write=lambda directory, document: _write(directory, played, document),
     )
 
 
@@ -142,12 +143,10 @@ def _print(played: Replay) -> None:
         click.echo(f"Kept as recorded, for want of a size or of the sender's trace: {shown}{more}.")
 
 
-def _write(out: Run, played: Replay, engine: str) -> None:
+def _write(out: Run, played: Replay, document: Mapping[str, Any]) -> None:
     from cluster_sim.plot import timeline
     from experiments.reports.drawing import slices
-    from workloads.traces.replay import replay_document
 
-    document = replay_document(played, engine)
     out.json("results", document, title="Results")
     first = played.recording.ranks[:8].tolist()
     out.figure(

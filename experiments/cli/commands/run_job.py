@@ -151,9 +151,9 @@ def run_job(
     document |= filed.document() if filed else {}
     goodput = f"a goodput of {result.goodput:.1%}"
     call.answer(
-        lambda: document,
-        lambda: print_job(result, document),
-        lambda directory: _write(directory, result, document),
+        document,
+        lambda _: print_job(result, document),
+        lambda directory, _: _write(directory, result, document),
         rankings=sure.rank(
             lambda moved: _goodput(step, how, moved), catalogue, quiet=call.quiet, what=goodput
         ),

@@ -308,9 +308,9 @@ def serve(
     document = _document(inputs, catalogue, highest, limits)
     document |= engines.launch(stated, filed, highest, inputs.read_model(), cluster)
     call.answer(
-        lambda: document,
-        lambda: _print(document, filed, cluster),
-        lambda run: _write(run, document, highest, limits),
+        document,
+        lambda _: _print(document, filed, cluster),
+        lambda run, _: _write(run, document, highest, limits),
         rankings=rankings,
     )
 

@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-import sys
-import threading
 import time
-from collections.abc import Iterator
-from contextlib import contextmanager
 from dataclasses import asdict, dataclass, replace
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
+from cluster_sim.progress import one_piece, progress
 from experiments.cli.options.inputs import CatalogueInputs, Invocation, MachineInputs
 from experiments.cli.output.printing import print_table, print_text
 from experiments.reports.formatting import value_text
@@ -65,8 +63,6 @@ BYTES_AN_EDGE = 600
 LARGEST_GRAPHML = 10**5
 """Most edges for which ``--out`` has the graph as GraphML, about 30 MB."""
 
-_NOTICE_AFTER_S = 2.0
-
 
 @dataclass(frozen=True)
 class GraphInputs:
@@ -98,11 +94,7 @@ def topology(
         "assumed": assumed or _assumed_rows(cluster),
         "places": _places(cluster),
     }
-    call.answer(
-        lambda: document,
-        lambda: _print(document),
-        lambda run: _write(run, cluster, document),
-    )
+    call.answer(document, _print, lambda run, _: _write(run, cluster, document))
 
 
 def _check_room(name: str, edges: int) -> None:
@@ -166,22 +158,10 @@ def _built_in_s(machine: Cluster, quiet: bool) -> float:
     """Build the graph, discard it, and return the time that this took [s]."""
     from topologies.views.graph import graph
 
-    with _notice(f"building the graph of {machine.chips:,} chips", quiet):
+    with one_piece("building the graph", partial(progress, quiet=quiet)):
         begun = time.perf_counter()
         graph(machine)
         return time.perf_counter() - begun
-
-
-@contextmanager
-def _notice(what: str, quiet: bool) -> Iterator[None]:
-    """Print a line on stderr if the work takes longer than two seconds."""
-    timer = threading.Timer(_NOTICE_AFTER_S, lambda: sys.stderr.write(f"{what} …\n"))
-    if not quiet:
-        timer.start()
-    try:
-        yield
-    finally:
-        timer.cancel()
 
 
 def _print(document: Mapping[str, Any]) -> None:

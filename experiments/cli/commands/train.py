@@ -169,9 +169,9 @@ def train(
     job = _whole_job(step, length, call)
     more = {**(_explained(step) if how.explain else {}), **(filed.document() if filed else {})}
     call.answer(
-        lambda: {**document(step, call.engine), **more, **job},
-        show=lambda: _print(step, how.explain, filed, job),
-        write=lambda directory: write(directory, step, call.engine, more=job),
+        {**document(step, call.engine), **more, **job},
+        show=lambda _: _print(step, how.explain, filed, job),
+        write=lambda directory, _: write(directory, step, call.engine, more=job),
         rankings=rankings,
     )
 

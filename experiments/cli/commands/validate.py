@@ -121,9 +121,9 @@ def validate(wanted: ValidationInputs, catalogue_inputs: CatalogueInputs, call: 
         "table": [table.name for table in chosen],
     }
     call.answer(
-        lambda: _documents(results) | (_told_document(results, by_level) if wanted.as_user else {}),
-        lambda: _print_told(results, by_level) if wanted.as_user else _print(results, chosen),
-        lambda directory: _write(directory, results),
+        _documents(results) | (_told_document(results, by_level) if wanted.as_user else {}),
+        lambda _: _print_told(results, by_level) if wanted.as_user else _print(results, chosen),
+        lambda directory, _: _write(directory, results),
         inputs=inputs,
     )
     missed = [

@@ -346,24 +346,18 @@ def as_options(
     command: Command,
     *,
     resumes: bool = False,
-    more: Mapping[str, Sequence[click.Parameter]] | None = None,
 ) -> click.Command:
     """Return a click command with one option for each field of a function's dataclasses.
 
     ``name``: name of the command, which a run directory records. ``command``: function whose
     parameters are annotated with dataclasses, or with :class:`Stated`. One of them may be an
     :class:`Invocation`, which receives the inputs of all others. ``resumes``: whether the directory
-    of ``--out`` may hold an earlier run, which the command then checks. ``more``: options of a
-    parameter that is no dataclass; it receives them as a mapping.
+    of ``--out`` may hold an earlier run, which the command then checks.
     """
     from experiments.cli.options.inputs import Invocation  # the help of all commands needs none
 
     hints = get_type_hints(command, include_extras=True)
-    listed = dict(more or {})
-    groups = {
-        key: _listed(listed[key]) if key in listed else _group(hints[key])
-        for key in inspect.signature(command).parameters
-    }
+    groups = {key: _group(hints[key]) for key in inspect.signature(command).parameters}
     parameters = [parameter for group in groups.values() for parameter in group.parameters]
     recorded = [key for group in groups.values() for key in group.recorded]
     if len({parameter.name for parameter in parameters}) < len(parameters):
@@ -418,7 +412,7 @@ def _group(hint: Any) -> _Group:
 
     def build(entered: Mapping[str, Any]) -> Any:
         values = {key: entered[key] for key in options}
-        lists = [key for key in options if get_origin(_bare(hints[key])) is tuple]
+        lists = [key for key in options if get_origin(without_none(hints[key])) is tuple]
         return hint(**values | {key: tuple(values[key] or ()) for key in lists})
 
     return _Group(_heading(hint), tuple(parameters.values()), _recorded(options), build)
@@ -434,7 +428,7 @@ def _stated(stated: Stated) -> _Group:
 
     def parameter(key: str, option: Option) -> click.Parameter:
         """Parameter of click for one field."""
-        kind = option.kind or _bare(hints[key])
+        kind = option.kind or without_none(hints[key])
         kind = kind if kind in PLAIN else str
         if key in stated.required:
             return click_parameter(key, kind, dataclasses.replace(option, default=""), REQUIRED)
@@ -448,17 +442,6 @@ def _stated(stated: Stated) -> _Group:
 
     parameters = tuple(parameter(key, option) for key, option in options.items())
     return _Group(_heading(stated.kind), parameters, _recorded(options), build)
-
-
-def _listed(parameters: Sequence[click.Parameter]) -> _Group:
-    """Return the group of options that are listed one by one."""
-    names = tuple(str(parameter.name) for parameter in parameters)
-    return _Group(
-        "Settings",
-        tuple(parameters),
-        names,
-        lambda entered: {name: entered[name] for name in names},
-    )
 
 
 def _heading(kind: type) -> str:
@@ -478,7 +461,7 @@ def _default(declared: dataclasses.Field[Any]) -> Any:
 
 def _kind(hint: Any, option: Option) -> Any:
     """Type of an option's value: the field's, a list for a tuple, text for a literal."""
-    bare = _bare(hint)
+    bare = without_none(hint)
     if get_origin(bare) is tuple:
         return list[get_args(bare)[0]]  # type: ignore[misc]
     if get_origin(bare) is Literal:
@@ -490,7 +473,8 @@ def _kind(hint: Any, option: Option) -> Any:
     return bare
 
 
-def _bare(hint: Any) -> Any:
+def without_none(hint: Any) -> Any:
+    """Return a type without the None that it may also be."""
     if get_origin(hint) in (UnionType, Union):
         return next(part for part in get_args(hint) if part is not NoneType)
     return hint

@@ -364,9 +364,9 @@ class Invocation:
 
     def answer(
         self,
-        document: Callable[[], Mapping[str, Any]],
-        show: Callable[[], None],
-        write: Callable[[Run], None],
+        document: Mapping[str, Any],
+        show: Callable[[Mapping[str, Any]], None],
+        write: Callable[[Run, Mapping[str, Any]], None],
         *,
         inputs: Mapping[str, Any] | None = None,
         rankings: Sequence[Ranking] = (),
@@ -374,12 +374,12 @@ class Invocation:
     ) -> None:
         """Write the run directory if ``--out`` names one, then print JSON or tables.
 
-        ``document``: returns the document of ``--json``. ``show``: prints tables for people.
-        ``write``: adds the results to the run directory. ``inputs``: inputs to be recorded; by
-        default the stated options. ``rankings``: effects of the catalogue's numbers, which come
-        last in every output. ``notes``: remarks printed on stderr after the answer.
+        ``document``: document of ``--json``, with which the other two are called. ``show``: prints
+        tables for people. ``write``: adds the results to the run directory. ``inputs``: inputs to
+        be recorded; by default the stated options. ``rankings``: effects of the catalogue's
+        numbers, which come last in every output. ``notes``: remarks printed on stderr at the end.
         """
-        results = dict(document())
+        results = dict(document)
         for ranking in rankings:
             results |= ranking.document()
         check_results(results)
@@ -393,13 +393,13 @@ class Invocation:
                 seed=self.seed,
                 program=self.program,
             ) as run:
-                write(run)
+                write(run, document)
                 for ranking in rankings:
                     ranking.write(run)
         if self.json:
             print_json(results)
         else:
-            show()
+            show(document)
             for ranking in rankings:
                 ranking.show()
         for note in filter(None, (*notes, self._left_out())):

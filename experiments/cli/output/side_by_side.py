@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -105,7 +104,7 @@ def answer_beside(
     catalogue, prices = read(names)
     rows = each(names, lambda name: [{**answer(name, catalogue), "cluster": name}])
     both = document(rows, command, prices)
-    put_out(lambda: both, partial(show, title, both), lambda run: write(run, title, both))
+    put_out(both, lambda _: show(title, both), lambda run, _: write(run, title, both))
 
 
 def check_single(options: Mapping[str, Any]) -> None:
