@@ -206,7 +206,7 @@ def run(arguments: Sequence[str], program: click.Command = app) -> int:
     except MemoryError:
         return _refuse(_out_of_memory())
     except (click.Abort, KeyboardInterrupt):
-        return _interrupted()
+        return _refuse("interrupted; nothing half-written was left behind", status=INTERRUPTED)
     return status if isinstance(status, int) else 0
 
 
@@ -238,10 +238,6 @@ def _wrong_value(mistake: click.ClickException) -> str:
         return ""
     name = next((flag for flag in parameter.opts if flag.startswith("-")), parameter.name)
     return f"{name} {mistake.message}"
-
-
-def _interrupted() -> int:
-    return _refuse("interrupted; nothing half-written was left behind", status=INTERRUPTED)
 
 
 def _refuse(message: str, status: int = 2) -> int:

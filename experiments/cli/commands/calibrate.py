@@ -8,6 +8,8 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+import click
+
 from experiments.cli.options.inputs import CatalogueInputs, Invocation
 from experiments.reports.formatting import idle_entry, idle_sentences
 from topologies.errors import InputError
@@ -16,7 +18,6 @@ from topologies.options import required, setting
 
 if TYPE_CHECKING:
     from experiments.calibration.fit import ConstantsFit, Group
-    from experiments.calibration.kit import Manifest
     from experiments.calibration.measurements import Measurements
     from experiments.reports.run_directory import Run
     from experiments.validation.reading.nccl_tests import Measured
@@ -273,15 +274,13 @@ def measure_kit(inputs: KitInputs, call: Invocation) -> None:
     """
     from experiments.calibration.kit import write_kit
 
-    manifest = write_kit(inputs.folder, inputs.chip)
+    folder, manifest = inputs.folder, write_kit(inputs.folder, inputs.chip)
     call.answer(
         asdict(manifest),
-        lambda _: _print_kit(manifest, inputs.folder),
+        lambda _: click.echo(
+            f"{len(manifest.files)} files for {manifest.chip} in {folder}.\n"
+            f"On the machine: sh {folder}/run_all.sh (KIT_QUICK=1 tries it in a minute)\n"
+            f"Then, anywhere: cluster-sim calibrate {folder} --overlay mine.csv"
+        ),
         lambda run, document: run.json("manifest", document, title="Manifest of the kit"),
     )
-
-
-def _print_kit(manifest: Manifest, folder: Path) -> None:
-    print(f"{len(manifest.files)} files for {manifest.chip} in {folder}.")
-    print(f"On the machine: sh {folder}/run_all.sh (KIT_QUICK=1 tries it in a minute)")
-    print(f"Then, anywhere: cluster-sim calibrate {folder} --overlay mine.csv")

@@ -114,10 +114,6 @@ class CompareInputs:
     )
 
 
-def _signed(error: float | None) -> str:
-    return "-" if error is None else f"{100 * error:+.1f} %"
-
-
 COLUMNS = {
     column.name: column
     for column in (
@@ -130,7 +126,7 @@ COLUMNS = {
         Column("high", "to", like="time_s"),
         Column("measured_time_s", "measured"),
         Column("normal", "is"),
-        Column("error", "error", write=_signed),
+        Column("error", "error", write=lambda e: "-" if e is None else f"{100 * e:+.1f} %"),
         Column("algbw_bytes_per_s", "algbw"),
         Column("busbw_bytes_per_s", "busbw"),
         Column("measured_busbw_bytes_per_s", "measured busbw"),

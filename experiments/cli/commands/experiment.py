@@ -12,7 +12,7 @@ import inspect
 import re
 import sys
 import typing
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from types import ModuleType, SimpleNamespace
@@ -171,9 +171,10 @@ def parameter_texts(docstring: str) -> dict[str, str]:
 def _run(
     chosen: Experiment, module: ModuleType, values: Mapping[str, Any], call: Invocation
 ) -> None:
-    frame = (module.table if hasattr(module, "table") else module.run)(
-        **values, **_watched(module, call)
-    )
+    simulate = module.table if hasattr(module, "table") else module.run
+    has_progress = WATCH in inspect.signature(module.run).parameters
+    watched = {WATCH: partial(progress, quiet=call.quiet)} if has_progress else {}
+    frame = simulate(**values, **watched)
     brief = module.brief(frame) if hasattr(module, "brief") else frame
     inputs = _by_option(values)
     from experiments.reports.drawing import headline
@@ -204,13 +205,6 @@ def _run(
             module.save(run, frame, **values)
 
     call.answer(document, show, write, inputs=inputs)
-
-
-def _watched(module: ModuleType, call: Invocation) -> dict[str, Any]:
-    """Return the argument of ``run`` that shows its progress on a terminal, if it has one."""
-    if WATCH not in inspect.signature(module.run).parameters:
-        return {}
-    return {WATCH: partial(progress, quiet=call.quiet)}
 
 
 def _by_option(values: Mapping[str, Any]) -> dict[str, Any]:
@@ -254,7 +248,7 @@ def print_experiment(explained: Explained, rows: Table) -> None:
     """
     same, rest = constants(rows)
     keys = row_keys(rest)
-    ordered = Table({name: rest.columns[name] for name in _first(keys, list(rest.columns))})
+    ordered = Table({name: rest.columns[name] for name in dict.fromkeys([*keys, *rest.columns])})
     headings, cells = table_text(ordered)
     named = [ENDS.get(heading, heading) for heading in headings]
     print_text(explained.question, bold=True)
@@ -292,8 +286,3 @@ def row_keys(table: Table) -> list[str]:
 def _distinct(table: Table, names: list[str]) -> int:
     """Return how many different rows these columns have; one where there is no column."""
     return len(set(zip(*(table.columns[name] for name in names), strict=True))) if names else 1
-
-
-def _first(keys: list[str], names: list[str]) -> Iterator[str]:
-    yield from keys
-    yield from (name for name in names if name not in keys)

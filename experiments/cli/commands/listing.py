@@ -74,14 +74,12 @@ def schedules(catalogue: Catalogue) -> Rows:
         {
             "name": schedule.name,
             "title": schedule.title,
-            "weight gradients": _pass(schedule.splits_weights),
+            "weight gradients": "in a pass of their own"
+            if schedule.splits_weights
+            else "in the backward pass",
         }
         for schedule in all_schedules()
     ]
-
-
-def _pass(splits_weights: bool) -> str:
-    return "in a pass of their own" if splits_weights else "in the backward pass"
 
 
 def demands(catalogue: Catalogue) -> Rows:

@@ -15,7 +15,7 @@ from experiments.cli.options.inputs import (
     ModelOnCluster,
     SensitivityInputs,
 )
-from experiments.cli.output.printing import print_table, print_text
+from experiments.cli.output.printing import amount, print_table, print_text
 from experiments.cli.output.side_by_side import answer_beside, cluster_names
 from topologies.options import setting
 from topologies.units import format_memory, format_rate, format_seconds
@@ -190,10 +190,9 @@ def _highest_rate(document: Mapping[str, Any]) -> list[list[str]]:
 
 
 def _with_interval(document: Mapping[str, Any], name: str, style: str) -> str:
-    """Text of a number and its interval, which is left out if it is a point."""
-    ends = document[f"{name}_interval"]
-    low, value, high = (format(n, style) for n in (ends["low"], document[name], ends["high"]))
-    return value if low == high == value else f"{value} (80 %: {low} – {high})"
+    """Text of a number and its interval."""
+    text = f"{{:{style}}}".format
+    return amount(document, name, text=text, ends=document[f"{name}_interval"])
 
 
 def _sentence_of_intervals(document: Mapping[str, Any]) -> str:

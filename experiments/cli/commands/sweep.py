@@ -70,7 +70,9 @@ def sweep(inputs: SweepInputs, call: Invocation) -> int | None:
         )
     failed = frame[frame["status"] != "ok"]
     if call.json:
-        document = {"rows": _records(frame), "summary": _summary(frame)}
+        counts = frame["status"].value_counts()
+        by_status = {str(name): int(count) for name, count in counts.items()}
+        document = {"rows": _records(frame), "summary": {"rows": len(frame), **by_status}}
         check_results(document)
         print_json(document)
     else:
@@ -103,11 +105,6 @@ def _records(frame: pd.DataFrame) -> list[dict[str, object]]:
         {str(name): value for name, value in row.items() if not pd.isna(value)}
         for row in frame.astype(object).to_dict("records")
     ]
-
-
-def _summary(frame: pd.DataFrame) -> dict[str, int]:
-    counts = frame["status"].value_counts()
-    return {"rows": len(frame), **{str(name): int(count) for name, count in counts.items()}}
 
 
 NOT_IN_A_STUDY = ("sweep", "report", "explore", "serve-api", "experiment", "list", "doctor")

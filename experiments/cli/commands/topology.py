@@ -87,7 +87,10 @@ def topology(
     catalogue_inputs.check_used(cluster)
     sizes = measure(cluster)
     if graph.graph:
-        _check_room(cluster.name, sizes.links + sizes.scale_out_links)
+        edges = sizes.links + sizes.scale_out_links
+        remedy = "Leave --graph out: nothing else that is printed needs it."
+        of = f"the graph of {cluster.name} with {edges:,} edges"
+        check_memory(of, edges * BYTES_AN_EDGE, remedy)
     document: dict[str, Any] = asdict(sizes) | {
         "build_s": _built_in_s(cluster, call.quiet) if graph.graph else None,
         "peak_rss_bytes": peak_rss_bytes(),
@@ -95,11 +98,6 @@ def topology(
         "places": _places(cluster),
     }
     call.answer(document, _print, lambda run, _: _write(run, cluster, document))
-
-
-def _check_room(name: str, edges: int) -> None:
-    remedy = "Leave --graph out: nothing else that is printed needs it."
-    check_memory(f"the graph of {name} with {edges:,} edges", edges * BYTES_AN_EDGE, remedy)
 
 
 def _assumed(machine: MachineInputs) -> dict[str, str]:

@@ -39,7 +39,6 @@ from workloads.training.plan.plan import PLAN_FIELDS, ParallelPlan
 if TYPE_CHECKING:
     from topologies.catalogue.catalogue import Catalogue
     from topologies.clusters.cluster import Cluster
-    from topologies.files.table import Table
     from workloads.search.choice import When
     from workloads.training.iteration import Iteration
     from workloads.training.plan.other_tools import OtherPlan
@@ -164,7 +163,9 @@ def train(
         what=f"the step of {format_seconds(step.iteration_s)}",
     )
     if how.chakra is not None:
-        _write_chakra(step, how.chakra)
+        from workloads.traces.chakra_export import training_recording, write_chakra
+
+        write_chakra(training_recording(step), how.chakra, name=step.model.name)
     filed = read_any_plan(plan.plan) if plan.plan else None
     job = _whole_job(step, length, call)
     more = {**(_explained(step) if how.explain else {}), **(filed.document() if filed else {})}
@@ -194,12 +195,6 @@ def _print_left_out(step: Iteration, filed: OtherPlan | None) -> None:
         trains = any(PREDICTION in words for words in step.model.left_out)
         remedy = " --prediction-heads trains such layers." if trains else ""
         click.echo(f"Left out of {step.model.name}: {', '.join(step.model.left_out)}.{remedy}")
-
-
-def _write_chakra(step: Iteration, directory: Path) -> None:
-    from workloads.traces.chakra_export import training_recording, write_chakra
-
-    write_chakra(training_recording(step), directory, name=step.model.name)
 
 
 def run_step(
@@ -292,18 +287,12 @@ def _print_explained(run: Iteration) -> None:
     from workloads.training.explain import input_table, step_table
 
     print_table("Steps of one rank of each stage", *table_text(step_table(run)), left=3)
-    print_paragraphs(
-        "Numbers behind them, each with its source", input_paragraphs(input_table(run))
-    )
-
-
-def input_paragraphs(numbers: Table) -> Iterator[tuple[str, str]]:
-    """Yield each number of the catalogue on a line, and its source and note for the lines below.
-
-    A table would need more columns than fit side by side, and part a number from its note.
-    """
-    for part, quantity, value, grade, source, note in numbers.rows():
-        yield f"{part}.{quantity} {value}, {grade}", f"[{source}] {note}".rstrip()
+    # A table would need more columns than fit side by side, and part a number from its note.
+    paragraphs = [
+        (f"{part}.{quantity} {value}, {grade}", f"[{source}] {note}".rstrip())
+        for part, quantity, value, grade, source, note in input_table(run).rows()
+    ]
+    print_paragraphs("Numbers behind them, each with its source", paragraphs)
 
 
 @contextmanager

@@ -120,8 +120,10 @@ def validate(wanted: ValidationInputs, catalogue_inputs: CatalogueInputs, call: 
         "column": list(wanted.column),
         "table": [table.name for table in chosen],
     }
+    documents = {result.name: document(result) for result in results}
+    several = {"tables": documents} if len(results) > 1 else document(results[0])
     call.answer(
-        _documents(results) | (_told_document(results, by_level) if wanted.as_user else {}),
+        several | (_told_document(results, by_level) if wanted.as_user else {}),
         lambda _: _print_told(results, by_level) if wanted.as_user else _print(results, chosen),
         lambda directory, _: _write(directory, results),
         inputs=inputs,
@@ -195,13 +197,6 @@ TOLD_LEGEND = (
     "± at the median. refused: plans that ran, but that the memory model takes for too large; they "
     "are predicted all the same."
 )
-
-
-def _documents(results: Sequence[Result]) -> dict[str, Any]:
-    """Return the document of a single table, or those of several by name."""
-    if len(results) == 1:
-        return document(results[0])
-    return {"tables": {result.name: document(result) for result in results}}
 
 
 def _print(results: Sequence[Result], chosen: Sequence[Table]) -> None:
@@ -296,7 +291,8 @@ def _print_summaries(results: Sequence[Result]) -> None:
 def _lines(result: Result) -> list[tuple[str, ...]]:
     """Return the line of a table, and one for each further quantity of its rows, such as memory."""
     summary = result.summary
-    lines = [(result.name, result.kind, *_summary_cells(summary), *_constant(result.baseline))]
+    constant = (_percent(result.baseline[key]) for key in SHOWN[4:6])
+    lines = [(result.name, result.kind, *_summary_cells(summary), *constant)]
     for name, errors in summary.get("quantities", {}).items():
         shown = (_percent(errors[key]) for key in SHOWN[4:7])
         blank = [""] * 5
@@ -309,10 +305,6 @@ def _summary_cells(summary: Mapping[str, Any]) -> tuple[str, ...]:
     tau = summary["kendall_tau"]
     errors = tuple(_percent(summary[key]) for key in SHOWN[4:])
     return (*counts, *errors, "" if tau is None else f"{tau:.3f}")
-
-
-def _constant(baseline: Mapping[str, float | None]) -> tuple[str, str]:
-    return _percent(baseline["median_abs_error"]), _percent(baseline["p90_abs_error"])
 
 
 def _percent(value: float | None) -> str:

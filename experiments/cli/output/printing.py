@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import os
 import sys
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from experiments.reports.formatting import number
@@ -210,13 +210,26 @@ def spent(document: Mapping[str, Any]) -> list[tuple[str, str]]:
     return rows
 
 
-def amount(document: Mapping[str, Any], name: str, symbol: str, unit: float = 1.0) -> str:
-    """Text of an amount in a unit, with its interval where it has one."""
-    ends = document["interval"].get(name)
-    text = f"{number(document[name] / unit)} {symbol}".strip()
-    if ends is None:
-        return text
-    return f"{text} (80 %: {number(ends['low'] / unit)} – {number(ends['high'] / unit)})"
+def amount(
+    document: Mapping[str, Any],
+    name: str,
+    symbol: str = "",
+    unit: float = 1.0,
+    *,
+    text: Callable[[float], str] = number,
+    ends: Mapping[str, float] | None = None,
+) -> str:
+    """Return a result in a unit and its 80 % interval, which a point has not; empty for None.
+
+    ``ends``: ends of the interval, by default those of the name in the document's ``interval``.
+    """
+    if document[name] is None:
+        return ""
+    ends = document["interval"].get(name) if ends is None else ends
+    values = [document[name], *(() if ends is None else (ends["low"], ends["high"]))]
+    middle, *sides = (text(value / unit) for value in values)
+    between = f" (80 %: {' – '.join(sides)})" if sides and sides != [middle, middle] else ""
+    return f"{middle} {symbol}".rstrip() + between
 
 
 def interval_frame(document: Mapping[str, Any]) -> pd.DataFrame:
@@ -234,8 +247,7 @@ def _price_rows(document: Mapping[str, Any]) -> list[tuple[str, str]]:
     if document["cost_usd"] is None:
         return []
     rows = [("price", amount(document, "cost_usd", "USD"))]
-    each, ends = (part.get("usd_per_million_tokens") for part in (document, document["interval"]))
-    if each is not None:
-        sure = f" (80 %: {ends['low']:,.3g} – {ends['high']:,.3g})" if ends else ""
-        rows.append(("  a million tokens", f"{each:,.3g} USD{sure}"))
+    if document.get("usd_per_million_tokens") is not None:
+        each = amount(document, "usd_per_million_tokens", "USD", text="{:,.3g}".format)
+        rows.append(("  a million tokens", each))
     return rows
