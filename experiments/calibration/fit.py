@@ -189,10 +189,7 @@ def with_values(catalogue: Catalogue, values: Mapping[Constant, float]) -> Catal
     """Return the catalogue with some constants replaced."""
     rows = [
         catalogue.entry(constant.part, constant.quantity)._replace(
-            value=value,
-            exact=Fraction(value),
-            low=None,
-            high=None,
+            value=value, exact=Fraction(value), low=None, high=None
         )
         for constant, value in values.items()
     ]

@@ -164,9 +164,7 @@ def worth(search: Search, top: int) -> Figure:
     if values[cheap] == values[quick]:
         finding = f"the fastest plan is also the one of least {search.objective}"
     axes.set_title(
-        f"{search.model.name} on {search.cluster.name}: {finding}",
-        loc="left",
-        fontsize=10,
+        f"{search.model.name} on {search.cluster.name}: {finding}", loc="left", fontsize=10
     )
     axes.legend(frameon=False, fontsize=8)
     _numerals(figure, axes, list(zip(seconds.tolist(), values.tolist(), strict=True))[:top])

@@ -75,10 +75,7 @@ def line_of(hour: int, record: Record, state: State, days: float, ask: Ask) -> d
         "need_units": float(need[-HOUR:].mean()),
         "filled_minutes": filled,
         **{key: value for key, value in loan.summary().items() if key in COPIED},
-        "interval": {
-            **lent_interval(loan, scenario).document(),
-            **lent_intervals(loan, scenario),
-        },
+        "interval": {**lent_interval(loan, scenario).document(), **lent_intervals(loan, scenario)},
         "promises": promises_kept(hour, state, need),
     }
     state.statements[moment(hour)] = _statement(hour, loan)

@@ -14,10 +14,7 @@ from cluster_sim.progress import Watch, unwatched
 from experiments.figures.training import stacked_rows
 from experiments.scripts.support import Steps
 
-ORDERS = {
-    "neighbours": ("tp", "cp", "dp", "pp"),
-    "apart": ("dp", "tp", "cp", "pp"),
-}
+ORDERS = {"neighbours": ("tp", "cp", "dp", "pp"), "apart": ("dp", "tp", "cp", "pp")}
 """Orders of a plan's axes: neighbouring chips are ranks of tensor parallelism, or replicas."""
 
 

@@ -271,10 +271,7 @@ def _judged(
 
 
 def _show(
-    title: str,
-    rows: list[dict[str, Any]],
-    summary: Mapping[str, Any],
-    idle: Mapping[str, str],
+    title: str, rows: list[dict[str, Any]], summary: Mapping[str, Any], idle: Mapping[str, str]
 ) -> None:
     _print(title, rows, summary.get("summary", {}))
     tell_switches(rows)

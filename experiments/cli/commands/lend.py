@@ -61,10 +61,7 @@ class FollowInputs:
         None, "PromQL for the requests per second of the last minute", recorded=False
     )
     prompt_query: str | None = setting(
-        None,
-        "PromQL for their prompt tokens per second",
-        default="1618 a request",
-        recorded=False,
+        None, "PromQL for their prompt tokens per second", default="1618 a request", recorded=False
     )
     output_query: str | None = setting(
         None, "PromQL for their output tokens per second", default="110 a request", recorded=False
@@ -129,10 +126,7 @@ def lend(
         **scenario.sizing.document(),
         "history_days": scenario.demand.minutes / MINUTES_PER_DAY,
         **loan.summary(),
-        "interval": {
-            **lent_interval(loan, scenario).document(),
-            **lent_intervals(loan, scenario),
-        },
+        "interval": {**lent_interval(loan, scenario).document(), **lent_intervals(loan, scenario)},
         "scaling": scenario.scaling,
         "notes": [note for note in remarks if note],
     }

@@ -341,12 +341,7 @@ class _Group:
     build: Callable[[Mapping[str, Any]], Any]
 
 
-def as_options(
-    name: str,
-    command: Command,
-    *,
-    resumes: bool = False,
-) -> click.Command:
+def as_options(name: str, command: Command, *, resumes: bool = False) -> click.Command:
     """Return a click command with one option for each field of a function's dataclasses.
 
     ``name``: name of the command, which a run directory records. ``command``: function whose

@@ -137,10 +137,7 @@ def _total(widths: Mapping[int, int]) -> int:
 
 
 def _lines(
-    columns: Sequence[str],
-    cells: Sequence[Sequence[str]],
-    block: Mapping[int, int],
-    left: int,
+    columns: Sequence[str], cells: Sequence[Sequence[str]], block: Mapping[int, int], left: int
 ) -> Iterator[list[str]]:
     """Lines of the header, aligned at the bottom, then those of each row, aligned at the top."""
     right = {

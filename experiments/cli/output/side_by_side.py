@@ -165,10 +165,7 @@ def show_serving(title: str, answer: Mapping[str, Any]) -> None:
 
 
 def _show_columns(
-    title: str,
-    answer: Mapping[str, Any],
-    flat: Rows,
-    lines: Sequence[tuple[str, str]],
+    title: str, answer: Mapping[str, Any], flat: Rows, lines: Sequence[tuple[str, str]]
 ) -> None:
     """Print a line for each number with a column for each cluster, and what is said of them."""
     cells = [
