@@ -221,16 +221,16 @@ def _tell_apart(slopes: Mapping[Constant, FloatArray]) -> tuple[list[Constant], 
             weights, *_ = np.linalg.lstsq(basis, slope, rcond=None)
             left = slope - basis @ weights
         if np.linalg.norm(left) < LEAST_APART * np.linalg.norm(slope):
-            names = ", ".join(str(other) for other in chosen if _alike(slopes[other], slope))
+            size = np.linalg.norm(slope)
+            names = ", ".join(
+                str(other)
+                for other in chosen
+                if abs(slopes[other] @ slope) > size * np.linalg.norm(slopes[other]) / 2
+            )
             kept[str(constant)] = f"the data cannot tell it from {names or 'the constants above'}"
             continue
         chosen.append(constant)
     return chosen, kept
-
-
-def _alike(one: FloatArray, other: FloatArray) -> bool:
-    size = float(np.linalg.norm(one) * np.linalg.norm(other))
-    return size > 0 and abs(float(one @ other)) / size > 1 / 2
 
 
 def _spread(slopes: FloatArray, cost: float, rows: int) -> FloatArray:

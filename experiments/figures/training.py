@@ -146,15 +146,12 @@ def _write_in(figure: Figure, axes: Axes, scale: FloatArray, totals: FloatArray)
         for row, bar in enumerate(getattr(bars, "patches", ())):
             seconds, width = bar.get_width() / scale[row], bar.get_width()
             lines = [format_seconds(seconds), f"{seconds / totals[row]:.0%}"]
-            fits = [line for line in lines if _inches(line) < width * inches]
+            # A per cent sign is nearly as wide as two letters.
+            wide = [(len(line) + 0.7 * line.count("%")) * INCHES_A_LETTER for line in lines]
+            fits = [line for line, need in zip(lines, wide, strict=True) if need < width * inches]
             if seconds and fits:
                 axes.text(bar.get_x() + width / 2, row, "\n".join(fits), ha="center", va="center",
                           fontsize=8, color=ink(to_hex(bar.get_facecolor())))  # fmt: skip
-
-
-def _inches(text: str) -> float:
-    """Width of a text in a bar [inches]; a per cent sign is nearly as wide as two letters."""
-    return (len(text) + 0.7 * text.count("%")) * INCHES_A_LETTER
 
 
 def _stack(axes: Axes, parts: Sequence[Mapping[str, float]], scale: FloatArray) -> FloatArray:

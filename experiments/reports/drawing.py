@@ -88,17 +88,14 @@ def _points(axes: Axes) -> Iterator[tuple[Any, str]]:
     """Yield points of lines and scatter plots in data coordinates [pixels], with their texts."""
     data = axes.transData
     for line in axes.lines:
-        if all(line.get_transform().contains_branch_seperately(data)) and _is_drawn(line):
+        is_drawn = line.get_visible() and np.size(line.get_xdata()) > 0
+        if all(line.get_transform().contains_branch_seperately(data)) and is_drawn:
             values = np.column_stack([line.get_xdata(orig=False), line.get_ydata(orig=False)])
             yield from _valued(axes, values.astype(float), str(line.get_label()))
     for cloud in axes.collections:
         if type(cloud).__name__ == "PathCollection":
             values = np.ma.filled(np.ma.asarray(cloud.get_offsets(), float), np.nan)
             yield from _valued(axes, values, str(cloud.get_label()))
-
-
-def _is_drawn(line: Any) -> bool:
-    return bool(line.get_visible()) and len(line.get_xdata()) > 0
 
 
 def _valued(axes: Axes, values: Any, label: str) -> Iterator[tuple[Any, str]]:

@@ -78,7 +78,8 @@ def report_html(folder: Path, program: click.Command | None = None) -> str:
     if ratios:  # of several clusters, whose numbers stand in a table and not as the answer
         results = {key: value for key, value in results.items() if key not in ("rows", "interval")}
     rows = first_table(folder, contents) if command in TABLED else None
-    title = finding(command, results, rows) or _drawn_finding(contents)
+    drawn = (item.get("finding") for item in contents if item.get("kind") == "figure")
+    title = finding(command, results, rows) or next((str(text) for text in drawn if text), "")
     title = title or next(iter(ratio_sentences(ratios)), command)
     script = packaged("report.js")
     sections = [
@@ -97,12 +98,6 @@ def report_html(folder: Path, program: click.Command | None = None) -> str:
         "script_digest": base64.b64encode(hashlib.sha256(script.encode()).digest()).decode(),
     }
     return render("report.html.j2", page)
-
-
-def _drawn_finding(contents: list[dict[str, Any]]) -> str:
-    """Return the title of the first figure that has one."""
-    drawn = (item.get("finding") for item in contents if item.get("kind") == "figure")
-    return next((str(text) for text in drawn if text), "")
 
 
 def _lead(record: Mapping[str, Any], program: click.Command | None) -> str:
@@ -359,12 +354,9 @@ def merged_documents(folder: Path, contents: list[dict[str, Any]]) -> dict[str, 
     """Merge the JSON documents of a run, except those that cannot be read."""
     merged: dict[str, Any] = {}
     for name in [file_name(item) for item in contents if item.get("kind") == "json"]:
-        merged |= _tried(partial(_document, folder, name), dict[str, Any]())
+        read = partial(lambda file: read_document(path_inside(folder, file)), name)
+        merged |= _tried(read, dict[str, Any]())
     return merged
-
-
-def _document(folder: Path, name: str) -> dict[str, Any]:
-    return read_document(path_inside(folder, name))
 
 
 def first_table(folder: Path, contents: list[dict[str, Any]]) -> pd.DataFrame | None:

@@ -79,14 +79,7 @@ class Replica:
 
 
 class Steps:
-    """Steps of one model on one cluster, whose programs have parts in common.
-
-    Parameters
-    ----------
-    model : Model or str
-    cluster : Cluster or str
-        A cluster whose chips can compute.
-    """
+    """Steps of one model on one cluster that computes, whose programs have parts in common."""
 
     def __init__(self, model: Model | str, cluster: Cluster | str):
         self.model = as_model(model)

@@ -245,7 +245,8 @@ def results(finished: Iterable[tuple[Row, Mapping[str, Any]]]) -> pd.DataFrame:
     repeated = [name for name in frame.columns if name.startswith(RESULT) and _repeats(frame, name)]
     whole = dict.fromkeys(_whole_with_gaps(frame, table), "Int64")
     for name in frame.columns:
-        if _is_mixed(frame[name]):
+        texts = {isinstance(value, str) for value in frame[name].dropna()}
+        if len(texts) > 1:  # text beside numbers
             frame[name] = [None if pd.isna(value) else str(value) for value in frame[name]]
     frame = frame.astype(whole).drop(columns=repeated)
     return frame.assign(message=[message for _, message in pairs])
@@ -259,7 +260,8 @@ def _rows_of(row: Row, outcome: Mapping[str, Any]) -> Iterator[tuple[dict[str, A
     many = document.get("rows") if isinstance(document.get("rows"), list) else [document]
     for printed in many or [{}]:
         flat = _flat(printed if isinstance(printed, dict) else {"value": printed})
-        cells = stated | {_free(name, stated): value for name, value in flat.items()}
+        taken = {*stated, "message"}
+        cells = stated | {RESULT * (name in taken) + name: value for name, value in flat.items()}
         yield cells, outcome["message"]
 
 
@@ -277,12 +279,6 @@ def _whole_with_gaps(frame: pd.DataFrame, table: Sequence[Mapping[str, Any]]) ->
     ]
 
 
-def _is_mixed(column: pd.Series[Any]) -> bool:
-    """Return whether some values of a column are text and others are not."""
-    texts = [isinstance(value, str) for value in column.dropna()]
-    return any(texts) and not all(texts)
-
-
 def _combinations(described: Study) -> Iterable[Values]:
     for fixed in described.runs or [{}]:
         for values in itertools.product(*described.grid.values()):
@@ -291,7 +287,9 @@ def _combinations(described: Study) -> Iterable[Values]:
 
 def _row(described: Study, varied: Values, files: dict[str, str], program: Program) -> Row:
     command_line = arguments(program, described.command, {**described.fixed, **varied})
-    named = sorted({name for word in command_line for name in _names(word)})
+    # Each word, or its value, may name a file, or several between commas.
+    values = [word.partition("=")[2] or word for word in command_line]
+    named = sorted({name for value in values for name in (value, *value.split(","))})
     for name in named:
         if name not in files:
             files[name] = content_digest(name)
@@ -301,12 +299,6 @@ def _row(described: Study, varied: Values, files: dict[str, str], program: Progr
         key: value if isinstance(value, str) else ",".join(value) for key, value in varied.items()
     }
     return Row(shown, tuple(command_line), digest(question))
-
-
-def _names(word: str) -> list[str]:
-    """Parts of one word of a command line that may be names of files."""
-    value = word.partition("=")[2] or word
-    return [value, *value.split(",")] if "," in value else [value]
 
 
 def _typed(text: str) -> str | int | float:
@@ -328,10 +320,6 @@ def _flat(document: Mapping[str, Any], before: str = "") -> dict[str, Any]:
         else:
             flat[f"{before}{key}"] = str(value) if isinstance(value, list) else value
     return flat
-
-
-def _free(name: str, taken: Mapping[str, Any]) -> str:
-    return f"{RESULT}{name}" if name in taken or name == "message" else name
 
 
 def _repeats(frame: pd.DataFrame, name: str) -> bool:

@@ -79,15 +79,12 @@ def compare_row(kind: Kind, row: Row, predict: Predict) -> dict[str, Any]:
 def _as_read(kind: Kind, row: Row) -> dict[str, Any]:
     """Cells of our columns as numbers where they are, all others unchanged."""
     return {
-        name: cell if kind.column(name) is None else _own(row, name, cell)
+        # A cell of a bad row stays as it stands; otherwise None is a 0 that means not stated.
+        name: cell
+        if kind.column(name) is None or (row.values[name] is None and row.mistakes)
+        else row.values[name]
         for name, cell in row.cells.items()
     }
-
-
-def _own(row: Row, name: str, cell: str) -> Value:
-    """Value of a cell: of a bad row as it stands, otherwise None where 0 means not stated."""
-    value = row.values[name]
-    return cell if value is None and row.mistakes else value
 
 
 def _beside(kind: Kind, row: Row, outcome: Outcome) -> dict[str, Any]:
@@ -378,41 +375,23 @@ def _of_table(name: str, rows: Sequence[Compared]) -> Iterator[Residual]:
         error = row.get("error")
         if error is None or error <= -1 or is_mixed(name, row):
             continue
-        for each, off in ((row, error), *_first_tokens(row)):
+        pairs = [(row, error)]
+        first = row.get("error_ttft_s")
+        if first is not None and first > -1 and row["quantity"] != "ttft_s":
+            pairs.append(({**row, "quantity": "ttft_s"}, float(first)))
+        for each, off in pairs:
             prediction = prediction_of(each, name)
             if prediction is None:
                 continue
-            yield Residual(
-                table=name,
-                kind=prediction.kind,
-                chip=prediction.chip,
-                group=group_of(row),
-                tp=prediction.tp,
-                cp=prediction.cp,
-                ranks=prediction.ranks,
-                assumed=prediction.assumed,
-                log_residual=-math.log1p(off),
-                tool=prediction.tool,
-                family=prediction.family,
-                crosses=prediction.crosses,
-                framework=prediction.framework,
-                stated=prediction.stated,
-                below=prediction.below,
-                above=prediction.above,
-            )
+            features = {key: value for key, value in vars(prediction).items() if key != "slow"}
+            residual = -math.log1p(off)
+            yield Residual(table=name, group=group_of(row), log_residual=residual, **features)
 
 
 def group_of(row: Compared) -> str:
     """Machine, and model or operation."""
     subject = row.get("name") or row.get("model") or row.get("collective") or ""
     return f"{row.get('cluster')}|{subject}"
-
-
-def _first_tokens(row: Compared) -> Iterator[tuple[Compared, float]]:
-    """Time to first token and its error, of a serving row whose first quantity is another."""
-    error = row.get("error_ttft_s")
-    if error is not None and error > -1 and row["quantity"] != "ttft_s":
-        yield {**row, "quantity": "ttft_s"}, float(error)
 
 
 def is_mixed(name: str, row: Compared) -> bool:

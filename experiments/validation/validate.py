@@ -277,7 +277,7 @@ def stripped(values: Mapping[str, Any], level: str) -> dict[str, Any]:
 
 def as_told(rows: Rows, level: str) -> Rows:
     """Return at most :data:`TABLE_ROWS` rows of a table as a user tells them."""
-    kept = rows.rows[:: max(1, -(-len(rows.rows) // TABLE_ROWS))]
+    kept = rows.rows[:: max(1, -(-len(rows) // TABLE_ROWS))]
     return replace(rows, rows=tuple(_as_told(row, level) for row in kept))
 
 

@@ -9,7 +9,6 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from cluster_sim.progress import progress
 from experiments.cli.options.inputs import (
     CatalogueInputs,
     Invocation,
@@ -181,7 +180,7 @@ def collective(
     sizes, measure = how_to_measure(inputs, groups, call.engine, watched=watched)
     wanted = sizes or _sizes(inputs.size, measured)
     what = f"{inputs.op} on {machine.name}"
-    results = [measure(size) for size in progress(wanted, what, quiet=call.quiet)]
+    results = [measure(size) for size in call.watch(wanted, what)]
     plain = _beside_healthy([row for row, _ in results], inputs, groups, call.engine)
     rows, ends = _judged(plain, inputs, groups, call.engine, timed=measured is not None)
     summary: dict[str, Any] = {}
@@ -199,7 +198,7 @@ def collective(
         {"rows": rows, "interval": ends[0].document(), **summary, **idle_entry(idle)},
         show=lambda _: _show(f"{what}, {_who(groups)}", rows, summary, idle),
         write=lambda run, _: _write(run, rows, results[-1][1], cluster),
-        rankings=sure.rank(first_s, catalogue, quiet=call.quiet, what="the time of the first size"),
+        rankings=sure.rank(first_s, catalogue, call, "the time of the first size"),
     )
 
 
@@ -223,7 +222,7 @@ def _side_by_side(
         cluster, groups = _groups(inputs, single, ranks, catalogue)
         sizes, measure = how_to_measure(inputs, groups, call.engine)
         wanted = sizes or _sizes(inputs.size, None)
-        measured = progress(wanted, f"{inputs.op} on {name}", quiet=call.quiet)
+        measured = call.watch(wanted, f"{inputs.op} on {name}")
         rows, _ = _judged([measure(size)[0] for size in measured], inputs, groups, call.engine)
         named = idle_entry(idle_options(inputs, ranks, cluster, groups))
         return [{**row, **named} for row in rows]

@@ -20,7 +20,6 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import click
 
-from cluster_sim.progress import progress
 from experiments.cli.options.from_fields import PLAIN, as_options, without_none
 from experiments.cli.options.inputs import Invocation
 from experiments.cli.output.printing import print_table, print_text
@@ -173,7 +172,7 @@ def _run(
 ) -> None:
     simulate = module.table if hasattr(module, "table") else module.run
     has_progress = WATCH in inspect.signature(module.run).parameters
-    watched = {WATCH: partial(progress, quiet=call.quiet)} if has_progress else {}
+    watched = {WATCH: call.watch} if has_progress else {}
     frame = simulate(**values, **watched)
     brief = module.brief(frame) if hasattr(module, "brief") else frame
     inputs = _by_option(values)

@@ -4,11 +4,9 @@ from __future__ import annotations
 
 import time
 from dataclasses import dataclass, replace
-from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from cluster_sim.progress import one_piece
-from cluster_sim.progress import progress as shown
 from experiments.cli.options.inputs import CatalogueInputs, Invocation, SensitivityInputs
 from experiments.cli.output.printing import amount, interval_frame, print_table
 from experiments.reports.formatting import number
@@ -288,13 +286,11 @@ def rank_fleet(
         "expected_usd_per_million_tokens": price,
     }
     what = f"the lendable share ({middle.lendable_share:.1%})"
-    shares = sure.rank(
-        lambda moved: answer(moved).lendable_share, catalogue, quiet=call.quiet, what=what
-    )
+    shares = sure.rank(lambda moved: answer(moved).lendable_share, catalogue, call, what)
     rankings = [replace(ranking, expected=expected) for ranking in shares]
     if price is not None:
         what = f"the price of served tokens ({price:.3f} USD a million)"
-        costs = sure.rank(cost, catalogue, quiet=call.quiet, what=what)
+        costs = sure.rank(cost, catalogue, call, what)
         rankings += [replace(ranking, key="sensitivity_cost") for ranking in costs]
     return rankings
 
@@ -352,13 +348,13 @@ def _run_all(question: FleetOptions, catalogue: Catalogue, call: Invocation) -> 
     from workloads.fleet.scenario import policy_of, run, what_ifs
 
     begun = time.perf_counter()
-    with one_piece("capacity of a unit", partial(shown, quiet=call.quiet)):
+    with one_piece("capacity of a unit", call.watch):
         base = scenario_from(question, catalogue, call.seed)
     scenarios = what_ifs(base, question.demand.what_if)
     built, policy = time.perf_counter(), question.policy
     runs = [
         run(scenario, policy_of(policy.policy, scenario, policy), seed=call.seed)
-        for _, scenario in shown(scenarios, "fleet", quiet=call.quiet)
+        for _, scenario in call.watch(scenarios, "fleet")
     ]
     return _Answer(scenarios, runs, built - begun, time.perf_counter() - built)
 
@@ -371,7 +367,7 @@ def _document(answer: _Answer, call: Invocation) -> dict[str, Any]:
     from workloads.fleet.setup.sureness import replicas_document
 
     name, scenario, run = answer.main
-    options, watch = answer.base.options, partial(shown, quiet=call.quiet)
+    options = answer.base.options
     results = summary(run, scenario.economics, scenario.prices)
     document = {
         "cluster": options.fleet.cluster,
@@ -380,7 +376,7 @@ def _document(answer: _Answer, call: Invocation) -> dict[str, Any]:
         "models": sorted({service.weights for service in scenario.services}),
         "replicas": replicas_document(scenario.services),
         **scenario.sizing.document(),
-        "interval": {**_sureness(scenario), **_intervals(scenario, results, call.seed, watch)},
+        "interval": {**_sureness(scenario), **_intervals(scenario, results, call.seed, call.watch)},
         **results,
         "scaling": answer.base.scaling,
         "notes": [*notes(answer.base, options), *_notes_of_run(scenario, run, results)],
@@ -388,7 +384,7 @@ def _document(answer: _Answer, call: Invocation) -> dict[str, Any]:
     if phases := post_training_document(scenario.jobs):
         document["post_training"] = phases
     if options.policy.compare:
-        document["regret"] = compared(scenario, run, results, options.policy, call.seed, watch)
+        document["regret"] = compared(scenario, run, results, options.policy, call.seed, call.watch)
     if len(answer.scenarios) > 1:
         document["rows"] = [
             _row(label, each, summary(done, each.economics, each.prices))

@@ -9,9 +9,8 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from experiments.cli.options.inputs import CatalogueInputs, Invocation
+from experiments.cli.options.inputs import CatalogueInputs, Invocation, check_choice
 from experiments.cli.output.printing import print_table
-from topologies.errors import InputError, suggestion
 from topologies.options import required, setting
 from topologies.units import format_seconds
 
@@ -61,13 +60,8 @@ class TraceInputs:
     )
 
     def __post_init__(self) -> None:
-        for name, value, choices in (
-            ("--compute", self.compute, COMPUTE),
-            ("--communication", self.communication, COMMUNICATION),
-        ):
-            if value not in choices:
-                near = suggestion(value, choices)
-                raise InputError(f"{name} {value!r} is none of {', '.join(choices)}.{near}")
+        check_choice("--compute", self.compute, COMPUTE)
+        check_choice("--communication", self.communication, COMMUNICATION)
 
 
 def replay(inputs: TraceInputs, catalogue_inputs: CatalogueInputs, call: Invocation) -> None:

@@ -154,9 +154,7 @@ def run_job(
         document,
         lambda _: print_job(result, document),
         lambda directory, _: _write(directory, result, document),
-        rankings=sure.rank(
-            lambda moved: _goodput(step, how, moved), catalogue, quiet=call.quiet, what=goodput
-        ),
+        rankings=sure.rank(lambda moved: _goodput(step, how, moved), catalogue, call, goodput),
         notes=(filed.sentence if filed else "", left_out_framework(step, filed), *result.notes),
     )
 

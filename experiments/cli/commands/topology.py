@@ -4,10 +4,9 @@ from __future__ import annotations
 
 import time
 from dataclasses import asdict, dataclass, replace
-from functools import partial
 from typing import TYPE_CHECKING, Any
 
-from cluster_sim.progress import one_piece, progress
+from cluster_sim.progress import one_piece
 from experiments.cli.options.inputs import CatalogueInputs, Invocation, MachineInputs
 from experiments.cli.output.printing import print_table, print_text
 from experiments.reports.formatting import value_text
@@ -92,7 +91,7 @@ def topology(
         of = f"the graph of {cluster.name} with {edges:,} edges"
         check_memory(of, edges * BYTES_AN_EDGE, remedy)
     document: dict[str, Any] = asdict(sizes) | {
-        "build_s": _built_in_s(cluster, call.quiet) if graph.graph else None,
+        "build_s": _built_in_s(cluster, call) if graph.graph else None,
         "peak_rss_bytes": peak_rss_bytes(),
         "assumed": assumed or _assumed_rows(cluster),
         "places": _places(cluster),
@@ -152,11 +151,11 @@ def _places(machine: Cluster) -> list[dict[str, Any]]:
     return places
 
 
-def _built_in_s(machine: Cluster, quiet: bool) -> float:
+def _built_in_s(machine: Cluster, call: Invocation) -> float:
     """Build the graph, discard it, and return the time that this took [s]."""
     from topologies.views.graph import graph
 
-    with one_piece("building the graph", partial(progress, quiet=quiet)):
+    with one_piece("building the graph", call.watch):
         begun = time.perf_counter()
         graph(machine)
         return time.perf_counter() - begun

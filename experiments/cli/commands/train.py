@@ -5,19 +5,19 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass, replace
-from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import click
 
-from cluster_sim.progress import progress, progress_bars
+from cluster_sim.progress import progress_bars
 from experiments.cli.options.from_fields import Stated
 from experiments.cli.options.inputs import (
     CatalogueInputs,
     Invocation,
     SensitivityInputs,
     TrainedModel,
+    check_choice,
 )
 from experiments.cli.output.printing import (
     print_paragraphs,
@@ -28,7 +28,7 @@ from experiments.cli.output.printing import (
 from experiments.cli.output.side_by_side import answer_beside, cluster_names
 from experiments.reports.formatting import idle_sentences, table_text
 from topologies.clusters.cluster import Cluster
-from topologies.errors import InputError, suggestion
+from topologies.errors import InputError
 from topologies.options import setting
 from topologies.units import format_seconds
 from workloads.models.model import PREDICTION, Model
@@ -111,9 +111,7 @@ class RunInputs:
     )
 
     def __post_init__(self) -> None:
-        if self.level not in LEVELS:
-            near = suggestion(self.level, LEVELS)
-            raise InputError(f"--level {self.level!r} is none of {', '.join(LEVELS)}.{near}")
+        check_choice("--level", self.level, LEVELS)
 
 
 def train(
@@ -159,8 +157,8 @@ def train(
     rankings = sure.rank(
         lambda moved: run_step(inputs, same, plan, how, moved, quietly).iteration_s,
         catalogue,
-        quiet=call.quiet,
-        what=f"the step of {format_seconds(step.iteration_s)}",
+        call,
+        f"the step of {format_seconds(step.iteration_s)}",
     )
     if how.chakra is not None:
         from workloads.traces.chakra_export import training_recording, write_chakra
@@ -224,9 +222,8 @@ def run_step(
         if is_open(fields) and not (plan.chips or plan.plan or how.allow_oversized):
             from workloads.search.choice import usual_or_searched  # costly, and seldom needed
 
-            watch = partial(progress, quiet=call.quiet)
             chosen, choice = usual_or_searched(
-                fields, model, cluster, lnc=plan.lnc, search=search, watch=watch
+                fields, model, cluster, lnc=plan.lnc, search=search, watch=call.watch
             )
         else:
             chosen, choice = complete(fields, model, cluster, lnc=plan.lnc, chips=plan.chips), None

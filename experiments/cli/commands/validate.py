@@ -11,7 +11,6 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from cluster_sim.progress import progress
 from experiments.cli.options.inputs import CatalogueInputs, Invocation
 from experiments.cli.output.printing import print_table, print_text
 from experiments.reports.formatting import value_text
@@ -92,9 +91,6 @@ def validate(wanted: ValidationInputs, catalogue_inputs: CatalogueInputs, call: 
 
     catalogue = catalogue_inputs.read()
 
-    def watch(rows: Sequence[Any], name: str) -> Any:
-        return progress(rows, name, quiet=call.quiet)
-
     if wanted.file and wanted.table:
         raise InputError("--file and --table were given together. Use one of them.")
     if wanted.column and not wanted.file:
@@ -105,10 +101,13 @@ def validate(wanted: ValidationInputs, catalogue_inputs: CatalogueInputs, call: 
     else:
         measured = [(table.rows(), table.name) for table in chosen]
     workers = wanted.workers or available_workers()
-    results = validate_each(measured, watch=watch, workers=workers, catalogue=catalogue)
+    shared: dict[str, Any] = {"watch": call.watch, "workers": workers, "catalogue": catalogue}
+    results = validate_each(measured, **shared)
     by_level = {}
     if wanted.as_user or wanted.residuals:
-        by_level = validate_as_user(measured, watch=watch, workers=workers, catalogue=catalogue)
+        by_level = validate_as_user(
+            measured, watch=call.watch, workers=workers, catalogue=catalogue
+        )
     if wanted.as_user and not any(by_level.values()):
         raise InputError("--as-user judges training steps, and no table has any. Leave it out.")
     if wanted.residuals:

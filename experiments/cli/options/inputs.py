@@ -4,13 +4,15 @@ from __future__ import annotations
 
 import os
 import sys
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
 
+from cluster_sim.progress import progress
 from experiments.cli.output.printing import print_json, print_table
 from experiments.reports.result_checks import check_results
 from topologies.errors import InputError, printable, suggestion
@@ -240,9 +242,9 @@ class SensitivityInputs:
         self,
         answer: Callable[[Catalogue], float],
         catalogue: Catalogue,
-        *,
+        call: Invocation,
         what: str,
-        quiet: bool,
+        *,
         jumps: bool = False,
     ) -> list[Ranking]:
         """Vary every number that the answer reads; an empty list without ``--sensitivity``.
@@ -251,13 +253,9 @@ class SensitivityInputs:
         """
         if not self.sensitivity:
             return []
-        from cluster_sim.progress import progress
         from workloads.confidence.sensitivity import STEP, WIDE_STEP, sensitivity
 
-        def watch(entries: Sequence[Any]) -> Any:
-            return progress(entries, "sensitivity", quiet=quiet)
-
-        step = WIDE_STEP if jumps else STEP
+        watch, step = partial(call.watch, task="sensitivity"), WIDE_STEP if jumps else STEP
         return [Ranking(tuple(sensitivity(answer, catalogue, watch, step)), what)]
 
 
@@ -344,6 +342,10 @@ class Invocation:
             near = suggestion(self.engine, ENGINES)
             raise InputError(f"unknown engine {self.engine!r}.{near} Use {' or '.join(ENGINES)}.")
 
+    def watch(self, items: Sequence[Any], task: str) -> Iterator[Any]:
+        """Yield the items of a task, and draw a bar of how many are done, but for ``--quiet``."""
+        return progress(items, task, quiet=self.quiet)
+
     def hush(self) -> None:
         """Suppress the notices of compiled functions under ``--quiet``."""
         if self.quiet:
@@ -417,3 +419,20 @@ class Invocation:
         except InputError:  # several models, as a fleet may have
             return ""
         return f"Left out of {named}: {', '.join(left_out)}." if left_out else ""
+
+
+def target_of(write: str, usual: str) -> Path:
+    """Return the file of ``--write TOOL[:PATH]``, which has its usual name in a folder."""
+    tool, _, place = write.partition(":")
+    path = Path(place or ".")
+    path = path / usual if path.is_dir() or place.endswith("/") else path
+    if not place and path.exists():
+        raise InputError(f"{path} exists already. Name a file, as --write {tool}:PATH.")
+    return path
+
+
+def check_choice(option: str, value: str, choices: Sequence[str]) -> None:
+    """Refuse a value that is none of an option's choices."""
+    if value not in choices:
+        near = suggestion(value, choices)
+        raise InputError(f"{option} {value!r} is none of {', '.join(choices)}.{near}")

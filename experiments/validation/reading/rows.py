@@ -70,8 +70,14 @@ class Kind:
         return next((column for column in self.columns if column.name == name), None)
 
 
+def _columns(
+    holds: Holds, *names: str, required: bool = False, least: float = 0
+) -> tuple[Column, ...]:
+    return tuple(Column(name, holds, required, least) for name in names)
+
+
 def _counts(*names: str, least: float = 1) -> tuple[Column, ...]:
-    return tuple(Column(name, "count", least=least) for name in names)
+    return _columns("count", *names, least=least)
 
 
 def _spellings(**names: str) -> dict[str, str]:
@@ -127,14 +133,10 @@ FP8_RECIPE = Column(
 PLAN = (
     Column("name", "text"),
     Column("cluster", "text", required=True),
-    Column("chips", "count", required=True),
-    *(Column(name, "count", required=True) for name in ("layers", "hidden", "heads", "seq")),
+    *_columns("count", "chips", "layers", "hidden", "heads", "seq", required=True, least=1),
     *_counts("ffn", "kv_heads", "head_dim", "vocab"),
-    Column("gated_mlp", "flag"),
-    Column("parallel_layers", "flag"),
-    Column("tied_embeddings", "flag"),
-    *_counts("experts", "experts_per_token", "moe_ffn", "shared_experts", least=0),
-    *_counts("dense_layers", least=0),
+    *_columns("flag", "gated_mlp", "parallel_layers", "tied_embeddings"),
+    *_counts("experts", "experts_per_token", "moe_ffn", "shared_experts", "dense_layers", least=0),
     *_counts("tp", "pp", "vpp", "dp", "cp", "ep", "etp"),
     Column("zero", "count", least=0),
     Column("sequence_parallel", "flag"),
@@ -147,9 +149,7 @@ PLAN = (
     *_counts("lora_rank", "prediction_heads", least=0),
     Column("lora_on", "text", choices=("all", "attention")),
     ATTENTION,
-    Column("compiled", "flag"),
-    Column("graphs", "flag"),
-    Column("launch_blocking", "flag"),
+    *_columns("flag", "compiled", "graphs", "launch_blocking"),
     Column("date", "text"),
     Column("power_limit_w", "number", least=0),
     Column("train_only", "text", choices=("attention", "mlp", "output")),
@@ -159,15 +159,9 @@ PLAN = (
     Column("model", "text"),
     Column("runtime", "text", choices=("compiled", "eager", "xla")),
     Column("optimizer", "text", choices=("adamw", "muon", "adafactor", "sgd")),
-    Column("framework", "text"),
-    Column("variant", "text"),
-    Column("source", "text"),
+    *_columns("text", "framework", "variant", "source"),
 )
 """Model, machine and plan of a training run."""
-
-
-def _sizes(*names: str) -> tuple[Column, ...]:
-    return tuple(Column(name, "number", least=0) for name in names)
 
 
 TRAINING = Kind(
@@ -175,8 +169,7 @@ TRAINING = Kind(
     columns=(
         *PLAN,
         Column("held_out", "flag"),
-        Column("iteration_s", "number", least=0),
-        *_sizes("memory_bytes", "reserved_bytes"),
+        *_columns("number", "iteration_s", "memory_bytes", "reserved_bytes"),
     ),
     published=("iteration_s", "memory_bytes", "reserved_bytes"),
 )
@@ -185,13 +178,13 @@ MEMORY = Kind(
     columns=(
         *PLAN,
         Column("fits", "flag"),
-        *_sizes("memory_bytes", "reserved_bytes", "activation_bytes", "states_bytes"),
+        *_columns("number", "memory_bytes", "reserved_bytes", "activation_bytes", "states_bytes"),
     ),
     published=("memory_bytes", "reserved_bytes", "activation_bytes", "states_bytes"),
 )
 LAYER = Kind(
     "layer",
-    columns=(*PLAN, *_sizes("forward_s", "backward_s")),
+    columns=(*PLAN, *_columns("number", "forward_s", "backward_s")),
     published=("forward_s", "backward_s"),
 )
 KERNELS = (
@@ -200,8 +193,7 @@ KERNELS = (
 COLLECTIVE = Kind(
     "collective",
     columns=(
-        Column("collective", "text", required=True),
-        Column("cluster", "text", required=True),
+        *_columns("text", "collective", "cluster", required=True),
         Column("chips", "count", required=True),
         Column("ranks", "count"),
         Column("algorithm", "text"),
@@ -222,28 +214,24 @@ COLLECTIVE = Kind(
 SERVING = Kind(
     "serving",
     columns=(
-        Column("model", "text", required=True),
-        Column("cluster", "text", required=True),
+        *_columns("text", "model", "cluster", required=True),
         *_counts("chips", "tp", "pp", "ep"),
         Column("precision", "text"),
-        Column("prompt_tokens", "count", required=True),
-        Column("output_tokens", "count", required=True),
+        *_columns("count", "prompt_tokens", "output_tokens", required=True, least=1),
         *_counts("concurrency", "rounds"),
         Column("shortest_lengths", "number", least=0),
         Column("batching", "text", choices=("static", "continuous")),
         Column("scheduler", "text", choices=("vllm", "sglang", "tensorrt-llm")),
         *_counts("chunk_tokens", "poll_passes"),
-        Column("overlapped", "flag"),
-        Column("mixed_chunk", "flag"),
-        Column("gather", "text"),
-        Column("speculate", "text"),
+        *_columns("flag", "overlapped", "mixed_chunk"),
+        *_columns("text", "gather", "speculate"),
         *_counts("attention_dp"),
         Column("cache_precision", "text", choices=("bf16", "fp8")),
         Column("memory_share", "number", least=0),
         *_counts("graph_tokens"),
         Column("block_scaled", "flag"),
         Column("date", "text"),
-        *(Column(name, "number", least=0) for name in ("ttft_s", "tpot_s", "tokens_per_s")),
+        *_columns("number", "ttft_s", "tpot_s", "tokens_per_s"),
     ),
     published=("tpot_s", "ttft_s", "tokens_per_s"),
 )
@@ -259,8 +247,7 @@ KERNEL = Kind(
         Column("precision", "text"),
         *_counts("m", "n", "k", "batch", "seq", "kv_seq", "heads", "kv_heads", "head_dim"),
         Column("direction", "text", choices=("forward", "backward", "forward+backward")),
-        Column("writes_cache", "flag"),
-        Column("casts", "flag"),
+        *_columns("flag", "writes_cache", "casts"),
         *_counts("size_bytes", "rows"),
         Column("tool", "text", choices=TOOLS),
         Column("source", "text"),
@@ -275,10 +262,11 @@ JOB = Kind(
         Column("name", "text"),
         Column("cluster", "text", required=True),
         Column("chips", "count", required=True),
-        *_sizes("server_failures_per_1000_days", "checkpoint_interval_s", "checkpoint_stall_s"),
-        *_sizes("restart_s", "detection_s", "peer_copy_interval_s"),
+        *_columns("number", "server_failures_per_1000_days", "checkpoint_interval_s"),
+        *_columns("number", "checkpoint_stall_s", "restart_s", "detection_s"),
+        Column("peer_copy_interval_s", "number", least=0),
         Column("warm_spares", "flag"),
-        *_sizes("mtbf_s", "goodput"),
+        *_columns("number", "mtbf_s", "goodput"),
         Column("source", "text"),
     ),
     published=("mtbf_s", "goodput"),
