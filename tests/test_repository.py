@@ -242,7 +242,6 @@ LATE: dict[str, set[str]] = {
         "topologies.clusters.graph_file",
         "topologies.clusters.yaml_file",
     },
-    "experiments/explore/local.py": {"tornado"},
     "experiments/explore/page.py": {"matplotlib", "panel", "param"},
     "topologies/files/frame.py": {"pandas"},
     "topologies/files/table.py": {"pandas"},

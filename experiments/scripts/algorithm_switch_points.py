@@ -13,7 +13,7 @@ import pandas as pd
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
-from cluster_sim.collectives import CollectiveCall, Group
+from cluster_sim.collectives import CollectiveCall, Group, rows, suitable, whole
 from cluster_sim.collectives.algorithms.registry import choose_algorithm
 from cluster_sim.collectives.group_parsing import parse_sizes
 from cluster_sim.plot.palette import colors, marks
@@ -43,8 +43,6 @@ def run(
     interval of the time [s]), ``fastest`` and ``picked`` (bool), and ``slowdown``, the time over
     that of the fastest algorithm at the size.
     """
-    from cluster_sim.collectives import CollectiveCall, rows, suitable, whole
-
     steps, groups = parse_sizes(sizes), [whole(named(text), ranks_per_chip) for text in clusters]
 
     def table(point: tuple[Group, str]) -> pd.DataFrame:
@@ -103,8 +101,8 @@ def plot(frame: pd.DataFrame) -> Figure:
 def _panel(axes: Axes, frame: pd.DataFrame, algorithms: list[str]) -> None:
     """Draw the panel of one machine."""
     shades, shapes = colors(algorithms), marks(algorithms)
-    for name, rows in frame.groupby("algorithm", sort=False):
-        line = rows.sort_values("size_bytes")
+    for name, timed in frame.groupby("algorithm", sort=False):
+        line = timed.sort_values("size_bytes")
         shade, shape = shades[str(name)], shapes[str(name)]
         axes.plot(line.size_bytes, line.slowdown, f"{shape}-", ms=4, color=shade, label=str(name))
     picked = frame[frame.picked]

@@ -211,9 +211,9 @@ def _write(run: Run, document: Mapping[str, Any]) -> None:
 
 def _median(errors: Any) -> float | None:
     """Median of the absolute errors; None without errors."""
-    import numpy as np
+    from experiments.validation.comparison import condensed
 
-    return float(np.median(np.abs(errors))) if len(errors) else None
+    return condensed(errors)["median_abs_error"]
 
 
 ROW = ("part", "quantity", "value", "unit", "low", "high")

@@ -6,6 +6,7 @@ import sys
 from dataclasses import dataclass
 from pathlib import Path
 
+from experiments.cli.commands.serve_api import HOST, HOSTS, check_free, only_for
 from experiments.cli.options.inputs import Invocation
 from topologies.options import required, setting
 
@@ -37,7 +38,6 @@ def explore(inputs: ExploreInputs, call: Invocation) -> None:
     printed instead, and nothing is served.
     """
     from experiments.explore.answers import knobs, read_runs
-    from experiments.explore.local import HOST, HOSTS, check_free, only_for
     from experiments.explore.page import framed, page, panel
     from topologies.catalogue.catalogue import shipped_catalogue
 

@@ -22,7 +22,7 @@ from workloads.options.job import JobInputs
 from workloads.training.plan.plan import ParallelPlan
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
+    from collections.abc import Callable
 
     from experiments.reports.run_directory import Run
     from topologies.catalogue.catalogue import Catalogue

@@ -17,13 +17,14 @@ from experiments.cli.options.inputs import Invocation
 from experiments.cli.output.printing import print_json, print_table
 from experiments.reports.formatting import table_text
 from experiments.reports.result_checks import check_results
-from experiments.sweeps.study import Program
 from topologies.errors import shown, suggestion
 from topologies.files.table import Table
 from topologies.options import required, setting
 
 if TYPE_CHECKING:
     import pandas as pd
+
+    from experiments.sweeps.study import Program
 
 
 MOST_COLUMNS = 10
@@ -56,13 +57,13 @@ def sweep(inputs: SweepInputs, call: Invocation) -> int | None:
     from experiments.sweeps.study import read_study
     from experiments.sweeps.sweep import sweep as run_sweep
 
-    study = read_study(inputs.study)
+    study, program = read_study(inputs.study), program_of(app, NOT_IN_A_STUDY)
     if not inputs.trust:
-        study.check_harmless(PROGRAM)
+        study.check_harmless(program)
     with progress_bars(quiet=call.quiet) as report:
         frame = run_sweep(
             study,
-            PROGRAM,
+            program,
             out=call.out,
             workers=inputs.workers,
             dask=inputs.dask,
@@ -112,9 +113,8 @@ NOT_IN_A_STUDY = ("sweep", "report", "explore", "serve-api", "experiment", "list
 
 def program_of(group: click.Group, excluded: tuple[str, ...]) -> Program:
     """Describe a group of commands to sweeps; a command is loaded when a study names it."""
+    from experiments.sweeps.study import Program
+
     commands: Any = group
     names = tuple(commands.list_commands(None))
     return Program(run, names, excluded, lambda name: parameters(commands.get_command(None, name)))
-
-
-PROGRAM = program_of(app, NOT_IN_A_STUDY)

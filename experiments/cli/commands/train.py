@@ -38,7 +38,6 @@ from workloads.training.plan.plan import PLAN_FIELDS, ParallelPlan
 
 if TYPE_CHECKING:
     from topologies.catalogue.catalogue import Catalogue
-    from topologies.clusters.cluster import Cluster
     from workloads.search.choice import When
     from workloads.training.iteration import Iteration
     from workloads.training.plan.other_tools import OtherPlan

@@ -19,8 +19,6 @@ from topologies.errors import InputError, printable, suggestion
 from topologies.options import required, setting
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
-
     from experiments.reports.run_directory import Run
     from topologies.catalogue.catalogue import Catalogue
     from topologies.clusters.cluster import Cluster
