@@ -86,7 +86,8 @@ def train(
     if count is not None:
         check_chips(count, cluster)
         detail_fields["partial"] = True
-    stack = conditions.framework_text({**(vars(plan) if plan else {}), **plan_fields}, cluster)
+    written = {**(vars(plan) if plan else {}), **plan_fields, "chips": count}
+    stack = conditions.framework_text(written, cluster)
     plan = plan and _changed(plan, plan_fields, stack, count)
     choice, plan_fields = None, {**plan_fields, "framework": stack}
     if plan is None and count is None and _may_search(plan_fields, detail, detail_fields):
