@@ -199,8 +199,8 @@ def write(run: Run, command: str, title: str, answer: Mapping[str, Any]) -> None
     good = answered(answer)
     is_step = command == "train"
     rows = Table.of_rows([(flat_step if is_step else flat_serving)(row) for row in good])
-    said = " ".join((*ratio_sentences(answer["ratios"]), answer.get("prices", "")))
-    run.table("metrics", rows, title="Results" if is_step else title, note=said)
+    sentences = " ".join((*ratio_sentences(answer["ratios"]), answer.get("prices", "")))
+    run.table("metrics", rows, title="Results" if is_step else title, note=sentences)
     if is_step:
         from experiments.figures.training import stacked
 

@@ -9,7 +9,7 @@ from typing import Any
 import pandas as pd
 import pytest
 
-from experiments.cli.commands.experiment import _arguments
+from experiments.cli.commands.experiment import _parameters
 from experiments.scripts import weak_scaling
 from experiments.scripts.registry import EXPERIMENTS
 from experiments.scripts.support import Replica, each
@@ -86,7 +86,7 @@ def test_processes_change_no_number(name: str, monkeypatch: pytest.MonkeyPatch) 
 def test_progress_is_no_option(experiment: Any) -> None:
     run = experiment.load().run
     assert ("watch" in inspect.signature(run).parameters) == (experiment.name not in UNWATCHED)
-    assert "watch" not in _arguments(run)
+    assert "watch" not in _parameters(run)
 
 
 def test_points_without_work() -> None:
