@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from cluster_sim.schedule.table import Schedule
     from cluster_sim.trace.trace import Trace
     from cluster_sim.trace.trace import run as simulate
-    from experiments.validation.front import validate
+    from experiments.validation.validate import validate
     from topologies.clusters.names import cluster
     from topologies.errors import InputError
     from workloads.fleet.front import run_fleet
@@ -88,7 +88,7 @@ _PLACES = {
     "share": "workloads.sharing.sharing:share",
     "simulate": "cluster_sim.trace.trace:run",
     "train": "workloads.front:train",
-    "validate": "experiments.validation.front:validate",
+    "validate": "experiments.validation.validate:validate",
 }
 """Where each public name is defined, as ``module:attribute``; a module has no attribute."""
 

@@ -5,8 +5,7 @@ from __future__ import annotations
 import sys
 from collections.abc import Sequence
 
-from experiments.cli.main import run
-from experiments.cli.process import leave, prepare
+from experiments.cli.main import leave, prepare, run
 
 
 def main(arguments: Sequence[str]) -> int:

@@ -13,7 +13,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 
 from cluster_sim.processes import available_workers
-from experiments.validation.reading.tables import tables
+from experiments.validation.reading.rows import tables
 from experiments.validation.validate import Result, macro, validate_as_user
 from topologies.files.writing import whole_file
 

@@ -17,11 +17,9 @@ from typing import NamedTuple
 
 import numpy as np
 
-from experiments.validation.comparison.compare import compare_row
+from experiments.validation.comparison import compare_row
 from experiments.validation.predictions.training import Steps
-from experiments.validation.reading.rows import Row
-from experiments.validation.reading.schema import TRAINING
-from experiments.validation.reading.tables import table
+from experiments.validation.reading.rows import TRAINING, Row, table
 from topologies.arrays import FloatArray
 from topologies.catalogue.catalogue import Catalogue, shipped_catalogue
 from topologies.clusters.names import cluster

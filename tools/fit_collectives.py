@@ -18,8 +18,7 @@ from dataclasses import dataclass
 
 from cluster_sim.collectives.duration.nccl.constants import CHIP, FABRIC, SWITCH, TREE, Nccl
 from cluster_sim.collectives.duration.nccl.tuner import PROTOCOLS, tuner
-from experiments.validation.reading.rows import Row
-from experiments.validation.reading.tables import table
+from experiments.validation.reading.rows import Row, table
 from tools.fit_rows import FABRICS, LL128, MACHINES, FitRow, Fitted, write
 from tools.nccl_fit import (
     FABRIC_START,

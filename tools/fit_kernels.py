@@ -13,8 +13,7 @@ from collections.abc import Mapping
 import numpy as np
 from scipy.optimize import least_squares
 
-from experiments.validation.reading.rows import Row
-from experiments.validation.reading.tables import table
+from experiments.validation.reading.rows import Row, table
 from topologies.arrays import FloatArray
 from topologies.catalogue.catalogue import shipped_catalogue
 from workloads.kernels.chip_share import rank_of

@@ -21,7 +21,7 @@ from PIL import Image
 from PIL.PngImagePlugin import PngInfo
 from scipy.spatial.distance import cdist
 
-from experiments.reports.hover import description, headline
+from experiments.reports.drawing import description, headline
 from experiments.scripts.registry import EXPERIMENTS, Experiment
 from topologies.errors import InputError, suggestion
 from topologies.files.writing import whole_file

@@ -20,7 +20,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from experiments.validation.comparison.residuals import group_of, is_mixed, prediction_of, residuals
+from experiments.validation.comparison import group_of, is_mixed, prediction_of, residuals
 from workloads.confidence.kinds import EXCHANGE, FAMILY, Prediction
 from workloads.confidence.residuals import Residual, Residuals, shipped_residuals
 from workloads.confidence.split_conformal import half_width, margin

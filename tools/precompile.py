@@ -19,7 +19,7 @@ from collections.abc import Sequence
 from concurrent.futures import ProcessPoolExecutor, as_completed
 from pathlib import Path
 
-from experiments.cli.options.invocation import QUIET
+from experiments.cli.options.inputs import QUIET
 
 ROOT = Path(__file__).parents[1]
 PACKAGES = ("topologies", "cluster_sim", "workloads", "experiments")

@@ -3,7 +3,7 @@
 ``python -m tools.shared_jobs`` draws pairs of jobs at random places of three machines and prints,
 for the pairs that cost each other more than half a percent, the share of the cost that is found and
 how far single jobs are off. These are the figures of docs/how-to/share-a-cluster.md, and of the
-sentences in ``experiments/reports/sharing.py``.
+sentences in ``experiments/cli/commands/share.py``.
 """
 
 from __future__ import annotations

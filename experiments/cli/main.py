@@ -2,17 +2,126 @@
 
 from __future__ import annotations
 
+import atexit
+import contextlib
+import gc
+import io
 import os
 import sys
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, NoReturn
 
 import click
 
-from experiments.cli.process import ReaderGone, leave, open_streams, prepare, tell
 from experiments.cli.registry import LazyGroup
 from topologies.errors import LONGEST_NAME, InputError, file_fault, shown
+
+MMAP_MAX, TRIM_THRESHOLD, TOP_PAD = -4, -1, -2
+"""Numbers of parameters of glibc's ``mallopt``, see mallopt(3)."""
+NEVER = 2**31 - 1
+GROWTH_BYTES = 64 * 2**20
+OBJECTS_BETWEEN_SEARCHES = 400_000
+
+
+def prepare() -> None:
+    """Set up the process for speed: reuse of memory, one thread, few garbage collections.
+
+    A schedule of a million ops passes through dozens of arrays of a few megabytes. glibc would get
+    the memory of each from the system and return it, and the system would clear every page again,
+    which takes up to half of the time of a large run. No command multiplies matrices, so threads
+    for linear algebra, which take a tenth of a second to start, would only wait. Python searches
+    for cycles of garbage after every 700 new objects; the imports of a command create up to three
+    hundred thousand, and none of them is garbage.
+    """
+    gc.set_threshold(OBJECTS_BETWEEN_SEARCHES)
+    os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
+    if sys.platform != "linux":
+        return
+    import ctypes
+
+    try:
+        tune = ctypes.CDLL(None).mallopt
+    except AttributeError:  # another C library
+        return
+    tune(MMAP_MAX, 0)
+    tune(TRIM_THRESHOLD, NEVER)
+    tune(TOP_PAD, GROWTH_BYTES)
+
+
+class ReaderGone(Exception):  # noqa: N818 – no error: whoever reads, such as head, has enough
+    """Signal that the reader of standard output has closed it."""
+
+
+class _Output(io.TextIOWrapper):
+    """Standard output whose errors say that they concern standard output."""
+
+    def write(self, text: str) -> int:
+        """Write text; raise ReaderGone if the reader has closed the stream."""
+        with _named():
+            return super().write(text)
+
+    def flush(self) -> None:
+        """Flush the written text."""
+        with _named():
+            super().flush()
+
+
+@contextlib.contextmanager
+def _named() -> Iterator[None]:
+    try:
+        yield
+    except BrokenPipeError:
+        raise ReaderGone from None
+    except OSError as fault:
+        raise OSError(fault.errno, fault.strerror, "standard output") from None
+
+
+def open_streams() -> bool:
+    """Prepare the standard streams, and return whether standard output is open.
+
+    For a closed descriptor Python has no stream object. The first file that is opened would get the
+    descriptor's number, and so receive the text that was meant for people.
+    """
+    if sys.stderr is None:
+        sys.stderr = os.fdopen(os.open(os.devnull, os.O_WRONLY), "w")
+    if not sys.warnoptions:
+        import warnings
+
+        # Warnings of libraries mean nothing to users; results are checked before they are shown.
+        warnings.simplefilter("ignore")
+    if sys.stdout is None:
+        return False
+    stream = sys.stdout
+    if isinstance(stream, io.TextIOWrapper):
+        terminal, encoding, errors = stream.isatty(), stream.encoding, stream.errors
+        if errors == "strict":  # × in ASCII would end a command after all of its work
+            errors = "replace"
+        sys.stdout = _Output(stream.detach(), encoding, errors, line_buffering=terminal)
+    return True
+
+
+def leave(status: int) -> NoReturn:
+    """End the process without unloading its modules, which takes longer than a small command."""
+    atexit._run_exitfuncs()
+    try:
+        if sys.stdout is not None:
+            sys.stdout.flush()
+    except ReaderGone:
+        pass
+    except OSError as fault:
+        status = 2
+        tell(f"cluster-sim: {file_fault(fault)}\n")
+    tell("")
+    os._exit(status)
+
+
+def tell(line: str) -> None:
+    """Write a line to stderr; if that fails, the exit status still tells of the error."""
+    with contextlib.suppress(OSError):
+        sys.stderr.write(line)
+        sys.stderr.flush()
+
 
 INTERRUPTED = 130
 LONGEST_MESSAGE = 1000
@@ -97,7 +206,7 @@ def run(arguments: Sequence[str], program: click.Command = app) -> int:
     except MemoryError:
         return _refuse(_out_of_memory())
     except (click.Abort, KeyboardInterrupt):
-        return _interrupted()
+        return _refuse("interrupted; nothing half-written was left behind", status=INTERRUPTED)
     return status if isinstance(status, int) else 0
 
 
@@ -129,10 +238,6 @@ def _wrong_value(mistake: click.ClickException) -> str:
         return ""
     name = next((flag for flag in parameter.opts if flag.startswith("-")), parameter.name)
     return f"{name} {mistake.message}"
-
-
-def _interrupted() -> int:
-    return _refuse("interrupted; nothing half-written was left behind", status=INTERRUPTED)
 
 
 def _refuse(message: str, status: int = 2) -> int:

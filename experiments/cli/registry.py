@@ -14,7 +14,7 @@ from typing import Any
 
 import click
 
-from experiments.cli.options.parameters import HelpContext
+from experiments.cli.options.from_fields import HelpContext, as_options
 from topologies.errors import InputError, suggestion
 
 
@@ -125,6 +125,4 @@ def _loaded(command: Command) -> Any:
     function: Any = command.load()
     if isinstance(function, click.Group):
         return function
-    from experiments.cli.options.from_fields import as_options  # no help page of a group needs it
-
     return as_options(command.name, function, resumes=command.resumes)

@@ -11,10 +11,11 @@ from matplotlib.figure import Figure
 
 from cluster_sim.plot.palette import colors
 from experiments.explore.answers import Explored, Parts, moved
+from experiments.figures.layout import canvas, logarithmic, over_bytes
 from experiments.figures.training import stacked
 from topologies.catalogue.catalogue import Catalogue
 from topologies.errors import InputError
-from topologies.units import format_bytes, format_seconds
+from topologies.units import format_seconds
 
 LOW, HIGH, STEP = 0.5, 2.0, 0.05
 """Ends and step of a slider, as factors on the catalogue's number."""
@@ -74,10 +75,8 @@ def _steps(steps: Mapping[str, tuple[Parts, Parts]]) -> Figure:
 
 def _times(sizes: Mapping[str, tuple[Parts, Parts]]) -> Figure:
     """Draw times of collectives over their sizes; recorded times are dashed, with hollow marks."""
-    from matplotlib.ticker import FuncFormatter, LogLocator
-
-    figure = Figure(figsize=(9.5, 4.6), layout="constrained")
-    axes, shade = figure.subplots(), colors(sizes)
+    figure, axes = canvas(9.5, 4.6)
+    shade = colors(sizes)
     for name, (before, after) in sizes.items():
         for parts, style, fill, label in (
             (before, "o--", "none", f"{name}, as recorded"),
@@ -88,13 +87,9 @@ def _times(sizes: Mapping[str, tuple[Parts, Parts]]) -> Figure:
                 at, list(parts.values()), style, color=shade[name], label=label,
                 ms=8 if fill == "none" else 4, markerfacecolor=fill,
             )  # fmt: skip
-    axes.set_xscale("log", base=2)
-    axes.set_yscale("log")
+    over_bytes(axes)
+    logarithmic(axes, "y", format_seconds)
     axes.set(xlabel="size of the buffer", ylabel="time")
-    axes.xaxis.set_major_formatter(FuncFormatter(lambda size, _: format_bytes(int(size))))
-    axes.yaxis.set_major_locator(LogLocator(subs=(1, 2, 5)))
-    axes.yaxis.set_major_formatter(FuncFormatter(lambda value, _: format_seconds(value)))
-    axes.yaxis.set_minor_formatter("")
     axes.grid(alpha=0.3)
     axes.legend(frameon=False)
     return figure

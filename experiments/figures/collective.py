@@ -4,16 +4,19 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
+from matplotlib.ticker import FixedLocator, NullLocator
+
 from cluster_sim.plot.links import link_map
 from cluster_sim.plot.palette import colors, marks
 from cluster_sim.plot.timeline_figure import Legend, timeline
+from experiments.figures.layout import canvas, logarithmic, over_bytes
 from topologies.shapes.basic import Torus
 from topologies.units import format_bytes, format_rate
 
 if TYPE_CHECKING:
     import pandas as pd
-    from matplotlib.axes import Axes
-    from matplotlib.figure import Figure
 
     from cluster_sim.trace.trace import Trace
     from topologies.clusters.cluster import Cluster
@@ -67,10 +70,7 @@ def figures(
 
 def bandwidth(frame: pd.DataFrame) -> Figure:
     """Draw bus bandwidth against size, with the upper limit for any algorithm."""
-    from matplotlib.figure import Figure
-
-    figure = Figure(figsize=(8, 4.8), layout="constrained")
-    axes = figure.add_subplot()
+    figure, axes = canvas(8, 4.8)
     first = frame.iloc[0]
     moved = frame[(frame.size_bytes > 0) & (frame.time_s > 0)]
     _draw_limit(axes, moved)
@@ -80,8 +80,7 @@ def bandwidth(frame: pd.DataFrame) -> Figure:
         measured = seen.measured_busbw_bytes_per_s / 1e9
         axes.plot(seen.size_bytes, measured, "kx", ms=5, label="measured")
     _scale(axes, sorted(set(moved.size_bytes)))
-    axes.set_xlabel("size of the buffer, as nccl-tests counts it")
-    axes.set_ylabel("bus bandwidth [GB/s]")
+    axes.set(xlabel="size of the buffer, as nccl-tests counts it", ylabel="bus bandwidth [GB/s]")
     what = f"{first.collective} on {first.cluster}, {int(first.ranks):,} ranks"
     axes.set_title(f"{what}\n{_finding(moved)}", loc="left", fontsize=10)
     axes.grid(alpha=0.3)
@@ -134,20 +133,15 @@ def _draw_limit(axes: Axes, moved: pd.DataFrame) -> None:
 
 
 def _scale(axes: Axes, sizes: list[int]) -> None:
-    from matplotlib.ticker import FixedLocator, FuncFormatter, LogLocator, NullLocator
-
-    axes.set_xscale("log", base=2)
+    over_bytes(axes)
+    axes.xaxis.set_minor_locator(NullLocator())
+    if len(sizes) <= MOST_TICKS:
+        axes.xaxis.set_major_locator(FixedLocator(sizes))
     if len(sizes) > 1:
-        axes.set_yscale("log")
-        axes.yaxis.set_major_locator(LogLocator(subs=(1, 2, 5)))
-        axes.yaxis.set_minor_formatter("")
+        logarithmic(axes, "y", "{:,.6g}".format)
     else:
         axes.set_ylim(bottom=0)
-    few = len(sizes) <= MOST_TICKS
-    axes.xaxis.set_major_locator(FixedLocator(sizes) if few else LogLocator(base=16, numticks=12))
-    axes.xaxis.set_minor_locator(NullLocator())
-    axes.xaxis.set_major_formatter(FuncFormatter(lambda size, _: format_bytes(int(size))))
-    axes.yaxis.set_major_formatter(FuncFormatter(lambda rate, _: f"{rate:,.6g}"))
+        axes.yaxis.set_major_formatter("{x:,.6g}")
 
 
 def _finding(frame: pd.DataFrame) -> str:

@@ -5,14 +5,13 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 import numpy as np
+from matplotlib.figure import Figure
 
+from experiments.figures.layout import canvas, dress, logarithmic
 from topologies.units import format_seconds
 from workloads.job.goodput import daly_interval_s
 
 if TYPE_CHECKING:
-    from matplotlib.axes import Axes
-    from matplotlib.figure import Figure
-
     from workloads.job import JobResult
 
 COLORS = {
@@ -32,11 +31,8 @@ ROOM = 1.15
 
 def timeline_figure(result: JobResult, title: str) -> Figure:
     """Draw the lost time of the first run over its days, stacked by its cause."""
-    from matplotlib.figure import Figure
-
     frame = result.timeline()
-    figure = Figure(figsize=(10, 5.5), layout="constrained")
-    axes = figure.subplots()
+    figure, axes = canvas(10, 5.5)
     lost = [part for part in COLORS if part != "useful" and frame[part].max() > 0]
     days = np.concatenate([[0.0], frame["day"].to_numpy()])
     under = np.zeros(len(frame))
@@ -49,8 +45,7 @@ def timeline_figure(result: JobResult, title: str) -> Figure:
     most = float(under.max(initial=0.0))
     axes.set_ylim(0, min(100.0, max(1.0, ROOM * most)))
     axes.set_xlim(0, days[-1])
-    axes.set_xlabel("day")
-    axes.set_ylabel("time that is not useful [% of the time]")
+    dress(axes, "day", "time that is not useful [% of the time]")
     axes.set_title(title, loc="left")
     if lost:
         handles, names = axes.get_legend_handles_labels()
@@ -58,17 +53,12 @@ def timeline_figure(result: JobResult, title: str) -> Figure:
             handles[::-1], names[::-1], title="mean over all runs",
             loc="center left", bbox_to_anchor=(1.0, 0.5), frameon=False,
         )  # fmt: skip
-    _plain(axes)
     return figure
 
 
 def curve_figure(result: JobResult) -> Figure:
     """Draw goodput against the time between checkpoints, with marks at special intervals."""
-    from matplotlib.figure import Figure
-    from matplotlib.ticker import FuncFormatter, LogLocator, NullLocator
-
-    figure = Figure(figsize=(8, 5), layout="constrained")
-    axes = figure.subplots()
+    figure, axes = canvas(8, 5)
     curve = result.curve
     if curve is None:
         raise ValueError("a job without failures has no curve")
@@ -82,24 +72,16 @@ def curve_figure(result: JobResult) -> Figure:
     for seconds, style, name in marks:
         label = f"{name}: {format_seconds(round(seconds, 1))}"
         axes.axvline(seconds / 60, color="black", ls=style, lw=1, label=label)
-    axes.set_xscale("log")
-    axes.xaxis.set_major_locator(LogLocator(subs=(1, 2, 5)))
-    axes.xaxis.set_major_formatter(FuncFormatter(lambda at, _: f"{at:g}"))
-    axes.xaxis.set_minor_locator(NullLocator())
-    axes.set_xlabel("computing time between checkpoints [min]")
-    axes.set_ylabel("goodput [% of the time]")
+    logarithmic(axes, "x")
+    dress(axes, "computing time between checkpoints [min]", "goodput [% of the time]")
     axes.set_title("Goodput against the time between checkpoints, simulated", loc="left")
     axes.legend(frameon=False)
-    _plain(axes)
     return figure
 
 
 def causes_figure(result: JobResult) -> Figure:
     """Draw the failures by cause, as the mean over the runs, with the expected numbers."""
-    from matplotlib.figure import Figure
-
-    figure = Figure(figsize=(8, 4.5), layout="constrained")
-    axes = figure.subplots()
+    figure, axes = canvas(8, 4.5)
     span = result.job.span_s
     expected = {cause.name: cause.per_s * span for cause in result.job.rates.causes}
     seen = result.failures_by_cause
@@ -111,13 +93,8 @@ def causes_figure(result: JobResult) -> Figure:
         label="expected from the rates",
     )  # fmt: skip
     axes.set_yticks(places, [name.replace("_", " ") for name in names])
-    axes.set_xlabel(f"failures in {span / 86400:g} days, mean over {len(result.outcomes)} runs")
+    over = f"failures in {span / 86400:g} days, mean over {len(result.outcomes)} runs"
+    dress(axes, over, "")
     axes.set_title("Failures by cause", loc="left")
     axes.legend(frameon=False, loc="lower right")
-    _plain(axes)
     return figure
-
-
-def _plain(axes: Axes) -> None:
-    for side in ("top", "right"):
-        axes.spines[side].set_visible(False)

@@ -1,12 +1,15 @@
-"""Layout of figures without drawing them, and their files."""
+"""Panels and axes of figures, their layout without drawing, and their files."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal
+
+from topologies.units import format_bytes
 
 if TYPE_CHECKING:
+    from matplotlib.axes import Axes
     from matplotlib.figure import Figure
     from matplotlib.transforms import Bbox
 
@@ -20,6 +23,49 @@ LETTERS: dict[Any, str] = {"text.hinting": "no_hinting", "svg.fonttype": "path"}
 
 Without it, texts have the same widths at every resolution, and are measured in a third of the time.
 """
+
+
+def canvas(
+    wide: float, high: float, rows: int = 1, columns: int = 1, **how: Any
+) -> tuple[Figure, Any]:
+    """Return a figure of a size [inches] and its panels, as ``Figure.subplots`` returns them."""
+    from matplotlib.figure import Figure
+
+    figure = Figure(figsize=(wide, high), layout="constrained")
+    return figure, figure.subplots(rows, columns, **how)
+
+
+def dress(axes: Axes, across: str, up: str, *, grid: Literal["both", "x", "y", ""] = "") -> None:
+    """Label the axes of a panel, which keeps two sides of its frame, and draw a light grid."""
+    axes.set(xlabel=across, ylabel=up)
+    axes.spines[["top", "right"]].set_visible(False)
+    if grid:
+        axes.grid(axis=grid, alpha=0.3)
+
+
+def logarithmic(
+    axes: Axes,
+    which: Literal["x", "y"],
+    text: Callable[[float], str] = "{:g}".format,
+    subs: Sequence[float] = (1, 2, 5),
+) -> None:
+    """Make an axis logarithmic, with a label at every power of ten and at some between."""
+    from matplotlib.ticker import LogLocator
+
+    axes.set(**{f"{which}scale": "log"})
+    axis = axes.xaxis if which == "x" else axes.yaxis
+    axis.set_major_locator(LogLocator(subs=subs))
+    axis.set_major_formatter(lambda value, _: text(value))
+    axis.set_minor_formatter("")
+
+
+def over_bytes(axes: Axes) -> None:
+    """Make the horizontal axis one of sizes in bytes, with a label at every fourth power of two."""
+    from matplotlib.ticker import LogLocator
+
+    axes.set_xscale("log", base=2)
+    axes.xaxis.set_major_locator(LogLocator(base=16, numticks=12))
+    axes.xaxis.set_major_formatter(lambda size, _: format_bytes(int(size)))
 
 
 def lay_out(figure: Figure) -> None:

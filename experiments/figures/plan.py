@@ -7,9 +7,11 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import pandas as pd
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
 
 from cluster_sim.plot.palette import colors
-from experiments.figures.layout import lay_out
+from experiments.figures.layout import canvas, dress, lay_out, logarithmic
 from experiments.figures.training import NAMES, stacked
 from topologies.arrays import FloatArray, IntArray
 from topologies.units import format_bytes, format_seconds
@@ -18,9 +20,6 @@ from workloads.training.plan.schedules.registry import all_schedules
 from workloads.training.program.breakdown import PARTS
 
 if TYPE_CHECKING:
-    from matplotlib.axes import Axes
-    from matplotlib.figure import Figure
-
     from workloads.search import Search
 
 
@@ -75,10 +74,7 @@ def plan_label(plan: Any, telling: Sequence[str] = ()) -> str:
 
 def pareto(search: Search, top: int) -> Figure:
     """Draw estimated time of all plans against memory, coloured by the division of the model."""
-    from matplotlib.figure import Figure
-
-    figure = Figure(figsize=(9.5, 5.4), layout="constrained")
-    axes = figure.subplots()
+    figure, axes = canvas(9.5, 5.4)
     memory, seconds = search.total_bytes / 1e9, search.estimate_s
     kinds_of_plans = [kind(plan) for plan in search.plans]
     for number, name in enumerate(kinds()):
@@ -88,17 +84,9 @@ def pareto(search: Search, top: int) -> Figure:
             axes.scatter(memory[which], seconds[which], s=9, alpha=0.5, lw=0, color=hue,
                          label=f"{name} ({which.sum():,})")  # fmt: skip
     edge = frontier(search.total_bytes, seconds)
-    axes.step(
-        memory[edge],
-        seconds[edge],
-        where="post",
-        color="black",
-        lw=1.2,
-        label="fastest so far",
-    )
-    marked = [
-        (finalist.memory.total / 1e9, finalist.iteration_s) for finalist in search.finalists[:top]
-    ]
+    style: dict[str, Any] = {"where": "post", "color": "black", "lw": 1.2}
+    axes.step(memory[edge], seconds[edge], label="fastest so far", **style)
+    marked = [(plan.memory.total / 1e9, plan.iteration_s) for plan in search.finalists[:top]]
     if search.own_plan is not None:
         mine = search.own_plan.finalist
         axes.plot(mine.memory.total / 1e9, mine.iteration_s, "X", color="black", label="your plan")
@@ -107,10 +95,9 @@ def pareto(search: Search, top: int) -> Figure:
     axes.text(capacity, 1.0, " memory\n of a rank", transform=axes.get_xaxis_transform(), va="top",
               fontsize=8, color="grey")  # fmt: skip
     axes.set_yscale("log")
-    _ticks(axes)
-    axes.set_xlabel("memory of the rank that needs most [GB]")
-    axes.set_ylabel("time of one iteration [s]")
-    axes.spines[["top", "right"]].set_visible(False)
+    low, high = axes.get_ylim()
+    logarithmic(axes, "y", subs=(1, 2, 3, 4, 5, 7) if high < SHORT * low else (1, 2, 5))
+    dress(axes, "memory of the rank that needs most [GB]", "time of one iteration [s]")
     best = search.finalists[0]
     axes.set_title(
         f"{search.model.name} on {search.cluster.name}: the fastest plan takes "
@@ -121,17 +108,6 @@ def pareto(search: Search, top: int) -> Figure:
     figure.legend(loc="outside lower center", ncols=4, frameon=False, fontsize=8)
     _numerals(figure, axes, marked)
     return figure
-
-
-def _ticks(axes: Axes) -> None:
-    """Label 1, 2 and 5 of every power of ten on a logarithmic axis, and more on a short one."""
-    from matplotlib.ticker import LogLocator, NullFormatter
-
-    low, high = axes.get_ylim()
-    subs = (1, 2, 3, 4, 5, 7) if high < SHORT * low else (1, 2, 5)
-    axes.yaxis.set_major_locator(LogLocator(subs=subs))
-    axes.yaxis.set_major_formatter(lambda value, _: f"{value:g}")
-    axes.yaxis.set_minor_formatter(NullFormatter())
 
 
 def _numerals(figure: Figure, axes: Axes, places: Sequence[tuple[float, float]]) -> None:
@@ -159,13 +135,10 @@ def _offsets(wide: float, high: float) -> tuple[tuple[float, float], ...]:
 
 def worth(search: Search, top: int) -> Figure:
     """Draw time of the simulated plans against cost or energy, coloured as in :func:`pareto`."""
-    from matplotlib.figure import Figure
-
     unit, scale = {"energy": ("energy of one iteration [kWh]", 3.6e6)}.get(
         search.objective, ("price of one iteration [USD]", 1.0)
     )
-    figure = Figure(figsize=(8.0, 5.0), layout="constrained")
-    axes = figure.subplots()
+    figure, axes = canvas(8.0, 5.0)
     kinds_of_finalists = [kind(finalist.plan) for finalist in search.finalists]
     for number, name in enumerate(kinds()):
         some = [
@@ -183,9 +156,7 @@ def worth(search: Search, top: int) -> Figure:
     edge = order[np.minimum.accumulate(values[order]) == values[order]]
     axes.step(seconds[edge], values[edge], where="post", color="black", lw=1.2,
               label="no other is faster for as little")  # fmt: skip
-    axes.set_xlabel("time of one iteration [s]")
-    axes.set_ylabel(unit)
-    axes.spines[["top", "right"]].set_visible(False)
+    dress(axes, "time of one iteration [s]", unit)
     cheap, quick = values.argmin(), seconds.argmin()
     less, longer = 1 - values[cheap] / values[quick], seconds[cheap] / seconds[quick] - 1
     finding = f"the plan of least {search.objective} takes "
@@ -193,9 +164,7 @@ def worth(search: Search, top: int) -> Figure:
     if values[cheap] == values[quick]:
         finding = f"the fastest plan is also the one of least {search.objective}"
     axes.set_title(
-        f"{search.model.name} on {search.cluster.name}: {finding}",
-        loc="left",
-        fontsize=10,
+        f"{search.model.name} on {search.cluster.name}: {finding}", loc="left", fontsize=10
     )
     axes.legend(frameon=False, fontsize=8)
     _numerals(figure, axes, list(zip(seconds.tolist(), values.tolist(), strict=True))[:top])
@@ -252,13 +221,9 @@ def scaling(frame: pd.DataFrame, title: str) -> Figure:
     ``frame``: one row for each overlap and size, sizes ascending, with columns ``overlap``,
     ``chips``, ``dp``, ``iteration_s``, ``tokens_per_s_per_chip``, ``efficiency``, ``<part>_s`` [s].
     """
-    from matplotlib.figure import Figure
-
     kinds = list(frame.groupby("overlap", sort=False))
-    figure = Figure(figsize=(6.2 * len(kinds) + 0.8, 6.8), layout="constrained")
-    grid = figure.subplots(
-        2, len(kinds), height_ratios=(1.8, 1), sharex="col", sharey="row", squeeze=False
-    )
+    sides = {"height_ratios": (1.8, 1), "sharex": "col", "sharey": "row", "squeeze": False}
+    figure, grid = canvas(6.2 * len(kinds) + 0.8, 6.8, 2, len(kinds), **sides)
     for column, (kind, rows) in enumerate(kinds):
         _parts_of_step(grid[0, column], rows)
         _throughput(grid[1, column], rows)
@@ -303,8 +268,5 @@ def _throughput(axes: Axes, rows: pd.DataFrame) -> None:
         )
     sizes = zip(rows["chips"].tolist(), rows["dp"].tolist(), strict=True)
     axes.set_xticks(np.arange(len(rows)), [f"{chips:,}\n{dp:,}" for chips, dp in sizes])
-    axes.set_xlabel(
-        "chips (above), replicas of the model (below); percentages: relative to the smallest"
-    )
-    axes.grid(axis="y", alpha=0.3)
-    axes.spines[["top", "right"]].set_visible(False)
+    across = "chips (above), replicas of the model (below); percentages: relative to the smallest"
+    dress(axes, across, axes.get_ylabel(), grid="y")

@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from matplotlib.figure import Figure
 from matplotlib.ticker import EngFormatter
 
+from experiments.figures.layout import canvas, dress
 from topologies.units import format_seconds
 from workloads.confidence.sensitivity import Sensitivity
 
@@ -20,8 +21,7 @@ def tornado(rows: Sequence[Sensitivity], what: str) -> Figure:
     For a number without a range the bar spans ± 10 %, by its elasticity, in a lighter colour.
     """
     shown = list(rows[:MOST_BARS])[::-1]
-    figure = Figure(figsize=(8.5, 1.3 + 0.36 * max(1, len(shown))), layout="constrained")
-    axes = figure.subplots()
+    figure, axes = canvas(8.5, 1.3 + 0.36 * max(1, len(shown)))
     for place, row in enumerate(shown):
         low, high, ranged = _ends(row)
         alpha = 1.0 if ranged else 0.45
@@ -29,12 +29,11 @@ def tornado(rows: Sequence[Sensitivity], what: str) -> Figure:
         axes.barh(place, 100 * high, color=HIGH_COLOUR, alpha=alpha, height=0.7)
     axes.set_yticks(range(len(shown)), [_label(row) for row in shown])
     axes.axvline(0, color="black", linewidth=0.8)
-    axes.set_xlabel("relative change of the answer [%]")
+    dress(axes, "relative change of the answer [%]", "")
     axes.set_title(f"What {what} depends on most", loc="left", fontsize=11)
     names = {LOW_COLOUR: "input at its low end", HIGH_COLOUR: "input at its high end"}
     handles = [axes.barh(0, 0, color=colour, label=text) for colour, text in names.items()]
     figure.legend(handles=handles, frameon=False, fontsize=8, loc="outside lower right", ncols=2)
-    axes.spines[["top", "right"]].set_visible(False)
     return figure
 
 

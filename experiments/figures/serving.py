@@ -5,14 +5,15 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 import numpy as np
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
 
 from cluster_sim.plot.palette import colors, marks
+from experiments.figures.layout import canvas, dress, logarithmic
 from topologies.units import format_seconds
 
 if TYPE_CHECKING:
     import pandas as pd
-    from matplotlib.axes import Axes
-    from matplotlib.figure import Figure
 
     from topologies.arrays import FloatArray
     from workloads.serving import Served, Slo
@@ -22,10 +23,7 @@ SHOWN = (50, 90, 99)
 
 def latencies(served: Served, limits: Slo, title: str = "") -> Figure:
     """Draw the share of requests against time to first token and time per output token."""
-    from matplotlib.figure import Figure
-
-    figure = Figure(figsize=(10, 4.2), layout="constrained")
-    left, right = figure.subplots(1, 2, sharey=True)
+    figure, (left, right) = canvas(10, 4.2, 1, 2, sharey=True)
     _distribution(left, served.ttft_s, limits.ttft_s, "time to first token (TTFT)")
     _distribution(right, served.tpot_s, limits.tpot_s, "mean time per later token (TPOT)")
     left.set_ylabel("requests that take no longer [%]")
@@ -34,13 +32,9 @@ def latencies(served: Served, limits: Slo, title: str = "") -> Figure:
 
 
 def _distribution(axes: Axes, seconds: FloatArray, limit_s: float, what: str) -> None:
-    from matplotlib.ticker import LogLocator
-
     finished = np.sort(seconds[np.isfinite(seconds)])
-    axes.set_xlabel(f"{what} [s]")
+    dress(axes, f"{what} [s]", "", grid="both")
     axes.set_ylim(0, 101)
-    axes.grid(alpha=0.3)
-    axes.spines[["top", "right"]].set_visible(False)
     if np.isfinite(limit_s):
         axes.axvline(limit_s, color="0.4", ls="--", lw=1)
         limit = f"limit {format_seconds(limit_s)} "
@@ -53,10 +47,7 @@ def _distribution(axes: Axes, seconds: FloatArray, limit_s: float, what: str) ->
         label = f"p{percent} {format_seconds(float(at_s))}"
         axes.plot(at_s, percent, "o", ms=4, color="black")
         axes.annotate(label, (at_s, percent), (6, -10), textcoords="offset points", fontsize=8)
-    axes.set_xscale("log")
-    axes.xaxis.set_major_locator(LogLocator(subs=(1, 2, 5)))
-    axes.xaxis.set_major_formatter(lambda value, _: f"{value:g}")
-    axes.xaxis.set_minor_formatter("")
+    logarithmic(axes, "x")
 
 
 def frontier(points: pd.DataFrame, title: str) -> Figure:
@@ -65,13 +56,10 @@ def frontier(points: pd.DataFrame, title: str) -> Figure:
     ``points``: rows of :meth:`workloads.serving.deployment_search.DeploymentSearch.frontier`.
     Replicas with others for prompts are dashed.
     """
-    from matplotlib.figure import Figure
-
     groups = list(points.groupby("options", sort=False))
     names = [str(name) for name, _ in groups]
     shades, shapes = colors(names), marks(names)
-    figure = Figure(figsize=(8.4, 4.8), layout="constrained")
-    axes = figure.subplots()
+    figure, axes = canvas(8.4, 4.8)
     for name, rows in groups:
         line = "--" if rows["apart"].any() else "-"
         axes.plot(
@@ -81,10 +69,8 @@ def frontier(points: pd.DataFrame, title: str) -> Figure:
         )  # fmt: skip
     axes.set_xlim(left=0)
     axes.set_ylim(bottom=0)
-    axes.set_xlabel("speed for a user: 1 / median time per output token [tokens/s]")
-    axes.set_ylabel("output of each chip [tokens/s]")
-    axes.grid(alpha=0.3)
-    axes.spines[["top", "right"]].set_visible(False)
+    user = "speed for a user: 1 / median time per output token [tokens/s]"
+    dress(axes, user, "output of each chip [tokens/s]", grid="both")
     axes.legend(frameon=False, fontsize=8, title="more requests: up and left", title_fontsize=8)
     figure.suptitle(title, x=0.01, ha="left", fontsize=10.5)
     return figure

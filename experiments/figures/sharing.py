@@ -4,11 +4,12 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from matplotlib.figure import Figure
+
 from cluster_sim.plot.palette import colors
+from experiments.figures.layout import canvas, dress
 
 if TYPE_CHECKING:
-    from matplotlib.figure import Figure
-
     from workloads.sharing.sharing import Sharing
 
 
@@ -17,13 +18,9 @@ def slowdowns(shared: Sharing) -> Figure:
 
     Bars are means in every placement, and whiskers the spread over single steps.
     """
-    from matplotlib.figure import Figure
-
     tried = {name: each for name, each in shared.placements.items() if not isinstance(each, str)}
     names = [job.job.name for job in shared.jobs]
-    size = (9.5, 1.9 + 0.5 * len(names) * max(1, len(tried) / 2))
-    drawn = Figure(figsize=size, layout="constrained")
-    axes = drawn.subplots()
+    drawn, axes = canvas(9.5, 1.9 + 0.5 * len(names) * max(1, len(tried) / 2))
     height, shades = 0.8 / len(tried), colors(tried)
     for number, (name, each) in enumerate(tried.items()):
         best = [
@@ -40,11 +37,8 @@ def slowdowns(shared: Sharing) -> Figure:
         )
     axes.set_yticks([row + 0.4 - height / 2 for row in range(len(names))], names)
     axes.invert_yaxis()
-    axes.set_xlabel(
-        "step beside the others, longer than alone in the best placement [%]; lines: single steps"
-    )
-    axes.grid(axis="x", alpha=0.3)
-    axes.spines[["top", "right"]].set_visible(False)
+    across = "step beside the others, longer than alone in the best placement [%]"
+    dress(axes, f"{across}; lines: single steps", "", grid="x")
     axes.legend(title="placement", frameon=False)
     worst = max(shared.jobs, key=lambda job: job.slowdown)
     answer = f"{worst.job.name} loses most to others, {worst.slowdown - 1:+.1%} a step"

@@ -1,4 +1,4 @@
-"""Step-time breakdown as stacked bars, of one iteration or of several side by side."""
+"""Step times as stacked bars of their parts, and lines that compare them over a quantity."""
 
 from __future__ import annotations
 
@@ -7,13 +7,14 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from cluster_sim.plot.palette import colors, ink
-from experiments.figures.layout import lay_out
+from cluster_sim.plot.palette import colors, ink, marks
+from experiments.figures.layout import canvas, dress, lay_out
 from topologies.arrays import FloatArray
 from topologies.units import format_seconds
 from workloads.training.program.breakdown import PARTS
 
 if TYPE_CHECKING:
+    import pandas as pd
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
@@ -122,12 +123,9 @@ def stacked(
 
 def _axes(labels: Sequence[str]) -> tuple[Figure, Axes]:
     """Return a figure with room for bars of these labels, and its axes."""
-    from matplotlib.figure import Figure
-
     lines = max(label.count("\n") + 1 for label in labels)
     row_inches = max(0.55, 0.18 * lines)
-    figure = Figure(figsize=(9.5, 1.9 + row_inches * len(labels)), layout="constrained")
-    return figure, figure.subplots()
+    return canvas(9.5, 1.9 + row_inches * len(labels))
 
 
 def _finish(figure: Figure, title: str) -> None:
@@ -148,15 +146,12 @@ def _write_in(figure: Figure, axes: Axes, scale: FloatArray, totals: FloatArray)
         for row, bar in enumerate(getattr(bars, "patches", ())):
             seconds, width = bar.get_width() / scale[row], bar.get_width()
             lines = [format_seconds(seconds), f"{seconds / totals[row]:.0%}"]
-            fits = [line for line in lines if _inches(line) < width * inches]
+            # A per cent sign is nearly as wide as two letters.
+            wide = [(len(line) + 0.7 * line.count("%")) * INCHES_A_LETTER for line in lines]
+            fits = [line for line, need in zip(lines, wide, strict=True) if need < width * inches]
             if seconds and fits:
                 axes.text(bar.get_x() + width / 2, row, "\n".join(fits), ha="center", va="center",
                           fontsize=8, color=ink(to_hex(bar.get_facecolor())))  # fmt: skip
-
-
-def _inches(text: str) -> float:
-    """Width of a text in a bar [inches]; a per cent sign is nearly as wide as two letters."""
-    return (len(text) + 0.7 * text.count("%")) * INCHES_A_LETTER
 
 
 def _stack(axes: Axes, parts: Sequence[Mapping[str, float]], scale: FloatArray) -> FloatArray:
@@ -180,3 +175,65 @@ def _label(axes: Axes, labels: Sequence[str], measure: str) -> None:
     axes.set_xlabel(f"{measure}, mean over ranks")
     axes.spines[["top", "right", "left"]].set_visible(False)
     axes.tick_params(axis="y", length=0)
+
+
+SAME = 0.01
+"""Relative distance up to which two lines lie on each other and are drawn as one."""
+
+
+def stacked_rows(frame: pd.DataFrame, labels: Sequence[str], title: str, **shares: Any) -> Figure:
+    """Draw the parts of each row's time, one bar a row, with its length behind it.
+
+    ``shares``: ``whole_s`` and ``whole``, of which the bars show shares beside the MFU.
+    """
+    rows = frame.to_dict("records")
+    parts = [{part: row.get(f"{part}_s", 0.0) for part in PARTS} for row in rows]
+    notes = [
+        format_seconds(row["iteration_s"]) + (f", MFU {row['mfu']:.0%}" if shares else "")
+        for row in rows
+    ]
+    return stacked(labels, parts, notes, title=title, **shares)
+
+
+def lines(
+    frame: pd.DataFrame, x: str, y: str, by: str, title: str, *, labels: tuple[str, str],
+    log: bool = True,
+) -> Figure:  # fmt: skip
+    """Draw one line for each value of a column."""
+    from matplotlib.ticker import NullLocator
+
+    names = [str(name) for name in dict.fromkeys(frame[by])]
+    shades, shapes = colors(names), marks(names)
+    figure, axes = canvas(8.4, 4.6)
+    for number, (together, rows) in enumerate(_distinct_lines(frame, x, y, by)):
+        first, label = together[0], " and ".join(together)
+        style = f"{shapes[first]}{'--' if number % 2 else '-'}"
+        axes.plot(rows[x], rows[y], style, ms=4, color=shades[first], label=label)
+    if log:
+        axes.set_xscale("log", base=2)
+        ticks = sorted(set(frame[x]))
+        axes.set_xticks(ticks, [f"{tick:,}" for tick in ticks])
+        axes.xaxis.set_minor_locator(NullLocator())
+    axes.set_ylim(bottom=0)
+    dress(axes, *labels, grid="both")
+    axes.legend(frameon=False, fontsize=9, title=by if len(names) == 1 else None)
+    figure.suptitle(title, x=0.01, ha="left", fontsize=10.5)
+    return figure
+
+
+def _distinct_lines(
+    frame: pd.DataFrame, x: str, y: str, by: str
+) -> list[tuple[list[str], pd.DataFrame]]:
+    """Return the points of each line and its name; lines that coincide are one with all names."""
+    lines: list[tuple[list[str], pd.DataFrame]] = []
+    for name, group in frame.groupby(by, sort=False):
+        rows = group.sort_values(x)
+        points = rows[[x, y]].to_numpy(float)
+        for names, others in lines:
+            same = others[[x, y]].to_numpy(float)
+            if same.shape == points.shape and np.allclose(same, points, rtol=SAME):
+                names.append(str(name))
+                break
+        else:
+            lines.append(([str(name)], rows))
+    return lines

@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
+from matplotlib.figure import Figure
 
+from experiments.figures.layout import canvas
 from topologies.units import format_seconds
-
-if TYPE_CHECKING:
-    from matplotlib.figure import Figure
 
 BAND = 0.2
 """Half-width of the shaded band around the diagonal, as a relative error."""
@@ -22,10 +21,7 @@ STEP = 5.0
 
 def scatter(compared: Sequence[Mapping[str, Any]], title: str, group: str = "") -> Figure:
     """Draw predicted over published, and a histogram of the errors."""
-    from matplotlib.figure import Figure
-
-    figure = Figure(figsize=(10, 4.6), layout="constrained")
-    plane, side = figure.subplots(1, 2, width_ratios=(3, 2))
+    figure, (plane, side) = canvas(10, 4.6, 1, 2, width_ratios=(3, 2))
     good = [row for row in compared if row["error"] is not None]
     for name, rows in _groups(good, group).items():
         published = [row["published"] for row in rows]

@@ -1,14 +1,15 @@
-"""State of lending hour by hour: a private directory whose files are always whole.
+"""State of lending hour by hour: a private directory, and the metrics that Prometheus reads.
 
-``state.json`` is written last. Lines of ``hours.jsonl`` that it does not count, because a process
-was killed between the two, are cut off and written again.
+The files of the directory are always whole. ``state.json`` is written last. Lines of
+``hours.jsonl`` that it does not count, because a process was killed between the two, are cut off
+and written again.
 """
 
 from __future__ import annotations
 
 import json
 import os
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
@@ -16,7 +17,7 @@ from typing import Any
 
 from filelock import FileLock, Timeout
 
-from experiments.hourly.record import Record, rows_from_csv
+from experiments.hourly.record import Record, minute_of, rows_from_csv
 from topologies.errors import InputError, shown
 from topologies.files.kept_files import is_private
 from topologies.files.reading import read_text
@@ -27,11 +28,18 @@ STATE, DEMAND, HOURS, LOCK = "state.json", "demand.csv", "hours.jsonl", "lock"
 """Files of a state directory: what is known, the demand, a line for each hour, and a lock."""
 LARGEST_BYTES = 2**28
 PRIVATE_FILE, PRIVATE_FOLDER = 0o600, 0o700
-COUNTS = (
-    "answered", "held", "errors", "duplicate_rows", "late_rows", "refused_rows",
-    "promises", "broken_promises",
-)  # fmt: skip
-"""Counters that only grow."""
+PREFIX = "cluster_sim_lend_"
+COUNTERS = {
+    "answered": ("hours_answered_total", "Hours that were answered"),
+    "held": ("hours_held_total", "Hours in which the last answer stayed"),
+    "errors": ("errors_total", "Looks at the source that failed"),
+    "duplicate_rows": ("duplicate_rows_total", "Rows that repeated an earlier one"),
+    "late_rows": ("late_rows_total", "Rows older than the newest one"),
+    "refused_rows": ("refused_rows_total", "Rows that were refused"),
+    "promises": ("promises_judged_total", "Statements whose night is over"),
+    "broken_promises": ("promises_broken_total", "Statements that demand exceeded"),
+}
+"""Counters that only grow, by their keys in a state: metric and help."""
 
 
 @dataclass
@@ -40,7 +48,7 @@ class State:
 
     ``source``: name of what is followed. ``period``: minutes of a period of the demand.
     ``hour``: last hour for which there is a line, in minutes since 1970; None before the first.
-    ``cursor``: where the source goes on. ``counts``: counters by name, see :data:`COUNTS`.
+    ``cursor``: where the source goes on. ``counts``: counters by name, see :data:`COUNTERS`.
     ``statements``: what was kept for serving, by the hour in which it was stated, until judged.
     ``last``: line of the last hour that was answered. ``newest``: end of the newest row.
     ``fault``: why the last look at the source failed; empty if it did not.
@@ -51,7 +59,7 @@ class State:
     period: int = 0
     hour: int | None = None
     cursor: Mapping[str, Any] = field(default_factory=dict)
-    counts: dict[str, int] = field(default_factory=lambda: dict.fromkeys(COUNTS, 0))
+    counts: dict[str, int] = field(default_factory=lambda: dict.fromkeys(COUNTERS, 0))
     statements: dict[str, Any] = field(default_factory=dict)
     last: dict[str, Any] = field(default_factory=dict)
     newest: int | None = None
@@ -144,3 +152,57 @@ def _write(path: Path, content: bytes, how: int) -> None:
         file.write(content)
         file.flush()
         os.fsync(file.fileno())
+
+
+GAUGES = {
+    "lend_units": ("units", "Units lent in this hour"),
+    "lend_more_units": ("more_units", "Units lent in addition to the hour before"),
+    "take_back_units": ("take_back_units", "Units lent in the hour before and no longer"),
+    "need_units": ("need_units", "Units that the demand of the last hour needed"),
+    "lent_unit_hours": ("unit_hours", "Unit-hours lent until the end of the night"),
+    "filled_minutes": ("filled_minutes", "Minutes of the history that had no row"),
+    "confidence": ("confidence", "Confidence of the statement"),
+    "units": ("fleet_units", "Units of the fleet"),
+}
+"""Metrics of the last line that was answered, with their help."""
+
+
+def exposition(state: State) -> str:
+    """Return the metrics of a follower.
+
+    >>> print(exposition(State("demand.csv", fault="gone")).splitlines()[2])
+    cluster_sim_lend_hours_answered_total 0
+    """
+    line, newest = state.last, state.newest
+    rows: list[tuple[str, str, str, Any]] = [
+        *((name, "counter", text, state.counts[key]) for key, (name, text) in COUNTERS.items()),
+        ("source_up", "gauge", "Whether the last look worked", int(not state.fault)),
+        ("hour_timestamp_seconds", "gauge", "Hour of the last line", _seconds(state.hour)),
+        ("newest_timestamp_seconds", "gauge", "End of the newest row", _seconds(newest)),
+        *((name, "gauge", text, line.get(key)) for key, (name, text) in GAUGES.items()),
+    ]
+    if line:
+        stated_s = _seconds(minute_of(line["hour"]))
+        rows.append(("stated_timestamp_seconds", "gauge", "Hour of the statement", stated_s))
+    stated = [row for row in rows if row[-1] is not None]
+    lines = [
+        text
+        for name, kind, help_text, value in stated
+        for text in metric(PREFIX + name, kind, help_text, [("", value)])
+    ]
+    ahead = [
+        (f'{{from="{window["from"]}",to="{window["to"]}"}}', window["units"])
+        for window in line.get("windows", ())
+    ]
+    lines += metric(PREFIX + "window_units", "gauge", "Units of each window tonight", ahead)
+    return "\n".join(lines) + "\n"
+
+
+def _seconds(minute: int | None) -> int | None:
+    return None if minute is None else minute * 60
+
+
+def metric(name: str, kind: str, text: str, samples: Iterable[tuple[str, float]]) -> list[str]:
+    """Return the lines of one metric; each sample has its labels, in braces, and its value."""
+    values = [f"{name}{labels} {value!r}" for labels, value in samples]
+    return [f"# HELP {name} {text}.", f"# TYPE {name} {kind}", *values]

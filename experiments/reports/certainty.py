@@ -3,13 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from experiments.reports.formatting import heading, value_text
 from topologies.errors import InputError
-
-if TYPE_CHECKING:
-    from experiments.reports.blocks import Block
 
 Document = Mapping[str, Any]
 
@@ -70,7 +67,7 @@ def ends_text(name: str, interval: Any) -> str:
     return f"{100 * level:.0f} %: {low} – {high}" if low != high else ""
 
 
-def interval_band(command: str, results: Document) -> Block:
+def interval_band(command: str, results: Document) -> dict[str, Any]:
     """The interval of a command's first number as a band, with the number marked in it."""
     place = INTERVAL_OF.get(command, "")
     interval, middle = results.get("interval"), value_at(results, place)

@@ -70,9 +70,12 @@ def answers(command: str, results: Document, table: pd.DataFrame | None) -> list
     """Names, values and intervals of the numbers that stand first, those that the results have."""
     if command == "collective" and table is not None:
         try:
-            return _collective_answers(_largest(table))
+            row = _largest(table)
+            shown = [Answer(heading(name), value_text(name, row[name])) for name in OF_A_COLLECTIVE]
         except FAULTS:
             return []
+        # Of these numbers the time alone, which is the first, has an interval.
+        return [shown[0]._replace(interval=ends_text("time_s", row)), *shown[1:]]
     first = []
     for place in ANSWERS.get(command, ()):
         value = value_at(results, place)
@@ -81,13 +84,6 @@ def answers(command: str, results: Document, table: pd.DataFrame | None) -> list
             interval = ends_text(name, interval_at(command, results, place))
             first.append(Answer(heading(name), value_text(name, value), interval))
     return first
-
-
-def _collective_answers(row: Any) -> list[Answer]:
-    """Numbers of one size of a collective; only its time has an interval."""
-    first = [Answer(heading(name), value_text(name, row[name])) for name in OF_A_COLLECTIVE]
-    time = first[0]._replace(interval=ends_text("time_s", row))
-    return [time, *first[1:]]
 
 
 def _train(results: Document) -> str:

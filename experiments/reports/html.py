@@ -10,36 +10,35 @@ from __future__ import annotations
 import base64
 import hashlib
 import json
+import math
 import re
 import shlex
-import sys
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from functools import partial
 from importlib.resources import files
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
 import jinja2
-from jinja2.bccache import Bucket, BytecodeCache
 from jinja2.utils import htmlsafe_json_dumps
 from markupsafe import Markup
 
-from experiments.reports.blocks import (
-    LARGEST_SHOWN_BYTES,
-    Block,
-    document_blocks,
-    frame_blocks,
-    parts_table,
-    plain_text,
-    stack,
-    table,
-)
+from cluster_sim.plot.palette import colors, ink
+from experiments.figures.training import NAMES
 from experiments.reports.certainty import basis, interval_band, ratio_sentences
 from experiments.reports.findings import FAULTS, TABLED, answers, finding
-from experiments.reports.formatting import value_text
+from experiments.reports.formatting import (
+    STATISTICS,
+    constants,
+    heading,
+    table_text,
+    text_columns,
+    unit_of,
+    value_text,
+)
 from experiments.reports.run_record import REPORT, read_record, sha256_of
 from topologies.errors import InputError
-from topologies.files import kept_files
+from topologies.files.table import Table, as_number, read_csv
 from topologies.files.writing import whole_file
 from topologies.units import format_memory
 
@@ -79,7 +78,8 @@ def report_html(folder: Path, program: click.Command | None = None) -> str:
     if ratios:  # of several clusters, whose numbers stand in a table and not as the answer
         results = {key: value for key, value in results.items() if key not in ("rows", "interval")}
     rows = first_table(folder, contents) if command in TABLED else None
-    title = finding(command, results, rows) or _drawn_finding(contents)
+    drawn = (item.get("finding") for item in contents if item.get("kind") == "figure")
+    title = finding(command, results, rows) or next((str(text) for text in drawn if text), "")
     title = title or next(iter(ratio_sentences(ratios)), command)
     script = packaged("report.js")
     sections = [
@@ -98,12 +98,6 @@ def report_html(folder: Path, program: click.Command | None = None) -> str:
         "script_digest": base64.b64encode(hashlib.sha256(script.encode()).digest()).decode(),
     }
     return render("report.html.j2", page)
-
-
-def _drawn_finding(contents: list[dict[str, Any]]) -> str:
-    """Return the title of the first figure that has one."""
-    drawn = (item.get("finding") for item in contents if item.get("kind") == "figure")
-    return next((str(text) for text in drawn if text), "")
 
 
 def _lead(record: Mapping[str, Any], program: click.Command | None) -> str:
@@ -263,36 +257,11 @@ def render(name: str, values: Mapping[str, Any]) -> str:
     templates = jinja2.Environment(
         loader=jinja2.FunctionLoader(packaged),
         undefined=jinja2.StrictUndefined,
-        bytecode_cache=_Kept(),
         autoescape=True,
         trim_blocks=True,
         lstrip_blocks=True,
     )
     return templates.get_template(name).render(values)
-
-
-class _Kept(BytecodeCache):
-    """Cache of compiled templates in files; compiling takes a third of the time of a page."""
-
-    def load_bytecode(self, bucket: Bucket) -> None:
-        """Read the code that an earlier run has compiled, if any."""
-        content = kept_files.read(_file(bucket))
-        if content is not None:
-            bucket.bytecode_from_string(content)
-
-    def dump_bytecode(self, bucket: Bucket) -> None:
-        """Write the code that this run has compiled."""
-        kept_files.keep(_file(bucket), bucket.bytecode_to_string(), replaces="template-*.code")
-
-
-def _file(bucket: Bucket) -> str:
-    """File name with a digest of everything that determines the code of a template.
-
-    This includes the text of this module, because it has the options of the environment.
-    """
-    options = Path(__file__).read_bytes()
-    ingredients = (bucket.key, bucket.checksum, options, jinja2.__version__, sys.version)
-    return f"template-{kept_files.digest(*ingredients)}.code"
 
 
 LONGEST_WORD = 1000
@@ -385,12 +354,9 @@ def merged_documents(folder: Path, contents: list[dict[str, Any]]) -> dict[str, 
     """Merge the JSON documents of a run, except those that cannot be read."""
     merged: dict[str, Any] = {}
     for name in [file_name(item) for item in contents if item.get("kind") == "json"]:
-        merged |= _tried(partial(_document, folder, name), dict[str, Any]())
+        read = partial(lambda file: read_document(path_inside(folder, file)), name)
+        merged |= _tried(read, dict[str, Any]())
     return merged
-
-
-def _document(folder: Path, name: str) -> dict[str, Any]:
-    return read_document(path_inside(folder, name))
 
 
 def first_table(folder: Path, contents: list[dict[str, Any]]) -> pd.DataFrame | None:
@@ -458,3 +424,151 @@ def _drawing_data(folder: Path, name: Any, wanted: tuple[str, ...]) -> Markup | 
     if not all(part in document for part in wanted):
         return None
     return htmlsafe_json_dumps(document, separators=(",", ":"), allow_nan=False)
+
+
+Block = dict[str, Any]
+MOST_ROWS = 500
+LARGEST_SHOWN_BYTES = 2**26
+ADDITIVE = ("_s", "_ps", "_hours")
+"""Units of objects whose parts are shares of a whole."""
+
+
+def table(
+    columns: Sequence[str],
+    rows: Sequence[Sequence[str]],
+    *,
+    text: Collection[int] = (0,),
+    shares: Sequence[float] = (),
+    values: Sequence[Sequence[Any]] = (),
+    more: str = "",
+) -> Block:
+    """Return a table.
+
+    ``columns, rows``: headings and cells, as text. ``text``: columns that align left. ``shares``:
+    share of each row, drawn as a bar behind it. ``values``: values of the cells, by which the page
+    sorts. ``more``: name of the file with further rows.
+    """
+    raw = values or [[None] * len(row) for row in rows]
+    behind: Sequence[float | None] = shares or [None] * len(rows)
+    lines = [
+        {
+            "share": share,
+            "cells": [
+                {"text": cell, "value": _sortable(value)}
+                for cell, value in zip(row, texts, strict=True)
+            ],
+        }
+        for row, texts, share in zip(rows, raw, behind, strict=True)
+    ]
+    return {"kind": "table", "columns": columns, "rows": lines, "text": list(text), "more": more}
+
+
+def _sortable(value: Any) -> Any:
+    """Return a value if rows can be sorted by it: None for text and infinities."""
+    is_number = isinstance(value, int | float) and not isinstance(value, bool)
+    return value if is_number and math.isfinite(value) else None
+
+
+def frame_blocks(path: Path, *, results: bool = False) -> Iterator[Block]:
+    """Yield a CSV file as a table, after a line with the columns that are equal in all rows.
+
+    A table of single results (metric and value) is left out if the run has ``results``, a document
+    with the same numbers.
+    """
+    held = read_csv(path, MOST_ROWS + 1, LARGEST_SHOWN_BYTES)
+    names = held.columns.keys()
+    if list(names) == ["metric", "value"]:
+        if results:
+            return
+        inner = [table(["metric", "value"], _metrics(held))]
+        yield {"kind": "more", "text": "all of them", "blocks": inner}
+        return
+    if {"low", "high"} <= names and {"time_s", "iteration_s"} & names:
+        held = held.renamed({"low": "low_s", "high": "high_s"})
+    same, rest = constants(held.head(MOST_ROWS))
+    if same:
+        yield {"kind": "text", "text": f"The same in all rows: {same}."}
+    yield table_block(rest, more=path.name if len(held) > MOST_ROWS else "")
+
+
+def table_block(held: Table, more: str = "") -> Block:
+    """Return a table of a file or a document as a block."""
+    columns, rows = table_text(held)
+    return table(columns, rows, text=text_columns(held), values=held.rows(), more=more)
+
+
+def _metrics(held: Table) -> list[list[str]]:
+    """Rows of names and values, each value with the unit at the end of its name."""
+    rows = []
+    for name, cell in zip(held["metric"], held["value"], strict=True):
+        value = as_number(cell)
+        whole = int(value) if math.isfinite(value) and value.is_integer() else value
+        shown = str(cell) if math.isnan(value) else value_text(str(name), whole)
+        rows.append([heading(str(name)), shown])
+    return rows
+
+
+def document_blocks(document: Mapping[str, Any]) -> Iterator[Block]:
+    """Yield plain values as a grid, and objects and lists of objects as tables after it."""
+    simple = {key: value for key, value in document.items() if not isinstance(value, dict | list)}
+    if simple:
+        pairs = [(heading(key), value_text(key, value)) for key, value in simple.items()]
+        yield {"kind": "facts", "pairs": pairs}
+    for key, value in document.items():
+        if isinstance(value, dict) and value:
+            yield {"kind": "head", "text": heading(key)}
+            yield parts_table(key, value)
+        elif isinstance(value, list) and value and all(isinstance(line, str) for line in value):
+            yield {"kind": "head", "text": heading(key)}
+            yield from ({"kind": "text", "text": line} for line in value)
+        elif isinstance(value, list) and value and all(isinstance(row, dict) for row in value):
+            yield {"kind": "head", "text": heading(key)}
+            yield table_block(Table.of_rows(value[:MOST_ROWS]))
+
+
+def parts_table(key: str, value: Mapping[str, Any]) -> Block:
+    """Return an object as a table, with shares if its values are parts of a whole."""
+    unit = unit_of(key) or ("_hours" if "_hours" in key else "")
+    rows = [[heading(part), plain_text(f"{key}.{part}", inner)] for part, inner in value.items()]
+    numbers = [x for x in value.values() if isinstance(x, int | float) and x >= 0]
+    statistics = all(STATISTICS.fullmatch(part) for part in value)
+    additive = unit in ADDITIVE and not statistics and len(numbers) == len(value)
+    if not additive or not sum(numbers):
+        return table(["part", "value"], rows)
+    shares = [number / sum(numbers) for number in numbers]
+    whole = [[*row, f"{share:.1%}"] for row, share in zip(rows, shares, strict=True)]
+    return table(["part", "value", "share"], whole, shares=shares)
+
+
+def plain_text(name: str, value: Any) -> str:
+    """An input or a result in one line: a file by path and digest, words in a row, else JSON."""
+    if isinstance(value, dict) and value.keys() == {"path", "sha256"}:
+        return f"{value['path']} (sha256 {str(value['sha256'])[:12]}…)"
+    if isinstance(value, list) and value and all(isinstance(item, str) for item in value):
+        return ", ".join(value)
+    return json.dumps(value) if isinstance(value, dict | list) else value_text(name, value)
+
+
+def stack(name: str, parts: Mapping[str, float], whole: float = 0.0, rest: str = "") -> Block:
+    """Return a bar of several parts, each with its share of their sum or of a larger whole."""
+    held = {part: value for part, value in parts.items() if value > 0}
+    shade = colors(held)
+    left = whole - sum(held.values())
+    if left > 0:
+        held[rest], shade[rest] = left, "#dfe3e8"
+    total = sum(held.values())
+    if not held or not math.isfinite(total):
+        raise InputError(f"{name} has no parts")
+    lines = [
+        {
+            "name": NAMES.get(part, heading(part)),
+            "text": value_text(f"{name}.{part}", value),
+            "share": value / total,
+            "percent": f"{value / total:.1%}",
+            "color": shade[part],
+            "ink": ink(shade[part]),
+        }
+        for part, value in held.items()
+    ]
+    shares = ", ".join(f"{line['name']} {line['text']} ({line['percent']})" for line in lines)
+    return {"kind": "stack", "parts": lines, "alt": f"A bar of {heading(name)}: {shares}."}

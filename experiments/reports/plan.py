@@ -7,8 +7,13 @@ from collections.abc import Callable, Mapping
 from dataclasses import asdict
 from typing import TYPE_CHECKING, Any
 
-from experiments.reports.formatting import format_interval, ranges
-from experiments.reports.idle import idle_entry, idle_sentences, option_name
+from experiments.reports.formatting import (
+    format_interval,
+    idle_entry,
+    idle_sentences,
+    option_name,
+    ranges,
+)
 from experiments.reports.plan_rows import (
     DEFAULTS,
     FIELDS,

@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
-from experiments.reports.idle import option_name
+from experiments.reports.formatting import option_name
 from experiments.reports.plan_rows import differing, fields_of, named
 from topologies.catalogue.catalogue import shipped_catalogue
 from topologies.catalogue.families import chip_family

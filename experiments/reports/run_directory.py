@@ -12,9 +12,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from experiments.figures.layout import save, settle
-from experiments.reports.hover import description, headline, hover
+from experiments.reports.drawing import description, headline, hover
 from experiments.reports.html import write_report
-from experiments.reports.out_directory import whole_directory
 from experiments.reports.run_record import (
     RECORD,
     REPORT,
@@ -22,6 +21,7 @@ from experiments.reports.run_record import (
     new_record,
     readable,
     sha256_of,
+    whole_directory,
 )
 from topologies.files.table import Table, as_text
 
@@ -76,7 +76,7 @@ class Run:
         """Write ``<name>.png`` and ``<name>.svg``; equal figures give equal bytes.
 
         The values at the points of the figure are written to ``<name>_hover.json``, and the slices
-        of a timeline (:func:`experiments.reports.slices.slices`) to ``<name>_slices.json``.
+        of a timeline (:func:`experiments.reports.drawing.slices`) to ``<name>_slices.json``.
         """
         box = settle(figure)
         save(figure, box, self._new(f"{name}.svg"), self._new(f"{name}.png"))

@@ -9,8 +9,7 @@ from typing import TYPE_CHECKING, Any
 from cluster_sim.collectives.duration.nccl import covers
 from cluster_sim.trace.trace import Trace
 from experiments.figures.training import NAMES, one_step
-from experiments.reports.formatting import format_interval, value_text
-from experiments.reports.idle import idle_entry
+from experiments.reports.formatting import format_interval, idle_entry, value_text
 from experiments.reports.remarks import assumed_document, remarks_entry
 from topologies.catalogue.catalogue import shipped_catalogue
 from topologies.files.table import Table
@@ -280,9 +279,11 @@ def write(
 
 def _write_trace(out: Run, run: Iteration, trace: Trace) -> None:
     from cluster_sim.plot.timeline_figure import timeline
-    from experiments.reports.slices import slices
+    from experiments.reports.drawing import slices
 
-    title, ranks = f"{run.model.name} on {run.cluster.name}", _shown_ranks(run)
+    title, stage = f"{run.model.name} on {run.cluster.name}", run.program.stage
+    first = [int(run.program.rank[stage == s][0]) for s in range(run.plan.pp)]
+    ranks = first[:: -(-len(first) // 8)]  # the first of each stage, for at most eight stages
     out.figure(
         "timeline",
         timeline(trace, by="rank", what="what", ranks=ranks, title=title),
@@ -296,13 +297,6 @@ def _write_trace(out: Run, run: Iteration, trace: Trace) -> None:
         catalogue = run.cluster.catalogue or shipped_catalogue()
         in_use = memory_in_use(trace, run.model, run.plan, catalogue, run.cluster.chip)
         out.trace(trace, counters=in_use if single else ())
-
-
-def _shown_ranks(run: Iteration) -> list[int]:
-    """First rank of each stage, for at most eight stages."""
-    stage = run.program.stage
-    first = [int(run.program.rank[stage == s][0]) for s in range(run.plan.pp)]
-    return first[:: -(-len(first) // 8)]
 
 
 NO_METRICS = ("build_s", "simulate_s", "peak_rss_bytes", "searched", "remarks")

@@ -8,22 +8,19 @@ runtime would choose.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING
 
 import pandas as pd
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
 
-from cluster_sim.collectives import CollectiveCall, Group
+from cluster_sim.collectives import CollectiveCall, Group, rows, suitable, whole
 from cluster_sim.collectives.algorithms.registry import choose_algorithm
 from cluster_sim.collectives.group_parsing import parse_sizes
 from cluster_sim.plot.palette import colors, marks
 from cluster_sim.progress import Watch, unwatched
-from experiments.scripts.support.points import each, with_collective_ends
+from experiments.figures.layout import canvas, logarithmic, over_bytes
+from experiments.scripts.support import each, with_collective_ends
 from topologies.clusters.names import cluster as named
-from topologies.units import format_bytes
-
-if TYPE_CHECKING:
-    from matplotlib.axes import Axes
-    from matplotlib.figure import Figure
 
 MACHINES = ("trn1.32xlarge", "trn2.48xlarge", "trn2-ultraserver")
 MOST_SLOWDOWN = 30.0
@@ -46,8 +43,6 @@ def run(
     interval of the time [s]), ``fastest`` and ``picked`` (bool), and ``slowdown``, the time over
     that of the fastest algorithm at the size.
     """
-    from cluster_sim.collectives import CollectiveCall, rows, suitable, whole
-
     steps, groups = parse_sizes(sizes), [whole(named(text), ranks_per_chip) for text in clusters]
 
     def table(point: tuple[Group, str]) -> pd.DataFrame:
@@ -82,11 +77,9 @@ def _picked(
 
 def plot(frame: pd.DataFrame) -> Figure:
     """Draw each algorithm's time over that of the fastest, with rings at the runtime's choice."""
-    from matplotlib.figure import Figure
-
     names = list(dict.fromkeys(frame.cluster))
-    figure = Figure(figsize=(4.6 * len(names) + 1.2, 4.8), layout="constrained")
-    panels = figure.subplots(1, len(names), squeeze=False, sharey=True)[0]
+    size = (4.6 * len(names) + 1.2, 4.8)
+    figure, (panels,) = canvas(*size, 1, len(names), squeeze=False, sharey=True)
     for axes, name in zip(panels, names, strict=True):
         _panel(axes, frame[frame.cluster == name], list(dict.fromkeys(frame.algorithm)))
     panels[0].set_ylabel("time relative to the fastest algorithm")
@@ -107,25 +100,18 @@ def plot(frame: pd.DataFrame) -> Figure:
 
 def _panel(axes: Axes, frame: pd.DataFrame, algorithms: list[str]) -> None:
     """Draw the panel of one machine."""
-    from matplotlib.ticker import FuncFormatter, LogLocator
-
     shades, shapes = colors(algorithms), marks(algorithms)
-    for name, rows in frame.groupby("algorithm", sort=False):
-        line = rows.sort_values("size_bytes")
+    for name, timed in frame.groupby("algorithm", sort=False):
+        line = timed.sort_values("size_bytes")
         shade, shape = shades[str(name)], shapes[str(name)]
         axes.plot(line.size_bytes, line.slowdown, f"{shape}-", ms=4, color=shade, label=str(name))
     picked = frame[frame.picked]
     axes.plot(
         picked.size_bytes, picked.slowdown, "o", ms=9, mfc="none", mec="black", label="auto picks"
     )
-    axes.set_xscale("log", base=2)
-    axes.set_yscale("log")
+    over_bytes(axes)
+    logarithmic(axes, "y", "{:,.3g} x".format)
     axes.set_ylim(0.9, MOST_SLOWDOWN)
-    axes.xaxis.set_major_locator(LogLocator(base=16, numticks=12))
-    axes.xaxis.set_major_formatter(FuncFormatter(lambda size, _: format_bytes(int(size))))
-    axes.yaxis.set_major_locator(LogLocator(subs=(1, 2, 5)))
-    axes.yaxis.set_minor_formatter("")
-    axes.yaxis.set_major_formatter(FuncFormatter(lambda times, _: f"{times:,.3g} x"))
     axes.set_title(f"{frame.cluster.iloc[0]}, {int(frame.ranks.iloc[0])} ranks", loc="left")
     axes.set_xlabel("size of the buffer")
     axes.grid(alpha=0.3)

@@ -6,20 +6,16 @@ is the lower bound of the time, with links at their full rate.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
 import pandas as pd
+from matplotlib.figure import Figure
 
 from cluster_sim.collectives import CollectiveCall, rows, suitable
 from cluster_sim.collectives.group_parsing import parse_sizes
 from cluster_sim.collectives.results import first_ranks
 from cluster_sim.progress import Watch, unwatched
 from experiments.figures.collective import bandwidth
-from experiments.scripts.support.points import with_collective_ends
+from experiments.scripts.support import with_collective_ends
 from topologies.clusters.names import cluster as named
-
-if TYPE_CHECKING:
-    from matplotlib.figure import Figure
 
 ALL = "all"
 

@@ -8,20 +8,18 @@ took a share of its compute engines, as they do there.
 from __future__ import annotations
 
 from fractions import Fraction
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import pandas as pd
+from matplotlib.figure import Figure
 
 from cluster_sim.progress import Watch, unwatched
-from experiments.figures.comparison import lines
-from experiments.scripts.support.training_rows import Steps
+from experiments.figures.training import lines
+from experiments.scripts.support import Steps
 from topologies.catalogue.catalogue import shipped_catalogue
 from topologies.clusters.cluster import Cluster
 from topologies.clusters.names import machine
 from workloads.kernels.chip_share import family
-
-if TYPE_CHECKING:
-    from matplotlib.figure import Figure
 
 
 def run(

@@ -6,9 +6,8 @@ share of requests that keep the SLO. The demand is scaled so that its busiest ho
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
 import pandas as pd
+from matplotlib.figure import Figure
 
 from experiments.figures.fleet import roles_figure
 from topologies.clusters.names import cluster as named_cluster
@@ -18,9 +17,6 @@ from workloads.fleet.scenario import policy_of, scenario
 from workloads.fleet.scenario import run as run_scenario
 from workloads.models.huggingface import model as read_model
 from workloads.options.fleet import DemandInputs, FleetOptions
-
-if TYPE_CHECKING:
-    from matplotlib.figure import Figure
 
 CLUSTER, DEMAND, MODEL = "rainier", "azure-code", "llama-3.1-405b"
 

@@ -8,29 +8,30 @@ where the two differ, the cause of the difference.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any
+from dataclasses import replace
+from importlib.resources import files
+from typing import Any
 
 import pandas as pd
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
 
 from cluster_sim.progress import Watch, unwatched
+from experiments.figures.layout import canvas
 from experiments.reports.plan_rows import plan_interval
-from experiments.scripts.support.points import each
+from experiments.scripts.support import each
 from topologies.catalogue.catalogue import Catalogue, shipped_catalogue
 from topologies.catalogue.families import chip_family
 from topologies.clusters.cluster import Cluster
 from topologies.clusters.names import machine
+from topologies.files.reading import csv_rows
 from topologies.shapes.basic import Torus
 from workloads.models.huggingface import model as read_model
 from workloads.models.model import Model
 from workloads.search.search import search
 from workloads.training.alternatives import describe
-
-if TYPE_CHECKING:
-    from matplotlib.axes import Axes
-    from matplotlib.figure import Figure
-
 
 MACHINES = (
     "trn1.32xlarge:4", "trn2-ultraserver", "trn3-gen1", "trn4-ultraserver",
@@ -157,8 +158,6 @@ def _price(catalogue: Catalogue, instance: str) -> float:
 
 def plot(frame: pd.DataFrame) -> Figure:
     """Draw throughput at equal chips, power and dollars, relative to the first machine."""
-    from matplotlib.figure import Figure
-
     shown = frame[frame.best].reset_index(drop=True)
     assumed = shown.kernels == "assumed"
     labels = [
@@ -167,13 +166,13 @@ def plot(frame: pd.DataFrame) -> Figure:
     ]
     judged = shown if assumed.all() else shown[~assumed]
     lines = [ASSUMED] * bool(assumed.any()) + verdicts(frame)
-    figure = Figure(figsize=(12, 2.4 + 0.36 * len(shown) + 0.2 * len(lines)), layout="constrained")
     panels = {
         "tokens_per_s_per_chip": "per second per chip",
         "tokens_per_joule": "per joule",
         "tokens_per_usd": "per dollar",
     }
-    every = figure.subplots(1, 3, sharey=True)
+    high = 2.4 + 0.36 * len(shown) + 0.2 * len(lines)
+    figure, every = canvas(12, high, 1, 3, sharey=True)
     for axes, (column, title) in zip(every, panels.items(), strict=True):
         stated = shown[column].dropna()
         base = stated.index[0] if len(stated) else None
@@ -212,102 +211,44 @@ def _bars(axes: Axes, ratios: pd.Series[Any]) -> None:
     axes.spines[["top", "right"]].set_visible(False)
 
 
-@dataclass(frozen=True)
-class Claim:
-    """A vendor's claim about two chips.
-
-    ``quantity``: column that is compared.
-    ``precision``: precision of the claim; empty for the faster one of each chip.
-    """
-
-    text: str
-    quantity: str
-    new: str
-    old: str
-    low: float
-    high: float
-    precision: str
-    source: str
-    apart: str
-
-
-CLAIMS = (
-    Claim(
-        "trn2 over h200, tokens a dollar", "tokens_per_usd", "trn2", "h200", 1.30, 1.40, "",
-        "AWS's page of EC2 Trn2, 30-40% better price performance than P5e and P5en, as quoted in "
-        "public notes on its availability (December 2024)",
-        "prices: ours are Capacity Blocks of October 2026 (2.24 and 7.90 USD a chip-hour); no "
-        "on-demand price of Trn2 is published",
-    ),
-    Claim(
-        "trn3 over trn2, tokens a joule (servers)", "tokens_per_joule", "trn3", "trn2", 4.0, 4.0,
-        "",
-        "AWS's measurements of UltraServers, as reported by AIwire at buzzbytech.com/?p=9439",
-        "the claim is of serving; fp8 peaks a watt are equal (2.52 and 2.60 TFLOP/s at 1,000 and "
-        "500 W), and the limit of 1,000 W is an analyst's",
-    ),
-    Claim(
-        "trn3 over trn2, tokens a joule (chips)", "tokens_per_joule", "trn3", "trn2", 1.4, 1.4,
-        "",
-        "AWS at re:Invent 2025, 40 % more energy-efficient, as reported at "
-        "sipoch.com/en/article/300330021948361",
-        "power: the limit of 1,000 W, twice that of Trn2, is an analyst's; at 700 W, another "
-        "estimate, ours would be 1.4 times as high. Products in bf16, such as attention, are no "
-        "faster than on Trn2 (0.671 and 0.667 PFLOP/s)",
-    ),
-    Claim(
-        "trn2 over trn1, tokens a second", "tokens_per_s_per_chip", "trn2", "trn1", 4.0, 4.0,
-        "bf16",
-        "AWS, four times the compute of Trainium1, as reported at aiwiki.ai/wiki/aws_trainium2",
-        "Trn1 needs tensor and pipeline parallelism for its 32 GB",
-    ),
-    Claim(
-        "b200 over h100, tokens a second", "tokens_per_s_per_chip", "b200", "h100", 3.0, 3.0, "",
-        "NVIDIA, up to three times the training of DGX H100, as reported at uvation.com, DGX B200 "
-        "against DGX H100",
-        "the claim is 'up to' and of larger models with experts; an 8B model at a batch of 256 "
-        "leaves a B200 little work between exchanges",
-    ),
-)  # fmt: skip
 NEAR = 0.15
 """Relative distance within which a claim and our ratio agree."""
 
 
 def claims(frame: pd.DataFrame) -> pd.DataFrame:
-    """Compare vendors' claims with our ratios, in the faster precision of each chip.
+    """Compare vendors' claims with our ratios, in a claim's precision or the faster of each chip.
 
     Returns one row a claim: ``claim``, ``claimed_low``, ``claimed_high``, ``ours``, ``verdict``
     (``agrees``, ``ours is lower``, ``ours is higher``, ``not known``), ``faster`` (ratio of tokens
     a second) and ``dearer`` (ratio of watts or dollars of a chip), whose quotient is ``ours``,
     ``apart`` (reason of the difference) and ``source``.
     """
+    text = (files("experiments.scripts") / "claims.csv").read_text(encoding="utf-8")
     rows = []
-    for claim in CLAIMS:
-        kept = frame[frame.precision == claim.precision if claim.precision else frame.best]
-        one_each = kept.drop_duplicates("chip")
-        ours = _ratio(one_each, claim.quantity, claim)
-        faster = _ratio(one_each, "tokens_per_s_per_chip", claim)
-        judged = verdict(ours, claim.low, claim.high)
+    for _, claim in csv_rows(text, "claims.csv")[1]:
+        low, high = float(claim["low"]), float(claim["high"])
+        kept = frame[frame.precision == claim["precision"] if claim["precision"] else frame.best]
+        of_chip = kept.drop_duplicates("chip").set_index("chip")
+        ours, faster = (
+            of_chip[column].get(claim["new"], math.nan)
+            / of_chip[column].get(claim["old"], math.nan)
+            for column in (claim["quantity"], "tokens_per_s_per_chip")
+        )
+        judged = verdict(ours, low, high)
         rows.append(
             {
-                "claim": claim.text,
-                "claimed_low": claim.low,
-                "claimed_high": claim.high,
+                "claim": claim["text"],
+                "claimed_low": low,
+                "claimed_high": high,
                 "ours": ours,
                 "verdict": judged,
                 "faster": faster,
                 "dearer": faster / ours,
-                "apart": claim.apart if judged.startswith("ours") else "",
-                "source": claim.source,
+                "apart": claim["apart"] if judged.startswith("ours") else "",
+                "source": claim["source"],
             }
         )
     return pd.DataFrame(rows)
-
-
-def _ratio(one_each: pd.DataFrame, column: str, claim: Claim) -> float:
-    """Ratio of a column's values for the new and the old chip of a claim; NaN if unknown."""
-    value = dict(zip(one_each.chip, one_each[column].astype(float), strict=True))
-    return float(value.get(claim.new, float("nan")) / value.get(claim.old, float("nan")))
 
 
 def verdict(ours: float, low: float, high: float) -> str:

@@ -6,22 +6,18 @@ it is and with Z as fast as the other two axes, each time with the fastest algor
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
 import pandas as pd
+from matplotlib.figure import Figure
 
 from cluster_sim.collectives import rows, whole
 from cluster_sim.collectives.group_parsing import parse_sizes
 from cluster_sim.progress import Watch, unwatched
-from experiments.figures.comparison import lines
-from experiments.scripts.support.points import with_collective_ends
+from experiments.figures.training import lines
+from experiments.scripts.support import with_collective_ends
 from topologies.catalogue.catalogue import shipped_catalogue
 from topologies.clusters.cluster import Cluster
 from topologies.clusters.names import machine
 from topologies.units import format_bytes
-
-if TYPE_CHECKING:
-    from matplotlib.figure import Figure
 
 
 def run(

@@ -6,18 +6,15 @@ experts shows how well a fabric carries the all-to-all.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import pandas as pd
+from matplotlib.figure import Figure
 
 from cluster_sim.progress import Watch, unwatched
-from experiments.figures.comparison import stacked
-from experiments.scripts.support.points import each
-from experiments.scripts.support.training_rows import Steps
+from experiments.figures.training import stacked_rows
+from experiments.scripts.support import Steps, each
 from topologies.errors import InputError
-
-if TYPE_CHECKING:
-    from matplotlib.figure import Figure
 
 
 def run(
@@ -64,4 +61,4 @@ def plot(frame: pd.DataFrame) -> Figure:
     labels = [f"{row.cluster}, ep {row.ep}" for row in frame.itertuples()]
     first = frame.iloc[0]
     title = f"Exposed exchange of experts at most: {largest}\n{first.model}, tp {first.tp}"
-    return stacked(frame, labels, title)
+    return stacked_rows(frame, labels, title)

@@ -7,18 +7,16 @@ that splits off the gradients of weights fills it with them (arXiv 2401.10241).
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import pandas as pd
+from matplotlib.figure import Figure
 
 from cluster_sim.progress import Watch, unwatched
-from experiments.figures.comparison import lines
-from experiments.scripts.support.training_rows import Steps
+from experiments.figures.training import lines
+from experiments.scripts.support import Steps
 from workloads.training.plan.schedules.registry import all_schedules
 from workloads.training.plan.schedules.schedule import PipelineSchedule
-
-if TYPE_CHECKING:
-    from matplotlib.figure import Figure
 
 
 def run(

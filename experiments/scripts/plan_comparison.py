@@ -6,9 +6,8 @@ degrees. The mark shows its estimate.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
 import pandas as pd
+from matplotlib.figure import Figure
 
 from cluster_sim.progress import Watch, unwatched
 from experiments.figures.plan import bars
@@ -16,9 +15,6 @@ from experiments.reports.plan_rows import brief
 from topologies.clusters.names import cluster as machine
 from workloads.models.huggingface import model as read_model
 from workloads.search import search
-
-if TYPE_CHECKING:
-    from matplotlib.figure import Figure
 
 
 def run(

@@ -7,18 +7,17 @@ is estimated fastest is compared with the one that was measured fastest, and wit
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 import pandas as pd
+from matplotlib.figure import Figure
 
 from cluster_sim.progress import Watch, unwatched
+from experiments.figures.layout import canvas, dress, logarithmic
 from experiments.validation.predictions.training import filled, question
-from experiments.validation.reading import tables
+from experiments.validation.reading import rows as shipped
 from workloads.search import agreement, estimate
-
-if TYPE_CHECKING:
-    from matplotlib.figure import Figure
 
 SAME = ("cluster", "chips", "layers", "hidden", "ffn", "heads", "seq", "global_batch")
 """Columns that are equal for all rows of a group."""
@@ -35,7 +34,7 @@ def run(table: str = "nanotron_h100", least: int = 5, watch: Watch = unwatched) 
     fastest, less 1) and ``random_regret`` (the mean of the same ratio over all plans).
     """
     groups: dict[tuple[Any, ...], list[Mapping[str, Any]]] = {}
-    for row in tables.table(table).rows().rows:
+    for row in shipped.table(table).rows().rows:
         whole = filled(row.values).values  # noqa: PD011
         groups.setdefault(tuple(whole[name] for name in SAME), []).append(whole)
     ranked = [rows for rows in groups.values() if len(rows) >= least]
@@ -63,15 +62,11 @@ def _ranked(rows: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
 
 def plot(frame: pd.DataFrame) -> Figure:
     """Draw the rank correlation of each group, and the distribution of the regret."""
-    from matplotlib.figure import Figure
-    from matplotlib.ticker import LogLocator
-
-    figure = Figure(figsize=(11, 4.2), layout="constrained")
-    left, right = figure.subplots(1, 2)
+    figure, (left, right) = canvas(11, 4.2, 1, 2)
     left.scatter(frame["plans"], frame["kendall_tau"], s=18, color="#4477AA")
     left.axhline(0, color="grey", lw=1)
-    left.set_xlabel("plans of a group (same model, chips and batch)")
-    left.set_ylabel("Kendall's tau (1: order as measured, 0: no relation)")
+    tau = "Kendall's tau (1: order as measured, 0: no relation)"
+    dress(left, "plans of a group (same model, chips and batch)", tau)
     middle = frame.median(numeric_only=True)
     left.set_title(
         f"Of two plans the faster one is named in {(1 + middle['kendall_tau']) / 2:.0%} of pairs\n"
@@ -85,12 +80,9 @@ def plot(frame: pd.DataFrame) -> Figure:
         ("random_regret", "a plan at random, mean", "#BBBBBB"),
     ):
         right.step(1 + np.sort(frame[name]), share, where="post", color=color, label=label)
-    right.set_xlabel("measured time relative to the fastest plan of the group")
-    right.set_ylabel("share of groups at or below that time")
-    right.set_xscale("log")
-    right.xaxis.set_major_locator(LogLocator(subs=(1, 2, 5)))
-    right.xaxis.set_major_formatter(lambda value, _: f"{value:g} x")
-    right.xaxis.set_minor_formatter("")
+    times = "measured time relative to the fastest plan of the group"
+    dress(right, times, "share of groups at or below that time")
+    logarithmic(right, "x", "{:g} x".format)
     right.set_ylim(0, 1.02)
     right.set_title(
         f"What the choice costs: {middle['regret']:.1%} in the median group, "
@@ -99,6 +91,4 @@ def plot(frame: pd.DataFrame) -> Figure:
         fontsize=10,
     )
     right.legend(frameon=False, fontsize=9, loc="lower right")
-    for axes in (left, right):
-        axes.spines[["top", "right"]].set_visible(False)
     return figure

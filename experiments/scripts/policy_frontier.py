@@ -11,13 +11,15 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator, Mapping, Sequence
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import pandas as pd
+from matplotlib.figure import Figure
 
 from cluster_sim.plot.palette import colors
 from cluster_sim.progress import Watch, one_piece, unwatched
-from experiments.scripts.support.points import each
+from experiments.figures.layout import canvas, logarithmic
+from experiments.scripts.support import each
 from topologies.arrays import FloatArray
 from topologies.clusters.names import cluster as named
 from workloads.demand import demand_from
@@ -29,9 +31,6 @@ from workloads.fleet.scenario import Scenario, policy_of, scenario
 from workloads.fleet.scenario import run as run_scenario
 from workloads.models.huggingface import model as read_model
 from workloads.options.fleet import DemandInputs, FleetOptions
-
-if TYPE_CHECKING:
-    from matplotlib.figure import Figure
 
 TARGET = 0.997
 """Share of requests in time at which policies are compared."""
@@ -146,11 +145,7 @@ def _policies(week: Scenario, headrooms: tuple[float, ...]) -> Iterator[tuple[st
 
 def plot(frame: pd.DataFrame) -> Figure:
     """Draw missed requests, on a logarithmic axis, against the share of the fleet that trains."""
-    from matplotlib.figure import Figure
-    from matplotlib.ticker import FuncFormatter, LogLocator, NullLocator
-
-    figure = Figure(figsize=(9.5, 6.0), layout="constrained")
-    axes = figure.subplots()
+    figure, axes = canvas(9.5, 6.0)
     shades = colors(dict.fromkeys(frame["policy"]))
     for (name, rows), marker in zip(frame.groupby("policy", sort=False), "sDoP^v", strict=False):
         ordered = rows.sort_values("training_share")
@@ -158,13 +153,10 @@ def plot(frame: pd.DataFrame) -> Figure:
         share, shade = 100 * ordered["training_share"], shades[str(name)]
         label = f"{name}: {KINDS[str(name)].summary}"
         axes.plot(share, missed, marker=marker, color=shade, label=label, lw=1)
-    axes.set_yscale("log")
-    axes.yaxis.set_major_locator(LogLocator(subs=(1, 2, 5)))
-    axes.yaxis.set_minor_locator(NullLocator())
-    axes.yaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:g}"))
+    logarithmic(axes, "y")
     axes.invert_yaxis()
-    axes.set_xlabel("chip-hours in training and evaluation [% of the fleet]   → better")
-    axes.set_ylabel("requests too late for the SLO [%]   ↑ better")
+    trained = "chip-hours in training and evaluation [% of the fleet]   → better"
+    axes.set(xlabel=trained, ylabel="requests too late for the SLO [%]   ↑ better")
     axes.axhline(100 * (1 - TARGET), color="0.4", ls="--", lw=1)
     title = frame.attrs.get("title", "")
     lines = [line for line in (title, _finding(frame)) if line]

@@ -66,5 +66,5 @@ PARAMETERS = {
     "sizes": "First and last size of the buffer, and the factor between two sizes; by default from "
     "launch-bound to bandwidth-bound [B]",
     "tp": "Tensor-parallel degree [ranks]",
-    "watch": "Shows the progress, see :func:`experiments.scripts.support.points.each`",
+    "watch": "Shows the progress, see :func:`experiments.scripts.support.each`",
 }

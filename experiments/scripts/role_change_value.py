@@ -7,14 +7,15 @@ as the SLO allows. The whole simulation of the fleet does the same under the thr
 from __future__ import annotations
 
 from dataclasses import replace
-from typing import TYPE_CHECKING
 
 import numpy as np
 import pandas as pd
+from matplotlib.figure import Figure
 
 from cluster_sim.plot.palette import colors
 from cluster_sim.progress import Watch, unwatched
-from experiments.scripts.support.points import each
+from experiments.figures.layout import canvas
+from experiments.scripts.support import each
 from topologies.clusters.names import cluster as named
 from workloads.demand import demand_from
 from workloads.fleet.inputs.costs import ChangeCosts
@@ -24,9 +25,6 @@ from workloads.fleet.results import summary
 from workloads.fleet.scenario import Scenario, scenario
 from workloads.fleet.scenario import run as run_scenario
 from workloads.options.fleet import DemandInputs, FleetInputs, FleetOptions
-
-if TYPE_CHECKING:
-    from matplotlib.figure import Figure
 
 MOST_HEADROOM, BISECTIONS = 1.5, 5
 """Largest headroom, and steps of the search for the least one."""
@@ -102,17 +100,14 @@ def _least(week: Scenario, lead: int, target: float) -> tuple[float, float, floa
 
 def plot(frame: pd.DataFrame) -> Figure:
     """Draw the lendable share of the fleet against the duration of a role change."""
-    from matplotlib.figure import Figure
-
-    figure = Figure(figsize=(8.5, 5), layout="constrained")
-    axes = figure.subplots()
+    figure, axes = canvas(8.5, 5)
     shades = colors(dict.fromkeys(frame["method"]))
     for (method, rows), marker in zip(frame.groupby("method", sort=False), "osD^v", strict=False):
         name, shade = METHODS.get(str(method), str(method)), shades[str(method)]
         shares = 100 * rows["freed_share"]
         axes.plot(rows["minutes"], shares, marker=marker, color=shade, label=name)
-    axes.set_xlabel("time from an order until the unit serves [min]")
-    axes.set_ylabel("chip-hours that need not serve [% of the fleet]")
+    across = "time from an order until the unit serves [min]"
+    axes.set(xlabel=across, ylabel="chip-hours that need not serve [% of the fleet]")
     whole = frame[frame["method"] == FLEET].sort_values("minutes")
     first, last = whole.iloc[0], whole.iloc[-1]
     finding = (
@@ -121,8 +116,7 @@ def plot(frame: pd.DataFrame) -> Figure:
     )
     title = frame.attrs.get("title", "")
     axes.set_title("\n".join(line for line in (title, finding) if line), loc="left", fontsize=10)
-    axes.set_ylim(bottom=0)
-    axes.set_xlim(left=0)
+    axes.set(xlim=(0, None), ylim=(0, None))
     axes.grid(alpha=0.3)
     axes.legend(frameon=False)
     return figure

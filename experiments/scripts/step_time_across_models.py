@@ -5,21 +5,17 @@ All models train the same batch on the same cluster.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
 import pandas as pd
+from matplotlib.figure import Figure
 
 from cluster_sim.progress import Watch, unwatched
-from experiments.figures.comparison import stacked
+from experiments.figures.training import stacked_rows
 from experiments.reports.plan_rows import brief
-from experiments.scripts.support.points import each
+from experiments.scripts.support import each
 from topologies.clusters.names import cluster as machine
 from workloads.models.huggingface import model as read_model
 from workloads.models.model import Model
 from workloads.search import search
-
-if TYPE_CHECKING:
-    from matplotlib.figure import Figure
 
 MODELS = (
     "llama-3.1-8b", "llama-2-13b", "gpt-neox-20b", "llama-3.1-70b", "qwen2-72b", "gpt3-175b",
@@ -67,4 +63,4 @@ def plot(frame: pd.DataFrame) -> Figure:
         f"One step of {first.global_batch:,} × {first.seq:,} tokens on {first.cluster}, overlap "
         f"{first.overlap}:\neach model with its best plan reaches {low:.0%} to {high:.0%} MFU"
     )
-    return stacked(frame, labels, title, whole_s=frame["iteration_s"].tolist())
+    return stacked_rows(frame, labels, title, whole_s=frame["iteration_s"].tolist())

@@ -6,17 +6,15 @@ nothing, data parallelism only (dp), and everything that frameworks can overlap 
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import pandas as pd
+from matplotlib.figure import Figure
 
 from cluster_sim.progress import Watch, unwatched
-from experiments.figures.comparison import stacked
-from experiments.scripts.support.training_rows import Steps
+from experiments.figures.training import stacked_rows
+from experiments.scripts.support import Steps
 from workloads.training.program.breakdown import PARTS
-
-if TYPE_CHECKING:
-    from matplotlib.figure import Figure
 
 COLUMNS = (
     "model", "cluster", "tp", "pp", "dp", "overlap", "iteration_s", "low_s", "high_s",
@@ -70,4 +68,4 @@ def plot(frame: pd.DataFrame) -> Figure:
         f"{saved.min():.0%} to {saved.max():.0%}"
     )
     whole = "the longest step of the model"
-    return stacked(frame, labels, title, whole_s=longest.tolist(), whole=whole)
+    return stacked_rows(frame, labels, title, whole_s=longest.tolist(), whole=whole)

@@ -6,19 +6,16 @@ random, and with one in which a single rank is slow.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import pandas as pd
+from matplotlib.figure import Figure
 
 from cluster_sim.progress import Watch, unwatched
-from experiments.figures.comparison import lines
-from experiments.scripts.support.points import each
-from experiments.scripts.support.training_rows import Replica, Steps
+from experiments.figures.training import lines
+from experiments.scripts.support import Replica, Steps, each
 from workloads.models.huggingface import as_model
 from workloads.training.execution.jitter import disturbance
-
-if TYPE_CHECKING:
-    from matplotlib.figure import Figure
 
 REPLICA = Replica(seq=4096)
 

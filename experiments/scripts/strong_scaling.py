@@ -5,15 +5,11 @@ The batch stays the same, so every chip has less work on a larger cluster.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
 import pandas as pd
+from matplotlib.figure import Figure
 
-from experiments.figures.comparison import lines
-from experiments.scripts.support.training_rows import Steps
-
-if TYPE_CHECKING:
-    from matplotlib.figure import Figure
+from experiments.figures.training import lines
+from experiments.scripts.support import Steps
 
 
 def run(

@@ -6,22 +6,19 @@ part, each size with its fastest algorithm, and the dashed lines are bounds by t
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
 import pandas as pd
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
 
 from cluster_sim.collectives.group_parsing import parse_sizes
 from cluster_sim.plot.palette import colors, marks
 from cluster_sim.progress import Watch, unwatched
-from experiments.scripts.support.points import each, with_collective_ends
+from experiments.figures.layout import canvas, logarithmic, over_bytes
+from experiments.scripts.support import each, with_collective_ends
 from topologies.clusters.cluster import Cluster
 from topologies.clusters.names import cluster as named
 from topologies.shapes.links import domain_links
 from topologies.units import format_bytes
-
-if TYPE_CHECKING:
-    from matplotlib.axes import Axes
-    from matplotlib.figure import Figure
 
 MACHINES = ("trn2-ultraserver", "trn3-gen1", "trn3-gen2")
 
@@ -63,11 +60,8 @@ def plot(frame: pd.DataFrame) -> Figure:
 
     Dashed lines are the limits by the links.
     """
-    from matplotlib.figure import Figure
-
     ops = list(dict.fromkeys(frame.collective))
-    figure = Figure(figsize=(5.6 * len(ops), 4.8), layout="constrained")
-    panels = figure.subplots(1, len(ops), squeeze=False, sharey=True)[0]
+    figure, (panels,) = canvas(5.6 * len(ops), 4.8, 1, len(ops), squeeze=False, sharey=True)
     for axes, op in zip(panels, ops, strict=True):
         _panel(axes, frame[frame.collective == op], op)
     panels[0].set_ylabel("bus bandwidth of a chip [GB/s]")
@@ -91,8 +85,6 @@ def _finding(frame: pd.DataFrame) -> str:
 
 def _panel(axes: Axes, frame: pd.DataFrame, op: str) -> None:
     """Draw the panel of one collective."""
-    from matplotlib.ticker import FuncFormatter, LogLocator
-
     shades = colors(list(dict.fromkeys(frame.cluster)))
     shapes = marks(shades)
     for name, rows in frame.groupby("cluster", sort=False):
@@ -103,11 +95,8 @@ def _panel(axes: Axes, frame: pd.DataFrame, op: str) -> None:
         axes.plot(lines.size_bytes, rate, f"{shapes[str(name)]}-", ms=4, color=shade, label=label)
         limit = rate * lines.time_s / lines.lower_bound_s
         axes.plot(lines.size_bytes, limit, "--", lw=1, color=shade)
-    axes.set_xscale("log", base=2)
-    axes.set_yscale("log")
-    axes.xaxis.set_major_locator(LogLocator(base=16, numticks=12))
-    axes.xaxis.set_major_formatter(FuncFormatter(lambda size, _: format_bytes(int(size))))
-    axes.yaxis.set_major_formatter(FuncFormatter(lambda rate, _: f"{rate:,.6g}"))
+    over_bytes(axes)
+    logarithmic(axes, "y", "{:,.6g}".format, subs=(1,))
     axes.set_title(op, loc="left")
     axes.set_xlabel("buffer of a chip")
     axes.grid(alpha=0.3)

@@ -5,21 +5,16 @@ The ranks of a group are placed on neighbouring chips of the torus, or on chips 
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import pandas as pd
+from matplotlib.figure import Figure
 
 from cluster_sim.progress import Watch, unwatched
-from experiments.figures.comparison import stacked
-from experiments.scripts.support.training_rows import Steps
+from experiments.figures.training import stacked_rows
+from experiments.scripts.support import Steps
 
-if TYPE_CHECKING:
-    from matplotlib.figure import Figure
-
-ORDERS = {
-    "neighbours": ("tp", "cp", "dp", "pp"),
-    "apart": ("dp", "tp", "cp", "pp"),
-}
+ORDERS = {"neighbours": ("tp", "cp", "dp", "pp"), "apart": ("dp", "tp", "cp", "pp")}
 """Orders of a plan's axes: neighbouring chips are ranks of tensor parallelism, or replicas."""
 
 
@@ -69,4 +64,4 @@ def plot(frame: pd.DataFrame) -> Figure:
         f"tp {best.tp} among {best.placement} is the fastest that fits; groups apart cost up to "
         f"{dear:.0%}\n{best.model} on {best.cluster}"
     )
-    return stacked(frame, labels, title)
+    return stacked_rows(frame, labels, title)

@@ -6,21 +6,18 @@ the backward pass (overlap dp) or all at once after it (overlap none).
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import pandas as pd
+from matplotlib.figure import Figure
 
 from cluster_sim.progress import Watch, unwatched
 from experiments.figures.plan import scaling
-from experiments.scripts.support.points import each
-from experiments.scripts.support.training_rows import Replica, Steps
+from experiments.scripts.support import Replica, Steps, each
 from topologies.clusters.names import cluster
 from topologies.errors import InputError
 from workloads.models.huggingface import model as read_model
 from workloads.training.program.breakdown import PARTS
-
-if TYPE_CHECKING:
-    from matplotlib.figure import Figure
 
 RAINIER = "rainier"
 REPLICA = Replica()
@@ -54,19 +51,15 @@ def run(
 
     def rows(count: int) -> list[dict[str, Any]]:
         steps = Steps(shape, cluster(f"{machine}:{_size(machine, count, in_domain)}"))
-        return [_row(steps, replica, kind) for kind in overlap]
+        name = steps.cluster.name.partition(":")[0]
+        plans = [steps.repeated(replica, overlap=kind) for kind in overlap]
+        return [steps.row(plan, allow_oversized=False) | {"cluster": name} for plan in plans]
 
     sizes = each(rows, chips, watch, task="sizes")
     frame = pd.DataFrame(row for kinds in zip(*sizes, strict=True) for row in kinds)
     frame = frame[[*COLUMNS, *(f"{part}_s" for part in PARTS)]]
     first = frame.groupby("overlap", sort=False)["tokens_per_s_per_chip"].transform("first")
     return frame.assign(efficiency=frame["tokens_per_s_per_chip"] / first)
-
-
-def _row(steps: Steps, replica: Replica, overlap: str) -> dict[str, Any]:
-    """Simulate one step, with a batch in proportion to the replicas."""
-    step = steps.row(steps.repeated(replica, overlap=overlap), allow_oversized=False)
-    return step | {"cluster": steps.cluster.name.partition(":")[0]}
 
 
 def _size(machine: str, chips: int, each: int) -> int:

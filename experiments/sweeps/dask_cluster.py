@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-import concurrent.futures
-import itertools
 import logging
 import time
 from collections.abc import Iterator, Sequence
-from concurrent.futures import FIRST_COMPLETED, Executor, Future, wait
+from concurrent.futures import CancelledError, Executor
 from contextlib import contextmanager
 from typing import Any
 
@@ -16,8 +14,6 @@ from experiments.sweeps.runner import KILLED, Outcome, Run, outcome
 from experiments.sweeps.study import Row
 from topologies.errors import InputError, shown
 
-LOOK_EVERY_S = 1.0
-"""Interval at which the workers are checked while no run finishes."""
 PATIENCE_S = 30.0
 """Time without any worker after which a sweep gives up; Dask's nanny restarts one in seconds."""
 ANSWER_WITHIN = "10s"
@@ -68,27 +64,22 @@ def _run(
     """Yield finished runs; those whose workers died are added to ``suspects``."""
     from distributed import KilledWorker
 
-    waiting = iter(rows)
-    running: dict[Future[Outcome], Row] = {}
-    last_alive = time.monotonic()
-    while True:
-        for row in itertools.islice(waiting, at_once - len(running)):
-            running[cluster.executor.submit(runner.run_row, run, row.arguments)] = row
-        if not running:
-            return
-        done, _ = wait(running, timeout=LOOK_EVERY_S, return_when=FIRST_COMPLETED)
-        if done or cluster.workers():
-            last_alive = time.monotonic()
-        elif time.monotonic() - last_alive > PATIENCE_S:
+    last_alive = [time.monotonic()]
+
+    def look(some_finished: bool) -> None:
+        """Give up where no worker has been alive for long."""
+        if some_finished or cluster.workers():
+            last_alive[0] = time.monotonic()
+        elif time.monotonic() - last_alive[0] > PATIENCE_S:
             raise cluster.lost(f"no worker has been alive for {PATIENCE_S:.0f} s")
-        for future in done:
-            row = running.pop(future)
-            try:
-                yield row, future.result()
-            except KilledWorker:
-                suspects.append(row)
-            except concurrent.futures.CancelledError:
-                raise cluster.lost("its scheduler went away") from None
+
+    for row, done in runner.run_rows(rows, cluster.executor, at_once, run, look=look):
+        try:
+            yield row, done.result()
+        except KilledWorker:
+            suspects.append(row)
+        except CancelledError:
+            raise cluster.lost("its scheduler went away") from None
 
 
 @contextmanager

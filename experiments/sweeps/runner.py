@@ -17,28 +17,38 @@ from experiments.sweeps.study import Row
 
 __all__ = ["AHEAD", "run_in_processes", "run_row", "run_rows"]
 
+LOOK_EVERY_S = 1.0
+"""Interval at which the workers of a cluster are checked while no run finishes."""
 AHEAD = 4
 """Runs that are submitted for each worker at a time."""
 
 
 def run_rows(
-    rows: Sequence[Row], executor: Executor, workers: int, run: Run
-) -> Iterator[tuple[Row, Outcome]]:
-    """Yield each run with its outcome as soon as it finishes, in any order.
+    rows: Sequence[Row],
+    executor: Executor,
+    at_once: int,
+    run: Run,
+    *,
+    look: Callable[[bool], None] | None = None,
+) -> Iterator[tuple[Row, Future[Outcome]]]:
+    """Yield each run with its future as soon as it finishes, in any order.
 
-    Only a few runs for each worker are submitted at a time, so that stopping early is quick. Raises
-    BrokenProcessPool if a worker process died; the runs in flight have no outcome then.
+    Only a few runs are submitted at a time, so that stopping early is quick. ``look``: function
+    that is called every second, and with True where runs have finished.
     """
     waiting = iter(rows)
     running: dict[Future[Outcome], Row] = {}
     while True:
-        for row in itertools.islice(waiting, workers * AHEAD - len(running)):
+        for row in itertools.islice(waiting, at_once - len(running)):
             running[executor.submit(run_row, run, row.arguments)] = row
         if not running:
             return
-        done, _ = wait(running, return_when=FIRST_COMPLETED)
+        every_s = None if look is None else LOOK_EVERY_S
+        done, _ = wait(running, timeout=every_s, return_when=FIRST_COMPLETED)
+        if look is not None:
+            look(bool(done))
         for future in done:
-            yield running.pop(future), future.result()
+            yield running.pop(future), future
 
 
 def run_in_processes(rows: Sequence[Row], workers: int, run: Run) -> Iterator[tuple[Row, Outcome]]:
@@ -50,9 +60,10 @@ def run_in_processes(rows: Sequence[Row], workers: int, run: Run) -> Iterator[tu
     while unfinished:
         try:
             with process_pool(workers) as pool:
-                for row, done in run_rows(list(unfinished.values()), pool, workers, run):
+                for row, done in run_rows(list(unfinished.values()), pool, workers * AHEAD, run):
+                    result = done.result()  # raises where a worker died
                     del unfinished[row.digest]
-                    yield row, done
+                    yield row, result
         except WorkerEndedError:
             # Rows are submitted in order, so those in flight are among the first.
             for row in list(unfinished.values())[: workers * AHEAD]:

@@ -14,7 +14,7 @@ from __future__ import annotations
 
 import itertools
 import math
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -24,10 +24,117 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 import cluster_sim
 from experiments.reports.run_record import content_digest, digest
-from experiments.sweeps.command_line import Program, arguments, check_harmless
 from topologies.errors import InputError, shown, suggestion
 from topologies.files.reading import no_such_file
 from topologies.files.yaml_documents import read_yaml, rule
+
+Value = str | Sequence[str]
+LEFT_TO_US = ("json", "out", "quiet", "help")
+CODE = (".py", ".pyc")
+"""Endings of files with code that a command runs."""
+TRUE, FALSE = ("true", "yes", "on", "1"), ("false", "no", "off", "0")
+
+
+@dataclass(frozen=True)
+class Parameter:
+    """An argument or option of a command.
+
+    ``flags``: spellings, such as ``("--size",)``; empty for a positional argument.
+    ``off_flags``: spellings that turn a flag off, such as ``("--no-sequence-parallel",)``.
+    ``writes``: whether it names a path to which the command writes.
+    """
+
+    flags: tuple[str, ...]
+    off_flags: tuple[str, ...] = ()
+    is_flag: bool = False
+    repeats: bool = False
+    writes: bool = False
+
+    def words(self, name: str, value: Value) -> Iterator[str]:
+        """Yield the words of the command line for a value."""
+        if self.is_flag:
+            yield from self._flag(name, value)
+        elif not self.flags:
+            yield _one(value)
+        elif self.repeats and not isinstance(value, str):
+            yield from (f"{self.flags[-1]}={item}" for item in value)
+        else:
+            yield f"{self.flags[-1]}={_one(value)}"
+
+    def _flag(self, name: str, value: Value) -> Iterator[str]:
+        text = _one(value).lower()
+        if text in TRUE:
+            yield self.flags[-1]
+        elif text not in FALSE:
+            raise InputError(f"{name} is {_one(value)}; it is a switch: true or false")
+        elif self.off_flags:
+            yield self.off_flags[-1]
+
+
+@dataclass(frozen=True)
+class Program:
+    """A program with commands, such as ``cluster-sim``.
+
+    ``run``: runs a command line in this process and returns the exit status. It is sent to other
+        processes, so it must be a function of a module.
+    ``parameters``: returns the parameters of a command by name, positional ones first and in order.
+    """
+
+    run: Callable[[Sequence[str]], int]
+    commands: tuple[str, ...]
+    excluded: tuple[str, ...]
+    parameters: Callable[[str], Mapping[str, Parameter]]
+
+    def checked(self, command: str) -> Mapping[str, Parameter]:
+        """Return the parameters of a command that a study may run."""
+        if command not in self.commands:
+            listed = ", ".join(name for name in self.commands if name not in self.excluded)
+            near = suggestion(command, self.commands)
+            raise InputError(f"no command is called {command}.{near} There are: {listed}.")
+        if command in self.excluded:
+            raise InputError(f"a study cannot run {command}; it runs a command that prints results")
+        return self.parameters(command)
+
+
+def arguments(program: Program, command: str, values: Mapping[str, Value]) -> list[str]:
+    """Return the command line of a command with some values and with JSON output."""
+    parameters = program.checked(command)
+    allowed = {name: item for name, item in parameters.items() if name not in LEFT_TO_US}
+    for name in values:
+        if name.replace("-", "_") not in allowed:
+            if name in LEFT_TO_US:
+                raise InputError(f"a study sets --{name} itself; leave it out")
+            raise InputError(f"{command} has no parameter {name}.{suggestion(name, allowed)}")
+    by_name = {name.replace("-", "_"): value for name, value in values.items()}
+    options = ["--json", *(["--quiet"] if "quiet" in parameters else [])]
+    positional: list[str] = []
+    for name, parameter in allowed.items():
+        if name in by_name:
+            words = list(parameter.words(name, by_name[name]))
+            (options if parameter.flags else positional).extend(words)
+    return [command, *options, "--", *positional]
+
+
+def check_harmless(program: Program, command: str, values: Mapping[str, Value]) -> None:
+    """Check that no value runs code or writes a file, as in a study of unknown origin it might."""
+    parameters = program.checked(command)
+    for name, value in values.items():
+        parameter = parameters.get(name.replace("-", "_"))
+        texts = [value] if isinstance(value, str) else list(value)
+        for text in texts:
+            does = "runs a Python file" if text.endswith(CODE) else ""
+            if parameter is not None and parameter.writes:
+                does = "writes a file"
+            if does:
+                raise InputError(
+                    f"{name}: {shown(text)} {does}. Read the study, then add --trust if you "
+                    "trust whoever wrote it."
+                )
+
+
+def _one(value: Value) -> str:
+    return value if isinstance(value, str) else ",".join(value)
+
 
 LARGEST_FILE_BYTES = 2**20
 MOST_RUNS = 1_000_000
@@ -80,10 +187,9 @@ class Row:
 def read_study(path: str | Path) -> Study:
     """Read a study file."""
     if not Path(path).exists():
-        keys = ", ".join(KEYS)
         raise InputError(
             f"{shown(str(path))} cannot be read: {no_such_file(path)} A study is a YAML file "
-            f"with the keys {keys}."
+            f"with the keys {', '.join(KEYS)}."
         )
     limit, content = LARGEST_FILE_BYTES, f"keys: a study is a mapping with {', '.join(KEYS)}"
     document = read_yaml(path, limit_bytes=limit, content=content, what="study", all_text=True)
@@ -98,13 +204,12 @@ def study(document: Any) -> Study:
     if not isinstance(document, dict):
         raise InputError(
             f"a study is a mapping, not {type(document).__name__}. Write the keys "
-            f"{', '.join(Study.model_fields)}, each with its value."
+            f"{', '.join(KEYS)}, each with its value."
         )
     unknown = [str(key) for key in document if key not in Study.model_fields]
     if unknown:
-        keys = ", ".join(Study.model_fields)
-        close = suggestion(unknown[0], Study.model_fields)
-        raise InputError(f"unknown key {unknown[0]}.{close} A study has: {keys}.")
+        close = suggestion(unknown[0], KEYS)
+        raise InputError(f"unknown key {unknown[0]}.{close} A study has: {', '.join(KEYS)}.")
     try:
         return Study.model_validate(document)
     except ValidationError as refused:
@@ -140,7 +245,8 @@ def results(finished: Iterable[tuple[Row, Mapping[str, Any]]]) -> pd.DataFrame:
     repeated = [name for name in frame.columns if name.startswith(RESULT) and _repeats(frame, name)]
     whole = dict.fromkeys(_whole_with_gaps(frame, table), "Int64")
     for name in frame.columns:
-        if _is_mixed(frame[name]):
+        texts = {isinstance(value, str) for value in frame[name].dropna()}
+        if len(texts) > 1:  # text beside numbers
             frame[name] = [None if pd.isna(value) else str(value) for value in frame[name]]
     frame = frame.astype(whole).drop(columns=repeated)
     return frame.assign(message=[message for _, message in pairs])
@@ -154,7 +260,8 @@ def _rows_of(row: Row, outcome: Mapping[str, Any]) -> Iterator[tuple[dict[str, A
     many = document.get("rows") if isinstance(document.get("rows"), list) else [document]
     for printed in many or [{}]:
         flat = _flat(printed if isinstance(printed, dict) else {"value": printed})
-        cells = stated | {_free(name, stated): value for name, value in flat.items()}
+        taken = {*stated, "message"}
+        cells = stated | {RESULT * (name in taken) + name: value for name, value in flat.items()}
         yield cells, outcome["message"]
 
 
@@ -172,12 +279,6 @@ def _whole_with_gaps(frame: pd.DataFrame, table: Sequence[Mapping[str, Any]]) ->
     ]
 
 
-def _is_mixed(column: pd.Series[Any]) -> bool:
-    """Return whether some values of a column are text and others are not."""
-    texts = [isinstance(value, str) for value in column.dropna()]
-    return any(texts) and not all(texts)
-
-
 def _combinations(described: Study) -> Iterable[Values]:
     for fixed in described.runs or [{}]:
         for values in itertools.product(*described.grid.values()):
@@ -186,7 +287,9 @@ def _combinations(described: Study) -> Iterable[Values]:
 
 def _row(described: Study, varied: Values, files: dict[str, str], program: Program) -> Row:
     command_line = arguments(program, described.command, {**described.fixed, **varied})
-    named = sorted({name for word in command_line for name in _names(word)})
+    # Each word, or its value, may name a file, or several between commas.
+    values = [word.partition("=")[2] or word for word in command_line]
+    named = sorted({name for value in values for name in (value, *value.split(","))})
     for name in named:
         if name not in files:
             files[name] = content_digest(name)
@@ -196,12 +299,6 @@ def _row(described: Study, varied: Values, files: dict[str, str], program: Progr
         key: value if isinstance(value, str) else ",".join(value) for key, value in varied.items()
     }
     return Row(shown, tuple(command_line), digest(question))
-
-
-def _names(word: str) -> list[str]:
-    """Parts of one word of a command line that may be names of files."""
-    value = word.partition("=")[2] or word
-    return [value, *value.split(",")] if "," in value else [value]
 
 
 def _typed(text: str) -> str | int | float:
@@ -223,10 +320,6 @@ def _flat(document: Mapping[str, Any], before: str = "") -> dict[str, Any]:
         else:
             flat[f"{before}{key}"] = str(value) if isinstance(value, list) else value
     return flat
-
-
-def _free(name: str, taken: Mapping[str, Any]) -> str:
-    return f"{RESULT}{name}" if name in taken or name == "message" else name
 
 
 def _repeats(frame: pd.DataFrame, name: str) -> bool:

@@ -13,12 +13,10 @@ import pandas as pd
 from filelock import FileLock, Timeout
 
 from cluster_sim.processes import available_workers
-from experiments.reports.out_directory import check_writable
 from experiments.reports.run_directory import Run
-from experiments.reports.run_record import digest, new_record
-from experiments.sweeps.command_line import Program
+from experiments.reports.run_record import check_writable, digest, new_record
 from experiments.sweeps.runner import Outcome, run_in_processes
-from experiments.sweeps.study import Row, Study, results, rows
+from experiments.sweeps.study import Program, Row, Study, results, rows
 from topologies.errors import InputError, shown, system_reason
 from topologies.files.writing import named_in_faults, whole_file
 

@@ -7,17 +7,33 @@ from concurrent.futures import Executor
 from contextlib import nullcontext
 from dataclasses import dataclass, replace
 from functools import partial
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from cluster_sim.processes import process_pool
-from experiments.validation.comparison.compare import baseline, compare, compare_row, summary, told
-from experiments.validation.comparison.residuals import coverage, with_intervals
+from experiments.validation.comparison import (
+    baseline,
+    compare,
+    compare_row,
+    coverage,
+    summary,
+    told,
+    with_intervals,
+)
 from experiments.validation.predictions import collectives, jobs, kernels, serving, training
-from experiments.validation.predictions.outcome import Outcome
 from experiments.validation.predictions.training import FLAGS, STATED
-from experiments.validation.reading.rows import Row, Rows
-from experiments.validation.reading.schema import TRAINING, Kind, Value
+from experiments.validation.reading.rows import (
+    TRAINING,
+    Kind,
+    Outcome,
+    Row,
+    Rows,
+    Value,
+    read_file,
+    table,
+)
 from topologies import display
+from topologies.arguments import checked
 from topologies.catalogue.catalogue import Catalogue
 from workloads.confidence.kinds import BARE, FRAMEWORK, PLAN
 from workloads.confidence.residuals import shipped_residuals
@@ -48,9 +64,9 @@ class Result:
     kind : str
         Kind of its rows.
     rows : list of dict
-        As :func:`experiments.validation.comparison.compare.compare`.
+        As :func:`experiments.validation.comparison.compare`.
     summary : dict
-        As :func:`experiments.validation.comparison.compare.summary`.
+        As :func:`experiments.validation.comparison.summary`.
     baseline : dict
         Errors of the constant predictor fitted to the table.
     """
@@ -82,19 +98,42 @@ def _unwatched(rows: Sequence[Row], name: str) -> Sequence[Row]:
     return rows
 
 
-def validate(
-    rows: Rows,
-    name: str,
-    *,
-    watch: Watch = _unwatched,
-    workers: int = 1,
-    catalogue: Catalogue | None = None,
-) -> Result:
-    """Compare every row with its prediction, and give each prediction an interval.
+@checked()
+def validate(table_or_file: str | Path, *, workers: int = 1) -> Result:
+    """Compare predictions with measurements.
 
     The intervals of a shipped table come from the residuals of all other tables.
+
+    Parameters
+    ----------
+    table_or_file : str or path
+        Name of a shipped table such as ``"mlperf"``, or a CSV file of your own rows, or JSON of a
+        load generator that states model, cluster and degree.
+    workers : int, default 1
+        Processes at most.
+
+    Returns
+    -------
+    Result
+        ``summary`` with the median and 90th percentile of the errors (predicted over measured
+        time, less one), ``frame()`` row by row.
+
+    Raises
+    ------
+    InputError
+        For an unknown table or a file that cannot be read.
+
+    Examples
+    --------
+    >>> validate("korthikanti_layers").summary["rows"]
+    10
     """
-    return validate_each([(rows, name)], watch=watch, workers=workers, catalogue=catalogue)[0]
+    if str(table_or_file).endswith((".csv", ".json", ".jsonl")):
+        measured = read_file(table_or_file), Path(table_or_file).name
+    else:
+        shipped = table(str(table_or_file))
+        measured = shipped.rows(), shipped.name
+    return validate_each([measured], workers=workers)[0]
 
 
 def validate_each(
@@ -104,7 +143,7 @@ def validate_each(
     workers: int = 1,
     catalogue: Catalogue | None = None,
 ) -> list[Result]:
-    """Compare several tables one after the other, as :func:`validate` does each.
+    """Compare the rows of several tables with their predictions, and give each an interval.
 
     Long tables share their processes, which begin once and remember from one to the next.
     """
@@ -238,7 +277,7 @@ def stripped(values: Mapping[str, Any], level: str) -> dict[str, Any]:
 
 def as_told(rows: Rows, level: str) -> Rows:
     """Return at most :data:`TABLE_ROWS` rows of a table as a user tells them."""
-    kept = rows.rows[:: max(1, -(-len(rows.rows) // TABLE_ROWS))]
+    kept = rows.rows[:: max(1, -(-len(rows) // TABLE_ROWS))]
     return replace(rows, rows=tuple(_as_told(row, level) for row in kept))
 
 

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from experiments.cli.main import app, run
-from experiments.cli.options.parameters import DescribedOption
+from experiments.cli.options.from_fields import DescribedOption
 from experiments.sweeps.runner import run_row
 from tests.fuzz.option_values import CANNOT_CHANGE_THE_ANSWER, values_of
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import asdict
 from typing import Any
 
-from experiments.cli.options.parameters import DescribedOption, Number, Text
+from experiments.cli.options.from_fields import DescribedOption, Number, Text
 from workloads.training.plan.plan import ParallelPlan
 
 PLAN = asdict(ParallelPlan())

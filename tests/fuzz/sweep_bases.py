@@ -6,7 +6,7 @@ import json
 from collections.abc import Mapping
 from pathlib import Path
 
-from experiments.calibration.overlay.constants import COLUMNS
+from experiments.calibration.fit import COLUMNS
 from tests.fuzz.seeds import files
 from topologies.catalogue.catalogue import shipped_catalogue
 

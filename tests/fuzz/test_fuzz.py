@@ -66,8 +66,8 @@ READERS = {
     "cluster_sim/collectives/group_parsing.py": "order.txt",
     "cluster_sim/collectives/measure_all_to_all_v.py": "matrix.csv",
     "experiments/calibration/kit/__init__.py": "kit/manifest.json",
-    "experiments/calibration/overlay/measurements.py": "report.json",
-    "experiments/reports/blocks.py": "run/schedules.csv",
+    "experiments/calibration/measurements.py": "report.json",
+    "experiments/reports/html.py": "run/schedules.csv",
     "experiments/reports/run_record.py": "run/run.json",
     "experiments/sweeps/study.py": "study.yaml",
     "experiments/validation/reading/nccl_tests.py": "log.txt",
@@ -100,7 +100,7 @@ READERS = {
 """Modules that read files from outside, each with the files that the fuzzer mutates for it."""
 OWN_DATA = {
     "cluster_sim/collectives/algorithms/cycles.py", "topologies/catalogue/domains.py",
-    "experiments/validation/reading/tables.py",
+    "experiments/validation/reading/rows.py",
     "workloads/confidence/residuals.py", "workloads/kernels/gemm.py",
 }  # fmt: skip
 """Modules that read data of this program alone."""

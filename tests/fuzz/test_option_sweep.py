@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from experiments.cli.main import app
-from experiments.cli.options.parameters import DescribedOption
+from experiments.cli.options.from_fields import DescribedOption
 from tests.fuzz.option_sweep import Verdict, judge, options_of, verdicts
 from tests.fuzz.option_values import CANNOT_CHANGE_THE_ANSWER, values_of
 from tests.fuzz.sweep_bases import BINDING, NOT_SWEPT, QUICK, SLOW, write_files
@@ -136,7 +136,7 @@ def test_an_option_that_nothing_reads_is_found() -> None:
 
 
 def test_an_option_of_a_new_kind_needs_values() -> None:
-    from experiments.cli.options.parameters import click_parameter
+    from experiments.cli.options.from_fields import click_parameter
 
     made_up = click_parameter("pace", str, Option("Pace of the run"), None)
     assert isinstance(made_up, DescribedOption)

@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import Any
 
 from experiments.cli.main import app
-from experiments.cli.options.parameters import parameters
+from experiments.cli.options.from_fields import parameters
 from tests.fuzz.cases import Case, draw
 from tests.fuzz.judge import Answer, faults
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from experiments.validation.reading.tables import table
+from experiments.validation.reading.rows import table
 from tools import carry_over as module
 from tools.carry_over import (
     CONSTANTS,

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from experiments.validation.reading.tables import tables
+from experiments.validation.reading.rows import tables
 from tools.results_table import rewrite
 from topologies.errors import InputError
 

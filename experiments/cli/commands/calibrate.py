@@ -3,22 +3,22 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from experiments.cli.options.inputs import CatalogueInputs
-from experiments.cli.options.invocation import Invocation
-from experiments.reports.idle import idle_entry, idle_sentences
+import click
+
+from experiments.cli.options.inputs import CatalogueInputs, Invocation
+from experiments.reports.formatting import idle_entry, idle_sentences
 from topologies.errors import InputError
+from topologies.files.table import Table
 from topologies.options import required, setting
 
 if TYPE_CHECKING:
-    from experiments.calibration.kit import Manifest
-    from experiments.calibration.overlay.combined import Group
-    from experiments.calibration.overlay.constants import ConstantsFit
-    from experiments.calibration.overlay.measurements import Measurements
+    from experiments.calibration.fit import ConstantsFit, Group
+    from experiments.calibration.measurements import Measurements
     from experiments.reports.run_directory import Run
     from experiments.validation.reading.nccl_tests import Measured
     from topologies.catalogue.catalogue import Catalogue
@@ -74,7 +74,7 @@ def calibrate(
 
 def _single(inputs: MeasurementInputs) -> Measured | None:
     """Read a single file with the printed output of a collective test; None for anything else."""
-    from experiments.calibration.overlay.measurements import is_printed
+    from experiments.calibration.measurements import is_printed
     from experiments.validation.reading.nccl_tests import read_measured
 
     alone = len(inputs.file) == 1 and is_printed(inputs.file[0])
@@ -85,7 +85,7 @@ def _fabric(
     inputs: MeasurementInputs, measured: Measured, catalogue: Catalogue, call: Invocation
 ) -> None:
     """Fit the step time and the efficiency of a fabric to one series of a collective."""
-    from experiments.calibration.overlay.combined import fit_fabric
+    from experiments.calibration.fit import fit_fabric
 
     if inputs.cluster is None:
         raise InputError("the output does not name its machine. Add --cluster.")
@@ -98,34 +98,31 @@ def _fabric(
         chips=inputs.chips,
     )
     text = _overlay(fitted.entries, inputs.overlay)
-    call.answer(
-        lambda: _document(measured, fitted),
-        lambda: _print(measured, fitted, text),
-        lambda run: _write(run, _document(measured, fitted)),
-    )
+    call.answer(_document(measured, fitted), lambda _: _print(measured, fitted, text), _write)
 
 
 def _all(inputs: MeasurementInputs, catalogue: Catalogue, call: Invocation) -> None:
     """Fit constants of every kind to all files and folders together."""
-    from experiments.calibration.overlay.combined import fit_all
-    from experiments.calibration.overlay.measurements import read_measurements
+    from experiments.calibration.fit import fit_all
+    from experiments.calibration.measurements import read_measurements
 
     stated = read_measurements(inputs.file, inputs.collective)
     idle = _idle_options(inputs, stated)
     measured = stated.named(inputs.collective, inputs.ranks)
     groups = fit_all(measured, catalogue, inputs.cluster, chips=inputs.chips)
     text = _overlay([entry for group in groups for entry in group.fit.entries], inputs.overlay)
+    results = _groups_document(groups, len(measured))
     call.answer(
-        lambda: {**_groups_document(groups, len(measured)), **idle_entry(idle)},
-        lambda: _print_groups(groups, text),
-        lambda run: _write(run, _groups_document(groups, len(measured))),
+        {**results, **idle_entry(idle)},
+        lambda _: _print_groups(groups, text),
+        lambda run, _: _write(run, results),
         notes=idle_sentences(idle),
     )
 
 
 def _overlay(entries: Sequence[Entry], path: Path | None) -> str:
     """Write rows to a file, or return their text to be printed where none is named."""
-    from experiments.calibration.overlay.constants import overlay_text
+    from experiments.calibration.fit import overlay_text
     from topologies.files.writing import whole_file
 
     if path is None:
@@ -151,7 +148,7 @@ def _idle_options(inputs: MeasurementInputs, measured: Measurements) -> dict[str
 
 def _chooses(inputs: MeasurementInputs, measured: Measurements) -> bool:
     """Return whether ``--collective`` chooses among several tables of a file."""
-    from experiments.calibration.overlay.measurements import read_measurements
+    from experiments.calibration.measurements import read_measurements
 
     try:
         return len(read_measurements(inputs.file)) != len(measured)
@@ -206,18 +203,17 @@ def _print_doubts(fitted: ConstantsFit) -> None:
         )
 
 
-def _write(run: Run, document: dict[str, Any]) -> None:
-    import pandas as pd
-
-    run.table("overlay", pd.DataFrame(document.pop("rows")), title="Fitted rows")
-    run.json("summary", document, title="Errors before and after")
+def _write(run: Run, document: Mapping[str, Any]) -> None:
+    summary = {name: value for name, value in document.items() if name != "rows"}
+    run.table("overlay", Table.of_rows(document["rows"]), title="Fitted rows")
+    run.json("summary", summary, title="Errors before and after")
 
 
 def _median(errors: Any) -> float | None:
     """Median of the absolute errors; None without errors."""
-    import numpy as np
+    from experiments.validation.comparison import condensed
 
-    return float(np.median(np.abs(errors))) if len(errors) else None
+    return condensed(errors)["median_abs_error"]
 
 
 ROW = ("part", "quantity", "value", "unit", "low", "high")
@@ -278,15 +274,13 @@ def measure_kit(inputs: KitInputs, call: Invocation) -> None:
     """
     from experiments.calibration.kit import write_kit
 
-    manifest = write_kit(inputs.folder, inputs.chip)
+    folder, manifest = inputs.folder, write_kit(inputs.folder, inputs.chip)
     call.answer(
-        lambda: asdict(manifest),
-        lambda: _print_kit(manifest, inputs.folder),
-        lambda run: run.json("manifest", asdict(manifest), title="Manifest of the kit"),
+        asdict(manifest),
+        lambda _: click.echo(
+            f"{len(manifest.files)} files for {manifest.chip} in {folder}.\n"
+            f"On the machine: sh {folder}/run_all.sh (KIT_QUICK=1 tries it in a minute)\n"
+            f"Then, anywhere: cluster-sim calibrate {folder} --overlay mine.csv"
+        ),
+        lambda run, document: run.json("manifest", document, title="Manifest of the kit"),
     )
-
-
-def _print_kit(manifest: Manifest, folder: Path) -> None:
-    print(f"{len(manifest.files)} files for {manifest.chip} in {folder}.")
-    print(f"On the machine: sh {folder}/run_all.sh (KIT_QUICK=1 tries it in a minute)")
-    print(f"Then, anywhere: cluster-sim calibrate {folder} --overlay mine.csv")

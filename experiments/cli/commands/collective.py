@@ -9,14 +9,15 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from cluster_sim.progress import progress
-from experiments.cli.options.inputs import CatalogueInputs, SeveralMachines
-from experiments.cli.options.invocation import Invocation
-from experiments.cli.options.sensitivity import SensitivityInputs
+from experiments.cli.options.inputs import (
+    CatalogueInputs,
+    Invocation,
+    SensitivityInputs,
+    SeveralMachines,
+)
 from experiments.cli.output import side_by_side as beside
 from experiments.cli.output.printing import print_rows
-from experiments.reports.formatting import Column
-from experiments.reports.idle import idle_entry, idle_sentences
+from experiments.reports.formatting import Column, idle_entry, idle_sentences
 from topologies.errors import InputError, suggestion
 from topologies.options import required, setting
 from topologies.units import format_bytes, format_seconds
@@ -112,10 +113,6 @@ class CompareInputs:
     )
 
 
-def _signed(error: float | None) -> str:
-    return "-" if error is None else f"{100 * error:+.1f} %"
-
-
 COLUMNS = {
     column.name: column
     for column in (
@@ -128,7 +125,7 @@ COLUMNS = {
         Column("high", "to", like="time_s"),
         Column("measured_time_s", "measured"),
         Column("normal", "is"),
-        Column("error", "error", write=_signed),
+        Column("error", "error", write=lambda e: "-" if e is None else f"{100 * e:+.1f} %"),
         Column("algbw_bytes_per_s", "algbw"),
         Column("busbw_bytes_per_s", "busbw"),
         Column("measured_busbw_bytes_per_s", "measured busbw"),
@@ -183,7 +180,7 @@ def collective(
     sizes, measure = how_to_measure(inputs, groups, call.engine, watched=watched)
     wanted = sizes or _sizes(inputs.size, measured)
     what = f"{inputs.op} on {machine.name}"
-    results = [measure(size) for size in progress(wanted, what, quiet=call.quiet)]
+    results = [measure(size) for size in call.watch(wanted, what)]
     plain = _beside_healthy([row for row, _ in results], inputs, groups, call.engine)
     rows, ends = _judged(plain, inputs, groups, call.engine, timed=measured is not None)
     summary: dict[str, Any] = {}
@@ -198,10 +195,10 @@ def collective(
 
     idle = idle_options(inputs, ranks, cluster, groups)
     call.answer(
-        lambda: {"rows": rows, "interval": ends[0].document(), **summary, **idle_entry(idle)},
-        show=lambda: _show(f"{what}, {_who(groups)}", rows, summary, idle),
-        write=lambda run: _write(run, rows, results[-1][1], cluster),
-        rankings=sure.rank(first_s, catalogue, quiet=call.quiet, what="the time of the first size"),
+        {"rows": rows, "interval": ends[0].document(), **summary, **idle_entry(idle)},
+        show=lambda _: _show(f"{what}, {_who(groups)}", rows, summary, idle),
+        write=lambda run, _: _write(run, rows, results[-1][1], cluster),
+        rankings=sure.rank(first_s, catalogue, call, "the time of the first size"),
     )
 
 
@@ -225,7 +222,7 @@ def _side_by_side(
         cluster, groups = _groups(inputs, single, ranks, catalogue)
         sizes, measure = how_to_measure(inputs, groups, call.engine)
         wanted = sizes or _sizes(inputs.size, None)
-        measured = progress(wanted, f"{inputs.op} on {name}", quiet=call.quiet)
+        measured = call.watch(wanted, f"{inputs.op} on {name}")
         rows, _ = _judged([measure(size)[0] for size in measured], inputs, groups, call.engine)
         named = idle_entry(idle_options(inputs, ranks, cluster, groups))
         return [{**row, **named} for row in rows]
@@ -233,9 +230,9 @@ def _side_by_side(
     rows = beside.each(machine.names, answer)
     title = f"{inputs.op} on {len(machine.names)} clusters"
     call.answer(
-        lambda: beside.document(rows),
-        lambda: _show_side_by_side(title, rows),
-        lambda run: _write_side_by_side(run, title, rows),
+        beside.document(rows),
+        lambda _: _show_side_by_side(title, rows),
+        lambda run, _: _write_side_by_side(run, title, rows),
     )
 
 
@@ -273,10 +270,7 @@ def _judged(
 
 
 def _show(
-    title: str,
-    rows: list[dict[str, Any]],
-    summary: Mapping[str, Any],
-    idle: Mapping[str, str],
+    title: str, rows: list[dict[str, Any]], summary: Mapping[str, Any], idle: Mapping[str, str]
 ) -> None:
     _print(title, rows, summary.get("summary", {}))
     tell_switches(rows)
@@ -320,7 +314,7 @@ def _compared(
     """Return the rows with measured values beside the simulated ones, and what they say."""
     import pandas as pd
 
-    from experiments.validation.comparison import compare_collectives as comparison
+    from experiments.validation import comparison
 
     frame = comparison.beside(pd.DataFrame(rows), measured, name)
     frame["normal"] = comparison.normality(frame)
@@ -352,7 +346,7 @@ def _read(compare: Path | None, op: str, ranks: int) -> Measured | None:
     """Read measurements, which must be of the same operation and number of ranks."""
     if compare is None:
         return None
-    from experiments.validation.comparison.compare_collectives import check_same
+    from experiments.validation.comparison import check_same
     from experiments.validation.reading.nccl_tests import read_measured
 
     measured = read_measured(compare, op)
@@ -368,7 +362,7 @@ def _sizes(size: str | None, measured: Measured | None) -> list[int]:
         return parse_sizes(size)
     if measured is None:
         raise InputError("no size is given; add --size 1GiB, or --compare FILE for its sizes")
-    from experiments.validation.comparison.compare_collectives import measured_sizes
+    from experiments.validation.comparison import measured_sizes
 
     return measured_sizes(measured)
 
@@ -389,7 +383,7 @@ def _show_side_by_side(title: str, rows: list[dict[str, Any]]) -> None:
 def _write_side_by_side(run: Run, title: str, rows: list[dict[str, Any]]) -> None:
     import pandas as pd
 
-    from experiments.figures.comparison import lines
+    from experiments.figures.training import lines
 
     frame = pd.DataFrame(rows).drop(columns="without_effect", errors="ignore")
     run.table("metrics", frame, title="Results")
@@ -422,7 +416,7 @@ def _write(run: Run, rows: list[dict[str, Any]], trace: Trace, machine: Cluster)
     import pandas as pd
 
     from experiments.figures.collective import WORDS, figures
-    from experiments.reports.slices import slices
+    from experiments.reports.drawing import slices
 
     frame = pd.DataFrame(rows)
     if "switches" in frame:

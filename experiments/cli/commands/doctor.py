@@ -7,18 +7,16 @@ import os
 import platform
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import cluster_sim
-from experiments.cli.options.invocation import Invocation
+from cluster_sim.processes import available_workers
+from experiments.cli.options.inputs import Invocation
 from experiments.cli.output.printing import print_table
 from topologies.units import format_bytes, format_seconds
-
-if TYPE_CHECKING:
-    from experiments.reports.run_directory import Run
 
 LIBRARIES = ("numpy", "numba", "scipy", "pandas", "networkx", "simpy", "matplotlib", "pyarrow")
 LEAST_MEMORY_BYTES = 4 * 10**9
@@ -45,11 +43,10 @@ def doctor(call: Invocation) -> None:
     Nothing is written and nothing leaves the machine. Remedies for slow or missing parts are listed
     below the table.
     """
-    document = examine()
     call.answer(
-        lambda: document,
-        lambda: _print(document),
-        lambda run: _write(run, document),
+        examine(),
+        _print,
+        lambda run, document: run.json("doctor", document, title="This installation"),
     )
 
 
@@ -64,7 +61,7 @@ def examine() -> dict[str, Any]:
         "platform": platform.platform(),
         "libraries": {name: importlib.metadata.version(name) for name in LIBRARIES},
         "installed_in": str(Path(cluster_sim.__file__).parents[1]),
-        "processors": _processors(),
+        "processors": available_workers(),
         "memory_bytes": _memory_bytes(),
         "available_bytes": available,
         "compiled_functions": cached,
@@ -111,10 +108,6 @@ def _collective() -> None:
     measure(CollectiveCall("all-reduce", whole(cluster("trn2.48xlarge")), 2**20), "ring")
 
 
-def _processors() -> int:
-    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
-
-
 def _memory_bytes() -> int | None:
     """Memory of the machine [B]; None on systems that do not report it."""
     try:
@@ -159,7 +152,7 @@ def _remarks(steps: list[Step], available: int | None, cached: int) -> list[str]
     return remarks
 
 
-def _print(document: dict[str, Any]) -> None:
+def _print(document: Mapping[str, Any]) -> None:
     def size(value: int | None) -> str:
         return "unknown" if value is None else format_bytes(value)
 
@@ -181,7 +174,3 @@ def _print(document: dict[str, Any]) -> None:
     print_table("\nSpeed", ["step", "time", ""], timed)
     for remark in document["remarks"]:
         sys.stdout.write(f"{remark}.\n")
-
-
-def _write(run: Run, document: dict[str, Any]) -> None:
-    run.json("doctor", document, title="This installation")

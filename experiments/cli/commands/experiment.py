@@ -12,28 +12,24 @@ import inspect
 import re
 import sys
 import typing
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
-from pathlib import Path
-from types import ModuleType, NoneType, SimpleNamespace, UnionType
-from typing import TYPE_CHECKING, Any
+from types import ModuleType, SimpleNamespace
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import click
 
-from cluster_sim.progress import progress
-from experiments.cli.options.from_fields import as_options
-from experiments.cli.options.invocation import Invocation
-from experiments.cli.options.parameters import click_parameter
+from experiments.cli.options.from_fields import PLAIN, as_options, without_none
+from experiments.cli.options.inputs import Invocation
 from experiments.cli.output.printing import print_table, print_text
-from experiments.cli.process import load_matplotlib
 from experiments.cli.registry import Entry, LazyGroup
 from experiments.reports.formatting import constants, table_text
 from experiments.reports.run_record import plain
 from experiments.scripts.registry import EXPERIMENTS, PARAMETERS, Experiment
 from topologies.errors import InputError
 from topologies.files.table import Table, is_missing
-from topologies.options import Option, described
+from topologies.options import KEY, described, required, setting
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -44,7 +40,6 @@ COMMON = ("seed", "engine")
 """Parameters of ``run`` that every command has as options."""
 WATCH = "watch"
 """Parameter of a ``run`` that takes long: a function that shows its progress."""
-SCALARS = (bool, int, float, str, Path)
 DESCRIPTION = re.compile(r"``([\w, ]+)``: (.+?\.)(?= ``[\w, ]+``: |$)")
 """Pattern of parameters and their description, which ends with a full stop."""
 
@@ -75,75 +70,85 @@ experiment = ExperimentGroup(
 def _command(chosen: Experiment) -> Any:
     """Build the command of an experiment from the signature and docstring of its ``run``."""
     module = chosen.load()
-    arguments = _arguments(module.run)
+    parameters = _parameters(module.run)
 
-    def ask(call: Invocation, options: Mapping[str, Any]) -> None:
+    def ask(call: Invocation, options: Any) -> None:
         """Run the experiment with the options as they were stated."""
-        values = {name: argument.read(options) for name, argument in arguments.items()}
-        parameters = inspect.signature(module.run).parameters
-        common = {name: getattr(call, name) for name in COMMON if name in parameters}
+        values = {name: _value(name, each, options) for name, each in parameters.items()}
+        taken = inspect.signature(module.run).parameters
+        common = {name: getattr(call, name) for name in COMMON if name in taken}
         _run(chosen, module, {**values, **common}, call)
 
-    options = [option for argument in arguments.values() for option in argument.options]
-    command = as_options(f"experiment {chosen.name}", ask, more={"options": options})
-    command.help = _first_line(inspect.getdoc(module.run) or "")
+    ask.__annotations__["options"] = _settings(parameters, inspect.getdoc(module.run) or "")
+    command = as_options(f"experiment {chosen.name}", ask)
+    command.help = (inspect.getdoc(module.run) or "").partition("\n\n")[0]
     return command
 
 
-@dataclass(frozen=True)
-class _Argument:
-    """Options of one parameter of ``run``, and how their values become its argument."""
+class _Parameter(NamedTuple):
+    """Type and default of a parameter of ``run``."""
 
-    options: tuple[click.Parameter, ...]
-    read: Callable[[Mapping[str, Any]], Any]
+    kind: Any
+    default: Any
+
+    @property
+    def is_list(self) -> bool:
+        """Return whether the command line takes the values between commas."""
+        return typing.get_origin(self.kind) in (tuple, list, Sequence)
 
 
-def _arguments(run: Callable[..., Any]) -> dict[str, _Argument]:
-    """Options of the parameters of ``run``; a dataclass has one for each described field."""
-    hints, texts = _hints(run), PARAMETERS | parameter_texts(inspect.getdoc(run) or "")
+def _parameters(run: Callable[..., Any]) -> dict[str, _Parameter]:
+    """Return the parameters of ``run`` that are options of its command alone.
+
+    The type of the result may need pandas, which is not loaded here.
+    """
+    hints = inspect.get_annotations(run)
+    named = {name: hint for name, hint in hints.items() if name not in ("return", WATCH)}
+    types = typing.get_type_hints(SimpleNamespace(__annotations__=named), run.__globals__)
     return {
-        name: _argument(name, parameter.default, _without_none(hints.get(name, str)), texts)
+        name: _Parameter(without_none(types.get(name, str)), parameter.default)
         for name, parameter in inspect.signature(run).parameters.items()
         if name not in (*COMMON, WATCH)
     }
 
 
-def _hints(run: Callable[..., Any]) -> dict[str, Any]:
-    """Types of the parameters; the type of the result may need pandas, which is not loaded here."""
-    hints = inspect.get_annotations(run)
-    named = {name: hint for name, hint in hints.items() if name not in ("return", WATCH)}
-    return typing.get_type_hints(SimpleNamespace(__annotations__=named), run.__globals__)
+def _settings(parameters: Mapping[str, _Parameter], docstring: str) -> type:
+    """Return a dataclass whose fields are options; a dataclass among them gives its fields."""
+    texts, declared = PARAMETERS | parameter_texts(docstring), list[tuple[str, Any, Any]]()
+    for name, (kind, default) in parameters.items():
+        text = texts.get(name, "").rstrip(".") or name.replace("_", " ").capitalize()
+        if dataclasses.is_dataclass(kind):
+            hints = typing.get_type_hints(kind)
+            for key, each in described(type(default)).items():
+                same = dataclasses.field(default=getattr(default, key), metadata={KEY: each})
+                declared.append((key, hints[key], same))
+        elif parameters[name].is_list:
+            listed = None if default is None else ",".join(str(part) for part in default)
+            declared.append((name, str, setting(listed, text, metavar="A,B,…")))
+        else:
+            is_open = default is inspect.Parameter.empty
+            described_field = required(text) if is_open else setting(default, text)
+            declared.append((name, kind if kind in PLAIN else str, described_field))
+    doc = {"__doc__": "Settings."}
+    return dataclasses.make_dataclass("Settings", declared, namespace=doc, kw_only=True)
 
 
-def _argument(name: str, default: Any, kind: Any, texts: Mapping[str, str]) -> _Argument:
-    if dataclasses.is_dataclass(kind):
-        return _fields(default)
-    help_text = texts.get(name, "").rstrip(".") or name.replace("_", " ").capitalize()
-    if typing.get_origin(kind) in (tuple, list, Sequence):
-        item = next(part for part in typing.get_args(kind) if part is not Ellipsis)
-        listed = None if default is None else ",".join(str(part) for part in default)
-        option = Option(help_text, metavar="A,B,…")
-        reader = _list_reader(item)
-        return _Argument(
-            (click_parameter(name, str, option, listed),),
-            lambda options: reader(name, options[name]),
-        )
-    kind = kind if kind in SCALARS else str
-    parameter = click_parameter(name, kind, Option(help_text), default)
-    return _Argument((parameter,), lambda options: options[name])
-
-
-def _fields(default: Any) -> _Argument:
-    """Options of the described fields of a dataclass, with the defaults of an instance."""
-    kind = type(default)
-    hints, options = typing.get_type_hints(kind), described(kind)
-    return _Argument(
-        tuple(
-            click_parameter(name, hints[name], option, getattr(default, name))
-            for name, option in options.items()
-        ),
-        lambda values: kind(**{name: values[name] for name in options}),
-    )
+def _value(name: str, parameter: _Parameter, options: Any) -> Any:
+    """Return the argument of a parameter of ``run``."""
+    kind = parameter.kind
+    if dataclasses.is_dataclass(kind) and isinstance(kind, type):
+        return kind(**{key: getattr(options, key) for key in described(kind)})
+    stated = getattr(options, name)
+    if not parameter.is_list or stated is None:
+        return stated
+    item: Any = next(part for part in typing.get_args(kind) if part is not Ellipsis)
+    try:
+        return tuple(item(part.strip()) for part in stated.split(","))
+    except ValueError:
+        raise InputError(
+            f"--{name.replace('_', '-')} {stated!r} is no list of "
+            f"{getattr(item, '__name__', 'text')} values; write them with commas, as A,B,C."
+        ) from None
 
 
 def parameter_texts(docstring: str) -> dict[str, str]:
@@ -165,28 +170,32 @@ def parameter_texts(docstring: str) -> dict[str, str]:
 def _run(
     chosen: Experiment, module: ModuleType, values: Mapping[str, Any], call: Invocation
 ) -> None:
-    frame = (module.table if hasattr(module, "table") else module.run)(
-        **values, **_watched(module, call)
-    )
+    simulate = module.table if hasattr(module, "table") else module.run
+    has_progress = WATCH in inspect.signature(module.run).parameters
+    watched = {WATCH: call.watch} if has_progress else {}
+    frame = simulate(**values, **watched)
     brief = module.brief(frame) if hasattr(module, "brief") else frame
     inputs = _by_option(values)
-    load_matplotlib()
-    from experiments.reports.hover import headline
+    from experiments.reports.drawing import headline
 
     figure = module.plot(frame)
     answer = headline(figure)
 
-    def document() -> dict[str, Any]:
-        """JSON document of the answer."""
-        return {
-            "experiment": chosen.name,
-            "question": chosen.question,
-            "answer": answer,
-            "inputs": plain(inputs),
-            "rows": _records(brief),
-        }
+    document = {
+        "experiment": chosen.name,
+        "question": chosen.question,
+        "answer": answer,
+        "inputs": plain(inputs),
+        "rows": _records(brief),
+    }
 
-    def write(run: Run) -> None:
+    def show(_: object) -> None:
+        """Print the answer and its rows."""
+        print_experiment(Explained(chosen.question, answer, about(module)), Table.of(brief))
+        if call.out is not None:
+            sys.stderr.write(f"written to {call.out}\n")
+
+    def write(run: Run, _: object) -> None:
         """Write figure and rows of the experiment."""
         called = getattr(module, "FIGURE", chosen.name)
         run.figure(called, figure, title=chosen.question)
@@ -194,15 +203,7 @@ def _run(
         if hasattr(module, "save"):
             module.save(run, frame, **values)
 
-    explained = Explained(chosen.question, answer, about(module))
-    call.answer(document, partial(_print, explained, brief, call), write, inputs=inputs)
-
-
-def _watched(module: ModuleType, call: Invocation) -> dict[str, Any]:
-    """Return the argument of ``run`` that shows its progress on a terminal, if it has one."""
-    if WATCH not in inspect.signature(module.run).parameters:
-        return {}
-    return {WATCH: partial(progress, quiet=call.quiet)}
+    call.answer(document, show, write, inputs=inputs)
 
 
 def _by_option(values: Mapping[str, Any]) -> dict[str, Any]:
@@ -214,41 +215,10 @@ def _by_option(values: Mapping[str, Any]) -> dict[str, Any]:
     return inputs
 
 
-def _print(explained: Explained, frame: Table | pd.DataFrame, call: Invocation) -> None:
-    print_experiment(explained, Table.of(frame))
-    if call.out is not None:
-        sys.stderr.write(f"written to {call.out}\n")
-
-
 def _records(frame: Table | pd.DataFrame) -> list[dict[str, Any]]:
     """Return the rows as documents; an empty cell, such as a missing price, is null."""
     rows = Table.of(frame).documents()
     return [{key: None if is_missing(cell) else cell for key, cell in row.items()} for row in rows]
-
-
-def _first_line(text: str) -> str:
-    return text.partition("\n\n")[0]
-
-
-def _list_reader(item: Callable[[str], Any]) -> Callable[[str, Any], Any]:
-    def read(name: str, text: str | None) -> tuple[Any, ...] | None:
-        """Read values that stand between commas."""
-        try:
-            return None if text is None else tuple(item(part.strip()) for part in text.split(","))
-        except ValueError:
-            kind = getattr(item, "__name__", "text")
-            raise InputError(
-                f"--{name.replace('_', '-')} {text!r} is no list of {kind} values; "
-                "write them with commas, as A,B,C."
-            ) from None
-
-    return read
-
-
-def _without_none(hint: Any) -> Any:
-    if typing.get_origin(hint) in (UnionType, typing.Union):
-        return next(part for part in typing.get_args(hint) if part is not NoneType)
-    return hint
 
 
 ENDS = {"low": "80 % from", "high": "80 % to"}
@@ -277,7 +247,7 @@ def print_experiment(explained: Explained, rows: Table) -> None:
     """
     same, rest = constants(rows)
     keys = row_keys(rest)
-    ordered = Table({name: rest.columns[name] for name in _first(keys, list(rest.columns))})
+    ordered = Table({name: rest.columns[name] for name in dict.fromkeys([*keys, *rest.columns])})
     headings, cells = table_text(ordered)
     named = [ENDS.get(heading, heading) for heading in headings]
     print_text(explained.question, bold=True)
@@ -315,8 +285,3 @@ def row_keys(table: Table) -> list[str]:
 def _distinct(table: Table, names: list[str]) -> int:
     """Return how many different rows these columns have; one where there is no column."""
     return len(set(zip(*(table.columns[name] for name in names), strict=True))) if names else 1
-
-
-def _first(keys: list[str], names: list[str]) -> Iterator[str]:
-    yield from keys
-    yield from (name for name in names if name not in keys)

@@ -6,7 +6,8 @@ import sys
 from dataclasses import dataclass
 from pathlib import Path
 
-from experiments.cli.options.invocation import Invocation
+from experiments.cli.commands.serve_api import HOST, HOSTS, check_free, only_for
+from experiments.cli.options.inputs import Invocation
 from topologies.options import required, setting
 
 TITLE = "cluster-sim explore"
@@ -37,7 +38,6 @@ def explore(inputs: ExploreInputs, call: Invocation) -> None:
     printed instead, and nothing is served.
     """
     from experiments.explore.answers import knobs, read_runs
-    from experiments.explore.local import HOST, HOSTS, check_free, only_for
     from experiments.explore.page import framed, page, panel
     from topologies.catalogue.catalogue import shipped_catalogue
 
@@ -51,7 +51,7 @@ def explore(inputs: ExploreInputs, call: Invocation) -> None:
     names = knobs(runs, inputs.knobs, catalogue) if runs else []
     if pn is None:
         answers = [{"run": run.name, "time_s": run.seconds(catalogue)} for run in runs]
-        call.answer(lambda: {"knobs": names, "rows": answers}, lambda: None, lambda run: None)
+        call.answer({"knobs": names, "rows": answers}, lambda _: None, lambda run, _: None)
         return
     if not call.quiet:
         sys.stderr.write(f"http://{HOST}:{inputs.port} (Ctrl-C ends it)\n")

@@ -4,16 +4,11 @@ from __future__ import annotations
 
 import time
 from dataclasses import dataclass, replace
-from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from cluster_sim.progress import one_piece
-from cluster_sim.progress import progress as shown
-from experiments.cli.options.inputs import CatalogueInputs
-from experiments.cli.options.invocation import Invocation
-from experiments.cli.options.sensitivity import SensitivityInputs
-from experiments.cli.output.job_amounts import interval_frame
-from experiments.cli.output.printing import print_table
+from experiments.cli.options.inputs import CatalogueInputs, Invocation, SensitivityInputs
+from experiments.cli.output.printing import amount, interval_frame, print_table
 from experiments.reports.formatting import number
 from topologies.errors import InputError
 from workloads.options.fleet import (
@@ -31,7 +26,7 @@ if TYPE_CHECKING:
     import pandas as pd
 
     from cluster_sim.progress import Watch
-    from experiments.cli.options.sensitivity import Ranking
+    from experiments.cli.options.inputs import Ranking
     from experiments.reports.run_directory import Run
     from topologies.catalogue.catalogue import Catalogue
     from workloads.fleet.expectation import Expectation
@@ -82,27 +77,19 @@ def print_fleet(document: Mapping[str, Any]) -> None:
 
 
 def _print_post_training(jobs: Sequence[Mapping[str, Any]]) -> None:
+    times = ("rollout", "update", "transfer", "step")
     different = {(job["units"], job["mode"]): job for job in jobs}
     rows = [
         [
             note["mode"],
             str(note["units"]),
             f"{note['rollout_units']} + {note['update_units']}",
-            *(f"{note[name]:,.1f} s" for name in ("rollout_s", "update_s", "transfer_s", "step_s")),
+            *(f"{note[f'{name}_s']:,.1f} s" for name in times),
             note["bound"],
         ]
         for note in different.values()
     ]
-    titles = [
-        "",
-        "units",
-        "rollouts + updates",
-        "rollout",
-        "update",
-        "transfer",
-        "step",
-        "bound by",
-    ]
+    titles = ["", "units", "rollouts + updates", *times, "bound by"]
     print_table("Post-training: a step in the steady state", titles, rows)
 
 
@@ -157,9 +144,12 @@ def _replica_facts(replica: Mapping[str, Any]) -> list[list[str]]:
 
 
 def _service_facts(document: Mapping[str, Any]) -> list[list[str]]:
-    latency = document["reclaim_latency_s"]
+    latency, by_domain = document["reclaim_latency_s"], document["failures_by_domain"]
+    failures = {f", {name}": count for name, count in by_domain.items()}
+    if set(by_domain) <= {"server"}:
+        failures = {"": sum(by_domain.values())}
     return [
-        ["requests within the SLO", _sure(document, "slo_attainment", "{:.3%}", "")],
+        ["requests within the SLO", amount(document, "slo_attainment", text="{:.3%}".format)],
         ["worst 15 minutes", f"{document['slo_attainment_worst_15min']:.3%}"],
         ["tokens served", f"{document['served_tokens']:,}"],
         ["tokens shed", f"{document['shed_tokens']:,}"],
@@ -177,7 +167,7 @@ def _service_facts(document: Mapping[str, Any]) -> list[list[str]]:
             "time until a unit serves, p50 / p99",
             f"{_number(latency['p50'])} / {_number(latency['p99'])}",
         ],
-        *_failures(document["failures_by_domain"]),
+        *([f"failures{name}", f"{count:,}"] for name, count in failures.items()),
     ]
 
 
@@ -186,45 +176,27 @@ def _money_facts(document: Mapping[str, Any]) -> list[list[str]]:
     regret = document.get("regret")
     count, carbon = document["jobs_with_deadline"], document["carbon_kg"]
 
-    def sure(name: str, style: str = "{}", symbol: str = "", unit: float = 1.0) -> str:
-        """Return a result with its interval, empty where it is not known."""
-        return _sure(document, name, style, symbol, unit)
-
     facts = [
-        ["training goodput", sure("training_goodput", "{:.2%}")],
-        ["training tokens", sure("training_tokens")],
-        ["training steps of 16 million tokens", sure("training_steps")],
+        ["training goodput", amount(document, "training_goodput", text="{:.2%}".format)],
+        ["training tokens", amount(document, "training_tokens")],
+        ["training steps of 16 million tokens", amount(document, "training_steps")],
         ["training won, of what foresight wins", _captured(regret) if regret else ""],
         ["chip-hours more than static trains", _gain(regret) if regret else ""],
         ["jobs done by their deadline", f"{document['jobs_in_time']} of {count}" if count else ""],
-        ["energy", sure("energy_joules", symbol=" MWh", unit=3.6e9)],
+        ["energy", amount(document, "energy_joules", "MWh", 3.6e9)],
         ["largest power of a minute", f"{_digits(document['power_peak_w'] / 1e6)} MW"],
         ["largest change in 15 min", f"{_digits(document['power_ramp_15min_w'] / 1e6)} MW"],
-        ["electricity", sure("electricity_usd", symbol=" USD")],
+        ["electricity", amount(document, "electricity_usd", "USD")],
         ["price that training paid", _known(document["training_usd_per_mwh"], "{:,.2f} USD/MWh")],
-        ["chips at their list price", sure("cost_usd", symbol=" USD")],
-        ["per million tokens served", sure("usd_per_million_tokens", symbol=" USD")],
-        ["per million tokens trained", sure("usd_per_million_trained_tokens", symbol=" USD")],
-        ["per training step", sure("usd_per_training_step", symbol=" USD")],
-        ["served tokens sold for", sure("revenue_usd", symbol=" USD")],
-        ["left of it after these costs", sure("margin_usd", symbol=" USD")],
+        ["chips at their list price", amount(document, "cost_usd", "USD")],
+        ["per million tokens served", amount(document, "usd_per_million_tokens", "USD")],
+        ["per million tokens trained", amount(document, "usd_per_million_trained_tokens", "USD")],
+        ["per training step", amount(document, "usd_per_training_step", "USD")],
+        ["served tokens sold for", amount(document, "revenue_usd", "USD")],
+        ["left of it after these costs", amount(document, "margin_usd", "USD")],
         ["carbon dioxide", _known(carbon and carbon / 1000, "{:,.1f} t")],
     ]
     return [row for row in facts if row[1]]
-
-
-def _sure(
-    document: Mapping[str, Any], name: str, style: str, symbol: str, unit: float = 1.0
-) -> str:
-    """Return a result and its 80 % interval, in a unit; a point has none."""
-    value, ends = document[name], document["interval"].get(name)
-    if value is None:
-        return ""
-    text = number if style == "{}" else style.format
-    numbers = [value, *(() if ends is None else (ends["low"], ends["high"]))]
-    middle, *sides = (text(each / unit) for each in numbers)
-    between = f" (80 %: {' – '.join(sides)})" if sides and sides != [middle, middle] else ""
-    return f"{middle}{symbol}{between}"
 
 
 def _captured(regret: Mapping[str, float]) -> str:
@@ -258,12 +230,6 @@ def _batch_facts(batch: Mapping[str, Any]) -> list[list[str]]:
         ["chip-hours", f"{batch['chip_hours']:,.0f}"],
         ["served batch tokens sold for", _number(batch["revenue_usd"], "{:,.0f} USD")],
     ]
-
-
-def _failures(by_domain: Mapping[str, int]) -> list[list[str]]:
-    if set(by_domain) <= {"server"}:
-        return [["failures", f"{sum(by_domain.values()):,}"]]
-    return [[f"failures, {name}", f"{count:,}"] for name, count in by_domain.items()]
 
 
 def _known(value: float | None, style: str) -> str:
@@ -320,13 +286,11 @@ def rank_fleet(
         "expected_usd_per_million_tokens": price,
     }
     what = f"the lendable share ({middle.lendable_share:.1%})"
-    shares = sure.rank(
-        lambda moved: answer(moved).lendable_share, catalogue, quiet=call.quiet, what=what
-    )
+    shares = sure.rank(lambda moved: answer(moved).lendable_share, catalogue, call, what)
     rankings = [replace(ranking, expected=expected) for ranking in shares]
     if price is not None:
         what = f"the price of served tokens ({price:.3f} USD a million)"
-        costs = sure.rank(cost, catalogue, quiet=call.quiet, what=what)
+        costs = sure.rank(cost, catalogue, call, what)
         rankings += [replace(ranking, key="sensitivity_cost") for ranking in costs]
     return rankings
 
@@ -350,9 +314,9 @@ def fleet(
     answer = _run_all(question, catalogue, call)
     document = _document(answer, call)
     call.answer(
-        lambda: document,
-        lambda: print_fleet(document),
-        lambda run: _write(run, document, answer),
+        document,
+        print_fleet,
+        lambda run, _: _write(run, document, answer),
         rankings=rank_fleet(sure, answer.main[1], catalogue, call),
         notes=(document["scaling"], *document["notes"]),
     )
@@ -383,13 +347,13 @@ def _run_all(question: FleetOptions, catalogue: Catalogue, call: Invocation) -> 
     from workloads.fleet.scenario import policy_of, run, scenario_from, what_ifs
 
     begun = time.perf_counter()
-    with one_piece("capacity of a unit", partial(shown, quiet=call.quiet)):
+    with one_piece("capacity of a unit", call.watch):
         base = scenario_from(question, catalogue, call.seed)
     scenarios = what_ifs(base, question.demand.what_if)
     built, policy = time.perf_counter(), question.policy
     runs = [
         run(scenario, policy_of(policy.policy, scenario, policy), seed=call.seed)
-        for _, scenario in shown(scenarios, "fleet", quiet=call.quiet)
+        for _, scenario in call.watch(scenarios, "fleet")
     ]
     return _Answer(scenarios, runs, built - begun, time.perf_counter() - built)
 
@@ -402,7 +366,7 @@ def _document(answer: _Answer, call: Invocation) -> dict[str, Any]:
     from workloads.fleet.setup.serving import replicas_document
 
     name, scenario, run = answer.main
-    options, watch = answer.base.options, partial(shown, quiet=call.quiet)
+    options = answer.base.options
     results = summary(run, scenario.economics, scenario.prices)
     document = {
         "cluster": options.fleet.cluster,
@@ -411,7 +375,7 @@ def _document(answer: _Answer, call: Invocation) -> dict[str, Any]:
         "models": sorted({service.weights for service in scenario.services}),
         "replicas": replicas_document(scenario.services),
         **scenario.sizing.document(),
-        "interval": {**_sureness(scenario), **_intervals(scenario, results, call.seed, watch)},
+        "interval": {**_sureness(scenario), **_intervals(scenario, results, call.seed, call.watch)},
         **results,
         "scaling": answer.base.scaling,
         "notes": [*notes(answer.base, options), *_notes_of_run(scenario, run, results)],
@@ -419,7 +383,7 @@ def _document(answer: _Answer, call: Invocation) -> dict[str, Any]:
     if phases := post_training_document(scenario.jobs):
         document["post_training"] = phases
     if options.policy.compare:
-        document["regret"] = compared(scenario, run, results, options.policy, call.seed, watch)
+        document["regret"] = compared(scenario, run, results, options.policy, call.seed, call.watch)
     if len(answer.scenarios) > 1:
         document["rows"] = [
             _row(label, each, summary(done, each.economics, each.prices))
@@ -504,7 +468,8 @@ def _write(run: Run, document: Mapping[str, Any], answer: _Answer) -> None:
     if "rows" in document:
         import pandas as pd
 
-        rows = pd.DataFrame([_flat(row) for row in document["rows"]])
+        rows = pd.DataFrame(document["rows"])
+        rows = rows[[name for name in rows if not isinstance(rows[name][0], dict)]]
         run.table("what_ifs", rows, title="What-ifs side by side")
         lines = {
             label: timeline(done, each.economics)
@@ -516,7 +481,3 @@ def _write(run: Run, document: Mapping[str, Any], answer: _Answer) -> None:
     run.table("jobs", jobs_frame(result), title="Training jobs")
     run.table("changes", changes_frame(result), title="Role changes", parquet=True)
     run.table("timeline", frame, title="Every minute", parquet=True)
-
-
-def _flat(row: Mapping[str, Any]) -> dict[str, Any]:
-    return {key: value for key, value in row.items() if not isinstance(value, dict)}

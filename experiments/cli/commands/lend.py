@@ -4,16 +4,16 @@ from __future__ import annotations
 
 import json
 import math
-import sys
 from dataclasses import dataclass, fields, replace
-from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from experiments.cli.options.inputs import CatalogueInputs
-from experiments.cli.options.invocation import Invocation
-from experiments.cli.output.job_amounts import amount, interval_frame
-from experiments.cli.output.printing import print_table
+import click
+
+from experiments.cli.main import tell
+from experiments.cli.options.inputs import CatalogueInputs, Invocation
+from experiments.cli.output.printing import amount, interval_frame, print_table
+from experiments.reports.formatting import number
 from topologies.errors import InputError, printable
 from topologies.options import setting
 from workloads.options.fleet import (
@@ -26,7 +26,7 @@ from workloads.options.fleet import (
 )
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Mapping
 
     from experiments.reports.run_directory import Run
     from workloads.demand.trace import Demand
@@ -61,10 +61,7 @@ class FollowInputs:
         None, "PromQL for the requests per second of the last minute", recorded=False
     )
     prompt_query: str | None = setting(
-        None,
-        "PromQL for their prompt tokens per second",
-        default="1618 a request",
-        recorded=False,
+        None, "PromQL for their prompt tokens per second", default="1618 a request", recorded=False
     )
     output_query: str | None = setting(
         None, "PromQL for their output tokens per second", default="110 a request", recorded=False
@@ -112,7 +109,13 @@ def lend(
     With --follow the demand grows, and every hour gets an answer.
     """
     from workloads.demand.trace import MINUTES_PER_DAY
-    from workloads.fleet.lending.front import for_lending, lend_on, night_from
+    from workloads.fleet.lending.front import (
+        for_lending,
+        lend_on,
+        lent_interval,
+        lent_intervals,
+        night_from,
+    )
     from workloads.fleet.scenario import notes, scenario_from
 
     question = night_from(night, fleet.slo)
@@ -128,14 +131,14 @@ def lend(
         **scenario.sizing.document(),
         "history_days": scenario.demand.minutes / MINUTES_PER_DAY,
         **loan.summary(),
-        **_sureness(loan, scenario),
+        "interval": {**lent_interval(loan, scenario).document(), **lent_intervals(loan, scenario)},
         "scaling": scenario.scaling,
         "notes": [note for note in remarks if note],
     }
     call.answer(
-        lambda: document,
-        lambda: _print(document),
-        lambda run: _write(run, document, loan, scenario),
+        document,
+        _print,
+        lambda run, _: _write(run, document, loan, scenario),
         notes=(document["scaling"], *document["notes"]),
     )
 
@@ -148,9 +151,8 @@ def _follow(
     call: Invocation,
 ) -> None:
     """Answer every hour that comes, once or until interrupted."""
-    from experiments.hourly.follow import USUAL_DAYS, Follower
+    from experiments.hourly.follow import USUAL_DAYS, Follower, of_this_night
     from experiments.hourly.sources import source_of
-    from experiments.hourly.statement import of_this_night
     from topologies.clusters.names import machine
     from topologies.units import parse_seconds
     from workloads.fleet.lending.front import lend_on
@@ -178,14 +180,16 @@ def _follow(
         ),
         Path(growing.state or ""),
         ask,
-        partial(_show, as_json=call.json),
+        lambda line: click.echo(
+            json.dumps(line, allow_nan=False) if call.json else printable(_in_words(line))
+        ),
         USUAL_DAYS if days is None or days > MOST_DAYS else days,
         growing.metrics,
     )
     if growing.once:
         follower.once()
     else:
-        follower.forever(poll_s, _tell)
+        follower.forever(poll_s, lambda fault: tell(f"cluster-sim: {printable(fault)}\n"))
 
 
 def _check_followed(options: FleetOptions, call: Invocation) -> None:
@@ -202,13 +206,6 @@ def _check_followed(options: FleetOptions, call: Invocation) -> None:
 
 def _flag(name: str) -> str:
     return f"--{name.replace('_', '-')}"
-
-
-def _show(line: Mapping[str, Any], *, as_json: bool) -> None:
-    """Print the line of an hour, for programs or for people."""
-    text = json.dumps(line, allow_nan=False) if as_json else printable(_in_words(line))
-    sys.stdout.write(f"{text}\n")
-    sys.stdout.flush()
 
 
 def _in_words(line: Mapping[str, Any]) -> str:
@@ -228,23 +225,8 @@ def _in_words(line: Mapping[str, Any]) -> str:
     return "; ".join([lent, *back, *kept])
 
 
-def _tell(problem: str) -> None:
-    sys.stderr.write(f"cluster-sim: {printable(problem)}\n")
-    sys.stderr.flush()
-
-
-def _sureness(loan: Loan, scenario: Scenario) -> dict[str, Any]:
-    """Return the interval of the lent unit-hours by a unit's capacity, and those of the rest."""
-    from workloads.fleet.lending.front import lent_interval, lent_intervals
-
-    ends = lent_interval(loan, scenario).document()
-    return {"interval": {**ends, **lent_intervals(loan, scenario)}}
-
-
 def _print(document: Mapping[str, Any]) -> None:
     """Print the loans, and the facts about the answer below them."""
-    from experiments.reports.formatting import number
-
     level = f"{document['confidence']:.4g}"
     rows = [
         [loan["from"], loan["to"], f"{loan['units']:,}", f"{loan['chips']:,}", loan["reclaim_at"]]
@@ -256,21 +238,27 @@ def _print(document: Mapping[str, Any]) -> None:
         rows or [["–", "–", "0", "0", "–"]],
     )
     tested = document["backtest"]
-    usd = document["usd"]
+    usd, late_s = document["usd"], document["reclaim_latency_s"]
+    low, high = (document["interval"][end] for end in ("low", "high"))
+    by_weekday = ", ".join(
+        f"{row['weekday'][:2]} {row['violated']}/{row['nights']}" for row in tested["by_weekday"]
+    )
     hindsight = tested["hindsight_unit_hours"] or 1.0
     facts = [
         ["lent tonight", f"{document['lent_unit_hours']:,.0f} unit-hours"],
-        ["80 % interval, by a unit's capacity", _ends(document["interval"])],
+        ["80 % interval, by a unit's capacity", f"{low:,.0f} to {high:,.0f} unit-hours"],
         ["training tokens", amount(document, "training_tokens", "")],
         ["goodput of the loans", f"{document['training_goodput']:.1%}"],
         ["worth at the list price", "–" if usd is None else amount(document, "usd", "USD")],
-        ["time to reclaim a unit", _reclaim_text(document["reclaim_latency_s"])],
+        ["time to reclaim a unit", "never" if late_s is None else f"{late_s:,.0f} s"],
         ["kept back for repairs", f"{document['reserve_units']:,} units"],
         ["nights of the history answered", f"{tested['nights']:,}"],
         ["of them demand exceeded the answer", f"{tested['violated']:,}"],
-        ["  by weekday", _by_weekday(tested["by_weekday"])],
+        ["  by weekday", by_weekday],
         [
-            _holidays_of(tested),
+            "  on holidays of the calendar"
+            if tested["holidays"]["calendar"]
+            else "  on nights unlike their weekday",
             f"{tested['holidays']['violated']} of {tested['holidays']['nights']}",
         ],
         ["nights that bear out the confidence", f"{tested['nights_borne_out']:,}"],
@@ -299,27 +287,8 @@ def _print(document: Mapping[str, Any]) -> None:
     print_table("", ["", ""], facts)
 
 
-def _by_weekday(rows: Sequence[Mapping[str, Any]]) -> str:
-    """Return the broken nights of each weekday."""
-    return ", ".join(f"{row['weekday'][:2]} {row['violated']}/{row['nights']}" for row in rows)
-
-
-def _holidays_of(tested: Mapping[str, Any]) -> str:
-    if tested["holidays"]["calendar"]:
-        return "  on holidays of the calendar"
-    return "  on nights unlike their weekday"
-
-
-def _reclaim_text(seconds: float | None) -> str:
-    return "never" if seconds is None else f"{seconds:,.0f} s"
-
-
-def _ends(ends: Mapping[str, float]) -> str:
-    return f"{ends['low']:,.0f} to {ends['high']:,.0f} unit-hours"
-
-
 def _write(run: Run, document: Mapping[str, Any], loan: Loan, scenario: Scenario) -> None:
-    from experiments.figures.lending import lead_figure, loan_figure
+    from experiments.figures.fleet import lead_figure, loan_figure
     from workloads.fleet.lending.front import lead_times_on
 
     run.json("summary", document, title="Results")

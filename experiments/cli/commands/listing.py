@@ -9,14 +9,13 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from experiments.cli.options.inputs import CatalogueInputs
-from experiments.cli.options.invocation import Invocation
+from experiments.cli.options.inputs import CatalogueInputs, Invocation
 from experiments.cli.output.printing import print_paragraphs, print_table
-from topologies.errors import InputError, suggestion
+from topologies.errors import InputError, shown, suggestion
+from topologies.files.table import Table
 from topologies.options import required, setting
 
 if TYPE_CHECKING:
-    from experiments.reports.run_directory import Run
     from topologies.catalogue.catalogue import Catalogue
 
 Rows = list[dict[str, Any]]
@@ -75,14 +74,12 @@ def schedules(catalogue: Catalogue) -> Rows:
         {
             "name": schedule.name,
             "title": schedule.title,
-            "weight gradients": _pass(schedule.splits_weights),
+            "weight gradients": "in a pass of their own"
+            if schedule.splits_weights
+            else "in the backward pass",
         }
         for schedule in all_schedules()
     ]
-
-
-def _pass(splits_weights: bool) -> str:
-    return "in a pass of their own" if splits_weights else "in the backward pass"
 
 
 def demands(catalogue: Catalogue) -> Rows:
@@ -215,8 +212,6 @@ def listing(inputs: ListInputs, catalogue_inputs: CatalogueInputs, call: Invocat
     stated = {"--variant": catalogue_inputs.variant, "--catalogue": catalogue_inputs.catalogue}
     for option_name, value in stated.items():
         if value and inputs.kind not in CATALOGUED:
-            from topologies.errors import InputError
-
             raise InputError(
                 f"{option_name} changes the catalogue, and the list of {inputs.kind} is not from "
                 f"it. Leave it out, or list {', '.join(CATALOGUED)}."
@@ -224,24 +219,23 @@ def listing(inputs: ListInputs, catalogue_inputs: CatalogueInputs, call: Invocat
     every = KINDS[inputs.kind](catalogue_inputs.read())
     rows = [row for row in every if inputs.text.lower() in row["name"].lower()]
     if not rows:
-        from topologies.errors import InputError, shown, suggestion
-
         near = suggestion(inputs.text, [row["name"] for row in every])
         raise InputError(
             f"none of the {len(every)} {inputs.kind} contains {shown(inputs.text)!r}.{near} "
             f"`cluster-sim list {inputs.kind}` shows all."
         )
+    title = (inspect.getdoc(KINDS[inputs.kind]) or "").rstrip(".")
+    show = SHOWN.get((inputs.kind, bool(inputs.text)), _print)
     call.answer(
-        lambda: {"kind": inputs.kind, "rows": rows},
-        lambda: SHOWN.get((inputs.kind, bool(inputs.text)), _print)(inputs.kind, rows),
-        lambda run: _write(run, inputs.kind, rows),
+        {"kind": inputs.kind, "rows": rows},
+        lambda _: show(title, rows),
+        lambda run, _: run.table(inputs.kind, Table.of_rows(rows), title=title),
     )
 
 
-def _print(kind: str, rows: Rows) -> None:
-    about = (inspect.getdoc(KINDS[kind]) or "").rstrip(".")
+def _print(title: str, rows: Rows) -> None:
     columns = list(rows[0])
-    print_table(about, columns, [[_text(row[name]) for name in columns] for row in rows])
+    print_table(title, columns, [[_text(row[name]) for name in columns] for row in rows])
 
 
 def _print_variants(_kind: str, rows: Rows) -> None:
@@ -291,9 +285,3 @@ def _text(value: Any) -> str:
     if value is None:
         return ""
     return f"{value:,}" if isinstance(value, int) else str(value)
-
-
-def _write(run: Run, kind: str, rows: Rows) -> None:
-    import pandas as pd
-
-    run.table(kind, pd.DataFrame(rows), title=(inspect.getdoc(KINDS[kind]) or "").rstrip("."))

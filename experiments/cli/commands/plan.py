@@ -3,22 +3,24 @@
 from __future__ import annotations
 
 import shlex
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import click
 
-from cluster_sim.progress import progress
-from experiments.cli.options.from_fields import Stated
-from experiments.cli.options.inputs import CatalogueInputs, TrainedModel
-from experiments.cli.options.invocation import Invocation
-from experiments.cli.options.sensitivity import SensitivityInputs
-from experiments.cli.output.job_amounts import print_whole_job
-from experiments.cli.output.printing import print_table, print_text
+from experiments.cli.options.from_fields import Stated, as_options
+from experiments.cli.options.inputs import (
+    CatalogueInputs,
+    Invocation,
+    SensitivityInputs,
+    TrainedModel,
+    target_of,
+)
+from experiments.cli.output.printing import print_table, print_text, print_whole_job
 from experiments.cli.output.side_by_side import answer_beside, cluster_names
-from experiments.reports.idle import option_name
+from experiments.reports.formatting import option_name
 from topologies.errors import InputError
 from topologies.options import setting
 from topologies.units import format_seconds
@@ -139,15 +141,15 @@ def plan(
     rankings = sure.rank(
         lambda moved: _first_s(result, inputs, moved, call.engine),
         catalogue,
-        quiet=call.quiet,
-        what=f"the first plan's step of {format_seconds(result.finalists[0].iteration_s)}",
+        call,
+        f"the first plan's step of {format_seconds(result.finalists[0].iteration_s)}",
     )
     job = {**_whole_job(result, length, call), **_written(result, how, inputs.model)}
     results = {**document(result, how.top, inputs.model), **job}
     call.answer(
-        lambda: results,
-        show=lambda: _print(result, how.top, inputs.model, results),
-        write=lambda run: write(run, result, how.top, results),
+        results,
+        show=lambda _: _print(result, how.top, inputs.model, results),
+        write=lambda run, _: write(run, result, how.top, results),
         rankings=rankings,
     )
 
@@ -167,11 +169,9 @@ def _written(search: Search, how: SearchInputs, model: str) -> dict[str, Any]:
         write_plan(search.finalists[(how.rank or 1) - 1].plan, how.best)
     if how.write is None:
         return {}
-    name, _, place = how.write.partition(":")
-    tool, path = tool_named(name), Path(place or ".")
-    path = path / tool.file if path.is_dir() or place.endswith("/") else path
-    if not place and path.exists():
-        raise InputError(f"{path} exists already. Name a file, as --write {name}:PATH.")
+    name = how.write.partition(":")[0]
+    tool = tool_named(name)
+    path = target_of(how.write, tool.file)
     rank, text, why = _first_that_runs(search, name, how.rank, model)
     path.parent.mkdir(parents=True, exist_ok=True)
     with whole_file(path) as part:
@@ -234,9 +234,6 @@ def _search(
     from workloads.search.search import own_plan
     from workloads.training.usual_plan import complete
 
-    def watch(items: Sequence[Any], what: str) -> Iterable[Any]:
-        return progress(items, what, quiet=call.quiet)
-
     mine = {} if how.with_plan is None else _own_fields(how.with_plan, stated)
     common = {name: value for name, value in mine.items() if name not in (*SEARCHED, *OF_ONE_PLAN)}
     batch = {"global_batch": stated["global_batch"]}
@@ -258,7 +255,7 @@ def _search(
         finalists=how.finalists or 2 * how.top,
         each=[name.strip().replace("-", "_") for name in (how.each or "").split(",") if name],
         engine=call.engine,
-        watch=watch,
+        watch=call.watch,
     )
     if not mine:
         return result
@@ -278,7 +275,6 @@ OF_ONE_PLAN = ("global_batch", "stage_layers", "recompute_every")
 
 def _own_fields(text: str, stated: Mapping[str, Any]) -> dict[str, Any]:
     """Return the fields of the user's own plan, from a file or from options in one text."""
-    from experiments.cli.options.from_fields import as_options
     from workloads.training.plan.plan_file import field_value, read_plan
 
     mine: dict[str, Any] = {}

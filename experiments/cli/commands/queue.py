@@ -5,8 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from pathlib import Path
 
-from experiments.cli.options.inputs import CatalogueInputs
-from experiments.cli.options.invocation import Invocation
+from experiments.cli.options.inputs import CatalogueInputs, Invocation
 from experiments.cli.output.printing import print_table, print_text
 from topologies.options import required, setting
 
@@ -70,7 +69,7 @@ def queue(inputs: QueueInputs, catalogue_inputs: CatalogueInputs, call: Invocati
         study=inputs.study,
     )
 
-    def show() -> None:
+    def show(_: object) -> None:
         """Print the waits, the jobs that waited longest, and a study's other disciplines."""
         title = f"{len(worked_off.jobs):,} jobs queue for {cluster.name}"
         print_table(title, ["result", "value"], results(worked_off), left=2)
@@ -80,4 +79,4 @@ def queue(inputs: QueueInputs, catalogue_inputs: CatalogueInputs, call: Invocati
         if worked_off.others:
             print_table("Disciplines", *study_table(worked_off), left=2)
 
-    call.answer(lambda: document(worked_off), show, lambda out: write(out, worked_off))
+    call.answer(document(worked_off), show, lambda out, _: write(out, worked_off))

@@ -2,16 +2,15 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import click
 
-from experiments.cli.options.inputs import CatalogueInputs
-from experiments.cli.options.invocation import Invocation
+from experiments.cli.options.inputs import CatalogueInputs, Invocation, check_choice
 from experiments.cli.output.printing import print_table
-from topologies.errors import InputError, suggestion
 from topologies.options import required, setting
 from topologies.units import format_seconds
 
@@ -61,13 +60,8 @@ class TraceInputs:
     )
 
     def __post_init__(self) -> None:
-        for name, value, choices in (
-            ("--compute", self.compute, COMPUTE),
-            ("--communication", self.communication, COMMUNICATION),
-        ):
-            if value not in choices:
-                near = suggestion(value, choices)
-                raise InputError(f"{name} {value!r} is none of {', '.join(choices)}.{near}")
+        check_choice("--compute", self.compute, COMPUTE)
+        check_choice("--communication", self.communication, COMMUNICATION)
 
 
 def replay(inputs: TraceInputs, catalogue_inputs: CatalogueInputs, call: Invocation) -> None:
@@ -100,9 +94,9 @@ def replay(inputs: TraceInputs, catalogue_inputs: CatalogueInputs, call: Invocat
 
         write_chakra(played.recording, inputs.chakra)
     call.answer(
-        lambda: replay_document(played, call.engine),
-        show=lambda: _print(played),
-        write=lambda directory: _write(directory, played, call.engine),
+        replay_document(played, call.engine),
+        show=lambda _: _print(played),
+        write=lambda directory, document: _write(directory, played, document),
     )
 
 
@@ -143,12 +137,10 @@ def _print(played: Replay) -> None:
         click.echo(f"Kept as recorded, for want of a size or of the sender's trace: {shown}{more}.")
 
 
-def _write(out: Run, played: Replay, engine: str) -> None:
+def _write(out: Run, played: Replay, document: Mapping[str, Any]) -> None:
     from cluster_sim.plot import timeline
-    from experiments.reports.slices import slices
-    from workloads.traces.replay import replay_document
+    from experiments.reports.drawing import slices
 
-    document = replay_document(played, engine)
     out.json("results", document, title="Results")
     first = played.recording.ranks[:8].tolist()
     out.figure(

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-import sys
 from dataclasses import dataclass
 from pathlib import Path
 
-from experiments.cli.options.invocation import Invocation
+import click
+
+from experiments.cli.options.inputs import Invocation
 from topologies.options import required
 
 
@@ -26,11 +27,7 @@ def report(inputs: ReportInputs, call: Invocation) -> None:
 
     page = write_report(inputs.folder, call.program)
     call.answer(
-        lambda: {"report": page, "report_bytes": page.stat().st_size},
-        lambda: _print(page),
-        lambda run: run.file("page.html", page.read_bytes(), title=f"Page of {inputs.folder}"),
+        {"report": page, "report_bytes": page.stat().st_size},
+        lambda _: click.echo(page),
+        lambda run, _: run.file("page.html", page.read_bytes(), title=f"Page of {inputs.folder}"),
     )
-
-
-def _print(page: Path) -> None:
-    sys.stdout.write(f"{page}\n")

@@ -9,18 +9,20 @@ import click
 
 from experiments.cli.commands.train import PlanInputs, RunInputs, run_step
 from experiments.cli.options.from_fields import Stated
-from experiments.cli.options.inputs import CatalogueInputs, TrainedModel
-from experiments.cli.options.invocation import Invocation
-from experiments.cli.options.sensitivity import SensitivityInputs
-from experiments.cli.output.job_amounts import amount, spent
-from experiments.cli.output.printing import print_table, print_text
-from experiments.reports.idle import idle_sentences
+from experiments.cli.options.inputs import (
+    CatalogueInputs,
+    Invocation,
+    SensitivityInputs,
+    TrainedModel,
+)
+from experiments.cli.output.printing import amount, print_table, print_text, spent
+from experiments.reports.formatting import idle_sentences
 from topologies.units import format_bytes, format_seconds
 from workloads.options.job import JobInputs
 from workloads.training.plan.plan import ParallelPlan
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
+    from collections.abc import Callable
 
     from experiments.reports.run_directory import Run
     from topologies.catalogue.catalogue import Catalogue
@@ -149,12 +151,10 @@ def run_job(
     document |= filed.document() if filed else {}
     goodput = f"a goodput of {result.goodput:.1%}"
     call.answer(
-        lambda: document,
-        lambda: print_job(result, document),
-        lambda directory: _write(directory, result, document),
-        rankings=sure.rank(
-            lambda moved: _goodput(step, how, moved), catalogue, quiet=call.quiet, what=goodput
-        ),
+        document,
+        lambda _: print_job(result, document),
+        lambda directory, _: _write(directory, result, document),
+        rankings=sure.rank(lambda moved: _goodput(step, how, moved), catalogue, call, goodput),
         notes=(filed.sentence if filed else "", left_out_framework(step, filed), *result.notes),
     )
 
@@ -178,7 +178,7 @@ def _job_plan(how: JobInputs, cluster: Cluster, chips: int, seed: int) -> JobPla
 
 
 def _plan_document(step: Iteration) -> dict[str, Any]:
-    from experiments.reports.idle import idle_entry
+    from experiments.reports.formatting import idle_entry
     from experiments.reports.remarks import remarks_entry
     from experiments.reports.training import stated
 

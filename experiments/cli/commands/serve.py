@@ -3,17 +3,21 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, fields, replace
-from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
 
-from experiments.cli.options.inputs import CatalogueInputs, ModelOnCluster
-from experiments.cli.options.invocation import Invocation
-from experiments.cli.options.sensitivity import SensitivityInputs
-from experiments.cli.output.printing import print_table, print_text
+from experiments.cli.options.inputs import (
+    CatalogueInputs,
+    Invocation,
+    ModelOnCluster,
+    SensitivityInputs,
+    target_of,
+)
+from experiments.cli.output.printing import amount, print_table, print_text
 from experiments.cli.output.side_by_side import answer_beside, cluster_names
+from topologies.errors import InputError
 from topologies.options import setting
 from topologies.units import format_memory, format_rate, format_seconds
 from workloads.options.serving import DeploymentInputs, ReplicaInputs, RequestInputs
@@ -82,23 +86,18 @@ class EngineInputs:
         cluster: Cluster,
     ) -> dict[str, Any]:
         """Write the command that launches the replica; return what was read and written."""
-        from topologies.errors import InputError
         from topologies.files.writing import whole_file
         from workloads.serving.engine_files import launch_command, launched
 
         read = filed.document() if filed else {}
         if self.write is None:
             return read
-        engine, _, place = self.write.partition(":")
+        engine, path = self.write.partition(":")[0], target_of(self.write, "serve.sh")
         options = self.options(stated, filed, cluster)
         try:
             text = launch_command(engine, launched(options, highest, model), model.name)
         except InputError as mistake:
             raise InputError(f"--write {engine}: {mistake}") from None
-        path = Path(place or ".")
-        path = path / "serve.sh" if path.is_dir() or place.endswith("/") else path
-        if not place and path.exists():
-            raise InputError(f"{path} exists already. Name a file, as --write {engine}:PATH.")
         path.parent.mkdir(parents=True, exist_ok=True)
         with whole_file(path) as part:
             part.write_text(text)
@@ -187,10 +186,9 @@ def _highest_rate(document: Mapping[str, Any]) -> list[list[str]]:
 
 
 def _with_interval(document: Mapping[str, Any], name: str, style: str) -> str:
-    """Text of a number and its interval, which is left out if it is a point."""
-    ends = document[f"{name}_interval"]
-    low, value, high = (format(n, style) for n in (ends["low"], document[name], ends["high"]))
-    return value if low == high == value else f"{value} (80 %: {low} – {high})"
+    """Text of a number and its interval."""
+    text = f"{{:{style}}}".format
+    return amount(document, name, text=text, ends=document[f"{name}_interval"])
 
 
 def _sentence_of_intervals(document: Mapping[str, Any]) -> str:
@@ -242,8 +240,6 @@ def chips_of(document: Mapping[str, Any]) -> str:
 
 
 def _check_search(replica: ReplicaInputs, sure: SensitivityInputs) -> None:
-    from topologies.errors import InputError
-
     if replica.search and sure.sensitivity:
         raise InputError(
             "--sensitivity is for stated replicas. State the options that --search finds."
@@ -265,7 +261,6 @@ def serve(
     With --disaggregate, prompts and decoding run on separate replicas. Several clusters, written
     --cluster A,B,C, serve the same requests and are compared side by side.
     """
-    from cluster_sim.progress import progress
     from workloads.serving import parse_slo
     from workloads.serving.front import answered
 
@@ -279,8 +274,7 @@ def serve(
         """Serve on one of the clusters, at the stated or the highest rate."""
         cluster = replace(inputs, cluster=name).read_cluster(catalogue)
         options = engines.options(stated, filed, cluster)
-        watch = partial(progress, quiet=call.quiet)
-        return answered(inputs.read_model(), cluster, limits, options, watch=watch)
+        return answered(inputs.read_model(), cluster, limits, options, watch=call.watch)
 
     if len(names) > 1:
         answer_beside(
@@ -297,17 +291,17 @@ def serve(
     rankings = sure.rank(
         lambda moved: _ranked(simulate(inputs.cluster, moved)),
         catalogue,
-        quiet=call.quiet,
-        what="the highest rate" if load.max_rate else "the median time to the first token",
+        call,
+        "the highest rate" if load.max_rate else "the median time to the first token",
         jumps=True,
     )
     cluster = inputs.read_cluster(catalogue)
     document = _document(inputs, catalogue, highest, limits)
     document |= engines.launch(stated, filed, highest, inputs.read_model(), cluster)
     call.answer(
-        lambda: document,
-        lambda: _print(document, filed, cluster),
-        lambda run: _write(run, document, highest, limits),
+        document,
+        lambda _: _print(document, filed, cluster),
+        lambda run, _: _write(run, document, highest, limits),
         rankings=rankings,
     )
 
@@ -350,8 +344,6 @@ def _stated(
     load: RequestInputs, replica: ReplicaInputs, faster: DeploymentInputs, seed: int
 ) -> dict[str, Any]:
     """Return the stated options as the keywords of :func:`workloads.serving.front.serve`."""
-    from topologies.errors import InputError
-
     if (faster.prefix_cache or "").strip() == "trace" and load.service is not None:
         raise InputError("--prefix-cache trace is for all requests of a log; leave --service out.")
     stated: dict[str, Any] = {"requests": load.requests, "seed": seed}

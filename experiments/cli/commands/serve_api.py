@@ -3,14 +3,21 @@
 from __future__ import annotations
 
 import os
+import re
+import socket
 import sys
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
-from experiments.cli.options.invocation import Invocation
+from experiments.cli.options.inputs import Invocation
 from topologies.errors import InputError
 from topologies.options import setting
 
+HOST = "127.0.0.1"
+HOSTS = (HOST, "localhost")
+"""Names by which a browser on this machine may ask."""
 TOKEN = "CLUSTER_SIM_TOKEN"
 """Environment variable with the token."""
 LEAST_TOKEN = 16
@@ -76,8 +83,6 @@ class ServiceInputs:
 
     def hosts(self) -> tuple[str, ...]:
         """Return the names by which clients may ask."""
-        from experiments.explore.local import HOSTS
-
         if self.address in ANY and not self.host:
             raise InputError(
                 f"--address {self.address} has no name of its own; add --host with the name by "
@@ -92,7 +97,6 @@ def serve_api(inputs: ServiceInputs, call: Invocation) -> None:
     POST /lend, /fleet, /plan, /serve and /train take the options of these commands and answer what
     --json prints. The page / lists them, and /openapi.json describes them. Ends with Ctrl-C.
     """
-    from experiments.explore.local import check_free, only_for
     from topologies.units import parse_seconds
 
     if call.out is not None or call.json:
@@ -125,3 +129,27 @@ def serve_api(inputs: ServiceInputs, call: Invocation) -> None:
         await asyncio.Event().wait()
 
     asyncio.run(serve())
+
+
+def check_free(port: int, address: str = HOST) -> None:
+    """Refuse a port on which another program serves, before anything is computed."""
+    with socket.socket() as probe:
+        probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        try:
+            probe.bind((address, port))
+        except OSError:
+            raise InputError(f"port {port} cannot be used. Choose another with --port.") from None
+
+
+def only_for(application: Any, hosts: Sequence[str]) -> None:
+    """Let an application of tornado answer requests for these host names alone, web sockets too.
+
+    A page elsewhere may give its own name the address 127.0.0.1, and a browser would then let it
+    read what this server answers (DNS rebinding).
+    """
+    from tornado.routing import HostMatches, Rule
+
+    pattern = "|".join(map(re.escape, hosts))
+    application.default_router.rules = [
+        Rule(HostMatches(f"(?:{pattern})$"), application.wildcard_router)
+    ]

@@ -2,13 +2,21 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
-from experiments.cli.options.inputs import CatalogueInputs
-from experiments.cli.options.invocation import Invocation
-from experiments.cli.output.printing import print_table, print_text
+from experiments.cli.options.inputs import CatalogueInputs, Invocation
+from experiments.cli.output.printing import print_rows, print_table, print_text
+from experiments.reports.formatting import Column
+from topologies.files.table import Table
 from topologies.options import required, setting
+from topologies.units import format_seconds
+
+if TYPE_CHECKING:
+    from experiments.reports.run_directory import Run
+    from workloads.sharing.sharing import JobShare, Sharing
 
 
 def _placements() -> tuple[str, ...]:
@@ -45,35 +53,213 @@ def share(inputs: SharingInputs, catalogue_inputs: CatalogueInputs, call: Invoca
     Each job runs alone and beside the others. Where links or adapters that several jobs cross are
     full, their collectives slow each other.
     """
-    from experiments.reports.sharing import (
-        document,
-        job_table,
-        link_table,
-        placement_table,
-        sentences,
-        write,
-    )
     from topologies.clusters.names import machine
     from workloads.sharing.sharing import share as run
 
-    cluster = machine(inputs.cluster, catalogue=catalogue_inputs.read(inputs.cluster))
     shared = run(
-        cluster,
+        machine(inputs.cluster, catalogue=catalogue_inputs.read(inputs.cluster)),
         inputs.jobs,
         placement=inputs.placement or "",
         study=inputs.study,
         steps=inputs.steps,
         engine=call.engine,
     )
+    call.answer(
+        document(shared),
+        lambda results: _print(shared, results),
+        lambda out, results: _write(out, shared, results),
+    )
 
-    def show() -> None:
-        """Print the jobs, what slows them, the links that they share, and the placements."""
-        print_table(f"{len(shared.jobs)} jobs on {cluster.name}", *job_table(shared), left=1)
-        for sentence in sentences(shared):
-            print_text(sentence)
-        if shared.links:
-            print_table("Links that they share", *link_table(shared), left=2)
-        if shared.others:
-            print_table("Placements", *placement_table(shared), left=1)
 
-    call.answer(lambda: document(shared), show, lambda out: write(out, shared))
+def _axes_by_job(crossed_by: Mapping[str, Sequence[str]]) -> str:
+    """Name the jobs that cross links, and the axes of their groups."""
+    return "; ".join(f"{name}: {', '.join(axes)}" for name, axes in crossed_by.items())
+
+
+JOBS = (
+    Column("name", "job"),
+    Column("chips", "chips"),
+    Column("alone_s", "alone"),
+    Column("beside_s", "beside"),
+    Column("low_s", "80 % from"),
+    Column("high_s", "to"),
+    Column("slowdown", "slowdown", write="{:.3f}".format),
+    Column("steps", "steps"),
+)
+LINKS = (
+    Column("kind", "kind"),
+    Column("example", "fullest"),
+    Column("links", "links"),
+    Column("load", "load", write="{:.2f}".format),
+    Column("crossed_by", "crossed by", write=_axes_by_job),
+)
+SURE = {
+    "link": "On links within a domain, nine in ten steps of 93 pairs of jobs were between 17 % "
+    "shorter and 12 % longer than where all messages are written out.",
+    "": "On uplinks and adapters, 98 to 100 % of what sharing costs was found in eight of ten of "
+    "31 pairs of jobs, compared with runs of all messages.",
+}
+"""Sentence on how sure a slowdown is, by the kind of the links on which jobs meet; the figures are
+printed by ``python -m tools.shared_jobs``."""
+SMALL = 5e-4
+"""Change of a step below which a job is said to lose nothing."""
+
+
+def document(shared: Sharing) -> dict[str, Any]:
+    """Return all results under the keys of the command line."""
+    best_s = shared.best_alone_s
+    study = {
+        "best": shared.best,
+        "placements": [
+            {"placement": name, "why": each}
+            if isinstance(each, str)
+            else {
+                "placement": name,
+                "net_loss": each.lost(best_s),
+                "jobs": [_row(job) for job in each.jobs],
+            }
+            for name, each in shared.placements.items()
+        ],
+    }
+    return {
+        "cluster": shared.cluster.name,
+        "chips": shared.cluster.chips,
+        "placement": shared.placement or None,
+        "jobs": [_job(shared, job) for job in shared.jobs],
+        "links": [each._asdict() for each in shared.links],
+        "net_loss": shared.lost(),
+        "remarks": _sureness(shared),
+        **(study if shared.others else {}),
+        "level": "flow",
+        "engine": shared.engine,
+        "ops": shared.ops,
+    }
+
+
+def _row(job: JobShare) -> dict[str, Any]:
+    return {
+        "name": job.job.name,
+        "alone_s": job.alone_s,
+        "beside_s": job.beside_s,
+        "slowdown": job.slowdown,
+    }
+
+
+def _job(shared: Sharing, job: JobShare) -> dict[str, Any]:
+    from experiments.reports.training import stated
+
+    interval = {**job.interval, "level": job.step.interval.level, "basis": job.step.interval.basis}
+    return {
+        **_row(job),
+        "model": job.job.model.name,
+        "chips": len(job.chips),
+        "first_chip": int(job.chips[0]),
+        "last_chip": int(job.chips[-1]),
+        "placement": None if job.job.start is not None else shared.placement or job.job.placement,
+        "plan": stated(job.job.plan),
+        "interval": interval,
+        "least_slowdown": float(job.slowdowns.min()),
+        "most_slowdown": float(job.slowdowns.max()),
+        "steps": len(job.beside_ps),
+        "tokens_per_s": job.job.plan.tokens / job.beside_s,
+        "call_changes_s": job.call_changes_s,
+        "meets": list(job.meets),
+    }
+
+
+def _print(shared: Sharing, results: Mapping[str, Any]) -> None:
+    """Print the jobs, what slows them, the links that they share, and the placements."""
+    jobs = [
+        {**job, "low_s": job["interval"]["low"], "high_s": job["interval"]["high"]}
+        for job in results["jobs"]
+    ]
+    print_rows(f"{len(jobs)} jobs on {shared.cluster.name}", JOBS, jobs)
+    for sentence in _sentences(shared):
+        print_text(sentence)
+    if results["links"]:
+        print_rows("Links that they share", LINKS, results["links"], left=2)
+    if shared.others:
+        columns = ["placement", "lost", *(job["name"] for job in jobs)]
+        print_table("Placements", columns, _placements_tried(shared))
+
+
+def _sentences(shared: Sharing) -> list[str]:
+    """Say of each job what its slowdown is due to, and of a study which placement loses least."""
+    lines = [*(_due_to(shared, job) for job in shared.jobs), *_sureness(shared)]
+    if shared.others:
+        lost = f"{_simulated(shared)[shared.best].lost(shared.best_alone_s):.2%}"
+        lines.append(
+            f"Placement {shared.best} loses least: {lost} of the jobs' chip-hours against each job "
+            "alone in its best placement."
+        )
+    return lines
+
+
+def _sureness(shared: Sharing) -> list[str]:
+    """Say how sure slowdowns are on the kinds of links on which jobs meet."""
+    kinds = dict.fromkeys(each.kind if each.kind in SURE else "" for each in shared.links)
+    return [SURE[kind] for kind in kinds]
+
+
+def _due_to(shared: Sharing, job: JobShare) -> str:
+    """Say what the slowdown of a job is due to."""
+    name = job.job.name
+    if not job.meets:
+        return f"{name} crosses no full link that another job crosses, so it loses nothing."
+    others = ", ".join(job.meets)
+    if abs(job.slowdown - 1) < SMALL:
+        return f"{name} shares links with {others}, and loses less than 0.05 % of a step."
+    mine = [each for each in shared.links if name in each.crossed_by]
+    kinds = ", ".join(dict.fromkeys(each.kind for each in mine)) or "links"
+    longer = sorted(job.call_changes_s.items(), key=lambda item: -item[1])
+    parts = [f"{axis} by {format_seconds(more_s)}" for axis, more_s in longer if more_s > 1e-9]
+    change_s = format_seconds(abs(job.beside_s - job.alone_s))
+    verb = "loses" if job.slowdown > 1 else "gains"
+    return (
+        f"{name} {verb} {change_s} a step ({job.slowdown - 1:+.1%}, single steps "
+        f"{job.slowdowns.min() - 1:+.1%} to {job.slowdowns.max() - 1:+.1%}) beside {others}, on "
+        f"{kinds}. Its calls take longer in a step, hidden ones too: "
+        f"{', '.join(parts) or 'none of them'}."
+    )
+
+
+def _simulated(shared: Sharing) -> dict[str, Sharing]:
+    """Return the placements for which there was room, by name."""
+    return {name: each for name, each in shared.placements.items() if not isinstance(each, str)}
+
+
+def _placements_tried(shared: Sharing) -> list[tuple[str, ...]]:
+    """Return the rows of the placements: what is lost, and the step and slowdown of each job."""
+    rows = []
+    for name, each in shared.placements.items():
+        if isinstance(each, str):
+            rows.append((name, "no room", *([""] * len(shared.jobs))))
+            continue
+        steps = [f"{format_seconds(job.beside_s)} ({job.slowdown:.3f})" for job in each.jobs]
+        rows.append((name, f"{each.lost(shared.best_alone_s):.2%}", *steps))
+    return rows
+
+
+IN_JOBS = ("chips", "least_slowdown", "most_slowdown", "steps", "tokens_per_s")
+"""Columns of the table of jobs in a run directory, beside those of a row."""
+
+
+def _write(out: Run, shared: Sharing, results: Mapping[str, Any]) -> None:
+    """Add results, tables and a picture to a run directory."""
+    from experiments.figures.sharing import slowdowns
+
+    out.json("results", results, title="Results")
+    pairs = zip(shared.jobs, results["jobs"], strict=True)
+    jobs = [{**_row(job), **{name: row[name] for name in IN_JOBS}} for job, row in pairs]
+    out.table("jobs", Table.of_rows(jobs), title="Jobs alone and beside each other")
+    links = [{**row, "crossed_by": _axes_by_job(row["crossed_by"])} for row in results["links"]]
+    if links:
+        out.table("links", Table.of_rows(links), title="Links that they share")
+    if shared.others:
+        tried = [
+            {"placement": name, **_row(job)}
+            for name, each in _simulated(shared).items()
+            for job in each.jobs
+        ]
+        out.table("placements", Table.of_rows(tried), title="Placements")
+    out.figure("slowdowns", slowdowns(shared), title="Slowdown of each job")

@@ -12,18 +12,19 @@ import click
 
 from cluster_sim.progress import progress_bars
 from experiments.cli.main import app, run
-from experiments.cli.options.invocation import Invocation
-from experiments.cli.options.parameters import parameters
+from experiments.cli.options.from_fields import parameters
+from experiments.cli.options.inputs import Invocation
 from experiments.cli.output.printing import print_json, print_table
 from experiments.reports.formatting import table_text
 from experiments.reports.result_checks import check_results
-from experiments.sweeps.command_line import Program
 from topologies.errors import shown, suggestion
 from topologies.files.table import Table
 from topologies.options import required, setting
 
 if TYPE_CHECKING:
     import pandas as pd
+
+    from experiments.sweeps.study import Program
 
 
 MOST_COLUMNS = 10
@@ -56,13 +57,13 @@ def sweep(inputs: SweepInputs, call: Invocation) -> int | None:
     from experiments.sweeps.study import read_study
     from experiments.sweeps.sweep import sweep as run_sweep
 
-    study = read_study(inputs.study)
+    study, program = read_study(inputs.study), program_of(app, NOT_IN_A_STUDY)
     if not inputs.trust:
-        study.check_harmless(PROGRAM)
+        study.check_harmless(program)
     with progress_bars(quiet=call.quiet) as report:
         frame = run_sweep(
             study,
-            PROGRAM,
+            program,
             out=call.out,
             workers=inputs.workers,
             dask=inputs.dask,
@@ -70,7 +71,9 @@ def sweep(inputs: SweepInputs, call: Invocation) -> int | None:
         )
     failed = frame[frame["status"] != "ok"]
     if call.json:
-        document = {"rows": _records(frame), "summary": _summary(frame)}
+        counts = frame["status"].value_counts()
+        by_status = {str(name): int(count) for name, count in counts.items()}
+        document = {"rows": _records(frame), "summary": {"rows": len(frame), **by_status}}
         check_results(document)
         print_json(document)
     else:
@@ -105,19 +108,13 @@ def _records(frame: pd.DataFrame) -> list[dict[str, object]]:
     ]
 
 
-def _summary(frame: pd.DataFrame) -> dict[str, int]:
-    counts = frame["status"].value_counts()
-    return {"rows": len(frame), **{str(name): int(count) for name, count in counts.items()}}
-
-
 NOT_IN_A_STUDY = ("sweep", "report", "explore", "serve-api", "experiment", "list", "doctor")
 
 
 def program_of(group: click.Group, excluded: tuple[str, ...]) -> Program:
     """Describe a group of commands to sweeps; a command is loaded when a study names it."""
+    from experiments.sweeps.study import Program
+
     commands: Any = group
     names = tuple(commands.list_commands(None))
     return Program(run, names, excluded, lambda name: parameters(commands.get_command(None, name)))
-
-
-PROGRAM = program_of(app, NOT_IN_A_STUDY)

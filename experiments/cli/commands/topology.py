@@ -2,16 +2,12 @@
 
 from __future__ import annotations
 
-import sys
-import threading
 import time
-from collections.abc import Iterator
-from contextlib import contextmanager
 from dataclasses import asdict, dataclass, replace
 from typing import TYPE_CHECKING, Any
 
-from experiments.cli.options.inputs import CatalogueInputs, MachineInputs
-from experiments.cli.options.invocation import Invocation
+from cluster_sim.progress import one_piece
+from experiments.cli.options.inputs import CatalogueInputs, Invocation, MachineInputs
 from experiments.cli.output.printing import print_table, print_text
 from experiments.reports.formatting import value_text
 from topologies.memory_limit import check_memory, peak_rss_bytes
@@ -66,8 +62,6 @@ BYTES_AN_EDGE = 600
 LARGEST_GRAPHML = 10**5
 """Most edges for which ``--out`` has the graph as GraphML, about 30 MB."""
 
-_NOTICE_AFTER_S = 2.0
-
 
 @dataclass(frozen=True)
 class GraphInputs:
@@ -92,23 +86,17 @@ def topology(
     catalogue_inputs.check_used(cluster)
     sizes = measure(cluster)
     if graph.graph:
-        _check_room(cluster.name, sizes.links + sizes.scale_out_links)
+        edges = sizes.links + sizes.scale_out_links
+        remedy = "Leave --graph out: nothing else that is printed needs it."
+        of = f"the graph of {cluster.name} with {edges:,} edges"
+        check_memory(of, edges * BYTES_AN_EDGE, remedy)
     document: dict[str, Any] = asdict(sizes) | {
-        "build_s": _built_in_s(cluster, call.quiet) if graph.graph else None,
+        "build_s": _built_in_s(cluster, call) if graph.graph else None,
         "peak_rss_bytes": peak_rss_bytes(),
         "assumed": assumed or _assumed_rows(cluster),
         "places": _places(cluster),
     }
-    call.answer(
-        lambda: document,
-        lambda: _print(document),
-        lambda run: _write(run, cluster, document),
-    )
-
-
-def _check_room(name: str, edges: int) -> None:
-    remedy = "Leave --graph out: nothing else that is printed needs it."
-    check_memory(f"the graph of {name} with {edges:,} edges", edges * BYTES_AN_EDGE, remedy)
+    call.answer(document, _print, lambda run, _: _write(run, cluster, document))
 
 
 def _assumed(machine: MachineInputs) -> dict[str, str]:
@@ -163,26 +151,14 @@ def _places(machine: Cluster) -> list[dict[str, Any]]:
     return places
 
 
-def _built_in_s(machine: Cluster, quiet: bool) -> float:
+def _built_in_s(machine: Cluster, call: Invocation) -> float:
     """Build the graph, discard it, and return the time that this took [s]."""
     from topologies.views.graph import graph
 
-    with _notice(f"building the graph of {machine.chips:,} chips", quiet):
+    with one_piece("building the graph", call.watch):
         begun = time.perf_counter()
         graph(machine)
         return time.perf_counter() - begun
-
-
-@contextmanager
-def _notice(what: str, quiet: bool) -> Iterator[None]:
-    """Print a line on stderr if the work takes longer than two seconds."""
-    timer = threading.Timer(_NOTICE_AFTER_S, lambda: sys.stderr.write(f"{what} …\n"))
-    if not quiet:
-        timer.start()
-    try:
-        yield
-    finally:
-        timer.cancel()
 
 
 def _print(document: Mapping[str, Any]) -> None:

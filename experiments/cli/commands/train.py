@@ -5,24 +5,30 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass, replace
-from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import click
 
-from cluster_sim.progress import progress, progress_bars
+from cluster_sim.progress import progress_bars
 from experiments.cli.options.from_fields import Stated
-from experiments.cli.options.inputs import CatalogueInputs, TrainedModel
-from experiments.cli.options.invocation import Invocation
-from experiments.cli.options.sensitivity import SensitivityInputs
-from experiments.cli.output.job_amounts import print_whole_job
-from experiments.cli.output.printing import print_paragraphs, print_table, print_text
+from experiments.cli.options.inputs import (
+    CatalogueInputs,
+    Invocation,
+    SensitivityInputs,
+    TrainedModel,
+    check_choice,
+)
+from experiments.cli.output.printing import (
+    print_paragraphs,
+    print_table,
+    print_text,
+    print_whole_job,
+)
 from experiments.cli.output.side_by_side import answer_beside, cluster_names
-from experiments.reports.formatting import table_text
-from experiments.reports.idle import idle_sentences
+from experiments.reports.formatting import idle_sentences, table_text
 from topologies.clusters.cluster import Cluster
-from topologies.errors import InputError, suggestion
+from topologies.errors import InputError
 from topologies.options import setting
 from topologies.units import format_seconds
 from workloads.models.model import PREDICTION, Model
@@ -32,8 +38,6 @@ from workloads.training.plan.plan import PLAN_FIELDS, ParallelPlan
 
 if TYPE_CHECKING:
     from topologies.catalogue.catalogue import Catalogue
-    from topologies.clusters.cluster import Cluster
-    from topologies.files.table import Table
     from workloads.search.choice import When
     from workloads.training.iteration import Iteration
     from workloads.training.plan.other_tools import OtherPlan
@@ -107,9 +111,7 @@ class RunInputs:
     )
 
     def __post_init__(self) -> None:
-        if self.level not in LEVELS:
-            near = suggestion(self.level, LEVELS)
-            raise InputError(f"--level {self.level!r} is none of {', '.join(LEVELS)}.{near}")
+        check_choice("--level", self.level, LEVELS)
 
 
 def train(
@@ -155,18 +157,20 @@ def train(
     rankings = sure.rank(
         lambda moved: run_step(inputs, same, plan, how, moved, quietly).iteration_s,
         catalogue,
-        quiet=call.quiet,
-        what=f"the step of {format_seconds(step.iteration_s)}",
+        call,
+        f"the step of {format_seconds(step.iteration_s)}",
     )
     if how.chakra is not None:
-        _write_chakra(step, how.chakra)
+        from workloads.traces.chakra import training_recording, write_chakra
+
+        write_chakra(training_recording(step), how.chakra, name=step.model.name)
     filed = read_any_plan(plan.plan) if plan.plan else None
     job = _whole_job(step, length, call)
     more = {**(_explained(step) if how.explain else {}), **(filed.document() if filed else {})}
     call.answer(
-        lambda: {**document(step, call.engine), **more, **job},
-        show=lambda: _print(step, how.explain, filed, job),
-        write=lambda directory: write(directory, step, call.engine, more=job),
+        {**document(step, call.engine), **more, **job},
+        show=lambda _: _print(step, how.explain, filed, job),
+        write=lambda directory, _: write(directory, step, call.engine, more=job),
         rankings=rankings,
     )
 
@@ -189,12 +193,6 @@ def _print_left_out(step: Iteration, filed: OtherPlan | None) -> None:
         trains = any(PREDICTION in words for words in step.model.left_out)
         remedy = " --prediction-heads trains such layers." if trains else ""
         click.echo(f"Left out of {step.model.name}: {', '.join(step.model.left_out)}.{remedy}")
-
-
-def _write_chakra(step: Iteration, directory: Path) -> None:
-    from workloads.traces.chakra import training_recording, write_chakra
-
-    write_chakra(training_recording(step), directory, name=step.model.name)
 
 
 def run_step(
@@ -224,9 +222,8 @@ def run_step(
         if is_open(fields) and not (plan.chips or plan.plan or how.allow_oversized):
             from workloads.search.choice import usual_or_searched  # costly, and seldom needed
 
-            watch = partial(progress, quiet=call.quiet)
             chosen, choice = usual_or_searched(
-                fields, model, cluster, lnc=plan.lnc, search=search, watch=watch
+                fields, model, cluster, lnc=plan.lnc, search=search, watch=call.watch
             )
         else:
             chosen, choice = complete(fields, model, cluster, lnc=plan.lnc, chips=plan.chips), None
@@ -287,18 +284,12 @@ def _print_explained(run: Iteration) -> None:
     from workloads.training.explain import input_table, step_table
 
     print_table("Steps of one rank of each stage", *table_text(step_table(run)), left=3)
-    print_paragraphs(
-        "Numbers behind them, each with its source", input_paragraphs(input_table(run))
-    )
-
-
-def input_paragraphs(numbers: Table) -> Iterator[tuple[str, str]]:
-    """Yield each number of the catalogue on a line, and its source and note for the lines below.
-
-    A table would need more columns than fit side by side, and part a number from its note.
-    """
-    for part, quantity, value, grade, source, note in numbers.rows():
-        yield f"{part}.{quantity} {value}, {grade}", f"[{source}] {note}".rstrip()
+    # A table would need more columns than fit side by side, and part a number from its note.
+    paragraphs = [
+        (f"{part}.{quantity} {value}, {grade}", f"[{source}] {note}".rstrip())
+        for part, quantity, value, grade, source, note in input_table(run).rows()
+    ]
+    print_paragraphs("Numbers behind them, each with its source", paragraphs)
 
 
 @contextmanager

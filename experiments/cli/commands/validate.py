@@ -11,9 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from cluster_sim.progress import progress
-from experiments.cli.options.inputs import CatalogueInputs
-from experiments.cli.options.invocation import Invocation
+from experiments.cli.options.inputs import CatalogueInputs, Invocation
 from experiments.cli.output.printing import print_table, print_text
 from experiments.reports.formatting import value_text
 from topologies.errors import InputError
@@ -21,7 +19,7 @@ from topologies.options import setting
 
 if TYPE_CHECKING:
     from experiments.reports.run_directory import Run
-    from experiments.validation.reading.tables import Table
+    from experiments.validation.reading.rows import Table
     from experiments.validation.validate import Result
 
 SHOWN = (
@@ -86,16 +84,12 @@ def validate(wanted: ValidationInputs, catalogue_inputs: CatalogueInputs, call: 
     the file could be read.
     """
     from cluster_sim.processes import available_workers
-    from experiments.validation.comparison.residuals import marked
-    from experiments.validation.reading.rows import read_file
-    from experiments.validation.reading.tables import misses, tables
-    from experiments.validation.reading.tables import table as named
+    from experiments.validation.comparison import marked
+    from experiments.validation.reading.rows import misses, read_file, tables
+    from experiments.validation.reading.rows import table as named
     from experiments.validation.validate import validate_as_user, validate_each
 
     catalogue = catalogue_inputs.read()
-
-    def watch(rows: Sequence[Any], name: str) -> Any:
-        return progress(rows, name, quiet=call.quiet)
 
     if wanted.file and wanted.table:
         raise InputError("--file and --table were given together. Use one of them.")
@@ -107,10 +101,13 @@ def validate(wanted: ValidationInputs, catalogue_inputs: CatalogueInputs, call: 
     else:
         measured = [(table.rows(), table.name) for table in chosen]
     workers = wanted.workers or available_workers()
-    results = validate_each(measured, watch=watch, workers=workers, catalogue=catalogue)
+    shared: dict[str, Any] = {"watch": call.watch, "workers": workers, "catalogue": catalogue}
+    results = validate_each(measured, **shared)
     by_level = {}
     if wanted.as_user or wanted.residuals:
-        by_level = validate_as_user(measured, watch=watch, workers=workers, catalogue=catalogue)
+        by_level = validate_as_user(
+            measured, watch=call.watch, workers=workers, catalogue=catalogue
+        )
     if wanted.as_user and not any(by_level.values()):
         raise InputError("--as-user judges training steps, and no table has any. Leave it out.")
     if wanted.residuals:
@@ -122,10 +119,12 @@ def validate(wanted: ValidationInputs, catalogue_inputs: CatalogueInputs, call: 
         "column": list(wanted.column),
         "table": [table.name for table in chosen],
     }
+    documents = {result.name: document(result) for result in results}
+    several = {"tables": documents} if len(results) > 1 else document(results[0])
     call.answer(
-        lambda: _documents(results) | (_told_document(results, by_level) if wanted.as_user else {}),
-        lambda: _print_told(results, by_level) if wanted.as_user else _print(results, chosen),
-        lambda directory: _write(directory, results),
+        several | (_told_document(results, by_level) if wanted.as_user else {}),
+        lambda _: _print_told(results, by_level) if wanted.as_user else _print(results, chosen),
+        lambda directory, _: _write(directory, results),
         inputs=inputs,
     )
     missed = [
@@ -139,7 +138,7 @@ def validate(wanted: ValidationInputs, catalogue_inputs: CatalogueInputs, call: 
 
 
 def _write_residuals(results: Sequence[Result], path: Path) -> None:
-    from experiments.validation.comparison.residuals import residuals
+    from experiments.validation.comparison import residuals
     from topologies.files.writing import whole_file
     from workloads.confidence.residuals import csv_lines
 
@@ -197,13 +196,6 @@ TOLD_LEGEND = (
     "± at the median. refused: plans that ran, but that the memory model takes for too large; they "
     "are predicted all the same."
 )
-
-
-def _documents(results: Sequence[Result]) -> dict[str, Any]:
-    """Return the document of a single table, or those of several by name."""
-    if len(results) == 1:
-        return document(results[0])
-    return {"tables": {result.name: document(result) for result in results}}
 
 
 def _print(results: Sequence[Result], chosen: Sequence[Table]) -> None:
@@ -298,7 +290,8 @@ def _print_summaries(results: Sequence[Result]) -> None:
 def _lines(result: Result) -> list[tuple[str, ...]]:
     """Return the line of a table, and one for each further quantity of its rows, such as memory."""
     summary = result.summary
-    lines = [(result.name, result.kind, *_summary_cells(summary), *_constant(result.baseline))]
+    constant = (_percent(result.baseline[key]) for key in SHOWN[4:6])
+    lines = [(result.name, result.kind, *_summary_cells(summary), *constant)]
     for name, errors in summary.get("quantities", {}).items():
         shown = (_percent(errors[key]) for key in SHOWN[4:7])
         blank = [""] * 5
@@ -311,10 +304,6 @@ def _summary_cells(summary: Mapping[str, Any]) -> tuple[str, ...]:
     tau = summary["kendall_tau"]
     errors = tuple(_percent(summary[key]) for key in SHOWN[4:])
     return (*counts, *errors, "" if tau is None else f"{tau:.3f}")
-
-
-def _constant(baseline: Mapping[str, float | None]) -> tuple[str, str]:
-    return _percent(baseline["median_abs_error"]), _percent(baseline["p90_abs_error"])
 
 
 def _percent(value: float | None) -> str:

@@ -1,4 +1,4 @@
-"""Options of a command, generated from the dataclasses that the command takes.
+"""Options of a command for click, generated from the dataclasses that the command takes.
 
 A command is a function of a few dataclasses whose fields are described with
 :func:`topologies.options.option`::
@@ -15,24 +15,300 @@ from __future__ import annotations
 import dataclasses
 import inspect
 import re
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import MISSING, dataclass
 from pathlib import Path
 from types import NoneType, UnionType
-from typing import Annotated, Any, Literal, Union, get_args, get_origin, get_type_hints
+from typing import (
+    TYPE_CHECKING,
+    Annotated,
+    Any,
+    Literal,
+    Union,
+    get_args,
+    get_origin,
+    get_type_hints,
+)
 
 import click
 
-from experiments.cli.options.invocation import Invocation
-from experiments.cli.options.parameters import (
-    REQUIRED,
-    CommandWithArguments,
-    click_parameter,
-    shown,
-)
 from topologies.errors import InputError
 from topologies.options import Option, described
+
+if TYPE_CHECKING:
+    from click.shell_completion import CompletionItem
+
+    from experiments.sweeps.study import Parameter
+
+
+LARGEST = 2**63 - 1
+"""Largest whole number of an option that states no limit; numpy's arrays hold no larger one."""
+REQUIRED = inspect.Parameter.empty
+"""Default of a value that must be stated."""
+LAST_HEADING = "Every command"
+"""Heading of options that no group of a command has, such as ``--help``."""
+
+
+def click_parameter(key: str, kind: Any, option: Option, default: Any) -> click.Parameter:
+    """Return the argument or option of a described field."""
+    many = get_origin(kind) is list
+    plain = get_args(kind)[0] if many else kind
+    attributes: dict[str, Any] = {
+        "required": default is REQUIRED,
+        "metavar": option.metavar or None,
+        "shell_complete": _completion(option.choice_texts),
+    }
+    if default is not REQUIRED:
+        attributes["default"] = None if default == () else default
+    spelled = (option.name or key).replace("_", "-")
+    if option.argument:
+        read = Number(plain) if plain in (int, float) else Text(plain)
+        nargs = -1 if many else 1
+        return DescribedArgument([key], described=option, type=read, nargs=nargs, **attributes)
+    if plain is bool:
+        both = "" if default is False else f"/--no-{spelled}"
+        flags = [f"--{spelled}{both}", key]
+        return DescribedOption(flags, described=option, shown=default, is_flag=True, **attributes)
+    limited = plain in (int, float)
+    read = Number(plain, option.least, option.most) if limited else Text(plain)
+    return DescribedOption(
+        [f"--{spelled}", key],
+        described=option,
+        shown=default,
+        type=read,
+        multiple=many,
+        **attributes,
+    )
+
+
+def _digits(text: str) -> str:
+    """Return how a number is written that carries a per cent sign, a unit or a separator.
+
+    >>> _digits("20%"), _digits("8,192"), _digits("30d")
+    ('0.2', '8192', 'digits alone, without a unit')
+    """
+    number = text.removesuffix("%").strip()
+    if re.fullmatch(r"\d{1,3}(,\d{3})+", number):
+        number = number.replace(",", "")
+    try:
+        share = float(number)
+    except ValueError:
+        return "digits alone, without a unit"
+    return f"{share / 100:.12g}" if text.endswith("%") else number
+
+
+class Number(click.ParamType):  # type: ignore[type-arg]
+    """Type of a number, whole or not, between two limits."""
+
+    def __init__(self, kind: Callable[[str], Any], least: Any = None, most: Any = None):
+        self.kind, self.least, self.most = kind, least, most
+        limits = " range" if (least, most) != (None, None) else ""
+        self.name = f"{kind.__name__}{limits}"
+
+    def get_metavar(self, param: click.Parameter, ctx: click.Context | None = None) -> str:
+        """Placeholder on the help page."""
+        return f"<{self.name}>"
+
+    def convert(self, value: Any, param: Any, ctx: Any) -> Any:
+        """Read a number within the limits."""
+        try:
+            number = self.kind(value)
+        except ValueError:
+            what = "whole number" if self.kind is int else "number"
+            written = _digits(value)
+            remedy = "" if written == value else f"; write {written}"
+            self.fail(f"{value!r} must be a {what}{remedy}", param, ctx)
+        most = LARGEST if self.most is None and self.kind is int else self.most
+        if most is not None and not number <= most:
+            limit = f"{most:,}" if most == LARGEST else f"{most:.12g}"
+            self.fail(f"{value!r} must be less than or equal to {limit}", param, ctx)
+        if self.least is not None and not number >= self.least:
+            self.fail(f"{value!r} must be greater than or equal to {self.least:.12g}", param, ctx)
+        return number
+
+    def limits(self) -> str:
+        """Text of the limits as inequalities; empty without limits."""
+        least = "" if self.least is None else f"{self.least:.12g}<="
+        most = "" if self.most is None else f"<={self.most:.12g}"
+        if least and most:
+            return f"{least}x{most}"
+        return f"x>={self.least:.12g}" if least else f"x{most}" if most else ""
+
+
+class Text(click.ParamType):  # type: ignore[type-arg]
+    """Type of a word or a path."""
+
+    def __init__(self, kind: type[str] | type[Path]):
+        self.kind = kind
+        self.name = "path" if kind is Path else "str"
+
+    def get_metavar(self, param: click.Parameter, ctx: click.Context | None = None) -> str:
+        """Placeholder on the help page."""
+        return f"<{self.name}>"
+
+    def convert(self, value: Any, param: Any, ctx: Any) -> Any:
+        """Read a word or a path, which must be neither empty nor another option."""
+        if isinstance(value, str):
+            if not value.strip() and value != getattr(param, "default", None):
+                self.fail(f"{value!r} is empty; give it a value, or leave it out", param, ctx)
+            if "\0" in value:
+                self.fail(f"{value!r} holds a zero byte; leave it out", param, ctx)
+            if value.startswith("-") and ctx is not None and value in _flags(ctx.command):
+                self.fail(f"has no value: {value} is an option of its own", param, ctx)
+        return self.kind(value)
+
+    def shell_complete(self, ctx: Any, param: Any, incomplete: str) -> list[CompletionItem]:
+        """Let the shell complete a path."""
+        from click.shell_completion import CompletionItem
+
+        return [CompletionItem(incomplete, type="file")] if self.kind is Path else []
+
+
+def _flags(command: click.Command) -> set[str]:
+    return {flag for param in command.params for flag in (*param.opts, *param.secondary_opts)}
+
+
+class DescribedOption(click.Option):
+    """An option whose line on the help page is built when the page is shown."""
+
+    def __init__(self, *declared: Any, described: Option, shown: Any, **details: Any):
+        super().__init__(*declared, **details)
+        self.described, self.usual = described, shown
+
+    def get_help_record(self, ctx: click.Context) -> tuple[str, str] | None:
+        """Return the spelling and the text of the line."""
+        limits = self.type.limits() if isinstance(self.type, Number) else ""
+        marks = [mark for mark in (limits, "required" if self.required else "") if mark]
+        # The text below has the mark beside the limits; click would add it a second time.
+        required, self.required = self.required, False
+        self.help = with_default(self.described, self.usual) + _in_brackets(marks)
+        record = super().get_help_record(ctx)
+        self.required = required
+        return record
+
+
+class HelpFormatter(click.HelpFormatter):
+    """Formatter of help pages whose lines break between words only, never at hyphens."""
+
+    # Takes a hyphen's place while lines are broken; no text has it.
+    JOINER = "\x1f"
+
+    def write_text(self, text: str) -> None:
+        """Write a paragraph."""
+        super().write_text(self._joined(text))
+
+    def write_dl(
+        self, rows: Iterable[tuple[str, str]], col_max: int = 30, col_spacing: int = 2
+    ) -> None:
+        """Write names and their descriptions side by side."""
+        joined = [(name, self._joined(text)) for name, text in rows]
+        super().write_dl(joined, col_max, col_spacing)
+
+    def _joined(self, text: str) -> str:
+        return text.replace("-", self.JOINER)
+
+    def getvalue(self) -> str:
+        """Return the page."""
+        return super().getvalue().replace(self.JOINER, "-")
+
+
+class HelpContext(click.Context):
+    """Context of commands whose help page uses :class:`HelpFormatter`."""
+
+    formatter_class = HelpFormatter
+
+
+class DescribedArgument(click.Argument):
+    """An argument with a line on the help page."""
+
+    def __init__(self, *declared: Any, described: Option, **details: Any):
+        super().__init__(*declared, **details)
+        self.described = described
+
+    def line(self) -> tuple[str, str]:
+        """Return name and text for the help page."""
+        marks = ["required"] if self.required else []
+        text = with_default(self.described, REQUIRED) + _in_brackets(marks)
+        return self.human_readable_name, text
+
+
+class CommandWithArguments(click.Command):
+    """A command whose help page describes its arguments, and its options under their headings."""
+
+    context_class = HelpContext
+
+    def __init__(self, *names: Any, headings: Mapping[str, str], **details: Any):
+        super().__init__(*names, **details)
+        self.headings = headings
+
+    def format_options(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        """Write the arguments, then the options of each heading."""
+        lines = [param.line() for param in self.params if isinstance(param, DescribedArgument)]
+        if lines:
+            with formatter.section("Arguments"):
+                formatter.write_dl(lines)
+        sections: dict[str, list[tuple[str, str]]] = {}
+        for param in self.get_params(ctx):
+            record = param.get_help_record(ctx)
+            if record and record[0].startswith("-"):
+                heading = self.headings.get(str(param.name), LAST_HEADING)
+                sections.setdefault(heading, []).append(record)
+        for heading, options in sections.items():
+            with formatter.section(heading):
+                formatter.write_dl(options)
+
+
+def with_default(option: Option, default: Any) -> str:
+    """Help text of an option, with its default."""
+    text = option.default or ("" if default is REQUIRED else shown(default))
+    return f"{option.sentence().rstrip('.')}; default {text}." if text else option.sentence()
+
+
+def shown(default: Any) -> str:
+    """Text of a default for the help page; empty where there is none."""
+    if isinstance(default, bool):
+        return "on" if default else ""
+    if default is MISSING or default is None or default in ((), ""):
+        return ""
+    return "-".join(map(str, default)) if isinstance(default, tuple) else str(default)
+
+
+def _in_brackets(marks: list[str]) -> str:
+    return f"  [{'; '.join(marks)}]" if marks else ""
+
+
+def _completion(choices: Callable[[], tuple[str, ...]]) -> Any:
+    """Return a function that completes an option by its choices, for the shell."""
+
+    def complete(ctx: Any, parameter: click.Parameter, incomplete: str) -> list[Any]:
+        fitting = [choice for choice in choices() if incomplete in choice]
+        return fitting or parameter.type.shell_complete(ctx, parameter, incomplete)
+
+    return complete
+
+
+WRITTEN = ("best", "cache", "chakra", "folder", "metrics", "overlay", "residuals", "state", "write")
+"""Parameters that name a path to write to; ``--out`` is not among them, as sweeps set it."""
+
+
+def parameters(command: Any) -> dict[str, Parameter]:
+    """Parameters of a command by name, positional ones first and in order."""
+    from experiments.sweeps.study import Parameter
+
+    by_name = {}
+    for item in sorted(command.params, key=lambda item: str(item.param_type_name)):
+        flags = tuple(flag for flag in item.opts if flag.startswith("--"))
+        name = flags[-1].removeprefix("--").replace("-", "_") if flags else str(item.name)
+        by_name[name] = Parameter(
+            flags,
+            tuple(item.secondary_opts),
+            is_flag=bool(getattr(item, "is_flag", False)),
+            repeats=bool(getattr(item, "multiple", False)),
+            writes=name in WRITTEN,
+        )
+    return by_name
+
 
 Command = Callable[..., int | None]
 PLAIN = (bool, int, float, str, Path)
@@ -65,27 +341,18 @@ class _Group:
     build: Callable[[Mapping[str, Any]], Any]
 
 
-def as_options(
-    name: str,
-    command: Command,
-    *,
-    resumes: bool = False,
-    more: Mapping[str, Sequence[click.Parameter]] | None = None,
-) -> click.Command:
+def as_options(name: str, command: Command, *, resumes: bool = False) -> click.Command:
     """Return a click command with one option for each field of a function's dataclasses.
 
     ``name``: name of the command, which a run directory records. ``command``: function whose
     parameters are annotated with dataclasses, or with :class:`Stated`. One of them may be an
     :class:`Invocation`, which receives the inputs of all others. ``resumes``: whether the directory
-    of ``--out`` may hold an earlier run, which the command then checks. ``more``: options of a
-    parameter that is no dataclass; it receives them as a mapping.
+    of ``--out`` may hold an earlier run, which the command then checks.
     """
+    from experiments.cli.options.inputs import Invocation  # the help of all commands needs none
+
     hints = get_type_hints(command, include_extras=True)
-    listed = dict(more or {})
-    groups = {
-        key: _listed(listed[key]) if key in listed else _group(hints[key])
-        for key in inspect.signature(command).parameters
-    }
+    groups = {key: _group(hints[key]) for key in inspect.signature(command).parameters}
     parameters = [parameter for group in groups.values() for parameter in group.parameters]
     recorded = [key for group in groups.values() for key in group.recorded]
     if len({parameter.name for parameter in parameters}) < len(parameters):
@@ -140,7 +407,7 @@ def _group(hint: Any) -> _Group:
 
     def build(entered: Mapping[str, Any]) -> Any:
         values = {key: entered[key] for key in options}
-        lists = [key for key in options if get_origin(_bare(hints[key])) is tuple]
+        lists = [key for key in options if get_origin(without_none(hints[key])) is tuple]
         return hint(**values | {key: tuple(values[key] or ()) for key in lists})
 
     return _Group(_heading(hint), tuple(parameters.values()), _recorded(options), build)
@@ -156,7 +423,7 @@ def _stated(stated: Stated) -> _Group:
 
     def parameter(key: str, option: Option) -> click.Parameter:
         """Parameter of click for one field."""
-        kind = option.kind or _bare(hints[key])
+        kind = option.kind or without_none(hints[key])
         kind = kind if kind in PLAIN else str
         if key in stated.required:
             return click_parameter(key, kind, dataclasses.replace(option, default=""), REQUIRED)
@@ -170,17 +437,6 @@ def _stated(stated: Stated) -> _Group:
 
     parameters = tuple(parameter(key, option) for key, option in options.items())
     return _Group(_heading(stated.kind), parameters, _recorded(options), build)
-
-
-def _listed(parameters: Sequence[click.Parameter]) -> _Group:
-    """Return the group of options that are listed one by one."""
-    names = tuple(str(parameter.name) for parameter in parameters)
-    return _Group(
-        "Settings",
-        tuple(parameters),
-        names,
-        lambda entered: {name: entered[name] for name in names},
-    )
 
 
 def _heading(kind: type) -> str:
@@ -200,7 +456,7 @@ def _default(declared: dataclasses.Field[Any]) -> Any:
 
 def _kind(hint: Any, option: Option) -> Any:
     """Type of an option's value: the field's, a list for a tuple, text for a literal."""
-    bare = _bare(hint)
+    bare = without_none(hint)
     if get_origin(bare) is tuple:
         return list[get_args(bare)[0]]  # type: ignore[misc]
     if get_origin(bare) is Literal:
@@ -212,7 +468,8 @@ def _kind(hint: Any, option: Option) -> Any:
     return bare
 
 
-def _bare(hint: Any) -> Any:
+def without_none(hint: Any) -> Any:
+    """Return a type without the None that it may also be."""
     if get_origin(hint) in (UnionType, Union):
         return next(part for part in get_args(hint) if part is not NoneType)
     return hint

@@ -1,20 +1,28 @@
-"""Inputs that several commands share: catalogue, cluster, model."""
+"""Inputs that several commands share (catalogue, cluster, model), and the output of an answer."""
 
 from __future__ import annotations
 
+import os
 import sys
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
-from topologies.errors import InputError
+import click
+
+from cluster_sim.progress import progress
+from experiments.cli.output.printing import print_json, print_table
+from experiments.reports.result_checks import check_results
+from topologies.errors import InputError, printable, suggestion
 from topologies.options import required, setting
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
-
+    from experiments.reports.run_directory import Run
     from topologies.catalogue.catalogue import Catalogue
     from topologies.clusters.cluster import Cluster
+    from workloads.confidence.sensitivity import Sensitivity
     from workloads.models.model import Model
 
 
@@ -216,3 +224,213 @@ class TrainedModel(ModelOnCluster):
     def read_model(self) -> Model:
         """Read the model, with its prediction heads."""
         return super().read_model().with_prediction_heads(self.prediction_heads)
+
+
+SHOWN = 15
+"""Numbers that are printed; JSON and the run directory have all with an effect."""
+
+
+@dataclass(frozen=True)
+class SensitivityInputs:
+    """Effect of the catalogue's numbers on the answer."""
+
+    sensitivity: bool = setting(False, "Rank the catalogue's numbers by their effect on the answer")
+
+    def rank(
+        self,
+        answer: Callable[[Catalogue], float],
+        catalogue: Catalogue,
+        call: Invocation,
+        what: str,
+        *,
+        jumps: bool = False,
+    ) -> list[Ranking]:
+        """Vary every number that the answer reads; an empty list without ``--sensitivity``.
+
+        ``what`` names the answer, and ``jumps`` says that it comes in jumps and needs wider steps.
+        """
+        if not self.sensitivity:
+            return []
+        from workloads.confidence.sensitivity import STEP, WIDE_STEP, sensitivity
+
+        watch, step = partial(call.watch, task="sensitivity"), WIDE_STEP if jumps else STEP
+        return [Ranking(tuple(sensitivity(answer, catalogue, watch, step)), what)]
+
+
+@dataclass(frozen=True)
+class Ranking:
+    """Numbers of the catalogue with an effect on an answer, the largest effect first.
+
+    ``what``: name of the answer, such as ``the time of the first size``.
+    ``key``: key in the command line's JSON, and name of the table in a run directory.
+    ``expected``: further keys of the JSON, with the answer itself where the results do not have it.
+    """
+
+    rows: tuple[Sensitivity, ...]
+    what: str
+    key: str = "sensitivity"
+    expected: Mapping[str, Any] = field(default_factory=dict)
+
+    def document(self) -> Mapping[str, Any]:
+        """Return the keys of the command line's JSON."""
+        from workloads.confidence.sensitivity import sensitivity_frame
+
+        return {**self.expected, self.key: sensitivity_frame(self.rows).to_dict("records")}
+
+    def show(self) -> None:
+        """Print the numbers with the largest effect."""
+        cells = [
+            [
+                row.input,
+                row.grade,
+                f"{row.elasticity:+.3f}",
+                _percent(row.change_low),
+                _percent(row.change_high),
+            ]
+            for row in self.rows[:SHOWN]
+        ]
+        columns = ["number", "grade", "per 1 % more [%]", "at low [%]", "at high [%]"]
+        hidden = len(self.rows) - SHOWN
+        more = f"; {hidden} more in --json and --out" if hidden > 0 else ""
+        print_table(f"What {self.what} depends on{more}", columns, cells, left=2)
+
+    def write(self, run: Run) -> None:
+        """Add the table and a tornado plot to a run directory."""
+        from experiments.figures.sensitivity import tornado
+        from workloads.confidence.sensitivity import sensitivity_frame
+
+        picture, title = self.key.replace("sensitivity", "tornado"), f"Sensitivity of {self.what}"
+        run.table(self.key, sensitivity_frame(self.rows), title=title)
+        run.figure(picture, tornado(self.rows, self.what), title=title)
+
+
+def _percent(change: float | None) -> str:
+    return "–" if change is None else f"{100 * change:+.1f}"
+
+
+ENGINES = ("fast", "reference")
+QUIET = "CLUSTER_SIM_QUIET"
+"""Environment variable that suppresses notices about functions being compiled."""
+
+
+@dataclass(frozen=True)
+class Invocation:
+    """Every command: output, seed and engine of a call.
+
+    ``inputs``: all options on which results depend, as a run directory records them.
+    """
+
+    json: bool = setting(False, "Print one JSON document, in SI units", recorded=False)
+    out: Path | None = setting(
+        None,
+        "Write a run directory with a record, tables, figures and a report",
+        metavar="DIR",
+        recorded=False,
+    )
+    seed: int = setting(0, "Seed of all random draws", least=0, recorded=False)
+    engine: str = setting(
+        "fast", "Simulation engine, compiled or SimPy, with equal results", choices=ENGINES
+    )
+    quiet: bool = setting(False, "Show no progress on stderr", recorded=False)
+    command: str = ""
+    inputs: Mapping[str, Any] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        if self.engine not in ENGINES:
+            near = suggestion(self.engine, ENGINES)
+            raise InputError(f"unknown engine {self.engine!r}.{near} Use {' or '.join(ENGINES)}.")
+
+    def watch(self, items: Sequence[Any], task: str) -> Iterator[Any]:
+        """Yield the items of a task, and draw a bar of how many are done, but for ``--quiet``."""
+        return progress(items, task, quiet=self.quiet)
+
+    def hush(self) -> None:
+        """Suppress the notices of compiled functions under ``--quiet``."""
+        if self.quiet:
+            os.environ[QUIET] = "1"  # processes that this one starts are quiet, too
+
+    @property
+    def program(self) -> click.Command | None:
+        """Program to which the command belongs; None outside a command line."""
+        context = click.get_current_context(silent=True)
+        return None if context is None else context.find_root().command
+
+    def check_out(self) -> None:
+        """Check before the work begins that ``--out`` is no directory with other files."""
+        if self.out is not None:
+            from experiments.reports.run_record import check_replaceable
+
+            check_replaceable(self.out)
+
+    def answer(
+        self,
+        document: Mapping[str, Any],
+        show: Callable[[Mapping[str, Any]], None],
+        write: Callable[[Run, Mapping[str, Any]], None],
+        *,
+        inputs: Mapping[str, Any] | None = None,
+        rankings: Sequence[Ranking] = (),
+        notes: Sequence[str] = (),
+    ) -> None:
+        """Write the run directory if ``--out`` names one, then print JSON or tables.
+
+        ``document``: document of ``--json``, with which the other two are called. ``show``: prints
+        tables for people. ``write``: adds the results to the run directory. ``inputs``: inputs to
+        be recorded; by default the stated options. ``rankings``: effects of the catalogue's
+        numbers, which come last in every output. ``notes``: remarks printed on stderr at the end.
+        """
+        results = dict(document)
+        for ranking in rankings:
+            results |= ranking.document()
+        check_results(results)
+        if self.out is not None:
+            from experiments.reports.run_directory import run_directory
+
+            with run_directory(
+                self.out,
+                command=self.command,
+                inputs=self.inputs if inputs is None else inputs,
+                seed=self.seed,
+                program=self.program,
+            ) as run:
+                write(run, document)
+                for ranking in rankings:
+                    ranking.write(run)
+        if self.json:
+            print_json(results)
+        else:
+            show(document)
+            for ranking in rankings:
+                ranking.show()
+        for note in filter(None, (*notes, self._left_out())):
+            sys.stderr.write(f"{printable(note)}\n")
+
+    def _left_out(self) -> str:
+        """Sentence on what of the command's model is not simulated; empty if all of it is."""
+        named = self.inputs.get("model")
+        if not isinstance(named, str) or self.command == "train":  # which says it among its results
+            return ""
+        from workloads.models.huggingface import model
+
+        try:
+            left_out = model(named).left_out
+        except InputError:  # several models, as a fleet may have
+            return ""
+        return f"Left out of {named}: {', '.join(left_out)}." if left_out else ""
+
+
+def target_of(write: str, usual: str) -> Path:
+    """Return the file of ``--write TOOL[:PATH]``, which has its usual name in a folder."""
+    tool, _, place = write.partition(":")
+    path = Path(place or ".")
+    path = path / usual if path.is_dir() or place.endswith("/") else path
+    if not place and path.exists():
+        raise InputError(f"{path} exists already. Name a file, as --write {tool}:PATH.")
+    return path
+
+
+def check_choice(option: str, value: str, choices: Sequence[str]) -> None:
+    """Refuse a value that is none of an option's choices."""
+    if value not in choices:
+        near = suggestion(value, choices)
+        raise InputError(f"{option} {value!r} is none of {', '.join(choices)}.{near}")

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -11,9 +10,9 @@ import click
 
 from experiments.cli.output.printing import print_table, print_text
 from experiments.reports.certainty import ratio_sentences, ratios, value_at
-from experiments.reports.formatting import value_text
-from experiments.reports.idle import idle_sentences
+from experiments.reports.formatting import idle_sentences, value_text
 from topologies.errors import InputError
+from topologies.files.table import Table
 
 if TYPE_CHECKING:
     from experiments.reports.run_directory import Run
@@ -101,12 +100,12 @@ def answer_beside(
     ``read``: returns the catalogue, and a sentence on its prices. ``put_out``: method ``answer`` of
     the call.
     """
-    show, write = (show_steps, write_steps) if command == "train" else (show_serving, write_serving)
+    show = show_steps if command == "train" else show_serving
     check_single(single)
     catalogue, prices = read(names)
     rows = each(names, lambda name: [{**answer(name, catalogue), "cluster": name}])
     both = document(rows, command, prices)
-    put_out(lambda: both, partial(show, title, both), lambda run: write(run, title, both))
+    put_out(both, lambda _: show(title, both), lambda run, _: write(run, command, title, both))
 
 
 def check_single(options: Mapping[str, Any]) -> None:
@@ -148,7 +147,7 @@ def show_steps(title: str, answer: Mapping[str, Any]) -> None:
     """Print a table of training steps with a column for each cluster."""
     from experiments.figures.training import NAMES
 
-    flat = [flat_step(row) for row in answer["rows"] if row["status"] == "ok"]
+    flat = [flat_step(row) for row in answered(answer)]
     parts = [f"{name}_s" for name in NAMES if any(row.get(f"{name}_s") for row in flat)]
     fields = [name for name in PLAN if len({row[name] for row in flat}) > 1]
     lines = [*((name, f"  {name}") for name in fields), *STEP]
@@ -159,7 +158,7 @@ def show_steps(title: str, answer: Mapping[str, Any]) -> None:
 
 def show_serving(title: str, answer: Mapping[str, Any]) -> None:
     """Print a table of replicas with a column for each cluster."""
-    good = [row for row in answer["rows"] if row["status"] == "ok"]
+    good = answered(answer)
     _show_columns(title, answer, [flat_serving(row) for row in good], SERVING)
     for row in good:
         if "options" in row:
@@ -167,10 +166,7 @@ def show_serving(title: str, answer: Mapping[str, Any]) -> None:
 
 
 def _show_columns(
-    title: str,
-    answer: Mapping[str, Any],
-    flat: Rows,
-    lines: Sequence[tuple[str, str]],
+    title: str, answer: Mapping[str, Any], flat: Rows, lines: Sequence[tuple[str, str]]
 ) -> None:
     """Print a line for each number with a column for each cluster, and what is said of them."""
     cells = [
@@ -198,32 +194,23 @@ def tell_refused(rows: Rows) -> None:
             click.echo(f"{row['cluster']}: {row['why']}")
 
 
-def write_serving(run: Run, title: str, answer: Mapping[str, Any]) -> None:
-    """Add the rows of replicas to a run directory."""
-    import pandas as pd
+def write(run: Run, command: str, title: str, answer: Mapping[str, Any]) -> None:
+    """Add the rows to a run directory; those of steps with a figure of their parts."""
+    good = answered(answer)
+    is_step = command == "train"
+    rows = Table.of_rows([(flat_step if is_step else flat_serving)(row) for row in good])
+    sentences = " ".join((*ratio_sentences(answer["ratios"]), answer.get("prices", "")))
+    run.table("metrics", rows, title="Results" if is_step else title, note=sentences)
+    if is_step:
+        from experiments.figures.training import stacked
 
-    good = [row for row in answer["rows"] if row["status"] == "ok"]
-    frame = pd.DataFrame([flat_serving(row) for row in good])
-    run.table("metrics", frame, title=title, note=_said(answer))
+        notes = [f"{row['chips']:,} chips, MFU {row['mfu']:.0%}" for row in good]
+        names, parts = [row["cluster"] for row in good], [row["breakdown_s"] for row in good]
+        figure = stacked(names, parts, notes, title=title)
+        run.figure("steps", figure, title="Where the time goes, side by side")
     run.json("results", answer, title="Results")
 
 
-def _said(answer: Mapping[str, Any]) -> str:
-    """Return what is said of the ratios and prices of an answer."""
-    return " ".join((*ratio_sentences(answer["ratios"]), answer.get("prices", "")))
-
-
-def write_steps(run: Run, title: str, answer: Mapping[str, Any]) -> None:
-    """Add the rows and a figure of each step's parts to a run directory."""
-    import pandas as pd
-
-    from experiments.figures.training import stacked
-
-    good = [row for row in answer["rows"] if row["status"] == "ok"]
-    frame = pd.DataFrame([flat_step(row) for row in good])
-    run.table("metrics", frame, title="Results", note=_said(answer))
-    notes = [f"{row['chips']:,} chips, MFU {row['mfu']:.0%}" for row in good]
-    names, parts = [row["cluster"] for row in good], [row["breakdown_s"] for row in good]
-    figure = stacked(names, parts, notes, title=title)
-    run.figure("steps", figure, title="Where the time goes, side by side")
-    run.json("results", answer, title="Results")
+def answered(answer: Mapping[str, Any]) -> Rows:
+    """Return the rows of an answer whose clusters were not refused."""
+    return [row for row in answer["rows"] if row["status"] != REFUSED]

@@ -19,10 +19,16 @@ from tornado.web import Application, HTTPError, RequestHandler
 
 from cluster_sim import __version__
 from experiments.cli.main import app
-from experiments.cli.service.apart import LATE, run_apart
-from experiments.cli.service.questions import QUESTIONS, command_line, fields_of, openapi, page
-from experiments.hourly.metrics import exposition, metric
-from experiments.hourly.state import State, read_state
+from experiments.cli.service.questions import (
+    LATE,
+    QUESTIONS,
+    command_line,
+    fields_of,
+    openapi,
+    page,
+    run_apart,
+)
+from experiments.hourly.state import State, exposition, metric, read_state
 from topologies.errors import InputError
 
 LARGEST_BODY_BYTES = 8 * 2**20

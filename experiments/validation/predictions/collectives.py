@@ -24,9 +24,9 @@ from cluster_sim.collectives.duration.nccl import covers
 from cluster_sim.collectives.duration.nccl.times import nccl_ps
 from cluster_sim.collectives.group_parsing import parse_chips
 from cluster_sim.schedule.picoseconds import PS_PER_S
-from experiments.validation.predictions.outcome import Outcome, unsupported
 from experiments.validation.reading.machines import machines_for, servers_reach
 from experiments.validation.reading.nccl_tests import operation
+from experiments.validation.reading.rows import Outcome, unsupported
 from topologies.catalogue.catalogue import Catalogue, shipped_catalogue
 from topologies.catalogue.families import NCCL
 from topologies.clusters.cluster import Cluster

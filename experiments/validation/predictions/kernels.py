@@ -7,8 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from experiments.validation.predictions.outcome import Outcome, unsupported
-from experiments.validation.reading.schema import Value
+from experiments.validation.reading.rows import Outcome, Value, unsupported
 from topologies.catalogue.catalogue import Catalogue, shipped_catalogue
 from topologies.catalogue.families import chip_family
 from topologies.errors import InputError

@@ -8,8 +8,8 @@ from fractions import Fraction
 from functools import lru_cache
 from typing import Any
 
-from experiments.validation.predictions.outcome import Outcome
 from experiments.validation.reading.machines import machines_for, model_for
+from experiments.validation.reading.rows import Outcome
 from topologies.catalogue.catalogue import Catalogue, shipped_catalogue
 from topologies.catalogue.families import chip_family
 from topologies.clusters.cluster import Cluster
@@ -18,7 +18,7 @@ from workloads.models.model import Model
 from workloads.serving.batching import BUCKETS, Batching, engine_batching, engine_numbers
 from workloads.serving.predict import GPU_CHUNK, Steady, benchmark, continuous, static_batch
 from workloads.serving.profile import Profile, profile
-from workloads.serving.speculation import Speculation, parse_speculation
+from workloads.serving.speculation import parse_speculation
 from workloads.training.frameworks.framework import DATE
 
 CATALOGUES = 16
@@ -118,7 +118,8 @@ def _steady_state(
 ) -> Steady:
     """Simulate one replica's steady state by the row's batching, or else the chip's usual one."""
     prompt, output = values["prompt_tokens"], values["output_tokens"]
-    speculation = _speculation(values)
+    proposed = values.get("speculate")  # as --speculate writes it, by a share of the model's time
+    speculation = parse_speculation(proposed, _no_draft) if proposed else None
     neuron = chip_family(cluster.chip, cluster.catalogue).is_neuron
     static = neuron if values.get("batching") is None else values["batching"] == "static"
     users = -(-(values["concurrency"] or 0) // copies)
@@ -168,12 +169,6 @@ def _check_scheduler(values: Mapping[str, Any], why: str) -> None:
     for name in SCHEDULER:
         if values.get(name) is not None:
             raise InputError(f"{name} {values[name]}: {why}. Leave it empty.")
-
-
-def _speculation(values: Mapping[str, Any]) -> Speculation | None:
-    """Proposals of a row, as ``--speculate`` writes them with a share of the model's time."""
-    text = values.get("speculate")
-    return parse_speculation(text, _no_draft) if text else None
 
 
 def _no_draft(name: str) -> Profile:

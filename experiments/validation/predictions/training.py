@@ -9,9 +9,8 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from cluster_sim.schedule.picoseconds import PS_PER_S
-from experiments.validation.predictions.outcome import Outcome, infeasible, unsupported
 from experiments.validation.reading.machines import machines_for, model_for
-from experiments.validation.reading.schema import TRAINING
+from experiments.validation.reading.rows import TRAINING, Outcome, infeasible, unsupported
 from topologies.catalogue.catalogue import Catalogue, shipped_catalogue
 from topologies.clusters.cluster import Cluster
 from topologies.errors import InputError
@@ -106,13 +105,11 @@ def _usual(row: Cells) -> Cells:
     usual = {**MODEL, **dict.fromkeys(DEGREES, 1)}
     missing = {name: value for name, value in usual.items() if row.get(name) is None}
     precision = row.get("precision")
-    return missing | ({"precision": _precision(str(precision))} if precision else {})
-
-
-def _precision(text: str) -> str:
-    """Rate at which a precision runs; the plan refuses an unknown one."""
-    low = text.lower()
-    return next((rate for rate, names in SAME_RATE.items() if any(n in low for n in names)), low)
+    if precision:  # the plan refuses an unknown one
+        low = str(precision).lower()
+        rates = (rate for rate, names in SAME_RATE.items() if any(name in low for name in names))
+        missing["precision"] = next(rates, low)
+    return missing
 
 
 def _degrees(row: Cells) -> Cells:
@@ -180,11 +177,11 @@ FEWEST = 4  # smallest period, in microbatches, for extrapolating a longer run f
 
 
 class LongStep(NamedTuple):
-    """Results kept of a simulated step."""
+    """Results kept of a simulated step: its time, the memory of the fullest rank, provenance."""
 
-    seconds: float  # time of the step [s]
-    memory: Memory  # memory of the rank that needs most
-    provenance: Mapping[str, str]  # provenance of each kind of input
+    seconds: float
+    memory: Memory
+    provenance: Mapping[str, str]
 
 
 def long_step(

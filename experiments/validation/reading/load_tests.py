@@ -34,13 +34,7 @@ FAULTS = (KeyError, TypeError, ValueError, AttributeError, ZeroDivisionError, Ov
 
 
 def load_test_rows(text: str, name: str) -> list[Cells] | None:
-    """Return the cells of each run; None for a text that is no JSON.
-
-    Raises
-    ------
-    InputError
-        For JSON of no known form.
-    """
+    """Return the cells of each run, if in a known form; None for a text that is no JSON."""
     documents = _documents(text)
     if documents is None:
         return None
@@ -96,6 +90,7 @@ def _bench(run: Document) -> Iterator[Cells]:
     server = run.get("server_info") or {}
     served = run["completed"]
     prompt, output = (run[f"total_{way}_tokens"] / served for way in ("input", "output"))
+    lengths = run.get("input_lens") or [0]
     users, offered = run.get("max_concurrency"), str(run.get("request_rate", "inf"))
     requests = run.get("num_prompts") or served
     mean = {name: _of_bench(run, "mean", name) for name in ("ttft", "tpot")}
@@ -116,7 +111,7 @@ def _bench(run: Document) -> Iterator[Cells]:
         "output_tokens": output,
         "concurrency": users,
         "rounds": requests / users if closed else None,
-        "shortest_lengths": _shortest(run) if closed else None,
+        "shortest_lengths": min(lengths) / max(lengths) if closed and all(lengths) else None,
         "ttft_s": times["ttft"],
         "tpot_s": times["tpot"],
         "tokens_per_s": run["output_throughput"],
@@ -130,12 +125,6 @@ def _of_bench(run: Document, statistic: str, name: str) -> float | None:
         return float(run[f"{statistic}_{name}_ms"]) / 1e3
     value = run.get(f"{statistic}_{name}")
     return None if value is None else float(value)
-
-
-def _shortest(run: Document) -> float | None:
-    """Shortest over longest prompt, where the run lists its requests."""
-    lengths = run.get("input_lens") or []
-    return min(lengths) / max(lengths) if lengths and min(lengths) > 0 else None
 
 
 def _engine(text: Any) -> str | None:

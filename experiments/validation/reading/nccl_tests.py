@@ -106,7 +106,8 @@ def _table(lines: Sequence[str], header: int, name: str) -> Measured:
         raise InputError(f"{name}: {failed} rows without a result, none with one. Run it again.")
     size, time_s, algbw, busbw = rows.T
     ratio = _ratio(algbw, busbw)
-    collective = _operation("\n".join(lines[:header])) or _implied_operation(ratio)
+    implied = "all-reduce" if ratio is not None and ratio > ONLY_ALL_REDUCE_FROM else None
+    collective = _operation("\n".join(lines[:header])) or implied
     return Measured(
         collective=collective,
         ranks=_stated_ranks(lines[:header]) or _ranks(collective, ratio),
@@ -201,11 +202,6 @@ def _operation(text: str) -> str | None:
             if stem in spellings:
                 return name
     return None
-
-
-def _implied_operation(ratio: float | None) -> str | None:
-    """Operation that the ratio of bus to algorithm bandwidth implies, if any."""
-    return "all-reduce" if ratio is not None and ratio > ONLY_ALL_REDUCE_FROM else None
 
 
 def _stated_ranks(lines: Sequence[str]) -> int | None:

@@ -1,17 +1,300 @@
-"""Reader of files of measurements: every row is kept, and a bad cell is named, not fatal."""
+"""Rows of measurements, read from files and shipped tables, and the predictions of rows.
+
+Every row of a file is kept, and a bad cell is named, not fatal. ``tables/index.csv`` lists the
+shipped tables; their rows have a ``source`` each. A source that begins with ``memory:`` was not
+read from a document.
+"""
 
 from __future__ import annotations
 
+import gzip
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
+from functools import cache
+from importlib.resources import files
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
+from cluster_sim.collectives.duration.expert_library import LIBRARIES, WAYS
 from experiments.validation.reading.load_tests import NEEDED, load_test_rows
-from experiments.validation.reading.schema import SERVING, Column, Kind, Value, kind_of
 from topologies.clusters.names import FILES, GRAPHS
 from topologies.errors import InputError, suggestion
-from topologies.files.reading import csv_lines, read_bytes
+from topologies.files.reading import csv_lines, csv_rows, read_bytes
+from workloads.kernels.precision import CASTS
+from workloads.training.plan.schedules.registry import all_schedules, schedule_names
+
+Value = int | float | str | None
+Holds = Literal["text", "count", "number", "flag"]
+
+
+@dataclass(frozen=True)
+class Column:
+    """One column.
+
+    ``holds``: ``text``, ``count`` (a whole number), ``number`` or ``flag`` (0 or 1).
+    ``required``: whether a row without it cannot be predicted.
+    ``least``: smallest value of a count or a number; numbers must be above 0 where it is 0.
+    ``choices``: texts that are allowed; any where empty.
+    ``also``: other spellings of the choices, in small letters with hyphens.
+    """
+
+    name: str
+    holds: Holds
+    required: bool = False
+    least: float = 1
+    choices: tuple[str, ...] = ()
+    also: Mapping[str, str] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class Kind:
+    """A kind of measurement, and the columns of its rows.
+
+    ``name``: ``training``, ``memory``, ``layer``, ``collective``, ``serving``, ``kernel`` or
+        ``job``.
+    ``published``: columns of measured values; the error of a row is that of the first that it
+        states.
+    """
+
+    name: str
+    columns: tuple[Column, ...]
+    published: tuple[str, ...]
+
+    @property
+    def required(self) -> tuple[str, ...]:
+        """Names of the columns that a file of this kind must have."""
+        return tuple(column.name for column in self.columns if column.required)
+
+    def column(self, name: str) -> Column | None:
+        """Return the column of a name, if the kind has it."""
+        return next((column for column in self.columns if column.name == name), None)
+
+
+def _columns(
+    holds: Holds, *names: str, required: bool = False, least: float = 0
+) -> tuple[Column, ...]:
+    return tuple(Column(name, holds, required, least) for name in names)
+
+
+def _counts(*names: str, least: float = 1) -> tuple[Column, ...]:
+    return _columns("count", *names, least=least)
+
+
+def _spellings(**names: str) -> dict[str, str]:
+    """Choices by their other spellings, read from a text that lists these beside each choice."""
+    return {other: choice for choice, others in names.items() for other in others.split()}
+
+
+TOOLS = (
+    *("nccl-tests", "nccom-test", "nccom-first", "nvshmem"),
+    *("pytorch", "pytorch-waited", "pytorch-called"),
+    *("deepep", "deepep-low-latency", "trtllm"),
+)
+"""Tools and libraries by which a collective or kernel was timed;
+see :mod:`workloads.confidence.answers`."""
+SCHEDULE = Column(
+    "schedule",
+    "text",
+    choices=schedule_names(),
+    also={other: schedule.name for schedule in all_schedules() for other in schedule.aliases},
+)
+RECOMPUTE = Column(
+    "recompute",
+    "text",
+    choices=("none", "selective", "full"),
+    also=_spellings(
+        none="no off false 0",
+        selective="attention core-attn core-attention selective-attention",
+        full="yes on true 1 uniform block all layers full-layer activation",
+    ),
+)
+OVERLAP = Column(
+    "overlap",
+    "text",
+    choices=("none", "dp", "all"),
+    also=_spellings(none="no off false 0", dp="yes on true 1 grad", all="tp tp+dp dp+tp full"),
+)
+ATTENTION = Column(
+    "attention",
+    "text",
+    choices=("fused", "unfused"),
+    also=_spellings(fused="flash flash-attention flash-2 flash-3 sdpa cudnn", unfused="eager core"),
+)
+FP8_RECIPE = Column(
+    "fp8_recipe",
+    "text",
+    choices=tuple(CASTS),
+    also=_spellings(
+        tensorwise="tensor per-tensor delayed current",
+        rowwise="row per-row axiswise",
+        blockwise="block subchannel",
+    ),
+)
+PLAN = (
+    Column("name", "text"),
+    Column("cluster", "text", required=True),
+    *_columns("count", "chips", "layers", "hidden", "heads", "seq", required=True, least=1),
+    *_counts("ffn", "kv_heads", "head_dim", "vocab"),
+    *_columns("flag", "gated_mlp", "parallel_layers", "tied_embeddings"),
+    *_counts("experts", "experts_per_token", "moe_ffn", "shared_experts", "dense_layers", least=0),
+    *_counts("tp", "pp", "vpp", "dp", "cp", "ep", "etp"),
+    Column("zero", "count", least=0),
+    Column("sequence_parallel", "flag"),
+    SCHEDULE,
+    *_counts("microbatch", "global_batch"),
+    Column("precision", "text"),
+    FP8_RECIPE,
+    RECOMPUTE,
+    OVERLAP,
+    *_counts("lora_rank", "prediction_heads", least=0),
+    Column("lora_on", "text", choices=("all", "attention")),
+    ATTENTION,
+    *_columns("flag", "compiled", "graphs", "launch_blocking"),
+    Column("date", "text"),
+    Column("power_limit_w", "number", least=0),
+    Column("train_only", "text", choices=("attention", "mlp", "output")),
+    *_counts("routed_nodes", least=0),
+    Column("fp8_exchange", "flag"),
+    Column("capacity_factor", "number", least=0),
+    Column("model", "text"),
+    Column("runtime", "text", choices=("compiled", "eager", "xla")),
+    Column("optimizer", "text", choices=("adamw", "muon", "adafactor", "sgd")),
+    *_columns("text", "framework", "variant", "source"),
+)
+"""Model, machine and plan of a training run."""
+
+
+TRAINING = Kind(
+    "training",
+    columns=(
+        *PLAN,
+        Column("held_out", "flag"),
+        *_columns("number", "iteration_s", "memory_bytes", "reserved_bytes"),
+    ),
+    published=("iteration_s", "memory_bytes", "reserved_bytes"),
+)
+MEMORY = Kind(
+    "memory",
+    columns=(
+        *PLAN,
+        Column("fits", "flag"),
+        *_columns("number", "memory_bytes", "reserved_bytes", "activation_bytes", "states_bytes"),
+    ),
+    published=("memory_bytes", "reserved_bytes", "activation_bytes", "states_bytes"),
+)
+LAYER = Kind(
+    "layer",
+    columns=(*PLAN, *_columns("number", "forward_s", "backward_s")),
+    published=("forward_s", "backward_s"),
+)
+KERNELS = (
+    "gemm", "attention", "decode-attention", "elementwise", "gather", "copy", "launch", "layer",
+)  # fmt: skip
+COLLECTIVE = Kind(
+    "collective",
+    columns=(
+        *_columns("text", "collective", "cluster", required=True),
+        Column("chips", "count", required=True),
+        Column("ranks", "count"),
+        Column("algorithm", "text"),
+        Column("size_bytes", "count", required=True, least=0),
+        Column("group", "text"),
+        Column("runtime", "text", choices=("compiled", "eager", "xla", "pytorch")),
+        Column("call_s", "number", least=0),
+        Column("library", "text", choices=LIBRARIES),
+        Column("way", "text", choices=WAYS),
+        *_counts("experts_per_token"),
+        Column("what", "text"),
+        Column("time_s", "number", least=0),
+        Column("tool", "text", choices=TOOLS),
+        Column("source", "text"),
+    ),
+    published=("time_s",),
+)
+SERVING = Kind(
+    "serving",
+    columns=(
+        *_columns("text", "model", "cluster", required=True),
+        *_counts("chips", "tp", "pp", "ep"),
+        Column("precision", "text"),
+        *_columns("count", "prompt_tokens", "output_tokens", required=True, least=1),
+        *_counts("concurrency", "rounds"),
+        Column("shortest_lengths", "number", least=0),
+        Column("batching", "text", choices=("static", "continuous")),
+        Column("scheduler", "text", choices=("vllm", "sglang", "tensorrt-llm")),
+        *_counts("chunk_tokens", "poll_passes"),
+        *_columns("flag", "overlapped", "mixed_chunk"),
+        *_columns("text", "gather", "speculate"),
+        *_counts("attention_dp"),
+        Column("cache_precision", "text", choices=("bf16", "fp8")),
+        Column("memory_share", "number", least=0),
+        *_counts("graph_tokens"),
+        Column("block_scaled", "flag"),
+        Column("date", "text"),
+        *_columns("number", "ttft_s", "tpot_s", "tokens_per_s"),
+    ),
+    published=("tpot_s", "ttft_s", "tokens_per_s"),
+)
+KERNEL = Kind(
+    "kernel",
+    columns=(
+        Column("kernel", "text", required=True, choices=KERNELS),
+        Column("chip", "text", required=True),
+        Column("work", "text"),
+        *_counts("cores"),
+        Column("load", "text", choices=("alone", "loaded")),
+        Column("runtime", "text", choices=("graph", "compiled", "eager", "xla")),
+        Column("precision", "text"),
+        *_counts("m", "n", "k", "batch", "seq", "kv_seq", "heads", "kv_heads", "head_dim"),
+        Column("direction", "text", choices=("forward", "backward", "forward+backward")),
+        *_columns("flag", "writes_cache", "casts"),
+        *_counts("size_bytes", "rows"),
+        Column("tool", "text", choices=TOOLS),
+        Column("source", "text"),
+        Column("kernel_s", "number", least=0),
+    ),
+    published=("kernel_s",),
+)
+JOB = Kind(
+    "job",
+    columns=(
+        Column("study", "text", required=True),
+        Column("name", "text"),
+        Column("cluster", "text", required=True),
+        Column("chips", "count", required=True),
+        *_columns("number", "server_failures_per_1000_days", "checkpoint_interval_s"),
+        *_columns("number", "checkpoint_stall_s", "restart_s", "detection_s"),
+        Column("peer_copy_interval_s", "number", least=0),
+        Column("warm_spares", "flag"),
+        *_columns("number", "mtbf_s", "goodput"),
+        Column("source", "text"),
+    ),
+    published=("mtbf_s", "goodput"),
+)
+"""A training job of weeks: mean time between failures, and share of useful time."""
+KINDS = (COLLECTIVE, KERNEL, SERVING, TRAINING, MEMORY, LAYER, JOB)
+
+
+def kind_of(header: list[str], name: str) -> Kind:
+    """Kind of the rows under a header: the one whose required columns are all present.
+
+    >>> kind_of(["collective", "cluster", "chips", "size_bytes", "time_s", "mine"], "a.csv").name
+    'collective'
+    """
+    lacking = {kind.name: [need for need in kind.required if need not in header] for kind in KINDS}
+    fitting = [kind for kind in KINDS if not lacking[kind.name]]
+    if fitting:
+        return max(fitting, key=lambda kind: sum(column.name in header for column in kind.columns))
+    near = min(KINDS, key=lambda kind: len(lacking[kind.name]) / len(kind.required))
+    wanted = lacking[near.name]
+    strange = [cell for cell in header if near.column(cell) is None]
+    near_name = next((close for cell in strange if (close := suggestion(cell.lower(), wanted))), "")
+    kinds = ", ".join(kind.name for kind in KINDS)
+    raise InputError(
+        f"{name} line 1: the columns are of no known kind ({kinds}); "
+        f"a {near.name} file also needs {', '.join(wanted)}.{near_name}"
+    )
+
 
 LARGEST_FILE_BYTES = 50_000_000
 LONGEST_HEADER = 500
@@ -242,3 +525,103 @@ def _text(column: Column, text: str, shown: str) -> str:
             f"{column.name} {shown} is none of {choices}.{near or ' Use one of them.'}"
         )
     return choice
+
+
+@dataclass(frozen=True)
+class Table:
+    """One table of published measurements.
+
+    ``file``: in ``tables``; compressed where the name ends in ``.gz``.
+    ``median_tolerance, p90_tolerance``: largest median and 90th percentile of the absolute error at
+        which validation succeeds.
+    ``licence, credit, note``: licence and credit of the origin, and remarks on the measurements.
+    """
+
+    name: str
+    file: str
+    median_tolerance: float
+    p90_tolerance: float
+    licence: str
+    credit: str
+    note: str
+
+    def rows(self) -> Rows:
+        """Read its rows."""
+        path = files("experiments.validation") / "tables" / self.file
+        content = path.read_bytes()
+        if self.file.endswith(".gz"):
+            content = gzip.decompress(content)
+        return read_text(content.decode("utf-8"), self.file)
+
+
+@cache
+def tables() -> dict[str, Table]:
+    """Return all shipped tables by name."""
+    path = files("experiments.validation") / "tables" / "index.csv"
+    _, rows = csv_rows(path.read_text(encoding="utf-8"), "tables/index.csv")
+    return {
+        row["name"]: Table(
+            *(row["name"], row["file"]),
+            *(float(row["median_tolerance"]), float(row["p90_tolerance"])),
+            *(row["licence"], row["credit"], row["note"]),
+        )
+        for _, row in rows
+    }
+
+
+def table(name: str) -> Table:
+    """Return the table of a name."""
+    known_table = tables().get(name)
+    if known_table is None:
+        names = ", ".join(tables())
+        near = suggestion(name, tables())
+        raise InputError(f"no table {name[:40]!r}.{near} There are {names}.")
+    return known_table
+
+
+def misses(table: Table, summary: dict[str, float | None]) -> str:
+    """Describe by how much a summary exceeds the tolerance of a table; empty when it does not."""
+    for key, limit in (
+        ("median_abs_error", table.median_tolerance),
+        ("p90_abs_error", table.p90_tolerance),
+    ):
+        value = summary[key]
+        if value is None and summary.get("fits"):
+            continue  # its rows state no quantity, only whether a plan ran
+        if value is None:
+            return f"table {table.name}: no row could be predicted."
+        if value > limit:
+            return f"table {table.name}: {key} {value:.1%} is over the tolerance of {limit:.1%}."
+    return ""
+
+
+Status = Literal["ok", "unsupported", "infeasible"]
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """Prediction of one row.
+
+    ``predicted``: by the name of the published column, such as ``iteration_s``, in SI units.
+    ``status``: ``ok``; ``unsupported``, the model does not cover the row; ``infeasible``, the
+        machine could not run it by the model, as when it does not fit in memory.
+    ``provenance``: by input: measured, interpolated, extrapolated, assumed.
+    ``ends``: least and greatest time [s] that the tool may have shown, with what it adds itself, or
+        that fields of a plan without a stated value leave open; None where there is only one.
+    """
+
+    predicted: Mapping[str, float] = field(default_factory=dict)
+    status: Status = "ok"
+    why: str = ""
+    provenance: Mapping[str, str] = field(default_factory=dict)
+    ends: tuple[float, float] | None = None
+
+
+def unsupported(why: str) -> Outcome:
+    """Outcome of a row that the model does not cover."""
+    return Outcome(status="unsupported", why=" ".join(why.split()))
+
+
+def infeasible(why: str, predicted: Mapping[str, float] | None = None) -> Outcome:
+    """Outcome of a row that could not run by the model."""
+    return Outcome(predicted or {}, "infeasible", " ".join(why.split()))

@@ -11,7 +11,7 @@ import pytest
 from cluster_sim.collectives import Group
 from cluster_sim.collectives.duration.expert_library import known, library_s, visited
 from experiments.validation.predictions.collectives import predict
-from experiments.validation.predictions.outcome import Outcome
+from experiments.validation.reading.rows import Outcome
 from topologies.catalogue.catalogue import shipped_catalogue
 from topologies.clusters.names import cluster
 from topologies.errors import InputError

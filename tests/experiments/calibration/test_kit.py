@@ -13,10 +13,9 @@ from typing import Any
 import numpy as np
 import pytest
 
+from experiments.calibration.fit import Constant, Group, fit_all, overlay_text, with_values
 from experiments.calibration.kit import read_manifest, write_kit
-from experiments.calibration.overlay.combined import Group, fit_all
-from experiments.calibration.overlay.constants import Constant, overlay_text, with_values
-from experiments.calibration.overlay.measurements import read_measurements
+from experiments.calibration.measurements import read_measurements
 from experiments.cli.main import run
 from experiments.validation.predictions.collectives import time_s
 from experiments.validation.predictions.kernels import predict

@@ -71,8 +71,8 @@ def test_the_help_page_needs_none_of_the_large_libraries() -> None:
 
 HELP_PAGE = {
     "experiments",
-    *(f"experiments.cli{name}" for name in ("", ".main", ".process", ".registry")),
-    *(f"experiments.cli.options{name}" for name in ("", ".parameters")),
+    *(f"experiments.cli{name}" for name in ("", ".main", ".registry")),
+    *(f"experiments.cli.options{name}" for name in ("", ".from_fields")),
 }
 """Modules of ``experiments`` that the help page of all commands loads."""
 

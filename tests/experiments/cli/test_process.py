@@ -85,15 +85,3 @@ def test_a_fault_of_the_program_is_a_line_and_a_traceback_for_who_asks(
     if not wants_traceback:
         assert message.startswith("cluster-sim: internal fault, not yours: KeyError: 'x', at ")
         assert message.count("\n") == 1
-
-
-def test_matplotlib_loads_without_help_that_nobody_reads_and_draws_the_same() -> None:
-    code = (
-        "from experiments.cli.process import load_matplotlib; load_matplotlib();"
-        "from matplotlib.artist import kwdoc; from matplotlib.patches import Rectangle;"
-        "box = Rectangle((0, 0), 1, 1); box.set(x=3, alpha=0.5);"
-        "print('set' in vars(Rectangle), box.get_x(), box.get_alpha(), 'alpha' in kwdoc(box));"
-        "print('set' in vars(type('Square', (Rectangle,), {})))"
-    )
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
-    assert (done.stdout, done.stderr) == ("False 3 0.5 True\nTrue\n", "")

@@ -6,7 +6,7 @@ import socket
 
 import pytest
 
-from experiments.explore.local import HOST, check_free
+from experiments.cli.commands.serve_api import HOST, check_free
 from topologies.errors import InputError
 
 

@@ -11,9 +11,8 @@ from matplotlib.figure import Figure
 
 from cluster_sim.plot.bars import Bars, busy_share, smoothed
 from experiments.figures.collective import bandwidth
-from experiments.figures.comparison import lines
 from experiments.figures.plan import _numerals, plan_label, worth
-from experiments.figures.training import stacked
+from experiments.figures.training import lines, stacked
 from experiments.figures.validation import scatter
 from topologies.clusters.names import cluster
 from workloads.models.huggingface import model

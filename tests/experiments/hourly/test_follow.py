@@ -12,12 +12,10 @@ from typing import Any
 
 import pytest
 
-from experiments.hourly.follow import Follower
-from experiments.hourly.metrics import exposition
+from experiments.hourly.follow import Ask, Follower
 from experiments.hourly.record import Record, minute_of, moment
 from experiments.hourly.sources import GrowingFile, Prometheus
-from experiments.hourly.state import HOURS, STATE, opened, read_state
-from experiments.hourly.statement import Ask
+from experiments.hourly.state import HOURS, STATE, exposition, opened, read_state
 from tests.docs.rerun import ROOT
 from tests.support.query_api import QueryApi, served
 from topologies.errors import InputError

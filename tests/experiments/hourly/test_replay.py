@@ -12,11 +12,10 @@ from pathlib import Path
 
 import pytest
 
-from experiments.hourly.follow import Follower
+from experiments.hourly.follow import Ask, Follower
 from experiments.hourly.record import moment
 from experiments.hourly.sources import Prometheus
 from experiments.hourly.state import HOURS
-from experiments.hourly.statement import Ask
 from tests.docs.rerun import ROOT
 from tests.support.query_api import QueryApi, served
 

@@ -11,8 +11,8 @@ import pytest
 from matplotlib.figure import Figure
 
 from cluster_sim.trace.trace import run as run_schedule
+from experiments.reports.drawing import slices
 from experiments.reports.run_directory import run_directory
-from experiments.reports.slices import slices
 from tests.support.browser import CHROMIUM, WHY_NOT, opened
 from tests.support.random_schedules import on_one_link
 

@@ -15,8 +15,8 @@ from matplotlib.figure import Figure
 from experiments.cli.main import app, run
 from experiments.figures.layout import settle
 from experiments.reports.certainty import basis, interval_band
+from experiments.reports.drawing import description, headline, hover
 from experiments.reports.findings import SENTENCES, TABLED, answers, finding
-from experiments.reports.hover import description, headline, hover
 from experiments.reports.html import command_line
 from experiments.reports.run_record import read_record
 from topologies.errors import InputError

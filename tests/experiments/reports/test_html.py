@@ -9,13 +9,14 @@ import re
 from html.parser import HTMLParser
 from pathlib import Path
 
+import jinja2
 import pandas as pd
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from matplotlib.figure import Figure
 
-from experiments.reports import blocks, html
+from experiments.reports import html
 from experiments.reports.formatting import heading, number, table_text, value_text
 from experiments.reports.html import report_html, write_report
 from experiments.reports.run_directory import run_directory
@@ -179,7 +180,7 @@ def test_a_record_cannot_lead_out_of_the_folder(folder: Path, tmp_path: Path) ->
 
 
 def test_long_tables_are_cut_and_say_so(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(blocks, "MOST_ROWS", 2)
+    monkeypatch.setattr(html, "MOST_ROWS", 2)
     (folder / "metrics.csv").write_text("x\n1\n2\n3\n")
     page = _Page(report_html(folder))
     assert "The first 2 rows; all of them are in metrics.csv" in page.text
@@ -290,3 +291,9 @@ def test_tables_for_people_keep_named_indices_and_drop_units_from_headings() -> 
     assert heading("p99_s") == "p99"
     assert number(-1234.5) == "-1,234"
     assert table_text(Table({"x": []})) == (["x"], [])
+
+
+def test_a_name_without_a_value_is_an_error(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(html, "packaged", lambda name: "{{ nobody }}")
+    with pytest.raises(jinja2.UndefinedError, match="nobody"):
+        html.render("page", {})

@@ -12,9 +12,8 @@ from pathlib import Path
 import pandas as pd
 import pytest
 
-from experiments.reports.out_directory import check_replaceable
 from experiments.reports.run_directory import run_directory
-from experiments.reports.run_record import read_record
+from experiments.reports.run_record import check_replaceable, read_record
 from topologies.errors import InputError
 
 

@@ -16,7 +16,7 @@ from experiments.scripts import (
     strong_scaling,
     tp_on_torus,
 )
-from experiments.scripts.support.training_rows import Replica
+from experiments.scripts.support import Replica
 from tests.support.small_models import TOY_CONFIG, config_file
 from topologies.errors import InputError
 

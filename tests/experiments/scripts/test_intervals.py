@@ -5,8 +5,7 @@ from __future__ import annotations
 import pytest
 
 from cluster_sim.collectives import rows, whole
-from experiments.scripts.support.points import step_ends, with_collective_ends
-from experiments.scripts.support.training_rows import Steps
+from experiments.scripts.support import Steps, step_ends, with_collective_ends
 from topologies.clusters.names import cluster
 from workloads.confidence.answers import collective_interval
 from workloads.models.huggingface import named

@@ -19,7 +19,7 @@ from experiments.scripts import (
     step_time_across_models,
     weak_scaling,
 )
-from experiments.scripts.support.training_rows import Replica, Steps
+from experiments.scripts.support import Replica, Steps
 from tests.support.small_models import TOY_CONFIG, config_file
 from topologies.errors import InputError
 from workloads.training.program.breakdown import PARTS, RankTimes

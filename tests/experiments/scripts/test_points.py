@@ -9,12 +9,10 @@ from typing import Any
 import pandas as pd
 import pytest
 
-from experiments.cli.commands.experiment import _arguments
+from experiments.cli.commands.experiment import _parameters
 from experiments.scripts import weak_scaling
 from experiments.scripts.registry import EXPERIMENTS
-from experiments.scripts.support import points
-from experiments.scripts.support.points import each
-from experiments.scripts.support.training_rows import Replica
+from experiments.scripts.support import Replica, each
 from workloads.training.program import groups
 
 UNWATCHED = ("demo", "fleet_week", "strong_scaling")
@@ -74,7 +72,9 @@ def frame_of(name: str, watch: Watched) -> pd.DataFrame:
 def test_processes_change_no_number(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     frames, watches = [], []
     for workers in (1, 2):
-        monkeypatch.setattr(points, "available_workers", lambda workers=workers: workers)
+        monkeypatch.setattr(
+            "experiments.scripts.support.available_workers", lambda workers=workers: workers
+        )
         watches.append(Watched())
         frames.append(frame_of(name, watches[-1]))
     pd.testing.assert_frame_equal(*frames, check_exact=True)
@@ -86,7 +86,7 @@ def test_processes_change_no_number(name: str, monkeypatch: pytest.MonkeyPatch) 
 def test_progress_is_no_option(experiment: Any) -> None:
     run = experiment.load().run
     assert ("watch" in inspect.signature(run).parameters) == (experiment.name not in UNWATCHED)
-    assert "watch" not in _arguments(run)
+    assert "watch" not in _parameters(run)
 
 
 def test_points_without_work() -> None:

@@ -19,7 +19,7 @@ from experiments.scripts import registry
 from experiments.scripts.registry import EXPERIMENTS, PARAMETERS, Experiment
 
 FOLDER = Path(registry.__file__).parent
-ENTRY = {"registry.py", "__init__.py"}
+ENTRY = ("__init__.py", "registry.py", "support.py")
 
 
 def _run(

@@ -13,10 +13,10 @@ from pathlib import Path
 import click
 import pytest
 
-from experiments.cli.commands.sweep import PROGRAM
+from experiments.cli.commands.sweep import NOT_IN_A_STUDY, program_of
 from experiments.cli.main import app
 from experiments.cli.main import run as run_line
-from experiments.cli.options.parameters import WRITTEN, Text
+from experiments.cli.options.from_fields import WRITTEN, Text
 from experiments.reports.run_record import new_record
 from experiments.sweeps.study import rows, study
 from experiments.sweeps.sweep import sweep
@@ -144,7 +144,7 @@ def test_a_study_of_a_stranger_runs_no_code_and_writes_no_file(
 
 def test_every_option_that_takes_a_path_is_known_to_read_or_to_write() -> None:
     paths = 0
-    for name in PROGRAM.commands:
+    for name in program_of(app, NOT_IN_A_STUDY).commands:
         command = app.get_command(None, name)
         if isinstance(command, click.Group):
             continue

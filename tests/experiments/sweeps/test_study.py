@@ -17,9 +17,8 @@ import pytest
 from experiments.reports.run_record import read_record
 from experiments.sweeps import runner as row_runner
 from experiments.sweeps import study as module
-from experiments.sweeps.command_line import arguments
 from experiments.sweeps.runner import run_row, run_rows
-from experiments.sweeps.study import Row, read_study, results, rows, study
+from experiments.sweeps.study import Row, arguments, read_study, results, rows, study
 from experiments.sweeps.sweep import open_store, sweep
 from tests.support import probe_command
 from tests.support.probe_command import PROBE, run
@@ -189,7 +188,7 @@ def test_unknown_words_on_the_command_line_are_refused_not_crashed() -> None:
 def test_results_are_one_table_with_dotted_names() -> None:
     table = rows(study(_sizes(1, 13)), PROBE)
     with ThreadPoolExecutor(2) as pool:
-        outcomes = {row.digest: outcome for row, outcome in run_rows(table, pool, 2, run)}
+        outcomes = {row.digest: done.result() for row, done in run_rows(table, pool, 8, run)}
     frame = results((row, outcomes[row.digest]) for row in table)
     assert frame["size"].tolist() == [1, 13]
     assert frame["status"].tolist() == ["ok", "refused"]

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from experiments.validation.reading.rows import read_text
-from experiments.validation.validate import validate
+from experiments.validation.validate import validate_each
 from topologies.catalogue.catalogue import shipped_catalogue
 from workloads.confidence.answers import collective_shown, kernel_shown
 
@@ -33,7 +33,7 @@ def test_the_first_nccom_test_shows_its_host_longer_over_servers() -> None:
     """The ends of rows of Trn1 hold the range, and one chip waits less."""
     rows = [f"all-reduce,trn1.32xlarge,{chips},{2 * chips},67108864,1e-3" for chips in (1, 32)]
     text = "".join(f"{row},{tool}\n" for row in rows for tool in ("nccom-first", "nccom-test"))
-    compared = validate(read_text(COLLECTIVE + text, "rows.csv"), "rows.csv").rows
+    compared = validate_each([(read_text(COLLECTIVE + text, "rows.csv"), "rows.csv")])[0].rows
     for (through, alone), quantity in zip(
         (compared[:2], compared[2:]), ("within_server", "servers"), strict=True
     ):
@@ -56,7 +56,7 @@ def test_interval_of_a_row_through_pytorch_holds_the_range_of_the_tool() -> None
     """From the collective alone to the longest distance of two calls, each end with its error."""
     row = f"{COLLECTIVE}all-reduce,dgx-h100,2,2,16384,4e-5,"
     through, alone, bare = (
-        validate(read_text(f"{row}{tool}\n", "rows.csv"), "rows.csv").rows[0]
+        validate_each([(read_text(f"{row}{tool}\n", "rows.csv"), "rows.csv")])[0].rows[0]
         for tool in ("pytorch", "nccl-tests", "")
     )
     assert through["predicted_least"] == alone["predicted"] < through["predicted"]
@@ -70,7 +70,7 @@ def test_interval_of_a_row_through_pytorch_holds_the_range_of_the_tool() -> None
 def test_kernel_of_a_table_timed_through_pytorch_takes_longer() -> None:
     row = "elementwise,a100-80gb,bf16,536870912,3.73e-4,"
     text = f"{KERNEL}{row}pytorch-called\n{row}\n"
-    called, alone = validate(read_text(text, "rows.csv"), "rows.csv").rows
+    called, alone = validate_each([(read_text(text, "rows.csv"), "rows.csv")])[0].rows
     more = shipped_catalogue().value("runtime.pytorch", "elementwise_called")
     assert called["predicted"] == pytest.approx(alone["predicted"] + more)
     assert abs(called["error"]) < abs(alone["error"])

@@ -15,7 +15,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import cluster_sim as cs
-from experiments.figures.lending import loan_figure
+from experiments.figures.fleet import loan_figure
 from tests.support.commands import document_of
 from topologies.clusters.names import cluster
 from topologies.errors import InputError

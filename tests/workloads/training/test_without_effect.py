@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from experiments.reports.idle import idle_sentences
+from experiments.reports.formatting import idle_sentences
 from experiments.reports.training import document
 from tests.support.toy_training import SPARSE, TOY, plan, sixteen
 from topologies.errors import InputError

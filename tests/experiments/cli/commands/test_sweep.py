@@ -24,7 +24,7 @@ def _in_this_process(monkeypatch: pytest.MonkeyPatch) -> None:
             yield pool
 
     monkeypatch.setattr(row_runner, "process_pool", threads)
-    monkeypatch.setattr(program, "PROGRAM", PROBE)
+    monkeypatch.setattr(program, "program_of", lambda *_: PROBE)
 
 
 def _study(folder: Path, more: str = "") -> str:

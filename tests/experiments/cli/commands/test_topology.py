@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import sys
-import time
 from pathlib import Path
 from typing import Any
 
@@ -161,17 +160,6 @@ def test_mistakes_are_one_line_and_status_2(
     assert printed.err.count("\n") == 1
     assert printed.out == ""
     assert list(tmp_path.iterdir()) == []
-
-
-def test_a_slow_build_is_announced(
-    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(module, "_NOTICE_AFTER_S", 0.01)
-    with module._notice("building", quiet=False):
-        time.sleep(0.1)
-    with module._notice("hushed", quiet=True):
-        time.sleep(0.1)
-    assert capsys.readouterr().err == "building …\n"
 
 
 def test_memory_is_in_bytes_on_either_system(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -69,10 +69,10 @@ def test_a_table_inside_its_tolerance_exits_0(capsys):
 def test_a_table_outside_its_tolerance_exits_1(capsys, monkeypatch):
     from dataclasses import replace
 
-    from experiments.validation.reading import tables
+    from experiments.validation.reading import rows
 
-    strict = replace(tables.table("attention"), median_tolerance=0.001)
-    monkeypatch.setattr(tables, "table", lambda name: strict)
+    strict = replace(rows.table("attention"), median_tolerance=0.001)
+    monkeypatch.setattr(rows, "table", lambda name: strict)
     assert run(["validate", "--table", "attention", "--json"]) == 1
     assert "over the tolerance of 0.1%" in capsys.readouterr().err
 

@@ -57,6 +57,6 @@ def test_every_command_answers_through_the_check() -> None:
         for path in modules
     }
     printing = {path for path in names if "print_json" in names[path]}
-    assert printing == {"commands/sweep.py", "options/invocation.py"}
+    assert printing == {"commands/sweep.py", "options/inputs.py"}
     for path in printing:
         assert "check_results" in names[path], path

@@ -13,11 +13,10 @@ from typing import Any
 import pytest
 from tornado.httpclient import AsyncHTTPClient, HTTPResponse
 
-from experiments.cli.commands.serve_api import ServiceInputs
+from experiments.cli.commands.serve_api import HOSTS, ServiceInputs, only_for
 from experiments.cli.main import run
-from experiments.cli.service.apart import PRELOADED
+from experiments.cli.service.questions import PRELOADED
 from experiments.cli.service.server import LARGEST_BODY_BYTES, Service, application, listening
-from experiments.explore.local import HOSTS, only_for
 from experiments.hourly.record import Record
 from experiments.hourly.state import State, keep_record, keep_state
 from tests.support.commands import document_of

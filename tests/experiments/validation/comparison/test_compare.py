@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from experiments.figures.validation import scatter
-from experiments.validation.comparison.compare import (
+from experiments.validation.comparison import (
     baseline,
     compare,
     condensed,
@@ -16,7 +16,7 @@ from experiments.validation.comparison.compare import (
     wire_bytes,
 )
 from experiments.validation.predictions.collectives import predict as predict_collective
-from experiments.validation.predictions.outcome import Outcome, infeasible, unsupported
+from experiments.validation.reading.rows import Outcome, infeasible, unsupported
 from tests.support.validation_rows import COLLECTIVES, rows_of
 from topologies.errors import InputError
 

@@ -7,12 +7,10 @@ import json
 import pytest
 
 from experiments.cli.main import run
-from experiments.validation.comparison.compare import compare, summary, told
+from experiments.validation.comparison import compare, summary, told
 from experiments.validation.predictions.training import predict as predict_training
 from experiments.validation.predictions.training import predict_memory
-from experiments.validation.reading.rows import read_text
-from experiments.validation.reading.schema import TRAINING
-from experiments.validation.reading.tables import table, tables
+from experiments.validation.reading.rows import TRAINING, read_text, table, tables
 
 PLAN = "name,cluster,chips,layers,hidden,heads,seq,ffn,vocab,gated_mlp,tp,zero,recompute"
 SMALL = "small,dgx-h100,8,4,1024,16,1024,4096,32000,1,8,1,none"

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from experiments.validation.comparison.compare import compare
+from experiments.validation.comparison import compare
 from experiments.validation.predictions import training
 from experiments.validation.predictions import training as long_steps
 from experiments.validation.predictions.collectives import predict as predict_collective

@@ -8,8 +8,7 @@ import pytest
 
 from experiments.validation.predictions import serving
 from experiments.validation.predictions.serving import MOST_USERS, predict
-from experiments.validation.reading.rows import read_text
-from experiments.validation.reading.tables import table
+from experiments.validation.reading.rows import read_text, table
 from topologies.errors import InputError
 from workloads.models.model import Model
 from workloads.serving.profile import Profile, profile

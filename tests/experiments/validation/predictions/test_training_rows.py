@@ -8,8 +8,7 @@ from typing import Any
 import pytest
 
 from experiments.validation.predictions.training import filled, predict, question
-from experiments.validation.reading.rows import Row
-from experiments.validation.reading.tables import table, tables
+from experiments.validation.reading.rows import Row, table, tables
 from experiments.validation.validate import predictor
 from topologies.catalogue.catalogue import shipped_catalogue
 from topologies.errors import InputError

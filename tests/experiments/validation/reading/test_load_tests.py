@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from experiments.cli.main import run
-from experiments.validation.comparison.residuals import marked
+from experiments.validation.comparison import marked
 from experiments.validation.reading.load_tests import load_test_rows
 from experiments.validation.reading.rows import read_file
 from topologies.errors import InputError

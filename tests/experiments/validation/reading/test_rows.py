@@ -6,9 +6,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from experiments.validation.comparison.compare import compare
-from experiments.validation.predictions.outcome import Outcome
-from experiments.validation.reading.rows import read_file
+from experiments.validation.comparison import compare
+from experiments.validation.reading.rows import Outcome, read_file
 from tests.support.validation_rows import COLLECTIVES, TRAINING, rows_of, training_row
 from topologies.errors import InputError
 

@@ -13,8 +13,8 @@ import pytest
 
 from cluster_sim.processes import process_pool
 from experiments.cli.main import run
-from experiments.validation.reading.tables import table
-from experiments.validation.validate import validate, validate_each
+from experiments.validation.reading.rows import table
+from experiments.validation.validate import validate_each
 
 ROWS = [
     {
@@ -118,11 +118,11 @@ def test_a_header_alone_is_no_rows(tmp_path, capsys):
 
 def test_processes_side_by_side_give_the_rows_of_one_in_their_order(monkeypatch):
     rows = table("llmcompass").rows()
-    alone = validate(rows, "kernels")
+    alone = validate_each([(rows, "kernels")])[0]
     monkeypatch.setattr("experiments.validation.validate.LONG", (rows.kind.name,))
     monkeypatch.setattr("experiments.validation.validate.ROWS_OF_A_WORKER", 2)
     monkeypatch.setattr("experiments.validation.validate.AT_ONCE", 3)
-    beside = validate(rows, "kernels", workers=2)
+    beside = validate_each([(rows, "kernels")], workers=2)[0]
     assert beside.rows == alone.rows
     assert beside.summary == alone.summary
     assert [row["predicted"] for row in beside.rows] == [row["predicted"] for row in alone.rows]
@@ -138,7 +138,7 @@ def test_long_tables_share_the_processes_that_they_start(monkeypatch):
             yield pool
 
     measured = [(table(name).rows(), name) for name in ("llmcompass", "tpu_kernels", "llmcompass")]
-    alone = [validate(rows, name).rows for rows, name in measured]
+    alone = [validate_each([(rows, name)])[0].rows for rows, name in measured]
     monkeypatch.setattr("experiments.validation.validate.process_pool", counted)
     monkeypatch.setattr("experiments.validation.validate.LONG", (measured[0][0].kind.name,))
     monkeypatch.setattr("experiments.validation.validate.ROWS_OF_A_WORKER", 20)

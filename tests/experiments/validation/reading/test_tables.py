@@ -5,8 +5,8 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from experiments.validation.reading.tables import misses, table, tables
-from experiments.validation.validate import validate
+from experiments.validation.reading.rows import misses, table, tables
+from experiments.validation.validate import validate_each
 from topologies.errors import InputError
 
 
@@ -47,7 +47,7 @@ def test_a_table_outside_its_tolerance_says_by_how_much():
     ],
 )
 def test_tables_that_the_kernels_and_collectives_must_meet(name, median, p90):
-    result = validate(table(name).rows(), name)
+    result = validate_each([(table(name).rows(), name)])[0]
     assert result.summary["ok"] == result.summary["rows"]
     assert result.summary["median_abs_error"] < median
     assert result.summary["p90_abs_error"] < p90
@@ -55,7 +55,7 @@ def test_tables_that_the_kernels_and_collectives_must_meet(name, median, p90):
 
 
 def test_large_messages_are_met_within_five_percent():
-    result = validate(table("nccl_aic").rows(), "nccl_aic")
+    result = validate_each([(table("nccl_aic").rows(), "nccl_aic")])[0]
     large = [abs(row["error"]) for row in result.rows if row["size_bytes"] >= 2**22]
     small = [abs(row["error"]) for row in result.rows if row["size_bytes"] < 2**16]
     assert np.median(large) < 0.05

@@ -145,10 +145,7 @@ def _read_rows(
 
 
 def _read_json(
-    path: Path,
-    text: str,
-    kernels: list[Mapping[str, Any]],
-    collectives: list[tuple[str, Measured]],
+    path: Path, text: str, kernels: list[Mapping[str, Any]], collectives: list[tuple[str, Measured]]
 ) -> None:
     """Read a report of nccom-test, or a summary of neuron-profile."""
     try:

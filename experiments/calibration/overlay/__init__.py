@@ -1,1 +1,0 @@
-"""Fit of the catalogue to measurements of a user, as an overlay: ``cluster-sim calibrate``."""

@@ -1,1 +1,0 @@
-"""Code and texts that several experiments use, and claims that one of them compares with."""

@@ -1,0 +1,555 @@
+"""Predicted and published values: errors, residuals, intervals, and whether a machine is normal."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from functools import cache
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from cluster_sim.collectives.results import bus_factor
+from experiments.validation.predictions.training import filled, question
+from experiments.validation.reading.machines import machines_for, model_for, servers_reach
+from experiments.validation.reading.rows import Kind, Outcome, Row, Rows, Value, unsupported
+from topologies.arrays import FloatArray
+from topologies.catalogue.catalogue import Catalogue
+from topologies.errors import InputError
+from topologies.units import format_bytes
+from workloads.confidence.answers import kernels_assumed, model_family, weight_width
+from workloads.confidence.interval import Interval
+from workloads.confidence.kinds import (
+    EXCHANGE,
+    FIRST_TOKEN,
+    FIRST_TOKEN_EXPERTS,
+    KERNELS,
+    NEVER,
+    RESEARCH,
+    SERVING,
+    SERVING_EXPERTS,
+    Prediction,
+    collective_kind,
+    kernel_kind,
+    slowing,
+    training_kind,
+)
+from workloads.confidence.residuals import Residual, Residuals
+from workloads.confidence.split_conformal import interval, rank_correlation
+from workloads.training.frameworks.framework import framework_of
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+    from experiments.validation.reading.nccl_tests import Measured
+
+
+FAULTS = (ArithmeticError, LookupError, MemoryError, ValueError)
+"""Faults of the model in one row, which must not hide the results of the others."""
+Predict = Callable[[Mapping[str, Value]], Outcome]
+
+
+def compare(rows: Rows, predict: Predict) -> list[dict[str, Any]]:
+    """Predict every row and set the result beside what was published, in the order of the file.
+
+    ``predict``: a mistake of the row (:class:`InputError`) makes it unsupported; nothing is left
+    out.
+
+    Returns the cells as read, then ``predicted, published, error, status, why, provenance``; where
+    the tool that timed a row adds an uncertain time, also ``predicted_least, predicted_most``.
+    """
+    return [compare_row(rows.kind, row, predict) for row in rows.rows]
+
+
+def compare_row(kind: Kind, row: Row, predict: Predict) -> dict[str, Any]:
+    """One row of :func:`compare`."""
+    if row.mistakes:
+        outcome = unsupported(f"line {row.line}: {' '.join(row.mistakes)}")
+    else:
+        try:
+            outcome = predict(row.values)
+        except InputError as mistake:
+            outcome = unsupported(f"line {row.line}: {mistake}")
+        except FAULTS as fault:
+            outcome = unsupported(f"line {row.line}: internal fault, {fault!r}. Please report it.")
+    return {**_as_read(kind, row), **_beside(kind, row, outcome)}
+
+
+def _as_read(kind: Kind, row: Row) -> dict[str, Any]:
+    """Cells of our columns as numbers where they are, all others unchanged."""
+    return {
+        # A cell of a bad row stays as it stands; otherwise None is a 0 that means not stated.
+        name: cell
+        if kind.column(name) is None or (row.values[name] is None and row.mistakes)
+        else row.values[name]
+        for name, cell in row.cells.items()
+    }
+
+
+def _beside(kind: Kind, row: Row, outcome: Outcome) -> dict[str, Any]:
+    """Predicted and published value and error: of the first quantity stated, then of the others."""
+    stated = [name for name in kind.published if _number(row.values.get(name)) is not None]
+    first = stated[0] if stated else next(iter(outcome.predicted), kind.published[0])
+    predicted = outcome.predicted.get(first)
+    published = _number(row.values.get(first))
+    answer: dict[str, Any] = {
+        "quantity": first,
+        "predicted": predicted,
+        "published": published,
+        "error": error(predicted, published) if outcome.status == "ok" else None,
+        "status": outcome.status,
+        "why": outcome.why,
+        "provenance": dict(outcome.provenance),
+    }
+    if outcome.ends is not None:
+        answer["predicted_least"], answer["predicted_most"] = outcome.ends
+    for name, value in outcome.predicted.items():
+        if name != first:
+            answer[f"predicted_{name}"] = value
+            if name in kind.published:
+                answer[f"error_{name}"] = error(value, _number(row.values.get(name)))
+    return answer
+
+
+def _number(value: Value) -> float | None:
+    return float(value) if isinstance(value, int | float) else None
+
+
+def error(predicted: float | None, published: float | None) -> float | None:
+    """Return predicted / published − 1, or None where one is missing."""
+    if predicted is None or not published or not math.isfinite(predicted):
+        return None
+    return predicted / published - 1
+
+
+def summary(compared: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
+    """Count the rows and condense their errors.
+
+    Returns ``rows, ok, unsupported, infeasible``, and ``oversized``, rows that ran although the
+    memory model refuses their plan; over the rows with an error ``median_abs_error, mean_abs_error,
+    p90_abs_error``, ``bias`` (mean error) and ``kendall_tau`` (rank correlation of predicted and
+    published); None where there are too few rows. Where rows state further quantities, such as
+    memory beside the time: ``quantities``, the same errors of each. Where they state whether a plan
+    ``fits``: ``fits``, counts of right and wrong predictions.
+    """
+    statuses = [row["status"] for row in compared]
+    good = [row for row in compared if row["error"] is not None]
+    errors = np.array([row["error"] for row in good], float)
+    answer = {
+        "rows": len(statuses),
+        "ok": statuses.count("ok"),
+        "unsupported": statuses.count("unsupported"),
+        "infeasible": statuses.count("infeasible"),
+        "oversized": sum("memory" in row["provenance"] for row in compared),
+        **condensed(errors),
+        "kendall_tau": rank_correlation(
+            [row["predicted"] for row in good], [row["published"] for row in good]
+        ),
+    }
+    others, fits = _quantities(compared), told(compared)
+    return answer | ({"quantities": others} if others else {}) | ({"fits": fits} if fits else {})
+
+
+def _quantities(compared: Sequence[Mapping[str, Any]]) -> dict[str, dict[str, float | None]]:
+    """Errors of the quantities that rows state besides their first, by name."""
+    errors: dict[str, list[float]] = {}
+    for row in compared:
+        for name, value in row.items():
+            if name.startswith("error_") and value is not None:
+                errors.setdefault(name.removeprefix("error_"), []).append(value)
+    return {name: {"rows": len(of), **condensed(np.array(of))} for name, of in errors.items()}
+
+
+def told(compared: Sequence[Mapping[str, Any]], *, unstated: str = "") -> dict[str, int]:
+    """Count runs predicted to fit or not, separately for those that ran and that failed.
+
+    ``unstated`` takes the place of ``fits`` in rows that have no such column: 1 where they ran.
+    """
+    counts: dict[str, int] = {}
+    for row in compared:
+        predicted = row.get("predicted_fits")
+        stated = str(row.get("fits", unstated))
+        if predicted is not None and stated in ("0", "1"):
+            ran = "ran" if stated == "1" else "failed"
+            key = f"{ran}_told_{'to_fit' if predicted else 'too_large'}"
+            counts[key] = counts.get(key, 0) + 1
+    return counts
+
+
+def condensed(errors: FloatArray) -> dict[str, float | None]:
+    """Median, mean and 90th percentile of the absolute errors, and the mean error."""
+    if not len(errors):
+        return dict.fromkeys(("median_abs_error", "mean_abs_error", "p90_abs_error", "bias"), None)
+    size = np.abs(errors)
+    return {
+        "median_abs_error": float(np.median(size)),
+        "mean_abs_error": float(size.mean()),
+        "p90_abs_error": float(np.quantile(size, 0.9)),
+        "bias": float(errors.mean()),
+    }
+
+
+def baseline(rows: Rows, compared: Sequence[Mapping[str, Any]]) -> dict[str, float | None]:
+    """Errors of the constant predictor on the rows that were predicted.
+
+    Training rows: model FLOPs over chips; collective rows: bytes on the wire. Both are divided by
+    one constant, which makes the median right. Other kinds have no such predictor and get None.
+    Returns ``median_abs_error, mean_abs_error, p90_abs_error, bias``.
+    """
+    work = {"training": training_work, "collective": wire_bytes}.get(rows.kind.name)
+    pairs = [
+        (work(row.values), result["published"])
+        for row, result in zip(rows.rows, compared, strict=True)
+        if work is not None and result["error"] is not None
+    ]
+    if not pairs:
+        return condensed(np.empty(0))
+    amount, published = np.array(pairs, float).T
+    cost = published / np.maximum(amount, 1.0)
+    return condensed(amount * np.median(cost) / published - 1)
+
+
+def training_work(values: Mapping[str, Value]) -> float:
+    """Model FLOPs of an iteration per chip: 6 per parameter and token, and the attention scores.
+
+    After Narayanan et al. (2021), equation 3, without recomputation.
+    """
+
+    def count(name: str, default: float) -> float:
+        value = values.get(name)
+        return float(value) if isinstance(value, int | float) else default
+
+    hidden, layers, seq = count("hidden", 0), count("layers", 0), count("seq", 0)
+    heads = count("heads", 1)
+    width = count("head_dim", hidden / max(heads, 1))
+    attention = hidden * width * (2 * heads + 2 * count("kv_heads", heads))
+    matrices = 3 if values.get("gated_mlp") else 2
+    dense = matrices * hidden * count("ffn", 4 * hidden)
+    active = count("experts_per_token", 0) + count("shared_experts", 0)
+    routed = matrices * hidden * count("moe_ffn", count("ffn", 4 * hidden)) * active
+    plain = count("dense_layers", 0) if active else layers
+    weights = layers * attention + plain * dense + (layers - plain) * routed
+    weights += hidden * count("vocab", 0)
+    scores = 2 * layers * heads * width * seq
+    return 6 * count("global_batch", 1) * seq * (weights + scores) / count("chips", 1)
+
+
+def wire_bytes(values: Mapping[str, Value]) -> float:
+    """Bytes that each rank sends in a bandwidth-optimal collective."""
+    ranks = values.get("ranks") or values.get("chips") or 1
+    size = values.get("size_bytes") or 0
+    rounds = 2 if values.get("collective") == "all-reduce" else 1
+    return rounds * float(size) * (1 - 1 / float(ranks))
+
+
+def check_same(measured: Measured, op: str, ranks: int, name: str) -> None:
+    """Refuse to compare with an operation or a number of ranks other than the measured one."""
+    operation = op.removesuffix("-v")
+    if measured.collective not in (None, operation):
+        raise InputError(
+            f"--compare {name} measures {measured.collective}, the command simulates {op}; "
+            f"ask for {measured.collective}"
+        )
+    if measured.ranks not in (None, ranks):
+        raise InputError(
+            f"--compare {name} was measured on {measured.ranks} ranks, the command simulates "
+            f"{ranks}; add --ranks {measured.ranks}, and --ranks-per-chip if they share chips"
+        )
+
+
+def measured_sizes(measured: Measured) -> list[int]:
+    """Sizes that were measured, each once, ascending [B]."""
+    return [int(size) for size in np.unique(measured.size_bytes)]
+
+
+def beside(frame: pd.DataFrame, measured: Measured, name: str) -> pd.DataFrame:
+    """Add what was measured to the simulated rows of the same sizes.
+
+    Returns rows with ``measured_time_s``, ``measured_busbw_bytes_per_s`` (from the time, never as
+    printed) and ``error``: simulated / measured time − 1. Cells of sizes not measured are empty.
+    """
+    import pandas as pd
+
+    series = pd.Series(measured.time_s, index=measured.size_bytes.astype(np.int64))
+    times = frame.size_bytes.map(series.groupby(level=0).median())
+    if times.isna().all():
+        raise InputError(
+            f"--compare {name} measures none of the sizes asked for, but {len(measured)} from "
+            f"{int(measured.size_bytes.min())} to {int(measured.size_bytes.max())} B; "
+            "leave out --size to simulate those"
+        )
+    first = frame.iloc[0]
+    factor = bus_factor(str(first.collective).removesuffix("-v"), int(first.ranks))
+    return frame.assign(
+        measured_time_s=times,
+        measured_busbw_bytes_per_s=factor * frame.size_bytes / times,
+        error=frame.time_s / times - 1,
+    )
+
+
+USUAL, SLOWER, FASTER = "usual", "slower", "faster"
+"""A measured time within the 80 % interval of such machines, beyond it, and below it."""
+BY_BANDWIDTH = 0.25
+"""Share of a simulated time from which its lower bound, set by links and memory, counts as most."""
+
+
+def normality(compared: pd.DataFrame) -> list[str | None]:
+    """Say for each row whether its measured time is as on such machines; None if not measured."""
+    seconds, low, high = (compared[name] for name in ("measured_time_s", "low", "high"))
+    words = np.select([seconds.isna(), seconds > high, seconds < low], ["", SLOWER, FASTER], USUAL)
+    return [str(word) or None for word in words]
+
+
+def verdict(compared: pd.DataFrame, *, crosses: bool) -> str:
+    """Return a sentence on whether measured times are normal, and where to look if they are not.
+
+    One machine in ten is slower than the end of its interval. ``compared`` has the columns
+    ``normal``, ``size_bytes``, ``time_s`` and ``lower_bound_s``; ``crosses``: the ranks are in
+    several scale-up domains.
+    """
+    measured = compared[compared.normal.notna()]
+    slower, faster = (measured[measured.normal == word] for word in (SLOWER, FASTER))
+    if slower.empty and faster.empty:
+        return f"All {len(measured)} times are usual for such machines (80 % intervals)."
+    if slower.empty:
+        return (
+            f"{len(faster)} of {len(measured)} times are shorter than nine of ten such machines "
+            "take. Check that machine, ranks and operation are those that were measured."
+        )
+    by_bandwidth = slower.lower_bound_s > BY_BANDWIDTH * slower.time_s
+    where = "cables, adapters and routes between servers" if crosses else "links and their lanes"
+    looks = [
+        f"At {', '.join(format_bytes(int(size)) for size in slower.size_bytes[which])} look "
+        f"at {cause}."
+        for which, cause in (
+            (~by_bandwidth, "what sets latency: the host, launches and the algorithm"),
+            (by_bandwidth, f"what sets bandwidth: {where}"),
+        )
+        if which.any()
+    ]
+    counted = f"{len(slower)} of {len(measured)} times are longer than nine of ten such machines"
+    return " ".join([f"{counted} take.", *looks])
+
+
+def agreement(compared: pd.DataFrame) -> dict[str, Any]:
+    """Rows compared, and the median, mean and 90th percentile of their absolute errors, and bias.
+
+    >>> import pandas as pd
+    >>> agreement(pd.DataFrame({"error": [0.1, -0.3, None]}))["rows"]
+    2
+    """
+    errors = compared["error"].dropna().to_numpy(float)
+    return {"rows": len(errors), **condensed(errors)}
+
+
+EXCHANGES = "expert_exchange"
+"""Table of exchanges of experts, which are collectives of uneven sizes."""
+MIXED_NODES = "nic_bandwidth=research"
+"""Variant that rows state whose cluster mixed healthy and slow nodes."""
+SEPARATE_KERNELS = "unfused"
+"""Attention of frameworks before fused kernels, as plans name it."""
+MIXED_ABOVE_CHIPS = 128
+"""Chips above which the nanotron sweep ran on a mixture of healthy and slow nodes."""
+
+FIRST, LATER = (FIRST_TOKEN, FIRST_TOKEN_EXPERTS), (SERVING, SERVING_EXPERTS)
+"""Kinds of residuals of first and of later tokens: dense models, mixtures of experts."""
+PRODUCT = KERNELS[0]
+
+Compared = Mapping[str, Any]
+"""One row of :func:`compare`."""
+
+
+def residuals(tables: Mapping[str, Sequence[Compared]]) -> list[Residual]:
+    """Residuals of the compared rows of tables, in their order.
+
+    Rows without a prediction or a time are left out, as are the pipelined and the largest runs of
+    the nanotron sweep: they mix healthy and slow machines, so their residuals say how often a node
+    was slow rather than how far a prediction is off.
+    """
+    return [residual for name, rows in tables.items() for residual in _of_table(name, rows)]
+
+
+def _of_table(name: str, rows: Sequence[Compared]) -> Iterator[Residual]:
+    for row in rows:
+        error = row.get("error")
+        if error is None or error <= -1 or is_mixed(name, row):
+            continue
+        pairs = [(row, error)]
+        first = row.get("error_ttft_s")
+        if first is not None and first > -1 and row["quantity"] != "ttft_s":
+            pairs.append(({**row, "quantity": "ttft_s"}, float(first)))
+        for each, off in pairs:
+            prediction = prediction_of(each, name)
+            if prediction is None:
+                continue
+            features = {key: value for key, value in vars(prediction).items() if key != "slow"}
+            residual = -math.log1p(off)
+            yield Residual(table=name, group=group_of(row), log_residual=residual, **features)
+
+
+def group_of(row: Compared) -> str:
+    """Machine, and model or operation."""
+    subject = row.get("name") or row.get("model") or row.get("collective") or ""
+    return f"{row.get('cluster')}|{subject}"
+
+
+def is_mixed(name: str, row: Compared) -> bool:
+    """Return whether a row of the nanotron sweep may have met a slow node."""
+    if name != "nanotron_h100":
+        return False
+    return (row.get("pp") or 1) > 1 or (row.get("chips") or 1) > MIXED_ABOVE_CHIPS
+
+
+def prediction_of(
+    row: Compared, table: str = "", catalogue: Catalogue | None = None
+) -> Prediction | None:
+    """Features of a compared row for its interval; None for memory and other non-times."""
+    quantity = row["quantity"]
+    chip = _chip(str(row.get("cluster") or row.get("chip") or ""))
+    ranks = int(row.get("ranks") or row.get("chips") or 1)
+    if quantity == "iteration_s":
+        zero = int(row.get("zero") or 0)
+        _, machine, plan = question(filled(row).values)
+        unfused = plan.attention == SEPARATE_KERNELS
+        kind = training_kind(
+            experts=bool(row.get("experts")),
+            zero=zero,
+            unfused=unfused,
+            adapters=plan.lora_rank > 0,
+        )
+        slow = NEVER
+        if MIXED_NODES in str(row.get("variant")):
+            kind = RESEARCH
+            slow = slowing(ranks, plan.microbatches, pipelined=plan.pp > 1)
+        below, above = (
+            math.log(row.get(f"predicted_{end}", row["predicted"]) / row["predicted"])
+            for end in ("least", "most")
+        )
+        return Prediction(
+            *(kind, chip, plan.tp, plan.cp, ranks, kernels_assumed(chip, catalogue), slow),
+            framework=framework_of(plan, machine).name,
+            stated=str(row.get("stated") or ""),
+            below=below,
+            above=above,
+        )
+    if "collective" in row:
+        kind = EXCHANGE if table == EXCHANGES else collective_kind(int(row["size_bytes"] or 0))
+        reach = servers_reach(int(row.get("chips") or 1), str(row.get("group") or ""))
+        below, above = (
+            math.log(float(row.get(f"predicted_{end}") or row["predicted"]) / row["predicted"])
+            for end in ("least", "most")
+        )
+        return Prediction(
+            *(kind, chip),
+            ranks=ranks,
+            tool=_tool(row),
+            crosses=_crosses(str(row.get("cluster")), reach),
+            below=below,
+            above=above,
+        )
+    if "concurrency" in row or quantity in ("ttft_s", "tpot_s", "tokens_per_s"):
+        kinds = FIRST if quantity == "ttft_s" else LATER
+        precision = str(row.get("precision") or "bf16").lower().removeprefix("nv")
+        experts, family = _model(str(row.get("model")), precision)
+        engine = str(row.get("scheduler") or "")
+        return Prediction(kinds[experts], chip, ranks=ranks, tool=engine, family=family)
+    if quantity in ("kernel_s", "forward_s", "backward_s"):
+        kind = kernel_kind(str(row.get("kernel") or ""))
+        family = weight_width(str(row.get("precision") or "bf16")) if kind == PRODUCT else ""
+        return Prediction(kind, chip, tool=_tool(row), family=family)
+    return None
+
+
+def _tool(row: Compared) -> str:
+    """Tool that timed a collective or kernel, or the library or runtime that ran it."""
+    stated = (row.get(name) for name in ("tool", "library", "runtime"))
+    return next((str(name) for name in stated if name), "")
+
+
+@cache
+def _chip(cluster: str) -> str:
+    """Catalogue name of the chip of a machine; the text itself where it names no machine."""
+    try:
+        return machines_for(cluster, 1).chip or cluster
+    except InputError:
+        return cluster
+
+
+@cache
+def _crosses(cluster: str, chips: int) -> bool:
+    try:
+        return machines_for(cluster, chips).domains > 1
+    except InputError:
+        return False
+
+
+@cache
+def _model(name: str, precision: str) -> tuple[bool, str]:
+    try:
+        model = model_for(name)
+        return model.experts is not None, model_family(model, precision)
+    except InputError:
+        return False, ""
+
+
+def row_interval(
+    row: Compared, table: str, measured: Residuals, catalogue: Catalogue | None = None
+) -> Interval | None:
+    """Interval of one compared row's prediction; None where there is no predicted time."""
+    predicted = row.get("predicted")
+    if not predicted or row["status"] == "unsupported":
+        return None
+    prediction = prediction_of(row, table, catalogue)
+    if prediction is None:
+        return None
+    ends = interval(predicted, prediction, measured)
+    if row["quantity"] != "tokens_per_s":
+        return ends
+    return Interval(**ends.scaled(predicted, rate=True), level=ends.level, basis=ends.basis)
+
+
+def with_intervals(
+    rows: Sequence[Compared], table: str, measured: Residuals, catalogue: Catalogue | None = None
+) -> list[dict[str, Any]]:
+    """Rows with the ends ``low`` and ``high`` of their predictions, None where there are none.
+
+    The catalogue, by default the shipped one, says which chips have measured kernels.
+    """
+    complete = []
+    for row in rows:
+        ends = row_interval(row, table, measured, catalogue)
+        low, high = (ends.low, ends.high) if ends else (None, None)
+        complete.append({**row, "low": low, "high": high})
+    return complete
+
+
+def marked(rows: Sequence[Compared]) -> list[dict[str, Any]]:
+    """Rows with ``normal``: usual, slower or faster than 80 % intervals; None without one."""
+    return [{**row, "normal": _normal(row)} for row in rows]
+
+
+def _normal(row: Compared) -> str | None:
+    if row.get("low") is None or row["error"] is None:
+        return None
+    if row["low"] <= row["published"] <= row["high"]:
+        return USUAL
+    above = row["published"] > row["high"]
+    return FASTER if above == (row["quantity"] in RATES) else SLOWER
+
+
+RATES = ("tokens_per_s", "goodput", "mtbf_s")
+"""Quantities of which more is better."""
+
+
+def coverage(rows: Sequence[Compared]) -> dict[str, float | None]:
+    """Share of published values inside their intervals, and the intervals' median half-width.
+
+    Returns ``coverage`` and ``median_half_width``; the latter is half of (high − low) / predicted.
+    None where no row has both.
+    """
+    judged = [row for row in rows if row.get("low") is not None and row["error"] is not None]
+    if not judged:
+        return {"coverage": None, "median_half_width": None}
+    inside = [row["low"] <= row["published"] <= row["high"] for row in judged]
+    widths = [(row["high"] - row["low"]) / 2 / row["predicted"] for row in judged]
+    return {"coverage": float(np.mean(inside)), "median_half_width": float(np.median(widths))}

@@ -1,1 +1,0 @@
-"""Comparison of predictions with published values: errors, residuals and a constant predictor."""
