@@ -23,6 +23,7 @@ from cluster_sim.collectives.builder import Collective, compose
 from cluster_sim.collectives.call import CollectiveCall
 from cluster_sim.collectives.duration import nccl
 from cluster_sim.collectives.duration.duration import duration_ps
+from cluster_sim.collectives.few_ranks import spans_many_domains
 from cluster_sim.collectives.group import Group
 from cluster_sim.collectives.verify.bounds import Bound, lower_bound
 from cluster_sim.collectives.verify.proof import LARGEST_RANKS, NOT_CHECKED, prove
@@ -104,6 +105,9 @@ STREAMED_FROM = 1_000_000
 STREAMED_UNWATCHED_FROM = 100_000
 """The same limit where the caller does not look at single messages; with fewer ops there is nothing
 to gain."""
+FOLDED_FROM = 11_000_000
+"""Ops from which a collective over many domains is timed by a few ranks that stand for all, where
+the caller does not look at single messages: building and running as many takes 1.6 GB."""
 MOST_PER_CHIP = 256  # most ranks of a chip that are accepted, more than any chip has cores
 
 
@@ -189,7 +193,8 @@ def measure(
         alone = len(many) == 1 and not sbuf
         unwatched = not (watched or proof or engine != "fast")
         streamed = _is_streamed(many, picked, unwatched=unwatched) and not faults
-        if alone and (streamed or not fits_by(many, picked)):
+        folded = alone and unwatched and not faults and _is_folded(first, picked, ideal=ideal)
+        if alone and (streamed or folded or not fits_by(many, picked)):
             refuse_faults(faults, f"{picked.name} is timed by a few ranks that stand for all")
             return _measure_large(frame, first, picked, ideal=ideal)
         down = gone_around(spelled_out(faults, first.group.cluster))[0]
@@ -261,6 +266,14 @@ def _is_streamed(
     least = STREAMED_UNWATCHED_FROM if unproven else STREAMED_FROM
     large = ops_foreseen(calls, algorithm, costs) >= least
     return large and algorithm.streamed_ops(first, costs) > 0
+
+
+def _is_folded(call: CollectiveCall, algorithm: Algorithm, *, ideal: bool) -> bool:
+    """Return whether a few ranks are run in place of a schedule that takes much memory."""
+    costs = communication_costs(call.group.cluster, ideal=ideal)
+    if ops_foreseen([call], algorithm, costs) < FOLDED_FROM or not spans_many_domains(call):
+        return False
+    return algorithm.stands_for(call, costs) is not None
 
 
 def _measure_large(

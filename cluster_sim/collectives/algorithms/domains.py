@@ -48,6 +48,9 @@ def prime_factors(number: int) -> list[int]:
 
 
 LARGEST_RING = 64  # domains of a stage above which a time is that of fewer domains in more stages
+FEW_DOMAINS, SMOOTH = 256, 5
+"""Domains above which the largest stage is 5. From 81 on no two numbers in a row have all their
+factors up to 5, so that none takes more rounds than the numbers on both sides of it."""
 
 
 def timed_radices(group: Group) -> list[int]:
@@ -61,7 +64,8 @@ def timed_radices(group: Group) -> list[int]:
     if len(sizes) == 1 and prime_factors(sizes[0]) != sizes:
         return sizes  # one ring by choice, as below oversubscribed uplinks
     number = len(group.domains)
-    while max(sizes, default=1) > LARGEST_RING:
+    largest = LARGEST_RING if number <= FEW_DOMAINS else SMOOTH
+    while max(sizes, default=1) > largest:
         number -= 1
         sizes = prime_factors(number)
     return sizes
