@@ -204,9 +204,7 @@ LATE_ROOMS = ("experiments/cli", "experiments/scripts")
 """Rooms whose functions import what they use: no command waits for the libraries of another."""
 LATE: dict[str, set[str]] = {
     "cluster_sim/collectives/algorithms/torus.py": {"scipy"},
-    "cluster_sim/collectives/duration/duration.py": {"cluster_sim.collectives.duration.nccl"},
-    "cluster_sim/collectives/duration/nccl/__init__.py": {"cluster_sim.collectives.duration.nccl"},
-    "cluster_sim/collectives/results.py": {"cluster_sim.collectives.duration.nccl", "pandas"},
+    "cluster_sim/collectives/results.py": {"pandas"},
     "cluster_sim/collectives/verify/bounds.py": {"scipy"},
     "cluster_sim/engine/__init__.py": {"cluster_sim.engine.reference"},
     "cluster_sim/engine/compiler/jit.py": {"cluster_sim.engine.compiler.numba_side", "numba"},

@@ -14,7 +14,7 @@ import numpy as np
 
 from cluster_sim.collectives.call import RING_KINDS, CollectiveCall
 from cluster_sim.collectives.group import Group
-from cluster_sim.collectives.lowering.lower import lower
+from cluster_sim.collectives.lowering import lower
 from cluster_sim.collectives.messages import Messages
 from cluster_sim.hardware.communication_costs import CommunicationCosts
 from cluster_sim.hardware.fabric import fabric, uplinks

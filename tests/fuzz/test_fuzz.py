@@ -64,7 +64,7 @@ def test_every_command_is_drawn_also_the_one_without_arguments(
 
 READERS = {
     "cluster_sim/collectives/group_parsing.py": "order.txt",
-    "cluster_sim/collectives/measure_all_to_all_v.py": "matrix.csv",
+    "cluster_sim/collectives/results.py": "matrix.csv",
     "experiments/calibration/kit/__init__.py": "kit/manifest.json",
     "experiments/calibration/overlay/measurements.py": "report.json",
     "experiments/reports/blocks.py": "run/schedules.csv",

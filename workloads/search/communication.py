@@ -15,7 +15,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from cluster_sim.collectives.duration.geometry import geometries
+from cluster_sim.collectives.duration.duration import geometries
 from cluster_sim.schedule.picoseconds import PS_PER_S
 from topologies.arrays import FloatArray, IntArray
 from topologies.catalogue.catalogue import Catalogue

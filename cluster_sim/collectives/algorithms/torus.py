@@ -38,12 +38,11 @@ from cluster_sim.collectives.algorithms.algorithm import (
     filled_box,
     stage_slices,
 )
-from cluster_sim.collectives.algorithms.ring_clocks import last_end_ps
+from cluster_sim.collectives.algorithms.ring import last_end_ps
 from cluster_sim.collectives.algorithms.stages import Part, staged, staged_count, staged_rounds
 from cluster_sim.collectives.call import RING_KINDS, CollectiveCall
-from cluster_sim.collectives.chunks import Chunks, cut
 from cluster_sim.collectives.group import Box, Group
-from cluster_sim.collectives.messages import Channels, Messages, Table, no_messages
+from cluster_sim.collectives.messages import Channels, Chunks, Messages, Table, cut, no_messages
 from cluster_sim.hardware.communication_costs import CommunicationCosts
 from cluster_sim.schedule.picoseconds import transfer_ps
 from cluster_sim.schedule.table import Edges

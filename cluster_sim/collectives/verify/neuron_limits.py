@@ -11,9 +11,9 @@ from collections.abc import Sequence
 
 import numpy as np
 
+from cluster_sim.collectives.algorithms.algorithm import is_trainium
 from cluster_sim.collectives.algorithms.cycles import one_ring
-from cluster_sim.collectives.algorithms.domains import rank_table
-from cluster_sim.collectives.algorithms.neuron_runtime import is_trainium
+from cluster_sim.collectives.algorithms.hierarchical import rank_table
 from cluster_sim.collectives.group import Group
 from cluster_sim.hardware.communication_costs import RUNTIME
 from topologies.arrays import BoolArray, IntArray, distinct

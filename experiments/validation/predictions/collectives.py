@@ -20,8 +20,7 @@ from cluster_sim.collectives.duration.expert_library import (
     library_s,
     visited,
 )
-from cluster_sim.collectives.duration.nccl import covers
-from cluster_sim.collectives.duration.nccl.times import nccl_ps
+from cluster_sim.collectives.duration.nccl import covers, nccl_ps
 from cluster_sim.collectives.group_parsing import parse_chips
 from cluster_sim.schedule.picoseconds import PS_PER_S
 from experiments.validation.predictions.outcome import Outcome, unsupported

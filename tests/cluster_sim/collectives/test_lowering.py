@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from cluster_sim.collectives import CollectiveCall, whole
 from cluster_sim.collectives.algorithms.registry import ALGORITHMS
-from cluster_sim.collectives.lowering.lower import lower
+from cluster_sim.collectives.lowering import lower
 from cluster_sim.collectives.messages import Messages
 from cluster_sim.hardware.communication_costs import communication_costs
 from cluster_sim.hardware.fabric import Fabric, fabric

@@ -7,7 +7,7 @@ import pytest
 
 from cluster_sim import train
 from cluster_sim.collectives import CollectiveCall, measure, results, whole
-from cluster_sim.collectives.algorithms.domains import evened, radices, timed_radices
+from cluster_sim.collectives.algorithms.hierarchical import evened, radices, timed_radices
 from cluster_sim.collectives.duration.duration import collective_time
 from cluster_sim.collectives.group import Group
 from topologies.clusters.names import cluster

@@ -8,7 +8,7 @@ from fractions import Fraction
 import numpy as np
 import pytest
 
-from cluster_sim.collectives.duration.geometry import Geometry
+from cluster_sim.collectives.duration.duration import Geometry
 from cluster_sim.schedule.picoseconds import PS_PER_S
 from tests.support.toy_training import plan, sixteen
 from topologies.arrays import IntArray

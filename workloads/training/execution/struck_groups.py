@@ -20,7 +20,7 @@ from typing import NamedTuple
 import numpy as np
 
 from cluster_sim.collectives import CollectiveCall, Group, compose
-from cluster_sim.collectives.algorithms.footprint import ops_foreseen
+from cluster_sim.collectives.algorithms.algorithm import ops_foreseen
 from cluster_sim.collectives.algorithms.registry import choose_algorithm
 from cluster_sim.collectives.builder import Collective
 from cluster_sim.collectives.duration.duration import duration_ps

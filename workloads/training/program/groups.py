@@ -9,9 +9,8 @@ from typing import NamedTuple
 import numpy as np
 
 from cluster_sim.collectives import CollectiveCall, Group, hbm_bytes
-from cluster_sim.collectives.duration.duration import duration_ps
+from cluster_sim.collectives.duration.duration import Geometry, duration_ps, geometries
 from cluster_sim.collectives.duration.expert_library import MERGING, WAYS, library_s, visited
-from cluster_sim.collectives.duration.geometry import Geometry, geometries
 from cluster_sim.schedule.picoseconds import PS_PER_S
 from topologies.arrays import IntArray, present
 from topologies.clusters.cluster import Cluster

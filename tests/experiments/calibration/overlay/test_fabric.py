@@ -10,7 +10,7 @@ import pytest
 
 from cluster_sim.collectives.call import CollectiveCall as Call
 from cluster_sim.collectives.duration.duration import duration_ps
-from cluster_sim.collectives.duration.nccl.times import nccl_ps
+from cluster_sim.collectives.duration.nccl import nccl_ps
 from cluster_sim.collectives.group import whole
 from experiments.calibration.overlay.combined import constants_of
 from experiments.calibration.overlay.combined import fit_fabric as fit_own
