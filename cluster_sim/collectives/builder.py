@@ -24,8 +24,8 @@ from cluster_sim.hardware.communication_costs import (
     communication_costs,
     within_chip,
 )
-from cluster_sim.hardware.detours import with_detours
 from cluster_sim.hardware.fabric import Fabric, fabric
+from cluster_sim.hardware.faults import with_detours
 from cluster_sim.schedule.table import Schedule
 from topologies.arguments import checked
 from topologies.arrays import IntArray, distinct

@@ -22,7 +22,7 @@ from cluster_sim.schedule.table import Schedule
 from cluster_sim.trace.trace import run
 from topologies.arrays import IntArray, distinct
 from topologies.clusters.cluster import Cluster
-from topologies.routing.scale_out import scale_out_paths
+from topologies.routing import scale_out_paths
 
 FOLD_FROM = 16
 """Domains from which a collective is run on a few of them; over fewer it is run on all."""

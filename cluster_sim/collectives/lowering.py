@@ -24,10 +24,9 @@ import numpy.typing as npt
 from cluster_sim.collectives.messages import Messages
 from cluster_sim.engine.compiler.jit import inlined, lean
 from cluster_sim.hardware.communication_costs import DMA_SHARES, CommunicationCosts
-from cluster_sim.hardware.detours import around
 from cluster_sim.hardware.fabric import Fabric, Paths
+from cluster_sim.hardware.faults import around
 from cluster_sim.schedule.build import OpColumns, schedule
-from cluster_sim.schedule.picoseconds import transfer_ps
 from cluster_sim.schedule.table import (
     FIXED,
     FLOW,
@@ -38,6 +37,7 @@ from cluster_sim.schedule.table import (
     Flows,
     Label,
     Schedule,
+    transfer_ps,
 )
 from topologies.arrays import BoolArray, IntArray, distinct
 

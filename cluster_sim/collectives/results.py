@@ -41,10 +41,9 @@ from cluster_sim.collectives.verify.bounds import Bound, lower_bound
 from cluster_sim.collectives.verify.proof import LARGEST_RANKS, NOT_CHECKED, prove
 from cluster_sim.hardware.communication_costs import communication_costs
 from cluster_sim.hardware.fabric import fabric
-from cluster_sim.hardware.fault_text import Fault, fault_table, gone_around, spelled_out
+from cluster_sim.hardware.faults import Fault, fault_table, gone_around, spelled_out
 from cluster_sim.schedule.build import OpColumns, schedule
-from cluster_sim.schedule.picoseconds import PS_PER_S
-from cluster_sim.schedule.table import FIXED, JOIN, Codes, Edges, Resources, Schedule
+from cluster_sim.schedule.table import FIXED, JOIN, PS_PER_S, Codes, Edges, Resources, Schedule
 from cluster_sim.trace.trace import ENGINES, Trace, run
 from topologies.arrays import IntArray
 from topologies.clusters.cluster import Cluster

@@ -8,9 +8,9 @@ from typing import Any
 import numpy as np
 
 from cluster_sim.analysis.stretches import end_of_run_ps
-from cluster_sim.plot.bars import Bars, busy_share, trace_bars
 from cluster_sim.plot.palette import colors
-from cluster_sim.schedule.picoseconds import PS_PER_S
+from cluster_sim.plot.timeline_figure import Bars, busy_share, trace_bars
+from cluster_sim.schedule.table import PS_PER_S
 from cluster_sim.trace.trace import Trace
 
 MOST_SLICES = 4_000

@@ -6,8 +6,7 @@ import math
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from topologies.catalogue.catalogue import shipped_catalogue
-from topologies.catalogue.families import chip_family
+from topologies.catalogue.catalogue import chip_family, shipped_catalogue
 from workloads.confidence.interval import Interval
 from workloads.confidence.kinds import (
     FIRST_TOKEN,

@@ -10,8 +10,7 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
-from topologies.catalogue.catalogue import Catalogue
-from topologies.catalogue.families import NCCL, chip_family
+from topologies.catalogue.catalogue import NCCL, Catalogue, chip_family
 
 QUEUED, WAITED, CALLED = "pytorch", "pytorch-waited", "pytorch-called"
 """Ways of timing through PyTorch: calls back to back, waiting for each, kernels alone."""

@@ -16,11 +16,11 @@ from typing import NamedTuple
 import numpy as np
 
 from cluster_sim.collectives.duration.duration import geometries
-from cluster_sim.schedule.picoseconds import PS_PER_S
+from cluster_sim.schedule.table import PS_PER_S
 from topologies.arrays import FloatArray, IntArray
 from topologies.catalogue.catalogue import Catalogue
 from topologies.clusters.cluster import Cluster
-from topologies.routing.scale_out import period
+from topologies.routing import period
 from workloads.models.model import Layer, Model
 from workloads.training.layers.shapes import RankShapes
 from workloads.training.layers.steps import LayerOp, collective

@@ -10,7 +10,7 @@ import numpy as np
 from topologies.arrays import BoolArray, IntArray
 from topologies.clusters.cluster import Cluster
 from topologies.errors import InputError
-from topologies.routing.scale_out import switch_chips
+from topologies.routing import switch_chips
 from workloads.models.model import Model
 from workloads.training.plan.plan import ParallelPlan
 

@@ -25,13 +25,13 @@ from cluster_sim.hardware.communication_costs import (
     CommunicationCosts,
     communication_costs,
 )
-from cluster_sim.schedule.picoseconds import PS_PER_S
+from cluster_sim.schedule.table import PS_PER_S
 from topologies.arrays import IntArray
-from topologies.catalogue.families import chip_family
+from topologies.catalogue.catalogue import chip_family
 from topologies.clusters.cluster import Cluster
 from topologies.errors import InputError
 from topologies.memory_limit import machine_bytes
-from topologies.routing.domain import routes
+from topologies.routing import routes
 from topologies.shapes.basic import Shape, Torus
 from topologies.shapes.links import coordinates, domain_links
 from topologies.units import format_bytes

@@ -57,7 +57,7 @@ from cluster_sim.schedule.table import Schedule
 from cluster_sim.trace.trace import run
 from topologies.arrays import IntArray
 from topologies.clusters.cluster import Cluster
-from topologies.routing.domain import routes
+from topologies.routing import routes
 
 
 def radices(group: Group) -> list[int]:

@@ -54,13 +54,12 @@ from cluster_sim.collectives.messages import (
 from cluster_sim.engine.repeats import simulate_rounds
 from cluster_sim.hardware.communication_costs import CommunicationCosts
 from cluster_sim.hardware.fabric import fabric
-from cluster_sim.schedule.merge import merge
-from cluster_sim.schedule.picoseconds import transfer_ps
+from cluster_sim.schedule.build import merge
 from cluster_sim.schedule.repeats import LargerBlocks, Rounds
-from cluster_sim.schedule.table import HORIZON_PS, Edges, Schedule
+from cluster_sim.schedule.table import HORIZON_PS, Edges, Schedule, transfer_ps
 from topologies.arrays import IntArray, distinct
 from topologies.clusters.cluster import Cluster
-from topologies.routing.scale_out import period
+from topologies.routing import period
 from topologies.shapes.basic import Torus
 
 ROUNDS_FROM = 200_000

@@ -44,8 +44,7 @@ from cluster_sim.collectives.call import RING_KINDS, CollectiveCall
 from cluster_sim.collectives.group import Box, Group
 from cluster_sim.collectives.messages import Channels, Chunks, Messages, Table, cut, no_messages
 from cluster_sim.hardware.communication_costs import CommunicationCosts
-from cluster_sim.schedule.picoseconds import transfer_ps
-from cluster_sim.schedule.table import Edges
+from cluster_sim.schedule.table import Edges, transfer_ps
 from topologies.arrays import IntArray
 from topologies.files import kept_files
 from topologies.shapes.basic import Torus

@@ -53,14 +53,13 @@ from cluster_sim.collectives.few_ranks import FOLD_FROM
 from cluster_sim.collectives.group import Group, as_group
 from cluster_sim.hardware.communication_costs import communication_costs
 from cluster_sim.schedule.build import OpColumns, schedule
-from cluster_sim.schedule.picoseconds import PS_PER_S
-from cluster_sim.schedule.table import FLOW, JOIN, Edges, Flows, Resources, Schedule
+from cluster_sim.schedule.table import FLOW, JOIN, PS_PER_S, Edges, Flows, Resources, Schedule
 from cluster_sim.trace.trace import run
 from topologies import display
 from topologies.arguments import checked
 from topologies.arrays import BoolArray, IntArray, distinct_rows
 from topologies.clusters.cluster import Cluster
-from topologies.routing.scale_out import (
+from topologies.routing import (
     SharedPaths,
     clos,
     period,

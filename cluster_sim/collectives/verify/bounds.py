@@ -18,10 +18,9 @@ from cluster_sim.collectives.algorithms.algorithm import fewest_accesses
 from cluster_sim.collectives.call import CollectiveCall
 from cluster_sim.collectives.group import Group
 from cluster_sim.hardware.communication_costs import CommunicationCosts, communication_costs
-from cluster_sim.schedule.picoseconds import PS_PER_S
+from cluster_sim.schedule.table import PS_PER_S
 from topologies.arrays import BoolArray, IntArray, distinct
-from topologies.routing.domain import routes
-from topologies.routing.scale_out import clos, scale_out_paths
+from topologies.routing import clos, routes, scale_out_paths
 from topologies.shapes.basic import Shape, Torus
 from topologies.shapes.links import Links, coordinates, domain_links
 

@@ -19,7 +19,7 @@ from cluster_sim.hardware.communication_costs import RUNTIME
 from topologies.arrays import BoolArray, IntArray, distinct
 from topologies.clusters.cluster import Cluster
 from topologies.errors import InputError
-from topologies.routing.domain import routes
+from topologies.routing import routes
 from topologies.shapes.basic import Torus
 from topologies.shapes.links import domain_links
 

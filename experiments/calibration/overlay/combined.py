@@ -27,8 +27,7 @@ from experiments.validation.predictions.training import predict as predict_step
 from experiments.validation.reading.machines import machines_for
 from experiments.validation.reading.nccl_tests import Measured
 from topologies.arrays import FloatArray
-from topologies.catalogue.catalogue import Catalogue
-from topologies.catalogue.families import chip_family
+from topologies.catalogue.catalogue import Catalogue, chip_family
 from topologies.clusters.cluster import Cluster
 from topologies.clusters.names import cluster
 from topologies.errors import InputError

@@ -497,7 +497,7 @@ def how_to_measure(
         read_matrix,
     )
     from cluster_sim.collectives.results import skewed as skewed_matrix
-    from cluster_sim.hardware.fault_text import parse_fault
+    from cluster_sim.hardware.faults import parse_fault
 
     faults = [parse_fault(text) for text in inputs.fault]
     if inputs.op != KIND:

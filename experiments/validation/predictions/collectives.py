@@ -22,12 +22,11 @@ from cluster_sim.collectives.duration.expert_library import (
 )
 from cluster_sim.collectives.duration.nccl import covers, nccl_ps
 from cluster_sim.collectives.group_parsing import parse_chips
-from cluster_sim.schedule.picoseconds import PS_PER_S
+from cluster_sim.schedule.table import PS_PER_S
 from experiments.validation.predictions.outcome import Outcome, unsupported
 from experiments.validation.reading.machines import machines_for, servers_reach
 from experiments.validation.reading.nccl_tests import operation
-from topologies.catalogue.catalogue import Catalogue, shipped_catalogue
-from topologies.catalogue.families import NCCL
+from topologies.catalogue.catalogue import NCCL, Catalogue, shipped_catalogue
 from topologies.clusters.cluster import Cluster
 from topologies.errors import InputError
 from workloads.confidence.timing_tool import FIRST_NCCOM, PYTORCH_NEURON, collective_shown, hull

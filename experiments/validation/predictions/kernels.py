@@ -9,8 +9,7 @@ import numpy as np
 
 from experiments.validation.predictions.outcome import Outcome, unsupported
 from experiments.validation.reading.schema import Value
-from topologies.catalogue.catalogue import Catalogue, shipped_catalogue
-from topologies.catalogue.families import chip_family
+from topologies.catalogue.catalogue import Catalogue, chip_family, shipped_catalogue
 from topologies.errors import InputError
 from workloads.confidence.timing_tool import kernel_shown
 from workloads.kernels import times

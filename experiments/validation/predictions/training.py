@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from cluster_sim.schedule.picoseconds import PS_PER_S
+from cluster_sim.schedule.table import PS_PER_S
 from experiments.validation.predictions.outcome import Outcome, infeasible, unsupported
 from experiments.validation.reading.machines import machines_for, model_for
 from experiments.validation.reading.schema import TRAINING

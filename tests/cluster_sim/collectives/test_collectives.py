@@ -27,7 +27,7 @@ from cluster_sim.collectives.messages import cut, shards, share
 from cluster_sim.collectives.results import first_ranks
 from cluster_sim.hardware.communication_costs import communication_costs
 from cluster_sim.hardware.fabric import fabric
-from cluster_sim.schedule.picoseconds import transfer_ps
+from cluster_sim.schedule.table import transfer_ps
 from cluster_sim.trace.trace import run
 from tests.support.collective_cases import ENGINES, algorithm_names, collectives
 from tests.support.conservation import violations

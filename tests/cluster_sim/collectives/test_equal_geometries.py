@@ -17,7 +17,7 @@ from cluster_sim.collectives.duration.nccl import covers, nccl_ps
 from topologies.arrays import IntArray
 from topologies.clusters.cluster import Cluster
 from topologies.clusters.names import cluster
-from topologies.routing.scale_out import clos
+from topologies.routing import clos
 from topologies.shapes.basic import Axis, FullMesh, Shape, Switch, Torus
 from topologies.shapes.scale_out import ScaleOut
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from topologies.catalogue.catalogue import shipped_catalogue
-from topologies.catalogue.domains import is_reference
+from topologies.catalogue.reader import is_reference
 from topologies.clusters.names import machine
 from workloads.confidence.sensitivity import noting
 from workloads.fleet.from_options import demand_of, models_of, scenario_on

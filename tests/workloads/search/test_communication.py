@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from cluster_sim.collectives.duration.duration import Geometry
-from cluster_sim.schedule.picoseconds import PS_PER_S
+from cluster_sim.schedule.table import PS_PER_S
 from tests.support.toy_training import plan, sixteen
 from topologies.arrays import IntArray
 from topologies.clusters.cluster import Cluster

@@ -18,7 +18,7 @@ from experiments.calibration.overlay.constants import overlay_text
 from experiments.cli.main import run as run_line
 from experiments.validation.reading.nccl_tests import parse_measured
 from topologies.catalogue.catalogue import shipped_catalogue
-from topologies.catalogue.domains import domain
+from topologies.catalogue.reader import domain
 from topologies.clusters.names import cluster
 from topologies.errors import InputError
 

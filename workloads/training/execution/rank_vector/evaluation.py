@@ -16,8 +16,7 @@ from queue import SimpleQueue
 
 import numpy as np
 
-from cluster_sim.schedule.picoseconds import PS_PER_S
-from cluster_sim.schedule.table import HORIZON_PS, ScheduleError
+from cluster_sim.schedule.table import HORIZON_PS, PS_PER_S, ScheduleError
 from topologies.arrays import BoolArray, IntArray
 from workloads.training.execution.jitter import GOLDEN, Disturbance, jittered
 from workloads.training.execution.rank_vector.cover import (
