@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from itertools import combinations
 from typing import Any
 
 import numpy as np
@@ -101,11 +100,6 @@ def note(axes: Axes, point: Point, text: str, **style: Any) -> None:
     """Write small text at a point, grey and centred unless ``style`` says otherwise."""
     usual: dict[str, Any] = {"ha": "center", "va": "center", "fontsize": 9, "color": QUIET}
     axes.annotate(text, point, **(usual | style))
-
-
-def rate_text(bandwidth_bytes_per_s: int) -> str:
-    """Write the rate of a link in one direction."""
-    return format_rate(bandwidth_bytes_per_s)
 
 
 def time_text(latency_ps: int) -> str:
@@ -218,7 +212,7 @@ def _board(axes: Axes, x: float, top: float, rows: int, board: Tier, colour: str
     if not board.switches:
         pairs = [
             (a, b)
-            for a, b in combinations(range(rows), 2)
+            for a, b in itertools.combinations(range(rows), 2)
             if not board.ring or b - a in (1, board.size - 1)
         ]
         curves = [bow((x, top - a), (x, top - b), 0.14 * (b - a - 1)) for a, b in pairs]
@@ -347,7 +341,10 @@ def _grid(axes: Axes, shape: Torus) -> None:
     coordinates = [shown(axis.size, most) for axis in drawn]
     steps = _steps(coordinates)
     stride = strides(shape.sizes)[first:]
-    places = {place: _point(place, steps) for place in itertools.product(*map(_ranks, coordinates))}
+    places = {
+        place: _point(place, steps)
+        for place in itertools.product(*map(range, map(len, coordinates)))
+    }
     numbers = {
         place: sum(coordinates[a][rank] * stride[a] for a, rank in enumerate(place))
         for place in places
@@ -369,10 +366,6 @@ def _grid(axes: Axes, shape: Torus) -> None:
         note(axes, (0.01, 0.01), text, ha="left", xycoords="axes fraction")
     axes.set_aspect("equal", adjustable="datalim")
     axes.margins(0.08)
-
-
-def _ranks(coordinates: list[int]) -> range:
-    return range(len(coordinates))
 
 
 def _steps(coordinates: list[list[int]]) -> list[Point]:
@@ -483,15 +476,15 @@ def draw(cluster: Cluster) -> Figure:
 
 
 def _title(sizes: Measures) -> str:
-    rates = f"{rate_text(sizes.scale_up_bytes_per_s_per_chip)} scale-up"
+    rates = f"{format_rate(sizes.scale_up_bytes_per_s_per_chip)} scale-up"
     if sizes.scale_out_bytes_per_s_per_chip:
-        rates += f" and {rate_text(sizes.scale_out_bytes_per_s_per_chip)} scale-out"
+        rates += f" and {format_rate(sizes.scale_out_bytes_per_s_per_chip)} scale-out"
     plural = "" if sizes.diameter_hops == 1 else "s"
     return (
         f"{sizes.cluster}: {sizes.chips:,} chips, {sizes.links:,} directed scale-up links\n"
         f"per chip and direction {rates}; "
         f"diameter {sizes.diameter_hops} hop{plural}, mean {sizes.mean_hops:.2f}; "
-        f"bisection {rate_text(sizes.bisection_bytes_per_s)} one direction"
+        f"bisection {format_rate(sizes.bisection_bytes_per_s)} one direction"
     )
 
 
@@ -536,14 +529,14 @@ def _kinds(shape: Shape) -> list[tuple[str, str]]:
         return [
             (
                 COLOURS[list(shape.axes[::-1]).index(axis) % len(COLOURS)],
-                f"{axis.name}: {rate_text(axis.bandwidth_bytes_per_s)} a cable and direction, "
+                f"{axis.name}: {format_rate(axis.bandwidth_bytes_per_s)} a cable and direction, "
                 f"{time_text(axis.latency_ps)} a hop",
             )
             for axis in drawn
         ]
     if isinstance(shape, FullMesh | Switch | Clos):
         end = "chip" if isinstance(shape, Switch) else "link"
-        rate = f"{rate_text(shape.bandwidth_bytes_per_s)} a {end} and direction"
+        rate = f"{format_rate(shape.bandwidth_bytes_per_s)} a {end} and direction"
         text = f"{rate}, {time_text(shape.latency_ps)} a hop"
         if not isinstance(shape, Clos):
             return [(COLOURS[0], text)]
@@ -552,7 +545,7 @@ def _kinds(shape: Shape) -> list[tuple[str, str]]:
     return [
         (
             COLOURS[number],
-            f"{tier.name}: {rate_text(tier.bandwidth_bytes_per_s)} a chip and direction, "
+            f"{tier.name}: {format_rate(tier.bandwidth_bytes_per_s)} a chip and direction, "
             f"{time_text(tier.latency_ps)} a hop",
         )
         for number, tier in enumerate(shape.tiers[::-1][: len(COLOURS)])
@@ -569,7 +562,8 @@ def draw_scale_out(axes: Axes, cluster: Cluster) -> None:
     """Draw the groups of each layer, and the rate at which a group can send upwards."""
     fabric, layers = clos(cluster)
     each = f"{cluster.chips_per_server} chip{'s' * (cluster.chips_per_server > 1)}"
-    servers = f"{_count(cluster.servers, 'server')} of {each}, {_adapters(fabric)}"
+    adapters = _count(fabric.adapters_per_server, "adapter")
+    servers = f"{_count(cluster.servers, 'server')} of {each}, {adapters}"
     _row(axes, 0, cluster.servers, servers, "white")
     for number, layer in enumerate(layers):
         _row(axes, number + 1, layer.groups, _layer_text(fabric, layer, number, cluster), SWITCH)
@@ -616,10 +610,6 @@ def _count(count: int, thing: str) -> str:
     return f"{count:,} {thing}{'s' * (count > 1)}"
 
 
-def _adapters(fabric: ScaleOut) -> str:
-    return _count(fabric.adapters_per_server, "adapter")
-
-
 def _layer_text(fabric: ScaleOut, layer: Layer, number: int, cluster: Cluster) -> str:
     below = min(layer.chips, cluster.chips)
     rails = f" of {fabric.rails} rails" if number == 0 and fabric.rails > 1 else ""
@@ -633,7 +623,7 @@ def _rise_text(fabric: ScaleOut, layers: tuple[Layer, ...], number: int, cluster
     climb_ps = fabric.climb_ps[min(number, len(fabric.climb_ps) - 1)]
     step = f"{time_text(fabric.latency_ps + climb_ps)} a step"
     if number == 0:
-        server = rate_text(fabric.bandwidth_bytes_per_s * cluster.chips_per_server)
-        return f"{rate_text(fabric.bandwidth_bytes_per_s)} a chip, {server} a server\n{step}"
+        server = format_rate(fabric.bandwidth_bytes_per_s * cluster.chips_per_server)
+        return f"{format_rate(fabric.bandwidth_bytes_per_s)} a chip, {server} a server\n{step}"
     below = layers[number - 1]
-    return f"{rate_text(below.up_bytes_per_s)} a group over {below.up_links:,} links\n{step}"
+    return f"{format_rate(below.up_bytes_per_s)} a group over {below.up_links:,} links\n{step}"

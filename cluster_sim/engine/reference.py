@@ -156,7 +156,7 @@ class Server:
         if not self.idle:
             return
         # The slot whose turn is latest: the others have their turns for ops that come before.
-        slot = max(self.idle, key=_turn_ps) if len(self.idle) > 1 else self.idle[0]
+        slot = max(self.idle, key=lambda slot: slot.when) if len(self.idle) > 1 else self.idle[0]
         if slot.when == NO_TURN:
             slot.when = ready
             slot.turn.plan(self.phase, max(0, ready - self.run.env.now))
@@ -192,10 +192,6 @@ class Server:
         self.speed = speed
         for slot in self.idle:
             slot.process.interrupt()
-
-
-def _turn_ps(slot: Slot) -> int:
-    return slot.when
 
 
 MICROBYTES = 10**6
@@ -238,10 +234,6 @@ class Sharing:
     def path(self, op: int) -> list[int]:
         """Return the shared resources that a flow crosses; none for any other op."""
         return [resource for resource, _ in self.demand[op].weights] if op in self.demand else []
-
-    def flows_across(self, resource: int) -> set[int]:
-        """Return the flows in flight that cross a resource."""
-        return set(self.flows_on[resource])
 
     def enter(self, op: int) -> simpy.Event:
         """Start a flow; returns the event of its end."""
@@ -568,7 +560,7 @@ class Disturbance:
     def ops_in_flight(self, server: Server, number: int) -> list[int]:
         """Return the ops in flight that hold a slot of a resource, or are flows across it."""
         held = {slot.op for slot in server.slots if slot.op >= 0}
-        return sorted(held | self.run.sharing.flows_across(number))
+        return sorted(held | self.run.sharing.flows_on[number])
 
     def rescale(self, server: Server, factor: Fraction) -> None:
         """Multiply the remaining time of the fixed ops in flight on a resource by a factor."""

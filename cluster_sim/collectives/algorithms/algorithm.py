@@ -143,16 +143,6 @@ def has_pairs(group: Group) -> bool:
     return group.ranks_per_chip % 2 == 0
 
 
-def runs_all_ranks(call: CollectiveCall, costs: CommunicationCosts) -> int | None:
-    """Return None, for an algorithm that is always simulated on all ranks."""
-    return None
-
-
-def streams_none(call: CollectiveCall, costs: CommunicationCosts) -> int:
-    """Return 0, for an algorithm that is not run part by part."""
-    return 0
-
-
 @dataclass(frozen=True)
 class Algorithm:
     """One way to run some collective operations.
@@ -210,9 +200,11 @@ class Algorithm:
     message_count: Callable[[CollectiveCall, CommunicationCosts], int]
     rounds: Callable[[CollectiveCall, CommunicationCosts], int]
     memory_accesses: Callable[[CollectiveCall, CommunicationCosts], Fraction]
-    stands_for: Callable[[CollectiveCall, CommunicationCosts], int | None] = runs_all_ranks
+    stands_for: Callable[[CollectiveCall, CommunicationCosts], int | None] = lambda call, costs: (
+        None
+    )
     crosses_links: bool = False
-    streamed_ops: Callable[[CollectiveCall, CommunicationCosts], int] = streams_none
+    streamed_ops: Callable[[CollectiveCall, CommunicationCosts], int] = lambda call, costs: 0
     streams_watched: bool = False
 
     def __post_init__(self) -> None:
@@ -226,11 +218,6 @@ class Algorithm:
     def runs(self, call: CollectiveCall) -> bool:
         """Return whether the algorithm can run a call and makes sense for its group."""
         return call.kind in self.kinds and self.suits(call)
-
-
-def suits_every_group(call: CollectiveCall) -> bool:
-    """Accept any group."""
-    return True
 
 
 def filled_box(call: CollectiveCall, algorithm: str) -> Box:

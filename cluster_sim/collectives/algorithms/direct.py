@@ -17,7 +17,6 @@ from cluster_sim.collectives.algorithms.algorithm import (
     Algorithm,
     each_byte_arrives_once,
     filled_box,
-    suits_every_group,
 )
 from cluster_sim.collectives.algorithms.hierarchical import rank_table
 from cluster_sim.collectives.call import RING_KINDS, CollectiveCall
@@ -150,23 +149,14 @@ def _mesh_count(call: CollectiveCall, costs: CommunicationCosts) -> int:
     return call.ways * ranks * (ranks - 1) + joins
 
 
-def _mesh_rounds(call: CollectiveCall, costs: CommunicationCosts) -> int:
-    return call.ways if call.ranks > 1 else 0
-
-
-def _whole_buffers(call: CollectiveCall, costs: CommunicationCosts) -> Fraction:
-    """Count memory accesses if each rank receives the whole buffer of every other rank."""
-    return Fraction(call.ranks * (call.ranks - 1) * costs.reduce_accesses)
-
-
 MESH = Algorithm(
     name="mesh",
     summary="every shard straight to its owner, and back to all",
     kinds=(*RING_KINDS, "broadcast"),
-    suits=suits_every_group,
+    suits=lambda call: True,
     messages=_mesh_messages,
     message_count=_mesh_count,
-    rounds=_mesh_rounds,
+    rounds=lambda call, costs: call.ways if call.ranks > 1 else 0,
     memory_accesses=each_byte_arrives_once,
     crosses_links=True,
 )
@@ -174,11 +164,14 @@ SINGLE_STEP_MESH = Algorithm(
     name="single-step-mesh",
     summary="the whole buffer to everybody",
     kinds=("all-reduce",),
-    suits=suits_every_group,
+    suits=lambda call: True,
     messages=lambda call, costs: single_step_mesh(call.ranks, call.size_bytes),
     message_count=lambda call, costs: call.ranks * (call.ranks - 1),
     rounds=lambda call, costs: int(call.ranks > 1),
-    memory_accesses=_whole_buffers,
+    # Each rank receives the whole buffer of every other rank.
+    memory_accesses=lambda call, costs: Fraction(
+        call.ranks * (call.ranks - 1) * costs.reduce_accesses
+    ),
     crosses_links=True,
 )
 
@@ -327,10 +320,6 @@ def permute(ranks: int, size_bytes: int) -> Messages:
 NAME = "dimension-ordered"
 
 
-def _fills_box(call: CollectiveCall) -> bool:
-    return call.group.ranks_per_chip == 1 and call.group.filled_box is not None
-
-
 def _direct(call: CollectiveCall, costs: CommunicationCosts) -> Messages:
     if call.kind == "permute":
         return permute(call.ranks, call.size_bytes)
@@ -368,7 +357,7 @@ DIRECT = Algorithm(
     name="direct",
     summary="all-to-all pair by pair; permute to the next rank",
     kinds=("all-to-all", "permute"),
-    suits=suits_every_group,
+    suits=lambda call: True,
     messages=_direct,
     message_count=lambda call, costs: call.ranks * _direct_rounds(call, costs),
     rounds=_direct_rounds,
@@ -379,7 +368,7 @@ DIMENSION_ORDERED = Algorithm(
     name=NAME,
     summary="all-to-all hop by hop, split over the axis orders and both ways round at ties",
     kinds=("all-to-all",),
-    suits=_fills_box,
+    suits=lambda call: call.group.ranks_per_chip == 1 and call.group.filled_box is not None,
     messages=lambda call, costs: dimension_ordered(
         call.group, filled_box(call, NAME), call.size_bytes
     ),

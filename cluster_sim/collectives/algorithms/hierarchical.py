@@ -298,13 +298,15 @@ def _simulated_ps(alike: _Alike) -> int:
 def _inner_legs(call: CollectiveCall, ranks: IntArray) -> Legs:
     """Return the stages inside the domains that are simulated, with all their ranks."""
     return [
-        ([_leg(over_domains(lines, ranks)) for lines in part.lines], part.weight)
+        (
+            [
+                Leg(over_domains(lines, ranks), lines.shape[1], lines.shape[1] - 1)
+                for lines in part.lines
+            ],
+            part.weight,
+        )
         for part in inner_parts(call)
     ]
-
-
-def _leg(lines: IntArray) -> Leg:
-    return Leg(lines, lines.shape[1], lines.shape[1] - 1)
 
 
 def _legs_of_one_chip(group: Group) -> Legs:

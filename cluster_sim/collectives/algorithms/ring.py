@@ -25,8 +25,6 @@ from cluster_sim.collectives.algorithms.algorithm import (
     Algorithm,
     broadcast_slices,
     each_byte_arrives_once,
-    runs_all_ranks,
-    suits_every_group,
     waits_for_receivers,
 )
 from cluster_sim.collectives.algorithms.cycles import Cycles, all_rings, cycles, one_ring
@@ -276,7 +274,7 @@ def _ring_algorithm(
     name: str,
     summary: str,
     rings: Callable[[Group], Cycles],
-    few: Callable[[CollectiveCall, CommunicationCosts], int | None] = runs_all_ranks,
+    few: Callable[[CollectiveCall, CommunicationCosts], int | None] = lambda call, costs: None,
 ) -> Algorithm:
     """Make an algorithm that runs over the rings which ``rings`` returns for a group."""
 
@@ -318,7 +316,7 @@ def _ring_algorithm(
         name=name,
         summary=summary,
         kinds=(*RING_KINDS, "broadcast"),
-        suits=suits_every_group,
+        suits=lambda call: True,
         messages=messages,
         message_count=message_count,
         rounds=rounds,

@@ -413,10 +413,6 @@ def _message_count(call: CollectiveCall, costs: CommunicationCosts) -> int:
     return staged_count(call, lengths_of(cube_parts(call.group)), costs.slices)
 
 
-def _rounds(call: CollectiveCall, costs: CommunicationCosts) -> int:
-    return call.ways * (call.ranks.bit_length() - 1)
-
-
 def _one_rank_a_domain_ps(call: CollectiveCall, costs: CommunicationCosts) -> int | None:
     """Simulate one pair for one rank in each of many domains [ps]; None for others."""
     group = call.group
@@ -440,7 +436,7 @@ RDH = Algorithm(
     suits=lambda call: is_cube(call.group),
     messages=_messages,
     message_count=_message_count,
-    rounds=_rounds,
+    rounds=lambda call, costs: call.ways * (call.ranks.bit_length() - 1),
     memory_accesses=each_byte_arrives_once,
     stands_for=_one_rank_a_domain_ps,
 )
@@ -476,21 +472,15 @@ def fuse_pairs(messages: Messages) -> Messages:
     return replace(messages, channels=replace(ends, fused=ends.src // 2 == ends.dst // 2))
 
 
-def _kangaring_rounds(call: CollectiveCall, costs: CommunicationCosts) -> int:
-    return call.ways * call.ranks // 2
-
-
-def _kangaring_count(call: CollectiveCall, costs: CommunicationCosts) -> int:
-    return staged_count(call, lengths_of(kangaring_parts(call.group)), costs.slices)
-
-
 KANGARING = Algorithm(
     name="kangaring",
     summary="pairs exchange halves, then rings in which one of each pair drives",
     kinds=RING_KINDS,
     suits=lambda call: has_pairs(call.group),
     messages=lambda call, costs: kangaring(call, costs.slices),
-    message_count=_kangaring_count,
-    rounds=_kangaring_rounds,
+    message_count=lambda call, costs: staged_count(
+        call, lengths_of(kangaring_parts(call.group)), costs.slices
+    ),
+    rounds=lambda call, costs: call.ways * call.ranks // 2,
     memory_accesses=pairs_share,
 )

@@ -430,10 +430,6 @@ def _per_axis_count(call: CollectiveCall, costs: CommunicationCosts) -> int:
     return staged_count(call, [sizes], 1) + call.ways * len(sizes) - 1
 
 
-def _streamed_ops(call: CollectiveCall, costs: CommunicationCosts) -> int:
-    return _per_axis_count(call, costs) + call.ranks if _rings_share_nothing(call) else 0
-
-
 def _rings_share_nothing(call: CollectiveCall) -> bool:
     """Return whether the rings along an axis are apart, and every step crosses one link."""
     cluster = call.group.cluster
@@ -479,6 +475,8 @@ PER_AXIS = Algorithm(
     rounds=lambda call, costs: rounds_along_axes(call, "per-axis"),
     memory_accesses=lambda call, costs: accesses_along_axes(call, costs, "per-axis"),
     stands_for=ring_by_ring_ps,
-    streamed_ops=_streamed_ops,
+    streamed_ops=lambda call, costs: (
+        _per_axis_count(call, costs) + call.ranks if _rings_share_nothing(call) else 0
+    ),
     streams_watched=True,
 )
