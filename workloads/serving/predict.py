@@ -12,7 +12,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from topologies.catalogue.families import chip_family
+from topologies.catalogue.catalogue import chip_family
 from topologies.clusters.cluster import Cluster
 from workloads.models.model import Model
 from workloads.serving.batching import BUCKETS, Batching

@@ -11,8 +11,7 @@ from hypothesis import strategies as st
 
 from cluster_sim.engine import HorizonError, repeats, simulate
 from cluster_sim.engine.repeats import simulate_rounds
-from cluster_sim.schedule.build import OpColumns, check, schedule
-from cluster_sim.schedule.merge import merge
+from cluster_sim.schedule.build import OpColumns, check, merge, schedule
 from cluster_sim.schedule.repeats import LargerBlocks, Rounds, rounds_written_out
 from cluster_sim.schedule.table import (
     FIXED,

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from cluster_sim.collectives import CollectiveCall as Call
 from cluster_sim.collectives import compose, whole
-from cluster_sim.hardware.fault_text import parse_fault
+from cluster_sim.hardware.faults import parse_fault
 from cluster_sim.schedule.repeats import calls_written_out
 from cluster_sim.schedule.table import FLOW
 from cluster_sim.trace.trace import run

@@ -1,12 +1,15 @@
-"""All-to-all: every rank has a part of its buffer for every other rank.
+"""Collectives in which ranks send straight to one another: meshes, all-to-alls and permutes.
 
-``direct`` sends one message for each pair of ranks over the route that the fabric chooses.
-``dimension-ordered``, on a box of a torus, splits each message over the cyclic orders of the axes
-and, where it goes half-way round a ring, over both directions, so that all links carry the same
-load at the same time.
+In a mesh every rank sends to every other at once, in few steps over shared links. In an all-to-all
+every rank has a part of its buffer for every other rank. ``direct`` sends one message for each pair
+of ranks over the route that the fabric chooses. ``dimension-ordered``, on a box of a torus, splits
+each message over the cyclic orders of the axes and, where it goes half-way round a ring, over both
+directions, so that all links carry the same load at the same time.
 """
 
 from __future__ import annotations
+
+from fractions import Fraction
 
 import numpy as np
 
@@ -14,19 +17,163 @@ from cluster_sim.collectives.algorithms.algorithm import (
     Algorithm,
     each_byte_arrives_once,
     filled_box,
-    suits_every_group,
 )
-from cluster_sim.collectives.algorithms.domains import rank_table
-from cluster_sim.collectives.call import CollectiveCall
-from cluster_sim.collectives.chunks import Chunks, cut
+from cluster_sim.collectives.algorithms.hierarchical import rank_table
+from cluster_sim.collectives.call import RING_KINDS, CollectiveCall
 from cluster_sim.collectives.group import Box, Group
-from cluster_sim.collectives.messages import Channels, Messages, no_messages, one_chunk_messages
+from cluster_sim.collectives.messages import (
+    EVERY,
+    Channels,
+    Chunks,
+    Messages,
+    cut,
+    no_messages,
+    one_chunk_messages,
+)
 from cluster_sim.hardware.communication_costs import CommunicationCosts
 from cluster_sim.schedule.table import Edges
 from topologies.arrays import BoolArray, IntArray, distinct
-from topologies.routing.domain import Routes, routes
+from topologies.routing import Routes, routes
 from topologies.shapes.basic import Torus
 from topologies.shapes.links import coordinates
+
+
+def mesh(call: CollectiveCall) -> Messages:
+    """Write an all-reduce, all-gather or reduce-scatter by direct exchange of shards.
+
+    An all-reduce sends each part of a shard to its owner, and the sums to all ranks, with a join on
+    every rank between them.
+    """
+    ranks, reduces, gathers = call.ranks, call.reduces, call.gathers
+    rank = np.arange(ranks, dtype=np.int32)
+    chunks = Chunks.table(
+        cut(call.size_bytes, ranks),
+        source=EVERY if reduces else rank,
+        target=EVERY if gathers else rank,
+    )
+    if ranks == 1:
+        return no_messages(chunks, ranks)
+    src, dst, channels = _all_pairs(ranks)
+    channel = ranks + np.arange(len(src), dtype=np.int32)
+    blocks: list[tuple[IntArray, IntArray, bool, int]] = []  # channel, chunk, reduce, step
+    if reduces:
+        blocks.append((channel, dst, True, 0))
+    if reduces and gathers:
+        blocks.append((rank, rank, False, 0))
+    if gathers:
+        blocks.append((channel, src, False, int(reduces)))
+    return one_chunk_messages(
+        channel=np.concatenate([block[0] for block in blocks]),
+        first=np.concatenate([block[1] for block in blocks]),
+        reduce=np.concatenate([np.full(len(block[0]), block[2]) for block in blocks]),
+        step=np.concatenate([np.full(len(block[0]), block[3]) for block in blocks]),
+        edges=_two_phases(ranks, dst)
+        if len(blocks) == 3
+        else Edges.from_pairs(len(channel), [], []),
+        channels=channels,
+        chunks=chunks,
+        ranks=ranks,
+    )
+
+
+def single_step_mesh(ranks: int, size_bytes: int) -> Messages:
+    """Write an all-reduce in which every rank sends its whole buffer to every other: one step."""
+    chunks = Chunks.table([size_bytes], EVERY, EVERY)
+    if ranks == 1:
+        return no_messages(chunks, ranks)
+    src, _, channels = _all_pairs(ranks)
+    return one_chunk_messages(
+        channel=ranks + np.arange(len(src), dtype=np.int32),
+        first=np.zeros(len(src), np.int32),
+        reduce=True,
+        edges=Edges.from_pairs(len(src), [], []),
+        channels=channels,
+        chunks=chunks,
+        ranks=ranks,
+    )
+
+
+def mesh_broadcast(ranks: int, size_bytes: int) -> Messages:
+    """Write a broadcast in one step: rank 0 sends the whole buffer to each other rank."""
+    chunks = Chunks.table([size_bytes], 0, EVERY)
+    if ranks == 1:
+        return no_messages(chunks, ranks)
+    dst = np.arange(1, ranks, dtype=np.int32)
+    return one_chunk_messages(
+        channel=dst - 1,
+        first=np.zeros(ranks - 1, np.int32),
+        edges=Edges.from_pairs(ranks - 1, [], []),
+        channels=Channels.table(np.zeros(ranks - 1, np.int32), dst),
+        chunks=chunks,
+        ranks=ranks,
+    )
+
+
+def _all_pairs(ranks: int) -> tuple[IntArray, IntArray, Channels]:
+    """Return source, destination and channels of all pairs; first come the channels for joins."""
+    rank = np.arange(ranks, dtype=np.int32)
+    dst = (rank + np.arange(1, ranks, dtype=np.int32)[:, None]) % np.int32(ranks)
+    src = np.broadcast_to(rank, dst.shape).ravel()
+    channels = Channels.table(np.append(rank, src), np.append(rank, dst.ravel()))
+    return src, dst.ravel(), channels
+
+
+def _two_phases(ranks: int, dst: IntArray) -> Edges:
+    """Return edges from the first phase to the receivers' joins, and from these to the second."""
+    pairs = len(dst)
+    second = pairs + ranks + np.arange(pairs, dtype=np.int32).reshape(ranks - 1, ranks)
+    ptr = np.concatenate(
+        [
+            np.arange(pairs, dtype=np.int64),
+            pairs + np.arange(ranks, dtype=np.int64) * (ranks - 1),
+            np.full(pairs + 1, 2 * pairs, np.int64),
+        ]
+    )
+    targets = np.concatenate([pairs + dst, second.T.ravel()]).astype(np.int32)
+    return Edges(ptr, targets, np.broadcast_to(np.int64(0), len(targets)))
+
+
+def _mesh_messages(call: CollectiveCall, costs: CommunicationCosts) -> Messages:
+    if call.kind == "broadcast":
+        return mesh_broadcast(call.ranks, call.size_bytes)
+    return mesh(call)
+
+
+def _mesh_count(call: CollectiveCall, costs: CommunicationCosts) -> int:
+    ranks = call.ranks
+    if ranks == 1:
+        return 0
+    if call.kind == "broadcast":
+        return ranks - 1
+    joins = ranks * (call.ways - 1)
+    return call.ways * ranks * (ranks - 1) + joins
+
+
+MESH = Algorithm(
+    name="mesh",
+    summary="every shard straight to its owner, and back to all",
+    kinds=(*RING_KINDS, "broadcast"),
+    suits=lambda call: True,
+    messages=_mesh_messages,
+    message_count=_mesh_count,
+    rounds=lambda call, costs: call.ways if call.ranks > 1 else 0,
+    memory_accesses=each_byte_arrives_once,
+    crosses_links=True,
+)
+SINGLE_STEP_MESH = Algorithm(
+    name="single-step-mesh",
+    summary="the whole buffer to everybody",
+    kinds=("all-reduce",),
+    suits=lambda call: True,
+    messages=lambda call, costs: single_step_mesh(call.ranks, call.size_bytes),
+    message_count=lambda call, costs: call.ranks * (call.ranks - 1),
+    rounds=lambda call, costs: int(call.ranks > 1),
+    # Each rank receives the whole buffer of every other rank.
+    memory_accesses=lambda call, costs: Fraction(
+        call.ranks * (call.ranks - 1) * costs.reduce_accesses
+    ),
+    crosses_links=True,
+)
 
 
 def direct(group: Group, size_bytes: int | IntArray) -> Messages:
@@ -173,10 +320,6 @@ def permute(ranks: int, size_bytes: int) -> Messages:
 NAME = "dimension-ordered"
 
 
-def _fills_box(call: CollectiveCall) -> bool:
-    return call.group.ranks_per_chip == 1 and call.group.filled_box is not None
-
-
 def _direct(call: CollectiveCall, costs: CommunicationCosts) -> Messages:
     if call.kind == "permute":
         return permute(call.ranks, call.size_bytes)
@@ -214,7 +357,7 @@ DIRECT = Algorithm(
     name="direct",
     summary="all-to-all pair by pair; permute to the next rank",
     kinds=("all-to-all", "permute"),
-    suits=suits_every_group,
+    suits=lambda call: True,
     messages=_direct,
     message_count=lambda call, costs: call.ranks * _direct_rounds(call, costs),
     rounds=_direct_rounds,
@@ -225,7 +368,7 @@ DIMENSION_ORDERED = Algorithm(
     name=NAME,
     summary="all-to-all hop by hop, split over the axis orders and both ways round at ties",
     kinds=("all-to-all",),
-    suits=_fills_box,
+    suits=lambda call: call.group.ranks_per_chip == 1 and call.group.filled_box is not None,
     messages=lambda call, costs: dimension_ordered(
         call.group, filled_box(call, NAME), call.size_bytes
     ),

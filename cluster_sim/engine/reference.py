@@ -1,4 +1,8 @@
-"""One run of a schedule in SimPy: the state of every op, and what its start and end set off."""
+"""The definition of the rules of time in SimPy: a process for every resource that ops hold.
+
+A run is the state of every op, and what its start and end set off. Faults are resources that slow
+down, die and revive under the ops in flight (rule 8).
+"""
 
 from __future__ import annotations
 
@@ -6,14 +10,24 @@ from collections import defaultdict
 from collections.abc import Callable, Generator, Iterable, Mapping
 from dataclasses import dataclass
 from fractions import Fraction
-from heapq import heappop, heappush
+from heapq import heapify, heappop, heappush
 from typing import Any, Protocol
 
 import numpy as np
 import simpy
 from simpy.core import StopSimulation
 
-from cluster_sim.engine.times import NEVER, UNKNOWN_PS, HorizonError
+from cluster_sim.engine.faults import Faults
+from cluster_sim.engine.times import (
+    DOOMED,
+    FAILED,
+    NEVER,
+    UNKNOWN_PS,
+    Attempts,
+    HorizonError,
+    Times,
+    settle,
+)
 from cluster_sim.schedule.table import FLOW, HORIZON_PS, JOIN, IntArray, Schedule
 
 ENDS, FAULTS, READINESS, STARTS = 1, 2, 3, 4
@@ -142,7 +156,7 @@ class Server:
         if not self.idle:
             return
         # The slot whose turn is latest: the others have their turns for ops that come before.
-        slot = max(self.idle, key=_turn_ps) if len(self.idle) > 1 else self.idle[0]
+        slot = max(self.idle, key=lambda slot: slot.when) if len(self.idle) > 1 else self.idle[0]
         if slot.when == NO_TURN:
             slot.when = ready
             slot.turn.plan(self.phase, max(0, ready - self.run.env.now))
@@ -178,10 +192,6 @@ class Server:
         self.speed = speed
         for slot in self.idle:
             slot.process.interrupt()
-
-
-def _turn_ps(slot: Slot) -> int:
-    return slot.when
 
 
 MICROBYTES = 10**6
@@ -224,10 +234,6 @@ class Sharing:
     def path(self, op: int) -> list[int]:
         """Return the shared resources that a flow crosses; none for any other op."""
         return [resource for resource, _ in self.demand[op].weights] if op in self.demand else []
-
-    def flows_across(self, resource: int) -> set[int]:
-        """Return the flows in flight that cross a resource."""
-        return set(self.flows_on[resource])
 
     def enter(self, op: int) -> simpy.Event:
         """Start a flow; returns the event of its end."""
@@ -508,3 +514,160 @@ def max_min_rates(demands: Mapping[int, Demand], capacity: Mapping[int, int]) ->
                 spare[resource] -= taken * level
                 weight[resource] -= taken
     return {flow: rates[flow] for flow in demands}
+
+
+FOREVER = 2**30  # pending edges of a doomed op, more than a schedule can count: it is never ready
+
+
+class Disturbance:
+    """The process that lets the faults of a run happen, and a record of the ops that they lose."""
+
+    def __init__(self, run: Run, faults: Faults):
+        self.run = run
+        self.faults = faults
+        self.remaining = len(faults)
+        self.attempts: list[tuple[int, int, int]] = []  # (end, op, start) of runs that were lost
+        self.lost: dict[int, int] = {}  # FAILED or DOOMED, by op
+        if len(faults):
+            run.env.process(self.happen())
+
+    def happen(self) -> Generator[simpy.Event, None, None]:
+        """Wait for the instant of each fault and change the speed of its resource."""
+        rows = self.faults
+        columns = (rows.time_ps, rows.resource, rows.numerator, rows.denominator, rows.fails)
+        for time, number, top, bottom, fails in zip(*(c.tolist() for c in columns), strict=True):
+            instant = Phase(self.run.env)
+            instant.plan(FAULTS, time - self.run.env.now)
+            yield instant
+            self.remaining -= 1
+            self.change_speed(self.run.servers[number], number, Fraction(top, bottom), fails)
+
+    def change_speed(self, server: Server, number: int, speed: Fraction, fails: bool) -> None:
+        """Change the speed of a resource, and with it the ops in flight there."""
+        old_speed = server.speed
+        if speed == old_speed:
+            return
+        if not speed:
+            self.lose_all(self.ops_in_flight(server, number), fails)
+        elif old_speed:
+            self.rescale(server, old_speed / speed)
+        server.set_speed(speed)
+        self.run.sharing.set_speed(number, speed)
+        for op in self.run.parked.pop(number, []) if speed else []:
+            if op not in self.lost:
+                self.run.arrive(op)
+
+    def ops_in_flight(self, server: Server, number: int) -> list[int]:
+        """Return the ops in flight that hold a slot of a resource, or are flows across it."""
+        held = {slot.op for slot in server.slots if slot.op >= 0}
+        return sorted(held | self.run.sharing.flows_on[number])
+
+    def rescale(self, server: Server, factor: Fraction) -> None:
+        """Multiply the remaining time of the fixed ops in flight on a resource by a factor."""
+        run = self.run
+        for slot in server.slots:
+            if slot.op >= 0 and slot.op not in run.sharing.in_flight:
+                remaining = run.end[slot.op] - run.env.now
+                end = run.env.now + scaled(remaining, factor)
+                if end > HORIZON_PS:
+                    raise HorizonError.of(slot.op)
+                run.end[slot.op] = end
+                slot.process.interrupt(end)
+
+    def lose_all(self, ops: list[int], fails: bool) -> None:
+        """Lose ops in flight; they fail together, or are ready again."""
+        # All of them first: what one of them dooms must not include another that failed itself.
+        for op in ops:
+            self.lose(op)
+            if fails:
+                self.lost[op] = FAILED
+        for op in ops:
+            if fails:
+                self.doom_behind(op)
+            else:
+                self.run.arrive(op)
+
+    def lose(self, op: int) -> None:
+        """Take an op in flight off its resources; its edges that have not elapsed are uncounted."""
+        run = self.run
+        self.attempts.append((run.env.now, op, run.start[op]))
+        for edge in range(run.ptr[op], run.ptr[op + 1]):
+            if run.counted.get(edge, NEVER) >= run.env.now:
+                del run.counted[edge]
+                run.pending[run.dst[edge]] += 1
+                self.cancel_arrival(run.dst[edge])
+        run.start[op] = run.end[op] = NEVER
+        if op in run.sharing.in_flight:
+            run.sharing.remove(op)
+        for slot in run.servers[run.resource[op]].slots if run.resource[op] >= 0 else []:
+            if slot.op == op:
+                slot.process.interrupt(LOST)
+
+    def cancel_arrival(self, op: int) -> None:
+        """Remove an op that waits to be ready, or for a slot, from all queues."""
+        self.run.arrivals.pop(op, None)
+        if self.run.resource[op] >= 0:
+            server = self.run.servers[self.run.resource[op]]
+            for queue in (server.coming, server.waiting):
+                queue[:] = [row for row in queue if row[2] != op]
+                heapify(queue)
+
+    def doom_behind(self, op: int) -> None:
+        """Mark all ops that depend on a failed op as doomed, and lose those in flight."""
+        run = self.run
+        reached = [op]
+        while reached:
+            op = reached.pop()
+            for follower in run.dst[run.ptr[op] : run.ptr[op + 1]]:
+                ended = run.start[follower] >= 0 and run.end[follower] <= run.env.now
+                if ended or follower in self.lost:
+                    continue
+                self.lost[follower] = DOOMED
+                if run.start[follower] >= 0:
+                    self.lose(follower)
+                self.cancel_arrival(follower)
+                run.pending[follower] = FOREVER
+                reached.append(follower)
+
+
+__all__ = ["Run", "simulate"]
+
+
+def simulate(
+    schedule: Schedule, faults: Faults, until_ps: int | None = None, until_ops: Iterable[int] = ()
+) -> Times:
+    """Run a schedule in SimPy; see :func:`cluster_sim.engine.simulate`."""
+    run = Run(schedule, np.unique(faults.resource), until_ops)
+    disturbance = Disturbance(run, faults)
+    if until_ps is not None:
+        run.stop_after(until_ps)
+    run.env.run()
+    return _outcome(run, disturbance)
+
+
+def _outcome(run: Run, disturbance: Disturbance) -> Times:
+    """Collect the times of the ops from the objects of a run that is over."""
+    moving = run.sharing.moving
+    if moving and run.stopped_ps is None:  # an end past the horizon is never planned
+        raise HorizonError.of(min(moving))
+    lost = np.zeros(len(run.kind), np.uint8)
+    lost[list(disturbance.lost)] = list(disturbance.lost.values())
+    end, op, start = np.array(sorted(disturbance.attempts), np.int64).reshape(-1, 3).T
+    ready_ps, start_ps, end_ps = (
+        np.array(column, np.int64) for column in (run.ready, run.start, run.end)
+    )
+    dead = [number for number, server in enumerate(run.servers) if not server.speed]
+    return settle(
+        Times(
+            ready_ps=ready_ps,
+            start_ps=start_ps,
+            end_ps=end_ps,
+            status=lost,
+            attempts=Attempts(op.astype(np.int32), start, end),
+            dead=np.array(dead, np.int32),
+            stopped_ps=run.stopped_ps,
+        ),
+        np.array(run.pending, np.int64),
+        now=HORIZON_PS if run.stopped_ps is None else run.stopped_ps,
+        on_its_way=bool(moving or disturbance.remaining),
+    )
