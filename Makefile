@@ -8,6 +8,9 @@ READY  := $(VENV)/.ready
 PIP    := -m pip install --quiet --disable-pip-version-check
 WORKERS ?= 2
 
+# Byte code is kept: without it, each process that a test starts compiles every module anew.
+unexport PYTHONDONTWRITEBYTECODE
+
 .DEFAULT_GOAL := help
 SECONDS ?= 3600
 .PHONY: help setup develop demo sbom test test-slow check fuzz mutants lock audit as-user golden size golden-record docs docs-rerun gallery bench clean

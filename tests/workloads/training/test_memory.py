@@ -229,7 +229,7 @@ def test_differences_of_stacks_add_as_squares() -> None:
 @given(
     st.integers(0, 3), st.sampled_from(["none", "selective", "full"]), st.sampled_from([1, 2, 4])
 )
-@settings(deadline=None, max_examples=40)
+@settings(deadline=None, max_examples=20)
 def test_a_plan_with_more_needs_more(zero: int, recompute: Any, pp: int) -> None:
     how = plan(tp=2, pp=pp, dp=4, zero=zero, recompute=recompute, seq=2048, global_batch=32)
     more = [
