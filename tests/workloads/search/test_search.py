@@ -15,8 +15,8 @@ from workloads.models.huggingface import named
 from workloads.models.model import Model
 from workloads.search import Search, candidates, search
 from workloads.search.finalists import Runner
-from workloads.training.plan.plan import ParallelPlan
 from workloads.training.iteration import iteration
+from workloads.training.plan.plan import ParallelPlan
 
 SHORT = {"seq": 1024}
 
