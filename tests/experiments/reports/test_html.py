@@ -1,4 +1,4 @@
-"""The report page stands alone, shows every result, and escapes all that it shows."""
+"""The report page stands alone, shows every result, escapes all of it, and keeps its templates."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ import re
 from html.parser import HTMLParser
 from pathlib import Path
 
+import jinja2
 import pandas as pd
 import pytest
 from hypothesis import given, settings
@@ -20,6 +21,7 @@ from experiments.reports.formatting import heading, number, table_text, value_te
 from experiments.reports.html import report_html, write_report
 from experiments.reports.run_directory import run_directory
 from topologies.errors import InputError
+from topologies.files import kept_files
 from topologies.files.table import Table
 
 VOID = {"meta", "img", "link", "br", "hr", "input"}
@@ -290,3 +292,30 @@ def test_tables_for_people_keep_named_indices_and_drop_units_from_headings() -> 
     assert heading("p99_s") == "p99"
     assert number(-1234.5) == "-1,234"
     assert table_text(Table({"x": []})) == (["x"], [])
+
+
+def test_a_template_is_compiled_once_for_all_runs(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    compiled = []
+    compile_template = jinja2.Environment.compile
+
+    def count(environment: jinja2.Environment, *arguments: object, **named: object) -> object:
+        compiled.append(arguments)
+        return compile_template(environment, *arguments, **named)
+
+    monkeypatch.setattr(jinja2.Environment, "compile", count)
+    monkeypatch.setattr(kept_files, "folders", lambda: (tmp_path,))
+    monkeypatch.setattr(html, "packaged", lambda name: "<{{ name }}>")
+    pages = [html.render("page", {"name": "a & b"}) for _ in range(3)]
+    assert pages == ["<a &amp; b>"] * 3
+    assert len(compiled) == 1
+    monkeypatch.setattr(html, "packaged", lambda name: "({{ name }})")
+    assert html.render("page", {"name": 1}) == "(1)", "an edit is seen"
+    assert len(list(tmp_path.iterdir())) == 1, "what is of no more use is gone"
+
+
+def test_a_name_without_a_value_is_an_error(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(html, "packaged", lambda name: "{{ nobody }}")
+    with pytest.raises(jinja2.UndefinedError, match="nobody"):
+        html.render("page", {})
