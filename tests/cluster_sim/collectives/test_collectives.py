@@ -213,7 +213,7 @@ def test_blocks_and_climbs_that_differ_are_folded_closely():
         (434, range(16), 1, 6 * 10**9),
         (7812, range(64), 1, 2**26),
         (4096, [0], 1, 2**25),
-        (7812, range(64), 4, 2**26),
+        pytest.param(7812, range(64), 4, 2**26, marks=pytest.mark.slow),
     ],
 )
 def test_groups_of_all_of_rainier_take_few_ops(domains, places, cores, size, monkeypatch):

@@ -67,7 +67,7 @@ def in_rounds(body: Schedule, count: int, final: int, across: list[tuple[int, in
     )
 
 
-@settings(max_examples=300, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+@settings(max_examples=150, deadline=None, suppress_health_check=[HealthCheck.too_slow])
 @given(st.data())
 def test_a_window_of_rounds_is_the_schedule_written_out(data: st.DataObject) -> None:
     """SimPy and the compiled engine on all ops, and windows of any length."""
