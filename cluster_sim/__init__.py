@@ -1,4 +1,4 @@
-"""The front door of the simulator: nineteen names, and the modules ``metrics`` and ``plot``.
+"""The front door of the simulator: twenty names, and the modules ``metrics`` and ``plot``.
 
 >>> import cluster_sim as cs
 >>> cs.cluster("trn2-ultraserver:16").chips
@@ -35,6 +35,7 @@ if TYPE_CHECKING:
     from workloads.search.search import search_plans
     from workloads.serving.front import serve
     from workloads.sharing.front import share
+    from workloads.sharing.queueing import queue_jobs
     from workloads.traces.replay import replay
     from workloads.training.plan.plan import ParallelPlan as Plan
 
@@ -53,6 +54,7 @@ __all__ = [
     "metrics",
     "model",
     "plot",
+    "queue_jobs",
     "replay",
     "run_fleet",
     "run_job",
@@ -77,6 +79,7 @@ _PLACES = {
     "metrics": "cluster_sim.analysis.metrics:",
     "model": "workloads.models.huggingface:model",
     "plot": "cluster_sim.plot:",
+    "queue_jobs": "workloads.sharing.queueing:queue_jobs",
     "replay": "workloads.traces.replay:replay",
     "run_fleet": "workloads.fleet.front:run_fleet",
     "run_job": "workloads.job.front:run_job",

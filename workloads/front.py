@@ -81,12 +81,12 @@ def train(
     """
     plan_fields, detail_fields, conditions = _divided(stated)
     count = detail_fields.pop("chips") if isinstance(detail_fields.get("chips"), int) else None
-    check_fields(DetailFields, detail_fields)
     model, cluster = as_model(model), as_cluster(cluster)
     if count is not None:
         check_chips(count, cluster)
         detail_fields["partial"] = True
-    stack = conditions.framework_text({**(vars(plan) if plan else {}), **plan_fields}, cluster)
+    filed = {**(vars(plan) if plan else {}), "chips": count}
+    stack = conditions.framework_text({**filed, **plan_fields}, cluster)
     plan = plan and _changed(plan, plan_fields, stack, count)
     choice, plan_fields = None, {**plan_fields, "framework": stack}
     if plan is None and count is None and _may_search(plan_fields, detail, detail_fields):
@@ -125,4 +125,5 @@ def _divided(stated: Mapping[str, Any]) -> tuple[dict[str, Any], dict[str, Any],
     )
     for name, value in plan_fields.items():
         check_field(name, value)
+    check_fields(DetailFields, detail_fields)
     return plan_fields, detail_fields, Conditions(**conditions)

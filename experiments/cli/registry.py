@@ -49,6 +49,7 @@ COMMANDS = (
     Command("train", "train", "Simulate one optimizer step and say where its time goes."),
     Command("plan", "plan", "Search for the fastest parallel plans that fit in memory."),
     Command("share", "share", "Run several jobs on one cluster, and see what they lose."),
+    Command("queue", "queue", "Queue jobs for a cluster, and see how long they wait."),
     Command("run-job", "run_job", "Run a training job of weeks through its failures."),
     Command("serve", "serve", "Serve requests on one replica, token by token."),
     Command("replay", "replay", "Replay an execution trace of another tool on a cluster."),

@@ -135,9 +135,10 @@ def headline(run: Iteration) -> str:
     """Model, cluster and plan in one line."""
     plan = run.plan
     degrees = f"tp {plan.tp}, pp {plan.pp}, dp {plan.dp}"
+    unit = "chip" if run.chips == 1 else "chips"
     return (
         f"{run.model.name} ({run.model.parameters / 1e9:,.1f} G parameters) on {run.cluster.name}, "
-        f"{run.chips:,} chips: {degrees}, {plan.microbatches} microbatches of "
+        f"{run.chips:,} {unit}: {degrees}, {plan.microbatches} microbatches of "
         f"{plan.microbatch} × {plan.seq:,} tokens"
     )
 

@@ -122,6 +122,8 @@ def common_frameworks(plan: ParallelPlan, cluster: Cluster) -> tuple[str, ...]:
     runtime = chip_family(cluster.chip, cluster.catalogue).runtime
     if plan.attention == "unfused":
         kind = "unfused"
+    elif plan.ranks == 1:
+        kind = "alone"
     else:
         kind = "sharded" if plan.tp == plan.pp == 1 else "divided"
     stacks = (framework(name) for name in names())

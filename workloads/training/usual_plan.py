@@ -46,10 +46,10 @@ def complete(
     # ``stated``: fields of :class:`ParallelPlan`; None counts as not stated.
     named = {name: value for name, value in stated.items() if value not in (None, "")}
     plan_fields = {name: field_value(name, value) for name, value in named.items()}
-    text = framework_text(plan_fields.get("framework", ""), cluster, plan_fields)
+    room = cluster.chips if chips is None else chips
+    text = framework_text(plan_fields.get("framework", ""), cluster, {"chips": room, **plan_fields})
     stack = framework(text)
     plan_fields = {**stack.plan, **recomputation(plan_fields, stack)}
-    room = cluster.chips if chips is None else chips
     _set_ranks_per_chip(plan_fields, cluster, lnc, room)
     plan_fields.setdefault("seq", min(DEFAULT_SEQ, model.positions or DEFAULT_SEQ))
     # Each size is checked before the next ones are computed from it.

@@ -68,7 +68,8 @@ class PlanInputs(Conditions):
         implied = filed.implied if filed and "framework" not in stated else ""
         if implied and not framework(implied).trains_on(cluster):
             del plan_fields["framework"]  # the answer says so
-        return {**plan_fields, "framework": self.framework_text(plan_fields, cluster)}
+        written = {**plan_fields, "chips": self.chips}
+        return {**plan_fields, "framework": self.framework_text(written, cluster)}
 
 
 @dataclass(frozen=True)

@@ -88,10 +88,15 @@ def test_effects_of_fields_multiply() -> None:
     ("machine", "fields", "expected"),
     [
         ("dgx-h100", {"tp": 8}, ("megatron-core", "torchtitan")),
-        ("dgx-h100", {"zero": 3}, ("fsdp", "megatron-core", "torchtitan")),
+        (
+            "dgx-h100",
+            {"zero": 3, "dp": 8, "global_batch": 8},
+            ("fsdp", "megatron-core", "torchtitan"),
+        ),
+        ("dgx-h100", {}, ("megatron-core", "torchtitan", "transformers")),
         ("dgx-a100", {"attention": "unfused"}, ("megatron-deepspeed", "megatron-lm")),
         ("trn2.48xlarge", {"tp": 8}, ("neuronx",)),
-        ("tpu-v6e-pod", {"zero": 3}, ("axlearn", "maxtext")),
+        ("tpu-v6e-pod", {"zero": 3, "dp": 8, "global_batch": 8}, ("axlearn", "maxtext")),
     ],
 )
 def test_frameworks_in_use_depend_on_chip_and_plan(machine, fields, expected) -> None:

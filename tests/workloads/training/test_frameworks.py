@@ -94,6 +94,9 @@ def test_a_plan_that_names_no_framework_gets_the_usual_one_of_its_chips_and_kind
         (machine, *stated.items()): usual_framework(cluster(machine), stated)
         for machine, stated in (
             ("dgx-h100", {}),
+            ("dgx-h100", {"dp": 1, "tp": 8}),
+            ("dgx-h100", {"dp": 1}),
+            ("dgx-h100", {"chips": 1}),
             ("dgx-h100", {"zero": 3}),
             ("dgx-a100", {"attention": "unfused"}),
             ("trn2.48xlarge", {"zero": 3}),
@@ -101,8 +104,8 @@ def test_a_plan_that_names_no_framework_gets_the_usual_one_of_its_chips_and_kind
             ("tpu-v6e-pod", {}),
         )
     }
-    expected = ["megatron-core", "fsdp", "megatron-lm", "neuronx", "torch-neuronx", "maxtext"]
-    assert list(usual.values()) == expected
+    expected = [*2 * ["megatron-core"], *2 * ["transformers"], "fsdp", "megatron-lm"]
+    assert list(usual.values()) == [*expected, "neuronx", "torch-neuronx", "maxtext"]
     for named, stated in (("fsdp", {"zero": 3}), ("megatron-core", {"tp": 8})):
         assert seconds(**stated, framework=named) == seconds(**stated)
 

@@ -214,11 +214,15 @@ def _check_plan(usual: Mapping[str, Any], path: str) -> None:
 
 
 def usual_framework(cluster: Cluster, stated: Mapping[str, Any]) -> str:
-    """Return the framework that a plan is predicted with where none is named."""
+    """Return the framework that a plan is predicted with where none is named.
+
+    ``stated`` has fields of the plan and, where it does not fill the cluster, its ``chips``.
+    """
     # It follows from the machine and the kind of plan: sharded parameters are PyTorch's FSDP,
     # separate attention kernels date from the Megatron-LM of 2020 to 2022, lazily traced programs
     # of a Trainium host are torch-neuronx, and a machine of one Trainium chip runs PyTorch itself
-    # if nobody states how work is issued.
+    # if nobody states how work is issued. On one GPU nobody divides anything, and models are
+    # trained and adapted there by Transformers.
     runtime = chip_family(cluster.chip, cluster.catalogue).runtime
     if runtime == NEURON:
         if stated.get("runtime") == "xla":
@@ -228,7 +232,15 @@ def usual_framework(cluster: Cluster, stated: Mapping[str, Any]) -> str:
         return "maxtext"
     if stated.get("attention") == "unfused":
         return "megatron-lm"
-    return "fsdp" if stated.get("zero") == 3 else "megatron-core"
+    if stated.get("zero") == 3:
+        return "fsdp"
+    chips = stated.get("chips") or cluster.chips
+    return "transformers" if _alone({"dp": chips, **stated}) else "megatron-core"
+
+
+def _alone(stated: Mapping[str, Any]) -> bool:
+    """Return whether one rank holds the whole model and the whole batch."""
+    return all(stated.get(axis, 1) == 1 for axis in ("tp", "pp", "cp", "dp"))
 
 
 def framework_text(text: str, cluster: Cluster, stated: Mapping[str, Any]) -> str:

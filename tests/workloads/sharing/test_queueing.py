@@ -1,0 +1,267 @@
+"""Queues of jobs: small cases by hand, a closed form, and laws of every discipline."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+import cluster_sim as cs
+from tests.support.small_models import TOY_CONFIG, config_file
+from workloads.sharing.queueing import DISCIPLINES, PLACES, Queue
+
+CLUSTER = "trn2-ultraserver:2"  # two domains of four servers of 16 chips
+
+
+def job(submit_min: float, servers: int, run_min: float, **more: Any) -> dict[str, Any]:
+    """Return a job in minutes and servers."""
+    times = {"submit": f"{submit_min}min", "time": f"{run_min}min"}
+    return {**times, "chips": 16 * servers, **more}
+
+
+def waits_min(jobs: list[dict[str, Any]], discipline: str, place: str = "any") -> list[float]:
+    queue = cs.queue_jobs(CLUSTER, jobs, discipline=discipline, place=place)
+    return [round(each.wait_s / 60, 6) for each in queue.jobs]
+
+
+WAITING = [job(0, 6, 60), job(1, 8, 60), job(2, 2, 30), job(3, 2, 120), job(4, 1, 10)]
+
+
+@pytest.mark.parametrize(
+    ("discipline", "expected"),
+    [
+        # The second needs all servers, so everybody waits behind it.
+        ("fifo", [0, 59, 118, 117, 116]),
+        # The third ends before the second's turn at 60 min; the fourth would delay it; the fifth
+        # starts when the third has left its servers.
+        ("backfill", [0, 59, 0, 117, 28]),
+        ("shortest", [0, 59, 0, 117, 28]),
+    ],
+)
+def test_waits_of_five_jobs_by_hand(discipline: str, expected: list[float]) -> None:
+    assert waits_min(WAITING, discipline) == expected
+
+
+def test_a_later_job_may_run_past_the_turn_of_the_first_on_servers_that_it_leaves_free() -> None:
+    jobs = [job(0, 5, 60), job(1, 6, 60), job(2, 2, 500), job(3, 1, 500)]
+    # Of the three free servers, two are left over when the second has its six at 60 min.
+    assert waits_min(jobs, "backfill") == [0, 59, 0, 117]
+
+
+def test_schedulers_count_with_limits_rather_than_with_times() -> None:
+    jobs = [job(0, 6, 60, limit="90min"), job(1, 8, 60), job(2, 2, 60, limit="88min")]
+    assert waits_min(jobs, "backfill") == [0, 61, 0]
+    jobs[2]["limit"] = "2h"
+    assert waits_min(jobs, "backfill") == [0, 59, 118]
+
+
+def test_priority_comes_before_arrival() -> None:
+    jobs = [job(0, 8, 60), job(1, 8, 60), job(2, 8, 30, priority=5)]
+    assert waits_min(jobs, "backfill") == [0, 59, 118]
+    assert waits_min(jobs, "priority") == [0, 89, 58]
+
+
+def test_jobs_of_one_time_are_considered_together() -> None:
+    jobs = [job(0, 8, 60), job(0, 8, 30, priority=1)]
+    assert waits_min(jobs, "priority") == [30, 0]
+
+
+def test_a_job_waits_for_one_domain_or_takes_servers_of_two() -> None:
+    jobs = [job(0, 2, 100), job(0, 3, 60), job(1, 3, 10)]
+    scattered = cs.queue_jobs(CLUSTER, jobs)
+    assert [(each.wait_s, each.domains) for each in scattered.jobs] == [(0, 1), (0, 1), (0, 2)]
+    assert scattered.scattered == pytest.approx(1 / 3)
+    assert waits_min(jobs, "backfill", "domain") == [0, 0, 59]
+
+
+def test_a_job_takes_the_fullest_domain_that_has_room() -> None:
+    jobs = [job(0, 3, 60), job(1, 1, 60), job(2, 4, 10)]
+    assert waits_min(jobs, "fifo", "domain") == [0, 0, 0]
+
+
+def test_the_mean_wait_of_equal_jobs_at_random_is_that_of_the_formula() -> None:
+    # M/D/1, as every job needs all servers: ρ / (2 (1 − ρ)) run times (Pollaczek–Khinchine).
+    load, run_min = 0.6, 60
+    gaps = np.random.default_rng(0).exponential(run_min / load, 20_000)
+    jobs = [job(minute, 8, run_min) for minute in np.cumsum(gaps).round(3)]
+    mean = np.mean(waits_min(jobs, "fifo")) / run_min
+    assert mean == pytest.approx(load / (2 * (1 - load)), rel=0.05)
+
+
+JOBS = st.lists(
+    st.builds(
+        job,
+        st.integers(0, 200),
+        st.integers(1, 8),
+        st.integers(1, 100),
+        priority=st.integers(0, 2),
+    ),
+    min_size=1,
+    max_size=12,
+)
+
+
+def busy_at(queue: Queue, moment_s: float) -> int:
+    return sum(each.servers for each in queue.jobs if each.start_s <= moment_s < each.end_s)
+
+
+@given(JOBS, st.sampled_from(list(DISCIPLINES)), st.sampled_from(list(PLACES)))
+def test_every_job_runs_once_and_no_server_twice(
+    jobs: list[dict[str, Any]], discipline: str, place: str
+) -> None:
+    queue = cs.queue_jobs(CLUSTER, jobs, discipline=discipline, place=place)
+    assert len(queue.jobs) == len(jobs)
+    assert all(each.wait_s >= 0 for each in queue.jobs)
+    assert all(busy_at(queue, each.start_s) <= 8 for each in queue.jobs)
+    work_s = sum(each.servers * each.job.run_s for each in queue.jobs)
+    assert queue.used * 8 * queue.end_s == pytest.approx(work_s)
+    if place == "domain":
+        assert queue.scattered == 0
+    if discipline == "fifo":
+        in_order = sorted(queue.jobs, key=lambda each: (each.job.submit_s, each.job.number))
+        starts_s = [each.start_s for each in in_order]
+        assert starts_s == sorted(starts_s)
+
+
+@given(JOBS)
+def test_backfill_never_delays_the_first_job_that_waits(jobs: list[dict[str, Any]]) -> None:
+    # All limits are the true times, so the first waiting job starts as under fifo.
+    fifo, filled = (
+        cs.queue_jobs(CLUSTER, jobs, discipline=name).jobs for name in ("fifo", "backfill")
+    )
+    late = [number for number, each in enumerate(fifo) if each.wait_s > 0]
+    if late:
+        first = min(late, key=lambda number: (fifo[number].job.submit_s, number))
+        assert filled[first].start_s <= fifo[first].start_s
+
+
+def test_a_study_has_all_other_disciplines_and_places() -> None:
+    study = cs.queue_jobs(CLUSTER, WAITING, study=True)
+    pairs = {(name, place) for name in DISCIPLINES for place in PLACES}
+    assert set(study.others) == pairs - {("backfill", "any")}
+    alone = cs.queue_jobs(CLUSTER, WAITING, discipline="fifo", place="domain")
+    assert study.others["fifo", "domain"].waits_s.tolist() == alone.waits_s.tolist()
+
+
+def test_a_predicted_job_runs_for_its_steps_and_bounds_the_wait(tmp_path: Path) -> None:
+    model = config_file(tmp_path / "config.json", TOY_CONFIG)
+    plan = {"model": str(model), "tp": 4, "dp": 32, "global_batch": 32, "seq": 512}
+    step = cs.train(model, CLUSTER, **{name: plan[name] for name in list(plan)[1:]})
+    jobs = [{"submit": "0s", "steps": 1000, **plan}, job(0.001, 8, 1)]
+    queue = cs.queue_jobs(CLUSTER, jobs)
+    assert queue.jobs[0].job.run_s == pytest.approx(1000 * step.iteration_s, rel=1e-9)
+    low_s, high_s = queue.wait_ends_s or (0, 0)
+    assert low_s < queue.waits_s.mean() < high_s
+    assert high_s == pytest.approx((1000 * step.interval.high - 0.06) / 2)
+
+
+SLURM = """JobID|Submit|Start|End|NNodes|Timelimit|Priority
+7|2026-11-02T08:00:00|2026-11-02T08:00:00|2026-11-02T09:00:00|6|02:00:00|10
+7.batch|2026-11-02T08:00:00|2026-11-02T08:00:00|2026-11-02T09:00:00|1||
+8|2026-11-02T08:30:00|2026-11-02T09:30:00|2026-11-02T10:00:00|8|1-00:00:00|10
+9|2026-11-02T08:40:00|Unknown|Unknown|8|1-00:00:00|10
+"""
+
+
+def test_the_output_of_sacct_is_read_as_slurm_writes_it(tmp_path: Path) -> None:
+    path = tmp_path / "week.txt"
+    path.write_text(SLURM)
+    queue = cs.queue_jobs(CLUSTER, path)
+    assert [(each.job.name, each.job.chips) for each in queue.jobs] == [("7", 96), ("8", 128)]
+    assert [each.job.limit_s for each in queue.jobs] == [7200, 86_400]
+    assert [each.wait_s for each in queue.jobs] == [0, 1800]
+    assert [each.job.recorded_wait_s for each in queue.jobs] == [0, 3600]
+    assert queue.left_out == (
+        "1 job steps are left out.",
+        "1 jobs that never ran or have not ended are left out.",
+    )
+
+
+def kubernetes() -> dict[str, Any]:
+    pod = {"spec": {"containers": [{"resources": {"limits": {"aws.amazon.com/neuron": "16"}}}]}}
+    times = {"startTime": "2026-11-02T08:10:00Z", "completionTime": "2026-11-02T09:10:00Z"}
+    created = {"creationTimestamp": "2026-11-02T08:00:00Z"}
+    single = {
+        "kind": "Job",
+        "metadata": {"name": "single", **created},
+        "spec": {"parallelism": 2, "template": pod},
+        "status": times,
+    }
+    replicated = [{"replicas": 3, "template": {"spec": {"parallelism": 1, "template": pod}}}]
+    conditions = [
+        {"type": "Suspended", "lastTransitionTime": "2026-11-02T08:20:00Z"},
+        {"type": "Completed", "lastTransitionTime": "2026-11-02T08:50:00Z"},
+    ]
+    several = {
+        "kind": "JobSet",
+        "metadata": {"name": "several", **created},
+        "spec": {"replicatedJobs": replicated},
+        "status": {"conditions": conditions},
+    }
+    return {"kind": "List", "items": [single, several, {"kind": "Pod"}]}
+
+
+def test_a_list_of_kubernetes_jobs_is_read_as_kubectl_prints_it(tmp_path: Path) -> None:
+    path = tmp_path / "week.json"
+    path.write_text(json.dumps(kubernetes()))
+    queue = cs.queue_jobs(CLUSTER, path)
+    assert [(each.job.name, each.job.chips) for each in queue.jobs] == [
+        ("single", 32),
+        ("several", 48),
+    ]
+    assert [each.job.run_s for each in queue.jobs] == [3600, 1800]
+    assert [each.job.recorded_wait_s for each in queue.jobs] == [600, 1200]
+    assert queue.left_out == ("1 entries that are no Job or JobSet are left out.",)
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ({"submit": None}, "job 1: it has no submit"),
+        ({"submit": "2026-13-01"}, "submit '2026-13-01' is no date"),
+        ({"time": None}, "job 1: it has neither time nor model"),
+        ({"time": "0s"}, "time '0s' must be longer than 0"),
+        ({"chips": 0}, "chips '0' must be a whole number from 1"),
+        ({"chips": 129}, "job 1 needs 129 chips, but trn2-ultraserver:2 has 128"),
+        ({"limit": "1min"}, "limit 1min is shorter than the 3,600 s that it runs"),
+        ({"priority": "high"}, "priority 'high' must be a whole number"),
+        ({"tp": 8}, "job 1: tp needs a model"),
+        ({"model": "llama-3.1-8b"}, "it states time and model"),
+        ({"submitted": "3s"}, "submitted"),
+    ],
+)
+def test_a_job_that_cannot_queue_is_refused(change: dict[str, Any], message: str) -> None:
+    stated = {**job(0, 1, 60), **change}
+    with pytest.raises(cs.InputError, match=message):
+        cs.queue_jobs(CLUSTER, [{key: each for key, each in stated.items() if each is not None}])
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("name,submit\n", "there are no jobs in the queue"),
+        ("submit,chips,hours\n", "hours"),
+        ("submit,chips,time\n0s,16,1h\n0s,x,1h\n", "line 3: chips 'x' must be a whole number"),
+        ("JobID|Submit\n", "no column Start. Export it with sacct --parsable2"),
+        (SLURM.replace("|8|", "|eight|"), "line 4: NNodes 'eight' must be a whole number"),
+        (SLURM.replace("02:00:00", "2 hours"), "Timelimit '2 hours' is no time"),
+        (SLURM.replace("T09:30", "T08:20"), "line 4: Submit, Start and End do not follow"),
+        ('{"items": 3}', "items is no list of jobs"),
+        (json.dumps(kubernetes()).replace("aws.amazon.com/neuron", "cpu"), "have no limit of"),
+    ],
+)
+def test_a_record_that_cannot_be_read_is_refused(tmp_path: Path, text: str, message: str) -> None:
+    path = tmp_path / "record"
+    path.write_text(text)
+    with pytest.raises(cs.InputError, match=message):
+        cs.queue_jobs(CLUSTER, path)
+
+
+def test_an_unknown_discipline_is_refused_with_its_neighbour() -> None:
+    with pytest.raises(cs.InputError, match=r"'backfil' is none of fifo, .*backfill"):
+        cs.queue_jobs(CLUSTER, WAITING, discipline="backfil")

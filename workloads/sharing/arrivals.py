@@ -1,0 +1,310 @@
+"""Jobs that arrive at a queue: stated ones, and records of Slurm and Kubernetes."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+from topologies.arguments import check_names
+from topologies.clusters.cluster import Cluster
+from topologies.errors import InputError, shown
+from topologies.files.reading import csv_rows, read_text
+from topologies.files.yaml_documents import yaml_mapping
+from topologies.units import parse_seconds
+from workloads.sharing.jobs import jobs_from
+from workloads.training.detail import Detail
+from workloads.training.iteration import iteration
+from workloads.training.plan.plan import PLAN_FIELDS
+
+LARGEST_FILE_BYTES = 2**28
+MOST_JOBS = 200_000
+KEYS = ("name", "submit", "chips", "time", "limit", "priority", "model", "plan", "steps")
+"""Keys of a stated job beside the fields of its plan."""
+NEVER = ("", "Unknown", "None", "N/A")
+DEVICES = (
+    "nvidia.com/gpu",
+    "aws.amazon.com/neuron",
+    "aws.amazon.com/neurondevice",
+    "google.com/tpu",
+)
+"""Names under which Kubernetes counts whole chips."""
+
+
+@dataclass(frozen=True)
+class Arrival:
+    """A job that arrives at the queue."""
+
+    number: int  # its place in the record, from 1 on
+    name: str
+    submit_s: float  # time of its arrival, since the first one [s]
+    chips: int
+    run_s: float  # time that it runs [s]
+    limit_s: float  # time that its user requested, which schedulers count with [s]
+    priority: int = 0  # larger ones first, where the discipline looks at it
+    # Ends of the 80 % interval of ``run_s``, where a predicted step is behind it [s]
+    ends_s: tuple[float, float] | None = None
+    recorded_wait_s: float | None = None  # wait under the scheduler that wrote the record [s]
+
+
+def read_arrivals(path: Path | str, cluster: Cluster) -> tuple[list[Arrival], tuple[str, ...]]:
+    """Read the jobs of a file, and say which of its entries are left out.
+
+    Raises InputError for a file in none of the three forms, and for a job that cannot be read.
+    """
+    text = read_text(Path(path), limit_bytes=LARGEST_FILE_BYTES)
+    named, head = shown(str(path)), text.lstrip()[:4096].partition("\n")[0]
+    if "|" in head:
+        return _slurm(text, named, cluster)
+    if head.startswith(("{", "apiVersion:", "items:", "kind:")):
+        return _kubernetes(text, named)
+    header, rows = csv_rows(text, named)
+    check_names(named, header, [*KEYS, *PLAN_FIELDS])
+    entries = []
+    for line, cells in rows:
+        stated = {key: _cell(key, cell) for key, cell in cells.items() if cell}
+        entries.append({**stated, "": line})
+        _check_number(entries, named)
+    return arrivals_from(entries, cluster, named), ()
+
+
+def _cell(key: str, text: str) -> Any:
+    """Return a cell as YAML reads it where it is a field of a plan, such as 8 or true."""
+    if key in KEYS:
+        return text
+    return yaml_mapping(f"{key}: {text}", "a cell", content="value")[key]
+
+
+def arrivals_from(
+    entries: Sequence[Mapping[str, Any]], cluster: Cluster, named: str = ""
+) -> list[Arrival]:
+    """Return the jobs that dictionaries state; ``named``: file that they are from."""
+    arrivals = []
+    for number, entry in enumerate(entries, start=1):
+        stated = dict(entry)
+        line = stated.pop("", None)
+        place = f"{named} line {line}" if line else f"job {stated.get('name', number)}"
+        try:
+            arrivals.append(_arrival(number, stated, cluster))
+        except InputError as mistake:
+            raise InputError(f"{place}: {mistake}") from None
+    return arrivals
+
+
+def _arrival(number: int, stated: dict[str, Any], cluster: Cluster) -> Arrival:
+    check_names("a job of a queue", stated, [*KEYS, *PLAN_FIELDS])
+    if "submit" not in stated:
+        raise InputError("it has no submit. State when it arrives, as 90min or 2026-11-02T08:30.")
+    times = {name: stated.pop(name, None) for name in ("submit", "time", "limit", "priority")}
+    name, ends_s = str(stated.get("name") or f"job {number}"), None
+    if "model" in stated:
+        if times["time"] is not None:
+            raise InputError("it states time and model. State one of them.")
+        chips, run_s, ends_s = _predicted(stated, cluster)
+    elif surplus := sorted(set(stated) - {"name", "chips"}):
+        raise InputError(f"{surplus[0]} needs a model. State it, or leave {surplus[0]} out.")
+    else:
+        if times["time"] is None:
+            raise InputError("it has neither time nor model. State how long it runs, as time 3h.")
+        chips = _count(stated.get("chips"), "chips")
+        run_s = _seconds(times["time"], "time")
+    limit_s = run_s if times["limit"] is None else _seconds(times["limit"], "limit")
+    if limit_s < run_s:
+        raise InputError(
+            f"limit {times['limit']} is shorter than the {run_s:,.0f} s that it runs, and it would "
+            "be stopped. State a longer limit."
+        )
+    priority = _count(times["priority"] or 0, "priority", least=-(10**9))
+    submit_s = _moment(str(times["submit"]), "submit")
+    return Arrival(number, name, submit_s, chips, run_s, limit_s, priority, ends_s)
+
+
+def _predicted(stated: dict[str, Any], cluster: Cluster) -> tuple[int, float, tuple[float, float]]:
+    """Return the chips of a job, its time by its predicted step, and the ends of the interval."""
+    steps = _count(stated.pop("steps", None), "steps")
+    (job,) = jobs_from([stated], cluster)
+    how = Detail(level="collective", partial=True)
+    step = iteration(job.model, cluster, job.plan, how)
+    ends_s = (steps * step.interval.low, steps * step.interval.high)
+    return job.chips, steps * step.iteration_s, ends_s
+
+
+def _count(value: object, what: str, least: int = 1) -> int:
+    try:
+        count = int(str(value))
+    except ValueError:
+        count = least - 1
+    if not least <= count <= 10**9:
+        raise InputError(
+            f"{what} {shown(str(value), 40)!r} must be a whole number from {least:,} to 1e9."
+        )
+    return count
+
+
+def _seconds(value: object, what: str) -> float:
+    seconds = parse_seconds(str(value), what)
+    if seconds <= 0:
+        raise InputError(f"{what} {shown(str(value), 40)!r} must be longer than 0.")
+    return seconds
+
+
+def _moment(text: str, what: str) -> float:
+    """Return a time that is a date or a quantity, in seconds since any fixed moment."""
+    if "-" not in text[1:]:
+        return parse_seconds(text, what)
+    try:
+        moment = datetime.fromisoformat(text)
+    except ValueError:
+        raise InputError(
+            f"{what} {shown(text, 40)!r} is no date. Write it as 2026-11-02T08:30:00."
+        ) from None
+    return (moment if moment.tzinfo else moment.replace(tzinfo=UTC)).timestamp()
+
+
+def _check_number(jobs: Sequence[object], named: str) -> None:
+    if len(jobs) > MOST_JOBS:
+        raise InputError(f"{named} has more than {MOST_JOBS:,} jobs. Cut it into parts.")
+
+
+def _slurm(text: str, named: str, cluster: Cluster) -> tuple[list[Arrival], tuple[str, ...]]:
+    """Read the output of ``sacct --parsable2``: jobs of whole nodes that have ended."""
+    header, rows = csv_rows(text, named, delimiter="|")
+    needed = ("JobID", "Submit", "Start", "End", "NNodes")
+    if missing := [column for column in needed if column not in header]:
+        raise InputError(
+            f"{named} line 1: no column {missing[0]}. Export it with sacct --parsable2 "
+            f"--allocations --format={','.join(needed)},Timelimit,Priority."
+        )
+    jobs, left = list[Arrival](), {"job steps": 0, "jobs that never ran or have not ended": 0}
+    for line, cells in rows:
+        place = f"{named} line {line}"
+        if "." in cells["JobID"]:
+            left["job steps"] += 1
+            continue
+        if cells["Start"] in NEVER or cells["End"] in NEVER or cells["Start"] == cells["End"]:
+            left["jobs that never ran or have not ended"] += 1
+            continue
+        try:
+            submit_s, start_s, end_s = (
+                _moment(cells[name], name) for name in ("Submit", "Start", "End")
+            )
+            chips = _count(cells["NNodes"], "NNodes") * cluster.chips_per_server
+            limit_s = _slurm_limit(cells.get("Timelimit", ""), end_s - start_s)
+            priority = _count(cells.get("Priority") or 0, "Priority", least=-(10**9))
+        except InputError as mistake:
+            raise InputError(f"{place}: {mistake}") from None
+        if not submit_s <= start_s < end_s:
+            raise InputError(
+                f"{place}: Submit, Start and End do not follow each other. Correct it."
+            )
+        waited_s, run_s = start_s - submit_s, end_s - start_s
+        jobs.append(
+            Arrival(
+                *(len(jobs) + 1, cells["JobID"], submit_s, chips, run_s, limit_s, priority),
+                recorded_wait_s=waited_s,
+            )
+        )
+        _check_number(jobs, named)
+    return jobs, _left_out(left)
+
+
+def _slurm_limit(text: str, run_s: float) -> float:
+    """Return a limit as Slurm writes it, ``days-hours:minutes:seconds``; that of no limit [s]."""
+    if text in (*NEVER, "UNLIMITED", "Partition_Limit"):
+        return run_s
+    days, dash, clock = text.rpartition("-")
+    parts = clock.split(":")
+    try:
+        numbers = [int(part) for part in parts]
+        whole_days = int(days) if dash else 0
+    except ValueError:
+        numbers, whole_days = [], 0
+    if len(numbers) != 3:
+        raise InputError(f"Timelimit {shown(text, 40)!r} is no time. Slurm writes 1-12:00:00.")
+    hours, minutes, seconds = numbers
+    # A job may end some seconds after its limit.
+    return max(run_s, 86_400.0 * whole_days + 3600 * hours + 60 * minutes + seconds)
+
+
+def _kubernetes(text: str, named: str) -> tuple[list[Arrival], tuple[str, ...]]:
+    """Read the list that ``kubectl get jobs,jobsets --output json`` or ``yaml`` prints."""
+    document = yaml_mapping(text, named, content="jobs of Kubernetes")
+    items = document.get("items", [document])
+    if not isinstance(items, list) or not all(isinstance(item, dict) for item in items):
+        raise InputError(f"{named}: items is no list of jobs. Export it with kubectl get jobs.")
+    jobs = list[Arrival]()
+    left = {"entries that are no Job or JobSet": 0, "jobs that never ran or have not ended": 0}
+    for item in items:
+        if item.get("kind") not in ("Job", "JobSet"):
+            left["entries that are no Job or JobSet"] += 1
+            continue
+        named_as = shown(str(_at(item, "metadata", "name")), 80)
+        submit, start, end = (str(moment or "") for moment in _moments(item))
+        if not start or not end:
+            left["jobs that never ran or have not ended"] += 1
+            continue
+        try:
+            submit_s, start_s, end_s = (_moment(each, "time") for each in (submit, start, end))
+            chips = sum(_devices(item))
+        except InputError as mistake:
+            raise InputError(f"{named}: job {named_as}: {mistake}") from None
+        if not submit_s <= start_s < end_s:
+            raise InputError(f"{named}: times of job {named_as} do not follow each other.")
+        run_s = end_s - start_s
+        jobs.append(
+            Arrival(
+                *(len(jobs) + 1, named_as, submit_s, chips, run_s, run_s),
+                recorded_wait_s=start_s - submit_s,
+            )
+        )
+        _check_number(jobs, named)
+    return jobs, _left_out(left)
+
+
+def _moments(item: Mapping[str, Any]) -> tuple[Any, Any, Any]:
+    """Return when a job was created, started and completed.
+
+    Kueue suspends a job until it is admitted, so that its start is the end of the wait. A JobSet
+    has conditions in place of times.
+    """
+    created = _at(item, "metadata", "creationTimestamp")
+    if item["kind"] == "Job":
+        return created, _at(item, "status", "startTime"), _at(item, "status", "completionTime")
+    conditions = _at(item, "status", "conditions") or []
+    changed = {
+        each.get("type"): each.get("lastTransitionTime")
+        for each in conditions
+        if isinstance(each, dict)
+    }
+    # The condition Suspended turns false when the set starts; without a queue it is not there.
+    return created, changed.get("Suspended", created), changed.get("Completed")
+
+
+def _devices(item: Mapping[str, Any]) -> Iterator[int]:
+    """Yield the chips of each replicated job of a Job or JobSet."""
+    if item["kind"] == "Job":
+        replicated = [(1, item.get("spec"))]
+    else:
+        sets = _at(item, "spec", "replicatedJobs") or []
+        replicated = [(_at(each, "replicas") or 1, _at(each, "template", "spec")) for each in sets]
+    for replicas, spec in replicated:
+        pods = _count(_at(spec, "parallelism") or 1, "parallelism")
+        containers = _at(spec, "template", "spec", "containers") or []
+        limits = [_at(each, "resources", "limits") or {} for each in containers]
+        chips = [each[name] for each in limits for name in DEVICES if name in each]
+        if not chips:
+            raise InputError(f"its containers have no limit of {', '.join(DEVICES)}. State one.")
+        yield _count(replicas, "replicas") * pods * sum(_count(each, "chips") for each in chips)
+
+
+def _at(item: Any, *keys: str) -> Any:
+    """Return a value within nested mappings; None where one of them lacks the key."""
+    for key in keys:
+        item = item.get(key) if isinstance(item, Mapping) else None
+    return item
+
+
+def _left_out(left: Mapping[str, int]) -> tuple[str, ...]:
+    return tuple(f"{count:,} {what} are left out." for what, count in left.items() if count)
