@@ -7,6 +7,11 @@ RUNS   := $(VENV)/.runs
 READY  := $(VENV)/.ready
 PIP    := -m pip install --quiet --disable-pip-version-check
 WORKERS ?= 2
+# Each worker takes whole folders, whose tests share what they compute, and at the end others' rest.
+SHARED := -n $(WORKERS) --dist worksteal
+
+# Byte code is kept: without it, each process that a test starts compiles every module anew.
+unexport PYTHONDONTWRITEBYTECODE
 
 .DEFAULT_GOAL := help
 SECONDS ?= 3600
@@ -55,17 +60,17 @@ demo: $(RUNS)
 	$(BIN)/python -m experiments demo --out out/demo
 
 test: $(READY)
-	$(BIN)/python -m pytest -n $(WORKERS) -m "not slow"
+	$(BIN)/python -m pytest $(SHARED) -m "not slow"
 
 test-slow: $(READY)
-	$(BIN)/python -m pytest -n $(WORKERS)
+	$(BIN)/python -m pytest $(SHARED)
 
 check: $(READY)
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
 	$(BIN)/lint-imports
-	$(BIN)/python -m pytest -n $(WORKERS) -m "not slow"
+	$(BIN)/python -m pytest $(SHARED) -m "not slow"
 
 fuzz: $(READY)
 	$(BIN)/python -m tests.laws --seconds $$(( $(SECONDS) / 4 )); broken=$$?; \

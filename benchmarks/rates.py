@@ -19,7 +19,7 @@ from cluster_sim.schedule.build import schedule as build_schedule
 from cluster_sim.schedule.table import FLOW, HORIZON_PS, JOIN, Edges, Flows, Resources, Schedule
 from topologies.arrays import IntArray
 from topologies.clusters.names import cluster
-from topologies.routing.domain import routes
+from topologies.routing import routes
 
 GB = 10**9
 

@@ -16,8 +16,7 @@ import sys
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
-from cluster_sim.collectives.duration.nccl.constants import CHIP, FABRIC, SWITCH, TREE, Nccl
-from cluster_sim.collectives.duration.nccl.tuner import PROTOCOLS, tuner
+from cluster_sim.collectives.duration.nccl import CHIP, FABRIC, PROTOCOLS, SWITCH, TREE, Nccl, tuner
 from experiments.validation.reading.rows import Row, table
 from tools.fit_rows import FABRICS, LL128, MACHINES, FitRow, Fitted, write
 from tools.nccl_fit import (

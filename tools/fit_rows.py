@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import astuple, dataclass, field, fields
 from pathlib import Path
 
-from cluster_sim.collectives.duration.nccl.constants import CHIP, FABRIC, SWITCH, TREE
+from cluster_sim.collectives.duration.nccl import CHIP, FABRIC, SWITCH, TREE
 from topologies.files.writing import whole_file
 
 MACHINES = {"a100-80gb": "dgx-a100", "h100": "dgx-h100", "gb200": "gb200-nvl72"}

@@ -11,9 +11,7 @@ import numpy as np
 from scipy.optimize import least_squares
 
 from cluster_sim.collectives.call import CollectiveCall
-from cluster_sim.collectives.duration.nccl.constants import Nccl
-from cluster_sim.collectives.duration.nccl.load import Load, load_of
-from cluster_sim.collectives.duration.nccl.times import seconds
+from cluster_sim.collectives.duration.nccl import Load, Nccl, load_of, seconds
 from cluster_sim.collectives.group import Group
 from experiments.validation.reading.machines import machines_for
 from experiments.validation.reading.rows import Row

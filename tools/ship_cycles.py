@@ -8,7 +8,7 @@ import sys
 
 import numpy as np
 
-from cluster_sim.collectives.algorithms.cycle_search import Grid, find
+from cluster_sim.collectives.algorithms.cycles import Grid, find
 
 
 def shipped_boxes() -> list[Grid]:

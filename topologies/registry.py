@@ -1,9 +1,12 @@
-"""Registries: objects by name, where each name occurs once."""
+"""Registries: objects by name, where each name occurs once, and names that load at their first
+use."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable
-from typing import Protocol, TypeVar
+import importlib
+import sys
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import Any, Protocol, TypeVar
 
 
 class Named(Protocol):
@@ -29,3 +32,18 @@ def by_name(what: str, entries: Iterable[N]) -> dict[str, N]:
             raise ValueError(f"two entries are registered as {what} {entry.name}; rename one")
         named[entry.name] = entry
     return named
+
+
+def loader(package: str, modules: Mapping[str, Sequence[str]]) -> Callable[[str], Any]:
+    """Return the ``__getattr__`` of a package that loads a name from the module that has it."""
+    module_of = {name: module for module, names in modules.items() for name in names}
+
+    def load(name: str) -> Any:
+        """Import the module that has a name, and keep the name."""
+        if name not in module_of:
+            raise AttributeError(f"module {package!r} has no attribute {name!r}")
+        value = getattr(importlib.import_module(module_of[name]), name)
+        setattr(sys.modules[package], name, value)
+        return value
+
+    return load

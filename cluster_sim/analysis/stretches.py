@@ -1,19 +1,229 @@
-"""Stretches of time in which ops ran, and labels as groups of ops, from which measures are made."""
+"""Stretches of time in which ops ran, by groups of ops, from which measures are made.
+
+Unions, gaps and shares of half-open time intervals by group are exact in integers. A group is
+whatever time is counted for, usually a rank; intervals of one group may overlap. The rows of a
+group are sorted by start once; the length of a union is then one running maximum, and the time for
+which a category is the first of a list is the difference of two unions.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
-from cluster_sim.analysis.intervals import Intervals, gaps, shares_ps
+from cluster_sim.engine.compiler.jit import compiled
 from cluster_sim.engine.times import DONE, RUNNING
 from cluster_sim.schedule.table import Codes, Label
 from cluster_sim.trace.trace import Trace
-from topologies.arrays import IntArray
+from topologies.arrays import BoolArray, IntArray
 from topologies.errors import InputError, suggestion
+
+BLOCK_ROWS = 2**20  # rows processed at once: enough for numpy, few enough for the processor's cache
+TYPES = (np.int32, np.int64, np.int64)
+"""Types of groups, starts and ends for which the loops over rows are compiled."""
+
+
+@dataclass(frozen=True, eq=False)
+class Intervals:
+    """Half-open intervals ``[start, end)`` of groups 0 … groups − 1; empty ones have no effect."""
+
+    group: IntArray
+    start_ps: IntArray
+    end_ps: IntArray
+    groups: int  # some of which may have no interval
+
+    def __len__(self) -> int:
+        return len(self.group)
+
+
+def union_ps(intervals: Intervals) -> IntArray:
+    """Return the time in which at least one interval of a group is active [ps], int64 (groups,)."""
+    return attribute_ps(intervals, np.zeros(len(intervals), np.int8), 1)[:, 0]
+
+
+def attribute_ps(
+    intervals: Intervals, category: IntArray, categories: int, total_ps: int | None = None
+) -> IntArray:
+    """Attribute each group's time to categories, every instant to the first that is active [ps].
+
+    ``category`` (rows,): from 0; the smaller takes precedence. What comes after ``total_ps``, by
+    default the latest end, is not counted. Returns (groups, categories + 1), of which the last
+    column is the time in which none is active; each row sums to ``total_ps`` exactly.
+    """
+    return shares_ps(intervals, category, categories, total_ps)[0]
+
+
+def shares_ps(
+    intervals: Intervals, category: IntArray, categories: int, total_ps: int | None = None
+) -> tuple[IntArray, IntArray]:
+    """Attribute time as :func:`attribute_ps` does, and measure how long each category is active.
+
+    Rows whose category is ``categories`` or more are left out.
+
+    >>> spans = Intervals(np.array([0, 0]), np.array([0, 3]), np.array([5, 8]), 1)
+    >>> first, active = shares_ps(spans, np.array([1, 0]), 2)
+    >>> first.tolist(), active.tolist()
+    ([[5, 3, 0]], [[5, 5]])
+    """
+    total = int(intervals.end_ps.max(initial=0)) if total_ps is None else total_ps
+    code = np.asarray(category, np.uint16)
+    columns = (intervals.group, intervals.start_ps, intervals.end_ps)
+    group, start, end = (np.ascontiguousarray(c, t) for c, t in zip(columns, TYPES, strict=True))
+    spans = _Spans(group, start, end, code)
+    unions = _Unions(
+        np.zeros((2, categories), np.int64),
+        np.zeros((intervals.groups, categories + 1), np.int64),
+        np.zeros((intervals.groups, categories), np.int64),
+    )
+    unions.together[:, categories] = total
+    for rows in _blocks(intervals, code < categories, total):
+        _cover(rows, spans, total, unions)
+    first = unions.together
+    first[:, 1:] -= first[:, :-1].copy()
+    return first, unions.alone
+
+
+class _Spans(NamedTuple):
+    """Columns of intervals with the category of each, in the types that loops are compiled for."""
+
+    group: IntArray
+    start_ps: IntArray
+    end_ps: IntArray
+    category: IntArray
+
+
+class _Unions(NamedTuple):
+    """Lengths of unions while a loop goes through rows in order of group and start [ps]."""
+
+    reach: IntArray  # (2, categories): latest end of categories 0 … k together, and of k alone
+    together: IntArray  # (groups, categories or more): time covered by categories 0 … k together
+    alone: IntArray  # (groups, categories): time covered by category k
+
+
+def merged(intervals: Intervals) -> Intervals:
+    """Merge intervals of a group that touch or overlap, in order of group and start."""
+    pieces, _ = _pieces(intervals)
+    return pieces
+
+
+def gaps(intervals: Intervals, total_ps: int) -> tuple[Intervals, IntArray]:
+    """Find the gaps of each group from 0 to ``total_ps`` in which none of its intervals is active.
+
+    With each gap comes the row that starts where it ends, the smallest of several; -1 at the end.
+    """
+    busy, first_row = _pieces(intervals)
+    # A gap before each piece, and one after the last of each group.
+    after = np.searchsorted(busy.group, np.arange(intervals.groups), side="right")
+    group = np.insert(busy.group, after, np.arange(intervals.groups))
+    end = np.insert(busy.start_ps, after, total_ps)
+    row = np.insert(first_row, after, -1)
+    start = np.zeros(len(end), np.int64)
+    start[1:] = np.insert(busy.end_ps, after, 0)[:-1]
+    is_gap = end > start
+    return Intervals(group[is_gap], start[is_gap], end[is_gap], intervals.groups), row[is_gap]
+
+
+def _pieces(intervals: Intervals) -> tuple[Intervals, IntArray]:
+    """Return merged intervals, and for each the smallest row that starts where it starts."""
+    total = int(intervals.end_ps.max(initial=0))
+    pieces: list[tuple[IntArray, ...]] = [(np.empty(0, np.int64),) * 4]
+    for rows in _blocks(intervals, intervals.end_ps > intervals.start_ps, total):
+        group = intervals.group[rows]
+        # Groups are laid one behind the other on one axis of time, so that a single running
+        # maximum serves them all.
+        base = (group.astype(np.int64) - int(group[0])) * (total + 1)
+        begin = base + intervals.start_ps[rows]
+        reach = np.maximum.accumulate(base + intervals.end_ps[rows])
+        new = np.ones(len(rows), np.bool_)
+        new[1:] = begin[1:] > reach[:-1]
+        first = np.flatnonzero(new)
+        last = np.append(first[1:], len(rows)) - 1
+        same = np.flatnonzero(np.append(True, begin[1:] > begin[:-1]))
+        smallest = np.minimum.reduceat(rows, same)[np.searchsorted(same, first)]
+        starts, ends = (reached - base[first] for reached in (begin[first], reach[last]))
+        pieces.append((group[first], starts, ends, smallest))
+    group, start, end, smallest = (np.concatenate(parts) for parts in zip(*pieces, strict=True))
+    return Intervals(group, start, end, intervals.groups), smallest
+
+
+def _blocks(intervals: Intervals, counted: BoolArray, total: int) -> Iterator[IntArray]:
+    """Yield the rows that are counted, by group and start, in blocks of whole groups."""
+    order, bounds = _by_group(intervals, counted)
+    most_groups = max(1, 2**62 // (total + 1))  # keys of group and start must fit in 64 bits
+    low = 0
+    while low < len(bounds) - 1:
+        high = int(np.searchsorted(bounds, bounds[low] + BLOCK_ROWS, side="right")) - 1
+        high = min(max(high, low + 1), low + most_groups)
+        rows = order[bounds[low] : bounds[high]]
+        if len(rows):
+            key = (intervals.group[rows].astype(np.int64) - low) * (total + 1)
+            key += np.minimum(intervals.start_ps[rows], total)
+            # Ops are numbered nearly in the order of their starts; a stable sort (timsort) only
+            # merges such runs.
+            yield rows[np.argsort(key, kind="stable")]
+        low = high
+
+
+def _by_group(intervals: Intervals, counted: BoolArray) -> tuple[IntArray, IntArray]:
+    """Return the rows that are counted in order of group, and where each group begins."""
+    group = np.ascontiguousarray(intervals.group, TYPES[0])
+    bounds = np.zeros(intervals.groups + 1, np.int64)
+    _count(group, counted, bounds[1:])
+    np.cumsum(bounds, out=bounds)
+    order = np.empty(int(bounds[-1]), np.int32)
+    _place(group, counted, bounds[:-1].copy(), order)
+    return order, bounds
+
+
+@compiled
+def _count(group: IntArray, counted: BoolArray, rows: IntArray) -> None:
+    for row in range(len(group)):
+        if counted[row]:
+            rows[group[row]] += 1
+
+
+@compiled
+def _place(group: IntArray, counted: BoolArray, place: IntArray, order: IntArray) -> None:
+    for row in range(len(group)):
+        if counted[row]:
+            order[place[group[row]]] = row
+            place[group[row]] += 1
+
+
+@compiled
+def _cover(rows: IntArray, spans: _Spans, total: int, unions: _Unions) -> None:
+    """Add, group by group, the time that each row covers beyond the rows before it."""
+    reach, now = unions.reach, -1
+    for row in rows:
+        if spans.group[row] != now:
+            now = spans.group[row]
+            reach[:] = 0
+        code, start = spans.category[row], spans.start_ps[row]
+        until = min(spans.end_ps[row], total)
+        if until > reach[1, code]:
+            unions.alone[now, code] += max(0, until - max(start, reach[1, code]))
+            reach[1, code] = until
+        for k in range(code, reach.shape[1]):
+            if until <= reach[0, k]:
+                break
+            unions.together[now, k] += max(0, until - max(start, reach[0, k]))
+            reach[0, k] = until
+
+
+def stable_order(codes: IntArray) -> IntArray:
+    """Return the stable order of codes from 0 on, by numpy's radix sort of 16 bits at a time."""
+    if np.all(codes[1:] >= codes[:-1]):
+        return np.arange(len(codes))
+    if codes.dtype.itemsize <= 2:
+        return np.argsort(codes, kind="stable")
+    order = np.argsort((codes & 0xFFFF).astype(np.uint16), kind="stable")
+    high = int(codes.max()) >> 16
+    if high:
+        order = order[np.argsort((codes[order] >> 16).astype(np.uint16), kind="stable")]
+    return order
 
 
 @dataclass(frozen=True, eq=False)

@@ -8,21 +8,24 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from cluster_sim.collectives.algorithms.algorithm import Algorithm
-from cluster_sim.collectives.algorithms.footprint import check_op_count, fits, ops_foreseen
+from cluster_sim.collectives.algorithms.algorithm import (
+    Algorithm,
+    check_op_count,
+    fits,
+    ops_foreseen,
+)
 from cluster_sim.collectives.algorithms.registry import AUTO, choose_algorithm, fits_by, suitable
 from cluster_sim.collectives.call import CollectiveCall
-from cluster_sim.collectives.chunks import Chunks
 from cluster_sim.collectives.group import Group, as_group
-from cluster_sim.collectives.lowering.lower import Facts, lower
-from cluster_sim.collectives.messages import Messages, check_messages, side_by_side
+from cluster_sim.collectives.lowering import Facts, lower
+from cluster_sim.collectives.messages import Chunks, Messages, check_messages, side_by_side
 from cluster_sim.hardware.communication_costs import (
     CommunicationCosts,
     communication_costs,
     within_chip,
 )
-from cluster_sim.hardware.detours import with_detours
 from cluster_sim.hardware.fabric import Fabric, fabric
+from cluster_sim.hardware.faults import with_detours
 from cluster_sim.schedule.table import Schedule
 from topologies.arguments import checked
 from topologies.arrays import IntArray, distinct

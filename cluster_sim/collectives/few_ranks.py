@@ -14,7 +14,7 @@ import numpy as np
 
 from cluster_sim.collectives.call import RING_KINDS, CollectiveCall
 from cluster_sim.collectives.group import Group
-from cluster_sim.collectives.lowering.lower import lower
+from cluster_sim.collectives.lowering import lower
 from cluster_sim.collectives.messages import Messages
 from cluster_sim.hardware.communication_costs import CommunicationCosts
 from cluster_sim.hardware.fabric import fabric, uplinks
@@ -22,7 +22,7 @@ from cluster_sim.schedule.table import Schedule
 from cluster_sim.trace.trace import run
 from topologies.arrays import IntArray, distinct
 from topologies.clusters.cluster import Cluster
-from topologies.routing.scale_out import scale_out_paths
+from topologies.routing import scale_out_paths
 
 FOLD_FROM = 16
 """Domains from which a collective is run on a few of them; over fewer it is run on all."""

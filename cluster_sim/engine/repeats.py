@@ -17,8 +17,7 @@ import numpy.typing as npt
 from cluster_sim.engine import fast, simulate
 from cluster_sim.engine.fast import empty_state, moving_flows, new_run
 from cluster_sim.engine.fast.columns import ENDED, NO_OP, STOP, TROUBLE, Ops
-from cluster_sim.engine.fast.loop import advance, arrive_first
-from cluster_sim.engine.fast.steps import Run
+from cluster_sim.engine.fast.loop import Run, advance, arrive_first
 from cluster_sim.engine.faults import Faults
 from cluster_sim.engine.times import NEVER, HorizonError, Times
 from cluster_sim.schedule.repeats import Rounds, Routines, calls_written_out, rounds_written_out

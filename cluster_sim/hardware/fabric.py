@@ -20,8 +20,7 @@ from cluster_sim.hardware.communication_costs import (
 from cluster_sim.schedule.table import NO_RESOURCE, Resources
 from topologies.arrays import BoolArray, IntArray, distinct
 from topologies.clusters.cluster import Cluster
-from topologies.routing.domain import routes
-from topologies.routing.scale_out import clos, scale_out_paths, shared_links
+from topologies.routing import clos, routes, scale_out_paths, shared_links
 from topologies.shapes.links import Links, domain_links
 
 
@@ -33,7 +32,7 @@ class Uplinks:
     paths, so that adapters are the bottleneck.
     """
 
-    row: IntArray  # of each link in SharedLinks of topologies.routing.scale_out, ascending
+    row: IntArray  # of each link in SharedLinks of topologies.routing, ascending
     tables: tuple[Resources, ...] = ()  # such as ToR-up:3, one for each kind
 
     def __len__(self) -> int:

@@ -22,7 +22,7 @@ def memory_kernel(
     core, together no faster than ``bytes_per_s``. A memory serves equal flows equally: the fewer
     messages of a collective cross it, the larger the share that the kernel keeps.
 
-    >>> from cluster_sim.schedule.merge import merge
+    >>> from cluster_sim.schedule.build import merge
     >>> from cluster_sim.collectives import CollectiveCall, build, whole
     >>> from cluster_sim.trace.trace import run
     >>> from topologies.clusters.names import cluster

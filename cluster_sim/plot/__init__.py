@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from topologies.lazy import loader
+from topologies.registry import loader
 
 if TYPE_CHECKING:
     from cluster_sim.plot.links import link_map

@@ -14,7 +14,7 @@ from cluster_sim.trace.trace import Trace
 from topologies.arguments import checked
 from topologies.arrays import FloatArray, IntArray
 from topologies.clusters.cluster import Cluster
-from topologies.drawing.marks import Curve, bow, chips, note
+from topologies.drawing import Curve, bow, chips, note
 from topologies.errors import InputError
 from topologies.shapes.basic import Torus
 from topologies.shapes.links import Links, coordinates, domain_links

@@ -482,16 +482,16 @@ def _categories(trace: Trace) -> Codes:
 
 def _packets(trace: Trace, drawn: Slices, *, arrows: bool) -> bytes | memoryview:
     """Return the packets of the beginning and the end of every slice, one after the other."""
-    schedule, count = trace.schedule, len(drawn.op)
-    if not count:
+    if not len(drawn.op):
         return b""
+    schedule, ready_ps = trace.schedule, trace.times.ready_ps[drawn.op]
     begin = [
         *_event(drawn, BEGIN),
         varint(3, _interned(_categories(trace), drawn)),
         varint(10, _interned(_names(trace), drawn)),
         *_note(OP, drawn.op),
         *_note(BYTES, schedule.size_bytes[drawn.op]),
-        *_note(WAITED, np.maximum(0, _waited(trace, drawn)) // PS_PER_NS),
+        *_note(WAITED, np.maximum(0, drawn.start_ps - ready_ps) // PS_PER_NS),
         *_note(START, drawn.start_ps),
         *(_arrows(trace, drawn) if arrows else []),
     ]
@@ -517,10 +517,6 @@ def _timed(event: Sequence[Column], at_ns: IntArray) -> list[Column]:
 
 def _note(number: int, values: IntArray) -> list[Column]:
     return within(4, [constant(message((1, number))), varint(3, np.maximum(0, values))])
-
-
-def _waited(trace: Trace, drawn: Slices) -> IntArray:
-    return np.asarray(drawn.start_ps - trace.times.ready_ps[drawn.op])
 
 
 def _arrows(trace: Trace, drawn: Slices) -> list[Column]:

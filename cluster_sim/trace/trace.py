@@ -15,8 +15,7 @@ import numpy.typing as npt
 from cluster_sim.engine import simulate
 from cluster_sim.engine.faults import FaultError, Faults
 from cluster_sim.engine.times import READY, RUNNING, STATUSES, HorizonError, Times
-from cluster_sim.schedule.picoseconds import PS_PER_S
-from cluster_sim.schedule.table import KINDS, Codes, Label, Schedule
+from cluster_sim.schedule.table import KINDS, PS_PER_S, Codes, Label, Schedule
 from topologies import display
 from topologies.arguments import checked
 from topologies.arrays import IntArray, distinct

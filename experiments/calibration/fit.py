@@ -28,8 +28,7 @@ from experiments.validation.reading.machines import machines_for
 from experiments.validation.reading.nccl_tests import Measured
 from experiments.validation.reading.rows import Outcome
 from topologies.arrays import BoolArray, FloatArray
-from topologies.catalogue.catalogue import Catalogue
-from topologies.catalogue.families import chip_family
+from topologies.catalogue.catalogue import Catalogue, chip_family
 from topologies.catalogue.reader import COLUMNS, Entry
 from topologies.clusters.cluster import Cluster
 from topologies.clusters.names import cluster

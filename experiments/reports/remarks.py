@@ -12,8 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 from experiments.reports.formatting import option_name
 from experiments.reports.plan_rows import differing, fields_of, named
-from topologies.catalogue.catalogue import shipped_catalogue
-from topologies.catalogue.families import chip_family
+from topologies.catalogue.catalogue import chip_family, shipped_catalogue
 from topologies.units import format_memory
 from workloads.kernels.gemm import sustained_flops_per_s
 from workloads.training.alternatives import BATCH_TOKENS, describe

@@ -22,8 +22,7 @@ from cluster_sim.progress import Watch, unwatched
 from experiments.figures.layout import canvas
 from experiments.reports.plan_rows import plan_interval
 from experiments.scripts.support import each
-from topologies.catalogue.catalogue import Catalogue, shipped_catalogue
-from topologies.catalogue.families import chip_family
+from topologies.catalogue.catalogue import Catalogue, chip_family, shipped_catalogue
 from topologies.clusters.cluster import Cluster
 from topologies.clusters.names import machine
 from topologies.files.reading import csv_rows

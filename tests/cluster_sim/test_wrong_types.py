@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -62,3 +63,15 @@ def test_a_whole_number_of_bytes_may_be_written_as_a_float() -> None:
     assert len(cs.collective("all-reduce", _group(), size_bytes=1e6)) == len(
         cs.collective("all-reduce", _group(), size_bytes=10**6)
     )
+
+
+@pytest.mark.parametrize("value", [5, None, ["trn2.48xlarge"], Path("pod.yaml")])
+def test_a_cluster_is_named_by_text(value: Any) -> None:
+    with pytest.raises(cs.InputError, match=r"^cluster is .*Pass a name"):
+        cs.cluster(value)
+
+
+@pytest.mark.parametrize("value", [5, None, ["gpt2"]])
+def test_a_model_is_named_by_text_or_path(value: Any) -> None:
+    with pytest.raises(cs.InputError, match=r"^model is .*Pass a name"):
+        cs.model(value)

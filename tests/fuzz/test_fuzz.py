@@ -64,7 +64,7 @@ def test_every_command_is_drawn_also_the_one_without_arguments(
 
 READERS = {
     "cluster_sim/collectives/group_parsing.py": "order.txt",
-    "cluster_sim/collectives/measure_all_to_all_v.py": "matrix.csv",
+    "cluster_sim/collectives/results.py": "matrix.csv",
     "experiments/calibration/kit/__init__.py": "kit/manifest.json",
     "experiments/calibration/measurements.py": "report.json",
     "experiments/reports/html.py": "run/schedules.csv",
@@ -73,9 +73,8 @@ READERS = {
     "experiments/validation/reading/nccl_tests.py": "log.txt",
     "experiments/validation/reading/rows.py": "rows.csv bench.json",
     "topologies/catalogue/reader.py": "overlay.csv",
-    "topologies/clusters/astra_file.py": "astra.yml",
     "topologies/clusters/graph_file.py": "graph.json",
-    "topologies/clusters/yaml_file.py": "cluster.yaml",
+    "topologies/clusters/yaml_file.py": "astra.yml cluster.yaml",
     "workloads/demand/read.py": "demand.csv",
     "workloads/demand/request_logs.py": "mooncake.jsonl",
     "workloads/fleet/inputs/jobs.py": "jobs.csv",
@@ -99,7 +98,7 @@ READERS = {
 }
 """Modules that read files from outside, each with the files that the fuzzer mutates for it."""
 OWN_DATA = {
-    "cluster_sim/collectives/algorithms/cycles.py", "topologies/catalogue/domains.py",
+    "cluster_sim/collectives/algorithms/cycles.py",
     "experiments/validation/reading/rows.py",
     "workloads/confidence/residuals.py", "workloads/kernels/gemm.py",
 }  # fmt: skip

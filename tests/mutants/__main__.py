@@ -15,7 +15,7 @@ from tests.mutants.mutate import mutant, places
 
 ROOT = Path(__file__).parents[2]
 ROOMS = (
-    "topologies/shapes", "topologies/routing", "topologies/catalogue",
+    "topologies/shapes", "topologies/views", "topologies/catalogue",
     "cluster_sim/analysis", "cluster_sim/collectives", "cluster_sim/engine", "cluster_sim/schedule",
     "workloads/demand", "workloads/fleet", "workloads/job", "workloads/kernels",
     "workloads/models", "workloads/search", "workloads/serving", "workloads/training",

@@ -42,5 +42,5 @@ def test_a_draw_is_made_again_and_takes_from_every_room() -> None:
 
 
 def test_neighbours_come_first_that_name_the_module() -> None:
-    tests_beside = neighbours(Path("cluster_sim/collectives/measure_all_to_all_v.py"))
-    assert "measure_all_to_all_v" in (ROOT / tests_beside[0]).read_text()
+    tests_beside = neighbours(Path("cluster_sim/collectives/results.py"))
+    assert "collectives.results" in (ROOT / tests_beside[0]).read_text()

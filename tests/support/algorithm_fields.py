@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from cluster_sim.collectives import KINDS, Algorithm, CollectiveCall, Group, compose
-from cluster_sim.collectives.algorithms.footprint import ops_foreseen
+from cluster_sim.collectives.algorithms.algorithm import ops_foreseen
 from cluster_sim.collectives.verify.proof import prove
 from cluster_sim.hardware.communication_costs import communication_costs
 from tests.support.collective_cases import named

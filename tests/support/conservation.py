@@ -8,8 +8,7 @@ import numpy as np
 
 from cluster_sim.analysis.stretches import Stretches, stretches
 from cluster_sim.engine.times import DONE
-from cluster_sim.schedule.picoseconds import PS_PER_S
-from cluster_sim.schedule.table import FIXED, HORIZON_PS, JOIN
+from cluster_sim.schedule.table import FIXED, HORIZON_PS, JOIN, PS_PER_S
 from cluster_sim.trace.trace import Trace
 from topologies.arrays import BoolArray, IntArray
 

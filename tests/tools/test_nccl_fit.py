@@ -8,7 +8,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from cluster_sim.collectives.duration.nccl.constants import CHIP, FABRIC, constants
+from cluster_sim.collectives.duration.nccl import CHIP, FABRIC, constants
 from tools.fit_collectives import (
     fit_chips,
     fit_fabrics,

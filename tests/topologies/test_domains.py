@@ -8,8 +8,7 @@ from pathlib import Path
 import pytest
 
 from topologies.catalogue.catalogue import shipped_catalogue
-from topologies.catalogue.domains import check_peaks, check_row, domain, is_reference
-from topologies.catalogue.reader import NAME
+from topologies.catalogue.reader import NAME, check_peaks, check_row, domain, is_reference
 from topologies.clusters.yaml_file import cluster_from_file
 from topologies.errors import InputError
 

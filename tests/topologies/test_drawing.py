@@ -12,7 +12,7 @@ from topologies.catalogue.catalogue import shipped_catalogue
 from topologies.clusters.cluster import Cluster
 from topologies.clusters.machines import machines
 from topologies.clusters.names import cluster
-from topologies.drawing.cluster import draw
+from topologies.drawing import draw
 from topologies.shapes.basic import Tier, Tiered
 
 LARGEST_DRAWN_WHOLE = 144

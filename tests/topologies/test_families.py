@@ -6,8 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from topologies.catalogue.catalogue import choose, shipped_catalogue
-from topologies.catalogue.families import chip_family, families
+from topologies.catalogue.catalogue import chip_family, choose, families, shipped_catalogue
 from topologies.clusters.machines import machines
 from topologies.clusters.names import cluster
 from topologies.errors import InputError

@@ -14,7 +14,7 @@ import pytest
 from topologies.clusters.cluster import Cluster
 from topologies.clusters.names import cluster, machine
 from topologies.errors import InputError
-from topologies.routing.domain import routes
+from topologies.routing import routes
 from topologies.shapes.basic import FullMesh, Switch, Tiered, Torus
 from topologies.views.graph import graph as graph_of
 

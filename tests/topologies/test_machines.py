@@ -9,7 +9,7 @@ from topologies.catalogue.catalogue import shipped_catalogue
 from topologies.clusters.machines import machines
 from topologies.clusters.names import cluster, machine
 from topologies.errors import InputError
-from topologies.routing.domain import routes
+from topologies.routing import routes
 from topologies.shapes.basic import Switch, Tiered, Torus
 from topologies.shapes.scale_out import layers
 

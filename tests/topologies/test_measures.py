@@ -20,7 +20,7 @@ from tests.support.small_shapes import (
     torus,
 )
 from topologies.clusters.names import cluster
-from topologies.routing.domain import routes
+from topologies.routing import routes
 from topologies.shapes.basic import Clos, FullMesh, Shape, Switch, Tier, Tiered, Torus
 from topologies.shapes.links import domain_links, split_routes
 from topologies.shapes.measures import (

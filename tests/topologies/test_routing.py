@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from tests.support.small_shapes import GB, UNHURRIED, closes, distances, shapes, tori, torus
 from topologies.clusters.names import cluster
 from topologies.errors import InputError
-from topologies.routing.domain import Routes, routes
+from topologies.routing import Routes, routes
 from topologies.shapes.basic import Clos, Shape, Switch, Torus
 from topologies.shapes.links import coordinates, domain_links, split_routes
 

@@ -13,7 +13,7 @@ from tests.support.small_shapes import GB, UNHURRIED
 from topologies.clusters.cluster import Cluster
 from topologies.clusters.names import cluster
 from topologies.errors import InputError
-from topologies.routing.scale_out import clos, scale_out_paths, shared_links
+from topologies.routing import clos, scale_out_paths, shared_links
 from topologies.shapes.basic import Switch
 from topologies.shapes.scale_out import ScaleOut, layers
 

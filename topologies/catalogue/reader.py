@@ -1,9 +1,16 @@
-"""Reading of catalogue files: CSV whose rows are checked one by one, with file and line."""
+"""Reading of catalogue files: CSV whose rows are checked one by one, with file and line.
+
+``quantities.csv`` states a range for each unit, and for single quantities where it differs. Rows of
+an overlay and values of a cluster file are checked against it here, the shipped rows in a test.
+"""
 
 from __future__ import annotations
 
+import functools
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from fnmatch import fnmatchcase
 from fractions import Fraction
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
@@ -14,6 +21,7 @@ from topologies.units import si
 
 if TYPE_CHECKING:
     from importlib.resources.abc import Traversable
+
 
 GRADES = ("stated", "measured", "derived", "assumed")
 COLUMNS = ("part", "quantity", "variant", "value", "unit", "grade", "source", "note", "low", "high")
@@ -153,3 +161,163 @@ def _number(cells: Mapping[str, str], column: str, where: str) -> tuple[Fraction
         return si(cells[column], cells["unit"])
     except InputError as mistake:
         raise InputError(f"{where}: {column}: {mistake}") from None
+
+
+FILE = "quantities.csv"
+ANY = "*"
+"""Name of the quantity in rows of ``quantities.csv`` that hold for all of a unit."""
+
+
+@dataclass(frozen=True)
+class Domain:
+    """The values that a quantity may take.
+
+    ``least, most``: smallest and largest value, in the SI unit.
+    ``whole``: whether the value must be an integer, as for numbers of things.
+    ``reference_only``: patterns of the parts of which no command reads this quantity.
+    """
+
+    least: float
+    most: float
+    whole: bool
+    reference_only: tuple[str, ...] = ()
+
+    def fault(self, row: Entry) -> str:
+        """Return what is wrong with a row's value; empty if nothing is."""
+        if not Fraction(repr(self.least)) <= row.exact <= Fraction(repr(self.most)):
+            ends = f"{_written(self.least, row.unit)} and {_written(self.most, row.unit)}"
+            return f"it must lie between {ends}"
+        if self.whole and row.exact.denominator != 1:
+            return "it must be a whole number"
+        return ""
+
+
+def domain(quantity: str, unit: str) -> Domain:
+    """Return the domain of a quantity: that of its name or, if it has none, of its unit."""
+    domains = _domains()
+    return domains.get((quantity, unit)) or domains[ANY, unit]
+
+
+def is_reference(part: str, quantity: str, unit: str) -> bool:
+    """Return whether a row is kept for reference only and read by no command."""
+    patterns = domain(quantity, unit).reference_only
+    return any(fnmatchcase(part, pattern) for pattern in patterns)
+
+
+def check_row(row: Entry, where: str) -> None:
+    """Refuse a value outside the domain of its quantity."""
+    if row.unit == NAME:
+        return
+    fault = domain(row.quantity, row.unit).fault(row)
+    if fault:
+        raise InputError(f"{where} is {row.written}; {fault}. Correct it.")
+
+
+def check_peaks(entries: Mapping[str, Entry], where: str = "") -> None:
+    """Refuse a chip whose matrix engines are faster than the stated peak of the chip.
+
+    The utilisation of a model's FLOP/s is a fraction of the peak, but times follow from the rate of
+    the matrix engines; if that rate were above the peak, utilisation could exceed one.
+    """
+    for quantity, engines in entries.items():
+        precision, _, kind = quantity.rpartition("_")
+        peak = f"{precision}_peak"
+        if kind != "matmul" or peak not in entries:
+            continue
+        chip = entries[peak]
+        if engines.exact * 100 > chip.exact * 101:  # published peaks are rounded
+            raise InputError(
+                f"{where}{peak} is {chip.written}, less than {quantity} of {engines.written}; "
+                f"state {quantity} as well."
+            )
+
+
+@functools.cache
+def _domains() -> dict[tuple[str, str], Domain]:
+    file = Path(__file__).parent / FILE
+    _, rows = csv_rows(read_text(file, limit_bytes=10**6, name=FILE), FILE)
+    return {
+        (row["quantity"], row["unit"]): Domain(
+            least=float(row["least"]),
+            most=float(row["most"]),
+            whole=row["whole"] == "yes",
+            reference_only=tuple(row["reference_only"].split()),
+        )
+        for _, row in rows
+    }
+
+
+def _written(value: float, unit: str) -> str:
+    return f"{value:g} {unit}" if unit not in ("count", "ratio") else f"{value:g}"
+
+
+Rows = Sequence[tuple[int, Entry]]
+"""Rows of a file, each with its line."""
+InForce = Mapping[tuple[str, str], Entry]
+"""Entries of a catalogue that are in force, by part and quantity."""
+
+
+def check_overlay(rows: Iterable[Entry], in_force: InForce, overlay: Rows, path: str) -> None:
+    """Check that every row of an overlay measures what a command reads, in the unit of its kind."""
+    shipped = list(rows)
+    merged = {(row.part, row.quantity, row.variant): row for row in shipped}
+    merged |= {(row.part, row.quantity, row.variant): row for _, row in overlay}
+    parts = {row.part for row in merged.values()}
+    quantities = {row.quantity for row in shipped}
+    for line, row in overlay:
+        default = merged.get((row.part, row.quantity, ""))
+        replaced = in_force.get((row.part, row.quantity)) or default
+        where = f"{path} line {line}: {row.part} {row.quantity}"
+        if replaced is None or default is None:
+            raise InputError(
+                f"{where}: the variant {row.variant!r} has no default beside it; "
+                "add a row with an empty variant."
+            )
+        if row.unit != replaced.unit:
+            raise InputError(
+                f"{where} is in {row.unit}, elsewhere in {replaced.unit}. Write it in that."
+            )
+        _check_read(row, where, quantities, parts)
+        check_row(row, where)
+    _check_parts(in_force, overlay, path)
+
+
+def _check_read(row: Entry, where: str, quantities: set[str], parts: Iterable[str]) -> None:
+    """Refuse a quantity that no command reads, as no row of the catalogue has one of its name.
+
+    A name may end with that of a part, for a quantity between two parts.
+    """
+    stems = [row.quantity.removesuffix(f"_{part}") for part in parts]
+    if quantities.isdisjoint((row.quantity, *stems)):
+        raise InputError(
+            f"{where}: no command reads a quantity of that name."
+            f"{suggestion(row.quantity, quantities)} Correct it, or leave the row out."
+        )
+
+
+def _check_parts(in_force: InForce, overlay: Rows, path: str) -> None:
+    """Refuse rows of an unknown part whose name is probably a misspelt one.
+
+    The name is similar to that of a part, and the rows do not describe a new part. A new chip
+    has a row ``family`` and a new machine a row ``chip``; other new parts are named in a row
+    (the fabric of a machine), belong to a part (``kernels.CHIP``), or have all quantities that
+    some part of the catalogue has.
+    """
+    in_catalogue: dict[str, set[str]] = {}
+    for part, quantity in in_force:
+        in_catalogue.setdefault(part, set()).add(quantity)
+    stated: dict[str, set[str]] = {}
+    for _, row in overlay:
+        stated.setdefault(row.part, set()).add(row.quantity)
+    named = {row.written for _, row in overlay if row.unit == NAME}
+    for line, row in overlay:
+        part, quantities = row.part, stated[row.part]
+        belongs = part.rpartition(".")[2] in {*in_catalogue, *stated} - {part}
+        whole = any(len(kind) > 1 and kind <= quantities for kind in in_catalogue.values())
+        new = part in named or quantities & {"family", "chip"} or belongs or whole
+        near = suggestion(part, in_catalogue)
+        if near and part not in in_catalogue and not new:
+            raise InputError(
+                f"{path} line {line}: the catalogue has no part {part!r}.{near} Correct "
+                "it; a new chip needs a row `family`, a new machine a row `chip`."
+            )

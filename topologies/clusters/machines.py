@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 
-from topologies.catalogue.catalogue import Catalogue
-from topologies.catalogue.families import PREFIX
+from topologies.catalogue.catalogue import PREFIX, Catalogue
 from topologies.catalogue.reader import NAME
 from topologies.clusters.cluster import Cluster
 from topologies.errors import InputError, suggestion

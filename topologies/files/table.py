@@ -1,4 +1,5 @@
-"""A small table of named columns, which can be converted to a DataFrame and back.
+"""A small table of named columns, which can be converted to a DataFrame and back, and users' CSV
+files.
 
 Importing pandas takes longer than most commands. Tables of a few hundred rows that are only
 written to files and pages do not need it.
@@ -16,11 +17,12 @@ from itertools import islice
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from topologies.errors import InputError
-from topologies.files.reading import csv_lines, read_text
+from topologies.errors import InputError, system_reason
+from topologies.files.reading import check_regular, csv_lines, no_such_file, read_text
 
 if TYPE_CHECKING:
     import pandas as pd
+
 
 MISSING = frozenset(
     ("", "NA", "N/A", "n/a", "#NA", "#N/A", "#N/A N/A", "<NA>", "NaN", "nan", "-NaN", "-nan",
@@ -212,3 +214,45 @@ def _alike(values: list[Any]) -> list[Any]:
     if all(isinstance(value, str) for value in present):
         return [math.nan if is_missing(value) else value for value in values]
     return values
+
+
+def read_table(
+    path: str | Path, what: str, *, remedy: str, limit_bytes: int, **how: Any
+) -> pd.DataFrame:
+    """Read a CSV file with a header, in UTF-8, with or without a byte order mark."""
+    import pandas as pd
+
+    file = Path(path)
+    named = f"{what} file {file}"
+    try:
+        _check(file, named, remedy, limit_bytes)
+        table: pd.DataFrame = pd.read_csv(file, encoding="utf-8-sig", compression=None, **how)
+    except InputError:
+        raise
+    except UnicodeDecodeError:
+        raise InputError(f"{named} is not UTF-8 text; save it as CSV in UTF-8.") from None
+    except pd.errors.EmptyDataError:
+        raise InputError(f"{named} is empty; its first line names the columns.") from None
+    except OSError as fault:
+        raise InputError(f"{named} cannot be read: {system_reason(fault)}") from None
+    except ValueError as fault:
+        reason = " ".join(str(fault).split())
+        raise InputError(f"{named} is not a readable CSV: {reason}. Correct it.") from None
+    if table.empty:
+        raise InputError(f"{named} has no rows below its header; add some.")
+    return table
+
+
+def _check(file: Path, named: str, remedy: str, limit_bytes: int) -> None:
+    """Refuse a file that is missing, a directory, not regular, or too large."""
+    if not file.exists():
+        raise InputError(f"{named} cannot be read: {no_such_file(file)} Or {remedy}.")
+    if file.is_dir():
+        raise InputError(f"{named} is a directory; {remedy}.")
+    check_regular(file, name=named)
+    size = file.stat().st_size
+    if size > limit_bytes:
+        raise InputError(
+            f"{named} has {size:,} bytes, over the limit of {limit_bytes:,}; "
+            "split or aggregate it first."
+        )

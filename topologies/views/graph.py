@@ -14,7 +14,7 @@ import numpy as np
 
 from topologies.arrays import IntArray
 from topologies.clusters.cluster import Cluster
-from topologies.routing.scale_out import clos
+from topologies.routing import clos
 from topologies.shapes.links import Links, domain_links
 from topologies.shapes.scale_out import Layer, ScaleOut
 from topologies.units import PS_PER_S

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from topologies.clusters.cluster import Cluster
-from topologies.routing.scale_out import clos
+from topologies.routing import clos
 from topologies.shapes.basic import FullMesh, Shape, Switch, Tiered, Torus
 from topologies.shapes.measures import (
     all_to_all_bytes_per_s,

@@ -7,7 +7,7 @@ import pandas as pd
 
 from topologies.clusters.cluster import Cluster
 from topologies.errors import InputError
-from topologies.routing.scale_out import clos
+from topologies.routing import clos
 from topologies.shapes.links import domain_links
 from topologies.units import PS_PER_S
 from topologies.views.measures import measure

@@ -12,8 +12,7 @@ import math
 from dataclasses import replace
 from typing import TYPE_CHECKING, NamedTuple
 
-from topologies.catalogue.catalogue import Catalogue, shipped_catalogue
-from topologies.catalogue.families import NCCL, chip_family
+from topologies.catalogue.catalogue import NCCL, Catalogue, chip_family, shipped_catalogue
 from workloads.confidence.interval import Interval
 from workloads.confidence.kinds import (
     FIRST_TOKEN,

@@ -19,7 +19,7 @@ from typing import NamedTuple
 import numpy as np
 
 from topologies.arrays import FloatArray
-from topologies.catalogue.families import NEURON, chip_family
+from topologies.catalogue.catalogue import NEURON, chip_family
 from workloads.confidence.interval import LEVEL, Interval
 from workloads.confidence.kinds import (
     BARE,

@@ -11,7 +11,7 @@ from topologies.catalogue.catalogue import Catalogue, shipped_catalogue
 from topologies.clusters.cluster import Cluster
 from topologies.errors import InputError, shown, suggestion
 from topologies.files.reading import csv_rows, read_text
-from topologies.routing.scale_out import clos
+from topologies.routing import clos
 from topologies.units import parse_seconds
 from topologies.views.measures import measure
 

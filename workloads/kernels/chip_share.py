@@ -10,8 +10,7 @@ from typing import Any, NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from topologies.catalogue.catalogue import Catalogue, Entry, shipped_catalogue
-from topologies.catalogue.families import chip_family
+from topologies.catalogue.catalogue import Catalogue, Entry, chip_family, shipped_catalogue
 from topologies.errors import InputError
 from workloads.kernels.precision import ELEMENT_BYTES, element_width
 

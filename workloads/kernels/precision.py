@@ -9,8 +9,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import NamedTuple
 
-from topologies.catalogue.catalogue import Catalogue
-from topologies.catalogue.families import chip_family
+from topologies.catalogue.catalogue import Catalogue, chip_family
 from topologies.errors import InputError, suggestion
 
 SCALES = 1 / 32  # bytes of scales for each element of a micro-scaled format

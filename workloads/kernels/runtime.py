@@ -15,8 +15,7 @@ from typing import Any, Literal, get_args
 import numpy as np
 import numpy.typing as npt
 
-from topologies.catalogue.catalogue import Catalogue, shipped_catalogue
-from topologies.catalogue.families import chip_family
+from topologies.catalogue.catalogue import Catalogue, chip_family, shipped_catalogue
 from topologies.errors import InputError, suggestion
 from workloads.kernels.chip_share import plain
 

@@ -21,8 +21,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from functools import lru_cache
 
-from topologies.catalogue.catalogue import Catalogue, shipped_catalogue
-from topologies.catalogue.families import chip_family
+from topologies.catalogue.catalogue import Catalogue, chip_family, shipped_catalogue
 from topologies.clusters.cluster import Cluster
 from topologies.errors import InputError, suggestion
 

@@ -16,7 +16,7 @@ from typing import Any
 import numpy as np
 
 from cluster_sim.progress import Watch, unwatched
-from topologies.catalogue.families import chip_family
+from topologies.catalogue.catalogue import chip_family
 from topologies.clusters.cluster import Cluster
 from topologies.errors import InputError
 from workloads.economics import Economics

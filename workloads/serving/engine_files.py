@@ -15,7 +15,7 @@ from itertools import pairwise
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from topologies.catalogue.families import chip_family
+from topologies.catalogue.catalogue import chip_family
 from topologies.clusters.cluster import Cluster
 from topologies.errors import InputError, suggestion
 from topologies.files.reading import read_text

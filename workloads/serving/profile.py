@@ -21,8 +21,12 @@ from typing import TypeVar
 import numpy as np
 
 from topologies.arrays import FloatArray, distinct
-from topologies.catalogue.catalogue import Catalogue, shipped_catalogue, usable_hbm_bytes
-from topologies.catalogue.families import chip_family
+from topologies.catalogue.catalogue import (
+    Catalogue,
+    chip_family,
+    shipped_catalogue,
+    usable_hbm_bytes,
+)
 from topologies.clusters.cluster import Cluster
 from topologies.errors import InputError
 from workloads.kernels.precision import ELEMENT_BYTES

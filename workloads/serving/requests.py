@@ -10,7 +10,7 @@ import numpy as np
 
 from topologies.arrays import FloatArray, IntArray
 from topologies.errors import InputError, shown, suggestion
-from topologies.files.frame import read_table
+from topologies.files.table import read_table
 from workloads.demand.bundled import data_file
 from workloads.demand.read import CLOCK, MAX_BYTES, TIME_S, meanings
 from workloads.demand.request_logs import is_json_log, read_json_log

@@ -15,7 +15,7 @@ from topologies.arrays import BoolArray, IntArray
 from topologies.clusters.cluster import Cluster
 from topologies.errors import InputError, shown, suggestion
 from topologies.files.yaml_documents import read_yaml
-from topologies.routing.scale_out import switch_chips
+from topologies.routing import switch_chips
 from workloads.models.huggingface import as_model
 from workloads.models.model import Model
 from workloads.training.plan.fields import check_field

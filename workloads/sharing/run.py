@@ -8,7 +8,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from cluster_sim.schedule.picoseconds import PS_PER_S
+from cluster_sim.schedule.table import PS_PER_S
 from topologies.arrays import FloatArray, IntArray, distinct_rows
 from topologies.clusters.cluster import Cluster
 from workloads.sharing.jobs import Job

@@ -10,7 +10,6 @@ from typing import Any
 
 import numpy as np
 
-from cluster_sim.schedule.picoseconds import PS_PER_S
 from cluster_sim.trace.trace import ENGINES
 from topologies import display
 from topologies.arguments import checked
@@ -18,7 +17,7 @@ from topologies.arrays import FloatArray, IntArray
 from topologies.clusters.cluster import Cluster
 from topologies.clusters.names import CLUSTER_REMEDY, as_cluster
 from topologies.errors import InputError, suggestion
-from topologies.units import format_memory
+from topologies.units import PS_PER_S, format_memory
 from workloads.sharing.jobs import PLACEMENTS, Job, chips_of_jobs, jobs_from, read_jobs
 from workloads.sharing.run import Meeting, Ran, Ready, SharedLinks
 from workloads.training.detail import Detail, chip_catalogue

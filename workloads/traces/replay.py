@@ -12,8 +12,8 @@ from typing import Any
 
 import numpy as np
 
-from cluster_sim.analysis.intervals import Intervals, attribute_ps
-from cluster_sim.schedule.picoseconds import PS_PER_S
+from cluster_sim.analysis.stretches import Intervals, attribute_ps
+from cluster_sim.schedule.table import PS_PER_S
 from cluster_sim.trace.trace import Trace, run
 from topologies import display
 from topologies.arguments import checked

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
-from cluster_sim.hardware.fault_text import Fault
+from cluster_sim.hardware.faults import Fault
 from cluster_sim.trace.trace import ENGINES
 from topologies.catalogue.catalogue import Catalogue, shipped_catalogue
 from topologies.clusters.cluster import Cluster

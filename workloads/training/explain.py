@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 from cluster_sim.plot.perfetto import MOST_CHIPS, Counter, counter
-from cluster_sim.schedule.picoseconds import PS_PER_S
+from cluster_sim.schedule.table import PS_PER_S
 from cluster_sim.trace.trace import Trace
 from topologies.arrays import IntArray
 from topologies.catalogue.catalogue import Catalogue, shipped_catalogue

@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from cluster_sim.hardware.fault_text import spelled_out
-from cluster_sim.schedule.picoseconds import PS_PER_S
+from cluster_sim.hardware.faults import spelled_out
+from cluster_sim.schedule.table import PS_PER_S
 from cluster_sim.trace.trace import Trace
 from topologies import display
 from topologies.arrays import IntArray

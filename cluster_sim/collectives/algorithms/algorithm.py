@@ -1,27 +1,146 @@
-"""The type of an algorithm, and counts of accesses and slices that several algorithms share."""
+"""The type of an algorithm, what several of them share, and what the Neuron runtime would choose.
+
+The thresholds of the runtime's choice between halving and doubling, KangaRing and meshes are
+documented for the 64 ranks of a Trn2 server. Larger groups are assumed to use the same ones; for
+smaller groups the limit of halving and doubling is in proportion to the ranks. Inside a server of
+Trn1 a mesh was measured up to a length in proportion to the ranks, and above it rings: 8, 16 and 32
+ranks turn at 1, 2 and 4 MiB.
+
+A schedule that is too large for memory is refused before it is built.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from fractions import Fraction
 
-from cluster_sim.collectives.algorithms.neuron_runtime import has_pairs
+import numpy as np
+
 from cluster_sim.collectives.call import KINDS, RING_KINDS, CollectiveCall
-from cluster_sim.collectives.group import Box
+from cluster_sim.collectives.group import Box, Group
 from cluster_sim.collectives.messages import Messages
-from cluster_sim.hardware.communication_costs import CommunicationCosts
+from cluster_sim.hardware.communication_costs import (
+    RUNTIME,
+    CommunicationCosts,
+    communication_costs,
+)
+from cluster_sim.schedule.table import PS_PER_S
+from topologies.arrays import IntArray
+from topologies.catalogue.catalogue import chip_family
+from topologies.clusters.cluster import Cluster
 from topologies.errors import InputError
+from topologies.memory_limit import machine_bytes
+from topologies.routing import routes
+from topologies.shapes.basic import Shape, Torus
+from topologies.shapes.links import coordinates, domain_links
+from topologies.units import format_bytes
+
+MESH_LIMIT = "mesh_up_to_a_rank"
+"""Quantity of a chip whose meshes were measured up to a length in proportion to the ranks."""
 
 
-def runs_all_ranks(call: CollectiveCall, costs: CommunicationCosts) -> int | None:
-    """Return None, for an algorithm that is always simulated on all ranks."""
-    return None
+def halves_and_doubles(group: Group, size_bytes: int) -> bool:
+    """Return whether a buffer is short enough that the runtime would halve and double it."""
+    catalogue = group.cluster.catalogue
+    if catalogue is None or not is_trainium(group.cluster):
+        return False
+    most = group.ranks * catalogue.integer(RUNTIME, "rdh_below_a_rank")
+    return size_bytes < min(most, catalogue.integer(RUNTIME, "rdh_below"))
 
 
-def streams_none(call: CollectiveCall, costs: CommunicationCosts) -> int:
-    """Return 0, for an algorithm that is not run part by part."""
-    return 0
+def drives_pairs(group: Group) -> bool:
+    """Return whether the runtime runs large buffers by KangaRing.
+
+    It is documented for the four ranks of a Trn2 chip, all of which take part; the two ranks of a
+    Trn1 chip run rings.
+    """
+    return (
+        isinstance(group.cluster.shape, Torus) and group.ranks_per_chip == _logical_cores(group) > 2
+    )
+
+
+def is_trainium(cluster: Cluster) -> bool:
+    """Return whether the Neuron runtime runs the collectives of a cluster."""
+    if cluster.catalogue is None or not cluster.chip:
+        return False
+    return chip_family(cluster.chip, cluster.catalogue).is_neuron
+
+
+def is_short(group: Group, size_bytes: int) -> bool:
+    """Return whether a buffer is so short that a Trainium chip uses a mesh, which has few steps."""
+    catalogue, chip = group.cluster.catalogue, group.cluster.chip
+    if catalogue is None:
+        return False
+    most = catalogue.integer(RUNTIME, "mesh_up_to")
+    if goes_from_mesh_to_rings(group):
+        most = max(most, group.ranks * catalogue.integer(chip, MESH_LIMIT))
+    return size_bytes <= most
+
+
+def goes_from_mesh_to_rings(group: Group) -> bool:
+    """Return whether rings follow a mesh at once, as was measured inside servers of Trn1."""
+    catalogue, chip = group.cluster.catalogue, group.cluster.chip
+    measured = catalogue is not None and bool(chip) and catalogue.has(chip, MESH_LIMIT)
+    return measured and len(group.domains) == 1 and group.ranks_per_chip == _logical_cores(group)
+
+
+def waits_for_receivers(group: Group, size_bytes: int) -> bool:
+    """Return whether messages of rings and of halving and doubling wait for their receivers.
+
+    A mesh writes into buffers of its own, so that one handshake at the start is enough. Rings and
+    halving and doubling use buffers again, and each sender waits until its receiver has room:
+    measured inside servers of Trn1 and Trn2, at lengths for which no mesh is used, and assumed of
+    the servers of an UltraServer. Shorter buffers and groups of several domains are taken to wait
+    once.
+    """
+    inside = len(group.domains) == 1
+    return inside and is_trainium(group.cluster) and not is_short(group, size_bytes)
+
+
+def one_step_wins(group: Group, size_bytes: int) -> bool:
+    """Return whether whole buffers to all, through one chip's links, cost less than a step."""
+    catalogue = group.cluster.catalogue
+    if catalogue is None:
+        return False
+    step_ps = catalogue.ps(group.cluster.chip, "collective_step")
+    out = int(_rates_out(group).sum())
+    return (group.ranks - 2) * size_bytes * PS_PER_S < step_ps * max(1, out)
+
+
+def tree_wins(group: Group, size_bytes: int) -> bool:
+    """Return whether whole buffers, once a level, cost less than the steps of a ring of slices."""
+    catalogue = group.cluster.catalogue
+    if catalogue is None:
+        return False
+    step_ps = catalogue.ps(group.cluster.chip, "collective_step")
+    link = int(_rates_out(group).max(initial=1))
+    levels = (group.ranks - 1).bit_length()
+    return levels * size_bytes * PS_PER_S < (group.ranks - 1) * step_ps * link
+
+
+def _rates_out(group: Group) -> IntArray:
+    """Rates of the links from the first chip of a group to its others, (links,) [B/s]."""
+    links = domain_links(group.cluster.shape)
+    local = group.chips % group.cluster.chips_per_domain
+    within = (links.src == local[0]) & (
+        np.isin(links.dst, local) | (links.dst >= group.cluster.chips_per_domain)
+    )
+    return np.asarray(
+        communication_costs(group.cluster).scale_up(links.bandwidth_bytes_per_s[within])
+    )
+
+
+def _logical_cores(group: Group) -> int:
+    """Return the ranks of a chip with all its logical cores; 0 if the catalogue states none."""
+    catalogue, chip = group.cluster.catalogue, group.cluster.chip
+    has_cores = catalogue is not None and chip and catalogue.has(chip, "ranks_per_chip")
+    return catalogue.integer(chip, "ranks_per_chip") if has_cores and catalogue is not None else 0
+
+
+def has_pairs(group: Group) -> bool:
+    """Return whether each chip takes part with an even number of ranks."""
+    return group.ranks_per_chip % 2 == 0
 
 
 @dataclass(frozen=True)
@@ -81,9 +200,11 @@ class Algorithm:
     message_count: Callable[[CollectiveCall, CommunicationCosts], int]
     rounds: Callable[[CollectiveCall, CommunicationCosts], int]
     memory_accesses: Callable[[CollectiveCall, CommunicationCosts], Fraction]
-    stands_for: Callable[[CollectiveCall, CommunicationCosts], int | None] = runs_all_ranks
+    stands_for: Callable[[CollectiveCall, CommunicationCosts], int | None] = lambda call, costs: (
+        None
+    )
     crosses_links: bool = False
-    streamed_ops: Callable[[CollectiveCall, CommunicationCosts], int] = streams_none
+    streamed_ops: Callable[[CollectiveCall, CommunicationCosts], int] = lambda call, costs: 0
     streams_watched: bool = False
 
     def __post_init__(self) -> None:
@@ -97,11 +218,6 @@ class Algorithm:
     def runs(self, call: CollectiveCall) -> bool:
         """Return whether the algorithm can run a call and makes sense for its group."""
         return call.kind in self.kinds and self.suits(call)
-
-
-def suits_every_group(call: CollectiveCall) -> bool:
-    """Accept any group."""
-    return True
 
 
 def filled_box(call: CollectiveCall, algorithm: str) -> Box:
@@ -167,3 +283,64 @@ def broadcast_slices(call: CollectiveCall, costs: CommunicationCosts) -> int:
     """Return the slices of a pipelined broadcast: enough to fill the chain, of whole packets."""
     most = min(MOST_BROADCAST_SLICES, 4 * call.ranks)
     return max(1, min(most, call.size_bytes // costs.packet_bytes))
+
+
+BYTES_AN_OP = 115
+"""Peak memory of building and running a schedule for each op [B]: measured as 113 B for the 154 M
+ops of a ring of 4,096 chips of Trn2, and 102 B on plain wire."""
+SAMPLED_PAIRS = 1024  # pairs of chips from whose mean distance that of all pairs is estimated
+
+
+def check_op_count(
+    kind: str, algorithm: str, ranks: int, ops: int, others: Sequence[str] = ()
+) -> None:
+    """Refuse a schedule larger than this machine's memory, and name ``others`` that would fit."""
+    remedy = f"--algorithm {' or '.join(others)}" if others else "another algorithm"
+    if not fits(ops):
+        raise InputError(
+            f"{kind} by {algorithm} on {ranks:,} ranks is about {ops:.1e} ops and needs "
+            f"{format_bytes(ops * BYTES_AN_OP)}; this machine has {format_bytes(machine_bytes())}. "
+            f"Use fewer ranks or {remedy}."
+        )
+
+
+def fits(ops: int) -> bool:
+    """Return whether this number of ops can be built and run in the memory of this machine."""
+    return ops * BYTES_AN_OP <= machine_bytes()
+
+
+def ops_foreseen(
+    calls: Sequence[CollectiveCall], algorithm: Algorithm, costs: CommunicationCosts
+) -> int:
+    """Estimate the number of ops of calls of one size, within a factor of two.
+
+    ``calls``: calls of one kind and size; the first one stands for all.
+    """
+    first = calls[0]
+    hops = _hops(first.group) if algorithm.crosses_links else 1.0
+    issued = 1 if costs.issue_ps else 0  # a CC-Core's op before the hops of each message
+    return len(calls) * int(algorithm.message_count(first, costs) * (issued + hops))
+
+
+def hop_counts(shape: Shape, src: IntArray, dst: IntArray) -> IntArray:
+    """Count the links between chips of a domain, int64 (pairs,); on a torus in closed form."""
+    if not isinstance(shape, Torus):
+        return np.asarray(routes(shape, src, dst).hops)
+    hops = np.zeros(len(src), np.int64)
+    for at, to, axis in zip(
+        coordinates(shape, src), coordinates(shape, dst), shape.axes, strict=True
+    ):
+        apart = np.abs(at - to)
+        hops += np.minimum(apart, axis.size - apart) if axis.wrap else apart
+    return hops
+
+
+def _hops(group: Group) -> float:
+    """Estimate the ops that a message crosses links by: one inside a chip, two between domains."""
+    step = max(1, len(group.chips) ** 2 // SAMPLED_PAIRS)
+    pair = np.arange(0, len(group.chips) ** 2, step)
+    src, dst = group.chips[pair // len(group.chips)], group.chips[pair % len(group.chips)]
+    per_domain = group.cluster.chips_per_domain
+    inside = src // per_domain == dst // per_domain
+    hops = hop_counts(group.cluster.shape, src[inside] % per_domain, dst[inside] % per_domain)
+    return float(np.maximum(1, hops).sum() + 2 * (~inside).sum()) / len(pair)

@@ -8,23 +8,27 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import replace
 
-from cluster_sim.collectives.algorithms.algorithm import Algorithm
-from cluster_sim.collectives.algorithms.all_to_all import DIMENSION_ORDERED, DIRECT
-from cluster_sim.collectives.algorithms.footprint import fits, ops_foreseen
-from cluster_sim.collectives.algorithms.hierarchical import HIERARCHICAL
-from cluster_sim.collectives.algorithms.kangaring import KANGARING
-from cluster_sim.collectives.algorithms.mesh import MESH, SINGLE_STEP_MESH
-from cluster_sim.collectives.algorithms.neuron_runtime import (
+from cluster_sim.collectives.algorithms.algorithm import (
+    Algorithm,
     drives_pairs,
+    fits,
     goes_from_mesh_to_rings,
     halves_and_doubles,
     is_short,
     is_trainium,
     one_step_wins,
+    ops_foreseen,
     tree_wins,
 )
-from cluster_sim.collectives.algorithms.rdh import RDH
+from cluster_sim.collectives.algorithms.direct import (
+    DIMENSION_ORDERED,
+    DIRECT,
+    MESH,
+    SINGLE_STEP_MESH,
+)
+from cluster_sim.collectives.algorithms.hierarchical import HIERARCHICAL
 from cluster_sim.collectives.algorithms.ring import BIDIRECTIONAL_RING, MULTI_RING, RING
+from cluster_sim.collectives.algorithms.stages import KANGARING, RDH
 from cluster_sim.collectives.algorithms.torus import PER_AXIS, TORUS
 from cluster_sim.collectives.call import CollectiveCall
 from cluster_sim.hardware.communication_costs import communication_costs

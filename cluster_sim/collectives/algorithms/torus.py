@@ -38,15 +38,13 @@ from cluster_sim.collectives.algorithms.algorithm import (
     filled_box,
     stage_slices,
 )
-from cluster_sim.collectives.algorithms.ring_clocks import last_end_ps
+from cluster_sim.collectives.algorithms.ring import last_end_ps
 from cluster_sim.collectives.algorithms.stages import Part, staged, staged_count, staged_rounds
 from cluster_sim.collectives.call import RING_KINDS, CollectiveCall
-from cluster_sim.collectives.chunks import Chunks, cut
 from cluster_sim.collectives.group import Box, Group
-from cluster_sim.collectives.messages import Channels, Messages, Table, no_messages
+from cluster_sim.collectives.messages import Channels, Chunks, Messages, Table, cut, no_messages
 from cluster_sim.hardware.communication_costs import CommunicationCosts
-from cluster_sim.schedule.picoseconds import transfer_ps
-from cluster_sim.schedule.table import Edges
+from cluster_sim.schedule.table import Edges, transfer_ps
 from topologies.arrays import IntArray
 from topologies.files import kept_files
 from topologies.shapes.basic import Torus
@@ -432,10 +430,6 @@ def _per_axis_count(call: CollectiveCall, costs: CommunicationCosts) -> int:
     return staged_count(call, [sizes], 1) + call.ways * len(sizes) - 1
 
 
-def _streamed_ops(call: CollectiveCall, costs: CommunicationCosts) -> int:
-    return _per_axis_count(call, costs) + call.ranks if _rings_share_nothing(call) else 0
-
-
 def _rings_share_nothing(call: CollectiveCall) -> bool:
     """Return whether the rings along an axis are apart, and every step crosses one link."""
     cluster = call.group.cluster
@@ -481,6 +475,8 @@ PER_AXIS = Algorithm(
     rounds=lambda call, costs: rounds_along_axes(call, "per-axis"),
     memory_accesses=lambda call, costs: accesses_along_axes(call, costs, "per-axis"),
     stands_for=ring_by_ring_ps,
-    streamed_ops=_streamed_ops,
+    streamed_ops=lambda call, costs: (
+        _per_axis_count(call, costs) + call.ranks if _rings_share_nothing(call) else 0
+    ),
     streams_watched=True,
 )

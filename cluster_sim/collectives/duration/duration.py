@@ -5,45 +5,275 @@
     (:mod:`cluster_sim.collectives.duration.nccl`).
 ``flows``
     An all-to-all of 512 ranks or more over several domains: all that one rack sends to another is
-    one flow over the layers of the Clos (:mod:`~.clos_flows`). The exchange inside the fullest
-    domain runs at the same time, and the longer of both counts.
+    one flow over the layers of the Clos. The exchange inside the fullest domain runs at the same
+    time, and the longer of both counts.
 ``few-ranks``
     The algorithm's ``stands_for``. Where many domains do the same work, a few ranks stand for all
     (:mod:`cluster_sim.collectives.few_ranks`); where rings share no link, only the clocks of their
-    links are computed (:mod:`cluster_sim.collectives.algorithms.ring_clocks`).
+    links are computed (:mod:`cluster_sim.collectives.algorithms.ring`).
 ``simulated``
     Everything else: an engine runs every message as ops.
 
-Groups of one geometry take the same time, so that each is computed only once
-(:mod:`~.geometry`).
-"""
+Groups of one geometry take the same time, so that each is computed only once. They differ by a
+symmetry of the fabric, which moves every rank of the one to the same rank of the other:
+
+- Within a domain that is a torus, a shift along axes that wrap around. It must keep the way round
+  that routes take between opposite chips of a ring.
+- Within a domain that is a switch, any other chips, as all are alike.
+- Where every chip is the only one in its domain, any other chip of the domain, as each has an
+  adapter of its own and sends nothing over the links between chips.
+- Between domains, other domains whose chips are above and below the same switches of each other:
+  two domains under one top-of-rack switch are nearer than two under one leaf.
+
+The order of the ranks stays the same, and so does whether they ascend, which rings depend on.
+
+Between domains EFA cuts messages into packets, spreads them over all equal paths and slows its
+senders down, so that flows share every link that they cross. A NeuronLink, in contrast, has a
+single sender, which sends one message at a time."""
 
 from __future__ import annotations
 
 import functools
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from itertools import pairwise
 
 import numpy as np
+import numpy.typing as npt
 
-from cluster_sim.collectives.algorithms.algorithm import Algorithm
-from cluster_sim.collectives.algorithms.domains import evened, is_symmetric
-from cluster_sim.collectives.algorithms.hierarchical import HIERARCHICAL
+from cluster_sim.collectives.algorithms.algorithm import Algorithm, check_op_count
+from cluster_sim.collectives.algorithms.direct import DIRECT
+from cluster_sim.collectives.algorithms.hierarchical import HIERARCHICAL, evened, is_symmetric
 from cluster_sim.collectives.algorithms.registry import AUTO, choose_algorithm
 from cluster_sim.collectives.builder import compose
 from cluster_sim.collectives.call import RING_KINDS, CollectiveCall
-from cluster_sim.collectives.duration.clos_flows import exchange_ps
-from cluster_sim.collectives.duration.geometry import Geometry
 from cluster_sim.collectives.duration.nccl import NAME as NCCL
-from cluster_sim.collectives.duration.nccl import covers
+from cluster_sim.collectives.duration.nccl import covers, nccl_ps
 from cluster_sim.collectives.few_ranks import FOLD_FROM
 from cluster_sim.collectives.group import Group, as_group
 from cluster_sim.hardware.communication_costs import communication_costs
-from cluster_sim.schedule.picoseconds import PS_PER_S
+from cluster_sim.schedule.build import OpColumns, schedule
+from cluster_sim.schedule.table import FLOW, JOIN, PS_PER_S, Edges, Flows, Resources, Schedule
 from cluster_sim.trace.trace import run
 from topologies import display
 from topologies.arguments import checked
+from topologies.arrays import BoolArray, IntArray, distinct_rows
 from topologies.clusters.cluster import Cluster
+from topologies.routing import (
+    SharedPaths,
+    clos,
+    period,
+    scale_out_paths,
+    shared_links,
+    switch_chips,
+)
+from topologies.shapes.basic import Shape, Switch, Torus
+from topologies.shapes.links import coordinates
 from topologies.units import as_bytes, format_seconds
+
+
+class Geometry:
+    """A group that is equal to every group of its geometry, so that one stands for all."""
+
+    __slots__ = ("_key", "group")
+
+    def __init__(self, group: Group):
+        self.group = group
+        where = places(group.cluster, group.chips[None]).tobytes()
+        self._key = group.cluster, group.ranks_per_chip, where
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, Geometry) and self._key == other._key
+
+    def __hash__(self) -> int:
+        return hash(self._key)
+
+
+def geometries(cluster: Cluster, chips: IntArray) -> tuple[IntArray, IntArray]:
+    """Number groups of chips (groups, members) so that groups of one geometry share a number.
+
+    Returns the first group of each geometry, and the geometry of each group.
+    """
+    offsets = chips - chips[:, :1]
+    if not (offsets == offsets[:1]).all():
+        return distinct_rows(places(cluster, chips))
+    # Groups with equal offsets differ only by where in a period they begin: one of each is enough.
+    _, begins, which = np.unique(
+        chips[:, 0] % period(cluster), return_index=True, return_inverse=True
+    )
+    geometry = distinct_rows(places(cluster, chips[begins]))[1]
+    first = np.full(int(geometry.max(initial=-1)) + 1, len(chips), np.int64)
+    np.minimum.at(first, geometry, begins)
+    return first, geometry[which]
+
+
+def places(cluster: Cluster, chips: IntArray) -> IntArray:
+    """Describe groups (groups, members) in rows that are equal for groups of one geometry."""
+    domain, local = np.divmod(chips, cluster.chips_per_domain)
+    in_one_domain: BoolArray = np.all(domain == domain[:, :1], axis=1)
+    ascends: BoolArray = np.all(chips[:, 1:] > chips[:, :-1], axis=1)
+    sizes = switch_chips(cluster)
+    ranked = [_ranked(chips // size) for size in sizes]
+    inside = _inside(cluster.shape, local, in_one_domain)
+    if _nested(sizes):
+        inside = np.where(_each_alone(ranked[0])[:, None], 0, inside)
+    columns = [np.where(in_one_domain[:, None], 0, ranks) for ranks in ranked]
+    return np.concatenate([ascends[:, None], inside, *columns], axis=1)
+
+
+def _each_alone(domain: IntArray) -> BoolArray:
+    """Return which groups have a single chip in each of their domains, numbered from 0."""
+    members = domain.shape[1]
+    return np.asarray((domain.max(axis=1) == members - 1) & (members > 1))
+
+
+def _nested(sizes: Sequence[int]) -> bool:
+    """Return whether domains and groups under switches of these sizes lie whole in larger ones."""
+    return all(above % below == 0 for below, above in pairwise(sorted(sizes)))
+
+
+def _inside(shape: Shape, local: IntArray, in_one_domain: BoolArray) -> IntArray:
+    """Return places in the domains that are equal for groups that a symmetry moves there."""
+    if isinstance(shape, Switch):
+        return np.where(in_one_domain[:, None], _ranked(local), local)
+    if isinstance(shape, Torus):
+        at = np.stack(coordinates(shape, local))
+        size = np.array(shape.sizes)[:, None, None]
+        moved = (at - _shift(shape, at[:, :, 0])[:, :, None]) % size
+        return np.asarray(np.ravel_multi_index(tuple(moved), shape.sizes))
+    return local
+
+
+def _shift(shape: Torus, first: IntArray) -> IntArray:
+    """Return the steps by which groups are shifted to the origin, or beside it, (axes, groups).
+
+    Between opposite chips of a ring both ways are as short, and routes go up from chips whose
+    coordinates have an even sum. So the sum of the steps is even, and nothing is shifted along
+    rings of an odd length, on which a step over the end changes the sum by an odd number.
+    """
+    wraps = np.array([axis.wrap for axis in shape.axes])
+    even = wraps & (np.array(shape.sizes) % 2 == 0)
+    if not even.any():
+        return np.where(wraps[:, None], first, 0)
+    steps = np.where(even[:, None], first, 0)
+    steps[np.flatnonzero(even)[-1]] -= steps.sum(axis=0) % 2
+    return steps
+
+
+def _ranked(values: IntArray) -> IntArray:
+    """Number the values of each row 0, 1, … in ascending order, equal ones alike.
+
+    >>> _ranked(np.array([[7, 3, 7], [5, 5, 5]]))
+    array([[1, 0, 1],
+           [0, 0, 0]])
+    """
+    order = None
+    if not (values[:, 1:] >= values[:, :-1]).all():
+        order = np.argsort(values, axis=1, kind="stable")
+        values = np.take_along_axis(values, order, axis=1)
+    ranks = np.zeros(values.shape, np.int64)
+    np.cumsum(values[:, 1:] > values[:, :-1], axis=1, out=ranks[:, 1:])
+    if order is None:
+        return ranks
+    by_place = np.empty_like(ranks)
+    np.put_along_axis(by_place, order, ranks, axis=1)
+    return by_place
+
+
+OPS_A_FLOW = 6
+"""Memory that a flow takes with its arrival and the links that it shares, in multiples of an op."""
+
+
+def traffic(
+    cluster: Cluster, src: npt.ArrayLike, dst: npt.ArrayLike, size_bytes: npt.ArrayLike
+) -> Schedule:
+    """Schedule messages between chips of different domains, each as a flow and its arrival.
+
+    Eight senders to one receiver take eight times as long as one.
+    """
+    paths = scale_out_paths(cluster, src, dst)
+    return _flows(cluster, paths, np.asarray(size_bytes))
+
+
+def exchange(call: CollectiveCall) -> Schedule:
+    """Schedule the part of an all-to-all that crosses domains, with a flow for each pair of racks.
+
+    All chips below one top-of-rack switch send equally much to the chips below another and share
+    the same links, so one flow that carries all their bytes over all their adapters stands for
+    them. The part for each rank is rounded up to whole bytes.
+    """
+    group, cluster = call.group, call.group.cluster
+    _, layers = clos(cluster)
+    rack_of_chip = group.chips // layers[0].chips
+    _, first, chips = np.unique(rack_of_chip, return_index=True, return_counts=True)
+    check_op_count(call.kind, DIRECT.name, group.ranks, OPS_A_FLOW * len(first) ** 2)
+    chip_pair_bytes = -(-call.size_bytes // group.ranks) * group.ranks_per_chip**2
+    # Pairs of chips of two racks; within a domain the scale-up links carry the bytes instead.
+    pairs = np.outer(chips, chips) - np.diag(_pairs_inside(group, rack_of_chip))
+    source, target = np.nonzero(pairs)
+    first_chip = group.chips[first]
+    # Within a rack two adapters are crossed; any other chip of it may be the receiver.
+    neighbor = np.where(first_chip % layers[0].chips, first_chip - 1, first_chip + 1)
+    receiver = np.where(source == target, neighbor[target], first_chip[target])
+    paths = scale_out_paths(cluster, first_chip[source], receiver)
+    members = np.zeros(layers[0].groups, np.int64)
+    members[first_chip // layers[0].chips] = chips
+    return _flows(cluster, paths, pairs[source, target] * chip_pair_bytes, members)
+
+
+def exchange_ps(call: CollectiveCall) -> int:
+    """Time of the part of an all-to-all that goes between domains [ps]."""
+    return run(exchange(call)).total_ps
+
+
+def _pairs_inside(group: Group, rack_of_chip: IntArray) -> IntArray:
+    """Count for each rack the ordered pairs of chips of one domain, also of a chip with itself."""
+    _, domain, counts = np.unique(group.domain, return_inverse=True, return_counts=True)
+    _, rack = np.unique(rack_of_chip, return_inverse=True)
+    return np.bincount(rack, counts[domain]).astype(np.int64)
+
+
+def _flows(
+    cluster: Cluster, paths: SharedPaths, work: IntArray, members: IntArray | None = None
+) -> Schedule:
+    """Schedule a flow and its arrival for each path.
+
+    ``members`` counts the chips of the group below each top-of-rack switch. Where it is given, all
+    adapters of a rack in one direction are one resource with the capacity of these chips.
+    """
+    links = shared_links(cluster)
+    adapter: BoolArray = paths.link < 2 * cluster.chips
+    crossed, capacity = paths.link.astype(np.int64), links.capacity_bytes_per_s.copy()
+    capacity[: 2 * cluster.chips] = communication_costs(cluster).scale_out_bytes_per_s
+    if members is not None:
+        chips = clos(cluster)[1][0].chips
+        direction, chip = np.divmod(crossed[adapter], cluster.chips)
+        rack = chip // chips
+        crossed[adapter] = direction * cluster.chips + rack * chips
+        capacity[crossed[adapter]] = (
+            communication_costs(cluster).scale_out_bytes_per_s * members[rack]
+        )
+    used, resource = np.unique(crossed, return_inverse=True)
+    count = len(paths)
+    resources = Resources.concat(
+        [
+            Resources.table(name, links.owner[used][mine], slots=0, capacity=capacity[used][mine])
+            for code, name in enumerate(links.kinds)
+            if (mine := links.kind[used] == code).any()
+        ]
+    )
+    op = np.arange(count, dtype=np.int32)
+    cap = np.minimum.reduceat(capacity[crossed], paths.ptr[:-1])
+    return schedule(
+        OpColumns(
+            kind=np.repeat(np.array([FLOW, JOIN], np.uint8), count),
+            size_bytes=np.append(np.broadcast_to(work, count), np.zeros(count, np.int64)),
+        ),
+        edges=Edges.from_pairs(2 * count, op, op + count, paths.latency_ps),
+        resources=resources,
+        flows=Flows(op, cap, paths.ptr, resource.astype(np.int32), paths.weight),
+    )
+
 
 FLOWS_FROM = 512
 """Ranks from which an all-to-all between domains is run as flows, not message by message."""
@@ -144,8 +374,6 @@ def time_of(
 ) -> CollectiveTime:
     """Time of a call, and the method that answers; see :func:`collective_time`."""
     if algorithm == AUTO and not ideal and covers(call.group.cluster):
-        from cluster_sim.collectives.duration.nccl.times import nccl_ps
-
         return CollectiveTime(nccl_ps(call), NCCL, NCCL)
     chosen = choose_algorithm(call, algorithm)
     geometry = Geometry(call.group)

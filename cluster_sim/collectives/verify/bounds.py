@@ -18,10 +18,9 @@ from cluster_sim.collectives.algorithms.algorithm import fewest_accesses
 from cluster_sim.collectives.call import CollectiveCall
 from cluster_sim.collectives.group import Group
 from cluster_sim.hardware.communication_costs import CommunicationCosts, communication_costs
-from cluster_sim.schedule.picoseconds import PS_PER_S
+from cluster_sim.schedule.table import PS_PER_S
 from topologies.arrays import BoolArray, IntArray, distinct
-from topologies.routing.domain import routes
-from topologies.routing.scale_out import clos, scale_out_paths
+from topologies.routing import clos, routes, scale_out_paths
 from topologies.shapes.basic import Shape, Torus
 from topologies.shapes.links import Links, coordinates, domain_links
 
@@ -93,7 +92,7 @@ def _injection(call: CollectiveCall, least: int) -> Bound:
     links = domain_links(group.cluster.shape)
     out = np.bincount(links.src, links.bandwidth_bytes_per_s, links.nodes).astype(np.int64)
     scale_out = group.cluster.scale_out
-    nic = scale_out.bandwidth_bytes_per_s if scale_out and _domains(group) > 1 else 0
+    nic = scale_out.bandwidth_bytes_per_s if scale_out and len(group.domains) > 1 else 0
     rates = out[group.chips % group.cluster.chips_per_domain] + nic
     chips, cores = len(group.chips), group.ranks_per_chip
     if call.kind in ("broadcast", "permute"):
@@ -116,7 +115,7 @@ def _cuts(call: CollectiveCall, least: int) -> Iterator[Bound]:
     """Bound the time by cuts: of a domain from the rest, or across an axis or tier of a domain."""
     group = call.group
     scale_out = group.cluster.scale_out
-    if _domains(group) > 1 and scale_out is not None:
+    if len(group.domains) > 1 and scale_out is not None:
         counts = np.bincount(group.domain - group.domain.min())
         for inside in distinct(counts[counts > 0]).tolist():
             need = crossing_bytes(call, inside * group.ranks_per_chip)
@@ -223,10 +222,6 @@ def _outward(links: Links, part: BoolArray) -> int:
     up = np.bincount(links.dst[into], rate[into], links.nodes)
     down = np.bincount(links.src[out_of], rate[out_of], links.nodes)
     return straight + int(np.minimum(up, down).sum())
-
-
-def _domains(group: Group) -> int:
-    return len(group.domains)
 
 
 def _least_latency(group: Group) -> int:

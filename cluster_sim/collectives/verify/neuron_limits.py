@@ -11,15 +11,15 @@ from collections.abc import Sequence
 
 import numpy as np
 
+from cluster_sim.collectives.algorithms.algorithm import is_trainium
 from cluster_sim.collectives.algorithms.cycles import one_ring
-from cluster_sim.collectives.algorithms.domains import rank_table
-from cluster_sim.collectives.algorithms.neuron_runtime import is_trainium
+from cluster_sim.collectives.algorithms.hierarchical import rank_table
 from cluster_sim.collectives.group import Group
 from cluster_sim.hardware.communication_costs import RUNTIME
 from topologies.arrays import BoolArray, IntArray, distinct
 from topologies.clusters.cluster import Cluster
 from topologies.errors import InputError
-from topologies.routing.domain import routes
+from topologies.routing import routes
 from topologies.shapes.basic import Torus
 from topologies.shapes.links import domain_links
 

@@ -14,8 +14,8 @@ from dataclasses import dataclass
 import numpy as np
 
 from cluster_sim.collectives.builder import Collective
-from cluster_sim.collectives.chunks import EVERY, Chunks
-from cluster_sim.collectives.lowering.op_loop import COPY, DONE, ISSUE, JOINED, PASS, REDUCE
+from cluster_sim.collectives.lowering import COPY, DONE, ISSUE, JOINED, PASS, REDUCE
+from cluster_sim.collectives.messages import EVERY, Chunks
 from cluster_sim.schedule.table import Codes, Schedule
 from topologies.arrays import BoolArray, IntArray, distinct
 

@@ -9,7 +9,6 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from cluster_sim.engine.fast.agenda import empty_agenda
 from cluster_sim.engine.fast.columns import (
     ARRIVED,
     ATTEMPTS,
@@ -23,11 +22,11 @@ from cluster_sim.engine.fast.columns import (
     Speeds,
     State,
     Streams,
+    empty_agenda,
+    empty_queues,
     empty_streams,
 )
-from cluster_sim.engine.fast.loop import play
-from cluster_sim.engine.fast.queues import empty_queues
-from cluster_sim.engine.fast.steps import Run, calls_of, held_back, no_calls
+from cluster_sim.engine.fast.loop import Run, calls_of, held_back, no_calls, play
 from cluster_sim.engine.faults import Faults
 from cluster_sim.engine.shared_rates.tables import share_tables
 from cluster_sim.engine.times import DONE, NEVER, Attempts, HorizonError, Times, settle

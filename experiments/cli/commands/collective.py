@@ -458,7 +458,7 @@ def groups_for(machine: Cluster, inputs: RankInputs) -> list[Group]:
 def check_op(inputs: CollectiveInputs) -> None:
     """Check the operation, and that all-to-all-v, and no other, has the bytes of its pairs."""
     from cluster_sim.collectives import KINDS
-    from cluster_sim.collectives.measure_all_to_all_v import KIND
+    from cluster_sim.collectives.results import KIND
 
     op, size, matrix, skew = inputs.op, inputs.size, inputs.matrix, inputs.skew
     operations = (*KINDS, KIND)
@@ -483,14 +483,14 @@ def how_to_measure(
     """Return the sizes that a matrix of bytes determines, if any, and the function for one size."""
     from cluster_sim.collectives import CollectiveCall, measure
     from cluster_sim.collectives.builder import check_scratchpad
-    from cluster_sim.collectives.measure_all_to_all_v import (
+    from cluster_sim.collectives.results import (
         KIND,
         buffer_bytes,
         measure_v,
         read_matrix,
     )
-    from cluster_sim.collectives.measure_all_to_all_v import skewed as skewed_matrix
-    from cluster_sim.hardware.fault_text import parse_fault
+    from cluster_sim.collectives.results import skewed as skewed_matrix
+    from cluster_sim.hardware.faults import parse_fault
 
     faults = [parse_fault(text) for text in inputs.fault]
     if inputs.op != KIND:
@@ -522,7 +522,7 @@ def how_to_measure(
 
 def check_issued(cluster: Cluster, runtime: str) -> None:
     """Refuse a runtime of Trainium on a machine of another chip, which has none of them."""
-    from cluster_sim.collectives.algorithms.neuron_runtime import is_trainium
+    from cluster_sim.collectives.algorithms.algorithm import is_trainium
 
     if runtime in ("eager", "xla") and not is_trainium(cluster):
         raise InputError(

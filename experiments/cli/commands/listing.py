@@ -106,7 +106,7 @@ def policies(catalogue: Catalogue) -> Rows:
 
 def frameworks(catalogue: Catalogue) -> Rows:
     """Training frameworks: their chips, what they leave in a plan, and errors on measured rows."""
-    from topologies.catalogue.families import chip_family
+    from topologies.catalogue.catalogue import chip_family
     from topologies.clusters.machines import machines
     from workloads.confidence.residuals import shipped_residuals
     from workloads.training.frameworks.framework import framework, names

@@ -187,7 +187,7 @@ def _rows(key: str, label: str, document: Mapping[str, Any]) -> list[list[str]]:
 
 
 def _write(run: Run, machine: Cluster, document: Mapping[str, Any]) -> None:
-    from topologies.drawing.cluster import draw
+    from topologies.drawing import draw
     from topologies.views.tables import LARGEST_TABLE, layer_table, link_table
 
     run.figure("topology", draw(machine), title=f"Topology of {machine.name}")

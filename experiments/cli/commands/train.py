@@ -205,7 +205,7 @@ def run_step(
     search: When = "compared",
 ) -> Iteration:
     """Simulate the step of the options; where these leave the plan open, it may be searched."""
-    from cluster_sim.hardware.fault_text import parse_fault
+    from cluster_sim.hardware.faults import parse_fault
     from workloads.training.alternatives import is_open
     from workloads.training.execution.jitter import disturbance
     from workloads.training.iteration import iteration

@@ -96,8 +96,7 @@ class CatalogueInputs:
                     f"to {named}. Leave it out."
                 )
         if self.catalogue is not None:
-            from topologies.catalogue.domains import is_reference
-            from topologies.catalogue.reader import NAME, read_entries
+            from topologies.catalogue.reader import NAME, is_reference, read_entries
 
             rows = [row for _, row in read_entries(self.catalogue, str(self.catalogue))]
             idle = [

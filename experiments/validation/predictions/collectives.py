@@ -20,17 +20,15 @@ from cluster_sim.collectives.duration.expert_library import (
     library_s,
     visited,
 )
-from cluster_sim.collectives.duration.nccl import covers
-from cluster_sim.collectives.duration.nccl.times import nccl_ps
+from cluster_sim.collectives.duration.nccl import covers, nccl_ps
 from cluster_sim.collectives.group_parsing import parse_chips
-from cluster_sim.schedule.picoseconds import PS_PER_S
 from experiments.validation.reading.machines import machines_for, servers_reach
 from experiments.validation.reading.nccl_tests import operation
 from experiments.validation.reading.rows import Outcome, unsupported
-from topologies.catalogue.catalogue import Catalogue, shipped_catalogue
-from topologies.catalogue.families import NCCL
+from topologies.catalogue.catalogue import NCCL, Catalogue, shipped_catalogue
 from topologies.clusters.cluster import Cluster
 from topologies.errors import InputError
+from topologies.units import PS_PER_S
 from workloads.confidence.answers import FIRST_NCCOM, PYTORCH_NEURON, collective_shown, hull
 from workloads.kernels.runtime import collective_seen_by_host
 from workloads.kernels.times import elementwise_s

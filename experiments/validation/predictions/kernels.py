@@ -8,8 +8,7 @@ from typing import Any
 import numpy as np
 
 from experiments.validation.reading.rows import Outcome, Value, unsupported
-from topologies.catalogue.catalogue import Catalogue, shipped_catalogue
-from topologies.catalogue.families import chip_family
+from topologies.catalogue.catalogue import Catalogue, chip_family, shipped_catalogue
 from topologies.errors import InputError
 from workloads.confidence.answers import kernel_shown
 from workloads.kernels import times

@@ -10,8 +10,7 @@ from typing import Any
 
 from experiments.validation.reading.machines import machines_for, model_for
 from experiments.validation.reading.rows import Outcome
-from topologies.catalogue.catalogue import Catalogue, shipped_catalogue
-from topologies.catalogue.families import chip_family
+from topologies.catalogue.catalogue import Catalogue, chip_family, shipped_catalogue
 from topologies.clusters.cluster import Cluster
 from topologies.errors import InputError
 from workloads.models.model import Model

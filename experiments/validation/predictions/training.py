@@ -8,12 +8,12 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from cluster_sim.schedule.picoseconds import PS_PER_S
 from experiments.validation.reading.machines import machines_for, model_for
 from experiments.validation.reading.rows import TRAINING, Outcome, infeasible, unsupported
 from topologies.catalogue.catalogue import Catalogue, shipped_catalogue
 from topologies.clusters.cluster import Cluster
 from topologies.errors import InputError
+from topologies.units import PS_PER_S
 from workloads.kernels.chip_share import worst
 from workloads.models.model import Experts, Model
 from workloads.training.alternatives import alternatives, hull

@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from cluster_sim.analysis.critical_path import critical_path
+from cluster_sim.analysis.metrics import critical_path
 from cluster_sim.schedule.build import OpColumns, schedule
 from cluster_sim.schedule.table import FIXED, Edges, Resources, Schedule
 from cluster_sim.trace.trace import Trace, run
@@ -55,7 +55,7 @@ def test_a_start_after_a_revival_begins_a_path() -> None:
 def test_the_critical_path_explains_the_whole_run(schedule: Schedule, block: int) -> None:
     trace = run(schedule)
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("cluster_sim.analysis.critical_path.BLOCK_OPS", block)
+        patch.setattr("cluster_sim.analysis.metrics.BLOCK_OPS", block)
         path = critical_path(trace)
     assert path["lag_ps"].sum() + path["on_path_ps"].sum() == trace.total_ps
     assert (path["lag_ps"] >= 0).all()

@@ -7,8 +7,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from cluster_sim.analysis import intervals
-from cluster_sim.analysis.intervals import (
+from cluster_sim.analysis import stretches as intervals
+from cluster_sim.analysis.stretches import (
     Intervals,
     attribute_ps,
     gaps,

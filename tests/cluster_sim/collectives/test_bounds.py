@@ -16,7 +16,7 @@ from cluster_sim.collectives.verify.bounds import (
 from cluster_sim.trace.trace import run
 from topologies.clusters.names import cluster
 from topologies.errors import InputError
-from topologies.routing.domain import routes
+from topologies.routing import routes
 from topologies.shapes.links import domain_links
 
 SHAPES = (

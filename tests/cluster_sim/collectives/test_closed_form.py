@@ -7,7 +7,7 @@ import pytest
 
 from cluster_sim.collectives import CollectiveCall as Call
 from cluster_sim.collectives import Group, duration_ps, measure, whole
-from cluster_sim.schedule.picoseconds import PS_PER_S
+from cluster_sim.schedule.table import PS_PER_S
 from tests.support.conservation import violations
 from topologies.catalogue.catalogue import shipped_catalogue
 from topologies.clusters.names import cluster

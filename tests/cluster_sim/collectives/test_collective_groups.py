@@ -9,7 +9,7 @@ from matplotlib.colors import LinearSegmentedColormap
 from cluster_sim.collectives import CollectiveCall as Call
 from cluster_sim.collectives import Group, compose, prove, whole
 from cluster_sim.collectives.group_parsing import ordered, parse_groups
-from cluster_sim.collectives.measure_all_to_all_v import (
+from cluster_sim.collectives.results import (
     bus_factor_v,
     compose_v,
     lower_bound_v,

@@ -8,7 +8,7 @@ import pytest
 
 from cluster_sim.collectives import CollectiveCall as Call
 from cluster_sim.collectives import Group, build, duration_ps, lower_bound, whole
-from cluster_sim.collectives.duration.clos_flows import exchange, exchange_ps, traffic
+from cluster_sim.collectives.duration.duration import exchange, exchange_ps, traffic
 from cluster_sim.engine import simulate
 from cluster_sim.hardware.communication_costs import communication_costs
 from cluster_sim.trace.trace import run

@@ -21,8 +21,8 @@ from cluster_sim.collectives import (
     CollectiveCall as Call,
 )
 from cluster_sim.collectives.algorithms.registry import ALGORITHMS
-from cluster_sim.collectives.lowering.lower import lower
-from cluster_sim.collectives.measure_all_to_all_v import compose_v, lower_bound_v
+from cluster_sim.collectives.lowering import lower
+from cluster_sim.collectives.results import compose_v, lower_bound_v
 from cluster_sim.hardware.communication_costs import communication_costs
 from cluster_sim.hardware.fabric import fabric
 from cluster_sim.trace.trace import run

@@ -19,8 +19,8 @@ from cluster_sim.collectives import (
     whole,
 )
 from cluster_sim.collectives.algorithms.hierarchical import is_symmetric
-from cluster_sim.collectives.algorithms.rdh import cube
 from cluster_sim.collectives.algorithms.registry import choose_algorithm
+from cluster_sim.collectives.algorithms.stages import cube
 from cluster_sim.collectives.algorithms.torus import shares
 from cluster_sim.trace.trace import run
 from topologies.clusters.names import cluster

@@ -6,7 +6,7 @@ from cluster_sim.collectives import CollectiveCall, Group
 from cluster_sim.collectives.duration.duration import duration_ps
 from cluster_sim.hardware.communication_costs import communication_costs
 from topologies.clusters.names import cluster
-from topologies.routing.domain import _next_places
+from topologies.routing import _next_places
 from topologies.shapes.scale_out import layers
 
 

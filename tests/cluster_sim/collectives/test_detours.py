@@ -9,8 +9,8 @@ import pytest
 
 from cluster_sim.collectives import CollectiveCall, compose, whole
 from cluster_sim.collectives.verify.proof import prove
-from cluster_sim.hardware.detours import around, with_detours
 from cluster_sim.hardware.fabric import fabric
+from cluster_sim.hardware.faults import around, with_detours
 from cluster_sim.trace.trace import run
 from topologies.clusters.names import cluster
 from topologies.errors import InputError

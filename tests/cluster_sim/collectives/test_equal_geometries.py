@@ -12,14 +12,12 @@ import pytest
 
 from cluster_sim.collectives import CollectiveCall, Group, collective_time
 from cluster_sim.collectives.algorithms.registry import suitable
-from cluster_sim.collectives.duration.duration import _timed
-from cluster_sim.collectives.duration.geometry import Geometry, _ranked, geometries
-from cluster_sim.collectives.duration.nccl import covers
-from cluster_sim.collectives.duration.nccl.times import nccl_ps
+from cluster_sim.collectives.duration.duration import Geometry, _ranked, _timed, geometries
+from cluster_sim.collectives.duration.nccl import covers, nccl_ps
 from topologies.arrays import IntArray
 from topologies.clusters.cluster import Cluster
 from topologies.clusters.names import cluster
-from topologies.routing.scale_out import clos
+from topologies.routing import clos
 from topologies.shapes.basic import Axis, FullMesh, Shape, Switch, Torus
 from topologies.shapes.scale_out import ScaleOut
 

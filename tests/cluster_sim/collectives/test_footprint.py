@@ -5,7 +5,7 @@ import pytest
 
 from cluster_sim.collectives import KINDS, Group, build, duration_ps, measure, whole
 from cluster_sim.collectives import CollectiveCall as Call
-from cluster_sim.collectives.algorithms import footprint
+from cluster_sim.collectives.algorithms import algorithm as footprint
 from cluster_sim.collectives.algorithms.registry import fitting_algorithms, suitable
 from cluster_sim.hardware.communication_costs import communication_costs
 from topologies.clusters.names import cluster

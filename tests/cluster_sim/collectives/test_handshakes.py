@@ -8,7 +8,7 @@ import pytest
 from cluster_sim.collectives import CollectiveCall, Group, whole
 from cluster_sim.collectives.algorithms.registry import ALGORITHMS, choose_algorithm
 from cluster_sim.collectives.duration.duration import duration_ps
-from cluster_sim.collectives.lowering.lower import lower
+from cluster_sim.collectives.lowering import lower
 from cluster_sim.collectives.messages import side_by_side
 from cluster_sim.hardware.communication_costs import communication_costs
 from cluster_sim.hardware.fabric import fabric

@@ -12,7 +12,7 @@ import pytest
 
 import cluster_sim as cs
 from cluster_sim.collectives import ALGORITHMS, CollectiveCall, hbm_bytes, whole
-from cluster_sim.collectives.algorithms.footprint import ops_foreseen
+from cluster_sim.collectives.algorithms.algorithm import ops_foreseen
 from cluster_sim.collectives.algorithms.registry import fitting_algorithms
 from cluster_sim.hardware.communication_costs import communication_costs
 from experiments.cli.main import run

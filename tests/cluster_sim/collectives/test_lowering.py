@@ -9,12 +9,11 @@ from hypothesis import strategies as st
 
 from cluster_sim.collectives import CollectiveCall, whole
 from cluster_sim.collectives.algorithms.registry import ALGORITHMS
-from cluster_sim.collectives.lowering.lower import lower
+from cluster_sim.collectives.lowering import lower
 from cluster_sim.collectives.messages import Messages
 from cluster_sim.hardware.communication_costs import communication_costs
 from cluster_sim.hardware.fabric import Fabric, fabric
-from cluster_sim.schedule.picoseconds import transfer_ps
-from cluster_sim.schedule.table import FIXED, FLOW, JOIN, Schedule
+from cluster_sim.schedule.table import FIXED, FLOW, JOIN, Schedule, transfer_ps
 from topologies.arrays import IntArray
 from topologies.clusters.names import cluster
 

@@ -13,11 +13,16 @@ from hypothesis import strategies as st
 from cluster_sim.collectives import KINDS
 from cluster_sim.collectives.call import CollectiveCall as Call
 from cluster_sim.collectives.duration.duration import duration_ps
-from cluster_sim.collectives.duration.nccl import covers
-from cluster_sim.collectives.duration.nccl.constants import constants
-from cluster_sim.collectives.duration.nccl.load import load_of
-from cluster_sim.collectives.duration.nccl.times import bound_with_switch, nccl_ps, ring_s, seconds
-from cluster_sim.collectives.duration.nccl.tuner import PROTOCOLS
+from cluster_sim.collectives.duration.nccl import (
+    PROTOCOLS,
+    bound_with_switch,
+    constants,
+    covers,
+    load_of,
+    nccl_ps,
+    ring_s,
+    seconds,
+)
 from cluster_sim.collectives.group import Group, whole
 from cluster_sim.collectives.verify.bounds import lower_bound
 from topologies.catalogue.catalogue import shipped_catalogue

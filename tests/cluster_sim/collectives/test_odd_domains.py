@@ -6,7 +6,8 @@ import numpy as np
 import pytest
 
 from cluster_sim import train
-from cluster_sim.collectives.algorithms.domains import evened, radices, timed_radices
+from cluster_sim.collectives import CollectiveCall, measure, results, whole
+from cluster_sim.collectives.algorithms.hierarchical import evened, radices, timed_radices
 from cluster_sim.collectives.duration.duration import collective_time
 from cluster_sim.collectives.group import Group
 from topologies.clusters.names import cluster
@@ -52,7 +53,9 @@ def test_one_domain_more_costs_what_both_neighbours_cost(kind: str) -> None:
 
 def test_a_prime_number_of_domains_is_timed_like_a_number_of_small_factors() -> None:
     assert radices(_group(1021)) == [1021]
-    assert timed_radices(_group(1021)) == [2, 2, 3, 5, 17]
+    assert timed_radices(_group(1021)) == [2, 2, 2, 5, 5, 5]
+    assert timed_radices(_group(251)) == [2, 5, 5, 5]
+    assert timed_radices(_group(253)) == [11, 23]  # few enough to be compared with all messages
     assert timed_radices(_group(1024)) == [2] * 10
 
 
@@ -63,3 +66,26 @@ def test_steps_on_an_odd_number_of_ultraservers_cost_what_the_even_ones_do() -> 
         for domains in (1024, 1025, 1026)
     ]
     assert steps[1] <= 1.05 * max(steps[0], steps[2])
+
+
+def _row(domains: int, size_bytes: int, *, watched: bool = False) -> dict[str, float]:
+    group = whole(cluster(f"trn2-ultraserver:{domains}"))
+    return measure(CollectiveCall("all-reduce", group, size_bytes), watched=watched)[0]
+
+
+def test_short_buffers_over_hundreds_of_domains_are_folded_and_have_no_cliffs() -> None:
+    """Written out, 257 domains take 156 million ops, and a ring of 257 takes 27 times as long."""
+    rows = {domains: _row(domains, 4096) for domains in (257, 258, 259, 264, 265, 266, 1116)}
+    assert all(row["ops"] == 64 * domains + 2 for domains, row in rows.items())
+    for domains in (258, 265):
+        around = rows[domains - 1]["time_s"], rows[domains + 1]["time_s"]
+        assert rows[domains]["time_s"] <= 1.05 * max(around)
+
+
+def test_a_folded_measurement_has_the_time_of_all_messages(monkeypatch: pytest.MonkeyPatch) -> None:
+    written_out = _row(16, 2**22)
+    monkeypatch.setattr(results, "FOLDED_FROM", 1)
+    folded, messages = _row(16, 2**22), _row(16, 2**22, watched=True)
+    assert messages["time_s"] == written_out["time_s"]
+    assert folded["time_s"] == pytest.approx(messages["time_s"], rel=1e-3)
+    assert (folded["ops"], messages["ops"]) == (1026, written_out["ops"])

@@ -7,10 +7,9 @@ import pytest
 
 from cluster_sim.collectives.call import CollectiveCall
 from cluster_sim.collectives.duration.duration import duration_ps
-from cluster_sim.collectives.duration.nccl.load import load_of, uneven_load
-from cluster_sim.collectives.duration.nccl.times import uneven_ps
+from cluster_sim.collectives.duration.nccl import load_of, uneven_load, uneven_ps
 from cluster_sim.collectives.group import whole
-from cluster_sim.collectives.measure_all_to_all_v import measure_v, skewed
+from cluster_sim.collectives.results import measure_v, skewed
 from topologies.clusters.names import cluster
 
 

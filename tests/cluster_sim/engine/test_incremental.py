@@ -10,8 +10,7 @@ from hypothesis import strategies as st
 from benchmarks.rates import flows_over_clos
 from cluster_sim.engine import Faults, simulate
 from cluster_sim.engine.fast import new_run
-from cluster_sim.engine.fast.loop import play
-from cluster_sim.engine.fast.steps import Run
+from cluster_sim.engine.fast.loop import Run, play
 from cluster_sim.engine.shared_rates import tables
 from cluster_sim.engine.shared_rates.tables import VISITED
 from cluster_sim.engine.times import HorizonError

@@ -12,20 +12,21 @@ from typing import Any, NamedTuple
 import numpy as np
 import pytest
 
-from cluster_sim.engine.compiler import machine_code
+from cluster_sim.engine.compiler import jit
 from cluster_sim.engine.compiler.jit import (
+    Code,
     Entry,
     Part,
     _address,
     _flatten,
     compiled,
+    ingredients,
     internal,
     leading_zeros,
     lean,
     prefetch,
     trailing_zeros,
 )
-from cluster_sim.engine.compiler.machine_code import Code, ingredients
 from topologies.files import kept_files
 
 ROOT = Path(__file__).parents[3]
@@ -90,7 +91,7 @@ def test_prefetch_changes_nothing_and_may_name_what_lies_behind_the_last_entry()
 
 
 def test_prefetch_is_one_instruction_in_the_machine_code() -> None:
-    code = machine_code.load(fetched, "<i81i", lambda: fetched._compile((np.arange(3), 1), 3))
+    code = jit.load(fetched, "<i81i", lambda: fetched._compile((np.arange(3), 1), 3))
     assert b"llvm.prefetch" not in code.binary  # no call of a function of that name
     assert b"\x0f\x18" in code.binary or os.uname().machine != "x86_64"
 

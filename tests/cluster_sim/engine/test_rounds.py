@@ -11,8 +11,7 @@ from hypothesis import strategies as st
 
 from cluster_sim.engine import HorizonError, repeats, simulate
 from cluster_sim.engine.repeats import simulate_rounds
-from cluster_sim.schedule.build import OpColumns, check, schedule
-from cluster_sim.schedule.merge import merge
+from cluster_sim.schedule.build import OpColumns, check, merge, schedule
 from cluster_sim.schedule.repeats import LargerBlocks, Rounds, rounds_written_out
 from cluster_sim.schedule.table import (
     FIXED,
@@ -68,7 +67,7 @@ def in_rounds(body: Schedule, count: int, final: int, across: list[tuple[int, in
     )
 
 
-@settings(max_examples=300, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+@settings(max_examples=150, deadline=None, suppress_health_check=[HealthCheck.too_slow])
 @given(st.data())
 def test_a_window_of_rounds_is_the_schedule_written_out(data: st.DataObject) -> None:
     """SimPy and the compiled engine on all ops, and windows of any length."""

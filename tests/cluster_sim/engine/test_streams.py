@@ -7,7 +7,7 @@ from cluster_sim.collectives import CollectiveCall as Call
 from cluster_sim.collectives import Group, build, whole
 from cluster_sim.engine import simulate
 from cluster_sim.hardware.memory_kernel import memory_kernel
-from cluster_sim.schedule.merge import merge
+from cluster_sim.schedule.build import merge
 from cluster_sim.trace.trace import run
 from tests.support.conservation import violations
 from topologies.clusters.names import cluster

@@ -10,14 +10,14 @@ import pytest
 
 from cluster_sim.collectives.call import CollectiveCall as Call
 from cluster_sim.collectives.duration.duration import duration_ps
-from cluster_sim.collectives.duration.nccl.times import nccl_ps
+from cluster_sim.collectives.duration.nccl import nccl_ps
 from cluster_sim.collectives.group import whole
 from experiments.calibration.fit import constants_of, overlay_text
 from experiments.calibration.fit import fit_fabric as fit_own
 from experiments.cli.main import run as run_line
 from experiments.validation.reading.nccl_tests import parse_measured
 from topologies.catalogue.catalogue import shipped_catalogue
-from topologies.catalogue.domains import domain
+from topologies.catalogue.reader import domain
 from topologies.clusters.names import cluster
 from topologies.errors import InputError
 

@@ -1,4 +1,4 @@
-"""The frame of the command line: answers to mistakes in commands and options."""
+"""The frame of the command line: answers to mistakes, and the libraries that commands load."""
 
 from __future__ import annotations
 
@@ -222,3 +222,29 @@ def test_options_stand_under_the_heading_of_their_group(capsys: pytest.CaptureFi
     assert page.index("A model and the cluster that runs it:") < page.index("--model") < plan
     assert plan < page.index("--tp") < run_of_level < page.index("--level")
     assert page.index("Every command:") < page.index("--json") < page.index("--help")
+
+
+SLOW = ("numpy", "pandas", "scipy", "numba", "matplotlib", "networkx", "pyarrow", "simpy")
+LISTS = ("models", "clusters", "schedules", "variants", "prices", "experiments")
+HELPS = ("train", "plan", "serve", "fleet", "lend", "run-job", "validate", "sweep", "topology")
+CODE = """
+import sys
+from experiments.cli.main import run
+status = run(sys.argv[1:])
+sys.stderr.write(" ".join(name for name in {slow} if name in sys.modules))
+sys.exit(status)
+"""
+
+
+@pytest.mark.parametrize(
+    "words",
+    [("--help",), ("--version",), *(("list", kind) for kind in LISTS),
+     *((name, "--help") for name in HELPS)],
+    ids=" ".join,
+)  # fmt: skip
+def test_looking_up_loads_no_numbers(words: tuple[str, ...]) -> None:
+    code = CODE.format(slow=SLOW)
+    done = subprocess.run(
+        [sys.executable, "-c", code, *words], capture_output=True, text=True, check=False
+    )
+    assert (done.returncode, done.stderr) == (0, "")

@@ -20,6 +20,7 @@ from pathlib import Path
 import pandas as pd
 import pytest
 
+from experiments.cli.commands.serve_api import HOST, check_free
 from experiments.cli.main import run
 from experiments.explore.answers import Explored, knobs, moved, read_runs
 from experiments.explore.page import answer_table, number_in_words, panel, pictures
@@ -308,3 +309,13 @@ def wait_for_server(port: int) -> None:
             return
         time.sleep(0.1)
     raise AssertionError(f"nothing listens on {port}")
+
+
+def test_a_port_in_use_is_refused_with_the_option_that_changes_it() -> None:
+    with socket.socket() as other:
+        other.bind((HOST, 0))
+        other.listen()
+        port = other.getsockname()[1]
+        with pytest.raises(InputError, match=f"port {port} cannot be used.*--port"):
+            check_free(port)
+    check_free(port)

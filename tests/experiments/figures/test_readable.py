@@ -9,7 +9,7 @@ import pandas as pd
 import pytest
 from matplotlib.figure import Figure
 
-from cluster_sim.plot.bars import Bars, busy_share, smoothed
+from cluster_sim.plot.timeline_figure import Bars, busy_share, smoothed
 from experiments.figures.collective import bandwidth
 from experiments.figures.plan import _numerals, plan_label, worth
 from experiments.figures.training import lines, stacked

@@ -1,4 +1,4 @@
-"""The report page stands alone, shows every result, and escapes all that it shows."""
+"""The report page stands alone, shows every result, escapes all of it, and keeps its templates."""
 
 from __future__ import annotations
 

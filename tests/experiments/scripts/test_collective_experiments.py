@@ -1,6 +1,9 @@
 """The experiments on collectives at toy sizes: their tables, and what their figures show."""
 
+from __future__ import annotations
+
 from experiments.scripts import algorithm_switch_points, torus_vs_neuronswitch
+from experiments.scripts.busbw_vs_size import plot, run
 
 
 def test_an_all_to_all_of_64_chips_runs_twice_as_fast_over_switches():
@@ -39,3 +42,13 @@ def test_the_pick_is_ringed_and_every_algorithm_is_in_the_legend_once():
     figure = algorithm_switch_points.plot(frame)
     names = [text.get_text() for text in figure.legends[0].get_texts()]
     assert sorted(names) == sorted([*frame.algorithm.unique(), "auto picks"])
+
+
+def test_rows_for_every_algorithm_and_a_figure():
+    frame = run(op="all-to-all", sizes="1KiB:1MiB:32", ideal=True)
+    assert set(frame.algorithm) == {"torus", "per-axis", "direct", "dimension-ordered"}
+    assert (frame.time_s >= frame.lower_bound_s).all()
+    figure = plot(frame)
+    (axes,) = figure.axes
+    assert {line.get_label() for line in axes.lines} >= {"direct", "dimension-ordered"}
+    assert axes.get_ylabel() == "bus bandwidth [GB/s]"

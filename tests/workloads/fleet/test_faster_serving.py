@@ -56,11 +56,13 @@ def _demand(lengths: Lengths) -> Demand:
 
 
 def _service(lengths: Lengths, **how: object) -> Service:
-    (service,) = services_from(_demand(lengths), WHERE, [MODEL], FleetInputs(slo=LIMITS, **how))  # type: ignore[arg-type]
+    """Return a service whose table is of the fewest requests that fill the slots of a replica."""
+    serving = FleetInputs(slo=LIMITS, **how)  # type: ignore[arg-type]
+    (service,) = services_from(_demand(lengths), WHERE, [MODEL], serving, requests=1)
     return service
 
 
-@pytest.mark.parametrize("prefill", ["chunked", "auto"])
+@pytest.mark.parametrize("prefill", ["chunked", "separate"])
 def test_a_unit_serves_what_the_replica_with_hits_or_proposals_does(
     served: Profile, lengths: Lengths, monkeypatch: pytest.MonkeyPatch, prefill: str
 ) -> None:
@@ -70,7 +72,7 @@ def test_a_unit_serves_what_the_replica_with_hits_or_proposals_does(
     monkeypatch.setattr("workloads.serving.highest_rate.NEAR", 100.0)
     plain = _service(lengths, prefill=prefill)
     prompts = ways_of(FleetInputs(prefill=prefill), MODEL, WHERE, served)[0]
-    other = TableRuns(batching=prompts.batching, requests=2000, seed=7, pools=prompts.apart)
+    other = TableRuns(batching=prompts.batching, requests=1200, seed=7, pools=prompts.apart)
     alone = saturated_rate(served, lengths, other)
     for how, runs in (
         ({"prefix_cache": str(SHARE)}, replace(other, prefix_share=SHARE)),

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -14,7 +15,8 @@ from workloads.economics import Economics
 from workloads.fleet.inputs.costs import ChangeCosts
 from workloads.fleet.inputs.jobs import TrainingJob, evaluation_job
 from workloads.fleet.inputs.prices import Prices, read_prices
-from workloads.fleet.policies.rules import static
+from workloads.fleet.policies.rules import price_aware, static
+from workloads.fleet.policies.view import View
 from workloads.fleet.processes.failures import Fleet
 from workloads.fleet.results import power_w, role_units, summary
 from workloads.fleet.simulation import FleetRun, Signals, simulate
@@ -129,3 +131,47 @@ def test_bad_prices_are_refused(tmp_path: Path, text: str, message: str) -> None
     file.write_text(text)
     with pytest.raises(InputError, match=message):
         read_prices(file, "2024-05-10T00:00", 60)
+
+
+DAY = 1440
+HOURS = np.arange(24)
+NIGHT_TARIFF = np.where(HOURS < 8, 20.0, 100.0)
+FLAT = np.full(24, 50.0)
+RISING = 20.0 + HOURS
+
+
+def _trained_hours(hourly: np.ndarray[Any, Any], share: float, days: int = 3) -> list[float]:
+    """Hours of each day in which the policy trains."""
+    prices = np.repeat(np.tile(hourly, days + 1), 60)
+    policy = price_aware(static(1), share=share)
+    trains = np.zeros(days * DAY, bool)
+    for minute in range(days * DAY):
+        view = View(
+            minute=minute, weekday=0, hour=minute % DAY / 60, load=np.ones((1, minute + 1)),
+            history=0, serving=np.ones(1, int), coming=np.zeros(1, int), backlog=np.zeros(1),
+            units=4, broken=0, lead_s=600.0, prices_usd_per_mwh=prices[minute:],
+        )  # fmt: skip
+        decision = policy(view)
+        trains[minute] = decision.training is None  # type: ignore[union-attr]
+    return (trains.reshape(days, DAY).sum(axis=1) / 60).tolist()
+
+
+@pytest.mark.parametrize(
+    ("hourly", "share", "hours"),
+    [
+        (NIGHT_TARIFF, 0.0, 0),
+        (NIGHT_TARIFF, 0.25, 6),
+        (NIGHT_TARIFF, 8 / 24, 8),
+        (NIGHT_TARIFF, 0.5, 12),
+        (NIGHT_TARIFF, 1.0, 24),
+        (FLAT, 0.0, 0),
+        (FLAT, 0.5, 12),
+        (FLAT, 1.0, 24),
+        (RISING, 0.25, 6),
+        (RISING, 0.5, 12),
+    ],
+)
+def test_the_stated_share_of_each_day_trains(
+    hourly: np.ndarray[Any, Any], share: float, hours: float
+) -> None:
+    assert _trained_hours(hourly, share) == [hours] * 3

@@ -22,6 +22,7 @@ from topologies.errors import InputError
 from workloads.confidence.poisson import fewest_of_sizes
 from workloads.demand import burstgpt
 from workloads.fleet.lending.answer import (
+    BatchNeed,
     Night,
     Terms,
     at_confidence,
@@ -163,6 +164,17 @@ def test_units_that_could_not_be_back_are_not_lent(hours: float, lent: float) ->
     assert loan.unit_hours == lent
     assert loan.training_tokens == pytest.approx(lent / 10 * (10 - 2 * hours) * 3600)
     assert bool(loan.short_note) == (lent == 0)
+
+
+@pytest.mark.parametrize(("batch_h", "trained_h"), [(300.0, 500.0), (900.0, 0.0)])
+def test_lent_units_train_when_batch_work_is_done(batch_h: float, trained_h: float) -> None:
+    """80 units are lent for ten hours, 800 unit-hours, of which a batch tier takes its part."""
+    day = np.repeat([20.0, 80.0], [600, 840])
+    terms = Terms(100, tokens_per_unit_s=2.0, goodput=0.9)
+    alone = lend(np.tile(day, 21), "2024-01-01T00:00", Night("10:00"), terms)
+    both = replace(alone, batch=BatchNeed(batch_h, np.zeros(0), np.zeros(0)))
+    assert alone.training_tokens == pytest.approx(800 * 3600 * 2.0 * 0.9)
+    assert both.training_tokens == pytest.approx(trained_h * 3600 * 2.0 * 0.9)
 
 
 def test_the_backtest_keeps_the_floor() -> None:

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from types import SimpleNamespace
+from typing import Any
+
 import numpy as np
 import pytest
 
@@ -15,8 +18,8 @@ from workloads.fleet.policies.rules import threshold
 from workloads.fleet.processes.failures import Fleet
 from workloads.fleet.results import summary, timeline
 from workloads.fleet.setup.serving import services_from
-from workloads.fleet.simulation import FleetRun, simulate
-from workloads.fleet.state.services import Service
+from workloads.fleet.simulation import FleetRun, _shares, simulate
+from workloads.fleet.state.services import Pool, Service, by_pool
 from workloads.options.fleet import FleetInputs
 from workloads.serving.capacity import fixed_rate
 
@@ -76,3 +79,27 @@ def test_services_of_one_model_hold_the_same_weights() -> None:
     machine = cluster("trn2-ultraserver:4")
     services = services_from(MIX.between(0, 60), machine, (), FleetInputs(unit_rate=1.0))
     assert len({service.weights for service in services}) == 1
+
+
+@pytest.mark.parametrize("services", [[(0,), (1,), (2,)], [(1,), (0,), (2,)], [(0, 2), (1,)]])
+@pytest.mark.parametrize("shape", [(3,), (3, 5)])
+def test_rows_of_services_are_summed_by_pool(
+    services: list[tuple[int, ...]], shape: tuple[int, ...]
+) -> None:
+    values = np.random.default_rng(0).random(shape)
+    pools = [Pool(str(members), members, 1.0) for members in services]
+    result = by_pool(values, pools)
+    assert result.tolist() == [values[list(members)].sum(axis=0).tolist() for members in services]
+    assert not np.shares_memory(result, values)
+
+
+@pytest.mark.parametrize(
+    ("waiting", "shares"), [([0, 0], [0.5, 0.5]), ([3, 0], [1.0, 0.0]), ([2, 6], [0.5, 0.5])]
+)
+def test_a_pool_divides_its_time_by_the_work_of_its_services(
+    waiting: list[int], shares: list[float]
+) -> None:
+    queues = [SimpleNamespace(waiting=count, arrivals=np.zeros(1, np.int64)) for count in waiting]
+    world: Any = SimpleNamespace(queues=queues)
+    pool = Pool("both", (0, 1), 1.0)
+    assert _shares(world, pool, np.array([1.0, 3.0]), 0) == shares

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from topologies.catalogue.catalogue import shipped_catalogue
-from topologies.catalogue.domains import is_reference
+from topologies.catalogue.reader import is_reference
 from topologies.clusters.names import machine
 from topologies.options import described
 from workloads.confidence.sensitivity import noting

@@ -73,7 +73,7 @@ def test_half_a_step_changes_accounts_by_half_a_step_for_each_change(
 
 
 @given(seed=st.integers(0, 99), headroom=st.floats(0.0, 0.4), gangs=st.booleans())
-@settings(max_examples=10, deadline=None)
+@settings(max_examples=4, deadline=None)
 def test_repeated_days_are_equal_in_the_steady_state(
     seed: int, headroom: float, gangs: bool
 ) -> None:
@@ -135,7 +135,7 @@ def test_the_closed_form_never_lends_more_for_a_longer_change(
     seed=st.integers(0, 99),
     minutes=st.lists(st.integers(0, 120), min_size=2, max_size=4, unique=True),
 )
-@settings(max_examples=8, deadline=None)
+@settings(max_examples=4, deadline=None)
 def test_a_longer_change_never_trains_more_with_foresight(seed: int, minutes: list[int]) -> None:
     demand = _demand(_waves(seed, DAY))
     need = units_needed(demand, [SERVICE_200])

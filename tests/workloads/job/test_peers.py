@@ -1,4 +1,4 @@
-"""Copies in the memory of peers and warm spares: exact cases, closed forms, pairs, conservation."""
+"""Copies in the memory of peers and their room, warm spares: exact cases, closed forms, pairs."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from topologies.clusters.machines import host_bytes_per_server, machines
 from topologies.clusters.names import cluster
 from topologies.errors import InputError
 from workloads.job import PARTS, Cause, FailureRates, Job, Recovery, expected_goodput, simulate
-from workloads.job.checkpoints import PeerCopies, State, peer_copies
+from workloads.job.checkpoints import PeerCopies, State, held_bytes, peer_copies, room_for_copies
 from workloads.job.goodput import smooth_goodput
 from workloads.job.job import JobPlan
 
@@ -158,3 +158,26 @@ def test_settings_that_exclude_each_other_are_refused() -> None:
         JobPlan(blocking=True, peers=True)
     with pytest.raises(InputError, match="leave out --restart"):
         JobPlan(warm=True, restart_s=60.0)
+
+
+PAIR = cluster("trn2.48xlarge:2")
+CATALOGUE = shipped_catalogue()
+
+
+def copies_of(part_bytes: float) -> float:
+    state = State(2 * part_bytes, 1.0, 1.0, 2)
+    held = peer_copies(state, PAIR, 2, step_s=1.0, start_s=0.0, catalogue=CATALOGUE)
+    return held.bytes_per_server
+
+
+def test_room_is_the_stated_share_of_host_memory() -> None:
+    host = host_bytes_per_server(PAIR, CATALOGUE)
+    assert host is not None
+    assert room_for_copies(PAIR, CATALOGUE) == CATALOGUE.value("job.peer", "host_share") * host
+
+
+def test_copies_that_fill_their_room_fit_and_more_do_not() -> None:
+    most = room_for_copies(PAIR, CATALOGUE) / held_bytes(1.0)
+    assert copies_of(most) == held_bytes(most)
+    with pytest.raises(InputError, match="--checkpoint peer keeps"):
+        copies_of(most * 1.001)

@@ -17,7 +17,8 @@ SHORT = {"seq": 1024}
 
 
 def test_energy_ranks_by_what_the_chips_draw() -> None:
-    result = search(TOY, sixteen(), 64, stated=SHORT, finalists=6, objective="energy")
+    stated = {**SHORT, "order": "tp-cp-dp-pp"}
+    result = search(TOY, sixteen(), 64, stated=stated, finalists=6, objective="energy")
     joules = [one.cost.energy_joules for one in result.finalists]
     assert result.objective == "energy"
     assert all(drawn is not None for drawn in joules)

@@ -8,12 +8,12 @@ from fractions import Fraction
 import numpy as np
 import pytest
 
-from cluster_sim.collectives.duration.geometry import Geometry
-from cluster_sim.schedule.picoseconds import PS_PER_S
+from cluster_sim.collectives.duration.duration import Geometry
 from tests.support.toy_training import exchange_ps, plan, sixteen
 from topologies.arrays import IntArray
 from topologies.clusters.cluster import Cluster
 from topologies.clusters.names import cluster
+from topologies.units import PS_PER_S
 from workloads.search.estimate import Communication, unlike_groups
 from workloads.training.layers.steps import collective
 from workloads.training.plan.placement import place

@@ -69,7 +69,7 @@ def test_the_best_plan_has_no_change_that_gains(searched: Search) -> None:
 def test_python_ranks_a_plan_and_refuses_one_that_does_not_fit() -> None:
     plan = cs.Plan(tp=8, dp=8, global_batch=64)
     beside = cs.search_plans(
-        "llama-3.1-70b", "trn2-ultraserver", 64, finalists=2, beside=plan, quiet=True
+        "llama-3.1-70b", "trn2-ultraserver", 64, tp=8, finalists=2, beside=plan, quiet=True
     )
     assert beside.own_plan is not None
     alone = iteration(beside.model, cs.cluster("trn2-ultraserver"), plan)

@@ -82,7 +82,7 @@ def test_fluid_fleet_against_token_level_replicas(served_70b: Profile, load: flo
     """
     replicas, batching = 3, Batching(chunk_tokens=512)
     lengths = azure_lengths("conv")
-    table = capacity_table(served_70b, lengths, Slo(5.0, 0.2), batching=batching, requests=6000)
+    table = capacity_table(served_70b, lengths, Slo(5.0, 0.2), batching=batching, requests=3000)
     rate = load * table.rate_max_per_s * replicas
     rng = np.random.default_rng(5)
     hour = poisson(rate, int(rate * 3600), lengths, rng)

@@ -12,7 +12,13 @@ from topologies.clusters.names import cluster
 from topologies.errors import InputError
 from workloads.models.huggingface import named
 from workloads.serving import Batching, Requests, profile, serve
-from workloads.serving.rank.products import block_s, expert_blocks, experts_s, products_s
+from workloads.serving.rank.products import (
+    block_s,
+    expert_blocks,
+    experts_s,
+    mlp_s,
+    products_s,
+)
 from workloads.serving.rank.reduces import reduces_s
 from workloads.serving.rank.share import RankShare
 
@@ -63,6 +69,16 @@ def test_prompts_run_experts_by_blocks_and_decode_does_not() -> None:
     assert replica.prompt_linear(64) - replica.linear(64) == pytest.approx(added_s)
     plain = RankShare(named("llama-3.1-8b"), TRN2, 16, "bf16", shipped_catalogue())
     assert (products_s(plain, tokens, prompts=True) == products_s(plain, tokens)).all()
+
+
+def test_a_shared_expert_adds_a_gated_mlp_to_every_token() -> None:
+    sparse, tokens = named("deepseek-v3"), np.array([1.0, 64.0, 4096.0])
+    rank = RankShare(sparse, TRN2, 16, "bf16", shipped_catalogue())
+    assert sparse.experts is not None
+    routed = replace(rank, model=replace(sparse, experts=replace(sparse.experts, shared_ffn=0)))
+    added_s = experts_s(rank, tokens) - experts_s(routed, tokens)
+    assert (added_s > 0).all()
+    assert added_s == pytest.approx(mlp_s(rank, tokens, sparse.experts.shared_ffn))
 
 
 def test_a_block_moves_the_whole_hidden_width_on_every_rank() -> None:

@@ -109,7 +109,7 @@ def ways(**changes: object) -> list[TableRuns]:
     return [replace(runs, pools=pools) for pools in SPLITS]
 
 
-@settings(max_examples=12, deadline=None)
+@settings(max_examples=6, deadline=None)
 @given(
     prompt=st.integers(100, 9900),
     output=st.integers(2, 200),

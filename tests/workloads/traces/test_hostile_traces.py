@@ -32,7 +32,7 @@ SERVER = cluster("dgx-h100")
         pytest.param(-1, marks=pytest.mark.slow),
         10**30,
         pytest.param("x", marks=pytest.mark.slow),
-        [1, 2],
+        pytest.param([1, 2], marks=pytest.mark.slow),
         LEFT_OUT,
     ],
     ids=["null", "-1", "10^30", "text", "list", "left-out"],

@@ -6,6 +6,7 @@ from dataclasses import replace
 
 import pytest
 
+from tests.support.toy_training import TOY, plan
 from topologies.catalogue.catalogue import shipped_catalogue
 from topologies.clusters.names import cluster
 from topologies.errors import InputError
@@ -13,6 +14,7 @@ from workloads.models.huggingface import named
 from workloads.models.model import Model
 from workloads.training.iteration import iteration
 from workloads.training.layers.adapters import layer_adapters, trained_share, with_adapters
+from workloads.training.layers.host import host_s
 from workloads.training.layers.layer import backward, forward
 from workloads.training.layers.shapes import RankShapes
 from workloads.training.layers.steps import kernel
@@ -25,8 +27,8 @@ LORA = ParallelPlan(
 )
 
 
-def step_s(plan: ParallelPlan, machine: str = "trn2.3xlarge") -> float:
-    return iteration(EIGHT, cluster(machine), plan, allow_oversized=True).iteration_s
+def step_s(how: ParallelPlan, machine: str = "trn2.3xlarge") -> float:
+    return iteration(EIGHT, cluster(machine), how, allow_oversized=True).iteration_s
 
 
 def test_adapters_are_counted_as_published() -> None:
@@ -180,6 +182,19 @@ def test_the_host_traces_a_plain_layer_faster_than_a_gated_one() -> None:
     share = shipped_catalogue().value("kernels.trainium", "host_plain_layer")
     assert traced[False] / traced[True] == pytest.approx(share, rel=0.05)
     assert compiled[False] < traced[False]
+
+
+def test_the_host_traces_a_layer_of_a_deeper_model_more_slowly() -> None:
+    """A layer of twice the depth takes the power of two that the catalogue has; 3.75 ms at 32."""
+    catalogue, how = shipped_catalogue(), plan(runtime="xla")
+    usual_s, deep_s = (
+        host_s(RankShapes(replace(TOY, layers=layers), how, "trn2", catalogue), how, 0.0, 16, 2)
+        for layers in (32, 64)
+    )
+    assert usual_s == pytest.approx(16 * 2 * 3.75e-3)
+    growth = catalogue.value("kernels.trainium", "host_trace_growth")
+    assert deep_s / usual_s == pytest.approx(2**growth)
+    assert growth > 0
 
 
 def test_adapters_and_a_part_alone_exclude_each_other() -> None:

@@ -8,8 +8,7 @@ from typing import Any
 import pytest
 
 from tests.support.toy_training import TOY
-from topologies.catalogue.catalogue import Catalogue, shipped_catalogue
-from topologies.catalogue.families import chip_family
+from topologies.catalogue.catalogue import Catalogue, chip_family, shipped_catalogue
 from topologies.clusters.machines import machines
 from topologies.clusters.names import cluster
 from topologies.errors import InputError

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from cluster_sim.collectives.duration import geometry
+from cluster_sim.collectives.duration import duration
 from tests.support.toy_training import SPARSE, TOY, plan, sixteen
 from topologies.arrays import IntArray
 from topologies.catalogue.catalogue import shipped_catalogue
@@ -64,7 +64,7 @@ def test_groups_cost_as_much_as_if_each_were_timed_alone(
 
     monkeypatch.setattr(groups, "geometries", each_alone)
     monkeypatch.setattr(GroupCosts, "place_key", lambda self, chips: chips.tobytes())
-    monkeypatch.setattr(geometry, "places", lambda cluster, chips: chips)
+    monkeypatch.setattr(duration, "places", lambda cluster, chips: chips)
     kinds = []
     for one, alone in zip(shared, program(shapes, placed).exchanges, strict=True):
         np.testing.assert_equal(one.duration_ps[one.kind], alone.duration_ps[alone.kind])

@@ -7,8 +7,8 @@ from dataclasses import replace
 import pandas as pd
 import pytest
 
-from cluster_sim.hardware.fault_text import parse_fault
-from cluster_sim.schedule.picoseconds import PS_PER_S
+from cluster_sim.hardware.faults import parse_fault
+from cluster_sim.schedule.table import PS_PER_S
 from cluster_sim.trace.trace import Trace
 from tests.support.toy_training import TOY, plan, sixteen
 from topologies.clusters.names import cluster

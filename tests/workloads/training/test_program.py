@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from cluster_sim.collectives.duration.geometry import geometries
+from cluster_sim.collectives.duration.duration import geometries
 from cluster_sim.trace.trace import Trace, run
 from tests.support.bubbles import bubble_fraction, zero_bubble_s
 from tests.support.conservation import violations

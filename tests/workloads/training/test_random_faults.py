@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from cluster_sim.hardware.fault_text import Fault, parse_fault
+from cluster_sim.hardware.faults import Fault, parse_fault
 from cluster_sim.trace.trace import Trace
 from tests.support.toy_training import LATENT, SPARSE, TOY
 from topologies.clusters.cluster import Cluster

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from cluster_sim.hardware.fault_text import parse_fault, spelled_out
+from cluster_sim.hardware.faults import parse_fault, spelled_out
 from tests.support.toy_training import SPARSE, TOY, plan, sixteen
 from topologies.clusters.names import cluster
 from topologies.errors import InputError
@@ -81,7 +81,7 @@ def test_where_levels_differ_a_fault_adds_the_same_share() -> None:
     assert shares[0] == pytest.approx(shares[1], abs=0.002)
 
 
-@settings(max_examples=12, deadline=None)
+@settings(max_examples=6, deadline=None)
 @given(st.data())
 def test_more_slowdown_is_never_faster(data: st.DataObject) -> None:
     """Full speed is no fault, and every slower one takes as long or longer."""

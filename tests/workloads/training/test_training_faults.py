@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from cluster_sim.hardware.fault_text import fault_table, parse_fault
+from cluster_sim.hardware.faults import fault_table, parse_fault
 from cluster_sim.trace.trace import run
 from tests.support.toy_training import SPARSE, TOY, plan, sixteen, toy_program
 from topologies.errors import InputError

@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 
 from topologies.errors import InputError, shown, suggestion
-from topologies.files.frame import read_table
+from topologies.files.table import read_table
 from workloads.confidence.propagation import AS_STATED, Uncertain
 
 LOCKSTEP, BEHIND = "lockstep", "one-behind"

@@ -12,7 +12,7 @@ import pandas as pd
 
 from topologies.arrays import FloatArray
 from topologies.errors import InputError, shown, suggestion
-from topologies.files.frame import read_table
+from topologies.files.table import read_table
 
 COLUMNS = ("hour", "time", "usd_per_mwh")
 CYCLES = (24, 168)

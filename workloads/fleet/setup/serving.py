@@ -23,8 +23,7 @@ from typing import Any
 import numpy as np
 
 from topologies.arrays import FloatArray
-from topologies.catalogue.catalogue import shipped_catalogue
-from topologies.catalogue.families import chip_family
+from topologies.catalogue.catalogue import chip_family, shipped_catalogue
 from topologies.clusters.cluster import Cluster
 from topologies.errors import InputError
 from workloads.confidence.answers import serving_features

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from topologies.catalogue.families import chip_family
+from topologies.catalogue.catalogue import chip_family
 from workloads.kernels.times import AttentionShape, attention_s, decode_attention
 from workloads.serving.rank.share import RankShare
 

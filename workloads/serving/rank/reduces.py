@@ -7,7 +7,7 @@ from functools import lru_cache
 import numpy as np
 
 from cluster_sim.collectives import CollectiveCall, Group, duration_ps
-from cluster_sim.schedule.picoseconds import PS_PER_S
+from cluster_sim.schedule.table import PS_PER_S
 from topologies.arrays import FloatArray
 from topologies.clusters.cluster import Cluster
 from topologies.shapes.measures import scale_up_bytes_per_s

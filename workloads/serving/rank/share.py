@@ -9,8 +9,7 @@ from functools import cached_property
 import numpy as np
 
 from topologies.arrays import FloatArray
-from topologies.catalogue.catalogue import Catalogue
-from topologies.catalogue.families import chip_family
+from topologies.catalogue.catalogue import Catalogue, chip_family
 from topologies.clusters.cluster import Cluster
 from topologies.errors import InputError, suggestion
 from workloads.kernels.precision import SERVING_CACHES, Format, served_formats

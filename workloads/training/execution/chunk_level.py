@@ -15,9 +15,7 @@ import numpy as np
 from cluster_sim.collectives import CollectiveCall, Group, build
 from cluster_sim.collectives.duration.nccl import covers
 from cluster_sim.engine.times import Times
-from cluster_sim.schedule.build import OpColumns, schedule
-from cluster_sim.schedule.merge import unite_resources
-from cluster_sim.schedule.picoseconds import PS_PER_S
+from cluster_sim.schedule.build import OpColumns, schedule, unite_resources
 from cluster_sim.schedule.repeats import Routines
 from cluster_sim.schedule.table import (
     FIXED,
@@ -25,6 +23,7 @@ from cluster_sim.schedule.table import (
     JOIN,
     LARGEST_FLOW_BYTES,
     NO_RESOURCE,
+    PS_PER_S,
     Edges,
     Flows,
     Resources,

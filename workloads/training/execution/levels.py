@@ -11,7 +11,7 @@ import numpy as np
 from cluster_sim.engine.faults import Faults
 from cluster_sim.engine.repeats import simulate_calls
 from cluster_sim.engine.times import HorizonError
-from cluster_sim.hardware.fault_text import Fault, fault_table, gone_around
+from cluster_sim.hardware.faults import Fault, fault_table, gone_around
 from cluster_sim.schedule.repeats import calls_written_out
 from cluster_sim.schedule.table import Schedule
 from cluster_sim.trace.trace import Trace, run

@@ -16,14 +16,14 @@ import numpy as np
 from cluster_sim.engine.times import Times
 from cluster_sim.hardware.communication_costs import communication_costs
 from cluster_sim.hardware.fabric import uplinks
-from cluster_sim.schedule.merge import unite_resources
+from cluster_sim.schedule.build import unite_resources
 from cluster_sim.schedule.repeats import Routines
 from cluster_sim.schedule.table import FLOW, Flows, Resources, Schedule
 from cluster_sim.trace.trace import run
 from topologies.arrays import FloatArray, IntArray, distinct_rows, present
 from topologies.clusters.cluster import Cluster
 from topologies.memory_limit import check_memory
-from topologies.routing.scale_out import clos, period
+from topologies.routing import clos, period
 from topologies.shapes.links import domain_links
 from workloads.training.execution.chunk_level import (
     PACE,

@@ -20,15 +20,14 @@ from typing import NamedTuple
 import numpy as np
 
 from cluster_sim.collectives import CollectiveCall, Group, compose
-from cluster_sim.collectives.algorithms.footprint import ops_foreseen
+from cluster_sim.collectives.algorithms.algorithm import ops_foreseen
 from cluster_sim.collectives.algorithms.registry import choose_algorithm
 from cluster_sim.collectives.builder import Collective
 from cluster_sim.collectives.duration.duration import duration_ps
 from cluster_sim.collectives.duration.nccl import covers
 from cluster_sim.hardware.communication_costs import communication_costs
-from cluster_sim.hardware.fault_text import Fault, fault_table, gone_around, spelled_out, stands_in
-from cluster_sim.schedule.picoseconds import PS_PER_S
-from cluster_sim.schedule.table import Schedule
+from cluster_sim.hardware.faults import Fault, fault_table, gone_around, spelled_out, stands_in
+from cluster_sim.schedule.table import PS_PER_S, Schedule
 from cluster_sim.trace.trace import Trace, run
 from topologies.arrays import BoolArray, IntArray, distinct, present
 from topologies.clusters.cluster import Cluster

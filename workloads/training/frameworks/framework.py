@@ -15,8 +15,7 @@ from functools import cache, lru_cache
 from importlib.resources import files
 from typing import Any
 
-from topologies.catalogue.catalogue import Catalogue, shipped_catalogue
-from topologies.catalogue.families import NEURON, chip_family
+from topologies.catalogue.catalogue import NEURON, Catalogue, chip_family, shipped_catalogue
 from topologies.clusters.cluster import Cluster
 from topologies.errors import InputError, suggestion
 from topologies.files.yaml_documents import read_yaml

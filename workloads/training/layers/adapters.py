@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from topologies.catalogue.families import chip_family
+from topologies.catalogue.catalogue import chip_family
 from workloads.kernels.chip_share import Timing, family, worst
 from workloads.models.model import Model, forward_flops, training_flops
 from workloads.training.layers.shapes import RankShapes

@@ -7,8 +7,7 @@ from collections.abc import Sequence
 from typing import NamedTuple, cast
 
 from cluster_sim.collectives.duration.expert_library import MERGING, known
-from topologies.catalogue.catalogue import Catalogue
-from topologies.catalogue.families import NCCL, chip_family
+from topologies.catalogue.catalogue import NCCL, Catalogue, chip_family
 from workloads.kernels.chip_share import Timing
 from workloads.kernels.precision import CASTS, ELEMENT_BYTES
 from workloads.models.model import Experts

@@ -12,7 +12,7 @@ layers alone: the chip waits while the host starts a pass, and while it issues t
 
 from __future__ import annotations
 
-from topologies.catalogue.families import chip_family
+from topologies.catalogue.catalogue import chip_family
 from workloads.kernels.chip_share import rank_of
 from workloads.kernels.runtime import PART
 from workloads.kernels.times import host_dispatch_s

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from topologies.catalogue.families import chip_family
+from topologies.catalogue.catalogue import chip_family
 from topologies.clusters.cluster import Cluster
 from topologies.errors import InputError
 from workloads.models.model import Model

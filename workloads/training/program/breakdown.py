@@ -12,9 +12,14 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from cluster_sim.analysis.intervals import Intervals
-from cluster_sim.analysis.stretches import CategoryTimes, category_times, end_of_run_ps, idle_gaps
-from cluster_sim.schedule.picoseconds import PS_PER_S
+from cluster_sim.analysis.stretches import (
+    CategoryTimes,
+    Intervals,
+    category_times,
+    end_of_run_ps,
+    idle_gaps,
+)
+from cluster_sim.schedule.table import PS_PER_S
 from cluster_sim.trace.trace import Trace
 from topologies.arrays import IntArray
 from topologies.files.table import Table

@@ -19,7 +19,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from cluster_sim.hardware.fault_text import Fault
+from cluster_sim.hardware.faults import Fault
 from topologies.arrays import IntArray, distinct, distinct_rows
 from workloads.training.program.groups import ByValue
 from workloads.training.program.program import Exchange, Program

@@ -11,13 +11,12 @@ from typing import Any, NamedTuple, TypeVar
 import numpy as np
 
 from cluster_sim.collectives import CollectiveCall, Group, hbm_bytes
-from cluster_sim.collectives.duration.duration import duration_ps
+from cluster_sim.collectives.duration.duration import Geometry, duration_ps, geometries
 from cluster_sim.collectives.duration.expert_library import MERGING, WAYS, library_s, visited
-from cluster_sim.collectives.duration.geometry import Geometry, geometries
-from cluster_sim.schedule.picoseconds import PS_PER_S
+from cluster_sim.schedule.table import PS_PER_S
 from topologies.arrays import IntArray, present
 from topologies.clusters.cluster import Cluster
-from topologies.routing.scale_out import period
+from topologies.routing import period
 from workloads.training.layers.feed_forward import merged_exchange
 from workloads.training.layers.shapes import RankShapes
 from workloads.training.layers.steps import LayerOp

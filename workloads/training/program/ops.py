@@ -8,8 +8,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from cluster_sim.schedule.picoseconds import PS_PER_S
-from cluster_sim.schedule.table import HORIZON_PS
+from cluster_sim.schedule.table import HORIZON_PS, PS_PER_S
 from topologies.arrays import BoolArray, IntArray
 from topologies.errors import InputError
 from workloads.training.layers.steps import LayerOp, back

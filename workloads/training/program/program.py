@@ -16,7 +16,7 @@ from typing import NamedTuple
 import numpy as np
 
 from topologies.arrays import BoolArray, IntArray, present
-from topologies.routing.scale_out import period
+from topologies.routing import period
 from workloads.training.layers.shapes import RankShapes
 from workloads.training.layers.steps import STREAM_KINDS, LayerOp
 from workloads.training.plan.placement import Placement

@@ -13,7 +13,7 @@ from typing import NamedTuple
 import numpy as np
 
 from cluster_sim.engine.compiler.jit import compiled
-from cluster_sim.schedule.picoseconds import PS_PER_S
+from cluster_sim.schedule.table import PS_PER_S
 from topologies.arrays import BoolArray, IntArray
 from workloads.kernels.chip_share import family
 from workloads.training.layers.shapes import RankShapes

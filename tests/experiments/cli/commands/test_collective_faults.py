@@ -6,7 +6,7 @@ import json
 
 import pytest
 
-from cluster_sim.hardware import fault_text
+from cluster_sim.hardware import faults
 from experiments.cli.main import run
 
 RING = ("collective", "all-reduce", "ring:4", "--bandwidth", "100GB/s", "--latency", "1us")
@@ -93,7 +93,7 @@ def test_a_fault_of_an_idle_part_has_no_effect_and_says_so(capsys, caplog, resou
     """The second server has no rank; what stands nowhere is refused as before."""
     few = ("collective", "all-reduce", "trn2.48xlarge:2", "--ranks", "16", "--algorithm", "ring")
     healthy = time_s(capsys, *few)
-    fault_text._tell_idle.cache_clear()
+    faults._tell_idle.cache_clear()
     assert time_s(capsys, *few, "--fault", f"{resource}@0s:dead") == healthy
     assert f"the fault of {resource} has no effect" in caplog.text
     for nowhere in ("link:16-21", "tx:32", "link:99999999999-1", "uplink:1"):

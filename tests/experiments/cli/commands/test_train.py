@@ -196,6 +196,7 @@ def test_a_slow_cable_says_what_it_hit_and_an_idle_adapter_that_it_hit_nothing(
     assert "Collectives of several kinds cross the fault" in capsys.readouterr().out
 
 
+@pytest.mark.slow
 def test_the_plan_stays_while_numbers_move(capsys: pytest.CaptureFixture[str]) -> None:
     """A searched plan with fields that follow from its framework, moved one number at a time."""
     line = ["--model", "llama-3.1-8b", "--cluster", "p5.48xlarge", "--framework", "fsdp"]

@@ -11,9 +11,9 @@ from experiments.cli.main import run
 
 COMMANDS = {
     "collective": "collective all-reduce trn2.48xlarge --size 1MiB --algorithm mesh",
-    "train": "train --model gpt2 --cluster trn2.48xlarge --tp 4 --global-batch 16",
-    "plan": "plan --model gpt2 --cluster trn2.48xlarge --global-batch 16 --tp 4 --pp 1 --top 1",
-    "serve": "serve --model qwen2.5-0.5b --cluster trn2.48xlarge --tp 4 --count 20",
+    "train": "train --model gpt2 --cluster dgx-h100 --tp 4 --dp 2 --global-batch 2",
+    "plan": "plan --model gpt2 --cluster dgx-h100 --global-batch 4 --tp 4 --pp 1 --top 1",
+    "serve": "serve --model qwen2.5-0.5b --cluster dgx-h100 --tp 1 --count 20",
 }
 KEYS = {"input", "low", "high", "change_low", "change_high", "elasticity", "grade", "unit"}
 

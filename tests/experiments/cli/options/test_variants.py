@@ -12,9 +12,8 @@ import pytest
 import cluster_sim as cs
 from experiments.cli.main import run
 from experiments.sweeps.runner import run_row
-from topologies.catalogue.catalogue import choose, shipped_catalogue
-from topologies.catalogue.domains import is_reference
-from topologies.catalogue.families import chip_family
+from topologies.catalogue.catalogue import chip_family, choose, shipped_catalogue
+from topologies.catalogue.reader import is_reference
 from topologies.clusters.machines import machines, parts_of
 from topologies.errors import InputError
 from workloads.confidence.sensitivity import noting

@@ -1,10 +1,14 @@
-"""Steps of many microbatches from runs of few, against the runs that they stand for."""
+"""Steps of many microbatches from runs of few, and plans that do not fit by the model."""
 
 from __future__ import annotations
+
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
 
 from experiments.validation.predictions import training
+from experiments.validation.predictions.training import _too_large
 from topologies.clusters.names import cluster
 from workloads.models.huggingface import named
 from workloads.training.iteration import iteration
@@ -49,3 +53,8 @@ def test_short_runs_give_the_time_of_a_long_one(plan):
     assert training.long_step(MODEL, MACHINE, plan).seconds == pytest.approx(
         whole.iteration_s, rel=1e-3
     )
+
+
+def test_bytes_are_shown_in_billions() -> None:
+    step: Any = SimpleNamespace(memory=SimpleNamespace(total=123.44e9, capacity=80e9))
+    assert _too_large(step) == "it needs 123.4 GB a rank and a rank has 80.0 GB."

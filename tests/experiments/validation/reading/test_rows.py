@@ -1,12 +1,17 @@
-"""Rows of a file: kinds by their columns, cells read, mistakes named."""
+"""Rows of a file: kinds by their columns, cells read, models named, mistakes named."""
 
 from __future__ import annotations
+
+import json
+from importlib.resources import files
+from pathlib import Path
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from experiments.validation.comparison import compare
+from experiments.validation.reading.machines import model_for
 from experiments.validation.reading.rows import Outcome, read_file
 from tests.support.validation_rows import COLLECTIVES, TRAINING, rows_of, training_row
 from topologies.errors import InputError
@@ -119,3 +124,17 @@ def test_files_of_rows_are_beside_the_table(tmp_path, monkeypatch):
         (f"{tmp_path}/models/mine", "dgx-h100"),
         ("Qwen/Qwen-72B", "trn2.48xlarge"),
     ]
+
+
+def test_a_shipped_model_is_read_once() -> None:
+    for name in ("llama-3.1-8b", "trinity-nano"):
+        assert model_for(name) is model_for(name)
+
+
+def test_a_users_model_is_read_at_each_call(tmp_path: Path) -> None:
+    shipped = files("workloads") / "models" / "configs" / "llama-3.1-8b.json"
+    fields = json.loads(shipped.read_text(encoding="utf-8"))
+    path = tmp_path / "config.json"
+    for layers in (2, 3):
+        path.write_text(json.dumps({**fields, "num_hidden_layers": layers}), encoding="utf-8")
+        assert model_for(str(path)).layers == layers

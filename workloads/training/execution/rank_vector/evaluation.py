@@ -16,9 +16,9 @@ from queue import SimpleQueue
 
 import numpy as np
 
-from cluster_sim.schedule.picoseconds import PS_PER_S
 from cluster_sim.schedule.table import HORIZON_PS, ScheduleError
 from topologies.arrays import IntArray
+from topologies.units import PS_PER_S
 from workloads.training.execution.jitter import GOLDEN, Disturbance, jittered
 from workloads.training.execution.rank_vector.cover import (
     COMPARE,

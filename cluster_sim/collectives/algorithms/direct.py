@@ -1,0 +1,379 @@
+"""Collectives in which ranks send straight to one another: meshes, all-to-alls and permutes.
+
+In a mesh every rank sends to every other at once, in few steps over shared links. In an all-to-all
+every rank has a part of its buffer for every other rank. ``direct`` sends one message for each pair
+of ranks over the route that the fabric chooses. ``dimension-ordered``, on a box of a torus, splits
+each message over the cyclic orders of the axes and, where it goes half-way round a ring, over both
+directions, so that all links carry the same load at the same time.
+"""
+
+from __future__ import annotations
+
+from fractions import Fraction
+
+import numpy as np
+
+from cluster_sim.collectives.algorithms.algorithm import (
+    Algorithm,
+    each_byte_arrives_once,
+    filled_box,
+)
+from cluster_sim.collectives.algorithms.hierarchical import rank_table
+from cluster_sim.collectives.call import RING_KINDS, CollectiveCall
+from cluster_sim.collectives.group import Box, Group
+from cluster_sim.collectives.messages import (
+    EVERY,
+    Channels,
+    Chunks,
+    Messages,
+    cut,
+    no_messages,
+    one_chunk_messages,
+)
+from cluster_sim.hardware.communication_costs import CommunicationCosts
+from cluster_sim.schedule.table import Edges
+from topologies.arrays import BoolArray, IntArray, distinct
+from topologies.routing import Routes, routes
+from topologies.shapes.basic import Torus
+from topologies.shapes.links import coordinates
+
+
+def mesh(call: CollectiveCall) -> Messages:
+    """Write an all-reduce, all-gather or reduce-scatter by direct exchange of shards.
+
+    An all-reduce sends each part of a shard to its owner, and the sums to all ranks, with a join on
+    every rank between them.
+    """
+    ranks, reduces, gathers = call.ranks, call.reduces, call.gathers
+    rank = np.arange(ranks, dtype=np.int32)
+    chunks = Chunks.table(
+        cut(call.size_bytes, ranks),
+        source=EVERY if reduces else rank,
+        target=EVERY if gathers else rank,
+    )
+    if ranks == 1:
+        return no_messages(chunks, ranks)
+    src, dst, channels = _all_pairs(ranks)
+    channel = ranks + np.arange(len(src), dtype=np.int32)
+    blocks: list[tuple[IntArray, IntArray, bool, int]] = []  # channel, chunk, reduce, step
+    if reduces:
+        blocks.append((channel, dst, True, 0))
+    if reduces and gathers:
+        blocks.append((rank, rank, False, 0))
+    if gathers:
+        blocks.append((channel, src, False, int(reduces)))
+    return one_chunk_messages(
+        channel=np.concatenate([block[0] for block in blocks]),
+        first=np.concatenate([block[1] for block in blocks]),
+        reduce=np.concatenate([np.full(len(block[0]), block[2]) for block in blocks]),
+        step=np.concatenate([np.full(len(block[0]), block[3]) for block in blocks]),
+        edges=_two_phases(ranks, dst)
+        if len(blocks) == 3
+        else Edges.from_pairs(len(channel), [], []),
+        channels=channels,
+        chunks=chunks,
+        ranks=ranks,
+    )
+
+
+def single_step_mesh(ranks: int, size_bytes: int) -> Messages:
+    """Write an all-reduce in which every rank sends its whole buffer to every other: one step."""
+    chunks = Chunks.table([size_bytes], EVERY, EVERY)
+    if ranks == 1:
+        return no_messages(chunks, ranks)
+    src, _, channels = _all_pairs(ranks)
+    return one_chunk_messages(
+        channel=ranks + np.arange(len(src), dtype=np.int32),
+        first=np.zeros(len(src), np.int32),
+        reduce=True,
+        edges=Edges.from_pairs(len(src), [], []),
+        channels=channels,
+        chunks=chunks,
+        ranks=ranks,
+    )
+
+
+def mesh_broadcast(ranks: int, size_bytes: int) -> Messages:
+    """Write a broadcast in one step: rank 0 sends the whole buffer to each other rank."""
+    chunks = Chunks.table([size_bytes], 0, EVERY)
+    if ranks == 1:
+        return no_messages(chunks, ranks)
+    dst = np.arange(1, ranks, dtype=np.int32)
+    return one_chunk_messages(
+        channel=dst - 1,
+        first=np.zeros(ranks - 1, np.int32),
+        edges=Edges.from_pairs(ranks - 1, [], []),
+        channels=Channels.table(np.zeros(ranks - 1, np.int32), dst),
+        chunks=chunks,
+        ranks=ranks,
+    )
+
+
+def _all_pairs(ranks: int) -> tuple[IntArray, IntArray, Channels]:
+    """Return source, destination and channels of all pairs; first come the channels for joins."""
+    rank = np.arange(ranks, dtype=np.int32)
+    dst = (rank + np.arange(1, ranks, dtype=np.int32)[:, None]) % np.int32(ranks)
+    src = np.broadcast_to(rank, dst.shape).ravel()
+    channels = Channels.table(np.append(rank, src), np.append(rank, dst.ravel()))
+    return src, dst.ravel(), channels
+
+
+def _two_phases(ranks: int, dst: IntArray) -> Edges:
+    """Return edges from the first phase to the receivers' joins, and from these to the second."""
+    pairs = len(dst)
+    second = pairs + ranks + np.arange(pairs, dtype=np.int32).reshape(ranks - 1, ranks)
+    ptr = np.concatenate(
+        [
+            np.arange(pairs, dtype=np.int64),
+            pairs + np.arange(ranks, dtype=np.int64) * (ranks - 1),
+            np.full(pairs + 1, 2 * pairs, np.int64),
+        ]
+    )
+    targets = np.concatenate([pairs + dst, second.T.ravel()]).astype(np.int32)
+    return Edges(ptr, targets, np.broadcast_to(np.int64(0), len(targets)))
+
+
+def _mesh_messages(call: CollectiveCall, costs: CommunicationCosts) -> Messages:
+    if call.kind == "broadcast":
+        return mesh_broadcast(call.ranks, call.size_bytes)
+    return mesh(call)
+
+
+def _mesh_count(call: CollectiveCall, costs: CommunicationCosts) -> int:
+    ranks = call.ranks
+    if ranks == 1:
+        return 0
+    if call.kind == "broadcast":
+        return ranks - 1
+    joins = ranks * (call.ways - 1)
+    return call.ways * ranks * (ranks - 1) + joins
+
+
+MESH = Algorithm(
+    name="mesh",
+    summary="every shard straight to its owner, and back to all",
+    kinds=(*RING_KINDS, "broadcast"),
+    suits=lambda call: True,
+    messages=_mesh_messages,
+    message_count=_mesh_count,
+    rounds=lambda call, costs: call.ways if call.ranks > 1 else 0,
+    memory_accesses=each_byte_arrives_once,
+    crosses_links=True,
+)
+SINGLE_STEP_MESH = Algorithm(
+    name="single-step-mesh",
+    summary="the whole buffer to everybody",
+    kinds=("all-reduce",),
+    suits=lambda call: True,
+    messages=lambda call, costs: single_step_mesh(call.ranks, call.size_bytes),
+    message_count=lambda call, costs: call.ranks * (call.ranks - 1),
+    rounds=lambda call, costs: int(call.ranks > 1),
+    # Each rank receives the whole buffer of every other rank.
+    memory_accesses=lambda call, costs: Fraction(
+        call.ranks * (call.ranks - 1) * costs.reduce_accesses
+    ),
+    crosses_links=True,
+)
+
+
+def direct(group: Group, size_bytes: int | IntArray) -> Messages:
+    """Write one message from each rank to each other, in rounds (see :func:`_pairs`).
+
+    ``size_bytes``: whole buffer of one rank, its own part included, as in nccl-tests; or the bytes
+    that each rank has for each other, (ranks, ranks), where pairs with 0 send no message [B].
+    """
+    src, dst, step, size = _sized_pairs(group, size_bytes)
+    chunks = Chunks.table(size, src, dst)
+    if not len(src):
+        return no_messages(chunks, group.ranks)
+    each = np.arange(len(src), dtype=np.int32)
+    return one_chunk_messages(
+        channel=each,
+        first=each,
+        step=step,
+        edges=Edges.from_pairs(len(src), [], []),
+        channels=Channels.table(src, dst),
+        chunks=chunks,
+        ranks=group.ranks,
+    )
+
+
+def dimension_ordered(group: Group, box: Box, size_bytes: int | IntArray) -> Messages:
+    """Write messages that travel axis by axis, hop by hop, on a box of one rank a chip."""
+    src, dst, step, whole = _sized_pairs(group, size_bytes)
+    if not len(src):
+        return no_messages(Chunks.table([], src, dst), group.ranks)
+    shape, local = group.cluster.shape, group.chips % group.cluster.chips_per_domain
+    tied = _tied(group, src, dst)
+    orders = [np.roll(box.axes[::-1], -turn).tolist() for turn in range(len(box.axes))]
+    unused = [axis for axis in range(len(group.cluster.shape.sizes)) if axis not in box.axes]
+    parts = cut(whole, len(orders))
+    legs, pair, size = [], [], []
+    for turn, order in enumerate(orders):
+        # Pairs half-way round a ring send half of their bytes each way.
+        halves = cut(parts[:, turn], 2)
+        for tie, picked, share in (
+            (1, ~tied, parts[:, turn]),
+            (1, tied, halves[:, 0]),
+            (-1, tied, halves[:, 1]),
+        ):
+            row = np.flatnonzero(picked)
+            from_chip, to_chip = local[src[row]], local[dst[row]]
+            legs.append(routes(shape, from_chip, to_chip, axis_order=[*order, *unused], tie=tie))
+            pair.append(row)
+            size.append(share[row])
+    return _routed(group.ranks, src, dst, step, np.concatenate(pair), np.concatenate(size), legs)
+
+
+def _routed(
+    ranks: int,
+    src: IntArray,
+    dst: IntArray,
+    step: IntArray,
+    pair: IntArray,
+    size: IntArray,
+    legs: list[Routes],
+) -> Messages:
+    """Write messages over routes of their own, those with the most hops first.
+
+    ``src, dst, step`` (pairs,); ``pair, size`` (messages,), in the order of the routes in ``legs``.
+    """
+    hops = np.concatenate([leg.hops for leg in legs])
+    begin = np.cumsum(hops) - hops
+    link = np.concatenate([leg.link for leg in legs])
+    order = np.lexsort((begin, -hops))
+    pair, size, hops, begin = pair[order], size[order], hops[order], begin[order]
+    ptr = np.concatenate([[0], np.cumsum(hops)])
+    along = np.arange(ptr[-1]) + np.repeat(begin - ptr[:-1], hops)
+    each = np.arange(len(pair), dtype=np.int32)
+    return one_chunk_messages(
+        channel=each,
+        first=each,
+        step=step[pair],
+        edges=Edges.from_pairs(len(pair), [], []),
+        channels=Channels.table(src[pair], dst[pair], ptr, link[along]),
+        chunks=Chunks.table(size, src[pair], dst[pair]),
+        ranks=ranks,
+    )
+
+
+def _tied(group: Group, src: IntArray, dst: IntArray) -> BoolArray:
+    """Return which pairs lie half-way round an even ring of some axis, bool (pairs,)."""
+    local = group.chips % group.cluster.chips_per_domain
+    shape = group.cluster.shape
+    if not isinstance(shape, Torus):
+        return np.zeros(len(src), np.bool_)
+    tied = np.zeros(len(src), np.bool_)
+    for at, axis in zip(coordinates(shape, local), shape.axes, strict=True):
+        if axis.wrap and axis.size > 1:
+            tied |= 2 * ((at[dst] - at[src]) % axis.size) == axis.size
+    return tied
+
+
+def _pairs(group: Group) -> tuple[IntArray, IntArray, IntArray]:
+    """Return source, destination and round of all pairs of different ranks, round by round.
+
+    In a round all ranks send the same number of domains and of places inside the domain on. So no
+    two send to the same rank, even where messages within domains do not wait for those between
+    domains.
+    """
+    ranks, table = group.ranks, rank_table(group)
+    places = np.arange(ranks)[None, :] if table is None else table
+    step = np.arange(1, ranks, dtype=np.int32)[:, None]
+    domain, place = np.divmod(np.argsort(places.ravel()), places.shape[1])
+    to_domain = (domain + step // places.shape[1]) % len(places)
+    dst = places[to_domain, (place + step) % places.shape[1]].astype(np.int32)
+    src = np.arange(ranks, dtype=np.int32)
+    spread = np.broadcast_to
+    return spread(src, dst.shape).ravel(), dst.ravel(), spread(step - 1, dst.shape).ravel()
+
+
+def _sized_pairs(
+    group: Group, size_bytes: int | IntArray
+) -> tuple[IntArray, IntArray, IntArray, IntArray]:
+    """Return source, destination, round and bytes of all pairs that have something to send."""
+    src, dst, step = _pairs(group)
+    if isinstance(size_bytes, np.ndarray):
+        size = size_bytes[src, dst]
+        sent = size > 0
+        return src[sent], dst[sent], step[sent], size[sent]
+    return src, dst, step, cut(size_bytes, group.ranks)[dst]
+
+
+def permute(ranks: int, size_bytes: int) -> Messages:
+    """Write a permute: each rank sends its buffer to the next, the last to the first."""
+    src = np.arange(ranks, dtype=np.int32)
+    dst = (src + 1) % np.int32(ranks)
+    chunks = Chunks.table(np.full(ranks, size_bytes), src, dst)
+    if ranks == 1:
+        return no_messages(chunks, ranks)
+    return one_chunk_messages(
+        channel=src,
+        first=src,
+        edges=Edges.from_pairs(ranks, [], []),
+        channels=Channels.table(src, dst),
+        chunks=chunks,
+        ranks=ranks,
+    )
+
+
+NAME = "dimension-ordered"
+
+
+def _direct(call: CollectiveCall, costs: CommunicationCosts) -> Messages:
+    if call.kind == "permute":
+        return permute(call.ranks, call.size_bytes)
+    return direct(call.group, call.size_bytes)
+
+
+def _direct_rounds(call: CollectiveCall, costs: CommunicationCosts) -> int:
+    others = call.ranks - 1
+    return min(1, others) if call.kind == "permute" else others
+
+
+def _ordered_count(call: CollectiveCall, costs: CommunicationCosts) -> int:
+    """Count the messages: one for each pair and order of axes, two where the pair is half-way."""
+    pairs = call.ranks * (call.ranks - 1)
+    return len(filled_box(call, NAME).sizes) * (pairs + _tied_pairs(call.group))
+
+
+def _tied_pairs(group: Group) -> int:
+    """Count pairs that lie half-way round an even ring of some axis, in closed form on a box."""
+    shape = group.cluster.shape
+    if not isinstance(shape, Torus):
+        return 0
+    local = group.chips % group.cluster.chips_per_domain
+    untied = 1  # pairs that are half-way round along no axis: the product over the axes
+    for at, axis in zip(coordinates(shape, local), shape.axes, strict=True):
+        places = distinct(at)
+        pairs = len(places) ** 2
+        if axis.wrap and axis.size > 1 and axis.size % 2 == 0:
+            pairs -= int(np.isin((places + axis.size // 2) % axis.size, places).sum())
+        untied *= pairs
+    return group.ranks**2 - untied
+
+
+DIRECT = Algorithm(
+    name="direct",
+    summary="all-to-all pair by pair; permute to the next rank",
+    kinds=("all-to-all", "permute"),
+    suits=lambda call: True,
+    messages=_direct,
+    message_count=lambda call, costs: call.ranks * _direct_rounds(call, costs),
+    rounds=_direct_rounds,
+    memory_accesses=each_byte_arrives_once,
+    crosses_links=True,
+)
+DIMENSION_ORDERED = Algorithm(
+    name=NAME,
+    summary="all-to-all hop by hop, split over the axis orders and both ways round at ties",
+    kinds=("all-to-all",),
+    suits=lambda call: call.group.ranks_per_chip == 1 and call.group.filled_box is not None,
+    messages=lambda call, costs: dimension_ordered(
+        call.group, filled_box(call, NAME), call.size_bytes
+    ),
+    message_count=_ordered_count,
+    rounds=lambda call, costs: call.ranks - 1,
+    memory_accesses=each_byte_arrives_once,
+    crosses_links=True,
+)

@@ -1,0 +1,610 @@
+"""Times of NVIDIA's collectives on switched NVLink domains: a closed form with few constants.
+
+NVIDIA's machines run NCCL, which moves data round rings in one of three protocols, reduces in the
+switch, goes up and down a tree over servers, or exchanges messages between all pairs at once. The
+time follows from the bytes that the busiest port carries, the number of steps, and the time that a
+pipeline of slices takes to fill. The constants are catalogue rows ``nccl.<chip>`` and
+``nccl.<fabric>``, fitted by ``python -m tools.fit_collectives``.
+
+    time = launch + steps + slowest port + filling + copy of a rank's own shard
+
+Filling is 2 √(hops · slice · wire time), for slices of the best length. Ports work at the same
+time, so that the slowest counts; but bytes run through the NVLinks before they fill the adapters,
+so that filling adds to either. Trees over servers have a longest slice, see :func:`tree_s`.
+The formulas use only sums, products, quotients and square roots of doubles, which are the same on
+any machine.
+
+NCCL picks the protocol that is the fastest by its own cost model. LL sends a flag with every four
+bytes, so that it never waits but wastes half of the wire; LL128 sends a flag with every 120 bytes;
+Simple sends long slices behind a fence, which are slow to start and fast to run. Where switches can
+reduce, NVLS is a fourth choice. NCCL has a table of the start, step and rate of each, and takes the
+least sum. Machines do not follow that table: where NCCL changes to another protocol, measured times
+jump, by a factor of two on some machines. So the costs that NCCL believes, catalogue part
+``nccl-tuner``, are apart from the true ones.
+"""
+
+from __future__ import annotations
+
+import functools
+import itertools
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Literal, NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+
+from cluster_sim.collectives.call import CollectiveCall
+from cluster_sim.collectives.group import Group
+from cluster_sim.collectives.verify.bounds import AROUND, Bound
+from cluster_sim.schedule.table import PS_PER_S
+from topologies.arrays import IntArray
+from topologies.catalogue.catalogue import Catalogue
+from topologies.clusters.cluster import Cluster
+from topologies.shapes.basic import Switch
+from topologies.shapes.scale_out import ScaleOut
+
+if TYPE_CHECKING:
+    from topologies.clusters.cluster import Cluster
+
+
+NAME = "nccl"  # name that auto resolves to on machines whose collectives take NCCL's measured times
+
+
+def covers(cluster: Cluster) -> bool:
+    """Return whether the collectives of a cluster take NCCL's measured times."""
+    if cluster.plain or cluster.catalogue is None or not cluster.chip:
+        return False
+    return has_constants(cluster)
+
+
+def reduces_in_switch(cluster: Cluster) -> bool:
+    """Return whether switches can sum, so that an all-reduce may be faster than its two halves."""
+    return covers(cluster) and SWITCH[0] in constants(cluster).chip
+
+
+Number = float | npt.NDArray[np.float64]
+OPTIONAL = ("shard", "in_switch", "steps", "second_steps", "far_steps", "messages", "beside")
+"""Fields of a load that are zero for some of the ways in which NCCL moves data."""
+SERVER = 8  # most chips that share the adapters of one server; a domain may have many servers
+TREES = ("nccl-tuner", "trees")
+"""Part and quantity of the catalogue: whether an all-reduce may go by trees and switches."""
+Way = Literal["ring", "tree", "exchange"]
+"""Ways in which data goes: round rings, by a protocol that the tuner picks; up and down a tree over
+servers; or directly between all pairs at once."""
+
+
+@dataclass(frozen=True)
+class Load:
+    """Load of one collective, or arrays of the loads of many that go the same way [B]."""
+
+    way: Way
+    size: Number  # of the buffer as nccl-tests counts it
+    ranks: Number
+    domains: Number  # scale-up domains over which the ranks are spread
+    inside: Number  # bytes that one rank sends over NVLink …
+    outside: Number  # … and over its network adapter
+    shard: Number  # bytes of a rank's own shard, which it copies in place
+    in_switch: Number  # bytes that one rank sends when the switch reduces, 0 where it cannot
+    steps: Number  # over NVLink that follow one another …
+    second_steps: Number  # … those in the second half of a ring's all-reduce, which only gathers …
+    far_steps: Number  # … and steps between domains
+    messages: Number  # that one rank sends to other domains
+    # 1 where the group has less than half of its servers' chips, else 0: the server's other groups
+    # are then taken to communicate in the same way at the same time.
+    beside: Number
+
+
+def has_trees(cluster: Cluster) -> bool:
+    """Return whether all-reduces may go otherwise than round rings (no ``NCCL_ALGO=Ring``)."""
+    return cluster.catalogue is None or cluster.catalogue.integer(*TREES) > 0
+
+
+def load_of(call: CollectiveCall, *, rings: bool = False) -> Load:
+    """Load of a call on the ports of its ranks.
+
+    ``rings`` forces an all-reduce to go round rings, as does the catalogue's
+    ``nccl-tuner.trees=none``.
+    """
+    kind, group, size_bytes, ranks = call.kind, call.group, call.size_bytes, call.ranks
+    rings = rings or not has_trees(group.cluster)
+    domain = group.domain
+    chips = np.bincount(domain - domain.min())
+    # near: ranks of the fullest domain; far: domains of the group.
+    near, far = int(chips.max()) * group.ranks_per_chip, int(np.count_nonzero(chips))
+    ring, shard = size_bytes * (ranks - 1) / ranks, size_bytes / ranks
+
+    def load(way: Way, inside: float, outside: float, **other: float) -> Load:
+        """Load of one way of this call, with the extra traffic that it has."""
+        optional: dict[str, float] = dict.fromkeys(OPTIONAL, 0.0)
+        few = 2 * int(chips.max()) < min(group.cluster.chips_per_domain, SERVER)
+        optional["beside"] = float(far > 1 and few)
+        return Load(way, size_bytes, ranks, far, inside, outside, **{**optional, **other})
+
+    # Steps of a ring that cross between domains; with one rank a domain, every step does.
+    crossings = 0 if far == 1 else far if near > 1 else far - 1
+    if kind == "all-reduce" and (rings or far == 1):
+        switch = 0.0 if rings or near < 3 else size_bytes * (1 + 1 / near)
+        fields = {"shard": shard, "in_switch": switch, "far_steps": 2 * crossings}
+        half = ranks - 1 - crossings
+        outside = 2 * ring / near if far > 1 else 0
+        return load("ring", 2 * ring, outside, steps=2 * half, second_steps=half, **fields)
+    if kind == "all-reduce":
+        switch = 0.0 if near < 3 else size_bytes * (1 + 1 / near)
+        # A tree of two servers has a single edge, over which each sends its buffer once.
+        outside = min(2 * ring, (1 if far == 2 else 2) * size_bytes) / near
+        fields = {"steps": 2 * (near - 1), "far_steps": 2 * math.ceil(math.log2(far))}
+        return load("tree", 2 * ring, outside, shard=shard, in_switch=switch, **fields)
+    if kind in ("all-gather", "reduce-scatter"):
+        fields = {"shard": shard, "steps": ranks - 1 - crossings, "far_steps": crossings}
+        return load("ring", ring, ring / near if far > 1 else 0, **fields)
+    if kind == "broadcast":
+        outside = size_bytes / near if far > 1 else 0
+        return load("ring", size_bytes, outside, steps=ranks - far, far_steps=far - 1)
+    if kind == "permute":
+        crosses = int(far > 1)
+        return load("exchange", size_bytes, size_bytes * crosses, steps=1, far_steps=crosses)
+    outside = size_bytes * (ranks - near) / ranks
+    fields = {"steps": 1 + math.log2(near), "far_steps": int(far > 1), "messages": ranks - near}
+    return load("exchange", ring, outside, shard=shard, **fields)
+
+
+def uneven_load(group: Group, sent_bytes: IntArray) -> Load:
+    """Load of an all-to-all by bytes (ranks, ranks): what its busiest port sends or receives.
+
+    For equal parts over domains of equal size it is that of the all-to-all.
+    """
+    even = load_of(CollectiveCall("all-to-all", group, int(sent_bytes.sum()) // group.ranks))
+    domain = group.domain.repeat(group.ranks_per_chip)
+    kept, far = np.diag(sent_bytes), np.where(domain[:, None] == domain, 0, sent_bytes)
+    sent, received = sent_bytes.sum(axis=1), sent_bytes.sum(axis=0)
+    return replace(
+        even,
+        size=float(max(sent.max(), received.max())),
+        inside=float(max((sent - kept).max(), (received - kept).max())),
+        outside=float(max(far.sum(axis=1).max(), far.sum(axis=0).max())),
+        shard=float(kept.max()),
+    )
+
+
+PROTOCOLS = ("ll", "ll128", "simple")
+PART = "nccl-tuner"
+
+
+@dataclass(frozen=True)
+class Believed:
+    """Cost of one protocol on a machine, as NCCL's tuner believes it."""
+
+    start_s: float  # before the first byte
+    step_s: float  # over NVLink
+    far_step_s: float  # between servers
+    rate: float  # bus bandwidth inside a domain [B/s], 0 where the tuner does not use the protocol
+    far_rate: float  # of one rank's adapter [B/s]
+
+
+@dataclass(frozen=True)
+class Tuner:
+    """Costs and limits of a machine, as NCCL's tuner believes them."""
+
+    protocols: tuple[Believed, ...]  # in the order of PROTOCOLS
+    in_switch_s: float  # start of a reduction in the switch …
+    in_switch_rate: float  # … and its bus bandwidth [B/s]; 0 where it cannot reduce
+    message_bytes: float  # longest message that an exchange sends in protocol LL
+    short_tree_bytes: float = 0.0  # longest buffer that a tree in LL128 carries in LL
+    # Size of the buffer, divided by the chips of a server, from which a tree's chunks have their
+    # full length; the second where few servers reduce in their switches [B].
+    whole_chunks: float = np.inf
+    whole_chunks_of_few: float = np.inf
+    # Longest buffer that a tree in LL128 carries over 2, 4, 8, … domains [B]; empty where the
+    # network plugin states none.
+    tree_bytes: tuple[float, ...] = ()
+
+    def longest_tree_bytes(self, domains: Number) -> Number | None:
+        """Longest buffer that a tree in LL128 carries [B]; None where no plugin picks one."""
+        if not self.tree_bytes:
+            return None
+        doublings = np.arange(1, len(self.tree_bytes) + 1)
+        return np.asarray(np.interp(np.log2(domains), doublings, self.tree_bytes))
+
+
+def tuner(catalogue: Catalogue, chip: str, fabric: str, adapter_rate: float) -> Tuner:
+    """Look up what the tuner believes of a chip and a fabric ("" for none)."""
+    of_chip, share = f"{PART}.{chip}", catalogue.value(PART, "ll128_share")
+    links = catalogue.value(of_chip, "link_rate")
+    has_channel = catalogue.has(of_chip, "ll128_channel_rate")
+    channel = catalogue.value(of_chip, "ll128_channel_rate", 0.0)
+    flight = catalogue.value(f"{PART}.{fabric}", "latency") if fabric else 0.0
+    rates = {
+        "ll": (
+            catalogue.value(of_chip, "ll_rate"),
+            adapter_rate * catalogue.value(PART, "ll_share"),
+        ),
+        "ll128": (links * share * has_channel, min(adapter_rate * share, channel)),
+        "simple": (links, adapter_rate),
+    }
+    believed = [
+        Believed(
+            catalogue.value(PART, f"{name}_start"),
+            catalogue.value(PART, f"{name}_step"),
+            catalogue.value(PART, f"{name}_far_step") + flight * (2 if name == "simple" else 1),
+            *rates[name],
+        )
+        for name in PROTOCOLS
+    ]
+    return Tuner(
+        tuple(believed),
+        catalogue.value(PART, "in_switch_start"),
+        links * catalogue.value(of_chip, "in_switch_share", 0.0),
+        catalogue.value(PART, "message"),
+        catalogue.value(PART, "short_tree"),
+        catalogue.value(PART, "whole_chunks"),
+        catalogue.value(PART, "whole_chunks_of_few"),
+        _tree_bytes(catalogue, f"{PART}.{fabric}") if fabric else (),
+    )
+
+
+def _tree_bytes(catalogue: Catalogue, part: str) -> tuple[float, ...]:
+    """Read the largest buffers of trees in LL128 over 2, 4, 8, ... domains that are stated [B]."""
+    names = (f"tree_up_to_{2**level}" for level in range(1, 16))
+    stated = itertools.takewhile(lambda name: catalogue.has(part, name), names)
+    return tuple(catalogue.value(part, name) for name in stated)
+
+
+def pick(load: Load, tuner: Tuner, true_s: Sequence[Number]) -> Number:
+    """Time of the protocol that the tuner picks [s], from the true times of ``PROTOCOLS`` and NVLS.
+
+    Where one that the tuner believes to have a higher rate truly takes less time, that time is
+    taken instead, so that more bytes never take less time.
+    """
+    believed = [_believed(load, protocol) for protocol in tuner.protocols]
+    believed.append(_in_switch(load, tuner))
+    start, slope = (
+        np.stack(np.broadcast_arrays(*column)) for column in zip(*believed, strict=True)
+    )
+    cost = start + slope * load.size
+    chosen = np.take_along_axis(slope, np.argmin(cost, axis=0, keepdims=True), axis=0)
+    allowed = np.where(slope <= chosen, np.stack(np.broadcast_arrays(*true_s)), np.inf)
+    shortest: Number = allowed.min(axis=0)
+    return shortest
+
+
+def _believed(load: Load, protocol: Believed) -> tuple[Number, Number]:
+    """Believed start [s] and time for each byte [s/B] of a protocol round the ring."""
+    if not protocol.rate:
+        return np.inf, np.inf
+    far_steps = load.domains - 1
+    steps = load.steps + load.far_steps - far_steps
+    start = protocol.start_s + steps * protocol.step_s + far_steps * protocol.far_step_s
+    far = load.outside / protocol.far_rate if protocol.far_rate else 0.0
+    return start, np.maximum(load.inside / protocol.rate, far) / load.size
+
+
+def _in_switch(load: Load, tuner: Tuner) -> tuple[Number, Number]:
+    if not tuner.in_switch_rate:
+        return np.inf, np.inf
+    reduces = np.asarray(load.in_switch) > 0
+    rate = tuner.in_switch_rate * (1 - 1 / np.asarray(load.ranks, float))
+    return np.where(reduces, tuner.in_switch_s, np.inf), np.where(reduces, 1 / rate, np.inf)
+
+
+CHIP = (
+    "launch",
+    "step",
+    "ll_efficiency",
+    "ll128_step",
+    "ll128_efficiency",
+    "simple_step",
+    "simple_second_step",
+    "efficiency",
+    "slice",
+    "copy_rate",
+    "exchange",
+    "exchange_efficiency",
+    "exchange_copy_rate",
+)
+"""Constants of every chip; durations [s], shares of the port's rate, and a rate [B/s]."""
+SWITCH = ("in_switch_efficiency", "in_switch_latency", "in_switch_slice")
+"""Constants of a chip whose NVLink switches can reduce (NVLS)."""
+FABRIC = ("efficiency", "step", "ll128_step", "slice", "message")
+"""Constants of every fabric between domains."""
+STEPS = ("step", "ll128_step", "simple_step", "simple_second_step", "in_switch_latency")
+"""Constants of a chip that hold the latency of its links."""
+FAR_STEPS = ("step", "ll128_step", "tree_step")  # constants of a fabric that hold its latency
+HOPS = 2  # links between two chips of a switch
+BESIDE = ("nccl-beside", "efficiency")
+"""Catalogue part and quantity of the share of its adapter's rate that a rank of a small group keeps
+while other groups of its server use theirs."""
+TREE = ("tree_step", "tree_efficiency")
+"""Constants of a fabric whose network plugin picks trees in protocol LL128."""
+
+
+@dataclass(frozen=True)
+class Nccl:
+    """Constants of one chip on one machine, by the names of ``CHIP``, ``SWITCH``, ``FABRIC``, …"""
+
+    port: float  # rate of a chip's NVLinks, one direction [B/s]
+    adapter: float  # rate of its network adapter, one direction [B/s]
+    chip: Mapping[str, float]
+    fabric: Mapping[str, float]  # empty where there is none
+    tuner: Tuner  # NCCL's own estimates for the machine
+    # Share of an adapter's rate that a rank of a small group keeps while other groups use theirs.
+    beside: float = 1.0
+
+    def far_s(self, load: Load, payload: float = 1.0) -> Number:
+        """Time of a rank's bytes over its adapter, of which ``payload`` is data, not flags [s]."""
+        share = np.where(np.asarray(load.beside) > 0, self.beside, 1.0)
+        rate = self.fabric["efficiency"] * payload * self.adapter * share
+        adapter_s: Number = load.outside / rate
+        return adapter_s
+
+
+class Machine(NamedTuple):
+    """Facts on which a cluster's constants depend."""
+
+    catalogue: Catalogue
+    chip: str
+    fabric: str  # empty where the cluster is a single domain
+    adapter_bytes_per_s: int  # of a chip, 0 without a fabric
+    port_bytes_per_s: int = 0  # of a chip, 0 for the catalogue's
+    # Excess of latencies over those of the catalogue, with which the constants were measured.
+    later_ps: int = 0
+    far_later_ps: int = 0
+
+
+def has_constants(cluster: Cluster) -> bool:
+    """Return whether the catalogue has constants of NCCL that hold on a cluster.
+
+    They were measured on chips around one switch and on fabrics that do not block.
+    """
+    catalogue, fabric = cluster.catalogue, _fabric(cluster)
+    if cluster.plain or catalogue is None or not isinstance(cluster.shape, Switch):
+        return False
+    if fabric is not None and fabric.oversubscription != 1:
+        return False
+    parts = catalogue.parts()
+    names = (cluster.chip, *(() if fabric is None else (fabric.name,)))
+    return all(f"{kind}.{part}" in parts for kind in ("nccl", PART) for part in names)
+
+
+def constants(cluster: Cluster) -> Nccl:
+    """Look up the constants of a covered cluster."""
+    return constants_of(machine(cluster))
+
+
+def machine(cluster: Cluster) -> Machine:
+    """Return the facts on which a covered cluster's constants depend."""
+    if cluster.catalogue is None or not isinstance(cluster.shape, Switch):
+        raise LookupError(f"{cluster.name} has no constants of NCCL")
+    return _machine_of(cluster.catalogue, cluster.chip, cluster.shape, _fabric(cluster))
+
+
+@functools.lru_cache(maxsize=256)
+def _machine_of(catalogue: Catalogue, chip: str, shape: Switch, fabric: ScaleOut | None) -> Machine:
+    rate = catalogue.integer(chip, "links") * catalogue.integer(chip, "link_bandwidth")
+    port = 0 if shape.bandwidth_bytes_per_s == rate else shape.bandwidth_bytes_per_s
+    later_ps = shape.latency_ps - catalogue.ps(chip, "link_latency")
+    if fabric is None:
+        return Machine(catalogue, chip, "", 0, port, later_ps)
+    far_later_ps = fabric.latency_ps - catalogue.ps(fabric.name, "step_latency")
+    rates = fabric.bandwidth_bytes_per_s, port
+    return Machine(catalogue, chip, fabric.name, *rates, later_ps, far_later_ps)
+
+
+def _fabric(cluster: Cluster) -> ScaleOut | None:
+    """Return the fabric between the domains of a cluster; None where there is only one domain."""
+    return cluster.scale_out if cluster.domains > 1 else None
+
+
+@functools.cache
+def constants_of(facts: Machine) -> Nccl:
+    """Look up the constants of a machine."""
+    catalogue, chip, fabric = facts[:3]
+    chip_part, fabric_part = f"nccl.{chip}", f"nccl.{fabric}"
+    of_chip = (*CHIP, *SWITCH) if catalogue.has(chip_part, SWITCH[0]) else CHIP
+    of_fabric: tuple[str, ...] = ()
+    if fabric:
+        of_fabric = (*FABRIC, *TREE) if catalogue.has(fabric_part, TREE[0]) else FABRIC
+    return Nccl(
+        port=float(facts.port_bytes_per_s) or catalogue.value(chip, "scale_up_bandwidth"),
+        adapter=float(facts.adapter_bytes_per_s),
+        chip=_later(catalogue, chip_part, of_chip, STEPS, HOPS * facts.later_ps),
+        fabric=_later(catalogue, fabric_part, of_fabric, FAR_STEPS, facts.far_later_ps),
+        tuner=tuner(catalogue, chip, fabric, facts.adapter_bytes_per_s),
+        beside=catalogue.value(*BESIDE),
+    )
+
+
+def _later(
+    catalogue: Catalogue, part: str, names: Sequence[str], steps: Sequence[str], later_ps: int
+) -> dict[str, float]:
+    """Look up constants of a part, of which some take so much longer, but no less than nothing."""
+    values = {name: catalogue.value(part, name) for name in names}
+    if later_ps:
+        late = {
+            name: max(0.0, values[name] + later_ps / PS_PER_S) for name in steps if name in values
+        }
+        values |= late
+    return values
+
+
+def nccl_ps(call: CollectiveCall, *, rings: bool = False) -> int:
+    """Time of a call that NCCL's constants cover [ps]; see :func:`load_of` for ``rings``."""
+    if call.ranks == 1 or call.size_bytes == 0:
+        return 0
+    return _time_ps(load_of(call, rings=rings), machine(call.group.cluster))
+
+
+def uneven_ps(group: Group, sent_bytes: IntArray) -> int:
+    """Time of an all-to-all-v by a matrix of bytes (ranks, ranks) on such a cluster [ps]."""
+    if group.ranks == 1 or not sent_bytes.any():
+        return 0
+    return _time_ps(uneven_load(group, sent_bytes), machine(group.cluster))
+
+
+@functools.lru_cache(maxsize=1 << 16)
+def _time_ps(load: Load, facts: Machine) -> int:
+    costs = constants_of(facts)
+    return math.ceil(float(seconds(load, costs)) * PS_PER_S)
+
+
+def seconds(load: Load, costs: Nccl) -> Number:
+    """Time of a collective, or of an array of them [s]."""
+    if load.way == "ring":
+        rings = [ring_s(load, costs, name) for name in PROTOCOLS]
+        in_switch = costs.chip["launch"] + in_switch_s(load, costs)
+        return pick(load, costs.tuner, [*rings, in_switch])
+    if load.way == "tree":
+        return tree_s(load, costs)
+    return _exchange_s(load, costs)
+
+
+def _exchange_s(load: Load, costs: Nccl) -> Number:
+    """Time of messages between all pairs at once, in protocol LL if short, else in Simple [s]."""
+    chip, fabric = costs.chip, costs.fabric
+    start = chip["launch"] + load.steps * chip["step"]
+    short = (load.inside + load.shard) / (chip["ll_efficiency"] * costs.port)
+    wire = load.inside / (chip["exchange_efficiency"] * costs.port)
+    copied = load.shard / chip["exchange_copy_rate"]
+    long = chip["exchange"] + wire + filling_s(chip["slice"], wire) + copied
+    # A permute has no shard of its own and a single message; an all-to-all has one for each rank.
+    peers = np.where(np.asarray(load.shard) > 0, load.ranks, 1.0)
+    inside = np.where(load.size <= costs.tuner.message_bytes * peers, np.minimum(short, long), long)
+    if not fabric:
+        return start + inside
+    adapter = costs.far_s(load)
+    start = start + load.far_steps * fabric["step"] + load.messages * fabric["message"]
+    return start + filling_s(fabric["slice"], adapter) + np.maximum(inside, adapter)
+
+
+FAR_SHARE = {"ll": 0.5, "ll128": 120 / 128, "simple": 1.0}
+"""Share of an adapter's bytes that is payload; the protocols LL and LL128 send flags along."""
+
+
+def ring_s(load: Load, costs: Nccl, protocol: str) -> Number:
+    """Time round rings in one protocol [s]; LL copies a rank's shard at the links' rate."""
+    chip, fabric = costs.chip, costs.fabric
+    if protocol == "ll":
+        wire = (load.inside + load.shard) / (chip["ll_efficiency"] * costs.port)
+        start = chip["launch"] + load.steps * chip["step"]
+    elif protocol == "ll128":
+        wire = load.inside / (chip["ll128_efficiency"] * costs.port)
+        wire = wire + load.shard / chip["copy_rate"]
+        start = chip["launch"] + load.steps * chip["ll128_step"]
+    else:
+        wire = simple_s(load, costs)
+        first = load.steps - load.second_steps
+        start = chip["launch"] + first * chip["simple_step"]
+        start = start + load.second_steps * chip["simple_second_step"]
+    if not fabric:
+        return start + wire
+    adapter = costs.far_s(load, FAR_SHARE[protocol])
+    filling = filling_s(fabric["slice"], adapter) if protocol == "simple" else 0.0
+    step = fabric["ll128_step" if protocol == "ll128" else "step"]
+    # NVLinks and adapters work at the same time, so that the slower of the two counts.
+    return start + load.far_steps * step + filling + np.maximum(wire, adapter)
+
+
+def simple_s(load: Load, costs: Nccl) -> Number:
+    """Time over NVLink in the protocol Simple: long slices, and the copy of a rank's shard [s]."""
+    wire = load.inside / (costs.chip["efficiency"] * costs.port)
+    return wire + filling_s(costs.chip["slice"], wire) + load.shard / costs.chip["copy_rate"]
+
+
+def in_switch_s(load: Load, costs: Nccl) -> Number:
+    """Time of a reduction in the switch, infinite where the switch cannot reduce [s]."""
+    share = costs.chip.get("in_switch_efficiency")
+    if not share:
+        return math.inf
+    wire = load.in_switch / (share * costs.port)
+    direct = costs.chip["in_switch_latency"] + wire + filling_s(costs.chip["in_switch_slice"], wire)
+    return np.where(np.asarray(load.in_switch) > 0, direct, np.inf)
+
+
+def filling_s(slice_s: Number, wire_s: Number) -> Number:
+    """Return the time that filling a pipeline takes with slices of the best length [s].
+
+    Shorter slices fill it sooner but cost more starts; the least sum is 2 √(slice · wire).
+    """
+    return 2 * np.sqrt(slice_s * wire_s)
+
+
+SERVERS_OF_SHORT_CHUNKS = 4
+"""Number of servers from which NCCL halves the chunks of a tree that reduces in switches."""
+
+
+def tree_s(load: Load, costs: Nccl) -> Number:
+    """Time of an all-reduce up and down a tree [s].
+
+    Inside each domain a ring or the switch reduces; between domains a tree carries the sums. NCCL
+    cuts the buffer into chunks, which grow with the buffer up to a full length. So filling the
+    pipeline takes longer with more bytes until the chunks have their full length, which is from
+    16 MiB on with eight chips in each server, and equally long beyond. Where the network plugin
+    says so, the tree carries short buffers in protocol LL128.
+    """
+    long = _long_tree_s(load, costs)
+    longest = costs.tuner.longest_tree_bytes(load.domains)
+    if longest is None:
+        return long
+    share = np.minimum(1.0, longest / np.asarray(load.size))
+    short = _short_tree_s(load, costs, share)
+    # More bytes never take less time, whatever the plugin picks for them.
+    return np.where(share < 1, np.maximum(long, short), short)
+
+
+def _long_tree_s(load: Load, costs: Nccl) -> Number:
+    """Time of an all-reduce inside each server, by switch or ring, and up and down a tree [s]."""
+    chip, fabric = costs.chip, costs.fabric
+    start = chip["launch"] + load.steps * chip["step"] + load.far_steps * fabric["step"]
+    inside = np.minimum(simple_s(load, costs), in_switch_s(load, costs))
+    wire = _together_s(inside, costs.far_s(load))
+    filled = wire * np.minimum(1.0, _whole_bytes(load, costs) / np.asarray(load.size))
+    return start + wire + filling_s(fabric["slice"] * load.far_steps / 2, filled)
+
+
+def _together_s(inside_s: Number, far_s: Number) -> Number:
+    """Time of bytes over NVLinks and over adapters, which the same multiprocessors move [s].
+
+    The result is the fourth root of the sum of the fourth powers: the slower counts most, and the
+    other adds the more the nearer it comes. Third to sixth powers fit measured all-reduces of 16
+    to 64 H100 equally well.
+    """
+    joined: Number = np.sqrt(np.sqrt((inside_s * inside_s) ** 2 + (far_s * far_s) ** 2))
+    return joined
+
+
+def _whole_bytes(load: Load, costs: Nccl) -> Number:
+    """Size of the buffer from which the chunks of a tree have their full length [B]."""
+    few = (np.asarray(load.in_switch) > 0) & (np.asarray(load.domains) < SERVERS_OF_SHORT_CHUNKS)
+    tuner = costs.tuner
+    whole: Number = np.where(few, tuner.whole_chunks_of_few, tuner.whole_chunks)
+    return whole * (np.asarray(load.ranks) / load.domains)
+
+
+def _short_tree_s(load: Load, costs: Nccl, share: Number) -> Number:
+    """Time of a share of the bytes up and down a tree in LL128, or in LL for short buffers [s].
+
+    The first level takes a step of LL128 each way. Every further level, where a server waits for
+    two others, takes a longer step. Inside a server a chain carries bytes up and down at once.
+    """
+    chip, fabric = costs.chip, costs.fabric
+    inside = share * load.inside / (fabric["tree_efficiency"] * costs.port)
+    far = share * costs.far_s(load, FAR_SHARE["ll128"])
+    climb = 2 * fabric["ll128_step"] + (load.far_steps - 2) * fabric["tree_step"]
+    short = np.asarray(load.size) <= costs.tuner.short_tree_bytes
+    climb = np.where(short, load.far_steps * fabric["step"], climb)
+    return chip["launch"] + load.steps * chip["step"] + climb + np.maximum(inside, far)
+
+
+def steps(call: CollectiveCall) -> int:
+    """Count the steps that follow one another, inside domains and between them."""
+    load = load_of(call)
+    return math.ceil(float(load.steps + load.far_steps))
+
+
+def bound_with_switch(call: CollectiveCall, bound: Bound) -> Bound:
+    """Halve an all-reduce's bound where switches reduce: a rank sends its buffer once."""
+    reduces = SWITCH[0] in constants(call.group.cluster).chip and call.kind == "all-reduce"
+    if not reduces or bound.what in ("distance", AROUND):
+        return bound
+    return Bound(f"{bound.what}, reduced in the switch", bound.time_ps // 2)

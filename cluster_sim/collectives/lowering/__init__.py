@@ -1,1 +1,0 @@
-"""Lowering of collectives: from messages between ranks to ops on links."""

@@ -1,0 +1,378 @@
+"""Routes inside a domain, and paths across the scale-out fabric, over shared links up and down
+again.
+
+Inside, they are in dimension order on tori and tiers, one or two hops elsewhere. Outside, traffic
+is spread evenly over all equal paths of the Clos, packet by packet as SRD does. All parallel links
+between a group and the layer above therefore carry the same load. They count as one shared link
+with the sum of their rates, of which the traffic of a pair takes its rate once."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import lru_cache
+
+import numpy as np
+import numpy.typing as npt
+
+from topologies.arrays import BoolArray, IntArray
+from topologies.clusters.cluster import Cluster
+from topologies.errors import InputError
+from topologies.shapes.basic import Clos, FullMesh, Shape, Switch, Tiered, Torus
+from topologies.shapes.links import DOWN, UP, axis_links, coordinates, single_routes, strides
+from topologies.shapes.scale_out import Layer, ScaleOut, layers
+
+TABLES_KEPT = 8
+"""Tables of the places along an axis that are kept: groups of one cluster ask for the same."""
+ALTERNATE = 0
+"""Rule for ties: chips whose coordinates have an even sum go up, the others down."""
+
+
+@dataclass(frozen=True, eq=False)
+class Routes:
+    """The links on the way between the chips of each pair, in order.
+
+    ``ptr`` (pairs + 1,): links of pair k are ``link[ptr[k]:ptr[k + 1]]``.
+    ``link`` (hops,): rows of :func:`topologies.shapes.links.domain_links`.
+    """
+
+    ptr: IntArray
+    link: IntArray
+
+    def __len__(self) -> int:
+        return len(self.ptr) - 1
+
+    @property
+    def hops(self) -> IntArray:
+        """Number of links on the way of each pair, (pairs,)."""
+        return np.diff(self.ptr)
+
+
+def routes(
+    shape: Shape,
+    src: npt.ArrayLike,
+    dst: npt.ArrayLike,
+    *,
+    axis_order: Sequence[int] | None = None,
+    tie: int = ALTERNATE,
+) -> Routes:
+    """Find the route from each source chip to its destination.
+
+    On a torus and on tiers a route goes along one axis after the other, on rings the shorter way
+    round. Where both ways are equally long, sources whose coordinates have an even sum go up and
+    the others down, so that uniform traffic loads both ways equally; ``tie`` overrides this. On a
+    Clos the destination's number chooses one of the equal paths; see also
+    :func:`topologies.shapes.links.split_routes`.
+
+    ``src, dst`` (pairs,): local chip numbers of the pairs; a pair of the same chip has no links.
+    ``axis_order``: axes or tiers in the order in which routes go along them; by default the fastest
+    (last) first, that is X, Y, Z on an UltraServer and sled, rack, cross-rack on Trn3. ``tie`` (0,
+    +1, -1): direction where both ways round a ring are equally long: 0 alternates by source, +1
+    always goes up, -1 always down.
+    """
+    starts, ends = np.broadcast_arrays(
+        np.atleast_1d(np.asarray(src, np.int32)), np.atleast_1d(np.asarray(dst, np.int32))
+    )
+    check_ends(shape.chips, starts, ends)
+    if isinstance(shape, FullMesh):
+        apart = starts != ends
+        return _single(apart, _mesh_link(shape.size, starts, ends)[apart])
+    if isinstance(shape, Clos):
+        return Routes(*single_routes(shape, starts, ends))
+    if isinstance(shape, Switch):
+        return _switch_routes(shape, starts, ends)
+    order = _order(axis_order, len(shape.sizes))
+    if isinstance(shape, Torus):
+        return _torus_routes(shape, starts, ends, order, tie)
+    return _tiered_routes(shape, starts, ends, order, tie)
+
+
+def check_ends(count: int, src: IntArray, dst: IntArray) -> None:
+    """Refuse numbers of chips that are not among so many."""
+    for what, chips in (("source", src), ("destination", dst)):
+        if len(chips) and not (chips.min() >= 0 and chips.max() < count):
+            wrong = chips[(chips < 0) | (chips >= count)][0]
+            raise InputError(f"{what} chip {wrong} is not one of 0 to {count - 1}")
+
+
+def _order(axis_order: Sequence[int] | None, axes: int) -> list[int]:
+    """Return the order of axes, by default the last first, which must name each once."""
+    if axis_order is None:
+        return list(range(axes))[::-1]
+    if sorted(axis_order) != list(range(axes)):
+        raise InputError(f"axis order {list(axis_order)} does not name each of {axes} axes once")
+    return list(axis_order)
+
+
+def _single(apart: BoolArray, link: IntArray) -> Routes:
+    return Routes(_pointers(apart), link.astype(np.int32))
+
+
+def _pointers(counts: npt.NDArray[np.generic]) -> IntArray:
+    """Return where the links of each pair begin, and their total, from their numbers."""
+    ptr = np.zeros(len(counts) + 1, np.int64)
+    np.cumsum(counts, out=ptr[1:])
+    return ptr
+
+
+def _mesh_link(size: int, src: IntArray, dst: IntArray) -> IntArray:
+    return src * np.int32(size - 1) + dst - (dst > src)
+
+
+def _switch_routes(shape: Switch, src: IntArray, dst: IntArray) -> Routes:
+    apart = src != dst
+    pairs = np.stack([src[apart], dst[apart] + np.int32(shape.size)], axis=1)
+    return Routes(_pointers(2 * apart), pairs.ravel())
+
+
+def _coordinates(shape: Torus | Tiered, chips: IntArray) -> list[IntArray]:
+    """Return the coordinates of chips along each axis or tier, int32 (chips,), slowest first."""
+    if len(chips) <= shape.chips:
+        return [at.astype(np.int32) for at in coordinates(shape, chips)]
+    # Some chips are repeated, and to look a coordinate up is faster than to divide.
+    every = coordinates(shape, np.arange(shape.chips))
+    return [at.astype(np.int32)[chips] for at in every]
+
+
+def _torus_routes(shape: Torus, src: IntArray, dst: IntArray, order: list[int], tie: int) -> Routes:
+    """Find routes on a torus: all pairs go along the first axis, then all along the next."""
+    at, to = _coordinates(shape, src), _coordinates(shape, dst)
+    ties_up = _ties_up(at, tie)
+    steps = [
+        _around(axis.size, at[a], to[a], ties_up) if axis.wrap else to[a] - at[a]
+        for a, axis in enumerate(shape.axes)
+    ]
+    hops, ptr, link = _room_for(steps)
+    table, stride = axis_links(shape), strides(shape.sizes)
+    chip, begin = src.astype(np.int64), ptr[:-1].copy()
+    for a in order:
+        moved = np.flatnonzero(hops[a])
+        way = np.where(steps[a][moved] > 0, UP, DOWN)
+        _walk(
+            link,
+            first=begin[moved],
+            place=2 * chip[moved] + way,
+            hops=hops[a][moved],
+            link_at=np.ascontiguousarray(table[:, a]).ravel(),
+            next_place=_next_places(shape, a),
+        )
+        begin += hops[a]
+        chip += (to[a] - at[a]) * stride[a]
+    return Routes(ptr, link)
+
+
+def _room_for(steps: list[IntArray]) -> tuple[list[IntArray], IntArray, IntArray]:
+    """Return hops of each pair along each axis, pointers, and an empty array for the links."""
+    hops = [np.abs(steps_along) for steps_along in steps]
+    ptr = _pointers(np.sum(hops, axis=0))
+    return hops, ptr, np.empty(int(ptr[-1]), np.int32)
+
+
+def _walk(
+    link: IntArray,
+    *,
+    first: IntArray,
+    place: IntArray,
+    hops: IntArray,
+    link_at: IntArray,
+    next_place: IntArray,
+) -> None:
+    """Write the links of pairs that walk along one axis, all pairs a hop at a time.
+
+    ``link``: links of all routes; those of a pair begin at ``first``. ``first, place, hops``
+    (pairs,): index in ``link`` of each pair's first link, place where the pair starts, and number
+    of hops, at least one. A place is a chip and a direction, ``2 * chip + way``. ``link_at,
+    next_place`` (places,): link that leads on from each place, and the place to which it leads.
+    """
+    left = hops
+    while len(left):
+        link[first] = link_at[place]
+        goes_on = np.flatnonzero(left > 1)
+        first, place = first[goes_on] + 1, next_place[place[goes_on]]
+        left = left[goes_on] - 1
+
+
+@lru_cache(maxsize=TABLES_KEPT)
+def _next_places(shape: Torus | Tiered, a: int) -> IntArray:
+    """Return the next place from each place ``2 * chip + way`` along an axis; see :func:`_walk`."""
+    size, stride = shape.sizes[a], strides(shape.sizes)[a]
+    chip = np.arange(shape.chips)
+    at = chip // stride % size
+    places = np.empty((shape.chips, 2), np.int64)
+    for way, onward in ((UP, 1), (DOWN, -1)):
+        places[:, way] = 2 * (chip + ((at + onward) % size - at) * stride) + way
+    places.flags.writeable = False  # all callers share it
+    return places.ravel()
+
+
+def _ties_up(at: list[IntArray], tie: int) -> BoolArray:
+    """Return which pairs go up where both ways round a ring are equally long."""
+    if tie == ALTERNATE:
+        return np.asarray((np.sum(at, axis=0) & 1) == 0)
+    return np.full(len(at[0]), tie > 0)
+
+
+def _around(size: int, at: IntArray, to: IntArray, ties_up: BoolArray) -> IntArray:
+    """Return the hops along a ring the shorter way round, positive upwards."""
+    ahead = to - at
+    up = np.where(ahead < 0, ahead + size, ahead)
+    upward = 2 * up < size
+    if size % 2 == 0:
+        upward |= (2 * up == size) & ties_up
+    return np.where(upward, up, up - size)
+
+
+def _tiered_routes(
+    shape: Tiered, src: IntArray, dst: IntArray, order: list[int], tie: int
+) -> Routes:
+    """Find routes on tiers: over a direct link, round a ring, or through a switch of each tier."""
+    at, to = _coordinates(shape, src), _coordinates(shape, dst)
+    ties_up = _ties_up(at, tie)
+    steps = [
+        _around(tier.size, at[t], to[t], ties_up)
+        if tier.ring
+        else np.where(at[t] != to[t], np.int32(2 if shape.planes[t] else 1), np.int32(0))
+        for t, tier in enumerate(shape.tiers)
+    ]
+    hops, ptr, link = _room_for(steps)
+    first, stride = _first_link(shape), strides(shape.sizes)
+    chip, begin = src.astype(np.int32), ptr[:-1].copy()
+    for t in order:
+        moved = np.flatnonzero(hops[t])
+        here, there, row, leaves = at[t][moved], to[t][moved], begin[moved], chip[moved]
+        arrives = leaves + (there - here) * stride[t]
+        if shape.planes[t]:
+            link[row] = first[t] + leaves
+            link[row + 1] = first[t] + shape.chips + arrives
+        elif shape.tiers[t].ring:
+            way = np.where(steps[t][moved] > 0, UP, DOWN)
+            _walk(
+                link,
+                first=row,
+                place=2 * leaves + way,
+                hops=hops[t][moved],
+                link_at=first[t] + np.arange(2 * shape.chips),
+                next_place=_next_places(shape, t),
+            )
+        else:
+            link[row] = first[t] + leaves * shape.tiers[t].fan + there - (there > here)
+        begin += hops[t]
+        chip[moved] = arrives
+    return Routes(ptr, link)
+
+
+def _first_link(shape: Tiered) -> list[int]:
+    """Return the row of each tier's first link among the folded links of the domain."""
+    rows = [
+        2 * shape.chips if planes else shape.chips * tier.fan
+        for planes, tier in zip(shape.planes, shape.tiers, strict=True)
+    ]
+    return [sum(rows[:t]) for t in range(len(rows))]
+
+
+@dataclass(frozen=True, eq=False)
+class SharedLinks:
+    """The shared links of a scale-out fabric, to whose rows :func:`scale_out_paths` refers.
+
+    Rows are the adapters of all chips outwards, then inwards; then, layer by layer below the top,
+    the uplinks of all groups, then their downlinks.
+
+    ``capacity_bytes_per_s`` (rows,): rate of all parallel links together, one direction [B/s].
+    ``kind`` (rows,): index into ``kinds``.
+    ``kinds``: ``adapter-out``, ``adapter-in``, ``ToR-up``, ``ToR-down`` and so on.
+    ``owner`` (rows,): chip or group that the link belongs to.
+    """
+
+    capacity_bytes_per_s: IntArray
+    kind: IntArray
+    kinds: tuple[str, ...]
+    owner: IntArray
+
+    def __len__(self) -> int:
+        return len(self.kind)
+
+
+@dataclass(frozen=True, eq=False)
+class SharedPaths:
+    """Shared links on the way between the chips of each pair.
+
+    ``ptr`` (pairs + 1,): shared links of pair k are ``link[ptr[k]:ptr[k + 1]]``.
+    ``link`` (crossings,): rows of :class:`SharedLinks`, upwards, then downwards.
+    ``weight`` (crossings,): rate of the link that 1 B/s of the pair takes [B/s].
+    ``latency_ps`` (pairs,): time of one step from memory to memory over the path [ps].
+    """
+
+    ptr: IntArray
+    link: IntArray
+    weight: IntArray
+    latency_ps: IntArray
+
+    def __len__(self) -> int:
+        return len(self.latency_ps)
+
+
+def clos(cluster: Cluster) -> tuple[ScaleOut, tuple[Layer, ...]]:
+    """Return the scale-out fabric of a cluster, and the layers that join all its chips."""
+    if cluster.scale_out is None:
+        raise InputError(f"{cluster.name} has no scale-out fabric")
+    return cluster.scale_out, layers(cluster.scale_out, cluster.chips, cluster.chips_per_server)
+
+
+def switch_chips(cluster: Cluster) -> list[int]:
+    """Return the chips of a domain, and those under a switch of each layer but the top."""
+    above = clos(cluster)[1][:-1] if cluster.scale_out is not None else ()
+    return [cluster.chips_per_domain, *(layer.chips for layer in above)]
+
+
+def period(cluster: Cluster) -> int:
+    """Return the number of chips after which domains and switches above them begin alike."""
+    return math.lcm(*switch_chips(cluster))
+
+
+def shared_links(cluster: Cluster) -> SharedLinks:
+    """Return all shared links of the scale-out fabric."""
+    fabric, layers = clos(cluster)
+    parts = [("adapter", cluster.chips, fabric.bandwidth_bytes_per_s)]
+    parts += [(layer.name, layer.groups, layer.up_bytes_per_s) for layer in layers[:-1]]
+    ways = [("-out", "-in"), *[("-up", "-down")] * (len(layers) - 1)]
+    counts = np.repeat([count for _, count, _ in parts], 2)
+    return SharedLinks(
+        capacity_bytes_per_s=np.repeat(np.repeat([rate for *_, rate in parts], 2), counts),
+        kind=np.repeat(np.arange(2 * len(parts), dtype=np.int8), counts),
+        kinds=tuple(part[0] + way for part, both in zip(parts, ways, strict=True) for way in both),
+        owner=np.concatenate([np.arange(count, dtype=np.int32) for count in counts]),
+    )
+
+
+def scale_out_paths(cluster: Cluster, src: npt.ArrayLike, dst: npt.ArrayLike) -> SharedPaths:
+    """Find the shared links from each source chip to its destination.
+
+    ``src, dst`` (pairs,): global chip numbers. Chips of the same domain use their adapters, too; a
+    pair of the same chip has no links.
+    """
+    fabric, layers = clos(cluster)
+    starts, ends = np.broadcast_arrays(
+        np.atleast_1d(np.asarray(src, np.int64)), np.atleast_1d(np.asarray(dst, np.int64))
+    )
+    check_ends(cluster.chips, starts, ends)
+    top = np.zeros(len(starts), np.int64)  # highest layer that the path climbs to
+    for layer in layers[:-1]:
+        top += starts // layer.chips != ends // layer.chips
+    apart = starts != ends
+    ptr = np.zeros(len(starts) + 1, np.int64)
+    np.cumsum((2 + 2 * top) * apart, out=ptr[1:])
+    link = np.empty(int(ptr[-1]), np.int32)
+    first, last = ptr[:-1], ptr[1:] - 1
+    link[first[apart]] = starts[apart]
+    link[last[apart]] = cluster.chips + ends[apart]
+    row = 2 * cluster.chips
+    for number, layer in enumerate(layers[:-1]):
+        climbs = top > number
+        link[first[climbs] + 1 + number] = row + starts[climbs] // layer.chips
+        link[last[climbs] - 1 - number] = row + layer.groups + ends[climbs] // layer.chips
+        row += 2 * layer.groups
+    extra = np.array(fabric.climb_ps, np.int64)
+    climb_ps = extra[np.minimum(top, len(extra) - 1)]
+    latency_ps = np.where(apart, fabric.latency_ps + climb_ps, 0)
+    return SharedPaths(ptr, link, np.ones(len(link), np.int32), latency_ps)

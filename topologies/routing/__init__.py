@@ -1,1 +1,0 @@
-"""Routes between chips inside a scale-up domain and across the scale-out fabric."""
