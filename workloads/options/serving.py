@@ -123,7 +123,7 @@ class ReplicaInputs:
         None,
         "Precision of cached keys and values",
         choices=SERVING_CACHES,
-        default="FP8 where the weights have 8 bits or fewer",
+        default="BF16 by vLLM and SGLang, else FP8 where the weights have 8 bits or fewer",
     )
 
 

@@ -6,7 +6,6 @@ from workloads.serving.deployment import Deployment, parse_pools
 from workloads.serving.disaggregated import Pools, pools, serve_apart
 from workloads.serving.highest_rate import FILLS, Highest, at_highest_rate
 from workloads.serving.options import ServingOptions
-from workloads.serving.predict import steady
 from workloads.serving.prefix_cache import with_prefix_cache
 from workloads.serving.profile import Profile, profile
 from workloads.serving.replica import closed_loop, serve
@@ -30,5 +29,5 @@ __all__ = [
     "azure_lengths", "batching_from", "capacity_table", "closed_loop",
     "fixed_lengths", "fixed_rate", "parse_pools", "parse_share", "parse_slo", "parse_speculation",
     "poisson", "pools", "profile", "rank_ways", "read_requests", "requests_from", "saturated_rate",
-    "serve", "serve_apart", "serving_summary", "steady", "with_prefix_cache",
+    "serve", "serve_apart", "serving_summary", "with_prefix_cache",
 ]  # fmt: skip

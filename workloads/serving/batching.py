@@ -120,6 +120,10 @@ LARGE_CHIP_BYTES, SMALL_CHIP_BYTES = 160 * 2**30, 70 * 2**30
 PROMPTS_OF = {"vllm": BESIDE, "sglang": FIRST, "tensorrt-llm": WHOLE}
 """Make-up of each engine's iterations with prompts."""
 ENGINES = tuple(PROMPTS_OF)
+USUAL_CACHE = {"vllm": "bf16", "sglang": "bf16"}
+"""Precision of the cache by engines whose ``--kv-cache-dtype auto`` is the model's own type,
+whatever its weights have (vLLM's and SGLang's pages on quantized KV caches). TensorRT-LLM does as
+the checkpoint says, and NVIDIA's of 8 bits and fewer say FP8."""
 OVERHEADS = ("iteration_overhead", "request_iteration", "graph_tokens")
 """Constants of ``serving.gpu`` of which an engine may have its own, as a variant of its name."""
 CATALOGUES = 32

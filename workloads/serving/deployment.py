@@ -29,18 +29,9 @@ from workloads.serving.speculation import Speculation
 
 @dataclass(frozen=True, eq=False)
 class Deployment:
-    """Replicas that serve requests.
+    """Replicas that serve requests: ``pools`` of them, or a single one for prompts and decode.
 
-    Attributes
-    ----------
-    profile : Profile
-        Times and sizes of one replica.
-    batching : Batching
-        Batching of every replica.
-    speculation : Speculation, optional
-        Proposals that one pass verifies.
-    pools : Pools, optional
-        Prefill and decode replicas; without them, a single replica does both.
+    ``profile, batching``: times and sizes of one replica that decodes, and how it batches.
     """
 
     profile: Profile
@@ -128,15 +119,8 @@ class Deployment:
 class Deployed:
     """Outcome of a deployment.
 
-    Attributes
-    ----------
-    deployment : Deployment
-    served : Served
-        Start and end of each request.
-    apart : Apart or None
-        Use of both pools and the transfers between them, if prefill and decode were apart.
-    concurrency : int, optional
-        Users of a closed loop.
+    ``apart``: use of both pools and the transfers between them, if prefill and decode were apart.
+    ``concurrency``: users of a closed loop.
     """
 
     deployment: Deployment
@@ -257,13 +241,6 @@ class Deployed:
 def parse_pools(text: str) -> tuple[int, int]:
     """Read ``P:D``, the numbers of prefill and decode replicas.
 
-    Raises
-    ------
-    InputError
-        For anything else.
-
-    Examples
-    --------
     >>> parse_pools("2:6")
     (2, 6)
     """

@@ -83,21 +83,8 @@ def _in_words(words: Mapping[str, Any]) -> str:
 class DeploymentQuestion:
     """Requests to be served within an SLO, and what a deployment for them must have.
 
-    Attributes
-    ----------
-    model : Model
-    cluster : Cluster
-    slo : Slo
-    options : ServingOptions
-        Settings of every deployment: division of experts, caches, speculation.
-    batching : mapping
-        Keywords of :func:`workloads.serving.parsing.batching_from` that were stated.
-    drawing : mapping
-        Keywords of :meth:`workloads.serving.options.ServingOptions.offered`.
-    tp : int, optional
-        Tensor-parallel degree, where it was stated.
-    precision : str, optional
-        Precision of weights; by default that of the stored ones.
+    ``options``: settings of every deployment. ``batching, drawing``: stated keywords of
+    ``batching_from`` and of ``ServingOptions.offered``. ``tp, precision``: where they were stated.
     """
 
     model: Model
@@ -130,13 +117,8 @@ Candidate = tuple[float, dict[str, Any], Offered]
 class DeploymentSearch:
     """Deployments for a question.
 
-    Attributes
-    ----------
-    question : DeploymentQuestion
-    candidates : list of (float, dict, Offered)
-        All deployments that fit: bound of the rate of a chip [1/s], options, offered requests.
-    ranked : list of Ranked
-        Deployments whose rate was searched, the best first. The first ``KEPT`` are the best of all.
+    ``candidates``: all that fit. ``ranked``: those whose rate was searched, the best first; the
+    first ``KEPT`` are the best of all.
     """
 
     question: DeploymentQuestion

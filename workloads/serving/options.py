@@ -16,7 +16,7 @@ from workloads.economics import Economics, one_kind_of_price
 from workloads.models.huggingface import as_model
 from workloads.models.model import Model
 from workloads.options.serving import USUAL_REQUESTS
-from workloads.serving.batching import Batching, batching_from, engine_numbers
+from workloads.serving.batching import USUAL_CACHE, Batching, batching_from, engine_numbers
 from workloads.serving.deployment import Deployment, parse_pools
 from workloads.serving.disaggregated import PromptReplica, pools
 from workloads.serving.highest_rate import FILLS, Offered
@@ -45,7 +45,8 @@ class ServingOptions:
     ep : int, default 1
         Groups of ranks that divide the experts, see :func:`workloads.serving.profile.profile`.
     cache_precision : str, optional
-        Precision of cached keys and values, ``bf16`` or ``fp8``.
+        Precision of cached keys and values, ``bf16`` or ``fp8``; by default as the engine has it,
+        or else ``fp8`` where products are in as few bits.
     prefix_cache : str, optional
         Part of the prompts that a cache holds: a share such as ``"50%"``, ``"50%:cold"`` for a
         cache that is empty at first, or ``"trace"`` for the blocks that a log names.
@@ -89,10 +90,11 @@ class ServingOptions:
         """
         batching = self.batching or batching_from(cluster)
         numbers = engine_numbers(cluster.catalogue or shipped_catalogue(), batching.engine)
-        replica = profile(
-            model, cluster, tp=tp, precision=precision, ep=self.ep,
-            cache_precision=self.cache_precision, catalogue=numbers,
-        )  # fmt: skip
+        cache = self.cache_precision or USUAL_CACHE.get(batching.engine)
+        sizes: Mapping[str, Any] = {
+            "precision": precision, "ep": self.ep, "cache_precision": cache,
+        }  # fmt: skip
+        replica = profile(model, cluster, tp=tp, catalogue=numbers, **sizes)
 
         def draft(name: str) -> Profile:
             return profile(as_model(name), cluster, tp=tp, catalogue=numbers)
@@ -110,7 +112,6 @@ class ServingOptions:
             )
         if not apart:
             return Deployment(replica, batching, speculation)
-        sizes = {"precision": precision, "ep": self.ep, "cache_precision": self.cache_precision}
         prompts = None
         if self.prompt_cluster(cluster) != cluster or self.prefill_tp not in (None, tp):
             prompts = self._prompts(model, cluster, batching, sizes)

@@ -12,11 +12,8 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from topologies.catalogue.catalogue import chip_family
-from topologies.clusters.cluster import Cluster
-from workloads.models.model import Model
-from workloads.serving.batching import BUCKETS, Batching
-from workloads.serving.profile import Profile, profile
+from workloads.serving.batching import Batching
+from workloads.serving.profile import Profile
 from workloads.serving.replica import closed_loop
 from workloads.serving.requests import Requests, fixed_lengths, poisson
 from workloads.serving.speculation import Speculation
@@ -38,24 +35,6 @@ class Steady:
     ttft_s: float
     tpot_s: float
     tokens_per_s: float
-
-
-def steady(
-    model: Model,
-    cluster: Cluster,
-    *,
-    tp: int | None = None,
-    precision: str = "bf16",
-    prompt_tokens: int,
-    output_tokens: int,
-    concurrency: int = 1,
-) -> Steady:
-    """Predict one row of a serving benchmark, with the batching that is usual for the chip."""
-    replica = profile(model, cluster, tp=tp, precision=precision)
-    if chip_family(cluster.chip, cluster.catalogue).is_neuron:
-        return static_batch(replica, prompt_tokens, output_tokens, concurrency, BUCKETS)
-    batching = Batching(concurrency, max(GPU_CHUNK, concurrency + 1))
-    return continuous(replica, prompt_tokens, output_tokens, concurrency, batching)
 
 
 def continuous(

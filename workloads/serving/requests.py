@@ -71,13 +71,7 @@ class Requests:
 
 @dataclass(frozen=True, eq=False)
 class Lengths:
-    """A sample of pairs of lengths, from which requests are drawn.
-
-    Attributes
-    ----------
-    prompt, output : int array (pairs,)
-        Tokens of the prompt and of the output.
-    """
+    """A sample of pairs of lengths [tokens], (pairs,) each, from which requests are drawn."""
 
     prompt: IntArray
     output: IntArray
@@ -107,13 +101,7 @@ def fixed_lengths(prompt: int, output: int) -> Lengths:
 
 
 def azure_lengths(service: str = "conv") -> Lengths:
-    """Return the lengths of Azure's 2023 traces, ``conv`` (19,366) or ``code`` (8,819 requests).
-
-    Raises
-    ------
-    InputError
-        For another service.
-    """
+    """Return the lengths of Azure's 2023 traces, ``conv`` (19,366) or ``code`` (8,819 requests)."""
     if service not in AZURE_SERVICES:
         raise InputError(
             f"no lengths of a service {service!r}; drawn requests are like "
@@ -129,13 +117,6 @@ def azure_lengths(service: str = "conv") -> Lengths:
 def drawn_rate(text: str) -> float | None:
     """Return the rate of ``poisson:RATE`` [1/s]; None for other text, such as the path of a log.
 
-    Raises
-    ------
-    InputError
-        For a rate that is no number, or outside its limits.
-
-    Examples
-    --------
     >>> drawn_rate("poisson:0.5"), drawn_rate("requests.csv")
     (0.5, None)
     """

@@ -63,8 +63,6 @@ class Speculation:
     def expected_tokens(self) -> float:
         """Mean tokens that a pass gives a request.
 
-        Examples
-        --------
         >>> [round(Speculation(k, a).expected_tokens, 2) for k, a in ((2, 0.6), (3, 0.7), (5, 0.8))]
         [1.96, 2.53, 3.69]
         """
@@ -81,13 +79,7 @@ class Speculation:
         return drawn
 
     def beside(self, profile: Profile) -> Profile:
-        """Return the replica with the draft's weights and cache in its memory.
-
-        Raises
-        ------
-        InputError
-            If the weights of the draft do not fit.
-        """
+        """Return the replica with the draft's weights and cache in its memory, if they fit."""
         if not isinstance(self.draft, Profile):
             return profile
         budget = profile.kv_budget_bytes - self.draft.weights_bytes

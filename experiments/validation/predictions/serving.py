@@ -14,7 +14,13 @@ from topologies.catalogue.catalogue import Catalogue, chip_family, shipped_catal
 from topologies.clusters.cluster import Cluster
 from topologies.errors import InputError
 from workloads.models.model import Model
-from workloads.serving.batching import BUCKETS, Batching, engine_batching, engine_numbers
+from workloads.serving.batching import (
+    BUCKETS,
+    USUAL_CACHE,
+    Batching,
+    engine_batching,
+    engine_numbers,
+)
 from workloads.serving.predict import GPU_CHUNK, Steady, benchmark, continuous, static_batch
 from workloads.serving.profile import Profile, profile
 from workloads.serving.speculation import parse_speculation
@@ -46,7 +52,7 @@ def predict(values: Mapping[str, Any], catalogue: Catalogue | None = None) -> Ou
         (values["precision"] or "bf16").lower().removeprefix("nv"),
         chips if chips and tp > chips else None,
         values.get("ep") or 1,
-        values.get("cache_precision"),
+        values.get("cache_precision") or USUAL_CACHE.get(values.get("scheduler") or ""),
     )
     copies = _copies(values, whole)
     answer = _steady_state(replica, values, whole, copies)

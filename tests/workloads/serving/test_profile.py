@@ -14,7 +14,8 @@ from topologies.clusters.names import cluster
 from topologies.errors import InputError
 from workloads.models.huggingface import named
 from workloads.models.model import Model
-from workloads.serving import BUCKETS, Batching, profile, serve, steady
+from workloads.serving import BUCKETS, Batching, profile, serve
+from workloads.serving.predict import GPU_CHUNK, continuous
 from workloads.serving.rank.attention import scan_token_s
 from workloads.serving.rank.products import products_s
 from workloads.serving.rank.reduces import direct_reduce_s
@@ -76,14 +77,8 @@ def test_llama_70b_on_gpus_is_near_the_published_table(
     machine: str, tp: int, prompt: int, output: int, users: int, what: str, value: float
 ) -> None:
     """NVIDIA NIM's table within 25 %; only TTFT at prompts of 200 tokens set an overhead."""
-    predicted = steady(
-        named("llama-3.1-70b"),
-        cluster(machine),
-        tp=tp,
-        prompt_tokens=prompt,
-        output_tokens=output,
-        concurrency=users,
-    )
+    replica = profile(named("llama-3.1-70b"), cluster(machine), tp=tp)
+    predicted = continuous(replica, prompt, output, users, Batching(users, GPU_CHUNK))
     assert getattr(predicted, what) == pytest.approx(value, rel=0.25)
 
 
