@@ -71,6 +71,7 @@ def _arguments(folder: Path) -> dict[str, dict[str, Any]]:
         "collective_time": call,
         "lend": {"cluster": FLEET, "history": "burstgpt", "unit_rate": 9.0},
         "model": {"text": "gpt2"},
+        "queue_jobs": {"cluster": MACHINE, "jobs": [{"submit": "0s", "chips": 1, "time": "1h"}]},
         "replay": {"paths": goal, "cluster": MACHINE},
         "run_fleet": {"cluster": FLEET, "unit_rate": 5.0, "days": 0.05, "policy": "static"},
         "run_job": {"step": _step(), "days": 2, "runs": 1},

@@ -56,6 +56,38 @@ HISTORY = b"time,requests,prompt_tokens_sum,output_tokens_sum\n" + b"".join(
 REQUESTS = b"time_s,prompt_tokens,output_tokens\n" + b"".join(
     f"{second},{200 + second},{20 + second}\n".encode() for second in range(12)
 )
+QUEUE = b"""name,submit,chips,time,limit,priority
+first,0s,16,2h,3h,0
+second,10min,32,90min,2h,1
+third,20min,8,30min,1h,0
+"""
+SACCT = b"""JobID|Submit|Start|End|NNodes|Timelimit|Priority
+7|2026-11-02T08:00:00|2026-11-02T08:00:00|2026-11-02T09:00:00|1|02:00:00|10
+8|2026-11-02T08:30:00|2026-11-02T09:30:00|2026-11-02T10:00:00|2|1-00:00:00|20
+"""
+PODS = json.dumps(
+    {
+        "kind": "List",
+        "items": [
+            {
+                "kind": "Job",
+                "metadata": {"name": "one", "creationTimestamp": "2026-11-02T08:00:00Z"},
+                "spec": {
+                    "parallelism": 2,
+                    "template": {
+                        "spec": {
+                            "containers": [{"resources": {"limits": {"aws.amazon.com/neuron": 16}}}]
+                        }
+                    },
+                },
+                "status": {
+                    "startTime": "2026-11-02T08:10:00Z",
+                    "completionTime": "2026-11-02T09:10:00Z",
+                },
+            }
+        ],
+    }
+).encode()
 JOBS = b"""name,units,min_units,step_units,tokens_per_s,priority,count,evaluation
 base,4,2,1,100000,1,1,0
 eval,1,1,1,1000,0,1,1
@@ -94,6 +126,9 @@ OWN_FILES: Mapping[str, bytes] = {
     "clos.yaml": CLOS,
     "plan.yaml": PLAN,
     "jobs.yaml": SHARING,
+    "queue.csv": QUEUE,
+    "sacct.txt": SACCT,
+    "pods.json": PODS,
     "framework.yaml": FRAMEWORK,
     "study.yaml": STUDY,
     "overlay.csv": OVERLAY,
@@ -139,6 +174,9 @@ COMMANDS: tuple[tuple[str, ...], ...] = (
     ("train", "--model", "config.json", "--cluster", "dgx-h100", "--global-batch", "16"),
     ("train", *ON_TRN2, "--tp", "4", "--framework", "framework.yaml"),
     ("share", "trn2.48xlarge:2", "--jobs", "jobs.yaml", "--steps", "1"),
+    ("queue", "trn2.48xlarge:2", "--jobs", "queue.csv"),
+    ("queue", "trn2.48xlarge:2", "--jobs", "sacct.txt", "--study"),
+    ("queue", "trn2.48xlarge:2", "--jobs", "pods.json", "--place", "domain"),
     ("plan", "--model", "config.json", "--cluster", "trn2.48xlarge", "--global-batch", "32"),
     ("serve", "--model", "config.json", "--cluster", "trn2.48xlarge", "--requests", "requests.csv"),
     ("serve", "--model", "config.json", "--cluster", "cluster.yaml", "--count", "20"),

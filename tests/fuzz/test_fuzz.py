@@ -91,6 +91,7 @@ READERS = {
     "workloads/traces/kineto.py": "profile.json",
     "workloads/traces/neuron_profile.py": "summary.json",
     "workloads/traces/replay.py": "profile.json",
+    "workloads/sharing/arrivals.py": "queue.csv sacct.txt pods.json",
     "workloads/sharing/jobs.py": "jobs.yaml",
     "workloads/training/frameworks/framework.py": "framework.yaml",
     "topologies/files/tool_files.py": "launch.sh",
@@ -99,7 +100,7 @@ READERS = {
 """Modules that read files from outside, each with the files that the fuzzer mutates for it."""
 OWN_DATA = {
     "cluster_sim/collectives/algorithms/cycles.py",
-    "experiments/validation/reading/rows.py",
+    "experiments/scripts/generations.py", "experiments/validation/reading/rows.py",
     "workloads/confidence/residuals.py", "workloads/kernels/gemm.py",
 }  # fmt: skip
 """Modules that read data of this program alone."""

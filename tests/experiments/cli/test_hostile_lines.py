@@ -28,6 +28,7 @@ VALID: dict[str, tuple[str, ...]] = {
     "plan": (*ON, "--global-batch=16"),
     "run-job": (*ON, "--tp=4", "--days=3", "--runs=1"),
     "share": ("trn2.48xlarge", "--jobs=jobs.yaml", "--steps=1"),
+    "queue": ("trn2-ultraserver:2", "--jobs=queue.csv"),
     "serve": (*ON, "--requests=requests.csv"),
     "replay": ("traces", "--cluster=dgx-h100"),
     "fleet": (*FLEET, "--demand=demand.csv", "--days=0.5"),
@@ -108,6 +109,12 @@ OWN: dict[str, tuple[str, ...]] = {
         "--failures=-1", "--failures=nan", "--failures=pipe", "--failures=folder",
         "--failures=log.txt", "--repair=-1s", "--repair=1GB", "--restart=x", "--restart=-1s",
         "--runs=0", "--runs=1001", "--runs=1.5",
+    ),
+    "queue": (
+        "=", "=ring:8", "=trn9", "=pipe", "=log.txt", "--jobs=", "--jobs=pipe", "--jobs=folder",
+        "--jobs=log.txt", "--jobs=plan.yaml", "--jobs=jobs.yaml", "--jobs=nowhere.csv",
+        "--discipline=x", "--discipline=", "--place=x", "--place=", "--catalogue=pipe",
+        "--variant=x",
     ),
     "share": (
         "=", "=ring:8", "=trn9", "=pipe", "=log.txt", "--jobs=", "--jobs=pipe", "--jobs=folder",

@@ -172,7 +172,7 @@ def test_lent_units_train_when_batch_work_is_done(batch_h: float, trained_h: flo
     day = np.repeat([20.0, 80.0], [600, 840])
     terms = Terms(100, tokens_per_unit_s=2.0, goodput=0.9)
     alone = lend(np.tile(day, 21), "2024-01-01T00:00", Night("10:00"), terms)
-    both = replace(alone, batch=BatchNeed(batch_h, np.zeros(0), np.zeros(0)))
+    both = replace(alone, batch=BatchNeed(batch_h, 0))
     assert alone.training_tokens == pytest.approx(800 * 3600 * 2.0 * 0.9)
     assert both.training_tokens == pytest.approx(trained_h * 3600 * 2.0 * 0.9)
 
