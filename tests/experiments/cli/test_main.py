@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import contextlib
+import io
 import os
 import subprocess
 import sys
@@ -108,6 +110,14 @@ SMALL = {
 """Small commands that answer in JSON with numpy and no other large library."""
 
 
+@pytest.fixture(scope="module")
+def kept_files() -> None:
+    """Let a first run solve the linear program of a torus, whose solution is kept on disk."""
+    with contextlib.redirect_stdout(io.StringIO()):
+        run(f"{SMALL['train']} --json --quiet".split())
+
+
+@pytest.mark.usefixtures("kept_files")
 @pytest.mark.parametrize("command", SMALL.values(), ids=SMALL)
 def test_a_small_command_needs_numpy_and_no_other_large_library(command: str) -> None:
     code = (
@@ -132,6 +142,7 @@ WITH_TABLES = {
 """Small commands that print tables, or write them with pictures and traces."""
 
 
+@pytest.mark.usefixtures("kept_files")
 @pytest.mark.parametrize("command", WITH_TABLES.values(), ids=WITH_TABLES)
 def test_tables_of_a_few_rows_are_made_without_pandas(command: str, tmp_path: Path) -> None:
     code = (
