@@ -35,7 +35,7 @@ def occupancy(queue: Queue) -> Figure:
     mean_h = queue.waits_s.mean() / 3600
     drawn.suptitle(
         f"{len(queue.jobs):,} jobs on {queue.cluster.name}, {queue.discipline}: "
-        f"{queue.used:.0%} of the servers in use, jobs wait {mean_h:.2g} h in the mean",
+        f"{queue.used:.0%} of the servers in use, jobs wait {mean_h:.2g} h on average",
         x=0.01,
         ha="left",
         fontsize=10.5,

@@ -94,20 +94,20 @@ def sentences(queue: Queue) -> list[str]:
         low, high = (format_seconds(end_s) for end_s in queue.wait_ends_s)
         lines.append(
             f"With all predicted steps at the low and high ends of their 80 % intervals, jobs wait "
-            f"{low} and {high} in the mean."
+            f"{low} and {high} on average."
         )
     recorded_s = _recorded_wait_s(queue)
     if recorded_s is not None:
         lines.append(
-            f"The scheduler that wrote the record let jobs wait {format_seconds(recorded_s)} in "
-            "the mean."
+            f"The scheduler that wrote the record let jobs wait {format_seconds(recorded_s)} on "
+            "average."
         )
     if queue.others:
         tried = [queue, *queue.others.values()]
         best = min(tried, key=lambda each: float(each.waits_s.mean()))
         lines.append(
             f"Jobs wait least with discipline {best.discipline} and place {best.place}: "
-            f"{format_seconds(float(best.waits_s.mean()))} in the mean."
+            f"{format_seconds(float(best.waits_s.mean()))} on average."
         )
     return lines
 

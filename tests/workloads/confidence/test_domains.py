@@ -194,7 +194,7 @@ def _covers(name: str) -> dict[str, list[Cover]]:
 @pytest.mark.parametrize(
     ("left_out", "least", "widest"),
     [
-        ("table", {"serving": 0.85, "first_token": 0.84, "collective": 0.8, "kernel": 0.8}, 0.5),
+        ("table", {"serving": 0.85, "first_token": 0.83, "collective": 0.8, "kernel": 0.8}, 0.53),
         ("tool", {"serving": 0.87, "collective": 0.8, "kernel": 0.82}, 0.4),
         ("family", {"serving": 0.85, "first_token": 0.85, "kernel": 0.8}, 1.2),
     ],

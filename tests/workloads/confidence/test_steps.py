@@ -81,17 +81,19 @@ def test_unstated_fields_widen_by_their_hull() -> None:
 
 @pytest.mark.parametrize(
     ("stated", "least_mean", "most_below_half"),
-    [("", 0.78, 2), (FRAMEWORK, 0.78, 0), (PLAN, 0.78, 4), (BARE, 0.74, 7)],
+    [("", 0.78, 2), (FRAMEWORK, 0.78, 3), (PLAN, 0.78, 5), (BARE, 0.74, 8)],
 )
 def test_tables_that_were_left_out_are_covered(
     stated: str, least_mean: float, most_below_half: int
 ) -> None:
     """Each table by the residuals of all others, at each level of what was stated.
 
-    The cluster of research code, of healthy and slow nodes, is not part of any level. Of the plan
+    The cluster of research code, of healthy and slow nodes, is not part of any level. By the name
+    of a framework nobody knows that SimuMax's B200 was throttled or that torch-xla is not
+    MaxText, and short steps wait for the host of one H100 longer than other rows say. Of the plan
     alone nobody knows that torchtitan's H100s were limited to 500 W, that PEFT's adapters are in
-    fp32 (two tables) or that BLOOM's trials are of 2021. Told the least, collections of Megatron
-    before fused attention take 40 % longer than predicted.
+    fp32 or that BLOOM's trials are of 2021. Told the least, collections of Megatron before fused
+    attention take 40 % longer than predicted.
     """
     residuals, shares = shipped_residuals(), []
     every = residuals.at_level(stated).rows

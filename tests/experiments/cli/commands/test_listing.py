@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import subprocess
 import sys
 
@@ -55,7 +56,9 @@ def test_a_text_that_no_name_contains_is_refused(capsys: pytest.CaptureFixture[s
     assert len(capsys.readouterr().out.splitlines()) == 3
     assert run(["list", "models", "lama-405b"]) == 2
     error = capsys.readouterr().err
-    assert error.startswith("cluster-sim: none of the 46 models contains 'lama-405b'. Did you mean")
+    assert re.match(
+        r"cluster-sim: none of the \d+ models contains 'lama-405b'. Did you mean", error
+    )
 
 
 def test_frameworks_are_listed_with_the_errors_of_their_rows(
