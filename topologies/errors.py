@@ -39,6 +39,21 @@ def suggestion(value: str, choices: Iterable[str]) -> str:
     return f" Did you mean {by_lower_case[close[0]]}?" if close else ""
 
 
+def check_choice(what: str, value: object, choices: Iterable[str]) -> None:
+    """Refuse a value that is none of the choices.
+
+    >>> check_choice("engine", "fast", ["fast", "reference"])
+    >>> check_choice("engine", "fats", ["fast", "reference"])
+    Traceback (most recent call last):
+    topologies.errors.InputError: engine 'fats' is none of fast, reference. Did you mean fast?
+    """
+    names = [*choices]
+    if value not in names:
+        text = str(value)
+        near = suggestion(text, names)
+        raise InputError(f"{what} {shown(text, 40)!r} is none of {', '.join(names)}.{near}")
+
+
 def check_type(argument: str, value: object, types: type | tuple[type, ...], remedy: str) -> None:
     """Refuse an argument of another type than a function takes.
 

@@ -10,12 +10,12 @@ from typing import Any
 from topologies.arguments import Seed, check_fields, check_names
 from topologies.catalogue.catalogue import Catalogue
 from topologies.clusters.cluster import Cluster
-from topologies.errors import InputError
+from topologies.errors import InputError, check_choice
 from topologies.options import described
 from topologies.units import parse_count, parse_seconds
 from workloads.job.causes import FailureRates, read_failures
 from workloads.job.checkpoints import PeerCopies
-from workloads.options.job import AUTO, CHECKPOINTS, STANDBYS, JobInputs, check_choice
+from workloads.options.job import AUTO, CHECKPOINTS, STANDBYS, JobInputs
 
 PARTS = (
     "useful", "lost_work", "checkpoint", "restart", "detection", "waiting_for_spares", "stragglers",

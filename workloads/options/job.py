@@ -8,7 +8,6 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from topologies.errors import InputError, suggestion
 from topologies.options import setting
 
 AUTO = "auto"
@@ -94,10 +93,3 @@ class JobInputs:
         least=1,
         most=1000,
     )
-
-
-def check_choice(option: str, value: str, choices: tuple[str, ...]) -> None:
-    """Check that a value is among an option's choices."""
-    if value not in choices:
-        near = suggestion(value, choices)
-        raise InputError(f"{option} {value!r} is none of {', '.join(choices)}.{near}")

@@ -19,7 +19,7 @@ from topologies.arrays import FloatArray, IntArray
 from topologies.catalogue.catalogue import shipped_catalogue
 from topologies.clusters.cluster import Cluster
 from topologies.clusters.names import CLUSTER_REMEDY, as_cluster
-from topologies.errors import InputError, suggestion
+from topologies.errors import InputError, check_choice
 from workloads.confidence.split_conformal import rank_correlation
 from workloads.economics import StepCost
 from workloads.models.huggingface import MODEL_REMEDY, as_model
@@ -62,11 +62,7 @@ class Aim:
     lnc: int | None = None  # physical cores of a logical core of Trainium
 
     def __post_init__(self) -> None:
-        if self.objective not in OBJECTIVES:
-            near = suggestion(str(self.objective), OBJECTIVES)
-            raise InputError(
-                f"objective {self.objective!r} is none of {', '.join(OBJECTIVES)}.{near}"
-            )
+        check_choice("objective", self.objective, OBJECTIVES)
         if isinstance(self.finalists, bool) or self.finalists < 1:
             raise InputError(
                 f"finalists is {self.finalists}; at least one plan must be simulated. Use 20."

@@ -13,7 +13,7 @@ import numpy as np
 from topologies.arguments import check_names
 from topologies.arrays import BoolArray, IntArray
 from topologies.clusters.cluster import Cluster
-from topologies.errors import InputError, shown, suggestion
+from topologies.errors import InputError, check_choice, shown, suggestion
 from topologies.files.yaml_documents import read_yaml
 from topologies.routing import switch_chips
 from workloads.models.huggingface import as_model
@@ -180,12 +180,7 @@ def _job(entry: dict[str, Any], number: int, cluster: Cluster, folder: Path) -> 
     if "model" not in stated:
         raise InputError(f"job {name} has no model. Name one, such as llama-3.1-8b.")
     placement, start = stated.pop("placement", "packed"), stated.pop("start", None)
-    if placement not in PLACEMENTS:
-        near = suggestion(str(placement), PLACEMENTS)
-        raise InputError(
-            f"job {name}: placement {shown(str(placement), 40)!r} is none of "
-            f"{', '.join(PLACEMENTS)}.{near}"
-        )
+    check_choice(f"job {name}: placement", placement, PLACEMENTS)
     if start is not None and "placement" in entry:
         raise InputError(f"job {name} states placement and start. State one of them.")
     _check_count(name, "start", start, 0, cluster)

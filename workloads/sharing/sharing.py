@@ -16,7 +16,7 @@ from topologies.arguments import checked
 from topologies.arrays import FloatArray, IntArray
 from topologies.clusters.cluster import Cluster
 from topologies.clusters.names import CLUSTER_REMEDY, as_cluster
-from topologies.errors import InputError, suggestion
+from topologies.errors import InputError, check_choice
 from topologies.units import PS_PER_S, format_memory
 from workloads.sharing.jobs import PLACEMENTS, Job, chips_of_jobs, jobs_from, read_jobs
 from workloads.sharing.run import Meeting, Ran, Ready, SharedLinks
@@ -317,12 +317,8 @@ def share(
     >>> [each.slowdown for each in share("trn2.48xlarge", jobs, steps=1).jobs]
     [1.0, 1.0]
     """
-    if engine not in ENGINES:
-        near = suggestion(engine, ENGINES)
-        raise InputError(f"engine {engine!r} is none of {', '.join(ENGINES)}.{near}")
-    if placement and placement not in PLACEMENTS:
-        near = suggestion(placement, PLACEMENTS)
-        raise InputError(f"placement {placement!r} is none of {', '.join(PLACEMENTS)}.{near}")
+    check_choice("engine", engine, ENGINES)
+    check_choice("placement", placement or "packed", PLACEMENTS)
     machine = as_cluster(cluster)
     several = read_jobs(jobs, machine) if isinstance(jobs, str | Path) else jobs_from(jobs, machine)
     return share_jobs(

@@ -12,7 +12,7 @@ from cluster_sim.hardware.faults import Fault
 from cluster_sim.trace.trace import ENGINES
 from topologies.catalogue.catalogue import Catalogue, shipped_catalogue
 from topologies.clusters.cluster import Cluster
-from topologies.errors import InputError, suggestion
+from topologies.errors import InputError, check_choice
 from topologies.memory_limit import machine_bytes
 from topologies.units import format_bytes
 from workloads.kernels.precision import TRAINING, check_precision
@@ -58,12 +58,8 @@ class Detail:
     trace: bool = True
 
     def __post_init__(self) -> None:
-        if self.level not in LEVELS:
-            near = suggestion(str(self.level), LEVELS)
-            raise InputError(f"level {self.level!r} is none of {', '.join(LEVELS)}.{near}")
-        if self.engine not in ENGINES:
-            near = suggestion(self.engine, ENGINES)
-            raise InputError(f"engine {self.engine!r} is none of {', '.join(ENGINES)}.{near}")
+        check_choice("level", self.level, LEVELS)
+        check_choice("engine", self.engine, ENGINES)
         if isinstance(self.iterations, bool) or not 1 <= self.iterations <= MOST_ITERATIONS:
             raise InputError(
                 f"iterations is {self.iterations!r}; it must be a whole number from 1 to "

@@ -9,8 +9,9 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from experiments.cli.options.inputs import CatalogueInputs, Invocation, check_choice
+from experiments.cli.options.inputs import CatalogueInputs, Invocation
 from experiments.cli.output.printing import print_table
+from topologies.errors import check_choice
 from topologies.options import required, setting
 from topologies.units import format_seconds
 

@@ -17,7 +17,6 @@ from experiments.cli.options.inputs import (
     Invocation,
     SensitivityInputs,
     TrainedModel,
-    check_choice,
 )
 from experiments.cli.output.printing import (
     print_paragraphs,
@@ -28,7 +27,7 @@ from experiments.cli.output.printing import (
 from experiments.cli.output.side_by_side import answer_beside, cluster_names
 from experiments.reports.formatting import idle_sentences, table_text
 from topologies.clusters.cluster import Cluster
-from topologies.errors import InputError
+from topologies.errors import InputError, check_choice
 from topologies.options import setting
 from topologies.units import format_seconds
 from workloads.models.model import PREDICTION, Model

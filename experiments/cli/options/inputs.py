@@ -426,10 +426,3 @@ def target_of(write: str, usual: str) -> Path:
     if not place and path.exists():
         raise InputError(f"{path} exists already. Name a file, as --write {tool}:PATH.")
     return path
-
-
-def check_choice(option: str, value: str, choices: Sequence[str]) -> None:
-    """Refuse a value that is none of an option's choices."""
-    if value not in choices:
-        near = suggestion(value, choices)
-        raise InputError(f"{option} {value!r} is none of {', '.join(choices)}.{near}")
