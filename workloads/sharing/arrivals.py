@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+import re
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from topologies.arguments import check_names
 from topologies.clusters.cluster import Cluster
 from topologies.errors import InputError, shown
 from topologies.files.reading import csv_rows, read_text
+from topologies.files.table import TRUTHS, WHOLE
 from topologies.files.yaml_documents import yaml_mapping
 from topologies.units import parse_seconds
 from workloads.sharing.jobs import jobs_from
@@ -39,7 +41,7 @@ class Arrival:
 
     number: int  # its place in the record, from 1 on
     name: str
-    submit_s: float  # time of its arrival, since the first one [s]
+    submit_s: float  # time of its arrival [s]; since the first one, in a queue
     chips: int
     run_s: float  # time that it runs [s]
     limit_s: float  # time that its user requested, which schedulers count with [s]
@@ -47,6 +49,15 @@ class Arrival:
     # Ends of the 80 % interval of ``run_s``, where a predicted step is behind it [s]
     ends_s: tuple[float, float] | None = None
     recorded_wait_s: float | None = None  # wait under the scheduler that wrote the record [s]
+
+
+class _Step(NamedTuple):
+    """The predicted step of a job: its chips, its time and the ends of its interval [s]."""
+
+    chips: int
+    time_s: float
+    low_s: float
+    high_s: float
 
 
 def read_arrivals(path: Path | str, cluster: Cluster) -> tuple[list[Arrival], tuple[str, ...]]:
@@ -65,35 +76,44 @@ def read_arrivals(path: Path | str, cluster: Cluster) -> tuple[list[Arrival], tu
     entries = []
     for line, cells in rows:
         stated = {key: _cell(key, cell) for key, cell in cells.items() if cell}
-        entries.append({**stated, "": line})
+        entries.append((f"{named} line {line}", stated))
         _check_number(entries, named)
-    return arrivals_from(entries, cluster, named), ()
+    return _arrivals(entries, cluster), ()
 
 
 def _cell(key: str, text: str) -> Any:
-    """Return a cell as YAML reads it where it is a field of a plan, such as 8 or true."""
+    """Return a cell as a number or a truth value where it is such a field of a plan."""
     if key in KEYS:
         return text
-    return yaml_mapping(f"{key}: {text}", "a cell", content="value")[key]
+    try:
+        return int(text) if WHOLE.fullmatch(text) else float(text)
+    except ValueError:
+        return TRUTHS.get(text, text)
 
 
-def arrivals_from(
-    entries: Sequence[Mapping[str, Any]], cluster: Cluster, named: str = ""
-) -> list[Arrival]:
-    """Return the jobs that dictionaries state; ``named``: file that they are from."""
-    arrivals = []
-    for number, entry in enumerate(entries, start=1):
-        stated = dict(entry)
-        line = stated.pop("", None)
-        place = f"{named} line {line}" if line else f"job {stated.get('name', number)}"
+def arrivals_from(entries: Sequence[Mapping[str, Any]], cluster: Cluster) -> list[Arrival]:
+    """Return the jobs that dictionaries state."""
+    named = [f"job {entry.get('name', number)}" for number, entry in enumerate(entries, start=1)]
+    return _arrivals(zip(named, entries, strict=True), cluster)
+
+
+def _arrivals(entries: Iterable[tuple[str, Mapping[str, Any]]], cluster: Cluster) -> list[Arrival]:
+    """Return the jobs of entries, each with its place for messages."""
+    arrivals, steps, dated = list[Arrival](), dict[str, _Step](), set[bool]()
+    for place, entry in entries:
         try:
-            arrivals.append(_arrival(number, stated, cluster))
+            arrivals.append(_arrival(len(arrivals) + 1, dict(entry), cluster, steps))
+            dated.add(_is_date(str(entry["submit"])))
+            if len(dated) > 1:
+                raise InputError("submit is a date for some jobs and a time for others. Use one.")
         except InputError as mistake:
             raise InputError(f"{place}: {mistake}") from None
     return arrivals
 
 
-def _arrival(number: int, stated: dict[str, Any], cluster: Cluster) -> Arrival:
+def _arrival(
+    number: int, stated: dict[str, Any], cluster: Cluster, steps: dict[str, _Step]
+) -> Arrival:
     check_names("a job of a queue", stated, [*KEYS, *PLAN_FIELDS])
     if "submit" not in stated:
         raise InputError("it has no submit. State when it arrives, as 90min or 2026-11-02T08:30.")
@@ -102,7 +122,7 @@ def _arrival(number: int, stated: dict[str, Any], cluster: Cluster) -> Arrival:
     if "model" in stated:
         if times["time"] is not None:
             raise InputError("it states time and model. State one of them.")
-        chips, run_s, ends_s = _predicted(stated, cluster)
+        chips, run_s, ends_s = _predicted(stated, cluster, steps)
     elif surplus := sorted(set(stated) - {"name", "chips"}):
         raise InputError(f"{surplus[0]} needs a model. State it, or leave {surplus[0]} out.")
     else:
@@ -121,14 +141,23 @@ def _arrival(number: int, stated: dict[str, Any], cluster: Cluster) -> Arrival:
     return Arrival(number, name, submit_s, chips, run_s, limit_s, priority, ends_s)
 
 
-def _predicted(stated: dict[str, Any], cluster: Cluster) -> tuple[int, float, tuple[float, float]]:
-    """Return the chips of a job, its time by its predicted step, and the ends of the interval."""
-    steps = _count(stated.pop("steps", None), "steps")
-    (job,) = jobs_from([stated], cluster)
-    how = Detail(level="collective", partial=True)
-    step = iteration(job.model, cluster, job.plan, how)
-    ends_s = (steps * step.interval.low, steps * step.interval.high)
-    return job.chips, steps * step.iteration_s, ends_s
+def _predicted(
+    stated: dict[str, Any], cluster: Cluster, steps: dict[str, _Step]
+) -> tuple[int, float, tuple[float, float]]:
+    """Return the chips of a job, its time by its predicted step, and the ends of the interval.
+
+    ``steps``: steps that earlier jobs have predicted, by what they state.
+    """
+    count = _count(stated.pop("steps", None), "steps")
+    stated.pop("name", None)
+    alike = repr(sorted(stated.items()))
+    if alike not in steps:
+        (job,) = jobs_from([stated], cluster)
+        run = iteration(job.model, cluster, job.plan, Detail(level="collective", partial=True))
+        ends = run.interval
+        steps[alike] = _Step(job.chips, run.iteration_s, ends.low, ends.high)
+    step = steps[alike]
+    return step.chips, count * step.time_s, (count * step.low_s, count * step.high_s)
 
 
 def _count(value: object, what: str, least: int = 1) -> int:
@@ -152,7 +181,7 @@ def _seconds(value: object, what: str) -> float:
 
 def _moment(text: str, what: str) -> float:
     """Return a time that is a date or a quantity, in seconds since any fixed moment."""
-    if "-" not in text[1:]:
+    if not _is_date(text):
         return parse_seconds(text, what)
     try:
         moment = datetime.fromisoformat(text)
@@ -161,6 +190,10 @@ def _moment(text: str, what: str) -> float:
             f"{what} {shown(text, 40)!r} is no date. Write it as 2026-11-02T08:30:00."
         ) from None
     return (moment if moment.tzinfo else moment.replace(tzinfo=UTC)).timestamp()
+
+
+def _is_date(text: str) -> bool:
+    return re.match(r"\d{4}-", text) is not None
 
 
 def _check_number(jobs: Sequence[object], named: str) -> None:
@@ -307,4 +340,4 @@ def _at(item: Any, *keys: str) -> Any:
 
 
 def _left_out(left: Mapping[str, int]) -> tuple[str, ...]:
-    return tuple(f"{count:,} {what} are left out." for what, count in left.items() if count)
+    return tuple(f"Left out: {what} ({count:,})." for what, count in left.items() if count)

@@ -6,9 +6,9 @@ domain are alike, so the state of the cluster is the number of free servers of e
 
 from __future__ import annotations
 
+from bisect import insort
 from collections.abc import Callable, Generator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from itertools import groupby
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -20,7 +20,7 @@ from topologies.arguments import checked
 from topologies.arrays import FloatArray, IntArray
 from topologies.clusters.cluster import Cluster
 from topologies.clusters.names import CLUSTER_REMEDY, as_cluster
-from topologies.errors import InputError, shown, suggestion
+from topologies.errors import InputError, check_choice
 from workloads.sharing.arrivals import Arrival, arrivals_from, read_arrivals
 
 Process = Generator[simpy.Event, Any, None]
@@ -31,32 +31,18 @@ class Discipline(NamedTuple):
 
     order: Callable[[Arrival], tuple[float, ...]]  # function whose least value comes first
     # Whether a later job may start early where, by all limits, it does not delay the first
-    fills: bool
-    meaning: str
+    fills: bool = True
 
 
 DISCIPLINES = {
-    "fifo": Discipline(
-        lambda job: (job.submit_s,), False, "in order of arrival; a job without room holds up all"
-    ),
-    "backfill": Discipline(
-        lambda job: (job.submit_s,),
-        True,
-        "in order of arrival; later jobs start early where they do not delay the first",
-    ),
-    "priority": Discipline(
-        lambda job: (-job.priority, job.submit_s), True, "by priority, then as backfill"
-    ),
-    "shortest": Discipline(
-        lambda job: (job.limit_s, job.submit_s), True, "by requested time, then as backfill"
-    ),
+    "fifo": Discipline(lambda job: (job.submit_s,), fills=False),
+    "backfill": Discipline(lambda job: (job.submit_s,)),
+    "priority": Discipline(lambda job: (-job.priority, job.submit_s)),
+    "shortest": Discipline(lambda job: (job.limit_s, job.submit_s)),
 }
 """Disciplines by name. Backfill is EASY's: only the first waiting job has a reservation."""
-PLACES = {
-    "any": "any free servers, in as few domains as their gaps allow",
-    "domain": "only as few scale-up domains as the job's size needs; else it waits",
-}
-"""Where jobs may start, by name."""
+PLACES = ("any", "domain")
+"""Where jobs may start: on any free servers, or in no more domains than their size needs."""
 
 
 @dataclass(frozen=True)
@@ -149,7 +135,8 @@ def work_off(cluster: Cluster, jobs: Sequence[Arrival], discipline: str, place: 
     """Run a queue of jobs until it is empty; arguments as of :func:`queue_jobs`, checked there."""
     env = simpy.Environment()
     state = _State(env, cluster, DISCIPLINES[discipline], place)
-    env.process(state.arrive(sorted(jobs, key=lambda job: job.submit_s)))
+    for job in jobs:
+        env.process(state.lead(job))
     env.run()
     started = {each.job: each for each in state.started}
     if len(started) != len(jobs) or (state.free != state.per_domain).any():
@@ -189,23 +176,30 @@ class _State:
         self.running: dict[Arrival, tuple[float, IntArray]] = {}  # end by its limit, servers
         self.started: list[Started] = []
         self.changes: list[tuple[float, int, int]] = []  # time, busy servers, waiting jobs
+        self.turns: dict[Arrival, simpy.Event] = {}  # of waiting jobs
+        self.is_changed = False  # whether jobs came or went at the present time
 
-    def arrive(self, jobs: Sequence[Arrival]) -> Process:
-        """Put jobs into the queue at their times; those of one time are considered together."""
-        for submit_s, alike in groupby(jobs, key=lambda job: job.submit_s):
-            yield self.env.timeout(submit_s - self.env.now)
-            self.waiting += alike
-            self.waiting.sort(key=self.discipline.order)
-            self._start()
-
-    def _run(self, job: Arrival, servers: IntArray) -> Process:
+    def lead(self, job: Arrival) -> Process:
+        """Lead a job through the queue and its run."""
+        yield self.env.timeout(job.submit_s)
+        insort(self.waiting, job, key=self.discipline.order)
+        self.turns[job] = self.env.event()
+        self._consider()
+        servers = yield self.turns[job]
         yield self.env.timeout(job.run_s)
         del self.running[job]
         self.free += servers
-        self._start()
+        self._consider()
+
+    def _consider(self) -> None:
+        """Consider the waiting jobs once all that comes or goes at the present time has."""
+        if not self.is_changed:
+            self.is_changed = True
+            self.env.timeout(0).callbacks.append(lambda _: self._start())
 
     def _start(self) -> None:
         """Start all jobs that may start now."""
+        self.is_changed = False
         while self.waiting and (servers := self._servers(self.waiting[0], self.free)) is not None:
             self._begin(self.waiting[0], servers)
         if self.discipline.fills and len(self.waiting) > 1:
@@ -242,7 +236,7 @@ class _State:
         self.started.append(
             Started(job, self.env.now, count, int(np.count_nonzero(servers)), least)
         )
-        self.env.process(self._run(job, servers))
+        self.turns.pop(job).succeed(servers)
 
     def _servers(self, job: Arrival, free: IntArray) -> IntArray | None:
         """Servers of each domain that a job gets among free ones; None if it has to wait."""
@@ -313,8 +307,8 @@ def queue_jobs(
     >>> [job.wait_s / 60 for job in queue_jobs("trn2-ultraserver", jobs).jobs]
     [0.0, 119.0, 0.0]
     """
-    _check_name("discipline", discipline, DISCIPLINES)
-    _check_name("place", place, PLACES)
+    check_choice("discipline", discipline, DISCIPLINES)
+    check_choice("place", place, PLACES)
     machine = as_cluster(cluster)
     if isinstance(jobs, str | Path):
         arrivals, left_out = read_arrivals(jobs, machine)
@@ -330,16 +324,11 @@ def _answer(
     """Work off the jobs, whose times count from the first arrival, in one way or in all."""
     first_s = min(job.submit_s for job in jobs)
     jobs = [replace(job, submit_s=job.submit_s - first_s) for job in jobs]
+    jobs.sort(key=lambda job: job.submit_s)
     pairs = [(each, where) for where in PLACES for each in DISCIPLINES] if study else []
     others = {pair: work_off(cluster, jobs, *pair) for pair in pairs if pair != (discipline, place)}
     answer = with_ends(work_off(cluster, jobs, discipline, place), jobs)
     return replace(answer, others=others)
-
-
-def _check_name(kind: str, name: str, names: Mapping[str, object]) -> None:
-    if name not in names:
-        near = suggestion(name, names)
-        raise InputError(f"{kind} {shown(name, 40)!r} is none of {', '.join(names)}.{near}")
 
 
 def _check_fits(jobs: Sequence[Arrival], cluster: Cluster) -> None:

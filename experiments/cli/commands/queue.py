@@ -2,12 +2,21 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
 from experiments.cli.options.inputs import CatalogueInputs, Invocation
-from experiments.cli.output.printing import print_table, print_text
+from experiments.cli.output.printing import print_rows, print_table, print_text
+from experiments.reports.formatting import Column
+from topologies.files.table import Table
 from topologies.options import required, setting
+from topologies.units import format_seconds
+
+if TYPE_CHECKING:
+    from experiments.reports.run_directory import Run
+    from workloads.sharing.queueing import Queue, Started
 
 
 def _disciplines() -> tuple[str, ...]:
@@ -19,7 +28,7 @@ def _disciplines() -> tuple[str, ...]:
 def _places() -> tuple[str, ...]:
     from workloads.sharing.queueing import PLACES
 
-    return tuple(PLACES)
+    return PLACES
 
 
 @dataclass(frozen=True)
@@ -49,34 +58,159 @@ def queue(inputs: QueueInputs, catalogue_inputs: CatalogueInputs, call: Invocati
     Jobs take whole servers for as long as they run. A job with a model runs for its steps, each as
     long as train says.
     """
-    from experiments.reports.queue import (
-        document,
-        longest_table,
-        results,
-        sentences,
-        study_table,
-        write,
-    )
     from topologies.clusters.names import machine
     from workloads.sharing.queueing import queue_jobs
 
-    cluster = machine(inputs.cluster, catalogue=catalogue_inputs.read(inputs.cluster))
     worked_off = queue_jobs(
-        cluster,
+        machine(inputs.cluster, catalogue=catalogue_inputs.read(inputs.cluster)),
         inputs.jobs,
         discipline=inputs.discipline,
         place=inputs.place,
         study=inputs.study,
     )
+    call.answer(document(worked_off), _print, lambda out, results: _write(out, worked_off, results))
 
-    def show(_: object) -> None:
-        """Print the waits, the jobs that waited longest, and a study's other disciplines."""
-        title = f"{len(worked_off.jobs):,} jobs queue for {cluster.name}"
-        print_table(title, ["result", "value"], results(worked_off), left=2)
-        for sentence in sentences(worked_off):
-            print_text(sentence)
-        print_table("Longest waits", *longest_table(worked_off), left=1)
-        if worked_off.others:
-            print_table("Disciplines", *study_table(worked_off), left=2)
 
-    call.answer(document(worked_off), show, lambda out, _: write(out, worked_off))
+def _domains(domains: tuple[int, int]) -> str:
+    """Write the domains that a job is in, and those that its size needs."""
+    return f"{domains[0]:,} ({domains[1]:,})"
+
+
+PERCENT = "{:.1%}".format
+LONGEST = 5  # jobs that are shown for people
+JOBS = (
+    Column("name", "job"),
+    Column("chips", "chips"),
+    Column("submit_s", "arrives"),
+    Column("wait_s", "waits"),
+    Column("run_s", "runs"),
+    Column("both", "domains (needed)", write=_domains),
+)
+WAYS = (
+    Column("discipline", "discipline"),
+    Column("place", "place"),
+    Column("mean_wait_s", "mean wait"),
+    Column("p90_wait_s", "p90"),
+    Column("longest_wait_s", "longest"),
+    Column("used", "in use", write=PERCENT),
+    Column("idle_beside_waiting", "idle, jobs wait", write=PERCENT),
+)
+
+
+def document(queue: Queue) -> dict[str, Any]:
+    """Return all results under the keys of the command line."""
+    recorded_s = [each.job.recorded_wait_s for each in queue.jobs]
+    waits_s = [wait_s for wait_s in recorded_s if wait_s is not None]
+    remarks = list(queue.left_out)
+    if queue.discipline == "priority" and len({each.job.priority for each in queue.jobs}) == 1:
+        remarks.append("All jobs have one priority, so discipline priority is backfill.")
+    return {
+        "cluster": queue.cluster.name,
+        "chips": queue.cluster.chips,
+        **_summary(queue),
+        "mean_wait_ends_s": queue.wait_ends_s,
+        "recorded_mean_wait_s": sum(waits_s) / len(waits_s) if waits_s else None,
+        "jobs": [_row(each) for each in queue.jobs],
+        "others": [_summary(each) for each in queue.others.values()],
+        "remarks": remarks,
+    }
+
+
+def _summary(queue: Queue) -> dict[str, Any]:
+    """Return the results of one discipline and place by name."""
+    import numpy as np
+
+    half_s, most_s = np.percentile(queue.waits_s, [50, 90]).tolist()
+    return {
+        "discipline": queue.discipline,
+        "place": queue.place,
+        "mean_wait_s": float(queue.waits_s.mean()),
+        "median_wait_s": half_s,
+        "p90_wait_s": most_s,
+        "longest_wait_s": float(queue.waits_s.max()),
+        "used": queue.used,
+        "idle_beside_waiting": queue.idle_beside_waiting,
+        "scattered": queue.scattered,
+        "end_s": queue.end_s,
+    }
+
+
+def _row(each: Started) -> dict[str, Any]:
+    return {
+        "name": each.job.name,
+        "submit_s": each.job.submit_s,
+        "start_s": each.start_s,
+        "end_s": each.end_s,
+        "wait_s": each.wait_s,
+        "recorded_wait_s": each.job.recorded_wait_s,
+        "chips": each.job.chips,
+        "servers": each.servers,
+        "domains": each.domains,
+        "least_domains": each.least_domains,
+        "priority": each.job.priority,
+    }
+
+
+def _sentences(results: Mapping[str, Any]) -> list[str]:
+    """Say how sure the mean wait is, what the record shows, and which discipline waits least."""
+    lines = list(results["remarks"])
+    if results["mean_wait_ends_s"] is not None:
+        low, high = map(format_seconds, results["mean_wait_ends_s"])
+        lines.append(
+            "With all predicted steps at the low and high ends of their 80 % intervals, jobs wait "
+            f"{low} and {high} on average."
+        )
+    if results["recorded_mean_wait_s"] is not None:
+        recorded = format_seconds(results["recorded_mean_wait_s"])
+        lines.append(f"The scheduler that wrote the record let jobs wait {recorded} on average.")
+    if results["others"]:
+        best = min([results, *results["others"]], key=lambda each: float(each["mean_wait_s"]))
+        lines.append(
+            f"Jobs wait least with discipline {best['discipline']} and place {best['place']}: "
+            f"{format_seconds(best['mean_wait_s'])} on average."
+        )
+    return lines
+
+
+def _print(results: Mapping[str, Any]) -> None:
+    """Print the waits, the jobs that waited longest, and a study's other disciplines."""
+    mean, half, most, longest, end = (
+        format_seconds(results[name])
+        for name in ("mean_wait_s", "median_wait_s", "p90_wait_s", "longest_wait_s", "end_s")
+    )
+    rows = [
+        ("mean wait", mean),
+        ("median, p90, longest", f"{half}, {most}, {longest}"),
+        ("servers in use", f"{results['used']:.1%} of the time until the last job ends"),
+        ("servers idle while jobs wait", f"{results['idle_beside_waiting']:.1%} of it"),
+        ("jobs in more domains than needed", f"{results['scattered']:.1%}"),
+        ("last job ends", f"{end} after the first arrives"),
+    ]
+    title = f"{len(results['jobs']):,} jobs queue for {results['cluster']}"
+    print_table(title, ["result", "value"], rows, left=2)
+    for sentence in _sentences(results):
+        print_text(sentence)
+    by_wait = sorted(results["jobs"], key=lambda job: -job["wait_s"])[:LONGEST]
+    jobs = [
+        {
+            **job,
+            "run_s": job["end_s"] - job["start_s"],
+            "both": (job["domains"], job["least_domains"]),
+        }
+        for job in by_wait
+    ]
+    print_rows("Longest waits", JOBS, jobs)
+    if results["others"]:
+        print_rows("Disciplines", WAYS, [results, *results["others"]], left=2)
+
+
+def _write(out: Run, queue: Queue, results: Mapping[str, Any]) -> None:
+    """Add results, tables and a picture to a run directory."""
+    from experiments.figures.queue import occupancy
+
+    out.json("results", results, title="Results")
+    out.table("jobs", Table.of_rows(results["jobs"]), title="Jobs in order of arrival")
+    if queue.others:
+        ways = [_summary(each) for each in (queue, *queue.others.values())]
+        out.table("disciplines", Table.of_rows(ways), title="Disciplines")
+    out.figure("occupancy", occupancy(queue), title="Servers in use and jobs that wait")

@@ -71,6 +71,22 @@ def test_jobs_of_one_time_are_considered_together() -> None:
     assert waits_min(jobs, "priority") == [30, 0]
 
 
+def test_servers_that_come_free_at_one_time_are_given_together() -> None:
+    jobs = [job(0, 4, 60), job(0, 4, 60), job(1, 8, 60), job(2, 4, 60)]
+    # Between the ends of the first two, half of the servers are free, but for no time at all.
+    assert waits_min(jobs, "shortest") == [0, 0, 59, 118]
+
+
+def test_starts_are_exact_whatever_the_binary_fractions_of_times() -> None:
+    jobs = [job(0.1 * number, 1, 0.7) for number in range(8)]
+    assert [each.wait_s for each in cs.queue_jobs(CLUSTER, jobs).jobs] == [0.0] * 8
+
+
+def test_jobs_are_in_order_of_arrival_whatever_the_record_has() -> None:
+    queue = cs.queue_jobs(CLUSTER, [job(5, 1, 1, name="late"), job(0, 1, 1, name="early")])
+    assert [each.job.name for each in queue.jobs] == ["early", "late"]
+
+
 def test_a_job_waits_for_one_domain_or_takes_servers_of_two() -> None:
     jobs = [job(0, 2, 100), job(0, 3, 60), job(1, 3, 10)]
     scattered = cs.queue_jobs(CLUSTER, jobs)
@@ -177,8 +193,8 @@ def test_the_output_of_sacct_is_read_as_slurm_writes_it(tmp_path: Path) -> None:
     assert [each.wait_s for each in queue.jobs] == [0, 1800]
     assert [each.job.recorded_wait_s for each in queue.jobs] == [0, 3600]
     assert queue.left_out == (
-        "1 job steps are left out.",
-        "1 jobs that never ran or have not ended are left out.",
+        "Left out: job steps (1).",
+        "Left out: jobs that never ran or have not ended (1).",
     )
 
 
@@ -216,7 +232,7 @@ def test_a_list_of_kubernetes_jobs_is_read_as_kubectl_prints_it(tmp_path: Path) 
     ]
     assert [each.job.run_s for each in queue.jobs] == [3600, 1800]
     assert [each.job.recorded_wait_s for each in queue.jobs] == [600, 1200]
-    assert queue.left_out == ("1 entries that are no Job or JobSet are left out.",)
+    assert queue.left_out == ("Left out: entries that are no Job or JobSet (1).",)
 
 
 @pytest.mark.parametrize(
@@ -232,7 +248,7 @@ def test_a_list_of_kubernetes_jobs_is_read_as_kubectl_prints_it(tmp_path: Path) 
         ({"priority": "high"}, "priority 'high' must be a whole number"),
         ({"tp": 8}, "job 1: tp needs a model"),
         ({"model": "llama-3.1-8b"}, "it states time and model"),
-        ({"submitted": "3s"}, "submitted"),
+        ({"submitted": "3s"}, "a job of a queue has no 'submitted'. Did you mean submit"),
     ],
 )
 def test_a_job_that_cannot_queue_is_refused(change: dict[str, Any], message: str) -> None:
@@ -245,7 +261,8 @@ def test_a_job_that_cannot_queue_is_refused(change: dict[str, Any], message: str
     ("text", "message"),
     [
         ("name,submit\n", "there are no jobs in the queue"),
-        ("submit,chips,hours\n", "hours"),
+        ("submit,chips,hours\n", "has no 'hours'"),
+        ("submit,chips,time\n0s,16,1h\n2026-11-02,16,1h\n", "line 3: submit is a date for some"),
         ("submit,chips,time\n0s,16,1h\n0s,x,1h\n", "line 3: chips 'x' must be a whole number"),
         ("JobID|Submit\n", "no column Start. Export it with sacct --parsable2"),
         (SLURM.replace("|8|", "|eight|"), "line 4: NNodes 'eight' must be a whole number"),

@@ -28,7 +28,7 @@ def test_the_document_has_every_job_and_discipline(words: list[str]) -> None:
     assert document["longest_wait_s"] == 59 * 60
     # Of eight servers six run for an hour, two for half of it, then eight for an hour.
     assert document["used"] == pytest.approx((6 + 1 + 8) / 16)
-    assert document["idle_beside_waiting"] == pytest.approx((2 * 29 + 2 / 60 * 60) / 960, abs=0.01)
+    assert document["idle_beside_waiting"] == pytest.approx((2 * 1 + 2 * 28) / 960)
     assert (document["mean_wait_ends_s"], document["recorded_mean_wait_s"]) == (None, None)
     assert [each["mean_wait_s"] for each in document["others"]][:1] == [(59 + 118) * 20]
     assert len(document["others"]) == 7
@@ -46,6 +46,13 @@ def test_tables_and_the_run_directory_show_the_waits(
         assert [row["name"] for row in csv.DictReader(file)] == ["first", "large", "small"]
     assert json.loads((out / "results.json").read_text())["discipline"] == "backfill"
     assert (out / "occupancy.png").stat().st_size > 10_000
+
+
+def test_jobs_of_one_priority_are_said_to_be_told_apart_by_nothing(words: list[str]) -> None:
+    document = document_of([*words, "--discipline", "priority", "--json"])
+    assert document["remarks"] == [
+        "All jobs have one priority, so discipline priority is backfill."
+    ]
 
 
 def test_a_mistake_is_one_line_and_status_2(
