@@ -7,7 +7,8 @@ RUNS   := $(VENV)/.runs
 READY  := $(VENV)/.ready
 PIP    := -m pip install --quiet --disable-pip-version-check
 WORKERS ?= 2
-# Each worker takes whole folders, whose tests share what they compute, and at the end others' rest.
+# Each worker takes a run of neighbouring tests, which share what they compute, and at the end part of
+# what others have left.
 SHARED := -n $(WORKERS) --dist worksteal
 
 # Byte code is kept: without it, each process that a test starts compiles every module anew.

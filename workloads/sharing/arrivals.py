@@ -122,7 +122,7 @@ def _arrival(
     if "model" in stated:
         if times["time"] is not None:
             raise InputError("it states time and model. State one of them.")
-        chips, run_s, ends_s = _predicted(stated, cluster, steps)
+        chips, run_s, ends_s = _predicted(number, stated, cluster, steps)
     elif surplus := sorted(set(stated) - {"name", "chips"}):
         raise InputError(f"{surplus[0]} needs a model. State it, or leave {surplus[0]} out.")
     else:
@@ -142,17 +142,17 @@ def _arrival(
 
 
 def _predicted(
-    stated: dict[str, Any], cluster: Cluster, steps: dict[str, _Step]
+    number: int, stated: dict[str, Any], cluster: Cluster, steps: dict[str, _Step]
 ) -> tuple[int, float, tuple[float, float]]:
     """Return the chips of a job, its time by its predicted step, and the ends of the interval.
 
     ``steps``: steps that earlier jobs have predicted, by what they state.
     """
     count = _count(stated.pop("steps", None), "steps")
-    stated.pop("name", None)
+    name = stated.pop("name", number)
     alike = repr(sorted(stated.items()))
     if alike not in steps:
-        (job,) = jobs_from([stated], cluster)
+        (job,) = jobs_from([{**stated, "name": name}], cluster)
         run = iteration(job.model, cluster, job.plan, Detail(level="collective", partial=True))
         ends = run.interval
         steps[alike] = _Step(job.chips, run.iteration_s, ends.low, ends.high)

@@ -186,8 +186,9 @@ def _print(results: Mapping[str, Any]) -> None:
         ("jobs in more domains than needed", f"{results['scattered']:.1%}"),
         ("last job ends", f"{end} after the first arrives"),
     ]
-    title = f"{len(results['jobs']):,} jobs queue for {results['cluster']}"
-    print_table(title, ["result", "value"], rows, left=2)
+    count = len(results["jobs"])
+    queueing = "1 job queues" if count == 1 else f"{count:,} jobs queue"
+    print_table(f"{queueing} for {results['cluster']}", ["result", "value"], rows, left=2)
     for sentence in _sentences(results):
         print_text(sentence)
     by_wait = sorted(results["jobs"], key=lambda job: -job["wait_s"])[:LONGEST]

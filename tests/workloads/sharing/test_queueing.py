@@ -268,6 +268,7 @@ def test_a_job_that_cannot_queue_is_refused(change: dict[str, Any], message: str
         (SLURM.replace("|8|", "|eight|"), "line 4: NNodes 'eight' must be a whole number"),
         (SLURM.replace("02:00:00", "2 hours"), "Timelimit '2 hours' is no time"),
         (SLURM.replace("T09:30", "T08:20"), "line 4: Submit, Start and End do not follow"),
+        ("submit,model,steps,dp\n0s,gpt2,9,x\n", "line 2: job 1: dp is 'x'; it must be"),
         ('{"items": 3}', "items is no list of jobs"),
         (json.dumps(kubernetes()).replace("aws.amazon.com/neuron", "cpu"), "have no limit of"),
     ],
