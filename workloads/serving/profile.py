@@ -146,6 +146,7 @@ class Profile:
     ``window_tokens``: tokens that layers with attention in windows read of each request; 0 without
         such layers.
     ``decode_window_s``: attention time of these layers for each token that they read [s].
+    ``cache_precision``: precision of cached keys and values.
     ``weights_text``: sentence on how weights are held, where it is not in the products' precision.
     """
 
@@ -164,6 +165,7 @@ class Profile:
     prompt_linear_s: FloatArray | None = None
     expert_groups: int = 1
     precision: str = ""
+    cache_precision: str = ""
     window_tokens: int = 0
     decode_window_s: float = 0.0
     weights_text: str = ""
@@ -247,6 +249,7 @@ def _profile_of(rank: RankShare) -> Profile:
         name=f"{model.name} on {rank.chips} x {rank.cluster.chip}",
         expert_groups=rank.ep,
         precision=rank.experts.format.weights,
+        cache_precision=rank.cached_as,
         weights_text=rank.weights_text,
         chips=rank.chips,
         tokens=tokens,

@@ -114,6 +114,7 @@ def serving_summary(served: Served, profile: Profile, slo: Slo) -> dict[str, Any
         "utilisation": served.busy_s / span,
         "kv_peak_bytes": served.kv_peak_tokens * profile.kv_bytes_per_token,
         "kv_budget_bytes": profile.kv_budget_bytes,
+        "kv_precision": profile.cache_precision,
         "weights_bytes": profile.weights_bytes,
         "batch_mean": served.batch_mean,
         "iterations": served.iterations,

@@ -128,7 +128,10 @@ def print_serving(document: Mapping[str, Any]) -> None:
         ["requests within the SLO", _with_interval(document, "slo_attainment", ".2%")],
         ["mean decode batch", f"{document['batch_mean']:.2f}"],
         ["KV cache, peak", format_memory(int(document["kv_peak_bytes"]))],
-        ["KV cache, room", format_memory(int(document["kv_budget_bytes"]))],
+        [
+            "KV cache, room",
+            f"{format_memory(int(document['kv_budget_bytes']))}, in {document['kv_precision']}",
+        ],
         *_ways_to_serve_faster(document),
     ]
     print_table("", ["", ""], facts)

@@ -16,9 +16,9 @@ from workloads.kernels.precision import SERVING_CACHES, Format, served_formats
 from workloads.kernels.times import elementwise_s, gemm_s
 from workloads.models.model import Model
 
-KV_BYTES = {"fp8": 1.0, "mxfp8": 1.0, "fp4": 1.0, "mxfp4": 1.0}
-"""Bytes of one cached element, by precision of the products. Checkpoints of 8 bits and fewer come
-with scales for a cache in fp8; for others keys and values stay in 16 bits."""
+WITH_SCALES = ("fp8", "mxfp8", "fp4", "mxfp4")
+"""Precisions of products whose checkpoints come with scales for a cache in fp8; for others keys and
+values stay in 16 bits."""
 SHORTEST = 128
 """Side of a product that is so small that its time is that of its launches."""
 MEASURED_WITH_QUANTISATION = ("fp8", "mxfp8")
@@ -42,8 +42,7 @@ class RankShare:
     ``cores``: logical cores of the replica, each of which runs a rank; 0 for all of its chips.
     ``ep``: groups of ranks that divide the experts, on Trainium only while prompts run. The ranks
         of a group divide each expert's width.
-    ``cache_precision``: precision of cached keys and values; by default the one that ``KV_BYTES``
-        says.
+    ``cache_precision``: stated precision of cached keys and values, see :attr:`cached_as`.
     ``of_experts``: whether products are those of routed experts, see :attr:`experts`.
     """
 
@@ -161,13 +160,18 @@ class RankShare:
         )
         return np.asarray(seconds, float)
 
+    @property
+    def cached_as(self) -> str:
+        """Precision of cached keys and values."""
+        return self.cache_precision or ("fp8" if self.format.products in WITH_SCALES else "bf16")
+
     def kv_bytes_on_rank(self) -> float:
         """Return the size of one cached token on one rank, in all layers [B].
 
         All heads share a latent cache, so every rank holds and reads the whole of it.
         """
         model = self.model
-        element = KV_BYTES.get(self.cache_precision or self.format.products, 2.0)
+        element = 1.0 if self.cached_as == "fp8" else 2.0
         layers = self.attention_layers
         if model.latent:
             return layers * (model.latent.kv_rank + model.latent.rope_dim) * element

@@ -30,6 +30,17 @@ def test_price_and_energy_are_those_of_the_run(capsys: pytest.CaptureFixture[str
     assert document["energy_joules"] > 0
 
 
+def test_the_precision_of_the_cache_is_named_and_follows_the_engine(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    """An engine that keeps FP8 weights beside a BF16 cache has room for half as many tokens."""
+    words = ["serve", "--model=llama-3.1-8b", "--cluster=dgx-h100", "--tp=1", "--precision=fp8"]
+    for more, expected in ((), "fp8"), (("--scheduler=vllm",), "bf16"):
+        assert run([*words, *LOAD, "--quiet", *more]) == 0
+        (room,) = [line for line in capsys.readouterr().out.splitlines() if "cache, room" in line]
+        assert room.endswith(f", in {expected}")
+
+
 def test_each_way_is_faster_and_tells_of_itself(capsys: pytest.CaptureFixture[str]) -> None:
     plain = answer(capsys)
     cached = answer(capsys, "--prefix-cache=60%")
