@@ -77,7 +77,7 @@ def routes(
     check_ends(shape.chips, starts, ends)
     if isinstance(shape, FullMesh):
         apart = starts != ends
-        return _single(apart, _mesh_link(shape.size, starts, ends)[apart])
+        return _single(apart, (starts * np.int32(shape.size - 1) + ends - (ends > starts))[apart])
     if isinstance(shape, Clos):
         return Routes(*single_routes(shape, starts, ends))
     if isinstance(shape, Switch):
@@ -114,10 +114,6 @@ def _pointers(counts: npt.NDArray[np.generic]) -> IntArray:
     ptr = np.zeros(len(counts) + 1, np.int64)
     np.cumsum(counts, out=ptr[1:])
     return ptr
-
-
-def _mesh_link(size: int, src: IntArray, dst: IntArray) -> IntArray:
-    return src * np.int32(size - 1) + dst - (dst > src)
 
 
 def _switch_routes(shape: Switch, src: IntArray, dst: IntArray) -> Routes:

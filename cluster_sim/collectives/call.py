@@ -47,7 +47,11 @@ class CollectiveCall:
     size_bytes: int
 
     def __post_init__(self) -> None:
-        check_kind(self.kind)
+        if self.kind not in KINDS:
+            raise InputError(
+                f"unknown collective {self.kind[:40]!r}.{suggestion(self.kind, KINDS)} "
+                f"There are {', '.join(KINDS)}."
+            )
         if not 0 <= self.size_bytes <= MAX_BYTES:
             raise InputError(
                 f"a size of {self.size_bytes} B is not between 0 and {MAX_BYTES} B (1 PiB)"
@@ -76,12 +80,3 @@ class CollectiveCall:
     def ways(self) -> int:
         """Passes over the buffer: 2 for an all-reduce, which scatters and then gathers, else 1."""
         return self.reduces + self.gathers if self.kind in RING_KINDS else 1
-
-
-def check_kind(kind: str) -> None:
-    """Refuse the name of an operation that does not exist, and name the most similar one."""
-    if kind not in KINDS:
-        raise InputError(
-            f"unknown collective {kind[:40]!r}.{suggestion(kind, KINDS)} "
-            f"There are {', '.join(KINDS)}."
-        )

@@ -78,7 +78,11 @@ class Group:
                 f"chip {wrong} is not one of the {self.cluster.chips:,} of {self.cluster.name}"
             )
         if not self.ascending:  # chips that ascend are distinct
-            _check_distinct(chips)
+            ordered = np.sort(chips)
+            repeated = ordered[1:] == ordered[:-1]
+            if repeated.any():
+                chip = int(ordered[1:][repeated][0])
+                raise InputError(f"chip {chip} is named twice in a group; name each chip once.")
         if self.ranks_per_chip < 1:
             raise InputError(f"ranks per chip of {self.ranks_per_chip}; at least 1")
 
@@ -118,14 +122,6 @@ class Group:
     def ascending(self) -> bool:
         """Return whether the chips stand in the order of their numbers."""
         return bool((self.chips[1:] > self.chips[:-1]).all())
-
-
-def _check_distinct(chips: IntArray) -> None:
-    ordered = np.sort(chips)
-    repeated = ordered[1:] == ordered[:-1]
-    if repeated.any():
-        chip = int(ordered[1:][repeated][0])
-        raise InputError(f"chip {chip} is named twice in a group; name each chip once.")
 
 
 def as_group(group: Group | Cluster | str) -> Group:

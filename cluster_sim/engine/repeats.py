@@ -88,7 +88,11 @@ class _Window:
         ops, width = rounds.ops, rounds.edges
         self.rounds, self.length, self.first = rounds, length, 0
         self.rows, self.larger_rows, self.run = _columns(rounds, length)
-        self.pending = _pending_rows(rounds)
+        # Edges into each op from its own round, and from the one before, by row.
+        within, across = rounds.waits()
+        last = np.full((2, rounds.ops), NEVER_READY)
+        last[0, : rounds.final_ops] = 0
+        self.pending = np.concatenate([within, last]), np.concatenate([across, np.zeros_like(last)])
         number = np.arange(len(rounds.repeats))
         nothing = np.full(length, len(number) + 1)
         # The row in which the columns of each round stand; behind all rounds come the final ops.
@@ -143,7 +147,12 @@ class _Window:
             column[: here - shift] = column[shift:here]
         for column in (state.next, state.child):
             column[: here - shift] = _renumbered(column[shift:here], shift)
-        _renumber_lists(self.run, shift)
+        # None of the ops in the agenda, in the queues and in flight was dropped.
+        run = self.run
+        for ends in (run.agenda.head, run.agenda.tail, run.queues.tail):
+            np.subtract(ends, shift, out=ends)
+        for first in (run.queues.head, run.queues.root, run.streams.op[: run.streams.vacant[1]]):
+            first[:] = _renumbered(first, shift)
         self.first += done
         self._write_columns()
         self._write_state(self.length - done)
@@ -246,25 +255,9 @@ def _differing(table: _Table, other: _Table) -> _Table:
     return {name: rows for name, rows in table.items() if (rows != other[name]).any()}
 
 
-def _pending_rows(rounds: Rounds) -> tuple[IntArray, IntArray]:
-    """Return the edges into each op from its own round, and from the one before, by row."""
-    within, across = rounds.waits()
-    last = np.full((2, rounds.ops), NEVER_READY)
-    last[0, : rounds.final_ops] = 0
-    return np.concatenate([within, last]), np.concatenate([across, np.zeros_like(last)])
-
-
 def _renumbered(chain: IntArray, shift: int) -> IntArray:
     """Return the numbers of ops in a window that has moved on; those of dropped ops are NO_OP."""
     return np.where(chain >= shift, chain - shift, NO_OP)
-
-
-def _renumber_lists(run: Run, shift: int) -> None:
-    """Renumber the ops in the agenda, in the queues and in flight, none of which was dropped."""
-    for ends in (run.agenda.head, run.agenda.tail, run.queues.tail):
-        np.subtract(ends, shift, out=ends)
-    for first in (run.queues.head, run.queues.root, run.streams.op[: run.streams.vacant[1]]):
-        first[:] = _renumbered(first, shift)
 
 
 def simulate_calls(

@@ -175,7 +175,11 @@ def _curves(shape: Torus, links: Links, link: int, at: FloatArray) -> list[Curve
     """Return the curve of a link between neighbours on paper; of others, a stub at each end."""
     src, dst, axis = int(links.src[link]), int(links.dst[link]), int(links.tier[link])
     from_end = len(shape.axes) - 1 - axis
-    upwards = _goes_up(shape, axis, src, dst, int(links.lane[link]))
+    # Up is to the next larger coordinate; on an axis of two the lane tells.
+    lane = int(links.lane[link])
+    begin, end = coordinates(shape, [src, dst])[axis]
+    size = shape.sizes[axis]
+    upwards = bool(begin < end) != bool(lane) if size == 2 else bool((end - begin) % size == 1)
     direction = np.array(DIRECTIONS[min(from_end, len(DIRECTIONS) - 1)]) * (1 if upwards else -1)
     are_neighbours = np.hypot(*(at[dst] - at[src])) < 1.01
     if from_end < 2 and are_neighbours:
@@ -184,13 +188,6 @@ def _curves(shape: Torus, links: Links, link: int, at: FloatArray) -> list[Curve
     right = np.array([direction[1], -direction[0]]) * BOW
     out, into = at[src] + right, at[dst] + right
     return [np.stack([out, out + STUB * direction]), np.stack([into - STUB * direction, into])]
-
-
-def _goes_up(shape: Torus, axis: int, src: int, dst: int, lane: int) -> bool:
-    """Return whether a link leads to the next larger coordinate, on an axis of two by its lane."""
-    begin, end = coordinates(shape, [src, dst])[axis]
-    size = shape.sizes[axis]
-    return bool(begin < end) != bool(lane) if size == 2 else bool((end - begin) % size == 1)
 
 
 def _layer_names(axes: Axes, shape: Torus, at: FloatArray) -> None:

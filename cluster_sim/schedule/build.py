@@ -256,10 +256,7 @@ def _check_flows(schedule: Schedule) -> None:
         raise ScheduleError("a flow's rate cap and weights must be at least 1")
     if np.diff(flows.ptr).min() < 1:
         raise ScheduleError("every flow crosses at least one shared resource")
-    _check_shares(flows, schedule.resources)
-
-
-def _check_shares(flows: Flows, resources: Resources) -> None:
+    resources = schedule.resources
     if flows.resource.min() < 0 or flows.resource.max() >= len(resources):
         raise ScheduleError(f"a flow crosses a resource that is not one of {len(resources)}")
     capacity = resources.capacity[flows.resource]

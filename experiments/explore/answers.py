@@ -82,7 +82,14 @@ def read_runs(folders: Sequence[Path]) -> tuple[list[Explored], dict[str, pd.Dat
                 f"{folder} ran with --catalogue or --variant, which sliders would move again. "
                 "Run it without."
             )
-        _check_repeatable(folder, inputs)
+        disturbed = next((name for name in DISTURBED if inputs.get(name)), None)
+        if disturbed is not None:
+            raise InputError(
+                f"{folder} ran with --{disturbed}, which sliders leave out. Run it without."
+            )
+        named = str(inputs.get("cluster") or inputs.get("clusters") or "")
+        if "," in named:
+            raise InputError(f"{folder} holds several clusters, {named[:80]}. Run each by itself.")
         try:
             runs.append(READERS[command](folder, inputs))
         except (LookupError, TypeError, ValueError, ArithmeticError) as fault:
@@ -91,18 +98,6 @@ def read_runs(folders: Sequence[Path]) -> tuple[list[Explored], dict[str, pd.Dat
                 "from another version. Run it again."
             ) from None
     return runs, sweeps
-
-
-def _check_repeatable(folder: Path, inputs: Mapping[str, Any]) -> None:
-    """Check that a folded step, or a collective on one cluster, reproduces a run."""
-    disturbed = next((name for name in DISTURBED if inputs.get(name)), None)
-    if disturbed is not None:
-        raise InputError(
-            f"{folder} ran with --{disturbed}, which sliders leave out. Run it without."
-        )
-    named = str(inputs.get("cluster") or inputs.get("clusters") or "")
-    if "," in named:
-        raise InputError(f"{folder} holds several clusters, {named[:80]}. Run each by itself.")
 
 
 def _train(folder: Path, inputs: Mapping[str, Any]) -> Explored:

@@ -79,7 +79,16 @@ def bandwidth(frame: pd.DataFrame) -> Figure:
         seen = moved.dropna(subset="measured_busbw_bytes_per_s").sort_values("size_bytes")
         measured = seen.measured_busbw_bytes_per_s / 1e9
         axes.plot(seen.size_bytes, measured, "kx", ms=5, label="measured")
-    _scale(axes, sorted(set(moved.size_bytes)))
+    sizes = sorted(set(moved.size_bytes))
+    over_bytes(axes)
+    axes.xaxis.set_minor_locator(NullLocator())
+    if len(sizes) <= MOST_TICKS:
+        axes.xaxis.set_major_locator(FixedLocator(sizes))
+    if len(sizes) > 1:
+        logarithmic(axes, "y", "{:,.6g}".format)
+    else:
+        axes.set_ylim(bottom=0)
+        axes.yaxis.set_major_formatter("{x:,.6g}")
     axes.set(xlabel="size of the buffer, as nccl-tests counts it", ylabel="bus bandwidth [GB/s]")
     what = f"{first.collective} on {first.cluster}, {int(first.ranks):,} ranks"
     axes.set_title(f"{what}\n{_finding(moved)}", loc="left", fontsize=10)
@@ -130,18 +139,6 @@ def _draw_limit(axes: Axes, moved: pd.DataFrame) -> None:
     set_by = "links and memory" if (bounded.bound == "hbm").any() else "links"
     label = f"{set_by} at their full rate, no losses"
     axes.plot(bounded.size_bytes, limit, "--", color="0.45", marker=mark, label=label)
-
-
-def _scale(axes: Axes, sizes: list[int]) -> None:
-    over_bytes(axes)
-    axes.xaxis.set_minor_locator(NullLocator())
-    if len(sizes) <= MOST_TICKS:
-        axes.xaxis.set_major_locator(FixedLocator(sizes))
-    if len(sizes) > 1:
-        logarithmic(axes, "y", "{:,.6g}".format)
-    else:
-        axes.set_ylim(bottom=0)
-        axes.yaxis.set_major_formatter("{x:,.6g}")
 
 
 def _finding(frame: pd.DataFrame) -> str:

@@ -64,7 +64,12 @@ def run(
     ``useful_share_of_training``; ``role_changes``; ``usd_per_million_tokens`` served.
     """
     with one_piece("capacity of a unit", watch):
-        scene = _scene(cluster, demand, model, days, peak_share)
+        scene = scenario(
+            named(cluster),
+            demand_from([demand]),
+            FleetOptions(demand=DemandInputs(days=days, scale_to_peak=peak_share)),
+            models=read_model(model),
+        )
     points = list(_policies(scene, headrooms))
     answers = each(partial(_row, scene, seed), points, watch, task="runs")
     frame = pd.DataFrame([row for row, _ in answers])
@@ -74,16 +79,6 @@ def run(
         frame.insert(4 + place, name, values)
     frame.attrs = {"title": f"{demand} on {cluster}, peak hour at {peak_share:.0%} of the fleet"}
     return frame
-
-
-def _scene(cluster: str, demand: str, model: str, days: float, peak_share: float) -> Scenario:
-    """Return the fleet with its demand, for all policies."""
-    return scenario(
-        named(cluster),
-        demand_from([demand]),
-        FleetOptions(demand=DemandInputs(days=days, scale_to_peak=peak_share)),
-        models=read_model(model),
-    )
 
 
 def _row(

@@ -47,7 +47,11 @@ def remove_orphans(path: Path) -> None:
         if suffix == OLD and not orphan.with_name(target).exists():
             orphan.rename(orphan.with_name(target))  # killed between two renames: nothing is lost
         else:
-            _remove(orphan)
+            with suppress(OSError):
+                if orphan.is_dir() and not orphan.is_symlink():
+                    shutil.rmtree(orphan, ignore_errors=True)
+                else:
+                    orphan.unlink()
 
 
 @contextmanager
@@ -132,11 +136,3 @@ def _is_alive(process: int) -> bool:
     except OSError:  # it exists, but belongs to another user
         return True
     return True
-
-
-def _remove(path: Path) -> None:
-    with suppress(OSError):
-        if path.is_dir() and not path.is_symlink():
-            shutil.rmtree(path, ignore_errors=True)
-        else:
-            path.unlink()

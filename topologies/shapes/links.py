@@ -328,16 +328,12 @@ def _plane_links(shape: Tiered, number: int, nodes: int, switches: int) -> Links
     """Return links from all chips to the switches of their planes, then those back to the chips."""
     tier = shape.tiers[number]
     chip = np.repeat(np.arange(shape.chips, dtype=np.int64), switches)
-    plane = plane_of(shape, number, chip)
+    # The group of the tier that each chip is in, counted from 0.
+    stride = strides(shape.sizes)[number]
+    plane = chip // (stride * shape.tiers[number].size) * stride + chip % stride
     switch = nodes + plane * switches + np.tile(np.arange(switches), shape.chips)
     src, dst = np.concatenate([chip, switch]), np.concatenate([switch, chip])
     rate = tier.bandwidth_bytes_per_s // switches
     cables = tier.switches // switches
     total = nodes + shape.planes[number] * switches
     return _uniform(src, dst, tier, rate, total, links=cables)
-
-
-def plane_of(shape: Tiered, number: int, chip: IntArray) -> IntArray:
-    """Return the group of a tier that each chip is in, counted from 0."""
-    stride = strides(shape.sizes)[number]
-    return chip // (stride * shape.tiers[number].size) * stride + chip % stride

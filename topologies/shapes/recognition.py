@@ -66,7 +66,12 @@ def recognised(sketch: Sketch) -> Shape:
     check_nodes(len(sketch.nodes))
     if len(sketch.nodes) < 2:
         raise InputError(f"{len(sketch.nodes)} nodes; a cluster has at least two.")
-    _check_directions(sketch)
+    for (begin, end), cables in sketch.links.items():
+        if sketch.links.get((end, begin)) != cables:
+            pair = f"{shown(str(begin), 40)} and {shown(str(end), 40)}"
+            raise InputError(
+                f"the links between {pair} differ by direction; each needs the same both ways."
+            )
     neighbours = sketch.neighbours()
     switch = _hub(sketch, neighbours)
     if switch is not None:
@@ -74,15 +79,6 @@ def recognised(sketch: Sketch) -> Shape:
     if len(sketch.links) == len(sketch.nodes) * (len(sketch.nodes) - 1):
         return _mesh(sketch)
     return _torus(sketch, neighbours)
-
-
-def _check_directions(sketch: Sketch) -> None:
-    for (begin, end), cables in sketch.links.items():
-        if sketch.links.get((end, begin)) != cables:
-            pair = f"{shown(str(begin), 40)} and {shown(str(end), 40)}"
-            raise InputError(
-                f"the links between {pair} differ by direction; each needs the same both ways."
-            )
 
 
 def _hub(sketch: Sketch, neighbours: dict[Hashable, list[Hashable]]) -> Hashable | None:

@@ -108,7 +108,7 @@ def layers(scale_out: ScaleOut, chips: int, chips_per_server: int) -> tuple[Laye
         up = Fraction(size * scale_out.bandwidth_bytes_per_s) / scale_out.oversubscription
         tiers.append(
             Layer(
-                name=_layer_name(number),
+                name=LAYER_NAMES[number] if number < len(LAYER_NAMES) else f"layer {number + 1}",
                 chips=size,
                 groups=-(-chips // size),
                 up_bytes_per_s=0 if top else int(up),
@@ -136,7 +136,3 @@ def _group_sizes(scale_out: ScaleOut, chips: int, chips_per_server: int) -> list
         sizes.append(sizes[-1] * max(1, scale_out.radix // 2 // switches_per_group))
         switches_per_group = 1
     return [*sizes, sizes[-1] * (scale_out.radix // switches_per_group)]
-
-
-def _layer_name(number: int) -> str:
-    return LAYER_NAMES[number] if number < len(LAYER_NAMES) else f"layer {number + 1}"

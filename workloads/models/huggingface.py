@@ -211,7 +211,17 @@ def from_fields(fields: Fields, name: str) -> Model:
     kind = _kind(text)
     family = FAMILIES.get(kind, Family())
     read = Reader({**family.absent, **{k: v for k, v in text.items() if v is not None}}, name)
-    _check_modelled(read, kind)
+    if kind in NOT_MODELLED_FAMILIES:
+        raise InputError(
+            f"model {read.name}: architecture {kind!r} has {NOT_MODELLED_FAMILIES[kind]}, which "
+            "is not modelled. Use a decoder without it."
+        )
+    for field, structure in NOT_MODELLED.items():
+        if read.value(field):
+            raise InputError(
+                f"model {read.name}: architecture {kind[:60]!r} has {structure} ({field}), which "
+                "is not modelled. Use a decoder without it."
+            )
     _check_complete(read, family, kind)
     described = {
         **sizes(read),
@@ -245,20 +255,6 @@ def _kind(fields: Fields) -> str:
     first = str(stated[0]) if isinstance(stated, list) and stated else "none stated"
     plain = first.removesuffix("ForCausalLM").removesuffix("LMHeadModel").lower()
     return next((kind for kind in FAMILIES if kind.replace("_", "") == plain), first)
-
-
-def _check_modelled(read: Reader, kind: str) -> None:
-    if kind in NOT_MODELLED_FAMILIES:
-        raise InputError(
-            f"model {read.name}: architecture {kind!r} has {NOT_MODELLED_FAMILIES[kind]}, which "
-            "is not modelled. Use a decoder without it."
-        )
-    for field, structure in NOT_MODELLED.items():
-        if read.value(field):
-            raise InputError(
-                f"model {read.name}: architecture {kind[:60]!r} has {structure} ({field}), which "
-                "is not modelled. Use a decoder without it."
-            )
 
 
 NEEDED = (

@@ -149,7 +149,16 @@ def engine_batching(
     >>> engine_batching(cs.cluster("dgx-h200"), "tensorrt-llm", 64, gather="20:0.9").gather_tokens
     7372
     """
-    _check_engine(cluster, engine)
+    if engine not in ENGINES:
+        near = suggestion(engine, ENGINES)
+        raise InputError(
+            f"unknown scheduler {engine[:40]!r}; choose from {', '.join(ENGINES)}.{near}"
+        )
+    if chip_family(cluster.chip, cluster.catalogue).is_neuron:
+        raise InputError(
+            f"scheduler {engine}: {cluster.chip} is served by Neuron's engine, which runs whole "
+            "prompts one at a time. Leave the scheduler out."
+        )
     tokens = chunk_tokens or max(_usual_tokens(cluster, engine), slots + 1)
     passes, share = read_gather(gather) if gather else (0, 0.0)
     return Batching(
@@ -182,19 +191,6 @@ def engine_numbers(catalogue: Catalogue, engine: str) -> Catalogue:
         and any(row.variant == engine for row in catalogue.variants(part, quantity))
     }
     return catalogue.with_variants(variants) if variants else catalogue
-
-
-def _check_engine(cluster: Cluster, engine: str) -> None:
-    if engine not in ENGINES:
-        near = suggestion(engine, ENGINES)
-        raise InputError(
-            f"unknown scheduler {engine[:40]!r}; choose from {', '.join(ENGINES)}.{near}"
-        )
-    if chip_family(cluster.chip, cluster.catalogue).is_neuron:
-        raise InputError(
-            f"scheduler {engine}: {cluster.chip} is served by Neuron's engine, which runs whole "
-            "prompts one at a time. Leave the scheduler out."
-        )
 
 
 def _usual_tokens(cluster: Cluster, engine: str) -> int:
@@ -269,11 +265,6 @@ def batching_from(
         return Batching(
             slots, tokens, poll_passes=poll, gather_passes=passes, gather_tokens=int(share * tokens)
         )
-    _check_separate(chunk, gather)
-    return Batching(slots, 0, BUCKETS if trainium else (), poll_passes=poll)
-
-
-def _check_separate(chunk: int | None, gather: str | None) -> None:
     if chunk is not None:
         raise InputError(
             f"--chunk {chunk} cuts prompts, but prefill is separate here; "
@@ -284,3 +275,4 @@ def _check_separate(chunk: int | None, gather: str | None) -> None:
             f"--gather {gather} collects prompts, but they run one at a time here; "
             "add --prefill chunked, or leave --gather out."
         )
+    return Batching(slots, 0, BUCKETS if trainium else (), poll_passes=poll)

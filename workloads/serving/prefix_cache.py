@@ -136,18 +136,14 @@ def _json_hits(path: Path, kv_tokens: int) -> tuple[npt.NDArray[np.float64], Int
     times = table["time_s"].to_numpy(float) if "time_s" in table else np.arange(float(len(table)))
     order = np.argsort(times, kind="stable")
     blocks = [table[JSON_BLOCKS].iloc[row] for row in order]
-    block_tokens = _block_tokens(table)
+    # Blocks are small ones if every prompt fits into its number of them.
+    counts = table[JSON_BLOCKS].map(len).to_numpy(float)
+    fits = table["prompt_tokens"].to_numpy(float) <= SMALL_BLOCK_TOKENS * counts
+    block_tokens = SMALL_BLOCK_TOKENS if fits[counts > 0].all() else BLOCK_TOKENS
     capacity = max(1, kv_tokens // block_tokens)
     hits = np.zeros(len(table), np.int64)
     hits[order] = np.array(lru_hits(blocks, capacity), np.int64) * block_tokens
     return times, hits
-
-
-def _block_tokens(table: pd.DataFrame) -> int:
-    """Tokens of a block: the small size if every prompt fits into its number of small blocks."""
-    counts = table[JSON_BLOCKS].map(len).to_numpy(float)
-    fits = table["prompt_tokens"].to_numpy(float) <= SMALL_BLOCK_TOKENS * counts
-    return SMALL_BLOCK_TOKENS if fits[counts > 0].all() else BLOCK_TOKENS
 
 
 def _csv_hits(path: Path) -> tuple[npt.NDArray[np.float64], IntArray]:

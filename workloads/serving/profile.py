@@ -93,17 +93,6 @@ def _chips(model: Model, cluster: Cluster, tp: int | None) -> int:
     return chips
 
 
-def check_mixers(model: Model) -> None:
-    """Refuse a model without keys and values, whose requests would take no room in the cache."""
-    if model.recurrence is not None and all(
-        layer.mixer != "attention" for layer in model.each_layer
-    ):
-        raise InputError(
-            f"cannot serve {model.name}: all its mixers are {model.recurrence.name} layers, which "
-            "keep a state and no keys and values. Use a model with some attention."
-        )
-
-
 def check_groups(rank: RankShare) -> None:
     """Refuse a number of expert groups that does not divide the ranks and the experts."""
     some, ep = rank.model.experts, rank.ep
@@ -223,7 +212,14 @@ def profile(
     cache_precision: str | None = None,
 ) -> Profile:
     """Return the times of a replica of a model on the first chips of a cluster."""
-    check_mixers(model)
+    # Without keys and values, requests would take no room in the cache.
+    if model.recurrence is not None and all(
+        layer.mixer != "attention" for layer in model.each_layer
+    ):
+        raise InputError(
+            f"cannot serve {model.name}: all its mixers are {model.recurrence.name} layers, which "
+            "keep a state and no keys and values. Use a model with some attention."
+        )
     precision = precision or model.precision
     catalogue = catalogue or cluster.catalogue or shipped_catalogue()
     rank = replica_share(model, cluster, tp, precision, catalogue, chips=chips)
@@ -261,18 +257,14 @@ def _profile_of(rank: RankShare) -> Profile:
         window_tokens=window_tokens,
         decode_window_s=windows * decode_kv_s(rank),
         decode_request_s=decode_request_s(rank) + rank.overhead("request_iteration"),
-        prefill_token_s=_prompt_token_s(rank),
+        prefill_token_s=prompt_overhead_s(rank.model, rank.cluster.chip, rank.catalogue)
+        + scan_token_s(rank),
         prefill_square_s=prefill_square_s(rank),
         weights_bytes=weights,
         kv_bytes_per_token=rank.kv_bytes_per_token(),
         kv_budget_bytes=_left_for_cache(model, weights, rank),
         request_s=rank.overhead("request_overhead"),
     )
-
-
-def _prompt_token_s(rank: RankShare) -> float:
-    """Overhead of a prompt token over all layers, and its scan by layers that keep a state [s]."""
-    return prompt_overhead_s(rank.model, rank.cluster.chip, rank.catalogue) + scan_token_s(rank)
 
 
 def prompt_overhead_s(model: Model, chip: str, catalogue: Catalogue) -> float:

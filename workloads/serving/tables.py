@@ -45,14 +45,6 @@ def load_table(digest: str, slo: Slo, folder: Path | None = None) -> Capacity | 
     return kept_files.read_json(_name(digest), table, _within(folder))
 
 
-def keep_table(digest: str, table: Capacity, folder: Path | None = None) -> None:
-    """Keep a table under its digest, in the folder that :func:`load_table` reads."""
-    values = {name: getattr(table, name).tolist() for name in ARRAYS}
-    values |= {name: float(getattr(table, name)) for name in RATES}
-    content = json.dumps(values).encode()
-    kept_files.keep(_name(digest), content, _name("*"), most=MOST_KEPT, within=_within(folder))
-
-
 def _name(digest: str) -> str:
     return f"capacity-{digest}.json"
 
@@ -126,7 +118,10 @@ def capacity_table(
     capacity = load_table(digest, slo, cache)
     if capacity is None:
         capacity = _run(profile, lengths, slo, runs)
-        keep_table(digest, capacity, cache)
+        values = {name: getattr(capacity, name).tolist() for name in ARRAYS}
+        values |= {name: float(getattr(capacity, name)) for name in RATES}
+        content = json.dumps(values).encode()
+        kept_files.keep(_name(digest), content, _name("*"), most=MOST_KEPT, within=_within(cache))
     return replace(
         capacity,
         rate_slo_per_s=capacity.rate_slo_per_s * replicas,

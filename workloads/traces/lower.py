@@ -64,7 +64,13 @@ def lower(
     """Return the schedule of a recording on a cluster."""
     # ``communication`` ("simulated", "recorded"): whether communication takes its simulated time on
     # the cluster, or the recorded one.
-    _check_ranks(recording, cluster)
+    world = max(int(recording.facts.get("world", 0)), int(recording.rank.max(initial=0)) + 1)
+    world = max([world, *(max(group.ranks, default=0) + 1 for group in recording.groups)])
+    if world > cluster.chips:
+        raise InputError(
+            f"the trace is of {world:,} ranks, but {cluster.name} has {cluster.chips:,} chips. "
+            "Replay it on a larger cluster, such as NAME:COUNT."
+        )
     check_acyclic(recording, recording.src, recording.dst, ())
     members = _members(recording, cluster)
     duration, kept = _durations(recording, cluster, members, communication, stretch)
@@ -89,16 +95,6 @@ def lower(
         facts={"trace": str(recording.facts.get("format", "")), "cluster": cluster.name},
     )
     return Lowered(lowered, kept)
-
-
-def _check_ranks(recording: Recording, cluster: Cluster) -> None:
-    world = max(int(recording.facts.get("world", 0)), int(recording.rank.max(initial=0)) + 1)
-    world = max([world, *(max(group.ranks, default=0) + 1 for group in recording.groups)])
-    if world > cluster.chips:
-        raise InputError(
-            f"the trace is of {world:,} ranks, but {cluster.name} has {cluster.chips:,} chips. "
-            "Replay it on a larger cluster, such as NAME:COUNT."
-        )
 
 
 def _members(recording: Recording, cluster: Cluster) -> list[IntArray]:

@@ -22,7 +22,6 @@ from workloads.training.layers.layer import backward, forward
 from workloads.training.layers.shapes import RankShapes
 from workloads.training.memory.memory import Memory, check_memory, worst
 from workloads.training.plan.checks import check_model, check_ranks, check_runtime
-from workloads.training.plan.plan import ParallelPlan
 from workloads.training.plan.stages import chunk_layers, layer_kinds
 from workloads.training.program.groups import routing_mistake
 
@@ -99,24 +98,20 @@ def check_step(shapes: RankShapes, cluster: Cluster, detail: Detail) -> Memory:
     if not detail.partial or plan.ranks > cluster.chips * plan.ranks_per_chip:
         check_ranks(plan, cluster.chips)
     if plan.routed_nodes:
-        _check_routed_nodes(plan, cluster, detail)
+        if detail.level in WRITTEN_OUT:
+            raise InputError(
+                f"--level {detail.level} writes out a copy for each expert of a token, not routed "
+                f"nodes {plan.routed_nodes}. Use --level collective."
+            )
+        chips = None if detail.chips is None else np.asarray(detail.chips, np.int64)
+        mistake = routing_mistake(plan, cluster, chips)
+        if mistake:
+            raise InputError(mistake)
     _check_process_memory(shapes, detail)
     memory = worst(model, plan, shapes.catalogue, cluster.chip)
     if not detail.allow_oversized:
         check_memory(memory, model, plan, shapes.catalogue, cluster.chip)
     return memory
-
-
-def _check_routed_nodes(plan: ParallelPlan, cluster: Cluster, detail: Detail) -> None:
-    if detail.level in WRITTEN_OUT:
-        raise InputError(
-            f"--level {detail.level} writes out a copy for each expert of a token, not routed "
-            f"nodes {plan.routed_nodes}. Use --level collective."
-        )
-    chips = None if detail.chips is None else np.asarray(detail.chips, np.int64)
-    mistake = routing_mistake(plan, cluster, chips)
-    if mistake:
-        raise InputError(mistake)
 
 
 def counts_equal_ranks(detail: Detail) -> bool:

@@ -147,7 +147,13 @@ def usual_chunks(
         schedule = schedule_of_chunks(2)
     chosen = pipeline_schedule(schedule or DEFAULT)
     if len(chosen.chunks_searched) > 1:
-        vpp = _nearest_chunks(model.layers, plan_fields["pp"], layers_of_a_chunk or 2)
+        # The nearest number of chunks that divides a stage, if one does.
+        pp = plan_fields["pp"]
+        each = layers_of_a_chunk or 2
+        most = model.layers // pp
+        usual = max(1, min(most, max(2, round(most / each))))
+        whole = [count for count in range(2, most + 1) if model.layers % (pp * count) == 0]
+        vpp = min(whole, key=lambda count: abs(count - usual), default=usual)
     return {"vpp": vpp or chosen.chunks_allowed[0], "schedule": chosen.name}
 
 
@@ -160,14 +166,6 @@ def _interleaves(plan_fields: Mapping[str, Any], model: Model, chips: int) -> bo
         return True
     bubble = (pp - 1) * plan_fields["dp"] * microbatch / plan_fields["global_batch"]
     return chips >= TUNED_CHIPS and bubble > MOST_BUBBLE
-
-
-def _nearest_chunks(layers: int, pp: int, each: int) -> int:
-    """Return how many chunks a stage has: the nearest number that divides it, if one does."""
-    most = layers // pp
-    usual = max(1, min(most, max(2, round(most / each))))
-    whole = [count for count in range(2, most + 1) if layers % (pp * count) == 0]
-    return min(whole, key=lambda count: abs(count - usual), default=usual)
 
 
 def recomputation(plan_fields: Mapping[str, Any], stack: Framework) -> dict[str, Any]:

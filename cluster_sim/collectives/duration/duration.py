@@ -34,7 +34,6 @@ single sender, which sends one message at a time."""
 from __future__ import annotations
 
 import functools
-from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from itertools import pairwise
 
@@ -115,7 +114,8 @@ def places(cluster: Cluster, chips: IntArray) -> IntArray:
     sizes = switch_chips(cluster)
     ranked = [_ranked(chips // size) for size in sizes]
     inside = _inside(cluster.shape, local, in_one_domain)
-    if _nested(sizes):
+    # Domains and groups under switches lie whole in larger ones.
+    if all(above % below == 0 for below, above in pairwise(sorted(sizes))):
         inside = np.where(_each_alone(ranked[0])[:, None], 0, inside)
     columns = [np.where(in_one_domain[:, None], 0, ranks) for ranks in ranked]
     return np.concatenate([ascends[:, None], inside, *columns], axis=1)
@@ -125,11 +125,6 @@ def _each_alone(domain: IntArray) -> BoolArray:
     """Return which groups have a single chip in each of their domains, numbered from 0."""
     members = domain.shape[1]
     return np.asarray((domain.max(axis=1) == members - 1) & (members > 1))
-
-
-def _nested(sizes: Sequence[int]) -> bool:
-    """Return whether domains and groups under switches of these sizes lie whole in larger ones."""
-    return all(above % below == 0 for below, above in pairwise(sorted(sizes)))
 
 
 def _inside(shape: Shape, local: IntArray, in_one_domain: BoolArray) -> IntArray:

@@ -16,7 +16,6 @@ import numpy as np
 
 from cluster_sim.collectives.algorithms.algorithm import fewest_accesses
 from cluster_sim.collectives.call import CollectiveCall
-from cluster_sim.collectives.group import Group
 from cluster_sim.hardware.communication_costs import CommunicationCosts, communication_costs
 from cluster_sim.schedule.table import PS_PER_S
 from topologies.arrays import BoolArray, IntArray, distinct
@@ -52,7 +51,9 @@ def lower_bound(call: CollectiveCall, *, ideal: bool = False, sbuf: bool = False
     group = call.group
     bounds = [Bound("nothing to move", 0)]
     if len(group.chips) > 1 and call.size_bytes > 0:
-        least = _least_latency(group)
+        # The last byte arrives after the shortest latency of a link at best.
+        inner = domain_links(group.cluster.shape).latency_ps
+        least = int(inner.min(initial=0)) if len(inner) else 0
         # With fewer bytes than ranks some pairs of an all-gather have nothing to tell each other.
         everybody = call.kind in ("all-reduce", "broadcast", "permute")
         far = everybody or call.size_bytes >= group.ranks
@@ -222,12 +223,6 @@ def _outward(links: Links, part: BoolArray) -> int:
     up = np.bincount(links.dst[into], rate[into], links.nodes)
     down = np.bincount(links.src[out_of], rate[out_of], links.nodes)
     return straight + int(np.minimum(up, down).sum())
-
-
-def _least_latency(group: Group) -> int:
-    """Return the shortest latency of a link, after which the last byte arrives at best [ps]."""
-    inner = domain_links(group.cluster.shape).latency_ps
-    return int(inner.min(initial=0)) if len(inner) else 0
 
 
 def _distance(call: CollectiveCall) -> int:

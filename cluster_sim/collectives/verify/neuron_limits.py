@@ -37,15 +37,24 @@ def check_restrictions(op: str, groups: Group | Sequence[Group], *, streams: int
     many = [groups] if isinstance(groups, Group) else list(groups)
     if not many or not is_trainium(many[0].cluster):
         return
-    _refuse_streams(many[0].cluster, streams)
+    most = _limit(many[0].cluster, "collective_streams")
+    if not 1 <= streams <= most:
+        raise InputError(
+            f"{streams} collectives of a rank at once; the runtime has {most} streams a rank. "
+            f"Use 1 to {most}. {ALL_THE_SAME}"
+        )
     for group in many:
         _refuse_cores(group)
         if op == "permute":
             _refuse_strangers(group)
         elif op == "all-to-all-v":
             _refuse_uneven_exchange(group)
-        elif op == "all-gather-v":
-            _refuse_uneven_gather(group)
+        elif op == "all-gather-v" and (len(group.chips) != 1 or group.ranks != GATHER_V_RANKS):
+            raise InputError(
+                f"all-gather-v on {len(group.chips)} chips of {group.ranks_per_chip} ranks: the "
+                f"runtime runs it among {GATHER_V_RANKS} ranks of one chip. "
+                f"Use one chip with --ranks-per-chip {GATHER_V_RANKS}. {ALL_THE_SAME}"
+            )
         _refuse_asymmetric(op, group)
     _refuse_many_groups(many)
 
@@ -62,15 +71,6 @@ def along_ring(group: Group) -> Group:
     order = one_ring(chips_only).order[0]
     start = int(np.argmin(order))
     return Group(group.cluster, group.chips[np.roll(order, -start)], group.ranks_per_chip)
-
-
-def _refuse_streams(cluster: Cluster, streams: int) -> None:
-    most = _limit(cluster, "collective_streams")
-    if not 1 <= streams <= most:
-        raise InputError(
-            f"{streams} collectives of a rank at once; the runtime has {most} streams a rank. "
-            f"Use 1 to {most}. {ALL_THE_SAME}"
-        )
 
 
 def _refuse_cores(group: Group) -> None:
@@ -191,14 +191,4 @@ def _refuse_uneven_exchange(group: Group) -> None:
             f"all-to-all-v on {len(group.chips)} chips of {group.ranks_per_chip} ranks: on a "
             f"NeuronSwitch the runtime wants several chips with all {cores} ranks of each. "
             f"Add --ranks-per-chip {cores}. {ALL_THE_SAME}"
-        )
-
-
-def _refuse_uneven_gather(group: Group) -> None:
-    """Refuse an all-gather-v of other ranks than the four of one chip."""
-    if len(group.chips) != 1 or group.ranks != GATHER_V_RANKS:
-        raise InputError(
-            f"all-gather-v on {len(group.chips)} chips of {group.ranks_per_chip} ranks: the "
-            f"runtime runs it among {GATHER_V_RANKS} ranks of one chip. "
-            f"Use one chip with --ranks-per-chip {GATHER_V_RANKS}. {ALL_THE_SAME}"
         )

@@ -60,7 +60,9 @@ def load(source: Source, types: str, make: Callable[[], tuple[str, str, bytes]])
     kept = kept_files.read(name)
     if kept is not None:
         with suppress(ValueError):  # whole, but of another form
-            return _parsed(kept)
+            head, _, binary = kept.partition(b"\n")
+            symbol, result = head.decode().split(" ")
+            return Code(symbol, result, binary)
     begun = time.perf_counter()
     _log("compiling %s, once for this version of it …", title)
     code = Code(*make())
@@ -162,12 +164,6 @@ def _processor() -> str:
         return "".join(facts)
     llvm = _llvm()
     return f"{llvm.get_host_cpu_name()} {llvm.get_host_cpu_features().flatten()}"
-
-
-def _parsed(content: bytes) -> Code:
-    head, _, binary = content.partition(b"\n")
-    symbol, result = head.decode().split(" ")
-    return Code(symbol, result, binary)
 
 
 def _log(text: str, *values: object) -> None:

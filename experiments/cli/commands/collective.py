@@ -273,7 +273,14 @@ def _show(
     title: str, rows: list[dict[str, Any]], summary: Mapping[str, Any], idle: Mapping[str, str]
 ) -> None:
     _print(title, rows, summary.get("summary", {}))
-    tell_switches(rows)
+    for row in rows:
+        if row.get("best_time_s") is not None:  # rows beside measurements all have the column
+            other = " or ".join(name for name in row["switches"] if name != row["algorithm"])
+            click.echo(
+                f"{format_bytes(row['size_bytes'])}: the Neuron runtime takes {row['algorithm']} "
+                f"by the length of the buffer, and {other} at lengths near it. --algorithm best: "
+                f"{row['best_algorithm']}, {format_seconds(row['best_time_s'])}."
+            )
     for line in idle_sentences(idle):
         click.echo(line)
 
@@ -581,15 +588,3 @@ def beside_best(
         return row
     named = {"best_algorithm": best["algorithm"], "best_time_s": best["time_s"]}
     return {**row, "switches": list(near), **named}
-
-
-def tell_switches(rows: Sequence[Mapping[str, Any]]) -> None:
-    """Print a remark on every row that is slower than necessary by the runtime's choice."""
-    for row in rows:
-        if row.get("best_time_s") is not None:  # rows beside measurements all have the column
-            other = " or ".join(name for name in row["switches"] if name != row["algorithm"])
-            click.echo(
-                f"{format_bytes(row['size_bytes'])}: the Neuron runtime takes {row['algorithm']} "
-                f"by the length of the buffer, and {other} at lengths near it. --algorithm best: "
-                f"{row['best_algorithm']}, {format_seconds(row['best_time_s'])}."
-            )

@@ -161,7 +161,14 @@ def _follow(
     poll_s = parse_seconds(growing.poll, "--poll")
     if poll_s < 1:
         raise InputError(f"--poll {growing.poll} is under a second; write 1min.")
-    _check_followed(options, call)
+    usual = HistoryInputs()
+    for name in HISTORY_ONLY:
+        if getattr(options.demand, name) != getattr(usual, name):
+            raise InputError(
+                f"{_flag(name)} is for a history that is read at once; leave it out with --follow."
+            )
+    if call.out is not None:
+        raise InputError("--out is for one answer; with --follow, --state keeps them all.")
     cluster = machine(options.fleet.cluster, catalogue=catalogue_inputs.read(options.fleet.cluster))
     check_question(options)
     models, days = models_of(options.fleet.model), options.demand.days
@@ -190,18 +197,6 @@ def _follow(
         follower.once()
     else:
         follower.forever(poll_s, lambda fault: tell(f"cluster-sim: {printable(fault)}\n"))
-
-
-def _check_followed(options: FleetOptions, call: Invocation) -> None:
-    """Refuse options that a demand that grows leaves without effect."""
-    usual = HistoryInputs()
-    for name in HISTORY_ONLY:
-        if getattr(options.demand, name) != getattr(usual, name):
-            raise InputError(
-                f"{_flag(name)} is for a history that is read at once; leave it out with --follow."
-            )
-    if call.out is not None:
-        raise InputError("--out is for one answer; with --follow, --state keeps them all.")
 
 
 def _flag(name: str) -> str:

@@ -269,17 +269,12 @@ def question(
 ) -> tuple[Model, Cluster, ParallelPlan]:
     """Return the model, cluster and plan that a row asks ``train`` about."""
     model = model_of(row).with_prediction_heads(row.get("prediction_heads") or 0)
-    variants = variants_of(row)
+    pairs = str(row.get("variant") or "").split(";")
+    variants = {path: name for path, _, name in (pair.partition("=") for pair in pairs) if path}
     base = (catalogue or shipped_catalogue()).with_variants(variants) if variants else catalogue
     machine = machines_for(row["cluster"], row["chips"], base)
     plan = complete(stated_plan(row), model, machine, chips=row["chips"])
     return model, machine, plan
-
-
-def variants_of(row: Mapping[str, Any]) -> dict[str, str]:
-    """Return the catalogue variants that a row states, as ``--variant`` of a command does."""
-    pairs = str(row.get("variant") or "").split(";")
-    return {path: name for path, _, name in (pair.partition("=") for pair in pairs) if path}
 
 
 def model_of(row: Mapping[str, Any]) -> Model:

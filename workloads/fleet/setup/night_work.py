@@ -320,7 +320,10 @@ def night_work(
     jobs = read_jobs(file) if file else _default_jobs(cluster, models, catalogue, fleet)
     mode = "" if file else options.post_training or ""
     interval_s = catalogue.value("fleet.training", "checkpoint_interval")
-    rate = _served_tokens_per_s(services[0], demand)
+    service = services[0]
+    prompt, output = demand.mean_lengths()
+    work = float(service.capacity.work(prompt, output))
+    rate = service.capacity.rate_max_per_s / work * (prompt + output)
     sent_s = transfer_s(cluster, max((float(model.parameters) for model in models), default=0.0))
     filled = [
         replace(
@@ -443,10 +446,3 @@ def _no_room(
         f"{room / 1e9:,.0f} GB; raise min_units, or write "
         f"{' or '.join(remedies[what] for what in needed)}."
     )
-
-
-def _served_tokens_per_s(service: Service, demand: Demand) -> float:
-    """Prompt and output tokens that a saturated unit handles at the demand's mean lengths [1/s]."""
-    prompt, output = demand.mean_lengths()
-    work = float(service.capacity.work(prompt, output))
-    return service.capacity.rate_max_per_s / work * (prompt + output)

@@ -403,16 +403,13 @@ def follow_blocks(machine: Machine, tape: Tape, state: State, blocks: tuple[int,
         while state.notes.cover.lost[0]:
             room = state.notes.cover.gap_start.shape[0]
             if state.notes.question.mode == RECORD:
-                _unrecord(machine.layout, state.notes.question.usual, alone)
+                # Clear the idle times that blocks recorded while their cover lost an interval.
+                usual = state.notes.question.usual
+                for stage, first in enumerate(machine.layout.stage_at[:-1]):
+                    low, high = first + machine.layout.low[list(alone), stage]
+                    usual.idle[:, usual.like[low:high]] = 0
             state.notes = state.notes._replace(cover=machine.cover(2 * room))
             machine.carry_out(tape, (0, len(tape.node)), state, alone)
-
-
-def _unrecord(layout: Layout, usual: Usual, blocks: tuple[int, int]) -> None:
-    """Clear the idle times that blocks recorded while their cover lost an interval."""
-    for stage, first in enumerate(layout.stage_at[:-1]):
-        low, high = first + layout.low[list(blocks), stage]
-        usual.idle[:, usual.like[low:high]] = 0
 
 
 class Counter:
