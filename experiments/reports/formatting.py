@@ -4,14 +4,16 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import cache
 from numbers import Integral, Real
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
-from topologies.files.table import Table
 from topologies.units import format_bytes, format_memory, format_rate, format_seconds
 from workloads.confidence.interval import Interval
+
+if TYPE_CHECKING:
+    import pandas as pd
 
 LARGEST = 10**300
 """Limit beyond which a number is no quantity, and is not written out."""
@@ -97,6 +99,11 @@ def ranges(places: Iterable[int]) -> str:
     return ", ".join(texts)
 
 
+def is_missing(value: Any) -> bool:
+    """Return whether a value is None, NaN or pandas' own."""
+    return value is None or type(value).__name__ == "NAType" or value != value
+
+
 def value_text(name: str, value: Any) -> str:
     """Text of a value with the unit at the end of its name.
 
@@ -105,7 +112,7 @@ def value_text(name: str, value: Any) -> str:
     >>> value_text("mfu", 0.4754)
     '47.54 %'
     """
-    if value is None or type(value).__name__ == "NAType" or value != value:  # pandas' own
+    if is_missing(value):
         return "-"
     if isinstance(value, tuple):
         return "-".join(map(str, value))
@@ -183,50 +190,58 @@ class Column(NamedTuple):
         return self.write(value) if self.write else value_text(self.like or self.name, value)
 
 
-def table_text(table: Table) -> tuple[list[str], list[list[str]]]:
+def columns_of(frame: pd.DataFrame) -> dict[str, list[Any]]:
+    """Return the values of each column by its name; a named index becomes columns."""
+    if any(name is not None for name in frame.index.names):
+        frame = frame.reset_index()
+    return {str(name): column.tolist() for name, column in frame.items()}
+
+
+def is_number(values: Sequence[Any]) -> bool:
+    """Return whether a column holds numbers (or truth values) only; missing ones are NaN."""
+    return bool(values) and all(
+        isinstance(value, int | float) or type(value).__name__ == "NAType" for value in values
+    )
+
+
+def table_text(frame: pd.DataFrame) -> tuple[list[str], list[list[str]]]:
     """Return headings and cells of a table as text, for a terminal or a page.
 
-    >>> table_text(Table({"ranks": [8], "time_s": [0.0188]}))
+    >>> import pandas as pd
+    >>> table_text(pd.DataFrame({"ranks": [8], "time_s": [0.0188]}))
     (['ranks', 'time'], [['8', '18.8 ms']])
     """
     texts = [
         [
-            "" if value != value and not table.is_number(name) else value_text(name, value)
+            "" if is_missing(value) and not is_number(values) else value_text(name, value)
             for value in values
         ]
-        for name, values in table.columns.items()
+        for name, values in columns_of(frame).items()
     ]
-    return [heading(name) for name in table.columns], [
+    return [heading(name) for name in columns_of(frame)], [
         list(row) for row in zip(*texts, strict=True)
     ]
 
 
-def text_columns(table: Table) -> list[int]:
-    """Positions of the columns with text, which align left; numbers align right.
-
-    >>> text_columns(Table({"ranks": [8], "algorithm": ["ring"]}))
-    [1]
-    """
-    return [k for k, name in enumerate(table.columns) if not table.is_number(name)]
-
-
-def constants(table: Table) -> tuple[str, Table]:
+def constants(frame: pd.DataFrame) -> tuple[str, pd.DataFrame]:
     """Return the columns that are the same in all rows as one line, and the table without them.
 
-    >>> text, rest = constants(Table({"cluster": ["ring:8"] * 2, "time_s": [1.0, 2.0]}))
+    >>> import pandas as pd
+    >>> rows = pd.DataFrame({"cluster": ["ring:8"] * 2, "time_s": [1.0, 2.0]})
+    >>> text, rest = constants(rows)
     >>> text, list(rest.columns)
     ('cluster ring:8', ['time_s'])
     """
-    if len(table) < 2:
-        return "", table
+    if len(frame) < 2:
+        return "", frame
     same = {}
-    for name, values in table.columns.items():
+    for name, values in columns_of(frame).items():
         texts = (value_text(name, value) for value in values)
         first = next(texts)
         if all(text == first for text in texts):  # a generator, so it stops at a difference
             same[name] = first
     words = [f"{heading(name)} {text}" for name, text in same.items() if text not in ("", "-")]
-    return " · ".join(words), table.without(same)
+    return " · ".join(words), frame.drop(columns=[name for name in same if name in frame])
 
 
 OPTIONS = {"bucket_bytes": "bucket"}

@@ -29,16 +29,18 @@ from experiments.reports.certainty import basis, interval_band, ratio_sentences
 from experiments.reports.findings import FAULTS, TABLED, answers, finding
 from experiments.reports.formatting import (
     STATISTICS,
+    columns_of,
     constants,
     heading,
+    is_missing,
+    is_number,
     table_text,
-    text_columns,
     unit_of,
     value_text,
 )
 from experiments.reports.run_record import REPORT, read_record, sha256_of
 from topologies.errors import InputError
-from topologies.files.table import Table, as_number, read_csv
+from topologies.files.table import as_named
 from topologies.files.writing import whole_file
 from topologies.units import format_memory
 
@@ -475,41 +477,51 @@ def frame_blocks(path: Path, *, results: bool = False) -> Iterator[Block]:
     A table of single results (metric and value) is left out if the run has ``results``, a document
     with the same numbers.
     """
-    held = read_csv(path, MOST_ROWS + 1, LARGEST_SHOWN_BYTES)
-    names = held.columns.keys()
-    if list(names) == ["metric", "value"]:
+    import pandas as pd
+
+    held = pd.read_csv(path, nrows=MOST_ROWS + 1, encoding="utf-8-sig")
+    for name in held.select_dtypes(["str", "object"]):
+        held[name] = held[name].map(as_named)
+    names = set(held.columns)
+    if names == {"metric", "value"}:
         if results:
             return
         inner = [table(["metric", "value"], _metrics(held))]
         yield {"kind": "more", "text": "all of them", "blocks": inner}
         return
     if {"low", "high"} <= names and {"time_s", "iteration_s"} & names:
-        held = held.renamed({"low": "low_s", "high": "high_s"})
+        held = held.rename(columns={"low": "low_s", "high": "high_s"})
     same, rest = constants(held.head(MOST_ROWS))
     if same:
         yield {"kind": "text", "text": f"The same in all rows: {same}."}
     yield table_block(rest, more=path.name if len(held) > MOST_ROWS else "")
 
 
-def table_block(held: Table, more: str = "") -> Block:
+def table_block(held: pd.DataFrame, more: str = "") -> Block:
     """Return a table of a file or a document as a block."""
-    columns, rows = table_text(held)
-    return table(columns, rows, text=text_columns(held), values=held.rows(), more=more)
+    headings, rows = table_text(held)
+    columns = list(columns_of(held).values())
+    text = [place for place, values in enumerate(columns) if not is_number(values)]
+    return table(headings, rows, text=text, values=list(zip(*columns, strict=True)), more=more)
 
 
-def _metrics(held: Table) -> list[list[str]]:
+def _metrics(held: pd.DataFrame) -> list[list[str]]:
     """Rows of names and values, each value with the unit at the end of its name."""
+    import pandas as pd
+
     rows = []
-    for name, cell in zip(held["metric"], held["value"], strict=True):
-        value = as_number(cell)
-        whole = int(value) if math.isfinite(value) and value.is_integer() else value
-        shown = str(cell) if math.isnan(value) else value_text(str(name), whole)
+    numbers = pd.to_numeric(held["value"], errors="coerce").tolist()
+    for name, cell, value in zip(held["metric"], held["value"], numbers, strict=True):
+        whole = int(value) if math.isfinite(value) and float(value).is_integer() else value
+        shown = str(cell) if is_missing(value) else value_text(str(name), whole)
         rows.append([heading(str(name)), shown])
     return rows
 
 
 def document_blocks(document: Mapping[str, Any]) -> Iterator[Block]:
     """Yield plain values as a grid, and objects and lists of objects as tables after it."""
+    import pandas as pd
+
     simple = {key: value for key, value in document.items() if not isinstance(value, dict | list)}
     if simple:
         pairs = [(heading(key), value_text(key, value)) for key, value in simple.items()]
@@ -523,7 +535,7 @@ def document_blocks(document: Mapping[str, Any]) -> Iterator[Block]:
             yield from ({"kind": "text", "text": line} for line in value)
         elif isinstance(value, list) and value and all(isinstance(row, dict) for row in value):
             yield {"kind": "head", "text": heading(key)}
-            yield table_block(Table.of_rows(value[:MOST_ROWS]))
+            yield table_block(pd.DataFrame(value[:MOST_ROWS]))
 
 
 def parts_table(key: str, value: Mapping[str, Any]) -> Block:

@@ -23,7 +23,7 @@ from experiments.reports.run_record import (
     sha256_of,
     whole_directory,
 )
-from topologies.files.table import Table, as_text
+from topologies.files.table import as_text
 
 if TYPE_CHECKING:
     import click
@@ -51,17 +51,21 @@ class Run:
     def table(
         self,
         name: str,
-        rows: Table | pd.DataFrame,
+        rows: pd.DataFrame | Sequence[Mapping[str, Any]],
         *,
         title: str = "",
         note: str = "",
         parquet: bool = False,
     ) -> None:
         """Write ``<name>.csv``, and optionally ``<name>.parquet``; a named index is a column."""
-        self._results.update(f"table {name}\n{_csv(rows, without=MEASURED)}".encode())
-        self._new(f"{name}.csv").write_text(_csv(rows), encoding="utf-8", newline="")
+        import pandas as pd
+
+        frame = rows if isinstance(rows, pd.DataFrame) else pd.DataFrame(rows)
+        lasting = frame.drop(columns=[each for each in MEASURED if each in frame.columns])
+        self._results.update(f"table {name}\n{_csv(lasting)}".encode())
+        self._new(f"{name}.csv").write_text(_csv(frame), encoding="utf-8", newline="")
         if parquet:
-            _write_parquet(rows, self._new(f"{name}.parquet"))
+            frame.to_parquet(self._new(f"{name}.parquet"), index=_is_named(frame))
         self._show("table", f"{name}.csv", title or name, note)
 
     def figure(
@@ -136,26 +140,12 @@ class Run:
         write_report(self.folder, self._program)
 
 
-def _csv(rows: Table | pd.DataFrame, without: Sequence[str] = ()) -> str:
-    """Return rows as the text of a CSV file; a DataFrame's named index is a column."""
-    if isinstance(rows, Table):
-        return rows.without(without).csv()
-    left = rows.drop(columns=[name for name in without if name in rows.columns])
+def _csv(frame: pd.DataFrame) -> str:
+    """Return rows as the text of a CSV file; a named index is a column."""
     # Numbers, by far the most, are no text; names of columns come from files as well.
-    texts = left.select_dtypes(exclude=["number", "bool"])
-    left = left.assign(**{str(name): texts[name].map(as_text) for name in texts})
-    return left.rename(columns=as_text).to_csv(index=_is_named(rows))
-
-
-def _write_parquet(rows: Table | pd.DataFrame, path: Path) -> None:
-    if not isinstance(rows, Table):
-        rows.to_parquet(path, index=_is_named(rows))
-        return
-    import pyarrow.parquet as pq
-
-    from topologies.files.arrow_arrays import table_of
-
-    pq.write_table(table_of(rows), path)
+    texts = frame.select_dtypes(exclude=["number", "bool"])
+    frame = frame.assign(**{str(name): texts[name].map(as_text) for name in texts})
+    return frame.rename(columns=as_text).to_csv(index=_is_named(frame))
 
 
 def _is_named(frame: pd.DataFrame) -> bool:

@@ -12,13 +12,14 @@ from experiments.figures.training import NAMES, one_step
 from experiments.reports.formatting import format_interval, idle_entry, value_text
 from experiments.reports.remarks import assumed_document, remarks_entry
 from topologies.catalogue.catalogue import shipped_catalogue
-from topologies.files.table import Table
 from topologies.memory_limit import peak_rss_bytes
 from topologies.units import format_bytes, format_memory, format_seconds
 from workloads.training.execution.levels import APART
 from workloads.training.explain import memory_in_use
 
 if TYPE_CHECKING:
+    import pandas as pd
+
     from experiments.reports.run_directory import Run
     from workloads.training.iteration import Iteration
     from workloads.training.plan.plan import ParallelPlan
@@ -225,18 +226,13 @@ def folding(run: Iteration) -> str:
     return f"{some:,} of {run.plan.ranks:,} ranks, which stand for all equal ones; {ops}"
 
 
-def breakdown_table(run: Iteration) -> Table:
-    """Return the breakdown as a table with ``part``, ``time_s``, ``share``; the iteration last."""
-    names = ("part", "time_s", "share")
-    return Table.of_rows([dict(zip(names, row, strict=True)) for row in _breakdown(run)])
-
-
 def breakdown_rows(run: Iteration) -> list[tuple[str, str, str]]:
     """Return the rows of the breakdown as text, for people."""
-    return [(part, format_seconds(s), f"{share:.1%}") for part, s, share in _breakdown(run)]
+    return [(part, format_seconds(s), f"{share:.1%}") for part, s, share in shares(run)]
 
 
-def _breakdown(run: Iteration) -> list[tuple[str, float, float]]:
+def shares(run: Iteration) -> list[tuple[str, float, float]]:
+    """Return each part of the breakdown with its time [s] and share; the iteration last."""
     parts = {name: value for name, value in run.breakdown_s.items() if value}
     rows = [(NAMES[name], value, value / run.iteration_s) for name, value in parts.items()]
     return [*rows, ("iteration", run.iteration_s, 1.0)]
@@ -303,8 +299,10 @@ NO_METRICS = ("build_s", "simulate_s", "peak_rss_bytes", "searched", "remarks")
 """Keys of a document that are of one run of the program, or no numbers."""
 
 
-def metrics(results: Mapping[str, Any]) -> Table:
+def metrics(results: Mapping[str, Any]) -> pd.DataFrame:
     """Return a document of nested numbers as rows of ``metric`` and ``value``."""
+    import pandas as pd
+
     rows: list[tuple[str, Any]] = []
     for key, value in results.items():
         if key in NO_METRICS:
@@ -313,4 +311,4 @@ def metrics(results: Mapping[str, Any]) -> Table:
             rows += [(f"{key}.{inner}", item) for inner, item in value.items()]
         else:
             rows.append((key, value))
-    return Table({"metric": [name for name, _ in rows], "value": [value for _, value in rows]})
+    return pd.DataFrame(rows, columns=["metric", "value"], dtype=object)

@@ -9,8 +9,6 @@ from __future__ import annotations
 import functools
 from typing import TYPE_CHECKING, Any
 
-from topologies.files.table import Table
-
 if TYPE_CHECKING:
     import pandas as pd
     from matplotlib.figure import Figure
@@ -42,23 +40,17 @@ def run(
     step, the ends between which 80 % of measured steps should lie, MFU, throughput, memory, and the
     number of simulated ranks.
     """
+    import pandas as pd
+
+    from experiments.reports.training import folding, headline, shares
+
     # Keywords, as in save: to functools.cache a call by position is another call.
-    return table(
+    step = simulate(
         model=model, cluster=cluster, tp=tp, pp=pp,
         global_batch=global_batch, seq=seq, overlap=overlap,
-    ).frame()  # fmt: skip
-
-
-def table(**options: Any) -> Table:
-    """Return the rows of ``run`` as a Table; parameters as for ``run``.
-
-    The command line uses it, since importing pandas takes longer than simulating the step.
-    """
-    from experiments.reports.training import breakdown_table, folding, headline
-
-    step = simulate(**options)
+    )  # fmt: skip
     mfu = step.interval.scaled(step.mfu, rate=True)
-    return breakdown_table(step).beside(
+    return pd.DataFrame(shares(step), columns=["part", "time_s", "share"]).assign(
         step=headline(step),
         low_s=step.interval.low,
         high_s=step.interval.high,
@@ -87,7 +79,7 @@ def simulate(
     return iteration(shape, fabric, complete({**STATED, **changes}, shape, fabric))
 
 
-def plot(frame: Table | pd.DataFrame) -> Figure:
+def plot(frame: pd.DataFrame) -> Figure:
     """Draw the parts of the step as one bar."""
     from experiments.figures.training import NAMES, one_step
     from workloads.confidence.interval import Interval
@@ -98,7 +90,7 @@ def plot(frame: Table | pd.DataFrame) -> Figure:
     return one_step(frame["step"][0], parts, float(frame["mfu"][0]), ends)
 
 
-def save(run: Run, frame: Table | pd.DataFrame, **options: Any) -> None:
+def save(run: Run, frame: pd.DataFrame, **options: Any) -> None:
     """Add the trace, figures and tables of the step to a run directory."""
     from experiments.reports.training import write
 

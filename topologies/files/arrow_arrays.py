@@ -12,8 +12,6 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
-from topologies.files.table import Table, is_missing
-
 
 def numbers(values: Any, present: Any = True) -> pa.Array:
     """Return a numpy array as Arrow's, without copying it unless it holds truth values."""
@@ -30,20 +28,6 @@ def texts(values: Sequence[str], present: Any = True) -> pa.StringArray:
     return pa.StringArray.from_buffers(
         len(encoded), pa.py_buffer(ends), pa.py_buffer(b"".join(encoded)), _validity(present)
     )
-
-
-def table_of(table: Table) -> pa.Table:
-    """Return a table as Arrow's; what is missing is null."""
-    return pa.table({name: _column(values) for name, values in table.columns.items()})
-
-
-def _column(values: Sequence[Any]) -> pa.Array:
-    missing = np.array([is_missing(value) for value in values], np.bool_)
-    if any(isinstance(value, str) for value in values):
-        return texts(
-            ["" if gone else value for value, gone in zip(values, missing, strict=True)], ~missing
-        )
-    return numbers(np.array(values), ~missing)
 
 
 def _validity(present: Any) -> pa.Buffer | None:

@@ -12,7 +12,6 @@ from cluster_sim.schedule.table import PS_PER_S
 from cluster_sim.trace.trace import Trace
 from topologies.arrays import IntArray
 from topologies.catalogue.catalogue import Catalogue, shipped_catalogue
-from topologies.files.table import Table
 from workloads.kernels.chip_share import family
 from workloads.models.model import Model
 from workloads.training.iteration import Iteration
@@ -22,7 +21,7 @@ from workloads.training.plan.plan import ParallelPlan
 from workloads.training.plan.stages import chunk_layers
 
 
-def step_table(run: Iteration) -> Table:
+def step_table(run: Iteration) -> list[dict[str, Any]]:
     """Return every kernel and collective of every stage, the longest total time first."""
     # Returns ``stage``, ``step``, ``what`` (the category); ``calls`` on one rank; ``call_s``,
     # ``total_s`` [s]; of a communication its ``operation``, the ``size_bytes`` of a rank's buffer
@@ -51,7 +50,7 @@ def step_table(run: Iteration) -> Table:
                     "provenance": step.provenance or run.provenance["collectives"],
                 }
             )
-    return Table.of_rows(sorted(rows, key=lambda row: -row["total_s"]))
+    return sorted(rows, key=lambda row: -row["total_s"])
 
 
 def _ranks(plan: ParallelPlan, step: LayerOp) -> int:
@@ -82,7 +81,7 @@ def _communication_s(run: Iteration, stage: int, number: int) -> float:
     return slowest_ps / PS_PER_S
 
 
-def input_table(run: Iteration) -> Table:
+def input_table(run: Iteration) -> list[dict[str, Any]]:
     """Return the catalogue's numbers behind the times, each with its value, grade and source."""
     catalogue: Catalogue = run.cluster.catalogue or shipped_catalogue()
     chip = run.cluster.chip
@@ -94,16 +93,17 @@ def input_table(run: Iteration) -> Table:
         wanted += [(fabric, name) for name in catalogue.quantities(fabric) if name in _FABRIC]
     wanted += [("training", name) for name in _read_for(chip, catalogue, "training")]
     entries = [catalogue.entry(*row) for row in wanted]
-    return Table(
+    return [
         {
-            "part": [entry.part for entry in entries],
-            "quantity": [entry.quantity for entry in entries],
-            "value": [entry.written for entry in entries],
-            "grade": [entry.grade for entry in entries],
-            "source": [entry.source for entry in entries],
-            "note": [entry.note for entry in entries],
+            "part": entry.part,
+            "quantity": entry.quantity,
+            "value": entry.written,
+            "grade": entry.grade,
+            "source": entry.source,
+            "note": entry.note,
         }
-    )
+        for entry in entries
+    ]
 
 
 def _read_for(chip: str, catalogue: Catalogue, part: str) -> list[str]:

@@ -13,7 +13,6 @@ import click
 from experiments.cli.options.inputs import CatalogueInputs, Invocation
 from experiments.reports.formatting import idle_entry, idle_sentences
 from topologies.errors import InputError
-from topologies.files.table import Table
 from topologies.options import required, setting
 
 if TYPE_CHECKING:
@@ -205,7 +204,7 @@ def _print_doubts(fitted: ConstantsFit) -> None:
 
 def _write(run: Run, document: Mapping[str, Any]) -> None:
     summary = {name: value for name, value in document.items() if name != "rows"}
-    run.table("overlay", Table.of_rows(document["rows"]), title="Fitted rows")
+    run.table("overlay", document["rows"], title="Fitted rows")
     run.json("summary", summary, title="Errors before and after")
 
 

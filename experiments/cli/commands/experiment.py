@@ -24,11 +24,10 @@ from experiments.cli.options.from_fields import PLAIN, as_options, without_none
 from experiments.cli.options.inputs import Invocation
 from experiments.cli.output.printing import print_table, print_text
 from experiments.cli.registry import Entry, LazyGroup
-from experiments.reports.formatting import constants, table_text
+from experiments.reports.formatting import columns_of, constants, is_missing, table_text
 from experiments.reports.run_record import plain
 from experiments.scripts.registry import EXPERIMENTS, PARAMETERS, Experiment
 from topologies.errors import InputError
-from topologies.files.table import Table, is_missing
 from topologies.options import KEY, described, required, setting
 
 if TYPE_CHECKING:
@@ -170,10 +169,9 @@ def parameter_texts(docstring: str) -> dict[str, str]:
 def _run(
     chosen: Experiment, module: ModuleType, values: Mapping[str, Any], call: Invocation
 ) -> None:
-    simulate = module.table if hasattr(module, "table") else module.run
     has_progress = WATCH in inspect.signature(module.run).parameters
     watched = {WATCH: call.watch} if has_progress else {}
-    frame = simulate(**values, **watched)
+    frame = module.run(**values, **watched)
     brief = module.brief(frame) if hasattr(module, "brief") else frame
     inputs = _by_option(values)
     from experiments.reports.drawing import headline
@@ -191,7 +189,7 @@ def _run(
 
     def show(_: object) -> None:
         """Print the answer and its rows."""
-        print_experiment(Explained(chosen.question, answer, about(module)), Table.of(brief))
+        print_experiment(Explained(chosen.question, answer, about(module)), brief)
         if call.out is not None:
             sys.stderr.write(f"written to {call.out}\n")
 
@@ -215,9 +213,10 @@ def _by_option(values: Mapping[str, Any]) -> dict[str, Any]:
     return inputs
 
 
-def _records(frame: Table | pd.DataFrame) -> list[dict[str, Any]]:
+def _records(frame: pd.DataFrame) -> list[dict[str, Any]]:
     """Return the rows as documents; an empty cell, such as a missing price, is null."""
-    rows = Table.of(frame).documents()
+    columns = columns_of(frame)
+    rows = (dict(zip(columns, row, strict=True)) for row in zip(*columns.values(), strict=True))
     return [{key: None if is_missing(cell) else cell for key, cell in row.items()} for row in rows]
 
 
@@ -240,15 +239,14 @@ def about(module: ModuleType) -> str:
     return " ".join((inspect.getdoc(module) or "").partition("\n\n")[2].replace("``", "").split())
 
 
-def print_experiment(explained: Explained, rows: Table) -> None:
+def print_experiment(explained: Explained, rows: pd.DataFrame) -> None:
     """Print the answer first, then how it was obtained, and the rows behind it.
 
     Columns that tell rows apart come first, and again beside columns that do not fit.
     """
     same, rest = constants(rows)
     keys = row_keys(rest)
-    ordered = Table({name: rest.columns[name] for name in dict.fromkeys([*keys, *rest.columns])})
-    headings, cells = table_text(ordered)
+    headings, cells = table_text(rest[list(dict.fromkeys([*keys, *rest.columns]))])
     named = [ENDS.get(heading, heading) for heading in headings]
     print_text(explained.question, bold=True)
     print_text(f"{explained.answer.rstrip('.')}." if explained.answer else "")
@@ -258,30 +256,32 @@ def print_experiment(explained: Explained, rows: Table) -> None:
         click.echo(CAVEAT)
 
 
-def row_keys(table: Table) -> list[str]:
+def row_keys(frame: pd.DataFrame) -> list[str]:
     """Return the columns that tell the rows of a table apart, the fewest from the left.
 
     A column of a key has each of its values in several rows, as a point of a grid does. Without
     such columns the key is the first column.
 
-    >>> row_keys(Table({"op": ["a", "a", "b", "b"], "time": [1, 2, 3, 4], "z": [1, 2, 1, 2]}))
+    >>> import pandas as pd
+    >>> grid = {"op": ["a", "a", "b", "b"], "time": [1, 2, 3, 4], "z": [1, 2, 1, 2]}
+    >>> row_keys(pd.DataFrame(grid))
     ['op', 'z']
     """
-    names = list(table.columns)
-    repeated = [name for name in names if 2 * len(set(table.columns[name])) <= len(table)]
+    names = [str(name) for name in frame.columns]
+    repeated = [name for name in names if 2 * _distinct(frame, [name]) <= len(frame)]
     keys: list[str] = []
     for name in repeated:
-        if _distinct(table, [*keys, name]) > _distinct(table, keys):
+        if _distinct(frame, [*keys, name]) > _distinct(frame, keys):
             keys.append(name)
-    if not keys or _distinct(table, keys) < len(table):
+    if not keys or _distinct(frame, keys) < len(frame):
         return names[:1]
     for name in tuple(keys):
         others = [key for key in keys if key != name]
-        if _distinct(table, others) == len(table):
+        if _distinct(frame, others) == len(frame):
             keys = others
     return keys
 
 
-def _distinct(table: Table, names: list[str]) -> int:
+def _distinct(frame: pd.DataFrame, names: list[str]) -> int:
     """Return how many different rows these columns have; one where there is no column."""
-    return len(set(zip(*(table.columns[name] for name in names), strict=True))) if names else 1
+    return len(frame[names].drop_duplicates()) if names else 1

@@ -12,7 +12,6 @@ from typing import TYPE_CHECKING, Any
 from experiments.cli.options.inputs import CatalogueInputs, Invocation
 from experiments.cli.output.printing import print_paragraphs, print_table
 from topologies.errors import InputError, shown, suggestion
-from topologies.files.table import Table
 from topologies.options import required, setting
 
 if TYPE_CHECKING:
@@ -229,7 +228,7 @@ def listing(inputs: ListInputs, catalogue_inputs: CatalogueInputs, call: Invocat
     call.answer(
         {"kind": inputs.kind, "rows": rows},
         lambda _: show(title, rows),
-        lambda run, _: run.table(inputs.kind, Table.of_rows(rows), title=title),
+        lambda run, _: run.table(inputs.kind, rows, title=title),
     )
 
 

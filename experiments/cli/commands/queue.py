@@ -10,7 +10,6 @@ from typing import TYPE_CHECKING, Any
 from experiments.cli.options.inputs import CatalogueInputs, Invocation
 from experiments.cli.output.printing import print_rows, print_table, print_text
 from experiments.reports.formatting import Column
-from topologies.files.table import Table
 from topologies.options import required, setting
 from topologies.units import format_seconds
 
@@ -210,8 +209,8 @@ def _write(out: Run, queue: Queue, results: Mapping[str, Any]) -> None:
     from experiments.figures.queue import occupancy
 
     out.json("results", results, title="Results")
-    out.table("jobs", Table.of_rows(results["jobs"]), title="Jobs in order of arrival")
+    out.table("jobs", results["jobs"], title="Jobs in order of arrival")
     if queue.others:
         ways = [_summary(each) for each in (queue, *queue.others.values())]
-        out.table("disciplines", Table.of_rows(ways), title="Disciplines")
+        out.table("disciplines", ways, title="Disciplines")
     out.figure("occupancy", occupancy(queue), title="Servers in use and jobs that wait")

@@ -10,7 +10,6 @@ from typing import TYPE_CHECKING, Any
 from experiments.cli.options.inputs import CatalogueInputs, Invocation
 from experiments.cli.output.printing import print_rows, print_table, print_text
 from experiments.reports.formatting import Column
-from topologies.files.table import Table
 from topologies.options import required, setting
 from topologies.units import format_seconds
 
@@ -251,15 +250,15 @@ def _write(out: Run, shared: Sharing, results: Mapping[str, Any]) -> None:
     out.json("results", results, title="Results")
     pairs = zip(shared.jobs, results["jobs"], strict=True)
     jobs = [{**_row(job), **{name: row[name] for name in IN_JOBS}} for job, row in pairs]
-    out.table("jobs", Table.of_rows(jobs), title="Jobs alone and beside each other")
+    out.table("jobs", jobs, title="Jobs alone and beside each other")
     links = [{**row, "crossed_by": _axes_by_job(row["crossed_by"])} for row in results["links"]]
     if links:
-        out.table("links", Table.of_rows(links), title="Links that they share")
+        out.table("links", links, title="Links that they share")
     if shared.others:
         tried = [
             {"placement": name, **_row(job)}
             for name, each in _simulated(shared).items()
             for job in each.jobs
         ]
-        out.table("placements", Table.of_rows(tried), title="Placements")
+        out.table("placements", tried, title="Placements")
     out.figure("slowdowns", slowdowns(shared), title="Slowdown of each job")

@@ -18,7 +18,6 @@ from experiments.cli.output.printing import print_json, print_table
 from experiments.reports.formatting import table_text
 from experiments.reports.result_checks import check_results
 from topologies.errors import shown, suggestion
-from topologies.files.table import Table
 from topologies.options import required, setting
 
 if TYPE_CHECKING:
@@ -93,7 +92,7 @@ def _print(frame: pd.DataFrame, show: list[str]) -> None:
     columns = [*varied, *[name for name in wanted if name not in varied]]
     visible = columns if show else columns[:MOST_COLUMNS]
     failures = [] if frame["message"].eq("").all() else ["message"]
-    print_table("", *table_text(Table.of(frame[visible + failures])), left=len(varied))
+    print_table("", *table_text(frame[visible + failures]), left=len(varied))
     if not show and len(columns) > MOST_COLUMNS:
         sys.stdout.write(f"and {len(columns) - MOST_COLUMNS} more columns; see --json or --out\n")
 

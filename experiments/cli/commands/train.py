@@ -276,17 +276,23 @@ def _print(run: Iteration, explain: bool, filed: OtherPlan | None, job: Mapping[
 def _explained(run: Iteration) -> dict[str, Any]:
     from workloads.training.explain import input_table, step_table
 
-    return {"steps": step_table(run).documents(), "inputs": input_table(run).documents()}
+    return {"steps": step_table(run), "inputs": input_table(run)}
 
 
 def _print_explained(run: Iteration) -> None:
+    import pandas as pd
+
     from workloads.training.explain import input_table, step_table
 
-    print_table("Steps of one rank of each stage", *table_text(step_table(run)), left=3)
+    steps = pd.DataFrame(step_table(run))
+    print_table("Steps of one rank of each stage", *table_text(steps), left=3)
     # A table would need more columns than fit side by side, and part a number from its note.
     paragraphs = [
-        (f"{part}.{quantity} {value}, {grade}", f"[{source}] {note}".rstrip())
-        for part, quantity, value, grade, source, note in input_table(run).rows()
+        (
+            "{part}.{quantity} {value}, {grade}".format_map(row),
+            "[{source}] {note}".format_map(row).rstrip(),
+        )
+        for row in input_table(run)
     ]
     print_paragraphs("Numbers behind them, each with its source", paragraphs)
 

@@ -12,7 +12,6 @@ from experiments.cli.output.printing import print_table, print_text
 from experiments.reports.certainty import ratio_sentences, ratios, value_at
 from experiments.reports.formatting import idle_sentences, value_text
 from topologies.errors import InputError
-from topologies.files.table import Table
 
 if TYPE_CHECKING:
     from experiments.reports.run_directory import Run
@@ -198,7 +197,7 @@ def write(run: Run, command: str, title: str, answer: Mapping[str, Any]) -> None
     """Add the rows to a run directory; those of steps with a figure of their parts."""
     good = answered(answer)
     is_step = command == "train"
-    rows = Table.of_rows([(flat_step if is_step else flat_serving)(row) for row in good])
+    rows = [(flat_step if is_step else flat_serving)(row) for row in good]
     sentences = " ".join((*ratio_sentences(answer["ratios"]), answer.get("prices", "")))
     run.table("metrics", rows, title="Results" if is_step else title, note=sentences)
     if is_step:

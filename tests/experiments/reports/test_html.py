@@ -21,7 +21,6 @@ from experiments.reports.formatting import heading, number, table_text, value_te
 from experiments.reports.html import report_html, write_report
 from experiments.reports.run_directory import run_directory
 from topologies.errors import InputError
-from topologies.files.table import Table
 
 VOID = {"meta", "img", "link", "br", "hr", "input"}
 
@@ -287,10 +286,10 @@ def test_values_carry_the_unit_of_their_name(name: str, value: object, text: str
 
 def test_tables_for_people_keep_named_indices_and_drop_units_from_headings() -> None:
     frame = pd.DataFrame({"busy_s": [1.0]}, index=pd.Index(["link:0-1"], name="resource"))
-    assert table_text(Table.of(frame)) == (["resource", "busy"], [["link:0-1", "1 s"]])
+    assert table_text(frame) == (["resource", "busy"], [["link:0-1", "1 s"]])
     assert heading("p99_s") == "p99"
     assert number(-1234.5) == "-1,234"
-    assert table_text(Table({"x": []})) == (["x"], [])
+    assert table_text(pd.DataFrame({"x": []})) == (["x"], [])
 
 
 def test_a_name_without_a_value_is_an_error(monkeypatch: pytest.MonkeyPatch) -> None:

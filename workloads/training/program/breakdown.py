@@ -22,7 +22,6 @@ from cluster_sim.analysis.stretches import (
 from cluster_sim.schedule.table import PS_PER_S
 from cluster_sim.trace.trace import Trace
 from topologies.arrays import IntArray
-from topologies.files.table import Table
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -63,10 +62,12 @@ class RankTimes:
         """Mean of each part over all ranks, folded ones included [s]; sums to the iteration."""
         return {part: _mean_ps(self.count, self.parts_ps[part]) / PS_PER_S for part in PARTS}
 
-    def seconds(self) -> Table:
+    def seconds(self) -> pd.DataFrame:
         """Return ``rank``, ``count``, and ``<part>_s`` of each part [s]."""
-        parts = {f"{part}_s": (self.parts_ps[part] / PS_PER_S).tolist() for part in PARTS}
-        return Table({"rank": self.rank.tolist(), "count": self.count.tolist(), **parts})
+        import pandas as pd
+
+        parts = {f"{part}_s": self.parts_ps[part] / PS_PER_S for part in PARTS}
+        return pd.DataFrame({"rank": self.rank, "count": self.count, **parts})
 
     def frame(self) -> pd.DataFrame:
         """Return a table by ``rank``: ``count``, and the time ``<part>_ps`` of each part [ps]."""
