@@ -23,8 +23,7 @@ from topologies.clusters.cluster import Cluster
 from topologies.clusters.names import cluster
 from workloads.models.model import Model
 from workloads.sharing.jobs import jobs_from
-from workloads.sharing.run import Meeting, Ready, together
-from workloads.sharing.sharing import ready_jobs
+from workloads.sharing.sharing import Meeting, Ready, ready_jobs, together
 from workloads.training.execution.chunk_level import expand, project
 from workloads.training.execution.links import Patterns
 from workloads.training.execution.lower import OWN, lay_out, lower

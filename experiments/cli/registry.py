@@ -62,7 +62,7 @@ COMMANDS = (
     Command("measure-kit", "calibrate", "Write the scripts that an owner of hardware runs."),
     Command("explore", "explore", "Serve a local page with sliders over runs side by side."),
     Command("serve-api", "serve_api", "Answer questions of programs over HTTP, in JSON."),
-    Command("report", "report", "Write the stand-alone page of a run directory again."),
+    Command("report", "explore", "Write the stand-alone page of a run directory again."),
     Command("list", "listing", "List models, clusters, algorithms and other names.", "listing"),
     Command("doctor", "doctor", "Report versions, caches, memory and speed of this machine."),
 )

@@ -1,10 +1,12 @@
-"""``cluster-sim explore``: runs side by side on a local page with sliders."""
+"""``cluster-sim explore`` and ``report``: pages of runs, with sliders and stand-alone."""
 
 from __future__ import annotations
 
 import sys
 from dataclasses import dataclass
 from pathlib import Path
+
+import click
 
 from experiments.cli.commands.serve_api import HOST, HOSTS, check_free, only_for
 from experiments.cli.options.inputs import Invocation
@@ -64,3 +66,25 @@ def explore(inputs: ExploreInputs, call: Invocation) -> None:
     only_for(server._tornado, HOSTS)
     server.start()
     server.io_loop.start()
+
+
+@dataclass(frozen=True)
+class ReportInputs:
+    """The run directory."""
+
+    folder: Path = required("A run directory", metavar="DIR", argument=True)
+
+
+def report(inputs: ReportInputs, call: Invocation) -> None:
+    """Write the stand-alone page of a run directory again.
+
+    The page is built from run.json and the files beside it, and written to report.html.
+    """
+    from experiments.reports.html import write_report
+
+    page = write_report(inputs.folder, call.program)
+    call.answer(
+        {"report": page, "report_bytes": page.stat().st_size},
+        lambda _: click.echo(page),
+        lambda run, _: run.file("page.html", page.read_bytes(), title=f"Page of {inputs.folder}"),
+    )

@@ -188,7 +188,7 @@ def _rows(key: str, label: str, document: Mapping[str, Any]) -> list[list[str]]:
 
 def _write(run: Run, machine: Cluster, document: Mapping[str, Any]) -> None:
     from topologies.drawing import draw
-    from topologies.views.tables import LARGEST_TABLE, layer_table, link_table
+    from topologies.views.graph import LARGEST_TABLE, layer_table, link_table
 
     run.figure("topology", draw(machine), title=f"Topology of {machine.name}")
     run.json("measures", document, title="Measures")

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import pytest
 
+from experiments.validation.predictions.serving import benchmark, static_batch
 from tests.support.toy_serving import toy_replica
 from tools.fit_serving import Point, fit
 from topologies.clusters.names import cluster
 from workloads.models.huggingface import named
 from workloads.serving import Batching, Profile, profile
-from workloads.serving.predict import benchmark, static_batch
 
 TRN2 = cluster("trn2.48xlarge")
 

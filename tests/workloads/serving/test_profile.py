@@ -7,6 +7,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
+from experiments.validation.predictions.serving import GPU_CHUNK, continuous
 from tests.support.toy_serving import requests_of
 from topologies.catalogue.catalogue import shipped_catalogue
 from topologies.clusters.cluster import Cluster
@@ -15,7 +16,6 @@ from topologies.errors import InputError
 from workloads.models.huggingface import named
 from workloads.models.model import Model
 from workloads.serving import BUCKETS, Batching, profile, serve
-from workloads.serving.predict import GPU_CHUNK, continuous
 from workloads.serving.rank.attention import scan_token_s
 from workloads.serving.rank.products import products_s
 from workloads.serving.rank.reduces import direct_reduce_s

@@ -27,7 +27,7 @@ from workloads.serving import (
     profile,
     serve,
 )
-from workloads.serving.state import Lockstep, Speculating
+from workloads.serving.replica import Lockstep, Speculating
 
 SERVER = cluster("trn2.48xlarge")
 PROMPT, OUTPUT, PROPOSED = 10_000, 1_500, 7

@@ -17,8 +17,7 @@ from topologies.clusters.cluster import Cluster
 from topologies.clusters.names import cluster
 from workloads.models.model import Model
 from workloads.sharing.jobs import jobs_from
-from workloads.sharing.run import Meeting, with_queues
-from workloads.sharing.sharing import _side_by_side, share
+from workloads.sharing.sharing import Meeting, _side_by_side, share, with_queues
 from workloads.training.execution.links import Patterns, folded, link_use, side_by_side
 from workloads.training.iteration import iteration
 

@@ -9,8 +9,7 @@ import numpy as np
 import pytest
 
 from cluster_sim.collectives import CollectiveCall, Group
-from cluster_sim.collectives.duration.duration import duration_ps
-from cluster_sim.collectives.duration.expert_library import visited
+from cluster_sim.collectives.duration.duration import duration_ps, visited
 from cluster_sim.trace.trace import run
 from tests.support.toy_training import SPARSE, plan, sixteen, toy_program
 from topologies.clusters.names import cluster
@@ -22,8 +21,8 @@ from workloads.training.execution.rank_vector import evaluate
 from workloads.training.iteration import iteration
 from workloads.training.memory.memory import memory
 from workloads.training.plan.plan import ParallelPlan
-from workloads.training.plan.schedules.held import passes
 from workloads.training.plan.schedules.registry import pipeline_schedule
+from workloads.training.plan.schedules.schedule import passes
 from workloads.training.plan.stages import chunk_layers, end_stages
 from workloads.training.program.groups import routed_ps
 

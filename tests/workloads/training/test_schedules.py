@@ -18,9 +18,15 @@ from topologies.errors import InputError
 from workloads.training.iteration import iteration
 from workloads.training.memory.memory import layer_activations, memory
 from workloads.training.plan.plan import ParallelPlan
-from workloads.training.plan.schedules.held import most_held, passes
 from workloads.training.plan.schedules.registry import all_schedules, schedule_names
-from workloads.training.plan.schedules.schedule import BACKWARD, FORWARD, WEIGHT, PipelineSchedule
+from workloads.training.plan.schedules.schedule import (
+    BACKWARD,
+    FORWARD,
+    WEIGHT,
+    PipelineSchedule,
+    most_held,
+    passes,
+)
 
 PAGE = Path(__file__).parents[3] / "docs" / "how-to" / "add-a-pipeline-schedule.md"
 BLOCK = re.compile(r"```python\n(.*?)```", re.DOTALL)
@@ -80,7 +86,7 @@ def test_many_microbatches_hold_what_the_last_round_adds(
     schedule: PipelineSchedule, chunks: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     whole = [most_held(schedule, 4, stage, 83, chunks).tolist() for stage in range(4)]
-    monkeypatch.setattr("workloads.training.plan.schedules.held.COUNTED", 16)
+    monkeypatch.setattr("workloads.training.plan.schedules.schedule.COUNTED", 16)
     most_held.cache_clear()
     short = [most_held(schedule, 4, stage, 83, chunks).tolist() for stage in range(4)]
     most_held.cache_clear()

@@ -49,8 +49,7 @@ from workloads.training.layers.steps import (
     kernel,
 )
 from workloads.training.plan.plan import ParallelPlan
-from workloads.training.plan.schedules.held import passes
-from workloads.training.plan.schedules.schedule import FORWARD, Passes, PipelineSchedule
+from workloads.training.plan.schedules.schedule import FORWARD, Passes, PipelineSchedule, passes
 from workloads.training.program.groups import SharedParts, digest
 from workloads.training.program.ops import (
     Catalog,
