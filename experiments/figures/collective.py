@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
+import pandas as pd
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.ticker import FixedLocator, NullLocator
@@ -11,16 +10,11 @@ from matplotlib.ticker import FixedLocator, NullLocator
 from cluster_sim.plot.links import link_map
 from cluster_sim.plot.palette import colors, marks
 from cluster_sim.plot.timeline_figure import Legend, timeline
+from cluster_sim.trace.trace import Trace
 from experiments.figures.layout import canvas, logarithmic, over_bytes
+from topologies.clusters.cluster import Cluster
 from topologies.shapes.basic import Torus
 from topologies.units import format_bytes, format_rate
-
-if TYPE_CHECKING:
-    import pandas as pd
-
-    from cluster_sim.trace.trace import Trace
-    from topologies.clusters.cluster import Cluster
-
 
 WORDS = {
     "issue": "issue: a CC-Core starts a message",

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import TYPE_CHECKING
 
 import numpy as np
 import pandas as pd
@@ -12,15 +11,9 @@ from matplotlib.figure import Figure
 
 from cluster_sim.plot.palette import KNOWN, colors
 from experiments.figures.layout import canvas
-from workloads.fleet.lending.answer import at_confidence
+from workloads.fleet.lending.answer import Loan, at_confidence
 from workloads.fleet.lending.backtest import surest
 from workloads.fleet.results import change_w
-
-if TYPE_CHECKING:
-    import pandas as pd
-
-    from workloads.fleet.lending.answer import Loan
-
 
 STACK = (
     "serving", "batch", "warming", "draining", "loading", "compiling", "checkpointing", "training",

@@ -2,17 +2,13 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
 import numpy as np
 from matplotlib.figure import Figure
 
 from experiments.figures.layout import canvas, dress, logarithmic
 from topologies.units import format_seconds
+from workloads.job import JobResult
 from workloads.job.goodput import daly_interval_s
-
-if TYPE_CHECKING:
-    from workloads.job import JobResult
 
 COLORS = {
     "useful": "#4477aa",

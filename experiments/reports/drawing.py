@@ -11,6 +11,8 @@ from collections.abc import Iterator, Mapping
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
 
 from cluster_sim.analysis.stretches import end_of_run_ps
 from cluster_sim.plot.palette import colors
@@ -19,9 +21,7 @@ from cluster_sim.trace.trace import Trace
 from topologies.units import PS_PER_S
 
 if TYPE_CHECKING:
-    from matplotlib.axes import Axes
     from matplotlib.axis import Axis
-    from matplotlib.figure import Figure
     from matplotlib.transforms import Bbox
 
 

@@ -13,17 +13,17 @@ from typing import TYPE_CHECKING, Any
 from experiments.reports.formatting import option_name
 from experiments.reports.plan_rows import differing, fields_of, named
 from topologies.catalogue.catalogue import chip_family, shipped_catalogue
+from topologies.clusters.cluster import Cluster
 from topologies.units import format_memory
 from workloads.kernels.gemm import sustained_flops_per_s
 from workloads.training.alternatives import BATCH_TOKENS, describe
+from workloads.training.memory.memory import Memory
+from workloads.training.plan.other_tools import OtherPlan
+from workloads.training.plan.plan import ParallelPlan
 
 if TYPE_CHECKING:
-    from topologies.clusters.cluster import Cluster
     from workloads.search import Finalist
     from workloads.training.iteration import Iteration
-    from workloads.training.memory.memory import Memory
-    from workloads.training.plan.other_tools import OtherPlan
-    from workloads.training.plan.plan import ParallelPlan
 
 
 def remarks(step: Iteration) -> list[str]:

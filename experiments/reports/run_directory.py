@@ -11,6 +11,9 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from matplotlib.figure import Figure
+
+from cluster_sim.trace.trace import Trace
 from experiments.figures.layout import save, settle
 from experiments.reports.drawing import description, headline, hover
 from experiments.reports.html import write_report
@@ -28,10 +31,8 @@ from topologies.files.table import as_text
 if TYPE_CHECKING:
     import click
     import pandas as pd
-    from matplotlib.figure import Figure
 
     from cluster_sim.plot.perfetto import Counter
-    from cluster_sim.trace.trace import Trace
 
 MEASURED = ("build_s", "simulate_s", "peak_rss_bytes", "wall_s")
 """Values that differ from run to run, and are not part of the digest of the results."""

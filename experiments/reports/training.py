@@ -16,13 +16,13 @@ from topologies.memory_limit import peak_rss_bytes
 from topologies.units import format_bytes, format_memory, format_seconds
 from workloads.training.execution.levels import APART
 from workloads.training.explain import memory_in_use
+from workloads.training.iteration import Iteration
+from workloads.training.plan.plan import ParallelPlan
 
 if TYPE_CHECKING:
     import pandas as pd
 
     from experiments.reports.run_directory import Run
-    from workloads.training.iteration import Iteration
-    from workloads.training.plan.plan import ParallelPlan
 
 LEAST_NOTED = 0.001
 """Share of a step that a kind of collective must lose to a fault to be named beside others."""

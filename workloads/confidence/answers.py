@@ -27,9 +27,7 @@ from workloads.kernels.chip_share import family
 from workloads.kernels.precision import ELEMENT_BYTES
 
 if TYPE_CHECKING:
-    from topologies.catalogue.catalogue import Catalogue
     from topologies.clusters.cluster import Cluster
-    from workloads.confidence.interval import Interval
     from workloads.models.model import Model
 
 

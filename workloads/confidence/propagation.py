@@ -19,11 +19,10 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from workloads.confidence.interval import LEVEL
+from workloads.confidence.interval import LEVEL, Interval
 
 if TYPE_CHECKING:
     from topologies.arrays import FloatArray
-    from workloads.confidence.interval import Interval
 
 POINTS = 2048  # points of the lattice: quantiles of a normal answer are right to 0.5 % of its width
 ROOT = 1.1673039782614187  # root of x^5 = x + 1, from which the lattice of four inputs follows

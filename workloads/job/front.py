@@ -44,11 +44,11 @@ from workloads.job.job import (
 )
 from workloads.job.simulate import simulate
 from workloads.training.iteration import Iteration
+from workloads.training.plan.plan import ParallelPlan
 
 if TYPE_CHECKING:
     import pandas as pd
 
-    from workloads.training.plan.plan import ParallelPlan
 
 DAY_S = 86400.0
 Share = TypeVar("Share", float, FloatArray)

@@ -13,7 +13,7 @@ import shlex
 from collections.abc import Collection, Iterator, Mapping
 from itertools import pairwise
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from topologies.catalogue.catalogue import chip_family
 from topologies.clusters.cluster import Cluster
@@ -21,6 +21,7 @@ from topologies.errors import InputError, suggestion
 from topologies.files.reading import read_text
 from topologies.files.tool_files import Unknown, flattened, in_environment, script_options
 from topologies.files.yaml_documents import yaml_mapping
+from workloads.models.model import Model
 from workloads.options.tool_keys import (
     Key,
     ToolFile,
@@ -32,10 +33,7 @@ from workloads.options.tool_keys import (
     written,
 )
 from workloads.serving.batching import usual_slots
-
-if TYPE_CHECKING:
-    from workloads.models.model import Model
-    from workloads.serving.highest_rate import Highest
+from workloads.serving.highest_rate import Highest
 
 LARGEST_FILE_BYTES = 2**18
 Keys = Mapping[str, Any]

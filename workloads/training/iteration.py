@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from cluster_sim.analysis.stretches import CategoryTimes
 from cluster_sim.hardware.faults import spelled_out
 from cluster_sim.schedule.table import PS_PER_S
 from cluster_sim.trace.trace import Trace
@@ -17,6 +18,7 @@ from topologies import display
 from topologies.arrays import IntArray
 from topologies.catalogue.catalogue import Catalogue
 from topologies.clusters.cluster import Cluster
+from workloads.confidence.interval import Interval
 from workloads.economics import StepCost, step_cost
 from workloads.kernels.chip_share import worst
 from workloads.models.model import Model, all_attention_flops, forward_flops, output_flops
@@ -61,8 +63,6 @@ from workloads.training.program.program import Program, program
 if TYPE_CHECKING:
     import pandas as pd
 
-    from cluster_sim.analysis.stretches import CategoryTimes
-    from workloads.confidence.interval import Interval
 
 COMPOSES = ("auto", "collective")
 """Levels at which collectives are timed one by one, with the faults that they cross."""

@@ -30,7 +30,7 @@ import itertools
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Literal, NamedTuple
+from typing import Literal, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -44,10 +44,6 @@ from topologies.catalogue.catalogue import Catalogue
 from topologies.clusters.cluster import Cluster
 from topologies.shapes.basic import Switch
 from topologies.shapes.scale_out import ScaleOut
-
-if TYPE_CHECKING:
-    from topologies.clusters.cluster import Cluster
-
 
 NAME = "nccl"  # name that auto resolves to on machines whose collectives take NCCL's measured times
 

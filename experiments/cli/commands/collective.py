@@ -21,6 +21,7 @@ from experiments.reports.formatting import Column, idle_entry, idle_sentences
 from topologies.errors import InputError, suggestion
 from topologies.options import required, setting
 from topologies.units import format_bytes, format_seconds
+from workloads.confidence.interval import Interval
 
 if TYPE_CHECKING:
     from cluster_sim.collectives import Group
@@ -29,7 +30,6 @@ if TYPE_CHECKING:
     from experiments.validation.reading.nccl_tests import Measured
     from topologies.catalogue.catalogue import Catalogue
     from topologies.clusters.cluster import Cluster
-    from workloads.confidence.interval import Interval
 
     Measure = Callable[[int], tuple[dict[str, Any], Trace]]
     """Function from a size to the row and the trace."""

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
-from cluster_sim.progress import one_piece
-from experiments.cli.options.inputs import CatalogueInputs, Invocation, SensitivityInputs
+from cluster_sim.progress import Watch, one_piece
+from experiments.cli.options.inputs import CatalogueInputs, Invocation, Ranking, SensitivityInputs
 from experiments.cli.output.printing import amount, interval_frame, print_table
 from experiments.reports.formatting import number
 from topologies.errors import InputError
@@ -21,12 +22,8 @@ from workloads.options.fleet import (
 )
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
-
     import pandas as pd
 
-    from cluster_sim.progress import Watch
-    from experiments.cli.options.inputs import Ranking
     from experiments.reports.run_directory import Run
     from topologies.catalogue.catalogue import Catalogue
     from workloads.fleet.expectation import Expectation

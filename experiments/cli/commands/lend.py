@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import math
+from collections.abc import Mapping
 from dataclasses import dataclass, fields, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -26,8 +27,6 @@ from workloads.options.fleet import (
 )
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
-
     from experiments.reports.run_directory import Run
     from workloads.demand.trace import Demand
     from workloads.fleet.lending.answer import Loan, Night

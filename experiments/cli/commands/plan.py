@@ -21,6 +21,7 @@ from experiments.cli.options.inputs import (
 from experiments.cli.output.printing import print_table, print_text, print_whole_job
 from experiments.cli.output.side_by_side import answer_beside, cluster_names
 from experiments.reports.formatting import option_name
+from topologies.catalogue.catalogue import Catalogue
 from topologies.errors import InputError
 from topologies.options import setting
 from topologies.units import format_seconds
@@ -30,7 +31,6 @@ from workloads.training.plan.fields import SEARCHED
 from workloads.training.plan.plan import ParallelPlan
 
 if TYPE_CHECKING:
-    from topologies.catalogue.catalogue import Catalogue
     from workloads.search import Search
 
 

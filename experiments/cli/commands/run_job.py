@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Annotated, Any
 
 import click
@@ -17,16 +17,14 @@ from experiments.cli.options.inputs import (
 )
 from experiments.cli.output.printing import amount, print_table, print_text, spent
 from experiments.reports.formatting import idle_sentences
+from topologies.catalogue.catalogue import Catalogue
+from topologies.clusters.cluster import Cluster
 from topologies.units import format_bytes, format_seconds
 from workloads.options.job import JobInputs
 from workloads.training.plan.plan import ParallelPlan
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
-
     from experiments.reports.run_directory import Run
-    from topologies.catalogue.catalogue import Catalogue
-    from topologies.clusters.cluster import Cluster
     from workloads.job import JobResult
     from workloads.job.job import JobPlan
     from workloads.training.iteration import Iteration

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass, fields, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -17,16 +18,14 @@ from experiments.cli.options.inputs import (
 )
 from experiments.cli.output.printing import amount, print_table, print_text
 from experiments.cli.output.side_by_side import answer_beside, cluster_names
+from topologies.catalogue.catalogue import Catalogue
 from topologies.errors import InputError
 from topologies.options import setting
 from topologies.units import format_memory, format_rate, format_seconds
 from workloads.options.serving import DeploymentInputs, ReplicaInputs, RequestInputs
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
-
     from experiments.reports.run_directory import Run
-    from topologies.catalogue.catalogue import Catalogue
     from topologies.clusters.cluster import Cluster
     from workloads.models.model import Model
     from workloads.serving import Highest

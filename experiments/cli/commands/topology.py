@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Mapping
 from dataclasses import asdict, dataclass, replace
 from typing import TYPE_CHECKING, Any
 
@@ -15,8 +16,6 @@ from topologies.options import setting
 from topologies.units import PS_PER_S, format_seconds
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
-
     from experiments.reports.run_directory import Run
     from topologies.catalogue.reader import Entry
     from topologies.clusters.cluster import Cluster

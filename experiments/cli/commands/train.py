@@ -26,6 +26,7 @@ from experiments.cli.output.printing import (
 )
 from experiments.cli.output.side_by_side import answer_beside, cluster_names
 from experiments.reports.formatting import idle_sentences, table_text
+from topologies.catalogue.catalogue import Catalogue
 from topologies.clusters.cluster import Cluster
 from topologies.errors import InputError, check_choice
 from topologies.options import setting
@@ -36,7 +37,6 @@ from workloads.training.frameworks.conditions import Conditions
 from workloads.training.plan.plan import PLAN_FIELDS, ParallelPlan
 
 if TYPE_CHECKING:
-    from topologies.catalogue.catalogue import Catalogue
     from workloads.search.choice import When
     from workloads.training.iteration import Iteration
     from workloads.training.plan.other_tools import OtherPlan

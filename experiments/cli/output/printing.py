@@ -8,14 +8,12 @@ import sys
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
-from experiments.reports.formatting import number
+from experiments.reports.formatting import Column, number
 from experiments.reports.run_record import plain
 from topologies.errors import printable
 
 if TYPE_CHECKING:
     import pandas as pd
-
-    from experiments.reports.formatting import Column
 
 
 NUMBER_STARTS = ("", *"0123456789+-−–±<>~∞")

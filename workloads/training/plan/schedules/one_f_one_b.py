@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
+from topologies.arrays import IntArray
 from workloads.training.plan.schedules.schedule import (
     ANY_NUMBER,
     BACKWARD,
@@ -12,9 +11,6 @@ from workloads.training.plan.schedules.schedule import (
     Passes,
     PipelineSchedule,
 )
-
-if TYPE_CHECKING:
-    from topologies.arrays import IntArray
 
 
 def one_f_one_b(pp: int, stage: int, microbatches: int, chunks: int) -> Passes:

@@ -5,15 +5,11 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from functools import lru_cache
-from typing import TYPE_CHECKING, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 
 from topologies.arrays import IntArray
-
-if TYPE_CHECKING:
-    from topologies.arrays import IntArray
-
 
 FORWARD, BACKWARD, WEIGHT = range(3)
 """Phases of a microbatch. Where a schedule splits the backward pass, ``BACKWARD`` computes the
