@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from cluster_sim.collectives.group import Group
-from topologies.errors import InputError, suggestion
+from topologies.errors import InputError, check_choice
 
 KINDS = ("all-reduce", "all-gather", "reduce-scatter", "all-to-all", "broadcast", "permute")
 """Operations, as nccl-tests names and sizes them."""
@@ -47,11 +47,7 @@ class CollectiveCall:
     size_bytes: int
 
     def __post_init__(self) -> None:
-        if self.kind not in KINDS:
-            raise InputError(
-                f"unknown collective {self.kind[:40]!r}.{suggestion(self.kind, KINDS)} "
-                f"There are {', '.join(KINDS)}."
-            )
+        check_choice("collective", self.kind, KINDS)
         if not 0 <= self.size_bytes <= MAX_BYTES:
             raise InputError(
                 f"a size of {self.size_bytes} B is not between 0 and {MAX_BYTES} B (1 PiB)"

@@ -47,7 +47,7 @@ from cluster_sim.schedule.table import FIXED, JOIN, PS_PER_S, Codes, Edges, Reso
 from cluster_sim.trace.trace import ENGINES, Trace, run
 from topologies.arrays import IntArray
 from topologies.clusters.cluster import Cluster
-from topologies.errors import InputError, suggestion
+from topologies.errors import InputError, check_choice, suggestion
 from topologies.shapes.basic import Torus
 from topologies.shapes.links import domain_links
 from topologies.units import parse_bytes
@@ -96,14 +96,6 @@ def result_row(frame: RowFrame, trace: Trace, clock: tuple[float, float, float])
         "build_s": built - begun,
         "simulate_s": done - built,
     }
-
-
-def check_engine(engine: str) -> None:
-    """Refuse an engine that does not exist."""
-    if engine not in ENGINES:
-        raise InputError(
-            f"unknown engine {engine!r}.{suggestion(engine, ENGINES)} Use {' or '.join(ENGINES)}."
-        )
 
 
 def bus_factor(kind: str, ranks: int) -> float:
@@ -198,7 +190,7 @@ def measure(
     fabric. ``watched``: whether the caller looks at single messages; else a large collective may be
     run in parts whose messages are dropped.
     """
-    check_engine(engine)
+    check_choice("engine", engine, ENGINES)
     many = [calls] if isinstance(calls, CollectiveCall) else list(calls)
     first, frame = many[0], row_frame(many, engine, ideal=ideal, sbuf=sbuf)
     if algorithm == AUTO and not (ideal or sbuf) and nccl.covers(first.group.cluster):
@@ -235,7 +227,6 @@ def measure_built(
 
     ``down``: links among the faults that the built schedule goes around.
     """
-    check_engine(frame.engine)
     begun = time.perf_counter()
     built = build()
     ready = time.perf_counter()

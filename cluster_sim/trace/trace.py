@@ -19,7 +19,7 @@ from cluster_sim.schedule.table import KINDS, PS_PER_S, Codes, Label, Schedule
 from topologies import display
 from topologies.arguments import checked
 from topologies.arrays import IntArray, distinct
-from topologies.errors import InputError, suggestion
+from topologies.errors import InputError, check_choice, suggestion
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -223,11 +223,8 @@ def run(
 
 
 def _check_run(schedule: Schedule, engine: str, on_blocked: str) -> None:
-    if on_blocked not in ("raise", "report"):
-        raise InputError(f'on_blocked is "{on_blocked}"; it must be "raise" or "report"')
-    if engine not in ENGINES:
-        close = suggestion(engine, ENGINES)
-        raise InputError(f'there is no engine "{engine}".{close} There are: {", ".join(ENGINES)}')
+    check_choice("on_blocked", on_blocked, ("raise", "report"))
+    check_choice("engine", engine, ENGINES)
 
 
 def seconds(ps: IntArray) -> npt.NDArray[np.float64]:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from datetime import datetime
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from experiments.figures.training import NAMES
@@ -135,16 +134,10 @@ def _fleet(results: Document) -> str:
 
 
 def _lend(results: Document) -> str:
-    lent = sum(_unit_hours(window) for window in results["windows"])
     return (
-        f"{number(lent)} unit-hours can be lent tonight with {100 * results['confidence']:.4g} % "
-        "confidence"
+        f"{number(results['lent_unit_hours'])} unit-hours can be lent tonight with "
+        f"{100 * results['confidence']:.4g} % confidence"
     )
-
-
-def _unit_hours(window: Document) -> float:
-    begin, end = (datetime.fromisoformat(window[key]) for key in ("from", "to"))
-    return float(window["units"] * (end - begin).total_seconds() / 3600)
 
 
 def _replay(results: Document) -> str:

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from experiments.reports.formatting import (
     format_interval,
+    heading,
     idle_entry,
     idle_sentences,
     option_name,
@@ -30,6 +31,7 @@ from experiments.reports.training import stated
 from topologies.units import format_memory, format_seconds
 from workloads.search import Finalist, Search
 from workloads.training.plan.plan_file import plan_yaml
+from workloads.training.program.breakdown import PARTS
 
 if TYPE_CHECKING:
     from experiments.reports.run_directory import Run
@@ -160,23 +162,6 @@ PARETO = (
 )
 
 
-SHOWN_PARTS = {
-    "compute": "compute",
-    "exposed_tp": "exposed tp",
-    "exposed_pp": "exposed pp",
-    "exposed_dp": "exposed dp",
-    "exposed_cp": "exposed cp",
-    "exposed_ep": "exposed ep",
-    "bubble": "bubble",
-    "straggler": "straggler",
-    "optimizer": "optimizer",
-    "scheduling": "scheduling",
-    "host": "host issues work",
-    "other": "other",
-}
-"""Parts of the breakdown that a table shows if any is above zero, with their headings."""
-
-
 def ties(search: Search) -> str:
     """Return a sentence on the interval of the first plan and the plans that tie with it."""
     rows = ranked(search, len(search.finalists))
@@ -211,10 +196,10 @@ def table(search: Search, top: int) -> tuple[list[str], list[list[str]]]:
         if name not in silent and len({_field(finalist, name) for finalist in shown}) > 1
     ]
     columns = [*ALWAYS, *(name for name in varying if name not in ALWAYS)]
-    parts = [part for part in SHOWN_PARTS if any(finalist.breakdown_s[part] for finalist in shown)]
+    parts = [part for part in PARTS if any(finalist.breakdown_s[part] for finalist in shown)]
     heads = ["", *(HEADS.get(name, name) for name in columns), "estimate", "simulated", "error"]
     sought = WORTH.get(search.objective, {})
-    heads += [*sought, "MFU", "memory", *(SHOWN_PARTS[part] for part in parts)]
+    heads += [*sought, "MFU", "memory", *(heading(part) for part in parts)]
     return heads, [
         [
             label,

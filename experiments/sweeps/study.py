@@ -24,6 +24,7 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 import cluster_sim
 from experiments.reports.run_record import content_digest, digest
+from topologies.arguments import check_names
 from topologies.errors import InputError, shown, suggestion
 from topologies.files.reading import no_such_file
 from topologies.files.yaml_documents import read_yaml, rule
@@ -206,10 +207,7 @@ def study(document: Any) -> Study:
             f"a study is a mapping, not {type(document).__name__}. Write the keys "
             f"{', '.join(KEYS)}, each with its value."
         )
-    unknown = [str(key) for key in document if key not in Study.model_fields]
-    if unknown:
-        close = suggestion(unknown[0], KEYS)
-        raise InputError(f"unknown key {unknown[0]}.{close} A study has: {', '.join(KEYS)}.")
+    check_names("a study", map(str, document), KEYS)
     try:
         return Study.model_validate(document)
     except ValidationError as refused:

@@ -24,7 +24,7 @@ from topologies.catalogue.reader import (
     is_reference,
     read_entries,
 )
-from topologies.errors import InputError, suggestion
+from topologies.errors import InputError, check_choice, suggestion
 from topologies.files import kept_files
 from topologies.units import LIMIT, PS_PER_S
 
@@ -461,12 +461,7 @@ def chip_family(chip: str, catalogue: Catalogue | None = None) -> ChipFamily:
     catalogue = shipped_catalogue() if catalogue is None else catalogue
     name = catalogue.name(chip, "family", UNKNOWN)
     part = PREFIX + name
-    if part not in catalogue.parts():
-        names = families(catalogue)
-        raise InputError(
-            f"the family {name[:80]!r} of {chip[:80]} is not in the catalogue."
-            f"{suggestion(name, names)} There are {', '.join(names)}."
-        )
+    check_choice(f"the family of {chip[:80]}", name, families(catalogue))
     return ChipFamily(
         name=name,
         runtime=catalogue.name(part, "runtime"),

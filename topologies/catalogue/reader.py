@@ -15,7 +15,8 @@ from fractions import Fraction
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
-from topologies.errors import InputError, shown, suggestion
+from topologies.arguments import check_names
+from topologies.errors import InputError, check_choice, shown, suggestion
 from topologies.files.reading import csv_rows, read_text
 from topologies.units import si
 
@@ -85,20 +86,14 @@ def _check_header(header: Iterable[str], name: str) -> None:
         raise InputError(
             f"{name} line 1: no column {', '.join(missing)}; a catalogue has {','.join(COLUMNS)}."
         )
-    for column in columns:
-        if column not in COLUMNS:
-            hint = suggestion(column, COLUMNS)
-            raise InputError(f"{name} line 1: unknown column {column[:60]!r}.{hint}")
+    check_names(f"{name} line 1", columns, COLUMNS)
 
 
 def _entry(cells: Mapping[str, str], where: str) -> Entry:
     for column in _REQUIRED:
         if not cells[column]:
             raise InputError(f"{where}: {column} is empty. State it.")
-    if cells["grade"] not in GRADES:
-        raise InputError(
-            f"{where}: unknown grade {cells['grade'][:60]!r}; the grades are {', '.join(GRADES)}."
-        )
+    check_choice(f"{where}: grade", cells["grade"], GRADES)
     if cells["unit"] == NAME:
         return _word(cells, where)
     exact, base = _number(cells, "value", where)

@@ -7,7 +7,7 @@ from collections.abc import Callable, Mapping
 from topologies.catalogue.catalogue import PREFIX, Catalogue
 from topologies.catalogue.reader import NAME
 from topologies.clusters.cluster import Cluster
-from topologies.errors import InputError, suggestion
+from topologies.errors import check_choice
 from topologies.shapes.basic import Axis, FullMesh, Shape, Switch, Tier, Tiered, Torus
 from topologies.shapes.scale_out import ScaleOut
 
@@ -148,11 +148,7 @@ def parts_of(machine: str, catalogue: Catalogue) -> frozenset[str]:
 def machine_shape(catalogue: Catalogue, machine: str) -> Shape:
     """Build the scale-up domain of a machine."""
     word = catalogue.name(machine, "shape")
-    if word not in SHAPES:
-        raise InputError(
-            f"the shape of {machine} is {word!r}.{suggestion(word, SHAPES)} "
-            f"There are {', '.join(SHAPES)}."
-        )
+    check_choice(f"the shape of {machine}", word, SHAPES)
     return SHAPES[word](catalogue, machine, catalogue.name(machine, "chip"))
 
 

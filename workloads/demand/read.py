@@ -37,7 +37,7 @@ import numpy as np
 import numpy.typing as npt
 
 from topologies.arrays import BoolArray, FloatArray
-from topologies.errors import InputError, shown, suggestion
+from topologies.errors import InputError, check_choice, shown, suggestion
 from topologies.files.table import read_table
 from workloads.demand.request_logs import is_json_log, read_json_log
 from workloads.demand.trace import MINUTES_PER_DAY, MINUTES_PER_WEEK, Demand, beside
@@ -396,12 +396,8 @@ def _times(table: pd.DataFrame, file: Path) -> pd.Series[Any]:
 
 
 def _one_service(long: pd.DataFrame, service: str, file: Path) -> pd.DataFrame:
-    kept = long[long["service"] == service]
-    if kept.empty:
-        raise InputError(
-            f"{file}: no service {service!r}; it has {', '.join(sorted(set(long['service'])))}."
-        )
-    return kept
+    check_choice(f"{file}: service", service, sorted(set(long["service"])))
+    return long[long["service"] == service]
 
 
 def _series(

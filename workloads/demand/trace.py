@@ -10,7 +10,7 @@ import numpy as np
 import numpy.typing as npt
 
 from topologies.arrays import FloatArray
-from topologies.errors import InputError, suggestion
+from topologies.errors import InputError, check_choice
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -77,11 +77,7 @@ class Demand:
 
     def only(self, service: str) -> Demand:
         """Return the demand of one service."""
-        if service not in self.services:
-            raise InputError(
-                f"no service {service!r} in this demand; it has {', '.join(self.services)}."
-                + suggestion(service, self.services)
-            )
+        check_choice("service", service, self.services)
         row = [self.services.index(service)]
         return replace(self, services=(service,), **_tables(lambda table: table[row], self))
 

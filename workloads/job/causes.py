@@ -7,9 +7,10 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 
+from topologies.arguments import check_names
 from topologies.catalogue.catalogue import Catalogue, shipped_catalogue
 from topologies.clusters.cluster import Cluster
-from topologies.errors import InputError, shown, suggestion
+from topologies.errors import InputError, check_choice, shown
 from topologies.files.reading import csv_rows, read_text
 from topologies.routing import clos
 from topologies.units import parse_seconds
@@ -188,12 +189,7 @@ def _from_file(path: Path, units: Mapping[str, float]) -> FailureRates:
     lacking = [column for column in COLUMNS if column not in header]
     if lacking:
         raise InputError(f"{path} line 1: no column {', '.join(lacking)}. {remedy}")
-    unknown = next((column for column in header if column not in COLUMNS), None)
-    if unknown is not None:
-        raise InputError(
-            f"{path} line 1: unknown column {shown(unknown, 60)!r}, which nothing would read."
-            f"{suggestion(unknown, COLUMNS)} There are {', '.join(COLUMNS)}."
-        )
+    check_names(f"{path} line 1", header, COLUMNS)
     causes: dict[str, Cause] = {}
     for line, row in rows:
         cause = _cause(row, f"{path} line {line}", units)
@@ -210,11 +206,7 @@ def _cause(row: Mapping[str, str], where: str, units: Mapping[str, float]) -> Ca
     name, per, replaces = row["cause"].strip(), row["per"].strip(), row["replaces"].strip()
     if not name:
         raise InputError(f"{where}: a cause has no name. Write one in column cause.")
-    if per not in PER:
-        raise InputError(
-            f"{where}: per {per!r} is none of {', '.join(PER)}.{suggestion(per, PER)} "
-            "Use one of them."
-        )
+    check_choice(f"{where}: per", per, PER)
     if replaces not in ("0", "1"):
         raise InputError(f"{where}: replaces {replaces!r} is neither 0 nor 1. Write 0 or 1.")
     mtbf_s = parse_seconds(row["mtbf"], f"{where}: mtbf")

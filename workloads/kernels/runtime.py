@@ -9,14 +9,13 @@ shorter than the host's time for it. Source: the same operations measured eagerl
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from typing import Any, Literal, get_args
 
 import numpy as np
 import numpy.typing as npt
 
 from topologies.catalogue.catalogue import Catalogue, chip_family, shipped_catalogue
-from topologies.errors import InputError, suggestion
+from topologies.errors import check_choice
 from workloads.kernels.chip_share import plain
 
 Runtime = Literal["graph", "compiled", "eager", "xla"]
@@ -37,7 +36,7 @@ def collective_seen_by_host(
     """Return the time of one collective as its host sees it [s]."""
     # ``device_s``: time inside a compiled graph, where the host adds nothing [s]. ``runtime``
     # ("compiled", "eager", "xla").
-    _check_runtime(runtime, RUNTIMES[1:])
+    check_choice("runtime", runtime, RUNTIMES[1:])
     catalogue = shipped_catalogue() if catalogue is None else catalogue
     if runtime == "compiled" or not chip_family(chip, catalogue).is_neuron:
         return device_s
@@ -64,17 +63,9 @@ def seen_by_host(
 ) -> Any:
     """Return the time of one call as its host sees it [s]."""
     # ``device_s``: time on the device [s]. ``runtime`` ("graph", "compiled", "eager", "xla").
-    _check_runtime(runtime, RUNTIMES)
+    check_choice("runtime", runtime, RUNTIMES)
     catalogue = shipped_catalogue() if catalogue is None else catalogue
     if runtime == "graph" or not chip_family(chip, catalogue).is_neuron:
         return plain(device_s)
     added, least = (catalogue.value(PART, f"{runtime}_{name}") for name in ("added", "least"))
     return plain(np.maximum(least, np.asarray(device_s, float) + added))
-
-
-def _check_runtime(runtime: str, runtimes: Sequence[str]) -> None:
-    if runtime not in runtimes:
-        near = suggestion(runtime, runtimes)
-        raise InputError(
-            f"unknown runtime {runtime[:40]!r}; there are {', '.join(runtimes)}.{near}"
-        )

@@ -23,7 +23,7 @@ from functools import lru_cache
 
 from topologies.catalogue.catalogue import Catalogue, chip_family, shipped_catalogue
 from topologies.clusters.cluster import Cluster
-from topologies.errors import InputError, suggestion
+from topologies.errors import InputError, check_choice
 
 BUCKETS = (128, 256, 512, 1024, 2048, 4096, 8192, 10_240, 16_384, 32_768, 65_536, 131_072)
 """Lengths that a Neuron replica is compiled for; shorter prompts and caches are padded."""
@@ -70,10 +70,7 @@ class Batching:
     engine: str = ""
 
     def __post_init__(self) -> None:
-        if self.prompts not in PROMPTS:
-            near = suggestion(self.prompts, PROMPTS)
-            names = ", ".join(PROMPTS)
-            raise InputError(f"unknown way to run prompts {self.prompts!r}; use {names}.{near}")
+        check_choice("prompts", self.prompts, PROMPTS)
         if not self.chunk_tokens and (self.prompts != BESIDE or self.gather_passes):
             raise InputError(
                 f"prompts run {self.prompts}, gathered for {self.gather_passes} passes: separate "
@@ -149,11 +146,7 @@ def engine_batching(
     >>> engine_batching(cs.cluster("dgx-h200"), "tensorrt-llm", 64, gather="20:0.9").gather_tokens
     7372
     """
-    if engine not in ENGINES:
-        near = suggestion(engine, ENGINES)
-        raise InputError(
-            f"unknown scheduler {engine[:40]!r}; choose from {', '.join(ENGINES)}.{near}"
-        )
+    check_choice("scheduler", engine, ENGINES)
     if chip_family(cluster.chip, cluster.catalogue).is_neuron:
         raise InputError(
             f"scheduler {engine}: {cluster.chip} is served by Neuron's engine, which runs whole "
@@ -254,11 +247,7 @@ def batching_from(
             cluster, scheduler, slots, chunk_tokens=chunk, poll_passes=poll, gather=gather
         )
     trainium = chip_family(cluster.chip, cluster.catalogue).is_neuron
-    if prefill not in PREFILLS:
-        raise InputError(
-            f"unknown prefill {prefill!r}; choose from {', '.join(PREFILLS)}."
-            + suggestion(prefill, PREFILLS)
-        )
+    check_choice("prefill", prefill, PREFILLS)
     if prefill == "chunked" or (prefill == "auto" and not trainium):
         tokens = chunk or CHUNK_TOKENS
         passes, share = read_gather(gather) if gather else (0, 0.0)

@@ -17,7 +17,7 @@ from typing import Any
 
 from topologies.catalogue.catalogue import chip_family
 from topologies.clusters.cluster import Cluster
-from topologies.errors import InputError, suggestion
+from topologies.errors import InputError, check_choice
 from topologies.files.reading import read_text
 from topologies.files.tool_files import Unknown, flattened, in_environment, script_options
 from topologies.files.yaml_documents import yaml_mapping
@@ -373,9 +373,7 @@ COMMANDS = {
 
 def engine_on(cluster: Cluster, engine: str) -> dict[str, str]:
     """Return the option of an engine's scheduler; empty on Neuron chips, which have their own."""
-    if engine not in TABLES:
-        near = suggestion(engine, TABLES)
-        raise InputError(f"no engine {engine[:40]!r} to write for; use {', '.join(TABLES)}.{near}")
+    check_choice("engine", engine, TABLES)
     return {} if is_neuron(cluster) else {"scheduler": engine}
 
 

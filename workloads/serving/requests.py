@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from topologies.arrays import FloatArray, IntArray
-from topologies.errors import InputError, shown, suggestion
+from topologies.errors import InputError, check_choice, shown
 from topologies.files.table import read_table
 from workloads.demand.bundled import data_file
 from workloads.demand.read import CLOCK, MAX_BYTES, TIME_S, meanings
@@ -102,11 +102,7 @@ def fixed_lengths(prompt: int, output: int) -> Lengths:
 
 def azure_lengths(service: str = "conv") -> Lengths:
     """Return the lengths of Azure's 2023 traces, ``conv`` (19,366) or ``code`` (8,819 requests)."""
-    if service not in AZURE_SERVICES:
-        raise InputError(
-            f"no lengths of a service {service!r}; drawn requests are like "
-            f"{' or '.join(AZURE_SERVICES)}." + suggestion(service, AZURE_SERVICES)
-        )
+    check_choice("service", service, AZURE_SERVICES)
     # The shipped file is sorted by arrival and sound; read_requests would check it, slowly.
     lines = data_file("azure_llm_2023_requests.csv").read_text(encoding="utf-8").splitlines()
     rows = [line.split(",")[-2:] for line in lines if line.startswith(f"{service},")]
@@ -253,12 +249,7 @@ def _one_service(table: pd.DataFrame, service: str, file: Path) -> pd.DataFrame:
     if "service" not in table:
         raise InputError(f"{file} has no column service; leave --service {service} out.")
     kept = table[table["service"] == service]
-    if kept.empty:
-        services = sorted({str(name) for name in table["service"]})
-        raise InputError(
-            f"{file} has no service {service!r}; it has {', '.join(services)}."
-            + suggestion(service, services)
-        )
+    check_choice(f"{file}: service", service, sorted(set(table["service"].map(str))))
     return kept
 
 

@@ -13,7 +13,7 @@ import numpy as np
 from topologies.arguments import check_names
 from topologies.arrays import BoolArray, IntArray
 from topologies.clusters.cluster import Cluster
-from topologies.errors import InputError, check_choice, shown, suggestion
+from topologies.errors import InputError, check_choice, shown
 from topologies.files.yaml_documents import read_yaml
 from topologies.routing import switch_chips
 from workloads.models.huggingface import as_model
@@ -141,10 +141,7 @@ def read_jobs(path: Path | str, cluster: Cluster) -> tuple[Job, ...]:
     content = "jobs. Write jobs:, and below it a name, a model and a plan for each"
     document = read_yaml(path, limit_bytes=LARGEST_FILE_BYTES, content=content)
     named = shown(str(path))
-    for key in document:
-        if key != "jobs":
-            near = suggestion(str(key), ["jobs"])
-            raise InputError(f"{named} has no {shown(str(key), 40)!r}.{near} It has jobs only.")
+    check_names(named, map(str, document), ["jobs"])
     entries = document.get("jobs")
     if not isinstance(entries, list) or not all(isinstance(each, dict) for each in entries):
         raise InputError(f"{named}: jobs is no list of jobs. Write - name: first, a job an entry.")

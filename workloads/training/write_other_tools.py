@@ -16,7 +16,7 @@ from typing import Any, NamedTuple
 
 from topologies.catalogue.catalogue import shipped_catalogue
 from topologies.clusters.cluster import Cluster
-from topologies.errors import InputError, suggestion
+from topologies.errors import InputError, check_choice
 from workloads.models.model import Model
 from workloads.options.tool_keys import written
 from workloads.training.frameworks.framework import framework, framework_of
@@ -73,9 +73,7 @@ def launch_file(
 
 def tool_named(name: str) -> Tool:
     """Return the tool of a name on the command line."""
-    if name not in TOOLS:
-        near = suggestion(name, TOOLS)
-        raise InputError(f"no tool {name[:40]!r} to write for; use {', '.join(TOOLS)}.{near}")
+    check_choice("tool", name, TOOLS)
     return TOOLS[name]
 
 

@@ -18,7 +18,7 @@ from experiments.cli.options.inputs import (
 from experiments.cli.output import side_by_side as beside
 from experiments.cli.output.printing import print_rows
 from experiments.reports.formatting import Column, idle_entry, idle_sentences
-from topologies.errors import InputError, suggestion
+from topologies.errors import InputError, check_choice
 from topologies.options import required, setting
 from topologies.units import format_bytes, format_seconds
 from workloads.confidence.interval import Interval
@@ -469,11 +469,7 @@ def check_op(inputs: CollectiveInputs) -> None:
 
     op, size, matrix, skew = inputs.op, inputs.size, inputs.matrix, inputs.skew
     operations = (*KINDS, KIND)
-    if op not in operations:
-        raise InputError(
-            f"unknown collective {op[:40]!r}.{suggestion(op, operations)} "
-            f"There are {', '.join(operations)}."
-        )
+    check_choice("collective", op, operations)
     option = "--bytes" if matrix is not None else "--skew" if skew is not None else None
     if op != KIND and option:
         raise InputError(f"{option} is for {KIND}, not for {op}; leave it out or ask for {KIND}")

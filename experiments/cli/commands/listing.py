@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 from experiments.cli.options.inputs import CatalogueInputs, Invocation
 from experiments.cli.output.printing import print_paragraphs, print_table
-from topologies.errors import InputError, shown, suggestion
+from topologies.errors import InputError, check_choice, shown, suggestion
 from topologies.options import required, setting
 
 if TYPE_CHECKING:
@@ -201,9 +201,7 @@ class ListInputs:
     )
 
     def __post_init__(self) -> None:
-        if self.kind not in KINDS:
-            near = suggestion(self.kind, KINDS)
-            raise InputError(f"{self.kind[:80]!r} cannot be listed.{near} Use {', '.join(KINDS)}.")
+        check_choice("KIND", self.kind, KINDS)
 
 
 def listing(inputs: ListInputs, catalogue_inputs: CatalogueInputs, call: Invocation) -> None:

@@ -15,7 +15,7 @@ import click
 from cluster_sim.progress import progress
 from experiments.cli.output.printing import print_json, print_table
 from experiments.reports.result_checks import check_results
-from topologies.errors import InputError, printable, suggestion
+from topologies.errors import InputError, check_choice, printable
 from topologies.options import required, setting
 
 if TYPE_CHECKING:
@@ -335,9 +335,7 @@ class Invocation:
     inputs: Mapping[str, Any] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
-        if self.engine not in ENGINES:
-            near = suggestion(self.engine, ENGINES)
-            raise InputError(f"unknown engine {self.engine!r}.{near} Use {' or '.join(ENGINES)}.")
+        check_choice("engine", self.engine, ENGINES)
 
     def watch(self, items: Sequence[Any], task: str) -> Iterator[Any]:
         """Yield the items of a task, and draw a bar of how many are done, but for ``--quiet``."""

@@ -9,7 +9,7 @@ import numpy as np
 
 from experiments.validation.reading.rows import Outcome, Value, unsupported
 from topologies.catalogue.catalogue import Catalogue, chip_family, shipped_catalogue
-from topologies.errors import InputError
+from topologies.errors import InputError, check_choice
 from workloads.confidence.answers import kernel_shown
 from workloads.kernels import times
 from workloads.kernels.chip_share import family, rank_of
@@ -114,8 +114,7 @@ def _decode_attention(values: Mapping[str, Any], how: Mapping[str, Any]) -> Timi
 
 def _elementwise(values: Mapping[str, Any], how: Mapping[str, Any]) -> Timing:
     work: Any = values.get("work") or "streaming"
-    if work not in times.SHARES:
-        raise InputError(f"work {work!r} is none of {', '.join(times.SHARES)}. Use one of them.")
+    check_choice("work", work, times.SHARES)
     precision = str(values.get("precision") or "bf16")
     return times.elementwise(values["chip"], values["size_bytes"], work, precision=precision, **how)
 

@@ -17,8 +17,9 @@ from typing import Any, Literal
 
 from cluster_sim.collectives.duration.duration import LIBRARIES, WAYS
 from experiments.validation.reading.load_tests import NEEDED, load_test_rows
+from topologies.arguments import check_names
 from topologies.clusters.names import FILES, GRAPHS
-from topologies.errors import InputError, suggestion
+from topologies.errors import InputError, check_choice, suggestion
 from topologies.files.reading import csv_lines, csv_rows, read_bytes
 from workloads.kernels.precision import CASTS
 from workloads.training.plan.schedules.registry import all_schedules, schedule_names
@@ -406,13 +407,7 @@ def read_text(text: str, name: str, stated: Mapping[str, str] = NOTHING) -> Rows
 def check_stated(stated: Mapping[str, str], kind: Kind) -> None:
     """Refuse cells of a column that the kind of a file does not have."""
     names = [column.name for column in kind.columns]
-    for name in stated:
-        if name not in names:
-            near = suggestion(name, names)
-            raise InputError(
-                f"--column {name[:40]}: {kind.name} rows have no such column.{near} They have "
-                f"{', '.join(names)}."
-            )
+    check_names(f"--column: a row of {kind.name}", stated, names)
 
 
 def _separator(text: str) -> str:
@@ -571,12 +566,8 @@ def tables() -> dict[str, Table]:
 
 def table(name: str) -> Table:
     """Return the table of a name."""
-    known_table = tables().get(name)
-    if known_table is None:
-        names = ", ".join(tables())
-        near = suggestion(name, tables())
-        raise InputError(f"no table {name[:40]!r}.{near} There are {names}.")
-    return known_table
+    check_choice("table", name, tables())
+    return tables()[name]
 
 
 def misses(table: Table, summary: dict[str, float | None]) -> str:

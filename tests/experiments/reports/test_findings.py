@@ -45,7 +45,7 @@ RESULTS: dict[str, dict[str, Any]] = {
     },
     "lend": {
         "confidence": 0.95,
-        "windows": [{"from": "2024-01-01T20:00", "to": "2024-01-01T22:30", "units": 4}],
+        "lent_unit_hours": 10.0,
     },
     "replay": {
         "format": "chakra", "ranks": 8, "cluster": "ring:8", "iteration_s": 2e-5, "recorded_s": 1e-5

@@ -242,7 +242,7 @@ def test_serve_command(tmp_path: Path) -> None:
         (["--slo", "ttft=2s,ttft=3s"], "names ttft twice"),
         (["--requests", "poisson:inf"], "the rate must be above 0 and below 1e+09"),
         (["--requests", "poisson:1e-9"], "take over 1,000,000,000 s"),
-        (["--service", "chat"], "no lengths of a service 'chat'"),
+        (["--service", "chat"], "service 'chat' is none of"),
         (["--prefill", "separate", "--chunk", "64"], "--chunk 64 cuts prompts"),
         (["--model", "llama-3.1-70"], "Did you mean llama-3.1-70b"),
     ],

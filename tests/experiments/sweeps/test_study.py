@@ -84,7 +84,7 @@ def test_a_list_of_runs_is_crossed_with_the_grid() -> None:
     ("text", "expected"),
     [
         ("- a", "a study is a mapping"),
-        ("comand: probe", "unknown key comand. Did you mean command?"),
+        ("comand: probe", "a study has no 'comand'. Did you mean command?"),
         ("fixed: {}", "command: it is missing"),
         ("command: [a]", "command: it must be a text"),
         ("command: probe\ngrid: {size: 3}", "grid.size: it must be a list"),

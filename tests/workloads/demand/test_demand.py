@@ -172,7 +172,7 @@ def test_services_of_different_spans_ask_for_one(tmp_path: Path) -> None:
     with pytest.raises(InputError, match=r"different spans.*name one service"):
         read_demand(path)
     assert read_demand(path, service="b").requests.tolist() == [[1, 2]]
-    with pytest.raises(InputError, match="no service 'c'; it has a, b"):
+    with pytest.raises(InputError, match="service 'c' is none of a, b"):
         read_demand(path, service="c")
 
 

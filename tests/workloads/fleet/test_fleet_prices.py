@@ -114,7 +114,7 @@ def test_dated_prices_hold_until_the_next(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("text", "message"),
     [
-        ("hour,usd\n0,1\n", "unknown column 'usd'"),
+        ("hour,usd\n0,1\n", "has no 'usd'"),
         ("usd_per_mwh\n1\n", "one of hour and time"),
         ("hour,usd_per_mwh\n0,1\n1,2\n", "0 to 23"),
         (

@@ -45,7 +45,7 @@ def test_jobs_from_a_file(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("text", "message"),
     [
-        ("name,unit\na,1\n", "unknown column 'unit'.*Did you mean units"),
+        ("name,unit\na,1\n", "has no 'unit'.*Did you mean units"),
         ("name\na\n", "no column 'units'"),
         ("name,units\na,many\n", "row 2: units is 'many'"),
         ("name,units\na,0\n", "min_units 0, units 0"),

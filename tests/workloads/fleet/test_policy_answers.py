@@ -154,7 +154,7 @@ def test_settings_of_a_user_s_policy_are_parameters_of_its_function(tmp_path: Pa
     assert load_policy(path)(_view()) == 1.5
     assert load_policy(path, "margin=2,floor=3")(_view()) == 6.0
     for stated, message in (
-        ("margn=2", r"has no setting 'margn'\. Did you mean margin\?"),
+        ("margn=2", r"has no 'margn'\. Did you mean margin\?"),
         ("floor=2.5", r"floor is '2\.5'; write a value such as floor=1\."),
         ("margin", r"margin is ''; write a value such as margin=1\.5\."),
     ):

@@ -100,7 +100,7 @@ def test_the_longer_phase_bounds_a_step() -> None:
     assert slow_rollouts.step_s == pytest.approx(250.0)
     assert slow_updates.step_s == pytest.approx(251.0)
     assert PostTraining(100.0, 100.0, 5.0, 1e4).best(1).step_s == pytest.approx(205.0)
-    with pytest.raises(InputError, match=r"post_training is 'behind'; it is one of lockstep"):
+    with pytest.raises(InputError, match=r"post_training 'behind' is none of lockstep"):
         TrainingJob("tuning", 4, post_training="behind")
 
 

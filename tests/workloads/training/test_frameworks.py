@@ -236,11 +236,11 @@ GOOD = "title: ours\nruntimes: [nccl]\n"
 @pytest.mark.parametrize(
     ("text", "message"),
     [
-        (GOOD + "kernel: fast\n", r"mine.yaml: a framework has no key 'kernel'. .*It has title,"),
+        (GOOD + "kernel: fast\n", r"mine.yaml: a framework has no 'kernel'. .*It takes title,"),
         (GOOD + "selectiv: layers\n", r"no key 'selectiv'. Did you mean selective\?"),
         ("runtimes: [nccl]\n", r"mine.yaml: a framework needs title. Add it"),
         ("title: ours\n", r"mine.yaml: a framework needs runtimes. Add it"),
-        (GOOD + "plan: {zeros: 3}\n", r"mine.yaml: a plan has no field 'zeros'. Did you mean zero"),
+        (GOOD + "plan: {zeros: 3}\n", r"mine.yaml: a plan has no 'zeros'. Did you mean zero"),
         (GOOD + "plan: {zero: 7}\n", r"zero"),
         (GOOD + "plan: {overlap: some}\n", r"overlap"),
         (GOOD + "selective: half\n", r"mine.yaml: selective is attention or layers. Correct it"),

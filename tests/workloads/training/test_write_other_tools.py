@@ -169,7 +169,7 @@ def test_a_file_of_nxd_names_the_cores_of_a_server() -> None:
         ("nemo", {"zero": 3}, "NeMo has no setting for --zero 3; it would run --zero 1"),
         ("megatron", {"lora_rank": 8}, "no setting for --lora-rank 8"),
         ("megatron", {"framework": "fsdp"}, "predicted for framework fsdp.*--framework megatron-c"),
-        ("slurm", {}, "no tool 'slurm' to write for; use megatron, nemo"),
+        ("slurm", {}, "tool 'slurm' is none of megatron, nemo"),
     ],
 )  # fmt: skip
 def test_what_a_tool_cannot_run_is_refused(tool: str, change: dict[str, Any], message: str) -> None:

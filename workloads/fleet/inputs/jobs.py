@@ -11,7 +11,8 @@ from typing import Any
 
 import numpy as np
 
-from topologies.errors import InputError, shown, suggestion
+from topologies.arguments import check_names
+from topologies.errors import InputError, check_choice, shown
 from topologies.files.table import read_table
 from workloads.confidence.propagation import AS_STATED, Uncertain
 
@@ -170,11 +171,7 @@ class TrainingJob:
             ("standby", self.standby, STANDBYS),
             ("post_training", self.post_training or BEHIND, MODES),
         ):
-            if value not in choices:
-                raise InputError(
-                    f"job {self.name}: {what} is {value!r}; it is one of {', '.join(choices)}."
-                    + suggestion(value, choices)
-                )
+            check_choice(f"job {self.name}: {what}", value, choices)
         if (self.reclaim == "drain") != self.evaluation:
             raise InputError(
                 f"job {self.name}: evaluation is given back by draining and training is not; "
@@ -321,12 +318,7 @@ def read_jobs(path: str | Path) -> tuple[TrainingJob, ...]:
         dtype=str,
         keep_default_na=False,
     )
-    for column in table.columns:
-        if column not in COLUMNS:
-            raise InputError(
-                f"{file}: unknown column {column!r}; it may have {', '.join(COLUMNS)}."
-                + suggestion(str(column), COLUMNS)
-            )
+    check_names(str(file), map(str, table.columns), [*COLUMNS])
     missing = [name for name in ("name", "units") if name not in table]
     if missing:
         raise InputError(f"{file}: no column {missing[0]!r}; name and units are required.")

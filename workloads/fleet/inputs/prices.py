@@ -10,8 +10,9 @@ import numpy as np
 import numpy.typing as npt
 import pandas as pd
 
+from topologies.arguments import check_names
 from topologies.arrays import FloatArray
-from topologies.errors import InputError, shown, suggestion
+from topologies.errors import InputError, shown
 from topologies.files.table import read_table
 
 COLUMNS = ("hour", "time", "usd_per_mwh")
@@ -62,12 +63,7 @@ def check_prices(path: str | Path) -> None:
 def _read(file: Path) -> tuple[pd.DataFrame, FloatArray]:
     """Return the table of a price file, and its prices [USD/MWh]; (rows,)."""
     table = read_table(file, "price", remedy="give a CSV file", limit_bytes=MAX_BYTES)
-    for column in table.columns:
-        if column not in COLUMNS:
-            raise InputError(
-                f"{file}: unknown column {column!r}; it has {' or '.join(COLUMNS[:2])}, and "
-                f"{COLUMNS[2]}." + suggestion(str(column), COLUMNS)
-            )
+    check_names(str(file), map(str, table.columns), COLUMNS)
     if "usd_per_mwh" not in table or ("hour" in table) == ("time" in table):
         raise InputError(f"{file}: give usd_per_mwh and one of hour and time.")
     price = pd.to_numeric(table["usd_per_mwh"], errors="coerce").to_numpy(float)

@@ -16,6 +16,7 @@ from typing import Any
 
 import numpy.typing as npt
 
+from topologies.arguments import check_names
 from topologies.errors import InputError, shown, suggestion
 from topologies.files.reading import check_regular
 from topologies.registry import by_name
@@ -101,9 +102,7 @@ def _settings(policy: Policy, stated: str, file: Path) -> dict[str, Any]:
     values: dict[str, Any] = {}
     for part in filter(None, stated.split(",")):
         name, _, text = (piece.strip() for piece in part.partition("="))
-        if name not in usual:
-            remedy = suggestion(name, usual) or f" It has {', '.join(usual) or 'none'}."
-            raise InputError(f"policy file {file} has no setting {shown(name)!r}.{remedy}")
+        check_names(f"policy file {file}", [name], [*usual])
         kind = type(usual[name])
         try:
             values[name] = bool(int(text)) if kind is bool else kind(text)

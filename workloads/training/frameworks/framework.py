@@ -15,6 +15,7 @@ from functools import cache, lru_cache
 from importlib.resources import files
 from typing import Any
 
+from topologies.arguments import check_names
 from topologies.catalogue.catalogue import NEURON, Catalogue, chip_family, shipped_catalogue
 from topologies.clusters.cluster import Cluster
 from topologies.errors import InputError, suggestion
@@ -182,12 +183,7 @@ def _read(path: str, name: str = "") -> Framework:
     """Read a framework's file, whose keys are the fields of the noun."""
     document = read_yaml(path, limit_bytes=LARGEST_FILE_BYTES, content="keys of a framework")
     keys = [entry.name for entry in fields(Framework) if entry.name not in ("name", "chosen")]
-    for key in document:
-        if key not in keys:
-            near = suggestion(str(key), keys)
-            raise InputError(
-                f"{path}: a framework has no key {str(key)[:40]!r}.{near} It has {', '.join(keys)}."
-            )
+    check_names(f"{path}: a framework", map(str, document), keys)
     for key in ("title", "runtimes"):
         if not document.get(key):
             raise InputError(f"{path}: a framework needs {key}. Add it.")
@@ -206,9 +202,7 @@ def _read(path: str, name: str = "") -> Framework:
 
 def _check_plan(usual: Mapping[str, Any], path: str) -> None:
     for key, value in usual.items():
-        if key not in PLAN_FIELDS:
-            near = suggestion(str(key), PLAN_FIELDS)
-            raise InputError(f"{path}: a plan has no field {str(key)[:40]!r}.{near} Correct it.")
+        check_names(f"{path}: a plan", [str(key)], PLAN_FIELDS)
         check_field(key, value)
 
 

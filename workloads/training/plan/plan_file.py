@@ -6,7 +6,8 @@ import re
 from pathlib import Path
 from typing import Any
 
-from topologies.errors import InputError, excerpt, suggestion
+from topologies.arguments import check_names
+from topologies.errors import InputError, excerpt
 from topologies.files.reading import read_text
 from topologies.files.tool_files import in_environment
 from topologies.files.writing import whole_file
@@ -95,9 +96,5 @@ def write_plan(plan: ParallelPlan, path: Path) -> None:
 def _field_name(key: str, path: Path) -> str:
     """Name of the field that a key of a file stands for, written with hyphens or underscores."""
     name = key.replace("-", "_")
-    if name not in PLAN_FIELDS:
-        near = suggestion(name, PLAN_FIELDS)
-        raise InputError(
-            f"{path}: a plan has no {key[:40]!r}.{near} It has {', '.join(PLAN_FIELDS)}."
-        )
+    check_names(f"{path}: a plan", [name], PLAN_FIELDS)
     return name

@@ -261,4 +261,4 @@ def test_a_launch_of_an_engine_is_read_and_written(
     assert run([*QUICK, *LOAD, "--deployment", str(file)]) == 0
     assert "Neuron's engine runs prompts one at a time" in capsys.readouterr().out
     assert run([*on_gpus, "--write", "slurm"]) == 2
-    assert "no engine 'slurm' to write for" in capsys.readouterr().err
+    assert "engine 'slurm' is none of" in capsys.readouterr().err

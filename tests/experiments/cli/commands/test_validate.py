@@ -132,7 +132,7 @@ def test_calibrate_refuses_what_it_cannot_use(tmp_path, capsys):
     log = tmp_path / "log.txt"
     log.write_text("nothing here")
     assert run(["calibrate", str(log), "--cluster", "dgx-h100"]) == 2
-    assert "no table" in capsys.readouterr().err
+    assert "is none of" in capsys.readouterr().err
 
 
 def test_the_summary_comes_first_and_long_tables_show_their_furthest_rows(capsys):

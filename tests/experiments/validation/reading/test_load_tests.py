@@ -136,7 +136,7 @@ def test_what_a_file_does_not_say_is_stated(tmp_path: Path) -> None:
     ):
         path.write_text(json.dumps({**INFERENCEMAX, **change}))
         assert message in read_file(path).rows[0].mistakes[0]
-    with pytest.raises(InputError, match=r"serving rows have no such column\. Did you mean tp"):
+    with pytest.raises(InputError, match=r"a row of serving has no '\w+'\. Did you mean tp"):
         read_file(path, {"tpp": "2"})
 
 
@@ -174,7 +174,7 @@ def test_the_command_judges_each_run(tmp_path: Path, capsys: pytest.CaptureFixtu
     assert "slower than nine of ten such machines: " in text
     for more, message in (
         (["--column", "tp"], "--column 'tp' is no COLUMN=VALUE. Write it as tp=4."),
-        (["--column", "chip=h100"], "serving rows have no such column"),
+        (["--column", "chip=h100"], "a row of serving has no 'chip'"),
     ):
         assert run([*file, *more]) == 2
         assert message in capsys.readouterr().err

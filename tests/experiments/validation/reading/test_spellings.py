@@ -90,8 +90,8 @@ def test_an_operation_is_known_by_every_tools_name(spelled, tmp_path, capsys):
 @pytest.mark.parametrize(
     ("cell", "why"),
     [
-        ({"collective": "gather"}, "unknown collective 'gather'"),
-        ({"collective": "x", "cluster": "trn2.48xlarge"}, "unknown collective 'x'"),
+        ({"collective": "gather"}, "collective 'gather' is none of"),
+        ({"collective": "x", "cluster": "trn2.48xlarge"}, "collective 'x' is none of"),
         ({"ranks": "64"}, "ranks 64 on 32 chips of h100: NCCL runs one on each"),
         ({"algorithm": "tree"}, "unknown algorithm 'tree'"),
         ({"chips": "8.5"}, "chips '8.5' is not a whole number"),
