@@ -268,7 +268,7 @@ GOOD = "title: ours\nruntimes: [nccl]\n"
     ("text", "message"),
     [
         (GOOD + "kernel: fast\n", r"mine.yaml: a framework has no 'kernel'. .*It takes title,"),
-        (GOOD + "selectiv: layers\n", r"no key 'selectiv'. Did you mean selective\?"),
+        (GOOD + "selectiv: layers\n", r"has no 'selectiv'. Did you mean selective\?"),
         ("runtimes: [nccl]\n", r"mine.yaml: a framework needs title. Add it"),
         ("title: ours\n", r"mine.yaml: a framework needs runtimes. Add it"),
         (GOOD + "plan: {zeros: 3}\n", r"mine.yaml: a plan has no 'zeros'. Did you mean zero"),
