@@ -24,37 +24,27 @@ Choices = tuple[str | int, ...] | Callable[[], tuple[str | int, ...]]
 
 @dataclass(frozen=True)
 class Option:
-    """Description of one option or argument of a command.
+    """Description of one option or argument of a command."""
 
-    ``help``: one phrase without a full stop; unit and choices are added to it.
-    ``unit``: unit of a plain number, such as ``"USD/MWh"``; empty for text that carries its own
-        unit.
-    ``choices``: values that the option may take, for the help text and for shell completion.
-    ``default``: description of a default that depends on other inputs, such as ``"fills the
-        cluster"``.
-    ``metavar``: placeholder of the value; by default its type.
-    ``name``: name on the command line without dashes; by default that of the field.
-    ``least, most``: smallest and largest value of a number.
-    ``kind``: type of the value on the command line if it is not that of the field: ``str`` for a
-        quantity such as ``160MB`` that the library parses.
-    ``plain``: unit that a plain number from Python gets where the command line takes text, such as
-        ``s``.
-    ``argument``: whether the value is given by position instead of by name.
-    ``recorded``: whether results depend on the value, so that a run directory records it as an
-        input.
-    """
-
-    help: str
+    help: str  # one phrase without a full stop; unit and choices are added to it
+    # Unit of a plain number, such as ``"USD/MWh"``; empty for text that carries its own unit
     unit: str = ""
+    # Values that the option may take, for the help text and for shell completion
     choices: Choices = ()
+    # Description of a default that depends on other inputs, such as ``"fills the cluster"``
     default: str = ""
-    metavar: str = ""
-    name: str = ""
+    metavar: str = ""  # placeholder of the value; by default its type
+    name: str = ""  # name on the command line without dashes; by default that of the field
+    # least, most: smallest and largest value of a number
     least: float | None = None
     most: float | None = None
+    # Type of the value on the command line if it is not that of the field: ``str`` for a quantity
+    # such as ``160MB`` that the library parses
     kind: type | None = None
+    # Unit that a plain number from Python gets where the command line takes text, such as ``s``
     plain: str = ""
-    argument: bool = False
+    argument: bool = False  # whether the value is given by position instead of by name
+    # Whether results depend on the value, so that a run directory records it as an input
     recorded: bool = True
 
     def choice_texts(self) -> tuple[str, ...]:

@@ -31,14 +31,10 @@ ALTERNATE = 0
 
 @dataclass(frozen=True, eq=False)
 class Routes:
-    """The links on the way between the chips of each pair, in order.
+    """The links on the way between the chips of each pair, in order."""
 
-    ``ptr`` (pairs + 1,): links of pair k are ``link[ptr[k]:ptr[k + 1]]``.
-    ``link`` (hops,): rows of :func:`topologies.shapes.links.domain_links`.
-    """
-
-    ptr: IntArray
-    link: IntArray
+    ptr: IntArray  # (pairs + 1,): links of pair k are ``link[ptr[k]:ptr[k + 1]]``
+    link: IntArray  # (hops,): rows of :func:`topologies.shapes.links.domain_links`
 
     def __len__(self) -> int:
         return len(self.ptr) - 1
@@ -273,17 +269,13 @@ class SharedLinks:
 
     Rows are the adapters of all chips outwards, then inwards; then, layer by layer below the top,
     the uplinks of all groups, then their downlinks.
-
-    ``capacity_bytes_per_s`` (rows,): rate of all parallel links together, one direction [B/s].
-    ``kind`` (rows,): index into ``kinds``.
-    ``kinds``: ``adapter-out``, ``adapter-in``, ``ToR-up``, ``ToR-down`` and so on.
-    ``owner`` (rows,): chip or group that the link belongs to.
     """
 
+    # (rows,): rate of all parallel links together, one direction [B/s]
     capacity_bytes_per_s: IntArray
-    kind: IntArray
-    kinds: tuple[str, ...]
-    owner: IntArray
+    kind: IntArray  # (rows,): index into ``kinds``
+    kinds: tuple[str, ...]  # ``adapter-out``, ``adapter-in``, ``ToR-up``, ``ToR-down`` and so on
+    owner: IntArray  # (rows,): chip or group that the link belongs to
 
     def __len__(self) -> int:
         return len(self.kind)
@@ -291,18 +283,12 @@ class SharedLinks:
 
 @dataclass(frozen=True, eq=False)
 class SharedPaths:
-    """Shared links on the way between the chips of each pair.
+    """Shared links on the way between the chips of each pair."""
 
-    ``ptr`` (pairs + 1,): shared links of pair k are ``link[ptr[k]:ptr[k + 1]]``.
-    ``link`` (crossings,): rows of :class:`SharedLinks`, upwards, then downwards.
-    ``weight`` (crossings,): rate of the link that 1 B/s of the pair takes [B/s].
-    ``latency_ps`` (pairs,): time of one step from memory to memory over the path [ps].
-    """
-
-    ptr: IntArray
-    link: IntArray
-    weight: IntArray
-    latency_ps: IntArray
+    ptr: IntArray  # (pairs + 1,): shared links of pair k are ``link[ptr[k]:ptr[k + 1]]``
+    link: IntArray  # (crossings,): rows of :class:`SharedLinks`, upwards, then downwards
+    weight: IntArray  # (crossings,): rate of the link that 1 B/s of the pair takes [B/s]
+    latency_ps: IntArray  # (pairs,): time of one step from memory to memory over the path [ps]
 
     def __len__(self) -> int:
         return len(self.latency_ps)

@@ -355,13 +355,11 @@ def lower(
 
 @dataclass(frozen=True, eq=False)
 class _Layout:
-    """Numbers of the ops of each message, which follow one another.
+    """Numbers of the ops of each message, which follow one another."""
 
-    ``first`` (messages + 1,): first op of each message; the last value is the number of ops.
-    ``width`` (messages,): number of ops of each message; None where every message is one op.
-    """
-
+    # (messages + 1,): first op of each message; the last value is the number of ops
     first: IntArray
+    # (messages,): number of ops of each message; None where every message is one op
     width: IntArray | None
 
     @classmethod

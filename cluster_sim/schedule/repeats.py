@@ -126,14 +126,12 @@ def _rows(ptr: IntArray, picked: IntArray) -> IntArray:
 
 @dataclass(frozen=True, eq=False)
 class LargerBlocks:
-    """The larger of the blocks that travel through the rounds, where these are of two sizes.
-
-    ``block`` (ops,): block that each op carries in the first round, in row-major numbers of
-    ``is_larger``. In each round it carries the block before that of the round before.
-    """
+    """The larger of the blocks that travel through the rounds, where these are of two sizes."""
 
     both: Schedule  # the rounds, and behind them the same as if every block were a larger one
     is_larger: BoolArray  # (rings, blocks): in the order in which blocks follow another
+    # (ops,): block that each op carries in the first round, in row-major numbers of ``is_larger``.
+    # In each round it carries the block before that of the round before
     block: IntArray
 
     def in_rounds(self, first: int, count: int) -> BoolArray:

@@ -53,14 +53,11 @@ SOFT = 0.1
 
 @dataclass(frozen=True)
 class Constant:
-    """A constant of the catalogue that a fit may change.
-
-    ``most``: largest physical value in SI units; infinite without a limit.
-    """
+    """A constant of the catalogue that a fit may change."""
 
     part: str
     quantity: str
-    most: float = np.inf
+    most: float = np.inf  # largest physical value in SI units; infinite without a limit
 
     def __str__(self) -> str:
         """Name in the form that ``--variant`` takes."""
@@ -69,16 +66,12 @@ class Constant:
 
 @dataclass(frozen=True, eq=False)
 class ConstantsFit:
-    """Fitted constants, and the errors of the rows before and after the fit.
+    """Fitted constants, and the errors of the rows before and after the fit."""
 
-    ``entries``: catalogue rows graded measured, with two standard errors as their range.
-    ``kept``: constants that were not fitted, with the reason.
-    ``before, after`` (rows,): relative errors with the catalogue's constants and with the fitted
-        ones.
-    """
-
+    # Catalogue rows graded measured, with two standard errors as their range
     entries: tuple[Entry, ...]
-    kept: Mapping[str, str]
+    kept: Mapping[str, str]  # constants that were not fitted, with the reason
+    # before, after (rows,): relative errors with the catalogue's constants and with the fitted ones
     before: FloatArray
     after: FloatArray
     stopped: tuple[str, ...] = ()
@@ -138,16 +131,14 @@ def fit_constants(
 
 @dataclass(frozen=True, eq=False)
 class _Best:
-    """Result of a least-squares fit.
+    """Result of a least-squares fit."""
 
-    ``logs, spread`` (constants,): logarithms of the constants, and their relative errors, which are
-        infinite at a limit.
-    ``felt, at_limit`` (constants,): whether some row depends on the constant at its fitted value,
-        and whether a limit stopped the fit.
-    """
-
+    # logs, spread (constants,): logarithms of the constants, and their relative errors, which are
+    # infinite at a limit
     logs: FloatArray
     spread: FloatArray
+    # felt, at_limit (constants,): whether some row depends on the constant at its fitted value, and
+    # whether a limit stopped the fit
     felt: BoolArray
     at_limit: BoolArray
 

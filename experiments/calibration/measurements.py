@@ -37,11 +37,9 @@ SHAPE = re.compile(r"(kv_seq|kv_heads|head_dim|heads|batch|seq|cores|size_bytes|
 
 @dataclass(frozen=True, eq=False)
 class Measurements:
-    """Measurements that were read from files and folders.
+    """Measurements that were read from files and folders."""
 
-    ``kernels, training``: rows in the columns of ``validate --file``, with a measured time.
-    """
-
+    # kernels, training: rows in the columns of ``validate --file``, with a measured time
     kernels: tuple[Mapping[str, Any], ...]
     training: tuple[Mapping[str, Any], ...]
     collectives: tuple[tuple[str, Measured], ...]

@@ -20,19 +20,13 @@ from topologies.errors import InputError, suggestion
 
 @dataclass(frozen=True)
 class Command:
-    """A command that is loaded when it is used.
-
-    ``module``: module of ``experiments.cli.commands`` with the function of that name.
-    ``summary``: line of ``cluster-sim --help``, and first line of the function's docstring.
-    ``function``: name of the function where it differs from the command's with underscores.
-    ``resumes``: whether ``--out`` may name the directory of an earlier run.
-    """
+    """A command that is loaded when it is used."""
 
     name: str
-    module: str
-    summary: str
-    function: str = ""
-    resumes: bool = False
+    module: str  # module of ``experiments.cli.commands`` with the function of that name
+    summary: str  # line of ``cluster-sim --help``, and first line of the function's docstring
+    function: str = ""  # name of the function where it differs from the command's with underscores
+    resumes: bool = False  # whether ``--out`` may name the directory of an earlier run
 
     def load(self) -> Callable[..., int | None]:
         """Import the function of the command."""

@@ -40,21 +40,15 @@ FACTOR_DIGITS = 1000
 
 @dataclass(frozen=True)
 class Explored:
-    """A recorded run whose answer can be computed again.
-
-    ``kind``: ``train`` or ``collective``.
-    ``recorded``: recorded times [s], by parts of the step or by sizes as text.
-    ``interval_s``: ends between which 80 % of measured times should lie [s], of the step or of all
-        sizes.
-    ``ask``: returns the times with the numbers of a catalogue [s].
-    """
+    """A recorded run whose answer can be computed again."""
 
     name: str
-    kind: str
+    kind: str  # ``train`` or ``collective``
     question: str
-    recorded: Parts
+    recorded: Parts  # recorded times [s], by parts of the step or by sizes as text
+    # Ends between which 80 % of measured times should lie [s], of the step or of all sizes
     interval_s: tuple[float, float]
-    ask: Callable[[Catalogue], Parts]
+    ask: Callable[[Catalogue], Parts]  # returns the times with the numbers of a catalogue [s]
 
     def seconds(self, catalogue: Catalogue) -> float:
         """Return the time of the step, or of all sizes together [s]."""

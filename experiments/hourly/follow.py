@@ -179,18 +179,14 @@ Show = Callable[[Mapping[str, Any]], None]
 
 @dataclass(frozen=True)
 class Follower:
-    """A source, where what is known of it is kept, and the question that every hour asks.
-
-    ``days``: history on which a statement rests [days]. ``show``: called with the line of each
-    hour, after it has been kept. ``metrics``: file for Prometheus' collector of text files.
-    """
+    """A source, where what is known of it is kept, and the question that every hour asks."""
 
     source: GrowingFile | Prometheus
     folder: Path
     ask: Ask
-    show: Show
-    days: float = USUAL_DAYS
-    metrics: Path | None = None
+    show: Show  # called with the line of each hour, after it has been kept
+    days: float = USUAL_DAYS  # history on which a statement rests [days]
+    metrics: Path | None = None  # file for Prometheus' collector of text files
 
     def look(self) -> int:
         """Open the state directory and :meth:`step` once."""

@@ -29,13 +29,10 @@ COUNTED = ("requests", "prompt_tokens_mean", "output_tokens_mean")
 
 
 class Row(NamedTuple):
-    """Requests of a service in one period, with their mean tokens; NaN for tokens not stated.
-
-    ``minute``: beginning of the period, UTC, in minutes since 1970.
-    """
+    """Requests of a service in one period, with their mean tokens; NaN for tokens not stated."""
 
     service: str
-    minute: int
+    minute: int  # beginning of the period, UTC, in minutes since 1970
     requests: float
     prompt_tokens: float = float("nan")
     output_tokens: float = float("nan")
@@ -43,16 +40,13 @@ class Row(NamedTuple):
 
 @dataclass
 class Taken:
-    """Outcome of taking rows: how many were new, equal to earlier ones, late, or refused.
-
-    ``reason``: sentence on the first row that was refused; empty if none was.
-    """
+    """Outcome of taking rows: how many were new, equal to earlier ones, late, or refused."""
 
     new: int = 0
     duplicate: int = 0
     late: int = 0
     refused: int = 0
-    reason: str = ""
+    reason: str = ""  # sentence on the first row that was refused; empty if none was
 
     def refuse(self, reason: str) -> None:
         """Count a row that is refused."""
@@ -62,13 +56,10 @@ class Taken:
 
 @dataclass
 class Record:
-    """Rows by service and minute.
-
-    ``period``: minutes of a period; 0 until two rows have shown it.
-    """
+    """Rows by service and minute."""
 
     rows: dict[tuple[str, int], Row] = field(default_factory=dict)
-    period: int = 0
+    period: int = 0  # minutes of a period; 0 until two rows have shown it
 
     @property
     def newest(self) -> int | None:

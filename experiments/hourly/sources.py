@@ -37,15 +37,12 @@ Cursor = Mapping[str, Any]
 
 @dataclass(frozen=True)
 class Batch:
-    """Rows that a source has given since the last time.
-
-    ``cursor``: where the source goes on, in a form that JSON can hold.
-    ``now``: minute since 1970 up to which the source has spoken; None where it has no clock of its
-        own, and the newest row is the present.
-    """
+    """Rows that a source has given since the last time."""
 
     rows: Sequence[Row]
-    cursor: Cursor
+    cursor: Cursor  # where the source goes on, in a form that JSON can hold
+    # Minute since 1970 up to which the source has spoken; None where it has no clock of its own,
+    # and the newest row is the present
     now: int | None = None
 
 
@@ -89,14 +86,11 @@ class GrowingFile:
 
 @dataclass(frozen=True)
 class Prometheus:
-    """A Prometheus server, or any other with its query API, asked for a value each minute.
-
-    ``query``: PromQL for the requests per second of the minute before. ``tokens``: PromQL for the
-    prompt tokens and the output tokens per second; empty where none are counted.
-    """
+    """A Prometheus server, or any other with its query API, asked for a value each minute."""
 
     url: str
-    query: str
+    query: str  # PromQL for the requests per second of the minute before
+    # PromQL for the prompt tokens and the output tokens per second; empty where none are counted
     tokens: tuple[str, str] = ("", "")
     token: str = field(default="", repr=False)
 

@@ -44,27 +44,21 @@ COUNTERS = {
 
 @dataclass
 class State:
-    """Everything that a follower has to know after a restart, beside the demand.
+    """Everything that a follower has to know after a restart, beside the demand."""
 
-    ``source``: name of what is followed. ``period``: minutes of a period of the demand.
-    ``hour``: last hour for which there is a line, in minutes since 1970; None before the first.
-    ``cursor``: where the source goes on. ``counts``: counters by name, see :data:`COUNTERS`.
-    ``statements``: what was kept for serving, by the hour in which it was stated, until judged.
-    ``last``: line of the last hour that was answered. ``newest``: end of the newest row.
-    ``fault``: why the last look at the source failed; empty if it did not.
-    ``written_bytes``: length of ``hours.jsonl``.
-    """
-
-    source: str
-    period: int = 0
+    source: str  # name of what is followed
+    period: int = 0  # minutes of a period of the demand
+    # Last hour for which there is a line, in minutes since 1970; None before the first
     hour: int | None = None
-    cursor: Mapping[str, Any] = field(default_factory=dict)
+    cursor: Mapping[str, Any] = field(default_factory=dict)  # where the source goes on
+    # Counters by name, see :data:`COUNTERS`
     counts: dict[str, int] = field(default_factory=lambda: dict.fromkeys(COUNTERS, 0))
+    # What was kept for serving, by the hour in which it was stated, until judged
     statements: dict[str, Any] = field(default_factory=dict)
-    last: dict[str, Any] = field(default_factory=dict)
-    newest: int | None = None
-    fault: str = ""
-    written_bytes: int = 0
+    last: dict[str, Any] = field(default_factory=dict)  # line of the last hour that was answered
+    newest: int | None = None  # end of the newest row
+    fault: str = ""  # why the last look at the source failed; empty if it did not
+    written_bytes: int = 0  # length of ``hours.jsonl``
     format: int = FORMAT
 
 

@@ -43,14 +43,11 @@ OF_A_COLLECTIVE = (
 
 
 class Answer(NamedTuple):
-    """A number that stands first on a page.
-
-    ``interval``: text of its interval, empty where the results give none.
-    """
+    """A number that stands first on a page."""
 
     name: str
     value: str
-    interval: str = ""
+    interval: str = ""  # text of its interval, empty where the results give none
 
 
 def finding(command: str, results: Document, table: pd.DataFrame | None) -> str:

@@ -171,18 +171,14 @@ def heading(name: str) -> str:
 class Column(NamedTuple):
     """A column of a printed table.
 
-    ``name``: key of a row, whose end is the unit of its values.
-    ``like``: key that ends with their unit, where the name does not.
-    ``write``: function that writes them, in place of their unit's.
-
     >>> Column("low", "80 % from", like="time_s").text({"low": 0.0188})
     '18.8 ms'
     """
 
-    name: str
+    name: str  # key of a row, whose end is the unit of its values
     heading: str
-    like: str = ""
-    write: Callable[[Any], str] | None = None
+    like: str = ""  # key that ends with their unit, where the name does not
+    write: Callable[[Any], str] | None = None  # function that writes them, in place of their unit's
 
     def text(self, row: Mapping[str, Any]) -> str:
         """Text of the column's value in a row."""

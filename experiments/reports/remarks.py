@@ -108,16 +108,13 @@ def _neighbour(step: Iteration) -> Iterator[str]:
 
 @dataclass(frozen=True)
 class Checked:
-    """Parts of an answer that are checked, of a simulated step or of a plan of a search.
-
-    ``breakdown_s``: parts of the step, mean over ranks [s].
-    """
+    """Parts of an answer that are checked, of a simulated step or of a plan of a search."""
 
     plan: ParallelPlan
     cluster: Cluster
     memory: Memory
     iteration_s: float
-    breakdown_s: Mapping[str, float]
+    breakdown_s: Mapping[str, float]  # parts of the step, mean over ranks [s]
     hfu: float
 
 

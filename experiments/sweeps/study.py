@@ -38,18 +38,14 @@ TRUE, FALSE = ("true", "yes", "on", "1"), ("false", "no", "off", "0")
 
 @dataclass(frozen=True)
 class Parameter:
-    """An argument or option of a command.
+    """An argument or option of a command."""
 
-    ``flags``: spellings, such as ``("--size",)``; empty for a positional argument.
-    ``off_flags``: spellings that turn a flag off, such as ``("--no-sequence-parallel",)``.
-    ``writes``: whether it names a path to which the command writes.
-    """
-
-    flags: tuple[str, ...]
+    flags: tuple[str, ...]  # spellings, such as ``("--size",)``; empty for a positional argument
+    # Spellings that turn a flag off, such as ``("--no-sequence-parallel",)``
     off_flags: tuple[str, ...] = ()
     is_flag: bool = False
     repeats: bool = False
-    writes: bool = False
+    writes: bool = False  # whether it names a path to which the command writes
 
     def words(self, name: str, value: Value) -> Iterator[str]:
         """Yield the words of the command line for a value."""
@@ -74,16 +70,14 @@ class Parameter:
 
 @dataclass(frozen=True)
 class Program:
-    """A program with commands, such as ``cluster-sim``.
+    """A program with commands, such as ``cluster-sim``."""
 
-    ``run``: runs a command line in this process and returns the exit status. It is sent to other
-        processes, so it must be a function of a module.
-    ``parameters``: returns the parameters of a command by name, positional ones first and in order.
-    """
-
+    # Runs a command line in this process and returns the exit status. It is sent to other
+    # processes, so it must be a function of a module
     run: Callable[[Sequence[str]], int]
     commands: tuple[str, ...]
     excluded: tuple[str, ...]
+    # Returns the parameters of a command by name, positional ones first and in order
     parameters: Callable[[str], Mapping[str, Parameter]]
 
     def checked(self, command: str) -> Mapping[str, Parameter]:
@@ -174,14 +168,11 @@ KEYS = tuple(Study.model_fields)
 
 @dataclass(frozen=True)
 class Row:
-    """One run of a study.
+    """One run of a study."""
 
-    ``parameters``: values that distinguish the run from the others.
-    ``digest``: digest of the command line, the version, and the content of the files that it names.
-    """
-
-    parameters: Mapping[str, str]
+    parameters: Mapping[str, str]  # values that distinguish the run from the others
     arguments: tuple[str, ...]
+    # Digest of the command line, the version, and the content of the files that it names
     digest: str
 
 

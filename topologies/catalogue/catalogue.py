@@ -428,25 +428,18 @@ PREFIX = "family."
 
 @dataclass(frozen=True)
 class ChipFamily:
-    """Properties that a chip shares with others of its family.
+    """Properties that a chip shares with others of its family."""
 
-    ``name``: name of the family, such as ``trainium`` or ``h100``, which the rows of the part
-        ``family.<name>`` describe.
-    ``runtime``: collective runtime: ``neuron``, ``nccl`` or another word.
-    ``ranks_per_chip``: logical cores that a chip presents to programs; 1 for a GPU.
-    ``kernels``: part with the constants of kernels, such as ``kernels.h100``.
-    ``serving``: part with the overheads of the serving engine, such as ``serving.gpu``.
-    ``measured_on``: chip on which the kernels were measured; empty if they were not.
-    ``provenance``: best provenance of a kernel time on this chip: ``measured``, ``interpolated``
-        from another chip of the family, or ``assumed``.
-    """
-
+    # Name of the family, such as ``trainium`` or ``h100``, which the rows of the part
+    # ``family.<name>`` describe
     name: str
-    runtime: str
-    ranks_per_chip: int
-    kernels: str
-    serving: str
-    measured_on: str
+    runtime: str  # collective runtime: ``neuron``, ``nccl`` or another word
+    ranks_per_chip: int  # logical cores that a chip presents to programs; 1 for a GPU
+    kernels: str  # part with the constants of kernels, such as ``kernels.h100``
+    serving: str  # part with the overheads of the serving engine, such as ``serving.gpu``
+    measured_on: str  # chip on which the kernels were measured; empty if they were not
+    # Best provenance of a kernel time on this chip: ``measured``, ``interpolated`` from another
+    # chip of the family, or ``assumed``
     provenance: str
 
     @property

@@ -34,31 +34,24 @@ _REQUIRED = ("part", "quantity", "value", "unit", "grade", "source")
 
 
 class Entry(NamedTuple):
-    """A row of the catalogue: a quantity of a part in SI units, or a word about the part.
-
-    ``variant``: name of an alternative to a contested value; empty for the default.
-    ``value``: value in SI [``unit``].
-    ``unit``: the SI unit: B, B/s, s, FLOP/s, 1/s, W, J/B, s/m, USD/s, count or ratio; ``name`` for
-        a word, which is then in ``written``.
-    ``source``: keys of ``sources.csv``, each with a path after a colon if it has one, separated by
-        ``; ``.
-    ``low, high``: range within which the value may lie [``unit``]; None if it is not stated.
-    ``written``: number and unit as in the file, such as ``2.9 TB/s``.
-    ``exact``: value without rounding [``unit``].
-    """
+    """A row of the catalogue: a quantity of a part in SI units, or a word about the part."""
 
     part: str
     quantity: str
-    variant: str
-    value: float
+    variant: str  # name of an alternative to a contested value; empty for the default
+    value: float  # value in SI [``unit``]
+    # The SI unit: B, B/s, s, FLOP/s, 1/s, W, J/B, s/m, USD/s, count or ratio; ``name`` for a word,
+    # which is then in ``written``
     unit: str
     grade: str
+    # Keys of ``sources.csv``, each with a path after a colon if it has one, separated by ``; ``
     source: str
     note: str
+    # low, high: range within which the value may lie [``unit``]; None if it is not stated
     low: float | None
     high: float | None
-    written: str
-    exact: Fraction
+    written: str  # number and unit as in the file, such as ``2.9 TB/s``
+    exact: Fraction  # value without rounding [``unit``]
 
 
 def read_entries(file: Path | Traversable, name: str) -> list[tuple[int, Entry]]:
@@ -165,16 +158,13 @@ ANY = "*"
 
 @dataclass(frozen=True)
 class Domain:
-    """The values that a quantity may take.
+    """The values that a quantity may take."""
 
-    ``least, most``: smallest and largest value, in the SI unit.
-    ``whole``: whether the value must be an integer, as for numbers of things.
-    ``reference_only``: patterns of the parts of which no command reads this quantity.
-    """
-
+    # least, most: smallest and largest value, in the SI unit
     least: float
     most: float
-    whole: bool
+    whole: bool  # whether the value must be an integer, as for numbers of things
+    # Patterns of the parts of which no command reads this quantity
     reference_only: tuple[str, ...] = ()
 
     def fault(self, row: Entry) -> str:

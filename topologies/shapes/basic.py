@@ -65,22 +65,16 @@ class _OneAxis:
 
 @dataclass(frozen=True)
 class Tier:
-    """One tier of a tiered shape.
-
-    ``size``: number of chips that are joined in one group of this tier.
-    ``bandwidth_bytes_per_s``: rate at which one chip can send into this tier, one direction [B/s].
-    ``latency_ps``: latency of one hop, chip to chip or chip to switch [ps].
-    ``switches``: number of parallel switches in a group's plane; 0 for direct links from chip to
-        chip.
-    ``ring``: whether the direct links form a ring, rather than join every two chips.
-    """
+    """One tier of a tiered shape."""
 
     name: str
-    size: int
+    size: int  # number of chips that are joined in one group of this tier
+    # Rate at which one chip can send into this tier, one direction [B/s]
     bandwidth_bytes_per_s: int
-    latency_ps: int
+    latency_ps: int  # latency of one hop, chip to chip or chip to switch [ps]
+    # Number of parallel switches in a group's plane; 0 for direct links from chip to chip
     switches: int = 0
-    ring: bool = False
+    ring: bool = False  # whether the direct links form a ring, rather than join every two chips
 
     def __post_init__(self) -> None:
         check_size(f"tier {self.name}: a size", self.size)
@@ -161,17 +155,13 @@ class Clos(_OneAxis):
     Every leaf has one link to every spine of its pod, and spine j of each pod one link to each
     core switch of group j. Here every switch is a node, for fabrics that are small enough to be
     examined link by link; :mod:`topologies.shapes.scale_out` counts parallel switches as one.
-
-    ``radix``: number of ports of every switch.
-    ``bandwidth_bytes_per_s``: rate of one link, one direction [B/s].
-    ``oversubscription``: ratio of downward to upward ports of a leaf, at least 1, which is
-        non-blocking.
     """
 
     size: int
-    radix: int
-    bandwidth_bytes_per_s: int
+    radix: int  # number of ports of every switch
+    bandwidth_bytes_per_s: int  # rate of one link, one direction [B/s]
     latency_ps: int
+    # Ratio of downward to upward ports of a leaf, at least 1, which is non-blocking
     oversubscription: Fraction = Fraction(1)
 
     def __post_init__(self) -> None:
@@ -228,19 +218,14 @@ class Clos(_OneAxis):
 
 @dataclass(frozen=True)
 class Axis:
-    """One dimension of a torus or grid.
-
-    ``size``: chips along the axis. A wrapping axis of two has two parallel cables, an axis of one
-        none.
-    ``bandwidth_bytes_per_s``: rate of one cable, one direction [B/s].
-    ``wrap``: whether the last chip is joined to the first.
-    """
+    """One dimension of a torus or grid."""
 
     name: str
+    # Chips along the axis. A wrapping axis of two has two parallel cables, an axis of one none
     size: int
-    bandwidth_bytes_per_s: int
+    bandwidth_bytes_per_s: int  # rate of one cable, one direction [B/s]
     latency_ps: int
-    wrap: bool = True
+    wrap: bool = True  # whether the last chip is joined to the first
 
     def __post_init__(self) -> None:
         check_size(f"axis {self.name}: a size", self.size)
@@ -254,12 +239,9 @@ class Axis:
 
 @dataclass(frozen=True)
 class Torus:
-    """A ring, torus or grid of any number of dimensions, each with its own rate.
+    """A ring, torus or grid of any number of dimensions, each with its own rate."""
 
-    ``axes``: axes, slowest first: the number of a chip is ``np.ravel_multi_index(coordinates,
-        sizes)``.
-    """
-
+    # Axes, slowest first: the number of a chip is ``np.ravel_multi_index(coordinates, sizes)``
     axes: tuple[Axis, ...]
 
     def __post_init__(self) -> None:
@@ -293,18 +275,13 @@ class FullMesh(_OneAxis):
 
 @dataclass(frozen=True)
 class Switch(_OneAxis):
-    """A shape in which all chips are on one non-blocking switch, every two of them two hops apart.
-
-    ``bandwidth_bytes_per_s``: rate between a chip and the switch, all cables together, one
-        direction [B/s].
-    ``latency_ps``: latency of one hop, chip to switch or switch to chip [ps].
-    ``links``: number of parallel cables between a chip and the switch.
-    """
+    """A shape whose chips are all on one non-blocking switch, every two of them two hops apart."""
 
     size: int
+    # Rate between a chip and the switch, all cables together, one direction [B/s]
     bandwidth_bytes_per_s: int
-    latency_ps: int
-    links: int = 1
+    latency_ps: int  # latency of one hop, chip to switch or switch to chip [ps]
+    links: int = 1  # number of parallel cables between a chip and the switch
 
     def __post_init__(self) -> None:
         check_size("switch: a size", self.size)

@@ -14,19 +14,14 @@ from topologies.shapes.basic import LAYER_NAMES, Clos, FullMesh, Shape, Switch, 
 
 @dataclass(frozen=True, eq=False)
 class SplitRoutes:
-    """Links over which the traffic of each pair of chips is split.
+    """Links over which the traffic of each pair of chips is split."""
 
-    ``ptr`` (pairs + 1,): links of pair k are ``link[ptr[k]:ptr[k + 1]]``.
-    ``link`` (crossings,): rows of :func:`topologies.shapes.links.domain_links`.
-    ``weight`` (crossings,): number of the pair's paths that cross the link: it carries ``weight /
-        whole`` of the traffic.
-    ``whole`` (pairs,): number of equal paths of each pair.
-    """
-
-    ptr: IntArray
-    link: IntArray
+    ptr: IntArray  # (pairs + 1,): links of pair k are ``link[ptr[k]:ptr[k + 1]]``
+    link: IntArray  # (crossings,): rows of :func:`topologies.shapes.links.domain_links`
+    # (crossings,): number of the pair's paths that cross the link: it carries ``weight / whole`` of
+    # the traffic
     weight: IntArray
-    whole: IntArray
+    whole: IntArray  # (pairs,): number of equal paths of each pair
 
 
 def clos_ends(shape: Clos) -> tuple[IntArray, IntArray, IntArray, int]:
@@ -138,24 +133,18 @@ UP, DOWN = 0, 1
 
 @dataclass(frozen=True, eq=False)
 class Links:
-    """Directed links of one domain, a row for each; chips are nodes 0 … n-1, switches follow.
+    """Directed links of one domain, a row for each; chips are nodes 0 … n-1, switches follow."""
 
-    ``src, dst`` (links,): chip or switch from which, and to which, the link leads.
-    ``bandwidth_bytes_per_s`` (links,): rate of all cables of the row together [B/s].
-    ``latency_ps`` (links,): latency of one hop [ps].
-    ``lane`` (links,): number among parallel rows of the same nodes: 1 for the second cable of an
-        axis of two, else 0.
-    ``links`` (links,): number of parallel cables that the row stands for.
-    ``tier`` (links,): axis or tier that the link belongs to, an index into ``tiers``.
-    """
-
+    # src, dst (links,): chip or switch from which, and to which, the link leads
     src: IntArray
     dst: IntArray
-    bandwidth_bytes_per_s: IntArray
-    latency_ps: IntArray
+    bandwidth_bytes_per_s: IntArray  # (links,): rate of all cables of the row together [B/s]
+    latency_ps: IntArray  # (links,): latency of one hop [ps]
+    # (links,): number among parallel rows of the same nodes: 1 for the second cable of an axis of
+    # two, else 0
     lane: IntArray
-    links: IntArray
-    tier: IntArray
+    links: IntArray  # (links,): number of parallel cables that the row stands for
+    tier: IntArray  # (links,): axis or tier that the link belongs to, an index into ``tiers``
     tiers: tuple[str, ...]
     nodes: int
 

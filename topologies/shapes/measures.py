@@ -15,24 +15,19 @@ from topologies.shapes.basic import Axis, Clos, FullMesh, Shape, Switch, Tier, T
 
 @dataclass(frozen=True)
 class Line:
-    """Measures of one line of chips along a dimension.
-
-    ``farthest, mean``: most hops between two chips, and the mean over all pairs, a chip and itself
-        included.
-    ``cut_bytes_per_s``: rate from the larger half of the line to the smaller one, one direction
-        [B/s].
-    ``busiest``: number of pairs of chips whose traffic crosses the busiest directed link, ties
-        split evenly.
-    ``link_bytes_per_s``: rate of the busiest link [B/s].
-    """
+    """Measures of one line of chips along a dimension."""
 
     name: str
     size: int
+    # farthest, mean: most hops between two chips, and the mean over all pairs, a chip and itself
+    # included
     farthest: int
     mean: float
+    # Rate from the larger half of the line to the smaller one, one direction [B/s]
     cut_bytes_per_s: int
+    # Number of pairs of chips whose traffic crosses the busiest directed link, ties split evenly
     busiest: float
-    link_bytes_per_s: int
+    link_bytes_per_s: int  # rate of the busiest link [B/s]
     links_per_chip: float
 
 

@@ -35,13 +35,11 @@ class Cable:
 
 @dataclass(frozen=True)
 class Sketch:
-    """A graph as its nodes and cables.
-
-    ``links``: parallel cables, sorted, from one node to another, by the pair of nodes.
-    """
+    """A graph as its nodes and cables."""
 
     nodes: tuple[Hashable, ...]
     switches: frozenset[Hashable]
+    # Parallel cables, sorted, from one node to another, by the pair of nodes
     links: dict[tuple[Hashable, Hashable], tuple[Cable, ...]]
 
     def neighbours(self) -> dict[Hashable, list[Hashable]]:

@@ -22,29 +22,23 @@ LAYER_NAMES = ("ToR", "leaf", "spine", "campus")
 
 @dataclass(frozen=True)
 class ScaleOut:
-    """Rules by which a scale-out fabric is built.
+    """Rules by which a scale-out fabric is built."""
 
-    ``name``: part of the catalogue, such as ``"efa-v3"``, or a name that the user gave.
-    ``bandwidth_bytes_per_s``: rate at which one chip can send into the fabric, one direction [B/s].
-    ``latency_ps``: time of a collective step from memory to memory between servers of one
-        top-of-rack group [ps].
-    ``port_bytes_per_s``: rate of one port, one direction [B/s]; a chip with a faster adapter uses
-        several planes.
-    ``oversubscription``: ratio of downward to upward bandwidth of a top-of-rack switch; 1 is
-        non-blocking.
-    ``climb_ps``: time that is added to a step whose path climbs to the first, second, … layer of
-        switches [ps]; the last value holds for all layers above.
-    ``rails``: number of switches of a group over which the adapters of each server are distributed;
-        1 for a top-of-rack switch.
-    """
-
-    name: str
+    name: str  # part of the catalogue, such as ``"efa-v3"``, or a name that the user gave
+    # Rate at which one chip can send into the fabric, one direction [B/s]
     bandwidth_bytes_per_s: int
+    # Time of a collective step from memory to memory between servers of one top-of-rack group [ps]
     latency_ps: int
     radix: int
+    # Rate of one port, one direction [B/s]; a chip with a faster adapter uses several planes
     port_bytes_per_s: int
+    # Ratio of downward to upward bandwidth of a top-of-rack switch; 1 is non-blocking
     oversubscription: Fraction = Fraction(1)
+    # Time that is added to a step whose path climbs to the first, second, … layer of switches [ps];
+    # the last value holds for all layers above
     climb_ps: tuple[int, ...] = (0,)
+    # Number of switches of a group over which the adapters of each server are distributed; 1 for a
+    # top-of-rack switch
     rails: int = 1
     adapters_per_server: int = 1
 
@@ -76,19 +70,14 @@ class ScaleOut:
 
 @dataclass(frozen=True)
 class Layer:
-    """One layer of a folded Clos.
-
-    ``groups``: number of groups of this layer; chip c is below group c // chips.
-    ``up_bytes_per_s``: rate from one group to the layer above, all links together, one direction
-        [B/s]; 0 at the top.
-    ``up_links``: number of links from one group to the layer above.
-    """
+    """One layer of a folded Clos."""
 
     name: str
     chips: int
-    groups: int
+    groups: int  # number of groups of this layer; chip c is below group c // chips
+    # Rate from one group to the layer above, all links together, one direction [B/s]; 0 at the top
     up_bytes_per_s: int
-    up_links: int
+    up_links: int  # number of links from one group to the layer above
 
 
 @lru_cache(maxsize=LAYERS_KEPT)

@@ -116,34 +116,26 @@ def _add_edges(
 
 @dataclass(frozen=True)
 class EdgeKind:
-    """Attributes that many edges share.
+    """Attributes that many edges share."""
 
-    ``tier``: axis or tier of a scale-up link, ``adapter``, ``host``, or the layer below a Clos
-        link.
-    ``bandwidth_bytes_per_s``: rate of all parallel cables together, one direction [B/s].
-    ``lane``: number among parallel edges between the same two nodes.
-    """
-
+    # Axis or tier of a scale-up link, ``adapter``, ``host``, or the layer below a Clos link
     tier: str
-    bandwidth_bytes_per_s: int
+    bandwidth_bytes_per_s: int  # rate of all parallel cables together, one direction [B/s]
     latency_s: float
     links: int = 1
-    lane: int = 0
+    lane: int = 0  # number among parallel edges between the same two nodes
 
 
 @dataclass(frozen=True, eq=False)
 class EdgeTable:
-    """Directed edges of a cluster's graph.
+    """Directed edges of a cluster's graph."""
 
-    ``src, dst`` (edges,): numbers of the nodes from which, and to which, the edge leads.
-    ``kind`` (edges,): index into ``kinds``.
-    ``nodes``: count of the nodes of each kind, in the order in which nodes are numbered.
-    """
-
+    # src, dst (edges,): numbers of the nodes from which, and to which, the edge leads
     src: IntArray
     dst: IntArray
-    kind: IntArray
+    kind: IntArray  # (edges,): index into ``kinds``
     kinds: tuple[EdgeKind, ...]
+    # Count of the nodes of each kind, in the order in which nodes are numbered
     nodes: dict[str, int]
 
     def __len__(self) -> int:

@@ -29,27 +29,6 @@ class Measures:
 
     Hops, cuts, links per chip and the all-to-all rate are those of one scale-up domain; counts and
     totals are those of the whole cluster.
-
-    ``diameter_hops``: most links between two chips of a domain.
-    ``mean_hops``: mean number of links over all ordered pairs of different chips of a domain.
-    ``switch_hops``: most switches and forwarding chips between two chips of the same plane, rack
-        and so on.
-    ``links_per_chip``: mean number of directed scale-up links that leave a chip.
-    ``bisection_bytes_per_s``: rate through the smallest cut of a domain into halves [B/s].
-    ``bisections_bytes_per_s``: rate through the cut across the middle of each axis or tier [B/s].
-    ``all_to_all_bytes_per_s_per_chip``: rate of a uniform all-to-all inside a domain that the
-        busiest links allow [B/s].
-    ``scale_up_bytes_per_s_per_chip``: mean rate of a chip over all its scale-up links [B/s].
-    ``scale_out_bytes_per_s_per_chip``: rate of a chip into the scale-out fabric [B/s]; 0 without
-        one.
-    ``scale_out_bisection_bytes_per_s``: rate between two halves of the servers, by adapters and
-        oversubscription [B/s].
-    ``scale_out_links``: number of directed edges of adapters, hosts and Clos, where parallel links
-        count once.
-    ``hbm_bytes, hbm_bytes_per_s``: memory of all chips [B] and its rate [B/s]; None for plain
-        shapes.
-    ``flops_per_s, flops_per_s_per_chip``: dense peak by precision, of all chips and of one
-        [FLOP/s]; empty for plain shapes.
     """
 
     cluster: str
@@ -58,23 +37,32 @@ class Measures:
     servers: int
     nodes: int
     links: int
-    diameter_hops: int
-    mean_hops: float
+    diameter_hops: int  # most links between two chips of a domain
+    mean_hops: float  # mean number of links over all ordered pairs of different chips of a domain
+    # Most switches and forwarding chips between two chips of the same plane, rack and so on
     switch_hops: dict[str, int]
-    links_per_chip: float
-    bisection_bytes_per_s: int
+    links_per_chip: float  # mean number of directed scale-up links that leave a chip
+    bisection_bytes_per_s: int  # rate through the smallest cut of a domain into halves [B/s]
+    # Rate through the cut across the middle of each axis or tier [B/s]
     bisections_bytes_per_s: dict[str, int]
+    # Rate of a uniform all-to-all inside a domain that the busiest links allow [B/s]
     all_to_all_bytes_per_s_per_chip: float | None
-    scale_up_bytes_per_s_per_chip: int
+    scale_up_bytes_per_s_per_chip: int  # mean rate of a chip over all its scale-up links [B/s]
+    # Rate of a chip into the scale-out fabric [B/s]; 0 without one
     scale_out_bytes_per_s_per_chip: int
+    # Rate between two halves of the servers, by adapters and oversubscription [B/s]
     scale_out_bisection_bytes_per_s: int
+    # Number of directed edges of adapters, hosts and Clos, where parallel links count once
     scale_out_links: int
     nics: int
     hosts: int
+    # hbm_bytes, hbm_bytes_per_s: memory of all chips [B] and its rate [B/s]; None for plain shapes
     hbm_bytes: int | None
     hbm_bytes_per_s: int | None
     hbm_bytes_per_chip: int | None
     hbm_bytes_per_s_per_chip: int | None
+    # flops_per_s, flops_per_s_per_chip: dense peak by precision, of all chips and of one [FLOP/s];
+    # empty for plain shapes
     flops_per_s: dict[str, float]
     flops_per_s_per_chip: dict[str, float]
 

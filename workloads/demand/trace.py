@@ -23,23 +23,20 @@ MINUTES_PER_WEEK = 7 * MINUTES_PER_DAY
 class Demand:
     """Requests and tokens of each service, minute by minute.
 
-    ``start``: first minute, UTC, ISO 8601 (``2024-05-10T00:00``); it fixes the day of the week.
-    ``requests`` (services, minutes): requests that arrive in the minute.
-    ``prompt_tokens, output_tokens`` (services, minutes): mean tokens of one request that arrives in
-        the minute.
-    ``absolute``: whether ``requests`` counts requests of this fleet; False for a shape, whose size
-        means nothing before it is scaled to a fleet.
-
     >>> from workloads.demand import constant
     >>> constant(60.0, minutes=120)
     Demand(service, 120 minutes from 2024-01-01T00:00, mean 60.0, peak 60.0 requests/min)
     """
 
     services: tuple[str, ...]
-    start: str
-    requests: FloatArray
+    start: str  # first minute, UTC, ISO 8601 (``2024-05-10T00:00``); it fixes the day of the week
+    requests: FloatArray  # (services, minutes): requests that arrive in the minute
+    # prompt_tokens, output_tokens (services, minutes): mean tokens of one request that arrives in
+    # the minute
     prompt_tokens: FloatArray
     output_tokens: FloatArray
+    # Whether ``requests`` counts requests of this fleet; False for a shape, whose size means
+    # nothing before it is scaled to a fleet
     absolute: bool = True
     notes: tuple[str, ...] = ()
 

@@ -201,23 +201,18 @@ class Job:
 
 @dataclass(frozen=True)
 class Outcome:
-    """Result of one simulated run.
+    """Result of one simulated run."""
 
-    ``parts_ms``: time of each of ``PARTS`` [ms]; the sum is the length of the run.
-    ``checkpoints``: checkpoints whose stall was not interrupted by a failure.
-    ``spares_used``: most units in repair at one time.
-    ``pairs_lost``: number of times that both units with a part of the state were out, so that it
-        had to be read from the store.
-    ``slices``: time at the end of each slice of the run, and the time of each part until then [ms].
-        Work that no checkpoint holds yet is not in any part.
-    """
-
-    parts_ms: Mapping[str, int]
+    parts_ms: Mapping[str, int]  # time of each of ``PARTS`` [ms]; the sum is the length of the run
     failures: Mapping[str, int]
-    checkpoints: int
+    checkpoints: int  # checkpoints whose stall was not interrupted by a failure
     replaced: int
-    spares_used: int
+    spares_used: int  # most units in repair at one time
+    # Number of times that both units with a part of the state were out, so that it had to be read
+    # from the store
     pairs_lost: int = 0
+    # Time at the end of each slice of the run, and the time of each part until then [ms]. Work that
+    # no checkpoint holds yet is not in any part
     slices: tuple[tuple[int, Mapping[str, int]], ...] = ()
 
     @property

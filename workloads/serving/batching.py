@@ -39,32 +39,26 @@ decoding requests, whole prompts beside them, or pieces of prompts while decode 
 
 @dataclass(frozen=True)
 class Batching:
-    """Batching of a replica.
+    """Batching of a replica."""
 
-    ``slots``: largest number of requests that decode at once.
-    ``chunk_tokens``: tokens of an iteration if prompts are cut into chunks that run together with
-        decode; 0 for separate prefill, which runs one whole prompt while decode pauses.
-    ``buckets``: lengths, ascending, to which separate prompts and the caches of decode are padded;
-        empty for no padding.
-    ``arrived``: whether prompts arrive with their keys and values, as at a decode replica, and take
-        no time.
-    ``prompts``: way to fill iterations with prompts, one of ``PROMPTS``, where ``chunk_tokens`` is
-        not 0.
-    ``overlapped``: whether an iteration is planned while the one before it runs, so that a request
-        that arrives meanwhile waits for one iteration more.
-    ``poll_passes``: passes of decode between two looks for new requests. After prompts the next
-        look is at once.
-    ``gather_passes, gather_tokens``: passes of decode for which prompts wait for further prompts,
-        unless those that wait fill an iteration to ``gather_tokens`` already; 0 for no wait.
-    """
-
-    slots: int = 64
+    slots: int = 64  # largest number of requests that decode at once
+    # Tokens of an iteration if prompts are cut into chunks that run together with decode; 0 for
+    # separate prefill, which runs one whole prompt while decode pauses
     chunk_tokens: int = 0
+    # Lengths, ascending, to which separate prompts and the caches of decode are padded; empty for
+    # no padding
     buckets: tuple[int, ...] = ()
+    # Whether prompts arrive with their keys and values, as at a decode replica, and take no time
     arrived: bool = False
+    # Way to fill iterations with prompts, one of ``PROMPTS``, where ``chunk_tokens`` is not 0
     prompts: str = BESIDE
+    # Whether an iteration is planned while the one before it runs, so that a request that arrives
+    # meanwhile waits for one iteration more
     overlapped: bool = False
+    # Passes of decode between two looks for new requests. After prompts the next look is at once
     poll_passes: int = 1
+    # gather_passes, gather_tokens: passes of decode for which prompts wait for further prompts,
+    # unless those that wait fill an iteration to ``gather_tokens`` already; 0 for no wait
     gather_passes: int = 0
     gather_tokens: int = 0
     engine: str = ""

@@ -16,14 +16,12 @@ from topologies.units import format_seconds, parse_seconds
 
 @dataclass(frozen=True)
 class Slo:
-    """Service-level objective: limits that a request must keep to count as attained.
+    """Service-level objective: limits that a request must keep to count as attained."""
 
-    ``ttft_s, tpot_s``: largest time to first token and mean time per later token [s].
-    ``share``: share of requests that must attain both for a rate to count as under the SLO.
-    """
-
+    # ttft_s, tpot_s: largest time to first token and mean time per later token [s]
     ttft_s: float = float("inf")
     tpot_s: float = float("inf")
+    # Share of requests that must attain both for a rate to count as under the SLO
     share: float = 0.99
 
     def __str__(self) -> str:
@@ -102,29 +100,23 @@ class SloMissed(InputError):  # noqa: N818 - a property of the replica, not a fa
 
 @dataclass(frozen=True, eq=False)
 class Capacity:
-    """Rates and latencies of one unit, such as an UltraServer with all its replicas.
+    """Rates and latencies of one unit, such as an UltraServer with all its replicas."""
 
-    ``rate_slo_per_s, rate_max_per_s``: rates of requests of the reference mix, within the SLO and
-        at saturation [1/s].
-    ``utilisation`` (loads,): rates of the runs divided by ``rate_max_per_s``, ascending.
-    ``quantiles`` (quantiles,): levels of the two tables, from 0 to 1.
-    ``ttft_s, tpot_s`` (loads, quantiles): latencies at each load [s].
-    ``attainment`` (loads,): share of requests that keep both limits.
-    ``prompt_tokens, output_tokens`` (mixes,): mean lengths at which ``cost`` was measured,
-        ascending.
-    ``cost`` (prompts, outputs): work of a request of each mix relative to the reference mix.
-    """
-
+    # rate_slo_per_s, rate_max_per_s: rates of requests of the reference mix, within the SLO and at
+    # saturation [1/s]
     rate_slo_per_s: float
     rate_max_per_s: float
     slo: Slo
-    utilisation: FloatArray
-    quantiles: FloatArray
+    utilisation: FloatArray  # (loads,): rates of the runs divided by ``rate_max_per_s``, ascending
+    quantiles: FloatArray  # (quantiles,): levels of the two tables, from 0 to 1
+    # ttft_s, tpot_s (loads, quantiles): latencies at each load [s]
     ttft_s: FloatArray
     tpot_s: FloatArray
-    attainment: FloatArray
+    attainment: FloatArray  # (loads,): share of requests that keep both limits
+    # prompt_tokens, output_tokens (mixes,): mean lengths at which ``cost`` was measured, ascending
     prompt_tokens: FloatArray
     output_tokens: FloatArray
+    # (prompts, outputs): work of a request of each mix relative to the reference mix
     cost: FloatArray
 
     def work(self, prompt_tokens: npt.ArrayLike, output_tokens: npt.ArrayLike) -> FloatArray:

@@ -81,18 +81,16 @@ def _in_words(words: Mapping[str, Any]) -> str:
 
 @dataclass(frozen=True, eq=False)
 class DeploymentQuestion:
-    """Requests to be served within an SLO, and what a deployment for them must have.
-
-    ``options``: settings of every deployment. ``batching, drawing``: stated keywords of
-    ``batching_from`` and of ``ServingOptions.offered``. ``tp, precision``: where they were stated.
-    """
+    """Requests to be served within an SLO, and what a deployment for them must have."""
 
     model: Model
     cluster: Cluster
     slo: Slo
-    options: ServingOptions
+    options: ServingOptions  # settings of every deployment
+    # batching, drawing: stated keywords of ``batching_from`` and of ``ServingOptions.offered``
     batching: Mapping[str, Any]
     drawing: Mapping[str, Any]
+    # tp, precision: where they were stated
     tp: int | None = None
     precision: str | None = None
 
@@ -115,14 +113,11 @@ Candidate = tuple[float, dict[str, Any], Offered]
 
 @dataclass(frozen=True, eq=False)
 class DeploymentSearch:
-    """Deployments for a question.
-
-    ``candidates``: all that fit. ``ranked``: those whose rate was searched, the best first; the
-    first ``KEPT`` are the best of all.
-    """
+    """Deployments for a question."""
 
     question: DeploymentQuestion
-    candidates: list[Candidate]
+    candidates: list[Candidate]  # all that fit
+    # Those whose rate was searched, the best first; the first ``KEPT`` are the best of all
     ranked: list[Ranked]
 
     def best(self) -> BestDeployment:

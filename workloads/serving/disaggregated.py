@@ -39,41 +39,30 @@ MOST = 10_000
 
 @dataclass(frozen=True, eq=False)
 class PromptReplica:
-    """A replica that processes prompts, where it is of another kind than those that decode.
+    """A replica that processes prompts, where it is of another kind than those that decode."""
 
-    ``profile``: its times and sizes.
-    ``batching``: batching whose buckets prompts are padded to.
-    ``cluster``: cluster of its chips.
-    ``money``: power and price of a chip that decodes, and of one of its own, by one kind of price.
-    ``prices``: sentence on these prices; empty where the catalogue's are of one kind.
-    """
-
-    profile: Profile
-    batching: Batching
-    cluster: Cluster
+    profile: Profile  # its times and sizes
+    batching: Batching  # batching whose buckets prompts are padded to
+    cluster: Cluster  # cluster of its chips
+    # Power and price of a chip that decodes, and of one of its own, by one kind of price
     money: tuple[Economics, Economics]
-    prices: str = ""
+    prices: str = ""  # sentence on these prices; empty where the catalogue's are of one kind
 
 
 @dataclass(frozen=True)
 class Pools:
-    """Replicas of both kinds, and the network between them.
+    """Replicas of both kinds, and the network between them."""
 
-    ``prefill, decode``: replicas.
-    ``transfer_bytes_per_s``: rate at which one prompt's keys and values leave a prefill replica
-        [B/s].
-    ``transfer_latency_s``: latency of each transfer [s].
-    ``slowest_bytes_per_s``: least rate that the network between two clusters may have, where one is
-        assumed; otherwise 0 [B/s].
-    ``prompts``: replica that processes prompts, if it is of another kind.
-    """
-
+    # prefill, decode: replicas
     prefill: int
     decode: int
+    # Rate at which one prompt's keys and values leave a prefill replica [B/s]
     transfer_bytes_per_s: float
-    transfer_latency_s: float = 0.0
+    transfer_latency_s: float = 0.0  # latency of each transfer [s]
+    # Least rate that the network between two clusters may have, where one is assumed; otherwise 0
+    # [B/s]
     slowest_bytes_per_s: float = 0.0
-    prompts: PromptReplica | None = None
+    prompts: PromptReplica | None = None  # replica that processes prompts, if it is of another kind
 
     def __post_init__(self) -> None:
         if not (1 <= self.prefill <= MOST and 1 <= self.decode <= MOST):
@@ -88,19 +77,16 @@ class Pools:
 
 @dataclass(frozen=True, eq=False)
 class Apart:
-    """Outcome of a run with both kinds of replicas.
-
-    ``prefill_end_s, arrived_s`` (requests,): when a prompt was processed, and when its keys and
-        values had arrived [s].
-    ``prefill_busy_s``: time in which prefill replicas worked, all together [s].
-    ``late_s`` (requests,): times by which values would arrive later over the slowest network [s].
-    """
+    """Outcome of a run with both kinds of replicas."""
 
     served: Served
+    # prefill_end_s, arrived_s (requests,): when a prompt was processed, and when its keys and
+    # values had arrived [s]
     prefill_end_s: FloatArray
     arrived_s: FloatArray
-    prefill_busy_s: float
+    prefill_busy_s: float  # time in which prefill replicas worked, all together [s]
     decode_busy_s: float
+    # (requests,): times by which values would arrive later over the slowest network [s]
     late_s: FloatArray | None = None
 
     @property

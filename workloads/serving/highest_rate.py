@@ -29,18 +29,13 @@ FILLS = 16
 
 @dataclass(frozen=True, eq=False)
 class Offered:
-    """Requests that are offered to replicas at any rate, as a Poisson process.
-
-    ``lengths``: lengths that are drawn.
-    ``count``: number of requests of each run.
-    ``seed``: seed of arrivals, lengths and accepted proposals, the same at all rates.
-    ``cached``: returns them with the tokens that a prefix cache holds.
-    """
+    """Requests that are offered to replicas at any rate, as a Poisson process."""
 
     deployment: Deployment
-    lengths: Lengths
-    count: int
-    seed: int = 0
+    lengths: Lengths  # lengths that are drawn
+    count: int  # number of requests of each run
+    seed: int = 0  # seed of arrivals, lengths and accepted proposals, the same at all rates
+    # Returns them with the tokens that a prefix cache holds
     cached: Callable[[Requests], Requests] = field(default=lambda requests: requests)
 
     def requests(self, rate_per_s: float) -> Requests:
@@ -111,16 +106,11 @@ def narrowed(offered: Offered, slo: Slo, kept: float, missed: float) -> tuple[fl
 
 @dataclass(frozen=True, eq=False)
 class Highest:
-    """Replicas at a stated rate, in a closed loop, or at the highest rate within an SLO.
+    """Replicas at a stated rate, in a closed loop, or at the highest rate within an SLO."""
 
-    ``deployed``: outcome of the run at that rate.
-    ``rate_per_s``: the highest rate, where it was sought [1/s].
-    ``binds``: cause that keeps the replicas from a higher rate, see :func:`what_binds`.
-    """
-
-    deployed: Deployed
-    rate_per_s: float | None = None
-    binds: str = ""
+    deployed: Deployed  # outcome of the run at that rate
+    rate_per_s: float | None = None  # the highest rate, where it was sought [1/s]
+    binds: str = ""  # cause that keeps the replicas from a higher rate, see :func:`what_binds`
 
     def summary(self, chip: Economics) -> dict[str, Any]:
         """Return the highest rate, what binds, and the price at it, by their JSON keys.

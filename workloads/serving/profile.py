@@ -116,47 +116,36 @@ Tokens = TypeVar("Tokens", float, FloatArray)
 
 @dataclass(frozen=True, eq=False)
 class Profile:
-    """Times and sizes of one replica.
-
-    ``tokens`` (sizes,): numbers of tokens of an iteration for which ``linear_s`` is computed,
-        ascending.
-    ``linear_s`` (sizes,): time of matrix products, all-reduces and the overhead of an iteration
-        [s].
-    ``decode_kv_s``: attention time for each cached token of each decoding request [s].
-    ``prefill_token_s``: overhead of each prompt token, over all layers [s].
-    ``prefill_square_s``: attention time of a prompt token for each token before it [s].
-    ``weights_bytes, kv_bytes_per_token, kv_budget_bytes``: weights, cache of a token, and room for
-        the cache, of the whole replica [B].
-    ``decode_request_s``: time of each decoding request that does not depend on its cached tokens,
-        in attention and on the host [s].
-    ``request_s``: time in network, tokenizer and scheduler before the engine sees a request [s].
-    ``prompt_linear_s`` (sizes,): times as in ``linear_s`` of an iteration with prompts, where they
-        differ [s].
-    ``window_tokens``: tokens that layers with attention in windows read of each request; 0 without
-        such layers.
-    ``decode_window_s``: attention time of these layers for each token that they read [s].
-    ``cache_precision``: precision of cached keys and values.
-    ``weights_text``: sentence on how weights are held, where it is not in the products' precision.
-    """
+    """Times and sizes of one replica."""
 
     name: str
     chips: int
+    # (sizes,): numbers of tokens of an iteration for which ``linear_s`` is computed, ascending
     tokens: FloatArray
+    # (sizes,): time of matrix products, all-reduces and the overhead of an iteration [s]
     linear_s: FloatArray
-    decode_kv_s: float
-    prefill_token_s: float
-    prefill_square_s: float
+    decode_kv_s: float  # attention time for each cached token of each decoding request [s]
+    prefill_token_s: float  # overhead of each prompt token, over all layers [s]
+    prefill_square_s: float  # attention time of a prompt token for each token before it [s]
+    # weights_bytes, kv_bytes_per_token, kv_budget_bytes: weights, cache of a token, and room for
+    # the cache, of the whole replica [B]
     weights_bytes: float
     kv_bytes_per_token: float
     kv_budget_bytes: float
+    # Time in network, tokenizer and scheduler before the engine sees a request [s]
     request_s: float = 0.0
+    # Time of each decoding request that does not depend on its cached tokens, in attention and on
+    # the host [s]
     decode_request_s: float = 0.0
+    # (sizes,): times as in ``linear_s`` of an iteration with prompts, where they differ [s]
     prompt_linear_s: FloatArray | None = None
     expert_groups: int = 1
     precision: str = ""
-    cache_precision: str = ""
+    cache_precision: str = ""  # precision of cached keys and values
+    # Tokens that layers with attention in windows read of each request; 0 without such layers
     window_tokens: int = 0
-    decode_window_s: float = 0.0
+    decode_window_s: float = 0.0  # attention time of these layers for each token that they read [s]
+    # Sentence on how weights are held, where it is not in the products' precision
     weights_text: str = ""
 
     @property

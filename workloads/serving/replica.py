@@ -143,36 +143,15 @@ Batch = Lockstep | Speculating
 
 @dataclass
 class Prompt:
-    """An admitted prompt that is processed in pieces.
-
-    ``tokens``: tokens of the prompt whose keys and values are cached so far.
-    """
+    """An admitted prompt that is processed in pieces."""
 
     request: int
-    tokens: int
+    tokens: int  # tokens of the prompt whose keys and values are cached so far
 
 
 @dataclass
 class State:
-    """A replica in the middle of a run.
-
-    ``planned_s``: start of the last iteration, at which an overlapped scheduler planned the next
-        one [s].
-    ``next_arrival``: first request that the scheduler has not seen.
-    ``waiting``: requests that it has seen and not admitted, first come, first served.
-    ``unseen_passes``: passes of decode since the scheduler last looked for new requests.
-    ``gathering_passes``: passes of decode for which the first waiting prompt has been held back.
-    ``cached_tokens, reserved_tokens, peak_tokens``: tokens in the cache now, those for which
-        admitted requests have reserved room, and the most that were in the cache.
-    ``first_token_s, end_s`` (requests,): times of the first and the last token of each request, NaN
-        before [s].
-    ``gaps``: mean time between tokens of each stretch of decoding [s], and how many tokens it
-        covers.
-    ``owed_s``: time in which decode waited for prompts since its last pass [s]; part of its next
-        gap.
-    ``batch_sum``: requests that decode, summed over ``decode_steps``.
-    ``decode_steps, iterations``: iterations in which requests decode, and all.
-    """
+    """A replica in the middle of a run."""
 
     profile: Profile
     batching: Batching
@@ -180,23 +159,33 @@ class State:
     batch: Batch
     speculation: Speculation | None = None
     now_s: float = 0.0
+    # Start of the last iteration, at which an overlapped scheduler planned the next one [s]
     planned_s: float = 0.0
-    next_arrival: int = 0
+    next_arrival: int = 0  # first request that the scheduler has not seen
+    # Requests that it has seen and not admitted, first come, first served
     waiting: deque[int] = field(default_factory=deque)
-    unseen_passes: int = 0
+    unseen_passes: int = 0  # passes of decode since the scheduler last looked for new requests
+    # Passes of decode for which the first waiting prompt has been held back
     gathering_passes: int = 0
     prompts: list[Prompt] = field(default_factory=list)
+    # cached_tokens, reserved_tokens, peak_tokens: tokens in the cache now, those for which admitted
+    # requests have reserved room, and the most that were in the cache
     cached_tokens: int = 0
     reserved_tokens: int = 0
     peak_tokens: int = 0
     closed: bool = False
     sent: int = 0
+    # first_token_s, end_s (requests,): times of the first and the last token of each request, NaN
+    # before [s]
     first_token_s: FloatArray = field(init=False)
     end_s: FloatArray = field(init=False)
+    # Mean time between tokens of each stretch of decoding [s], and how many tokens it covers
     gaps: list[tuple[float, float]] = field(default_factory=list)
+    # Time in which decode waited for prompts since its last pass [s]; part of its next gap
     owed_s: float = 0.0
     busy_s: float = 0.0
-    batch_sum: float = 0.0
+    batch_sum: float = 0.0  # requests that decode, summed over ``decode_steps``
+    # decode_steps, iterations: iterations in which requests decode, and all
     decode_steps: int = 0
     iterations: int = 0
 

@@ -62,22 +62,20 @@ _Row = tuple[float, FloatArray, FloatArray]
 
 @dataclass(frozen=True, eq=False)
 class TableRuns:
-    """Runs from which a capacity table is made.
-
-    ``prompt_means, output_means``: mean lengths at which the work of a request is measured,
-        ascending; by default the mean of the reference mix alone.
-    ``prefix_share``: share of every prompt that a prefix cache holds, see
-        :func:`workloads.serving.prefix_cache.share_hits`.
-    ``pools``: prefill and decode replicas that serve together; by default one replica does both.
-    """
+    """Runs from which a capacity table is made."""
 
     batching: Batching = field(default_factory=Batching)
+    # prompt_means, output_means: mean lengths at which the work of a request is measured,
+    # ascending; by default the mean of the reference mix alone
     prompt_means: FloatArray | None = None
     output_means: FloatArray | None = None
     requests: int = 3000
     seed: int = 0
+    # Share of every prompt that a prefix cache holds, see
+    # :func:`workloads.serving.prefix_cache.share_hits`
     prefix_share: float = 0.0
     speculation: Speculation | None = None
+    # Prefill and decode replicas that serve together; by default one replica does both
     pools: Pools | None = None
 
     def __post_init__(self) -> None:
@@ -201,15 +199,13 @@ def table_digest(*inputs: object) -> str:
 
 @dataclass(frozen=True)
 class Ranking:
-    """The best of several ways to run prompts.
+    """The best of several ways to run prompts."""
 
-    ``best``: number of each of the two best ways, or of the only one that keeps the SLO, and the
-        rate within the SLO of one replica [1/s].
-    ``binds``: cause that binds the best way, for requests of each kind, see
-        :func:`workloads.serving.highest_rate.what_binds`.
-    """
-
+    # Number of each of the two best ways, or of the only one that keeps the SLO, and the rate
+    # within the SLO of one replica [1/s]
     best: tuple[tuple[int, float], ...]
+    # Cause that binds the best way, for requests of each kind, see
+    # :func:`workloads.serving.highest_rate.what_binds`
     binds: tuple[str, ...]
 
 

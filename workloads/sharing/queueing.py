@@ -69,26 +69,23 @@ class Started:
 @display.by_facts("Queue of jobs")
 @dataclass(frozen=True, eq=False)
 class Queue:
-    """A queue that has been worked off.
-
-    ``jobs``: jobs in order of arrival.
-    ``times_s``, ``busy``, ``waiting`` (changes,): times at which anything changed [s], and from
-        each on the servers in use and the jobs that wait.
-    ``others``: the same jobs by (discipline, place), where a study was asked for.
-    ``wait_ends_s``: mean waits with all predicted times at the low and high ends of their 80 %
-        intervals [s]; None where no time is predicted.
-    ``left_out``: sentences on the entries of the record that are no jobs of the queue.
-    """
+    """A queue that has been worked off."""
 
     cluster: Cluster
     discipline: str
     place: str
-    jobs: tuple[Started, ...]
+    jobs: tuple[Started, ...]  # jobs in order of arrival. ``times_s``, ``busy``,
     times_s: FloatArray
     busy: IntArray
+    # (changes,): times at which anything changed [s], and from each on the servers in use and the
+    # jobs that wait
     waiting: IntArray
+    # The same jobs by (discipline, place), where a study was asked for
     others: dict[tuple[str, str], Queue] = field(default_factory=dict)
+    # Mean waits with all predicted times at the low and high ends of their 80 % intervals [s]; None
+    # where no time is predicted
     wait_ends_s: tuple[float, float] | None = None
+    # Sentences on the entries of the record that are no jobs of the queue
     left_out: tuple[str, ...] = ()
 
     @property

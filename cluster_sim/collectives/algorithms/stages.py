@@ -54,13 +54,10 @@ from topologies.arrays import IntArray
 
 @dataclass(frozen=True, eq=False)
 class Part:
-    """A part of the payload, with its weight, and the stages along which it is reduced, in order.
+    """A part of the payload, its weight, and the stages along which it is reduced, in order."""
 
-    ``lines`` (lines, ranks of a line): for each stage the rings, as ranks in order. The rings of a
-    stage hold every rank once, and the ranks of a ring have the same places in those of earlier
-    stages.
-    """
-
+    # (lines, ranks of a line): for each stage the rings, as ranks in order. The rings of a stage
+    # hold every rank once, and the ranks of a ring have the same places in those of earlier stages
     lines: tuple[IntArray, ...]
     weight: int = 1
 

@@ -152,17 +152,12 @@ class ProofError(ValueError):
 
 @dataclass(frozen=True, eq=False)
 class Contributors:
-    """Bits that stand for the contributions of ranks.
-
-    ``bit`` (ranks,): bit of each rank's contribution.
-    ``size`` (groups,): ranks of each group.
-    ``words``: words of 64 bits in a bitset.
-    """
+    """Bits that stand for the contributions of ranks."""
 
     chunks: Chunks
-    bit: IntArray
-    size: IntArray
-    words: int
+    bit: IntArray  # (ranks,): bit of each rank's contribution
+    size: IntArray  # (groups,): ranks of each group
+    words: int  # words of 64 bits in a bitset
 
     @classmethod
     def of(cls, chunks: Chunks, group_of_rank: IntArray) -> Contributors:

@@ -34,14 +34,10 @@ KINDS = ("vendor_id", "cpu family", "model", "flags", "CPU", "Features")
 
 
 class Source:
-    """Base of objects other than numbers that compiled code may refer to.
+    """Base of objects other than numbers that compiled code may refer to."""
 
-    ``function``: a Python function to be compiled.
-    ``name``: name of an instruction of the processor, which has no function.
-    """
-
-    function: Callable[..., Any]
-    name: str
+    function: Callable[..., Any]  # a Python function to be compiled
+    name: str  # name of an instruction of the processor, which has no function
 
 
 class Code(NamedTuple):

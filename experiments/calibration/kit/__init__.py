@@ -39,15 +39,12 @@ GPU_MACHINES = {
 
 @dataclass(frozen=True)
 class Manifest:
-    """Record of a kit's chip and machine in its folder.
-
-    ``cluster``: machine on which collectives and steps are measured.
-    ``ranks_per_chip, cores``: logical cores of a chip; physical cores of a logical core.
-    """
+    """Record of a kit's chip and machine in its folder."""
 
     chip: str
     flavour: str
-    cluster: str
+    cluster: str  # machine on which collectives and steps are measured
+    # ranks_per_chip, cores: logical cores of a chip; physical cores of a logical core
     ranks_per_chip: int
     cores: int
     files: tuple[str, ...] = ()

@@ -316,13 +316,11 @@ PLAIN = (bool, int, float, str, Path)
 
 @dataclass(frozen=True)
 class Stated:
-    """Mark of a mapping parameter that receives the stated fields of a dataclass.
-
-    ``required, without, searched``: fields that must be stated, fields that the command does not
-        take, and fields whose values the command searches, so that they have no default.
-    """
+    """Mark of a mapping parameter that receives the stated fields of a dataclass."""
 
     kind: type
+    # required, without, searched: fields that must be stated, fields that the command does not
+    # take, and fields whose values the command searches, so that they have no default
     required: tuple[str, ...] = ()
     without: tuple[str, ...] = ()
     searched: tuple[str, ...] = ()
@@ -330,12 +328,9 @@ class Stated:
 
 @dataclass(frozen=True)
 class _Group:
-    """Options of one parameter of a command, and the function that builds its argument.
+    """Options of one parameter of a command, and the function that builds its argument."""
 
-    ``heading``: first line of the parameter's dataclass, above its options on the help page.
-    """
-
-    heading: str
+    heading: str  # first line of the parameter's dataclass, above its options on the help page
     parameters: tuple[click.Parameter, ...]
     recorded: tuple[str, ...]
     build: Callable[[Mapping[str, Any]], Any]

@@ -258,16 +258,13 @@ class SensitivityInputs:
 
 @dataclass(frozen=True)
 class Ranking:
-    """Numbers of the catalogue with an effect on an answer, the largest effect first.
-
-    ``what``: name of the answer, such as ``the time of the first size``.
-    ``key``: key in the command line's JSON, and name of the table in a run directory.
-    ``expected``: further keys of the JSON, with the answer itself where the results do not have it.
-    """
+    """Numbers of the catalogue with an effect on an answer, the largest effect first."""
 
     rows: tuple[Sensitivity, ...]
-    what: str
+    what: str  # name of the answer, such as ``the time of the first size``
+    # Key in the command line's JSON, and name of the table in a run directory
     key: str = "sensitivity"
+    # Further keys of the JSON, with the answer itself where the results do not have it
     expected: Mapping[str, Any] = field(default_factory=dict)
 
     def document(self) -> Mapping[str, Any]:
@@ -314,10 +311,7 @@ QUIET = "CLUSTER_SIM_QUIET"
 
 @dataclass(frozen=True)
 class Invocation:
-    """Every command: output, seed and engine of a call.
-
-    ``inputs``: all options on which results depend, as a run directory records them.
-    """
+    """Every command: output, seed and engine of a call."""
 
     json: bool = setting(False, "Print one JSON document, in SI units", recorded=False)
     out: Path | None = setting(
@@ -332,6 +326,7 @@ class Invocation:
     )
     quiet: bool = setting(False, "Show no progress on stderr", recorded=False)
     command: str = ""
+    # All options on which results depend, as a run directory records them
     inputs: Mapping[str, Any] = field(default_factory=dict)
 
     def __post_init__(self) -> None:

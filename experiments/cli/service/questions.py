@@ -43,19 +43,16 @@ Processes that answer stand in an empty folder, so that no other text names one 
 
 @dataclass(frozen=True)
 class Field:
-    """An option of a question.
+    """An option of a question."""
 
-    ``name``: name in JSON, that of the Python keyword. ``kind``: type of one value. ``many``:
-    whether it is a list. ``words``: how the command line spells it.
-    """
-
-    name: str
+    name: str  # name in JSON, that of the Python keyword
     option: Option
+    # Type of one value
     kind: click.ParamType  # type: ignore[type-arg]
-    many: bool
+    many: bool  # whether it is a list
     required: bool
     usual: Any
-    words: Parameter
+    words: Parameter  # how the command line spells it
 
     @property
     def is_path(self) -> bool:

@@ -42,16 +42,12 @@ AGAIN_S = 10
 
 @dataclass
 class Service:
-    """Questions, the processes that answer them, and counts of both.
+    """Questions, the processes that answer them, and counts of both."""
 
-    ``token``: what every request has to carry; empty for none. ``workers``: questions that run at
-    once. ``limit_s``: longest time of one [s]. ``folder``: state directory of ``lend --follow``,
-    whose last answer and metrics are served as well.
-    """
-
-    token: str = ""
-    workers: int = 2
-    limit_s: float = 600.0
+    token: str = ""  # what every request has to carry; empty for none
+    workers: int = 2  # questions that run at once
+    limit_s: float = 600.0  # longest time of one [s]
+    # State directory of ``lend --follow``, whose last answer and metrics are served as well
     folder: Path | None = None
     answered: Counter[tuple[str, int]] = field(default_factory=Counter)
     spent_s: dict[str, float] = field(default_factory=dict)

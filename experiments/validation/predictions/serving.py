@@ -38,15 +38,12 @@ GPU_CHUNK = 8192
 
 @dataclass(frozen=True)
 class Steady:
-    """Steady latencies and throughput of a replica.
+    """Steady latencies and throughput of a replica."""
 
-    ``ttft_s, tpot_s``: time to first token and time per later token, each a median or mean [s].
-    ``tokens_per_s``: output tokens per second.
-    """
-
+    # ttft_s, tpot_s: time to first token and time per later token, each a median or mean [s]
     ttft_s: float
     tpot_s: float
-    tokens_per_s: float
+    tokens_per_s: float  # output tokens per second
 
 
 def continuous(

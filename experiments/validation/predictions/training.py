@@ -49,13 +49,10 @@ WHOLE_COLUMNS = 256
 
 @dataclass(frozen=True)
 class Stated:
-    """A row with its empty cells filled in.
-
-    ``assumed``: columns that were empty, or that could not be taken as they were.
-    """
+    """A row with its empty cells filled in."""
 
     values: Cells
-    assumed: tuple[str, ...]
+    assumed: tuple[str, ...]  # columns that were empty, or that could not be taken as they were
 
 
 MODEL: Mapping[str, int | str] = {

@@ -36,20 +36,14 @@ TIMES = {"us": 1e-6, "ms": 1e-3, "s": 1.0}
 
 @dataclass(frozen=True, eq=False)
 class Measured:
-    """One measured series.
+    """One measured series."""
 
-    ``collective``: operation, if the text names it or the bandwidths imply it.
-    ``ranks``: likewise.
-    ``size_bytes`` (rows,): as the tool counts them.
-    ``time_s`` (rows,): out of place, where both are printed [s].
-    ``bandwidth_unit``: ``GB/s`` or ``GiB/s``: unit of the printed algorithm bandwidth, found from
-        sizes and times; empty if it is not printed.
-    """
-
-    collective: str | None
-    ranks: int | None
-    size_bytes: FloatArray
-    time_s: FloatArray
+    collective: str | None  # operation, if the text names it or the bandwidths imply it
+    ranks: int | None  # likewise
+    size_bytes: FloatArray  # (rows,): as the tool counts them
+    time_s: FloatArray  # (rows,): out of place, where both are printed [s]
+    # ``GB/s`` or ``GiB/s``: unit of the printed algorithm bandwidth, found from sizes and times;
+    # empty if it is not printed
     bandwidth_unit: str
     failed: int
 

@@ -30,35 +30,25 @@ Holds = Literal["text", "count", "number", "flag"]
 
 @dataclass(frozen=True)
 class Column:
-    """One column.
-
-    ``holds``: ``text``, ``count`` (a whole number), ``number`` or ``flag`` (0 or 1).
-    ``required``: whether a row without it cannot be predicted.
-    ``least``: smallest value of a count or a number; numbers must be above 0 where it is 0.
-    ``choices``: texts that are allowed; any where empty.
-    ``also``: other spellings of the choices, in small letters with hyphens.
-    """
+    """One column."""
 
     name: str
-    holds: Holds
-    required: bool = False
-    least: float = 1
-    choices: tuple[str, ...] = ()
+    holds: Holds  # ``text``, ``count`` (a whole number), ``number`` or ``flag`` (0 or 1)
+    required: bool = False  # whether a row without it cannot be predicted
+    least: float = 1  # smallest value of a count or a number; numbers must be above 0 where it is 0
+    choices: tuple[str, ...] = ()  # texts that are allowed; any where empty
+    # Other spellings of the choices, in small letters with hyphens
     also: Mapping[str, str] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)
 class Kind:
-    """A kind of measurement, and the columns of its rows.
+    """A kind of measurement, and the columns of its rows."""
 
-    ``name``: ``training``, ``memory``, ``layer``, ``collective``, ``serving``, ``kernel`` or
-        ``job``.
-    ``published``: columns of measured values; the error of a row is that of the first that it
-        states.
-    """
-
+    # ``training``, ``memory``, ``layer``, ``collective``, ``serving``, ``kernel`` or ``job``
     name: str
     columns: tuple[Column, ...]
+    # Columns of measured values; the error of a row is that of the first that it states
     published: tuple[str, ...]
 
     @property
@@ -306,15 +296,11 @@ SEPARATORS = (",", ";", "\t")
 
 @dataclass(frozen=True)
 class Row:
-    """One row of a file.
+    """One row of a file."""
 
-    ``line``: number of its last line in the file, from 1.
-    ``cells``: as read, columns that are not ours included.
-    ``values``: values of our columns; None where a cell is empty or the file has no such column.
-    """
-
-    line: int
-    cells: Mapping[str, str]
+    line: int  # number of its last line in the file, from 1
+    cells: Mapping[str, str]  # as read, columns that are not ours included
+    # Values of our columns; None where a cell is empty or the file has no such column
     values: Mapping[str, Value]
     mistakes: tuple[str, ...]
 
@@ -524,18 +510,15 @@ def _text(column: Column, text: str, shown: str) -> str:
 
 @dataclass(frozen=True)
 class Table:
-    """One table of published measurements.
-
-    ``file``: in ``tables``; compressed where the name ends in ``.gz``.
-    ``median_tolerance, p90_tolerance``: largest median and 90th percentile of the absolute error at
-        which validation succeeds.
-    ``licence, credit, note``: licence and credit of the origin, and remarks on the measurements.
-    """
+    """One table of published measurements."""
 
     name: str
-    file: str
+    file: str  # in ``tables``; compressed where the name ends in ``.gz``
+    # median_tolerance, p90_tolerance: largest median and 90th percentile of the absolute error at
+    # which validation succeeds
     median_tolerance: float
     p90_tolerance: float
+    # licence, credit, note: licence and credit of the origin, and remarks on the measurements
     licence: str
     credit: str
     note: str
@@ -591,20 +574,18 @@ Status = Literal["ok", "unsupported", "infeasible"]
 
 @dataclass(frozen=True)
 class Outcome:
-    """Prediction of one row.
+    """Prediction of one row."""
 
-    ``predicted``: by the name of the published column, such as ``iteration_s``, in SI units.
-    ``status``: ``ok``; ``unsupported``, the model does not cover the row; ``infeasible``, the
-        machine could not run it by the model, as when it does not fit in memory.
-    ``provenance``: by input: measured, interpolated, extrapolated, assumed.
-    ``ends``: least and greatest time [s] that the tool may have shown, with what it adds itself, or
-        that fields of a plan without a stated value leave open; None where there is only one.
-    """
-
+    # By the name of the published column, such as ``iteration_s``, in SI units
     predicted: Mapping[str, float] = field(default_factory=dict)
+    # ``ok``; ``unsupported``, the model does not cover the row; ``infeasible``, the machine could
+    # not run it by the model, as when it does not fit in memory
     status: Status = "ok"
     why: str = ""
+    # By input: measured, interpolated, extrapolated, assumed
     provenance: Mapping[str, str] = field(default_factory=dict)
+    # Least and greatest time [s] that the tool may have shown, with what it adds itself, or that
+    # fields of a plan without a stated value leave open; None where there is only one
     ends: tuple[float, float] | None = None
 
 

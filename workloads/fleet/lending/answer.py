@@ -159,24 +159,18 @@ def chance_of(broken: int, nights: int, risk: float) -> float:
 
 @dataclass(frozen=True)
 class Night:
-    """Terms of the night question: the end of the night, its service level, its confidence.
+    """Terms of the night question: the end of the night, its service level, its confidence."""
 
-    ``until``: time of day, UTC, at which all units serve again: ``06:00``.
-    ``begin``: time of day at which lending may begin; empty for the end of the history.
-    ``share``: share of the night's minutes in which demand must stay within the units kept for
-        serving.
-    ``confidence``: share of nights on which ``share`` must be met; by default 95 %, or less where
-        the history bears out less.
-    ``window_minutes``: length of the windows in which the number of lent units is constant
-        [minutes].
-    ``holidays``: dates such as ``2024-12-25`` on which demand is that of a weekend.
-    """
-
-    until: str = "06:00"
-    begin: str = ""
+    until: str = "06:00"  # time of day, UTC, at which all units serve again: ``06:00``
+    begin: str = ""  # time of day at which lending may begin; empty for the end of the history
+    # Share of the night's minutes in which demand must stay within the units kept for serving
     share: float = 0.999
+    # Share of nights on which ``share`` must be met; by default 95 %, or less where the history
+    # bears out less
     confidence: float | None = None
+    # Length of the windows in which the number of lent units is constant [minutes]
     window_minutes: int = 60
+    # Dates such as ``2024-12-25`` on which demand is that of a weekend
     holidays: tuple[str, ...] = ()
 
     def __post_init__(self) -> None:
