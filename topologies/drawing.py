@@ -294,8 +294,7 @@ def draw_clos(axes: Axes, shape: Clos) -> None:
 _LARGEST_CIRCLE = 48
 MOST_IN_SPACE = 5
 _STUB = 0.34
-Place = tuple[int, ...]
-"""Position of a drawn chip along each drawn axis."""
+Place = tuple[int, ...]  # position of a drawn chip along each drawn axis
 
 
 def draw_torus(axes: Axes, shape: Torus) -> None:

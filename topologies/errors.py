@@ -108,8 +108,7 @@ def file_fault(fault: OSError) -> str:
     return where + system_reason(fault)
 
 
-LONGEST_NAME = 100
-"""Most characters of a name from outside that a message repeats."""
+LONGEST_NAME = 100  # most characters of a name from outside that a message repeats
 
 
 def printable(text: str) -> str:

@@ -15,8 +15,7 @@ from dataclasses import Field, dataclass, field, fields
 from typing import Any, TypeVar
 
 T = TypeVar("T")
-KEY = "option"
-"""Key of the description in the metadata of a field."""
+KEY = "option"  # key of the description in the metadata of a field
 
 Choices = tuple[str | int, ...] | Callable[[], tuple[str | int, ...]]
 """Values of an option, or a function that returns them when they are needed."""

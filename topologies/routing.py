@@ -25,8 +25,7 @@ from topologies.shapes.scale_out import Layer, ScaleOut, layers
 
 TABLES_KEPT = 8
 """Tables of the places along an axis that are kept: groups of one cluster ask for the same."""
-ALTERNATE = 0
-"""Rule for ties: chips whose coordinates have an even sum go up, the others down."""
+ALTERNATE = 0  # rule for ties: chips whose coordinates have an even sum go up, the others down
 
 
 @dataclass(frozen=True, eq=False)

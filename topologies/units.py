@@ -20,8 +20,7 @@ PS_PER_US = 10**6
 PS_PER_NS = 10**3
 _SI = ("B", "FLOP", "J", "USD", "count", "m", "s", "ratio")
 """SI units to which all others are converted, in the order in which products are written."""
-LIMIT = 2**62
-"""Largest value of a quantity, in B, B/s or ps."""
+LIMIT = 2**62  # largest value of a quantity, in B, B/s or ps
 
 _DECIMAL = {prefix: 1000**power for power, prefix in enumerate(["", *"kMGTPE"])}
 _BINARY = {prefix + "i": 1024**power for power, prefix in enumerate("KMGTPE", start=1)}

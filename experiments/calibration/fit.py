@@ -37,18 +37,14 @@ from workloads.kernels.chip_share import family
 
 Predict = Callable[[Catalogue], FloatArray]
 
-STEP = 0.02
-"""Relative change of a constant from which its effect is measured."""
+STEP = 0.02  # relative change of a constant from which its effect is measured
 LEAST_EFFECT = 0.02
 """Least elasticity of a row's time for which the row counts as depending on a constant."""
 LEAST_APART = 0.05
 """Least share of a constant's effect that combinations of the others must leave unexplained."""
-FURTHEST = 20.0
-"""Factor by which a fit may change a constant that has no bound of its own."""
-NEAR = 1e-3
-"""Relative distance from a limit within which the limit counts as having stopped a fit."""
-SOFT = 0.1
-"""Residual from which a row counts less than its square."""
+FURTHEST = 20.0  # factor by which a fit may change a constant that has no bound of its own
+NEAR = 1e-3  # relative distance from a limit within which the limit counts as having stopped a fit
+SOFT = 0.1  # residual from which a row counts less than its square
 
 
 @dataclass(frozen=True)
@@ -288,8 +284,7 @@ def fit_all(
     return groups
 
 
-SMALLEST = 1e-30
-"""Value below which a constant counts as zero, which has no logarithm to fit."""
+SMALLEST = 1e-30  # value below which a constant counts as zero, which has no logarithm to fit
 NONE: FloatArray = np.zeros(0)
 
 
@@ -419,8 +414,7 @@ KERNEL_CONSTANTS = (
     *("decode_attention_efficiency", "decode_attention_pair", "unfused_score_bytes"),
 )
 RUNTIME = "runtime.neuron"
-UNFITTED = ("layer",)
-"""Kernels whose rows stay out of the fit, as a test of it."""
+UNFITTED = ("layer",)  # kernels whose rows stay out of the fit, as a test of it
 
 
 def fit_kernels(measured: Measurements, catalogue: Catalogue, machine: str | None) -> Group:

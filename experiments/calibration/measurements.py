@@ -29,8 +29,7 @@ RESULTS = ("results.csv", "training_rows.csv")
 SIZE = ("size", "size(b)", "size_bytes", "bytes", "message_size")
 TIME_UNITS = {"(us)": 1e-6, "_us": 1e-6, "(ms)": 1e-3, "_ms": 1e-3, "(s)": 1.0, "_s": 1.0}
 LARGEST_SIZE_BYTES = 2**53
-SHORTEST_S, LONGEST_S = 1e-9, 1e9
-"""Shortest and longest time that a measurement may have [s]."""
+SHORTEST_S, LONGEST_S = 1e-9, 1e9  # shortest and longest time that a measurement may have [s]
 SHAPE = re.compile(r"(kv_seq|kv_heads|head_dim|heads|batch|seq|cores|size_bytes|rows|[mnk])(\d+)")
 """Pattern of the columns of a kernel's shape in a file name, each followed by its value."""
 

@@ -74,10 +74,8 @@ class LazyGroup(click.Group):
     """Commands by name, each loaded at its first use; by default those of the registry."""
 
     context_class = HelpContext
-    thing = "command"
-    """Word for one entry of the group."""
-    unknown = "No such command '{}'"
-    """Message for a name that is not in the group."""
+    thing = "command"  # word for one entry of the group
+    unknown = "No such command '{}'"  # message for a name that is not in the group
 
     @property
     def entries(self) -> Mapping[str, Entry]:

@@ -28,10 +28,8 @@ from workloads.training.iteration import iteration
 from workloads.training.usual_plan import complete
 
 Parts = Mapping[str, float]
-NOT_PLANNED = ("sharding", "assumed")
-"""Keys of a plan in results that are not fields of a plan."""
-DISTURBED = ("jitter", "straggler", "fault")
-"""Options of a step whose effect is not computed again."""
+NOT_PLANNED = ("sharding", "assumed")  # keys of a plan in results that are not fields of a plan
+DISTURBED = ("jitter", "straggler", "fault")  # options of a step whose effect is not computed again
 DEGREES = ("tp", "pp", "dp", "cp", "ep")
 """Degrees of a plan in its description; degrees of 1 are left out."""
 FACTOR_DIGITS = 1000

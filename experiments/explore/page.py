@@ -17,10 +17,8 @@ from topologies.catalogue.catalogue import Catalogue
 from topologies.errors import InputError
 from topologies.units import format_seconds
 
-LOW, HIGH, STEP = 0.5, 2.0, 0.05
-"""Ends and step of a slider, as factors on the catalogue's number."""
-SLIDER_WIDTH, ANSWER_WIDTH = 330, 1000
-"""Width of a slider, and largest width of an answer [pixels]."""
+LOW, HIGH, STEP = 0.5, 2.0, 0.05  # ends and step of a slider, as factors on the catalogue's number
+SLIDER_WIDTH, ANSWER_WIDTH = 330, 1000  # width of a slider, and largest width of an answer [pixels]
 WIDE: Mapping[str, Any] = {"sizing_mode": "stretch_width"}
 """Size of parts that take the available width; on a phone they are below the sliders."""
 PHONES = """{% extends base %}

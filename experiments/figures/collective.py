@@ -29,12 +29,9 @@ LANES = (
 )
 
 
-MOST_TICKS = 8
-"""Most sizes for which the axis of a bandwidth figure has a tick each."""
-BAND = 0.15
-"""Opacity of the 80 % interval about a line."""
-ALIKE = 1.05
-"""Largest ratio of two bandwidths that count as about the same."""
+MOST_TICKS = 8  # most sizes for which the axis of a bandwidth figure has a tick each
+BAND = 0.15  # opacity of the 80 % interval about a line
+ALIKE = 1.05  # largest ratio of two bandwidths that count as about the same
 
 
 def figures(

@@ -21,10 +21,8 @@ STACK = (
 )  # fmt: skip
 """Roles from the bottom of the stack."""
 LABELS = {"batch": "batch requests", "paused": "paused in place"}
-STEP_MINUTES = 15
-"""Minutes over which curves are averaged."""
-SMALLEST = 0.002
-"""Share of the fleet below which a role is left out of the figure."""
+STEP_MINUTES = 15  # minutes over which curves are averaged
+SMALLEST = 0.002  # share of the fleet below which a role is left out of the figure
 
 
 def roles_figure(frame: pd.DataFrame, *, chips_per_unit: int, title: str) -> Figure:

@@ -21,8 +21,7 @@ COLORS = {
     "fewer_replicas": "#332288",
 }
 """Colours of the parts, after Paul Tol's schemes as in :mod:`cluster_sim.plot`."""
-ROOM = 1.15
-"""Height of the axis as a multiple of the largest loss."""
+ROOM = 1.15  # height of the axis as a multiple of the largest loss
 
 
 def timeline_figure(result: JobResult, title: str) -> Figure:

@@ -43,8 +43,7 @@ MARK: Mapping[str, Any] = {
     "marker": "|", "color": "black", "linestyle": "", "ms": 26, "mew": 1.5, "zorder": 3
 }  # fmt: skip
 """Style of a time that is marked on a bar."""
-AT_PEAK = "the model's FLOPs at peak rate"
-"""Name of a mark at MFU times the iteration."""
+AT_PEAK = "the model's FLOPs at peak rate"  # name of a mark at MFU times the iteration
 
 
 def one_step(headline: str, parts: Mapping[str, float], mfu: float, ends: Interval) -> Figure:
@@ -177,8 +176,7 @@ def _label(axes: Axes, labels: Sequence[str], measure: str) -> None:
     axes.tick_params(axis="y", length=0)
 
 
-SAME = 0.01
-"""Relative distance up to which two lines lie on each other and are drawn as one."""
+SAME = 0.01  # relative distance up to which two lines lie on each other and are drawn as one
 
 
 def stacked_rows(frame: pd.DataFrame, labels: Sequence[str], title: str, **shares: Any) -> Figure:

@@ -11,10 +11,8 @@ from matplotlib.figure import Figure
 from experiments.figures.layout import canvas
 from topologies.units import format_seconds
 
-BAND = 0.2
-"""Half-width of the shaded band around the diagonal, as a relative error."""
-MOST_DECADES = 1.7
-"""Longest axis, in powers of ten, that has labels at 2 and 5 as well."""
+BAND = 0.2  # half-width of the shaded band around the diagonal, as a relative error
+MOST_DECADES = 1.7  # longest axis, in powers of ten, that has labels at 2 and 5 as well
 MOST_TICKS = 7
 STEP = 5.0
 

@@ -172,8 +172,7 @@ def _judged(stated: Mapping[str, Any], need: FloatArray) -> dict[str, Any]:
     }
 
 
-USUAL_DAYS = 56.0
-"""Days of history on which a statement rests, where none are stated."""
+USUAL_DAYS = 56.0  # days of history on which a statement rests, where none are stated
 Show = Callable[[Mapping[str, Any]], None]
 
 

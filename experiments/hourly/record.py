@@ -16,14 +16,10 @@ from topologies.errors import InputError, shown
 from workloads.demand.read import demand_of_rows, long_rows, mean_tokens, meanings
 from workloads.demand.trace import MINUTES_PER_DAY, Demand
 
-HOUR = 60
-"""Minutes of an hour."""
-LATEST = MINUTES_PER_DAY
-"""Minutes by which a row may come late, counted from the newest row."""
-FURTHEST = 31 * MINUTES_PER_DAY
-"""Minutes by which a row or a clock may be ahead of the newest one."""
-LEAST_PRESENT = 0.5
-"""Share of the periods of the last hour without which nothing is stated."""
+HOUR = 60  # minutes of an hour
+LATEST = MINUTES_PER_DAY  # minutes by which a row may come late, counted from the newest row
+FURTHEST = 31 * MINUTES_PER_DAY  # minutes by which a row or a clock may be ahead of the newest one
+LEAST_PRESENT = 0.5  # share of the periods of the last hour without which nothing is stated
 COUNTED = ("requests", "prompt_tokens_mean", "output_tokens_mean")
 """Columns of the numbers of a row."""
 

@@ -20,15 +20,11 @@ from topologies.files.reading import decoded, open_regular
 from workloads.demand.read import MAX_BYTES
 from workloads.demand.trace import MINUTES_PER_DAY
 
-TIMEOUT_S = 10.0
-"""Longest silence of a server [s]."""
-WHOLE_S = 60.0
-"""Longest time of one answer of a server [s]."""
+TIMEOUT_S = 10.0  # longest silence of a server [s]
+WHOLE_S = 60.0  # longest time of one answer of a server [s]
 LARGEST_ANSWER_BYTES = 2**26
-POINTS = 10_000
-"""Values of one query; Prometheus answers at most 11,000."""
-SETTLE_MIN = 1
-"""Minutes after an hour until its last values have been scraped."""
+POINTS = 10_000  # values of one query; Prometheus answers at most 11,000
+SETTLE_MIN = 1  # minutes after an hour until its last values have been scraped
 TOKEN_VARIABLE = "CLUSTER_SIM_SOURCE_TOKEN"
 """Environment variable with the bearer token of a Prometheus server, where it asks for one."""
 ADDRESS = re.compile(r"https?://([\w.-]+|\[[\da-fA-F:]+\])(:\d{1,5})?(/[^?#@]*)?")

@@ -21,10 +21,8 @@ INTERVAL_OF: Mapping[str, str] = {
 """Place of the number that the key ``interval`` of a command's results is about."""
 INTERVAL_KEYS = {"tpot_s.p50": "tpot_interval"}
 """Keys of other intervals whose name does not follow from the name of their number."""
-SIMULATED = ("run-job",)
-"""Commands whose interval holds simulated runs and not measurements."""
-EDGE = 0.12
-"""Share of the drawing that is left free on either side of the band."""
+SIMULATED = ("run-job",)  # commands whose interval holds simulated runs and not measurements
+EDGE = 0.12  # share of the drawing that is left free on either side of the band
 
 
 def value_at(results: Document, place: str) -> Any:

@@ -25,8 +25,7 @@ if TYPE_CHECKING:
     from matplotlib.transforms import Bbox
 
 
-MOST_POINTS = 3_000
-"""Most points of a figure with values; longer lines are sampled evenly."""
+MOST_POINTS = 3_000  # most points of a figure with values; longer lines are sampled evenly
 MOST_NAMES = 12
 PLACE_DIGITS = 4
 
@@ -159,10 +158,8 @@ MOST_SLICES = 4_000
 """Most ops that are shown one by one. With more, time is divided into moments, and each shows the
 category that fills most of it."""
 MOST_LANES = 32
-MOST_MOMENTS = 24_000
-"""Number of lanes times moments of a timeline in moments."""
-LEAST_BUSY = 0.05
-"""Share of a moment below which a lane counts as idle."""
+MOST_MOMENTS = 24_000  # number of lanes times moments of a timeline in moments
+LEAST_BUSY = 0.05  # share of a moment below which a lane counts as idle
 TIME_DIGITS = 7
 
 

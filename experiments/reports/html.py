@@ -346,8 +346,7 @@ def _words(item: Any, value: Any) -> Iterator[str]:
 
 LARGEST_DATA_BYTES = 2**22
 """Largest values of a figure, or slices of a timeline, that are included in the page."""
-SVG_AT_MOST_BYTES = 2**21
-"""Largest drawing that is shown as SVG; larger ones are shown as PNG."""
+SVG_AT_MOST_BYTES = 2**21  # largest drawing that is shown as SVG; larger ones are shown as PNG
 SHOWN_FAULTS = (*FAULTS, OSError, RecursionError)
 """Errors of damaged files, which the page shows in place of the content."""
 
@@ -431,8 +430,7 @@ def _drawing_data(folder: Path, name: Any, wanted: tuple[str, ...]) -> Markup | 
 Block = dict[str, Any]
 MOST_ROWS = 500
 LARGEST_SHOWN_BYTES = 2**26
-ADDITIVE = ("_s", "_ps", "_hours")
-"""Units of objects whose parts are shares of a whole."""
+ADDITIVE = ("_s", "_ps", "_hours")  # units of objects whose parts are shares of a whole
 
 
 def table(

@@ -303,8 +303,7 @@ def own_sentences(search: Search) -> list[str]:
     return sentences
 
 
-OWN_FIRST = ("own", "first")
-"""Values of a field that differs: in the user's plan, and in the first."""
+OWN_FIRST = ("own", "first")  # values of a field that differs: in the user's plan, and in the first
 
 
 def remarks(search: Search) -> list[str]:

@@ -205,13 +205,11 @@ def _beyond_the_chip(answer: Checked) -> Iterator[str]:
 
 CHOSEN = ("recompute", "order", "microbatch", "zero", "sequence_parallel")
 """Fields whose stated value is compared with its neighbours."""
-FULL = 0.95
-"""Share of a rank's memory above which a plan is called full."""
+FULL = 0.95  # share of a rank's memory above which a plan is called full
 LARGE = 1 / 3
 """Share of a step above which its unexplained part is named, and above which its neighbours are
 tried though none of ``CHOSEN`` is stated, where it is no arithmetic."""
-UNEXPLAINED = ("scheduling", "other")
-"""Parts of a step without a mechanism."""
+UNEXPLAINED = ("scheduling", "other")  # parts of a step without a mechanism
 OF_A_SEARCH: tuple[Callable[[Iteration], Iterator[str]], ...] = (_searched, _faster)
 CHECKS: tuple[Callable[[Checked], Iterator[str]], ...] = (
     _large_batch,

@@ -21,8 +21,7 @@ MEASURES = ("_s", "_ps", "_bytes", "_usd", "_joules", "_w", "_kg", "_hours", "_h
 SIGNED = ("error", "change", "bias", "saved", "difference", "net", "delta", "margin", "regret")
 """Words in names of numbers that may be below zero."""
 ROUNDING = 1e-9
-NAMES = 1024
-"""Names whose meaning is remembered: the rows of a long table have the same ones."""
+NAMES = 1024  # names whose meaning is remembered: the rows of a long table have the same ones
 REMEDY = (
     "so something is wrong. Check the values of the cluster file, the plan and --catalogue; "
     "where they are the shipped ones, report it."

@@ -25,11 +25,9 @@ from topologies.files.writing import OLD, named_in_faults, remove_orphans, unfin
 
 RECORD = "run.json"
 REPORT = "report.html"
-FORMAT = 1
-"""Version of the record that this module writes and reads."""
+FORMAT = 1  # version of the record that this module writes and reads
 LARGEST_RECORD_BYTES = 2**24
-MODEL_CONFIG = "config.json"
-"""File that describes a model in its directory."""
+MODEL_CONFIG = "config.json"  # file that describes a model in its directory
 
 
 def read_record(path: Path) -> dict[str, Any]:

@@ -26,8 +26,7 @@ if TYPE_CHECKING:
 
 LEAST_NOTED = 0.001
 """Share of a step that a kind of collective must lose to a fault to be named beside others."""
-LARGEST_TRACE_OPS = 5_000_000
-"""Most ops for which the trace is written."""
+LARGEST_TRACE_OPS = 5_000_000  # most ops for which the trace is written
 
 
 def document(run: Iteration, engine: str) -> dict[str, Any]:
@@ -238,8 +237,7 @@ def shares(run: Iteration) -> list[tuple[str, float, float]]:
     return [*rows, ("iteration", run.iteration_s, 1.0)]
 
 
-FIGURE = "step_time_breakdown"
-"""Name of the figure of the breakdown in a run directory."""
+FIGURE = "step_time_breakdown"  # name of the figure of the breakdown in a run directory
 
 
 def write(

@@ -17,10 +17,8 @@ from experiments.sweeps.study import Row
 
 __all__ = ["AHEAD", "run_in_processes", "run_row", "run_rows"]
 
-LOOK_EVERY_S = 1.0
-"""Interval at which the workers of a cluster are checked while no run finishes."""
-AHEAD = 4
-"""Runs that are submitted for each worker at a time."""
+LOOK_EVERY_S = 1.0  # interval at which the workers of a cluster are checked while no run finishes
+AHEAD = 4  # runs that are submitted for each worker at a time
 
 
 def run_rows(

@@ -31,8 +31,7 @@ from topologies.files.yaml_documents import read_yaml, rule
 
 Value = str | Sequence[str]
 LEFT_TO_US = ("json", "out", "quiet", "help")
-CODE = (".py", ".pyc")
-"""Endings of files with code that a command runs."""
+CODE = (".py", ".pyc")  # endings of files with code that a command runs
 TRUE, FALSE = ("true", "yes", "on", "1"), ("false", "no", "off", "0")
 
 

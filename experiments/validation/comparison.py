@@ -346,8 +346,7 @@ EXCHANGES = "expert_exchange"
 """Table of exchanges of experts, which are collectives of uneven sizes."""
 MIXED_NODES = "nic_bandwidth=research"
 """Variant that rows state whose cluster mixed healthy and slow nodes."""
-SEPARATE_KERNELS = "unfused"
-"""Attention of frameworks before fused kernels, as plans name it."""
+SEPARATE_KERNELS = "unfused"  # attention of frameworks before fused kernels, as plans name it
 MIXED_ABOVE_CHIPS = 128
 """Chips above which the nanotron sweep ran on a mixture of healthy and slow nodes."""
 
@@ -355,8 +354,7 @@ FIRST, LATER = (FIRST_TOKEN, FIRST_TOKEN_EXPERTS), (SERVING, SERVING_EXPERTS)
 """Kinds of residuals of first and of later tokens: dense models, mixtures of experts."""
 PRODUCT = KERNELS[0]
 
-Compared = Mapping[str, Any]
-"""One row of :func:`compare`."""
+Compared = Mapping[str, Any]  # one row of :func:`compare`
 
 
 def residuals(tables: Mapping[str, Sequence[Compared]]) -> list[Residual]:
@@ -537,8 +535,7 @@ def _normal(row: Compared) -> str | None:
     return FASTER if above == (row["quantity"] in RATES) else SLOWER
 
 
-RATES = ("tokens_per_s", "goodput", "mtbf_s")
-"""Quantities of which more is better."""
+RATES = ("tokens_per_s", "goodput", "mtbf_s")  # quantities of which more is better
 
 
 def coverage(rows: Sequence[Compared]) -> dict[str, float | None]:

@@ -245,8 +245,7 @@ PREDICTORS: Mapping[str, Predictor] = {
 """Predictors of kinds whose rows share no steps."""
 
 
-LEVELS = (FRAMEWORK, PLAN, BARE)
-"""Levels from what tells most to what tells least."""
+LEVELS = (FRAMEWORK, PLAN, BARE)  # levels from what tells most to what tells least
 TABLE_ROWS = 30
 """Rows of a table that are judged as a user would see them, evenly spaced over the table."""
 ALWAYS = (

@@ -31,8 +31,7 @@ from topologies.units import LIMIT, PS_PER_S
 __all__ = ["Catalogue", "Entry", "choose", "shipped_catalogue"]
 
 Key = tuple[str, str]
-LIKE = "like"
-"""Quantity of a chip that names the chip whose constants hold for it."""
+LIKE = "like"  # quantity of a chip that names the chip whose constants hold for it
 
 
 @dataclass(frozen=True)
@@ -418,12 +417,9 @@ def usable_hbm_bytes(chip: str, catalogue: Catalogue) -> int:
     return catalogue.integer(chip, usable)
 
 
-NEURON, NCCL = "neuron", "nccl"
-"""Collective runtimes whose choices of algorithms are modelled."""
-UNKNOWN = "gpu"
-"""Family of a chip whose rows name none: a GPU without measurements."""
-PREFIX = "family."
-"""Beginning of the names of the catalogue's parts that describe families."""
+NEURON, NCCL = "neuron", "nccl"  # collective runtimes whose choices of algorithms are modelled
+UNKNOWN = "gpu"  # family of a chip whose rows name none: a GPU without measurements
+PREFIX = "family."  # beginning of the names of the catalogue's parts that describe families
 
 
 @dataclass(frozen=True)

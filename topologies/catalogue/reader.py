@@ -27,8 +27,7 @@ if TYPE_CHECKING:
 GRADES = ("stated", "measured", "derived", "assumed")
 COLUMNS = ("part", "quantity", "variant", "value", "unit", "grade", "source", "note", "low", "high")
 LARGEST_FILE_BYTES = 5_000_000
-NAME = "name"
-"""Unit of a row whose value is a word."""
+NAME = "name"  # unit of a row whose value is a word
 WORD = re.compile(r"[\w.+-]{1,60}")
 _REQUIRED = ("part", "quantity", "value", "unit", "grade", "source")
 
@@ -152,8 +151,7 @@ def _number(cells: Mapping[str, str], column: str, where: str) -> tuple[Fraction
 
 
 FILE = "quantities.csv"
-ANY = "*"
-"""Name of the quantity in rows of ``quantities.csv`` that hold for all of a unit."""
+ANY = "*"  # name of the quantity in rows of ``quantities.csv`` that hold for all of a unit
 
 
 @dataclass(frozen=True)
@@ -236,8 +234,7 @@ def _written(value: float, unit: str) -> str:
     return f"{value:g} {unit}" if unit not in ("count", "ratio") else f"{value:g}"
 
 
-Rows = Sequence[tuple[int, Entry]]
-"""Rows of a file, each with its line."""
+Rows = Sequence[tuple[int, Entry]]  # rows of a file, each with its line
 InForce = Mapping[tuple[str, str], Entry]
 """Entries of a catalogue that are in force, by part and quantity."""
 

@@ -25,10 +25,8 @@ from topologies.shapes.recognition import Cable, Sketch, check_nodes, recognised
 from topologies.units import PS_PER_S, parse_ps, parse_rate
 
 ENDINGS = (".graphml", ".json")
-LARGEST_BYTES = 64_000_000
-"""Largest file that is read [B]; 4,096 chips take about a tenth of it."""
-CHIPS = ("chip", "npu", "gpu", "accelerator")
-"""Values of ``kind`` that mean a chip."""
+LARGEST_BYTES = 64_000_000  # largest file that is read [B]; 4,096 chips take about a tenth of it
+CHIPS = ("chip", "npu", "gpu", "accelerator")  # values of ``kind`` that mean a chip
 SWITCH = "switch"
 
 

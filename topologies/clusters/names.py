@@ -30,8 +30,7 @@ from topologies.shapes.scale_out import layers
 from topologies.units import parse_ps, parse_rate
 
 RAINIER = "rainier"
-RAINIER_MACHINE = "trn2-ultraserver"
-"""Machine of which Project Rainier is made."""
+RAINIER_MACHINE = "trn2-ultraserver"  # machine of which Project Rainier is made
 OTHER_NAMES = {
     "nl32x2": "trn3-gen1",
     "nl72x2": "trn3-gen2",

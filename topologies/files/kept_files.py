@@ -23,10 +23,8 @@ from topologies.errors import InputError
 from topologies.files.writing import whole_file
 
 T = TypeVar("T")
-WRITABLE_BY_OTHERS = 0o022
-"""Mode bits that let a group or everyone write."""
-FOLDER_VARIABLE = "CLUSTER_SIM_CACHE"
-"""Environment variable that names the folder of the cache."""
+WRITABLE_BY_OTHERS = 0o022  # mode bits that let a group or everyone write
+FOLDER_VARIABLE = "CLUSTER_SIM_CACHE"  # environment variable that names the folder of the cache
 
 
 @cache

@@ -17,10 +17,8 @@ from pathlib import Path
 
 from topologies.errors import InputError
 
-PART = ".part"
-"""Suffix of a file or directory that is being written."""
-OLD = ".old"
-"""Suffix of an earlier directory while a new one takes its place."""
+PART = ".part"  # suffix of a file or directory that is being written
+OLD = ".old"  # suffix of an earlier directory while a new one takes its place
 GZIP_LEVEL = 2
 """Compression level; on a timeline it takes two thirds of the time of level 3 for 3% more bytes."""
 GZIP_WINDOW = 31

@@ -8,16 +8,12 @@ from fractions import Fraction
 
 from topologies.errors import InputError
 
-MAX_CHIPS = 2**24
-"""Most chips of a cluster; arrays of links and routes are in 32-bit integers."""
+MAX_CHIPS = 2**24  # most chips of a cluster; arrays of links and routes are in 32-bit integers
 
-AXIS_NAMES = "XYZWVU"
-"""Names of axes, from the fastest to the slowest."""
-MAX_MESH = 2**12
-"""Most chips of a full mesh, whose links grow with the square of its chips."""
+AXIS_NAMES = "XYZWVU"  # names of axes, from the fastest to the slowest
+MAX_MESH = 2**12  # most chips of a full mesh, whose links grow with the square of its chips
 
-MAX_RATE = 2**53
-"""Largest rate of a link [B/s]: exact both as an integer and as a float."""
+MAX_RATE = 2**53  # largest rate of a link [B/s]: exact both as an integer and as a float
 
 
 def check_size(what: str, size: int, limit: int = MAX_CHIPS) -> None:

@@ -27,37 +27,24 @@ from workloads.serving.disaggregated import decoding
 from workloads.serving.highest_rate import FREED, MOST, Highest, Offered, highest_rate, what_binds
 from workloads.serving.options import ServingOptions
 
-PIECES = (512, 2048, 8192)
-"""Tokens of an iteration that are tried where prompts run in pieces."""
+PIECES = (512, 2048, 8192)  # tokens of an iteration that are tried where prompts run in pieces
 MOST_IN_GROUP = 8
 """Most replicas of a group among which a split is searched; a fault takes out the whole group."""
 MOST_SLOTS = 512
 """Most requests that decode at once, up to which slots are doubled while that serves more."""
-WORTH = 1.01
-"""Gain in rate for which twice the slots are kept."""
-KEPT = 3
-"""Number of deployments, from the best on, that no candidate without a search can exceed."""
+WORTH = 1.01  # gain in rate for which twice the slots are kept
+KEPT = 3  # number of deployments, from the best on, that no candidate without a search can exceed
 FRONTIER = (0.02, 0.1, 0.25, 0.4, 0.55, 0.7, 0.85, 0.95, 0.99)
 """Rates over the saturated one at which the speed for a user and for a chip are shown."""
 
 
 @dataclass(frozen=True, eq=False)
 class Ranked:
-    """A deployment and what it serves.
+    """A deployment and what it serves."""
 
-    Attributes
-    ----------
-    words : dict
-        Options of ``cluster-sim serve`` that describe it, by name.
-    offered : Offered
-        Its replicas, and the requests that are offered to them.
-    rate_per_s : float
-        Highest rate within the SLO, of all its replicas [1/s].
-    """
-
-    words: Mapping[str, Any]
-    offered: Offered
-    rate_per_s: float
+    words: Mapping[str, Any]  # options of ``cluster-sim serve`` that describe it, by name
+    offered: Offered  # its replicas, and the requests that are offered to them
+    rate_per_s: float  # highest rate within the SLO, of all its replicas [1/s]
 
     @property
     def rate_per_chip_s(self) -> float:
@@ -167,12 +154,7 @@ class DeploymentSearch:
 
 @dataclass(frozen=True, eq=False)
 class BestDeployment(Highest):
-    """The best deployment of a search, at its highest rate.
-
-    Attributes
-    ----------
-    search : DeploymentSearch
-    """
+    """The best deployment of a search, at its highest rate."""
 
     search: DeploymentSearch = field(kw_only=True)
 
@@ -184,18 +166,8 @@ class BestDeployment(Highest):
 def search_deployments(question: DeploymentQuestion, watch: Watch = unwatched) -> DeploymentSearch:
     """Search for the deployments of most requests a chip within an SLO.
 
-    Parameters
-    ----------
-    question : DeploymentQuestion
-    watch : function
-        Wraps the sequence of candidates to show progress.
-
-    Raises
-    ------
-    SloMissed
-        If idle replicas miss the SLO in every deployment.
-    InputError
-        If no deployment fits the cluster.
+    ``watch`` wraps the sequence of candidates to show progress.  Raises SloMissed if idle replicas
+    miss the SLO in every deployment, and InputError if no deployment fits the cluster.
     """
     candidates = sorted(_candidates(question), key=lambda each: -each[0])
     ranked: list[Ranked] = []

@@ -253,17 +253,8 @@ HEREDOC = re.compile(r"<<-?\s*['\"]?(\w+)['\"]?[^\n]*\n(.*?)^\s*\1\s*$", re.DOTA
 def read_engine_file(path: Path, stated: Collection[str] = ()) -> EngineFile:
     """Read the replica that a file of a serving engine states.
 
-    Parameters
-    ----------
-    path : Path
-        Values of a script's environment may stand before it, as in ``TP=8 launch.sh``.
-    stated : collection of str
-        Options that are stated beside the file, so that their keys may be open in it.
-
-    Raises
-    ------
-    InputError
-        For a file of no engine or of two, and for a value that is no literal or cannot be read.
+    Values of a script's environment may stand before its path, as in ``TP=8 launch.sh``.  Keys of
+    options that are ``stated`` beside the file may be open in it.
     """
     path, environment = in_environment(path)
     text = read_text(path, limit_bytes=LARGEST_FILE_BYTES, remedy="Name an engine's file.")
@@ -400,21 +391,9 @@ def launched(options: Keys, highest: Highest, model: Model) -> dict[str, Any]:
 
 
 def launch_command(engine: str, fields: Keys, model: str) -> str:
-    """Return the command by which an engine serves a model.
+    """Return the command by which ``vllm``, ``sglang`` or ``tensorrt-llm`` serves a model.
 
-    Parameters
-    ----------
-    engine : str
-        ``vllm``, ``sglang`` or ``tensorrt-llm``.
-    fields : mapping
-        Options of ``serve`` by name; None counts as not stated.
-    model : str
-        Model as the engine is to load it.
-
-    Raises
-    ------
-    InputError
-        For an option that the engine has no key for, and for the scheduler of another engine.
+    ``fields`` are options of ``serve`` by name, of which None counts as not stated.
     """
     scheduler = fields.get("scheduler")
     if scheduler not in (None, engine):

@@ -15,16 +15,11 @@ from workloads.serving.deployment import Deployed, Deployment
 from workloads.serving.requests import Lengths, Requests, poisson
 from workloads.serving.served import attained, attained_alone
 
-LEAST, MOST = 0.05, 0.99
-"""Rates between which the search goes, over the saturated rate."""
-NEAR = 1.01
-"""Ratio of a rate that misses the SLO to one that keeps it at which the search ends."""
-BEYOND = 1.05
-"""Rate at which the binding cause is looked for, over the highest one."""
-FREED = 2
-"""Factor on the memory of the cache, or on the slots, that shows whether it binds."""
-FILLS = 16
-"""Least number of times that the requests of a run fill all slots that decode."""
+LEAST, MOST = 0.05, 0.99  # rates between which the search goes, over the saturated rate
+NEAR = 1.01  # ratio of a rate that misses the SLO to one that keeps it at which the search ends
+BEYOND = 1.05  # rate at which the binding cause is looked for, over the highest one
+FREED = 2  # factor on the memory of the cache, or on the slots, that shows whether it binds
+FILLS = 16  # least number of times that the requests of a run fill all slots that decode
 
 
 @dataclass(frozen=True, eq=False)

@@ -29,8 +29,7 @@ from workloads.serving.requests import Requests
 if TYPE_CHECKING:
     import pandas as pd
 
-BLOCK_TOKENS = 512
-"""Tokens of one block of Mooncake's traces (FAST 2025)."""
+BLOCK_TOKENS = 512  # tokens of one block of Mooncake's traces (FAST 2025)
 SMALL_BLOCK_TOKENS = 16
 """Tokens of one block of the Qwen-Bailian and ServeGen traces (their README files)."""
 COUNTS = ("cached_tokens", "prefix_tokens")

@@ -42,8 +42,7 @@ from workloads.serving.rank.products import EXPERT_BLOCK, products_s, small_kern
 from workloads.serving.rank.reduces import reduces_s
 from workloads.serving.rank.share import RankShare, check_cache
 
-LNC1 = "lnc1"
-"""Variant of a Trainium chip whose logical cores are single physical ones."""
+LNC1 = "lnc1"  # variant of a Trainium chip whose logical cores are single physical ones
 
 
 def replica_share(
@@ -108,8 +107,7 @@ def check_groups(rank: RankShare) -> None:
         )
 
 
-MAX_TOKENS = 131_072
-"""Most tokens of one iteration."""
+MAX_TOKENS = 131_072  # most tokens of one iteration
 Tokens = TypeVar("Tokens", float, FloatArray)
 """Cached tokens of one iteration, or an array of those of several; times have the same type."""
 

@@ -24,8 +24,7 @@ from workloads.serving.requests import Requests
 from workloads.serving.served import Served
 from workloads.serving.speculation import Speculation
 
-DRAWN_AT_ONCE = 4096
-"""Fewest draws of accepted proposals that are made at once."""
+DRAWN_AT_ONCE = 4096  # fewest draws of accepted proposals that are made at once
 
 
 class Lockstep:
@@ -137,8 +136,7 @@ class Speculating:
         return taken[: 1 + int(np.argmax(ended))] if ended[-1] else taken
 
 
-Batch = Lockstep | Speculating
-"""Decoding requests, and the tokens that each still has to generate."""
+Batch = Lockstep | Speculating  # decoding requests, and the tokens that each still has to generate
 
 
 @dataclass

@@ -18,8 +18,7 @@ from topologies.arrays import IntArray
 from topologies.errors import InputError
 from workloads.serving.profile import Profile, Tokens
 
-MOST = 64
-"""Most proposals of one pass."""
+MOST = 64  # most proposals of one pass
 
 
 @dataclass(frozen=True, eq=False)

@@ -110,8 +110,7 @@ class Columns:
 
     # A node takes 96 bytes and a dependency 24.
 
-    WIDTH = 12
-    """Numbers of each node."""
+    WIDTH = 12  # numbers of each node
 
     def __init__(self) -> None:
         self.cells = array("q")

@@ -145,8 +145,7 @@ def common_frameworks(plan: ParallelPlan, cluster: Cluster) -> tuple[str, ...]:
 
 # Interval of a step, which is wider where less was told of how it runs.
 
-OPEN = frozenset({"recompute"})
-"""Fields of a plan without which little is known of how it runs."""
+OPEN = frozenset({"recompute"})  # fields of a plan without which little is known of how it runs
 
 
 def training_interval(

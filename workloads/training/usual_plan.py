@@ -104,8 +104,7 @@ def _savings(plan: ParallelPlan) -> Iterator[dict[str, Any]]:
         yield from ({**sharding, "recompute": name} for name in ("selective", "full"))
 
 
-SHARDED = 3
-"""ZeRO stage under which parameters are sharded."""
+SHARDED = 3  # ZeRO stage under which parameters are sharded
 
 
 def _with_room(plan: ParallelPlan, model: Model, cluster: Cluster) -> ParallelPlan:

@@ -25,8 +25,7 @@ MANIFEST = "manifest.json"
 LARGEST_MANIFEST_BYTES = 1_000_000
 NEURON_MACHINES = {"trn1": "trn1.32xlarge", "trn2": "trn2.48xlarge", "trn3": "trn3-gen1"}
 """Trainium chips, and the machine on which their collectives are measured by default."""
-MEASURED = ("h100", "h200")
-"""Chips on which the scripts have run."""
+MEASURED = ("h100", "h200")  # chips on which the scripts have run
 GPU_MACHINES = {
     "a100-40gb": "dgx-a100-40gb",
     "a100-80gb": "dgx-a100",

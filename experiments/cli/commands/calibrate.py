@@ -23,8 +23,7 @@ if TYPE_CHECKING:
     from topologies.catalogue.catalogue import Catalogue
     from topologies.catalogue.reader import Entry
 
-WORSE = 0.01
-"""Growth of the error of rows that took no part in a fit from which it is named."""
+WORSE = 0.01  # growth of the error of rows that took no part in a fit from which it is named
 
 
 @dataclass(frozen=True)

@@ -35,10 +35,8 @@ if TYPE_CHECKING:
 
     from experiments.reports.run_directory import Run
 
-COMMON = ("seed", "engine")
-"""Parameters of ``run`` that every command has as options."""
-WATCH = "watch"
-"""Parameter of a ``run`` that takes long: a function that shows its progress."""
+COMMON = ("seed", "engine")  # parameters of ``run`` that every command has as options
+WATCH = "watch"  # parameter of a ``run`` that takes long: a function that shows its progress
 DESCRIPTION = re.compile(r"``([\w, ]+)``: (.+?\.)(?= ``[\w, ]+``: |$)")
 """Pattern of parameters and their description, which ends with a full stop."""
 
@@ -220,8 +218,7 @@ def _records(frame: pd.DataFrame) -> list[dict[str, Any]]:
     return [{key: None if is_missing(cell) else cell for key, cell in row.items()} for row in rows]
 
 
-ENDS = {"low": "80 % from", "high": "80 % to"}
-"""Headings of the ends of an interval."""
+ENDS = {"low": "80 % from", "high": "80 % to"}  # headings of the ends of an interval
 CAVEAT = "80 % of measurements would lie between the two columns of 80 %."
 
 

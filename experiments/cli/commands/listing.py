@@ -187,8 +187,7 @@ KINDS: Mapping[str, Callable[[Catalogue], Rows]] = {
     )
 }
 """Kinds of names that can be listed, with the function that returns their rows."""
-CATALOGUED = ("clusters", "variants", "prices")
-"""Kinds whose rows come from the catalogue."""
+CATALOGUED = ("clusters", "variants", "prices")  # kinds whose rows come from the catalogue
 
 
 @dataclass(frozen=True)

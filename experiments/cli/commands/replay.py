@@ -22,8 +22,7 @@ if TYPE_CHECKING:
 COMPUTE = ("auto", "recorded", "scaled")
 COMMUNICATION = ("simulated", "recorded")
 MOST_UNMAPPED = 8
-MANY_WAITS = 0.2
-"""Share of an iteration from which waits for the host are named."""
+MANY_WAITS = 0.2  # share of an iteration from which waits for the host are named
 
 
 @dataclass(frozen=True)

@@ -16,12 +16,9 @@ from topologies.errors import InputError
 from topologies.options import setting
 
 HOST = "127.0.0.1"
-HOSTS = (HOST, "localhost")
-"""Names by which a browser on this machine may ask."""
-TOKEN = "CLUSTER_SIM_TOKEN"
-"""Environment variable with the token."""
-LEAST_TOKEN = 16
-"""Fewest characters of a token."""
+HOSTS = (HOST, "localhost")  # names by which a browser on this machine may ask
+TOKEN = "CLUSTER_SIM_TOKEN"  # environment variable with the token
+LEAST_TOKEN = 16  # fewest characters of a token
 LARGEST_TOKEN_BYTES = 4096
 ANY = ("", "0.0.0.0", "::")
 """Addresses that stand for all of a machine's, and are no names by which to ask."""

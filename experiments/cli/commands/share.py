@@ -100,8 +100,7 @@ SURE = {
 }
 """Sentence on how sure a slowdown is, by the kind of the links on which jobs meet; the figures are
 printed by ``python -m tools.shared_jobs``."""
-SMALL = 5e-4
-"""Change of a step below which a job is said to lose nothing."""
+SMALL = 5e-4  # change of a step below which a job is said to lose nothing
 
 
 def document(shared: Sharing) -> dict[str, Any]:

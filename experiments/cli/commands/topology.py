@@ -58,8 +58,7 @@ SHOWN = (
 BYTES_AN_EDGE = 600
 """Memory of an edge and its share of the nodes: 2.7 GB for the 4.6 million edges of Rainier."""
 
-LARGEST_GRAPHML = 10**5
-"""Most edges for which ``--out`` has the graph as GraphML, about 30 MB."""
+LARGEST_GRAPHML = 10**5  # most edges for which ``--out`` has the graph as GraphML, about 30 MB
 
 
 @dataclass(frozen=True)

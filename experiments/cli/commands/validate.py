@@ -233,8 +233,7 @@ def verdict(rows: Sequence[Mapping[str, Any]]) -> str:
     return f"Within their 80 % intervals: {words['usual']} of {words.total()} rows{counts}."
 
 
-MOST_PRINTED = 40
-"""Most rows that are printed; of a longer table, those with the largest errors."""
+MOST_PRINTED = 40  # most rows that are printed; of a longer table, those with the largest errors
 
 
 def _print_rows(result: Result) -> None:

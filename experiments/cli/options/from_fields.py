@@ -44,8 +44,7 @@ if TYPE_CHECKING:
 
 LARGEST = 2**63 - 1
 """Largest whole number of an option that states no limit; numpy's arrays hold no larger one."""
-REQUIRED = inspect.Parameter.empty
-"""Default of a value that must be stated."""
+REQUIRED = inspect.Parameter.empty  # default of a value that must be stated
 LAST_HEADING = "Every command"
 """Heading of options that no group of a command has, such as ``--help``."""
 

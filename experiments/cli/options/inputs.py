@@ -225,8 +225,7 @@ class TrainedModel(ModelOnCluster):
         return super().read_model().with_prediction_heads(self.prediction_heads)
 
 
-SHOWN = 15
-"""Numbers that are printed; JSON and the run directory have all with an effect."""
+SHOWN = 15  # numbers that are printed; JSON and the run directory have all with an effect
 
 
 @dataclass(frozen=True)

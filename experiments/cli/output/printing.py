@@ -20,8 +20,7 @@ NUMBER_STARTS = ("", *"0123456789+-−–±<>~∞")
 """First characters of cells in a column of numbers; a missing number is empty or a dash."""
 BOLD = "\033[1m{}\033[0m"
 GAP = 2
-MOST_REPEATED = 0.4
-"""Largest share of the width for columns that are repeated in a further block."""
+MOST_REPEATED = 0.4  # largest share of the width for columns that are repeated in a further block
 
 
 def print_json(document: Mapping[str, Any]) -> None:

@@ -29,10 +29,8 @@ from topologies.options import Option
 NUMBERS: Mapping[Any, str] = {int: "integer", float: "number"}
 """Types of numbers by their names in OpenAPI."""
 QUESTIONS = ("lend", "fleet", "plan", "serve", "train")
-ALIASES = {"history": "demand"}
-"""Keywords of Python functions that are options of another name."""
-INLINE = "demand"
-"""Option whose file a request may hold, as an object of columns."""
+ALIASES = {"history": "demand"}  # keywords of Python functions that are options of another name
+INLINE = "demand"  # option whose file a request may hold, as an object of columns
 INLINE_FILE = "demand.csv"
 PATHS = re.compile(
     r"(^|[^\w])/|\.\.|[~\\\0]|\.(csv|json|jsonl|ya?ml|toml|py|txt|gz|parquet)\b", re.I
@@ -228,8 +226,7 @@ PRELOADED = [
     "workloads.search.search",
 ]
 """Modules that are loaded in the process from which all others are forked."""
-LATE = "late"
-"""Status of a question that took too long."""
+LATE = "late"  # status of a question that took too long
 
 
 def run_apart(words: Sequence[str], files: Mapping[str, str], limit_s: float) -> Outcome:

@@ -31,10 +31,8 @@ from experiments.cli.service.questions import (
 from experiments.hourly.state import State, exposition, metric, read_state
 from topologies.errors import InputError
 
-LARGEST_BODY_BYTES = 8 * 2**20
-"""Largest question: a year of hours, or two months of minutes [B]."""
-MOST_WAITING = 64
-"""Questions that wait for a process; further ones are told to come again."""
+LARGEST_BODY_BYTES = 8 * 2**20  # largest question: a year of hours, or two months of minutes [B]
+MOST_WAITING = 64  # questions that wait for a process; further ones are told to come again
 STATUS = {"ok": 200, "refused": 400, LATE: 504, "crashed": 500}
 """HTTP status by the outcome of a question."""
 AGAIN_S = 10

@@ -35,8 +35,7 @@ from workloads.kernels.times import elementwise_s
 
 TOOLS = {FIRST_NCCOM: "the first nccom-test"}
 """Names of tools other than PyTorch whose own time a row contains."""
-EXPERTS_PER_TOKEN = 8
-"""Experts of a token where a row states none; those of DeepSeek-V3."""
+EXPERTS_PER_TOKEN = 8  # experts of a token where a row states none; those of DeepSeek-V3
 
 
 def time_s(
@@ -172,8 +171,7 @@ before and divides them after. All of this is read in its source; nothing is fit
 ``torch_neuronx/distributed`` (``backend.py``, ``utils.py``) as published by parmoham-aws on GitHub
 at 98154b86, and the NKI library of AWS, whose kernels copy because a "collective instruction cannot
 read/write" tensors of a graph."""
-PIECE_BYTES = 512 * 2**20
-"""Buffer above which all-gathers and reduce-scatters run in pieces [B]."""
+PIECE_BYTES = 512 * 2**20  # buffer above which all-gathers and reduce-scatters run in pieces [B]
 IN_PIECES = ("all-gather", "reduce-scatter")
 OF_LISTS = {"all-to-all": 2}
 """Copies of the whole buffer to join and to divide the tensors of a list."""

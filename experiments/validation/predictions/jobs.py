@@ -21,8 +21,7 @@ from workloads.job.simulate import simulate
 DAY_S = 86400.0
 FAILURES = 400
 """Failures in the simulated run: enough that its goodput varies by a few thousandths only."""
-SPARES = 1000
-"""Enough for any repair: rows do not state their spares."""
+SPARES = 1000  # enough for any repair: rows do not state their spares
 TIMES = ("checkpoint_interval_s", "checkpoint_stall_s", "restart_s", "detection_s")
 
 

@@ -115,16 +115,14 @@ def static_batch(
     )
 
 
-CATALOGUES = 16
-"""Number of catalogues that are kept; rows of one software and chip share theirs."""
+CATALOGUES = 16  # number of catalogues that are kept; rows of one software and chip share theirs
 SCHEDULER = ("scheduler", "chunk_tokens", "overlapped", "mixed_chunk", "poll_passes", "gather")
 """Columns of the scheduler of a serving engine."""
 STATED = ("memory_share", "graph_tokens")
 """Columns that are numbers of the catalogue under the same name."""
 MOST_USERS = 2048
 """Requests that decode at once under a load without limit (TensorRT-LLM's ``max_batch_size``)."""
-REPLICAS = 32
-"""Number of replicas whose profiles are kept: more than any shipped table has."""
+REPLICAS = 32  # number of replicas whose profiles are kept: more than any shipped table has
 
 
 def predict(values: Mapping[str, Any], catalogue: Catalogue | None = None) -> Outcome:
@@ -278,8 +276,7 @@ def _provenance(values: Mapping[str, Any]) -> dict[str, str]:
     return {**grades, "columns": f"assumed: {', '.join(empty)}"} if empty else grades
 
 
-AHEAD_FROM = "2026-01"
-"""Month of vLLM 0.14, from which it plans an iteration ahead by default."""
+AHEAD_FROM = "2026-01"  # month of vLLM 0.14, from which it plans an iteration ahead by default
 AHEAD_OVERHEADS = ("serving.gpu.iteration_overhead", "serving.gpu.request_iteration")
 """Overheads that are others from then on."""
 UNFUSED_BEFORE = "2025-12"

@@ -43,8 +43,7 @@ model, and longer sequences than any are trained on."""
 WIDE = {False: 8 / 3, True: 7 / 2}
 """Feed-forward over hidden width of gated models, without shared key-value heads (Llama, Llama 2)
 and with them (Llama 3, Mistral)."""
-WHOLE_COLUMNS = 256
-"""Divisor of such a width."""
+WHOLE_COLUMNS = 256  # divisor of such a width
 
 
 @dataclass(frozen=True)
@@ -324,8 +323,7 @@ STATED = (
     *("lora_on", "train_only", "optimizer", "runtime", "routed_nodes", "capacity_factor"),
 )
 """Columns that are fields of a plan by the same name."""
-FLAGS = ("sequence_parallel", "fp8_exchange")
-"""Columns of 0 and 1 that are true or false in a plan."""
+FLAGS = ("sequence_parallel", "fp8_exchange")  # columns of 0 and 1 that are true or false in a plan
 
 
 def stated_plan(row: Mapping[str, Any]) -> dict[str, Any]:

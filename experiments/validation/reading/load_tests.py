@@ -18,8 +18,7 @@ from topologies.clusters.machines import machines
 from topologies.errors import InputError
 
 Document = Mapping[str, Any]
-Cells = dict[str, Any]
-"""Cells of a row by column; ``mistake`` says why a row cannot be predicted."""
+Cells = dict[str, Any]  # cells of a row by column; ``mistake`` says why a row cannot be predicted
 ENGINES = {"vllm": "vllm", "sglang": "sglang", "trt": "tensorrt-llm", "tensorrt": "tensorrt-llm"}
 SECONDS = {"ns": 1e-9, "us": 1e-6, "ms": 1e-3, "s": 1.0, "sec": 1.0}
 DRAWN = {"rounds": 10, "shortest_lengths": 0.8}
