@@ -146,6 +146,47 @@ def decode_attention(
     )
 
 
+HEADS_A_BLOCK = 64
+"""Query heads that FlashMLA's kernels for selected keys compute at once."""
+
+
+def selected_key_s(
+    chip: str,
+    heads: int,
+    dim: float,
+    *,
+    ranks_per_chip: int = 1,
+    catalogue: Catalogue | None = None,
+) -> float:
+    """Least time of a decoding query and one of its selected keys, beside that of streaming [s]."""
+    # Keys are scattered: where transfers have DMA descriptors, each takes one.
+    rank = rank_of(chip, "bf16", ranks_per_chip, catalogue)
+    issued, computed = "gather_descriptor", "selected_decode_efficiency"
+    issue_s = rank.constant(issued) if rank.knows(issued) else 0.0
+    if not rank.knows(computed):
+        return issue_s
+    flops = 4 * dim * whole_blocks(heads)
+    return max(issue_s, flops / (rank.peak_flops_per_s * rank.constant(computed)))
+
+
+def whole_blocks(heads: int) -> int:
+    """Return the query heads that a kernel for selected keys computes: whole blocks of them."""
+    return -(-heads // HEADS_A_BLOCK) * HEADS_A_BLOCK
+
+
+def index_score_s(
+    chip: str, heads: int, dim: int, *, ranks_per_chip: int = 1, catalogue: Catalogue | None = None
+) -> float:
+    """Time of the score of one query and key by an indexer, and of choosing among scores [s]."""
+    # The products of all heads run in fp8 where the chip does. A score is written in fp32, and the
+    # choice of the largest ones reads all of them.
+    rank = rank_of(chip, "bf16", ranks_per_chip, catalogue)
+    narrow = "fp8" if rank.has_own("fp8_peak") else "bf16"
+    peak = rank_of(chip, narrow, ranks_per_chip, catalogue).peak_flops_per_s
+    products_s = 2 * heads * dim / (peak * rank.constant("index_efficiency"))
+    return products_s + rank.constant("index_score_bytes") / rank.hbm_bytes_per_s
+
+
 def unfused_attention(
     chip: str,
     batch: int,

@@ -94,6 +94,7 @@ FAMILIES: Mapping[str, Family] = {
     "glm": _family(SWIGLU, output_bias=False),
     "glm4": _family(SWIGLU, output_bias=False, norms=4),
     "glm4_moe": _family(SWIGLU, output_bias=False),
+    "glm_moe_dsa": DEEPSEEK,
     "got": QWEN2,
     "gpt2": _family({**TIED, "learned_positions": True}, **GPT, **BIASED),
     "gpt_bigcode": _family(

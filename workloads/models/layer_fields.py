@@ -7,7 +7,15 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from topologies.errors import InputError
-from workloads.models.model import Experts, LatentAttention, Layer, Mixer, Recurrence
+from workloads.models.model import (
+    Experts,
+    Indexer,
+    Keys,
+    LatentAttention,
+    Layer,
+    Mixer,
+    Recurrence,
+)
 
 # Typed reader of the fields of a ``config.json``, under any of the names that families use.
 
@@ -103,6 +111,8 @@ class Reader:
 WINDOW = ("sliding_window", "attention_chunk_size", "sliding_window_size", "window_size")
 WINDOWED = ("sliding_attention", "chunked_attention", "local", "sliding_window_attention")
 RECURRENT = ("linear_attention", "mamba", "conv", "recurrent", "lightning_attention", "mamba2")
+BLOCKS = "sparse_attention_config"
+"""Field of the selection of whole blocks of keys, as MiniMax-M3 has it."""
 LETTERS = {
     "M": Layer("recurrence", mlp=False),
     "*": Layer(mlp=False),
@@ -134,23 +144,46 @@ def layers(read: Reader) -> dict[str, Any]:
     mixes = any(layer.mixer == "recurrence" for layer in layout)
     from_first_sparse = [sparse and layer >= dense_layers(read) for layer in range(len(layout))]
     regular = [layer.experts for layer in layout] == from_first_sparse
-    if regular and not mixes and len({layer.window for layer in layout}) == 1:
+    fields = {"indexer": _indexer(read)} if any(layer.keys != "last" for layer in layout) else {}
+    if regular and not mixes and len({(layer.window, layer.keys) for layer in layout}) == 1:
         # Layers differ in no more than leading dense ones, which ``Experts.dense_layers`` counts.
-        return {"window": layout[0].window}
-    return {"layout": layout, "recurrence": recurrence(read) if mixes else None}
+        return {"window": layout[0].window, "keys": layout[0].keys, **fields}
+    return {"layout": layout, "recurrence": recurrence(read) if mixes else None, **fields}
 
 
 def _layer_by_layer(read: Reader, *, sparse: bool) -> tuple[Layer, ...]:
     """Kind of each layer; only where ``sparse`` may a layer have experts."""
-    window = _window(read)
-    return tuple(
-        Layer(
-            mixer := _mixer(read, layer),
-            window if mixer == "attention" and _is_windowed(read, layer) else 0,
-            experts=sparse and has_experts(read, layer),
+    layers = []
+    for layer in range(depth(read)):
+        mixer, moe = _mixer(read, layer), sparse and has_experts(read, layer)
+        window, keys = _keys_of(read, layer) if mixer == "attention" else (0, "last")
+        layers.append(Layer(mixer, window, keys, experts=moe))
+    return tuple(layers)
+
+
+def _keys_of(read: Reader, layer: int) -> tuple[int, Keys]:
+    """Return the largest number of keys that a query of a layer sees, and which ones they are."""
+    if read.has("index_topk"):
+        # Layers of GLM-5.2 share indexers: by a list, or beyond some first ones by a period.
+        kinds, first = (
+            read.items("indexer_types"),
+            read.count("index_skip_topk_offset", default=0, least=0),
         )
-        for layer in range(depth(read))
-    )
+        period = read.count("index_topk_freq", default=1)
+        own = layer < first or (layer - first + 1) % period == 0
+        own = kinds[layer] == "full" if layer < len(kinds) else own
+        return read.count("index_topk"), "selected" if own else "shared"
+    blocks = read.items(f"{BLOCKS}.sparse_attention_freq")
+    if layer < len(blocks) and blocks[layer]:
+        count = read.count(f"{BLOCKS}.sparse_topk_blocks")
+        return count * read.count(f"{BLOCKS}.sparse_block_size"), "selected"
+    return (_window(read) if _is_windowed(read, layer) else 0), "last"
+
+
+def _indexer(read: Reader) -> Indexer:
+    """Return the sizes of what selects keys."""
+    heads = read.count("index_n_heads", f"{BLOCKS}.sparse_num_index_heads")
+    return Indexer(heads, read.count("index_head_dim", f"{BLOCKS}.sparse_index_dim"))
 
 
 def _lettered(read: Reader, letter: str) -> Layer:
@@ -525,8 +558,6 @@ def _latent(read: Reader) -> dict[str, Any]:
         nope_dim=read.count("qk_nope_head_dim"),
         rope_dim=read.count("qk_rope_head_dim"),
         value_dim=read.count("v_head_dim", default=read.count("qk_nope_head_dim")),
-        index_heads=read.count("index_n_heads", default=0, least=0),
-        index_dim=read.count("index_head_dim", default=0, least=0),
     )
     width = latent.nope_dim + latent.rope_dim
     return {"latent": latent, "head_dim": width, "kv_heads": read.count(*HEADS)}

@@ -16,6 +16,9 @@ from topologies import display
 from topologies.errors import InputError
 
 Mixer = Literal["attention", "recurrence", "none"]
+Keys = Literal["last", "selected", "shared"]
+"""Which keys a query of a window sees: the last ones, those that the layer's own indexer selects,
+or those that an earlier layer's selected."""
 PREDICTION = "multi-token prediction layer"
 """Name of prediction heads in ``Model.left_out``, where a checkpoint has them."""
 
@@ -47,10 +50,19 @@ class LatentAttention:
     nope_dim: int
     rope_dim: int
     value_dim: int
-    # index_heads, index_dim: heads of the indexer that selects the keys of sparse attention, and
-    # their width; 0 for none
-    index_heads: int = 0
-    index_dim: int = 0
+
+
+@dataclass(frozen=True)
+class Indexer:
+    """Part of a layer that scores all keys of a query and selects those that attention then reads.
+
+    The lightning indexer of DeepSeek Sparse Attention (DeepSeek-V3.2-Exp, section 2.1): a query of
+    each head, from the compressed query where there is one, weighted sums over the heads of its
+    products with one key a token, and the largest ones of these scores.
+    """
+
+    heads: int
+    dim: int  # width of a head, and of the key that a cache stores for each token
 
 
 @dataclass(frozen=True)
@@ -71,6 +83,7 @@ class Layer:
 
     mixer: Mixer = "attention"  # ("attention", "recurrence", "none"): part that mixes tokens
     window: int = 0  # largest number of keys that a query sees; 0 for all keys before it
+    keys: Keys = "last"  # which ones they are
     experts: bool = False  # whether the feed-forward part has experts
     mlp: bool = True  # whether there is a feed-forward part
 
@@ -109,10 +122,15 @@ class Model:
         Whether queries and keys are normalised head by head.
     window : int
         Largest number of keys that a query sees; 0 for all keys before it.
+    keys : {"last", "selected", "shared"}
+        Which ones they are: the last ones, those that the layer's indexer selects, or those that
+        the indexer of an earlier layer selected.
     dropout : bool
         Whether masks of dropout are kept for the backward pass.
     experts : Experts or None
     latent : LatentAttention or None
+    indexer : Indexer or None
+        Indexer of layers that select keys.
     recurrence : Recurrence or None
         Mixer of layers without attention.
     layout : tuple of Layer
@@ -164,9 +182,11 @@ class Model:
     mlp_bias: bool = False
     qk_norm: bool = False
     window: int = 0
+    keys: Keys = "last"
     dropout: bool = False
     experts: Experts | None = None
     latent: LatentAttention | None = None
+    indexer: Indexer | None = None
     recurrence: Recurrence | None = None
     layout: tuple[Layer, ...] = ()
     mixer: Mixer = "attention"
@@ -204,7 +224,7 @@ class Model:
         """Kind of every layer, in order."""
         if self.layout:
             return self.layout
-        plain = Layer(self.mixer, self.window, mlp=self.ffn > 0)
+        plain = Layer(self.mixer, self.window, self.keys, mlp=self.ffn > 0)
         if self.experts is None:
             return (plain,) * self.layers
         dense = min(self.layers, self.experts.dense_layers)
@@ -233,6 +253,8 @@ class Model:
             layout=(),
             mixer=kind.mixer,
             window=kind.window,
+            keys=kind.keys,
+            indexer=self.indexer if kind.keys == "selected" else None,
             ffn=self.ffn if kind.mlp else 0,
             experts=replace(self.experts, dense_layers=0) if sparse and self.experts else None,
         )
@@ -271,6 +293,13 @@ class Model:
     def value_width(self) -> int:
         """Columns of attention's output before its projection."""
         return self.heads * (self.latent.value_dim if self.latent else self.head_dim)
+
+    @property
+    def latent_width(self) -> float:
+        """Width of a head where all heads read the cache as it lies: mean of keys and values."""
+        if self.latent is None:
+            return self.head_dim
+        return self.latent.kv_rank + self.latent.rope_dim / 2
 
     @property
     def moe_layers(self) -> int:
@@ -345,10 +374,10 @@ def attention_parameters(model: Model) -> int:
         mixer = model.recurrence
         return model.hidden * (mixer.columns + mixer.inner) + mixer.products + mixer.other
     if model.latent:
-        return _latent_parameters(model, model.latent)
+        return _latent_parameters(model, model.latent) + index_parameters(model)
     kv = model.kv_heads * model.head_dim
     weights = model.hidden * (model.query_width * (2 + model.attention_gate) + 2 * kv)
-    return weights + attention_vectors(model)
+    return weights + attention_vectors(model) + index_parameters(model) - index_vectors(model)
 
 
 def attention_vectors(model: Model) -> int:
@@ -358,22 +387,34 @@ def attention_vectors(model: Model) -> int:
     if model.mixer == "recurrence" and model.recurrence:
         return model.recurrence.other
     if model.latent:
-        return model.latent.query_rank + model.latent.kv_rank
+        return model.latent.query_rank + model.latent.kv_rank + index_vectors(model)
     kv = model.kv_heads * model.head_dim
     biases = (model.query_width + 2 * kv) * model.qkv_bias + model.hidden * model.output_bias
     norms = 2 * model.head_dim * model.qk_norm + (model.query_width + kv) * model.qk_norm_wide
-    return biases + norms + model.heads * model.sinks
+    return biases + norms + model.heads * model.sinks + index_vectors(model)
 
 
 def _latent_parameters(model: Model, latent: LatentAttention) -> int:
-    """Parameters of latent attention: projections down and up, two norms, output, indexer."""
+    """Parameters of latent attention: projections down and up, two norms, output."""
     h, q, rank = model.hidden, model.query_width, latent.query_rank
     query = h * rank + rank + rank * q if rank else h * q
     down = h * (latent.kv_rank + latent.rope_dim) + latent.kv_rank
     up = latent.kv_rank * model.heads * (latent.nope_dim + latent.value_dim)
-    width = latent.index_heads * latent.index_dim
-    index = (rank or h) * width + h * (latent.index_dim + latent.index_heads) * (width > 0)
-    return query + down + up + model.value_width * h + index
+    return query + down + up + model.value_width * h
+
+
+def index_parameters(model: Model) -> int:
+    """Count the parameters of one layer's indexer: queries, key and its LayerNorm, head weights."""
+    if model.indexer is None or model.keys != "selected":
+        return 0
+    index, rank = model.indexer, model.latent.query_rank if model.latent else 0
+    queries = (rank or model.hidden) * index.heads * index.dim
+    return queries + model.hidden * (index.dim + index.heads) + index_vectors(model)
+
+
+def index_vectors(model: Model) -> int:
+    """Count the parameters of one layer's indexer that no product multiplies: those of a norm."""
+    return 2 * model.indexer.dim if model.indexer and model.keys == "selected" else 0
 
 
 def expert_parameters(model: Model) -> int:
@@ -421,10 +462,20 @@ BACKWARD = 2  # matrix products of the backward pass for each one of the forward
 
 def keys_seen(model: Model, seq: int, *, causal: bool = True) -> float:
     """Return the number of keys that a query sees, in the mean over the positions of a sequence."""
-    window = min(seq, model.window or seq)
-    if not causal:
-        return float(window)
-    return (window * (window + 1) / 2 + (seq - window) * window) / seq
+    return _mean_keys(min(seq, model.window or seq), seq, causal=causal)
+
+
+def _mean_keys(most: int, seq: int, *, causal: bool) -> float:
+    """Mean over the positions of a sequence of the keys before each, of which ``most`` count."""
+    return (most * (most + 1) / 2 + (seq - most) * most) / seq if causal else float(most)
+
+
+def index_flops(model: Model, seq: int, most: int = 0, *, causal: bool = True) -> float:
+    """FLOPs of the scores that one layer's indexer gives ``most`` keys of a query, or all."""
+    if model.indexer is None or model.keys != "selected":
+        return 0.0
+    width = model.indexer.heads * model.indexer.dim
+    return 2 * width * _mean_keys(min(seq, most or seq), seq, causal=causal)
 
 
 def attention_flops(model: Model, seq: int, *, causal: bool = True) -> float:
@@ -435,7 +486,8 @@ def attention_flops(model: Model, seq: int, *, causal: bool = True) -> float:
     if model.mixer == "recurrence" and model.recurrence:
         return 4.0 * model.recurrence.state
     widths = model.query_width + model.value_width
-    return 2 * widths * keys_seen(model, seq, causal=causal)
+    index = index_flops(model, seq, causal=causal)
+    return 2 * widths * keys_seen(model, seq, causal=causal) + index
 
 
 def all_attention_flops(model: Model, seq: int, *, causal: bool = True) -> float:
@@ -489,5 +541,12 @@ def output_flops(model: Model) -> float:
 
 def training_flops(model: Model, seq: int, tokens: int, *, causal: bool = True) -> float:
     """FLOPs of one optimizer step over ``tokens``, without recomputation."""
-    # Returns three times the forward pass (arXiv 2001.08361, section 2.1).
-    return (1 + BACKWARD) * forward_flops(model, seq, causal=causal) * tokens
+    # Returns three times the forward pass (arXiv 2001.08361, section 2.1), but for scores of an
+    # indexer: only those of selected keys have gradients (DeepSeek-V3.2-Exp, section 2.1.1).
+    idle = sum(
+        index_flops(model.of_kind(kind), seq, causal=causal)
+        - index_flops(model.of_kind(kind), seq, kind.window, causal=causal)
+        for kind in model.each_layer
+    )
+    forward = forward_flops(model, seq, causal=causal)
+    return ((1 + BACKWARD) * forward - BACKWARD * idle) * tokens

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+from typing import NamedTuple
+
 from topologies.catalogue.catalogue import chip_family
+from workloads.kernels.attention import index_score_s, selected_key_s, whole_blocks
 from workloads.kernels.times import AttentionShape, attention_s, decode_attention
 from workloads.serving.rank.share import RankShare
 
@@ -17,35 +20,84 @@ LONG_TOKENS = 16_384
 so that launches do not matter."""
 
 
-def decode_kv_s(rank: RankShare) -> float:
-    """Return the time of one cached token of one request on one rank, in all layers [s].
+class KeyTimes(NamedTuple):
+    """Times of one query's attention to the keys before it, in all layers of a rank."""
 
-    It is the longer one of streaming the token's keys and values, and of computing scores with the
-    query heads. Of the heads that share a key-value head only some take longer than one: the rest
-    are scored beside them. Chips whose kernels keep up with the stream have no constant for a
-    score.
+    all_s: float  # time of each key, in layers that read all and in indexers, which score all [s]
+    most: int  # keys that a query reads in the other layers, in their mean; 0 without such layers
+    most_s: float  # time of each of these keys [s]
+
+
+def key_times(rank: RankShare, key_s: float, selected: float, score_s: float) -> KeyTimes:
+    """Return the times of keys by what attention layers read and by what finds it.
+
+    ``key_s`` is the time of a key in all layers, if all read it, ``selected`` by how much longer a
+    key takes that an indexer selected, and ``score_s`` the indexer's time for a key in one layer. A
+    query with few more keys than a layer selects is faster with all of them behind a mask, as
+    DeepSeek runs short prompts (DeepSeek-V3.2-Exp, section 2.3): then the limit lies where both
+    take as long. Engines without such kernels (``masked_selection`` 0) gather the keys always.
+    Neuron's programs read whole caches despite windows.
     """
-    chip, catalogue = rank.cluster.chip, rank.catalogue
+    layers = [layer for layer in rank.model.each_layer if layer.mixer == "attention"]
+    neuron = chip_family(rank.cluster.chip, rank.catalogue).is_neuron
+    masked, selected = rank.overhead("masked_selection"), max(1.0, selected)
+    limits = [
+        layer.window if layer.keys == "last" or not masked else round(layer.window * selected)
+        for layer in layers
+        if layer.window and not (neuron and layer.keys == "last")
+    ]
+    share = len(limits) / len(layers)
+    most = round(sum(limits) / len(limits)) if limits else 0
+    gathered = 1.0 if masked or not rank.model.indexer else selected
+    all_s = (1 - share) * key_s + rank.index_layers * score_s
+    return KeyTimes(all_s, most, share * key_s * gathered)
+
+
+def decode_keys(rank: RankShare) -> KeyTimes:
+    """Return the times of a cached token of one request on one rank.
+
+    In a layer it is the longer one of streaming the token's keys and values, and of computing
+    scores with the query heads. Of the heads that share a key-value head only some take longer than
+    one: the rest are scored beside them. Chips whose kernels keep up with the stream have no
+    constant for a score.
+    """
+    chip, catalogue, layers = rank.cluster.chip, rank.catalogue, rank.attention_layers
     efficiency = catalogue.value("serving.decode", "kv_stream_efficiency")
     hbm = catalogue.value(chip, "hbm_bandwidth") * efficiency
     has_engines = catalogue.has(chip, "dma_bandwidth")
     engines = catalogue.value(chip, "dma_bandwidth") if has_engines else hbm
-    streamed_s = rank.kv_bytes_on_rank() / (min(hbm, engines) / rank.per_chip)
+    rate = min(hbm, engines) / rank.per_chip
     heads = min(rank.query_heads, rank.kv_heads * rank.overhead("decode_score_heads"))
-    scored_s = rank.attention_layers * heads * rank.overhead("decode_score")
-    return max(streamed_s, scored_s)
+    scored_s = layers * heads * rank.overhead("decode_score")
+    key_s = max(layers * rank.layer_kv_bytes / rate, scored_s)
+    index = rank.model.indexer
+    if index is None:
+        return key_times(rank, key_s, 1.0, 0.0)
+    how = {"ranks_per_chip": rank.per_chip, "catalogue": catalogue}
+    selected_s = selected_key_s(chip, rank.query_heads, rank.model.latent_width, **how)  # type: ignore[arg-type]
+    scores_s, none_s = (index_score_s(chip, heads, index.dim, **how) for heads in (index.heads, 0))  # type: ignore[arg-type]
+    score_s = max(scores_s, rank.index_key_bytes / rate + none_s)
+    return key_times(rank, key_s, selected_s * layers / key_s, score_s)
 
 
-def windows_of(rank: RankShare) -> tuple[int, float]:
-    """Return the mean window of layers that have one, and their share of the attention layers.
-
-    Neuron's programs read whole caches, so there is none.
-    """
-    layers = [layer for layer in rank.model.each_layer if layer.mixer == "attention"]
-    windows = [layer.window for layer in layers if layer.window]
-    if not windows or chip_family(rank.cluster.chip, rank.catalogue).is_neuron:
-        return 0, 0.0
-    return round(sum(windows) / len(windows)), len(windows) / len(layers)
+def prefill_keys(rank: RankShare) -> KeyTimes:
+    """Return the times of attention of a prompt's token to one earlier token."""
+    model, chip = rank.model, rank.cluster.chip
+    how = {"ranks_per_chip": rank.per_chip, "catalogue": rank.catalogue}
+    heads, keys = rank.query_heads, rank.kv_heads
+    shape = AttentionShape(1, LONG_TOKENS, heads, keys, model.head_dim)
+    seconds = attention_s(chip, shape, **how)
+    all_s = float(rank.attention_layers * seconds / (0.5 * LONG_TOKENS**2))
+    index = model.indexer
+    if index is None:
+        return key_times(rank, all_s, 1.0, 0.0)
+    window = max(layer.window for layer in model.each_layer if layer.keys != "last")
+    heads, keys = (whole_blocks(heads), 1) if model.latent else (heads, keys)
+    width = model.latent_width
+    shape = AttentionShape(1, LONG_TOKENS, heads, keys, width, kv_seq=window, causal=False)
+    selected_s = attention_s(chip, shape, **how) / (LONG_TOKENS * window)
+    score_s = index_score_s(chip, index.heads, index.dim, **how)  # type: ignore[arg-type]
+    return key_times(rank, all_s, selected_s * rank.attention_layers / all_s, score_s)
 
 
 def decode_request_s(rank: RankShare) -> float:
@@ -92,13 +144,3 @@ def scan_token_s(rank: RankShare) -> float:
     heads = mixer.state / SCAN_STATE / rank.ranks
     chunks_s = (rank.model.layers - rank.attention_layers) * heads * rank.overhead("scan_chunk")
     return float(chunks_s / SCAN_TOKENS)
-
-
-def prefill_square_s(rank: RankShare) -> float:
-    """Return the time of attention of a prompt's token to one earlier token, in all layers [s]."""
-    heads, keys = rank.query_heads, rank.kv_heads
-    shape = AttentionShape(1, LONG_TOKENS, heads, keys, rank.model.head_dim)
-    seconds = attention_s(
-        rank.cluster.chip, shape, ranks_per_chip=rank.per_chip, catalogue=rank.catalogue
-    )
-    return float(rank.attention_layers * seconds / (0.5 * LONG_TOKENS**2))

@@ -19,6 +19,8 @@ from workloads.models.model import Model
 WITH_SCALES = ("fp8", "mxfp8", "fp4", "mxfp4")
 """Precisions of products whose checkpoints come with scales for a cache in fp8; for others keys and
 values stay in 16 bits."""
+SCALED = 1 + 4 / 128
+"""Bytes of a cached element in fp8 with its share of a scale of 128 (FlashMLA, DeepGEMM)."""
 SHORTEST = 128
 """Side of a product that is so small that its time is that of its launches."""
 MEASURED_WITH_QUANTISATION = ("fp8", "mxfp8")
@@ -105,6 +107,11 @@ class RankShare:
         """Layers whose mixer is attention."""
         return sum(layer.mixer == "attention" for layer in self.model.each_layer)
 
+    @property
+    def index_layers(self) -> int:
+        """Layers with an indexer, which selects the keys that attention reads."""
+        return sum(layer.keys == "selected" for layer in self.model.each_layer)
+
     def overhead(self, quantity: str) -> float:
         """Return a constant of the serving engine: the chip's, or its family's; 0 without any."""
         family = chip_family(self.cluster.chip, self.catalogue).serving
@@ -168,15 +175,27 @@ class RankShare:
     def kv_bytes_on_rank(self) -> float:
         """Return the size of one cached token on one rank, in all layers [B].
 
-        All heads share a latent cache, so every rank holds and reads the whole of it.
+        All heads share a latent cache and the keys of an indexer, so every rank holds the whole.
         """
-        model = self.model
-        element = 1.0 if self.cached_as == "fp8" else 2.0
-        layers = self.attention_layers
+        index = self.index_layers * self.index_key_bytes if self.index_layers else 0.0
+        return self.attention_layers * self.layer_kv_bytes + index
+
+    @property
+    def layer_kv_bytes(self) -> float:
+        """Size of the keys and values of one cached token on one rank in one layer [B]."""
+        model, element = self.model, 1.0 if self.cached_as == "fp8" else 2.0
+        if model.latent and self.cached_as == "fp8" and model.indexer:
+            # FlashMLA's kernels for selected keys leave the part with position in 16 bits.
+            return SCALED * model.latent.kv_rank + 2.0 * model.latent.rope_dim
         if model.latent:
-            return layers * (model.latent.kv_rank + model.latent.rope_dim) * element
+            return (model.latent.kv_rank + model.latent.rope_dim) * element
         heads = model.kv_heads / self.ranks if self.divides_sequences else self.kv_heads
-        return 2 * layers * heads * model.head_dim * element
+        return 2 * heads * model.head_dim * element
+
+    @property
+    def index_key_bytes(self) -> float:
+        """Size of the key that an indexer caches of one token in one layer, in fp8 [B]."""
+        return SCALED * self.model.indexer.dim if self.model.indexer else 0.0
 
     def kv_bytes_per_token(self) -> float:
         """Return the size of one cached token on all ranks together [B].
