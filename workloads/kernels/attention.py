@@ -175,15 +175,21 @@ def whole_blocks(heads: int) -> int:
 
 
 def index_score_s(
-    chip: str, heads: int, dim: int, *, ranks_per_chip: int = 1, catalogue: Catalogue | None = None
+    chip: str,
+    heads: int,
+    dim: int,
+    precision: str = "fp8",
+    *,
+    ranks_per_chip: int = 1,
+    catalogue: Catalogue | None = None,
 ) -> float:
     """Time of the score of one query and key by an indexer, and of choosing among scores [s]."""
-    # The products of all heads run in fp8 where the chip does. A score is written in fp32, and the
-    # choice of the largest ones reads all of them.
+    # The products of all heads run in ``precision`` where the chip does. A score is written in
+    # fp32, and the choice of the largest ones reads all of them.
     rank = rank_of(chip, "bf16", ranks_per_chip, catalogue)
-    narrow = "fp8" if rank.has_own("fp8_peak") else "bf16"
-    peak = rank_of(chip, narrow, ranks_per_chip, catalogue).peak_flops_per_s
-    products_s = 2 * heads * dim / (peak * rank.constant("index_efficiency"))
+    if rank.has_own(f"{precision}_peak"):
+        rank = rank_of(chip, precision, ranks_per_chip, catalogue)
+    products_s = 2 * heads * dim / (rank.peak_flops_per_s * rank.constant("index_efficiency"))
     return products_s + rank.constant("index_score_bytes") / rank.hbm_bytes_per_s
 
 

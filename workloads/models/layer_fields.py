@@ -165,11 +165,8 @@ def _keys_of(read: Reader, layer: int) -> tuple[int, Keys]:
     """Return the largest number of keys that a query of a layer sees, and which ones they are."""
     if read.has("index_topk"):
         # Layers of GLM-5.2 share indexers: by a list, or beyond some first ones by a period.
-        kinds, first = (
-            read.items("indexer_types"),
-            read.count("index_skip_topk_offset", default=0, least=0),
-        )
-        period = read.count("index_topk_freq", default=1)
+        kinds, period = read.items("indexer_types"), read.count("index_topk_freq", default=1)
+        first = max(1, read.count("index_skip_topk_offset", default=1, least=0))
         own = layer < first or (layer - first + 1) % period == 0
         own = kinds[layer] == "full" if layer < len(kinds) else own
         return read.count("index_topk"), "selected" if own else "shared"

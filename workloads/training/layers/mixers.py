@@ -3,17 +3,19 @@
 The *core* of attention is what lies between the projections: scores, softmax and weighted sums.
 With context parallelism each rank has two pieces of every sequence, one from either end, so that
 all ranks have equal work under a causal mask (arXiv 2407.21783, section 3.3.2). Keys and values are
-passed round a ring beside the core (arXiv 2310.01889), or gathered before it.
+passed round a ring beside the core (arXiv 2310.01889), or gathered before it. Where an indexer
+selects the keys that the core reads, it scores all of them before (DeepSeek-V3.2-Exp, section 2.1).
 """
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import cast
 
 from workloads.kernels import times as kernel_times
-from workloads.kernels.attention import Direction
+from workloads.kernels.attention import Direction, index_score_s, whole_blocks
 from workloads.kernels.chip_share import Timing
-from workloads.models.model import LatentAttention, Recurrence, keys_seen
+from workloads.models.model import LatentAttention, Model, Recurrence, keys_seen
 from workloads.training.layers.shapes import TWO, RankShapes
 from workloads.training.layers.steps import NOTHING, PREVIOUS, LayerOp, collective, kernel, prefixed
 from workloads.training.layers.tensor_parallel import (
@@ -58,9 +60,10 @@ def _out_backward(shapes: RankShapes) -> list[LayerOp]:
 
 
 def _columns(shapes: RankShapes) -> int:
-    """Columns of queries, keys and values on one rank, and of the output gate if there is one."""
-    gate = shapes.heads * shapes.model.attention_gate
-    return (shapes.heads + 2 * shapes.kv_heads + gate) * shapes.model.head_dim
+    """Columns of queries, keys and values on one rank, of the output gate, and of an indexer."""
+    gate, index = shapes.heads * shapes.model.attention_gate, shapes.model.indexer
+    columns = index.heads * index.dim + index.dim + index.heads if index else 0
+    return (shapes.heads + 2 * shapes.kv_heads + gate) * shapes.model.head_dim + columns
 
 
 def _rotate(shapes: RankShapes) -> list[LayerOp]:
@@ -76,32 +79,66 @@ def _rotate(shapes: RankShapes) -> list[LayerOp]:
 
 
 def _core_forward(shapes: RankShapes) -> list[LayerOp]:
-    """Return the forward steps of the scores, softmax and weighted sums."""
+    """Return the forward steps of the choice of keys, the scores, softmax and weighted sums."""
+    chosen = _chosen(shapes)
     if shapes.plan.cp == 1:
-        return [kernel("attention.core", _whole(shapes, "forward"))]
+        return [*chosen, kernel("attention.core", _whole(shapes, "forward"))]
     if shapes.plan.cp_exchange == "all-gather":
         gathered = collective("attention.keys", "cp", "all-gather", shapes.plan.cp * _keys(shapes))
-        return [gathered, kernel("attention.core", _gathered(shapes, "forward"))]
-    return _ring(shapes, "forward", "attention.core")
+        return [*chosen, gathered, kernel("attention.core", _gathered(shapes, "forward"))]
+    return [*chosen, *_ring(shapes, "forward", "attention.core")]
+
+
+def _chosen(shapes: RankShapes) -> list[LayerOp]:
+    """Steps in which an indexer scores all keys of this rank's queries and chooses among them."""
+    return _indexed(shapes, "attention.index", shapes.plan.seq, products=1)
+
+
+def _chosen_backward(shapes: RankShapes) -> list[LayerOp]:
+    """Steps of the gradients of an indexer's scores, of selected keys alone."""
+    # The indexer learns from its own loss, and its input has no gradient from it
+    # (DeepSeek-V3.2-Exp, section 2.1.1): all is work for gradients of weights. Scores are computed
+    # again.
+    steps = _indexed(shapes, "attention.index", shapes.model.window, products=3)
+    sums = [step._replace(name="attention.index.sums", collective="reduce-scatter")
+        for step in steps if step.axis]  # fmt: skip
+    return [step._replace(name=f"{step.name}.weight") for step in [*steps, *sums]]
+
+
+def _indexed(shapes: RankShapes, name: str, most: int, products: int) -> list[LayerOp]:
+    """Steps of some products of an indexer's queries with ``most`` keys of each sequence."""
+    index, plan = shapes.model.indexer, shapes.plan
+    if index is None:
+        return []
+    how = {"ranks_per_chip": plan.ranks_per_chip, "catalogue": shapes.catalogue}
+    precision = "bf16" if plan.precision == "bf16" else "fp8"
+    score_s = index_score_s(shapes.chip, index.heads, index.dim, precision, **how)  # type: ignore[arg-type]
+    scores = shapes.tokens * keys_seen(replace(shapes.model, window=most), plan.seq)
+    launch = shapes.stream(0)
+    seconds = (1 + products) * launch.seconds + products * scores * score_s
+    size = plan.cp * TWO * shapes.tokens * index.dim
+    gathered = [collective(f"{name}.keys", "cp", "all-gather", size)] if plan.cp > 1 else []
+    return [*gathered, kernel(name, launch._replace(seconds=seconds))]
 
 
 def _core_backward(shapes: RankShapes) -> list[LayerOp]:
     """Return the steps of the gradients of queries, keys and values."""
     # The fused kernel recomputes scores within its own time; the unfused ones run again before.
-    plan, name = shapes.plan, "attention.core.data"
+    plan, name, chosen = shapes.plan, "attention.core.data", _chosen_backward(shapes)
     if plan.cp == 1:
         again = []
         if plan.recompute == "selective" and plan.attention == "unfused":
             again = [kernel("again.attention.core", _whole(shapes, "forward"))]
-        return [*again, kernel(name, _whole(shapes, "backward"))]
+        return [*again, kernel(name, _whole(shapes, "backward")), *chosen]
     if plan.cp_exchange == "all-gather":
         size = plan.cp * _keys(shapes)
         return [
             collective("attention.keys", "cp", "all-gather", size),
             kernel(name, _gathered(shapes, "backward")),
             collective("attention.keys.gradient", "cp", "reduce-scatter", size),
+            *chosen,
         ]
-    return _ring(shapes, "backward", name)
+    return [*_ring(shapes, "backward", name), *chosen]
 
 
 def _keys(shapes: RankShapes) -> int:
@@ -121,7 +158,8 @@ def _ring(shapes: RankShapes, direction: Direction, name: str) -> list[LayerOp]:
     # own. In the backward pass the gradients of keys travel along.
     plan, local = shapes.plan, shapes.plan.local_seq
     # Keys of other ranks that a query sees, in the mean over the sequence and over the turns.
-    seen = keys_seen(shapes.model, plan.seq) - keys_seen(shapes.model, local)
+    model = _as_fast(shapes, direction)
+    seen = keys_seen(model, plan.seq) - keys_seen(model, local)
     seen_a_turn = max(1, round(seen / (plan.cp - 1)))
     first_turn = _core(shapes, direction, local, causal=True)
     # A turn on keys of another rank has a lower rate.
@@ -152,20 +190,46 @@ def _ring(shapes: RankShapes, direction: Direction, name: str) -> list[LayerOp]:
 
 def _whole(shapes: RankShapes, direction: Direction) -> Timing:
     """Time of the core on whole sequences."""
-    model, plan = shapes.model, shapes.plan
+    model, plan = _as_fast(shapes, direction), shapes.plan
     if plan.attention == "unfused":
         return kernel_times.unfused_attention(
             shapes.chip, plan.microbatch, plan.seq, shapes.heads, _width(shapes), direction,
             **shapes.rank,
         )  # fmt: skip
     window = min(plan.seq, model.window or plan.seq)
+    if model.keys != "last" and window < plan.seq:
+        return _gathered(shapes, direction)
     return _core(shapes, direction, window, causal=window == plan.seq)
 
 
 def _gathered(shapes: RankShapes, direction: Direction) -> Timing:
     """Time of the core on a rank's queries and all keys, of which a query sees half on average."""
-    seen = round(keys_seen(shapes.model, shapes.plan.seq))
+    seen = round(keys_seen(_as_fast(shapes, direction), shapes.plan.seq))
     return _core(shapes, direction, seen, causal=False)
+
+
+def _as_fast(shapes: RankShapes, direction: Direction) -> Model:
+    """Return the model with a window of last keys that takes as long as its selected keys do."""
+    # A selected key takes longer than one of all keys: it is read by itself, and heads of latent
+    # attention read it as the cache has it, in whole blocks of heads. Up to as many keys as it
+    # takes longer for, all of them behind a mask are faster.
+    model = shapes.model
+    if model.keys == "last":
+        return model
+    plan, width = shapes.plan, _width(shapes)
+    together = kernel_times.AttentionShape(
+        plan.microbatch, plan.local_seq, shapes.heads, shapes.kv_heads, width, model.window, False
+    )
+    scattered = together
+    if model.latent:
+        scattered = replace(
+            together, heads=whole_blocks(shapes.heads), kv_heads=1, head_dim=model.latent_width
+        )
+    one, other = (
+        kernel_times.attention_s(shapes.chip, shape, direction=direction, **shapes.rank)
+        for shape in (scattered, together)
+    )
+    return replace(model, window=round(model.window * max(1.0, one / other)))
 
 
 def _core(shapes: RankShapes, direction: Direction, key_count: int, *, causal: bool) -> Timing:
@@ -243,16 +307,23 @@ def _latent(shapes: RankShapes) -> LatentAttention:
 
 
 def _down(shapes: RankShapes) -> int:
-    """Columns of the compressed queries, keys and values, and of the position that heads share."""
-    latent = _latent(shapes)
-    return latent.query_rank + latent.kv_rank + latent.rope_dim
+    """Columns of compressed queries, keys and values, of the shared position, and of an indexer."""
+    latent, index = _latent(shapes), shapes.model.indexer
+    columns = latent.query_rank + latent.kv_rank + latent.rope_dim
+    return columns + (index.dim + index.heads if index else 0)
 
 
 def _up_products(shapes: RankShapes) -> list[tuple[str, int, int]]:
     """Up-projections: the name of each, its columns on this rank, and its rows."""
-    latent, h = _latent(shapes), shapes.model.hidden
+    latent, h, index = _latent(shapes), shapes.model.hidden, shapes.model.indexer
     key_value_columns = shapes.heads * (latent.nope_dim + latent.value_dim)
+    # Every rank has all heads of an indexer, whose scores are summed over them.
+    index_columns = [index.heads * index.dim] if index else []
     return [
+        *(
+            ("attention.index.queries", columns, latent.query_rank or h)
+            for columns in index_columns
+        ),
         ("attention.queries", shapes.heads * shapes.model.head_dim, latent.query_rank or h),
         ("attention.keys-values", key_value_columns, latent.kv_rank),
     ]

@@ -130,7 +130,8 @@ def _input_bytes(plan: ParallelPlan, half: str, stack: Stack) -> int:
 def _mixer(model: Model, plan: ParallelPlan, tokens: int, stack: Stack) -> int:
     """Inputs and output of attention, or of a recurrent mixer [B]."""
     if model.mixer == "attention":
-        return _heads(model, plan, tokens, stack) + _scores(model, plan, tokens)
+        kept = _heads(model, plan, tokens, stack) + _scores(model, plan, tokens)
+        return kept + _index(model, plan, tokens)
     if model.mixer == "recurrence" and model.recurrence:
         columns = model.recurrence.columns + model.recurrence.inner
         return ELEMENT_BYTES * tokens * columns // plan.tp
@@ -151,6 +152,16 @@ def _heads(model: Model, plan: ParallelPlan, tokens: int, stack: Stack) -> int:
         )
     kv = max(model.kv_heads // plan.tp, 1) * model.head_dim
     return size + ELEMENT_BYTES * tokens * (queries + 2 * kv)
+
+
+def _index(model: Model, plan: ParallelPlan, tokens: int) -> int:
+    """Queries, keys and head weights of an indexer, and the places of selected keys [B]."""
+    index = model.indexer
+    if index is None:
+        return 0
+    places = 4 * min(model.window, plan.seq)
+    width = index.heads * index.dim + index.dim + index.heads
+    return tokens * (ELEMENT_BYTES * width + places)
 
 
 def _inner(model: Model, plan: ParallelPlan, elements: int, stack: Stack) -> int:

@@ -20,7 +20,13 @@ import numpy as np
 
 from topologies.arrays import IntArray
 from workloads.kernels.precision import ELEMENT_BYTES
-from workloads.models.model import Model, expert_parameters, layer_norms, layer_parameters
+from workloads.models.model import (
+    Model,
+    expert_parameters,
+    index_parameters,
+    layer_norms,
+    layer_parameters,
+)
 from workloads.training.plan.plan import ParallelPlan
 from workloads.training.plan.schedules.registry import pipeline_schedule
 
@@ -245,6 +251,7 @@ def _undivided(model: Model, *, moe: bool) -> int:
         # The down-projections of queries, and of keys and values, each with the norm behind it.
         whole += latent.query_rank * (model.hidden + 1) + latent.kv_rank
         whole += model.hidden * (latent.kv_rank + latent.rope_dim)
+    whole += index_parameters(model)
     if moe and model.experts:
         experts = model.experts
         router = experts.count * (model.hidden + experts.router_bias)
