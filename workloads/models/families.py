@@ -46,9 +46,7 @@ GEMMA3_TEXT = {
 GEMMA3 = _family(GEMMA3_TEXT, gated_mlp=True, norms=4, qk_norm=True)
 PERSIMMON = _family({"qk_layernorm": True}, **GPT, **BIASED)
 MAMBA = {**TIED, "rms_norm_eps": 1e-5, "use_conv_bias": True, "mamba_version": 1}
-MAMBA2 = {
-    "mamba_version": 2, "use_conv_bias": True, "mamba_conv_bias": True, "rms_norm_eps": 1e-5,
-}  # fmt: skip
+MAMBA2 = {"mamba_version": 2, "rms_norm_eps": 1e-5}
 LLAMA4_TEXT = {
     **SWIGLU, "interleave_moe_layer_step": 1, "attention_chunk_size": 8192,
     "sliding_window_pattern": 4, "n_shared_experts": 1, "num_experts_per_tok": 1,
@@ -125,6 +123,7 @@ FAMILIES: Mapping[str, Family] = {
     "internlm2": LLAMA,
     "jamba": _family({**SWIGLU, "mamba_version": 1, "mamba_conv_bias": True, "mamba_norms": True}),
     "kimi_k2": DEEPSEEK,
+    "kimi_linear": _family({**SWIGLU, "router_bias": True}),
     "lfm2": _family(
         {**TIED, "hidden_act": "silu", "block_auto_adjust_ff_dim": True}, qk_norm=True, norm="rms"
     ),

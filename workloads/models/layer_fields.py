@@ -111,6 +111,8 @@ class Reader:
 WINDOW = ("sliding_window", "attention_chunk_size", "sliding_window_size", "window_size")
 WINDOWED = ("sliding_attention", "chunked_attention", "local", "sliding_window_attention")
 RECURRENT = ("linear_attention", "mamba", "conv", "recurrent", "lightning_attention", "mamba2")
+KIMI = "linear_attn_config"
+"""Field of the linear attention between latent attention, as Kimi Linear has it."""
 BLOCKS = "sparse_attention_config"
 """Field of the selection of whole blocks of keys, as MiniMax-M3 has it."""
 LETTERS = {
@@ -180,7 +182,8 @@ def _keys_of(read: Reader, layer: int) -> tuple[int, Keys]:
 def _indexer(read: Reader) -> Indexer:
     """Return the sizes of what selects keys."""
     heads = read.count("index_n_heads", f"{BLOCKS}.sparse_num_index_heads")
-    return Indexer(heads, read.count("index_head_dim", f"{BLOCKS}.sparse_index_dim"))
+    width = read.count("index_head_dim", f"{BLOCKS}.sparse_index_dim")
+    return Indexer(heads, width, weighs=not read.has(BLOCKS))
 
 
 def _lettered(read: Reader, letter: str) -> Layer:
@@ -231,6 +234,10 @@ def _mixer(read: Reader, layer: int) -> Mixer:
         period = read.count("attn_layer_period")
         offset = read.count("attn_layer_offset", default=0, least=0)
         return "attention" if layer % period == offset % period else "recurrence"
+    if read.has(KIMI):
+        # Kimi counts its layers from 1.
+        whole = read.items(f"{KIMI}.full_attn_layers")
+        return "attention" if layer + 1 in whole else "recurrence"
     if read.has("full_attention_interval"):
         return "recurrence" if (layer + 1) % read.count("full_attention_interval") else "attention"
     return "attention"
@@ -245,6 +252,8 @@ def recurrence(read: Reader) -> Recurrence:
     """Return the mixer of the layers without attention."""
     if read.has("linear_num_value_heads"):
         return _gated_delta(read)
+    if read.has(KIMI):
+        return _kimi_delta(read)
     if read.has("conv_L_cache"):
         return _short_convolution(read)
     version = read.count("mamba_version", default=2 if read.has("mamba_n_heads") else 1)
@@ -309,6 +318,15 @@ def _gated_delta(read: Reader) -> Recurrence:
     return Recurrence("gated-delta", columns, values, 0, other, values * key_width)
 
 
+def _kimi_delta(read: Reader) -> Recurrence:
+    """Sizes of a delta rule with a decay for each column (arXiv 2510.26692, section 4)."""
+    heads, width = read.count(f"{KIMI}.num_heads"), read.count(f"{KIMI}.head_dim")
+    inner, kernel = heads * width, read.count(f"{KIMI}.short_conv_kernel_size", default=4)
+    columns = 3 * inner + 2 * width + heads  # decay and output gate have a rank of one head's width
+    other = 3 * inner * kernel + heads + inner + width
+    return Recurrence("gated-delta", columns, inner, 2 * width * inner, other, inner * width)
+
+
 def _short_convolution(read: Reader) -> Recurrence:
     """Sizes of a gated convolution over a few tokens, as LFM2 has it."""
     hidden, kernel = read.count(*HIDDEN), read.count("conv_L_cache")
@@ -357,7 +375,7 @@ def _inner(read: Reader, *, sparse: bool) -> int:
         return 0
     hidden = read.count(*HIDDEN)
     ratio = read.number("expansion_ratio", 4.0)
-    widths = ("intermediate_size_mlp", *FFN) if sparse else FFN
+    widths = ("intermediate_size_mlp", "dense_intermediate_size", *FFN) if sparse else FFN
     shared = read.count(*SHARED_FFN, default=0, least=0)
     if not sparse and shared and read.count(*COUNT, default=0, least=0) == 0:
         return shared  # Granite's hybrids without experts have only their shared part

@@ -63,6 +63,12 @@ class Indexer:
 
     heads: int
     dim: int  # width of a head, and of the key that a cache stores for each token
+    weighs: bool = True  # whether heads have weights for one sum; else each selects by itself
+
+    @property
+    def columns(self) -> int:
+        """Columns of the products of the hidden state: a token's key, and weights of the heads."""
+        return self.dim + self.heads * self.weighs
 
 
 @dataclass(frozen=True)
@@ -409,7 +415,7 @@ def index_parameters(model: Model) -> int:
         return 0
     index, rank = model.indexer, model.latent.query_rank if model.latent else 0
     queries = (rank or model.hidden) * index.heads * index.dim
-    return queries + model.hidden * (index.dim + index.heads) + index_vectors(model)
+    return queries + model.hidden * index.columns + index_vectors(model)
 
 
 def index_vectors(model: Model) -> int:

@@ -49,7 +49,7 @@ def index_s(rank: RankShare, tokens: FloatArray) -> FloatArray:
         return np.zeros_like(tokens)
     compressed = model.latent.query_rank if model.latent else 0
     queries = rank.product_s(tokens, index.heads * index.dim, compressed or model.hidden)
-    return queries + rank.product_s(tokens, index.dim + index.heads, model.hidden)
+    return queries + rank.product_s(tokens, index.columns, model.hidden)
 
 
 def mixer_s(rank: RankShare, tokens: FloatArray) -> FloatArray:

@@ -62,7 +62,7 @@ def _out_backward(shapes: RankShapes) -> list[LayerOp]:
 def _columns(shapes: RankShapes) -> int:
     """Columns of queries, keys and values on one rank, of the output gate, and of an indexer."""
     gate, index = shapes.heads * shapes.model.attention_gate, shapes.model.indexer
-    columns = index.heads * index.dim + index.dim + index.heads if index else 0
+    columns = index.heads * index.dim + index.columns if index else 0
     return (shapes.heads + 2 * shapes.kv_heads + gate) * shapes.model.head_dim + columns
 
 
@@ -310,7 +310,7 @@ def _down(shapes: RankShapes) -> int:
     """Columns of compressed queries, keys and values, of the shared position, and of an indexer."""
     latent, index = _latent(shapes), shapes.model.indexer
     columns = latent.query_rank + latent.kv_rank + latent.rope_dim
-    return columns + (index.dim + index.heads if index else 0)
+    return columns + (index.columns if index else 0)
 
 
 def _up_products(shapes: RankShapes) -> list[tuple[str, int, int]]:

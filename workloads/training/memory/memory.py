@@ -160,8 +160,7 @@ def _index(model: Model, plan: ParallelPlan, tokens: int) -> int:
     if index is None:
         return 0
     places = 4 * min(model.window, plan.seq)
-    width = index.heads * index.dim + index.dim + index.heads
-    return tokens * (ELEMENT_BYTES * width + places)
+    return tokens * (ELEMENT_BYTES * (index.heads * index.dim + index.columns) + places)
 
 
 def _inner(model: Model, plan: ParallelPlan, elements: int, stack: Stack) -> int:
