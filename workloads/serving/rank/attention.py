@@ -28,23 +28,24 @@ class KeyTimes(NamedTuple):
     most_s: float  # time of each of these keys [s]
 
 
-def key_times(rank: RankShare, key_s: float, selected: float, score_s: float) -> KeyTimes:
+def key_times(
+    rank: RankShare, key_s: float, selected: float, score_s: float, *, windows: bool
+) -> KeyTimes:
     """Return the times of keys by what attention layers read and by what finds it.
 
     ``key_s`` is the time of a key in all layers, if all read it, ``selected`` by how much longer a
     key takes that an indexer selected, and ``score_s`` the indexer's time for a key in one layer. A
     query with few more keys than a layer selects is faster with all of them behind a mask, as
     DeepSeek runs short prompts (DeepSeek-V3.2-Exp, section 2.3): then the limit lies where both
-    take as long. Engines without such kernels (``masked_selection`` 0) gather the keys always.
-    Neuron's programs read whole caches despite windows.
+    take as long. Engines without such kernels (``masked_selection`` 0) gather the keys always. Only
+    with ``windows`` do windows of last keys shorten the time.
     """
     layers = [layer for layer in rank.model.each_layer if layer.mixer == "attention"]
-    neuron = chip_family(rank.cluster.chip, rank.catalogue).is_neuron
     masked, selected = rank.overhead("masked_selection"), max(1.0, selected)
     limits = [
         layer.window if layer.keys == "last" or not masked else round(layer.window * selected)
         for layer in layers
-        if layer.window and not (neuron and layer.keys == "last")
+        if layer.window and (windows or layer.keys != "last")
     ]
     share = len(limits) / len(layers)
     most = round(sum(limits) / len(limits)) if limits else 0
@@ -59,7 +60,7 @@ def decode_keys(rank: RankShare) -> KeyTimes:
     In a layer it is the longer one of streaming the token's keys and values, and of computing
     scores with the query heads. Of the heads that share a key-value head only some take longer than
     one: the rest are scored beside them. Chips whose kernels keep up with the stream have no
-    constant for a score.
+    constant for a score. Neuron's programs read whole caches despite windows.
     """
     chip, catalogue, layers = rank.cluster.chip, rank.catalogue, rank.attention_layers
     efficiency = catalogue.value("serving.decode", "kv_stream_efficiency")
@@ -70,18 +71,23 @@ def decode_keys(rank: RankShare) -> KeyTimes:
     heads = min(rank.query_heads, rank.kv_heads * rank.overhead("decode_score_heads"))
     scored_s = layers * heads * rank.overhead("decode_score")
     key_s = max(layers * rank.layer_kv_bytes / rate, scored_s)
+    windows = not chip_family(chip, catalogue).is_neuron
     index = rank.model.indexer
     if index is None:
-        return key_times(rank, key_s, 1.0, 0.0)
+        return key_times(rank, key_s, 1.0, 0.0, windows=windows)
     how = {"ranks_per_chip": rank.per_chip, "catalogue": catalogue}
     selected_s = selected_key_s(chip, rank.query_heads, rank.model.latent_width, **how)  # type: ignore[arg-type]
     scores_s, none_s = (index_score_s(chip, heads, index.dim, **how) for heads in (index.heads, 0))  # type: ignore[arg-type]
     score_s = max(scores_s, rank.index_key_bytes / rate + none_s)
-    return key_times(rank, key_s, selected_s * layers / key_s, score_s)
+    return key_times(rank, key_s, selected_s * layers / key_s, score_s, windows=windows)
 
 
 def prefill_keys(rank: RankShare) -> KeyTimes:
-    """Return the times of attention of a prompt's token to one earlier token."""
+    """Return the times of attention of a prompt's token to one earlier token.
+
+    Windows of last keys count as if they were whole: rates of gpt-oss at prompts of 32,000 tokens
+    (gpustack_serving) are below those without windows already.
+    """
     model, chip = rank.model, rank.cluster.chip
     how = {"ranks_per_chip": rank.per_chip, "catalogue": rank.catalogue}
     heads, keys = rank.query_heads, rank.kv_heads
@@ -90,14 +96,15 @@ def prefill_keys(rank: RankShare) -> KeyTimes:
     all_s = float(rank.attention_layers * seconds / (0.5 * LONG_TOKENS**2))
     index = model.indexer
     if index is None:
-        return key_times(rank, all_s, 1.0, 0.0)
+        return key_times(rank, all_s, 1.0, 0.0, windows=False)
     window = max(layer.window for layer in model.each_layer if layer.keys != "last")
     heads, keys = (whole_blocks(heads), 1) if model.latent else (heads, keys)
     width = model.latent_width
     shape = AttentionShape(1, LONG_TOKENS, heads, keys, width, kv_seq=window, causal=False)
     selected_s = attention_s(chip, shape, **how) / (LONG_TOKENS * window)
     score_s = index_score_s(chip, index.heads, index.dim, **how)  # type: ignore[arg-type]
-    return key_times(rank, all_s, selected_s * rank.attention_layers / all_s, score_s)
+    selected = selected_s * rank.attention_layers / all_s
+    return key_times(rank, all_s, selected, score_s, windows=False)
 
 
 def decode_request_s(rank: RankShare) -> float:
