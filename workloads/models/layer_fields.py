@@ -36,7 +36,6 @@ class Reader:
 
     def value(self, *names: str) -> Any:
         """Return the value of the first of these fields that is there and not null, else None."""
-        self.asked.update(name.partition(".")[0] for name in names)
         return self._first(names)[1]
 
     def has(self, *names: str) -> bool:
@@ -45,8 +44,8 @@ class Reader:
 
     def _first(self, names: Sequence[str]) -> tuple[str, Any]:
         """Name and value of the first of these fields that is there and not null."""
+        self.asked.update(name.partition(".")[0] for name in names)
         for name in names:
-            self.asked.add(name.partition(".")[0])
             at: Any = self.fields
             for key in name.split("."):
                 at = at.get(key) if isinstance(at, Mapping) else None

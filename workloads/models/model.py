@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 from functools import cached_property
-from typing import Literal
+from typing import Literal, NamedTuple
 
 from topologies import display
 from topologies.errors import InputError
@@ -372,76 +372,71 @@ def _check(model: Model) -> None:
         )
 
 
-def attention_parameters(model: Model) -> int:
+class Size(NamedTuple):
+    """Numbers of parameters of a part of a layer."""
+
+    weights: int  # those of matrix products
+    vectors: int  # all others: biases, norms, decays
+
+
+def mixer_size(model: Model) -> Size:
     """Count the parameters of one layer's mixer: projections, biases, norms of queries and keys."""
+    h, q, mixer, latent = model.hidden, model.query_width, model.recurrence, model.latent
     if model.mixer == "none":
-        return 0
-    if model.mixer == "recurrence" and model.recurrence:
-        mixer = model.recurrence
-        return model.hidden * (mixer.columns + mixer.inner) + mixer.products + mixer.other
-    if model.latent:
-        return _latent_parameters(model, model.latent) + index_parameters(model)
+        return Size(0, 0)
+    if model.mixer == "recurrence" and mixer:
+        return Size(h * (mixer.columns + mixer.inner) + mixer.products, mixer.other)
+    index, output = index_size(model), model.value_width * h
+    if latent:
+        rank = latent.query_rank
+        down = h * (latent.kv_rank + latent.rope_dim)
+        up = latent.kv_rank * model.heads * (latent.nope_dim + latent.value_dim)
+        weights = ((h + q) * rank if rank else h * q) + down + up + output
+        return Size(weights + index.weights, rank + latent.kv_rank + index.vectors)
     kv = model.kv_heads * model.head_dim
-    weights = model.hidden * (model.query_width * (2 + model.attention_gate) + 2 * kv)
-    return weights + attention_vectors(model) + index_parameters(model) - index_vectors(model)
+    weights = h * (q * (1 + model.attention_gate) + 2 * kv) + output
+    biases = (q + 2 * kv) * model.qkv_bias + h * model.output_bias
+    norms = 2 * model.head_dim * model.qk_norm + (q + kv) * model.qk_norm_wide
+    vectors = biases + norms + model.heads * model.sinks
+    return Size(weights + index.weights, vectors + index.vectors)
 
 
-def attention_vectors(model: Model) -> int:
-    """Count the parameters of one layer's mixer that no product multiplies."""
-    if model.mixer == "none":
-        return 0
-    if model.mixer == "recurrence" and model.recurrence:
-        return model.recurrence.other
-    if model.latent:
-        return model.latent.query_rank + model.latent.kv_rank + index_vectors(model)
-    kv = model.kv_heads * model.head_dim
-    biases = (model.query_width + 2 * kv) * model.qkv_bias + model.hidden * model.output_bias
-    norms = 2 * model.head_dim * model.qk_norm + (model.query_width + kv) * model.qk_norm_wide
-    return biases + norms + model.heads * model.sinks + index_vectors(model)
-
-
-def _latent_parameters(model: Model, latent: LatentAttention) -> int:
-    """Parameters of latent attention: projections down and up, two norms, output."""
-    h, q, rank = model.hidden, model.query_width, latent.query_rank
-    query = h * rank + rank + rank * q if rank else h * q
-    down = h * (latent.kv_rank + latent.rope_dim) + latent.kv_rank
-    up = latent.kv_rank * model.heads * (latent.nope_dim + latent.value_dim)
-    return query + down + up + model.value_width * h
-
-
-def index_parameters(model: Model) -> int:
+def index_size(model: Model) -> Size:
     """Count the parameters of one layer's indexer: queries, key and its LayerNorm, head weights."""
-    if model.indexer is None or model.keys != "selected":
-        return 0
-    index, rank = model.indexer, model.latent.query_rank if model.latent else 0
+    index = model.indexer
+    if index is None or model.keys != "selected":
+        return Size(0, 0)
+    rank = model.latent.query_rank if model.latent else 0
     queries = (rank or model.hidden) * index.heads * index.dim
-    return queries + model.hidden * index.columns + index_vectors(model)
-
-
-def index_vectors(model: Model) -> int:
-    """Count the parameters of one layer's indexer that no product multiplies: those of a norm."""
-    return 2 * model.indexer.dim if model.indexer and model.keys == "selected" else 0
+    return Size(queries + model.hidden * index.columns, 2 * index.dim)
 
 
 def expert_parameters(model: Model) -> int:
     """Count the parameters of one routed expert."""
+    return sum(_expert_size(model))
+
+
+def _expert_size(model: Model) -> Size:
     if model.experts is None:
-        return 0
+        return Size(0, 0)
     matrices, ffn = 3 if model.gated_mlp else 2, model.experts.ffn
     biases = (ffn * (matrices - 1) + model.hidden) * model.experts.bias
-    return matrices * model.hidden * ffn + biases
+    return Size(matrices * model.hidden * ffn, biases)
 
 
-def mlp_parameters(model: Model, *, moe: bool) -> int:
-    """Count the parameters of one layer's feed-forward part, dense or with experts and router."""
-    h, matrices = model.hidden, 3 if model.gated_mlp else 2
-    if not moe or model.experts is None:
+def mlp_size(model: Model, *, moe: bool, visited: bool = False) -> Size:
+    """Count the parameters of one layer's feed-forward part, dense or with experts and router.
+
+    Of routed experts all count, or those that a token has ``visited``.
+    """
+    h, matrices, experts = model.hidden, 3 if model.gated_mlp else 2, model.experts
+    if not moe or experts is None:
         biases = (model.ffn * (matrices - 1) + h) * model.mlp_bias
-        return matrices * h * model.ffn + biases if model.ffn else 0
-    experts = model.experts
-    routed = experts.count * expert_parameters(model)
+        return Size(matrices * h * model.ffn, biases if model.ffn else 0)
+    one, count = _expert_size(model), experts.per_token if visited else experts.count
     shared = matrices * h * experts.shared_ffn + h * experts.shared_gate
-    return routed + shared + experts.count * h + experts.count * experts.router_bias
+    weights = count * one.weights + shared + experts.count * h
+    return Size(weights, count * one.vectors + experts.count * experts.router_bias)
 
 
 def layer_norms(model: Model, *, moe: bool) -> int:
@@ -452,9 +447,8 @@ def layer_norms(model: Model, *, moe: bool) -> int:
 
 def layer_parameters(model: Model, *, moe: bool) -> int:
     """Count the parameters of one layer: mixer, feed-forward part and norms."""
-    mlp = mlp_parameters(model, moe=moe)
     norms = layer_norms(model, moe=moe) * model.norm_parameters
-    return attention_parameters(model) + mlp + norms
+    return sum(mixer_size(model)) + sum(mlp_size(model, moe=moe)) + norms
 
 
 # Floating-point operations that a model needs: the numerator of MFU.
@@ -506,25 +500,8 @@ def all_attention_flops(model: Model, seq: int, *, causal: bool = True) -> float
 
 def layer_flops(model: Model, seq: int, *, moe: bool, causal: bool = True) -> float:
     """FLOPs of one layer for the forward pass of one token: two for each weight, and attention."""
-    weights = attention_parameters(model) + mlp_parameters(model, moe=moe)
-    weights -= attention_vectors(model) + _mlp_vectors(model, moe=moe)
-    # Of the experts only those count that a token visits, without their biases.
-    if moe and model.experts:
-        biases = expert_parameters(model) - (3 if model.gated_mlp else 2) * (
-            model.hidden * model.experts.ffn
-        )
-        idle = model.experts.count - model.experts.per_token
-        weights -= idle * expert_parameters(model) + model.experts.per_token * biases
+    weights = mixer_size(model).weights + mlp_size(model, moe=moe, visited=True).weights
     return 2 * weights + attention_flops(model, seq, causal=causal)
-
-
-def _mlp_vectors(model: Model, *, moe: bool) -> int:
-    """Parameters of a feed-forward part that no product multiplies, without those of experts."""
-    if moe and model.experts:
-        return model.experts.count * model.experts.router_bias
-    if not model.ffn:
-        return 0
-    return (model.ffn * (2 if model.gated_mlp else 1) + model.hidden) * model.mlp_bias
 
 
 def forward_flops(model: Model, seq: int, *, causal: bool = True) -> float:

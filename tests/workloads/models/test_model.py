@@ -21,7 +21,7 @@ from workloads.models.huggingface import (
 from workloads.models.model import (
     expert_parameters,
     forward_flops,
-    index_parameters,
+    index_size,
     keys_seen,
     layer_flops,
     layer_parameters,
@@ -122,7 +122,7 @@ def test_published_counts_with_a_prediction_head_are_exact() -> None:
     assert deepseek.parameters + 2 * deepseek.embedding_parameters == 685_355_329_792
     # That of GLM-5.2 has an indexer of its own, where a layer like the last one shares one.
     shared = named("glm-5.2").with_prediction_heads(1)
-    own = index_parameters(shared.of_kind(shared.each_layer[0]))
+    own = sum(index_size(shared.of_kind(shared.each_layer[0])))
     assert shared.parameters + own == 753_329_940_480
 
 

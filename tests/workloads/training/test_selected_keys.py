@@ -15,7 +15,7 @@ from workloads.models.model import (
     attention_flops,
     forward_flops,
     index_flops,
-    index_parameters,
+    index_size,
     layer_flops,
     training_flops,
 )
@@ -52,8 +52,8 @@ def test_flops_of_selected_keys_by_hand() -> None:
     assert attention_flops(SELECTING, 1024) == 2 * widths * seen + 2 * scores * 512.5
     assert index_flops(SELECTING, 1024) == 2 * scores * 512.5
     assert index_flops(SELECTING, 1024, 128) == 2 * scores * seen
-    assert index_parameters(SELECTING) == 256 * scores + 1024 * (32 + 4) + 2 * 32
-    assert SELECTING.parameters - LATENT.parameters == 4 * index_parameters(SELECTING)
+    assert index_size(SELECTING) == (256 * scores + 1024 * (32 + 4), 2 * 32)
+    assert SELECTING.parameters - LATENT.parameters == 4 * sum(index_size(SELECTING))
 
 
 def test_scores_of_keys_that_are_not_selected_have_no_gradients() -> None:
@@ -64,7 +64,7 @@ def test_scores_of_keys_that_are_not_selected_have_no_gradients() -> None:
 
 def test_as_many_selected_keys_as_tokens_need_the_dense_flops_and_the_indexers() -> None:
     whole = replace(SELECTING, window=1024)
-    products = 2 * (index_parameters(SELECTING) - 2 * 32)
+    products = 2 * index_size(SELECTING).weights
     more = layer_flops(whole, 1024, moe=True) - layer_flops(LATENT, 1024, moe=True)
     assert more == pytest.approx(products + index_flops(whole, 1024), rel=1e-12)
 
@@ -128,7 +128,7 @@ def test_memory_of_an_indexer_is_on_every_rank() -> None:
     more = layer_activations(SELECTING, how, moe=True) - layer_activations(LATENT, how, moe=True)
     assert more == 1024 * (2 * (4 * 32 + 32 + 4) + 4 * 128)
     shares = [layer_share(model, how, moe=True).total for model in (SELECTING, LATENT)]
-    assert shares[0] - shares[1] == index_parameters(SELECTING)
+    assert shares[0] - shares[1] == sum(index_size(SELECTING))
 
 
 def test_an_indexer_runs_again_with_full_recomputation() -> None:
