@@ -168,9 +168,9 @@ def _keys_of(read: Reader, layer: int) -> tuple[int, Keys]:
         # Layers of GLM-5.2 share indexers: by a list, or beyond some first ones by a period.
         kinds, period = read.items("indexer_types"), read.count("index_topk_freq", default=1)
         first = max(1, read.count("index_skip_topk_offset", default=1, least=0))
-        own = layer < first or (layer - first + 1) % period == 0
-        own = kinds[layer] == "full" if layer < len(kinds) else own
-        return read.count("index_topk"), "selected" if own else "shared"
+        selects = layer < first or (layer - first + 1) % period == 0
+        selects = kinds[layer] == "full" if layer < len(kinds) else selects
+        return read.count("index_topk"), "selected" if selects else "shared"
     blocks = read.items(f"{BLOCKS}.sparse_attention_freq")
     if layer < len(blocks) and blocks[layer]:
         count = read.count(f"{BLOCKS}.sparse_topk_blocks")

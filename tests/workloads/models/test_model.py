@@ -122,8 +122,8 @@ def test_published_counts_with_a_prediction_head_are_exact() -> None:
     assert deepseek.parameters + 2 * deepseek.embedding_parameters == 685_355_329_792
     # That of GLM-5.2 has an indexer of its own, where a layer like the last one shares one.
     shared = named("glm-5.2").with_prediction_heads(1)
-    own = sum(index_size(shared.of_kind(shared.each_layer[0])))
-    assert shared.parameters + own == 753_329_940_480
+    indexer = sum(index_size(shared.of_kind(shared.each_layer[0])))
+    assert shared.parameters + indexer == 753_329_940_480
 
 
 @pytest.mark.parametrize("name", ["openai/gpt-oss-120b", "Qwen/Qwen3-32B", "Llama-3.1-8B-Instruct"])
