@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
-from typing import Literal
+from typing import Any, Literal
 
 import numpy as np
 import numpy.typing as npt
@@ -172,6 +172,14 @@ def selected_key_s(
 def whole_blocks(heads: int) -> int:
     """Return the query heads that a kernel for selected keys computes: whole blocks of them."""
     return -(-heads // HEADS_A_BLOCK) * HEADS_A_BLOCK
+
+
+def scattered(chip: str, shape: AttentionShape, heads: int, dim: float, **how: Any) -> float:
+    """Return how much longer attention takes to keys that were selected, each read by itself."""
+    # Heads of latent attention read such keys as the cache has them, ``dim`` columns wide.
+    apart = replace(shape, heads=whole_blocks(heads), kv_heads=1, head_dim=dim)
+    times = [attention(chip, each, **how).seconds for each in (apart, shape)]
+    return max(1.0, float(times[0] / times[1]))
 
 
 def index_score_s(

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import NamedTuple
 
 from topologies.catalogue.catalogue import chip_family
-from workloads.kernels.attention import index_score_s, selected_key_s, whole_blocks
+from workloads.kernels.attention import index_score_s, scattered, selected_key_s
 from workloads.kernels.times import AttentionShape, attention_s, decode_attention
 from workloads.serving.rank.share import RankShare
 
@@ -88,23 +89,19 @@ def prefill_keys(rank: RankShare) -> KeyTimes:
     Windows of last keys count as if they were whole: rates of gpt-oss at prompts of 32,000 tokens
     (gpustack_serving) are below those without windows already.
     """
-    model, chip = rank.model, rank.cluster.chip
+    model, chip, heads = rank.model, rank.cluster.chip, rank.query_heads
     how = {"ranks_per_chip": rank.per_chip, "catalogue": rank.catalogue}
-    heads, keys = rank.query_heads, rank.kv_heads
-    shape = AttentionShape(1, LONG_TOKENS, heads, keys, model.head_dim)
+    shape = AttentionShape(1, LONG_TOKENS, heads, rank.kv_heads, model.head_dim)
     seconds = attention_s(chip, shape, **how)
     all_s = float(rank.attention_layers * seconds / (0.5 * LONG_TOKENS**2))
     index = model.indexer
     if index is None:
         return key_times(rank, all_s, 1.0, 0.0, windows=False)
     window = max(layer.window for layer in model.each_layer if layer.keys != "last")
-    heads, keys = (whole_blocks(heads), 1) if model.latent else (heads, keys)
-    width = model.latent_width
-    shape = AttentionShape(1, LONG_TOKENS, heads, keys, width, kv_seq=window, causal=False)
-    selected_s = attention_s(chip, shape, **how) / (LONG_TOKENS * window)
+    shape = replace(shape, kv_seq=window, causal=False)
+    longer = scattered(chip, shape, heads, model.latent_width, **how) if model.latent else 1.0
     score_s = index_score_s(chip, index.heads, index.dim, **how)  # type: ignore[arg-type]
-    selected = selected_s * rank.attention_layers / all_s
-    return key_times(rank, all_s, selected, score_s, windows=False)
+    return key_times(rank, all_s, longer, score_s, windows=False)
 
 
 def decode_request_s(rank: RankShare) -> float:

@@ -13,7 +13,7 @@ from dataclasses import replace
 from typing import cast
 
 from workloads.kernels import times as kernel_times
-from workloads.kernels.attention import Direction, index_score_s, whole_blocks
+from workloads.kernels.attention import Direction, index_score_s, scattered
 from workloads.kernels.chip_share import Timing
 from workloads.models.model import LatentAttention, Model, Recurrence, keys_seen
 from workloads.training.layers.shapes import TWO, RankShapes
@@ -34,6 +34,7 @@ def attention_forward(shapes: RankShapes) -> list[LayerOp]:
         norm(shapes, "attention.norm"),
         *gathered_product(shapes, "attention", "attention.qkv", _columns(shapes), h),
         *_rotate(shapes),
+        *_choice(shapes, "forward"),
         *_core_forward(shapes),
         *product_scattered(shapes, "attention", "attention.out", h, shapes.values),
         residual(shapes, "attention.residual"),
@@ -45,6 +46,7 @@ def attention_backward(shapes: RankShapes) -> list[LayerOp]:
     return [
         *_out_backward(shapes),
         *_core_backward(shapes),
+        *_choice(shapes, "backward"),
         *prefixed(_rotate(shapes), "gradient."),
         *column_backward(shapes, "attention", "attention.qkv", _columns(shapes)),
     ]
@@ -79,66 +81,54 @@ def _rotate(shapes: RankShapes) -> list[LayerOp]:
 
 
 def _core_forward(shapes: RankShapes) -> list[LayerOp]:
-    """Return the forward steps of the choice of keys, the scores, softmax and weighted sums."""
-    chosen = _chosen(shapes)
+    """Return the forward steps of the scores, softmax and weighted sums."""
     if shapes.plan.cp == 1:
-        return [*chosen, kernel("attention.core", _whole(shapes, "forward"))]
+        return [kernel("attention.core", _whole(shapes, "forward"))]
     if shapes.plan.cp_exchange == "all-gather":
         gathered = collective("attention.keys", "cp", "all-gather", shapes.plan.cp * _keys(shapes))
-        return [*chosen, gathered, kernel("attention.core", _gathered(shapes, "forward"))]
-    return [*chosen, *_ring(shapes, "forward", "attention.core")]
+        return [gathered, kernel("attention.core", _gathered(shapes, "forward"))]
+    return _ring(shapes, "forward", "attention.core")
 
 
-def _chosen(shapes: RankShapes) -> list[LayerOp]:
-    """Steps in which an indexer scores all keys of this rank's queries and chooses among them."""
-    return _indexed(shapes, "attention.index", shapes.plan.seq, products=1)
-
-
-def _chosen_backward(shapes: RankShapes) -> list[LayerOp]:
-    """Steps of the gradients of an indexer's scores, of selected keys alone."""
-    # The indexer learns from its own loss, and its input has no gradient from it
-    # (DeepSeek-V3.2-Exp, section 2.1.1): all is work for gradients of weights. Scores are computed
-    # again.
-    steps = _indexed(shapes, "attention.index", shapes.model.window, products=3)
-    sums = [step._replace(name="attention.index.sums", collective="reduce-scatter")
-        for step in steps if step.axis]  # fmt: skip
-    return [step._replace(name=f"{step.name}.weight") for step in [*steps, *sums]]
-
-
-def _indexed(shapes: RankShapes, name: str, most: int, products: int) -> list[LayerOp]:
-    """Steps of some products of an indexer's queries with ``most`` keys of each sequence."""
+def _choice(shapes: RankShapes, direction: Direction) -> list[LayerOp]:
+    """Steps in which an indexer scores all keys and chooses some, or gradients of their scores."""
+    # The indexer learns from its own loss and passes no gradient on, so all that is backward is
+    # work for gradients of weights (DeepSeek-V3.2-Exp, section 2.1.1). Scores are computed again.
     index, plan = shapes.model.indexer, shapes.plan
     if index is None:
         return []
-    how = {"ranks_per_chip": plan.ranks_per_chip, "catalogue": shapes.catalogue}
+    backward = direction == "backward"
+    products, ending = (3, ".weight") if backward else (1, "")
+    seen = shapes.model if backward else replace(shapes.model, window=0)
     precision = "bf16" if plan.precision == "bf16" else "fp8"
-    score_s = index_score_s(shapes.chip, index.heads, index.dim, precision, **how)  # type: ignore[arg-type]
-    scores = shapes.tokens * keys_seen(replace(shapes.model, window=most), plan.seq)
-    launch = shapes.stream(0)
+    score_s = index_score_s(shapes.chip, index.heads, index.dim, precision, **shapes.rank)
+    launch, scores = shapes.stream(0), shapes.tokens * keys_seen(seen, plan.seq)
     seconds = (1 + products) * launch.seconds + products * scores * score_s
+    steps = [kernel(f"attention.index{ending}", launch._replace(seconds=seconds))]
+    if plan.cp == 1:
+        return steps
     size = plan.cp * TWO * shapes.tokens * index.dim
-    gathered = [collective(f"{name}.keys", "cp", "all-gather", size)] if plan.cp > 1 else []
-    return [*gathered, kernel(name, launch._replace(seconds=seconds))]
+    summed = [collective("attention.index.sums.weight", "cp", "reduce-scatter", size)] * backward
+    return [collective(f"attention.index.keys{ending}", "cp", "all-gather", size), *steps, *summed]
 
 
 def _core_backward(shapes: RankShapes) -> list[LayerOp]:
     """Return the steps of the gradients of queries, keys and values."""
     # The fused kernel recomputes scores within its own time; the unfused ones run again before.
-    plan, name, chosen = shapes.plan, "attention.core.data", _chosen_backward(shapes)
+    plan, name = shapes.plan, "attention.core.data"
     if plan.cp == 1:
         again = []
         if plan.recompute == "selective" and plan.attention == "unfused":
             again = [kernel("again.attention.core", _whole(shapes, "forward"))]
-        return [*again, kernel(name, _whole(shapes, "backward")), *chosen]
+        return [*again, kernel(name, _whole(shapes, "backward"))]
     if plan.cp_exchange == "all-gather":
         size = plan.cp * _keys(shapes)
         return [
             collective("attention.keys", "cp", "all-gather", size),
             kernel(name, _gathered(shapes, "backward")),
             collective("attention.keys.gradient", "cp", "reduce-scatter", size),
-            *chosen,
         ]
-    return [*_ring(shapes, "backward", name), *chosen]
+    return _ring(shapes, "backward", name)
 
 
 def _keys(shapes: RankShapes) -> int:
@@ -210,26 +200,17 @@ def _gathered(shapes: RankShapes, direction: Direction) -> Timing:
 
 def _as_fast(shapes: RankShapes, direction: Direction) -> Model:
     """Return the model with a window of last keys that takes as long as its selected keys do."""
-    # A selected key takes longer than one of all keys: it is read by itself, and heads of latent
-    # attention read it as the cache has it, in whole blocks of heads. Up to as many keys as it
-    # takes longer for, all of them behind a mask are faster.
-    model = shapes.model
-    if model.keys == "last":
+    # Up to as many keys as a selected one takes longer, all of them behind a mask are faster.
+    model, plan = shapes.model, shapes.plan
+    if model.keys == "last" or not model.latent:
         return model
-    plan, width = shapes.plan, _width(shapes)
-    together = kernel_times.AttentionShape(
-        plan.microbatch, plan.local_seq, shapes.heads, shapes.kv_heads, width, model.window, False
-    )
-    scattered = together
-    if model.latent:
-        scattered = replace(
-            together, heads=whole_blocks(shapes.heads), kv_heads=1, head_dim=model.latent_width
-        )
-    one, other = (
-        kernel_times.attention_s(shapes.chip, shape, direction=direction, **shapes.rank)
-        for shape in (scattered, together)
-    )
-    return replace(model, window=round(model.window * max(1.0, one / other)))
+    shape = kernel_times.AttentionShape(
+        plan.microbatch, plan.local_seq, shapes.heads, shapes.kv_heads, _width(shapes),
+        kv_seq=model.window, causal=False,
+    )  # fmt: skip
+    how = {"direction": direction, **shapes.rank}
+    longer = scattered(shapes.chip, shape, shapes.heads, model.latent_width, **how)
+    return replace(model, window=round(model.window * longer))
 
 
 def _core(shapes: RankShapes, direction: Direction, key_count: int, *, causal: bool) -> Timing:
@@ -270,6 +251,7 @@ def latent_forward(shapes: RankShapes) -> list[LayerOp]:
         *_gather_compressed(shapes, "attention.compressed"),
         *(kernel(name, shapes.gemm(t, n, k)) for name, n, k in _up_products(shapes)),
         *_rotate_shared(shapes),
+        *_choice(shapes, "forward"),
         *_core_forward(shapes),
         *product_scattered(shapes, "attention", "attention.out", h, shapes.values),
         residual(shapes, "attention.residual"),
@@ -291,6 +273,7 @@ def latent_backward(shapes: RankShapes) -> list[LayerOp]:
     return [
         *_out_backward(shapes),
         *_core_backward(shapes),
+        *_choice(shapes, "backward"),
         *prefixed(_rotate_shared(shapes), "gradient."),
         *_gather_compressed(shapes, "attention.compressed.input"),
         *both_gradients,
