@@ -83,6 +83,7 @@ FAMILIES: Mapping[str, Family] = {
     "exaone": _family({"rms_norm_eps": 1e-5}, gated_mlp=True),
     "exaone4": QWEN3,
     "falcon": _family({**TIED, "parallel_attn": True}, **GPT),
+    "falcon_h1": _family({**SWIGLU, **MAMBA2, "mamba_rms_norm": False}),
     "falcon_mamba": _family({**MAMBA, "tie_word_embeddings": False}),
     "fuyu": PERSIMMON,
     "gemma": GEMMA,

@@ -70,7 +70,6 @@ NOT_MODELLED = {
     "is_encoder_decoder": "an encoder beside its decoder",
     "type_vocab_size": "the segment embeddings of an encoder",
     "altup_num_inputs": "alternating updates (AltUp)",
-    "mamba_d_ssm": "attention and a state-space mixer side by side in one layer",
     "num_mem_blocks": "attention blocks that several layers share",
     "parallel_attn_mlp_res": "a dense feed-forward part beside its experts",
     "hc_mult": "hyper-connections",
@@ -317,7 +316,7 @@ WITHOUT_TIME = re.compile(
     r"attn_output_gate|full_attention_interval|qk_(head_dim|norm_type)|n_shared_experts|moe_layer_freq|"
     r"index_share_for_mtp_iteration|index(er)?_(topk_pattern|rope.*)|(use_)?mtp_.*|use_mtp|num_mtp_modules|"
     r"routed_scaling_factor|swiglu_.*|use_gemma_norm|initial_context_length|moe_router_.*|moe_renormalize|moe_shared_expert_overlap|"
-    r"num_expert_group|use_grouped_topk|mla_use_nope|use_mamba_kernels|(mamba_)?(chunk_size|hidden_act)|"
+    r"num_expert_group|use_grouped_topk|mla_use_nope|use_mamba_kernels|mamba_(use_mlp|norm_before_gate)|(mlp|ssm)_multipliers|projectors_bias|(mamba_)?(chunk_size|hidden_act)|"
     r"num_logits_to_keep|num_(beam_groups|return_sequences)|temperature|top_[kp]|do_sample|typical_p|num_beams|(min|max)_length|.*_penalty|moe_shared_width|"
     r"num_kv_heads|parallel_attn|n_embed|(mamba_)?expand|learned_pos_emb|block_ff_dim|(patch|image|num_patch)_.*)|"
     r".*(token_ids?|token_index|dropout|pdrop|_drop|_eps|_epsilon|initializer.*|_init|init_.*|"

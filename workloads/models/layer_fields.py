@@ -8,6 +8,8 @@ from typing import Any
 
 from topologies.errors import InputError
 from workloads.models.model import (
+    ATTENTION,
+    RECURRENCE,
     Experts,
     Indexer,
     Keys,
@@ -142,7 +144,7 @@ def layers(read: Reader) -> dict[str, Any]:
         return {"mixer": "recurrence", "recurrence": recurrence(read)}
     sparse = first_count(read, COUNT, 0) > 1
     layout = _layer_by_layer(read, sparse=sparse)
-    mixes = any(layer.mixer == "recurrence" for layer in layout)
+    mixes = any(layer.mixer in RECURRENCE for layer in layout)
     from_first_sparse = [sparse and layer >= dense_layers(read) for layer in range(len(layout))]
     regular = [layer.experts for layer in layout] == from_first_sparse
     fields = {"indexer": _indexer(read)} if any(layer.keys != "last" for layer in layout) else {}
@@ -157,7 +159,7 @@ def _layer_by_layer(read: Reader, *, sparse: bool) -> tuple[Layer, ...]:
     layers = []
     for layer in range(depth(read)):
         mixer, moe = _mixer(read, layer), sparse and has_experts(read, layer)
-        window, keys = _keys_of(read, layer) if mixer == "attention" else (0, "last")
+        window, keys = _keys_of(read, layer) if mixer in ATTENTION else (0, "last")
         layers.append(Layer(mixer, window, keys, experts=moe))
     return tuple(layers)
 
@@ -222,6 +224,8 @@ def _mixer(read: Reader, layer: int) -> Mixer:
     kinds = read.items(*TYPES)
     if kinds and layer < len(kinds):
         return "recurrence" if kinds[layer] in RECURRENT else "attention"
+    if read.has("mamba_d_ssm"):
+        return "both"
     listed = read.items("attn_type_list")
     if listed:
         return "attention" if layer < len(listed) and listed[layer] == 1 else "recurrence"
@@ -294,7 +298,8 @@ def _mamba2(read: Reader) -> Recurrence:
     columns = inner + convolved + heads
     other = convolved * read.count(*KERNEL, default=4)
     other += convolved * read.flag("use_conv_bias", "mamba_conv_bias", default=True)
-    other += 3 * heads + inner + (columns + hidden) * bias
+    other += 3 * heads + inner * read.flag("mamba_rms_norm", default=True)
+    other += (columns + hidden) * bias
     return Recurrence("mamba2", columns, inner, 0, other, inner * state)
 
 

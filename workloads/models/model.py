@@ -15,7 +15,9 @@ from typing import Literal, NamedTuple
 from topologies import display
 from topologies.errors import InputError
 
-Mixer = Literal["attention", "recurrence", "none"]
+Mixer = Literal["attention", "recurrence", "both", "none"]
+ATTENTION, RECURRENCE = ("attention", "both"), ("recurrence", "both")
+"""Mixers with attention, and with a state; ``both`` has them side by side on one input."""
 Keys = Literal["last", "selected", "shared"]
 """Which keys a query of a window sees: the last ones, those that the layer's own indexer selects,
 or those that an earlier layer's selected."""
@@ -87,7 +89,7 @@ class Recurrence:
 class Layer:
     """A kind of layer, in a model whose layers may differ."""
 
-    mixer: Mixer = "attention"  # ("attention", "recurrence", "none"): part that mixes tokens
+    mixer: Mixer = "attention"  # part that mixes tokens
     window: int = 0  # largest number of keys that a query sees; 0 for all keys before it
     keys: Keys = "last"  # which ones they are
     experts: bool = False  # whether the feed-forward part has experts
@@ -142,7 +144,7 @@ class Model:
     layout : tuple of Layer
         Kind of every layer, in order. It is empty if all layers are alike, apart from leading ones
         without experts that ``experts.dense_layers`` counts.
-    mixer : {"attention", "recurrence", "none"}
+    mixer : {"attention", "recurrence", "both", "none"}
         Mixer of all layers if ``layout`` is empty.
     parallel : bool
         Whether attention and the feed-forward part work in parallel on one input
@@ -384,21 +386,25 @@ def mixer_size(model: Model) -> Size:
     h, q, mixer, latent = model.hidden, model.query_width, model.recurrence, model.latent
     if model.mixer == "none":
         return Size(0, 0)
-    if model.mixer == "recurrence" and mixer:
-        return Size(h * (mixer.columns + mixer.inner) + mixer.products, mixer.other)
+    state = Size(0, 0)
+    if model.mixer in RECURRENCE and mixer:
+        state = Size(h * (mixer.columns + mixer.inner) + mixer.products, mixer.other)
+    if model.mixer == "recurrence":
+        return state
     index, output = index_size(model), model.value_width * h
     if latent:
         rank = latent.query_rank
         down = h * (latent.kv_rank + latent.rope_dim)
         up = latent.kv_rank * model.heads * (latent.nope_dim + latent.value_dim)
         weights = ((h + q) * rank if rank else h * q) + down + up + output
-        return Size(weights + index.weights, rank + latent.kv_rank + index.vectors)
+        vectors = rank + latent.kv_rank + index.vectors
+        return Size(weights + index.weights + state.weights, vectors + state.vectors)
     kv = model.kv_heads * model.head_dim
     weights = h * (q * (1 + model.attention_gate) + 2 * kv) + output
     biases = (q + 2 * kv) * model.qkv_bias + h * model.output_bias
     norms = 2 * model.head_dim * model.qk_norm + (q + kv) * model.qk_norm_wide
-    vectors = biases + norms + model.heads * model.sinks
-    return Size(weights + index.weights, vectors + index.vectors)
+    vectors = biases + norms + model.heads * model.sinks + index.vectors
+    return Size(weights + index.weights + state.weights, vectors + state.vectors)
 
 
 def index_size(model: Model) -> Size:
@@ -481,13 +487,12 @@ def index_flops(model: Model, seq: int, most: int = 0, *, causal: bool = True) -
 def attention_flops(model: Model, seq: int, *, causal: bool = True) -> float:
     """FLOPs of the scores and weighted sums of one layer, for the forward pass of one token."""
     # A recurrent mixer updates each element of its state and reads it: a product and a sum each.
-    if model.mixer == "none":
-        return 0.0
-    if model.mixer == "recurrence" and model.recurrence:
-        return 4.0 * model.recurrence.state
+    state = model.recurrence.state if model.mixer in RECURRENCE and model.recurrence else 0
+    if model.mixer not in ATTENTION:
+        return 4.0 * state
     widths = model.query_width + model.value_width
     index = index_flops(model, seq, causal=causal)
-    return 2 * widths * keys_seen(model, seq, causal=causal) + index
+    return 2 * widths * keys_seen(model, seq, causal=causal) + index + 4.0 * state
 
 
 def all_attention_flops(model: Model, seq: int, *, causal: bool = True) -> float:

@@ -30,7 +30,7 @@ from topologies.catalogue.catalogue import (
 from topologies.clusters.cluster import Cluster
 from topologies.errors import InputError
 from workloads.kernels.precision import ELEMENT_BYTES
-from workloads.models.model import Model, expert_parameters
+from workloads.models.model import ATTENTION, Model, expert_parameters
 from workloads.serving.rank.attention import (
     decode_keys,
     decode_request_s,
@@ -95,7 +95,7 @@ def _chips(model: Model, cluster: Cluster, tp: int | None) -> int:
 def check_mixers(model: Model) -> None:
     """Refuse a model without keys and values, whose requests would take no room in the cache."""
     if model.recurrence is not None and all(
-        layer.mixer != "attention" for layer in model.each_layer
+        layer.mixer not in ATTENTION for layer in model.each_layer
     ):
         raise InputError(
             f"cannot serve {model.name}: all its mixers are {model.recurrence.name} layers, which "

@@ -75,6 +75,7 @@ PUBLISHED = {
 agree within a ten-millionth."""
 ROUNDED = {
     "deepseek-v3.2": 671e9,
+    "falcon-h1-7b": 7.586e9,
     "glm-5": 744e9,
     "glm-5.2": 744e9,
     "granite-4.0-h-small": 32.2e9,

@@ -8,6 +8,7 @@ from typing import NamedTuple
 from topologies.catalogue.catalogue import chip_family
 from workloads.kernels.attention import index_score_s, scattered, selected_key_s
 from workloads.kernels.times import AttentionShape, attention_s, decode_attention
+from workloads.models.model import ATTENTION
 from workloads.serving.rank.share import RankShare
 
 STATE_BYTES = 4.0
@@ -41,7 +42,7 @@ def key_times(
     take as long. Engines without such kernels (``masked_selection`` 0) gather the keys always. Only
     with ``windows`` do windows of last keys shorten the time.
     """
-    layers = [layer for layer in rank.model.each_layer if layer.mixer == "attention"]
+    layers = [layer for layer in rank.model.each_layer if layer.mixer in ATTENTION]
     masked, selected = rank.overhead("masked_selection"), max(1.0, selected)
     limits = [
         layer.window if layer.keys == "last" or not masked else round(layer.window * selected)
@@ -134,7 +135,7 @@ def _state_s(rank: RankShare) -> float:
         return 0.0
     moved = 2 * STATE_BYTES * mixer.state / rank.ranks
     seconds = rank.pass_s(moved)
-    return float((rank.model.layers - rank.attention_layers) * seconds)
+    return float(rank.recurrent_layers * seconds)
 
 
 def scan_token_s(rank: RankShare) -> float:
@@ -146,5 +147,5 @@ def scan_token_s(rank: RankShare) -> float:
     if mixer is None:
         return 0.0
     heads = mixer.state / SCAN_STATE / rank.ranks
-    chunks_s = (rank.model.layers - rank.attention_layers) * heads * rank.overhead("scan_chunk")
+    chunks_s = rank.recurrent_layers * heads * rank.overhead("scan_chunk")
     return float(chunks_s / SCAN_TOKENS)

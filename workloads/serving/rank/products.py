@@ -180,11 +180,11 @@ def products_s(rank: RankShare, tokens: FloatArray, *, prompts: bool = False) ->
     model, ranks = rank.model, rank.ranks
     dense = mlp_s(rank, tokens, model.ffn)
     layers = rank.attention_layers * projections_s(rank, tokens)
-    layers = layers + (model.layers - model.moe_layers) * dense
+    layers = layers + rank.dense_layers * dense
     if model.indexer:
         layers = layers + rank.index_layers * index_s(rank, tokens)
     if model.recurrence:
-        layers = layers + (model.layers - rank.attention_layers) * mixer_s(rank, tokens)
+        layers = layers + rank.recurrent_layers * mixer_s(rank, tokens)
     if model.experts and model.moe_layers:
         layers = layers + model.moe_layers * experts_s(rank, tokens, prompts=prompts)
     layers = layers + model.layers * _block_scales_s(rank, tokens)
@@ -210,7 +210,7 @@ def small_kernels_s(rank: RankShare, tokens: FloatArray, family: str) -> FloatAr
     """Return the time of the kernels between products, such as norms and rotation [s]."""
     model = rank.model
     each = rank.catalogue.value(family, "layer_kernels")
-    count = model.layers * each + rank.attention_layers * min(each, NORM_KERNELS * model.qk_norm)
+    count = rank.parts / 2 * each + rank.attention_layers * min(each, NORM_KERNELS * model.qk_norm)
     count += rank.index_layers * rank.overhead("index_kernels")
     if model.experts:
         each = rank.catalogue.value(family, "expert_kernels")

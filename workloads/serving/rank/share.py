@@ -14,7 +14,7 @@ from topologies.clusters.cluster import Cluster
 from topologies.errors import InputError, suggestion
 from workloads.kernels.precision import SERVING_CACHES, Format, served_formats
 from workloads.kernels.times import elementwise_s, gemm_s
-from workloads.models.model import Model
+from workloads.models.model import ATTENTION, RECURRENCE, Model
 
 WITH_SCALES = ("fp8", "mxfp8", "fp4", "mxfp4")
 """Precisions of products whose checkpoints come with scales for a cache in fp8; for others keys and
@@ -104,8 +104,24 @@ class RankShare:
 
     @property
     def attention_layers(self) -> int:
-        """Layers whose mixer is attention."""
-        return sum(layer.mixer == "attention" for layer in self.model.each_layer)
+        """Layers with attention."""
+        return sum(layer.mixer in ATTENTION for layer in self.model.each_layer)
+
+    @property
+    def recurrent_layers(self) -> int:
+        """Layers that keep a state."""
+        return sum(layer.mixer in RECURRENCE for layer in self.model.each_layer)
+
+    @property
+    def dense_layers(self) -> int:
+        """Layers with a feed-forward part without experts."""
+        return sum(layer.mlp and not layer.experts for layer in self.model.each_layer)
+
+    @property
+    def parts(self) -> int:
+        """Mixers and feed-forward parts of all layers, whose results the ranks sum."""
+        mixers = sum(layer.mixer != "none" for layer in self.model.each_layer)
+        return mixers + self.dense_layers + self.model.moe_layers
 
     @property
     def index_layers(self) -> int:

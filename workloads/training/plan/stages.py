@@ -21,6 +21,7 @@ import numpy as np
 from topologies.arrays import IntArray
 from workloads.kernels.precision import ELEMENT_BYTES
 from workloads.models.model import (
+    ATTENTION,
     Model,
     expert_parameters,
     index_size,
@@ -237,7 +238,7 @@ def _layer_share(model: Model, tp: int, parts: int, *, moe: bool) -> Share:
     whole = _undivided(model, moe=moe)
     split = part(layer_parameters(model, moe=moe) - experts - whole, tp)
     replicated = 0  # parameters of key-value heads beyond an equal part
-    if model.mixer == "attention" and not model.latent:
+    if model.mixer in ATTENTION and not model.latent:
         copies = max(0, tp - model.kv_heads)
         replicated = 2 * copies * model.head_dim * model.hidden // tp
     return Share(split + whole + replicated, part(experts, parts))
@@ -246,7 +247,7 @@ def _layer_share(model: Model, tp: int, parts: int, *, moe: bool) -> Share:
 def _undivided(model: Model, *, moe: bool) -> int:
     """Parameters of a layer that tensor parallelism does not divide."""
     whole = layer_norms(model, moe=moe) * model.norm_parameters
-    if model.latent and model.mixer == "attention":
+    if model.latent and model.mixer in ATTENTION:
         latent = model.latent
         # The down-projections of queries, and of keys and values, each with the norm behind it.
         whole += latent.query_rank * (model.hidden + 1) + latent.kv_rank
