@@ -32,6 +32,7 @@ from topologies.errors import InputError
 from workloads.kernels.precision import ELEMENT_BYTES
 from workloads.models.model import ATTENTION, Model, expert_parameters
 from workloads.serving.rank.attention import (
+    KeyTimes,
     decode_keys,
     decode_request_s,
     prefill_keys,
@@ -198,14 +199,9 @@ class Profile:
 
     def prefill_extra_s(self, tokens: int, before: int) -> float:
         """Time that a piece of a prompt adds to the linear part [s]."""
-        square = tokens * (before + 0.5 * tokens)
-        seconds = self.prefill_token_s * tokens + self.prefill_square_s * square
-        most = self.prefill_window_tokens
-        if not most:
-            return seconds
-        within = max(0, min(tokens, most - before))  # tokens that see all before them
-        read = within * (before + 0.5 * within) + (tokens - within) * most
-        return seconds + self.prefill_window_s * read
+        most, most_s = self.prefill_window_tokens, self.prefill_window_s
+        keys = KeyTimes(self.prefill_square_s, most, most_s)
+        return self.prefill_token_s * tokens + keys.piece_s(tokens, before)
 
     def decode_s(self, requests: int, cached_tokens: Tokens) -> Tokens:
         """Time of a token for each of some requests, which have these cached tokens in all [s]."""
@@ -376,7 +372,7 @@ def forward_s(model: Model, cluster: Cluster, tokens: int, *, precision: str = "
     rank = RankShare(model, cluster, cluster.chips_per_server, precision, catalogue)
     size = np.array([float(tokens)])
     family = chip_family(cluster.chip, catalogue).serving
-    attention = prefill_keys(rank).all_s * 0.5 * tokens**2
+    attention = prefill_keys(rank).piece_s(tokens, 0)
     return float((products_s(rank, size) + reduces_s(rank, size, family))[0]) + attention
 
 

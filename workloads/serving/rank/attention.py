@@ -29,6 +29,15 @@ class KeyTimes(NamedTuple):
     most: int  # keys that a query reads in the other layers, in their mean; 0 without such layers
     most_s: float  # time of each of these keys [s]
 
+    def piece_s(self, tokens: int, before: int) -> float:
+        """Time of the queries of a piece of a prompt after ``before`` tokens [s]."""
+        seconds = self.all_s * (tokens * (before + 0.5 * tokens))
+        if not self.most:
+            return seconds
+        within = max(0, min(tokens, self.most - before))  # tokens that see all before them
+        read = within * (before + 0.5 * within) + (tokens - within) * self.most
+        return seconds + self.most_s * read
+
 
 def key_times(
     rank: RankShare, key_s: float, selected: float, score_s: float, *, windows: bool
@@ -77,9 +86,10 @@ def decode_keys(rank: RankShare) -> KeyTimes:
     index = rank.model.indexer
     if index is None:
         return key_times(rank, key_s, 1.0, 0.0, windows=windows)
-    how = {"ranks_per_chip": rank.per_chip, "catalogue": catalogue}
-    selected_s = selected_key_s(chip, rank.query_heads, rank.model.latent_width, **how)  # type: ignore[arg-type]
-    scores_s, none_s = (index_score_s(chip, heads, index.dim, **how) for heads in (index.heads, 0))  # type: ignore[arg-type]
+    selected_s = selected_key_s(chip, rank.query_heads, rank.model.latent_width, **rank.part)
+    scores_s, none_s = (
+        index_score_s(chip, heads, index.dim, **rank.part) for heads in (index.heads, 0)
+    )
     score_s = max(scores_s, rank.index_key_bytes / rate + none_s)
     return key_times(rank, key_s, selected_s * layers / key_s, score_s, windows=windows)
 
@@ -91,17 +101,18 @@ def prefill_keys(rank: RankShare) -> KeyTimes:
     (gpustack_serving) are below those without windows already.
     """
     model, chip, heads = rank.model, rank.cluster.chip, rank.query_heads
-    how = {"ranks_per_chip": rank.per_chip, "catalogue": rank.catalogue}
     shape = AttentionShape(1, LONG_TOKENS, heads, rank.kv_heads, model.head_dim)
-    seconds = attention_s(chip, shape, **how)
+    seconds = attention_s(chip, shape, **rank.part)
     all_s = float(rank.attention_layers * seconds / (0.5 * LONG_TOKENS**2))
     index = model.indexer
     if index is None:
         return key_times(rank, all_s, 1.0, 0.0, windows=False)
     window = max(layer.window for layer in model.each_layer if layer.keys != "last")
     shape = replace(shape, kv_seq=window, causal=False)
-    longer = scattered(chip, shape, heads, model.latent_width, **how) if model.latent else 1.0
-    score_s = index_score_s(chip, index.heads, index.dim, **how)  # type: ignore[arg-type]
+    longer = 1.0
+    if model.latent:
+        longer = scattered(chip, shape, heads, model.latent_width, **rank.part)
+    score_s = index_score_s(chip, index.heads, index.dim, **rank.part)
     return key_times(rank, all_s, longer, score_s, windows=False)
 
 
@@ -120,9 +131,8 @@ def _pair_s(rank: RankShare) -> float:
     engine_s = rank.overhead("decode_pair")
     if engine_s:
         return engine_s
-    how = {"ranks_per_chip": rank.per_chip, "catalogue": rank.catalogue}
     one_request_s, none_s = (
-        decode_attention(rank.cluster.chip, requests, 0, 1, 1, **how).seconds  # type: ignore[arg-type]
+        decode_attention(rank.cluster.chip, requests, 0, 1, 1, **rank.part).seconds
         for requests in (1, 0)
     )
     return float(one_request_s - none_s)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass, replace
 from functools import cached_property
+from typing import Any
 
 import numpy as np
 
@@ -98,6 +99,11 @@ class RankShare:
         return chip_family(self.cluster.chip, self.catalogue).ranks_per_chip
 
     @property
+    def part(self) -> dict[str, Any]:
+        """Arguments of kernel times that say which part of a chip, with which numbers, runs it."""
+        return {"ranks_per_chip": self.per_chip, "catalogue": self.catalogue}
+
+    @property
     def ranks(self) -> int:
         """Ranks of the replica."""
         return self.cores or self.chips * self.per_chip
@@ -170,17 +176,12 @@ class RankShare:
         return np.asarray(seconds - np.maximum(added_s, 0.0))
 
     def _launched_s(self, m: FloatArray, n: int, k: int, precision: str | Format) -> FloatArray:
-        seconds = gemm_s(
-            self.cluster.chip, m, n, k, precision=precision,
-            ranks_per_chip=self.per_chip, catalogue=self.catalogue,
-        )  # fmt: skip
+        seconds = gemm_s(self.cluster.chip, m, n, k, precision=precision, **self.part)
         return np.asarray(seconds, float)
 
     def pass_s(self, moved_bytes: FloatArray | float) -> FloatArray:
         """Return the time of kernels that move ``moved_bytes`` through memory [s]."""
-        seconds = elementwise_s(
-            self.cluster.chip, moved_bytes, ranks_per_chip=self.per_chip, catalogue=self.catalogue
-        )
+        seconds = elementwise_s(self.cluster.chip, moved_bytes, **self.part)
         return np.asarray(seconds, float)
 
     @property
