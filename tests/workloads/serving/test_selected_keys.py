@@ -9,13 +9,14 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from topologies.catalogue.catalogue import shipped_catalogue
+from topologies.catalogue.catalogue import Catalogue, shipped_catalogue
 from topologies.clusters.names import cluster
 from workloads.kernels.attention import index_score_s, selected_key_s
 from workloads.models.huggingface import from_fields, named
 from workloads.models.model import Model
 from workloads.serving.profile import Profile, profile
-from workloads.serving.rank.products import index_s
+from workloads.serving.rank.attention import decode_keys, decode_request_s
+from workloads.serving.rank.products import index_s, projections_s
 from workloads.serving.rank.share import RankShare
 
 V32 = named("deepseek-v3.2")
@@ -69,6 +70,28 @@ def test_decode_at_128k_reads_far_less_of_the_cache() -> None:
     vllm = served(V32, engine="vllm")
     assert vllm.decode_s(128, 128 * 2048) > dense.decode_s(128, 128 * 2048)
     assert vllm.decode_s(128, 128 * 16_384) < dense.decode_s(128, 128 * 16_384)
+
+
+def module_s(model: Model, numbers: Catalogue, cached: int) -> float:
+    """Time of one layer's attention for 128 requests on one of 8 ranks, without reductions [s]."""
+    rank = RankShare(model, cluster("dgx-h200"), 8, "fp8", numbers, cache_precision="fp8")
+    tokens, keys = np.array([128.0]), decode_keys(rank)
+    attention = keys.all_s * cached + keys.most_s * min(cached, keys.most)
+    products = float((projections_s(rank, tokens) + index_s(rank, tokens))[0])
+    kernels = 6 + rank.overhead("index_kernels") * (model.indexer is not None)
+    small = kernels * float(rank.pass_s(4 * tokens * model.hidden)[0])
+    return products + small + (128 * attention + 128 * decode_request_s(rank)) / model.layers
+
+
+@pytest.mark.parametrize(
+    ("cached", "measured"),
+    [(8192, 1.07), (16_384, 0.75), (32_768, 0.52), (65_536, 0.38), (131_072, 0.30)],
+)
+def test_selection_pays_from_the_measured_length_on(cached: int, measured: float) -> None:
+    """Modules of DeepSeek-V3.2 over V3 by vLLM 0.24 on H200 (aiconfigurator), 16 heads, FP8."""
+    numbers = shipped_catalogue().with_variants({"serving.gpu.masked_selection": "vllm"})
+    ratio = module_s(V32, numbers, cached) / module_s(DENSE, numbers, cached)
+    assert ratio == pytest.approx(measured, rel=0.1)
 
 
 def test_a_score_and_a_selected_key_take_what_was_measured() -> None:
