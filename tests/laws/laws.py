@@ -712,8 +712,8 @@ FLEETS = (
     ),
     Law(
         "more confidence lends no more",
-        plain(draws.lend, confidence=0.8),
-        to(confidence=0.95),
+        plain(draws.lend, confidence=0.7),
+        to(confidence=0.85),
         "<=",
         ("lent_unit_hours",),
     ),
