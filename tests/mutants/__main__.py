@@ -17,9 +17,9 @@ ROOT = Path(__file__).parents[2]
 ROOMS = (
     "topologies/shapes", "topologies/views", "topologies/catalogue",
     "cluster_sim/analysis", "cluster_sim/collectives", "cluster_sim/engine", "cluster_sim/schedule",
-    "workloads/demand", "workloads/fleet", "workloads/job", "workloads/kernels",
-    "workloads/models", "workloads/search", "workloads/serving", "workloads/training",
-    "experiments/validation",
+    "workloads/confidence", "workloads/demand", "workloads/fleet", "workloads/job",
+    "workloads/kernels", "workloads/models", "workloads/search", "workloads/serving",
+    "workloads/sharing", "workloads/training", "experiments/validation",
 )  # fmt: skip
 """Rooms whose places are drawn, each as often."""
 LONGEST_S = 600.0
