@@ -68,11 +68,23 @@ def test_json_has_every_key(command_line: list[str], capsys: pytest.CaptureFixtu
 
 
 @pytest.mark.parametrize(
-    "stated", [["--pp", "2"], ["--lora-rank", "8", "--lora-on", "attention"], ["--train-only=mlp"]]
+    "stated",
+    [
+        ["--pp", "2", "--variant=trn2.hbm_bandwidth=short-note"],
+        ["--lora-rank", "8", "--lora-on", "attention", "--cluster=two.yaml"],
+        ["--train-only=mlp"],
+    ],
 )
 def test_the_train_command_that_it_tells_gives_the_same_time(
-    stated: list[str], command_line: list[str], capsys: pytest.CaptureFixture[str]
+    stated: list[str],
+    command_line: list[str],
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
 ) -> None:
+    links = "shape: switch, size: 16, bandwidth: 100 GB/s, latency: 1 us"
+    (tmp_path / "two.yaml").write_text(f"chip: {{like: trn2}}\nscale_up: {{{links}}}\n")
+    monkeypatch.chdir(tmp_path)
     assert run(*command_line, "--top", "1", *stated, "--json") == 0
     document = json.loads(capsys.readouterr().out)
     words = shlex.split(document["train"])
