@@ -74,8 +74,9 @@ class Line:
             Path(f"{name}.json").write_text(json.dumps(dict(self.model)))
             options["model"] = f"{name}.json"
         if self.jobs:
-            rows = [",".join(map(str, row)) for row in (self.jobs[0], *map(dict.values, self.jobs))]
-            Path(f"{name}.csv").write_text("\n".join(rows) + "\n")
+            rows = [list(self.jobs[0]), *(list(job.values()) for job in self.jobs)]
+            lines = [",".join(map(str, row)) for row in rows]
+            Path(f"{name}.csv").write_text("\n".join(lines) + "\n")
             options["jobs"] = f"{name}.csv"
         flags = [f"--{key}" for key, value in options.items() if value is True]
         stated = {key: value for key, value in options.items() if value is not None}
