@@ -126,9 +126,8 @@ def plan(
 
         def answer(name: str, catalogue: Catalogue) -> dict[str, Any]:
             """Document of the first plan on one of the clusters."""
-            here = replace(inputs, cluster=name)
-            result = _search(here, stated, how, catalogue, call)
-            words = _as_written(here, catalogue_inputs)
+            result = _search(replace(inputs, cluster=name), stated, how, catalogue, call)
+            words = _as_written(replace(inputs, cluster=name), catalogue_inputs)
             return {**first_step(result, words), **_whole_job(result, length, call)}
 
         answer_beside(
