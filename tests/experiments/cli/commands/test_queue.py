@@ -55,8 +55,8 @@ def test_jobs_that_a_discipline_cannot_tell_apart_are_named(
     path = tmp_path / "alike.csv"
     path.write_text("submit,chips,time,limit\n0s,16,1h,2h\n1min,16,2h,2h\n")
     document = document_of([*words[:3], str(path), "--discipline", name, "--json"])
-    said = f"All jobs have one {key}, so discipline {name} is backfill."
-    assert document["remarks"] == [said]
+    remark = f"All jobs have one {key}, so discipline {name} is backfill."
+    assert document["remarks"] == [remark]
 
 
 def test_a_mistake_is_one_line_and_status_2(
