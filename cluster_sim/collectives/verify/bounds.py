@@ -16,6 +16,7 @@ import numpy as np
 
 from cluster_sim.collectives.algorithms.algorithm import fewest_accesses
 from cluster_sim.collectives.call import CollectiveCall
+from cluster_sim.collectives.group import Group
 from cluster_sim.hardware.communication_costs import CommunicationCosts, communication_costs
 from cluster_sim.schedule.table import PS_PER_S
 from topologies.arrays import BoolArray, IntArray, distinct
@@ -51,9 +52,7 @@ def lower_bound(call: CollectiveCall, *, ideal: bool = False, sbuf: bool = False
     group = call.group
     bounds = [Bound("nothing to move", 0)]
     if len(group.chips) > 1 and call.size_bytes > 0:
-        # The last byte arrives after the shortest latency of a link at best.
-        inner = domain_links(group.cluster.shape).latency_ps
-        least = int(inner.min(initial=0)) if len(inner) else 0
+        least = least_latency(group)
         # With fewer bytes than ranks some pairs of an all-gather have nothing to tell each other.
         everybody = call.kind in ("all-reduce", "broadcast", "permute")
         far = everybody or call.size_bytes >= group.ranks
@@ -117,6 +116,7 @@ def _cuts(call: CollectiveCall, least: int) -> Iterator[Bound]:
     group = call.group
     scale_out = group.cluster.scale_out
     if len(group.domains) > 1 and scale_out is not None:
+        least = _least_around(group)
         counts = np.bincount(group.domain - group.domain.min())
         for inside in distinct(counts[counts > 0]).tolist():
             need = crossing_bytes(call, inside * group.ranks_per_chip)
@@ -223,6 +223,19 @@ def _outward(links: Links, part: BoolArray) -> int:
     up = np.bincount(links.dst[into], rate[into], links.nodes)
     down = np.bincount(links.src[out_of], rate[out_of], links.nodes)
     return straight + int(np.minimum(up, down).sum())
+
+
+def least_latency(group: Group) -> int:
+    """Return the shortest latency of a step, after which the last byte arrives at best [ps]."""
+    inner = domain_links(group.cluster.shape).latency_ps
+    around = [_least_around(group)] if len(group.domains) > 1 else []
+    return int(np.append(inner, around).min())
+
+
+def _least_around(group: Group) -> int:
+    """Return the shortest latency of a step between domains [ps]."""
+    fabric = group.cluster.scale_out
+    return fabric.latency_ps + min(fabric.climb_ps) if fabric is not None else 0
 
 
 def _distance(call: CollectiveCall) -> int:

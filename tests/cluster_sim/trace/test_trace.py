@@ -252,7 +252,7 @@ def test_a_dead_resource_and_a_starved_flow_are_named() -> None:
 
 
 def test_a_wrong_word_for_blocked_work_is_refused() -> None:
-    with pytest.raises(InputError, match="on_blocked 'ignore' is none of"):
+    with pytest.raises(InputError, match="on_blocked is 'ignore'"):
         run(on_one_link(1), on_blocked="ignore")  # type: ignore[arg-type]
 
 
