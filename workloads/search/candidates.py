@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
-from itertools import product
 from typing import Any
 
 import numpy as np
@@ -133,7 +132,7 @@ def _base(
     sizes = {"seq": usual.seq, "ranks_per_chip": usual.ranks_per_chip}
     # All plans of a search are run by one framework, so that none wins by another's kernels.
     text = same.get("framework", "")
-    same["framework"] = framework_text(text, cluster, same)
+    same["framework"] = framework_text(text, cluster, {**fixed, **same})
     fields = {**sizes, **same, "global_batch": global_batch}
     return ParallelPlan(**fields, assumed=() if text[:1] not in ("", ":") else ("framework",))
 
@@ -240,18 +239,13 @@ def _not_run(field: str) -> Callable[[Columns, Frame], BoolArray]:
     """Return the function that finds plans whose framework cannot run their value of a field."""
 
     def leaves_out(c: Columns, frame: Frame) -> BoolArray:
-        """Look up the values of each framework that is the usual one of some plans."""
-        out = np.zeros(rows(c), np.bool_)
-        name = frame.base.framework if frame.base.names_framework else ""
-        for zero, pp in product((1, 3), (1, 2)):
-            usual = framework_text(name, frame.cluster, {"zero": zero, "pp": pp, "dp": 2})
-            able = framework(usual).runs.get(field)
-            if able is not None:
-                if field == "schedule":
-                    able = [schedule_names().index(each) for each in able]
-                of_kind = ((c["zero"] == 3) == (zero == 3)) & ((c["pp"] > 1) == (pp > 1))
-                out |= of_kind & ~np.isin(c[field], able)
-        return out
+        """Look up the values of the framework that all plans have."""
+        able = framework(frame.base.framework).runs.get(field)
+        if able is None:
+            return np.zeros(rows(c), np.bool_)
+        if field == "schedule":
+            return (c["pp"] > 1) & ~np.isin(c[field], [schedule_names().index(n) for n in able])
+        return ~np.isin(c[field], able)
 
     return leaves_out
 

@@ -246,6 +246,7 @@ def _search(
 ) -> Search:
     from workloads.search import search
     from workloads.search.search import own_plan
+    from workloads.training.frameworks.framework import framework_of
     from workloads.training.usual_plan import complete
 
     mine = {} if how.with_plan is None else _own_fields(how.with_plan, stated)
@@ -273,11 +274,16 @@ def _search(
     )
     if not mine:
         return result
-    # What the search has in common: its sequence, framework and ranks of a chip among them.
+    # What the search has in common: its sequence and ranks of a chip among them, and its framework
+    # if that can run the plan.
     best = result.finalists[0].plan
-    same = {name: getattr(best, name) for name in ("seq", "framework", "ranks_per_chip")}
+    same = {name: getattr(best, name) for name in ("seq", "ranks_per_chip")}
+    fields = {**kept, **mine, **same, **batch}
     try:
-        plan = complete({**kept, **mine, **same, **batch}, model, cluster, lnc=how.lnc)
+        plan = complete(fields, model, cluster, lnc=how.lnc)
+        if not any(framework_of(best, cluster).lacks(plan)):
+            fields["framework"] = best.framework
+            plan = complete(fields, model, cluster, lnc=how.lnc)
         return replace(result, own_plan=own_plan(result, plan, call.engine))
     except InputError as mistake:
         raise InputError(f"your own plan: {mistake}") from None

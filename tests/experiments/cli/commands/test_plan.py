@@ -229,11 +229,11 @@ def test_the_room_of_experts_is_refused_for_a_dense_model(
 def test_a_plan_of_ones_own_stands_beside_the_others(
     command_line: list[str], tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    stated_plan = ["--with", "--tp 8 --zero 0", "--top", "2"]
+    stated_plan = ["--with", "--tp 8 --zero 3", "--top", "2"]
     assert run(*command_line, *stated_plan, "--json", "--out", str(tmp_path / "run")) == 0
     document = json.loads(capsys.readouterr().out)
     mine, first = document["own"], document["rows"][0]
-    assert (mine["tp"], mine["dp"], mine["zero"], mine["recompute"]) == (8, 2, 0, "selective")
+    assert (mine["tp"], mine["dp"], mine["zero"], mine["framework"]) == (8, 2, 3, "axlearn")
     assert mine["loss"] == mine["iteration_s"] / first["iteration_s"] - 1 > 0
     assert mine["differs"]["tp"] == {"own": 8, "first": first["tp"]}
     assert mine["changed_s"] < mine["iteration_s"]
