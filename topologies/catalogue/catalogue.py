@@ -242,18 +242,8 @@ class Catalogue:
         >>> guided.value("trn2", "hbm_bandwidth")
         3000000000000.0
         """
-        chosen = _by_key(self.chosen)
-        for path, name in names.items():
-            part, _, quantity = path.rpartition(".")
-            variants = [row.variant for row in self.variants(part, quantity) if row.variant]
-            if name and name not in variants:
-                choices = f"there are {', '.join(variants)}" if variants else "it has none"
-                raise InputError(
-                    f"{path} has no variant {name[:80]!r}; {choices}. A value of your own goes "
-                    "into a catalogue file (--catalogue)."
-                )
-            chosen[self.entry(part, quantity)[:2]] = name
-        return _catalogue(self.rows, chosen)
+        # Equal catalogues may have rows of other notes, and a memo must not exchange those.
+        return _with_variants(self, id(self.rows), tuple(names.items()))
 
     def with_overlay(self, path: Path | str) -> Catalogue:
         """Return a catalogue with the rows of a CSV file added.
@@ -279,6 +269,22 @@ class Catalogue:
         """Return a catalogue with these rows, which replace those of the same names."""
         merged = {(row.part, row.quantity, row.variant): row for row in (*self.rows, *rows)}
         return _catalogue(merged.values(), _by_key(self.chosen))
+
+
+@functools.lru_cache(maxsize=128)
+def _with_variants(base: Catalogue, _rows: int, names: tuple[tuple[str, str], ...]) -> Catalogue:
+    chosen = _by_key(base.chosen)
+    for path, name in names:
+        part, _, quantity = path.rpartition(".")
+        variants = [row.variant for row in base.variants(part, quantity) if row.variant]
+        if name and name not in variants:
+            choices = f"there are {', '.join(variants)}" if variants else "it has none"
+            raise InputError(
+                f"{path} has no variant {name[:80]!r}; {choices}. A value of your own goes "
+                "into a catalogue file (--catalogue)."
+            )
+        chosen[base.entry(part, quantity)[:2]] = name
+    return _catalogue(base.rows, chosen)
 
 
 @functools.cache
