@@ -97,7 +97,7 @@ def plans_of(model: Model) -> list[ParallelPlan]:
 
 @pytest.mark.parametrize("model", [TOY, SPARSE], ids=["dense", "sparse"])
 def test_no_estimate_is_shorter_than_its_bound(model: Model) -> None:
-    plans = plans_of(model)[:: 4 if model is TOY else 50]
+    plans = plans_of(model)[:: 8 if model is TOY else 100]
     shared = _Shared(model, sixteen())
     bound_s = np.array([shared.least_s(plan) for plan in plans])
     assert (bound_s <= estimate(model, sixteen(), plans)).all()

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import re
 import subprocess
 import sys
 
@@ -51,14 +50,9 @@ def test_variants_are_listed_by_part_until_one_is_named(capsys: pytest.CaptureFi
     assert "632 TFLOP/s" in named
 
 
-def test_a_text_that_no_name_contains_is_refused(capsys: pytest.CaptureFixture[str]) -> None:
+def test_names_are_searched_in_any_case(capsys: pytest.CaptureFixture[str]) -> None:
     assert run(["list", "models", "llama-3.1-405B"]) == 0
     assert len(capsys.readouterr().out.splitlines()) == 3
-    assert run(["list", "models", "lama-405b"]) == 2
-    error = capsys.readouterr().err
-    assert re.match(
-        r"cluster-sim: none of the \d+ models contains 'lama-405b'. Did you mean", error
-    )
 
 
 def test_frameworks_are_listed_with_the_errors_of_their_rows(

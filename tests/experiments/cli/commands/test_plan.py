@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import re
 import shlex
 from pathlib import Path
 
@@ -169,33 +168,6 @@ def test_the_best_plan_is_written_for_another_tool(
     assert "framework megatron-core does not train on trn2" in capsys.readouterr().err
 
 
-REFUSED: list[tuple[list[str], str]] = [
-    (["--tp", "3"], "16 attention heads of tiny are not divisible by tp 3"),
-    (["--global-batch", "0"], "--global-batch is 0"),
-    (["--top", "0"], "--top"),
-    (["--each", "tpp"], "a plan has no 'tpp'. Did you mean tp?"),
-    (["--cluster", "trn2.48xlarg"], "Did you mean trn2.48xlarge?"),
-    (["--seq", "16000000"], "plans for tiny fits on trn2.48xlarge: the nearest, tp 16"),
-    (["--order", "tp-dp"], "rank order tp-dp"),
-]
-
-
-@pytest.mark.parametrize(("more", "message"), REFUSED)
-def test_mistakes_are_one_line(
-    command_line: list[str],
-    tmp_path: Path,
-    capsys: pytest.CaptureFixture[str],
-    more: list[str],
-    message: str,
-) -> None:
-    out = tmp_path / "run"
-    assert run(*command_line, *more, "--out", str(out)) == 2
-    printed = capsys.readouterr()
-    assert (printed.out, printed.err.count("\n")) == ("", 1)
-    assert message in printed.err
-    assert not out.exists()
-
-
 def test_stated_fields_that_change_nothing_are_named(
     command_line: list[str], capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -206,13 +178,6 @@ def test_stated_fields_that_change_nothing_are_named(
     assert {row["bucket_bytes"] for row in document["rows"]} == {20_000_000}
     assert run(*command_line, *quick) == 0
     assert "--etp changes nothing here: the model has no experts." in capsys.readouterr().out
-
-
-def test_the_room_of_experts_is_refused_for_a_dense_model(
-    command_line: list[str], capsys: pytest.CaptureFixture[str]
-) -> None:
-    assert run(*command_line, "--capacity-factor", "1.5") == 2
-    assert "capacity factor 1.5 is the room of experts, but" in capsys.readouterr().err
 
 
 def test_a_plan_of_ones_own_stands_beside_the_others(
@@ -248,20 +213,3 @@ def test_the_first_plan_as_ones_own_is_marked_in_the_table(
     text = capsys.readouterr().out
     assert "\n1, yours" in text
     assert "that fit: the fastest." in " ".join(text.split())
-
-
-@pytest.mark.parametrize(
-    ("stated_plan", "message"),
-    [
-        ("--tpp 8", r"--with '--tpp 8': No such option '--tpp'.*such as '--tp 8 --pp 4'"),
-        ("--tp 'x", "No closing quotation"),
-        ("missing.yaml", "missing.yaml cannot be read"),
-        ("--seq 2048", "the plan of --with has seq 2048, and --seq is 1024"),
-        ("--tp 5", "your own plan: .*tp 5"),
-    ],
-)
-def test_mistakes_of_ones_own_plan_are_named(
-    stated_plan: str, message: str, command_line: list[str], capsys: pytest.CaptureFixture[str]
-) -> None:
-    assert run(*command_line, "--with", stated_plan) == 2
-    assert re.search(message, capsys.readouterr().err)
