@@ -13,6 +13,7 @@ from pathlib import Path
 import pytest
 
 from cluster_sim import __version__
+from experiments.cli.commands.listing import KINDS
 from experiments.cli.main import EXAMPLES, app, run
 from experiments.cli.registry import COMMANDS, Command
 
@@ -197,10 +198,9 @@ def test_options_stand_under_the_heading_of_their_group(capsys: pytest.CaptureFi
 
 
 SLOW = "numpy pandas scipy numba matplotlib networkx pyarrow simpy pydantic rich"
-LISTS = ("models", "clusters", "schedules", "variants", "prices", "experiments")
 HELPS = ("train", "plan", "serve", "fleet", "lend", "run-job", "validate", "sweep", "topology")
 
 
 def test_looking_up_loads_no_numbers() -> None:
-    lists, helps = (f"list {kind}" for kind in LISTS), (f"{name} --help" for name in HELPS)
+    lists, helps = (f"list {kind}" for kind in KINDS), (f"{name} --help" for name in HELPS)
     assert without(SLOW, ["--help", "--version", *lists, *helps])

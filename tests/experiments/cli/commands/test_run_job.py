@@ -109,6 +109,7 @@ def test_a_run_directory_has_pictures_and_tables(tmp_path: Path) -> None:
     assert timeline["day"].iloc[-1] == pytest.approx(20, abs=0.3)
 
 
+@pytest.mark.slow
 def test_a_study_runs_it(tmp_path: Path) -> None:
     study = tmp_path / "study.yaml"
     grid = "grid:\n  spares: ['0', '1']\n"
