@@ -258,6 +258,10 @@ def assumed_sentences(step: Iteration) -> list[str]:
     if not step.plan.names_framework:
         others = f"; {alternatives_of['framework']}" if alternatives_of["framework"] else ""
         sentences.append(f"Framework not stated: predicted as {step.framework.text}{others}.")
+        sentences += [
+            f"{step.framework.name} has no {name} {value}; it is timed as if it had."
+            for name, value in step.framework.lacks(step.plan)
+        ]
     shown = [
         f"{name.replace('_', ' ')} {_word(_value(step, name))} ({text})"
         for name, text in alternatives_of.items()

@@ -16,7 +16,9 @@ from typing import Any
 import numpy as np
 
 from topologies.arrays import FloatArray
+from topologies.catalogue.catalogue import chip_family
 from topologies.files.reading import csv_rows
+from workloads.confidence.kinds import FAMILY
 
 READ: Mapping[str, Callable[[str], Any]] = {
     "str": str,
@@ -82,14 +84,26 @@ class Residuals:
         return _grouped(self.rows, "table")
 
     @cached_property
+    def by_family(self) -> Mapping[str, Residuals]:
+        """Residuals of each family of kinds, of predictions that were told all."""
+        families: dict[str, list[Residual]] = {}
+        for row in self.at_level("").rows:
+            families.setdefault(FAMILY.get(row.kind, ""), []).append(row)
+        return {family: Residuals(tuple(rows)) for family, rows in families.items()}
+
+    @cached_property
     def chips(self) -> frozenset[str]:
         """Chips with at least one measured row."""
         return frozenset(row.chip for row in self.rows)
 
     def largest(self, degree: str, chip: str) -> int:
-        """Largest degree that was measured on a chip, or on any if none was measured on it."""
-        # ``degree`` is ``tp``, ``cp`` or ``ranks``; 1 without rows.
-        rows = [row for row in self.rows if row.chip == chip] or self.rows
+        """Largest degree that was measured on a chip, or on others if none was measured on it."""
+        # ``degree`` is ``tp``, ``cp`` or ``ranks``; 1 without rows. Others are those with the same
+        # collective runtime, or any if there are none.
+        rows = [row for row in self.rows if row.chip == chip]
+        runtime = chip_family(chip).runtime
+        rows = rows or [row for row in self.rows if chip_family(row.chip).runtime == runtime]
+        rows = rows or list(self.rows)
         return max((int(getattr(row, degree)) for row in rows), default=1)
 
     def under(self, chip: str, framework: str) -> Residuals:
@@ -110,6 +124,10 @@ class Residuals:
     def of(self, kind: str) -> Residuals:
         """Residuals of one kind, which may be none."""
         return self.by_kind.get(kind, Residuals(()))
+
+    def of_family(self, kind: str) -> Residuals:
+        """Residuals of all kinds of a kind's family, which may be none."""
+        return self.by_family.get(FAMILY[kind], Residuals(()))
 
     def without(self, table: str) -> Residuals:
         """Residuals of all tables but one."""

@@ -223,10 +223,14 @@ def _factors(prediction: Prediction, residuals: Residuals) -> tuple[tuple[float,
 
 
 def _largest(degree: str, prediction: Prediction, of_kind: Residuals, residuals: Residuals) -> int:
-    """Largest measured degree of a kind on the chip, or of any kind under a framework by name."""
-    # What a degree changes, shapes and groups, is the same for dense layers and layers of experts.
+    """Largest measured degree on the chip: of a kind, of all steps, or of a named framework."""
     largest = of_kind.largest(degree, prediction.chip)
-    if degree == "ranks" or prediction.stated not in ("", FRAMEWORK):
+    # Groups of more ranks wait for the same network, whatever the kind of the step is.
+    if degree == "ranks":
+        every = residuals.of_family(prediction.kind)
+        return max(largest, every.largest(degree, prediction.chip))
+    # What a degree changes, shapes and groups, is the same for dense layers and layers of experts.
+    if prediction.stated not in ("", FRAMEWORK):
         return largest
     named = residuals.under(prediction.chip, prediction.framework)
     return max(largest, named.largest(degree, prediction.chip)) if named.rows else largest
@@ -245,9 +249,7 @@ def score_quantile(kind: str, residuals: Residuals) -> float:
     """Quantile of the scores of a kind, drawn towards that of its family if it has few tables."""
     # Scores are those of predictions that were told all that a row states.
     of_kind, tables_of_kind = _quantile(residuals.of(kind))
-    told_all = residuals.at_level("").rows
-    relatives = Residuals(tuple(row for row in told_all if FAMILY.get(row.kind) == FAMILY[kind]))
-    shared, _ = _quantile(relatives)
+    shared, _ = _quantile(residuals.of_family(kind))
     if not tables_of_kind:
         return shared
     weight = tables_of_kind / (tables_of_kind + BORROWED_TABLES)
@@ -403,9 +405,8 @@ def ratio_half_width(kind: str, residuals: Residuals | None = None) -> float:
     # kernels, which cancels in the difference of their residuals. Every table has the same weight.
     # ``residuals``: shipped ones by default.
     shipped = shipped_residuals() if residuals is None else residuals
-    of_family = [row for row in shipped.at_level("").rows if FAMILY.get(row.kind) == FAMILY[kind]]
     differences, weights = [], []
-    for table in Residuals(tuple(of_family)).by_table.values():
+    for table in shipped.of_family(kind).by_table.values():
         pairs = _pairs(table)
         if not pairs:
             continue

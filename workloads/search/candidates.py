@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
+from itertools import product
 from typing import Any
 
 import numpy as np
@@ -235,7 +236,36 @@ def _cut_experts(c: Columns, frame: Frame) -> BoolArray:
     return out
 
 
+def _not_run(field: str) -> Callable[[Columns, Frame], BoolArray]:
+    """Return the function that finds plans whose framework cannot run their value of a field."""
+
+    def leaves_out(c: Columns, frame: Frame) -> BoolArray:
+        """Look up the values of each framework that is the usual one of some plans."""
+        out = np.zeros(rows(c), np.bool_)
+        name = frame.base.framework if frame.base.names_framework else ""
+        for zero, pp in product((1, 3), (1, 2)):
+            usual = framework_text(name, frame.cluster, {"zero": zero, "pp": pp, "dp": 2})
+            able = framework(usual).runs.get(field)
+            if able is not None:
+                if field == "schedule":
+                    able = [schedule_names().index(each) for each in able]
+                of_kind = ((c["zero"] == 3) == (zero == 3)) & ((c["pp"] > 1) == (pp > 1))
+                out |= of_kind & ~np.isin(c[field], able)
+        return out
+
+    return leaves_out
+
+
 RULES = (
+    *(
+        Rule(f"{words} that the framework does not have", field, _not_run(field))
+        for field, words in (
+            ("tp", "tensor parallelism"),
+            ("pp", "a pipeline"),
+            ("schedule", "a pipeline schedule"),
+            ("zero", "a ZeRO stage"),
+        )
+    ),
     Rule(
         "tensor parallel groups wider than a scale-up domain",
         "tp",

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Mapping
 from dataclasses import dataclass
 
 import numpy as np
@@ -84,14 +85,19 @@ class SloMissed(InputError):  # noqa: N818 - a property of the replica, not a fa
 
     ``replica``: name of the replica.
     ``attained``: share of the requests of an idle replica that keep the limits.
+    ``of_each``: shares that keep each of several limits, by its name.
     """
 
-    def __init__(self, replica: str, slo: Slo, attained: float) -> None:
+    def __init__(
+        self, replica: str, slo: Slo, attained: float, of_each: Mapping[str, float]
+    ) -> None:
+        apart = ", ".join(f"{name} alone {share:.1%}" for name, share in of_each.items())
         super().__init__(
             f"{replica} keeps {slo} for only {attained:.1%} of the requests of an idle replica, "
-            f"under {slo.share:.0%}; use more chips, shorter requests or a looser SLO."
+            f"under {slo.share:.0%}{f' ({apart})' if apart else ''}; use more chips, shorter "
+            "requests or a looser SLO."
         )
-        self.replica, self.attained = replica, attained
+        self.replica, self.attained, self.of_each = replica, attained, of_each
 
 
 @dataclass(frozen=True, eq=False)

@@ -204,7 +204,7 @@ def search_deployments(question: DeploymentQuestion, watch: Watch = unwatched) -
     """
     candidates = sorted(_candidates(question), key=lambda each: -each[0])
     ranked: list[Ranked] = []
-    missed: list[tuple[float, Mapping[str, Any]]] = []
+    missed: list[tuple[SloMissed, Mapping[str, Any]]] = []
     for most_per_chip_s, words, offered in watch(candidates, "deployments"):
         least = ranked[KEPT - 1].rate_per_chip_s if len(ranked) >= KEPT else 0.0
         chips = offered.deployment.weighed_chips
@@ -213,15 +213,15 @@ def search_deployments(question: DeploymentQuestion, watch: Watch = unwatched) -
         try:
             rate = highest_rate(offered, question.slo, above_per_s=least * chips)
         except SloMissed as miss:
-            missed.append((miss.attained, words))
+            missed.append((miss, words))
             continue
         if rate:
             ranked.append(Ranked(words, offered, rate))
             ranked.sort(key=lambda each: -each.rate_per_chip_s)
     if not ranked:
-        attained, words = max(missed, key=lambda each: each[0])
+        nearest, words = max(missed, key=lambda each: each[0].attained)
         name = f"{question.model.name} on {question.cluster.name}, at best with {_in_words(words)},"
-        raise SloMissed(name, question.slo, attained)
+        raise SloMissed(name, question.slo, nearest.attained, nearest.of_each)
     ranked[:KEPT] = [_with_more_slots(question, each) for each in ranked[:KEPT]]
     return DeploymentSearch(
         question, candidates, sorted(ranked, key=lambda each: -each.rate_per_chip_s)

@@ -13,7 +13,7 @@ from workloads.economics import TOKENS, Economics
 from workloads.serving.capacity import Slo, SloMissed
 from workloads.serving.deployment import Deployed, Deployment
 from workloads.serving.requests import Lengths, Requests, poisson
-from workloads.serving.served import attained
+from workloads.serving.served import attained, attained_alone
 
 LEAST, MOST = 0.05, 0.99
 """Rates between which the search goes, over the saturated rate."""
@@ -91,7 +91,8 @@ def highest_rate(offered: Offered, slo: Slo, *, above_per_s: float = 0.0) -> flo
             return 0.0
         kept = above_per_s
     elif (share := offered.share(kept, slo)) < slo.share:
-        raise SloMissed(offered.deployment.profile.name, slo, share)
+        alone = attained_alone(offered.run(kept).served, slo)
+        raise SloMissed(offered.deployment.profile.name, slo, share, alone)
     if offered.share(missed, slo) >= slo.share:
         return missed
     return narrowed(offered, slo, kept, missed)[0]

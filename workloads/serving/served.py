@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+import math
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -78,6 +79,14 @@ def attained(
     tpot = np.nan_to_num(served.tpot_s, nan=0.0)
     in_time = (served.ttft_s * first_by <= slo.ttft_s) & (tpot * later_by <= slo.tpot_s)
     return np.asarray(in_time)
+
+
+def attained_alone(served: Served, slo: Slo) -> dict[str, float]:
+    """Return the shares of requests that keep each of two limits; nothing where there is one."""
+    alone = {"ttft": replace(slo, tpot_s=math.inf), "tpot": replace(slo, ttft_s=math.inf)}
+    if slo in alone.values():
+        return {}
+    return {name: float(attained(served, each).mean()) for name, each in alone.items()}
 
 
 def latency(values: FloatArray, weights: FloatArray | None = None) -> dict[str, Any]:

@@ -22,7 +22,7 @@ from workloads.serving.highest_rate import MOST, Offered, highest_rate, narrowed
 from workloads.serving.prefix_cache import share_hits
 from workloads.serving.profile import Profile
 from workloads.serving.requests import Lengths, Requests
-from workloads.serving.served import Served, attained
+from workloads.serving.served import Served, attained, attained_alone
 from workloads.serving.speculation import Speculation
 
 RATES = ("rate_slo_per_s", "rate_max_per_s")
@@ -151,9 +151,10 @@ def _run(profile: Profile, lengths: Lengths, slo: Slo, runs: TableRuns) -> Capac
     most = offered.saturated_per_s
     rows: dict[float, _Row] = {}
     for load in LOADS:
-        rows[load] = _row(offered.run(load * most).served, slo)
+        served = offered.run(load * most).served
+        rows[load] = _row(served, slo)
         if rows[LOADS[0]][0] < slo.share:
-            raise SloMissed(profile.name, slo, rows[load][0])
+            raise SloMissed(profile.name, slo, rows[load][0], attained_alone(served, slo))
     best = LOADS[-1]
     missed = next((load for load in LOADS if rows[load][0] < slo.share), None)
     if missed is not None:

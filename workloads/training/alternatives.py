@@ -7,8 +7,9 @@ The hull of the plausible times is what such a question leaves open.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from itertools import groupby
 from typing import Any, NamedTuple
 
 from topologies.catalogue.catalogue import chip_family
@@ -34,6 +35,8 @@ class Alternative(NamedTuple):
     field: str  # field of the plan
     value: Any  # its other value
     ratio: float  # time of a step with it, over that of the plan as completed
+    # Fields that it changes: a framework brings its own values of what nobody stated.
+    changes: frozenset[str] = frozenset()
 
 
 def alternatives(
@@ -60,18 +63,29 @@ def alternatives(
         (name, value), *_ = changes.items()
         if changes.get("recompute_every", 1) > 1:
             value = f"{value} in every other layer"
-        others.append(Alternative(name, value, ratio))
+        others.append(Alternative(name, value, ratio, frozenset(changes)))
     return tuple(others)
 
 
 def hull(others: Sequence[Alternative]) -> tuple[float, float]:
     """Return the least and the greatest ratio that all fields together leave open."""
-    # Effects of different fields multiply: a recomputed layer is longer under either framework.
-    least = most = 1.0
-    for name in {other.field for other in others}:
-        ratios = [1.0, *(other.ratio for other in others if other.field == name)]
-        least, most = least * min(ratios), most * max(ratios)
-    return least, most
+    return _extreme(others, min), _extreme(others, max)
+
+
+def _extreme(others: Sequence[Alternative], choose: Callable[[Iterable[float]], float]) -> float:
+    """Return the least or the greatest product of ratios of alternatives that go together."""
+    # Effects of different fields multiply: a recomputed layer is longer under either framework. But
+    # a framework that shards parameters and sharded parameters under another are one effect.
+    if not others:
+        return 1.0
+    field = others[0].field
+    rest = [other for other in others if other.field != field]
+    products = [_extreme(rest, choose)]
+    for other in others:
+        if other.field == field:
+            beside = [each for each in rest if not each.changes & other.changes]
+            products.append(other.ratio * _extreme(beside, choose))
+    return choose(products)
 
 
 def _changes(plan: ParallelPlan, model: Model, cluster: Cluster) -> Iterator[dict[str, Any]]:
@@ -131,7 +145,7 @@ def common_frameworks(plan: ParallelPlan, cluster: Cluster) -> tuple[str, ...]:
 
 # Interval of a step, which is wider where less was told of how it runs.
 
-OPEN = frozenset({"recompute", "overlap"})
+OPEN = frozenset({"recompute"})
 """Fields of a plan without which little is known of how it runs."""
 
 
@@ -244,5 +258,7 @@ def describe(plan: ParallelPlan) -> str:
     words += [f"schedule {plan.schedule}"] * (plan.pp > 1)
     words.append(f"recompute {plan.recompute}")
     words += [f"order {'-'.join(plan.order)}"] * (plan.pp > 1 and plan.dp > 1)
-    words += [f"layers {'-'.join(map(str, plan.stage_layers))}"] * bool(plan.stage_layers)
+    stages = [(len(list(same)), count) for count, same in groupby(plan.stage_layers)]
+    alike = (f"{number} × {count}" if number > 1 else str(count) for number, count in stages)
+    words += [f"layers {' + '.join(alike)}"] * bool(stages)
     return ", ".join(words)

@@ -87,7 +87,8 @@ def test_the_bound_of_a_pipeline_without_transfers_is_its_time(microbatches: int
 
 def plans_of(model: Model) -> list[ParallelPlan]:
     """All plans of a model on sixteen chips, with every pipeline schedule."""
-    stated: list[dict[str, Any]] = [{}, {"schedule": "gpipe"}, {"schedule": "dualpipe", "vpp": 2}]
+    names = ("zero-bubble", "gpipe", "dualpipe")
+    stated: list[dict[str, Any]] = [{}, *({"schedule": name} for name in names)]
     return [
         one
         for more in stated

@@ -82,6 +82,11 @@ def test_effects_of_fields_multiply() -> None:
     assert hull(others) == pytest.approx((0.9, 1.3))
     assert hull([*others, Alternative("framework", "fsdp", 1.1)]) == pytest.approx((0.9, 1.43))
     assert hull([]) == (1.0, 1.0)
+    # A framework that shards parameters and sharded parameters are one effect, not two.
+    sharding = Alternative("framework", "fsdp", 1.6, frozenset({"framework", "zero"}))
+    assert hull([*others, sharding, Alternative("zero", 3, 1.5, frozenset({"zero"}))]) == (
+        pytest.approx((0.9, 1.6 * 1.3))
+    )
 
 
 @pytest.mark.parametrize(

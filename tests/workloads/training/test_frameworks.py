@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 
+from experiments.reports.remarks import assumed_sentences
 from tests.support.toy_training import TOY
 from topologies.catalogue.catalogue import Catalogue, chip_family, shipped_catalogue
 from topologies.clusters.machines import machines
@@ -97,16 +98,46 @@ def test_a_plan_that_names_no_framework_gets_the_usual_one_of_its_chips_and_kind
             ("dgx-h100", {"dp": 1}),
             ("dgx-h100", {"chips": 1}),
             ("dgx-h100", {"zero": 3}),
+            ("dgx-h100", {"zero": 3, "pp": 2}),
             ("dgx-a100", {"attention": "unfused"}),
             ("trn2.48xlarge", {"zero": 3}),
             ("trn1.32xlarge", {"runtime": "xla"}),
             ("tpu-v6e-pod", {}),
         )
     }
-    expected = [*2 * ["megatron-core"], *2 * ["transformers"], "fsdp", "megatron-lm"]
-    assert list(usual.values()) == [*expected, "neuronx", "torch-neuronx", "maxtext"]
+    expected = [*2 * ["megatron-core"], *2 * ["transformers"], "fsdp", "torchtitan"]
+    expected += ["megatron-lm", "axlearn"]
+    assert list(usual.values()) == [*expected, "torch-neuronx", "maxtext"]
     for named, stated in (("fsdp", {"zero": 3}), ("megatron-core", {"tp": 8})):
         assert seconds(**stated, framework=named) == seconds(**stated)
+
+
+@pytest.mark.parametrize(
+    ("machine", "stated", "message"),
+    [
+        (
+            "trn2.48xlarge",
+            {"framework": "neuronx", "tp": 4, "pp": 2, "schedule": "zero-bubble"},
+            "framework neuronx cannot run schedule zero-bubble, only 1f1b or interleaved",
+        ),
+        ("trn2.48xlarge", {"framework": "neuronx", "zero": 3}, "zero 3, only 0 or 1. axlearn"),
+        ("dgx-h100", {"framework": "fsdp", "pp": 2}, "fsdp cannot run pp 2, only 1. "),
+    ],
+)
+def test_a_framework_refuses_what_it_cannot_run(
+    machine: str, stated: dict[str, Any], message: str
+) -> None:
+    with pytest.raises(InputError, match=message):
+        train(TOY, machine, **stated)
+
+
+def test_a_schedule_that_no_usual_framework_has_is_timed_and_said() -> None:
+    stated = {"tp": 4, "pp": 2, "schedule": "zero-bubble", "seq": 1024}
+    step = train(TOY, "trn2.48xlarge", **stated)
+    assert list(step.framework.lacks(step.plan)) == [("schedule", "zero-bubble")]
+    sentences = assumed_sentences(step)
+    assert "neuronx has no schedule zero-bubble; it is timed as if it had." in sentences
+    assert not any("has no" in each for each in assumed_sentences(train(TOY, "trn2.48xlarge")))
 
 
 def test_what_is_stated_counts_before_what_a_framework_gives() -> None:

@@ -9,7 +9,7 @@ the date of a release or whether layers are compiled, follow its name after a co
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, fields, replace
 from functools import cache, lru_cache
 from importlib.resources import files
@@ -49,6 +49,8 @@ class Framework:
     # Meaning of *selective* recomputation: the core of attention (Megatron), or every other layer
     # (frameworks of FSDP)
     selective: str = "attention"
+    # Values that it can run of fields of a plan; of fields without an entry, all
+    runs: Mapping[str, Sequence[Any]] = field(default_factory=dict)
     # Layers of a model chunk where a pipeline's chunks are not stated, of ``dense`` models and of
     # those with ``experts``; without an entry a stage is one chunk
     layers_of_a_chunk: Mapping[str, int] = field(default_factory=dict)
@@ -90,6 +92,26 @@ class Framework:
 
     def _release(self, date: str) -> Variants:
         return next((variants for end, variants in self.releases if date < end), {})
+
+    def lacks(self, plan: Any) -> Iterator[tuple[str, Any]]:
+        """Yield the fields of a plan, with their values, that the stack cannot run so."""
+        # One stage has no schedule, and one replica shards nothing.
+        idle = {"schedule": plan.pp == 1, "zero": plan.sharding == 0}
+        for name, values in self.runs.items():
+            value = getattr(plan, name)
+            if value not in values and not idle.get(name):
+                yield name, value
+
+    def check_plan(self, plan: Any, cluster: Cluster) -> None:
+        """Refuse a plan with a value that the stack cannot run."""
+        for name, value in self.lacks(plan):
+            stacks = [each for each in map(framework, names()) if each.trains_on(cluster)]
+            able = [each.name for each in stacks if value in each.runs.get(name, [value])]
+            raise InputError(
+                f"framework {self.name} cannot run {name} {value}, only "
+                f"{' or '.join(map(str, self.runs[name]))}. "
+                + (f"{', '.join(able)} can." if able else "Leave the framework out.")
+            )
 
     def on(self, cluster: Cluster, model: Model) -> Cluster:
         """Return the cluster with the numbers of the stack in force that trains a model."""
@@ -192,6 +214,9 @@ def _read(path: str, name: str = "") -> Framework:
         if not document.get(key):
             raise InputError(f"{path}: a framework needs {key}. Add it.")
     _check_plan(document.get("plan") or {}, path)
+    for key, values in (document.get("runs") or {}).items():
+        for value in values if isinstance(values, list) else [values]:
+            _check_plan({key: value}, path)
     if document.get("selective", "attention") not in ("attention", "layers"):
         raise InputError(f"{path}: selective is attention or layers. Correct it.")
     document["runtimes"] = tuple(document["runtimes"])
@@ -221,18 +246,20 @@ def usual_framework(cluster: Cluster, stated: Mapping[str, Any]) -> str:
     # separate attention kernels date from the Megatron-LM of 2020 to 2022, lazily traced programs
     # of a Trainium host are torch-neuronx, and a machine of one Trainium chip runs PyTorch itself
     # if nobody states how work is issued. On one GPU nobody divides anything, and models are
-    # trained and adapted there by Transformers.
+    # trained and adapted there by Transformers. NxD shards no parameters, and FSDP has no pipeline.
     runtime = chip_family(cluster.chip, cluster.catalogue).runtime
     if runtime == NEURON:
         if stated.get("runtime") == "xla":
             return "torch-neuronx"
-        return "torchneuron" if cluster.chips == 1 and "runtime" not in stated else "neuronx"
+        if cluster.chips == 1 and "runtime" not in stated:
+            return "torchneuron"
+        return "axlearn" if stated.get("zero") == 3 else "neuronx"
     if runtime == "xla":
         return "maxtext"
     if stated.get("attention") == "unfused":
         return "megatron-lm"
     if stated.get("zero") == 3:
-        return "fsdp"
+        return "fsdp" if stated.get("pp", 1) == 1 else "torchtitan"
     chips = stated.get("chips") or cluster.chips
     return "transformers" if _alone({"dp": chips, **stated}) else "megatron-core"
 
@@ -252,4 +279,6 @@ def framework_of(plan: Any, cluster: Cluster) -> Framework:
     """Return the framework that runs a plan on a cluster: the one it names, or the usual one."""
     stack = framework(framework_text(plan.framework, cluster, vars(plan)))
     stack.check_chip(cluster)
+    if plan.names_framework:
+        stack.check_plan(plan, cluster)
     return stack
