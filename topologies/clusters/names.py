@@ -35,6 +35,7 @@ RAINIER_MACHINE = "trn2-ultraserver"
 OTHER_NAMES = {
     "nl32x2": "trn3-gen1",
     "nl72x2": "trn3-gen2",
+    "trn3-ultraserver": "trn3-gen2",
     "nl72x2-ualink": "trn3-gen2-ualink",
 }
 """Machines by other names under which they are known, in lower case."""

@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any
 
 import numpy as np
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from topologies.clusters.names import cluster
 from topologies.errors import InputError
@@ -17,9 +21,11 @@ from workloads.fleet.inputs.costs import ChangeCosts
 from workloads.fleet.inputs.jobs import TrainingJob
 from workloads.fleet.inputs.prices import Prices
 from workloads.fleet.policies.predictive import (
+    SAFE,
     FirstStep,
     JobNeed,
     Outlook,
+    _batch_needs,
     expected_by_forecast,
     first_step,
     predictive,
@@ -158,13 +164,15 @@ second,20,20,1,pause,1,20,4e5,28
 CAP_W = 4.0e6
 
 
-def _scenario(folder: Path, *, priced: bool = False) -> Scenario:
+def _scenario(
+    folder: Path, *, priced: bool = False, demand: Mapping[str, Any] = MappingProxyType({})
+) -> Scenario:
     """A hundred units from a Saturday on, with two days of history and two deadlines."""
     jobs = folder / "jobs.csv"
     jobs.write_text(JOBS)
     options = FleetOptions(
         FleetInputs(unit_rate=5.0, training=jobs, failures="off"),
-        DemandInputs(days=1.25, start_day=2.0, scale_to_peak=0.6),
+        DemandInputs(days=1.25, start_day=2.0, scale_to_peak=0.6, **demand),
     )
     built = scenario(cluster("trn2-ultraserver:100"), azure_code(), options)
     economics, tariff = Economics(750.0, 400.0, 1.12, 0.001), _noisy_prices if priced else None
@@ -193,6 +201,47 @@ def test_deadlines_are_met_that_other_policies_miss(tmp_path: Path) -> None:
     assert met["mpc"]["training_tokens"] > 0.9 * met["forecast"]["training_tokens"]
     missed = regret(met["mpc"], met["mpc-oracle"], _done(prepared, "static"))
     assert missed["regret_training_chip_hours"] > 0
+
+
+def _waiting(due: Sequence[float]) -> View:
+    """A moment of twenty units at which batch work waits that is due minute by minute."""
+    return View(
+        minute=0,
+        weekday=0,
+        hour=0.0,
+        history=0,
+        lead_s=LEAD_S,
+        units=20,
+        broken=0,
+        serving=np.array([10]),
+        coming=np.array([0]),
+        training=10,
+        load=np.full((1, 10 * DAY), 10.0),
+        backlog=np.zeros(1),
+        batch_due=np.array(due, float),
+    )
+
+
+def test_batch_work_is_planned_before_a_peak_takes_its_units(tmp_path: Path) -> None:
+    prepared = _scenario(tmp_path, demand={"batch_share": "30%"})
+    ruled, planned = (_done(prepared, name) for name in ("forecast", "mpc"))
+    assert planned["batch"]["served_tokens"] > ruled["batch"]["served_tokens"]
+    assert planned["batch"]["late_tokens"] == 0
+    assert planned["slo_attainment"] == pytest.approx(ruled["slo_attainment"], abs=1e-3)
+
+
+@given(st.lists(st.floats(0, 50), min_size=1, max_size=2 * DAY), st.integers(1, 30))
+def test_batch_work_is_due_by_its_deadlines_and_none_is_lost(
+    added: list[float], steps: int
+) -> None:
+    due, minutes = np.cumsum(added), np.full(steps, 60.0)
+    needs = list(_batch_needs(_waiting(due.tolist()), minutes))
+    end = min(len(due), 60 * steps)
+    within = due[end - 1] + (due[-1] - due[end - 1]) * min(1.0, 60 * steps / len(due))
+    assert sum(need.work for need in needs) == pytest.approx(SAFE * within)
+    for need in needs:  # what is due by a step is asked for by then
+        earlier = sum(each.work for each in needs if each.steps <= need.steps)
+        assert earlier >= SAFE * due[min(60 * need.steps, end) - 1] * (1 - 1e-9) or need.steps == 1
 
 
 def test_prices_are_weighed_with_deadlines_and_changes(tmp_path: Path) -> None:

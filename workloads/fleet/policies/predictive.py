@@ -4,7 +4,7 @@ Only the first step of each solution of the programme is ordered (model-predicti
 
 A step t lasts w minutes. In it k units of each pool are kept for serving, of which b had to come
 back from training, and x units train, of which y had to begin; each job with a deadline has an x
-of its own. The programme is
+of its own, and so has batch work that is due by a few moments. The programme is
 
     min   1,000 Σ w short  +  10 Σ late  +  idle  +  Σ w price x  +  tiny terms
     k + short ≥ need                     in every pool
@@ -22,8 +22,9 @@ others, and fewer kept units. HiGHS solves the programme, through scipy.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from itertools import pairwise
 
 import numpy as np
 
@@ -228,6 +229,7 @@ HOUR = 60
 SAFE = 1.1
 """Safety factor on the work left to a job with a deadline, because failures and restarts cost some,
 and on the units that are expected to compute for serving, because minutes differ."""
+BATCH_STEPS = 2  # steps between the moments by which batch work is due that a plan tells apart
 MOST_JOBS = 20  # most jobs with a deadline that a plan has variables for; those due first are taken
 
 Expected = Callable[[View, int], tuple[FloatArray, FloatArray]]
@@ -242,6 +244,7 @@ class _Plan:
 
     step: FirstStep
     due: tuple[JobView, ...]
+    batch: int | None  # units for batch work in the first step; None without a batch tier
     busy: float  # units expected to compute for serving in the first step
     priced: bool  # whether prices of electricity limit training
 
@@ -260,7 +263,8 @@ def predictive(expected: Expected, settings: PolicyInputs, situation: Situation)
             serving = plans[0].step.kept
         plan = plans[0]
         training = _training_limit(view, plan, cap_w)
-        return Decision(serving, training, jobs=_job_limits(view, plan, training))
+        jobs = _job_limits(view, plan, training)
+        return Decision(serving, training, jobs=jobs, batch=plan.batch)
 
     return policy
 
@@ -314,7 +318,7 @@ def _plan(
         sorted((job for job in view.jobs if _can_be_met(job)), key=lambda job: job.due_minutes)
     )[:MOST_JOBS]
     priced = len(view.prices_usd_per_mwh) > 0
-    far = FAR if priced or due else 0
+    far = FAR if priced or due or len(view.batch_due) else 0
     minutes = np.concatenate([np.full(NEAR, float(STEP)), np.full(far, float(HOUR))])
     need, load = (_by_step(units) for units in expected(view, NEAR + far * HOUR // STEP))
     busy = SAFE * situation.busy_share * load.sum(axis=0)
@@ -331,10 +335,12 @@ def _plan(
         price=_relative_prices(view.prices_usd_per_mwh, minutes),
         share=share if priced else 1.0,
         power_units=_units_by_power(view, cap_w, busy),
-        jobs=tuple(_job_need(job, minutes) for job in due),
+        jobs=(*(_job_need(job, minutes) for job in due), *_batch_needs(view, minutes)),
         other_units=min(others + situation.rest_units, alive),
     )
-    return _Plan(first_step(outlook), due, float(busy[0]), priced)
+    step = first_step(outlook)
+    batch = math.ceil(step.jobs[len(due) :].sum()) if len(view.batch_due) else None
+    return _Plan(step, due, batch, float(busy[0]), priced)
 
 
 def _can_be_met(job: JobView) -> bool:
@@ -381,6 +387,24 @@ def _job_need(job: JobView, minutes: FloatArray) -> JobNeed:
     return JobNeed(float(job.units), SAFE * part * job.work_left, steps)
 
 
+def _batch_needs(view: View, minutes: FloatArray) -> Iterator[JobNeed]:
+    """Yield the waiting batch work as jobs, one for each of a few moments by which it is due."""
+    # Work that is due after the plan counts in part, as that of a job does.
+    ends = np.cumsum(minutes).astype(np.int64)
+    last = len(view.batch_due)
+    if not last:
+        return
+    by_step = np.append(0.0, view.batch_due[np.minimum(ends, last) - 1])
+    beyond = view.batch_due[-1] - by_step[-1]
+    by_step[-1] += beyond * min(1.0, float(ends[-1]) / last)
+    until = np.unique([0, 1, *range(2, len(ends), BATCH_STEPS), len(ends)])
+    for first, end in pairwise(until.tolist()):
+        work = SAFE * float(by_step[end] - by_step[first])
+        if work > 0:
+            # It may be due at the beginning of its part, but not before the first step ends.
+            yield JobNeed(float(view.units - view.broken), work, max(1, first))
+
+
 def _training_limit(view: View, plan: _Plan, cap_w: float | None) -> int | None:
     """Most units that may train in this minute; None where only serving limits them."""
     limits = []
@@ -414,7 +438,7 @@ def _job_limits(view: View, plan: _Plan, training: int | None) -> Mapping[str, i
     others = [job for job in view.jobs if job.name not in wanted]
     if lacking or training is not None:
         most = math.ceil(plan.step.training) if training is None else training
-        limits |= _shared(others, max(0, most - sum(wanted.values())))
+        limits |= _shared(others, max(0, most - sum(wanted.values()) - (plan.batch or 0)))
     return limits
 
 
