@@ -167,8 +167,7 @@ class Record:
         cells = csv.writer(text, lineterminator="\n")
         cells.writerow(["service", "time", *COUNTED])
         for row, time in zip(rows, times.tolist(), strict=True):
-            counted = ("" if number != number else number for number in row[2:])
-            cells.writerow([row.service, time, *counted])
+            cells.writerow([row.service, time, *("" if n != n else n for n in row[2:])])
         return text.getvalue()
 
 

@@ -200,7 +200,8 @@ class State:
     @cached_property
     def most_cached(self) -> list[int]:
         """Tokens of each request in the cache before its last one: a list, read one by one."""
-        return (self.requests.prompt + self.requests.output - 1).tolist()
+        tokens: list[int] = (self.requests.prompt + self.requests.output - 1).tolist()
+        return tokens
 
     def pause_decode(self, took_s: float) -> None:
         """Let time pass in which decode waits for prompts."""
