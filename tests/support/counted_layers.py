@@ -31,5 +31,8 @@ def counted(model: Model, **changes: Any) -> CountedShapes:
 
 
 def product_flops(steps: list[LayerOp]) -> float:
-    """FLOPs of all products, without the attention core."""
-    return sum(step.seconds for step in steps if ".core" not in step.name)
+    """FLOPs of all products, without the attention core and the scores of an indexer."""
+    scores = ("attention.index", "attention.index.weight")
+    return sum(
+        step.seconds for step in steps if ".core" not in step.name and step.name not in scores
+    )

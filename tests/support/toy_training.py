@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 from topologies.arrays import IntArray
 from topologies.catalogue.catalogue import shipped_catalogue
 from topologies.clusters.cluster import Cluster
 from topologies.clusters.names import cluster
-from workloads.models.model import Experts, LatentAttention, Model
+from workloads.models.model import Experts, Indexer, LatentAttention, Model
 from workloads.training.layers.shapes import RankShapes
 from workloads.training.plan.placement import place
 from workloads.training.plan.plan import ParallelPlan
@@ -26,6 +27,7 @@ LATENT = Model(
     experts=Experts(16, 4, 512, 512, dense_layers=1, router_bias=True),
     latent=LatentAttention(256, 128, 64, 32, 64),
 )  # fmt: skip
+SELECTING = replace(LATENT, name="selecting", window=128, keys="selected", indexer=Indexer(4, 32))
 
 
 def plan(**changes: Any) -> ParallelPlan:

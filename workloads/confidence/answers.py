@@ -159,11 +159,12 @@ def of_first_token(per_token: Prediction) -> Prediction:
 
 def model_family(model: Model, precision: str) -> str:
     """Return the family of a served model, whose members have similar errors."""
-    windows = any(layer.window for layer in model.each_layer)
+    keys = {layer.keys for layer in model.each_layer if layer.window}
     words = ["dense" if model.experts is None else "experts"]
     words += ["latent attention"] * (model.latent is not None)
     words += ["recurrent layers"] * (model.recurrence is not None)
-    words += ["attention in windows"] * windows
+    words += ["attention in windows"] * ("last" in keys)
+    words += ["selected keys"] * ("selected" in keys)
     return "; ".join([*words, weight_width(precision)])
 
 

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
-from typing import Literal
+from typing import Any, Literal
 
 import numpy as np
 import numpy.typing as npt
@@ -144,6 +144,61 @@ def decode_attention(
     return Timing(
         plain(seconds), worst(rank.family.provenance, "interpolated" if measured else "assumed")
     )
+
+
+HEADS_A_BLOCK = 64
+"""Query heads that FlashMLA's kernels for selected keys compute at once."""
+
+
+def selected_key_s(
+    chip: str,
+    heads: int,
+    dim: float,
+    *,
+    ranks_per_chip: int = 1,
+    catalogue: Catalogue | None = None,
+) -> float:
+    """Least time of a decoding query and one of its selected keys, beside that of streaming [s]."""
+    # Keys are scattered: where transfers have DMA descriptors, each takes one.
+    rank = rank_of(chip, "bf16", ranks_per_chip, catalogue)
+    issued, computed = "gather_descriptor", "selected_decode_efficiency"
+    issue_s = rank.constant(issued) if rank.knows(issued) else 0.0
+    if not rank.knows(computed):
+        return issue_s
+    flops = 4 * dim * whole_blocks(heads)
+    return max(issue_s, flops / (rank.peak_flops_per_s * rank.constant(computed)))
+
+
+def whole_blocks(heads: int) -> int:
+    """Return the query heads that a kernel for selected keys computes: whole blocks of them."""
+    return -(-heads // HEADS_A_BLOCK) * HEADS_A_BLOCK
+
+
+def scattered(chip: str, shape: AttentionShape, heads: int, dim: float, **how: Any) -> float:
+    """Return how much longer attention takes to keys that were selected, each read by itself."""
+    # Heads of latent attention read such keys as the cache has them, ``dim`` columns wide.
+    apart = replace(shape, heads=whole_blocks(heads), kv_heads=1, head_dim=dim)
+    times = [attention(chip, each, **how).seconds for each in (apart, shape)]
+    return max(1.0, float(times[0] / times[1]))
+
+
+def index_score_s(
+    chip: str,
+    heads: int,
+    dim: int,
+    precision: str = "fp8",
+    *,
+    ranks_per_chip: int = 1,
+    catalogue: Catalogue | None = None,
+) -> float:
+    """Time of the score of one query and key by an indexer, and of choosing among scores [s]."""
+    # The products of all heads run in ``precision`` where the chip does. A score is written in
+    # fp32, and the choice of the largest ones reads all of them.
+    rank = rank_of(chip, "bf16", ranks_per_chip, catalogue)
+    if rank.has_own(f"{precision}_peak"):
+        rank = rank_of(chip, precision, ranks_per_chip, catalogue)
+    products_s = 2 * heads * dim / (rank.peak_flops_per_s * rank.constant("index_efficiency"))
+    return products_s + rank.constant("index_score_bytes") / rank.hbm_bytes_per_s
 
 
 def unfused_attention(

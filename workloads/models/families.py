@@ -46,9 +46,7 @@ GEMMA3_TEXT = {
 GEMMA3 = _family(GEMMA3_TEXT, gated_mlp=True, norms=4, qk_norm=True)
 PERSIMMON = _family({"qk_layernorm": True}, **GPT, **BIASED)
 MAMBA = {**TIED, "rms_norm_eps": 1e-5, "use_conv_bias": True, "mamba_version": 1}
-MAMBA2 = {
-    "mamba_version": 2, "use_conv_bias": True, "mamba_conv_bias": True, "rms_norm_eps": 1e-5,
-}  # fmt: skip
+MAMBA2 = {"mamba_version": 2, "rms_norm_eps": 1e-5}
 LLAMA4_TEXT = {
     **SWIGLU, "interleave_moe_layer_step": 1, "attention_chunk_size": 8192,
     "sliding_window_pattern": 4, "n_shared_experts": 1, "num_experts_per_tok": 1,
@@ -85,6 +83,7 @@ FAMILIES: Mapping[str, Family] = {
     "exaone": _family({"rms_norm_eps": 1e-5}, gated_mlp=True),
     "exaone4": QWEN3,
     "falcon": _family({**TIED, "parallel_attn": True}, **GPT),
+    "falcon_h1": _family({**SWIGLU, **MAMBA2, "mamba_rms_norm": False}),
     "falcon_mamba": _family({**MAMBA, "tie_word_embeddings": False}),
     "fuyu": PERSIMMON,
     "gemma": GEMMA,
@@ -94,6 +93,7 @@ FAMILIES: Mapping[str, Family] = {
     "glm": _family(SWIGLU, output_bias=False),
     "glm4": _family(SWIGLU, output_bias=False, norms=4),
     "glm4_moe": _family(SWIGLU, output_bias=False),
+    "glm_moe_dsa": DEEPSEEK,
     "got": QWEN2,
     "gpt2": _family({**TIED, "learned_positions": True}, **GPT, **BIASED),
     "gpt_bigcode": _family(
@@ -124,6 +124,7 @@ FAMILIES: Mapping[str, Family] = {
     "internlm2": LLAMA,
     "jamba": _family({**SWIGLU, "mamba_version": 1, "mamba_conv_bias": True, "mamba_norms": True}),
     "kimi_k2": DEEPSEEK,
+    "kimi_linear": _family({**SWIGLU, "router_bias": True}),
     "lfm2": _family(
         {**TIED, "hidden_act": "silu", "block_auto_adjust_ff_dim": True}, qk_norm=True, norm="rms"
     ),

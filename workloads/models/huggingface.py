@@ -34,9 +34,19 @@ SAME_SIZES = {
     "llama-3.3-70b": "llama-3.1-70b",
     "deepseek-r1": "deepseek-v3",
     "deepseek-v3.1": "deepseek-v3",
+    "deepseek-v3.2-exp": "deepseek-v3.2",
     "qwen2.5-72b": "qwen2-72b",
+    "qwen3-coder-next": "qwen3-next-80b-a3b",
     "glm-4.6": "glm-4.5",
+    "glm-4.7": "glm-4.5",
+    "glm-5.1": "glm-5",
+    "glm-5.3": "glm-5.2",
     "kimi-k2-thinking": "kimi-k2",
+    "kimi-k2.5": "kimi-k2",
+    "kimi-k2.6": "kimi-k2",
+    "minimax-m2.1": "minimax-m2",
+    "minimax-m2.5": "minimax-m2",
+    "minimax-m2.7": "minimax-m2",
 }
 """Released models that have the sizes of a shipped one, and its name."""
 QUANTIZATION_FILES = {
@@ -60,7 +70,6 @@ NOT_MODELLED = {
     "is_encoder_decoder": "an encoder beside its decoder",
     "type_vocab_size": "the segment embeddings of an encoder",
     "altup_num_inputs": "alternating updates (AltUp)",
-    "mamba_d_ssm": "attention and a state-space mixer side by side in one layer",
     "num_mem_blocks": "attention blocks that several layers share",
     "parallel_attn_mlp_res": "a dense feed-forward part beside its experts",
     "hc_mult": "hyper-connections",
@@ -71,9 +80,11 @@ NOT_MODELLED = {
     "keep_window_size": "a dynamic mask",
     "depth_decoder_config": "a second decoder",
     "H_cycles": "layers that are passed in cycles",
-    "linear_num_heads": "Kimi's linear attention",
     "gated_norm_rank": "gated norms",
     "per_layer_config": "layers of different widths",
+    "global_head_dim": "layers of different widths",
+    "moe_latent_size": "experts on a narrower hidden state",
+    "routed_expert_hidden_size": "experts on a narrower hidden state",
     "block_configs": "layers of different widths",
 }
 """Fields of structures that the simulator does not model, and the names of the structures."""
@@ -302,8 +313,12 @@ WITHOUT_TIME = re.compile(
     r"hidden_act(ivation)?|activation_function|act_fn|quantization_config|compression_config|"
     r"time_step_.*|rescale_prenorm_residual|residual_in_fp32|summary_.*|dim_model_base|mup_.*|"
     r"query_pre_attn_scalar|logits?_.*|reorder_and_upcast_attn|use_flash_attn|torchscript|"
-    r"temperature|top_[kp]|do_sample|typical_p|num_beams|(min|max)_length|.*_penalty|moe_shared_width|"
-    r"num_kv_heads|parallel_attn|n_embed|expand|learned_pos_emb|block_ff_dim|(patch|image|num_patch)_.*)|"
+    r"attn_output_gate|full_attention_interval|qk_(head_dim|norm_type)|n_shared_experts|moe_layer_freq|"
+    r"index_share_for_mtp_iteration|index(er)?_(topk_pattern|rope.*)|(use_)?mtp_.*|use_mtp|num_mtp_modules|"
+    r"routed_scaling_factor|swiglu_.*|use_gemma_norm|initial_context_length|moe_router_.*|moe_renormalize|moe_shared_expert_overlap|"
+    r"num_expert_group|use_grouped_topk|mla_use_nope|use_mamba_kernels|mamba_(use_mlp|norm_before_gate)|(mlp|ssm)_multipliers|projectors_bias|(mamba_)?(chunk_size|hidden_act)|"
+    r"num_logits_to_keep|num_(beam_groups|return_sequences)|temperature|top_[kp]|do_sample|typical_p|num_beams|(min|max)_length|.*_penalty|moe_shared_width|"
+    r"num_kv_heads|parallel_attn|n_embed|(mamba_)?expand|learned_pos_emb|block_ff_dim|(patch|image|num_patch)_.*)|"
     r".*(token_ids?|token_index|dropout|pdrop|_drop|_eps|_epsilon|initializer.*|_init|init_.*|"
     r"rope.*|rotary.*|_loss.*|_coef|softcap.*|scal(e|ing)|multiplier|version|dtype|jitter_noise)|"
     r"(rope|rotary|init|initializer|output|return|scale|partial_rotary|router_(aux|z)_loss)_.*"

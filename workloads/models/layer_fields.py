@@ -7,7 +7,17 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from topologies.errors import InputError
-from workloads.models.model import Experts, LatentAttention, Layer, Mixer, Recurrence
+from workloads.models.model import (
+    ATTENTION,
+    RECURRENCE,
+    Experts,
+    Indexer,
+    Keys,
+    LatentAttention,
+    Layer,
+    Mixer,
+    Recurrence,
+)
 
 # Typed reader of the fields of a ``config.json``, under any of the names that families use.
 
@@ -28,7 +38,6 @@ class Reader:
 
     def value(self, *names: str) -> Any:
         """Return the value of the first of these fields that is there and not null, else None."""
-        self.asked.update(name.partition(".")[0] for name in names)
         return self._first(names)[1]
 
     def has(self, *names: str) -> bool:
@@ -37,8 +46,8 @@ class Reader:
 
     def _first(self, names: Sequence[str]) -> tuple[str, Any]:
         """Name and value of the first of these fields that is there and not null."""
+        self.asked.update(name.partition(".")[0] for name in names)
         for name in names:
-            self.asked.add(name.partition(".")[0])
             at: Any = self.fields
             for key in name.split("."):
                 at = at.get(key) if isinstance(at, Mapping) else None
@@ -103,6 +112,10 @@ class Reader:
 WINDOW = ("sliding_window", "attention_chunk_size", "sliding_window_size", "window_size")
 WINDOWED = ("sliding_attention", "chunked_attention", "local", "sliding_window_attention")
 RECURRENT = ("linear_attention", "mamba", "conv", "recurrent", "lightning_attention", "mamba2")
+KIMI = "linear_attn_config"
+"""Field of the linear attention between latent attention, as Kimi Linear has it."""
+BLOCKS = "sparse_attention_config"
+"""Field of the selection of whole blocks of keys, as MiniMax-M3 has it."""
 LETTERS = {
     "M": Layer("recurrence", mlp=False),
     "*": Layer(mlp=False),
@@ -131,26 +144,47 @@ def layers(read: Reader) -> dict[str, Any]:
         return {"mixer": "recurrence", "recurrence": recurrence(read)}
     sparse = first_count(read, COUNT, 0) > 1
     layout = _layer_by_layer(read, sparse=sparse)
-    mixes = any(layer.mixer == "recurrence" for layer in layout)
+    mixes = any(layer.mixer in RECURRENCE for layer in layout)
     from_first_sparse = [sparse and layer >= dense_layers(read) for layer in range(len(layout))]
     regular = [layer.experts for layer in layout] == from_first_sparse
-    if regular and not mixes and len({layer.window for layer in layout}) == 1:
+    fields = {"indexer": _indexer(read)} if any(layer.keys != "last" for layer in layout) else {}
+    if regular and not mixes and len({(layer.window, layer.keys) for layer in layout}) == 1:
         # Layers differ in no more than leading dense ones, which ``Experts.dense_layers`` counts.
-        return {"window": layout[0].window}
-    return {"layout": layout, "recurrence": recurrence(read) if mixes else None}
+        return {"window": layout[0].window, "keys": layout[0].keys, **fields}
+    return {"layout": layout, "recurrence": recurrence(read) if mixes else None, **fields}
 
 
 def _layer_by_layer(read: Reader, *, sparse: bool) -> tuple[Layer, ...]:
     """Kind of each layer; only where ``sparse`` may a layer have experts."""
-    window = _window(read)
-    return tuple(
-        Layer(
-            mixer := _mixer(read, layer),
-            window if mixer == "attention" and _is_windowed(read, layer) else 0,
-            experts=sparse and has_experts(read, layer),
-        )
-        for layer in range(depth(read))
-    )
+    layers = []
+    for layer in range(depth(read)):
+        mixer, moe = _mixer(read, layer), sparse and has_experts(read, layer)
+        window, keys = _keys_of(read, layer) if mixer in ATTENTION else (0, "last")
+        layers.append(Layer(mixer, window, keys, experts=moe))
+    return tuple(layers)
+
+
+def _keys_of(read: Reader, layer: int) -> tuple[int, Keys]:
+    """Return the largest number of keys that a query of a layer sees, and which ones they are."""
+    if read.has("index_topk"):
+        # Layers of GLM-5.2 share indexers: by a list, or beyond some first ones by a period.
+        kinds, period = read.items("indexer_types"), read.count("index_topk_freq", default=1)
+        first = max(1, read.count("index_skip_topk_offset", default=1, least=0))
+        selects = layer < first or (layer - first + 1) % period == 0
+        selects = kinds[layer] == "full" if layer < len(kinds) else selects
+        return read.count("index_topk"), "selected" if selects else "shared"
+    blocks = read.items(f"{BLOCKS}.sparse_attention_freq")
+    if layer < len(blocks) and blocks[layer]:
+        count = read.count(f"{BLOCKS}.sparse_topk_blocks")
+        return count * read.count(f"{BLOCKS}.sparse_block_size"), "selected"
+    return (_window(read) if _is_windowed(read, layer) else 0), "last"
+
+
+def _indexer(read: Reader) -> Indexer:
+    """Return the sizes of what selects keys."""
+    heads = read.count("index_n_heads", f"{BLOCKS}.sparse_num_index_heads")
+    width = read.count("index_head_dim", f"{BLOCKS}.sparse_index_dim")
+    return Indexer(heads, width, weighs=not read.has(BLOCKS))
 
 
 def _lettered(read: Reader, letter: str) -> Layer:
@@ -190,6 +224,8 @@ def _mixer(read: Reader, layer: int) -> Mixer:
     kinds = read.items(*TYPES)
     if kinds and layer < len(kinds):
         return "recurrence" if kinds[layer] in RECURRENT else "attention"
+    if read.has("mamba_d_ssm"):
+        return "both"
     listed = read.items("attn_type_list")
     if listed:
         return "attention" if layer < len(listed) and listed[layer] == 1 else "recurrence"
@@ -201,6 +237,10 @@ def _mixer(read: Reader, layer: int) -> Mixer:
         period = read.count("attn_layer_period")
         offset = read.count("attn_layer_offset", default=0, least=0)
         return "attention" if layer % period == offset % period else "recurrence"
+    if read.has(KIMI):
+        # Kimi counts its layers from 1.
+        whole = read.items(f"{KIMI}.full_attn_layers")
+        return "attention" if layer + 1 in whole else "recurrence"
     if read.has("full_attention_interval"):
         return "recurrence" if (layer + 1) % read.count("full_attention_interval") else "attention"
     return "attention"
@@ -215,6 +255,8 @@ def recurrence(read: Reader) -> Recurrence:
     """Return the mixer of the layers without attention."""
     if read.has("linear_num_value_heads"):
         return _gated_delta(read)
+    if read.has(KIMI):
+        return _kimi_delta(read)
     if read.has("conv_L_cache"):
         return _short_convolution(read)
     version = read.count("mamba_version", default=2 if read.has("mamba_n_heads") else 1)
@@ -256,7 +298,8 @@ def _mamba2(read: Reader) -> Recurrence:
     columns = inner + convolved + heads
     other = convolved * read.count(*KERNEL, default=4)
     other += convolved * read.flag("use_conv_bias", "mamba_conv_bias", default=True)
-    other += 3 * heads + inner + (columns + hidden) * bias
+    other += 3 * heads + inner * read.flag("mamba_rms_norm", default=True)
+    other += (columns + hidden) * bias
     return Recurrence("mamba2", columns, inner, 0, other, inner * state)
 
 
@@ -277,6 +320,15 @@ def _gated_delta(read: Reader) -> Recurrence:
     other = convolved * read.count("linear_conv_kernel_dim", default=4) + 2 * heads + value_width
     columns = convolved + values + 2 * heads
     return Recurrence("gated-delta", columns, values, 0, other, values * key_width)
+
+
+def _kimi_delta(read: Reader) -> Recurrence:
+    """Sizes of a delta rule with a decay for each column (arXiv 2510.26692, section 4)."""
+    heads, width = read.count(f"{KIMI}.num_heads"), read.count(f"{KIMI}.head_dim")
+    inner, kernel = heads * width, read.count(f"{KIMI}.short_conv_kernel_size", default=4)
+    columns = 3 * inner + 2 * width + heads  # decay and output gate have a rank of one head's width
+    other = 3 * inner * kernel + heads + inner + width
+    return Recurrence("gated-delta", columns, inner, 2 * width * inner, other, inner * width)
 
 
 def _short_convolution(read: Reader) -> Recurrence:
@@ -327,7 +379,7 @@ def _inner(read: Reader, *, sparse: bool) -> int:
         return 0
     hidden = read.count(*HIDDEN)
     ratio = read.number("expansion_ratio", 4.0)
-    widths = ("intermediate_size_mlp", *FFN) if sparse else FFN
+    widths = ("intermediate_size_mlp", "dense_intermediate_size", *FFN) if sparse else FFN
     shared = read.count(*SHARED_FFN, default=0, least=0)
     if not sparse and shared and read.count(*COUNT, default=0, least=0) == 0:
         return shared  # Granite's hybrids without experts have only their shared part
@@ -525,8 +577,6 @@ def _latent(read: Reader) -> dict[str, Any]:
         nope_dim=read.count("qk_nope_head_dim"),
         rope_dim=read.count("qk_rope_head_dim"),
         value_dim=read.count("v_head_dim", default=read.count("qk_nope_head_dim")),
-        index_heads=read.count("index_n_heads", default=0, least=0),
-        index_dim=read.count("index_head_dim", default=0, least=0),
     )
     width = latent.nope_dim + latent.rope_dim
     return {"latent": latent, "head_dim": width, "kv_heads": read.count(*HEADS)}

@@ -10,12 +10,17 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 from functools import cached_property
-from typing import Literal
+from typing import Literal, NamedTuple
 
 from topologies import display
 from topologies.errors import InputError
 
-Mixer = Literal["attention", "recurrence", "none"]
+Mixer = Literal["attention", "recurrence", "both", "none"]
+ATTENTION, RECURRENCE = ("attention", "both"), ("recurrence", "both")
+"""Mixers with attention, and with a state; ``both`` has them side by side on one input."""
+Keys = Literal["last", "selected", "shared"]
+"""Which keys a query of a window sees: the last ones, those that the layer's own indexer selects,
+or those that an earlier layer's selected."""
 PREDICTION = "multi-token prediction layer"
 """Name of prediction heads in ``Model.left_out``, where a checkpoint has them."""
 
@@ -47,10 +52,25 @@ class LatentAttention:
     nope_dim: int
     rope_dim: int
     value_dim: int
-    # index_heads, index_dim: heads of the indexer that selects the keys of sparse attention, and
-    # their width; 0 for none
-    index_heads: int = 0
-    index_dim: int = 0
+
+
+@dataclass(frozen=True)
+class Indexer:
+    """Part of a layer that scores all keys of a query and selects those that attention then reads.
+
+    The lightning indexer of DeepSeek Sparse Attention (DeepSeek-V3.2-Exp, section 2.1): a query of
+    each head, from the compressed query where there is one, weighted sums over the heads of its
+    products with one key a token, and the largest ones of these scores.
+    """
+
+    heads: int
+    dim: int  # width of a head, and of the key that a cache stores for each token
+    weighs: bool = True  # whether heads have weights for one sum; else each selects by itself
+
+    @property
+    def columns(self) -> int:
+        """Columns of the products of the hidden state: a token's key, and weights of the heads."""
+        return self.dim + self.heads * self.weighs
 
 
 @dataclass(frozen=True)
@@ -69,8 +89,9 @@ class Recurrence:
 class Layer:
     """A kind of layer, in a model whose layers may differ."""
 
-    mixer: Mixer = "attention"  # ("attention", "recurrence", "none"): part that mixes tokens
+    mixer: Mixer = "attention"  # part that mixes tokens
     window: int = 0  # largest number of keys that a query sees; 0 for all keys before it
+    keys: Keys = "last"  # which ones they are
     experts: bool = False  # whether the feed-forward part has experts
     mlp: bool = True  # whether there is a feed-forward part
 
@@ -109,16 +130,21 @@ class Model:
         Whether queries and keys are normalised head by head.
     window : int
         Largest number of keys that a query sees; 0 for all keys before it.
+    keys : {"last", "selected", "shared"}
+        Which ones they are: the last ones, those that the layer's indexer selects, or those that
+        the indexer of an earlier layer selected.
     dropout : bool
         Whether masks of dropout are kept for the backward pass.
     experts : Experts or None
     latent : LatentAttention or None
+    indexer : Indexer or None
+        Indexer of layers that select keys.
     recurrence : Recurrence or None
         Mixer of layers without attention.
     layout : tuple of Layer
         Kind of every layer, in order. It is empty if all layers are alike, apart from leading ones
         without experts that ``experts.dense_layers`` counts.
-    mixer : {"attention", "recurrence", "none"}
+    mixer : {"attention", "recurrence", "both", "none"}
         Mixer of all layers if ``layout`` is empty.
     parallel : bool
         Whether attention and the feed-forward part work in parallel on one input
@@ -164,9 +190,11 @@ class Model:
     mlp_bias: bool = False
     qk_norm: bool = False
     window: int = 0
+    keys: Keys = "last"
     dropout: bool = False
     experts: Experts | None = None
     latent: LatentAttention | None = None
+    indexer: Indexer | None = None
     recurrence: Recurrence | None = None
     layout: tuple[Layer, ...] = ()
     mixer: Mixer = "attention"
@@ -204,7 +232,7 @@ class Model:
         """Kind of every layer, in order."""
         if self.layout:
             return self.layout
-        plain = Layer(self.mixer, self.window, mlp=self.ffn > 0)
+        plain = Layer(self.mixer, self.window, self.keys, mlp=self.ffn > 0)
         if self.experts is None:
             return (plain,) * self.layers
         dense = min(self.layers, self.experts.dense_layers)
@@ -233,6 +261,8 @@ class Model:
             layout=(),
             mixer=kind.mixer,
             window=kind.window,
+            keys=kind.keys,
+            indexer=self.indexer if kind.keys == "selected" else None,
             ffn=self.ffn if kind.mlp else 0,
             experts=replace(self.experts, dense_layers=0) if sparse and self.experts else None,
         )
@@ -271,6 +301,13 @@ class Model:
     def value_width(self) -> int:
         """Columns of attention's output before its projection."""
         return self.heads * (self.latent.value_dim if self.latent else self.head_dim)
+
+    @property
+    def latent_width(self) -> float:
+        """Width of a head where all heads read the cache as it lies: mean of keys and values."""
+        if self.latent is None:
+            return self.head_dim
+        return self.latent.kv_rank + self.latent.rope_dim / 2
 
     @property
     def moe_layers(self) -> int:
@@ -337,64 +374,75 @@ def _check(model: Model) -> None:
         )
 
 
-def attention_parameters(model: Model) -> int:
+class Size(NamedTuple):
+    """Numbers of parameters of a part of a layer."""
+
+    weights: int  # those of matrix products
+    vectors: int  # all others: biases, norms, decays
+
+
+def mixer_size(model: Model) -> Size:
     """Count the parameters of one layer's mixer: projections, biases, norms of queries and keys."""
+    h, q, mixer, latent = model.hidden, model.query_width, model.recurrence, model.latent
     if model.mixer == "none":
-        return 0
-    if model.mixer == "recurrence" and model.recurrence:
-        mixer = model.recurrence
-        return model.hidden * (mixer.columns + mixer.inner) + mixer.products + mixer.other
-    if model.latent:
-        return _latent_parameters(model, model.latent)
+        return Size(0, 0)
+    state = Size(0, 0)
+    if model.mixer in RECURRENCE and mixer:
+        state = Size(h * (mixer.columns + mixer.inner) + mixer.products, mixer.other)
+    if model.mixer == "recurrence":
+        return state
+    index, output = index_size(model), model.value_width * h
+    if latent:
+        rank = latent.query_rank
+        down = h * (latent.kv_rank + latent.rope_dim)
+        up = latent.kv_rank * model.heads * (latent.nope_dim + latent.value_dim)
+        weights = ((h + q) * rank if rank else h * q) + down + up + output
+        vectors = rank + latent.kv_rank + index.vectors
+        return Size(weights + index.weights + state.weights, vectors + state.vectors)
     kv = model.kv_heads * model.head_dim
-    weights = model.hidden * (model.query_width * (2 + model.attention_gate) + 2 * kv)
-    return weights + attention_vectors(model)
+    weights = h * (q * (1 + model.attention_gate) + 2 * kv) + output
+    biases = (q + 2 * kv) * model.qkv_bias + h * model.output_bias
+    norms = 2 * model.head_dim * model.qk_norm + (q + kv) * model.qk_norm_wide
+    vectors = biases + norms + model.heads * model.sinks + index.vectors
+    return Size(weights + index.weights + state.weights, vectors + state.vectors)
 
 
-def attention_vectors(model: Model) -> int:
-    """Count the parameters of one layer's mixer that no product multiplies."""
-    if model.mixer == "none":
-        return 0
-    if model.mixer == "recurrence" and model.recurrence:
-        return model.recurrence.other
-    if model.latent:
-        return model.latent.query_rank + model.latent.kv_rank
-    kv = model.kv_heads * model.head_dim
-    biases = (model.query_width + 2 * kv) * model.qkv_bias + model.hidden * model.output_bias
-    norms = 2 * model.head_dim * model.qk_norm + (model.query_width + kv) * model.qk_norm_wide
-    return biases + norms + model.heads * model.sinks
-
-
-def _latent_parameters(model: Model, latent: LatentAttention) -> int:
-    """Parameters of latent attention: projections down and up, two norms, output, indexer."""
-    h, q, rank = model.hidden, model.query_width, latent.query_rank
-    query = h * rank + rank + rank * q if rank else h * q
-    down = h * (latent.kv_rank + latent.rope_dim) + latent.kv_rank
-    up = latent.kv_rank * model.heads * (latent.nope_dim + latent.value_dim)
-    width = latent.index_heads * latent.index_dim
-    index = (rank or h) * width + h * (latent.index_dim + latent.index_heads) * (width > 0)
-    return query + down + up + model.value_width * h + index
+def index_size(model: Model) -> Size:
+    """Count the parameters of one layer's indexer: queries, key and its LayerNorm, head weights."""
+    index = model.indexer
+    if index is None or model.keys != "selected":
+        return Size(0, 0)
+    rank = model.latent.query_rank if model.latent else 0
+    queries = (rank or model.hidden) * index.heads * index.dim
+    return Size(queries + model.hidden * index.columns, 2 * index.dim)
 
 
 def expert_parameters(model: Model) -> int:
     """Count the parameters of one routed expert."""
+    return sum(_expert_size(model))
+
+
+def _expert_size(model: Model) -> Size:
     if model.experts is None:
-        return 0
+        return Size(0, 0)
     matrices, ffn = 3 if model.gated_mlp else 2, model.experts.ffn
     biases = (ffn * (matrices - 1) + model.hidden) * model.experts.bias
-    return matrices * model.hidden * ffn + biases
+    return Size(matrices * model.hidden * ffn, biases)
 
 
-def mlp_parameters(model: Model, *, moe: bool) -> int:
-    """Count the parameters of one layer's feed-forward part, dense or with experts and router."""
-    h, matrices = model.hidden, 3 if model.gated_mlp else 2
-    if not moe or model.experts is None:
+def mlp_size(model: Model, *, moe: bool, visited: bool = False) -> Size:
+    """Count the parameters of one layer's feed-forward part, dense or with experts and router.
+
+    Of routed experts all count, or those that a token has ``visited``.
+    """
+    h, matrices, experts = model.hidden, 3 if model.gated_mlp else 2, model.experts
+    if not moe or experts is None:
         biases = (model.ffn * (matrices - 1) + h) * model.mlp_bias
-        return matrices * h * model.ffn + biases if model.ffn else 0
-    experts = model.experts
-    routed = experts.count * expert_parameters(model)
+        return Size(matrices * h * model.ffn, biases if model.ffn else 0)
+    one, count = _expert_size(model), experts.per_token if visited else experts.count
     shared = matrices * h * experts.shared_ffn + h * experts.shared_gate
-    return routed + shared + experts.count * h + experts.count * experts.router_bias
+    weights = count * one.weights + shared + experts.count * h
+    return Size(weights, count * one.vectors + experts.count * experts.router_bias)
 
 
 def layer_norms(model: Model, *, moe: bool) -> int:
@@ -405,9 +453,8 @@ def layer_norms(model: Model, *, moe: bool) -> int:
 
 def layer_parameters(model: Model, *, moe: bool) -> int:
     """Count the parameters of one layer: mixer, feed-forward part and norms."""
-    mlp = mlp_parameters(model, moe=moe)
     norms = layer_norms(model, moe=moe) * model.norm_parameters
-    return attention_parameters(model) + mlp + norms
+    return sum(mixer_size(model)) + sum(mlp_size(model, moe=moe)) + norms
 
 
 # Floating-point operations that a model needs: the numerator of MFU.
@@ -421,21 +468,31 @@ BACKWARD = 2  # matrix products of the backward pass for each one of the forward
 
 def keys_seen(model: Model, seq: int, *, causal: bool = True) -> float:
     """Return the number of keys that a query sees, in the mean over the positions of a sequence."""
-    window = min(seq, model.window or seq)
-    if not causal:
-        return float(window)
-    return (window * (window + 1) / 2 + (seq - window) * window) / seq
+    return _mean_keys(min(seq, model.window or seq), seq, causal=causal)
+
+
+def _mean_keys(most: int, seq: int, *, causal: bool) -> float:
+    """Mean over the positions of a sequence of the keys before each, of which ``most`` count."""
+    return (most * (most + 1) / 2 + (seq - most) * most) / seq if causal else float(most)
+
+
+def index_flops(model: Model, seq: int, most: int = 0, *, causal: bool = True) -> float:
+    """FLOPs of the scores that one layer's indexer gives ``most`` keys of a query, or all."""
+    if model.indexer is None or model.keys != "selected":
+        return 0.0
+    width = model.indexer.heads * model.indexer.dim
+    return 2 * width * _mean_keys(min(seq, most or seq), seq, causal=causal)
 
 
 def attention_flops(model: Model, seq: int, *, causal: bool = True) -> float:
     """FLOPs of the scores and weighted sums of one layer, for the forward pass of one token."""
     # A recurrent mixer updates each element of its state and reads it: a product and a sum each.
-    if model.mixer == "none":
-        return 0.0
-    if model.mixer == "recurrence" and model.recurrence:
-        return 4.0 * model.recurrence.state
+    state = model.recurrence.state if model.mixer in RECURRENCE and model.recurrence else 0
+    if model.mixer not in ATTENTION:
+        return 4.0 * state
     widths = model.query_width + model.value_width
-    return 2 * widths * keys_seen(model, seq, causal=causal)
+    index = index_flops(model, seq, causal=causal)
+    return 2 * widths * keys_seen(model, seq, causal=causal) + index + 4.0 * state
 
 
 def all_attention_flops(model: Model, seq: int, *, causal: bool = True) -> float:
@@ -448,25 +505,8 @@ def all_attention_flops(model: Model, seq: int, *, causal: bool = True) -> float
 
 def layer_flops(model: Model, seq: int, *, moe: bool, causal: bool = True) -> float:
     """FLOPs of one layer for the forward pass of one token: two for each weight, and attention."""
-    weights = attention_parameters(model) + mlp_parameters(model, moe=moe)
-    weights -= attention_vectors(model) + _mlp_vectors(model, moe=moe)
-    # Of the experts only those count that a token visits, without their biases.
-    if moe and model.experts:
-        biases = expert_parameters(model) - (3 if model.gated_mlp else 2) * (
-            model.hidden * model.experts.ffn
-        )
-        idle = model.experts.count - model.experts.per_token
-        weights -= idle * expert_parameters(model) + model.experts.per_token * biases
+    weights = mixer_size(model).weights + mlp_size(model, moe=moe, visited=True).weights
     return 2 * weights + attention_flops(model, seq, causal=causal)
-
-
-def _mlp_vectors(model: Model, *, moe: bool) -> int:
-    """Parameters of a feed-forward part that no product multiplies, without those of experts."""
-    if moe and model.experts:
-        return model.experts.count * model.experts.router_bias
-    if not model.ffn:
-        return 0
-    return (model.ffn * (2 if model.gated_mlp else 1) + model.hidden) * model.mlp_bias
 
 
 def forward_flops(model: Model, seq: int, *, causal: bool = True) -> float:
@@ -489,5 +529,12 @@ def output_flops(model: Model) -> float:
 
 def training_flops(model: Model, seq: int, tokens: int, *, causal: bool = True) -> float:
     """FLOPs of one optimizer step over ``tokens``, without recomputation."""
-    # Returns three times the forward pass (arXiv 2001.08361, section 2.1).
-    return (1 + BACKWARD) * forward_flops(model, seq, causal=causal) * tokens
+    # Returns three times the forward pass (arXiv 2001.08361, section 2.1), but for scores of an
+    # indexer: only those of selected keys have gradients (DeepSeek-V3.2-Exp, section 2.1.1).
+    idle = sum(
+        index_flops(model.of_kind(kind), seq, causal=causal)
+        - index_flops(model.of_kind(kind), seq, kind.window, causal=causal)
+        for kind in model.each_layer
+    )
+    forward = forward_flops(model, seq, causal=causal)
+    return ((1 + BACKWARD) * forward - BACKWARD * idle) * tokens

@@ -124,7 +124,7 @@ USUAL_CACHE = {"vllm": "bf16", "sglang": "bf16"}
 """Precision of the cache by engines whose ``--kv-cache-dtype auto`` is the model's own type,
 whatever its weights have (vLLM's and SGLang's pages on quantized KV caches). TensorRT-LLM does as
 the checkpoint says, and NVIDIA's of 8 bits and fewer say FP8."""
-OVERHEADS = ("iteration_overhead", "request_iteration", "graph_tokens")
+OVERHEADS = ("iteration_overhead", "request_iteration", "graph_tokens", "masked_selection")
 """Constants of ``serving.gpu`` of which an engine may have its own, as a variant of its name."""
 CATALOGUES = 32
 """Catalogues with the numbers of an engine that are kept."""

@@ -30,13 +30,13 @@ from topologies.catalogue.catalogue import (
 from topologies.clusters.cluster import Cluster
 from topologies.errors import InputError
 from workloads.kernels.precision import ELEMENT_BYTES
-from workloads.models.model import Model, expert_parameters
+from workloads.models.model import ATTENTION, Model, expert_parameters
 from workloads.serving.rank.attention import (
-    decode_kv_s,
+    KeyTimes,
+    decode_keys,
     decode_request_s,
-    prefill_square_s,
+    prefill_keys,
     scan_token_s,
-    windows_of,
 )
 from workloads.serving.rank.products import EXPERT_BLOCK, products_s, small_kernels_s
 from workloads.serving.rank.reduces import reduces_s
@@ -96,7 +96,7 @@ def _chips(model: Model, cluster: Cluster, tp: int | None) -> int:
 def check_mixers(model: Model) -> None:
     """Refuse a model without keys and values, whose requests would take no room in the cache."""
     if model.recurrence is not None and all(
-        layer.mixer != "attention" for layer in model.each_layer
+        layer.mixer not in ATTENTION for layer in model.each_layer
     ):
         raise InputError(
             f"cannot serve {model.name}: all its mixers are {model.recurrence.name} layers, which "
@@ -133,9 +133,10 @@ class Profile:
         ascending.
     ``linear_s`` (sizes,): time of matrix products, all-reduces and the overhead of an iteration
         [s].
-    ``decode_kv_s``: attention time for each cached token of each decoding request [s].
+    ``decode_kv_s``: attention time for each cached token of each decoding request, in layers that
+        read all and in indexers, which score all [s].
     ``prefill_token_s``: overhead of each prompt token, over all layers [s].
-    ``prefill_square_s``: attention time of a prompt token for each token before it [s].
+    ``prefill_square_s``: attention time of a prompt token for each token before it, likewise [s].
     ``weights_bytes, kv_bytes_per_token, kv_budget_bytes``: weights, cache of a token, and room for
         the cache, of the whole replica [B].
     ``decode_request_s``: time of each decoding request that does not depend on its cached tokens,
@@ -143,9 +144,10 @@ class Profile:
     ``request_s``: time in network, tokenizer and scheduler before the engine sees a request [s].
     ``prompt_linear_s`` (sizes,): times as in ``linear_s`` of an iteration with prompts, where they
         differ [s].
-    ``window_tokens``: tokens that layers with attention in windows read of each request; 0 without
-        such layers.
+    ``window_tokens``: tokens that layers with windows or selected keys read of each request; 0
+        without such layers.
     ``decode_window_s``: attention time of these layers for each token that they read [s].
+    ``prefill_window_tokens, prefill_window_s``: the same of a prompt token and those before it.
     ``cache_precision``: precision of cached keys and values.
     ``weights_text``: sentence on how weights are held, where it is not in the products' precision.
     """
@@ -168,6 +170,8 @@ class Profile:
     cache_precision: str = ""
     window_tokens: int = 0
     decode_window_s: float = 0.0
+    prefill_window_tokens: int = 0
+    prefill_window_s: float = 0.0
     weights_text: str = ""
 
     @property
@@ -195,8 +199,9 @@ class Profile:
 
     def prefill_extra_s(self, tokens: int, before: int) -> float:
         """Time that a piece of a prompt adds to the linear part [s]."""
-        square = tokens * (before + 0.5 * tokens)
-        return self.prefill_token_s * tokens + self.prefill_square_s * square
+        most, most_s = self.prefill_window_tokens, self.prefill_window_s
+        keys = KeyTimes(self.prefill_square_s, most, most_s)
+        return self.prefill_token_s * tokens + keys.piece_s(tokens, before)
 
     def decode_s(self, requests: int, cached_tokens: Tokens) -> Tokens:
         """Time of a token for each of some requests, which have these cached tokens in all [s]."""
@@ -209,6 +214,11 @@ class Profile:
             return seconds
         windowed: Tokens = np.minimum(cached_tokens, self.window_tokens * requests)
         return seconds + self.decode_window_s * windowed
+
+    def growth_s(self, requests: int, cached_tokens: float, growing: float) -> float:
+        """Time that ``growing`` more cached tokens add to a token for each of some requests [s]."""
+        within = cached_tokens < self.window_tokens * requests
+        return growing * (self.decode_kv_s + (self.decode_window_s if within else 0.0))
 
 
 def profile(
@@ -244,7 +254,7 @@ def _profile_of(rank: RankShare) -> Profile:
     tokens = _token_counts(rank)
     other_s = _other_than_products_s(rank, tokens)
     prompt_s = _other_than_products_s(rank, tokens, prompts=True)
-    window_tokens, windows = windows_of(rank)
+    decode, prefill = decode_keys(rank), prefill_keys(rank)
     return Profile(
         name=f"{model.name} on {rank.chips} x {rank.cluster.chip}",
         expert_groups=rank.ep,
@@ -257,12 +267,14 @@ def _profile_of(rank: RankShare) -> Profile:
         prompt_linear_s=_issued_by_host(
             prompt_s + products_s(rank, tokens, prompts=True), rank, tokens
         ),
-        decode_kv_s=(1 - windows) * decode_kv_s(rank),
-        window_tokens=window_tokens,
-        decode_window_s=windows * decode_kv_s(rank),
+        decode_kv_s=decode.all_s,
+        window_tokens=decode.most,
+        decode_window_s=decode.most_s,
         decode_request_s=decode_request_s(rank) + rank.overhead("request_iteration"),
         prefill_token_s=_prompt_token_s(rank),
-        prefill_square_s=prefill_square_s(rank),
+        prefill_square_s=prefill.all_s,
+        prefill_window_tokens=prefill.most,
+        prefill_window_s=prefill.most_s,
         weights_bytes=weights,
         kv_bytes_per_token=rank.kv_bytes_per_token(),
         kv_budget_bytes=_left_for_cache(model, weights, rank),
@@ -360,7 +372,7 @@ def forward_s(model: Model, cluster: Cluster, tokens: int, *, precision: str = "
     rank = RankShare(model, cluster, cluster.chips_per_server, precision, catalogue)
     size = np.array([float(tokens)])
     family = chip_family(cluster.chip, catalogue).serving
-    attention = prefill_square_s(rank) * 0.5 * tokens**2
+    attention = prefill_keys(rank).piece_s(tokens, 0)
     return float((products_s(rank, size) + reduces_s(rank, size, family))[0]) + attention
 
 

@@ -275,7 +275,7 @@ def _decode(state: State) -> None:
     cached, growing, steps = _read_by_decode(state)
     steps = min(steps, state.batch.steps())
     pass_s = profile.decode_s(batch, cached)
-    growth_s = profile.decode_kv_s * growing
+    growth_s = profile.growth_s(batch, cached, growing)
     if stops_for_arrivals(state):
         until_s = float(state.requests.arrival_s[state.next_arrival]) - state.now_s
         if until_s < float("inf"):

@@ -407,10 +407,10 @@ def recomputed_flops(model: Model, plan: ParallelPlan, catalogue: Catalogue) -> 
 KERNELS = {
     "gemm": (
         "attention.qkv", "attention.out", "mlp.up", "mlp.down", "output.logits", "attention.down",
-        "attention.queries", "attention.keys-values", "experts.up", "experts.down", "shared.up",
-        "shared.down", "router.logits",
+        "attention.queries", "attention.keys-values", "attention.index.queries", "experts.up",
+        "experts.down", "shared.up", "shared.down", "router.logits",
     ),
-    "attention": ("attention.core",),
+    "attention": ("attention.core", "attention.index"),
     "elementwise": (
         "attention.norm", "attention.residual", "attention.rotate", "attention.compressed.norm",
         "mlp.norm", "mlp.residual", "mlp.activation", "experts.activation", "shared.activation",

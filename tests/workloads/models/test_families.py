@@ -100,6 +100,26 @@ def test_layers_of_one_part_each() -> None:
     )  # fmt: skip
 
 
+def test_layers_of_kimi_linear_are_counted_from_one() -> None:
+    model = named("kimi-linear-48b-a3b")
+    whole = [place for place, layer in enumerate(model.each_layer, 1) if layer.mixer == "attention"]
+    assert whole == [4, 8, 12, 16, 20, 24, 27]
+    assert model.recurrence is not None
+    assert model.recurrence.state == 32 * 128 * 128
+
+
+def test_blocks_of_selected_keys_are_read() -> None:
+    kinds = named("minimax-m3").each_layer
+    assert {layer.window for layer in kinds[:3]} == {0}
+    assert {(layer.window, layer.keys) for layer in kinds[3:]} == {(16 * 128, "selected")}
+
+
+@pytest.mark.parametrize("field", ["global_head_dim", "moe_latent_size", "hc_mult"])
+def test_structures_that_would_be_timed_wrongly_are_refused(field: str) -> None:
+    with pytest.raises(InputError, match=rf"\({field}\), which is not modelled"):
+        small(**{field: 512})
+
+
 def test_towers_and_further_predictions_are_left_out_by_name() -> None:
     decoder = {"hidden_size": 64, "intermediate_size": 128, "vocab_size": 100,
                "num_attention_heads": 4, "num_hidden_layers": 4, "model_type": "llama",

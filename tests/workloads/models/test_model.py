@@ -21,6 +21,7 @@ from workloads.models.huggingface import (
 from workloads.models.model import (
     expert_parameters,
     forward_flops,
+    index_size,
     keys_seen,
     layer_flops,
     layer_parameters,
@@ -67,11 +68,23 @@ PUBLISHED = {
     "qwen3-30b-a3b": 30_532_122_624,
     "qwen3-32b": 32_762_123_264,
     "qwen3-next-80b-a3b": 79_674_391_296,
+    "qwen3-coder-480b-a35b": 480_154_875_392,
+    "nemotron-3-nano-30b-a3b": 31_577_937_344,
 }
 """As the model hub counts them; GPT-3 by its paper's sizes. Counts that include scales of weights
 agree within a ten-millionth."""
 ROUNDED = {
+    "deepseek-v3.2": 671e9,
+    "falcon-h1-7b": 7.586e9,
+    "glm-5": 744e9,
+    "glm-5.2": 744e9,
+    "granite-4.0-h-small": 32.2e9,
+    "kimi-linear-48b-a3b": 49.12e9,
     "llama-4-maverick": 400e9,
+    "minimax-m3": 427e9,
+    "nemotron-h-56b": 56e9,
+    "qwen3.5-122b-a10b": 122e9,
+    "qwen3.5-397b-a17b": 397e9,
     "qwen3.5-27b": 27e9,
     "qwen3.5-35b-a3b": 35e9,
     "qwen3.5-4b": 4.2e9,
@@ -101,6 +114,17 @@ def test_parameters_are_the_published_ones(name: str) -> None:
     published = ROUNDED.get(name) or PUBLISHED[name]
     near = 0.015 if name in ROUNDED else 1e-7
     assert named(name).parameters == pytest.approx(published, rel=near)
+
+
+def test_published_counts_with_a_prediction_head_are_exact() -> None:
+    """The hub counts the head, DeepSeek's with copies of the embedding and the output layer."""
+    glm, deepseek = (named(name).with_prediction_heads(1) for name in ("glm-5", "deepseek-v3.2"))
+    assert glm.parameters == 753_864_139_008
+    assert deepseek.parameters + 2 * deepseek.embedding_parameters == 685_355_329_792
+    # That of GLM-5.2 has an indexer of its own, where a layer like the last one shares one.
+    shared = named("glm-5.2").with_prediction_heads(1)
+    indexer = sum(index_size(shared.of_kind(shared.each_layer[0])))
+    assert shared.parameters + indexer == 753_329_940_480
 
 
 @pytest.mark.parametrize("name", ["openai/gpt-oss-120b", "Qwen/Qwen3-32B", "Llama-3.1-8B-Instruct"])

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from tests.support.counted_layers import counted, product_flops
-from tests.support.toy_training import LATENT, SPARSE, TOY, plan
+from tests.support.toy_training import LATENT, SELECTING, SPARSE, TOY, plan
 from topologies.catalogue.catalogue import shipped_catalogue
 from topologies.clusters.names import cluster
 from workloads.kernels import gemm as kernel_times
@@ -122,10 +122,11 @@ def test_a_product_casts_both_of_its_inputs(recipe: str, each: int) -> None:
     assert rank.gathered_bytes == rank.wide_bytes // (1 if each else 2)
 
 
+@pytest.mark.parametrize("toy", [LATENT, SELECTING])
 @pytest.mark.parametrize("query_rank", [0, 256])
-def test_products_of_latent_attention(query_rank: int) -> None:
-    assert LATENT.latent is not None
-    model = replace(LATENT, latent=replace(LATENT.latent, query_rank=query_rank))
+def test_products_of_latent_attention(query_rank: int, toy: Model) -> None:
+    assert toy.latent is not None
+    model = replace(toy, latent=replace(toy.latent, query_rank=query_rank))
     shapes = counted(model)
     expected = 1024 * (layer_flops(model, 1024, moe=True) - attention_flops(model, 1024))
     assert product_flops(forward(shapes, moe=True)) == pytest.approx(expected, rel=1e-9)
@@ -133,7 +134,7 @@ def test_products_of_latent_attention(query_rank: int) -> None:
 
 
 @pytest.mark.parametrize("overlap", ["none", "all"])
-@pytest.mark.parametrize("model", [TOY, SPARSE, LATENT])
+@pytest.mark.parametrize("model", [TOY, SPARSE, LATENT, SELECTING])
 def test_a_split_backward_pass_does_the_same_work(model: Model, overlap: str) -> None:
     steps = backward(counted(model, tp=2, overlap=overlap), moe=bool(model.experts))
     halves = [*data_half(steps), *weight_half(steps)]

@@ -42,6 +42,16 @@ def projections_s(rank: RankShare, tokens: FloatArray) -> FloatArray:
     return output + down + up + compressed + rank.product_s(tokens, queries, latent.query_rank)
 
 
+def index_s(rank: RankShare, tokens: FloatArray) -> FloatArray:
+    """Return the time of the products of one layer's indexer, which every rank runs whole [s]."""
+    model, index = rank.model, rank.model.indexer
+    if index is None:
+        return np.zeros_like(tokens)
+    compressed = model.latent.query_rank if model.latent else 0
+    queries = rank.product_s(tokens, index.heads * index.dim, compressed or model.hidden)
+    return queries + rank.product_s(tokens, index.columns, model.hidden)
+
+
 def mixer_s(rank: RankShare, tokens: FloatArray) -> FloatArray:
     """Return the time of the products around and within the mixer of one layer with a state [s]."""
     mixer, ranks = rank.model.recurrence, rank.ranks
@@ -170,9 +180,11 @@ def products_s(rank: RankShare, tokens: FloatArray, *, prompts: bool = False) ->
     model, ranks = rank.model, rank.ranks
     dense = mlp_s(rank, tokens, model.ffn)
     layers = rank.attention_layers * projections_s(rank, tokens)
-    layers = layers + (model.layers - model.moe_layers) * dense
+    layers = layers + rank.dense_layers * dense
+    if model.indexer:
+        layers = layers + rank.index_layers * index_s(rank, tokens)
     if model.recurrence:
-        layers = layers + (model.layers - rank.attention_layers) * mixer_s(rank, tokens)
+        layers = layers + rank.recurrent_layers * mixer_s(rank, tokens)
     if model.experts and model.moe_layers:
         layers = layers + model.moe_layers * experts_s(rank, tokens, prompts=prompts)
     layers = layers + model.layers * _block_scales_s(rank, tokens)
@@ -198,7 +210,8 @@ def small_kernels_s(rank: RankShare, tokens: FloatArray, family: str) -> FloatAr
     """Return the time of the kernels between products, such as norms and rotation [s]."""
     model = rank.model
     each = rank.catalogue.value(family, "layer_kernels")
-    count = model.layers * each + rank.attention_layers * min(each, NORM_KERNELS * model.qk_norm)
+    count = rank.parts / 2 * each + rank.attention_layers * min(each, NORM_KERNELS * model.qk_norm)
+    count += rank.index_layers * rank.overhead("index_kernels")
     if model.experts:
         each = rank.catalogue.value(family, "expert_kernels")
         each -= min(each, SHARED_KERNELS) if not model.experts.shared_ffn else 0

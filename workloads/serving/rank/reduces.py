@@ -24,7 +24,7 @@ REPLICAS = 64
 def reduces_s(
     rank: RankShare, tokens: FloatArray, family: str, *, prompts: bool = False
 ) -> FloatArray:
-    """Return the time of two all-reduces a layer over the ranks of the replica [s].
+    """Return the time of all-reduces over the ranks of the replica, one a part of a layer [s].
 
     On Trainium they take a floor, which was fitted to decode, and those of prompts at least what
     the runtime's library takes for their size over all ranks, where that was measured.
@@ -44,7 +44,7 @@ def reduces_s(
         once = np.minimum(
             _reduce_s(rank, SMALL_BYTES) + large_s, direct_reduce_s(rank, size, family)
         )
-    return np.asarray(2 * rank.model.layers * once)
+    return np.asarray(rank.parts * once)
 
 
 def _reduce_s(rank: RankShare, size: int) -> float:

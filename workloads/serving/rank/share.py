@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass, replace
 from functools import cached_property
+from typing import Any
 
 import numpy as np
 
@@ -14,11 +15,13 @@ from topologies.clusters.cluster import Cluster
 from topologies.errors import InputError, suggestion
 from workloads.kernels.precision import SERVING_CACHES, Format, served_formats
 from workloads.kernels.times import elementwise_s, gemm_s
-from workloads.models.model import Model
+from workloads.models.model import ATTENTION, RECURRENCE, Model
 
 WITH_SCALES = ("fp8", "mxfp8", "fp4", "mxfp4")
 """Precisions of products whose checkpoints come with scales for a cache in fp8; for others keys and
 values stay in 16 bits."""
+SCALED = 1 + 4 / 128
+"""Bytes of a cached element in fp8 with its share of a scale of 128 (FlashMLA, DeepGEMM)."""
 SHORTEST = 128
 """Side of a product that is so small that its time is that of its launches."""
 MEASURED_WITH_QUANTISATION = ("fp8", "mxfp8")
@@ -96,14 +99,40 @@ class RankShare:
         return chip_family(self.cluster.chip, self.catalogue).ranks_per_chip
 
     @property
+    def part(self) -> dict[str, Any]:
+        """Arguments of kernel times that say which part of a chip, with which numbers, runs it."""
+        return {"ranks_per_chip": self.per_chip, "catalogue": self.catalogue}
+
+    @property
     def ranks(self) -> int:
         """Ranks of the replica."""
         return self.cores or self.chips * self.per_chip
 
     @property
     def attention_layers(self) -> int:
-        """Layers whose mixer is attention."""
-        return sum(layer.mixer == "attention" for layer in self.model.each_layer)
+        """Layers with attention."""
+        return sum(layer.mixer in ATTENTION for layer in self.model.each_layer)
+
+    @property
+    def recurrent_layers(self) -> int:
+        """Layers that keep a state."""
+        return sum(layer.mixer in RECURRENCE for layer in self.model.each_layer)
+
+    @property
+    def dense_layers(self) -> int:
+        """Layers with a feed-forward part without experts."""
+        return sum(layer.mlp and not layer.experts for layer in self.model.each_layer)
+
+    @property
+    def parts(self) -> int:
+        """Mixers and feed-forward parts of all layers, whose results the ranks sum."""
+        mixers = sum(layer.mixer != "none" for layer in self.model.each_layer)
+        return mixers + self.dense_layers + self.model.moe_layers
+
+    @property
+    def index_layers(self) -> int:
+        """Layers with an indexer, which selects the keys that attention reads."""
+        return sum(layer.keys == "selected" for layer in self.model.each_layer)
 
     def overhead(self, quantity: str) -> float:
         """Return a constant of the serving engine: the chip's, or its family's; 0 without any."""
@@ -147,17 +176,12 @@ class RankShare:
         return np.asarray(seconds - np.maximum(added_s, 0.0))
 
     def _launched_s(self, m: FloatArray, n: int, k: int, precision: str | Format) -> FloatArray:
-        seconds = gemm_s(
-            self.cluster.chip, m, n, k, precision=precision,
-            ranks_per_chip=self.per_chip, catalogue=self.catalogue,
-        )  # fmt: skip
+        seconds = gemm_s(self.cluster.chip, m, n, k, precision=precision, **self.part)
         return np.asarray(seconds, float)
 
     def pass_s(self, moved_bytes: FloatArray | float) -> FloatArray:
         """Return the time of kernels that move ``moved_bytes`` through memory [s]."""
-        seconds = elementwise_s(
-            self.cluster.chip, moved_bytes, ranks_per_chip=self.per_chip, catalogue=self.catalogue
-        )
+        seconds = elementwise_s(self.cluster.chip, moved_bytes, **self.part)
         return np.asarray(seconds, float)
 
     @property
@@ -168,15 +192,27 @@ class RankShare:
     def kv_bytes_on_rank(self) -> float:
         """Return the size of one cached token on one rank, in all layers [B].
 
-        All heads share a latent cache, so every rank holds and reads the whole of it.
+        All heads share a latent cache and the keys of an indexer, so every rank holds the whole.
         """
-        model = self.model
-        element = 1.0 if self.cached_as == "fp8" else 2.0
-        layers = self.attention_layers
+        index = self.index_layers * self.index_key_bytes if self.index_layers else 0.0
+        return self.attention_layers * self.layer_kv_bytes + index
+
+    @property
+    def layer_kv_bytes(self) -> float:
+        """Size of the keys and values of one cached token on one rank in one layer [B]."""
+        model, element = self.model, 1.0 if self.cached_as == "fp8" else 2.0
+        if model.latent and self.cached_as == "fp8" and model.indexer:
+            # FlashMLA's kernels for selected keys leave the part with position in 16 bits.
+            return SCALED * model.latent.kv_rank + 2.0 * model.latent.rope_dim
         if model.latent:
-            return layers * (model.latent.kv_rank + model.latent.rope_dim) * element
+            return (model.latent.kv_rank + model.latent.rope_dim) * element
         heads = model.kv_heads / self.ranks if self.divides_sequences else self.kv_heads
-        return 2 * layers * heads * model.head_dim * element
+        return 2 * heads * model.head_dim * element
+
+    @property
+    def index_key_bytes(self) -> float:
+        """Size of the key that an indexer caches of one token in one layer, in fp8 [B]."""
+        return SCALED * self.model.indexer.dim if self.model.indexer else 0.0
 
     def kv_bytes_per_token(self) -> float:
         """Return the size of one cached token on all ranks together [B].

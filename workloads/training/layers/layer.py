@@ -116,8 +116,24 @@ def _mixed(shapes: RankShapes, *, backward: bool) -> list[LayerOp]:
     mixer = shapes.model.mixer
     if mixer == "none":
         return []
+    if mixer == "both":
+        return _side_by_side(shapes, backward=backward)
     latent = mixer == "attention" and shapes.model.latent
     return MIXERS["latent" if latent else mixer][backward](shapes)
+
+
+def _side_by_side(shapes: RankShapes, *, backward: bool) -> list[LayerOp]:
+    """Steps of attention and a recurrence on one input, with one gathering, norm and reduction."""
+    first, second = (
+        _mixed(replace(shapes, model=replace(shapes.model, mixer=mixer)), backward=backward)
+        for mixer in ("attention", "recurrence")
+    )
+    if not backward:
+        first = without(first, "attention.", (*LEAVING, "residual"))
+        return [*first, *without(second, "attention.", (*ENTERING, "norm"))]
+    first = without(without(first, "attention.input.", LEAVING), "attention.norm", ("",))
+    second = without(second, "attention.gradient.", ENTERING)
+    return [*first, *without(second, "attention.input.", ENTERING)]
 
 
 def _fed(shapes: RankShapes, *, moe: bool, backward: bool) -> list[LayerOp]:

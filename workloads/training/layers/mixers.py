@@ -3,17 +3,19 @@
 The *core* of attention is what lies between the projections: scores, softmax and weighted sums.
 With context parallelism each rank has two pieces of every sequence, one from either end, so that
 all ranks have equal work under a causal mask (arXiv 2407.21783, section 3.3.2). Keys and values are
-passed round a ring beside the core (arXiv 2310.01889), or gathered before it.
+passed round a ring beside the core (arXiv 2310.01889), or gathered before it. Where an indexer
+selects the keys that the core reads, it scores all of them before (DeepSeek-V3.2-Exp, section 2.1).
 """
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import cast
 
 from workloads.kernels import times as kernel_times
-from workloads.kernels.attention import Direction
+from workloads.kernels.attention import Direction, index_score_s, scattered
 from workloads.kernels.chip_share import Timing
-from workloads.models.model import LatentAttention, Recurrence, keys_seen
+from workloads.models.model import LatentAttention, Model, Recurrence, keys_seen
 from workloads.training.layers.shapes import TWO, RankShapes
 from workloads.training.layers.steps import NOTHING, PREVIOUS, LayerOp, collective, kernel, prefixed
 from workloads.training.layers.tensor_parallel import (
@@ -32,6 +34,7 @@ def attention_forward(shapes: RankShapes) -> list[LayerOp]:
         norm(shapes, "attention.norm"),
         *gathered_product(shapes, "attention", "attention.qkv", _columns(shapes), h),
         *_rotate(shapes),
+        *_choice(shapes, "forward"),
         *_core_forward(shapes),
         *product_scattered(shapes, "attention", "attention.out", h, shapes.values),
         residual(shapes, "attention.residual"),
@@ -43,6 +46,7 @@ def attention_backward(shapes: RankShapes) -> list[LayerOp]:
     return [
         *_out_backward(shapes),
         *_core_backward(shapes),
+        *_choice(shapes, "backward"),
         *prefixed(_rotate(shapes), "gradient."),
         *column_backward(shapes, "attention", "attention.qkv", _columns(shapes)),
     ]
@@ -58,9 +62,10 @@ def _out_backward(shapes: RankShapes) -> list[LayerOp]:
 
 
 def _columns(shapes: RankShapes) -> int:
-    """Columns of queries, keys and values on one rank, and of the output gate if there is one."""
-    gate = shapes.heads * shapes.model.attention_gate
-    return (shapes.heads + 2 * shapes.kv_heads + gate) * shapes.model.head_dim
+    """Columns of queries, keys and values on one rank, of the output gate, and of an indexer."""
+    gate, index = shapes.heads * shapes.model.attention_gate, shapes.model.indexer
+    columns = index.heads * index.dim + index.columns if index else 0
+    return (shapes.heads + 2 * shapes.kv_heads + gate) * shapes.model.head_dim + columns
 
 
 def _rotate(shapes: RankShapes) -> list[LayerOp]:
@@ -83,6 +88,28 @@ def _core_forward(shapes: RankShapes) -> list[LayerOp]:
         gathered = collective("attention.keys", "cp", "all-gather", shapes.plan.cp * _keys(shapes))
         return [gathered, kernel("attention.core", _gathered(shapes, "forward"))]
     return _ring(shapes, "forward", "attention.core")
+
+
+def _choice(shapes: RankShapes, direction: Direction) -> list[LayerOp]:
+    """Steps in which an indexer scores all keys and chooses some, or gradients of their scores."""
+    # The indexer learns from its own loss and passes no gradient on, so all that is backward is
+    # work for gradients of weights (DeepSeek-V3.2-Exp, section 2.1.1). Scores are computed again.
+    index, plan = shapes.model.indexer, shapes.plan
+    if index is None:
+        return []
+    backward = direction == "backward"
+    products, ending = (3, ".weight") if backward else (1, "")
+    seen = shapes.model if backward else replace(shapes.model, window=0)
+    precision = "bf16" if plan.precision == "bf16" else "fp8"
+    score_s = index_score_s(shapes.chip, index.heads, index.dim, precision, **shapes.rank)
+    launch, scores = shapes.stream(0), shapes.tokens * keys_seen(seen, plan.seq)
+    seconds = (1 + products) * launch.seconds + products * scores * score_s
+    steps = [kernel(f"attention.index{ending}", launch._replace(seconds=seconds))]
+    if plan.cp == 1:
+        return steps
+    size = plan.cp * TWO * shapes.tokens * index.dim
+    summed = [collective("attention.index.sums.weight", "cp", "reduce-scatter", size)] * backward
+    return [collective(f"attention.index.keys{ending}", "cp", "all-gather", size), *steps, *summed]
 
 
 def _core_backward(shapes: RankShapes) -> list[LayerOp]:
@@ -121,7 +148,8 @@ def _ring(shapes: RankShapes, direction: Direction, name: str) -> list[LayerOp]:
     # own. In the backward pass the gradients of keys travel along.
     plan, local = shapes.plan, shapes.plan.local_seq
     # Keys of other ranks that a query sees, in the mean over the sequence and over the turns.
-    seen = keys_seen(shapes.model, plan.seq) - keys_seen(shapes.model, local)
+    model = _as_fast(shapes, direction)
+    seen = keys_seen(model, plan.seq) - keys_seen(model, local)
     seen_a_turn = max(1, round(seen / (plan.cp - 1)))
     first_turn = _core(shapes, direction, local, causal=True)
     # A turn on keys of another rank has a lower rate.
@@ -152,20 +180,37 @@ def _ring(shapes: RankShapes, direction: Direction, name: str) -> list[LayerOp]:
 
 def _whole(shapes: RankShapes, direction: Direction) -> Timing:
     """Time of the core on whole sequences."""
-    model, plan = shapes.model, shapes.plan
+    model, plan = _as_fast(shapes, direction), shapes.plan
     if plan.attention == "unfused":
         return kernel_times.unfused_attention(
             shapes.chip, plan.microbatch, plan.seq, shapes.heads, _width(shapes), direction,
             **shapes.rank,
         )  # fmt: skip
     window = min(plan.seq, model.window or plan.seq)
+    if model.keys != "last" and window < plan.seq:
+        return _gathered(shapes, direction)
     return _core(shapes, direction, window, causal=window == plan.seq)
 
 
 def _gathered(shapes: RankShapes, direction: Direction) -> Timing:
     """Time of the core on a rank's queries and all keys, of which a query sees half on average."""
-    seen = round(keys_seen(shapes.model, shapes.plan.seq))
+    seen = round(keys_seen(_as_fast(shapes, direction), shapes.plan.seq))
     return _core(shapes, direction, seen, causal=False)
+
+
+def _as_fast(shapes: RankShapes, direction: Direction) -> Model:
+    """Return the model with a window of last keys that takes as long as its selected keys do."""
+    # Up to as many keys as a selected one takes longer, all of them behind a mask are faster.
+    model, plan = shapes.model, shapes.plan
+    if model.keys == "last" or not model.latent:
+        return model
+    shape = kernel_times.AttentionShape(
+        plan.microbatch, plan.local_seq, shapes.heads, shapes.kv_heads, _width(shapes),
+        kv_seq=model.window, causal=False,
+    )  # fmt: skip
+    how = {"direction": direction, **shapes.rank}
+    longer = scattered(shapes.chip, shape, shapes.heads, model.latent_width, **how)
+    return replace(model, window=round(model.window * longer))
 
 
 def _core(shapes: RankShapes, direction: Direction, key_count: int, *, causal: bool) -> Timing:
@@ -206,6 +251,7 @@ def latent_forward(shapes: RankShapes) -> list[LayerOp]:
         *_gather_compressed(shapes, "attention.compressed"),
         *(kernel(name, shapes.gemm(t, n, k)) for name, n, k in _up_products(shapes)),
         *_rotate_shared(shapes),
+        *_choice(shapes, "forward"),
         *_core_forward(shapes),
         *product_scattered(shapes, "attention", "attention.out", h, shapes.values),
         residual(shapes, "attention.residual"),
@@ -227,6 +273,7 @@ def latent_backward(shapes: RankShapes) -> list[LayerOp]:
     return [
         *_out_backward(shapes),
         *_core_backward(shapes),
+        *_choice(shapes, "backward"),
         *prefixed(_rotate_shared(shapes), "gradient."),
         *_gather_compressed(shapes, "attention.compressed.input"),
         *both_gradients,
@@ -243,16 +290,23 @@ def _latent(shapes: RankShapes) -> LatentAttention:
 
 
 def _down(shapes: RankShapes) -> int:
-    """Columns of the compressed queries, keys and values, and of the position that heads share."""
-    latent = _latent(shapes)
-    return latent.query_rank + latent.kv_rank + latent.rope_dim
+    """Columns of compressed queries, keys and values, of the shared position, and of an indexer."""
+    latent, index = _latent(shapes), shapes.model.indexer
+    columns = latent.query_rank + latent.kv_rank + latent.rope_dim
+    return columns + (index.columns if index else 0)
 
 
 def _up_products(shapes: RankShapes) -> list[tuple[str, int, int]]:
     """Up-projections: the name of each, its columns on this rank, and its rows."""
-    latent, h = _latent(shapes), shapes.model.hidden
+    latent, h, index = _latent(shapes), shapes.model.hidden, shapes.model.indexer
     key_value_columns = shapes.heads * (latent.nope_dim + latent.value_dim)
+    # Every rank has all heads of an indexer, whose scores are summed over them.
+    index_columns = [index.heads * index.dim] if index else []
     return [
+        *(
+            ("attention.index.queries", columns, latent.query_rank or h)
+            for columns in index_columns
+        ),
         ("attention.queries", shapes.heads * shapes.model.head_dim, latent.query_rank or h),
         ("attention.keys-values", key_value_columns, latent.kv_rank),
     ]

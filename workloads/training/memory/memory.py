@@ -12,7 +12,7 @@ import numpy as np
 
 from topologies.catalogue.catalogue import Catalogue, usable_hbm_bytes
 from topologies.errors import InputError
-from workloads.models.model import Model
+from workloads.models.model import ATTENTION, RECURRENCE, Model
 from workloads.training.layers.adapters import adapted, trained_share, whole
 from workloads.training.layers.feed_forward import fed_again
 from workloads.training.layers.replicas import sharded
@@ -128,13 +128,15 @@ def _input_bytes(plan: ParallelPlan, half: str, stack: Stack) -> int:
 
 
 def _mixer(model: Model, plan: ParallelPlan, tokens: int, stack: Stack) -> int:
-    """Inputs and output of attention, or of a recurrent mixer [B]."""
-    if model.mixer == "attention":
-        return _heads(model, plan, tokens, stack) + _scores(model, plan, tokens)
-    if model.mixer == "recurrence" and model.recurrence:
+    """Inputs and output of attention, and of a recurrent mixer [B]."""
+    size = 0
+    if model.mixer in ATTENTION:
+        size += _heads(model, plan, tokens, stack) + _scores(model, plan, tokens)
+        size += _index(model, plan, tokens)
+    if model.mixer in RECURRENCE and model.recurrence:
         columns = model.recurrence.columns + model.recurrence.inner
-        return ELEMENT_BYTES * tokens * columns // plan.tp
-    return 0
+        size += ELEMENT_BYTES * tokens * columns // plan.tp
+    return size
 
 
 def _heads(model: Model, plan: ParallelPlan, tokens: int, stack: Stack) -> int:
@@ -151,6 +153,15 @@ def _heads(model: Model, plan: ParallelPlan, tokens: int, stack: Stack) -> int:
         )
     kv = max(model.kv_heads // plan.tp, 1) * model.head_dim
     return size + ELEMENT_BYTES * tokens * (queries + 2 * kv)
+
+
+def _index(model: Model, plan: ParallelPlan, tokens: int) -> int:
+    """Queries, keys and head weights of an indexer, and the places of selected keys [B]."""
+    index = model.indexer
+    if index is None:
+        return 0
+    places = 4 * min(model.window, plan.seq)
+    return tokens * (ELEMENT_BYTES * (index.heads * index.dim + index.columns) + places)
 
 
 def _inner(model: Model, plan: ParallelPlan, elements: int, stack: Stack) -> int:

@@ -20,7 +20,14 @@ import numpy as np
 
 from topologies.arrays import IntArray
 from workloads.kernels.precision import ELEMENT_BYTES
-from workloads.models.model import Model, expert_parameters, layer_norms, layer_parameters
+from workloads.models.model import (
+    ATTENTION,
+    Model,
+    expert_parameters,
+    index_size,
+    layer_norms,
+    layer_parameters,
+)
 from workloads.training.plan.plan import ParallelPlan
 from workloads.training.plan.schedules.registry import pipeline_schedule
 
@@ -231,7 +238,7 @@ def _layer_share(model: Model, tp: int, parts: int, *, moe: bool) -> Share:
     whole = _undivided(model, moe=moe)
     split = part(layer_parameters(model, moe=moe) - experts - whole, tp)
     replicated = 0  # parameters of key-value heads beyond an equal part
-    if model.mixer == "attention" and not model.latent:
+    if model.mixer in ATTENTION and not model.latent:
         copies = max(0, tp - model.kv_heads)
         replicated = 2 * copies * model.head_dim * model.hidden // tp
     return Share(split + whole + replicated, part(experts, parts))
@@ -240,11 +247,12 @@ def _layer_share(model: Model, tp: int, parts: int, *, moe: bool) -> Share:
 def _undivided(model: Model, *, moe: bool) -> int:
     """Parameters of a layer that tensor parallelism does not divide."""
     whole = layer_norms(model, moe=moe) * model.norm_parameters
-    if model.latent and model.mixer == "attention":
+    if model.latent and model.mixer in ATTENTION:
         latent = model.latent
         # The down-projections of queries, and of keys and values, each with the norm behind it.
         whole += latent.query_rank * (model.hidden + 1) + latent.kv_rank
         whole += model.hidden * (latent.kv_rank + latent.rope_dim)
+    whole += sum(index_size(model))
     if moe and model.experts:
         experts = model.experts
         router = experts.count * (model.hidden + experts.router_bias)

@@ -1,0 +1,86 @@
+"""Layers with attention and a state side by side, and layers of one part each."""
+
+from __future__ import annotations
+
+from collections import Counter
+from dataclasses import replace
+
+import numpy as np
+import pytest
+
+from tests.support.counted_layers import counted, product_flops
+from tests.support.toy_training import TOY
+from topologies.catalogue.catalogue import shipped_catalogue
+from topologies.clusters.names import cluster
+from workloads.models.huggingface import models, named
+from workloads.models.model import Model, Recurrence, attention_flops, layer_flops, mixer_size
+from workloads.serving.rank.products import products_s
+from workloads.serving.rank.share import RankShare
+from workloads.training.layers.layer import backward, forward
+from workloads.training.memory.memory import layer_activations
+
+STATE = Recurrence("mamba", 3072, 1024, 0, 40, 65_536)
+BOTH = replace(TOY, mixer="both", recurrence=STATE)
+ALONE = [replace(BOTH, mixer=mixer) for mixer in ("attention", "recurrence")]
+ONE_PART = ("nemotron-3-nano-30b-a3b", "nemotron-h-56b")
+
+
+def share(model: Model) -> RankShare:
+    return RankShare(model, cluster("dgx-h200"), 8, "bf16", shipped_catalogue())
+
+
+def test_side_by_side_mixers_have_the_parameters_and_flops_of_both() -> None:
+    sizes = [mixer_size(model) for model in ALONE]
+    assert mixer_size(BOTH) == tuple(sum(part) for part in zip(*sizes, strict=True))
+    assert attention_flops(BOTH, 512) == sum(attention_flops(model, 512) for model in ALONE)
+
+
+@pytest.mark.parametrize("tp", [1, 4])
+def test_side_by_side_mixers_do_the_work_of_both(tp: int) -> None:
+    shapes = counted(BOTH, tp=tp)
+    expected = 1024 / tp * (layer_flops(BOTH, 1024, moe=False) - attention_flops(BOTH, 1024))
+    assert product_flops(list(forward(shapes))) == pytest.approx(expected, rel=1e-9)
+    assert product_flops(list(backward(shapes))) == pytest.approx(2 * expected, rel=1e-9)
+
+
+def test_side_by_side_mixers_share_norm_gathering_and_reduction() -> None:
+    for passed in (forward, backward):
+        names = [Counter(step.name for step in passed(counted(m, tp=4))) for m in (BOTH, *ALONE)]
+        both, attention, recurrence = names
+        shared = {name for name in attention & recurrence if name.startswith("attention.")}
+        assert "attention.norm" in shared or "attention.norm.data" in shared
+        assert both == attention | recurrence
+        assert all(both[name] == 1 for name in shared)
+
+
+def test_side_by_side_mixers_keep_what_both_need() -> None:
+    how = counted(BOTH).plan
+    kept = [layer_activations(model, how) for model in (BOTH, *ALONE)]
+    without_mixer = layer_activations(replace(BOTH, recurrence=None, mixer="recurrence"), how)
+    assert kept[0] - without_mixer == sum(part - without_mixer for part in kept[1:])
+
+
+def test_falcon_h1_is_read_and_served() -> None:
+    falcon = named("falcon-h1-7b")
+    assert falcon.left_out == ()
+    rank = share(falcon)
+    assert (rank.attention_layers, rank.recurrent_layers, rank.parts) == (44, 44, 88)
+    assert rank.kv_bytes_per_token() == 8 * 44 * 2 * 128 * 2
+
+
+@pytest.mark.parametrize("name", models())
+def test_each_part_of_a_layer_is_reduced_once(name: str) -> None:
+    rank = share(named(name))
+    assert (rank.parts == 2 * rank.model.layers) == (name not in ONE_PART)
+
+
+def test_layers_of_one_part_are_counted_once() -> None:
+    rank = share(named("nemotron-3-nano-30b-a3b"))
+    assert (rank.attention_layers, rank.recurrent_layers, rank.dense_layers) == (6, 23, 0)
+    assert (rank.model.moe_layers, rank.parts) == (23, 52)
+    dense = share(named("nemotron-h-56b"))
+    assert (dense.attention_layers, dense.recurrent_layers, dense.dense_layers) == (10, 54, 54)
+    # At one token the weights of all ranks are streamed once, at no more than the memory's rate.
+    seconds = float(products_s(dense, np.array([1.0]))[0])
+    floor_s = 2 * dense.model.parameters / 8 / 4.8e12
+    assert floor_s * 0.95 < seconds < 2 * floor_s

@@ -1,0 +1,175 @@
+"""Serving of models whose layers select the keys that attention reads (sparse attention)."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from topologies.catalogue.catalogue import Catalogue, shipped_catalogue
+from topologies.clusters.names import cluster
+from workloads.kernels.attention import index_score_s, selected_key_s
+from workloads.models.huggingface import from_fields, named
+from workloads.models.model import Model
+from workloads.serving.profile import Profile, profile
+from workloads.serving.rank.attention import decode_keys, decode_request_s
+from workloads.serving.rank.products import index_s, projections_s
+from workloads.serving.rank.share import RankShare
+
+V32 = named("deepseek-v3.2")
+DENSE = replace(V32, window=0, keys="last", indexer=None)
+"""The same model without its selection, as DeepSeek-V3 is."""
+MACHINES = ("dgx-a100", "dgx-h200", "dgx-b200", "trn2.48xlarge")
+CONTEXT = 131_072
+
+
+def shallow(model: Model, **changes: object) -> Model:
+    """The model with six layers, which fits any machine of the test."""
+    return replace(model, layers=6, **changes)  # type: ignore[arg-type]
+
+
+def served(model: Model, machine: str = "dgx-h200", engine: str = "") -> Profile:
+    precision = "bf16" if machine == "dgx-a100" else "fp8"
+    numbers = shipped_catalogue()
+    if engine:
+        numbers = numbers.with_variants({"serving.gpu.masked_selection": engine})
+    return profile(model, cluster(machine), precision=precision, catalogue=numbers)
+
+
+@pytest.mark.parametrize("machine", MACHINES)
+def test_no_more_selected_keys_are_ever_faster(machine: str) -> None:
+    replicas = [served(shallow(V32, window=keys), machine) for keys in (256, 2048, 8192, CONTEXT)]
+    for context in (100, 3000, 20_000, CONTEXT):
+        decode = [each.decode_s(8, 8 * context) for each in replicas]
+        prompt = [each.prefill_s(context) for each in replicas]
+        piece = [each.prefill_s(512, context) for each in replicas]
+        assert [sorted(times) for times in (decode, prompt, piece)] == [decode, prompt, piece]
+
+
+@pytest.mark.parametrize("machine", MACHINES)
+def test_short_contexts_cost_the_dense_attention_and_the_indexer(machine: str) -> None:
+    model, context = shallow(V32), 2000
+    sparse, dense = served(model, machine), served(shallow(DENSE), machine)
+    assert model.indexer is not None
+    rank = RankShare(model, cluster(machine), 1, "fp8", shipped_catalogue())
+    how = {"ranks_per_chip": rank.per_chip, "catalogue": rank.catalogue}
+    scores = 6 * index_score_s(rank.cluster.chip, 64, 128, **how)  # type: ignore[arg-type]
+    more = sparse.prefill_extra_s(context, 0) - dense.prefill_extra_s(context, 0)
+    assert more == pytest.approx(scores * context**2 / 2, rel=1e-6)
+    assert sparse.linear(64) > dense.linear(64)
+
+
+def test_decode_at_128k_reads_far_less_of_the_cache() -> None:
+    sparse, dense = served(V32), served(DENSE)
+    assert dense.attention_s(1, CONTEXT) > 3 * sparse.attention_s(1, CONTEXT)
+    # Measured modules of vLLM 0.24 on H200 with 128 requests and 16 heads: V3.2 overtakes V3
+    # between 4,096 and 16,384 tokens, and takes 0.30 of its time at 131,072.
+    vllm = served(V32, engine="vllm")
+    assert vllm.decode_s(128, 128 * 2048) > dense.decode_s(128, 128 * 2048)
+    assert vllm.decode_s(128, 128 * 16_384) < dense.decode_s(128, 128 * 16_384)
+
+
+def module_s(model: Model, numbers: Catalogue, cached: int) -> float:
+    """Time of one layer's attention for 128 requests on one of 8 ranks, without reductions [s]."""
+    rank = RankShare(model, cluster("dgx-h200"), 8, "fp8", numbers, cache_precision="fp8")
+    tokens, keys = np.array([128.0]), decode_keys(rank)
+    attention = keys.all_s * cached + keys.most_s * min(cached, keys.most)
+    products = float((projections_s(rank, tokens) + index_s(rank, tokens))[0])
+    kernels = 6 + rank.overhead("index_kernels") * (model.indexer is not None)
+    small = kernels * float(rank.pass_s(4 * tokens * model.hidden)[0])
+    return products + small + (128 * attention + 128 * decode_request_s(rank)) / model.layers
+
+
+@pytest.mark.parametrize(
+    ("cached", "measured"),
+    [(8192, 1.07), (16_384, 0.75), (32_768, 0.52), (65_536, 0.38), (131_072, 0.30)],
+)
+def test_selection_pays_from_the_measured_length_on(cached: int, measured: float) -> None:
+    """Modules of DeepSeek-V3.2 over V3 by vLLM 0.24 on H200 (aiconfigurator), 16 heads, FP8."""
+    numbers = shipped_catalogue().with_variants({"serving.gpu.masked_selection": "vllm"})
+    ratio = module_s(V32, numbers, cached) / module_s(DENSE, numbers, cached)
+    assert ratio == pytest.approx(measured, rel=0.1)
+
+
+def test_a_score_and_a_selected_key_take_what_was_measured() -> None:
+    """Slopes of aiconfigurator's tables of whole modules [s], see ``index_efficiency``."""
+    measured = {"h100": (17.5e-12, 12e-12), "h200": (17.1e-12, 11.5e-12), "b200": (9e-12, 5.9e-12)}
+    for chip, (wide, narrow) in measured.items():
+        assert index_score_s(chip, 64, 128) == pytest.approx(wide, rel=0.05)
+        assert index_score_s(chip, 32, 128) == pytest.approx(narrow, rel=0.12)
+    # 410 TFLOP/s, and heads in blocks of 64 (FlashMLA).
+    assert selected_key_s("h100", 64, 544) == pytest.approx(64 * 2 * 1088 / 410e12, rel=0.01)
+    assert selected_key_s("h100", 16, 544) == selected_key_s("h100", 64, 544)
+    assert selected_key_s("trn2", 16, 544, ranks_per_chip=4) == pytest.approx(36e-9)
+
+
+@pytest.mark.parametrize(
+    ("machine", "key_s"), [("h100", 55e-12), ("h200", 36e-12), ("b200", 22e-12)]
+)
+def test_decode_scores_every_cached_key(machine: str, key_s: float) -> None:
+    """As measured from 65,536 to 131,072 tokens by vLLM 0.24 [s]."""
+    replica = served(shallow(V32), f"dgx-{machine}")
+    assert replica.decode_kv_s / 6 == pytest.approx(key_s, rel=0.08)
+
+
+def test_a_token_of_the_cache_has_its_index_key() -> None:
+    ranks = 8
+    assert served(V32).kv_bytes_per_token == ranks * 61 * (512 + 16 + 128 + 128 + 4)
+    plain = profile(V32, cluster("dgx-h200"), precision="fp8", cache_precision="bf16")
+    assert plain.kv_bytes_per_token == ranks * 61 * (2 * 576 + 132)
+
+
+def test_engines_without_a_masked_kernel_gather_short_prompts() -> None:
+    with_mask, gathers = served(V32), served(V32, engine="vllm")
+    for context in (1000, 4096, 32_768):
+        assert gathers.prefill_s(context) >= with_mask.prefill_s(context)
+    assert gathers.prefill_window_tokens == 2048 < with_mask.prefill_window_tokens
+    same = gathers.prefill_window_s * 2048 / (with_mask.prefill_window_s)
+    assert same == pytest.approx(with_mask.prefill_window_tokens, rel=1e-3)
+
+
+@settings(max_examples=50, deadline=None)
+@given(st.integers(0, 30_000), st.integers(1, 30_000), st.integers(1, 30_000))
+def test_pieces_of_a_prompt_cost_the_whole(before: int, first: int, second: int) -> None:
+    replica = served(V32)
+    pieces = replica.prefill_extra_s(first, before)
+    pieces += replica.prefill_extra_s(second, before + first)
+    assert pieces == pytest.approx(replica.prefill_extra_s(first + second, before), rel=1e-9)
+
+
+def test_growth_of_a_cache_is_the_slope_of_attention() -> None:
+    replica = served(V32)
+    for cached in (100, 10_000, 100_000):
+        step = replica.attention_s(4, 4 * cached + 4.0) - replica.attention_s(4, 4.0 * cached)
+        assert replica.growth_s(4, 4 * cached, 4) == pytest.approx(step, rel=1e-6)
+
+
+def test_shared_indexers_are_run_once() -> None:
+    """GLM-5.2 runs one for four layers, all of which read selected keys."""
+    fields = {
+        **{"model_type": "glm_moe_dsa", "hidden_act": "silu", "rms_norm_eps": 1e-5},
+        **{"hidden_size": 256, "intermediate_size": 512, "vocab_size": 1000},
+        **{"num_hidden_layers": 8, "num_attention_heads": 8, "q_lora_rank": 64, "kv_lora_rank": 64},
+        **{"qk_nope_head_dim": 24, "qk_rope_head_dim": 8, "v_head_dim": 32, "index_topk": 128},
+        **{"index_n_heads": 4, "index_head_dim": 16},
+    }
+    each = from_fields(fields, "each")
+    listed = from_fields(
+        {**fields, "indexer_types": ["full"] * 3 + ["shared"] * 3 + ["full", "shared"]}, "listed"
+    )
+    period = {"index_topk_freq": 4, "index_skip_topk_offset": 3}
+    assert from_fields({**fields, **period}, "listed") == listed
+    assert [layer.keys for layer in listed.each_layer].count("shared") == 4
+    assert {layer.window for layer in listed.each_layer} == {128}
+    one = 64 * 4 * 16 + 256 * (16 + 4) + 2 * 16
+    assert each.parameters - listed.parameters == 4 * one
+    ranks = [
+        RankShare(m, cluster("dgx-h200"), 8, "fp8", shipped_catalogue()) for m in (each, listed)
+    ]
+    assert [rank.index_layers for rank in ranks] == [8, 4]
+    tokens = np.array([1.0, 1000.0])
+    assert np.array_equal(index_s(ranks[0], tokens), index_s(ranks[1], tokens))
+    assert ranks[0].kv_bytes_on_rank() - ranks[1].kv_bytes_on_rank() == 4 * (16 + 0.5)
