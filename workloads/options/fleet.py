@@ -83,7 +83,7 @@ class FleetInputs:
         "Tokens of an iteration with chunked prefill; 0 is --prefill separate",
         least=0,
         most=MOST,
-        default="512, for mixtures of experts 8192",
+        default="vLLM's on the chip",
     )
     prefix_cache: str | None = setting(
         None,

@@ -89,7 +89,7 @@ class ReplicaInputs:
         "together with decoding), or auto for the usual way of the chip",
     )
     chunk: int | None = setting(
-        None, "Tokens of an iteration with chunked prefill", least=1, default="512"
+        None, "Tokens of an iteration with chunked prefill", least=1, default="vLLM's on the chip"
     )
     slots: int | None = setting(
         None, "Requests that decode at once", least=1, most=MOST_SLOTS, default="64"

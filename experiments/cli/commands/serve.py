@@ -148,6 +148,8 @@ def print_serving(document: Mapping[str, Any]) -> None:
         f"Prompts are processed {document['prompts']}; at most {document['slots']:,} requests "
         "decode at once."
     )
+    if document.get("binds") == "slots":
+        print_text("More slots would serve more: --slots sets them, --search finds how many.")
 
 
 def print_deployments(document: Mapping[str, Any]) -> None:

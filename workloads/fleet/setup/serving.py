@@ -178,9 +178,6 @@ def block_of(services: Sequence[Service]) -> int:
     return block
 
 
-MIXTURE_PIECE_TOKENS = 8192
-"""Tokens of a piece of a prompt for a mixture of experts: pieces are long because even one of few
-tokens reads most experts."""
 UNITS_IN_GROUP = (2, 4)  # units of the groups that are tried where a unit holds a single replica
 
 
@@ -209,7 +206,7 @@ def ways_of(serving: FleetInputs, model: Model, cluster: Cluster, served: Profil
     if serving.disaggregate:
         apart = groups_in_units(serving.disaggregate, cluster, served)
         return [Prompts(batching_from(cluster, "separate"), apart)]
-    alone = _alone(serving, model, cluster)
+    alone = _alone(serving, cluster)
     if not serving.is_usual or not _is_neuron(cluster):
         return [alone]
     groups = []
@@ -220,17 +217,14 @@ def ways_of(serving: FleetInputs, model: Model, cluster: Cluster, served: Profil
     return [alone, *groups]
 
 
-def _alone(serving: FleetInputs, model: Model, cluster: Cluster) -> Prompts:
+def _alone(serving: FleetInputs, cluster: Cluster) -> Prompts:
     """Return the way of replicas that both process prompts and decode."""
     prefill = serving.prefill
     if serving.chunk == 0:
         prefill = "separate"
     elif serving.chunk is not None and prefill == AUTO:
         prefill = "chunked"  # a stated size of pieces means that decoding does not wait
-    batching = batching_from(cluster, prefill, serving.chunk or None)
-    if serving.chunk is None and batching.chunk_tokens and model.experts:
-        return Prompts(replace(batching, chunk_tokens=MIXTURE_PIECE_TOKENS))
-    return Prompts(batching)
+    return Prompts(batching_from(cluster, prefill, serving.chunk or None))
 
 
 def _splits(per_unit: int) -> Iterator[str]:
