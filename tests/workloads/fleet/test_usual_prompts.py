@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from topologies.clusters.names import cluster
-from workloads.fleet.setup.serving import MIXTURE_PIECE_TOKENS, ways_of
+from workloads.fleet.setup.serving import ways_of
 from workloads.models.huggingface import named
 from workloads.options.fleet import FleetInputs
 from workloads.serving import profile
@@ -36,26 +36,26 @@ def test_every_split_of_groups_that_leave_no_replica_idle_is_tried(
 
 
 @pytest.mark.parametrize(
-    ("serving", "dense", "mixture"),
+    ("serving", "trainium", "hopper"),
     [
-        (FleetInputs(prefill="chunked"), 512, MIXTURE_PIECE_TOKENS),
+        (FleetInputs(prefill="chunked"), 512, 8192),
         (FleetInputs(chunk=1024), 1024, 1024),
         (FleetInputs(chunk=0), 0, 0),
         (FleetInputs(prefill="separate"), 0, 0),
     ],
 )
 def test_a_stated_way_holds_on_every_machine(
-    serving: FleetInputs, dense: int, mixture: int
+    serving: FleetInputs, trainium: int, hopper: int
 ) -> None:
-    for machine in ("trn2-ultraserver:8", "dgx-h200:8"):
+    for machine, pieces in (("trn2-ultraserver:8", trainium), ("dgx-h200:8", hopper)):
         fleet = cluster(machine)
-        for model, pieces in ((DENSE, dense), (MIXTURE, mixture)):
+        for model in (DENSE, MIXTURE):
             (prompts,) = ways_of(serving, model, fleet, profile(model, fleet))
             assert (prompts.batching.chunk_tokens, prompts.apart) == (pieces, None)
 
 
-def test_other_machines_run_pieces_beside_decoding() -> None:
-    fleet = cluster("dgx-h200:8")
-    for model, pieces in ((DENSE, 512), (MIXTURE, MIXTURE_PIECE_TOKENS)):
-        (prompts,) = ways_of(FleetInputs(), model, fleet, profile(model, fleet))
-        assert (prompts.batching.chunk_tokens, prompts.apart) == (pieces, None)
+@pytest.mark.parametrize(("machine", "pieces"), [("dgx-h200:8", 8192), ("dgx-a100:8", 2048)])
+def test_other_machines_run_pieces_beside_decoding(machine: str, pieces: int) -> None:
+    fleet = cluster(machine)
+    (prompts,) = ways_of(FleetInputs(), DENSE, fleet, profile(DENSE, fleet))
+    assert (prompts.batching.chunk_tokens, prompts.apart) == (pieces, None)
