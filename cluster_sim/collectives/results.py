@@ -37,7 +37,7 @@ from cluster_sim.collectives.group import Group
 from cluster_sim.collectives.group_parsing import file_text
 from cluster_sim.collectives.lowering import Facts, lower
 from cluster_sim.collectives.messages import share
-from cluster_sim.collectives.verify.bounds import Bound, lower_bound
+from cluster_sim.collectives.verify.bounds import Bound, least_latency, lower_bound
 from cluster_sim.collectives.verify.proof import LARGEST_RANKS, NOT_CHECKED, prove
 from cluster_sim.hardware.communication_costs import communication_costs
 from cluster_sim.hardware.fabric import fabric
@@ -549,7 +549,7 @@ def lower_bound_v(group: Group, sent_bytes: IntArray, *, ideal: bool = False) ->
     ):
         rate = np.bincount(node, links.bandwidth_bytes_per_s, links.nodes)[local] + fabric_rate
         need = np.divide(moved, rate, out=np.zeros(chips), where=rate > 0).max(initial=0.0)
-        bounds.append(Bound(what, int(need * PS_PER_S)))
+        bounds.append(Bound(what, int(need * PS_PER_S) + least_latency(group) if need else 0))
     costs = communication_costs(group.cluster, ideal=ideal)
     if costs.hbm_peak_bytes_per_s:
         arrives = sent_bytes.sum(axis=0) - np.diag(sent_bytes)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import shlex
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict
 from typing import TYPE_CHECKING, Any
 
@@ -35,8 +35,8 @@ if TYPE_CHECKING:
     from experiments.reports.run_directory import Run
 
 
-def document(search: Search, top: int, model: str = "") -> dict[str, Any]:
-    """Return the JSON document of a search; ``model`` is the model as the user wrote it."""
+def document(search: Search, top: int, inputs: Sequence[str] = ()) -> dict[str, Any]:
+    """Return the JSON document of a search; ``inputs`` as of :func:`train_command`."""
     first, mine = search.finalists[0], own_row(search)
     best = first.plan
     return {
@@ -68,15 +68,15 @@ def document(search: Search, top: int, model: str = "") -> dict[str, Any]:
         "power_basis": first.cost.power_basis,
         "next_estimate_s": search.next_estimate_s,
         "overlapped_s": search.overlapped_s,
-        "train": train_command(search, model),
+        "train": train_command(search, inputs),
         "build_s": search.estimated_in_s,
         "simulate_s": search.simulated_in_s,
     }
 
 
-def first_step(search: Search, model: str) -> dict[str, Any]:
+def first_step(search: Search, inputs: Sequence[str]) -> dict[str, Any]:
     """Return the first plan of a search under the keys of a training step's document."""
-    whole, first = document(search, 1, model), search.finalists[0]
+    whole, first = document(search, 1, inputs), search.finalists[0]
     step = {**whole.pop("rows")[0], **whole}
     rates = {"tokens_per_s": first.tokens_per_s}
     return {
@@ -107,10 +107,14 @@ SPELT = (
 """Fields that the command states even if they have the default."""
 
 
-def train_command(search: Search, model: str = "", rank: int = 1) -> str:
-    """Return the command that simulates a plan of the search; ``model`` as the user wrote it."""
-    plan, named = search.finalists[rank - 1].plan, model or search.model.name
-    words = ["cluster-sim", "train", "--model", named, "--cluster", search.cluster.name]
+def train_command(search: Search, inputs: Sequence[str] = (), rank: int = 1) -> str:
+    """Return the command that simulates a plan of the search.
+
+    ``inputs``: options of model, cluster and catalogue as the user wrote them.
+    """
+    plan = search.finalists[rank - 1].plan
+    named = inputs or ("--model", search.model.name, "--cluster", search.cluster.name)
+    words = ["cluster-sim", "train", *named]
     for name, value in fields_of(plan).items():
         option = option_name(name)
         if name not in SPELT and getattr(plan, name) == getattr(DEFAULTS, name):

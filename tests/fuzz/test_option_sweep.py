@@ -10,7 +10,7 @@ import pytest
 
 from experiments.cli.main import app
 from experiments.cli.options.from_fields import DescribedOption
-from tests.fuzz.option_sweep import Verdict, judge, options_of, verdicts
+from tests.fuzz.option_sweep import Verdict, answer, judge, options_of, verdicts
 from tests.fuzz.option_values import CANNOT_CHANGE_THE_ANSWER, values_of
 from tests.fuzz.sweep_bases import BINDING, NOT_SWEPT, QUICK, SLOW, write_files
 from topologies.options import Option
@@ -92,6 +92,17 @@ def test_no_option_is_read_by_nothing(base: tuple[str, ...]) -> None:
 @pytest.mark.parametrize("base", SLOW, ids=" ".join)
 def test_no_option_is_read_by_nothing_in_longer_runs(base: tuple[str, ...]) -> None:
     assert not defects(base)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("base", {base[0]: base for base in (*SLOW, *QUICK)}.values(), ids=" ".join)
+@pytest.mark.parametrize("value", ["FP8", "nan", ":"])
+def test_a_value_of_another_kind_crashes_no_command(base: tuple[str, ...], value: str) -> None:
+    for name, option in options_of(base[0]).items():
+        if option.is_flag:
+            continue
+        outcome = answer((*base, f"--{name}={value}"))
+        assert outcome["status"] in ("ok", "refused"), (name, outcome["message"])
 
 
 @pytest.mark.slow

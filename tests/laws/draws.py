@@ -17,7 +17,10 @@ def machine(rng: Random, chips: int = 0) -> dict[str, Any]:
     """A machine of four servers with a switch in each, or of one with so many chips."""
     like = rng.choice(("h100", "b200", "trn2"))
     return {
-        "chip": {"like": like, "hbm_bandwidth": f"{rng.choice((1.5, 2.5, 4))} TB/s"},
+        "chip": {
+            "like": like, "hbm_bandwidth": f"{rng.choice((1.5, 2.5, 4))} TB/s",
+            "hbm_bytes": "96 GB",
+        },
         "scale_up": {
             "shape": "switch", "size": chips or rng.choice((4, 8, 16)),
             "bandwidth": f"{rng.choice((50, 200, 450))} GB/s",
@@ -74,14 +77,19 @@ def collective(rng: Random, op: str = "", from_file: bool = False, **stated: Any
     return Line(("collective", op, rng.choice(PLAIN)), {**links, **options})
 
 
-def serve(rng: Random, **stated: Any) -> Line:
-    """A replica that serves some requests."""
+def serve(rng: Random, from_file: bool = False, **stated: Any) -> Line:
+    """A replica that serves some requests, on a machine of the catalogue or of its own."""
     options = {
         "cluster": rng.choice(("trn2.48xlarge", "dgx-h100")), "count": 12,
         "requests": f"poisson:{rng.choice((0.01, 1, 50))}", "tp": rng.choice((2, 4)),
         "prompt": rng.choice((100, 900)), "output": rng.choice((5, 30)),
     }  # fmt: skip
-    return Line(("serve",), {**options, **_named(stated)}, None, model(rng))
+    options |= _named(stated)
+    if from_file:
+        del options["cluster"]
+    if "concurrency" in options:
+        del options["requests"]
+    return Line(("serve",), options, machine(rng) if from_file else None, model(rng))
 
 
 def fleet(rng: Random, **stated: Any) -> Line:
@@ -94,13 +102,52 @@ def fleet(rng: Random, **stated: Any) -> Line:
     return Line(("fleet",), {**options, **_named(stated)})
 
 
-def job(rng: Random, **stated: Any) -> Line:
+def job(rng: Random, from_file: bool = False, **stated: Any) -> Line:
     """A job of some days on a small machine."""
     options = {
         "cluster": rng.choice(RANKS_16), "tp": rng.choice((2, 4)), "global-batch": 64, "seq": 512,
         "days": rng.choice((3, 30)), "runs": 2,
     }  # fmt: skip
-    return Line(("run-job",), {**options, **_named(stated)}, None, model(rng))
+    options |= _named(stated)
+    if from_file:
+        del options["cluster"]
+    return Line(("run-job",), options, machine(rng) if from_file else None, model(rng))
+
+
+def plan(rng: Random, **stated: Any) -> Line:
+    """A search for plans on eight chips of their own."""
+    options = {"global-batch": 32, "seq": rng.choice((512, 1024)), "top": 2, **_named(stated)}
+    return Line(("plan",), options, machine(rng, 8), model(rng))
+
+
+def replay(rng: Random, **stated: Any) -> Line:
+    """A trace of two ranks on plain links."""
+    links = {"bandwidth": f"{rng.choice((1, 50))}GB/s", "latency": f"{rng.choice((10, 3000))}ns"}
+    return Line(("replay", "traces"), {"cluster": "ring:2", **links, **_named(stated)})
+
+
+def queue(rng: Random, alike: tuple[str, ...] = (), most: int = 48, **stated: Any) -> Line:
+    """Jobs that arrive within hours, in which some columns are alike, at some domains.
+
+    No two arrive in the same minute, and none needs more than ``most`` chips.
+    """
+    columns = {"chips": (16, 48, 80, 128), "time": (7, 31, 95), "priority": (0, 1, 2)}
+    draw = {name: [value for value in values if name != "chips" or value <= most]
+            for name, values in columns.items()}  # fmt: skip
+    usual = {name: rng.choice(values) for name, values in draw.items()}
+    jobs = []
+    for minute in sorted(rng.sample(range(120), 12)):
+        row = {name: usual[name] if name in alike else rng.choice(draw[name]) for name in draw}
+        limit = row["time"] + (0 if "time" in alike else rng.choice((0, 60)))
+        jobs.append({**row, "submit": f"{minute}min", "time": f"{row['time']}min",
+                     "limit": f"{limit}min"})  # fmt: skip
+    options = {
+        "discipline": rng.choice(("fifo", "backfill", "priority", "shortest")),
+        "place": rng.choice(("any", "domain")),
+    }  # fmt: skip
+    domains = rng.choice((2, 3))
+    words = ("queue", f"trn2-ultraserver:{domains}")
+    return Line(words, {**options, **_named(stated)}, jobs=tuple(jobs))
 
 
 def lend(rng: Random, **stated: Any) -> Line:

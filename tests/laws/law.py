@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import json
+import math
 import os
 import random
 import shlex
@@ -36,24 +37,27 @@ class Line:
         Cluster file, which is written for the line and stands for ``--cluster``.
     model : mapping or None
         Fields of a ``config.json``, likewise.
+    jobs : tuple of mappings
+        Rows of the file of ``--jobs``, likewise.
     """
 
     words: tuple[str, ...]
     options: Mapping[str, Any] = field(default_factory=dict)
     machine: Mapping[str, Any] | None = None
     model: Mapping[str, Any] | None = None
+    jobs: tuple[Mapping[str, Any], ...] = ()
 
     def but(self, **options: Any) -> Line:
         """Return the line with other options, whose names have underscores here."""
         named = {name.replace("_", "-"): value for name, value in options.items()}
         return replace(self, options={**self.options, **named})
 
-    def scaled(self, part: str, key: str, factor: float) -> Line:
-        """Return the line on a machine with one of its quantities, a number and unit, scaled."""
+    def scaled(self, part: str, key: str, factor: float, unit: str = "") -> Line:
+        """Return the line on a machine with one of its quantities scaled, or in another unit."""
         assert self.machine is not None
         section = self.machine[part]
-        number, unit = section[key].split(" ")
-        changed = {**section, key: f"{float(number) * factor:.12g} {unit}"}
+        number, before = section[key].split(" ")
+        changed = {**section, key: f"{float(number) * factor:.12g} {unit or before}"}
         return replace(self, machine={**self.machine, part: changed})
 
     def written(self, name: str) -> tuple[str, ...]:
@@ -69,6 +73,11 @@ class Line:
         if self.model is not None:
             Path(f"{name}.json").write_text(json.dumps(dict(self.model)))
             options["model"] = f"{name}.json"
+        if self.jobs:
+            rows = [list(self.jobs[0]), *(list(job.values()) for job in self.jobs)]
+            lines = [",".join(map(str, row)) for row in rows]
+            Path(f"{name}.csv").write_text("\n".join(lines) + "\n")
+            options["jobs"] = f"{name}.csv"
         flags = [f"--{key}" for key, value in options.items() if value is True]
         stated = {key: value for key, value in options.items() if value is not None}
         texts = [f"--{key}={value}" for key, value in stated.items() if value is not True]
@@ -94,7 +103,8 @@ class Law:
     holds : {"==", "<=", ">="}
         How each value of the second answer stands to that of the first.
     keys : tuple of str
-        Places of the values in the JSON; dots lead into mappings, all parts of which count.
+        Places of the values in the JSON; dots lead into mappings, all parts of which count, and
+        ``*`` stands between values of which the product counts.
     tolerance : float
         Relative difference that is rounding, or that the law's name says more about.
     factor : function of (Line, Line), optional
@@ -153,6 +163,9 @@ class Law:
 
 def _values(document: Any, key: str) -> dict[str, float]:
     """Numbers at a place of a document by their own places."""
+    if "*" in key:
+        parts = (_values(document, part)[part] for part in key.split("*"))
+        return {key: math.prod(parts)}
     value = document
     for part in key.split("."):
         value = value[int(part)] if isinstance(value, list) else value[part]
@@ -177,7 +190,7 @@ def _folder() -> Iterator[None]:
 
 def _files_of(*lines: Line) -> str:
     """Contents of the files that were written for lines."""
-    names = [f"{name}.{end}" for name in ("first", "second") for end in ("yaml", "json")]
+    names = [f"{name}.{end}" for name in ("first", "second") for end in ("yaml", "json", "csv")]
     return "".join(
         f"\n--- {name}\n{Path(name).read_text()}" for name in names if Path(name).exists()
     )

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 from functools import partial
 from random import Random
 from typing import Any
@@ -18,6 +19,9 @@ SERVED = ("ttft_s.mean", "tpot_s.mean", "tokens_per_s")
 FLEET = ("served_tokens", "training_tokens", "slo_attainment", "chip_hours_by_role")
 JOB = ("goodput", "tokens", "iteration_s", "checkpoint_stall_s")
 LENT = ("lent_unit_hours", "usd", "training_tokens")
+BEST = ("rows.0.iteration_s", "fitting")
+WAITS = ("mean_wait_s", "longest_wait_s")
+QUEUED = (*WAITS, "end_s", "used", "idle_beside_waiting", "scattered")
 ORDER = 0.01
 """Share by which a step may move against its order: greedy dispatch is not monotone (Graham 1969),
 so that an op which is ready earlier may be started before one that more waits for."""
@@ -50,6 +54,15 @@ def times(name: str, factor: float) -> Change:
 def quantity(part: str, key: str, factor: float) -> Change:
     """Change that scales one quantity of the line's machine."""
     return lambda line, rng: line.scaled(part, key, factor)
+
+
+def in_other_units(line: Line, rng: Random) -> Line:
+    """Write the same rates and latencies of a machine in smaller and in larger units."""
+    other = line.scaled("scale_up", "bandwidth", 1e3, "MB/s").scaled(
+        "scale_up", "latency", 1e-3, "us"
+    )
+    other = other.scaled("scale_out", "bandwidth_per_chip", 8, "Gbit/s")
+    return other.scaled("chip", "hbm_bandwidth", 1e3, "GB/s").scaled("chip", "hbm_bytes", 1e3, "MB")
 
 
 def without_unit(text: str, unit: str, factor: float) -> Callable[[str], str]:
@@ -97,6 +110,31 @@ def bigger(key: str, factor: int) -> Change:
     return change
 
 
+def framework_named(line: Line, rng: Random) -> Line:
+    """Name the framework that the machine's steps are predicted with."""
+    if line.machine is not None:
+        return line.but(framework="transformers")
+    neuron = line.options["cluster"].startswith("trn")
+    return line.but(framework="neuronx" if neuron else "megatron-core")
+
+
+def jobs_changed(change: Callable[[dict[str, Any]], dict[str, Any]]) -> Change:
+    """Change of every job of a queue."""
+    return lambda line, rng: replace(line, jobs=tuple(change(dict(job)) for job in line.jobs))
+
+
+def minutes(job: dict[str, Any], factor: float, unit: str = "min", *keys: str) -> dict[str, Any]:
+    """Job with its times, or some of them, multiplied and written in a unit."""
+    for key in keys or ("submit", "time", "limit"):
+        job[key] = f"{float(job[key].removesuffix('min')) * factor:.12g}{unit}"
+    return job
+
+
+def shuffled(line: Line, rng: Random) -> Line:
+    """Write the jobs of a queue in another order."""
+    return replace(line, jobs=tuple(rng.sample(line.jobs, len(line.jobs))))
+
+
 def on_torus(rng: Random) -> Line:
     """A collective on all chips of a torus whose last axis has four of them."""
     line = draws.collective(rng)
@@ -129,112 +167,57 @@ def drawn_on(machines: tuple[str, ...], draw: Callable[..., Line], **stated: Any
 
 catalogue = partial(drawn_on, draws.RANKS_16)
 TRAINIUM = ("trn2.48xlarge",)
+
+
+def one_gpu(line: Line) -> Line:
+    """Line on a chip like an H100."""
+    assert line.machine is not None
+    return replace(line, machine={**line.machine, "chip": {**line.machine["chip"], "like": "h100"}})
+
+
 one_replica = plain(draws.train, chips=8, tp=4, pp=2, dp=1, zero=1)
 dense_one = drawn_on(("dgx-h100", "dgx-a100"), draws.train, from_file=False, tp=4, pp=2, dp=1)
 
 COLLECTIVES = (
-    Law(
-        "faster links do not slow a collective",
-        plain(draws.collective, algorithm="ring"),
-        rewritten("bandwidth", without_unit("GB/s", "GB/s", 2)),
-        "<=",
-        TIME,
-    ),
-    Law(
-        "lower latency does not slow a collective",
-        plain(draws.collective, algorithm="auto"),
-        rewritten("latency", without_unit("ns", "ns", 0.5)),
-        "<=",
-        TIME,
-    ),
-    Law(
-        "more bytes do not speed a collective",
-        plain(draws.collective, algorithm="ring"),
-        rewritten("size", without_unit("B", "B", 3)),
-        ">=",
-        TIME,
-    ),
-    Law(
-        "gigabytes are thousands of megabytes",
-        draws.collective,
-        rewritten("bandwidth", without_unit("GB/s", "MB/s", 1e3)),
-        "==",
-        TIME,
-    ),
-    Law(
-        "microseconds are thousands of nanoseconds",
-        draws.collective,
-        rewritten("latency", without_unit("ns", "us", 1e-3)),
-        "==",
-        TIME,
-    ),
-    Law(
-        "a byte is eight bits on a link",
-        draws.collective,
-        rewritten("bandwidth", without_unit("GB/s", "Gbit/s", 8)),
-        "==",
-        TIME,
-    ),
-    Law(
-        "both engines time a collective alike", draws.collective, to(engine="reference"), "==", TIME
-    ),
-    Law(
-        "the best algorithm is no slower than auto",
-        draws.collective,
-        to(algorithm="best"),
-        "<=",
-        TIME,
-    ),
-    Law(
-        "links alone are no slower than all costs",
-        own(draws.collective),
-        to(ideal=True),
-        "<=",
-        TIME,
-    ),
+    Law("faster links do not slow a collective", plain(draws.collective, algorithm="ring"),
+        rewritten("bandwidth", without_unit("GB/s", "GB/s", 2)), "<=", TIME),
+    Law("lower latency does not slow a collective", plain(draws.collective, algorithm="auto"),
+        rewritten("latency", without_unit("ns", "ns", 0.5)), "<=", TIME),
+    Law("more bytes do not speed a collective", plain(draws.collective, algorithm="ring"),
+        rewritten("size", without_unit("B", "B", 3)), ">=", TIME),
+    Law("gigabytes are thousands of megabytes", draws.collective,
+        rewritten("bandwidth", without_unit("GB/s", "MB/s", 1e3)), "==", TIME),
+    Law("microseconds are thousands of nanoseconds", draws.collective,
+        rewritten("latency", without_unit("ns", "us", 1e-3)), "==", TIME),
+    Law("a byte is eight bits on a link", draws.collective,
+        rewritten("bandwidth", without_unit("GB/s", "Gbit/s", 8)), "==", TIME),
+    Law("both engines time a collective alike", draws.collective, to(engine="reference"), "==",
+        TIME),
+    Law("the best algorithm is no slower than auto", draws.collective, to(algorithm="best"), "<=",
+        TIME),
+    Law("links alone are no slower than all costs", own(draws.collective), to(ideal=True), "<=",
+        TIME),
     Law("a cluster file of another name times alike", own(draws.collective), clone, "==", TIME),
-    Law(
-        "half an adapter's latency does not slow",
-        own(draws.collective),
-        quantity("scale_out", "latency", 0.5),
-        "<=",
-        TIME,
-        CHOICE,
-    ),
-    Law(
-        "twice the adapters do not slow",
-        own(draws.collective),
-        quantity("scale_out", "bandwidth_per_chip", 2),
-        "<=",
-        TIME,
-        CHOICE,
-    ),
-    Law(
-        "twice the scale-up links do not slow",
-        own(draws.collective),
-        quantity("scale_up", "bandwidth", 2),
-        "<=",
-        TIME,
-        CHOICE,
-    ),
-    Law(
-        "half the scale-up latency does not slow",
-        own(draws.collective),
-        quantity("scale_up", "latency", 0.5),
-        "<=",
-        TIME,
-        CHOICE,
-    ),
+    Law("half an adapter's latency does not slow", own(draws.collective),
+        quantity("scale_out", "latency", 0.5), "<=", TIME, CHOICE),
+    Law("twice the adapters do not slow", own(draws.collective),
+        quantity("scale_out", "bandwidth_per_chip", 2), "<=", TIME, CHOICE),
+    Law("twice the scale-up links do not slow", own(draws.collective),
+        quantity("scale_up", "bandwidth", 2), "<=", TIME, CHOICE),
+    Law("half the scale-up latency does not slow", own(draws.collective),
+        quantity("scale_up", "latency", 0.5), "<=", TIME, CHOICE),
     Law("a domain nobody uses changes nothing", own(draws.collective, ranks=4), wider, "==", TIME),
-    Law(
-        "one rank has nobody to talk to",
-        own(draws.collective, ranks=1),
-        to(size="3MiB"),
-        "==",
-        TIME,
-    ),
+    Law("one rank has nobody to talk to", own(draws.collective, ranks=1), to(size="3MiB"), "==",
+        TIME),
     Law("a seed changes no collective", own(draws.collective), to(seed=9), "==", TIME),
     Law("a torus shifted onto itself times alike", on_torus, shifted_columns, "==", TIME),
+    Law("a machine in other units times alike", own(draws.collective), in_other_units, "==", TIME),
+    Law("two halves are no faster than the whole", plain(draws.collective, algorithm="ring"),
+        rewritten("size", without_unit("B", "B", 0.5)), ">=", TIME,
+        factor=lambda first, second: 0.5),
+    Law("chips of a switch are alike",
+        lambda rng: replace(draws.collective(rng), words=("collective", "all-to-all", "switch:8")),
+        lambda line, rng: line.but(order=",".join(map(str, rng.sample(range(8), 8)))), "==", TIME),
     Law(
         "an all-to-all-v of equal parts is an all-to-all",
         lambda rng: Line(
@@ -258,7 +241,7 @@ COLLECTIVES = (
         TIME,
         1e-6,
     ),
-)
+)  # fmt: skip
 NETWORK = tuple(
     Law(
         f"{what} do not slow a step",
@@ -296,188 +279,76 @@ LEVELS = tuple(
 TRAINING = (
     *NETWORK,
     *LEVELS,
-    Law(
-        "twice the memory bandwidth does not slow a step",
-        own(draws.train),
-        quantity("chip", "hbm_bandwidth", 2),
-        "<=",
-        STEP,
-        ORDER,
-    ),
+    Law("twice the memory bandwidth does not slow a step", own(draws.train),
+        quantity("chip", "hbm_bandwidth", 2), "<=", STEP, ORDER),
     Law("a renamed machine trains alike", own(draws.train), clone, "==", PARTS),
-    Law(
-        "unfolded ranks take the times of folded ones",
-        draws.train,
-        to(unfolded=True),
-        "==",
-        PARTS,
-        1e-6,
-    ),
+    Law("a machine in other units trains alike", own(draws.train), in_other_units, "==", PARTS),
+    Law("the usual framework is the one that is named", catalogue(draws.train, from_file=False),
+        framework_named, "==", PARTS),
+    Law("one GPU is predicted with Transformers",
+        lambda rng: one_gpu(draws.train(rng, tp=1, pp=1, chips=1)), framework_named, "==", PARTS),
+    Law("weights know no sequence", draws.train, times("seq", 2), "==",
+        ("memory_bytes.weights", "memory_bytes.optimizer", "memory_bytes.gradients")),
+    Law("unfolded ranks take the times of folded ones", draws.train, to(unfolded=True), "==", PARTS,
+        1e-6),
     Law("both engines time a step alike", draws.train, to(engine="reference"), "==", PARTS),
     Law("a seed changes no step without chance", draws.train, to(seed=5), "==", PARTS),
     Law("no jitter is jitter of zero", draws.train, to(jitter=0), "==", PARTS),
     Law("jitter speeds no step much", draws.train, to(jitter=0.05), ">=", STEP, ORDER),
     Law("a straggler of factor one is none", draws.train, to(straggler="0:1"), "==", STEP, 1e-6),
     Law("a straggler speeds no step", draws.train, to(straggler="1:1.5"), ">=", STEP, ORDER),
-    Law(
-        "two iterations have the memory of one",
-        draws.train,
-        to(iterations=2),
-        "==",
-        ("memory_bytes",),
-    ),
+    Law("two iterations have the memory of one", draws.train, to(iterations=2), "==",
+        ("memory_bytes",)),
     # ZeRO-2 reduces gradients beside the next pass, which is a backward pass under gpipe.
-    Law(
-        "one pipeline stage has no exchange",
-        lambda rng: draws.train(rng, pp=1, zero=rng.choice((0, 1))),
-        to(schedule="gpipe"),
-        "==",
-        STEP,
-        1e-6,
-    ),
-    Law(
-        "without tensor parallelism no sequence is split",
-        plain(draws.train, tp=1),
-        to(sequence_parallel=True),
-        "==",
-        PARTS,
-    ),
-    Law(
-        "one microbatch in a row keeps its work",
-        plain(draws.train, pp=1, tp=4, dp=4),
-        times("global_batch", 2),
-        ">=",
-        STEP,
-    ),
-    Law(
-        "a batch shares its ends",
-        plain(draws.train, pp=1),
-        times("global_batch", 2),
-        "<=",
-        STEP,
-        1e-6,
-        lambda first, second: 2.0,
-    ),
+    Law("one pipeline stage has no exchange",
+        lambda rng: draws.train(rng, pp=1, zero=rng.choice((0, 1))), to(schedule="gpipe"), "==",
+        STEP, 1e-6),
+    Law("without tensor parallelism no sequence is split", plain(draws.train, tp=1),
+        to(sequence_parallel=True), "==", PARTS),
+    Law("one microbatch in a row keeps its work", plain(draws.train, pp=1, tp=4, dp=4),
+        times("global_batch", 2), ">=", STEP),
+    Law("a batch shares its ends", plain(draws.train, pp=1), times("global_batch", 2), "<=", STEP,
+        1e-6, lambda first, second: 2.0),
     Law("more microbatches take longer", draws.train, times("global_batch", 2), ">=", STEP),
     Law("longer sequences take longer", draws.train, times("seq", 2), ">=", STEP),
-    Law(
-        "longer sequences need more memory",
-        draws.train,
-        times("seq", 2),
-        ">=",
-        ("memory_bytes.total",),
-    ),
-    Law(
-        "larger microbatches need more memory",
-        plain(draws.train, microbatch=1),
-        to(microbatch=2),
-        ">=",
-        ("memory_bytes.total",),
-    ),
-    Law(
-        "a larger batch needs no less memory",
-        draws.train,
-        times("global_batch", 2),
-        ">=",
-        ("memory_bytes.weights", "memory_bytes.optimizer"),
-    ),
+    Law("longer sequences need more memory", draws.train, times("seq", 2), ">=",
+        ("memory_bytes.total",)),
+    Law("larger microbatches need more memory", plain(draws.train, microbatch=1), to(microbatch=2),
+        ">=", ("memory_bytes.total",)),
+    Law("a larger batch needs no less memory", draws.train, times("global_batch", 2), ">=",
+        ("memory_bytes.weights", "memory_bytes.optimizer")),
     Law("more layers take longer", draws.train, layers(2), ">=", STEP),
     Law("more layers need more memory", draws.train, layers(2), ">=", ("memory_bytes.total",)),
     # With overlap the wider one may fill a bucket before the last layers, which then hide it.
-    Law(
-        "a wider feed-forward takes longer where nothing overlaps",
-        plain(draws.train, overlap="none"),
-        bigger("intermediate_size", 2),
-        ">=",
-        STEP,
-    ),
-    Law(
-        "a larger vocabulary takes longer", draws.train, bigger("vocab_size", 2), ">=", STEP, ORDER
-    ),
-    Law(
-        "ZeRO 1 holds no more than ZeRO 0",
-        plain(draws.train, zero=0),
-        to(zero=1),
-        "<=",
-        ("memory_bytes.optimizer", "memory_bytes.weights", "memory_bytes.gradients"),
-    ),
-    Law(
-        "ZeRO 2 holds no more gradients than ZeRO 1",
-        plain(draws.train, zero=1),
-        to(zero=2),
-        "<=",
-        ("memory_bytes.gradients", "memory_bytes.optimizer"),
-    ),
-    Law(
-        "ZeRO 3 holds no more weights than ZeRO 2",
-        plain(draws.train, zero=2, pp=1),
-        to(zero=3),
-        "<=",
-        ("memory_bytes.weights", "memory_bytes.optimizer"),
-    ),
-    Law(
-        "one replica shards nothing",
-        dense_one,
-        to_one_of("zero", 1, 2),
-        "==",
-        ("memory_bytes.weights", "memory_bytes.gradients", "memory_bytes.optimizer"),
-    ),
+    Law("a wider feed-forward takes longer where nothing overlaps",
+        plain(draws.train, overlap="none"), bigger("intermediate_size", 2), ">=", STEP),
+    Law("a larger vocabulary takes longer", draws.train, bigger("vocab_size", 2), ">=", STEP,
+        ORDER),
+    Law("ZeRO 1 holds no more than ZeRO 0", plain(draws.train, zero=0), to(zero=1), "<=",
+        ("memory_bytes.optimizer", "memory_bytes.weights", "memory_bytes.gradients")),
+    Law("ZeRO 2 holds no more gradients than ZeRO 1", plain(draws.train, zero=1), to(zero=2), "<=",
+        ("memory_bytes.gradients", "memory_bytes.optimizer")),
+    Law("ZeRO 3 holds no more weights than ZeRO 2", plain(draws.train, zero=2, pp=1), to(zero=3),
+        "<=", ("memory_bytes.weights", "memory_bytes.optimizer")),
+    Law("one replica shards nothing", dense_one, to_one_of("zero", 1, 2), "==",
+        ("memory_bytes.weights", "memory_bytes.gradients", "memory_bytes.optimizer")),
     Law("one replica steps alike under ZeRO 1 and 2", one_replica, to(zero=2), "==", STEP, 1e-6),
     Law("one replica has no data parallelism", one_replica, to(bucket="1MB"), "==", STEP, 1e-6),
-    Law(
-        "one replica exchanges nothing with replicas",
-        one_replica,
-        lambda line, rng: line,
-        "==",
-        ("breakdown_s.exposed_dp",),
-        factor=lambda first, second: 0.0,
-    ),
-    Law(
-        "one replica overlaps no data parallelism",
-        plain(draws.train, chips=1, tp=1, pp=1, dp=1, overlap="none"),
-        to(overlap="dp"),
-        "==",
-        PARTS,
-    ),
-    Law(
-        "fewer recomputed activations do not slow",
-        plain(draws.train, recompute="full"),
-        to(recompute="none"),
-        "<=",
-        STEP,
-        ORDER,
-    ),
-    Law(
-        "recomputation saves memory",
-        plain(draws.train, recompute="none"),
-        to(recompute="full"),
-        "<=",
-        ("memory_bytes.total",),
-    ),
-    Law(
-        "overlap of gradients does not slow by more than the starts of its pieces",
-        plain(draws.train, overlap="none"),
-        to(overlap="dp"),
-        "<=",
-        STEP,
-        PIECES,
-    ),
-    Law(
-        "overlap of all does not slow",
-        plain(draws.train, overlap="dp"),
-        to(overlap="all"),
-        "<=",
-        STEP,
-        ORDER,
-    ),
-    Law(
-        "fused attention does not slow",
-        plain(draws.train, attention="unfused"),
-        to(attention="fused"),
-        "<=",
-        STEP,
-        ORDER,
-    ),
+    Law("one replica exchanges nothing with replicas", one_replica, lambda line, rng: line, "==",
+        ("breakdown_s.exposed_dp",), factor=lambda first, second: 0.0),
+    Law("one replica overlaps no data parallelism",
+        plain(draws.train, chips=1, tp=1, pp=1, dp=1, overlap="none"), to(overlap="dp"), "==",
+        PARTS),
+    Law("fewer recomputed activations do not slow", plain(draws.train, recompute="full"),
+        to(recompute="none"), "<=", STEP, ORDER),
+    Law("recomputation saves memory", plain(draws.train, recompute="none"), to(recompute="full"),
+        "<=", ("memory_bytes.total",)),
+    Law("overlap of gradients does not slow by more than the starts of its pieces",
+        plain(draws.train, overlap="none"), to(overlap="dp"), "<=", STEP, PIECES),
+    Law("overlap of all does not slow", plain(draws.train, overlap="dp"), to(overlap="all"), "<=",
+        STEP, ORDER),
+    Law("fused attention does not slow", plain(draws.train, attention="unfused"),
+        to(attention="fused"), "<=", STEP, ORDER),
     Law("adapters need less memory", draws.train, to(lora_rank=8), "<=", ("memory_bytes.total",)),
     Law(
         "adapters take no longer",
@@ -489,287 +360,238 @@ TRAINING = (
         STEP,
         0.2,
     ),
-    Law(
-        "training a part takes no longer than the whole",
-        draws.train,
-        to_one_of("train_only", "attention", "mlp", "output"),
-        "<=",
-        STEP,
-        ORDER,
-    ),
-    Law(
-        "single operations are no faster than microbatches",
+    Law("training a part takes no longer than the whole", draws.train,
+        to_one_of("train_only", "attention", "mlp", "output"), "<=", STEP, ORDER),
+    Law("single operations are no faster than microbatches",
         catalogue(draws.train, from_file=False),
-        lambda line, rng: line.but(runtime="eager", cluster=line.options["cluster"]),
-        ">=",
-        STEP,
-        ORDER,
-    ),
-    Law(
-        "torch-xla is no faster than compiled microbatches",
-        drawn_on(TRAINIUM, draws.train, from_file=False),
-        to(runtime="xla"),
-        ">=",
-        STEP,
-        ORDER,
-    ),
-    Law(
-        "every layer recomputed is no faster than every second",
-        plain(draws.train, recompute="full", recompute_every=2),
-        to(recompute_every=1),
-        ">=",
-        STEP,
-        ORDER,
-    ),
-    Law(
-        "the chunk level gives the memory of the collective level",
-        plain(draws.train, level="collective"),
-        to(level="chunk"),
-        "==",
-        ("memory_bytes",),
-    ),
-    Law(
-        "the chunk level is near the collective level",
-        plain(draws.train, level="collective", overlap="none"),
-        to(level="chunk"),
-        ">=",
-        STEP,
-        0.18,
-    ),
-    Law(
-        "the flow level is near the collective level",
-        plain(draws.train, from_file=False, level="collective", overlap="none"),
-        to(level="flow"),
-        "==",
-        STEP,
-        0.08,
-    ),
-    Law(
-        "auto is the collective level where ranks are few",
-        plain(draws.train, level="auto"),
-        to(level="collective"),
-        "==",
-        STEP,
-    ),
-    Law(
-        "a rank vector is the collective level without overlap",
-        plain(draws.train, level="collective", overlap="none"),
-        to(level="rank-vector"),
-        "==",
-        STEP,
-        1e-9,
-    ),
-    Law(
-        "precision changes no count of parameters",
-        draws.train,
-        to(precision="fp8"),
-        "==",
-        ("parameters",),
-    ),
-)
+        lambda line, rng: line.but(runtime="eager", cluster=line.options["cluster"]), ">=", STEP,
+        ORDER),
+    Law("torch-xla is no faster than compiled microbatches",
+        drawn_on(TRAINIUM, draws.train, from_file=False), to(runtime="xla"), ">=", STEP, ORDER),
+    Law("every layer recomputed is no faster than every second",
+        plain(draws.train, recompute="full", recompute_every=2), to(recompute_every=1), ">=", STEP,
+        ORDER),
+    Law("the chunk level gives the memory of the collective level",
+        plain(draws.train, level="collective"), to(level="chunk"), "==", ("memory_bytes",)),
+    Law("the chunk level is near the collective level",
+        plain(draws.train, level="collective", overlap="none"), to(level="chunk"), ">=", STEP,
+        0.18),
+    Law("the flow level is near the collective level",
+        plain(draws.train, from_file=False, level="collective", overlap="none"), to(level="flow"),
+        "==", STEP, 0.08),
+    Law("auto is the collective level where ranks are few", plain(draws.train, level="auto"),
+        to(level="collective"), "==", STEP),
+    Law("a rank vector is the collective level without overlap",
+        plain(draws.train, level="collective", overlap="none"), to(level="rank-vector"), "==", STEP,
+        1e-9),
+    Law("precision changes no count of parameters", draws.train, to(precision="fp8"), "==",
+        ("parameters",)),
+)  # fmt: skip
 EXPERTS = (
-    Law(
-        "skewed tokens speed no step",
-        plain(draws.train, experts=True, ep=2, tp=2, routing_skew=1),
-        to_one_of("routing_skew", 1.5, 2),
-        ">=",
-        STEP,
-        ORDER,
-    ),
-    Law(
-        "more capacity for tokens speeds no step",
-        plain(draws.train, experts=True, ep=2, tp=2, capacity_factor=1),
-        to(capacity_factor=1.5),
-        ">=",
-        STEP,
-        ORDER,
-    ),
-    Law(
-        "one expert rank has no skew",
-        plain(draws.train, experts=True, ep=1, tp=2),
-        to(etp=2),
-        "==",
-        STEP,
-    ),
-    Law(
-        "folded experts are unfolded ones",
-        plain(draws.train, experts=True, ep=2),
-        to(unfolded=True),
-        "==",
-        PARTS,
-        1e-6,
-    ),
-)
+    Law("skewed tokens speed no step", plain(draws.train, experts=True, ep=2, tp=2, routing_skew=1),
+        to_one_of("routing_skew", 1.5, 2), ">=", STEP, ORDER),
+    Law("more capacity for tokens speeds no step",
+        plain(draws.train, experts=True, ep=2, tp=2, capacity_factor=1), to(capacity_factor=1.5),
+        ">=", STEP, ORDER),
+    Law("one expert rank has no skew", plain(draws.train, experts=True, ep=1, tp=2), to(etp=2),
+        "==", STEP),
+    Law("folded experts are unfolded ones", plain(draws.train, experts=True, ep=2),
+        to(unfolded=True), "==", PARTS, 1e-6),
+)  # fmt: skip
 SERVING = (
-    Law(
-        "longer prompts have no earlier first token",
-        plain(draws.serve, requests="poisson:0.01"),
-        times("prompt", 2),
-        ">=",
-        FIRST_TOKEN,
-    ),
+    Law("longer prompts have no earlier first token", plain(draws.serve, requests="poisson:0.01"),
+        times("prompt", 2), ">=", FIRST_TOKEN),
     Law("longer answers take longer", draws.serve, times("output", 3), ">=", ("iterations",)),
-    Law(
-        "both engines serve alike",
-        plain(draws.serve, engine="fast"),
-        to(engine="reference"),
-        "==",
-        SERVED,
-    ),
+    Law("both engines serve alike", plain(draws.serve, engine="fast"), to(engine="reference"), "==",
+        SERVED),
     Law("a cache of nothing is no cache", draws.serve, to(prefix_cache="0%"), "==", SERVED),
-    Law(
-        "a cache delays no first token",
-        plain(draws.serve, requests="poisson:0.01"),
-        to(prefix_cache="50%"),
-        "<=",
-        FIRST_TOKEN,
-        0.001,
-    ),
+    Law("a cache delays no first token", plain(draws.serve, requests="poisson:0.01"),
+        to(prefix_cache="50%"), "<=", FIRST_TOKEN, 0.001),
     Law("one expert rank is none", draws.serve, to(ep=1), "==", SERVED),
-    Law(
-        "a looser limit is kept as often",
-        plain(draws.serve, slo="ttft=1ms,tpot=1ms"),
-        to(slo="ttft=2s,tpot=1s"),
-        ">=",
-        ("slo_attainment",),
+    Law("a looser limit is kept as often", plain(draws.serve, slo="ttft=1ms,tpot=1ms"),
+        to(slo="ttft=2s,tpot=1s"), ">=", ("slo_attainment",)),
+    Law("milliseconds are thousandths", plain(draws.serve, slo="ttft=5ms,tpot=2ms"),
+        to(slo="ttft=0.005s,tpot=0.002s"), "==", ("slo_attainment",)),
+    Law("an idle replica answers as early with more slots",
+        plain(draws.serve, requests="poisson:0.01"), to(slots=128), "==", FIRST_TOKEN),
+    Law("more layers serve slower", plain(draws.serve, requests="poisson:0.01"), layers(2), ">=",
+        LATER_TOKENS),
+    Law("weights count no slots", draws.serve, to(slots=8), "==", ("weights_bytes",)),
+    *(
+        Law(
+            f"{what} delay no token",
+            own(draws.serve, requests="poisson:0.01"),
+            quantity(part, key, factor),
+            "<=",
+            (*FIRST_TOKEN, *LATER_TOKENS),
+            apart,
+        )
+        for what, part, key, factor, apart in (
+            ("twice the memory bandwidth", "chip", "hbm_bandwidth", 2, 1e-9),
+            ("twice the memory", "chip", "hbm_bytes", 2, 1e-9),
+            ("twice the scale-up links", "scale_up", "bandwidth", 2, CHOICE),
+            ("half the scale-up latencies", "scale_up", "latency", 0.5, CHOICE),
+        )
     ),
-    Law(
-        "milliseconds are thousandths",
-        plain(draws.serve, slo="ttft=5ms,tpot=2ms"),
-        to(slo="ttft=0.005s,tpot=0.002s"),
-        "==",
-        ("slo_attainment",),
+    *(
+        Law(f"{what} serves alike", own(draws.serve), change, "==", SERVED)
+        for what, change in (
+            ("a renamed machine", clone),
+            ("a machine in other units", in_other_units),
+            ("a machine with a domain more", wider),
+        )
     ),
+    Law("fewer users wait no longer for a token", plain(draws.serve, concurrency=8),
+        to(concurrency=2), "<=", ("tpot_s.mean", "ttft_s.mean")),
+    Law("more requests are answered no sooner", plain(draws.serve, requests="poisson:1"),
+        to(requests="poisson:100"), ">=", ("ttft_s.mean",)),
+    Law("a larger cache delays no first token",
+        plain(draws.serve, requests="poisson:0.01", prefix_cache="20%"), to(prefix_cache="60%"),
+        "<=", FIRST_TOKEN, 0.001),
     Law(
-        "an idle replica answers as early with more slots",
-        plain(draws.serve, requests="poisson:0.01"),
-        to(slots=128),
-        "==",
-        FIRST_TOKEN,
-    ),
-    Law(
-        "more layers serve slower",
-        plain(draws.serve, requests="poisson:0.01"),
-        layers(2),
-        ">=",
+        "weights of half the bytes delay no token",
+        lambda rng: bigger("intermediate_size", 16)(
+            draws.serve(rng, requests="poisson:0.01", precision="bf16"), rng
+        ),
+        to(precision="fp8"),
+        "<=",
         LATER_TOKENS,
     ),
-    Law("weights count no slots", draws.serve, to(slots=8), "==", ("weights_bytes",)),
-    Law(
-        "narrower cached values hold no more",
-        draws.serve,
-        to(cache_precision="fp8"),
-        "<=",
-        ("kv_peak_bytes",),
-    ),
-)
+    Law("the stored precision of a cache is the one that is named",
+        plain(draws.serve, precision="bf16"), to(cache_precision="bf16"), "==",
+        (*SERVED, "kv_peak_bytes")),
+    Law("narrower cached values hold no more", draws.serve, to(cache_precision="fp8"), "<=",
+        ("kv_peak_bytes",)),
+)  # fmt: skip
 FLEETS = (
-    Law(
-        "revenue follows the price",
-        plain(draws.fleet, token_price=2),
-        to(token_price=4),
-        "==",
-        ("revenue_usd",),
-        factor=lambda first, second: 2.0,
-    ),
+    Law("revenue follows the price", plain(draws.fleet, token_price=2), to(token_price=4), "==",
+        ("revenue_usd",), factor=lambda first, second: 2.0),
     Law("a seed changes no fleet without chance", draws.fleet, to(seed=3), "==", FLEET),
     Law("what is not compared is run alike", draws.fleet, to(no_compare=None), "==", FLEET),
     Law("noise of zero is no noise", draws.fleet, to(noise=0), "==", FLEET),
-    Law(
-        "faster units serve as much", draws.fleet, times("unit_rate", 2), ">=", ("slo_attainment",)
-    ),
-    Law(
-        "a faster unit has twice the capacity",
-        draws.fleet,
-        times("unit_rate", 2),
-        "==",
-        ("capacity_requests_per_s",),
-        factor=lambda first, second: 2.0,
-    ),
-    Law(
-        "a day is twenty-four hours of chips",
-        draws.fleet,
-        times("days", 2),
-        "==",
-        ("chip_hours",),
-        factor=lambda first, second: 2.0,
-    ),
+    Law("faster units serve as much", draws.fleet, times("unit_rate", 2), ">=",
+        ("slo_attainment",)),
+    Law("a faster unit has twice the capacity", draws.fleet, times("unit_rate", 2), "==",
+        ("capacity_requests_per_s",), factor=lambda first, second: 2.0),
+    Law("a day is twenty-four hours of chips", draws.fleet, times("days", 2), "==", ("chip_hours",),
+        factor=lambda first, second: 2.0),
     Law("growth of nothing is none", draws.fleet, to(what_if="growth=0%"), "==", FLEET),
     Law("growth offers more", draws.fleet, to(what_if="growth=30%"), ">=", ("offered_tokens",)),
+    Law("minutes are sixtieths of hours", plain(draws.fleet, change_time="30min"),
+        to(change_time="0.5h"), "==", FLEET),
+    Law("lent hours fall with the reserve", plain(draws.lend, reserve=0), to(reserve=2), "<=",
+        ("lent_unit_hours",)),
+    Law("more confidence lends no more", plain(draws.lend, confidence=0.7), to(confidence=0.85),
+        "<=", ("lent_unit_hours",)),
     Law(
-        "minutes are sixtieths of hours",
-        plain(draws.fleet, change_time="30min"),
-        to(change_time="0.5h"),
-        "==",
-        FLEET,
-    ),
-    Law(
-        "lent hours fall with the reserve",
-        plain(draws.lend, reserve=0),
-        to(reserve=2),
-        "<=",
-        ("lent_unit_hours",),
-    ),
-    Law(
-        "more confidence lends no more",
-        plain(draws.lend, confidence=0.8),
-        to(confidence=0.95),
-        "<=",
-        ("lent_unit_hours",),
+        "units more serve as much",
+        plain(draws.fleet, policy="static"),
+        lambda line, rng: line.but(
+            cluster=f"trn2-ultraserver:{int(line.options['cluster'][-1]) + 4}"
+        ),
+        ">=",
+        ("served_tokens",),
     ),
     Law("a seed lends alike", draws.lend, to(seed=4), "==", LENT),
-    Law(
-        "faster units lend no less", draws.lend, times("unit_rate", 1.5), ">=", ("lent_unit_hours",)
-    ),
-    Law(
-        "an average of an hour is one of sixty minutes",
-        plain(draws.lend, average="1h"),
-        to(average="60min"),
-        "==",
-        LENT,
-    ),
-)
+    Law("faster units lend no less", draws.lend, times("unit_rate", 1.5), ">=",
+        ("lent_unit_hours",)),
+    Law("an average of an hour is one of sixty minutes", plain(draws.lend, average="1h"),
+        to(average="60min"), "==", LENT),
+)  # fmt: skip
 JOBS = (
+    *(
+        Law(f"{what} runs a job alike", own(draws.job), change, "==", JOB)
+        for what, change in (
+            ("a renamed machine", clone),
+            ("a machine in other units", in_other_units),
+        )
+    ),
+    Law("twice the failures gain nothing",
+        plain(draws.job, failures="1", checkpoint_interval="1h", days=30), to(failures="4"), "<=",
+        ("goodput",), 0.01),
     Law("no failures waste no goodput", draws.job, to(failures="0.000001"), ">=", ("goodput",)),
-    Law(
-        "a job keeps the time of its step",
-        plain(draws.job, failures="0.000001"),
-        times("days", 2),
-        "==",
-        STEP,
+    Law("a job keeps the time of its step", plain(draws.job, failures="0.000001"), times("days", 2),
+        "==", STEP),
+    Law("a job of twice the days trains as much a day",
+        plain(draws.job, failures="0.000001", checkpoint_interval="1h"), times("days", 2), "==",
+        ("tokens",), 0.01, lambda first, second: 2.0),
+    Law("a job without chance has no seed", plain(draws.job, failures="0.000001"), to(seed=8), "==",
+        JOB),
+    Law("spares cost no goodput", plain(draws.job, spares=0), to(spares=1), ">=", ("goodput",),
+        0.01),
+    Law("an hour between checkpoints is sixty minutes", plain(draws.job, checkpoint_interval="1h"),
+        to(checkpoint_interval="60min"), "==", JOB),
+    Law("a slower restart gains nothing",
+        plain(draws.job, restart="5min", checkpoint_interval="1h"), to(restart="60min"), "<=",
+        ("goodput",)),
+)  # fmt: skip
+PLANS = (
+    *(
+        Law(f"a search {what}", draws.plan, change, "==", BEST)
+        for what, change in (
+            ("on a renamed machine ends alike", clone),
+            ("on a machine in other units ends alike", in_other_units),
+            ("for a longer list has the same best", to(top=4)),
+            ("with another seed ends alike", to(seed=3)),
+        )
     ),
-    Law(
-        "a job of twice the days trains as much a day",
-        plain(draws.job, failures="0.000001", checkpoint_interval="1h"),
-        times("days", 2),
-        "==",
-        ("tokens",),
-        0.01,
-        lambda first, second: 2.0,
-    ),
-    Law(
-        "a job without chance has no seed",
-        plain(draws.job, failures="0.000001"),
-        to(seed=8),
-        "==",
-        JOB,
-    ),
-    Law(
-        "spares cost no goodput", plain(draws.job, spares=0), to(spares=1), ">=", ("goodput",), 0.01
-    ),
-    Law(
-        "an hour between checkpoints is sixty minutes",
-        plain(draws.job, checkpoint_interval="1h"),
-        to(checkpoint_interval="60min"),
-        "==",
-        JOB,
-    ),
-    Law(
-        "a slower restart gains nothing",
-        plain(draws.job, restart="5min", checkpoint_interval="1h"),
-        to(restart="60min"),
-        "<=",
-        ("goodput",),
-    ),
+    Law("a search for fewer plans finds none faster", draws.plan, to(tp=4), ">=", BEST[:1], ORDER),
 )
-LAWS = (*COLLECTIVES, *TRAINING, *EXPERTS, *SERVING, *FLEETS, *JOBS)
+REPLAYS = (
+    *(
+        Law(f"{what} replay alike", draws.replay, change, "==", PARTS[:2])
+        for what, change in (
+            ("megabytes", rewritten("bandwidth", without_unit("GB/s", "MB/s", 1e3))),
+            ("microseconds", rewritten("latency", without_unit("ns", "us", 1e-3))),
+            ("seeds", to(seed=3)),
+        )
+    ),
+    Law("faster links do not slow a replay", draws.replay,
+        rewritten("bandwidth", without_unit("GB/s", "GB/s", 2)), "<=", STEP),
+    Law("lower latency does not slow a replay", draws.replay,
+        rewritten("latency", without_unit("ns", "ns", 0.5)), "<=", STEP),
+)  # fmt: skip
+QUEUES = (
+    Law("a job alone waits for nothing", draws.queue,
+        lambda line, rng: replace(line, jobs=line.jobs[3:4]), "==",
+        ("longest_wait_s", "idle_beside_waiting"), factor=lambda first, second: 0.0),
+    Law("jobs of one size wait no longer where there is more",
+        plain(draws.queue, alike=("chips",), discipline="fifo", place="any"),
+        lambda line, rng: replace(line, words=("queue", f"trn2-ultraserver:{rng.choice((4, 6))}")),
+        "<=", WAITS),
+    Law("longer jobs of one size end no sooner in order of arrival",
+        plain(draws.queue, alike=("chips",), discipline="fifo", place="any"),
+        jobs_changed(lambda job: minutes(job, 1.5, "min", "time", "limit")), ">=",
+        (*WAITS, "end_s")),
+    Law("every discipline does the same work", draws.queue,
+        to_one_of("discipline", "fifo", "backfill", "priority", "shortest"), "==", ("used*end_s",)),
+    Law("the order of rows is none of jobs", draws.queue, shuffled, "==", QUEUED),
+    Law("jobs in seconds wait as in minutes", draws.queue,
+        jobs_changed(lambda job: minutes(job, 60, "s")), "==", QUEUED),
+    Law("a queue twice as slow waits twice as long", draws.queue,
+        jobs_changed(lambda job: minutes(job, 2)), "==", (*WAITS, "end_s"),
+        factor=lambda first, second: 2.0),
+    Law("a queue that begins later waits alike", draws.queue,
+        jobs_changed(lambda job: {**job, "submit": f"{int(job['submit'][:-3]) + 600}min"}), "==",
+        QUEUED),
+    Law("equal priorities are backfill",
+        plain(draws.queue, alike=("priority",), discipline="backfill"), to(discipline="priority"),
+        "==", QUEUED),
+    Law("the shortest of equal times is the first",
+        plain(draws.queue, alike=("time",), discipline="backfill"), to(discipline="shortest"), "==",
+        QUEUED),
+    Law("no later job of one size gets ahead",
+        plain(draws.queue, alike=("chips",), discipline="fifo"), to(discipline="backfill"), "==",
+        QUEUED),
+    Law("jobs of one server are in one domain", plain(draws.queue, most=16, place="any"),
+        to(place="domain"), "==", QUEUED),
+    Law("a study leaves the answer", draws.queue, to(study=True), "==", QUEUED),
+    Law("a later job delays none before it in order of arrival",
+        plain(draws.queue, discipline="fifo"),
+        lambda line, rng: replace(line, jobs=(*line.jobs, {**line.jobs[0], "submit": "121min"})),
+        "==", tuple(f"jobs.{place}.start_s" for place in range(12))),
+)  # fmt: skip
+LAWS = (
+    *(*COLLECTIVES, *TRAINING, *EXPERTS, *SERVING, *FLEETS, *JOBS),
+    *(*PLANS, *REPLAYS, *QUEUES),
+)

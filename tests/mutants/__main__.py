@@ -17,9 +17,9 @@ ROOT = Path(__file__).parents[2]
 ROOMS = (
     "topologies/shapes", "topologies/views", "topologies/catalogue",
     "cluster_sim/analysis", "cluster_sim/collectives", "cluster_sim/engine", "cluster_sim/schedule",
-    "workloads/demand", "workloads/fleet", "workloads/job", "workloads/kernels",
-    "workloads/models", "workloads/search", "workloads/serving", "workloads/training",
-    "experiments/validation",
+    "workloads/confidence", "workloads/demand", "workloads/fleet", "workloads/job",
+    "workloads/kernels", "workloads/models", "workloads/search", "workloads/serving",
+    "workloads/sharing", "workloads/training", "experiments/validation",
 )  # fmt: skip
 """Rooms whose places are drawn, each as often."""
 LONGEST_S = 600.0
@@ -31,7 +31,8 @@ def neighbours(module: Path) -> list[str]:
     """Return the test files that name a module, or all of its room's where none does."""
     dotted = ".".join(module.with_suffix("").parts)
     tests = sorted((ROOT / "tests").rglob("test_*.py"))
-    named = [path for path in tests if dotted in path.read_text()]
+    imported = f"from {'.'.join(module.parts[:-1])} import {module.stem}"
+    named = [path for path in tests if dotted in (text := path.read_text()) or imported in text]
     room = ROOT / "tests" / module.parts[0] / module.parts[1]
     beside = sorted(room.rglob("test_*.py")) if room.is_dir() else []
     first = [str(path.relative_to(ROOT)) for path in named]

@@ -10,7 +10,7 @@ from collections.abc import Mapping
 from typing import NamedTuple
 
 from topologies.catalogue.catalogue import Catalogue, chip_family
-from topologies.errors import InputError, suggestion
+from topologies.errors import InputError, check_choice, suggestion
 
 SCALES = 1 / 32  # bytes of scales for each element of a micro-scaled format
 ELEMENT_BYTES = {
@@ -78,10 +78,11 @@ def served_formats(
         products = "mxfp8" if catalogue.has(chip, "mxfp8_peak") else "bf16"
         loaded = family.is_neuron and products == "bf16"
         return Format("bf16", "bf16"), Format("bf16" if loaded else precision, products)
-    if family.runtime not in WIDENED or catalogue.has(chip, f"{precision}_peak"):
+    if family.runtime not in WIDENED:
         check_precision(precision, chip, catalogue, SERVING, "serve")
-        return (Format(precision, precision),) * 2
-    return (Format(precision, "bf16"),) * 2
+    check_choice("--precision", precision, SERVING)
+    products = precision if catalogue.has(chip, f"{precision}_peak") else "bf16"
+    return (Format(precision, products),) * 2
 
 
 def check_precision(

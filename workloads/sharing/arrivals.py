@@ -25,6 +25,8 @@ LARGEST_FILE_BYTES = 2**28
 MOST_JOBS = 200_000
 KEYS = ("name", "submit", "chips", "time", "limit", "priority", "model", "plan", "steps")
 """Keys of a stated job beside the fields of its plan."""
+PRIORITIES = (-(2**31), 2**32 - 1)
+"""Least and largest priority: Kubernetes' have 32 bits with a sign, and Slurm's without."""
 NEVER = ("", "Unknown", "None", "N/A")
 DEVICES = (
     "nvidia.com/gpu",
@@ -76,14 +78,16 @@ def read_arrivals(path: Path | str, cluster: Cluster) -> tuple[list[Arrival], tu
     entries = []
     for line, cells in rows:
         stated = {key: _cell(key, cell) for key, cell in cells.items() if cell}
+        if "plan" in stated:
+            stated["plan"] = str(Path(path).parent / stated["plan"])
         entries.append((f"{named} line {line}", stated))
         _check_number(entries, named)
     return _arrivals(entries, cluster), ()
 
 
 def _cell(key: str, text: str) -> Any:
-    """Return a cell as a number or a truth value where it is such a field of a plan."""
-    if key in KEYS:
+    """Return a cell as a number or a truth value where it is such, of chips or a plan's field."""
+    if key in KEYS and key != "chips":
         return text
     try:
         return int(text) if WHOLE.fullmatch(text) else float(text)
@@ -136,7 +140,7 @@ def _arrival(
             f"limit {times['limit']} is shorter than the {run_s:,.0f} s that it runs, and it would "
             "be stopped. State a longer limit."
         )
-    priority = _count(times["priority"] or 0, "priority", least=-(10**9))
+    priority = _count(times["priority"] or 0, "priority", *PRIORITIES)
     submit_s = _moment(str(times["submit"]), "submit")
     return Arrival(number, name, submit_s, chips, run_s, limit_s, priority, ends_s)
 
@@ -160,14 +164,14 @@ def _predicted(
     return step.chips, count * step.time_s, (count * step.low_s, count * step.high_s)
 
 
-def _count(value: object, what: str, least: int = 1) -> int:
+def _count(value: object, what: str, least: int = 1, most: int = 10**9) -> int:
     try:
         count = int(str(value))
     except ValueError:
         count = least - 1
-    if not least <= count <= 10**9:
+    if not least <= count <= most:
         raise InputError(
-            f"{what} {shown(str(value), 40)!r} must be a whole number from {least:,} to 1e9."
+            f"{what} {shown(str(value), 40)!r} must be a whole number from {least:,} to {most:,}."
         )
     return count
 
@@ -225,7 +229,7 @@ def _slurm(text: str, named: str, cluster: Cluster) -> tuple[list[Arrival], tupl
             )
             chips = _count(cells["NNodes"], "NNodes") * cluster.chips_per_server
             limit_s = _slurm_limit(cells.get("Timelimit", ""), end_s - start_s)
-            priority = _count(cells.get("Priority") or 0, "Priority", least=-(10**9))
+            priority = _count(cells.get("Priority") or 0, "Priority", *PRIORITIES)
         except InputError as mistake:
             raise InputError(f"{place}: {mistake}") from None
         if not submit_s <= start_s < end_s:
@@ -254,7 +258,7 @@ def _slurm_limit(text: str, run_s: float) -> float:
         whole_days = int(days) if dash else 0
     except ValueError:
         numbers, whole_days = [], 0
-    if len(numbers) != 3:
+    if len(numbers) != 3 or min(*numbers, whole_days) < 0:
         raise InputError(f"Timelimit {shown(text, 40)!r} is no time. Slurm writes 1-12:00:00.")
     hours, minutes, seconds = numbers
     # A job may end some seconds after its limit.
@@ -297,22 +301,24 @@ def _kubernetes(text: str, named: str) -> tuple[list[Arrival], tuple[str, ...]]:
 
 
 def _moments(item: Mapping[str, Any]) -> tuple[Any, Any, Any]:
-    """Return when a job was created, started and completed.
+    """Return when a job was created, started, and completed or failed.
 
     Kueue suspends a job until it is admitted, so that its start is the end of the wait. A JobSet
-    has conditions in place of times.
+    has conditions in place of times, and of a Job that failed a condition alone says when.
     """
     created = _at(item, "metadata", "creationTimestamp")
-    if item["kind"] == "Job":
-        return created, _at(item, "status", "startTime"), _at(item, "status", "completionTime")
     conditions = _at(item, "status", "conditions") or []
     changed = {
         each.get("type"): each.get("lastTransitionTime")
         for each in conditions
         if isinstance(each, dict)
     }
+    if item["kind"] == "Job":
+        completed = _at(item, "status", "completionTime") or changed.get("Failed")
+        return created, _at(item, "status", "startTime"), completed
     # The condition Suspended turns false when the set starts; without a queue it is not there.
-    return created, changed.get("Suspended", created), changed.get("Completed")
+    end = changed.get("Completed") or changed.get("Failed")
+    return created, changed.get("Suspended", created), end
 
 
 def _devices(item: Mapping[str, Any]) -> Iterator[int]:

@@ -52,7 +52,7 @@ def lower_bound(call: CollectiveCall, *, ideal: bool = False, sbuf: bool = False
     group = call.group
     bounds = [Bound("nothing to move", 0)]
     if len(group.chips) > 1 and call.size_bytes > 0:
-        least = _least_latency(group)
+        least = least_latency(group)
         # With fewer bytes than ranks some pairs of an all-gather have nothing to tell each other.
         everybody = call.kind in ("all-reduce", "broadcast", "permute")
         far = everybody or call.size_bytes >= group.ranks
@@ -116,6 +116,7 @@ def _cuts(call: CollectiveCall, least: int) -> Iterator[Bound]:
     group = call.group
     scale_out = group.cluster.scale_out
     if len(group.domains) > 1 and scale_out is not None:
+        least = _least_around(group)
         counts = np.bincount(group.domain - group.domain.min())
         for inside in distinct(counts[counts > 0]).tolist():
             need = crossing_bytes(call, inside * group.ranks_per_chip)
@@ -224,10 +225,17 @@ def _outward(links: Links, part: BoolArray) -> int:
     return straight + int(np.minimum(up, down).sum())
 
 
-def _least_latency(group: Group) -> int:
-    """Return the shortest latency of a link, after which the last byte arrives at best [ps]."""
+def least_latency(group: Group) -> int:
+    """Return the shortest latency of a step, after which the last byte arrives at best [ps]."""
     inner = domain_links(group.cluster.shape).latency_ps
-    return int(inner.min(initial=0)) if len(inner) else 0
+    around = [_least_around(group)] if len(group.domains) > 1 else []
+    return int(np.append(inner, around).min())
+
+
+def _least_around(group: Group) -> int:
+    """Return the shortest latency of a step between domains [ps]."""
+    fabric = group.cluster.scale_out
+    return fabric.latency_ps + min(fabric.climb_ps) if fabric is not None else 0
 
 
 def _distance(call: CollectiveCall) -> int:

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import shlex
-from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, fields, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -127,7 +127,8 @@ def plan(
         def answer(name: str, catalogue: Catalogue) -> dict[str, Any]:
             """Document of the first plan on one of the clusters."""
             result = _search(replace(inputs, cluster=name), stated, how, catalogue, call)
-            return {**first_step(result, inputs.model), **_whole_job(result, length, call)}
+            words = _as_written(replace(inputs, cluster=name), catalogue_inputs)
+            return {**first_step(result, words), **_whole_job(result, length, call)}
 
         answer_beside(
             *("train", f"{inputs.model}: the best plan on each of {len(names)} clusters", names),
@@ -144,17 +145,30 @@ def plan(
         call,
         f"the first plan's step of {format_seconds(result.finalists[0].iteration_s)}",
     )
-    job = {**_whole_job(result, length, call), **_written(result, how, inputs.model)}
-    results = {**document(result, how.top, inputs.model), **job}
+    words = _as_written(inputs, catalogue_inputs)
+    job = {**_whole_job(result, length, call), **_written(result, how, words)}
+    results = {**document(result, how.top, words), **job}
     call.answer(
         results,
-        show=lambda _: _print(result, how.top, inputs.model, results),
+        show=lambda _: _print(result, how.top, results),
         write=lambda run, _: write(run, result, how.top, results),
         rankings=rankings,
     )
 
 
-def _written(search: Search, how: SearchInputs, model: str) -> dict[str, Any]:
+def _as_written(*inputs: TrainedModel | CatalogueInputs) -> list[str]:
+    """Return the options that inputs stand for, without those that have their defaults."""
+    words = []
+    for group in inputs:
+        for each in fields(group):
+            value = getattr(group, each.name)
+            for one in value if isinstance(value, tuple) else (value,):
+                if one not in (None, each.default):
+                    words += [option_name(each.name), str(one)]
+    return words
+
+
+def _written(search: Search, how: SearchInputs, words: Sequence[str]) -> dict[str, Any]:
     """Write the plan of a rank to files; return tool, file, rank, and why it is not the first."""
     from topologies.files.writing import whole_file
     from workloads.training.plan.plan_file import write_plan
@@ -172,7 +186,7 @@ def _written(search: Search, how: SearchInputs, model: str) -> dict[str, Any]:
     name = how.write.partition(":")[0]
     tool = tool_named(name)
     path = target_of(how.write, tool.file)
-    rank, text, why = _first_that_runs(search, name, how.rank, model)
+    rank, text, why = _first_that_runs(search, name, how.rank, words)
     path.parent.mkdir(parents=True, exist_ok=True)
     with whole_file(path) as part:
         part.write_text(text)
@@ -180,7 +194,7 @@ def _written(search: Search, how: SearchInputs, model: str) -> dict[str, Any]:
 
 
 def _first_that_runs(
-    search: Search, tool: str, rank: int | None, model: str
+    search: Search, tool: str, rank: int | None, words: Sequence[str]
 ) -> tuple[int, str, str]:
     """Return rank and file of the first plan that a tool can run, and why it is not the first."""
     from experiments.reports.plan import train_command
@@ -192,7 +206,7 @@ def _first_that_runs(
         about = [
             f"{search.model.name} on {search.cluster.name}, {search.cluster.chips:,} chips: "
             f"{format_seconds(ranked.iteration_s)} a step is predicted by",
-            train_command(search, model, place),
+            train_command(search, words, place),
         ]
         try:
             return place, launch_file(tool, ranked.plan, search.model, search.cluster, about), why
@@ -304,15 +318,15 @@ def _own_fields(text: str, stated: Mapping[str, Any]) -> dict[str, Any]:
     return mine
 
 
-def _print(search: Search, top: int, model: str, results: Mapping[str, Any]) -> None:
-    from experiments.reports.plan import headline, remarks, shared, sifted, table, train_command
+def _print(search: Search, top: int, results: Mapping[str, Any]) -> None:
+    from experiments.reports.plan import headline, remarks, shared, sifted, table
 
     print_table(headline(search), *table(search, top), left=1)
     click.echo(shared(search, top))
     print_table("", *sifted(search))
     for line in remarks(search):
         print_text(line)
-    click.echo(f"Run the first: {train_command(search, model)}")
+    click.echo(f"Run the first: {results['train']}")
     if written := results.get("written"):
         print_text(
             f"Plan {written['rank']} is written for {written['tool']} to {written['file']}, whose "

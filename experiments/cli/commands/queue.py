@@ -99,11 +99,12 @@ WAYS = (
 
 def document(queue: Queue) -> dict[str, Any]:
     """Return all results under the keys of the command line."""
-    recorded_s = [each.job.recorded_wait_s for each in queue.jobs]
-    waits_s = [wait_s for wait_s in recorded_s if wait_s is not None]
+    waits_s = [wait_s for each in queue.jobs if (wait_s := each.job.recorded_wait_s) is not None]
     remarks = list(queue.left_out)
-    if queue.discipline == "priority" and len({each.job.priority for each in queue.jobs}) == 1:
-        remarks.append("All jobs have one priority, so discipline priority is backfill.")
+    key = {"priority": "priority", "shortest": "limit_s"}.get(queue.discipline)
+    if key and len({getattr(each.job, key) for each in queue.jobs}) == 1:
+        alike = f"All jobs have one {key.removesuffix('_s')}"
+        remarks.append(f"{alike}, so discipline {queue.discipline} is backfill.")
     return {
         "cluster": queue.cluster.name,
         "chips": queue.cluster.chips,

@@ -21,6 +21,14 @@ def test_time_by_category_takes_the_first_of_the_list() -> None:
     assert table.loc[1].tolist() == [0, 0, 10, 10]
 
 
+@pytest.mark.parametrize("ranks", [(-2, 0), (0, 10**11)])
+def test_ranks_below_zero_or_far_apart_are_groups(ranks: tuple[int, int]) -> None:
+    trace = spans([*ranks, ranks[0]], ["tp", "compute", "dp"], [0, 4, 2], [6, 9, 10])
+    table = time_by_category(trace, ["tp", "compute", "dp"])
+    assert table.index.tolist() == list(ranks)
+    assert table["idle_ps"].tolist() == [0, 5]
+
+
 def test_categories_may_gather_several_names() -> None:
     trace = spans([0, 0], ["tp", "dp"], [0, 2], [3, 5])
     table = time_by_category(trace, {"compute": ["compute"], "comm": ["tp", "dp"]}, rest="waiting")

@@ -56,12 +56,21 @@ def test_no_algorithm_is_faster_than_the_bound(data):
 def test_an_all_to_all_on_a_clos_is_bound_by_what_its_switches_carry():
     machine = named("clos:64:16")
     call = CollectiveCall("all-to-all", Group(machine, range(64)), 2**28)
-    assert lower_bound(call).time_ps == 63 * 2**28 // 64 * 10
+    assert lower_bound(call).time_ps == 63 * 2**28 // 64 * 10 + 10**6
     thin = named("clos:32:16:4")
     half = np.arange(32) < 16
     links = domain_links(thin.shape)
     assert switches_are_stacked(links, 32)
     assert stacked_outward(links, half) < 16 * 100 * 10**9
+
+
+def test_bytes_around_a_domain_arrive_after_the_latency_of_a_step_between_servers():
+    machine = cluster("dgx-h100:2")
+    fabric = machine.scale_out
+    bound = lower_bound(CollectiveCall("all-to-all", Group(machine, range(16)), 2**22))
+    sent_ps = 64 * 2**18 * 10**12 // (8 * fabric.bandwidth_bytes_per_s)
+    assert bound.what == "cut around a domain"
+    assert bound.time_ps == sent_ps + fabric.latency_ps + fabric.climb_ps[0]
 
 
 def test_the_farthest_pair_of_a_torus_in_closed_form_is_that_of_the_routes():

@@ -203,3 +203,8 @@ def test_a_replica_refuses_what_its_chip_lacks(precision: str) -> None:
         return
     with pytest.raises(InputError, match=f"cannot serve in {precision} on trn2; it computes in"):
         profile(named("llama-3.1-8b"), cluster("trn2.48xlarge"), precision=precision)
+
+
+def test_a_precision_that_nobody_serves_in_is_refused_where_weights_are_widened() -> None:
+    with pytest.raises(InputError, match=r"--precision 'FP8' is none of bf16, .*Did you mean fp8"):
+        profile(named("llama-3.1-8b"), cluster("dgx-a100"), precision="FP8")

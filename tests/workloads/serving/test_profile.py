@@ -160,3 +160,9 @@ def test_layers_with_windows_read_no_more_of_a_cache(machine: str) -> None:
     for cached, read in ((short, short), (long, most)):
         expected = pytest.approx(whole.attention_s(requests, read))
         assert windowed.attention_s(requests, cached) == expected
+
+
+def test_a_model_with_some_attention_keeps_keys_and_values_of_these_layers_alone() -> None:
+    """Every fourth of 48 layers attends, with 2 key-value heads of 256 values in 2 bytes."""
+    replica = profile(named("qwen3-next-80b-a3b"), cluster("dgx-h200"), tp=2)
+    assert replica.kv_bytes_per_token == 12 * 2 * 2 * 256 * 2

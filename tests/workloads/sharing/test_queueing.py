@@ -171,13 +171,17 @@ def test_a_predicted_job_runs_for_its_steps_and_bounds_the_wait(tmp_path: Path) 
     jobs = [{"submit": "0s", "steps": 1000, **plan}, job(0.001, 8, 1)]
     queue = cs.queue_jobs(CLUSTER, jobs)
     assert queue.jobs[0].job.run_s == pytest.approx(1000 * step.iteration_s, rel=1e-9)
+    (tmp_path / "plan.yaml").write_text("tp: 4\nglobal_batch: 32\nseq: 512\n")
+    path = tmp_path / "jobs.csv"
+    path.write_text(f"submit,model,plan,chips,steps\n0s,{model},plan.yaml,128,1000\n")
+    assert cs.queue_jobs(CLUSTER, path).jobs[0].end_s == queue.jobs[0].end_s
     low_s, high_s = queue.wait_ends_s or (0, 0)
     assert low_s < queue.waits_s.mean() < high_s
     assert high_s == pytest.approx((1000 * step.interval.high - 0.06) / 2)
 
 
 SLURM = """JobID|Submit|Start|End|NNodes|Timelimit|Priority
-7|2026-11-02T08:00:00|2026-11-02T08:00:00|2026-11-02T09:00:00|6|02:00:00|10
+7|2026-11-02T08:00:00|2026-11-02T08:00:00|2026-11-02T09:00:00|6|02:00:00|4294901759
 7.batch|2026-11-02T08:00:00|2026-11-02T08:00:00|2026-11-02T09:00:00|1||
 8|2026-11-02T08:30:00|2026-11-02T09:30:00|2026-11-02T10:00:00|8|1-00:00:00|10
 9|2026-11-02T08:40:00|Unknown|Unknown|8|1-00:00:00|10
@@ -219,7 +223,10 @@ def kubernetes() -> dict[str, Any]:
         "spec": {"replicatedJobs": replicated},
         "status": {"conditions": conditions},
     }
-    return {"kind": "List", "items": [single, several, {"kind": "Pod"}]}
+    failed = {"type": "Failed", "lastTransitionTime": "2026-11-02T08:40:00Z"}
+    status = {"startTime": times["startTime"], "conditions": [failed]}
+    broken = {**single, "metadata": {"name": "broken", **created}, "status": status}
+    return {"kind": "List", "items": [single, several, broken, {"kind": "Pod"}]}
 
 
 def test_a_list_of_kubernetes_jobs_is_read_as_kubectl_prints_it(tmp_path: Path) -> None:
@@ -229,9 +236,10 @@ def test_a_list_of_kubernetes_jobs_is_read_as_kubectl_prints_it(tmp_path: Path) 
     assert [(each.job.name, each.job.chips) for each in queue.jobs] == [
         ("single", 32),
         ("several", 48),
+        ("broken", 32),
     ]
-    assert [each.job.run_s for each in queue.jobs] == [3600, 1800]
-    assert [each.job.recorded_wait_s for each in queue.jobs] == [600, 1200]
+    assert [each.job.run_s for each in queue.jobs] == [3600, 1800, 1800]
+    assert [each.job.recorded_wait_s for each in queue.jobs] == [600, 1200, 600]
     assert queue.left_out == ("Left out: entries that are no Job or JobSet (1).",)
 
 
@@ -267,6 +275,7 @@ def test_a_job_that_cannot_queue_is_refused(change: dict[str, Any], message: str
         ("JobID|Submit\n", "no column Start. Export it with sacct --parsable2"),
         (SLURM.replace("|8|", "|eight|"), "line 4: NNodes 'eight' must be a whole number"),
         (SLURM.replace("02:00:00", "2 hours"), "Timelimit '2 hours' is no time"),
+        (SLURM.replace("|1-00", "|-1-00"), "Timelimit '-1-00:00:00' is no time"),
         (SLURM.replace("T09:30", "T08:20"), "line 4: Submit, Start and End do not follow"),
         ("submit,model,steps,dp\n0s,gpt2,9,x\n", "line 2: job 1: dp is 'x'; it must be"),
         ('{"items": 3}', "items is no list of jobs"),

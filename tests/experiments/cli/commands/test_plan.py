@@ -67,11 +67,23 @@ def test_json_has_every_key(command_line: list[str], capsys: pytest.CaptureFixtu
 
 
 @pytest.mark.parametrize(
-    "stated", [["--pp", "2"], ["--lora-rank", "8", "--lora-on", "attention"], ["--train-only=mlp"]]
+    "stated",
+    [
+        ["--pp", "2", "--variant=trn2.hbm_bandwidth=short-note"],
+        ["--lora-rank", "8", "--lora-on", "attention", "--cluster=two.yaml"],
+        ["--train-only=mlp"],
+    ],
 )
 def test_the_train_command_that_it_tells_gives_the_same_time(
-    stated: list[str], command_line: list[str], capsys: pytest.CaptureFixture[str]
+    stated: list[str],
+    command_line: list[str],
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
 ) -> None:
+    links = "shape: switch, size: 16, bandwidth: 100 GB/s, latency: 1 us"
+    (tmp_path / "two.yaml").write_text(f"chip: {{like: trn2}}\nscale_up: {{{links}}}\n")
+    monkeypatch.chdir(tmp_path)
     assert run(*command_line, "--top", "1", *stated, "--json") == 0
     document = json.loads(capsys.readouterr().out)
     words = shlex.split(document["train"])
@@ -183,12 +195,12 @@ def test_stated_fields_that_change_nothing_are_named(
 def test_a_plan_of_ones_own_stands_beside_the_others(
     command_line: list[str], tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    stated_plan = ["--with", "--tp 8 --zero 3", "--top", "2"]
+    stated_plan = ["--with", "--tp 8 --zero 0", "--top", "2"]
     assert run(*command_line, *stated_plan, "--out", str(tmp_path / "run")) == 0
     text = " ".join(capsys.readouterr().out.split())
     document = json.loads((tmp_path / "run" / "results.json").read_text())
     mine, first = document["own"], document["rows"][0]
-    assert (mine["tp"], mine["dp"], mine["zero"], mine["recompute"]) == (8, 2, 3, "selective")
+    assert (mine["tp"], mine["dp"], mine["zero"], mine["recompute"]) == (8, 2, 0, "selective")
     assert mine["loss"] == mine["iteration_s"] / first["iteration_s"] - 1 > 0
     assert mine["differs"]["tp"] == {"own": 8, "first": first["tp"]}
     assert mine["changed_s"] < mine["iteration_s"]

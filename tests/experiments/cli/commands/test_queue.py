@@ -48,11 +48,15 @@ def test_tables_and_the_run_directory_show_the_waits(
     assert (out / "occupancy.png").stat().st_size > 10_000
 
 
-def test_jobs_of_one_priority_are_said_to_be_told_apart_by_nothing(words: list[str]) -> None:
-    document = document_of([*words, "--discipline", "priority", "--json"])
-    assert document["remarks"] == [
-        "All jobs have one priority, so discipline priority is backfill."
-    ]
+@pytest.mark.parametrize(("name", "key"), [("priority", "priority"), ("shortest", "limit")])
+def test_jobs_that_a_discipline_cannot_tell_apart_are_named(
+    words: list[str], tmp_path: Path, name: str, key: str
+) -> None:
+    path = tmp_path / "alike.csv"
+    path.write_text("submit,chips,time,limit\n0s,16,1h,2h\n1min,16,2h,2h\n")
+    document = document_of([*words[:3], str(path), "--discipline", name, "--json"])
+    remark = f"All jobs have one {key}, so discipline {name} is backfill."
+    assert document["remarks"] == [remark]
 
 
 def test_a_mistake_is_one_line_and_status_2(

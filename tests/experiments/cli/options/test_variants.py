@@ -64,6 +64,9 @@ def commands(part: str, quantity: str) -> Iterator[tuple[str, ...]]:
             yield "fleet", f"--cluster={name}:8", *DEMAND
     if part == "rainier":
         yield "topology", "rainier"
+    if part == "joined-clusters":
+        pools = ("--prefill-cluster=trn2.48xlarge:2", "--disaggregate=1:1", "--count=20")
+        yield "serve", "--model=llama-3.1-8b", "--cluster=p5.48xlarge:16", *pools
 
 
 def steady(value: Any) -> Any:
