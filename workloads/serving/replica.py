@@ -328,11 +328,8 @@ def _read_by_decode(state: State) -> tuple[int, int, int]:
     batch, sizes = len(state.batch), state.batching.buckets
     if not sizes:
         return state.cached_tokens, batch, sys.maxsize
-    requests = state.requests
-    longest = max(
-        int(requests.prompt[request] + requests.output[request]) - 1 - left
-        for request, left in state.batch.left()
-    )
+    cached = state.most_cached
+    longest = max(cached[request] - left for request, left in state.batch.left())
     size = state.batching.padded(longest)
     if size > sizes[-1]:
         return batch * longest, batch, sys.maxsize

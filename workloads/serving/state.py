@@ -6,6 +6,7 @@ import heapq
 from collections import deque
 from collections.abc import Iterator
 from dataclasses import dataclass, field
+from functools import cached_property
 
 import numpy as np
 
@@ -195,6 +196,12 @@ class State:
     def __post_init__(self) -> None:
         self.first_token_s = np.full(len(self.requests), np.nan)
         self.end_s = np.full(len(self.requests), np.nan)
+
+    @cached_property
+    def most_cached(self) -> list[int]:
+        """Tokens of each request in the cache before its last one: a list, read one by one."""
+        tokens: list[int] = (self.requests.prompt + self.requests.output - 1).tolist()
+        return tokens
 
     def pause_decode(self, took_s: float) -> None:
         """Let time pass in which decode waits for prompts."""
