@@ -93,7 +93,8 @@ OWN: dict[str, tuple[str, ...]] = {
     ),
     "train": (
         *ON_A_MODEL, *PLAN, "--level=x", "--level=", "--jitter=-1", "--jitter=nan", "--jitter=2",
-        "--straggler=0", "--straggler=99:2", "--straggler=0:0.5", "--straggler=0:nan",
+        "--jitter=chip", "--jitter=chips,,", "--straggler=0", "--straggler=99:2",
+        "--straggler=0:0.5", "--straggler=0:nan",
         "--straggler=a:b", "--fault=x", "--fault=engine:99@0s:dead", "--fault=engine:0@x:dead",
         "--iterations=0", "--iterations=-1", "--iterations=99999999999", "--chakra=log.txt",
     ),

@@ -110,6 +110,7 @@ def test_overlaps_of_one_size_share_their_groups(monkeypatch: pytest.MonkeyPatch
     monkeypatch.setattr(groups, "PlacedGroups", Counted)
     # Alternatives of fields that nobody stated are plans of their own.
     monkeypatch.setattr("workloads.training.iteration.alternatives", lambda *_: ())
-    frame = weak_scaling.run("gpt2", chips=(64,), replica=Replica(tp=2, seq=512))
-    assert frame.overlap.tolist() == ["dp", "none"]
+    kinds = ("dp", "none")
+    frame = weak_scaling.run("gpt2", chips=(64,), overlap=kinds, replica=Replica(tp=2, seq=512))
+    assert frame.overlap.tolist() == ["dp", "dp", "none", "none"]
     assert placed == ["dp"]

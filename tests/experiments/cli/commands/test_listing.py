@@ -21,6 +21,17 @@ def test_every_bundled_demand_is_described(capsys: pytest.CaptureFixture[str]) -
     assert all(len(row["about"].split()) > 4 for row in rows)
 
 
+def test_causes_of_jitter_are_listed_and_each_with_its_source(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    assert run(["list", "jitter", "--json"]) == 0
+    rows = json.loads(capsys.readouterr().out)["rows"]
+    assert [row["name"] for row in rows] == ["chips", "servers", "hosts", "heat", "network"]
+    assert all(row["low"] < row["high"] and row["source"] and row["note"] for row in rows)
+    assert run(["list", "jitter", "chips"]) == 0
+    assert "whiskers of box plots" in " ".join(capsys.readouterr().out.split())
+
+
 def test_variants_are_listed_by_part_until_one_is_named(capsys: pytest.CaptureFixture[str]) -> None:
     assert run(["list", "variants"]) == 0
     short = capsys.readouterr().out
