@@ -42,6 +42,7 @@ and the size of the command below it. `--out DIR` writes the picture, its rows a
 """
 
 SIZES: Mapping[str, Mapping[str, Any]] = {
+    "weak_scaling": {"overlap": ("all", "dp")},
     "policy_frontier": {"cluster": "trn2-ultraserver:20"},
 }
 """Options of experiments whose defaults take too long for the gallery."""

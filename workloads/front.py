@@ -11,11 +11,13 @@ from cluster_sim.progress import progress as shown
 from topologies.arguments import check_fields, check_names, checked
 from topologies.clusters.cluster import Cluster
 from topologies.clusters.names import CLUSTER_REMEDY, as_cluster
+from topologies.errors import InputError
 from workloads.models.huggingface import MODEL_REMEDY, as_model
 from workloads.models.model import Model
 from workloads.search.choice import usual_or_searched
 from workloads.training.alternatives import is_open
 from workloads.training.detail import Detail
+from workloads.training.execution.jitter import Disturbance, disturbance
 from workloads.training.execution.rank_vector import Progress
 from workloads.training.frameworks.conditions import CONDITIONS, Conditions
 from workloads.training.iteration import Iteration, iteration
@@ -59,9 +61,9 @@ def train(
         Called with how far a rank-vector run is.
     **stated
         Fields of the plan, such as ``tp=8`` and ``framework="torchtitan"``, of the detail, such as
-        ``level="chunk"``, and of :class:`~workloads.training.frameworks.conditions.Conditions`,
-        such as ``power_limit_w=500``. They replace the fields of a ``plan`` and a ``detail`` that
-        are passed as well. A number of ``chips`` stands for the first ones.
+        ``level="chunk"`` or ``jitter="typical"`` with its ``seed``, and ``power_limit_w=500`` of
+        :class:`~workloads.training.frameworks.conditions.Conditions`. They replace the fields of a
+        ``plan`` and a ``detail``. A number of ``chips`` stands for the first ones.
 
     Returns
     -------
@@ -118,12 +120,19 @@ def _changed(
 def _divided(stated: Mapping[str, Any]) -> tuple[dict[str, Any], dict[str, Any], Conditions]:
     """Divide keyword arguments into fields of a plan, fields of a detail, and conditions."""
     parameters = ("model", "cluster", "plan", "detail", "progress")
-    check_names("train", stated, [*parameters, *PLAN_FIELDS, *sorted(DETAIL), *sorted(CONDITIONS)])
+    names = [*PLAN_FIELDS, *sorted(DETAIL), *sorted(CONDITIONS), "jitter", "seed"]
+    check_names("train", stated, [*parameters, *names])
     plan_fields, detail_fields, conditions = (
         {name: value for name, value in stated.items() if name in names}
         for names in (PLAN_FIELDS, DETAIL, CONDITIONS)
     )
     for name, value in plan_fields.items():
         check_field(name, value)
+    if "jitter" in stated:
+        uneven = disturbance(stated["jitter"], stated.get("seed", 0), ())
+        base = detail_fields.get("disturbed") or Disturbance()
+        detail_fields["disturbed"] = replace(uneven, stragglers=base.stragglers)
+    elif "seed" in stated:
+        raise InputError("seed changes nothing without jitter. State jitter, or leave seed out.")
     check_fields(Detail, detail_fields)
     return plan_fields, detail_fields, Conditions(**conditions)

@@ -218,16 +218,23 @@ SCHEDULES = {
 def scaling(frame: pd.DataFrame, title: str) -> Figure:
     """Draw the parts of the step over chips for each overlap, and the throughput of a chip below.
 
-    ``frame``: one row for each overlap and size, sizes ascending, with columns ``overlap``,
-    ``chips``, ``dp``, ``iteration_s``, ``tokens_per_s_per_chip``, ``efficiency``, ``<part>_s`` [s].
+    ``frame``: one row for each overlap, jitter and size, sizes ascending, with columns ``overlap``,
+    ``jitter``, ``chips``, ``dp``, ``iteration_s``, ``tokens_per_s_per_chip``, ``efficiency`` and
+    ``<part>_s`` [s]. Parts are those of the last jitter; throughput has a line for each.
     """
     kinds = list(frame.groupby("overlap", sort=False))
     sides = {"height_ratios": (1.8, 1), "sharex": "col", "sharey": "row", "squeeze": False}
     figure, grid = canvas(6.2 * len(kinds) + 0.8, 6.8, 2, len(kinds), **sides)
     for column, (kind, rows) in enumerate(kinds):
-        _parts_of_step(grid[0, column], rows)
-        _throughput(grid[1, column], rows)
-        grid[0, column].set_title(f"overlap {kind}: {SCHEDULES[str(kind)]}", fontsize=10)
+        cases = list(rows.groupby("jitter", sort=False))
+        jitter, last = cases[-1]
+        _parts_of_step(grid[0, column], last)
+        for number, (name, case) in enumerate(cases):
+            _throughput(grid[1, column], case, f"jitter {name}", above=number == 0)
+        uneven = "" if jitter == "0" else f", jitter {jitter}"
+        grid[0, column].set_title(f"overlap {kind}: {SCHEDULES[str(kind)]}{uneven}", fontsize=10)
+        if len(cases) > 1:
+            grid[1, column].legend(frameon=False, fontsize=9, loc="lower left")
     grid[0, 0].set_ylabel("time of one iteration [s],\nmean over ranks")
     grid[1, 0].set_ylabel("tokens/s per chip")
     highest = float(frame["tokens_per_s_per_chip"].max())
@@ -253,14 +260,16 @@ def _parts_of_step(axes: Axes, rows: pd.DataFrame) -> None:
     axes.spines[["top", "right"]].set_visible(False)
 
 
-def _throughput(axes: Axes, rows: pd.DataFrame) -> None:
+def _throughput(axes: Axes, rows: pd.DataFrame, name: str, *, above: bool) -> None:
     rates = rows["tokens_per_s_per_chip"].tolist()
-    axes.plot(np.arange(len(rows)), rates, "o-", color="#222255")
+    axes.plot(
+        np.arange(len(rows)), rates, "o-", color="#222255" if above else "#aa3377", label=name
+    )
     for place, (rate, share) in enumerate(zip(rates, rows["efficiency"], strict=True)):
         axes.annotate(
             f"{share:.1%}",
             (place, rate),
-            (0, 7),
+            (0, 7 if above else -16),
             textcoords="offset points",
             ha="center",
             fontsize=9,

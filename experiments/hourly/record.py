@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import csv
 import io
 import math
 from collections.abc import Iterable, Sequence
@@ -147,9 +148,14 @@ class Record:
 
     def text(self) -> str:
         """Return the record as a demand file, which :func:`rows_from_csv` reads."""
-        return str(
-            _table(sorted(self.rows.values(), key=lambda row: row[1::-1])).to_csv(index=False)
-        )
+        rows = sorted(self.rows.values(), key=lambda row: row[1::-1])
+        times = np.datetime_as_string(np.array([row.minute for row in rows], "M8[m]"))
+        text = io.StringIO()
+        cells = csv.writer(text, lineterminator="\n")
+        cells.writerow(["service", "time", *COUNTED])
+        for row, time in zip(rows, times.tolist(), strict=True):
+            cells.writerow([row.service, time, *("" if n != n else n for n in row[2:])])
+        return text.getvalue()
 
 
 def _table(rows: Sequence[Row]) -> pd.DataFrame:

@@ -17,6 +17,7 @@ from topologies.clusters.cluster import Cluster
 from topologies.units import format_memory
 from workloads.kernels.gemm import sustained_flops_per_s
 from workloads.training.alternatives import BATCH_TOKENS, describe
+from workloads.training.execution.causes import TYPICAL, largest
 from workloads.training.memory.memory import Memory
 from workloads.training.plan.other_tools import OtherPlan
 from workloads.training.plan.plan import ParallelPlan
@@ -29,7 +30,7 @@ if TYPE_CHECKING:
 def remarks(step: Iteration) -> list[str]:
     """Return the remarks on a step, each a sentence."""
     chosen = [sentence for tell in OF_A_SEARCH for sentence in tell(step)]
-    return [*chosen, *check_remarks(step, step.cluster), *_neighbour(step)]
+    return [*chosen, *check_remarks(step, step.cluster), *_even_chips(step), *_neighbour(step)]
 
 
 def remarks_entry(step: Iteration) -> dict[str, Any]:
@@ -86,6 +87,24 @@ def _faster(step: Iteration) -> Iterator[str]:
             f"No degree of parallelism was stated. By its estimate another plan takes {saved:.0%} "
             f"less: {describe(choice.best)}."
         )
+
+
+def _even_chips(step: Iteration) -> Iterator[str]:
+    """Name what uneven chips would add to a large step, which waits for the slowest of all."""
+    if step.chips <= MANY or step.undisturbed_s is not None:
+        return
+    catalogue, parts = step.cluster.catalogue or shipped_catalogue(), step.breakdown_s
+    servers = step.chips // step.cluster.chips_per_server
+    waits_s = sum(seconds for part, seconds in parts.items() if part.startswith("exposed"))
+    share = 1 - waits_s / step.iteration_s
+    low, usual, high = (
+        share * largest(TYPICAL, step.chips, servers, catalogue, end=end)
+        for end in ("low", "value", "high")
+    )
+    yield (
+        f"Chips are taken as equal. The slowest of {step.chips:,} would make the step about "
+        f"{usual:.0%} longer ({low:.0%} – {high:.0%}): --jitter typical draws it."
+    )
 
 
 def _neighbour(step: Iteration) -> Iterator[str]:
@@ -203,6 +222,7 @@ def _beyond_the_chip(answer: Checked) -> Iterator[str]:
         )
 
 
+MANY = 1024  # chips above which uneven ones are named
 CHOSEN = ("recompute", "order", "microbatch", "zero", "sequence_parallel")
 """Fields whose stated value is compared with its neighbours."""
 FULL = 0.95  # share of a rank's memory above which a plan is called full

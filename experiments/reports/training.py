@@ -81,7 +81,8 @@ def _disturbed(run: Iteration) -> dict[str, Any]:
     change_s = run.iteration_s - undisturbed_s
     struck = [each._asdict() for each in run.crossed.struck] if run.crossed else []
     slowed = {"slowed_collectives": struck} if struck else {}
-    return {"undisturbed_s": undisturbed_s, "disturbance_change_s": change_s, **slowed}
+    drawn = run.uneven.document() if run.uneven else {}
+    return {"undisturbed_s": undisturbed_s, "disturbance_change_s": change_s, **drawn, **slowed}
 
 
 def slowed_note(run: Iteration) -> str:
@@ -179,7 +180,19 @@ def _disturbance(run: Iteration) -> list[tuple[str, str]]:
     change = f"{format_seconds(abs(longer))} {'longer' if longer >= 0 else 'shorter'}"
     waited = format_seconds(run.breakdown_s["straggler"])
     more = f"{change} than {format_seconds(usual)} undisturbed"
-    return [("disturbance", f"{more}; a rank waits {waited} for it on average")]
+    rows = [("disturbance", f"{more}; a rank waits {waited} for it on average")]
+    uneven = run.uneven
+    if uneven is None:
+        return rows
+    times = ", ".join(f"p{q} {format_seconds(uneven.quantile_s(q))}" for q in (50, 90, 99))
+    late, steps = uneven.straggler, len(uneven.steps_s)
+    what = "collectives" if late.cause == "network" else "kernels"
+    without = format_seconds(uneven.without_straggler_s)
+    waits = (
+        f"rank {late.rank:,}, {what} {late.slower:.1%} longer, most by {late.cause}; slowest in "
+        f"{late.share_of_steps:.0%} of steps; without it {without}"
+    )
+    return [*rows, (f"{steps:,} drawn steps", times), ("straggler", waits)]
 
 
 def _costs(run: Iteration) -> list[tuple[str, str]]:

@@ -45,13 +45,14 @@ EXPERIMENTS = (
     ),
     Experiment("torus_vs_neuronswitch", "What does a chip get of a torus, what of a switch?"),
     Experiment("tp_on_torus", "Which tensor-parallel degree, and which chips for a group?"),
-    Experiment("weak_scaling", "Does a chip train as fast among half a million as among 64?"),
+    Experiment("weak_scaling", "Does a chip train as fast among a million as among a thousand?"),
 )
 
 
 PARAMETERS = {
     "cluster": "Named machine or cluster file",
     "days": "Simulated time; by default a week, to include weekdays and a weekend [d]",
+    "jitter": "Standard deviations of kernel times or causes of uneven chips; 0 for equal chips",
     "global_batch": "Sequences of one optimizer step, all replicas together",
     "ideal": "Use the rates and latencies of links alone, without efficiencies and launches",
     "machine": "Machine of one scale-up domain, several of which form a cluster",

@@ -14,7 +14,7 @@ from topologies.options import setting
 from workloads.confidence.answers import collective_interval
 from workloads.models.huggingface import as_model
 from workloads.models.model import Model
-from workloads.training.execution.jitter import Disturbance
+from workloads.training.execution.jitter import disturbance
 from workloads.training.iteration import Iteration, iteration
 from workloads.training.program.groups import SharedParts
 from workloads.training.usual_plan import complete
@@ -66,6 +66,28 @@ def with_collective_ends(
     return frame.assign(low_s=[end.low for end in ends], high_s=[end.high for end in ends])
 
 
+def relative(frame: pd.DataFrame) -> pd.DataFrame:
+    """Add ``efficiency``: speed of a chip relative to the first size of its overlap and jitter."""
+    each = frame.groupby(["overlap", "jitter"], sort=False)["tokens_per_s_per_chip"]
+    return frame.assign(efficiency=frame["tokens_per_s_per_chip"] / each.transform("first"))
+
+
+def chips_kept(frame: pd.DataFrame) -> str:
+    """Sentence with the share of a chip's speed that remains at the largest size."""
+    last = frame.groupby(["overlap", "jitter"], sort=False).last().reset_index()
+    parts = []
+    for overlap, rows in last.groupby("overlap", sort=False):
+        kept = [
+            f"{row.efficiency:.1%}" + ("" if row.jitter == "0" else f" (jitter {row.jitter})")
+            for row in rows.itertuples()
+        ]
+        parts.append(f"{', '.join(kept)} with overlap {overlap}")
+    return (
+        f"Of the speed among {frame.chips.min():,} chips, a chip among {last.chips.max():,} keeps "
+        f"{'; '.join(parts)}"
+    )
+
+
 @dataclass(frozen=True)
 class Replica:
     """Plan of one replica of a model, the same at every scale."""
@@ -103,21 +125,27 @@ class Steps:
         self,
         fields: Mapping[str, Any],
         *,
-        disturbed: Disturbance | None = None,
+        jitter: str = "",
+        stragglers: Sequence[str] = (),
+        steps: int = 1,
+        seed: int = 0,
         allow_oversized: bool = True,
     ) -> dict[str, Any]:
         """Simulate a step, and return its plan, time, interval, throughput and parts by column.
 
-        ``fields``: fields of a plan; the others are completed. ``disturbed``: jitter and stragglers
-        of the step; by default none. ``allow_oversized``: whether the step may need more memory
-        than the chips have.
+        ``fields``: fields of a plan; the others are completed. ``jitter``, ``stragglers``: number
+        or causes, and slow ranks, as of ``train``; by default none. ``steps``: steps that causes
+        draw.
+        ``allow_oversized``: whether the step may need more memory than the chips have.
         """
         model, cluster = self.model, self.cluster
         plan = complete(fields, model, cluster)
+        uneven = disturbance(jitter, seed, stragglers)
         step = iteration(
             *(model, cluster, plan),
             allow_oversized=allow_oversized,
-            disturbed=disturbed or Disturbance(),
+            disturbed=uneven,
+            iterations=steps if uneven.causes else 1,
             shared=self._parts,
         )
         return {
@@ -128,6 +156,8 @@ class Steps:
             "dp": plan.dp,
             "iteration_s": step.iteration_s,
             **step_ends(step),
+            **({f"p{q}_s": step.uneven.quantile_s(q) for q in (90, 99)} if step.uneven else {}),
+            "jitter": jitter or "0",
             "tokens_per_s": step.tokens_per_s,
             "tokens_per_s_per_chip": step.tokens_per_s / cluster.chips,
             "mfu": step.mfu,

@@ -1,7 +1,8 @@
-"""The speed of a chip with constant work, from one UltraServer to Project Rainier.
+"""The speed of a chip with constant work, from some servers to a million chips.
 
 Every replica of the model has the same batch at all sizes. Gradients are reduced in buckets beside
-the backward pass (overlap dp) or all at once after it (overlap none).
+the backward pass (overlap dp), with other communication beside compute (all), or all at once after
+it (none). Each size is simulated with equal chips and with uneven ones, whose slowest holds up all.
 """
 
 from __future__ import annotations
@@ -13,53 +14,61 @@ from matplotlib.figure import Figure
 
 from cluster_sim.progress import Watch, unwatched
 from experiments.figures.plan import scaling
-from experiments.scripts.support import Replica, Steps, each
+from experiments.scripts.support import Replica, Steps, chips_kept, each, relative
 from topologies.clusters.names import cluster
 from topologies.errors import InputError
 from workloads.models.huggingface import model as read_model
 from workloads.training.program.breakdown import PARTS
 
 RAINIER = "rainier"
-REPLICA = Replica()
-CHIPS = (64, 256, 1024, 4096, 16_384, 65_536, 499_968)
+REPLICA = Replica(tp=32, pp=2, microbatches=8)
+CHIPS = (1024, 4096, 16_384, 65_536, 262_144, 999_936)
 COLUMNS = (
-    "model", "cluster", "tp", "pp", "microbatch", "seq", "overlap", "chips", "dp", "global_batch",
-    "iteration_s", "low_s", "high_s", "tokens_per_s", "tokens_per_s_per_chip", "mfu",
+    "model", "cluster", "tp", "pp", "microbatch", "seq", "overlap", "jitter", "chips", "dp",
+    "global_batch", "iteration_s", "low_s", "high_s", "tokens_per_s", "tokens_per_s_per_chip",
+    "mfu",
 )  # fmt: skip
 
 
 def run(
-    model: str = "llama-3.1-70b",
+    model: str = "llama-3.1-405b",
     machine: str = RAINIER,
     chips: tuple[int, ...] = CHIPS,
-    overlap: tuple[str, ...] = ("dp", "none"),
+    overlap: tuple[str, ...] = ("all", "dp", "none"),
+    jitter: tuple[str, ...] = ("0", "typical"),
     replica: Replica = REPLICA,
+    seed: int = 0,
     watch: Watch = unwatched,
 ) -> pd.DataFrame:
     """Simulate one step on ever more chips, with the same batch for every replica of the model.
 
     ``machine``: ``rainier``, or another machine of whole scale-up domains. ``chips``: numbers of
-    chips, ascending; by default up to all of Project Rainier. ``overlap``: some of ``none``, ``dp``
-    and ``all``: with the last two, gradients are reduced in buckets during the backward pass; with
-    ``none``, all at once after it.
+    chips, ascending; by default up to a million. ``overlap``: some of ``none``, ``dp`` and ``all``:
+    with the last two, gradients are reduced in buckets during the backward pass; with ``none``, all
+    at once after it. ``jitter``: numbers or causes of uneven chips, as of ``train``; 0 for equal
+    chips. ``seed``: seed of their draws.
 
-    Returns one row for each overlap and size: ``chips``, ``dp``, ``global_batch``, ``iteration_s``,
-    ``tokens_per_s``, ``tokens_per_s_per_chip``, ``efficiency`` (throughput of a chip relative to
-    the first size), ``mfu``, and ``<part>_s`` for each part [s].
+    Returns one row for each overlap, jitter and size: ``chips``, ``dp``, ``global_batch``,
+    ``iteration_s``, ``tokens_per_s``, ``tokens_per_s_per_chip``, ``efficiency`` (throughput of a
+    chip relative to the first size with the same jitter), ``mfu``, and ``<part>_s`` for each part
+    [s].
     """
     shape, in_domain = read_model(model), cluster(machine).chips_per_domain
 
     def rows(count: int) -> list[dict[str, Any]]:
         steps = Steps(shape, cluster(f"{machine}:{_size(machine, count, in_domain)}"))
         name = steps.cluster.name.partition(":")[0]
-        plans = [steps.repeated(replica, overlap=kind) for kind in overlap]
-        return [steps.row(plan, allow_oversized=False) | {"cluster": name} for plan in plans]
+        cases = [
+            (steps.repeated(replica, overlap=kind), causes) for kind in overlap for causes in jitter
+        ]
+        return [
+            steps.row(plan, jitter=causes, seed=seed, allow_oversized=False) | {"cluster": name}
+            for plan, causes in cases
+        ]
 
     sizes = each(rows, chips, watch, task="sizes")
     frame = pd.DataFrame(row for kinds in zip(*sizes, strict=True) for row in kinds)
-    frame = frame[[*COLUMNS, *(f"{part}_s" for part in PARTS)]]
-    first = frame.groupby("overlap", sort=False)["tokens_per_s_per_chip"].transform("first")
-    return frame.assign(efficiency=frame["tokens_per_s_per_chip"] / first)
+    return relative(frame[[*COLUMNS, *(f"{part}_s" for part in PARTS)]])
 
 
 def _size(machine: str, chips: int, each: int) -> int:
@@ -79,16 +88,6 @@ def plot(frame: pd.DataFrame) -> Figure:
     title = (
         f"{first.model} on {first.cluster}, tp {first.tp}, pp {first.pp}: {each} sequences of "
         f"{first.seq:,} tokens for every replica\n"
-        f"{_finding(frame)}"
+        f"{chips_kept(frame)}"
     )
     return scaling(frame, title)
-
-
-def _finding(frame: pd.DataFrame) -> str:
-    """Sentence with the share of a chip's throughput that remains at the largest size."""
-    last = frame.groupby("overlap", sort=False).last()
-    kept = " and ".join(
-        f"{row.efficiency:.1%} with overlap {kind}" for kind, row in last.iterrows()
-    )
-    among, fewest = last.chips.iloc[0], frame.chips.iloc[0]
-    return f"Of the speed among {fewest:,} chips, a chip among {among:,} keeps {kept}"

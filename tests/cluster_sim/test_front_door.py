@@ -199,7 +199,7 @@ def test_a_fleet_runs_a_few_hours() -> None:
         "azure-code",
         policy="threshold",
         model=cs.model("llama-3.1-70b"),
-        prefill="chunked",
+        unit_rate=6.0,
         days=0.1,
     )
     assert result.summary["chips"] == 1280

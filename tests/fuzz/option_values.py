@@ -128,7 +128,7 @@ NUMBERS: dict[str, tuple[str, ...]] = {
     "days": ("0.7", "2"),
     "dp": ("8", "2"),
     "global-batch": ("64", "16"),
-    "jitter": ("0.05",),
+    "jitter": ("0.05", "chips"),
     "memory-margin": ("0.9995", "0.5"),
     "price-cap": ("50",),
     "rate": ("9",),

@@ -193,6 +193,8 @@ COMMANDS: tuple[tuple[str, ...], ...] = (
     ("calibrate", "log.txt", "--cluster", "dgx-h100"),
     ("report", "run"),
     ("list", "variants"),
+    ("list", "jitter"),
+    ("train", *ON_TRN2, "--tp", "4", "--jitter", "chips,heat", "--iterations", "3"),
     ("train", *ON_SEVERAL, "--plan", "launch.sh", "--vpp", "2"),
     ("train", *ON_SEVERAL, "--plan", "job.toml"),
     ("train", *ON_TRN2, "--plan", "nemo.yaml"),

@@ -75,6 +75,10 @@ class Catalogue:
         """Cache of :meth:`integer`: values are exact fractions, which are slow to round."""
         return {}
 
+    @functools.cached_property
+    def _texts(self) -> dict[tuple[str, ...], str]:
+        return _texts_of(self.rows)
+
     def parts(self) -> tuple[str, ...]:
         """Return the names of all parts, in file order."""
         return tuple(self._of_part)
@@ -241,18 +245,8 @@ class Catalogue:
         >>> guided.value("trn2", "hbm_bandwidth")
         3000000000000.0
         """
-        chosen = _by_key(self.chosen)
-        for path, name in names.items():
-            part, _, quantity = path.rpartition(".")
-            variants = [row.variant for row in self.variants(part, quantity) if row.variant]
-            if name and name not in variants:
-                choices = f"there are {', '.join(variants)}" if variants else "it has none"
-                raise InputError(
-                    f"{path} has no variant {name[:80]!r}; {choices}. A value of your own goes "
-                    "into a catalogue file (--catalogue)."
-                )
-            chosen[self.entry(part, quantity)[:2]] = name
-        return _catalogue(self.rows, chosen)
+        # Equal catalogues may have rows of other notes, and a memo must not exchange those.
+        return _with_variants(self, id(self.rows), tuple(names.items()))
 
     def with_overlay(self, path: Path | str) -> Catalogue:
         """Return a catalogue with the rows of a CSV file added.
@@ -276,8 +270,26 @@ class Catalogue:
 
     def with_rows(self, rows: Iterable[Entry]) -> Catalogue:
         """Return a catalogue with these rows, which replace those of the same names."""
-        merged = {(row.part, row.quantity, row.variant): row for row in (*self.rows, *rows)}
-        return _catalogue(merged.values(), _by_key(self.chosen))
+        added = tuple(rows)
+        merged = {row[:3]: row for row in (*self.rows, *added)}
+        texts = {**self._texts, **_texts_of(added)}
+        return _catalogue(tuple(merged.values()), texts, _by_key(self.chosen))
+
+
+@functools.lru_cache(maxsize=128)
+def _with_variants(base: Catalogue, _rows: int, names: tuple[tuple[str, str], ...]) -> Catalogue:
+    chosen = _by_key(base.chosen)
+    for path, name in names:
+        part, _, quantity = path.rpartition(".")
+        variants = [row.variant for row in base.variants(part, quantity) if row.variant]
+        if name and name not in variants:
+            choices = f"there are {', '.join(variants)}" if variants else "it has none"
+            raise InputError(
+                f"{path} has no variant {name[:80]!r}; {choices}. A value of your own goes "
+                "into a catalogue file (--catalogue)."
+            )
+        chosen[base.entry(part, quantity)[:2]] = name
+    return _catalogue(base.rows, base._texts, chosen)
 
 
 @functools.cache
@@ -345,10 +357,14 @@ def _by_key(chosen: Iterable[tuple[str, str, str]]) -> dict[Key, str]:
     return {(part, quantity): variant for part, quantity, variant in chosen}
 
 
-def _catalogue(rows: Iterable[Entry], chosen: Mapping[Key, str]) -> Catalogue:
-    all_rows = tuple(rows)
+def _catalogue(
+    rows: tuple[Entry, ...], texts: dict[tuple[str, ...], str], chosen: Mapping[Key, str]
+) -> Catalogue:
     switched = tuple(sorted((*key, variant) for key, variant in chosen.items() if variant))
-    return Catalogue(digest_of(all_rows, switched), all_rows, switched)
+    derived = Catalogue(_digest(texts, switched), rows, switched)
+    # Most of its rows are those of the catalogue that it is from, and are not described again.
+    vars(derived)["_texts"] = texts
+    return derived
 
 
 def _whole(entry: Entry, scale: int) -> int:
@@ -399,13 +415,24 @@ def _plain(row: Entry) -> list[Any]:
     return [*row[:-1], [numerator] if denominator == 1 else [numerator, denominator]]
 
 
-def digest_of(rows: Iterable[Entry], switched: tuple[tuple[str, str, str], ...] = ()) -> str:
+def digest_of(rows: Iterable[Entry]) -> str:
     """Return a digest that depends neither on the order of rows nor on their notes."""
-    whole = hashlib.sha256(repr(switched).encode())
-    for row in sorted(rows, key=lambda row: (row.part, row.quantity, row.variant)):
-        value = row.written if row.unit == NAME else row.exact
-        whole.update(repr((row.part, row.quantity, row.variant, value, row.unit)).encode())
-    return whole.hexdigest()
+    return _digest(_texts_of(rows))
+
+
+def _texts_of(rows: Iterable[Entry]) -> dict[tuple[str, ...], str]:
+    """Return the part of each row that its catalogue's digest covers."""
+    return {
+        row[:3]: repr((*row[:3], row.written if row.unit == NAME else row.exact, row.unit))
+        for row in rows
+    }
+
+
+def _digest(
+    texts: Mapping[tuple[str, ...], str], switched: tuple[tuple[str, str, str], ...] = ()
+) -> str:
+    in_order = (texts[key] for key in sorted(texts))
+    return hashlib.sha256("".join((repr(switched), *in_order)).encode()).hexdigest()
 
 
 def usable_hbm_bytes(chip: str, catalogue: Catalogue) -> int:

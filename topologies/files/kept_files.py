@@ -135,7 +135,10 @@ def exact_text(value: Any) -> str:
     if isinstance(value, list | tuple):
         return f"[{','.join(map(exact_text, value))}]"
     if hasattr(value, "tolist"):  # arrays and numbers of numpy
-        return exact_text(value.tolist())
+        listed = value.tolist()
+        if value.ndim == 1 and value.dtype.kind in "iuf":  # as below, at once
+            return f"[{','.join(map(repr, listed))}]"
+        return exact_text(listed)
     if value is None or isinstance(value, str | bytes | int | float | Fraction):
         return repr(value)
     raise TypeError(f"a {type(value).__name__} has no exact text; describe it by its values")

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
-from functools import partial
+from functools import cache, partial
 from pathlib import Path
 
 import numpy as np
@@ -124,12 +124,15 @@ def data_file(name: str) -> Path:
     return DATA / name
 
 
+@cache
 def _azure(service: str, output_tokens: float) -> Demand:
     """Join the counts by the minute with the token estimates by the hour."""
     counts = read_demand(data_file("azure_llm_2024_requests_1min.csv"), service=service)
     hourly = read_demand(
         data_file("azure_llm_2024_hourly.csv"), service=service, output_tokens=output_tokens
     )
+    for shared in (counts.requests, hourly.prompt_tokens, hourly.output_tokens):
+        shared.flags.writeable = False  # all callers have the same arrays
     return replace(
         counts,
         prompt_tokens=hourly.prompt_tokens,

@@ -229,7 +229,7 @@ def run_fleet(
 
     Examples
     --------
-    >>> fleet = run_fleet("trn2-ultraserver:20", policy="static", model="llama-3.1-70b", days=0.05)
+    >>> fleet = run_fleet("trn2-ultraserver:20", policy="static", unit_rate=6.0, days=0.05)
     >>> fleet.summary["chips"]
     1280
     """

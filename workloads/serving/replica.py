@@ -13,6 +13,7 @@ import sys
 from collections import deque
 from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
+from functools import cached_property
 
 import numpy as np
 
@@ -190,6 +191,12 @@ class State:
     def __post_init__(self) -> None:
         self.first_token_s = np.full(len(self.requests), np.nan)
         self.end_s = np.full(len(self.requests), np.nan)
+
+    @cached_property
+    def most_cached(self) -> list[int]:
+        """Tokens of each request in the cache before its last one: a list, read one by one."""
+        tokens: list[int] = (self.requests.prompt + self.requests.output - 1).tolist()
+        return tokens
 
     def pause_decode(self, took_s: float) -> None:
         """Let time pass in which decode waits for prompts."""
@@ -570,11 +577,8 @@ def _read_by_decode(state: State) -> tuple[int, int, int]:
     batch, sizes = len(state.batch), state.batching.buckets
     if not sizes:
         return state.cached_tokens, batch, sys.maxsize
-    requests = state.requests
-    longest = max(
-        int(requests.prompt[request] + requests.output[request]) - 1 - left
-        for request, left in state.batch.left()
-    )
+    cached = state.most_cached
+    longest = max(cached[request] - left for request, left in state.batch.left())
     size = state.batching.padded(longest)
     if size > sizes[-1]:
         return batch * longest, batch, sys.maxsize

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -100,14 +101,16 @@ def fixed_lengths(prompt: int, output: int) -> Lengths:
     return Lengths(np.array([prompt]), np.array([output]))
 
 
+@cache
 def azure_lengths(service: str = "conv") -> Lengths:
     """Return the lengths of Azure's 2023 traces, ``conv`` (19,366) or ``code`` (8,819 requests)."""
     check_choice("service", service, AZURE_SERVICES)
     # The shipped file is sorted by arrival and sound; read_requests would check it, slowly.
     lines = data_file("azure_llm_2023_requests.csv").read_text(encoding="utf-8").splitlines()
     rows = [line.split(",")[-2:] for line in lines if line.startswith(f"{service},")]
-    prompt, output = np.maximum(1, np.array(rows, np.int64)).T.copy()
-    return Lengths(prompt, output)
+    both = np.maximum(1, np.array(rows, np.int64)).T.copy()
+    both.flags.writeable = False  # all callers have the same arrays
+    return Lengths(*both)
 
 
 def drawn_rate(text: str) -> float | None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -191,10 +192,13 @@ def _row(served: Served, slo: Slo) -> _Row:
 def table_digest(*inputs: object) -> str:
     """Return a digest of all inputs of a table, with the code of serving and numpy's release."""
     every_input = (*inputs, LOADS, LEVELS, np.__version__)
-    return kept_files.digest(
-        kept_files.exact_text(every_input),
-        *(path.read_bytes() for path in sorted(Path(__file__).parent.rglob("*.py"))),
-    )
+    return kept_files.digest(kept_files.exact_text(every_input), *_program())
+
+
+@cache
+def _program() -> tuple[bytes, ...]:
+    """Return the code of serving, on which a table depends."""
+    return tuple(path.read_bytes() for path in sorted(Path(__file__).parent.rglob("*.py")))
 
 
 @dataclass(frozen=True)

@@ -18,6 +18,7 @@ from topologies import display
 from topologies.arrays import IntArray
 from topologies.catalogue.catalogue import Catalogue
 from topologies.clusters.cluster import Cluster
+from topologies.errors import InputError
 from workloads.confidence.interval import Interval
 from workloads.economics import StepCost, step_cost
 from workloads.kernels.chip_share import worst
@@ -37,7 +38,9 @@ from workloads.training.detail import (
     counts_equal_ranks,
     peak_flops_per_s,
 )
-from workloads.training.execution.levels import Ready, automatic, ready
+from workloads.training.execution.causes import Chips, Uneven
+from workloads.training.execution.jitter import Disturbance, with_slower_network
+from workloads.training.execution.levels import WRITTEN_OUT, Ready, automatic, ready
 from workloads.training.execution.links import folded_flows
 from workloads.training.execution.rank_vector import Progress, RankVector
 from workloads.training.execution.struck_groups import Crossed, composed, of_messages
@@ -112,6 +115,8 @@ class Iteration:
         fault is stated, and at levels that write messages out.
     choice : Choice or None
         Search for the plan where no degree of parallelism was stated; None if there was none.
+    uneven : Uneven or None
+        Times of steps on uneven chips, of which this is the median; None where no cause was named.
     """
 
     model: Model
@@ -131,6 +136,7 @@ class Iteration:
     like: IntArray | None = None
     crossed: Crossed | None = None
     choice: Choice | None = field(default=None, compare=False, repr=False)
+    uneven: Uneven | None = field(default=None, compare=False, repr=False)
 
     @property
     def without_effect(self) -> dict[str, str]:
@@ -139,8 +145,10 @@ class Iteration:
         chosen = self.choice
         stated = chosen.stated if chosen and chosen.default_ratio is None else idle
         faults = self.crossed.idle if self.crossed else {}
+        within = self.uneven and "network" in self.uneven.causes and self.cluster.domains == 1
         return {
             **{name: reason for name, reason in idle.items() if name in stated},
+            **({"jitter network": "all collectives stay in one scale-up domain"} if within else {}),
             **{f"fault {name}": reason for name, reason in faults.items()},
         }
 
@@ -250,6 +258,8 @@ class Iteration:
     @property
     def undisturbed_s(self) -> float | None:
         """Duration of the step without jitter, stragglers and faults [s]; None if it had none."""
+        if self.uneven is not None:
+            return self.uneven.even_s
         if isinstance(self.trace, RankVector):
             total_ps = self.trace.undisturbed_ps
             return None if total_ps is None else total_ps / PS_PER_S / self.iterations
@@ -287,17 +297,15 @@ def iteration(
 
     Parameters
     ----------
-    model : Model
-    cluster : Cluster
-    plan : ParallelPlan
+    model, cluster, plan : Model, Cluster, ParallelPlan
     detail : Detail, optional
         Level of detail of the step, and what disturbs it.
     progress : function of (str, int, int), optional
         Called with how far a rank-vector run is.
     shared : SharedParts, optional
-        Parts of programs that several steps on this cluster have in common.
+        Parts that several steps on this cluster have in common.
     **changes
-        Fields of the detail, such as ``level="chunk"`` or ``folded=False``.
+        Fields of the detail, such as ``level="chunk"``.
 
     Raises
     ------
@@ -314,6 +322,8 @@ def iteration(
     True
     """
     detail = replace(detail or Detail(), **changes)
+    if detail.disturbed and detail.disturbed.causes:
+        return _on_uneven_chips(model, cluster, plan, detail, progress, shared)
     stated_cluster, cluster = cluster, framework_of(plan, cluster).on(cluster, model)
     shapes = RankShapes(model, plan, cluster.chip, chip_catalogue(cluster))
     memory = check_step(shapes, cluster, detail)
@@ -335,14 +345,57 @@ def iteration(
     return step
 
 
+def _on_uneven_chips(
+    model: Model,
+    cluster: Cluster,
+    plan: ParallelPlan,
+    detail: Detail,
+    progress: Progress | None,
+    shared: SharedParts | None,
+) -> Iteration:
+    """Simulate the median of the steps that causes of uneven chips draw."""
+    base = detail.disturbed or Disturbance()
+    if "network" in base.causes and detail.level in WRITTEN_OUT:
+        raise InputError(
+            f"--level {detail.level} times messages on links, so jitter network has no collectives "
+            "to lengthen. Use --level collective, or name other causes."
+        )
+    shared, steps = shared or SharedParts(), detail.iterations
+    detail = replace(detail, iterations=1, disturbed=replace(base, causes=()))
+    even = iteration(model, cluster, plan, detail, progress=progress, shared=shared)
+    placed, parts = place(plan, cluster, detail.chips), even.breakdown_s
+    exposed_s = sum(seconds for part, seconds in parts.items() if part.startswith("exposed"))
+    waits_s = exposed_s + parts["bubble"] + parts["straggler"]
+    chips = Chips(
+        *(placed.chip, cluster.chips_per_server, base.seed),
+        *(even.iteration_s - waits_s, exposed_s if cluster.domains > 1 else 0.0),
+        chip_catalogue(cluster),
+    )
+    drawn = chips.draw(base.causes, steps)
+    every = not detail.folded or base.jitter > 0
+    uneven = drawn.slower if every else drawn.slowest(placed.stage)
+    drawn_base = replace(base, causes=(), uneven=uneven, network=drawn.network)
+    step = iteration(
+        *(model, cluster, plan, replace(detail, disturbed=drawn_base)),
+        progress=progress,
+        shared=shared,
+    )
+    uneven_steps = replace(drawn, even_s=even.iteration_s, median_s=step.iteration_s)
+    return replace(step, uneven=uneven_steps)
+
+
 def _build(
     shapes: RankShapes, cluster: Cluster, detail: Detail, shared: SharedParts | None
 ) -> tuple[str, Program, Ready, Crossed | None]:
     """Return the level of the step, its program, its run, and what crosses faults."""
     plan = shapes.plan
-    step_program = program(shapes, place(plan, cluster, detail.chips), detail.iterations, shared)
+    placed = place(plan, cluster, detail.chips)
+    step_program = program(shapes, placed, detail.iterations, shared)
     structures = None if shared is None else shared.structures
     disturbed, level, engine = detail.disturbed, detail.level, detail.engine
+    if disturbed and disturbed.network:
+        domain = placed.chip // cluster.chips_per_domain
+        step_program = with_slower_network(step_program, domain, disturbed.network)
     folds = counts_equal_ranks(detail)
     if folds and level == "flow":
         few, flows = folded_flows(step_program, cluster)

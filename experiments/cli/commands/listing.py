@@ -162,6 +162,31 @@ def prices(catalogue: Catalogue) -> Rows:
     ]
 
 
+def jitter(catalogue: Catalogue) -> Rows:
+    """Causes of uneven chips that --jitter takes; typical is all but servers."""
+    from workloads.training.execution.causes import CAUSES
+
+    entries = [
+        (cause, catalogue.entry(f"jitter.{cause.name}", "spread")) for cause in CAUSES.values()
+    ]
+    return [
+        {
+            "name": cause.name,
+            "about": cause.about,
+            "each": cause.each,
+            "drawn": "once a job" if cause.steady else "each step",
+            "law": cause.law,
+            "spread": entry.written,
+            "low": entry.low,
+            "high": entry.high,
+            "grade": entry.grade,
+            "source": entry.source,
+            "note": entry.note,
+        }
+        for cause, entry in entries
+    ]
+
+
 def experiments(catalogue: Catalogue) -> Rows:
     """Experiments and the question that each of them answers."""
     from experiments.scripts.registry import EXPERIMENTS
@@ -183,11 +208,12 @@ KINDS: Mapping[str, Callable[[Catalogue], Rows]] = {
         frameworks,
         variants,
         prices,
+        jitter,
         experiments,
     )
 }
 """Kinds of names that can be listed, with the function that returns their rows."""
-CATALOGUED = ("clusters", "variants", "prices")  # kinds whose rows come from the catalogue
+CATALOGUED = ("clusters", "variants", "prices", "jitter")  # kinds whose rows the catalogue has
 
 
 @dataclass(frozen=True)
@@ -256,9 +282,15 @@ def _print_frameworks(_kind: str, rows: Rows) -> None:
     )
 
 
+def _print_few(title: str, rows: Rows) -> None:
+    columns = [name for name in rows[0] if name not in ("low", "high", "source", "note")]
+    texts = [[_text(row[name]) for name in columns] for row in rows]
+    print_table(f"{title}; a NAME shows its source", columns, texts, left=len(columns))
+
+
 def _print_whole(_kind: str, rows: Rows) -> None:
     for row in rows:
-        facts = {**row, "median_error": _error(row)}
+        facts = {**row, **({"median_error": _error(row)} if "median_error" in row else {})}
         print_paragraphs(
             facts.pop("name"),
             [(key.replace("_", " "), str(value)) for key, value in facts.items() if value != ""],
@@ -269,6 +301,8 @@ SHOWN: Mapping[tuple[str, bool], Callable[[str, Rows], None]] = {
     ("variants", False): _print_variants,
     ("frameworks", False): _print_frameworks,
     ("frameworks", True): _print_whole,
+    ("jitter", False): _print_few,
+    ("jitter", True): _print_whole,
 }
 """Functions that print a kind in a way of its own, without and with a text."""
 

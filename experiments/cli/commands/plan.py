@@ -281,9 +281,9 @@ def _search(
     fields = {**kept, **mine, **same, **batch}
     try:
         plan = complete(fields, model, cluster, lnc=how.lnc)
-        if not any(framework_of(best, cluster).lacks(plan)):
-            fields["framework"] = best.framework
-            plan = complete(fields, model, cluster, lnc=how.lnc)
+        runs_it = not any(framework_of(best, cluster).lacks(plan))
+        fields["framework"] = best.framework if runs_it else framework_of(plan, cluster).text
+        plan = complete(fields, model, cluster, lnc=how.lnc)
         return replace(result, own_plan=own_plan(result, plan, call.engine))
     except InputError as mistake:
         raise InputError(f"your own plan: {mistake}") from None

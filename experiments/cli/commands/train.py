@@ -84,7 +84,12 @@ class RunInputs:
         False, "Simulate every rank, instead of one of each set of equal ranks"
     )
     allow_oversized: bool = setting(False, "Simulate even a plan that does not fit in memory")
-    jitter: float = setting(0.0, "Standard deviation of kernel times, relative to their mean")
+    jitter: str = setting(
+        "",
+        "Standard deviation of kernel times over their mean, such as 0.01; or causes of uneven "
+        "chips, such as typical or chips,hosts (`cluster-sim list jitter`)",
+        metavar="NUMBER|CAUSES",
+    )
     straggler: tuple[str, ...] = setting(
         (),
         "Slow rank, such as 17:1.2 for one that takes 1.2 times as long; may be repeated",
@@ -97,7 +102,11 @@ class RunInputs:
         metavar="RESOURCE@TIME:dead|slow=P/Q",
     )
     iterations: int = setting(
-        1, "Steps to simulate in a row; results are the mean of a step", least=1, most=1000
+        1,
+        "Steps to simulate in a row; results are the mean of a step. With causes of jitter, steps "
+        "to draw; results are the median one",
+        least=1,
+        most=1000,
     )
     chakra: Path | None = setting(
         None,

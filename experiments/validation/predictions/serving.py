@@ -189,7 +189,7 @@ def _engine_numbers(values: Mapping[str, Any], catalogue: Catalogue | None) -> C
         if values.get(name) is not None:
             part = chip_family(chip, catalogue).serving
             catalogue = _with_value(catalogue, part, name, values[name])
-    return _with_variants(catalogue, tuple(sorted(engine(values, chip, catalogue).items())))
+    return catalogue.with_variants(engine(values, chip, catalogue))
 
 
 @lru_cache(CATALOGUES)
@@ -198,11 +198,6 @@ def _with_value(catalogue: Catalogue, part: str, quantity: str, value: float) ->
     return catalogue.with_rows(
         [entry._replace(value=value, exact=Fraction(value), source="the row")]
     )
-
-
-@lru_cache(CATALOGUES)
-def _with_variants(catalogue: Catalogue, variants: tuple[tuple[str, str], ...]) -> Catalogue:
-    return catalogue.with_variants(dict(variants))
 
 
 def _steady_state(

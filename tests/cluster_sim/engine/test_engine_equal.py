@@ -16,7 +16,7 @@ from tests.support.conservation import violations
 from tests.support.naive import Naive
 from tests.support.schedules import fault_tables, outcome, schedules
 
-few = settings(max_examples=150, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+few = settings(max_examples=100, deadline=None, suppress_health_check=[HealthCheck.too_slow])
 thousands = settings(few, max_examples=2000)
 
 

@@ -238,9 +238,9 @@ def test_the_page_answers_its_own_names_alone(folders: list[Path]) -> None:
         for path in ("/../../etc/passwd", "/static/../../../../../../etc/passwd",
                      "/static//etc/passwd", "/static/%2e%2e/%2e%2e/%2e%2e/etc/passwd"):  # fmt: skip
             assert status(port, path, {"Host": host}) in (403, 404)
-        with ThreadPoolExecutor(20) as clients:
-            answers = clients.map(lambda _: status(port, "/", {"Host": host}), range(20))
-            assert list(answers) == [200] * 20
+        with ThreadPoolExecutor(4) as clients:
+            answers = clients.map(lambda _: status(port, "/", {"Host": host}), range(4))
+            assert list(answers) == [200] * 4
     finally:
         server.terminate()
         server.wait(10)

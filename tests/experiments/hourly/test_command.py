@@ -54,31 +54,3 @@ def test_a_night_that_has_begun_is_that_of_today(
     printed = capsys.readouterr()
     assert printed.out == ""
     assert "no whole hour that is not answered yet; the last answer stays" in printed.err
-
-
-@pytest.mark.parametrize(
-    ("words", "message"),
-    [
-        (["--demand=azure-code"], "--demand is for a history that is read at once"),
-        (["--start-day=1"], "--start-day is for a history"),
-        (["--batch-share=20%"], "--batch-share is for a history"),
-        (["--out=run"], "--state keeps them all"),
-        (["--poll=0s"], "--poll 0s is under a second"),
-        (["--once", "--poll=2min"], "changes nothing beside --once"),
-        (["--query=up"], "--query is for a server"),
-        (["--confidence=2"], "write a share such as 99.9%"),
-    ],
-)
-def test_options_that_do_not_belong_together_are_refused(
-    words: list[str],
-    message: str,
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
-    capsys: pytest.CaptureFixture[str],
-) -> None:
-    monkeypatch.chdir(tmp_path)
-    Path("demand.csv").write_text("time,requests\n2024-05-10T13:00,5\n")
-    assert run(["lend", "--follow=demand.csv", "--state=state", *FLEET, *words]) == 2
-    printed = capsys.readouterr()
-    assert (printed.out, printed.err.count("\n"), message in printed.err) == ("", 1, True)
-    assert [path.name for path in tmp_path.iterdir()] == ["demand.csv"]

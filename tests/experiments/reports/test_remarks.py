@@ -37,7 +37,8 @@ def test_a_searched_plan_is_named_with_the_next_best() -> None:
 
 
 def test_a_stated_batch_is_not_named() -> None:
-    step = train("llama-3.1-70b", "p5.48xlarge:8", global_batch=128)
+    step = train("gpt2", "p5.48xlarge", global_batch=128)
+    assert remarks(step)
     assert not any("Global batch" in line for line in remarks(step))
 
 
@@ -112,14 +113,13 @@ def test_the_first_plan_of_a_search_is_checked(
 ) -> None:
     line = ["plan", "--model=llama-3.1-70b", "--cluster=p5.48xlarge:2", "--global-batch=16"]
     line += ["--top=1", "--quiet", "--seq=4096"]
-    assert run_line([*line, "--json", f"--out={tmp_path}/run"]) == 0
-    document = json.loads(capsys.readouterr().out)
+    assert run_line([*line, f"--out={tmp_path}/run"]) == 0
+    document = json.loads((tmp_path / "run" / "results.json").read_text())
     memory_bytes = document["rows"][0]["memory_bytes"]
     assert memory_bytes["total"] > 0.95 * memory_bytes["capacity"]
     (sentence,) = document["remarks"]
     assert sentence.startswith("Memory is 9")
     assert sentence in (tmp_path / "run" / "report.html").read_text()
-    assert run_line(line) == 0
     assert f"Of the first plan: {sentence}" in " ".join(capsys.readouterr().out.split())
 
 
@@ -130,15 +130,14 @@ def test_plans_differ_in_what_a_reader_can_set() -> None:
 
 
 def test_the_command_prints_a_faster_plan_once_and_runs_the_default(
-    capsys: pytest.CaptureFixture[str],
+    capsys: pytest.CaptureFixture[str], tmp_path: Path
 ) -> None:
     """ZeRO-1 over several servers of Trn1 has a fixed time, which gpt2's step mostly is."""
     line = ["train", "--model", "gpt2", "--cluster", "trn1.32xlarge:8", "--quiet"]
-    assert run_line(line) == 0
+    assert run_line([*line, "--out", str(tmp_path / "run")]) == 0
     text = " ".join(capsys.readouterr().out.split())
     assert text.count("By its estimate another plan takes 8") == 1
-    assert run_line([*line, "--json"]) == 0
-    document = json.loads(capsys.readouterr().out)
+    document = json.loads((tmp_path / "run" / "results.json").read_text())
     assert document["plan"]["dp"] == 256
     assert document["searched"]["default_ratio"] > 4
     assert document["searched"]["best"]["zero"] == 0
@@ -147,18 +146,8 @@ def test_the_command_prints_a_faster_plan_once_and_runs_the_default(
 
 
 def test_clusters_side_by_side_have_the_plan_of_each(capsys: pytest.CaptureFixture[str]) -> None:
-    line = "train --model llama-3.1-70b --cluster trn2-ultraserver,p5.48xlarge:8 --quiet"
+    line = "train --model llama-3.1-70b --cluster trn2.48xlarge:8,p5.48xlarge:2 --quiet"
     assert run_line(line.split()) == 0
     text = " ".join(capsys.readouterr().out.split())
-    for name in ("trn2-ultraserver", "p5.48xlarge:8"):
+    for name in ("trn2.48xlarge:8", "p5.48xlarge:2"):
         assert f"{name}: No degree of parallelism was stated" in text
-
-
-def test_a_refusal_of_a_searched_plan_names_no_other_plan(
-    capsys: pytest.CaptureFixture[str],
-) -> None:
-    line = ["train", "--model=llama-3.1-70b", "--cluster=p5.48xlarge:8", "--level=chunk", "--quiet"]
-    assert run_line(line) == 2
-    sentence = capsys.readouterr().err
-    assert "Use --level collective." in sentence
-    assert "nearest plan" not in sentence

@@ -40,10 +40,18 @@ def test_schedules_idle_less_with_more_microbatches(config: str) -> None:
 
 
 def test_strong_scaling_keeps_less_and_less(config: str) -> None:
-    frame = strong_scaling.run(config, SERVER, domains=(1, 2), tp=2, pp=2, global_batch=32, seq=512)
-    assert frame.efficiency.tolist()[0] == 1
-    assert 0 < frame.efficiency.tolist()[1] < 1
-    assert "a chip among 32 keeps" in strong_scaling.plot(frame).get_suptitle()
+    replica = Replica(tp=2, pp=2, microbatches=8, seq=512)
+    frame = strong_scaling.run(config, SERVER, domains=(1, 2, 64), replica=replica)
+    assert set(frame.chips) == {16, 32}
+    assert (frame.global_batch == 32).all()
+    for _, rows in frame.groupby(["overlap", "jitter"], sort=False):
+        assert rows.efficiency.iloc[0] == 1
+        assert 0 < rows.efficiency.iloc[1] < 1
+    uneven = frame[frame.jitter == "typical"].iteration_s.to_numpy()
+    assert (uneven > frame[frame.jitter == "0"].iteration_s.to_numpy()).all()
+    title = strong_scaling.plot(frame).get_suptitle()
+    kept = frame[(frame.chips == 32) & (frame.overlap == "dp")].efficiency.tolist()
+    assert f"{kept[0]:.1%}, {kept[1]:.1%} (jitter typical) with overlap dp" in title
 
 
 def test_uneven_chips_make_steps_longer(config: str) -> None:
@@ -51,13 +59,22 @@ def test_uneven_chips_make_steps_longer(config: str) -> None:
         config,
         SERVER,
         domains=(1,),
-        jitter=0.05,
-        straggler=1.5,
+        cases=("typical", "chips", "0.05", "0:1.5"),
         replica=Replica(tp=2, microbatches=2, seq=512),
     )
-    assert frame.case.nunique() == 3
-    assert (frame[frame.case != "even"].slowdown > 0).all()
-    assert "takes longer by" in stragglers_and_jitter.plot(frame).get_suptitle()
+    assert frame.case.tolist() == [
+        "equal",
+        "typical",
+        "chips",
+        "0.05",
+        "rank 0 1.5 times as slow",
+    ]
+    assert (frame[frame.case != "equal"].slowdown > 0).all()
+    drawn = frame[frame.case.isin(("typical", "chips"))]
+    assert (drawn.iteration_s <= drawn.p90_s).all()
+    assert (drawn.p90_s <= drawn.p99_s).all()
+    title = stragglers_and_jitter.plot(frame).get_suptitle()
+    assert f"(typical) make a step {drawn.slowdown.iloc[0]:.1%} longer on 16 chips" in title
 
 
 def test_a_group_of_all_chips_cannot_be_placed_apart(config: str) -> None:

@@ -70,8 +70,13 @@ def test_weak_scaling_keeps_the_work_of_a_chip(config: str) -> None:
         config,
         "trn2.48xlarge",
         chips=(16, 32, 64),
+        overlap=("dp", "none"),
         replica=Replica(tp=4, pp=2, microbatches=2, seq=512),
     )
+    uneven = frame[frame.jitter == "typical"]
+    frame = frame[frame.jitter == "0"].reset_index(drop=True)
+    assert (uneven.iteration_s.to_numpy() > frame.iteration_s.to_numpy()).all()
+    assert len(weak_scaling.plot(pd.concat([frame, uneven])).axes) == 4
     assert frame["overlap"].tolist() == ["dp"] * 3 + ["none"] * 3
     assert frame["chips"].tolist() == [16, 32, 64] * 2
     assert (frame["global_batch"] * 16 == frame["chips"] * frame["global_batch"].iloc[0]).all()
@@ -115,6 +120,7 @@ def test_few_plans_of_a_table_make_no_group() -> None:
 
 def test_fields_of_a_replica_are_options(config: str, capsys: pytest.CaptureFixture[str]) -> None:
     words = f"--model {config} --machine trn2.48xlarge --chips 16 --overlap dp --tp 4 --seq 512"
+    words += " --pp 1 --microbatches 4 --jitter 0"
     assert run_line(["experiment", "weak_scaling", *words.split(), "--json"]) == 0
     document = json.loads(capsys.readouterr().out)
     assert {name: document["inputs"][name] for name in ("tp", "microbatches", "seq")} == {

@@ -44,6 +44,7 @@ SMALL: dict[str, dict[str, Any]] = {
         "model": "gpt2", "chips": (64, 128), "replica": Replica(tp=2, seq=512),
     },
 }  # fmt: skip
+QUICK = ("half_rate_z", "pipeline_schedules", "weak_scaling")
 MEASURED = ["build_s", "simulate_s"]
 
 
@@ -68,7 +69,10 @@ def frame_of(name: str, watch: Watched) -> pd.DataFrame:
     return frame.drop(columns=MEASURED, errors="ignore")
 
 
-@pytest.mark.parametrize("name", SMALL)
+@pytest.mark.parametrize(
+    "name",
+    [*QUICK, *(pytest.param(name, marks=pytest.mark.slow) for name in SMALL if name not in QUICK)],
+)
 def test_processes_change_no_number(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     frames, watches = [], []
     for workers in (1, 2):
@@ -106,6 +110,7 @@ def test_overlaps_of_one_size_share_their_groups(monkeypatch: pytest.MonkeyPatch
     monkeypatch.setattr(groups, "PlacedGroups", Counted)
     # Alternatives of fields that nobody stated are plans of their own.
     monkeypatch.setattr("workloads.training.iteration.alternatives", lambda *_: ())
-    frame = weak_scaling.run("gpt2", chips=(64,), replica=Replica(tp=2, seq=512))
-    assert frame.overlap.tolist() == ["dp", "none"]
+    kinds = ("dp", "none")
+    frame = weak_scaling.run("gpt2", chips=(64,), overlap=kinds, replica=Replica(tp=2, seq=512))
+    assert frame.overlap.tolist() == ["dp", "dp", "none", "none"]
     assert placed == ["dp"]

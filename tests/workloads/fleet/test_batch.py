@@ -140,7 +140,7 @@ def test_a_policy_sees_the_deadlines_and_may_say_how_many_units() -> None:
     assert role_units(run)[30:, Role.TRAINING].min() == pytest.approx(3.0)
 
 
-@settings(max_examples=10, deadline=None)
+@settings(max_examples=5, deadline=None)
 @given(
     share=st.floats(0.02, 0.6),
     hours=st.floats(0.1, 30.0),

@@ -59,7 +59,7 @@ def test_unit_time_and_tokens_are_conserved_with_failures(name: str, source: str
     headroom=st.floats(0, 1),
     notice=st.sampled_from([5.0, float("inf")]),
 )
-@settings(max_examples=12, deadline=None)
+@settings(max_examples=6, deadline=None)
 def test_any_mix_of_jobs_conserves(
     reclaim: str, gang: int, step: int, seed: int, headroom: float, notice: float
 ) -> None:

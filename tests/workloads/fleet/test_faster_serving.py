@@ -62,7 +62,7 @@ def _service(lengths: Lengths, **how: object) -> Service:
     return service
 
 
-@pytest.mark.parametrize("prefill", ["chunked", "separate"])
+@pytest.mark.parametrize("prefill", ["chunked", pytest.param("separate", marks=pytest.mark.slow)])
 def test_a_unit_serves_what_the_replica_with_hits_or_proposals_does(
     served: Profile, lengths: Lengths, monkeypatch: pytest.MonkeyPatch, prefill: str
 ) -> None:

@@ -49,7 +49,10 @@ def _job(units: int, checkpoint: str) -> TrainingJob:
     )
 
 
-@pytest.mark.parametrize(("checkpoint", "unit_mtbf_s"), [("async", 8e5), ("peer", 4e5)])
+@pytest.mark.parametrize(
+    ("checkpoint", "unit_mtbf_s"),
+    [pytest.param("async", 8e5, marks=pytest.mark.slow), ("peer", 4e5)],
+)
 def test_the_closed_form_is_the_goodput_of_a_simulated_gang(
     checkpoint: str, unit_mtbf_s: float
 ) -> None:

@@ -43,7 +43,9 @@ def ideallendable(load: FloatArray) -> float:
 
 
 @pytest.mark.parametrize(
-    ("trace", "freed"), [(azure_code, 0.6678), (azure_conv, 0.3964)], ids=["code", "conv"]
+    ("trace", "freed"),
+    [(azure_code, 0.6678), pytest.param(azure_conv, 0.3964, marks=pytest.mark.slow)],
+    ids=["code", "conv"],
 )
 def test_free_switching_with_foresight_frees_one_minus_mean_over_peak(
     trace: Callable[[], Demand], freed: float

@@ -141,11 +141,17 @@ def _run(demand: Demand, name: str, costs: ChangeCosts = FREE) -> FleetRun:
     return simulate(demand, [SERVICE], Fleet(UNITS, costs=costs), policy, jobs=default_jobs(UNITS))
 
 
+LIKE_THEM = ("code", "servegen")
+
+
 def _serving_units(run: FleetRun) -> FloatArray:
     return np.asarray(np.diff(role_server_ms(run)[:, Role.SERVING]) / 60_000)
 
 
-@pytest.mark.parametrize("trace", sorted(TRACES))
+@pytest.mark.parametrize(
+    "trace",
+    ["burstgpt", "conv", *(pytest.param(name, marks=pytest.mark.slow) for name in LIKE_THEM)],
+)
 @pytest.mark.parametrize(
     ("name", "days"), [("static", 1), ("threshold", 1), ("forecast", 3), ("oracle", 1)]
 )

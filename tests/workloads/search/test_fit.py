@@ -19,7 +19,7 @@ from workloads.search.fit import NEEDLESS, least_bytes
 from workloads.search.nearest import nearest_plan
 from workloads.training.alternatives import describe
 from workloads.training.iteration import iteration
-from workloads.training.memory.memory import worst
+from workloads.training.memory.memory import likely, worst
 from workloads.training.plan.plan import ParallelPlan
 from workloads.training.usual_plan import complete
 
@@ -29,7 +29,7 @@ SHORT = {"seq": 1024}
 def test_memory_is_that_of_the_trainer() -> None:
     possible = candidates(TOY, sixteen(), 32, stated={"seq": 524288})
     memory_fit = fit(possible, ("zero", "recompute"))
-    sizes = [worst(TOY, one, shipped_catalogue(), "trn2") for one in possible.plans]
+    sizes = [likely(TOY, one, shipped_catalogue(), "trn2") for one in possible.plans]
     pairs = zip(memory_fit.total_bytes.tolist(), sizes, strict=True)
     # What cannot fit for its parameters alone is not weighed further.
     assert all(total == one.total or one.capacity < total <= one.total for total, one in pairs)
@@ -64,7 +64,7 @@ def test_when_nothing_fits_the_nearest_plan_is_named_with_the_bytes_missing() ->
     over = {
         one: need.total - need.capacity
         for one in possible.plans
-        for need in [worst(big, one, shipped_catalogue(), "trn2")]
+        for need in [likely(big, one, shipped_catalogue(), "trn2")]
     }
     nearest = min(over, key=lambda one: over[one])
     with pytest.raises(InputError) as caught:

@@ -98,7 +98,7 @@ def plans_of(model: Model) -> list[ParallelPlan]:
 
 @pytest.mark.parametrize("model", [TOY, SPARSE], ids=["dense", "sparse"])
 def test_no_estimate_is_shorter_than_its_bound(model: Model) -> None:
-    plans = plans_of(model)[:: 4 if model is TOY else 50]
+    plans = plans_of(model)[:: 8 if model is TOY else 100]
     shared = _Shared(model, sixteen())
     bound_s = np.array([shared.least_s(plan) for plan in plans])
     assert (bound_s <= estimate(model, sixteen(), plans)).all()
@@ -120,7 +120,7 @@ def walks(monkeypatch: pytest.MonkeyPatch) -> list[Line]:
 
 @pytest.mark.parametrize("count", [1, 40])
 def test_the_best_are_found_without_most_estimates(count: int, walks: list[Line]) -> None:
-    plans = plans_of(TOY)[::2]
+    plans = plans_of(TOY)[::4]
     every = estimate(TOY, sixteen(), plans)
     assert len(walks) == len(plans)
     walks.clear()

@@ -41,9 +41,9 @@ def test_the_search_finds_the_best_of_all_plans() -> None:
 
 
 def _rivals(result: Search) -> list[ParallelPlan]:
-    """The forty plans of the shortest estimates, and each twentieth of all."""
+    """The twenty plans of the shortest estimates, and each fortieth of all."""
     order = np.argsort(result.estimate_s)
-    return [result.plans[place] for place in {*order[:40].tolist(), *order[::20].tolist()}]
+    return [result.plans[place] for place in {*order[:20].tolist(), *order[::40].tolist()}]
 
 
 @pytest.mark.parametrize("all_plans", [False, pytest.param(True, marks=pytest.mark.slow)])
@@ -65,7 +65,7 @@ def test_finalists_have_the_fastest_of_all_plans_that_fit(
     runner = Runner(model, where, "fast")
     rivals = result.plans if all_plans else _rivals(result)
     every = [runner.step(one).iteration_s for one in rivals]
-    assert len(every) > 40
+    assert len(every) > 20
     assert result.finalists[0].iteration_s == min(every)
     assert result.agreement.worst_abs_error < 0.05
 

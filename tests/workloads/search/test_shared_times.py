@@ -54,8 +54,11 @@ CHANGES: dict[str, dict[str, Any]] = {
 """Changes of each field of a plan, with others that they need."""
 
 
-@pytest.mark.parametrize("model", [TOY, SPARSE], ids=["dense", "sparse"])
-@pytest.mark.parametrize("usual", [{}, {"zero": 3, "overlap": "dp", "recompute": "full"}])
+@pytest.mark.parametrize(
+    ("model", "usual"),
+    [(TOY, {}), (SPARSE, {"zero": 3, "overlap": "dp", "recompute": "full"})],
+    ids=["dense", "sparse"],
+)
 def test_an_estimate_does_not_depend_on_the_plans_beside_it(
     model: Model, usual: dict[str, Any]
 ) -> None:

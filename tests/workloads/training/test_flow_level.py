@@ -67,7 +67,7 @@ def clos() -> Cluster:
 
 
 @given(drawn=st.data())
-@settings(max_examples=10, deadline=None)
+@settings(max_examples=5, deadline=None)
 def test_folded_flows_take_the_times_of_all_ranks(clos: Cluster, drawn: st.DataObject) -> None:
     machine = drawn.draw(st.sampled_from(["trn2.48xlarge", "trn1.32xlarge:2", "clos"]))
     fabric = clos if machine == "clos" else cluster(machine)

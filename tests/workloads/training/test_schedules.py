@@ -94,8 +94,9 @@ def test_many_microbatches_hold_what_the_last_round_adds(
 
 
 @pytest.mark.parametrize(("schedule", "chunks"), EVERY)
-@pytest.mark.parametrize("zero", range(4))
-@pytest.mark.parametrize("recompute", ["none", "selective", "full"])
+@pytest.mark.parametrize(
+    ("zero", "recompute"), [(0, "none"), (1, "selective"), (2, "full"), (3, "full")]
+)
 def test_memory_is_what_a_counted_run_holds(
     schedule: PipelineSchedule, chunks: int, zero: int, recompute: str
 ) -> None:
@@ -225,8 +226,8 @@ def test_train_runs_the_added_schedule_with_its_own_memory(added: str) -> None:
 
 def test_plan_searches_the_added_schedule_and_draws_it(added: str, tmp_path: Path) -> None:
     line = (
-        "plan --model gpt2 --cluster trn2.48xlarge --global-batch 64 --seq 512 --pp 4 --top 2 "
-        f"--schedule batched-warm-up --json --out {tmp_path / 'run'}"
+        "plan --model gpt2 --cluster trn2.48xlarge --global-batch 64 --seq 512 --tp 4 --pp 4 "
+        f"--top 2 --schedule batched-warm-up --json --out {tmp_path / 'run'}"
     )
     document = json.loads(command(added, line))
     assert {row["schedule"] for row in document["rows"]} == {"batched-warm-up"}

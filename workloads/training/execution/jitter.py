@@ -1,4 +1,4 @@
-"""Disturbances: kernels that take a little longer or shorter each time, and chips that are slow.
+"""Disturbances: kernels that take a little longer or shorter each time, chips that are slow.
 
 A jittered duration is d + ((d · k) >> 20) (rule 6), where k is a quantile of the normal
 distribution, taken from a table by a hash of (seed, rank, op). Compiled code for single ops and
@@ -8,7 +8,7 @@ array arithmetic give the same integers, so every level of detail has the same d
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from functools import cache
 from statistics import NormalDist
 
@@ -17,8 +17,9 @@ import numpy.typing as npt
 
 from cluster_sim.engine.compiler.jit import inlined
 from cluster_sim.schedule.table import FLOW, Schedule
-from topologies.arrays import IntArray
+from topologies.arrays import FloatArray, IntArray
 from topologies.errors import InputError
+from workloads.training.execution.causes import named_causes
 from workloads.training.program.program import Program
 
 UNIT = 20  # bits of the fraction in which durations are scaled: a scale is a whole number of 2^-20
@@ -45,6 +46,10 @@ class Disturbance:
     seed: int = 0  # seed of the jitter; the same seed gives the same times
     # Slow ranks, each with the factor by which all its kernels take longer, exact to a millionth
     stragglers: tuple[tuple[int, float], ...] = ()
+    causes: tuple[str, ...] = ()  # causes of uneven chips by name, which draw the next two
+    # (ranks of the plan,): share by which kernels of each rank take longer; None for none
+    uneven: FloatArray | None = field(default=None, repr=False)
+    network: float = 0.0  # share by which collectives between scale-up domains take longer
 
     def __post_init__(self) -> None:
         if not 0 <= self.jitter <= LARGEST_JITTER:
@@ -60,7 +65,9 @@ class Disturbance:
                 )
 
     def __bool__(self) -> bool:
-        return self.jitter > 0 or any(factor != 1 for _, factor in self.stragglers)
+        drawn = self.uneven is not None and bool(self.uneven.any())
+        slow = any(factor != 1 for _, factor in self.stragglers)
+        return drawn or slow or self.jitter > 0 or self.network > 0 or bool(self.causes)
 
     @property
     def table(self) -> IntArray:
@@ -76,25 +83,35 @@ class Disturbance:
 
     def slowness(self, ranks: IntArray) -> IntArray:
         """Return the excess of each rank's kernel times in parts of 2^20, int64 (ranks,)."""
-        excess = np.zeros(len(ranks), np.int64)
+        uneven = np.zeros(len(ranks)) if self.uneven is None else self.uneven[ranks]
+        excess: IntArray = np.rint(uneven * 2**UNIT).astype(np.int64)
         for rank, factor in self.stragglers:
             here = ranks == rank
             if not here.any():
                 raise InputError(
                     f"straggler {rank} is no rank of the plan: ranks are 0 to {ranks.max()}."
                 )
-            excess[here] = round((factor - 1) * 2**UNIT)
+            excess[here] += round((factor - 1) * 2**UNIT)
         return excess
 
     def slow_rows(self, ranks: IntArray) -> IntArray:
         """Return the rows of the stragglers among ranks, which no other rank equals, ascending."""
-        self.slowness(ranks)
-        return np.flatnonzero(np.isin(ranks, [rank for rank, _ in self.stragglers]))
+        apart = np.isin(ranks, [rank for rank, _ in self.stragglers])
+        excess = self.slowness(ranks)
+        if self.uneven is not None:
+            values, counts = np.unique(excess, return_counts=True)
+            apart |= excess != values[counts.argmax()]
+        return np.flatnonzero(apart)
 
 
-def disturbance(jitter: float, seed: int, stragglers: Sequence[str]) -> Disturbance:
-    """Return the disturbance that options of the command line state."""
-    return Disturbance(jitter, seed, tuple(_straggler(text) for text in stragglers))
+def disturbance(jitter: float | str, seed: int, stragglers: Sequence[str]) -> Disturbance:
+    """Return the disturbance that options state: a number or causes by name, and stragglers."""
+    slow = tuple(_straggler(text) for text in stragglers)
+    try:
+        spread = float(jitter or 0.0)
+    except ValueError:
+        return Disturbance(0.0, seed, slow, named_causes(str(jitter)))
+    return Disturbance(spread, seed, slow)
 
 
 def _straggler(text: str) -> tuple[int, float]:
@@ -167,6 +184,19 @@ def draw(key: np.uint64, op_key: np.uint64) -> np.uint64:
     x = (x ^ (x >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
     x = (x ^ (x >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
     return (x ^ (x >> np.uint64(31))) >> np.uint64(54)
+
+
+def with_slower_network(whole: Program, domain: IntArray, longer: float) -> Program:
+    """Return the program of all ranks whose calls between scale-up domains take longer."""
+    # ``domain`` (ranks,): domain of each rank. ``longer``: share of a call's time that is added.
+    exchanges = []
+    for exchange in whole.exchanges:
+        lasts_ps = exchange.duration_ps.copy()
+        members = domain[exchange.members]
+        across = np.unique(exchange.kind[(members != members[:, :1]).any(axis=1)])
+        lasts_ps[across] = np.rint(lasts_ps[across] * (1 + longer)).astype(np.int64)
+        exchanges.append(replace(exchange, duration_ps=lasts_ps))
+    return replace(whole, exchanges=tuple(exchanges))
 
 
 def disturb(schedule: Schedule, program: Program, how: Disturbance) -> Schedule:

@@ -72,22 +72,6 @@ def test_messages_go_around_a_cable_that_is_down_from_the_start(capsys):
     assert "ops never ran" in capsys.readouterr().err
 
 
-@pytest.mark.parametrize(
-    ("words", "message"),
-    [
-        ((*RING, "--fault", "link:0-3@0s"), "is not RESOURCE@TIME:dead|slow=P/Q"),
-        ((*RING, "--fault", "link:0-2@0s:dead"), "no resource link:0-2 in this run"),
-        (
-            ("collective", "all-reduce", "dgx-h100", "--fault", "link:0-8@0s:slow=1/2"),
-            "closed form without links. Name an algorithm",
-        ),
-    ],
-)
-def test_mistakes_are_named(capsys, words, message):
-    assert run([*words, *QUIET]) == 2
-    assert message in capsys.readouterr().err
-
-
 @pytest.mark.parametrize("resource", ["link:16-17", "tx:20", "rx:31", "dma:16"])
 def test_a_fault_of_an_idle_part_has_no_effect_and_says_so(capsys, caplog, resource):
     """The second server has no rank; what stands nowhere is refused as before."""

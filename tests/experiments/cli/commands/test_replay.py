@@ -31,10 +31,3 @@ def test_a_table_for_people_and_chakra_out(
     assert run(["replay", *paths, *RING, "--chakra", str(tmp_path / "et")]) == 0
     assert "where the time goes" in capsys.readouterr().out
     assert len(list((tmp_path / "et").glob("*.et"))) == 4
-
-
-def test_a_mistake_is_one_line(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    assert run(["replay", str(tmp_path / "none.et"), *RING]) == 2
-    assert capsys.readouterr().err.count("\n") == 1
-    assert run(["replay", str(tmp_path), *RING, "--compute", "guessed"]) == 2
-    assert "none of auto, recorded, scaled" in capsys.readouterr().err

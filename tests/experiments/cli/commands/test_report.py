@@ -23,13 +23,3 @@ def test_the_page_is_built_again_and_its_place_is_said(
     assert run(["report", str(tmp_path / "out"), "--json"]) == 0
     document = json.loads(capsys.readouterr().out)
     assert document == {"report": str(page), "report_bytes": page.stat().st_size}
-
-
-def test_what_is_no_run_directory_is_one_line_and_status_2(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    assert run(["report", str(tmp_path / "none")]) == 2
-    printed = capsys.readouterr()
-    assert printed.out == ""
-    assert printed.err.count("\n") == 1
-    assert "is no run directory: it has no run.json" in printed.err

@@ -87,28 +87,6 @@ def test_unlike_chips_are_named_with_what_is_assumed(capsys: pytest.CaptureFixtu
         assert words in shown
 
 
-@pytest.mark.parametrize(
-    ("more", "message"),
-    [
-        ("--prefill-cluster=p5.48xlarge", "State how many there are"),
-        ("--prefix-cache=all", "--prefix-cache 'all'"),
-        ("--prefix-cache=trace", "needs --requests FILE"),
-        ("--speculate=4", "two numbers"),
-        ("--speculate=4:0.5:no-such-model", "unknown model"),
-        ("--speculate=4:0.5:llama-3.1-405b", "GB"),
-        ("--disaggregate=1", "write 1:3"),
-        ("--disaggregate=3:3", "take 24 chips"),
-        ("--disaggregate=0:3", "use 1 to"),
-        ("--precision=mxfp4", "cannot serve in mxfp4 on trn2"),
-    ],
-)
-def test_mistakes_are_one_line(more: str, message: str, capsys: pytest.CaptureFixture[str]) -> None:
-    assert run([*QUICK, *LOAD, more]) == 2
-    errors = capsys.readouterr().err
-    assert message in errors
-    assert errors.count("\n") == 1
-
-
 HIGHEST = ("--max-rate", "--count=400", "--slo=ttft=1s,tpot=20ms")
 
 
@@ -153,23 +131,6 @@ def test_the_highest_rate_is_shown_and_is_that_of_the_front_door(
                       slo="ttft=1s,tpot=20ms")  # fmt: skip
     assert f"{result.summary['max_rate_per_s']:,.4g}" in shown
     assert result.deployed.served.requests.arrival_s.shape == (400,)
-
-
-@pytest.mark.parametrize(
-    ("more", "message"),
-    [
-        (["--requests=poisson:3"], "--requests poisson:3 states when requests arrive"),
-        (["--rate=3"], "--rate 3 states when requests arrive, and the highest rate is"),
-        (["--slo=ttft=1ms"], "keeps ttft 1 ms for only 0.0%"),
-        (["--prefix-cache=trace"], "--prefix-cache trace needs --requests FILE"),
-    ],
-)
-def test_what_the_search_for_a_rate_cannot_use_is_refused(
-    capsys: pytest.CaptureFixture[str], more: list[str], message: str
-) -> None:
-    assert run([*QUICK, "--max-rate", *more]) == 2
-    (line,) = capsys.readouterr().err.strip().splitlines()
-    assert message in line
 
 
 def test_the_options_that_a_search_finds_repeat_its_answer(
@@ -217,26 +178,6 @@ def test_a_closed_loop_keeps_its_users(capsys: pytest.CaptureFixture[str]) -> No
     assert document["tokens_per_s"] == result.tokens_per_s
     ends = document["tokens_per_s_interval"]
     assert ends["low"] * ends["high"] == pytest.approx(document["tokens_per_s"] ** 2)
-
-
-@pytest.mark.parametrize(
-    ("more", "message"),
-    [
-        (["--search", "--concurrency=3"], "--concurrency and --search exclude each other"),
-        (["--max-rate", "--concurrency=3"], "exclude each other; give one of them"),
-        (["--search", "--sensitivity"], "--sensitivity is for stated replicas"),
-        (["--search", "--requests=poisson:3"], "--requests poisson:3 states when requests arrive"),
-        (["--concurrency=3", "--disaggregate=1:1"], "leave --disaggregate out"),
-        (["--concurrency=3", "--requests=poisson:3"], "poisson:3 states when requests arrive"),
-        (["--concurrency=3", "--rate=3"], "exclude each other"),
-    ],
-)
-def test_a_search_and_a_closed_loop_refuse_what_they_cannot_use(
-    capsys: pytest.CaptureFixture[str], more: list[str], message: str
-) -> None:
-    assert run([*QUICK, *more]) == 2
-    (line,) = capsys.readouterr().err.strip().splitlines()
-    assert message in line
 
 
 def test_a_launch_of_an_engine_is_read_and_written(

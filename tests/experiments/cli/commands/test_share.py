@@ -55,23 +55,6 @@ def test_tables_say_what_jobs_lose_and_the_run_directory_has_them(
     assert (out / "report.html").exists()
 
 
-@pytest.mark.parametrize(
-    ("words", "message"),
-    [
-        (["--placement", "spred"], "spread"),
-        (["--steps", "0"], "--steps"),
-    ],
-)
-def test_mistakes_are_refused_in_one_line(
-    words: list[str], message: str, jobs: str, capsys: pytest.CaptureFixture[str]
-) -> None:
-    assert run(["share", MACHINE, "--jobs", jobs, *words, "--quiet"]) == 2
-    printed = capsys.readouterr()
-    assert printed.out == ""
-    assert printed.err.count("\n") == 1
-    assert message in printed.err
-
-
 def test_an_answer_says_how_sure_it_is_on_the_links_that_jobs_share(tmp_path: Path) -> None:
     model = config_file(tmp_path / "config.json", TOY_CONFIG)
     plan = f"model: {model}, global_batch: 30, seq: 512"

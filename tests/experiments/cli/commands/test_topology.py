@@ -139,29 +139,6 @@ def test_out_refuses_a_directory_of_something_else(
     assert [path.name for path in tmp_path.iterdir()] == ["thesis.tex"]
 
 
-@pytest.mark.parametrize(
-    ("arguments", "message"),
-    [
-        (["trn2.48xlrge"], "Did you mean trn2.48xlarge?"),
-        (["torus:0x4"], "torus:0x4: a size of 0 is not between 1"),
-        (["ring:8", "--bandwidth", "100"], "bandwidth '100' has no unit"),
-        (["trn2.48xlarge", "--bandwidth", "1GB/s"], "are for plain shapes"),
-        (["trn2.48xlarge", "--variant", "trn2.hbm_bandwidth=none"], "no variant 'none'"),
-        (["trn2.48xlarge", "--catalogue", "none.csv"], "none.csv cannot be read"),
-        (["rainier:65"], "use rainier:64"),
-    ],
-)
-def test_mistakes_are_one_line_and_status_2(
-    capsys: pytest.CaptureFixture[str], tmp_path: Path, arguments: list[str], message: str
-) -> None:
-    assert command(*arguments, "--out", str(tmp_path / "run")) == 2
-    printed = capsys.readouterr()
-    assert message in printed.err
-    assert printed.err.count("\n") == 1
-    assert printed.out == ""
-    assert list(tmp_path.iterdir()) == []
-
-
 def test_memory_is_in_bytes_on_either_system(monkeypatch: pytest.MonkeyPatch) -> None:
     here = module.peak_rss_bytes()
     monkeypatch.setattr(sys, "platform", "darwin")

@@ -6,7 +6,6 @@ from pathlib import Path
 
 import pytest
 
-from experiments.cli.main import run
 from tests.fuzz.seeds import files
 from tests.support.commands import document_of
 
@@ -45,38 +44,3 @@ def test_options_about_collectives_are_named_where_no_measurement_needs_them() -
     idle = document_of([*call, "--collective=all-gather", "--ranks=4"])
     assert set(idle["without_effect"]) == {"collective", "ranks"}
     assert "without_effect" not in document_of(call)
-
-
-@pytest.mark.usefixtures("inputs")
-@pytest.mark.parametrize(
-    ("words", "message"),
-    [
-        (
-            ("topology", "ring:4", *LINKS, "--variant=trn2.48xlarge.price=spot"),
-            "--variant changes the catalogue, and all numbers of ring:4 stand in",
-        ),
-        (
-            ("list", "models", "--variant=trn2.48xlarge.price=spot"),
-            "--variant changes the catalogue, and the list of models is not from it",
-        ),
-        (
-            ("serve", "--model=config.json", "--cluster=dgx-h100", "--requests=requests.csv",
-             "--output=5"),
-            "requests.csv states the tokens of every answer; leave --output 5 out",
-        ),
-        (
-            ("plan", "--model=config.json", "--cluster=trn2.48xlarge", "--global-batch=0"),
-            "--global-batch is 0; it must be a whole number",
-        ),
-        (
-            ("train", "--model=config.json", "--cluster=trn2.48xlarge", "--stage-layers=1-2"),
-            "--stage-layers names 2 chunks",
-        ),
-    ],
-)  # fmt: skip
-def test_options_that_nothing_would_read_are_refused_in_one_line(
-    words: tuple[str, ...], message: str, capsys: pytest.CaptureFixture[str]
-) -> None:
-    assert run([*words, "--quiet"]) == 2
-    (line,) = capsys.readouterr().err.splitlines()
-    assert message in line

@@ -51,14 +51,6 @@ def test_a_fleet_ranks_what_it_lends_and_what_serving_costs(
     assert (tmp_path / "run" / "tornado_cost.png").exists()
 
 
-def test_a_fleet_that_lends_nothing_has_nothing_to_rank(
-    capsys: pytest.CaptureFixture[str],
-) -> None:
-    words = "fleet --cluster trn2-ultraserver:2 --demand azure-conv --days 0.1 --unit-rate 30"
-    assert run([*words.split(), "--scale-to-peak", "9", "--no-compare", "--sensitivity"]) == 2
-    assert "lends nothing" in capsys.readouterr().err
-
-
 def test_a_run_directory_has_the_tornado(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -76,28 +76,6 @@ def test_a_run_directory_has_one_picture_of_all(
     assert set(pd.read_csv(out / "metrics.csv")["cluster"]) == set(CLUSTERS)
 
 
-@pytest.mark.parametrize(
-    ("words", "message"),
-    [
-        (REDUCE, "are both missing"),
-        ((*REDUCE, "ring:8", "--cluster=ring:8"), "are both given"),
-        ((*REDUCE, "ring:8,ring:8"), "stands twice"),
-        ((*REDUCE, "ring:8,"), "empty name"),
-        ((*REDUCE, "ring:2,ring:4"), "ring:2 needs the bandwidth"),
-        ((*REDUCE, "ring:8,mesh:8", "--sensitivity"), "for one cluster"),
-        ((*STEP, "--cluster=trn2.48xlarge,dgx-h100", "--explain"), "for one cluster"),
-        ((*STEP, "--cluster=ring:8,mesh:8"), "ring:8"),
-    ],
-)
-def test_mistakes_are_one_line(
-    words: tuple[str, ...], message: str, capsys: pytest.CaptureFixture[str]
-) -> None:
-    assert run(words) == 2
-    errors = capsys.readouterr().err
-    assert message in errors
-    assert errors.count("\n") == 1
-
-
 def test_too_many_and_files_with_commas(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     with pytest.raises(InputError, match="the limit is 20"):
         cluster_names(",".join(f"ring:{n}" for n in range(2, 30)))
@@ -109,7 +87,14 @@ def test_too_many_and_files_with_commas(tmp_path: Path, monkeypatch: pytest.Monk
 def test_the_first_plan_of_each_cluster_is_that_of_a_search_alone(
     capsys: pytest.CaptureFixture[str], tmp_path: Path
 ) -> None:
-    line = ("plan", "--model=llama-3.1-8b", "--global-batch=32", "--finalists=2", "--quiet")
+    line = (
+        "plan",
+        "--model=llama-3.1-8b",
+        "--global-batch=32",
+        "--finalists=2",
+        "--quiet",
+        "--pp=1",
+    )
     both = answer(capsys, *line, f"--cluster={','.join(CLUSTERS)},ring:4", f"--out={tmp_path}/a")
     for name, row in zip(CLUSTERS, both["rows"], strict=False):
         alone = answer(capsys, *line, f"--cluster={name}")
@@ -162,12 +147,3 @@ def test_prices_are_of_one_kind_unless_chosen(capsys: pytest.CaptureFixture[str]
         "Prices are of different kinds and do not compare: trn2.48xlarge by Capacity Block, "
         "p6-b200.48xlarge on demand."
     )
-
-
-def test_options_of_one_cluster_are_refused_for_several(capsys: pytest.CaptureFixture[str]) -> None:
-    many = f"--cluster={','.join(CLUSTERS)}"
-    plan = ["plan", "--model=llama-3.1-8b", "--global-batch=32", many, "--with", "--tp 4"]
-    assert run(plan) == 2
-    assert "--with is for one cluster, not several. Name one." in capsys.readouterr().err
-    assert run(["serve", "--model=llama-3.1-8b", many, "--sensitivity"]) == 2
-    assert "--sensitivity is for one cluster" in capsys.readouterr().err

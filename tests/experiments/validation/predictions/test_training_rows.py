@@ -169,23 +169,22 @@ def test_no_question_of_a_training_row_depends_on_its_source_or_its_name() -> No
         read = each.rows()
         if read.kind.name != "training":
             continue
-        for row in [row for row in read.rows if not row.mistakes][::4]:
+        for row in [row for row in read.rows if not row.mistakes][::8]:
             model, machine, plan = question(filled(row.values).values)
             plain, place, how = question(filled(renamed(row)).values)
             assert (plan, machine, plan.assumed) == (how, place, how.assumed), row
             assert replace(model, name="") == replace(plain, name="")
             questions += 1
-    assert questions > 300
+    assert questions > 150
 
 
 @pytest.mark.parametrize("name", tables())
 def test_no_prediction_depends_on_a_source_or_a_name(name: str) -> None:
-    """The quickest rows of every table are predicted as their unnamed copies are."""
+    """The quickest row of every table is predicted as its unnamed copy is."""
     read = table(name).rows()
     sizes = ("global_batch", "size_bytes", "requests", "chips")
     whole = [row for row in read.rows if not row.mistakes]
-    quickest = sorted(whole, key=lambda row: [float(row.values.get(s) or 0) for s in sizes])
+    quickest = min(whole, key=lambda row: [float(row.values.get(s) or 0) for s in sizes])
     predict_row = predictor(read.kind)
-    for row in quickest[:2]:
-        named, plain = (predict_row(values, None) for values in (row.values, renamed(row)))
-        assert (named.status, named.predicted) == (plain.status, plain.predicted)
+    named, plain = (predict_row(values, None) for values in (quickest.values, renamed(quickest)))
+    assert (named.status, named.predicted) == (plain.status, plain.predicted)

@@ -1,0 +1,192 @@
+"""Mistakes of a user: each is one line that names it, exit status 2, and leaves nothing behind."""
+
+from __future__ import annotations
+
+import re
+import shlex
+from pathlib import Path
+
+import pytest
+
+from experiments.cli.main import run
+from tests.fuzz.cases import Case
+from tests.fuzz.seeds import files
+from tests.support.small_models import SMALL_CONFIG, config_file
+
+ON = "--model=llama-3.1-8b --cluster=trn2.48xlarge"
+SERVE = f"serve {ON} --tp=4"
+LOAD = f"{SERVE} --requests=poisson:2 --count=60"
+RING = "collective all-reduce ring:4 --bandwidth=100GB/s --latency=1us --size=1MiB"
+PLAN = "plan --model=tiny.json --cluster=trn2.48xlarge --global-batch=32 --seq=1024"
+FOLLOW = (
+    "lend --follow=history.csv --state=state --cluster=trn2-ultraserver:40 --unit-rate=1 "
+    "--failures=off --model=gpt2"
+)
+SEVERAL = "collective all-reduce --size=1MiB,64MiB --ranks=8"
+MISTAKES = {
+    "": (
+        ("collective all-reduce ring:8 --size 1MiB --ranks abc", "--ranks 'abc'.* whole number"),
+        ("fleet --seed -1", "--seed '-1'.* equal to 0"),
+        ("fleet --weight x", "--weight 'x'.* number"),
+        ("plan --global-batch 7.5", r"--global-batch '7.5' must be a whole number\. See"),
+        ("run-job --days -1", "--days '-1'.* equal to 0"),
+        ("fleet --days nan", "--days 'nan'.* equal to 36525"),
+        ("sweep study.yaml --workers 0", "--workers '0'.* equal to 1"),
+        ("fleet --start-day inf", "--start-day 'inf'.* equal to 36525"),
+        ("fleet --weight nan", "--weight 'nan'.* equal to 1000000000"),
+        ("nope", "'nope'.*--help"),
+        ("topology", "CLUSTER.*--help"),
+        ("topology ring:8 --jsn", "--jsn.*--json"),
+        ("topology ring:8 --graph=3", "--graph.* does not take a value"),
+        ("topology ring:8 --engine simpy", "unknown engine 'simpy'"),
+        ("report nowhere", r"is no run directory: it has no run\.json"),
+        ("replay nowhere.et --cluster=dgx-h100", "nowhere.et"),
+        ("replay traces --cluster=dgx-h100 --compute=guessed", "none of auto, recorded, scaled"),
+        ("list models lama-405b", r"none of the \d+ models contains 'lama-405b'. Did you mean"),
+        ("list models --variant=trn2.48xlarge.price=spot", "the list of models is not from it"),
+        ("calibrate plan.yaml --cluster=dgx-h100", "no table"),
+        ("validate --file=nowhere.csv", "nowhere.csv"),
+        ("validate --table=atention", r"Did you mean attention\?"),
+        ("validate --table=attention --file=x.csv", "Use one of them"),
+        ("train --model=config.json --cluster=trn2.48xlarge --stage-layers=1-2",
+         "--stage-layers names 2 chunks"),
+        (f"train {ON} --tp=8 --tokens=15x", "is not a number"),
+        (f"train {ON} --tp=8 --tokens=1k", "are less than a step of"),
+        ("train --model=llama-3.1-70b --cluster=p5.48xlarge:8 --level=chunk",
+         r"Use --level collective\.(?!.*nearest plan)"),
+        ("fleet --cluster=trn2-ultraserver:2 --demand=azure-conv --days=0.1 --unit-rate=30 "
+         "--scale-to-peak=9 --no-compare --sensitivity", "lends nothing"),
+    ),
+    RING: (
+        ("--fault=link:0-3@0s", r"is not RESOURCE@TIME:dead|slow=P/Q"),
+        ("--fault=link:0-2@0s:dead", "no resource link:0-2 in this run"),
+    ),
+    "collective all-reduce dgx-h100 --size=1MiB": (
+        ("--fault=link:0-8@0s:slow=1/2", "closed form without links. Name an algorithm"),
+    ),
+    SEVERAL: (
+        ("", "are both missing"),
+        ("ring:8 --cluster=ring:8", "are both given"),
+        ("ring:8,ring:8", "stands twice"),
+        ("ring:8,", "empty name"),
+        ("ring:2,ring:4", "ring:2 needs the bandwidth"),
+        ("ring:8,mesh:8 --sensitivity", "for one cluster"),
+    ),
+    "train --model=llama-3.1-8b --tp=8 --global-batch=32": (
+        ("--cluster=trn2.48xlarge,dgx-h100 --explain", "for one cluster"),
+        ("--cluster=ring:8,mesh:8", "ring:8"),
+    ),
+    PLAN: (
+        ("--tp=3", "16 attention heads of tiny are not divisible by tp 3"),
+        ("--global-batch=0", "--global-batch is 0; it must be a whole number"),
+        ("--top=0", "--top"),
+        ("--each=tpp", r"a plan has no 'tpp'. Did you mean tp\?"),
+        ("--cluster=trn2.48xlarg", r"Did you mean trn2.48xlarge\?"),
+        ("--seq=16000000", "plans for tiny fits on trn2.48xlarge: the nearest, tp 16"),
+        ("--order=tp-dp", "rank order tp-dp"),
+        ("--capacity-factor=1.5", "capacity factor 1.5 is the room of experts, but"),
+        ("--with='--tpp 8'", "--with '--tpp 8': No such option '--tpp'.*such as '--tp 8 --pp 4'"),
+        ("--with=\"--tp 'x\"", "No closing quotation"),
+        ("--with=missing.yaml", "missing.yaml cannot be read"),
+        ("--with='--seq 2048'", "the plan of --with has seq 2048, and --seq is 1024"),
+        ("--with='--tp 5'", "your own plan: .*tp 5"),
+        ("--cluster=trn2.48xlarge,dgx-h100 --with='--tp 4'",
+         r"--with is for one cluster, not several\. Name one\."),
+    ),
+    f"run-job {ON}:4 --tp=4 --global-batch=64 --days=20 --runs=2": (
+        ("--days=0", "0 days"),
+        ("--days=nan", "'nan' must be greater than or equal to 0"),
+        ("--days=1e9", "at most 7,305 days"),
+        ("--checkpoint-interval=soon", "--checkpoint-interval"),
+        ("--checkpoint-interval=0", "at least"),
+        ("--checkpoint-interval=-5min", "the least is 0"),
+        ("--spares=many", "whole number"),
+        ("--spares=-1", "whole number"),
+        ("--failures=often", "often"),
+        ("--failures=1e9", "failures are expected"),
+        ("--repair=-1h", "the least is 0"),
+        ("--checkpoint=lazy", "none of async, blocking, peer"),
+        ("--runs=0", "runs"),
+    ),
+    LOAD: (
+        ("--prefill-cluster=p5.48xlarge", "State how many there are"),
+        ("--prefix-cache=all", "--prefix-cache 'all'"),
+        ("--prefix-cache=trace", "needs --requests FILE"),
+        ("--speculate=4", "two numbers"),
+        ("--speculate=4:0.5:no-such-model", "unknown model"),
+        ("--speculate=4:0.5:llama-3.1-405b", "GB"),
+        ("--disaggregate=1", "write 1:3"),
+        ("--disaggregate=3:3", "take 24 chips"),
+        ("--disaggregate=0:3", "use 1 to"),
+        ("--precision=mxfp4", "cannot serve in mxfp4 on trn2"),
+    ),
+    SERVE: (
+        ("--max-rate --requests=poisson:3", "--requests poisson:3 states when requests arrive"),
+        ("--max-rate --rate=3", "--rate 3 states when requests arrive, and the highest rate is"),
+        ("--max-rate --slo=ttft=1ms", "keeps ttft 1 ms for only 0.0%"),
+        ("--max-rate --prefix-cache=trace", "--prefix-cache trace needs --requests FILE"),
+        ("--search --concurrency=3", "--concurrency and --search exclude each other"),
+        ("--max-rate --concurrency=3", "exclude each other; give one of them"),
+        ("--search --sensitivity", "--sensitivity is for stated replicas"),
+        ("--search --requests=poisson:3", "--requests poisson:3 states when requests arrive"),
+        ("--concurrency=3 --disaggregate=1:1", "leave --disaggregate out"),
+        ("--concurrency=3 --requests=poisson:3", "poisson:3 states when requests arrive"),
+        ("--concurrency=3 --rate=3", "exclude each other"),
+        ("--cluster=trn2.48xlarge,dgx-h100 --sensitivity", "--sensitivity is for one cluster"),
+        ("--cluster=dgx-h100 --requests=requests.csv --output=5",
+         "requests.csv states the tokens of every answer; leave --output 5 out"),
+    ),
+    "share trn2.48xlarge --jobs=jobs.yaml": (("--placement=spred", "spread"), ("--steps=0", "--s")),
+    "topology --out=run": (
+        ("trn2.48xlrge", r"Did you mean trn2.48xlarge\?"),
+        ("torus:0x4", "torus:0x4: a size of 0 is not between 1"),
+        ("ring:8 --bandwidth=100", "bandwidth '100' has no unit"),
+        ("trn2.48xlarge --bandwidth=1GB/s", "are for plain shapes"),
+        ("trn2.48xlarge --variant=trn2.hbm_bandwidth=none", "no variant 'none'"),
+        ("trn2.48xlarge --catalogue=none.csv", "none.csv cannot be read"),
+        ("rainier:65", "use rainier:64"),
+        ("ring:4 --bandwidth=1GB/s --latency=1us --variant=trn2.48xlarge.price=spot",
+         "--variant changes the catalogue, and all numbers of ring:4 stand in"),
+    ),
+    FOLLOW: (
+        ("--demand=azure-code", "--demand is for a history that is read at once"),
+        ("--start-day=1", "--start-day is for a history"),
+        ("--batch-share=20%", "--batch-share is for a history"),
+        ("--out=run", "--state keeps them all"),
+        ("--poll=0s", "--poll 0s is under a second"),
+        ("--once --poll=2min", "changes nothing beside --once"),
+        ("--query=up", "--query is for a server"),
+        ("--confidence=2", "write a share such as 99.9%"),
+    ),
+}  # fmt: skip
+"""For the words that lines begin with, what is mistaken after them and a pattern of the message."""
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    place = tmp_path_factory.mktemp("inputs")
+    Case(0, (), files()).write(place)
+    config_file(place / "tiny.json", SMALL_CONFIG)
+    return place
+
+
+@pytest.mark.parametrize(
+    ("line", "message"),
+    [(f"{base} {more}", message) for base, rest in MISTAKES.items() for more, message in rest],
+)
+def test_a_mistake_is_one_line_that_names_it(
+    line: str,
+    message: str,
+    folder: Path,
+    capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.chdir(folder)
+    before = sorted(folder.rglob("*"))
+    assert run(shlex.split(line)) == 2
+    printed = capsys.readouterr()
+    assert printed.out == ""
+    assert printed.err.startswith("cluster-sim: ")
+    assert printed.err.count("\n") == 1
+    assert re.search(message, printed.err), printed.err
+    assert sorted(folder.rglob("*")) == before
