@@ -188,11 +188,13 @@ def _disturbance(run: Iteration) -> list[tuple[str, str]]:
     late, steps = uneven.straggler, len(uneven.steps_s)
     what = "collectives" if late.cause == "network" else "kernels"
     without = format_seconds(uneven.without_straggler_s)
+    often = f"slowest in {late.share_of_steps:.0%} of steps; " if steps > 1 else ""
     waits = (
-        f"rank {late.rank:,}, {what} {late.slower:.1%} longer, most by {late.cause}; slowest in "
-        f"{late.share_of_steps:.0%} of steps; without it {without}"
+        f"rank {late.rank:,}, {what} {late.slower:.1%} longer, most by {late.cause}; {often}"
+        f"without it {without}"
     )
-    return [*rows, (f"{steps:,} drawn steps", times), ("straggler", waits)]
+    drawn = [(f"{steps:,} drawn steps", times)] if steps > 1 else []
+    return [*rows, *drawn, ("straggler", waits)]
 
 
 def _costs(run: Iteration) -> list[tuple[str, str]]:
