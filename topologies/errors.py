@@ -39,6 +39,9 @@ def suggestion(value: str, choices: Iterable[str]) -> str:
     return f" Did you mean {by_lower_case[close[0]]}?" if close else ""
 
 
+MOST_LISTED = 24  # choices that a message names; the command line cuts a longer line
+
+
 def check_choice(what: str, value: object, choices: Iterable[str]) -> None:
     """Refuse a value that is none of the choices.
 
@@ -51,7 +54,9 @@ def check_choice(what: str, value: object, choices: Iterable[str]) -> None:
     if value not in names:
         text = str(value)
         near = suggestion(text, names)
-        raise InputError(f"{what} {shown(text, 40)!r} is none of {', '.join(names)}.{near}")
+        more = f" and {len(names) - MOST_LISTED:,} more" if len(names) > MOST_LISTED else ""
+        listed = ", ".join(names[:MOST_LISTED]) + more
+        raise InputError(f"{what} {shown(text, 40)!r} is none of {listed}.{near}")
 
 
 def check_type(argument: str, value: object, types: type | tuple[type, ...], remedy: str) -> None:

@@ -13,7 +13,7 @@ from workloads.models.model import Experts, Indexer, LatentAttention, Model
 from workloads.training.layers.shapes import RankShapes
 from workloads.training.plan.placement import place
 from workloads.training.plan.plan import ParallelPlan
-from workloads.training.plan.schedules.schedule import most_held
+from workloads.training.plan.schedules.held import most_held
 from workloads.training.program.groups import group_of, group_ps
 from workloads.training.program.program import Program, program
 

@@ -13,8 +13,9 @@ import numpy as np
 
 from cluster_sim.engine.compiler.jit import compiled, internal
 from topologies.arrays import FloatArray, IntArray
+from workloads.training.plan.schedules.held import passes
 from workloads.training.plan.schedules.registry import pipeline_schedule
-from workloads.training.plan.schedules.schedule import BACKWARD, FORWARD, WEIGHT, passes
+from workloads.training.plan.schedules.schedule import BACKWARD, FORWARD, WEIGHT
 
 NOT, ONCE, EACH = range(3)
 """Passes beside which replicas exchange parameters or gradients: none, one an iteration, each."""

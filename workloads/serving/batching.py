@@ -27,9 +27,6 @@ from topologies.errors import InputError, check_choice
 
 BUCKETS = (128, 256, 512, 1024, 2048, 4096, 8192, 10_240, 16_384, 32_768, 65_536, 131_072)
 """Lengths that a Neuron replica is compiled for; shorter prompts and caches are padded."""
-CHUNK_TOKENS = 512
-"""Default number of tokens of an iteration with chunked prefill on Trainium, whose engines have
-none: from about it on, products of a dense model take longer than reading its weights."""
 
 BESIDE, WHOLE, FIRST = "beside", "whole", "first"
 PROMPTS = (BESIDE, WHOLE, FIRST)
@@ -243,8 +240,7 @@ def batching_from(
     check_choice("prefill", prefill, PREFILLS)
     if prefill == "chunked" or (prefill == "auto" and not trainium):
         # Where no engine is named, iterations are those of vLLM of 2025 and later.
-        usual = CHUNK_TOKENS if trainium else max(_usual_tokens(cluster, "vllm"), slots + 1)
-        tokens = chunk or usual
+        tokens = chunk or max(_usual_tokens(cluster, "vllm"), slots + 1)
         passes, share = read_gather(gather) if gather else (0, 0.0)
         return Batching(
             slots, tokens, poll_passes=poll, gather_passes=passes, gather_tokens=int(share * tokens)

@@ -38,7 +38,7 @@ MISTAKES = {
         ("topology", "CLUSTER.*--help"),
         ("topology ring:8 --jsn", "--jsn.*--json"),
         ("topology ring:8 --graph=3", "--graph.* does not take a value"),
-        ("topology ring:8 --engine simpy", "unknown engine 'simpy'"),
+        ("topology ring:8 --engine simpy", "engine 'simpy' is none of fast, reference"),
         ("report nowhere", r"is no run directory: it has no run\.json"),
         ("replay nowhere.et --cluster=dgx-h100", "nowhere.et"),
         ("replay traces --cluster=dgx-h100 --compute=guessed", "none of auto, recorded, scaled"),

@@ -49,7 +49,7 @@ def test_jobs_from_a_file(tmp_path: Path) -> None:
         ("name\na\n", "no column 'units'"),
         ("name,units\na,many\n", "row 2: units is 'many'"),
         ("name,units\na,0\n", "min_units 0, units 0"),
-        ("name,units,reclaim\na,2,paus\n", "reclaim is 'paus'; .*Did you mean pause"),
+        ("name,units,reclaim\na,2,paus\n", "reclaim 'paus' is none of .*Did you mean pause"),
         ("name,units,reclaim\na,2,drain\n", "evaluation is given back by draining"),
         ("name,units,count\na,2,99999\n", "more than 1,000 jobs"),
         ("name,units,priority\na,2,1.5\n", "row 2: priority is '1.5'; it must be a whole number"),

@@ -94,7 +94,7 @@ def test_jobs_of_a_file_state_copies_and_spares(tmp_path: Path) -> None:
     settings = [(job.checkpoint, job.standby) for job in read_jobs(file)]
     assert settings == [("peer", "warm"), ("peer", "warm"), ("peer", "cold"), ("async", "cold")]
     file.write_text("name,units,checkpoint\na,2,pear\n")
-    with pytest.raises(InputError, match=r"checkpoint is 'pear'; .* Did you mean peer\?"):
+    with pytest.raises(InputError, match=r"checkpoint 'pear' is none of .* Did you mean peer\?"):
         read_jobs(file)
 
 

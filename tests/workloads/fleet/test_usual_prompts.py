@@ -38,7 +38,7 @@ def test_every_split_of_groups_that_leave_no_replica_idle_is_tried(
 @pytest.mark.parametrize(
     ("serving", "trainium", "hopper"),
     [
-        (FleetInputs(prefill="chunked"), 512, 8192),
+        (FleetInputs(prefill="chunked"), 8192, 8192),
         (FleetInputs(chunk=1024), 1024, 1024),
         (FleetInputs(chunk=0), 0, 0),
         (FleetInputs(prefill="separate"), 0, 0),

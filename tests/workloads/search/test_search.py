@@ -65,7 +65,7 @@ def test_finalists_have_the_fastest_of_all_plans_that_fit(
     runner = Runner(model, where, "fast")
     rivals = result.plans if all_plans else _rivals(result)
     every = [runner.step(one).iteration_s for one in rivals]
-    assert len(every) > 20
+    assert len(every) >= 20
     assert result.finalists[0].iteration_s == min(every)
     assert result.agreement.worst_abs_error < 0.05
 

@@ -21,8 +21,8 @@ from workloads.training.execution.rank_vector import evaluate
 from workloads.training.iteration import iteration
 from workloads.training.memory.memory import memory
 from workloads.training.plan.plan import ParallelPlan
+from workloads.training.plan.schedules.held import passes
 from workloads.training.plan.schedules.registry import pipeline_schedule
-from workloads.training.plan.schedules.schedule import passes
 from workloads.training.plan.stages import chunk_layers, end_stages
 from workloads.training.program.groups import routed_ps
 

@@ -22,8 +22,8 @@ from workloads.training.execution.lower import lower
 from workloads.training.layers.steps import CC_DP, ENGINE, stream_kinds
 from workloads.training.plan.checks import check_model
 from workloads.training.plan.placement import place
+from workloads.training.plan.schedules.held import passes
 from workloads.training.plan.schedules.registry import pipeline_schedule
-from workloads.training.plan.schedules.schedule import passes
 from workloads.training.program.breakdown import breakdown
 from workloads.training.program.fold import fold
 from workloads.training.program.groups import group_of

@@ -18,15 +18,9 @@ from topologies.errors import InputError
 from workloads.training.iteration import iteration
 from workloads.training.memory.memory import layer_activations, memory
 from workloads.training.plan.plan import ParallelPlan
+from workloads.training.plan.schedules.held import most_held, passes
 from workloads.training.plan.schedules.registry import all_schedules, schedule_names
-from workloads.training.plan.schedules.schedule import (
-    BACKWARD,
-    FORWARD,
-    WEIGHT,
-    PipelineSchedule,
-    most_held,
-    passes,
-)
+from workloads.training.plan.schedules.schedule import BACKWARD, FORWARD, WEIGHT, PipelineSchedule
 
 PAGE = Path(__file__).parents[3] / "docs" / "how-to" / "add-a-pipeline-schedule.md"
 BLOCK = re.compile(r"```python\n(.*?)```", re.DOTALL)

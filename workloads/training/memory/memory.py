@@ -18,8 +18,8 @@ from workloads.training.layers.feed_forward import fed_again
 from workloads.training.layers.replicas import sharded
 from workloads.training.plan.checks import check_model
 from workloads.training.plan.plan import ParallelPlan
+from workloads.training.plan.schedules.held import most_held
 from workloads.training.plan.schedules.registry import schedule_of_chunks
-from workloads.training.plan.schedules.schedule import most_held
 from workloads.training.plan.stages import (
     OPTIMIZER_BYTES,
     WEIGHT_BYTES,

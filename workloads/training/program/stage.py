@@ -49,7 +49,8 @@ from workloads.training.layers.steps import (
     kernel,
 )
 from workloads.training.plan.plan import ParallelPlan
-from workloads.training.plan.schedules.schedule import FORWARD, Passes, PipelineSchedule, passes
+from workloads.training.plan.schedules.held import passes
+from workloads.training.plan.schedules.schedule import FORWARD, Passes, PipelineSchedule
 from workloads.training.program.groups import SharedParts, digest
 from workloads.training.program.ops import (
     Catalog,

@@ -36,14 +36,7 @@ def dualpipe(pp: int, stage: int, microbatches: int, chunks: int) -> Passes:
     F0 F0' F1 F1' F2 B0' W0' F2' B0 W0 F3 B1' W1' F3' B1 W1 B2' W2' B2 W2 B3' B3 W3' W3
     """
     if chunks == 1:  # a single stage
-        # The same passes with gradients of weights after each backward pass.
-        whole = one_f_one_b(pp, stage, microbatches, chunks)
-        split: list[tuple[int, int, int]] = []
-        for phase, microbatch, chunk in zip(*(column.tolist() for column in whole), strict=True):
-            split.append((phase, microbatch, chunk))
-            if phase == BACKWARD:
-                split.append((WEIGHT, microbatch, chunk))
-        return in_order(split)
+        return _split(one_f_one_b(pp, stage, microbatches, chunks))
     steps = _Steps()
     if microbatches < 2 * pp:
         steps.forward(THERE, microbatches)
@@ -110,6 +103,16 @@ class _Steps:
         """Record the gradients of weights that have waited longest."""
         for _ in range(count):
             self.passes.append((WEIGHT, *self._postponed.popleft()))
+
+
+def _split(whole: Passes) -> Passes:
+    """Return the same passes with gradients of weights after each backward pass."""
+    split: list[tuple[int, int, int]] = []
+    for phase, microbatch, chunk in zip(*(column.tolist() for column in whole), strict=True):
+        split.append((phase, microbatch, chunk))
+        if phase == BACKWARD:
+            split.append((WEIGHT, microbatch, chunk))
+    return in_order(split)
 
 
 DUALPIPE = PipelineSchedule(

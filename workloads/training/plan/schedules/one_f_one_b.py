@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from topologies.arrays import IntArray
+from typing import TYPE_CHECKING
+
 from workloads.training.plan.schedules.schedule import (
     ANY_NUMBER,
     BACKWARD,
@@ -11,6 +12,9 @@ from workloads.training.plan.schedules.schedule import (
     Passes,
     PipelineSchedule,
 )
+
+if TYPE_CHECKING:
+    from topologies.arrays import IntArray
 
 
 def one_f_one_b(pp: int, stage: int, microbatches: int, chunks: int) -> Passes:
