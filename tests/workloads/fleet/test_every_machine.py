@@ -86,9 +86,9 @@ def test_prompts_run_as_neuron_s_engines_run_them_unless_options_say_otherwise()
         _fleet(*trn2, "--prefill", "chunked"),
         _fleet(*trn2, "--prefill", "separate"),
     )
-    assert pieces["replicas"] == _fleet(*trn2, "--chunk", "512")["replicas"]
+    assert pieces["replicas"] == _fleet(*trn2, "--chunk", "8192")["replicas"]
     assert whole["replicas"] == _fleet(*trn2, "--chunk", "0")["replicas"]
-    assert (pieces["replicas"][0]["chunk_tokens"], whole["replicas"][0]["chunk_tokens"]) == (512, 0)
+    assert [each["replicas"][0]["chunk_tokens"] for each in (pieces, whole)] == [8192, 0]
     assert "no engine of Neuron does" in _notes(pieces)
     assert "Neuron" not in _notes(whole)
     assert "Neuron" not in _notes(_fleet("dgx-h100:4", "llama-3.1-8b"))

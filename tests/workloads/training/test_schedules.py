@@ -80,7 +80,7 @@ def test_many_microbatches_hold_what_the_last_round_adds(
     schedule: PipelineSchedule, chunks: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     whole = [most_held(schedule, 4, stage, 83, chunks).tolist() for stage in range(4)]
-    monkeypatch.setattr("workloads.training.plan.schedules.schedule.COUNTED", 16)
+    monkeypatch.setattr("workloads.training.plan.schedules.held.COUNTED", 16)
     most_held.cache_clear()
     short = [most_held(schedule, 4, stage, 83, chunks).tolist() for stage in range(4)]
     most_held.cache_clear()
