@@ -56,6 +56,7 @@ def run(
     shape, in_domain = read_model(model), cluster(machine).chips_per_domain
 
     def rows(count: int) -> list[dict[str, Any]]:
+        """Simulate one size under every overlap and jitter."""
         steps = Steps(shape, cluster(f"{machine}:{_size(machine, count, in_domain)}"))
         name = steps.cluster.name.partition(":")[0]
         cases = [

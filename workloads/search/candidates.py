@@ -15,7 +15,7 @@ from topologies.errors import InputError
 from workloads.kernels.times import step_overhead_s
 from workloads.models.model import Model, layer_flops, output_flops
 from workloads.training.detail import chip_catalogue
-from workloads.training.frameworks.framework import framework, framework_text
+from workloads.training.frameworks.framework import RUNS, framework, framework_text
 from workloads.training.plan.checks import check_model, check_runtime
 from workloads.training.plan.fields import ORDER, Overlap, Recompute, check_field
 from workloads.training.plan.plan import ParallelPlan
@@ -251,15 +251,7 @@ def _not_run(field: str) -> Callable[[Columns, Frame], BoolArray]:
 
 
 RULES = (
-    *(
-        Rule(f"{words} that the framework does not have", field, _not_run(field))
-        for field, words in (
-            ("tp", "tensor parallelism"),
-            ("pp", "a pipeline"),
-            ("schedule", "a pipeline schedule"),
-            ("zero", "a ZeRO stage"),
-        )
-    ),
+    *(Rule(f"{name} that the framework cannot run", name, _not_run(name)) for name in RUNS),
     Rule(
         "tensor parallel groups wider than a scale-up domain",
         "tp",

@@ -36,7 +36,6 @@ from __future__ import annotations
 import functools
 from dataclasses import dataclass, replace
 from itertools import pairwise
-from math import hypot
 
 import numpy as np
 import numpy.typing as npt
@@ -58,7 +57,6 @@ from cluster_sim.trace.trace import run
 from topologies import display
 from topologies.arguments import checked
 from topologies.arrays import BoolArray, IntArray, distinct_rows
-from topologies.catalogue.catalogue import Catalogue
 from topologies.clusters.cluster import Cluster
 from topologies.routing import (
     SharedPaths,
@@ -450,62 +448,3 @@ def hbm_bytes_per_s(call: CollectiveCall, algorithm: str | Algorithm = AUTO) -> 
     if not moved:
         return 0
     return moved * PS_PER_S // (duration_ps(call, algorithm) * len(call.group.chips))
-
-
-EXPERTS = "experts"
-LIBRARIES = ("deepep", "deepep-low-latency", "trtllm")
-WAYS = ("dispatch", "combine")  # directions of an exchange: to the experts, and back
-MERGING = "deepep"
-"""Library that sends a token only once to each server, and once to each rank there."""
-
-
-def visited(places: int, experts: int) -> float:
-    """Mean number of places that a token visits: n (1 − (1 − 1/n)^k) for k experts at n places.
-
-    Every expert is at any of the places with equal probability.
-
-    >>> visited(1, 8), round(visited(4, 8), 2)
-    (1.0, 3.6)
-    """
-    return float(places * (1 - (1 - 1 / places) ** experts))
-
-
-def known(catalogue: Catalogue, library: str, chip: str) -> bool:
-    """Return whether the kernels of a library were measured on a chip."""
-    return catalogue.has(_part(library, chip, "dispatch"), "copy_rate")
-
-
-def library_s(
-    catalogue: Catalogue,
-    library: str,
-    way: str,
-    group: Group,
-    sent_bytes: float,
-    experts: int,
-    *,
-    nodes: int = 0,
-) -> float:
-    """Time of an exchange by a library's kernel [s].
-
-    ``sent_bytes``: size of all tokens of a rank, each counted once [B]. ``experts``: number of
-    experts to which each token goes, which are divided among the ranks of ``group``.
-    ``nodes``: largest number of servers that a token visits; 0 for any.
-    """
-    part = _part(library, group.cluster.chip, way)
-    servers = len(np.unique(np.asarray(group.chips) // group.cluster.chips_per_domain))
-    copies = crossing = float(experts)
-    if library == MERGING:
-        copies, crossing = visited(group.ranks, experts), visited(servers, experts)
-    moved_s = copies * sent_bytes / catalogue.value(part, "copy_rate")
-    if servers == 1:
-        return catalogue.value(part, "launch") + moved_s
-    crossing = min(crossing, nodes or crossing)
-    # Of the copies for any server, 1/servers stay on their own.
-    leaving = crossing * (servers - 1) / servers
-    network_s = leaving * sent_bytes / catalogue.value(part, "network_rate")
-    start_s = catalogue.value(part, "launch") + catalogue.value(part, "network_start")
-    return start_s + hypot(moved_s, network_s)
-
-
-def _part(library: str, chip: str, way: str) -> str:
-    return f"{EXPERTS}.{library}.{chip}.{way}"

@@ -11,11 +11,11 @@ import numpy as np
 from cluster_sim.collectives import CollectiveCall, Group
 from cluster_sim.collectives.algorithms.ring import RING
 from cluster_sim.collectives.call import RING_KINDS
-from cluster_sim.collectives.duration.duration import (
+from cluster_sim.collectives.duration.duration import duration_ps
+from cluster_sim.collectives.duration.expert_library import (
     LIBRARIES,
     MERGING,
     WAYS,
-    duration_ps,
     known,
     library_s,
     visited,

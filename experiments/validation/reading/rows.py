@@ -15,7 +15,7 @@ from importlib.resources import files
 from pathlib import Path
 from typing import Any, Literal
 
-from cluster_sim.collectives.duration.duration import LIBRARIES, WAYS
+from cluster_sim.collectives.duration.expert_library import LIBRARIES, WAYS
 from experiments.validation.reading.load_tests import NEEDED, load_test_rows
 from topologies.arguments import check_names
 from topologies.clusters.names import FILES, GRAPHS

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from cluster_sim.collectives import Group
-from cluster_sim.collectives.duration.duration import known, library_s, visited
+from cluster_sim.collectives.duration.expert_library import known, library_s, visited
 from experiments.validation.predictions.collectives import predict
 from experiments.validation.reading.rows import Outcome
 from topologies.catalogue.catalogue import shipped_catalogue

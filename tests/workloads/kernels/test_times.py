@@ -12,8 +12,9 @@ from hypothesis import strategies as st
 from topologies.catalogue.catalogue import shipped_catalogue
 from topologies.errors import InputError
 from workloads.kernels.chip_share import family, rank_of, worst
-from workloads.kernels.gemm import drain_s, fill, gemm_table, interpolate, place, product_s
+from workloads.kernels.gemm import fill, gemm_table, interpolate, place
 from workloads.kernels.runtime import collective_seen_by_host, seen_by_host
+from workloads.kernels.tensor_engine import drain_s, product_s
 from workloads.kernels.times import (
     AttentionShape,
     attention,

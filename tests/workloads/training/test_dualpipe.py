@@ -9,7 +9,8 @@ import numpy as np
 import pytest
 
 from cluster_sim.collectives import CollectiveCall, Group
-from cluster_sim.collectives.duration.duration import duration_ps, visited
+from cluster_sim.collectives.duration.duration import duration_ps
+from cluster_sim.collectives.duration.expert_library import visited
 from cluster_sim.trace.trace import run
 from tests.support.toy_training import SPARSE, plan, sixteen, toy_program
 from topologies.clusters.names import cluster

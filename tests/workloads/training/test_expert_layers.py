@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from cluster_sim.collectives.duration.duration import library_s
+from cluster_sim.collectives.duration.expert_library import library_s
 from tests.support.counted_layers import counted, product_flops
 from tests.support.toy_training import SPARSE, plan, sixteen
 from topologies.catalogue.catalogue import shipped_catalogue

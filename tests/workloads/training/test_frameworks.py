@@ -268,6 +268,10 @@ GOOD = "title: ours\nruntimes: [nccl]\n"
     ("text", "message"),
     [
         (GOOD + "kernel: fast\n", r"mine.yaml: a framework has no 'kernel'. .*It takes title,"),
+        (GOOD + "runs: {zero: 1}\n", r"runs needs a list for each field. Write \{zero: \[0, 1\]\}"),
+        (GOOD + "runs: [1f1b]\n", "runs needs a list for each field"),
+        (GOOD + "runs: {seq: [4096]}\n", r"mine.yaml: runs has no 'seq'"),
+        (GOOD + "runs: {schedule: [1f1c]}\n", "1f1c"),
         (GOOD + "selectiv: layers\n", r"has no 'selectiv'. Did you mean selective\?"),
         ("runtimes: [nccl]\n", r"mine.yaml: a framework needs title. Add it"),
         ("title: ours\n", r"mine.yaml: a framework needs runtimes. Add it"),

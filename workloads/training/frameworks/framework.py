@@ -30,6 +30,8 @@ DATE = r"(19|20)\d\d(-(0[1-9]|1[0-2])(-\d\d)?)?"
 """A year, a month or a day: the setting that chooses a release."""
 OF_THE_CHIP = "kernels.CHIP."
 """Prefix of a variant of the kernels of whichever chip runs the plan, where it has the variant."""
+RUNS = ("tp", "pp", "cp", "ep", "etp", "vpp", "schedule", "zero")
+"""Fields of a plan of which a stack may have some values alone; a search leaves out the others."""
 CLUSTERS_KEPT = 256
 names = framework_names  # function that returns the names of the shipped frameworks
 
@@ -210,9 +212,7 @@ def _read(path: str, name: str = "") -> Framework:
         if not document.get(key):
             raise InputError(f"{path}: a framework needs {key}. Add it.")
     _check_plan(document.get("plan") or {}, path)
-    for key, values in (document.get("runs") or {}).items():
-        for value in values if isinstance(values, list) else [values]:
-            _check_plan({key: value}, path)
+    document["runs"] = _runs(document.get("runs") or {}, path)
     if document.get("selective", "attention") not in ("attention", "layers"):
         raise InputError(f"{path}: selective is attention or layers. Correct it.")
     document["runtimes"] = tuple(document["runtimes"])
@@ -223,6 +223,19 @@ def _read(path: str, name: str = "") -> Framework:
         for release in document.get("releases") or ()
     )
     return Framework(name=name or path, **document)
+
+
+def _runs(stated: Any, path: str) -> Mapping[str, Sequence[Any]]:
+    """Return the values that a stack can run, by field of a plan, if they are stated as lists."""
+    if not isinstance(stated, Mapping) or not all(
+        isinstance(each, list) for each in stated.values()
+    ):
+        raise InputError(f"{path}: runs needs a list for each field. Write {{zero: [0, 1]}}.")
+    check_names(f"{path}: runs", map(str, stated), RUNS)
+    for key, values in stated.items():
+        for value in values:
+            check_field(key, value)
+    return stated
 
 
 def _check_plan(usual: Mapping[str, Any], path: str) -> None:

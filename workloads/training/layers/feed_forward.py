@@ -6,7 +6,7 @@ import math
 from collections.abc import Sequence
 from typing import NamedTuple, cast
 
-from cluster_sim.collectives.duration.duration import MERGING, known
+from cluster_sim.collectives.duration.expert_library import MERGING, known
 from topologies.catalogue.catalogue import NCCL, Catalogue, chip_family
 from workloads.kernels.chip_share import Timing
 from workloads.kernels.precision import CASTS, ELEMENT_BYTES

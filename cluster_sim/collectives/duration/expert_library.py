@@ -1,0 +1,74 @@
+"""Exchanges of tokens between experts by a library's kernels: DeepEP's and TensorRT-LLM's.
+
+After its launch, such a kernel moves all copies of a rank's tokens at a rate of its own, copies
+that stay on the rank included; copies for other servers cross the network meanwhile. The two slow
+each other down, so the time beyond the launch is the root of the sum of their squares. The
+constants were fitted to the measurements of the table ``expert_exchange``.
+"""
+
+from __future__ import annotations
+
+from math import hypot
+
+import numpy as np
+
+from cluster_sim.collectives.group import Group
+from topologies.catalogue.catalogue import Catalogue
+
+EXPERTS = "experts"
+LIBRARIES = ("deepep", "deepep-low-latency", "trtllm")
+WAYS = ("dispatch", "combine")  # directions of an exchange: to the experts, and back
+MERGING = "deepep"
+"""Library that sends a token only once to each server, and once to each rank there."""
+
+
+def visited(places: int, experts: int) -> float:
+    """Mean number of places that a token visits: n (1 − (1 − 1/n)^k) for k experts at n places.
+
+    Every expert is at any of the places with equal probability.
+
+    >>> visited(1, 8), round(visited(4, 8), 2)
+    (1.0, 3.6)
+    """
+    return float(places * (1 - (1 - 1 / places) ** experts))
+
+
+def known(catalogue: Catalogue, library: str, chip: str) -> bool:
+    """Return whether the kernels of a library were measured on a chip."""
+    return catalogue.has(_part(library, chip, "dispatch"), "copy_rate")
+
+
+def library_s(
+    catalogue: Catalogue,
+    library: str,
+    way: str,
+    group: Group,
+    sent_bytes: float,
+    experts: int,
+    *,
+    nodes: int = 0,
+) -> float:
+    """Time of an exchange by a library's kernel [s].
+
+    ``sent_bytes``: size of all tokens of a rank, each counted once [B]. ``experts``: number of
+    experts to which each token goes, which are divided among the ranks of ``group``.
+    ``nodes``: largest number of servers that a token visits; 0 for any.
+    """
+    part = _part(library, group.cluster.chip, way)
+    servers = len(np.unique(np.asarray(group.chips) // group.cluster.chips_per_domain))
+    copies = crossing = float(experts)
+    if library == MERGING:
+        copies, crossing = visited(group.ranks, experts), visited(servers, experts)
+    moved_s = copies * sent_bytes / catalogue.value(part, "copy_rate")
+    if servers == 1:
+        return catalogue.value(part, "launch") + moved_s
+    crossing = min(crossing, nodes or crossing)
+    # Of the copies for any server, 1/servers stay on their own.
+    leaving = crossing * (servers - 1) / servers
+    network_s = leaving * sent_bytes / catalogue.value(part, "network_rate")
+    start_s = catalogue.value(part, "launch") + catalogue.value(part, "network_start")
+    return start_s + hypot(moved_s, network_s)
+
+
+def _part(library: str, chip: str, way: str) -> str:
+    return f"{EXPERTS}.{library}.{chip}.{way}"
