@@ -38,6 +38,13 @@ class NotingCatalogue(Catalogue):
 
     # Every row read so far by its part, quantity and variant, in order
     read: dict[tuple[str, ...], Entry] = field(default_factory=dict, compare=False)
+    # One item for each copy that another process may have, whose reads are not recorded here
+    copies: list[bool] = field(default_factory=list, compare=False)
+
+    def __getstate__(self) -> dict[str, object]:
+        """Return the fields of a copy, and record that there is one."""
+        self.copies.append(True)
+        return vars(self)
 
     def entry(self, part: str, quantity: str) -> Entry:
         """Return the row in force, and record that it was read."""
@@ -48,7 +55,8 @@ class NotingCatalogue(Catalogue):
     def with_variants(self, names: Mapping[str, str]) -> Catalogue:
         """Return a catalogue with other variants that records in the same place."""
         other = super().with_variants(names)
-        return NotingCatalogue(f"{self.digest} {other.digest}", other.rows, other.chosen, self.read)
+        digest = f"{self.digest} {other.digest}"
+        return NotingCatalogue(digest, other.rows, other.chosen, self.read, self.copies)
 
 
 def noting(catalogue: Catalogue) -> NotingCatalogue:

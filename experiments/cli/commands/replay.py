@@ -78,7 +78,7 @@ def replay(inputs: TraceInputs, catalogue_inputs: CatalogueInputs, call: Invocat
         inputs.cluster,
         bandwidth=inputs.bandwidth,
         latency=inputs.latency,
-        catalogue=catalogue_inputs.read(),
+        catalogue=catalogue_inputs.watched(),
     )
     catalogue_inputs.check_used(machine)
     played = run(

@@ -80,7 +80,7 @@ def topology(
     from topologies.views.measures import measure
 
     assumed = _assumed(machine)
-    cluster = replace(machine, **assumed).read(catalogue_inputs.read(machine.cluster))
+    cluster = replace(machine, **assumed).read(catalogue_inputs.watched(machine.cluster))
     catalogue_inputs.check_used(cluster)
     sizes = measure(cluster)
     if graph.graph:

@@ -157,7 +157,7 @@ def train(
             *(catalogue_inputs.read_side_by_side, call.answer),
         )
         return
-    catalogue = catalogue_inputs.read(inputs.cluster)
+    catalogue = catalogue_inputs.watched(inputs.cluster)
     step = run_step(inputs, stated, plan, how, catalogue, call)
     quietly = replace(call, quiet=True)  # the ranking shows a progress bar of its own
     # Other numbers of the catalogue change the time of this plan, not which plan it is.

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
@@ -22,7 +23,7 @@ if TYPE_CHECKING:
     from experiments.reports.run_directory import Run
     from topologies.catalogue.catalogue import Catalogue
     from topologies.clusters.cluster import Cluster
-    from workloads.confidence.sensitivity import Sensitivity
+    from workloads.confidence.sensitivity import NotingCatalogue, Sensitivity
     from workloads.models.model import Model
 
 
@@ -53,6 +54,41 @@ class CatalogueInputs:
             self._check_parts(clusters, catalogue)
         return catalogue
 
+    def watched(self, *clusters: str) -> Catalogue:
+        """Read the catalogue, and say after the answer which of the changes nothing has read.
+
+        For commands that keep no result: what was read for a kept one is not seen.
+        """
+        catalogue, context = self.read(*clusters), click.get_current_context(silent=True)
+        if context is None or not (self.variant or self.catalogue):
+            return catalogue
+        from workloads.confidence.sensitivity import noting
+
+        noted = noting(catalogue)
+        context.with_resource(self._naming_idle(noted))
+        return noted
+
+    @contextmanager
+    def _naming_idle(self, noted: NotingCatalogue) -> Iterator[None]:
+        from topologies.catalogue.reader import read_entries
+
+        yield  # an error of the answer ends here
+        if noted.copies:
+            return  # another process may have read them
+        changes = {}
+        for text in self.variant:
+            path, _, name = text.partition("=")
+            part, _, quantity = path.strip().rpartition(".")
+            changes[part, quantity, name.strip()] = f"--variant {text}"
+        if self.catalogue is not None:
+            for _, row in read_entries(self.catalogue, str(self.catalogue)):
+                changes[row[:3]] = f"{row.part}.{row.quantity} of {self.catalogue}"
+        if idle := [words for key, words in changes.items() if key not in noted.read]:
+            verb, those = ("change", "them") if len(idle) > 1 else ("changes", "it")
+            sys.stderr.write(
+                f"{', '.join(idle)} {verb} nothing here: the answer does not read {those}.\n"
+            )
+
     def read_side_by_side(self, names: Sequence[str]) -> tuple[Catalogue, str]:
         """Read a catalogue in which the clusters' prices are of one kind, with a sentence on it.
 
@@ -62,7 +98,7 @@ class CatalogueInputs:
         from topologies.clusters.names import cluster
         from workloads.economics import one_kind_of_price
 
-        catalogue, machines = self.read(*names), dict[str, None]()
+        catalogue, machines = self.watched(*names), dict[str, None]()
         if self.catalogue or any(".price=" in text for text in self.variant):
             return catalogue, ""
         for name in names:
@@ -73,7 +109,7 @@ class CatalogueInputs:
         return one_kind_of_price(catalogue, machines)
 
     def _check_parts(self, clusters: Sequence[str], catalogue: Catalogue) -> None:
-        """Refuse a variant of a part of other machines, and name such rows of files."""
+        """Refuse a variant of a part of other machines."""
         from topologies.clusters.machines import UNIT_OF, machines, parts_of
 
         stems = [name.partition(":")[0] for name in clusters]
@@ -83,32 +119,14 @@ class CatalogueInputs:
             return  # a cluster file may name any part; an unknown name is refused elsewhere
         parts = {machine: parts_of(machine, catalogue) for machine in every}
 
-        def others(part: str) -> list[str]:
-            owners = [machine for machine in every if part in parts[machine]]
-            return owners if here.isdisjoint(owners) else []
-
         for text in self.variant:
             part = text.partition("=")[0].strip().rpartition(".")[0]
-            if owners := others(part):
+            owners = [machine for machine in every if part in parts[machine]]
+            if owners and here.isdisjoint(owners):
                 named = ", ".join(owners[:3]) + (" and others" if len(owners) > 3 else "")
                 raise InputError(
                     f"--variant {text} changes nothing on {', '.join(clusters)}: {part} belongs "
                     f"to {named}. Leave it out."
-                )
-        if self.catalogue is not None:
-            from topologies.catalogue.reader import NAME, is_reference, read_entries
-
-            rows = [row for _, row in read_entries(self.catalogue, str(self.catalogue))]
-            idle = [
-                f"{row.part}.{row.quantity}"
-                for row in rows
-                if others(row.part)
-                or (row.unit != NAME and is_reference(row.part, row.quantity, row.unit))
-            ]
-            if idle:
-                sys.stderr.write(
-                    f"{self.catalogue}: nothing reads {', '.join(dict.fromkeys(idle))} here, rows "
-                    "of other machines or for reference.\n"
                 )
 
     def check_used(self, cluster: Cluster) -> None:

@@ -83,10 +83,10 @@ def test_a_neuron_chip_without_rows_takes_what_fresh_steps_needed() -> None:
 def test_an_interval_contains_the_prediction_and_its_hull(
     below: float, above: float, inside: float
 ) -> None:
-    asked = _asked(below=below, above=above)
+    question = _asked(below=below, above=above)
     rows = Residuals((_row("a", inside * above, above=above, below=below),))
-    half = half_width(asked, rows)
-    low, high = step_ends(asked, half)
+    half = half_width(question, rows)
+    low, high = step_ends(question, half)
     assert half >= LEAST
     assert low <= min(below, -LEAST)
     assert high >= max(above, LEAST)
@@ -100,18 +100,19 @@ def test_unstated_fields_widen_by_the_square_of_their_hull() -> None:
 
 def test_degrees_of_one_neuron_chip_hold_for_the_next() -> None:
     """Trn1's steps at tp 32 spare a plan on Trn2 the widening, and one at tp 64 keeps one step."""
-    asked = Prediction(TENSOR, "trn2", ranks=64, framework="neuronx", stated=BARE)
-    wider = [widening(replace(asked, tp=tp), shipped_residuals()) for tp in (4, 32, 64)]
+    question = Prediction(TENSOR, "trn2", ranks=64, framework="neuronx", stated=BARE)
+    wider = [widening(replace(question, tp=tp), shipped_residuals()) for tp in (4, 32, 64)]
     assert wider == pytest.approx([1.0, 1.0, DOUBLED["tp"]])
 
 
 @pytest.mark.parametrize("kind", [TENSOR, SHARDED])
 def test_naming_the_framework_never_widens_a_neuron_step(kind: str) -> None:
-    asked = Prediction(
+    question = Prediction(
         kind, "trn2", tp=64, ranks=2**16, framework="neuronx", stated=BARE, below=-0.4, above=0.5
     )
     halves = [
-        half_width(replace(asked, stated=level), shipped_residuals()) for level in (FRAMEWORK, BARE)
+        half_width(replace(question, stated=level), shipped_residuals())
+        for level in (FRAMEWORK, BARE)
     ]
     assert halves[0] <= halves[1]
 

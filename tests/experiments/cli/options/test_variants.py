@@ -165,9 +165,35 @@ def test_rows_that_nothing_reads_are_named(
     words = ["topology", "trn2.48xlarge", "--catalogue", str(path)]
     assert run(words) == 0
     assert capsys.readouterr().err == (
-        f"{path}: nothing reads h100.hbm_bandwidth, trn2.scale_up_headline here, rows of other "
-        "machines or for reference.\n"
+        f"h100.hbm_bandwidth of {path}, trn2.scale_up_headline of {path} change nothing here: the "
+        "answer does not read them.\n"
     )
     path.write_text(f"{HEAD}{rows[1]},TB/s,assumed,me,,,\n")
     assert run(words) == 0
     assert capsys.readouterr().err == ""
+
+
+IDLE = "changes nothing here: the answer does not read it."
+
+
+@pytest.mark.parametrize(
+    ("words", "reads"),
+    [
+        (("collective", "all-reduce", "p5.48xlarge", "--size=1MiB"), False),
+        (("topology", "p5.48xlarge"), False),
+        (("train", "--model=gpt2", "--cluster=p5.48xlarge"), True),
+        (("serve", "--model=llama-3.1-8b", "--cluster=p5.48xlarge", "--requests=poisson:1"), True),
+    ],
+)
+def test_an_alternative_that_an_answer_does_not_read_is_named(
+    words: tuple[str, ...], reads: bool, capsys: pytest.CaptureFixture[str]
+) -> None:
+    stated = "kernels.h100.gemm_sustained=500-watt"
+    assert run([*words, "--quiet", "--variant", stated]) == 0
+    assert (f"--variant {stated} {IDLE}" in capsys.readouterr().err) is not reads
+
+
+def test_nothing_is_said_of_an_answer_that_failed(capsys: pytest.CaptureFixture[str]) -> None:
+    words = ("collective", "all-reduce", "p5.48xlarge", "--size=none")
+    assert run([*words, "--variant=kernels.h100.gemm_sustained=500-watt"]) == 2
+    assert len(capsys.readouterr().err.splitlines()) == 1
