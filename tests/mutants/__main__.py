@@ -96,8 +96,11 @@ def switch(copy: Path, mutants: Sequence[Mutant]) -> None:
         (copy / module).write_text(switched((ROOT / module).read_text(), keys))
 
 
-def outcomes(mutants: Sequence[Mutant]) -> Iterator[tuple[int, str]]:
-    """Yield the key of each mutant, and the test that kills it or else why it is alive."""
+def outcomes(mutants: Sequence[Mutant], slow_s: float | None) -> Iterator[tuple[int, str]]:
+    """Yield the key of each mutant, and the test that kills it or else that it is alive.
+
+    The key -1 stands for a test of at least ``slow_s`` that kills none.
+    """
     with tempfile.TemporaryDirectory() as folder:
         copy, report, notes = (Path(folder) / name for name in ("copy", "report", "notes"))
         ignored = shutil.ignore_patterns(".venv", "out", ".git", "build")
@@ -105,7 +108,7 @@ def outcomes(mutants: Sequence[Mutant]) -> Iterator[tuple[int, str]]:
         switch(copy, mutants)
         plan = {key: neighbours(module) for key, (module, _) in enumerate(mutants)}
         document = Path(folder) / "plan"
-        document.write_text(json.dumps({"plan": plan, "report": str(report)}))
+        document.write_text(json.dumps({"plan": plan, "report": str(report), "slow_s": slow_s}))
         environment = {
             **os.environ, "PYTHONPATH": str(copy), "XDG_CACHE_HOME": str(Path(folder) / "cache"),
             "MUTANTS_REACHED": str(notes), "CLUSTER_SIM_QUIET": "1",
@@ -118,13 +121,13 @@ def outcomes(mutants: Sequence[Mutant]) -> Iterator[tuple[int, str]]:
             stdout=subprocess.DEVNULL, check=True,
         )  # fmt: skip
         for line in report.read_text().splitlines():
-            key, outcome, _ = json.loads(line)
+            key, outcome = json.loads(line)
             if outcome == "early":  # on import, of which a process of its own is needed
                 done = subprocess.run(
                     [*call, *plan[key]], cwd=copy, env={**environment, "MUTANT": str(key)},
                     stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, check=False,
                 )  # fmt: skip
-                outcome = "import" if done.returncode else "alive"
+                outcome = "a test, on import" if done.returncode else "alive: reached on import"
             yield key, outcome
 
 
@@ -134,12 +137,13 @@ def main() -> int:
     parser.add_argument("--count", type=int, default=200)
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--alive", type=Path, help="mutants that this output calls alive")
+    parser.add_argument("--slow", type=float, help="name tests of so many seconds that kill none")
     stated = parser.parse_args()
     chosen = of_report(stated.alive) if stated.alive else drawn(stated.count, stated.seed)
     alive = 0
-    for key, outcome in outcomes(chosen):
+    for key, outcome in outcomes(chosen, stated.slow):
         alive += outcome.startswith("alive")
-        print(f"{described(chosen[key])} | {outcome}", flush=True)
+        print(outcome if key < 0 else f"{described(chosen[key])} | {outcome}", flush=True)
     score = 1 - alive / max(1, len(chosen))
     print(f"{len(chosen)} mutants, {score:.1%} killed, at least {LEAST:.0%} should be")
     return int(score < LEAST)

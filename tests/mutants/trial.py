@@ -15,7 +15,7 @@ import signal
 import tempfile
 import time
 from collections import defaultdict
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence, Set
 from contextlib import suppress
 from pathlib import Path
 from typing import NamedTuple, TextIO
@@ -28,6 +28,8 @@ from topologies.files import kept_files
 SPARE_S = 60
 """Time that a mutant may take besides ten times that of its tests; then it hangs, and is killed."""
 MOST_BYTES = 8 * 10**9
+MOST_TRIED = 25  # mutants that a slow test is tried on
+NEVER = "alive: no test beside runs the line"
 
 
 class Test(NamedTuple):
@@ -45,10 +47,13 @@ class Trial:
     kill the mutant.
     """
 
-    def __init__(self, plan: Mapping[str, Sequence[str]], notes: Path, report: Path) -> None:
+    def __init__(
+        self, plan: Mapping[str, Sequence[str]], notes: Path, report: Path, slow_s: float | None
+    ) -> None:
         self.allowed = {int(key): set(files) for key, files in plan.items()}
         self.notes = notes
         self.report = report
+        self.slow_s = slow_s
         self.failed = False
 
     def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
@@ -69,12 +74,23 @@ class Trial:
             near = {name: tests[name] for name in self.allowed[key] & tests.keys()}
             ordered = list(_ordered(key, near))
             killer = self._against(key, ordered) if ordered else ""
-            self._tell(key, killer or ("alive" if ordered else "not run"), len(ordered))
+            self._tell(key, killer or (f"alive: {len(ordered)} tests beside" if ordered else NEVER))
+        if self.slow_s is not None:
+            self._try_slow([test for each in tests.values() for test in each], early)
         return True
 
-    def _tell(self, key: int, outcome: str, count: int = 0) -> None:
+    def _try_slow(self, tests: Sequence[Test], early: Set[int]) -> None:
+        """Tell which slow tests kill none of the mutants that they reach."""
+        for test in tests:
+            keys = sorted(test.reached - early)[:MOST_TRIED]
+            slow = self.slow_s is not None and test.seconds >= self.slow_s
+            if slow and keys and not any(self._against(key, [test]) for key in keys):
+                words = f"{test.seconds:.1f} s, kills none of {len(keys)} mutants"
+                self._tell(-1, f"{test.item.nodeid}: {words}")
+
+    def _tell(self, key: int, outcome: str) -> None:
         with self.report.open("a", encoding="utf-8") as file:
-            file.write(json.dumps([key, outcome, count]) + "\n")
+            file.write(json.dumps([key, outcome]) + "\n")
 
     def _without_mutant(self, items: Sequence[pytest.Item]) -> Iterator[Test]:
         """Run the tests of a file in a fork; yield those that pass."""
@@ -164,5 +180,10 @@ def _fresh_cache() -> None:
 def pytest_configure(config: pytest.Config) -> None:
     """Register the trial that the document named by the environment describes."""
     stated = json.loads(Path(os.environ["MUTANTS_PLAN"]).read_text())
-    trial = Trial(stated["plan"], Path(os.environ["MUTANTS_REACHED"]), Path(stated["report"]))
+    trial = Trial(
+        stated["plan"],
+        Path(os.environ["MUTANTS_REACHED"]),
+        Path(stated["report"]),
+        stated["slow_s"],
+    )
     config.pluginmanager.register(trial, "mutants")
