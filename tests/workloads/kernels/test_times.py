@@ -201,6 +201,9 @@ def test_streams_and_look_ups():
     assert 10**10 / long == pytest.approx(0.77 * 3.35e12, rel=0.01)
     assert gather("a100-80gb", 10**9).seconds > elementwise("a100-80gb", 10**9).seconds
     assert elementwise_s("h100", [1, 10**9]).shape == (2,)
+    # the worse of the grades of the chip's products and of the share of its memory's rate
+    grades = {chip: gather(chip, 1).provenance for chip in ("h100", "b200", "trn1")}
+    assert grades == {"h100": "measured", "b200": "assumed", "trn1": "assumed"}
 
 
 def test_the_host_is_a_bound_only_where_a_host_issues_kernels():

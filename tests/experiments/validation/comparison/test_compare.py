@@ -11,6 +11,7 @@ from experiments.validation.comparison import (
     compare,
     condensed,
     error,
+    residuals,
     summary,
     training_work,
     wire_bytes,
@@ -68,6 +69,10 @@ def test_of_several_published_values_the_first_counts_and_the_others_stand_besid
     assert row["quantity"] == "tpot_s"
     assert row["error"] == pytest.approx(0.1)
     assert row["error_ttft_s"] == pytest.approx(0.5)
+    both = [residual.log_residual for residual in residuals({"mine": [row]})]
+    assert both == pytest.approx([-np.log(1.1), -np.log(1.5)])
+    alone = {**row, "quantity": "ttft_s", "error": 0.5}
+    assert [each.log_residual for each in residuals({"mine": [alone]})] == [-np.log(1.5)]
 
 
 def test_a_row_without_a_measurement_is_predicted_without_an_error():
