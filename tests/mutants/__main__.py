@@ -15,6 +15,7 @@ from functools import cache
 from pathlib import Path
 
 from tests.mutants.mutate import places, switched
+from tests.mutants.trial import EARLY
 
 ROOT = Path(__file__).parents[2]
 ROOMS = (
@@ -122,12 +123,14 @@ def outcomes(mutants: Sequence[Mutant], slow_s: float | None) -> Iterator[tuple[
         )  # fmt: skip
         for line in report.read_text().splitlines():
             key, outcome = json.loads(line)
-            if outcome == "early":  # on import, of which a process of its own is needed
+            if (
+                outcome == EARLY
+            ):  # a mutant that no test kills, unless its module is imported with it
                 done = subprocess.run(
                     [*call, *plan[key]], cwd=copy, env={**environment, "MUTANT": str(key)},
                     stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, check=False,
                 )  # fmt: skip
-                outcome = "a test, on import" if done.returncode else "alive: reached on import"
+                outcome = "a test, on import" if done.returncode else f"alive: {EARLY}"
             yield key, outcome
 
 

@@ -15,7 +15,7 @@ import signal
 import tempfile
 import time
 from collections import defaultdict
-from collections.abc import Callable, Iterator, Mapping, Sequence, Set
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
 from typing import NamedTuple, TextIO
@@ -29,6 +29,7 @@ SPARE_S = 60
 """Time that a mutant may take besides ten times that of its tests; then it hangs, and is killed."""
 MOST_BYTES = 8 * 10**9
 MOST_TRIED = 25  # mutants that a slow test is tried on
+EARLY = "reached on import"
 NEVER = "alive: no test beside runs the line"
 
 
@@ -62,27 +63,25 @@ class Trial:
 
     def pytest_runtestloop(self, session: pytest.Session) -> bool:
         """Take the place of the loop over all tests."""
-        early = set(REACHED)  # reached on import: a fork comes too late for them
+        early = set(REACHED)  # on import, for which a fork may come too late
         by_file: dict[str, list[pytest.Item]] = defaultdict(list)
         for item in session.items:
             by_file[str(item.path.relative_to(session.config.rootpath))].append(item)
         tests = {name: list(self._without_mutant(items)) for name, items in by_file.items()}
         for key in sorted(self.allowed):
-            if key in early:
-                self._tell(key, "early")
-                continue
             near = {name: tests[name] for name in self.allowed[key] & tests.keys()}
             ordered = list(_ordered(key, near))
             killer = self._against(key, ordered) if ordered else ""
-            self._tell(key, killer or (f"alive: {len(ordered)} tests beside" if ordered else NEVER))
+            alive = f"alive: {len(ordered)} tests beside" if ordered else NEVER
+            self._tell(key, killer or (EARLY if key in early else alive))
         if self.slow_s is not None:
-            self._try_slow([test for each in tests.values() for test in each], early)
+            self._try_slow([test for each in tests.values() for test in each])
         return True
 
-    def _try_slow(self, tests: Sequence[Test], early: Set[int]) -> None:
+    def _try_slow(self, tests: Sequence[Test]) -> None:
         """Tell which slow tests kill none of the mutants that they reach."""
         for test in tests:
-            keys = sorted(test.reached - early)[:MOST_TRIED]
+            keys = sorted(test.reached)[:MOST_TRIED]
             slow = self.slow_s is not None and test.seconds >= self.slow_s
             if slow and keys and not any(self._against(key, [test]) for key in keys):
                 words = f"{test.seconds:.1f} s, kills none of {len(keys)} mutants"

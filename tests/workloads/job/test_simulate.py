@@ -22,7 +22,7 @@ from workloads.job import (
     simulate,
 )
 from workloads.job.checkpoints import PeerCopies
-from workloads.job.goodput import _best, search_interval
+from workloads.job.goodput import _best, _span_s, search_interval
 from workloads.job.simulate import _Run
 
 
@@ -142,6 +142,22 @@ def test_the_interval_of_least_waste_is_within_the_points(least_s: float, best_s
     goodput = [1 - (1e-4 * least_s**2 / point + 1e-4 * point + 0.01) for point in points]
     assert _best(points, goodput) == pytest.approx(best_s)
     assert _best(points[:2], (0.5, 0.6)) == 2.0
+
+
+@pytest.mark.parametrize(
+    ("mtbf_s", "interval_s", "failures"),
+    [
+        (20_000.0, 95.0, 100),  # 200 checkpoints a failure, 20,000 in all
+        (20_000.0, 995.0, 200),  # few checkpoints: failures suffice
+        (2e6, 95.0, 30),  # 20,000 checkpoints a failure: no fewer failures than 30
+        (2e8, 95.0, 20 * 365 / 2e8 * 86_400),  # 20 years at most
+    ],
+)
+def test_compared_runs_have_enough_failures_and_few_checkpoints(
+    mtbf_s: float, interval_s: float, failures: float
+) -> None:
+    trial = job(failing(mtbf_s), stall_s=5)
+    assert _span_s(trial, interval_s) == pytest.approx(failures * mtbf_s)
 
 
 def test_no_failures_need_no_interval() -> None:
