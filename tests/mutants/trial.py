@@ -28,6 +28,7 @@ from topologies.files import kept_files
 SPARE_S = 60
 """Time that a mutant may take besides ten times that of its tests; then it hangs, and is killed."""
 MOST_BYTES = 8 * 10**9
+LEFT_S = 10.0  # time for tests that may only use what others have left in memory
 MOST_TRIED = 25  # mutants that a slow test is tried on
 EARLY = "reached on import"
 NEVER = "alive: no test beside runs the line"
@@ -144,8 +145,13 @@ def _ordered(key: int, near: Mapping[str, Sequence[Test]]) -> Iterator[Test]:
     files.sort(key=lambda name: sum(test.seconds for test in reaching[name]))
     for name in files:
         yield from reaching[name]
-    for name in files:
-        yield from (test for test in near[name] if key not in test.reached)
+    left = [test for name in files for test in near[name] if key not in test.reached]
+    spent_s = 0.0
+    for test in sorted(left, key=lambda test: test.seconds):
+        spent_s += test.seconds
+        if spent_s > LEFT_S:
+            return
+        yield test
 
 
 def _forked(work: Callable[[TextIO], None], limit_s: int) -> list[str]:

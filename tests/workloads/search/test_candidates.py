@@ -43,6 +43,7 @@ def test_fields_without_effect_are_not_varied() -> None:
         assert one.dp > 1 or one.zero == 1
         assert (one.pp > 1 and one.dp > 1) or one.order == ("tp", "cp", "dp", "pp")
         assert one.recompute != "none"
+        assert (one.ep, one.etp) == (1, 0)
         assert one.pp > 1 or (one.schedule, one.vpp) == ("1f1b", 1)
         assert (one.schedule == "interleaved") == (one.vpp > 1)
     unfused = candidates(TOY, sixteen(), 32, stated={**SHORT, "attention": "unfused"})

@@ -12,10 +12,12 @@ from topologies.clusters.names import cluster
 from topologies.errors import InputError
 from workloads.front import train
 from workloads.models.huggingface import named
-from workloads.search import search
+from workloads.search import nearest, search
 from workloads.search.choice import FREE, QUICK, searched_plan, usual_batch, usual_or_searched
 from workloads.search.nearest import faster_neighbours
 from workloads.training.alternatives import BATCH_TOKENS, is_open
+from workloads.training.frameworks.framework import framework_of
+from workloads.training.memory.memory import worst
 from workloads.training.plan.fields import SEARCHED
 from workloads.training.usual_plan import complete
 
@@ -149,6 +151,15 @@ def test_a_neighbour_is_faster_when_it_is_simulated() -> None:
     assert ratio == pytest.approx(best.ratio, rel=0.03)
     (sentence,) = (text for text in remarks(step) if "By its estimate" in text)
     assert f"a step takes {1 - best.ratio:.0%} less with " in sentence
+
+
+def test_neighbours_need_the_memory_that_their_framework_takes(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    seen, plan = [], complete(STATED, MODEL, PLACE)
+    monkeypatch.setattr(nearest, "worst", lambda *inputs: seen.append(inputs[2]) or worst(*inputs))
+    faster_neighbours(MODEL, plan, PLACE)
+    assert set(map(id, seen)) == {id(framework_of(plan, PLACE).on(PLACE, MODEL).catalogue)}
 
 
 def test_without_memory_or_a_whole_machine_there_is_none() -> None:
