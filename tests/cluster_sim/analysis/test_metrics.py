@@ -62,10 +62,11 @@ def test_a_shared_resource_is_used_by_the_work_that_crosses_it() -> None:
     assert table["utilisation"].tolist() == [pytest.approx(0.5)]
 
 
-def test_slots_without_capacity_and_resources_without_either_are_fine() -> None:
+@pytest.mark.parametrize("duration_ps", [1, 2**50])
+def test_slots_without_capacity_and_resources_without_either_are_fine(duration_ps: int) -> None:
     table = Resources.table("x", [0, 1, 2], slots=[1, 0, 0], capacity=[0, 5, 0])
     ops = schedule(
-        OpColumns(kind=[FIXED], resource=0, duration_ps=2**50, size_bytes=2**50),
+        OpColumns(kind=[FIXED], resource=0, duration_ps=duration_ps, size_bytes=2**50),
         resources=table,
         edges=Edges.from_pairs(1, [], []),
     )

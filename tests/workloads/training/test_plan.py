@@ -19,7 +19,7 @@ from workloads.training.plan.checks import check_model, check_ranks, filling_dp
 from workloads.training.plan.placement import place
 from workloads.training.plan.plan import ParallelPlan
 from workloads.training.plan.plan_file import read_plan
-from workloads.training.usual_plan import complete
+from workloads.training.usual_plan import _savings, complete
 
 BAD: list[tuple[dict[str, Any], str]] = [
     ({"tp": 0}, "tp is 0; it must be a whole number of at least 1"),
@@ -213,3 +213,24 @@ def test_experts_of_racks_in_part_stay_in_a_rack() -> None:
     filled = [*range(72), *range(72, 128)]
     across = iteration(SPARSE, where, how, chips=np.array(filled), partial=True)
     assert iteration(SPARSE, where, how, partial=True).iteration_s < across.iteration_s
+
+
+@pytest.mark.parametrize(
+    ("fields", "zeros"),
+    [
+        ({"dp": 8}, [3]),
+        ({"dp": 1}, []),  # no other replica has the rest
+        ({"dp": 8, "tp": 2}, []),
+        ({"dp": 8, "zero": 3}, []),
+    ],
+)
+def test_memory_is_saved_by_sharding_then_by_recomputation(
+    fields: dict[str, int], zeros: list[int]
+) -> None:
+    open_plan = ParallelPlan(**fields, global_batch=8, assumed=("zero", "recompute"))
+    sharding = [{"zero": zero} for zero in zeros]
+    (always,) = sharding or [{}]
+    recomputing = [{**always, "recompute": name} for name in ("selective", "full")]
+    assert list(_savings(open_plan)) == sharding + recomputing
+    assert list(_savings(replace(open_plan, assumed=("zero",)))) == sharding
+    assert list(_savings(replace(open_plan, lora_rank=8))) == sharding
