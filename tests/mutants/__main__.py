@@ -5,7 +5,6 @@ from __future__ import annotations
 import argparse
 import json
 import os
-import random
 import shutil
 import subprocess
 import sys
@@ -14,7 +13,7 @@ from collections.abc import Iterator, Sequence
 from functools import cache
 from pathlib import Path
 
-from tests.mutants.mutate import places, switched
+from tests.mutants.mutate import lots, places, switched
 from tests.mutants.trial import EARLY
 
 ROOT = Path(__file__).parents[2]
@@ -48,16 +47,17 @@ def neighbours(module: Path) -> list[str]:
 
 def drawn(count: int, seed: int, rooms: Sequence[str] = ROOMS) -> list[Mutant]:
     """Draw modules and the numbers of their places, in turn from each room."""
-    rng = random.Random(seed)
+    each = -(-count // len(rooms))
     by_room = []
     for room in rooms:
+        modules = [path.relative_to(ROOT) for path in sorted((ROOT / room).rglob("*.py"))]
         every = [
-            (module, number)
-            for path in sorted((ROOT / room).rglob("*.py"))
-            if not str(module := path.relative_to(ROOT)).startswith(NOT_DRAWN)
-            for number in range(len(_places(module)))
+            (lot, module, number)
+            for module in modules
+            if not str(module).startswith(NOT_DRAWN)
+            for number, lot in enumerate(lots((ROOT / module).read_text(), f"{seed} {module}"))
         ]
-        by_room.append(rng.sample(every, min(len(every), -(-count // len(rooms)))))
+        by_room.append([(module, number) for _, module, number in sorted(every)[:each]])
     turns = [
         mutants[turn]
         for turn in range(max(map(len, by_room)))

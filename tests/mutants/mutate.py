@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import ast
 import copy
+from collections import Counter
 from collections.abc import Iterator, Mapping
+from hashlib import sha256
 from typing import Any
 
 OPERATORS: dict[type[ast.AST], type[ast.AST]] = {
@@ -31,6 +33,19 @@ def places(source: str) -> list[str]:
     walk = _Walk({})
     walk.visit(ast.parse(source))
     return walk.texts
+
+
+def lots(source: str, salt: str) -> list[bytes]:
+    """Draw a lot for every place, which stays as it is while other lines of the module change."""
+    lines, before = source.splitlines(), Counter[tuple[str, str]]()
+    drawn = []
+    for place in places(source):
+        where, _, change = place.partition(": ")
+        number = int(where.removeprefix("line ").partition(":")[0])
+        alike = lines[number - 1].strip(), change
+        before[alike] += 1
+        drawn.append(sha256(repr((salt, alike, before[alike])).encode()).digest())
+    return drawn
 
 
 def switched(source: str, keys: Mapping[int, int]) -> str:

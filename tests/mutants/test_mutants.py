@@ -8,7 +8,7 @@ import pytest
 
 from tests.mutants.__main__ import ROOT, described, drawn, neighbours, of_report
 from tests.mutants.active import ACTIVE, mutated
-from tests.mutants.mutate import places, switched
+from tests.mutants.mutate import lots, places, switched
 
 SOURCE = '''"""A module."""
 from __future__ import annotations
@@ -63,6 +63,12 @@ def test_a_draw_is_made_again_and_takes_from_every_room() -> None:
     chosen = drawn(4, 3, ROOMS)
     assert chosen == drawn(4, 3, ROOMS) != drawn(4, 4, ROOMS)
     assert len({"/".join(module.parts[:2]) for module, _ in chosen}) == len(ROOMS)
+
+
+def test_a_draw_stays_while_other_lines_change() -> None:
+    grown = SOURCE.replace("LIMIT = 3", "LIMIT = 3\n\ndef more(x):\n    return x * LIMIT")
+    assert set(lots(grown, "0")) - set(lots(SOURCE, "0")) == set(lots(grown, "0")[:1])
+    assert len(set(lots(SOURCE, "0")) | set(lots(SOURCE, "1"))) == 2 * len(places(SOURCE))
 
 
 def test_the_mutants_that_a_report_calls_alive_are_found_again(tmp_path: Path) -> None:
