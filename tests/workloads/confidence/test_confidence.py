@@ -166,6 +166,8 @@ def test_plain_shapes_are_the_model_itself() -> None:
     real = cluster("trn2.48xlarge")
     assert collective_interval(real, 16, 2**20, 1.0, ideal=True).high == 1.0
     assert collective_interval(real, 16, 2**20, 1.0).high > 1.0
+    alone = collective_interval(real, 1, 2**20, 0.0)
+    assert (alone.low, alone.high) == (0.0, 0.0)
 
 
 def _exact() -> str:

@@ -134,6 +134,7 @@ def test_towers_and_further_predictions_are_left_out_by_name() -> None:
     model = from_fields(fields, "seeing")
     assert model.left_out == ("vision tower", "2 multi-token prediction layers")
     assert model.parameters == small().parameters
+    assert model.with_prediction_heads(2).left_out == ("vision tower",)
 
 
 def test_serving_takes_the_precision_of_the_weights() -> None:

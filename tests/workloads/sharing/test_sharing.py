@@ -161,6 +161,8 @@ def test_a_share_is_of_the_steps_until_the_first_job_ends(thin: Cluster) -> None
 def test_symmetrical_jobs_take_equal_times(thin: Cluster) -> None:
     jobs = ready(thin, [{"tp": 4, "dp": 4, "global_batch": 16}] * 2, [EVEN, EVEN + 4])
     answer = _side_by_side(thin, jobs, Patterns(), "", "fast")
+    alone = _side_by_side(thin, jobs[:1], Patterns(), "", "fast")
+    assert answer.ops == (1 + 1 + 2) * alone.ops  # each alone, and both side by side
     first, second = answer.jobs
     assert first.beside_ps.tolist() == second.beside_ps.tolist()
     assert first.slowdown > 1
