@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 
 from topologies.catalogue.catalogue import shipped_catalogue
 from topologies.errors import InputError
+from workloads.kernels.attention import BLOCK, _compute_s
 from workloads.kernels.chip_share import family, rank_of, worst
 from workloads.kernels.gemm import fill, gemm_table, interpolate, place
 from workloads.kernels.runtime import collective_seen_by_host, seen_by_host
@@ -167,6 +168,19 @@ def test_causal_attention_costs_about_half_and_a_cache_costs_more():
     assert 1.7 < full / causal < 2.0
     cached = attention_s("a100-80gb", shape, writes_cache=True)
     assert cached > causal
+
+
+def test_attention_loses_what_the_last_wave_leaves_idle():
+    """Eight blocks of queries a head: eight waves with as many heads as processors."""
+    rank = rank_of("h100", "bf16", 1, shipped_catalogue())
+    tail = rank.constant("attention_tail")
+    for heads, waves in ((132, 8), (1, 8 / 132)):
+        sides = tuple(np.array(side) for side in (heads, 1000.0, 1000.0, BLOCK))
+        rate = rank.peak_flops_per_s * rank.constant("attention_efficiency")
+        expected = 4 * BLOCK * heads * 1000 * 1000 / rate * (waves + tail) / waves
+        assert float(_compute_s(rank, sides, causal=False)) == pytest.approx(expected)
+        lost = 1 + rank.constant("attention_diagonal") * BLOCK / 1000
+        assert float(_compute_s(rank, sides, causal=True)) == pytest.approx(expected / 2 * lost)
 
 
 def test_narrow_heads_are_less_efficient():
