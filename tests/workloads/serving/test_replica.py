@@ -159,6 +159,8 @@ def test_requests_and_pieces_that_do_not_fit_are_refused() -> None:
         serve(toy_replica(), requests_of((0.0, 1100, 100)))
     with pytest.raises(InputError, match="leave no room"):
         Batching(slots=64, chunk_tokens=64)
+    with pytest.raises(InputError, match="leave no room"):
+        Batching(slots=1, chunk_tokens=1)
 
 
 def test_a_closed_loop_keeps_its_users_busy() -> None:
