@@ -276,7 +276,7 @@ def groups_of(trace: Trace, label: str) -> tuple[IntArray, Sequence[Any] | IntAr
     if low < 0 or high > 4 * len(column):
         values, code = np.unique(column, return_inverse=True)
         return code, values
-    present = np.bincount(column, minlength=high + 1) > 0
+    present = np.bincount(column) > 0
     values = np.flatnonzero(present)
     if len(values) == high + 1:
         return column, values

@@ -3,15 +3,18 @@
 from __future__ import annotations
 
 import argparse
+import json
 import os
-import random
 import shutil
 import subprocess
 import sys
 import tempfile
+from collections.abc import Iterator, Sequence
+from functools import cache
 from pathlib import Path
 
-from tests.mutants.mutate import mutant, places
+from tests.mutants.mutate import lots, places, switched
+from tests.mutants.trial import EARLY
 
 ROOT = Path(__file__).parents[2]
 ROOMS = (
@@ -22,35 +25,39 @@ ROOMS = (
     "workloads/sharing", "workloads/training", "experiments/validation",
 )  # fmt: skip
 """Rooms whose places are drawn, each as often."""
-LONGEST_S = 600.0
-"""Time after which a mutant counts as killed: it hangs [s]."""
+NOT_DRAWN = ("cluster_sim/engine/compiler",)  # a loader of machine code, whose mutants crash
 LEAST = 0.85
+Mutant = tuple[Path, int]
 
 
 def neighbours(module: Path) -> list[str]:
-    """Return the test files that name a module, or all of its room's where none does."""
-    dotted = ".".join(module.with_suffix("").parts)
-    tests = sorted((ROOT / "tests").rglob("test_*.py"))
-    imported = f"from {'.'.join(module.parts[:-1])} import {module.stem}"
-    named = [path for path in tests if dotted in (text := path.read_text()) or imported in text]
-    room = ROOT / "tests" / module.parts[0] / module.parts[1]
-    beside = sorted(room.rglob("test_*.py")) if room.is_dir() else []
-    first = [str(path.relative_to(ROOT)) for path in named]
-    return list(dict.fromkeys([*first, *(str(path.relative_to(ROOT)) for path in beside)]))
+    """Return the module, for its doctests, and the test files of its room or that name it."""
+    parts = module.with_suffix("").parts
+    parts = parts[:-1] if parts[-1] == "__init__" else parts
+    named = (".".join(parts), f"from {'.'.join(parts[:-1])} import {parts[-1]}")
+    rooms = [ROOT / "tests" / Path(*parts[:depth]) for depth in (2, 1)]
+    room = next(folder for folder in rooms if folder.is_dir())
+    chosen = [
+        path
+        for path in sorted((ROOT / "tests").rglob("test_*.py"))
+        if room in path.parents or any(name in path.read_text() for name in named)
+    ]
+    return [str(module), *(str(path.relative_to(ROOT)) for path in chosen)]
 
 
-def drawn(count: int, seed: int) -> list[tuple[Path, int]]:
+def drawn(count: int, seed: int, rooms: Sequence[str] = ROOMS) -> list[Mutant]:
     """Draw modules and the numbers of their places, in turn from each room."""
-    rng = random.Random(seed)
+    each = -(-count // len(rooms))
     by_room = []
-    for room in ROOMS:
-        modules = sorted((ROOT / room).rglob("*.py"))
+    for room in rooms:
+        modules = [path.relative_to(ROOT) for path in sorted((ROOT / room).rglob("*.py"))]
         every = [
-            (path.relative_to(ROOT), number)
-            for path in modules
-            for number in range(len(places(path.read_text())))
+            (lot, module, number)
+            for module in modules
+            if not str(module).startswith(NOT_DRAWN)
+            for number, lot in enumerate(lots((ROOT / module).read_text(), f"{seed} {module}"))
         ]
-        by_room.append(rng.sample(every, min(len(every), -(-count // len(ROOMS)))))
+        by_room.append([(module, number) for _, module, number in sorted(every)[:each]])
     turns = [
         mutants[turn]
         for turn in range(max(map(len, by_room)))
@@ -60,22 +67,71 @@ def drawn(count: int, seed: int) -> list[tuple[Path, int]]:
     return turns[:count]
 
 
-def survives(copy: Path, module: Path, number: int) -> bool:
-    """Return whether no neighbouring test fails on a mutant, in a copy of the repository."""
-    source = (ROOT / module).read_text()
-    (copy / module).write_text(mutant(source, number))
-    call = [sys.executable, "-m", "pytest", "-q", "-x", "-m", "not slow", "-p", "no:cacheprovider"]
-    environment = {**os.environ, "PYTHONPATH": str(copy), "PYTHONDONTWRITEBYTECODE": "1"}
-    try:
-        done = subprocess.run(
-            [*call, str(module), *neighbours(module)],
-            cwd=copy, env=environment, capture_output=True, timeout=LONGEST_S, check=False,
+@cache
+def _places(module: Path) -> list[str]:
+    return places((ROOT / module).read_text())
+
+
+def described(mutant: Mutant) -> str:
+    """Return module, line and change of a mutant."""
+    module, number = mutant
+    return f"{module}, {_places(module)[number]}"
+
+
+def of_report(report: Path) -> list[Mutant]:
+    """Return the mutants that a report of an earlier run calls alive, where they still exist."""
+    words = {
+        line.partition(" | ")[0] for line in report.read_text().splitlines() if "| alive" in line
+    }
+    modules = {Path(word.partition(",")[0]) for word in words}
+    every = [
+        (module, number) for module in sorted(modules) for number in range(len(_places(module)))
+    ]
+    return [mutant for mutant in every if described(mutant) in words]
+
+
+def switch(copy: Path, mutants: Sequence[Mutant]) -> None:
+    """Write the modules of a copy of the repository anew, each with its mutants."""
+    for module in {module for module, _ in mutants}:
+        keys = {number: key for key, (other, number) in enumerate(mutants) if other == module}
+        (copy / module).write_text(switched((ROOT / module).read_text(), keys))
+
+
+def outcomes(mutants: Sequence[Mutant], slow_s: float | None) -> Iterator[tuple[int, str]]:
+    """Yield the key of each mutant, and the test that kills it or else that it is alive.
+
+    The key -1 stands for a test of at least ``slow_s`` that kills none.
+    """
+    with tempfile.TemporaryDirectory() as folder:
+        copy, report, notes = (Path(folder) / name for name in ("copy", "report", "notes"))
+        ignored = shutil.ignore_patterns(".venv", "out", ".git", "build")
+        shutil.copytree(ROOT, copy, ignore=ignored)
+        switch(copy, mutants)
+        plan = {key: neighbours(module) for key, (module, _) in enumerate(mutants)}
+        document = Path(folder) / "plan"
+        document.write_text(json.dumps({"plan": plan, "report": str(report), "slow_s": slow_s}))
+        environment = {
+            **os.environ, "PYTHONPATH": str(copy), "XDG_CACHE_HOME": str(Path(folder) / "cache"),
+            "MUTANTS_REACHED": str(notes), "CLUSTER_SIM_QUIET": "1",
+        }  # fmt: skip
+        call = [sys.executable, "-m", "pytest", "-x", "-m", "not slow", "-p", "no:cacheprovider"]
+        files = sorted({name for names in plan.values() for name in names})
+        trial = ["-p", "tests.mutants.trial", *files]
+        subprocess.run(
+            [*call, *trial], cwd=copy, env={**environment, "MUTANTS_PLAN": str(document)},
+            stdout=subprocess.DEVNULL, check=True,
         )  # fmt: skip
-    except subprocess.TimeoutExpired:
-        return False
-    finally:
-        (copy / module).write_text(source)
-    return done.returncode == 0
+        for line in report.read_text().splitlines():
+            key, outcome = json.loads(line)
+            if (
+                outcome == EARLY
+            ):  # a mutant that no test kills, unless its module is imported with it
+                done = subprocess.run(
+                    [*call, *plan[key]], cwd=copy, env={**environment, "MUTANT": str(key)},
+                    stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, check=False,
+                )  # fmt: skip
+                outcome = "a test, on import" if done.returncode else f"alive: {EARLY}"
+            yield key, outcome
 
 
 def main() -> int:
@@ -83,19 +139,16 @@ def main() -> int:
     parser = argparse.ArgumentParser(prog="python -m tests.mutants", description=__doc__)
     parser.add_argument("--count", type=int, default=200)
     parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument("--alive", type=Path, help="mutants that this output calls alive")
+    parser.add_argument("--slow", type=float, help="name tests of so many seconds that kill none")
     stated = parser.parse_args()
-    chosen, alive = drawn(stated.count, stated.seed), 0
-    with tempfile.TemporaryDirectory() as folder:
-        copy = Path(folder) / "copy"
-        shutil.copytree(ROOT, copy, ignore=shutil.ignore_patterns(".venv", "out", ".git", "build"))
-        for done, (module, number) in enumerate(chosen, 1):
-            if survives(copy, module, number):
-                alive += 1
-                text = places((ROOT / module).read_text())[number]
-                print(f"{module}, {text}: no test fails", flush=True)
-            print(f"{done} mutants, {done - alive} killed", file=sys.stderr, flush=True)
+    chosen = of_report(stated.alive) if stated.alive else drawn(stated.count, stated.seed)
+    alive = 0
+    for key, outcome in outcomes(chosen, stated.slow):
+        alive += outcome.startswith("alive")
+        print(outcome if key < 0 else f"{described(chosen[key])} | {outcome}", flush=True)
     score = 1 - alive / max(1, len(chosen))
-    print(f"{len(chosen)} mutants, {score:.0%} killed, at least {LEAST:.0%} should be")
+    print(f"{len(chosen)} mutants, {score:.1%} killed, at least {LEAST:.0%} should be")
     return int(score < LEAST)
 
 

@@ -2,45 +2,88 @@
 
 from __future__ import annotations
 
-import ast
 from pathlib import Path
 
 import pytest
 
-from tests.mutants.__main__ import ROOMS, ROOT, drawn, neighbours
-from tests.mutants.mutate import mutant, places
+from tests.mutants.__main__ import ROOT, described, drawn, neighbours, of_report
+from tests.mutants.active import ACTIVE, mutated
+from tests.mutants.mutate import lots, places, switched
 
-SOURCE = """
+SOURCE = '''"""A module."""
+from __future__ import annotations
+
 LIMIT = 3
 
-def least(values, floor):
+@compiled
+def kernel(x):
+    return x + 1
+
+def share(values, floor):
     if floor is None or min(values) < 2.5:
         raise ValueError(1 + 1)
-    return values[0] + floor
-"""
+    ratio: Annotated[float, 1] = values[0] + floor
+    return ratio / (values[1] - 200)
+'''
+ROOMS = ("topologies/views", "workloads/demand", "workloads/confidence")
 
 
-def test_places_are_in_functions() -> None:
-    assert "3 becomes 4" not in " ".join(places(SOURCE))
-    assert [place.partition(": ")[2] for place in places(SOURCE)][:3] == [
-        "Or becomes And", "Is becomes IsNot", "Lt becomes GtE",
+def test_places_are_in_functions_that_python_runs_and_not_in_errors_and_annotations() -> None:
+    assert [place.partition(" ")[2] for place in places(SOURCE)] == [
+        "11:8: Or becomes And", "11:8: Is becomes IsNot", "11:25: Lt becomes GtE",
+        "11:25: min becomes max", "11:39: 2.5 becomes 3.5", "13:34: Add becomes Sub",
+        "13:41: 0 becomes 1", "14:12: Div becomes Mult", "14:21: Sub becomes Add",
+        "14:28: 1 becomes 2", "14:33: 200 becomes 400",
     ]  # fmt: skip
 
 
-@pytest.mark.parametrize("number", range(len(places(SOURCE))))
-def test_a_mutant_differs_in_one_line(number: int) -> None:
-    before = ast.unparse(ast.parse(SOURCE)).splitlines()
-    after = mutant(SOURCE, number).splitlines()
-    changed = [old for old, new in zip(before, after, strict=True) if old != new]
-    assert len(changed) == 1
+@pytest.mark.parametrize(
+    ("number", "answer"),
+    [(None, 5.0), (3, 5.0), (5, 3.0), (6, 202.0), (7, 5.0), (8, 5 / 401), (10, -5 / 199)],
+)
+def test_each_place_is_wrong_while_its_mutant_is_active(
+    number: int | None, answer: float, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    names = {"compiled": lambda function: function}
+    exec(switched(SOURCE, {each: 20 + each for each in range(len(places(SOURCE)))}), names)
+    if number is not None:
+        monkeypatch.setitem(ACTIVE, "key", 20 + number)
+    assert names["share"]([4, 201], 1) == answer
+
+
+def test_a_process_notes_the_places_that_it_reaches_once(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("MUTANTS_REACHED", str(tmp_path / "notes"))
+    assert not any(mutated(key) for key in (10**6, 10**6 + 1, 10**6))
+    assert (tmp_path / "notes").read_text().split() == ["1000000", "1000001"]
 
 
 def test_a_draw_is_made_again_and_takes_from_every_room() -> None:
-    chosen = drawn(len(ROOMS), 3)
-    assert chosen == drawn(len(ROOMS), 3)
+    chosen = drawn(4, 3, ROOMS)
+    assert chosen == drawn(4, 3, ROOMS) != drawn(4, 4, ROOMS)
     assert len({"/".join(module.parts[:2]) for module, _ in chosen}) == len(ROOMS)
 
 
-def test_neighbours_come_first_that_name_the_module() -> None:
-    tests_beside = neighbours(Path("cluster_sim/collectives/results.py"))
-    assert "collectives.results" in (ROOT / tests_beside[0]).read_text()
+def test_a_draw_stays_while_other_lines_change() -> None:
+    grown = SOURCE.replace("LIMIT = 3", "LIMIT = 3\n\ndef more(x):\n    return x * LIMIT")
+    assert set(lots(grown, "0")) - set(lots(SOURCE, "0")) == set(lots(grown, "0")[:1])
+    assert len(set(lots(SOURCE, "0")) | set(lots(SOURCE, "1"))) == 2 * len(places(SOURCE))
+
+
+def test_the_mutants_that_a_report_calls_alive_are_found_again(tmp_path: Path) -> None:
+    first, second = drawn(2, 3, ROOMS)
+    report = tmp_path / "report.txt"
+    report.write_text(f"{described(first)} | alive\n{described(second)} | tests/test_it.py::test\n")
+    assert of_report(report) == [first]
+
+
+def test_neighbours_are_the_module_its_room_and_the_tests_that_name_it() -> None:
+    near = neighbours(Path("workloads/confidence/poisson.py"))
+    assert near[0] == "workloads/confidence/poisson.py"
+    rooms = {str(Path(name).parent) for name in near[1:]}
+    assert "tests/workloads/confidence" in rooms
+    assert all(
+        "confidence" in name or "confidence.poisson" in (ROOT / name).read_text() for name in near
+    )
+    assert "tests/topologies/test_shapes.py" in neighbours(Path("topologies/shapes/basic.py"))

@@ -58,6 +58,11 @@ def test_graph_has_the_nodes_and_edges_that_measures_count(
     multigraph, counted = graph(cluster(name, **rates)), measure(cluster(name, **rates))
     assert multigraph.number_of_edges() == counted.links + counted.scale_out_links
     kinds = [kind for _, kind in multigraph.nodes(data="kind")]
+    for node, attributes in multigraph.nodes(data=True):
+        if attributes["kind"] == "switch":  # of its chips' domain
+            chips = (each for each in multigraph[node] if multigraph.nodes[each]["kind"] == "chip")
+            domains = {multigraph.nodes[chip]["domain"] for chip in chips}
+            assert domains <= {attributes["domain"]}
     assert kinds.count("chip") == counted.chips
     assert kinds.count("chip") + kinds.count("switch") == counted.nodes
     assert kinds.count("host") == counted.hosts

@@ -121,12 +121,15 @@ def test_links_are_told_apart_by_ends_and_lane(shape: Shape) -> None:
 
 @UNHURRIED
 @given(shapes())
-def test_folding_keeps_what_every_chip_can_send(shape: Shape) -> None:
+def test_folding_keeps_what_every_chip_can_send_and_its_cables(shape: Shape) -> None:
     egress = []
     for fold in (True, False):
         links = domain_links(shape, fold=fold)
         egress.append(
-            np.bincount(links.src, links.bandwidth_bytes_per_s, links.nodes)[: shape.chips]
+            [
+                np.bincount(links.src, each, links.nodes)[: shape.chips]
+                for each in (links.bandwidth_bytes_per_s, links.links)
+            ]
         )
     assert np.array_equal(*egress)
 

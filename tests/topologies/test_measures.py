@@ -33,7 +33,7 @@ from topologies.shapes.measures import (
     scale_up_bytes_per_s,
     switch_hops,
 )
-from topologies.views.measures import measure
+from topologies.views.measures import _counts, measure
 
 PLAIN = {"bandwidth": "100GB/s", "latency": "1us"}
 
@@ -125,6 +125,7 @@ def test_degree_and_rate_are_means_over_the_chips(shape: Shape) -> None:
     links = domain_links(shape, fold=False)
     from_chip = links.src < shape.chips
     assert links_per_chip(shape) == pytest.approx(np.count_nonzero(from_chip) / shape.chips)
+    assert _counts(shape) == (links.nodes - shape.chips, len(links.src))
     rate = links.bandwidth_bytes_per_s[from_chip].sum() / shape.chips
     assert scale_up_bytes_per_s(shape) == pytest.approx(rate, abs=1)
 

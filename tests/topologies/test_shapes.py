@@ -53,6 +53,8 @@ def test_a_clos_has_no_more_layers_than_it_needs() -> None:
 def test_oversubscription_divides_the_ports_of_a_leaf() -> None:
     shape = Clos(64, 8, GB, 0, Fraction(3))
     assert (shape.down, shape.up) == (6, 2)
+    most = Clos(9, 4, GB, 0, Fraction(3))  # one port of a leaf leads up
+    assert (most.down, most.up) == (3, 1)
 
 
 @pytest.mark.parametrize(

@@ -166,7 +166,8 @@ def mean_tokens(
     counted = np.bincount(slot, counts * has_tokens, periods)
     stated = (tokens > 0) & (counted > 0)
     overall = tokens[stated].sum() / counted[stated].sum() if stated.any() else default
-    return np.where(stated, tokens / np.where(stated, counted, 1.0), overall)
+    means: FloatArray = np.full(periods, float(overall))
+    return np.divide(tokens, counted, out=means, where=stated)
 
 
 def check_plausible(mean: FloatArray, requests: FloatArray, file: str) -> None:

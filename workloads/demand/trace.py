@@ -87,16 +87,14 @@ class Demand:
         if minutes < 1:
             raise InputError(f"cannot average demand over {minutes} minutes; use 1 or more.")
         requests = period_means(self.requests, minutes)
-        tokens = [
-            period_means(self.requests * each, minutes)
-            for each in (self.prompt_tokens, self.output_tokens)
-        ]
-        with np.errstate(invalid="ignore", divide="ignore"):
-            means = [np.where(requests > 0, each / requests, 0.0) for each in tokens]
         # Periods without requests keep the lengths that they have.
         prompt_tokens, output_tokens = (
-            np.where(requests > 0, mean, old)
-            for mean, old in zip(means, (self.prompt_tokens, self.output_tokens), strict=True)
+            np.divide(
+                *(period_means(self.requests * each, minutes), requests),
+                out=each.astype(float),
+                where=requests > 0,
+            )
+            for each in (self.prompt_tokens, self.output_tokens)
         )
         return replace(
             self, requests=requests, prompt_tokens=prompt_tokens, output_tokens=output_tokens

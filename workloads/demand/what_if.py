@@ -236,8 +236,8 @@ KINDS: dict[str, tuple[Callable[[str, str], Change], str]] = {
 def share_from(text: str, where: str, example: str) -> float:
     """Read ``30%`` or ``0.3``; a whole number of at least 1 counts as per cent.
 
-    >>> share_from("30%", "", ""), share_from("0.3", "", ""), share_from("30", "", "")
-    (0.3, 0.3, 0.3)
+    >>> share_from("30%", "", ""), share_from("0.3", "", ""), share_from("1", "", "")
+    (0.3, 0.3, 0.01)
     """
     plain = text.strip()
     try:

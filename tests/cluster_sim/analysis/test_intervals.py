@@ -71,8 +71,11 @@ def test_intervals_of_zero_length_and_no_intervals_count_for_nothing() -> None:
     assert union_ps(empty).tolist() == [0, 0]
 
 
-def test_many_blocks_and_long_horizons_stay_exact(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(intervals, "BLOCK_ROWS", 7)
+@pytest.mark.parametrize("rows_a_block", [7, 2**20])
+def test_many_blocks_and_long_horizons_stay_exact(
+    rows_a_block: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(intervals, "BLOCK_ROWS", rows_a_block)
     rng = np.random.default_rng(1)
     group, category = rng.integers(0, 50, 400), rng.integers(0, 3, 400)
     start = rng.integers(0, 2**61, 400)
@@ -86,8 +89,9 @@ def test_many_blocks_and_long_horizons_stay_exact(monkeypatch: pytest.MonkeyPatc
         assert attribute_ps(one, category[alone], 3, 2**62 - 1)[0].tolist() == parts[k].tolist()
 
 
-def test_a_stable_order_by_code_beyond_16_bits() -> None:
-    codes = np.random.default_rng(0).integers(0, 200_000, 5_000)
+@pytest.mark.parametrize(("most", "width"), [(100, "i1"), (30_000, "i2"), (200_000, "i4")])
+def test_a_stable_order_by_code_of_any_width(most: int, width: str) -> None:
+    codes = np.random.default_rng(0).integers(0, most, 5_000).astype(width)
     assert np.array_equal(stable_order(codes), np.argsort(codes, kind="stable"))
 
 

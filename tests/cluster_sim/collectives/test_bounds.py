@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 from cluster_sim.collectives import KINDS, CollectiveCall, Group, compose, lower_bound, suitable
 from cluster_sim.collectives.verify.bounds import (
     _farthest_inside,
+    _rack_cuts,
     stacked_outward,
     switches_are_stacked,
 )
@@ -90,3 +91,11 @@ def test_a_collective_too_large_for_memory_is_refused_before_its_routes_are_list
     ):
         compose(call)
     assert lower_bound(call).what.startswith("cut across")
+
+
+def test_what_leaves_a_rack_with_one_member_crosses_its_switches():
+    machine = cluster("trn2.48xlarge:64")
+    racks, size = range(0, machine.chips, 64), 2**30  # a chip of every rack, 1.6 TB/s from each
+    (cut,) = _rack_cuts(CollectiveCall("all-to-all", Group(machine, racks), size), least=0)
+    assert cut.what == "cut around a ToR"
+    assert cut.time_ps == pytest.approx(size * 15 / 16 / 1.6, abs=1)

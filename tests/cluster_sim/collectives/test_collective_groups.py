@@ -8,6 +8,7 @@ from matplotlib.colors import LinearSegmentedColormap
 
 from cluster_sim.collectives import CollectiveCall as Call
 from cluster_sim.collectives import Group, compose, prove, whole
+from cluster_sim.collectives.group import _places_in_interval
 from cluster_sim.collectives.group_parsing import ordered, parse_groups
 from cluster_sim.collectives.results import (
     bus_factor_v,
@@ -198,3 +199,14 @@ def test_a_chip_named_twice_is_named_in_any_order() -> None:
     for chips in ([0, 3, 3], [5, 3, 1, 3]):
         with pytest.raises(InputError, match=r"chip 3 is named twice"):
             Group(machine, np.array(chips))
+
+
+@pytest.mark.parametrize(
+    ("coordinates", "places"),
+    [([2, 3], [0, 1]), ([3, 0], [0, 1]), ([0, 1, 2, 3], [0, 1, 2, 3]), ([0, 2], None)],
+)
+def test_an_interval_of_an_axis_may_wrap_and_has_one_gap(
+    coordinates: list[int], places: list[int] | None
+) -> None:
+    counted = _places_in_interval(np.array(coordinates), 4)
+    assert (None if counted is None else counted.tolist()) == places

@@ -202,3 +202,13 @@ def test_an_all_to_all_v_is_bound_by_the_memory_of_the_fullest_chip():
     assert (bound.what, bound.time_ps) == ("hbm", 2 * GIB * 10**12 // 2_900_000_000_000)
     assert run(compose_v(chip, sent).schedule).total_ps > bound.time_ps
     assert lower_bound_v(chip, sent, ideal=True).time_ps == 0
+
+
+def test_an_all_to_all_v_is_bound_by_the_links_of_the_fullest_chip():
+    """A tebibyte through both of the links that leave a chip of a ring."""
+    ring = Group(cluster("ring:4", bandwidth="100GB/s", latency="1us"), range(4))
+    sent = np.zeros((4, 4), np.int64)
+    sent[0, 2], sent[1, 2] = 2**40, 2**30
+    bound = lower_bound_v(ring, sent)
+    assert bound.what == "into the fullest chip"
+    assert bound.time_ps == 5 * (2**40 + 2**30) + 10**6

@@ -8,7 +8,7 @@ import pytest
 from cluster_sim import train
 from cluster_sim.collectives import CollectiveCall, measure, results, whole
 from cluster_sim.collectives.algorithms.hierarchical import evened, radices, timed_radices
-from cluster_sim.collectives.duration.duration import collective_time
+from cluster_sim.collectives.duration.duration import FEW_RANKS, collective_time
 from cluster_sim.collectives.group import Group
 from topologies.clusters.names import cluster
 
@@ -49,6 +49,17 @@ def test_one_domain_more_costs_what_both_neighbours_cost(kind: str) -> None:
     for domains in draw.integers(17, 4096, 12).tolist():
         before, here, after = (_ms(_group(domains + step), kind=kind) for step in (-1, 0, 1))
         assert here <= 1.05 * max(before, after), domains
+
+
+def test_a_named_algorithm_is_timed_itself_over_a_short_domain() -> None:
+    group = _group(17, missing=1)
+    usual, named = (
+        collective_time("all-gather", group, size_bytes=2**30, **how)
+        for how in ({}, {"algorithm": "ring"})
+    )
+    assert (usual.algorithm, usual.method) == ("hierarchical", FEW_RANKS)
+    assert named.algorithm == "ring"
+    assert named.method != FEW_RANKS
 
 
 def test_a_prime_number_of_domains_is_timed_like_a_number_of_small_factors() -> None:

@@ -22,6 +22,7 @@ from cluster_sim.schedule.table import (
     Resources,
     Schedule,
     ScheduleError,
+    transfer_ps,
 )
 from tests.support.schedules import from_columns
 
@@ -222,3 +223,11 @@ def test_a_flow_over_an_unknown_resource_is_refused() -> None:
     for number in (-1, 1):
         with pytest.raises(ScheduleError, match="crosses a resource that is not one of 1"):
             flowing(one_flow(resource=np.array([number])))
+
+
+@given(st.integers(0, 2**53), st.integers(2**30, 2**60))
+def test_a_transfer_takes_whole_picoseconds_rounded_up(size_bytes: int, rate: int) -> None:
+    """Also at rates whose millionfold does not fit in 64 bits."""
+    exact = max(1, -(-size_bytes * 10**12 // rate))
+    if exact < 4 * 10**18:
+        assert transfer_ps([size_bytes], [rate]).tolist() == [exact]

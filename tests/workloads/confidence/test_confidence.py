@@ -7,7 +7,6 @@ from dataclasses import replace
 from pathlib import Path
 from statistics import NormalDist
 
-import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -34,7 +33,6 @@ from workloads.confidence.residuals import (
     csv_lines,
     parse,
     shipped_residuals,
-    weighted_quantile,
 )
 from workloads.confidence.split_conformal import (
     ASSUMED,
@@ -69,12 +67,13 @@ def test_every_table_has_the_same_weight() -> None:
     assert quantile == pytest.approx(0.3)
 
 
-def test_a_kind_with_few_tables_is_drawn_towards_its_family() -> None:
-    rows = [_row(name, 0.1) for name in ("a", "b", "c")]
-    rows.append(_row("d", 0.4, kind="training.experts"))
+@pytest.mark.parametrize("tables", [1, 2, 3])
+def test_a_kind_with_few_tables_is_drawn_towards_its_family(tables: int) -> None:
+    rows = [_row(str(number), 0.1) for number in range(15)]
+    rows += [_row(f"of experts {n}", 0.4, kind="training.experts") for n in range(tables)]
     residuals = Residuals(tuple(rows))
-    weight = 1 / (1 + BORROWED_TABLES)
-    shared = weighted_quantile(np.array([0.1, 0.1, 0.1, 0.4]), np.ones(4), 0.8)
+    weight = tables / (tables + BORROWED_TABLES)
+    shared = 0.1  # the 0.8-quantile of all tables
     expected = 0.4**weight * shared ** (1 - weight)
     assert score_quantile("training.experts", residuals) == pytest.approx(expected)
 
@@ -167,6 +166,8 @@ def test_plain_shapes_are_the_model_itself() -> None:
     real = cluster("trn2.48xlarge")
     assert collective_interval(real, 16, 2**20, 1.0, ideal=True).high == 1.0
     assert collective_interval(real, 16, 2**20, 1.0).high > 1.0
+    alone = collective_interval(real, 1, 2**20, 0.0)
+    assert (alone.low, alone.high) == (0.0, 0.0)
 
 
 def _exact() -> str:

@@ -63,6 +63,7 @@ def test_servegen_fills_the_gaps_of_its_source() -> None:
 
 def test_deepseek_day_is_load_share_of_the_peak() -> None:
     assert deepseek_day().requests.max() == 1.0
+    assert set(deepseek_day().prompt_tokens.ravel()) == {4989.0}  # as published, with the figure
     assert deepseek_nodes().mean() == 226.75
     assert deepseek_nodes().max() == 278
 

@@ -73,6 +73,7 @@ def test_the_closed_form_is_the_goodput_of_a_simulated_gang(
         assert tally.failures > 90
         shares.append(tally.useful_unit_ms / tally.held_unit_ms)
     expected = gang_goodput(job, job.units, fleet)
+    assert gang_goodput(job, job.units, replace(fleet, failures=None)) == 1.0
     assert 0.6 < expected < 0.97
     assert np.mean(shares) == pytest.approx(expected, abs=0.03)
 

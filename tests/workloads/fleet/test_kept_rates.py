@@ -8,9 +8,11 @@ import sys
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
+from topologies.clusters.cluster import Cluster
 from topologies.clusters.names import cluster
 from topologies.files import kept_files
 from workloads.fleet.setup import night_work
@@ -22,6 +24,7 @@ from workloads.fleet.setup.night_work import (
     training_rate,
 )
 from workloads.models.huggingface import named
+from workloads.models.model import Model
 from workloads.training.plan.plan import ParallelPlan
 
 MODEL = named("llama-3.1-8b")
@@ -40,6 +43,31 @@ def test_a_rate_is_searched_once(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(night_work, "_searched", lambda *inputs: next(searched))
     rates = [training_rate(MODEL, cluster("trn2.48xlarge")) for _ in range(2)]
     assert rates == [TrainingRate(1, 5.0)] * 2
+
+
+@pytest.mark.parametrize(
+    ("machine", "units"),
+    [
+        ("trn2.48xlarge:64", 8),
+        ("trn2.48xlarge:2", 2),
+        ("trn2-ultraserver:16", 2),
+        ("dgx-h100:9", 8),
+    ],
+)
+def test_a_plan_is_searched_on_128_chips_or_most_of_a_small_fleet(
+    machine: str, units: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    searched, plan = [], ParallelPlan(tp=8)
+
+    def search(_model: Model, part: Cluster, chips: int, **_how: object) -> SimpleNamespace:
+        """Note the machine that is searched; any plan fits it."""
+        searched.append((part.domains, chips))
+        return SimpleNamespace(finalists=[SimpleNamespace(tokens_per_s=7.0, plan=plan)])
+
+    monkeypatch.setattr(night_work, "search", search)
+    where = cluster(machine)
+    assert night_work._searched(MODEL, where) == TrainingRate(units, 7.0, plan)
+    assert searched == [(units, units * where.chips_per_domain)]
 
 
 @pytest.mark.parametrize("plan", [None, ParallelPlan(tp=4, pp=2, stage_layers=(9, 7))])

@@ -31,6 +31,7 @@ from workloads.fleet.lending.answer import (
     whole_loans,
     without_short_loans,
 )
+from workloads.fleet.lending.backtest import Nights, expectations
 from workloads.fleet.lending.front import read_calendar, with_shared_return
 from workloads.fleet.processes.failures import failures_from
 
@@ -301,6 +302,26 @@ def test_nights_are_judged_by_weekday_and_on_holidays() -> None:
     assert judged["calendar"] is True
     assert judged["nights"] == 3  # the first of the four is before the first answer
     assert judged["violated"] == 0
+
+
+@pytest.mark.parametrize(
+    ("holiday", "last", "recent"),
+    [(None, 8, [7, 8, 9, 10, 11]), (8, 1, [4, 7, 9, 10, 11]), (1, 8, [7, 8, 9, 10, 11])],
+)
+def test_a_night_is_expected_to_be_like_earlier_ones_of_its_kind(
+    holiday: int | None, last: int, recent: list[int]
+) -> None:
+    """A Tuesday decided on before the Monday ended; each night needs its own number of units."""
+    number, days = 15, np.arange(16)
+    need = np.ones((15, 2))  # 2 % of its mean are added to every expectation
+    level = np.where(days == number, 3.98, 0.98)  # four times as busy before, with these 2 %
+    calendar = days == (-1 if holiday is None else holiday)
+    nights = Nights(
+        need, np.array([0, 2]), days[:15, None] + 0.0, level, days % 7, calendar, days - 1
+    )
+    both = np.mean([day for day in (1, 8) if day != holiday] + recent)
+    forms = [last, np.mean(recent), both, both * 2.0, both * 4.0**0.8]
+    assert expectations(nights, number)[:, 0] - 0.02 == pytest.approx(forms)
 
 
 def test_a_calendar_lends_more_on_holidays() -> None:

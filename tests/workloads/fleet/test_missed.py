@@ -70,3 +70,14 @@ def test_a_need_beyond_the_fleet_and_a_rise_beyond_any_headroom_say_so() -> None
     note = missed_note(steep, LEAD_S, attained=_attained(steep), wanted=0.999)
     assert "No headroom up to 1 meets such rises" in note
     assert "full hour" not in note
+
+
+def test_units_are_busy_with_what_arrives_and_waits_and_idle_without() -> None:
+    """Ten units for thirteen minutes of requests at 100 %, then at 50 %, then none."""
+    run = _run(_step(0.0, minute=13), headroom=0.0)
+    queue, minutes = run.queues[0], service_minutes(run, 0)
+    assert minutes.utilisation[:10].tolist() == [1.0] * 10
+    assert minutes.utilisation[-100:].tolist() == [0.0] * 100
+    assert queue.backlog[-100:].tolist() == [0] * 100
+    share = service_minutes(_run(constant(300.0, minutes=60), headroom=1.0), 0).utilisation
+    assert share[-1] == pytest.approx(0.5)

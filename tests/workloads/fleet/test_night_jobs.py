@@ -49,9 +49,12 @@ def test_a_job_arrives_ends_and_hands_on_its_units() -> None:
     assert (document["jobs_in_time"], document["jobs_with_deadline"]) == (1, 2)
 
 
-def test_a_job_waits_for_its_hour() -> None:
-    run = _run(_job("late", arrives_s=5 * 3600.0))
-    assert jobs_frame(run).loc[0, "tokens"] == pytest.approx(5 * 360_000.0, rel=0.01)
+def test_a_job_begins_when_it_arrives() -> None:
+    """Also between two decisions of the policy."""
+    for arrives_s in (0.0, 5 * 3600.0, 5 * 3600.0 + 31.0):
+        run = _run(_job("late", arrives_s=arrives_s))
+        tokens = (10 * 3600.0 - arrives_s) * 100.0
+        assert jobs_frame(run).loc[0, "tokens"] == pytest.approx(tokens, abs=0.11)
 
 
 def test_checkpoints_are_written_to_the_store() -> None:
@@ -69,7 +72,8 @@ def test_money_adds_up() -> None:
     cost = document["cost_usd"]
     by_tokens = document["usd_per_million_tokens"] * document["served_tokens"] / 1e6
     by_training = document["usd_per_million_trained_tokens"] * document["training_tokens"] / 1e6
-    assert by_tokens + by_training == pytest.approx(cost)
+    assert by_tokens == pytest.approx(cost * 2 / 12)  # by the hours of the units
+    assert by_training == pytest.approx(cost * 10 / 12)
     assert document["margin_usd"] == pytest.approx(document["revenue_usd"] - cost)
 
 

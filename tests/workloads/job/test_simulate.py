@@ -22,7 +22,7 @@ from workloads.job import (
     simulate,
 )
 from workloads.job.checkpoints import PeerCopies
-from workloads.job.goodput import search_interval
+from workloads.job.goodput import _best, _span_s, search_interval
 from workloads.job.simulate import _Run
 
 
@@ -133,6 +133,31 @@ def test_the_best_interval_does_not_follow_from_the_length_of_the_runs() -> None
     assert curve is not None
     assert curve.best_s == pytest.approx(daly_interval_s(20_000.0, 1.0), rel=0.3)
     assert curve.interval_s[0] < curve.best_s < curve.interval_s[-1]
+
+
+@pytest.mark.parametrize(("least_s", "best_s"), [(5.0, 5.0), (20.0, 10.0), (1.0, 1.0), (0.1, 1.0)])
+def test_the_interval_of_least_waste_is_within_the_points(least_s: float, best_s: float) -> None:
+    """A waste of a / t + b t + c is least at the root of a / b."""
+    points = (1.0, 2.0, 5.0, 10.0)
+    goodput = [1 - (1e-4 * least_s**2 / point + 1e-4 * point + 0.01) for point in points]
+    assert _best(points, goodput) == pytest.approx(best_s)
+    assert _best(points[:2], (0.5, 0.6)) == 2.0
+
+
+@pytest.mark.parametrize(
+    ("mtbf_s", "interval_s", "failures"),
+    [
+        (20_000.0, 95.0, 100),  # 200 checkpoints a failure, 20,000 in all
+        (20_000.0, 995.0, 200),  # few checkpoints: failures suffice
+        (2e6, 95.0, 30),  # 20,000 checkpoints a failure: no fewer failures than 30
+        (2e8, 95.0, 20 * 365 / 2e8 * 86_400),  # 20 years at most
+    ],
+)
+def test_compared_runs_have_enough_failures_and_few_checkpoints(
+    mtbf_s: float, interval_s: float, failures: float
+) -> None:
+    trial = job(failing(mtbf_s), stall_s=5)
+    assert _span_s(trial, interval_s) == pytest.approx(failures * mtbf_s)
 
 
 def test_no_failures_need_no_interval() -> None:

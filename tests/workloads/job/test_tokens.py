@@ -42,6 +42,20 @@ def test_a_stated_length_has_a_certain_price(step: Iteration) -> None:
     assert not {"days", "cost_usd", "energy_joules"} & set(ends)
 
 
+def test_a_surely_low_goodput_leaves_tokens_as_uncertain_as_steps(step: Iteration) -> None:
+    result = cs.run_job(step, days=2, runs=2, failures=500)
+    assert 0.2 < result.goodput < 0.3
+    assert result.curve is not None
+    assert result.job.interval_s == result.curve.best_s  # none is stated
+    ends = step.interval
+    assert result.tokens_interval.high / result.tokens == pytest.approx(
+        step.iteration_s / ends.low, rel=0.05
+    )
+    assert result.tokens_interval.low / result.tokens == pytest.approx(
+        step.iteration_s / ends.high, rel=0.05
+    )
+
+
 def test_failures_lengthen_a_run_of_tokens(step: Iteration) -> None:
     calm, rough = (
         cs.run_job(step, tokens=GOAL, runs=2, failures=rate).job.span_s for rate in (0, 5)

@@ -11,8 +11,9 @@ from hypothesis import strategies as st
 
 from topologies.catalogue.catalogue import shipped_catalogue
 from topologies.errors import InputError
+from workloads.kernels.attention import BLOCK, _compute_s, _core_s
 from workloads.kernels.chip_share import family, rank_of, worst
-from workloads.kernels.gemm import fill, gemm_table, interpolate, place
+from workloads.kernels.gemm import fill, gemm_table, interpolate, place, roofline_s
 from workloads.kernels.runtime import collective_seen_by_host, seen_by_host
 from workloads.kernels.tensor_engine import drain_s, product_s
 from workloads.kernels.times import (
@@ -169,6 +170,45 @@ def test_causal_attention_costs_about_half_and_a_cache_costs_more():
     assert cached > causal
 
 
+def test_attention_loses_what_the_last_wave_leaves_idle():
+    """Eight blocks of queries a head: eight waves with as many heads as processors."""
+    rank = rank_of("h100", "bf16", 1, shipped_catalogue())
+    tail = rank.constant("attention_tail")
+    for heads, waves in ((132, 8), (1, 8 / 132)):
+        sides = tuple(np.array(side) for side in (heads, 1000.0, 1000.0, BLOCK))
+        rate = rank.peak_flops_per_s * rank.constant("attention_efficiency")
+        expected = 4 * BLOCK * heads * 1000 * 1000 / rate * (waves + tail) / waves
+        assert float(_compute_s(rank, sides, causal=False)) == pytest.approx(expected)
+        lost = 1 + rank.constant("attention_diagonal") * BLOCK / 1000
+        assert float(_compute_s(rank, sides, causal=True)) == pytest.approx(expected / 2 * lost)
+
+
+def test_attention_moves_each_operand_once_and_twice_on_the_way_back():
+    """Queries and result, keys and values, in bf16, beside the arithmetic."""
+    rank = rank_of("h100", "bf16", 1, shipped_catalogue())
+    shape = AttentionShape(2, 1000, 32, 8, 128, kv_seq=3000)
+    sides = tuple(np.array(side) for side in (2.0 * 32, 1000.0, 3000.0, 128.0))
+    keys = 2 * 2 * 3000 * 8 * 128 * 2
+    once = 2 * 2 * 1000 * 32 * 128 * 2 + keys
+    cached = rank.constant("attention_io") * once + rank.constant("attention_cache_io") * keys
+    for direction, moved, writes in (
+        ("forward", once, False), ("backward", 2 * once, False), ("forward", cached, True),
+    ):  # fmt: skip
+        core_s = float(_core_s(rank, sides, causal=True, direction=direction))
+        expected = rank.constant("attention_launch") + core_s + moved / rank.hbm_bytes_per_s
+        timed = attention("h100", shape, direction, writes_cache=writes)
+        assert timed.seconds == pytest.approx(expected)
+
+
+def test_a_product_that_memory_bounds_moves_its_three_matrices():
+    rank = rank_of("h100", "bf16", 1, shipped_catalogue())
+    m, n, k = (np.array(side) for side in (16.0, 4096.0, 1024.0))
+    for width, weights in ((2, None), (1, 1.0)):
+        moved = 3 * (2 * m * k + width * n * k + 2 * m * n)
+        seconds = roofline_s(rank, np.array(3.0), m, n, k, weight_bytes=weights)
+        assert seconds - rank.constant("launch") == pytest.approx(moved / rank.hbm_bytes_per_s)
+
+
 def test_narrow_heads_are_less_efficient():
     wide = attention_s("a100-80gb", AttentionShape(1, 8192, 32, 32, 128))
     narrow = attention_s("a100-80gb", AttentionShape(1, 8192, 64, 64, 64))
@@ -201,6 +241,9 @@ def test_streams_and_look_ups():
     assert 10**10 / long == pytest.approx(0.77 * 3.35e12, rel=0.01)
     assert gather("a100-80gb", 10**9).seconds > elementwise("a100-80gb", 10**9).seconds
     assert elementwise_s("h100", [1, 10**9]).shape == (2,)
+    # the worse of the grades of the chip's products and of the share of its memory's rate
+    grades = {chip: gather(chip, 1).provenance for chip in ("h100", "b200", "trn1")}
+    assert grades == {"h100": "measured", "b200": "assumed", "trn1": "assumed"}
 
 
 def test_the_host_is_a_bound_only_where_a_host_issues_kernels():

@@ -82,6 +82,12 @@ def test_experts_in_every_second_layer() -> None:
     assert model.experts.ffn == 128
 
 
+@pytest.mark.parametrize("listed", ["full_attention", 3, [1] * 10_001])
+def test_a_list_of_layers_is_a_list_of_no_great_length(listed: Any) -> None:
+    with pytest.raises(InputError, match=r"attn_type_list is .*; give a list\."):
+        small(model_type="minimax", attn_type_list=listed)
+
+
 def test_a_hybrid_has_recurrent_layers_between_attention() -> None:
     model = small(attn_layer_period=4, attn_layer_offset=3, mamba_d_state=8, model_type="jamba")
     assert [layer.mixer for layer in model.each_layer] == ["recurrence"] * 3 + ["attention"]
@@ -128,6 +134,7 @@ def test_towers_and_further_predictions_are_left_out_by_name() -> None:
     model = from_fields(fields, "seeing")
     assert model.left_out == ("vision tower", "2 multi-token prediction layers")
     assert model.parameters == small().parameters
+    assert model.with_prediction_heads(2).left_out == ("vision tower",)
 
 
 def test_serving_takes_the_precision_of_the_weights() -> None:

@@ -14,7 +14,7 @@ from topologies.catalogue.catalogue import shipped_catalogue
 from topologies.clusters.names import cluster
 from workloads.models.huggingface import models, named
 from workloads.models.model import Model, Recurrence, attention_flops, layer_flops, mixer_size
-from workloads.serving.rank.products import products_s
+from workloads.serving.rank.products import mixer_s, products_s
 from workloads.serving.rank.share import RankShare
 from workloads.training.layers.layer import backward, forward
 from workloads.training.memory.memory import layer_activations
@@ -41,6 +41,19 @@ def test_side_by_side_mixers_do_the_work_of_both(tp: int) -> None:
     expected = 1024 / tp * (layer_flops(BOTH, 1024, moe=False) - attention_flops(BOTH, 1024))
     assert product_flops(list(forward(shapes))) == pytest.approx(expected, rel=1e-9)
     assert product_flops(list(backward(shapes))) == pytest.approx(2 * expected, rel=1e-9)
+
+
+@pytest.mark.parametrize("within", [0, 4096])
+def test_a_state_takes_its_projections_and_the_products_within(within: int) -> None:
+    rank, tokens = (
+        share(replace(BOTH, recurrence=replace(STATE, products=within))),
+        np.array([64.0]),
+    )
+    both = rank.product_s(tokens, 3072 / 8, TOY.hidden) + rank.product_s(
+        tokens, TOY.hidden, 1024 // 8
+    )
+    inside = rank.product_s(tokens, within / 1024 / 8, 1024) if within else 0.0
+    assert mixer_s(rank, tokens) == pytest.approx(both + inside)
 
 
 def test_side_by_side_mixers_share_norm_gathering_and_reduction() -> None:

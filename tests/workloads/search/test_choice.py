@@ -8,14 +8,18 @@ import pytest
 
 import cluster_sim as cs
 from experiments.reports.remarks import remarks
+from topologies.clusters.cluster import Cluster
 from topologies.clusters.names import cluster
 from topologies.errors import InputError
 from workloads.front import train
 from workloads.models.huggingface import named
-from workloads.search import search
+from workloads.models.model import Model
+from workloads.search import choice, nearest, search
 from workloads.search.choice import FREE, QUICK, searched_plan, usual_batch, usual_or_searched
 from workloads.search.nearest import faster_neighbours
 from workloads.training.alternatives import BATCH_TOKENS, is_open
+from workloads.training.frameworks.framework import framework_of
+from workloads.training.memory.memory import worst
 from workloads.training.plan.fields import SEARCHED
 from workloads.training.usual_plan import complete
 
@@ -149,6 +153,36 @@ def test_a_neighbour_is_faster_when_it_is_simulated() -> None:
     assert ratio == pytest.approx(best.ratio, rel=0.03)
     (sentence,) = (text for text in remarks(step) if "By its estimate" in text)
     assert f"a step takes {1 - best.ratio:.0%} less with " in sentence
+
+
+@pytest.mark.parametrize(("seq", "quick"), [(32_768, (None, 1)), (65_536, (1, None))])
+def test_long_sequences_are_divided_and_short_ones_put_together(
+    seq: int, quick: tuple[int | None, int | None], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    tried = []
+
+    def refuse(
+        _model: Model, _cluster: Cluster, _batch: int, fields: dict[str, Any], *_: Any
+    ) -> None:
+        """Note the fields that are searched first, and refuse them all."""
+        tried.append(fields)
+        raise InputError("nothing fits.")
+
+    monkeypatch.setattr(choice, "_best", refuse)
+    with pytest.raises(InputError, match="nothing fits"):
+        searched_plan({"seq": seq}, SMALL, WHERE)
+    first, second = tried
+    assert (first.get("microbatch"), first.get("cp")) == quick
+    assert not {"microbatch", "cp"} & second.keys()
+
+
+def test_neighbours_need_the_memory_that_their_framework_takes(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    seen, plan = [], complete(STATED, MODEL, PLACE)
+    monkeypatch.setattr(nearest, "worst", lambda *inputs: seen.append(inputs[2]) or worst(*inputs))
+    faster_neighbours(MODEL, plan, PLACE)
+    assert set(map(id, seen)) == {id(framework_of(plan, PLACE).on(PLACE, MODEL).catalogue)}
 
 
 def test_without_memory_or_a_whole_machine_there_is_none() -> None:

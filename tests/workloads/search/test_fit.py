@@ -58,6 +58,18 @@ def test_parameters_alone_weigh_no_more_than_all(pp: int, schedule: Any, zero: i
         assert least_bytes(model, some) <= worst(model, some, shipped_catalogue(), "trn2").total
 
 
+def test_parameters_gradients_and_states_are_divided_as_zero_says() -> None:
+    base = ParallelPlan(dp=4, global_batch=16)
+    whole, states, gradients, all_three = (
+        least_bytes(TOY, replace(base, zero=zero)) for zero in range(4)
+    )
+    assert whole > states > gradients > all_three
+    assert all_three == pytest.approx(whole / 4)
+    assert least_bytes(TOY, replace(base, zero=3, lora_rank=16)) == pytest.approx(
+        least_bytes(TOY, replace(base, lora_rank=16)) / 4
+    )
+
+
 def test_when_nothing_fits_the_nearest_plan_is_named_with_the_bytes_missing() -> None:
     big, where = named("llama-3.1-405b"), sixteen()
     possible = candidates(big, where, 8, stated=SHORT)

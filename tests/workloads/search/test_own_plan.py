@@ -76,3 +76,15 @@ def test_python_ranks_a_plan_and_refuses_one_that_does_not_fit() -> None:
     assert beside.own_plan.finalist.iteration_s == alone.iteration_s
     with pytest.raises(InputError, match="the plan needs"):
         own_plan(beside, replace(plan, tp=1, dp=64))
+
+
+def test_replicas_make_up_for_a_changed_degree() -> None:
+    plan = ParallelPlan(tp=2, pp=2, dp=4, global_batch=16)
+    tried = [replace(plan, tp=tp, dp=dp) for tp, dp in ((1, 8), (4, 2), (3, 1))]
+    tried += [replace(plan, pp=pp, dp=dp) for pp, dp in ((1, 8), (8, 1))]
+    assert list(single_changes(plan, tried)) == [
+        {"tp": 1, "dp": 8},
+        {"tp": 4, "dp": 2},
+        {"pp": 1, "dp": 8, "vpp": 1, "schedule": "1f1b"},
+        {"pp": 8, "dp": 1},
+    ]

@@ -97,3 +97,17 @@ def test_parameters_are_gathered_one_layer_ahead(layers: int, talk: float) -> No
     forward = talk + (layers - 1) * max(1.0, talk) + 1.0
     backward = talk + (layers - 1) * max(2.0, talk) + 2.0
     assert walk_s(one) == pytest.approx(forward + backward)
+
+
+@given(st.integers(1, 20), st.floats(0.1, 3), st.floats(0, 3))
+def test_updated_parameters_are_gathered_once_before_the_first_pass(
+    layers: int, talk: float, rest: float
+) -> None:
+    """Each stage begins with what is outside layers, at the start of the iteration."""
+    one = line(1, 2, first=np.array([0, layers]), kind=np.zeros(layers, np.int64), gathers=ONCE,
+               gather_s=np.full(layers, talk), reduce_s=np.zeros(layers),
+               gather_rest_s=np.array([rest]))  # fmt: skip
+    first = rest + talk + (layers - 1) * max(1.0, talk) + 1.0
+    assert walk_s(one) == pytest.approx(first + 5.0 * layers)
+    two = line(2, 1, gathers=ONCE, gather_s=np.array([0, talk]), gather_rest_s=np.array([0, rest]))
+    assert walk_s(two) == pytest.approx(max(1.0, rest + talk) + 5.0)

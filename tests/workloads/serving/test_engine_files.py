@@ -72,8 +72,10 @@ SGLANG = (
         }, ("disable-radix-cache",), ("log-level", "model-path")),
         ("vllm.yaml", "model: m\ntensor-parallel-size: 2\nmax_num_seqs: 64\nport: 8000\n",
          {"scheduler": "vllm", "tp": 2, "slots": 64}, (), ("model", "port")),
-        ("extra.yaml", "tensor_parallel_size: 8\nkv_cache_config: {dtype: auto}\n",
-         {"scheduler": "tensorrt-llm", "tp": 8}, ("kv-cache-config.dtype = auto",), ()),
+        ("extra.yaml", "tensor_parallel_size: 8\nkv_cache_config: {dtype: auto}\n"
+         "batch_wait_timeout_iters: 0\nbatch_wait_max_tokens_ratio: 0.9\n",
+         {"scheduler": "tensorrt-llm", "tp": 8}, ("kv-cache-config.dtype = auto",),
+         ("batch-wait-timeout-iters = 0",)),
         ("serve.txt", "vllm serve m -tp 2 -dp 1", {"scheduler": "vllm", "tp": 2}, (), ()),
     ],
 )  # fmt: skip

@@ -18,7 +18,7 @@ from workloads.models.model import Model
 from workloads.serving import BUCKETS, Batching, profile, serve
 from workloads.serving.rank.attention import scan_token_s
 from workloads.serving.rank.products import products_s
-from workloads.serving.rank.reduces import direct_reduce_s
+from workloads.serving.rank.reduces import SIZES, direct_reduce_s, library_reduce_s
 from workloads.serving.rank.share import RankShare
 
 TRN2 = cluster("trn2.48xlarge")
@@ -91,6 +91,14 @@ def test_a_direct_all_reduce_takes_what_engines_measured(size: int, measured_us:
     rank = RankShare(named("llama-3.1-70b"), cluster("dgx-h100"), 8, "fp8", shipped_catalogue())
     (seconds,) = direct_reduce_s(rank, np.array([float(size)]), "serving.gpu")
     assert seconds == pytest.approx(measured_us * 1e-6, rel=0.15)
+
+
+def test_a_library_s_reduction_lies_on_lines_between_powers_of_two() -> None:
+    rank = RankShare(named("llama-3.1-70b"), cluster("dgx-h100"), 8, "bf16", shipped_catalogue())
+    before, last = library_reduce_s(rank, SIZES[-2:])
+    size = np.array([SIZES[0] / 2, SIZES[-1] / np.sqrt(2), 3 * SIZES[-1]])
+    seconds = library_reduce_s(rank, size)
+    assert seconds == pytest.approx([0.0, np.sqrt(before * last), 3 * last])
 
 
 def test_products_in_fp8_are_no_slower_than_the_launch_that_they_drop() -> None:

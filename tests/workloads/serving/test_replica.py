@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 from tests.support.toy_serving import requests_of, toy_replica
 from topologies.clusters.names import cluster
 from topologies.errors import InputError
+from workloads.economics import Economics
 from workloads.serving import (
     BUCKETS,
     Batching,
@@ -23,6 +24,7 @@ from workloads.serving import (
     serve,
     serving_summary,
 )
+from workloads.serving.deployment import Deployment
 
 TRN2 = cluster("trn2.48xlarge")
 
@@ -157,6 +159,8 @@ def test_requests_and_pieces_that_do_not_fit_are_refused() -> None:
         serve(toy_replica(), requests_of((0.0, 1100, 100)))
     with pytest.raises(InputError, match="leave no room"):
         Batching(slots=64, chunk_tokens=64)
+    with pytest.raises(InputError, match="leave no room"):
+        Batching(slots=1, chunk_tokens=1)
 
 
 def test_a_closed_loop_keeps_its_users_busy() -> None:
@@ -177,3 +181,22 @@ def test_prompts_share_an_iteration() -> None:
         Batching(slots=4, chunk_tokens=8),
     )
     assert served.first_token_s.tolist() == pytest.approx([1.8, 1.8, 1.8 + 1.4])
+
+
+def test_chips_draw_full_power_while_they_work_and_cost_money_all_the_time() -> None:
+    """One request of 3 s and one of 3 s, ten seconds later, on four chips."""
+    requests = requests_of((0.0, 10, 1), (10.0, 10, 1))
+    served = Deployment(toy_replica(chips=4), Batching(4)).run(requests)
+    work_s = served.served.busy_s
+    assert 0 < work_s < 10
+    span_s = 10 + work_s / 2
+    each = Economics(busy_w=500.0, idle_w=100.0, pue=1.5, usd_per_chip_s=0.25)
+    spent = served.cost(each)
+    joules = 4 * 1.5 * (500 * work_s + 100 * (span_s - work_s))
+    assert spent["energy_joules"] == pytest.approx(joules)
+    assert spent["cost_usd"] == pytest.approx(4 * 0.25 * span_s)
+    assert spent["usd_per_million_tokens"] == pytest.approx(4 * 0.25 * span_s * 1e6 / 2)
+    slower = served.cost(each, longer=2.0, slower=100.0)  # all work fits the span
+    assert slower["energy_joules"] == pytest.approx(4 * 1.5 * 500 * 2 * span_s)
+    unknown = served.cost(Economics(busy_w=0.0, idle_w=0.0))
+    assert list(unknown.values()) == [None, None, None]

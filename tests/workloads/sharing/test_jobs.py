@@ -96,7 +96,7 @@ def test_a_job_takes_fields_from_a_plan_file_beside_the_jobs(tmp_path: Path) -> 
             [{"start": 0}, {"name": "b", "start": 7}],
             "jobs a and b both use chip 7. Start b elsewhere.",
         ),
-        ([{"start": 60}], "Start it at 56 at most."),
+        ([{"start": 57}], "Start it at 56 at most."),
         (
             [{"start": 4}, {"name": "b", "dp": 16 - 2, "placement": "domain"}],
             "placement domain finds 48 free ones",

@@ -17,7 +17,7 @@ from topologies.clusters.cluster import Cluster
 from topologies.clusters.names import cluster
 from workloads.models.model import Model
 from workloads.sharing.jobs import jobs_from
-from workloads.sharing.sharing import Meeting, _side_by_side, share, with_queues
+from workloads.sharing.sharing import Meeting, Ran, _share, _side_by_side, share, with_queues
 from workloads.training.execution.links import Patterns, folded, link_use, side_by_side
 from workloads.training.iteration import iteration
 
@@ -147,9 +147,22 @@ def test_jobs_that_share_no_link_lose_nothing() -> None:
     assert answer.lost() == 0
 
 
+def test_a_share_is_of_the_steps_until_the_first_job_ends(thin: Cluster) -> None:
+    (mine,) = ready(thin, [{"tp": 4, "dp": 4, "global_batch": 16}], [EVEN])
+    alone = Ran([np.array([10, 20, 30])], [{"tp": 0.5, "dp": 1.0}], 0)
+    beside = Ran([np.array([9]), np.array([12, 25, 45])], [{}, {"tp": 0.75, "dp": 3.0}], 0)
+    part = _share(mine, alone, beside, 1, 44, ("other",))
+    assert part.alone_ps.tolist() == [10, 10]
+    assert part.beside_ps.tolist() == [12, 13]
+    assert part.call_changes_s == {"tp": 0.25, "dp": 2.0}
+    assert part.slowdown == 25 / 20
+
+
 def test_symmetrical_jobs_take_equal_times(thin: Cluster) -> None:
     jobs = ready(thin, [{"tp": 4, "dp": 4, "global_batch": 16}] * 2, [EVEN, EVEN + 4])
     answer = _side_by_side(thin, jobs, Patterns(), "", "fast")
+    alone = _side_by_side(thin, jobs[:1], Patterns(), "", "fast")
+    assert answer.ops == (1 + 1 + 2) * alone.ops  # each alone, and both side by side
     first, second = answer.jobs
     assert first.beside_ps.tolist() == second.beside_ps.tolist()
     assert first.slowdown > 1

@@ -14,6 +14,7 @@ from workloads.kernels.times import step_overhead_s
 from workloads.training.iteration import iteration
 from workloads.training.layers.replicas import ReplicaExchange, update
 from workloads.training.layers.shapes import RankShapes
+from workloads.training.plan.stages import Share
 
 
 def test_a_sharded_update_on_trn1_takes_its_graphs_besides() -> None:
@@ -74,6 +75,9 @@ def test_kernels_wait_only_for_shards_that_others_hold() -> None:
         waited[dp] = sum(step.seconds for step in steps)
     assert waited[1] == 0
     assert waited[4] / waited[2] == pytest.approx(0.75 / 0.5)
+    sparse = RankShapes(SPARSE, plan(dp=8, tp=2, ep=4, etp=1, zero=3), "trn2", shipped_catalogue())
+    others = ReplicaExchange(sparse, 0, sparse.plan)._from_others(Share(800, 400))
+    assert others == 800 * 7 / 8 + 400 * 3 / 4  # four ranks hold the same experts
 
 
 @pytest.mark.parametrize(

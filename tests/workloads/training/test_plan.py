@@ -14,12 +14,13 @@ from tests.support.toy_training import SPARSE, TOY, plan, sixteen
 from topologies.clusters.names import cluster
 from topologies.errors import InputError
 from workloads.models.huggingface import named
+from workloads.training import usual_plan
 from workloads.training.iteration import iteration
 from workloads.training.plan.checks import check_model, check_ranks, filling_dp
 from workloads.training.plan.placement import place
 from workloads.training.plan.plan import ParallelPlan
 from workloads.training.plan.plan_file import read_plan
-from workloads.training.usual_plan import complete
+from workloads.training.usual_plan import _savings, _with_room, complete
 
 BAD: list[tuple[dict[str, Any], str]] = [
     ({"tp": 0}, "tp is 0; it must be a whole number of at least 1"),
@@ -213,3 +214,36 @@ def test_experts_of_racks_in_part_stay_in_a_rack() -> None:
     filled = [*range(72), *range(72, 128)]
     across = iteration(SPARSE, where, how, chips=np.array(filled), partial=True)
     assert iteration(SPARSE, where, how, partial=True).iteration_s < across.iteration_s
+
+
+@pytest.mark.parametrize(
+    ("fields", "zeros"),
+    [
+        ({"dp": 8}, [3]),
+        ({"dp": 1}, []),  # no other replica has the rest
+        ({"dp": 8, "tp": 2}, []),
+        ({"dp": 8, "zero": 3}, []),
+    ],
+)
+def test_memory_is_saved_by_sharding_then_by_recomputation(
+    fields: dict[str, int], zeros: list[int]
+) -> None:
+    open_plan = ParallelPlan(**fields, global_batch=8, assumed=("zero", "recompute"))
+    sharding = [{"zero": zero} for zero in zeros]
+    (always,) = sharding or [{}]
+    recomputing = [{**always, "recompute": name} for name in ("selective", "full")]
+    assert list(_savings(open_plan)) == sharding + recomputing
+    assert list(_savings(replace(open_plan, assumed=("zero",)))) == sharding
+    assert list(_savings(replace(open_plan, lora_rank=8))) == sharding
+
+
+def test_chunks_that_nobody_stated_go_where_they_alone_do_not_fit(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(usual_plan, "fits", lambda _model, chunks, _cluster: chunks.vpp == 1)
+    chunked = ParallelPlan(pp=4, vpp=2, schedule="interleaved", global_batch=8)
+    for assumed, vpp in ((("vpp", "schedule"), 1), (("vpp",), 2), ((), 2)):
+        plan = replace(chunked, assumed=assumed)
+        assert _with_room(plan, TOY, sixteen()).vpp == vpp
+    monkeypatch.setattr(usual_plan, "fits", lambda *_: False)
+    assert _with_room(replace(chunked, assumed=("vpp", "schedule")), TOY, sixteen()).vpp == 2

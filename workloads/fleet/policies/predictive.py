@@ -303,7 +303,7 @@ def expected_by_foresight(need: FloatArray, *, headroom: float = 0.0) -> Expecte
         for number in range(intervals):
             first = view.minute + (lead + STEP * number if number else 0)
             end = view.minute + lead + STEP * (number + 1)
-            window = need[:, min(first, last) : min(end, last + 1)]
+            window = need[:, min(first, last) : end]
             result[:, number] = window.max(axis=1)
         return result * (1 + headroom), result
 

@@ -111,12 +111,12 @@ class Failures:
     def units_out(self, units: int) -> dict[int, float]:
         """Return the mean number of parts under repair in a fleet, by their size in units.
 
-        A unit of four servers fails once in 100 s, a rack of three units once in 1,000 s, and a
-        repair takes 1 s:
+        A unit of four servers fails once in 100 s, a rack of three units once in 1,000 s and a sled
+        of two servers in 500 s, and a repair takes 1 s:
 
-        >>> rack = Domain("rack", 1000.0, 1.0, units=3)
-        >>> Failures(100.0, 1.0, servers=4, domains=(rack,)).units_out(12)
-        {1: 0.03, 3: 0.004}
+        >>> rack, sled = Domain("rack", 1e3, 1.0, units=3), Domain("sled", 500, 1.0, 0, servers=2)
+        >>> Failures(100.0, 1.0, servers=4, domains=(rack, sled)).units_out(12)
+        {1: 0.054, 3: 0.004}
         """
         means = {1: units * self.repair_s / self.unit_mtbf_s / self.servers}
         for domain in self.domains:

@@ -10,7 +10,9 @@ from experiments.validation.comparison import (
     baseline,
     compare,
     condensed,
+    coverage,
     error,
+    residuals,
     summary,
     training_work,
     wire_bytes,
@@ -68,6 +70,10 @@ def test_of_several_published_values_the_first_counts_and_the_others_stand_besid
     assert row["quantity"] == "tpot_s"
     assert row["error"] == pytest.approx(0.1)
     assert row["error_ttft_s"] == pytest.approx(0.5)
+    both = [residual.log_residual for residual in residuals({"mine": [row]})]
+    assert both == pytest.approx([-np.log(1.1), -np.log(1.5)])
+    alone = {**row, "quantity": "ttft_s", "error": 0.5}
+    assert [each.log_residual for each in residuals({"mine": [alone]})] == [-np.log(1.5)]
 
 
 def test_a_row_without_a_measurement_is_predicted_without_an_error():
@@ -76,6 +82,16 @@ def test_a_row_without_a_measurement_is_predicted_without_an_error():
     assert row["predicted"] > 0
     assert row["published"] is None
     assert row["error"] is None
+
+
+def test_intervals_cover_what_is_published_between_their_ends():
+    ends = {"low": 1.0, "high": 3.0, "predicted": 2.0, "error": 0.1}
+    rows = [{**ends, "published": value} for value in (0.9, 1.0, 2.0, 3.0, 3.1)]
+    wide = {**ends, "published": 8.0, "high": 9.0}
+    none = {"published": 1.0, "error": None, "low": 0.0, "high": 2.0, "predicted": 1.0}
+    assert coverage([*rows, none]) == {"coverage": 0.6, "median_half_width": 0.5}
+    assert coverage([*rows[:1], wide, wide]) == {"coverage": 2 / 3, "median_half_width": 2.0}
+    assert coverage([none])["coverage"] is None
 
 
 def test_small_pieces():

@@ -52,6 +52,24 @@ def test_what_a_row_states_moves_its_time(slower: dict[str, Any], faster: dict[s
     assert seconds(**slower) > 1.003 * seconds(**faster)
 
 
+@pytest.mark.parametrize(
+    ("stated", "dp", "etp"),
+    [
+        ({"tp": 2, "ep": 4}, 8, 2),
+        ({"tp": 2, "ep": 16}, 8, 1),  # of 16 ranks, fewer than 16 experts at tp 2
+        ({"tp": 1, "ep": 4}, 16, 0),
+        ({"tp": 2, "ep": 4, "cp": 2}, 4, 2),
+        ({"tp": 2, "ep": 4, "dp": 2}, 8, 2),  # counted without ep
+    ],
+)
+def test_replicas_fill_the_chips_and_experts_are_divided_as_layers_are(
+    stated: dict[str, Any], dp: int, etp: int
+) -> None:
+    row = {**ROW, "chips": 16, "global_batch": 16, "experts": 64, "experts_per_token": 8}
+    plan = question(filled({**row, **stated}).values)[2]
+    assert (plan.dp, plan.etp) == (dp, etp)
+
+
 def test_a_variant_that_a_row_states_counts_before_its_framework() -> None:
     """FSDP has attention by flash-attention 2, which is faster than that by Triton."""
     triton = {"variant": "kernels.h100.attention_efficiency=triton"}

@@ -101,7 +101,8 @@ def test_lines_and_reports_hold_several_runs() -> None:
     ] * 2
     drawn = load_test_rows(json.dumps({**BENCH, "input_lens": [800, 1000]}), "r.json") or []
     assert drawn[0]["shortest_lengths"] == 0.8
-    assert load_test_rows("collective,cluster\n", "r.csv") is None
+    for other in ("collective,cluster\n", "[1, 2]", f"[{json.dumps(BENCH)}, 3]"):
+        assert load_test_rows(other, "r.csv") is None
 
 
 @pytest.mark.parametrize(
