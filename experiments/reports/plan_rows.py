@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
+from experiments.reports.training import memory_document
 from workloads.confidence.interval import Interval
 from workloads.training.alternatives import tied, training_interval
 from workloads.training.plan.plan import ParallelPlan
@@ -92,11 +93,7 @@ def row(finalist: Finalist, place: int) -> dict[str, Any]:
         "cost_usd": finalist.cost.cost_usd,
         "energy_joules": finalist.cost.energy_joules,
         "usd_per_million_tokens": finalist.cost.usd_per_million_tokens,
-        "memory_bytes": {
-            **finalist.memory.parts(),
-            "total": finalist.memory.total,
-            "capacity": finalist.memory.capacity,
-        },
+        "memory_bytes": memory_document(finalist.memory),
         "tight": finalist.memory.tight,
         "breakdown_s": dict(finalist.breakdown_s),
     }
