@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
-from experiments.reports.training import memory_document
 from workloads.confidence.interval import Interval
 from workloads.training.alternatives import tied, training_interval
 from workloads.training.plan.plan import ParallelPlan
@@ -15,6 +14,7 @@ if TYPE_CHECKING:
     import pandas as pd
 
     from workloads.search import Finalist, Search
+    from workloads.training.memory.memory import Memory
 
 
 FIELDS = (
@@ -97,6 +97,11 @@ def row(finalist: Finalist, place: int) -> dict[str, Any]:
         "tight": finalist.memory.tight,
         "breakdown_s": dict(finalist.breakdown_s),
     }
+
+
+def memory_document(memory: Memory) -> dict[str, int]:
+    """Return the parts of a rank's memory, their sum and what the rank has [B]."""
+    return {**memory.parts(), "total": memory.total, "capacity": memory.capacity}
 
 
 def fields_of(plan: ParallelPlan) -> dict[str, Any]:

@@ -10,6 +10,7 @@ from cluster_sim.collectives.duration.nccl import covers
 from cluster_sim.trace.trace import Trace
 from experiments.figures.training import NAMES, one_step
 from experiments.reports.formatting import format_interval, idle_entry, value_text
+from experiments.reports.plan_rows import memory_document
 from experiments.reports.remarks import assumed_document, remarks_entry
 from topologies.catalogue.catalogue import shipped_catalogue
 from topologies.memory_limit import peak_rss_bytes
@@ -25,7 +26,6 @@ if TYPE_CHECKING:
     from experiments.reports.run_directory import Run
     from workloads.confidence.interval import Interval
     from workloads.economics import StepCost
-    from workloads.training.memory.memory import Memory
 
 LEAST_NOTED = 0.001
 """Share of a step that a kind of collective must lose to a fault to be named beside others."""
@@ -128,11 +128,6 @@ def interval_document(ends: Interval, cost: StepCost, **rates: float) -> dict[st
         usd_per_million_tokens=cost.usd_per_million_tokens,
         energy_joules=cost.energy_joules,
     )
-
-
-def memory_document(memory: Memory) -> dict[str, int]:
-    """Return the parts of a rank's memory, their sum and what the rank has [B]."""
-    return {**memory.parts(), "total": memory.total, "capacity": memory.capacity}
 
 
 def stated(plan: ParallelPlan) -> dict[str, Any]:
