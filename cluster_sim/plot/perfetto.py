@@ -17,7 +17,6 @@ import numpy as np
 import numpy.typing as npt
 
 from cluster_sim.analysis.stretches import drawn_on
-from cluster_sim.engine.compiler.jit import lean
 from cluster_sim.schedule.table import Codes
 from cluster_sim.trace.trace import Picks, Trace
 from topologies.arguments import checked
@@ -27,58 +26,29 @@ from topologies.units import PS_PER_NS, PS_PER_S
 
 Bytes = npt.NDArray[np.uint8]
 
-ROWS_AT_ONCE = 2**14
-"""Records that are written together, so that they stay in the processor's cache."""
-
+ROWS_AT_ONCE = 2**16  # slices whose records are in memory at the same time
 
 # Records of protocol buffers are written column by column, a million in tenths of a second. A
-# column is a matrix of bytes with one row for each record; a column of one row is the same in
-# every record. A message inside another consists of its columns, behind their length.
+# number may have empty groups of bits above its highest, which readers drop: Perfetto pads the
+# lengths of its own messages so (perfetto, include/perfetto/protozero/proto_utils.h, function
+# WriteRedundantVarInt). Here all numbers of a column are as wide as its largest, so records are the
+# rows of a matrix of bytes, and a matrix of one row is the same in every record.
 
 
-@dataclass(frozen=True, eq=False)
-class Column:
-    """The bytes of one part of many records; those behind the length of a row are not written."""
-
-    content: Bytes  # (records or 1, widest)
-    length: IntArray  # (records or 1,)
-
-
-def constant(content: bytes) -> Column:
+def constant(content: bytes) -> Bytes:
     """Return a column with the same bytes in every record."""
-    row = np.frombuffer(content, np.uint8)
-    return Column(row[None], np.array([len(row)]))
+    return np.frombuffer(content, np.uint8)[None]
 
 
-def rows_of(columns: Sequence[Column]) -> memoryview:
-    """Return the bytes of all records one after the other, each with all columns in their order."""
-    rows = np.broadcast_shapes(*(column.length.shape for column in columns))[0]
-    place = np.zeros(rows + 1, np.int64)
-    for column in columns:
-        place[1:] += column.length
-    place = place.cumsum()
-    laid = np.empty(int(place[-1]), np.uint8)
-    for low in range(0, rows, ROWS_AT_ONCE):
-        some = slice(low, min(rows, low + ROWS_AT_ONCE))
-        at = place[some].copy()
-        for column in columns:
-            shown = some if len(column.length) == rows else slice(0, 1)
-            _lay(column.content[shown], column.length[shown], at, laid)
-    return laid.data
-
-
-@lean
-def _lay(content: Bytes, length: IntArray, at: IntArray, laid: Bytes) -> None:
-    """Copy each row to its place ``at`` in ``laid``, and move the place behind it."""
-    step = 0 if len(length) < len(at) else 1
-    for row in range(len(at)):
-        place, source = at[row], row * step
-        for column in range(length[source]):
-            laid[place + column] = content[source, column]
-        at[row] += length[source]
+def joined(columns: Sequence[Bytes]) -> Bytes:
+    """Return records with all columns in their order."""
+    rows = max(len(column) for column in columns)
+    spread = [np.broadcast_to(column, (rows, column.shape[1])) for column in columns]
+    return np.concatenate(spread, axis=1)
 
 
 VARINT, FIXED64, LENGTH = 0, 1, 2  # wire types of the format
+UNKNOWN = 2047  # number of a field that no message has, so that readers skip it
 
 
 def tag(number: int, wire: int) -> bytes:
@@ -115,48 +85,29 @@ def message(*parts: tuple[int, int | bytes | str]) -> bytes:
     return bytes(content)
 
 
-def varint(number: int, values: IntArray) -> Column:
-    """Return a column with a field of unsigned numbers."""
-    return _varints(values, tag(number, VARINT))
+def varint(number: int, values: IntArray) -> Bytes:
+    """Return a column with a field of unsigned numbers: groups of seven bits, the lowest first."""
+    numbers = np.asarray(values, np.int64)
+    width = max(1, -(-int(numbers.max(initial=0)).bit_length() // 7))
+    groups = (numbers[:, None] >> 7 * np.arange(width)) & 127
+    groups[:, :-1] |= 128
+    return joined([constant(tag(number, VARINT)), groups.astype(np.uint8)])
 
 
-def fixed64(number: int, values: IntArray, present: BoolArray) -> Column:
-    """Return a column with a field of eight bytes, in the records where it is present."""
-    rows = len(values)
-    key = np.frombuffer(tag(number, FIXED64), np.uint8)
-    eight = np.ascontiguousarray(values, "<u8").view(np.uint8).reshape(rows, 8)
-    content = np.concatenate([np.broadcast_to(key, (rows, len(key))), eight], axis=1)
-    return Column(content, np.where(present, content.shape[1], 0))
+def fixed64(number: int, values: IntArray, present: BoolArray) -> Bytes:
+    """Return a column with a field of eight bytes, in the records where it is present.
+
+    ``number``: from 16 on, whose key is as long as that of the field that no reader knows.
+    """
+    keys = [constant(tag(each, FIXED64)) for each in (number, UNKNOWN)]
+    eight = np.ascontiguousarray(values, "<u8").view(np.uint8).reshape(len(values), 8)
+    return joined([np.where(present[:, None], *keys), eight])
 
 
-def within(number: int, columns: Sequence[Column]) -> list[Column]:
+def within(number: int, columns: Sequence[Bytes]) -> Bytes:
     """Return columns as a field that is a message."""
-    size = sum((column.length for column in columns), np.zeros(1, np.int64))
-    return [_varints(size, tag(number, LENGTH)), *columns]
-
-
-def _varints(values: IntArray, key: bytes) -> Column:
-    """Return numbers in groups of seven bits, the lowest first, behind the key of their field."""
-    numbers = np.ascontiguousarray(values, np.int64)
-    widest = max(1, -(-int(numbers.max(initial=0)).bit_length() // 7))
-    content = np.empty((len(numbers), len(key) + widest), np.uint8)
-    content[:, : len(key)] = np.frombuffer(key, np.uint8)
-    length = np.empty(len(numbers), np.int64)
-    _write_varints(numbers, len(key), content, length)
-    return Column(content, length)
-
-
-@lean
-def _write_varints(values: IntArray, begin: int, content: Bytes, length: IntArray) -> None:
-    """Write each number into its row, from the byte ``begin`` on, and the length of the row."""
-    for row in range(len(values)):
-        number, at = values[row], begin
-        while number > 127:
-            content[row, at] = number & 127 | 128
-            number >>= 7
-            at += 1
-        content[row, at] = number
-        length[row] = at + 1
+    content = joined(columns)
+    return joined([constant(tag(number, LENGTH) + plain_varint(content.shape[1])), content])
 
 
 MOST_POINTS = 2_000
@@ -332,7 +283,7 @@ def write_timeline(
         [
             _head(trace, drawn, [counter.chip for counter in counted if counter.chip >= 0]),
             _track(CUT, cut, 0, order=0) if cut else b"",
-            _packets(trace, drawn, arrows=arrows),
+            *_packets(trace, drawn, arrows=arrows),
             *(part for counter in enumerate(counted) for part in _counter(*counter)),
         ],
     )
@@ -480,24 +431,29 @@ def _categories(trace: Trace) -> Codes:
     return Codes(kind[schedule.resource], ("op", *schedule.resources.kinds))
 
 
-def _packets(trace: Trace, drawn: Slices, *, arrows: bool) -> bytes | memoryview:
-    """Return the packets of the beginning and the end of every slice, one after the other."""
-    if not len(drawn.op):
-        return b""
-    schedule, ready_ps = trace.schedule, trace.times.ready_ps[drawn.op]
-    begin = [
-        *_event(drawn, BEGIN),
-        varint(3, _interned(_categories(trace), drawn)),
-        varint(10, _interned(_names(trace), drawn)),
-        *_note(OP, drawn.op),
-        *_note(BYTES, schedule.size_bytes[drawn.op]),
-        *_note(WAITED, np.maximum(0, drawn.start_ps - ready_ps) // PS_PER_NS),
-        *_note(START, drawn.start_ps),
-        *(_arrows(trace, drawn) if arrows else []),
-    ]
-    pairs = ((begin, drawn.start_ps), (_event(drawn, END), drawn.end_ps))
-    columns = [column for event, at in pairs for column in _timed(event, at // PS_PER_NS)]
-    return rows_of(columns)
+def _packets(trace: Trace, drawn: Slices, *, arrows: bool) -> Iterator[bytes]:
+    """Yield the packets of the beginning and the end of every slice, some slices at a time."""
+    categories, names = _categories(trace), _names(trace)
+    leaves, arrives = _arrows(trace, drawn) if arrows else (np.zeros(len(drawn.op), np.int64),) * 2
+    for low in range(0, len(drawn.op), ROWS_AT_ONCE):
+        these = slice(low, low + ROWS_AT_ONCE)
+        some = Slices(*(column[these] for column in vars(drawn).values()))
+        waited_ps = some.start_ps - trace.times.ready_ps[some.op]
+        begin = [
+            *_event(some, BEGIN),
+            varint(3, _interned(categories, some)),
+            varint(10, _interned(names, some)),
+            _note(OP, some.op),
+            _note(BYTES, trace.schedule.size_bytes[some.op]),
+            _note(WAITED, np.maximum(0, waited_ps) // PS_PER_NS),
+            _note(START, some.start_ps),
+            *(
+                fixed64(number, flow[these], flow[these] > 0)
+                for number, flow in ((47, leaves), (48, arrives))
+            ),
+        ]
+        pairs = ((begin, some.start_ps), (_event(some, END), some.end_ps))
+        yield joined([_timed(event, at // PS_PER_NS) for event, at in pairs]).tobytes()
 
 
 def _interned(codes: Codes, drawn: Slices) -> IntArray:
@@ -505,22 +461,22 @@ def _interned(codes: Codes, drawn: Slices) -> IntArray:
     return np.where(drawn.is_lost, len(codes.names), codes.code[drawn.op].astype(np.int64)) + 1
 
 
-def _event(drawn: Slices, kind: int) -> list[Column]:
+def _event(drawn: Slices, kind: int) -> list[Bytes]:
     return [constant(message((9, kind))), varint(11, drawn.track)]
 
 
-def _timed(event: Sequence[Column], at_ns: IntArray) -> list[Column]:
+def _timed(event: Sequence[Bytes], at_ns: IntArray) -> Bytes:
     """Return packets of these events at these times."""
     flags = constant(message((10, SEQUENCE), (13, 2)))
-    return within(PACKET, [varint(8, at_ns), flags, *within(11, event)])
+    return within(PACKET, [varint(8, at_ns), flags, within(11, event)])
 
 
-def _note(number: int, values: IntArray) -> list[Column]:
+def _note(number: int, values: IntArray) -> Bytes:
     return within(4, [constant(message((1, number))), varint(3, np.maximum(0, values))])
 
 
-def _arrows(trace: Trace, drawn: Slices) -> list[Column]:
-    """Return the fields by which slices send and receive arrows, for edges between tracks."""
+def _arrows(trace: Trace, drawn: Slices) -> tuple[IntArray, IntArray]:
+    """Return the arrow that each slice sends, and the one that it receives; 0 for none."""
     schedule, count = trace.schedule, len(drawn.op)
     place = np.full(len(trace) + 1, -1, np.int64)
     whole = np.flatnonzero(~drawn.is_lost)
@@ -538,7 +494,7 @@ def _arrows(trace: Trace, drawn: Slices) -> list[Column]:
     leaves, arrives = leaves[first], arrives[first]
     out, into = np.zeros(count, np.int64), np.zeros(count, np.int64)
     out[leaves] = into[arrives] = np.arange(1, len(leaves) + 1)
-    return [fixed64(47, out, out > 0), fixed64(48, into, into > 0)]
+    return out, into
 
 
 def _messages(trace: Trace) -> tuple[IntArray, IntArray]:
@@ -569,7 +525,7 @@ def _across_joins(trace: Trace, source: IntArray, target: IntArray) -> tuple[Int
     return whole[has_source], target[has_source].astype(np.int64)
 
 
-def _counter(place: int, counter: Counter) -> tuple[bytes, bytes | memoryview]:
+def _counter(place: int, counter: Counter) -> tuple[bytes, bytes]:
     """Return the packet of a counter's track, and the packets of its values."""
     track, points = COUNTERS + place, len(counter.value)
     bits = np.ascontiguousarray(counter.value, np.float64).view(np.int64)
@@ -578,6 +534,6 @@ def _counter(place: int, counter: Counter) -> tuple[bytes, bytes | memoryview]:
         varint(11, np.array([track])),
         fixed64(DOUBLE_VALUE, bits, np.ones(points, np.bool_)),
     ]
-    rows = rows_of(_timed(event, counter.at_ps // PS_PER_NS)) if points else b""
+    rows = _timed(event, counter.at_ps // PS_PER_NS).tobytes() if points else b""
     parent = CHIPS + counter.chip if counter.chip >= 0 else 0
     return _track(track, counter.name, parent, order=place, unit=counter.unit), rows

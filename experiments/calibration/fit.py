@@ -13,7 +13,7 @@ a step's time.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from fractions import Fraction
 from typing import Any
 
@@ -30,7 +30,6 @@ from experiments.validation.reading.rows import Outcome
 from topologies.arrays import BoolArray, FloatArray
 from topologies.catalogue.catalogue import Catalogue, chip_family
 from topologies.catalogue.reader import COLUMNS, Entry
-from topologies.clusters.cluster import Cluster
 from topologies.clusters.names import cluster
 from topologies.errors import InputError
 from workloads.kernels.chip_share import family
@@ -92,9 +91,10 @@ def fit_constants(
     first = predict(catalogue)
     slopes = {constant: _effect(predict, first, constant, catalogue) for constant in constants}
     chosen, kept = _tell_apart(slopes)
-    chosen = chosen[: len(measured_s)]
+    # One row more than constants tells how well the rows are met.
+    chosen = chosen[: max(0, len(measured_s) - 1)]
     kept |= {
-        str(constant): f"{len(measured_s)} rows are too few to fit it as well"
+        str(constant): f"{len(measured_s)} rows are too few to fit it as well and tell the error"
         for constant in constants
         if constant not in chosen and str(constant) not in kept
     }
@@ -220,11 +220,8 @@ def _tell_apart(slopes: Mapping[Constant, FloatArray]) -> tuple[list[Constant], 
 
 
 def _spread(slopes: FloatArray, cost: float, rows: int) -> FloatArray:
-    """Relative standard error of each constant; zero where the rows leave no degree of freedom."""
-    freedom = rows - slopes.shape[1]
-    if freedom < 1:
-        return np.zeros(slopes.shape[1])
-    covariance = np.linalg.pinv(slopes.T @ slopes) * 2 * cost / freedom
+    """Relative standard error of each constant."""
+    covariance = np.linalg.pinv(slopes.T @ slopes) * 2 * cost / (rows - slopes.shape[1])
     return np.sqrt(np.maximum(0.0, np.diag(covariance)))
 
 
@@ -342,10 +339,13 @@ def fit_collectives(
         _series(file, collective, per_chip, chips) for file, collective in measured.collectives
     ]
     seconds = np.concatenate([part.measured.time_s for part in series])
+    constants = collective_constants(series, name, catalogue)
+    if not constants:
+        raise InputError(f"{name} has no constants of collectives to calibrate.")
     fit = fit_constants(
         lambda varied: _collective_times(series, name, varied),
         seconds,
-        collective_constants(series, name, catalogue),
+        constants,
         catalogue,
         note=f"fitted to {len(seconds)} collectives on {name}",
     )
@@ -557,81 +557,3 @@ def training_constants(chip: str, catalogue: Catalogue) -> list[Constant]:
         for where, quantity in names
         if catalogue.has(where, quantity) and catalogue.value(where, quantity) > SMALLEST
     ]
-
-
-Name = tuple[str, str]
-
-NCCL_RATES = ("efficiency", "in_switch_efficiency", "exchange_efficiency")
-
-
-def fit_fabric(
-    measured: Measured,
-    machine: str,
-    catalogue: Catalogue,
-    *,
-    collective: str | None = None,
-    ranks: int | None = None,
-    chips: int | None = None,
-) -> ConstantsFit:
-    """Fit the step time and the efficiency of a fabric to one series.
-
-    Small messages determine the time of a step, large ones the share of the link rate that is
-    reached.
-    """
-    operation, count = _operation_and_ranks(measured, collective, ranks)
-    series = Series(operation, count, chips or count, measured)
-    largest = replace(measured, size_bytes=measured.size_bytes.max(keepdims=True))
-
-    def largest_s(changed: Mapping[Name, float]) -> float:
-        values = {Constant(*name): value for name, value in changed.items()}
-        varied = with_values(catalogue, values)
-        return float(_collective_times([replace(series, measured=largest)], machine, varied)[0])
-
-    chosen = constants_of(machines_for(machine, series.chips, catalogue), largest_s)
-    return fit_constants(
-        lambda varied: _collective_times([series], machine, varied),
-        measured.time_s,
-        [Constant(*name, 1.0 if "efficiency" in name[1] else np.inf) for name in chosen],
-        catalogue,
-        note=f"fitted on {machine}",
-    )
-
-
-def _operation_and_ranks(
-    measured: Measured, collective: str | None, ranks: int | None
-) -> tuple[str, int]:
-    """Operation and number of ranks, from the user or from the measurements."""
-    operation, count = collective or measured.collective, ranks or measured.ranks
-    if operation is None:
-        raise InputError("the text does not name the operation. Add --collective all-reduce.")
-    if count is None:
-        raise InputError("the text does not tell the number of ranks. Add --ranks N.")
-    if len(np.unique(measured.size_bytes)) < 2:
-        raise InputError("one size cannot tell latency from bandwidth. Measure at least two.")
-    return operation, count
-
-
-def constants_of(
-    machine: Cluster, largest_s: Callable[[Mapping[Name, float]], float]
-) -> list[Name]:
-    """Return the constants to fit: a latency, and the rate that limits large buffers.
-
-    ``largest_s``: returns the time of the largest buffer [s]; the rate on which it depends most is
-    fitted.
-    """
-    catalogue, chip, fabric = machine.catalogue, machine.chip, machine.scale_out
-    if catalogue is None:
-        raise InputError(f"{machine.name} has no constants of collectives to calibrate.")
-    outside = fabric.name if machine.domains > 1 and fabric is not None else ""
-    if f"nccl.{chip}" in catalogue.parts():
-        start = (f"nccl.{outside}", "step") if outside else (f"nccl.{chip}", "launch")
-        rates = [(f"nccl.{chip}", name) for name in NCCL_RATES]
-        rates += [(f"nccl.{outside}", "efficiency")]
-    else:
-        start = (outside, "step_latency") if outside else (chip, "collective_step")
-        rates = [(chip, "collective_efficiency"), (outside, "efficiency")]
-    rates = [(part, name) for part, name in rates if catalogue.has(part, name)]
-    if not catalogue.has(*start) or not rates:
-        raise InputError(f"{machine.name} has no constants of collectives to calibrate.")
-    felt = [largest_s({name: (1 - STEP) * catalogue.value(*name)}) for name in rates]
-    return [start, rates[int(np.argmax(felt))]]

@@ -49,19 +49,20 @@ class Measurements:
         return len(self.kernels) + len(self.training) + sizes
 
     def named(self, collective: str | None, ranks: int | None) -> Measurements:
-        """Fill in the operation and the ranks of series that do not state theirs."""
-        series = tuple(
-            (
-                file,
-                replace(
-                    measured,
-                    collective=measured.collective or collective,
-                    ranks=measured.ranks or ranks,
-                ),
-            )
-            for file, measured in self.collectives
-        )
-        return replace(self, collectives=series)
+        """Fill in the operation and the ranks of series that do not state theirs.
+
+        Those of a single series are as stated here, as its tool may only imply them.
+        """
+        names, alone = {"collective": collective, "ranks": ranks}, len(self.collectives) == 1
+        series = []
+        for file, measured in self.collectives:
+            filled: dict[str, Any] = {
+                name: value
+                for name, value in names.items()
+                if value and (alone or not getattr(measured, name))
+            }
+            series.append((file, replace(measured, **filled)))
+        return replace(self, collectives=tuple(series))
 
 
 def read_measurements(paths: Sequence[Path], wanted: str | None = None) -> Measurements:
@@ -85,14 +86,6 @@ def read_measurements(paths: Sequence[Path], wanted: str | None = None) -> Measu
     if not (kernels or training or collectives):
         raise InputError(f"{', '.join(map(str, paths))}: no measurement in it. Run the kit first.")
     return Measurements(tuple(kernels), tuple(training), tuple(collectives), manifest)
-
-
-def is_printed(path: Path) -> bool:
-    """Return whether a path is a file with the printed output of a collective test, by its form."""
-    if path.is_dir() or path.suffix == ".json":
-        return False
-    text = read_text(path, limit_bytes=LARGEST_FILE_BYTES, remedy="Split it.", lenient=True)
-    return not (path.suffix == ".csv" and _is_rows(text))
 
 
 def _files(paths: Sequence[Path]) -> Iterable[tuple[Path, bool]]:

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
-from experiments.reports.formatting import heading, value_text
+from experiments.reports.formatting import Column, heading, value_text
 from topologies.errors import InputError
 
 Document = Mapping[str, Any]
@@ -19,7 +19,10 @@ INTERVAL_OF: Mapping[str, str] = {
     "fleet": "unit_capacity_requests_per_s",
 }
 """Place of the number that the key ``interval`` of a command's results is about."""
-INTERVAL_KEYS = {"tpot_s.p50": "tpot_interval"}
+INTERVAL_KEYS = {
+    "tpot_s.p50": "tpot_interval",
+    "regret.gain_over_static_chip_hours": "regret.gain_interval",
+}
 """Keys of other intervals whose name does not follow from the name of their number."""
 SIMULATED = ("run-job",)  # commands whose interval holds simulated runs and not measurements
 EDGE = 0.12  # share of the drawing that is left free on either side of the band
@@ -45,12 +48,14 @@ def interval_at(command: str, results: Document, place: str) -> Any:
     if INTERVAL_OF.get(command) == place:
         return results.get("interval")
     name = place.removeprefix("rows.0.")
-    separate = results.get(INTERVAL_KEYS.get(place, f"{name}_interval"))
+    separate = value_at(results, INTERVAL_KEYS.get(place, f"{name}_interval"))
     return value_at(results, f"interval.{name}") if separate is None else separate
 
 
-def ends_text(name: str, interval: Any) -> str:
-    """Interval of a number as it stands below the number; empty where it has none, or is a point.
+def ends_text(name: str, interval: Any, write: Callable[[Any], str] | None = None) -> str:
+    """Interval of a number as it stands beside the number; empty where it has none, or is a point.
+
+    ``write``: function that writes the number, in place of that of its unit.
 
     >>> ends_text("time_s", {"low": 0.01888, "high": 0.0251})
     '80 %: 18.9 ms – 25.1 ms'
@@ -61,8 +66,28 @@ def ends_text(name: str, interval: Any) -> str:
     except (KeyError, TypeError, ValueError, IndexError):
         return ""
     # An end is not known to more than three digits.
-    low, high = (value_text(name, float(f"{end:.3g}")) for end in ends)
+    low, high = (write(end) if write else value_text(name, float(f"{end:.3g}")) for end in ends)
     return f"{100 * level:.0f} %: {low} – {high}" if low != high else ""
+
+
+def facts(columns: Sequence[Column], results: Document, command: str = "") -> list[tuple[str, str]]:
+    """Return heading and text of each number of a document, with its interval if it has one.
+
+    The name of a column is the number's place, such as ``ttft_s.p50``. A number that is missing,
+    or is written as nothing, has no row.
+
+    >>> rent = {"usd": 2.5, "energy_joules": None, "interval": {"usd": {"low": 2.25, "high": 2.75}}}
+    >>> facts([Column("usd", "rent"), Column("energy_joules", "energy")], rent)
+    [('rent', '2.5 (80 %: 2.25 – 2.75)')]
+    """
+    rows = []
+    for column in columns:
+        value = value_at(results, column.name)
+        text = "" if value is None else column.written(value)
+        ends = interval_at(command, results, column.name)
+        between = ends_text(column.like or column.name, ends, column.write) if text else ""
+        rows += [(column.heading, f"{text} ({between})" if between else text)] * bool(text)
+    return rows
 
 
 def interval_band(command: str, results: Document) -> dict[str, Any]:

@@ -48,6 +48,7 @@ def _prefixed(unit: str) -> Callable[[Any], str]:
 UNITS: Mapping[str, Callable[[Any], str]] = {
     "_flops_per_s": _prefixed("FLOP/s"),
     "_bytes_per_s": format_rate,
+    "_requests_per_s": lambda value: f"{number(value)} requests/s",
     "_per_s": lambda value: f"{number(value)} /s",
     "_memory_bytes": lambda value: format_memory(int(value)),
     "_bytes": lambda value: format_bytes(int(value)),
@@ -168,7 +169,7 @@ def heading(name: str) -> str:
 
 
 class Column(NamedTuple):
-    """A column of a printed table.
+    """A column of a printed table, or a number of a document.
 
     >>> Column("low", "80 % from", like="time_s").text({"low": 0.0188})
     '18.8 ms'
@@ -181,7 +182,10 @@ class Column(NamedTuple):
 
     def text(self, row: Mapping[str, Any]) -> str:
         """Text of the column's value in a row."""
-        value = row[self.name]
+        return self.written(row[self.name])
+
+    def written(self, value: Any) -> str:
+        """Text of a value of the column."""
         return self.write(value) if self.write else value_text(self.like or self.name, value)
 
 

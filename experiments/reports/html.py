@@ -38,7 +38,7 @@ from experiments.reports.formatting import (
     unit_of,
     value_text,
 )
-from experiments.reports.run_record import REPORT, read_record, sha256_of
+from experiments.reports.run_record import REPORT, option_words, read_record, sha256_of
 from topologies.errors import InputError
 from topologies.files.table import as_named
 from topologies.files.writing import whole_file
@@ -277,7 +277,7 @@ def command_line(record: Mapping[str, Any], program: click.Command | None) -> st
     options: list[str] = []
     positional: list[str] = []
     for item, value in changed:
-        words = list(_words(item, value))
+        words = option_words(item, value)
         (options if item.param_type_name == "option" else positional).extend(words)
     if isinstance(record.get("seed"), int) and record["seed"]:
         options.append(f"--seed={record['seed']}")
@@ -327,21 +327,6 @@ def _plain(value: Any) -> Any:
     if isinstance(value, dict):
         return value.get("path")
     return [_plain(item) for item in value] if isinstance(value, list) else value
-
-
-def _words(item: Any, value: Any) -> Iterator[str]:
-    flags = [flag for flag in item.opts if flag.startswith("--")]
-    if isinstance(value, bool):
-        chosen = flags if value else list(item.secondary_opts)
-        yield from chosen[-1:]
-    elif not flags:
-        yield from (map(str, value) if isinstance(value, list) else (str(value),))
-    elif isinstance(value, list) and getattr(item, "multiple", False):
-        yield from (f"{flags[-1]}={item}" for item in value)
-    elif isinstance(value, list):
-        yield f"{flags[-1]}={','.join(map(str, value))}"
-    else:
-        yield f"{flags[-1]}={value}"
 
 
 LARGEST_DATA_BYTES = 2**22

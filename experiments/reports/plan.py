@@ -27,7 +27,7 @@ from experiments.reports.plan_rows import (
     ranked,
 )
 from experiments.reports.remarks import check_remarks
-from experiments.reports.training import stated
+from experiments.reports.training import interval_document, stated
 from topologies.units import format_memory, format_seconds
 from workloads.search import Finalist, Search
 from workloads.training.plan.plan_file import plan_yaml
@@ -61,13 +61,9 @@ def document(search: Search, top: int, inputs: Sequence[str] = ()) -> dict[str, 
         **({"own": mine} if mine else {}),
         **({"remarks": sentences} if (sentences := check_remarks(first, search.cluster)) else {}),
         "agreement": asdict(search.agreement),
-        "interval": _first_interval(search),
+        "interval": interval_document(plan_interval(search, first), first.cost, mfu=first.mfu),
         "objective": search.objective,
-        "cost_usd": first.cost.cost_usd,
-        "energy_joules": first.cost.energy_joules,
-        "usd_per_million_tokens": first.cost.usd_per_million_tokens,
-        "price_basis": first.cost.price_basis,
-        "power_basis": first.cost.power_basis,
+        **asdict(first.cost),
         "next_estimate_s": search.next_estimate_s,
         "overlapped_s": search.overlapped_s,
         "train": train_command(search, inputs),
@@ -80,25 +76,13 @@ def first_step(search: Search, inputs: Sequence[str]) -> dict[str, Any]:
     """Return the first plan of a search under the keys of a training step's document."""
     whole, first = document(search, 1, inputs), search.finalists[0]
     step = {**whole.pop("rows")[0], **whole}
-    rates = {"tokens_per_s": first.tokens_per_s}
+    rates = {"tokens_per_s": first.tokens_per_s, "mfu": first.mfu}
     return {
         **step,
         "tokens_per_s_per_chip": first.tokens_per_s / search.cluster.chips,
-        "interval": _first_interval(search, **rates),
+        "interval": interval_document(plan_interval(search, first), first.cost, **rates),
         "plan": stated(first.plan),
     }
-
-
-def _first_interval(search: Search, **rates: float) -> dict[str, Any]:
-    """Interval of the time of the best plan, and of the numbers proportional to it."""
-    first = search.finalists[0]
-    cost = first.cost
-    return plan_interval(search, first).document(
-        rates={**rates, "mfu": first.mfu},
-        cost_usd=cost.cost_usd,
-        usd_per_million_tokens=cost.usd_per_million_tokens,
-        energy_joules=cost.energy_joules,
-    )
 
 
 SPELT = (

@@ -14,6 +14,7 @@ if TYPE_CHECKING:
     import pandas as pd
 
     from workloads.search import Finalist, Search
+    from workloads.training.memory.memory import Memory
 
 
 FIELDS = (
@@ -92,14 +93,15 @@ def row(finalist: Finalist, place: int) -> dict[str, Any]:
         "cost_usd": finalist.cost.cost_usd,
         "energy_joules": finalist.cost.energy_joules,
         "usd_per_million_tokens": finalist.cost.usd_per_million_tokens,
-        "memory_bytes": {
-            **finalist.memory.parts(),
-            "total": finalist.memory.total,
-            "capacity": finalist.memory.capacity,
-        },
+        "memory_bytes": memory_document(finalist.memory),
         "tight": finalist.memory.tight,
         "breakdown_s": dict(finalist.breakdown_s),
     }
+
+
+def memory_document(memory: Memory) -> dict[str, int]:
+    """Return the parts of a rank's memory, their sum and what the rank has [B]."""
+    return {**memory.parts(), "total": memory.total, "capacity": memory.capacity}
 
 
 def fields_of(plan: ParallelPlan) -> dict[str, Any]:

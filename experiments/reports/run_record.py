@@ -16,12 +16,15 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from types import FrameType
-from typing import Any, NoReturn
+from typing import TYPE_CHECKING, Any, NoReturn
 
 import cluster_sim
 from topologies.errors import InputError, shown, system_reason
 from topologies.files.reading import check_regular
 from topologies.files.writing import OLD, named_in_faults, remove_orphans, unfinished
+
+if TYPE_CHECKING:
+    import click
 
 RECORD = "run.json"
 REPORT = "report.html"
@@ -114,6 +117,26 @@ def _input(value: Any) -> Any:
         if content:
             return {"path": str(value), "sha256": content}
     return plain(value)
+
+
+TRUE, FALSE = ("true", "yes", "on", "1"), ("false", "no", "off", "0")
+
+
+def option_words(item: click.Parameter, value: Any) -> list[str]:
+    """Return the words of a command line that give a parameter a value.
+
+    A switch takes a truth value or its text. Several values are joined by commas, unless the
+    parameter may be repeated.
+    """
+    flag = [spelling for spelling in item.opts if spelling.startswith("--")][-1:]
+    texts = [str(each) for each in value] if isinstance(value, list | tuple) else [str(value)]
+    if item.nargs != -1 and not getattr(item, "multiple", False):
+        texts = [",".join(texts)]
+    if getattr(item, "is_flag", False):
+        if texts[0].lower() not in (*TRUE, *FALSE):
+            raise InputError(f"{item.name} is {texts[0]}; it is a switch: true or false")
+        return flag if texts[0].lower() in TRUE else list(item.secondary_opts[-1:])
+    return [f"{flag[0]}={text}" for text in texts] if flag else texts
 
 
 def content_digest(name: str) -> str:

@@ -10,6 +10,7 @@ from cluster_sim.collectives.duration.nccl import covers
 from cluster_sim.trace.trace import Trace
 from experiments.figures.training import NAMES, one_step
 from experiments.reports.formatting import format_interval, idle_entry, value_text
+from experiments.reports.plan_rows import memory_document
 from experiments.reports.remarks import assumed_document, remarks_entry
 from topologies.catalogue.catalogue import shipped_catalogue
 from topologies.memory_limit import peak_rss_bytes
@@ -23,6 +24,8 @@ if TYPE_CHECKING:
     import pandas as pd
 
     from experiments.reports.run_directory import Run
+    from workloads.confidence.interval import Interval
+    from workloads.economics import StepCost
 
 LEAST_NOTED = 0.001
 """Share of a step that a kind of collective must lose to a fault to be named beside others."""
@@ -45,14 +48,16 @@ def document(run: Iteration, engine: str) -> dict[str, Any]:
         **idle_entry(run.without_effect),
         **remarks_entry(run),
         "iteration_s": run.iteration_s,
-        "interval": interval_document(run),
+        "interval": interval_document(
+            run.interval, run.cost, tokens_per_s=run.tokens_per_s, mfu=run.mfu, hfu=run.hfu
+        ),
         "tokens": plan.tokens,
         "tokens_per_s": run.tokens_per_s,
         "tokens_per_s_per_chip": run.tokens_per_s / run.chips,
         "model_flops_per_s_per_chip": run.model_flops_per_s_per_chip,
         "mfu": run.mfu,
         "hfu": run.hfu,
-        "memory_bytes": {**memory.parts(), "total": memory.total, "capacity": memory.capacity},
+        "memory_bytes": memory_document(memory),
         "memory_range_bytes": {"least": memory.least, "most": memory.most},
         "fits": memory.fits,
         "tight": memory.tight,
@@ -115,11 +120,10 @@ def slowed_rows(run: Iteration) -> list[tuple[str, ...]]:
     ]
 
 
-def interval_document(run: Iteration) -> dict[str, Any]:
+def interval_document(ends: Interval, cost: StepCost, **rates: float) -> dict[str, Any]:
     """Interval of the time of a step, with those of its rates, price and energy."""
-    cost = run.cost
-    return run.interval.document(
-        rates={"tokens_per_s": run.tokens_per_s, "mfu": run.mfu, "hfu": run.hfu},
+    return ends.document(
+        rates=rates,
         cost_usd=cost.cost_usd,
         usd_per_million_tokens=cost.usd_per_million_tokens,
         energy_joules=cost.energy_joules,

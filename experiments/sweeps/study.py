@@ -19,52 +19,22 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import click
 import pandas as pd
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 import cluster_sim
-from experiments.reports.run_record import content_digest, digest
+from experiments.reports.run_record import content_digest, digest, option_words
 from topologies.arguments import check_names
 from topologies.errors import InputError, shown, suggestion
 from topologies.files.reading import no_such_file
 from topologies.files.yaml_documents import read_yaml, rule
 
 Value = str | Sequence[str]
+WRITTEN = ("best", "cache", "chakra", "folder", "metrics", "overlay", "residuals", "state", "write")
+"""Parameters that name a path to write to; ``--out`` is not among them, as sweeps set it."""
 LEFT_TO_US = ("json", "out", "quiet", "help")
 CODE = (".py", ".pyc")  # endings of files with code that a command runs
-TRUE, FALSE = ("true", "yes", "on", "1"), ("false", "no", "off", "0")
-
-
-@dataclass(frozen=True)
-class Parameter:
-    """An argument or option of a command."""
-
-    flags: tuple[str, ...]  # spellings, such as ``("--size",)``; empty for a positional argument
-    # Spellings that turn a flag off, such as ``("--no-sequence-parallel",)``
-    off_flags: tuple[str, ...] = ()
-    is_flag: bool = False
-    repeats: bool = False
-    writes: bool = False  # whether it names a path to which the command writes
-
-    def words(self, name: str, value: Value) -> Iterator[str]:
-        """Yield the words of the command line for a value."""
-        if self.is_flag:
-            yield from self._flag(name, value)
-        elif not self.flags:
-            yield _one(value)
-        elif self.repeats and not isinstance(value, str):
-            yield from (f"{self.flags[-1]}={item}" for item in value)
-        else:
-            yield f"{self.flags[-1]}={_one(value)}"
-
-    def _flag(self, name: str, value: Value) -> Iterator[str]:
-        text = _one(value).lower()
-        if text in TRUE:
-            yield self.flags[-1]
-        elif text not in FALSE:
-            raise InputError(f"{name} is {_one(value)}; it is a switch: true or false")
-        elif self.off_flags:
-            yield self.off_flags[-1]
 
 
 @dataclass(frozen=True)
@@ -77,9 +47,9 @@ class Program:
     commands: tuple[str, ...]
     excluded: tuple[str, ...]
     # Returns the parameters of a command by name, positional ones first and in order
-    parameters: Callable[[str], Mapping[str, Parameter]]
+    parameters: Callable[[str], Mapping[str, click.Parameter]]
 
-    def checked(self, command: str) -> Mapping[str, Parameter]:
+    def checked(self, command: str) -> Mapping[str, click.Parameter]:
         """Return the parameters of a command that a study may run."""
         if command not in self.commands:
             listed = ", ".join(name for name in self.commands if name not in self.excluded)
@@ -104,8 +74,9 @@ def arguments(program: Program, command: str, values: Mapping[str, Value]) -> li
     positional: list[str] = []
     for name, parameter in allowed.items():
         if name in by_name:
-            words = list(parameter.words(name, by_name[name]))
-            (options if parameter.flags else positional).extend(words)
+            words = option_words(parameter, by_name[name])
+            is_option = parameter.param_type_name == "option"
+            (options if is_option else positional).extend(words)
     return [command, *options, "--", *positional]
 
 
@@ -117,17 +88,13 @@ def check_harmless(program: Program, command: str, values: Mapping[str, Value]) 
         texts = [value] if isinstance(value, str) else list(value)
         for text in texts:
             does = "runs a Python file" if text.endswith(CODE) else ""
-            if parameter is not None and parameter.writes:
+            if parameter is not None and name.replace("-", "_") in WRITTEN:
                 does = "writes a file"
             if does:
                 raise InputError(
                     f"{name}: {shown(text)} {does}. Read the study, then add --trust if you "
                     "trust whoever wrote it."
                 )
-
-
-def _one(value: Value) -> str:
-    return value if isinstance(value, str) else ",".join(value)
 
 
 LARGEST_FILE_BYTES = 2**20

@@ -128,11 +128,15 @@ def _is_used(name: str, words: tuple[str, ...]) -> bool:
 
 
 def _with_option(words: list[str], options: Mapping[str, Any], rng: random.Random) -> list[str]:
-    named = [one for name, one in options.items() if one.flags and name not in ("help", "out")]
+    named = [
+        one
+        for name, one in options.items()
+        if one.param_type_name == "option" and name not in ("help", "out")
+    ]
     if not named:  # a group, whose commands have the options
         return words
     one = rng.choice(named)
-    flag = rng.choice((*one.flags, *one.off_flags))
+    flag = rng.choice([flag for flag in (*one.opts, *one.secondary_opts) if flag[:2] == "--"])
     return [*words, flag] if one.is_flag else [*words, f"{flag}={_value(rng)}"]
 
 

@@ -119,6 +119,7 @@ def test_the_files_have_every_key_of_the_schema() -> None:
         model
         for model in vars(yaml_file).values()
         if isinstance(model, type) and issubclass(model, yaml_file.BaseModel)
+        if model is not yaml_file.AstraKeys  # keys of another tool's file
     ]
     keys = {key for model in models for key in model.model_fields}
     held = {str(step) for _, place in EVERY for step in place if isinstance(step, str)}

@@ -237,13 +237,22 @@ def test_a_product_of_three_kinds_is_tiers_each_of_its_own(tmp_path: Path) -> No
     [
         (
             "topology: [Rings]\nnpus_count: [8]\nbandwidth: [1]\nlatency: [1]\n",
-            r"Did you mean Ring",
+            r"topology.0 'Rings': .* 'Ring', 'FullyConnected' or 'Switch'",
         ),
         ("topology: [Ring]\nnpus_count: [8, 2]\nbandwidth: [1]\nlatency: [1]\n", r"npus_count 2"),
-        ("topology: [Ring]\nnpus_count: [0]\nbandwidth: [1]\nlatency: [1]\n", r"npus_count 0"),
-        ("topology: [Ring]\nnpus_count: [8]\nbandwidth: [.inf]\nlatency: [1]\n", r"bandwidth inf"),
-        ("topology: [Ring]\nnpus_count: [8]\nbandwidth: [0]\nlatency: [1]\n", r"above 0 GB/s"),
-        ("topology: [Ring]\nnpus_count: [8]\nbandwidth: [1]\n", r"latency must be a list"),
+        (
+            "topology: [Ring]\nnpus_count: [0]\nbandwidth: [1]\nlatency: [1]\n",
+            r"npus_count.0 '0': it must be at least 1",
+        ),
+        (
+            "topology: [Ring]\nnpus_count: [8]\nbandwidth: [.inf]\nlatency: [1]\n",
+            r"bandwidth.0 'inf'",
+        ),
+        (
+            "topology: [Ring]\nnpus_count: [8]\nbandwidth: [0]\nlatency: [1]\n",
+            r"bandwidth.0 '0': .* greater than 0",
+        ),
+        ("topology: [Ring]\nnpus_count: [8]\nbandwidth: [1]\n", r"latency is missing"),
         ("topology: [Ring]\nnpus_count: [8]\nx: 1\n", r"unknown key x"),
     ],
 )

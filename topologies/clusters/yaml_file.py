@@ -9,13 +9,12 @@ link in one direction, and ``latency`` [ns] of a hop. Their meaning is that of t
 
 from __future__ import annotations
 
-import math
 import re
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from fractions import Fraction
 from pathlib import Path
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, Literal, NamedTuple, Self, TypeVar
 
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationError, model_validator
 
@@ -39,16 +38,14 @@ from topologies.shapes.basic import (
 from topologies.shapes.scale_out import ScaleOut
 from topologies.units import PS_PER_NS, parse_ps, parse_rate, si
 
-KEYS = ("topology", "npus_count", "bandwidth", "latency")
-RING, MESH, SWITCH = BLOCKS = ("Ring", "FullyConnected", "Switch")
+RING, MESH, SWITCH = "Ring", "FullyConnected", "Switch"
 BYTES_PER_GB = 2**30
 MOST_DIMENSIONS = 8
 LARGEST_RADIX = 2**16
 """Radix of the scale-out switch, which ASTRA-sim does not limit: enough for a single layer."""
 
 
-@dataclass(frozen=True)
-class Dimension:
+class Dimension(NamedTuple):
     """A dimension: its building block, chips, rate of a link [B/s] and latency of a hop [ps]."""
 
     block: str
@@ -73,7 +70,7 @@ def cluster_from_astra(document: Mapping[str, Any], path: Path, catalogue: Catal
     network becomes one domain: rings alone a torus, a single ``FullyConnected`` or ``Switch`` a
     full mesh or a switch, and other combinations a tiered shape.
     """
-    dimensions = _dimensions(document)
+    dimensions = _validated(AstraKeys, document, path).dimensions()
     *inner, outer = dimensions
     if not inner or outer.block != SWITCH or any(below.block != RING for below in inner):
         return Cluster(path.stem, _astra_shape(dimensions), plain=True, catalogue=catalogue)
@@ -95,48 +92,6 @@ def cluster_from_astra(document: Mapping[str, Any], path: Path, catalogue: Catal
         plain=True,
         catalogue=catalogue,
     )
-
-
-def _dimensions(document: Mapping[str, Any]) -> list[Dimension]:
-    unknown = next((str(key) for key in document if key not in KEYS), None)
-    if unknown is not None:
-        raise InputError(f"unknown key {shown(unknown, 60)}. An ASTRA-sim network has {_listed()}.")
-    lists = []
-    for key in KEYS:
-        value = document.get(key)
-        if not isinstance(value, list) or not value:
-            raise InputError(f"{key} must be a list of one value a dimension, as in {_listed()}.")
-        lists.append(value)
-    if len({len(value) for value in lists}) > 1 or len(lists[0]) > MOST_DIMENSIONS:
-        lengths = ", ".join(f"{key} {len(value)}" for key, value in zip(KEYS, lists, strict=True))
-        raise InputError(f"{lengths} values; each has one a dimension, at most {MOST_DIMENSIONS}.")
-    return [_dimension(*row) for row in zip(*lists, strict=True)]
-
-
-def _listed() -> str:
-    return "topology: [Ring], npus_count: [8], bandwidth: [50.0], latency: [500.0]"
-
-
-def _dimension(block: Any, size: Any, bandwidth: Any, latency: Any) -> Dimension:
-    if block not in BLOCKS:
-        near = suggestion(str(block), BLOCKS) or f" There are {', '.join(BLOCKS)}."
-        raise InputError(f"topology {shown(str(block), 40)!r} is no building block.{near}")
-    if isinstance(size, bool) or not isinstance(size, int) or not 1 <= size <= MAX_CHIPS:
-        raise InputError(
-            f"npus_count {shown(str(size), 40)}: give a whole number of 1 to {MAX_CHIPS:,}."
-        )
-    gb_per_s = _number("bandwidth", bandwidth)
-    if gb_per_s <= 0:
-        raise InputError(f"bandwidth {bandwidth}: it must be above 0 GB/s.")
-    latency_ps = round(_number("latency", latency) * PS_PER_NS)
-    return Dimension(block, size, round(gb_per_s * BYTES_PER_GB), latency_ps)
-
-
-def _number(name: str, value: Any) -> float:
-    is_number = isinstance(value, int | float) and not isinstance(value, bool)
-    if not is_number or not 0 <= value < 1e6 or not math.isfinite(value):
-        raise InputError(f"{name} {shown(str(value), 40)}: a number of 0 to 1,000,000.")
-    return float(value)
 
 
 def _astra_shape(dimensions: list[Dimension]) -> Shape:
@@ -185,6 +140,34 @@ Name = Annotated[str, Field(min_length=1, max_length=60, pattern=r"^[\w .+-]+$")
 
 class _Keys(BaseModel):
     model_config = ConfigDict(extra="forbid", frozen=True)
+
+
+Each = Field(min_length=1, max_length=MOST_DIMENSIONS)
+Amount = Annotated[float, Field(ge=0, le=1e6, allow_inf_nan=False, strict=True)]
+
+
+class AstraKeys(_Keys):
+    """A network of ASTRA-sim, with one value a dimension under each key."""
+
+    topology: Annotated[list[Literal["Ring", "FullyConnected", "Switch"]], Each]
+    npus_count: Annotated[list[Count], Each]
+    bandwidth: Annotated[list[Annotated[Amount, Field(gt=0)]], Each]
+    latency: Annotated[list[Amount], Each]
+
+    @model_validator(mode="after")
+    def _equally_long(self) -> Self:
+        lengths = {name: len(values) for name, values in self}
+        if len(set(lengths.values())) > 1:
+            each = ", ".join(f"{name} {length}" for name, length in lengths.items())
+            raise ValueError(f"{each} values; each has one a dimension")
+        return self
+
+    def dimensions(self) -> list[Dimension]:
+        """Return the dimensions in units of SI and ps, the fastest first."""
+        rates = [round(gb_per_s * BYTES_PER_GB) for gb_per_s in self.bandwidth]
+        latencies = [round(ns * PS_PER_NS) for ns in self.latency]
+        columns = self.topology, self.npus_count, rates, latencies
+        return [Dimension(*row) for row in zip(*columns, strict=True)]
 
 
 class AxisKeys(_Keys):
@@ -300,10 +283,13 @@ class ClusterKeys(_Keys):
 SHAPES = ("torus", "mesh", "switch", "clos", "tiered")
 
 
-def keys_at(place: Sequence[str | int]) -> list[str]:
-    """Return the keys that a mapping at this place of the file may have.
+Keys = TypeVar("Keys", bound=_Keys)
 
-    >>> keys_at(["scale_up", "torus", "axes", 1])
+
+def keys_at(place: Sequence[str | int], whole: type[BaseModel]) -> list[str]:
+    """Return the keys that a mapping at this place of the file may have; ``whole`` has its own.
+
+    >>> keys_at(["scale_up", "torus", "axes", 1], ClusterKeys)
     ['name', 'size', 'bandwidth', 'latency', 'wrap']
     """
     models: dict[str, type[BaseModel]] = {
@@ -321,7 +307,7 @@ def keys_at(place: Sequence[str | int]) -> list[str]:
     for word in reversed(words):
         if word in models:
             return list(models[word].model_fields)
-    return ["shape"] if words else list(ClusterKeys.model_fields)
+    return ["shape"] if words else list(whole.model_fields)
 
 
 LARGEST_FILE_BYTES = 1_000_000
@@ -331,26 +317,23 @@ def cluster_from_file(path: Path | str, catalogue: Catalogue) -> Cluster:
     """Read a cluster from a YAML file."""
     content = "keys; it needs at least scale_up"
     document = read_yaml(path, limit_bytes=LARGEST_FILE_BYTES, content=content)
-    try:
-        if is_astra_network(document):
-            return cluster_from_astra(document, Path(path), catalogue)
-    except InputError as mistake:
-        raise InputError(f"{shown(str(path))}: {mistake}") from None
-    keys = _validated(document, path)
+    if is_astra_network(document):
+        return cluster_from_astra(document, Path(path), catalogue)
+    keys = _validated(ClusterKeys, document, path)
     try:
         return _cluster(keys, Path(path), catalogue)
     except InputError as mistake:
         raise InputError(f"{shown(str(path))}: {mistake}") from None
 
 
-def _validated(document: dict[str, Any], path: Path | str) -> ClusterKeys:
+def _validated(model: type[Keys], document: Mapping[str, Any], path: Path | str) -> Keys:
     try:
-        return ClusterKeys.model_validate(document)
+        return model.model_validate(document)
     except ValidationError as mistake:
-        raise InputError(f"{shown(str(path))}: {_explained(mistake)}") from None
+        raise InputError(f"{shown(str(path))}: {_explained(mistake, model)}") from None
 
 
-def _explained(mistake: ValidationError) -> str:
+def _explained(mistake: ValidationError, model: type[BaseModel]) -> str:
     """Describe the first mistake, by the path to its key; misspelt keys before missing ones."""
     every = mistake.errors(include_url=False)
     first = next((each for each in every if each["type"] == "extra_forbidden"), every[0])
@@ -366,7 +349,7 @@ def _explained(mistake: ValidationError) -> str:
         near = suggestion(tag, SHAPES)
         return f"{where}.shape {shown(tag, 60)!r} is none of {', '.join(SHAPES)}.{near}"
     if kind == "extra_forbidden":
-        keys = keys_at(first["loc"][:-1])
+        keys = keys_at(first["loc"][:-1], model)
         near = suggestion(str(first["loc"][-1]), keys) or f" There are {', '.join(keys)}."
         return f"unknown key {where}.{near}"
     if kind == "missing":
@@ -374,7 +357,7 @@ def _explained(mistake: ValidationError) -> str:
     value = f" {shown(str(entry), 60)!r}" if isinstance(entry, str | int | float) else ""
     message = rule(first)
     if kind in ("model_type", "model_attributes_type", "dict_type"):
-        message = f"it must be a mapping with {', '.join(keys_at(first['loc']))}"
+        message = f"it must be a mapping with {', '.join(keys_at(first['loc'], model))}"
     return f"{where}{value}: {message}."
 
 

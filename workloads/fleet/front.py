@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import Any
@@ -82,29 +82,6 @@ def paired_interval(values: FloatArray, others: FloatArray) -> Interval | None:
     return Interval(mean - half, mean + half, basis=f"{days} days, paired")
 
 
-def compared(
-    scenario: Scenario,
-    done: FleetRun,
-    results: Mapping[str, Any],
-    settings: PolicyInputs,
-    seed: int,
-    watch: Watch = unwatched,
-) -> dict[str, Any]:
-    """Return :func:`workloads.fleet.results.regret`, with intervals."""
-    usual = replace(settings, headroom=None)
-    names = [bound_of(settings.policy), "static"]
-    bound, static = (
-        run(scenario, policy_of(name, scenario, usual), seed=seed)
-        for name in watch(names, "fleet, to compare")
-    )
-    others = [summary(each, scenario.economics, scenario.prices) for each in (bound, static)]
-    return {
-        **regret(results, *others),
-        "regret_interval": _difference(bound, done),
-        "gain_interval": _difference(done, static),
-    }
-
-
 def _difference(run: FleetRun, other: FleetRun) -> dict[str, Any] | None:
     """Interval of the chip-hours that one run trains more than another, over the whole run."""
     ends = paired_interval(daily_training(run), daily_training(other))
@@ -134,6 +111,8 @@ class FleetResult:
     seed : int
     function : callable, optional
         Policy that was passed as a function.
+    watch : callable
+        Shows the progress of further runs, for intervals and comparison.
     """
 
     scenario: Scenario
@@ -141,6 +120,7 @@ class FleetResult:
     settings: PolicyInputs = field(default_factory=PolicyInputs)
     seed: int = 0
     function: Policy | None = None
+    watch: Watch = unwatched
 
     @cached_property
     def summary(self) -> dict[str, Any]:
@@ -156,6 +136,7 @@ class FleetResult:
             self.summary,
             lambda changed: function or policy_of(name, changed, self.settings),
             seed=self.seed,
+            watch=self.watch,
             stated_sizes=function is not None,
         )
 
@@ -166,7 +147,18 @@ class FleetResult:
     @cached_property
     def regret(self) -> dict[str, Any]:
         """Training compared with the bound of foresight and with a split that never changes."""
-        return compared(self.scenario, self.run, self.summary, self.settings, self.seed)
+        scenario, usual = self.scenario, replace(self.settings, headroom=None)
+        names = [bound_of(self.settings.policy), "static"]
+        bound, static = (
+            run(scenario, policy_of(name, scenario, usual), seed=self.seed)
+            for name in self.watch(names, "fleet, to compare")
+        )
+        others = [summary(each, scenario.economics, scenario.prices) for each in (bound, static)]
+        return {
+            **regret(self.summary, *others),
+            "regret_interval": _difference(bound, self.run),
+            "gain_interval": _difference(self.run, static),
+        }
 
     @property
     def _facts(self) -> dict[str, object]:

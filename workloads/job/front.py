@@ -139,11 +139,6 @@ class JobResult:
         return self.goodput * self.job.span_s * self.step.tokens_per_s
 
     @property
-    def tokens_interval(self) -> Interval:
-        """Interval of the tokens, from those of the goodput and of the step time."""
-        return Interval(**ends_of(self._drawn["tokens"], self.tokens), basis=self._basis)
-
-    @property
     def _basis(self) -> str:
         return f"goodput: {self.interval.basis}; step time: {self.step.interval.basis}"
 

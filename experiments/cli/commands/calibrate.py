@@ -19,8 +19,6 @@ if TYPE_CHECKING:
     from experiments.calibration.fit import ConstantsFit, Group
     from experiments.calibration.measurements import Measurements
     from experiments.reports.run_directory import Run
-    from experiments.validation.reading.nccl_tests import Measured
-    from topologies.catalogue.catalogue import Catalogue
     from topologies.catalogue.reader import Entry
 
 WORSE = 0.01  # growth of the error of rows that took no part in a fit from which it is named
@@ -63,56 +61,19 @@ def calibrate(
     tell from another keeps its value and is named. Fits to collectives use their times, never the
     printed bandwidths, whose GB may be GiB.
     """
-    single = _single(inputs)
-    if single:
-        _fabric(inputs, single, catalogue_inputs.read(), call)
-    else:
-        _all(inputs, catalogue_inputs.read(), call)
-
-
-def _single(inputs: MeasurementInputs) -> Measured | None:
-    """Read a single file with the printed output of a collective test; None for anything else."""
-    from experiments.calibration.measurements import is_printed
-    from experiments.validation.reading.nccl_tests import read_measured
-
-    alone = len(inputs.file) == 1 and is_printed(inputs.file[0])
-    return read_measured(inputs.file[0], inputs.collective) if alone else None
-
-
-def _fabric(
-    inputs: MeasurementInputs, measured: Measured, catalogue: Catalogue, call: Invocation
-) -> None:
-    """Fit the step time and the efficiency of a fabric to one series of a collective."""
-    from experiments.calibration.fit import fit_fabric
-
-    if inputs.cluster is None:
-        raise InputError("the output does not name its machine. Add --cluster.")
-    fitted = fit_fabric(
-        measured,
-        inputs.cluster,
-        catalogue,
-        collective=inputs.collective,
-        ranks=inputs.ranks,
-        chips=inputs.chips,
-    )
-    text = _overlay(fitted.entries, inputs.overlay)
-    call.answer(_document(measured, fitted), lambda _: _print(measured, fitted, text), _write)
-
-
-def _all(inputs: MeasurementInputs, catalogue: Catalogue, call: Invocation) -> None:
-    """Fit constants of every kind to all files and folders together."""
     from experiments.calibration.fit import fit_all
     from experiments.calibration.measurements import read_measurements
 
+    catalogue = catalogue_inputs.read()
     stated = read_measurements(inputs.file, inputs.collective)
     idle = _idle_options(inputs, stated)
     measured = stated.named(inputs.collective, inputs.ranks)
     groups = fit_all(measured, catalogue, inputs.cluster, chips=inputs.chips)
     text = _overlay([entry for group in groups for entry in group.fit.entries], inputs.overlay)
-    results = _groups_document(groups, len(measured))
+    results = _document(groups, measured)
     call.answer(
         {**results, **idle_entry(idle)},
-        lambda _: _print_groups(groups, text),
+        lambda _: _print(groups, results, text),
         lambda run, _: _write(run, results),
         notes=idle_sentences(idle),
     )
@@ -137,9 +98,10 @@ def _idle_options(inputs: MeasurementInputs, measured: Measurements) -> dict[str
     if not series:
         names = ("collective", "ranks", "chips")
         reasons = dict.fromkeys(names, "no measurement is of a collective")
-    elif all(each.ranks for each in series):
+    elif len(series) > 1 and all(each.ranks for each in series):
         reasons["ranks"] = "every measurement of a collective states its ranks"
-    if series and all(each.collective for each in series) and not _chooses(inputs, measured):
+    named = len(series) > 1 and all(each.collective for each in series)
+    if named and not _chooses(inputs, measured):
         reasons["collective"] = "every measurement of a collective names it"
     return {name: why for name, why in reasons.items() if getattr(inputs, name) is not None}
 
@@ -154,20 +116,12 @@ def _chooses(inputs: MeasurementInputs, measured: Measurements) -> bool:
         return True
 
 
-def _print(measured: Measured, fitted: ConstantsFit, text: str) -> None:
+def _print(groups: Sequence[Group], results: Mapping[str, Any], text: str) -> None:
     sys.stdout.write(text)
-    printed = f", printed in {measured.bandwidth_unit}" if measured.bandwidth_unit else ""
-    sys.stderr.write(
-        f"{len(measured)} measurements{printed}: median error {_median(fitted.before):.1%} before, "
-        f"{_median(fitted.after):.1%} with the fitted rows.\n"
-    )
-    if measured.failed:
-        sys.stderr.write(f"  Rows left out, as they have no time: {measured.failed}.\n")
-    _print_doubts(fitted)
-
-
-def _print_groups(groups: Sequence[Group], text: str) -> None:
-    sys.stdout.write(text)
+    if results["left_out"]:
+        sys.stderr.write(f"Rows left out, as they have no time: {results['left_out']}.\n")
+    if results["bandwidth_unit"]:
+        sys.stderr.write(f"Bandwidths are printed in {results['bandwidth_unit']}.\n")
     for group in groups:
         before, after = group.fit.before, group.fit.after
         if len(after):
@@ -217,24 +171,15 @@ def _median(errors: Any) -> float | None:
 ROW = ("part", "quantity", "value", "unit", "low", "high")
 
 
-def _document(measured: Measured, fitted: ConstantsFit) -> dict[str, Any]:
-    return {
-        "rows": [{name: getattr(entry, name) for name in ROW} for entry in fitted.entries],
-        "measurements": len(measured),
-        "left_out": measured.failed,
-        "kept": [{"constant": name, "reason": reason} for name, reason in fitted.kept.items()],
-        "stopped": list(fitted.stopped),
-        "bandwidth_unit": measured.bandwidth_unit,
-        "median_abs_error_before": _median(fitted.before),
-        "median_abs_error": _median(fitted.after),
-    }
-
-
-def _groups_document(groups: Sequence[Group], count: int) -> dict[str, Any]:
+def _document(groups: Sequence[Group], measured: Measurements) -> dict[str, Any]:
     entries = [entry for group in groups for entry in group.fit.entries]
+    series = [each for _, each in measured.collectives]
+    units = dict.fromkeys(each.bandwidth_unit for each in series if each.bandwidth_unit)
     return {
         "rows": [{name: getattr(entry, name) for name in ROW} for entry in entries],
-        "measurements": count,
+        "measurements": len(measured),
+        "left_out": sum(each.failed for each in series),
+        "bandwidth_unit": ", ".join(units),
         "groups": [
             {
                 "name": group.name,

@@ -13,8 +13,9 @@ import click
 
 from experiments.cli.main import tell
 from experiments.cli.options.inputs import CatalogueInputs, Invocation
-from experiments.cli.output.printing import amount, interval_frame, print_table
-from experiments.reports.formatting import number
+from experiments.cli.output.printing import interval_frame, print_rows, print_table
+from experiments.reports.certainty import facts
+from experiments.reports.formatting import Column
 from topologies.errors import InputError, printable
 from topologies.options import setting
 from workloads.options.fleet import (
@@ -219,66 +220,61 @@ def _in_words(line: Mapping[str, Any]) -> str:
     return "; ".join([lent, *back, *kept])
 
 
+LOANS = (
+    Column("from", "from (UTC)"),
+    Column("to", "until"),
+    Column("units", "units"),
+    Column("chips", "chips"),
+    Column("reclaim_at", "order back at"),
+)
+LENT = (
+    Column("lent_unit_hours", "unit-hours lent tonight", write="{:,.0f}".format),
+    Column("interval.low", "  80 % interval, by a unit's capacity, from", write="{:,.0f}".format),
+    Column("interval.high", "  to", write="{:,.0f}".format),
+    Column("training_tokens", "training tokens"),
+    Column("training_goodput", "goodput of the loans", write="{:.1%}".format),
+    Column("energy_joules", "energy of the loans"),
+    Column("usd_per_million_trained_tokens", "USD per million tokens trained"),
+    Column("usd", "worth at the list price"),
+    Column("reclaim_latency_s", "time to reclaim a unit"),
+    Column("reserve_units", "units kept back for repairs"),
+)
+TESTED = (
+    Column("nights_borne_out", "nights that bear out the confidence"),
+    Column("violated_borne_out", "  of them demand exceeded the answer"),
+    Column("worst_night_missed_share", "worst night, demand beyond capacity"),
+    Column("of_hindsight", "lent, of what hindsight lends", write="{:.1%}".format),
+)
+FLEET = (
+    Column("unit_capacity_requests_per_s", "a unit serves within the SLO"),
+    Column("units_needed_peak", "units for the busiest hour", write="{:,.1f}".format),
+    Column("batch.unit_hours", "unit-hours of batch work of the last day", write="{:,.3g}".format),
+    Column("batch.fits", "  fits", write=lambda fits: "yes" if fits else "no"),
+    Column("batch.nights_too_short", "nights too short for it"),
+)
+
+
 def _print(document: Mapping[str, Any]) -> None:
     """Print the loans, and the facts about the answer below them."""
-    level = f"{document['confidence']:.4g}"
-    rows = [
-        [loan["from"], loan["to"], f"{loan['units']:,}", f"{loan['chips']:,}", loan["reclaim_at"]]
-        for loan in document["loans"]
-    ]
-    print_table(
-        f"Units that can be lent at confidence {level}, of {document['units']:,}",
-        ["from (UTC)", "until", "units", "chips", "order back at"],
-        rows or [["–", "–", "0", "0", "–"]],
-    )
-    tested = document["backtest"]
-    usd, late_s = document["usd"], document["reclaim_latency_s"]
-    low, high = (document["interval"][end] for end in ("low", "high"))
+    level, tested = f"{document['confidence']:.4g}", document["backtest"]
+    none = {"from": "–", "to": "–", "units": 0, "chips": 0, "reclaim_at": "–"}
+    title = f"Units that can be lent at confidence {level}, of {document['units']:,}"
+    print_rows(title, LOANS, document["loans"] or [none])
     by_weekday = ", ".join(
         f"{row['weekday'][:2]} {row['violated']}/{row['nights']}" for row in tested["by_weekday"]
     )
-    hindsight = tested["hindsight_unit_hours"] or 1.0
-    facts = [
-        ["lent tonight", f"{document['lent_unit_hours']:,.0f} unit-hours"],
-        ["80 % interval, by a unit's capacity", f"{low:,.0f} to {high:,.0f} unit-hours"],
-        ["training tokens", amount(document, "training_tokens", "")],
-        ["goodput of the loans", f"{document['training_goodput']:.1%}"],
-        ["worth at the list price", "–" if usd is None else amount(document, "usd", "USD")],
-        ["time to reclaim a unit", "never" if late_s is None else f"{late_s:,.0f} s"],
-        ["kept back for repairs", f"{document['reserve_units']:,} units"],
-        ["nights of the history answered", f"{tested['nights']:,}"],
-        ["of them demand exceeded the answer", f"{tested['violated']:,}"],
-        ["  by weekday", by_weekday],
-        [
-            "  on holidays of the calendar"
-            if tested["holidays"]["calendar"]
-            else "  on nights unlike their weekday",
-            f"{tested['holidays']['violated']} of {tested['holidays']['nights']}",
-        ],
-        ["nights that bear out the confidence", f"{tested['nights_borne_out']:,}"],
-        ["  of them demand exceeded the answer", f"{tested['violated_borne_out']:,}"],
-        ["worst night, demand beyond capacity", f"{tested['worst_night_missed_share']:.2%}"],
-        ["lent, of what hindsight lends", f"{tested['lent_unit_hours'] / hindsight:.1%}"],
-        [
-            "a unit serves within the SLO",
-            f"{number(document['unit_capacity_requests_per_s'])} requests/s",
-        ],
-        ["units for the busiest hour", f"{document['units_needed_peak']:,.1f}"],
+    late_s, rest = document["reclaim_latency_s"], tested["holidays"]
+    lent = {**document, "reclaim_latency_s": math.inf if late_s is None else late_s}
+    which = "on holidays of the calendar" if rest["calendar"] else "on nights unlike their weekday"
+    hindsight = tested["lent_unit_hours"] / (tested["hindsight_unit_hours"] or 1.0)
+    nights = [
+        ("nights of the history answered", f"{tested['nights']:,}"),
+        ("of them demand exceeded the answer", f"{tested['violated']:,}"),
+        ("  by weekday", by_weekday),
+        (f"  {which}", f"{rest['violated']} of {rest['nights']}"),
+        *facts(TESTED, {**tested, "of_hindsight": hindsight}),
     ]
-    for name, title, symbol, unit in (
-        ("usd_per_million_trained_tokens", "per million tokens trained", "USD", 1.0),
-        ("energy_joules", "energy of the loans", "MWh", 3.6e9),
-    ):
-        if document[name] is not None:
-            facts.insert(4, [title, amount(document, name, symbol, unit)])
-    if "batch" in document:
-        batch = document["batch"]
-        fits = "fits" if batch["fits"] else "does not fit"
-        facts += [
-            ["batch work of the last day", f"{batch['unit_hours']:,.3g} unit-hours, {fits}"],
-            ["nights too short for it", f"{batch['nights_too_short']:,} of {tested['nights']:,}"],
-        ]
-    print_table("", ["", ""], facts)
+    print_table("", ["", ""], [*facts(LENT, lent), *nights, *facts(FLEET, document)])
 
 
 def _write(run: Run, document: Mapping[str, Any], loan: Loan, scenario: Scenario) -> None:

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from experiments.cli.options.inputs import CatalogueInputs, Invocation
 from experiments.cli.output.printing import print_rows, print_table, print_text
+from experiments.reports.certainty import facts
 from experiments.reports.formatting import Column
 from topologies.options import required, setting
 from topologies.units import format_seconds
@@ -77,6 +78,16 @@ def _domains(domains: tuple[int, int]) -> str:
 
 PERCENT = "{:.1%}".format
 LONGEST = 5  # jobs that are shown for people
+WAITS = (
+    Column("mean_wait_s", "mean wait"),
+    Column("median_wait_s", "  median"),
+    Column("p90_wait_s", "  p90"),
+    Column("longest_wait_s", "  longest"),
+    Column("used", "servers in use until the last job ends", write=PERCENT),
+    Column("idle_beside_waiting", "  servers idle while jobs wait", write=PERCENT),
+    Column("scattered", "jobs in more domains than needed", write=PERCENT),
+    Column("end_s", "last job ends after the first arrives by"),
+)
 JOBS = (
     Column("name", "job"),
     Column("chips", "chips"),
@@ -174,21 +185,11 @@ def _sentences(results: Mapping[str, Any]) -> list[str]:
 
 def _print(results: Mapping[str, Any]) -> None:
     """Print the waits, the jobs that waited longest, and a study's other disciplines."""
-    mean, half, most, longest, end = (
-        format_seconds(results[name])
-        for name in ("mean_wait_s", "median_wait_s", "p90_wait_s", "longest_wait_s", "end_s")
-    )
-    rows = [
-        ("mean wait", mean),
-        ("median, p90, longest", f"{half}, {most}, {longest}"),
-        ("servers in use", f"{results['used']:.1%} of the time until the last job ends"),
-        ("servers idle while jobs wait", f"{results['idle_beside_waiting']:.1%} of it"),
-        ("jobs in more domains than needed", f"{results['scattered']:.1%}"),
-        ("last job ends", f"{end} after the first arrives"),
-    ]
     count = len(results["jobs"])
     queueing = "1 job queues" if count == 1 else f"{count:,} jobs queue"
-    print_table(f"{queueing} for {results['cluster']}", ["result", "value"], rows, left=2)
+    print_table(
+        f"{queueing} for {results['cluster']}", ["result", "value"], facts(WAITS, results), left=2
+    )
     for sentence in _sentences(results):
         print_text(sentence)
     by_wait = sorted(results["jobs"], key=lambda job: -job["wait_s"])[:LONGEST]

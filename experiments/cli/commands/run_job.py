@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from typing import TYPE_CHECKING, Annotated, Any
 
 import click
@@ -15,11 +15,11 @@ from experiments.cli.options.inputs import (
     SensitivityInputs,
     TrainedModel,
 )
-from experiments.cli.output.printing import amount, print_table, print_text, spent
-from experiments.reports.formatting import idle_sentences
+from experiments.cli.output.printing import SPENT, print_table, print_text
+from experiments.reports.certainty import facts
+from experiments.reports.formatting import Column, idle_sentences
 from topologies.catalogue.catalogue import Catalogue
 from topologies.clusters.cluster import Cluster
-from topologies.units import format_bytes, format_seconds
 from workloads.options.job import JobInputs
 from workloads.training.plan.plan import ParallelPlan
 
@@ -50,7 +50,10 @@ def print_job(result: JobResult, document: Mapping[str, Any]) -> None:
     )
     for line in idle_sentences(document.get("without_effect", {})):
         click.echo(line)
-    print_table(title, ["result", "value"], _results(result, document), left=2)
+    # The tokens of a run whose length follows from them are stated, not predicted.
+    sure = {name: span for name, span in document["interval"].items() if name != "tokens"}
+    shown = document if result.goal is None else {**document, "interval": sure}
+    print_table(title, ["result", "value"], facts(RESULTS, shown, "run-job"), left=2)
     for line in document.get("remarks", ()):
         print_text(line)
     shares = [[PART_NAMES[part], f"{share:.2%}"] for part, share in result.breakdown.items()]
@@ -61,61 +64,38 @@ def print_job(result: JobResult, document: Mapping[str, Any]) -> None:
     click.echo(f"80 % of runs lie between {ends.low:.1%} and {ends.high:.1%}: {ends.basis}.")
 
 
-def _results(result: JobResult, document: Mapping[str, Any]) -> list[tuple[str, str]]:
-    """Rows about the whole run: failures, checkpoints, spares, tokens, price and energy."""
-    from experiments.reports.formatting import format_interval, number
-
-    def time(name: str) -> str:
-        value = document[name]
-        return "none" if value is None else format_seconds(value)
-
-    tokens, step = result.tokens_interval, result.step.interval
-    state = format_bytes(int(document["checkpoint_bytes"]))
-    rows = [
-        ("goodput", f"{result.goodput:.1%} of the time"),
-        ("failures", f"{document['failures']:,.1f}; one every {time('mtbf_s')} expected"),
-        ("checkpoint every", time("checkpoint_interval_s")),
-        (
-            "  best, Young and Daly",
-            f"{time('best_checkpoint_interval_s')}, {time('young_daly_interval_s')}",
-        ),
-        (
-            "  of",
-            f"{state}, stall {time('checkpoint_stall_s')}, write {time('checkpoint_write_s')}",
-        ),
-        *_peer_rows(document, time),
-        ("detection, restart", f"{time('detection_s')}, {time(_restart(document))}"),
-        ("repair", time("repair_s")),
-        ("after a failure", "other replicas go on" if document["elastic"] else "all replicas wait"),
-        ("spares", f"{document['spares']:,} of {result.unit_chips} chips"),
-        ("step", f"{format_seconds(document['iteration_s'])} {format_interval(step)}"),
-    ]
-    if result.goal is None:
-        few, many = number(tokens.low), number(tokens.high)
-        rows.append(("tokens", f"{number(result.tokens)} (80 %: {few} – {many})"))
-    else:
-        rows.append(("tokens", number(result.tokens)))
-        rows.append(("length", amount(document, "days", "days")))
-    return [*rows, *spent(document)]
+def _after_failure(elastic: bool) -> str:
+    return "other replicas go on" if elastic else "all replicas wait"
 
 
-def _restart(document: Mapping[str, Any]) -> str:
-    restarts = ("warm_restart_s", "peer_restart_s", "restart_s")
-    return next(name for name in restarts if name in document)
-
-
-def _peer_rows(document: Mapping[str, Any], time: Callable[[str], str]) -> list[tuple[str, str]]:
-    if "peer_copy_s" not in document:
-        return []
-    held, host = document["peer_bytes_per_server"], document["host_bytes_per_server"]
-    of = "" if host is None else f" of {host / 1e9:,.0f} GB"
-    return [
-        ("copies with peers every", f"{time('peer_copy_interval_s')}, in {time('peer_copy_s')}"),
-        ("  in host memory", f"{held / 1e9:,.0f} GB a server{of}"),
-        ("  pairs lost, back to the store", f"{document['peer_pairs_lost']:,.2g}"),
-    ]
-
-
+RESULTS = (
+    Column("goodput", "goodput", write="{:.1%}".format),
+    Column("failures", "failures", write="{:,.1f}".format),
+    Column("mtbf_s", "  one expected every"),
+    Column("checkpoint_interval_s", "checkpoint every"),
+    Column("best_checkpoint_interval_s", "  best"),
+    Column("young_daly_interval_s", "  Young and Daly"),
+    Column("checkpoint_bytes", "  of"),
+    Column("checkpoint_stall_s", "  stall"),
+    Column("checkpoint_write_s", "  write"),
+    Column("peer_copy_interval_s", "copies with peers every"),
+    Column("peer_copy_s", "  in"),
+    Column("peer_bytes_per_server", "  in host memory of a server", like="_bytes"),
+    Column("host_bytes_per_server", "  of", like="_bytes"),
+    Column("peer_pairs_lost", "  pairs lost, back to the store", write="{:,.2g}".format),
+    Column("detection_s", "detection"),
+    Column("restart_s", "restart"),
+    Column("peer_restart_s", "  from a peer's copy"),
+    Column("warm_restart_s", "  with warm standbys"),
+    Column("repair_s", "repair"),
+    Column("elastic", "after a failure", write=_after_failure),
+    Column("spares", "spares"),
+    Column("spare_chips", "  chips"),
+    Column("iteration_s", "step"),
+    Column("days", "length in days"),
+    Column("tokens", "tokens"),
+    *SPENT,
+)
 LISTED = ("curve", "plan", "without_effect", "notes", "searched", "remarks")
 """Keys of the document that are no numbers of the table of results."""
 

@@ -16,12 +16,14 @@ from experiments.cli.options.inputs import (
     SensitivityInputs,
     target_of,
 )
-from experiments.cli.output.printing import amount, print_table, print_text
+from experiments.cli.output.printing import print_rows, print_table, print_text
 from experiments.cli.output.side_by_side import answer_beside, cluster_names
+from experiments.reports.certainty import facts
+from experiments.reports.formatting import Column, value_text
 from topologies.catalogue.catalogue import Catalogue
 from topologies.errors import InputError
 from topologies.options import setting
-from topologies.units import format_memory, format_rate, format_seconds
+from topologies.units import format_seconds
 from workloads.options.serving import DeploymentInputs, ReplicaInputs, RequestInputs
 
 if TYPE_CHECKING:
@@ -103,37 +105,50 @@ class EngineInputs:
         return {**read, "written": {"engine": engine, "file": str(path), "command": text}}
 
 
+LATENCY = tuple(Column(level, level, like="_s") for level in ("p50", "p90", "p99", "mean"))
+RATES = (
+    Column("max_rate_per_s", "highest rate within the SLO, requests/s", write="{:,.4g}".format),
+    Column("binds", "  what binds"),
+    Column("requests", "requests"),
+    Column("tokens_per_s", "output tokens/s", write="{:,.1f}".format),
+    Column("request_goodput_per_s", "requests/s within the SLO", write="{:.4g}".format),
+    Column("slo_attainment", "requests within the SLO", write="{:.2%}".format),
+    Column("batch_mean", "mean decode batch", write="{:.2f}".format),
+    Column("kv_peak_bytes", "KV cache, peak", like="_memory_bytes"),
+    Column("room", "KV cache, room"),
+    Column("prefix_hit_share", "prompt tokens in the prefix cache"),
+    Column("speculation.expected_tokens_per_pass", "tokens of a pass, expected"),
+    Column("prefill_replicas", "prefill replicas"),
+    Column("prefill_utilisation", "  busy"),
+    Column("decode_replicas", "decode replicas"),
+    Column("decode_utilisation", "  busy"),
+    Column("kv_transfer_s.p50", "KV transfer, median"),
+    Column("kv_transfer_bytes_per_s", "  at"),
+    Column("kv_network.transfer_at_low_s.p50", "  over the slowest network (assumed)"),
+    Column("kv_network.low_bytes_per_s", "  at"),
+    Column("usd_per_million_tokens", "price, USD a million output tokens"),
+    Column("cost_usd", "price of the run"),
+    Column("energy_joules", "energy of the run"),
+)
+DEPLOYMENTS = (
+    Column("options", "options"),
+    Column("chips", "chips"),
+    Column("max_rate_per_s", "requests/s", write="{:,.4g}".format),
+    Column("max_rate_per_s_per_chip", "for each chip", write="{:,.4g}".format),
+    Column("of_best", "of the best", write="{:.1%}".format),
+)
+
+
 def print_serving(document: Mapping[str, Any]) -> None:
     """Print latencies, rates and the KV cache of a replica."""
-    rows = [
-        [
-            name,
-            *(
-                "–" if document[key][level] is None else format_seconds(document[key][level])
-                for level in ("p50", "p90", "p99", "mean")
-            ),
-        ]
-        for name, key in (("TTFT", "ttft_s"), ("TPOT", "tpot_s"), ("ITL", "itl_s"))
-    ]
     if "deployments" in document:
         print_deployments(document)
     title = f"{document['model']} on {chips_of(document)}"
-    print_table(title, ["", "p50", "p90", "p99", "mean"], rows)
-    facts = [
-        *_highest_rate(document),
-        ["requests", f"{document['requests']:,}"],
-        ["output tokens/s", _with_interval(document, "tokens_per_s", ",.1f")],
-        ["requests/s within the SLO", _with_interval(document, "request_goodput_per_s", ".4g")],
-        ["requests within the SLO", _with_interval(document, "slo_attainment", ".2%")],
-        ["mean decode batch", f"{document['batch_mean']:.2f}"],
-        ["KV cache, peak", format_memory(int(document["kv_peak_bytes"]))],
-        [
-            "KV cache, room",
-            f"{format_memory(int(document['kv_budget_bytes']))}, in {document['kv_precision']}",
-        ],
-        *_ways_to_serve_faster(document),
-    ]
-    print_table("", ["", ""], facts)
+    times = [{"": name.upper(), **document[f"{name}_s"]} for name in ("ttft", "tpot", "itl")]
+    print_rows(title, (Column("", ""), *LATENCY), times)
+    room = value_text("_memory_bytes", document["kv_budget_bytes"])
+    room += f", in {document['kv_precision']}"
+    print_table("", ["", ""], facts(RATES, {**document, "room": room}))
     click.echo(
         "TTFT: time to first token; TPOT: mean time of a request's later tokens; ITL: each gap "
         "between two tokens."
@@ -155,44 +170,15 @@ def print_deployments(document: Mapping[str, Any]) -> None:
     """Print the best deployments that a search found, and how many there are."""
     best = document["deployments"]
     most = best[0]["max_rate_per_s_per_chip"]
-    rows = [
-        [
-            each["options"],
-            f"{each['chips']:,}",
-            f"{each['max_rate_per_s']:,.4g}",
-            f"{each['max_rate_per_s_per_chip']:,.4g}",
-            f"{each['max_rate_per_s_per_chip'] / most:.1%}",
-        ]
-        for each in best
-    ]
+    rows = [{**each, "of_best": each["max_rate_per_s_per_chip"] / most} for each in best]
     title = (
         f"{document['model']} on {document['cluster']}: the most requests for each chip, of "
         f"{document['candidates']} deployments"
     )
-    columns = ["options", "chips", "requests/s", "for each chip", "of the best"]
-    print_table(title, columns, rows)
+    print_rows(title, DEPLOYMENTS, rows)
     if "prefill_cluster" in document:
         print_text(f"Chips of {document['prefill_cluster']} count by their price over the others'.")
     click.echo("Below is the first, at its highest rate.\n")
-
-
-def _highest_rate(document: Mapping[str, Any]) -> list[list[str]]:
-    """Rows with the highest rate within the SLO, and what binds; none for a stated rate."""
-    if "max_rate_per_s" not in document:
-        return []
-    return [
-        [
-            "highest rate within the SLO, requests/s",
-            _with_interval(document, "max_rate_per_s", ",.4g"),
-        ],
-        ["  what binds", document["binds"]],
-    ]
-
-
-def _with_interval(document: Mapping[str, Any], name: str, style: str) -> str:
-    """Text of a number and its interval."""
-    text = f"{{:{style}}}".format
-    return amount(document, name, text=text, ends=document[f"{name}_interval"])
 
 
 def _sentence_of_intervals(document: Mapping[str, Any]) -> str:
@@ -204,35 +190,6 @@ def _sentence_of_intervals(document: Mapping[str, Any]) -> str:
         if (ends := document.get(key))
     ]
     return f"80 % of measured medians would lie within these: {'; '.join(spans)}."
-
-
-def _ways_to_serve_faster(document: Mapping[str, Any]) -> list[list[str]]:
-    """Rows about the prefix cache, speculation, pools and the price, as far as they apply."""
-    facts = []
-    if "prefix_hit_share" in document:
-        facts.append(["prompt tokens in the prefix cache", f"{document['prefix_hit_share']:.1%}"])
-    if "speculation" in document:
-        expected = document["speculation"]["expected_tokens_per_pass"]
-        facts.append(["tokens of a pass, expected", f"{expected:.2f}"])
-    if "prefill_replicas" in document:
-        moved, rate = document["kv_transfer_s"]["p50"], document["kv_transfer_bytes_per_s"]
-        facts += [
-            [f"{kind} replicas", f"{document[f'{kind}_replicas']:,}, "
-             f"{document[f'{kind}_utilisation']:.0%} busy"] for kind in ("prefill", "decode")
-        ]  # fmt: skip
-        facts.append(["KV transfer, median", f"{format_seconds(moved)} at {format_rate(rate)}"])
-    if "kv_network" in document:
-        network = document["kv_network"]
-        moved, rate = network["transfer_at_low_s"]["p50"], network["low_bytes_per_s"]
-        text = f"{format_seconds(moved)} at {format_rate(rate)}"
-        facts.append(["  over the slowest network (assumed)", text])
-    if document["usd_per_million_tokens"] is not None:
-        price = _with_interval(document, "usd_per_million_tokens", ",.3g")
-        facts.append(["price, USD a million output tokens", price])
-        facts.append(["price of the run, USD", _with_interval(document, "cost_usd", ",.3g")])
-    if document["energy_joules"] is not None:
-        facts.append(["energy of the run, J", _with_interval(document, "energy_joules", ",.3g")])
-    return facts
 
 
 def chips_of(document: Mapping[str, Any]) -> str:

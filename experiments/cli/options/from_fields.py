@@ -39,8 +39,6 @@ from topologies.options import Option, described
 if TYPE_CHECKING:
     from click.shell_completion import CompletionItem
 
-    from experiments.sweeps.study import Parameter
-
 
 LARGEST = 2**63 - 1
 """Largest whole number of an option that states no limit; numpy's arrays hold no larger one."""
@@ -287,25 +285,13 @@ def _completion(choices: Callable[[], tuple[str, ...]]) -> Any:
     return complete
 
 
-WRITTEN = ("best", "cache", "chakra", "folder", "metrics", "overlay", "residuals", "state", "write")
-"""Parameters that name a path to write to; ``--out`` is not among them, as sweeps set it."""
-
-
-def parameters(command: Any) -> dict[str, Parameter]:
-    """Parameters of a command by name, positional ones first and in order."""
-    from experiments.sweeps.study import Parameter
-
+def parameters(command: Any) -> dict[str, click.Parameter]:
+    """Return the parameters of a command by name, positional ones first and in order."""
     by_name = {}
     for item in sorted(command.params, key=lambda item: str(item.param_type_name)):
-        flags = tuple(flag for flag in item.opts if flag.startswith("--"))
+        flags = [flag for flag in item.opts if flag.startswith("--")]
         name = flags[-1].removeprefix("--").replace("-", "_") if flags else str(item.name)
-        by_name[name] = Parameter(
-            flags,
-            tuple(item.secondary_opts),
-            is_flag=bool(getattr(item, "is_flag", False)),
-            repeats=bool(getattr(item, "multiple", False)),
-            writes=name in WRITTEN,
-        )
+        by_name[name] = item
     return by_name
 
 

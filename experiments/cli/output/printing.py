@@ -5,9 +5,10 @@ from __future__ import annotations
 import json
 import os
 import sys
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
+from experiments.reports.certainty import facts
 from experiments.reports.formatting import Column, number
 from experiments.reports.run_record import plain
 from topologies.errors import printable
@@ -182,48 +183,26 @@ def _shows_styles() -> bool:
     return sys.stdout.isatty() and os.environ.get("TERM", "") not in ("dumb", "unknown")
 
 
+SPENT = (
+    Column("cost_usd", "price"),
+    Column("usd_per_million_tokens", "  USD a million tokens", write="{:,.3g}".format),
+    Column("energy_joules", "energy"),
+)
+"""Price and energy of a run."""
+WHOLE_JOB = (
+    Column("days", "length in days"),
+    *SPENT,
+    Column("goodput", "goodput"),
+    Column("failures", "failures", write="{:,.1f}".format),
+    Column("spare_chips", "spare chips, in price and energy"),
+)
+
+
 def print_whole_job(document: Mapping[str, Any]) -> None:
     """Print length, price and energy of the job that a step belongs to; nothing without one."""
-    job = document.get("job")
-    if job is None:
-        return
-    rows = [
-        ("length", amount(job, "days", "days")),
-        *spent(job),
-        ("goodput", f"{job['goodput']:.1%} of the time; {job['failures']:,.1f} failures"),
-        ("spares", f"{job['spare_chips']:,} chips, in price and energy"),
-    ]
-    print_table("", [f"job of {number(job['tokens'])} tokens", "value"], rows, left=2)
-
-
-def spent(document: Mapping[str, Any]) -> list[tuple[str, str]]:
-    """Rows of the price and the energy of a run."""
-    rows = _price_rows(document)
-    if document["energy_joules"] is not None:
-        rows.append(("energy", amount(document, "energy_joules", "MWh", 3.6e9)))
-    return rows
-
-
-def amount(
-    document: Mapping[str, Any],
-    name: str,
-    symbol: str = "",
-    unit: float = 1.0,
-    *,
-    text: Callable[[float], str] = number,
-    ends: Mapping[str, float] | None = None,
-) -> str:
-    """Return a result in a unit and its 80 % interval, which a point has not; empty for None.
-
-    ``ends``: ends of the interval, by default those of the name in the document's ``interval``.
-    """
-    if document[name] is None:
-        return ""
-    ends = document["interval"].get(name) if ends is None else ends
-    values = [document[name], *(() if ends is None else (ends["low"], ends["high"]))]
-    middle, *sides = (text(value / unit) for value in values)
-    between = f" (80 %: {' – '.join(sides)})" if sides and sides != [middle, middle] else ""
-    return f"{middle} {symbol}".rstrip() + between
+    if job := document.get("job"):
+        heads = [f"job of {number(job['tokens'])} tokens", "value"]
+        print_table("", heads, facts(WHOLE_JOB, job), left=2)
 
 
 def interval_frame(document: Mapping[str, Any]) -> pd.DataFrame:
@@ -234,14 +213,3 @@ def interval_frame(document: Mapping[str, Any]) -> pd.DataFrame:
     rows = [(name, ends[name]["low"], document[name], ends[name]["high"]) for name in ends
             if isinstance(ends[name], Mapping) and name in document]  # fmt: skip
     return pd.DataFrame(rows, columns=["result", "low", "value", "high"])
-
-
-def _price_rows(document: Mapping[str, Any]) -> list[tuple[str, str]]:
-    """Rows with the price of the run; none if the catalogue has no price."""
-    if document["cost_usd"] is None:
-        return []
-    rows = [("price", amount(document, "cost_usd", "USD"))]
-    if document.get("usd_per_million_tokens") is not None:
-        each = amount(document, "usd_per_million_tokens", "USD", text="{:,.3g}".format)
-        rows.append(("  a million tokens", each))
-    return rows

@@ -19,12 +19,11 @@ import click
 
 from cluster_sim.processes import begin_worker
 from experiments.cli.main import prepare, run
-from experiments.cli.options.from_fields import Number, parameters, with_default
+from experiments.cli.options.from_fields import DescribedOption, Number, with_default
 from experiments.cli.registry import COMMANDS
+from experiments.reports.run_record import option_words
 from experiments.sweeps.runner import KILLED, Outcome, outcome, run_row
-from experiments.sweeps.study import Parameter
 from topologies.errors import InputError, shown, suggestion
-from topologies.options import Option
 
 NUMBERS: Mapping[Any, str] = {int: "integer", float: "number"}
 """Types of numbers by their names in OpenAPI."""
@@ -43,47 +42,46 @@ Processes that answer stand in an empty folder, so that no other text names one 
 class Field:
     """An option of a question."""
 
-    name: str  # name in JSON, that of the Python keyword
-    option: Option
-    # Type of one value
-    kind: click.ParamType  # type: ignore[type-arg]
-    many: bool  # whether it is a list
-    required: bool
-    usual: Any
-    words: Parameter  # how the command line spells it
+    item: Any  # option of click, which has its description
+
+    @property
+    def name(self) -> str:
+        """Name in JSON, that of the Python keyword."""
+        return str(self.item.name)
 
     @property
     def is_path(self) -> bool:
         """Return whether the value is a path, which no request may state."""
-        return getattr(self.kind, "kind", None) is Path
+        return getattr(self.item.type, "kind", None) is Path
 
     def schema(self) -> dict[str, Any]:
         """Return the field as a schema of OpenAPI."""
-        read = self.kind if isinstance(self.kind, Number) else None
+        item = self.item
+        read = item.type if isinstance(item.type, Number) else None
         plain = NUMBERS[read.kind] if read else "string"
-        one: dict[str, Any] = {"type": "boolean" if self.words.is_flag else plain}
+        one: dict[str, Any] = {"type": "boolean" if item.is_flag else plain}
         if read is not None:
             limits = {"minimum": read.least, "maximum": read.most}
             one |= {key: limit for key, limit in limits.items() if limit is not None}
-        if self.option.choices and not callable(self.option.choices):
-            one["enum"] = list(self.option.choice_texts())
-        whole = {"type": "array", "items": one} if self.many else one
+        if item.described.choices and not callable(item.described.choices):
+            one["enum"] = list(item.described.choice_texts())
+        whole = {"type": "array", "items": one} if item.multiple else one
         if self.name == INLINE:
             columns = {"type": "object", "description": "columns of a demand file, as lists"}
             whole = {"oneOf": [one, whole, columns]}
-        return {**whole, "description": with_default(self.option, self.usual)}
+        return {**whole, "description": with_default(item.described, item.usual)}
 
     def texts(self, value: Any) -> Iterator[str]:
         """Yield a value of JSON as the command line takes it.
 
         Raises InputError for a value of another type, and for a text that may name a file.
         """
-        for each in value if isinstance(value, list) and self.many else [value]:
-            if isinstance(each, bool) or (isinstance(each, str) and not self.words.is_flag):
+        for each in value if isinstance(value, list) and self.item.multiple else [value]:
+            if isinstance(each, bool) or (isinstance(each, str) and not self.item.is_flag):
                 text = str(each).lower() if isinstance(each, bool) else each
             elif isinstance(each, int | float):
-                is_text = not isinstance(self.kind, Number)
-                text = f"{each!r}{self.option.plain if is_text else ''}"
+                is_text = not isinstance(self.item.type, Number)
+                text = f"{each!r}{self.item.described.plain if is_text else ''}"
             else:
                 raise InputError(f"{self.name} is {shown(repr(each))}; give {_a(self.schema())}.")
             if PATHS.search(text):
@@ -96,16 +94,11 @@ class Field:
 
 def fields_of(command: click.Command) -> dict[str, Field]:
     """Return the options of a command by name; those on which no result depends are left out."""
-    spelled, fields = parameters(command), {}
-    for each in command.params:
-        option = getattr(each, "described", None)
-        if option is None or not (option.recorded or each.name == "seed"):
-            continue
-        name, words = str(each.name), spelled[(option.name or str(each.name)).replace("-", "_")]
-        usual = getattr(each, "usual", "")
-        many = words.repeats
-        fields[name] = Field(name, option, each.type, many, each.required, usual, words)
-    return fields
+    return {
+        str(each.name): Field(each)
+        for each in command.params
+        if isinstance(each, DescribedOption) and (each.described.recorded or each.name == "seed")
+    }
 
 
 def command_line(
@@ -136,7 +129,7 @@ def command_line(
             words.append(f"--{INLINE}={INLINE_FILE}")
             continue
         for text in field.texts(value):
-            words += field.words.words(field.name, text)
+            words += option_words(field.item, text)
     return words, files
 
 
@@ -177,7 +170,7 @@ def openapi(questions: Mapping[str, Mapping[str, Field]], version: str) -> dict[
     paths: dict[str, Any] = {}
     for name, fields in questions.items():
         offered = {key: field.schema() for key, field in fields.items() if not field.is_path}
-        needed = [key for key in offered if fields[key].required]
+        needed = [key for key in offered if fields[key].item.required]
         schema = {"type": "object", "properties": offered, "additionalProperties": False}
         body = {"application/json": {"schema": schema | ({"required": needed} if needed else {})}}
         paths[f"/{name}"] = {

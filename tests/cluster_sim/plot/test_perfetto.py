@@ -16,8 +16,6 @@ from cluster_sim.engine.times import DONE, RUNNING, Attempts, Times
 from cluster_sim.plot.perfetto import (
     MOST_POINTS,
     counter,
-    plain_varint,
-    rows_of,
     varint,
     write_timeline,
 )
@@ -258,10 +256,12 @@ def test_every_op_of_any_schedule_that_takes_time_is_there_once(
     assert shown == np.flatnonzero(schedule.duration_ps > 0).tolist()
 
 
-def test_columns_of_numbers_are_those_of_one_by_one() -> None:
-    values = np.array([0, 1, 127, 128, 300, 2**40, 2**62])
-    expected = b"".join(b"\x08" + plain_varint(value) for value in values.tolist())
-    assert rows_of([varint(1, values)]) == expected
+def test_numbers_of_a_column_are_equally_wide_and_read_back() -> None:
+    values = [0, 1, 127, 128, 300, 2**40, 2**62]
+    records = varint(1, np.array(values))
+    assert records.shape == (len(values), 1 + 9)  # the key, and nine groups of seven bits
+    packets = [schema.TracePacket.FromString(b"\x40" + row[1:].tobytes()) for row in records]
+    assert [packet.timestamp for packet in packets] == values
 
 
 @pytest.mark.slow

@@ -3,23 +3,26 @@
 from __future__ import annotations
 
 import json
-from fractions import Fraction
 
 import numpy as np
 import pytest
 
 from cluster_sim.collectives.call import CollectiveCall as Call
-from cluster_sim.collectives.duration.duration import duration_ps
 from cluster_sim.collectives.duration.nccl import nccl_ps
 from cluster_sim.collectives.group import whole
-from experiments.calibration.fit import constants_of, overlay_text
-from experiments.calibration.fit import fit_fabric as fit_own
+from experiments.calibration.fit import ConstantsFit, fit_collectives, overlay_text
+from experiments.calibration.measurements import Measurements
 from experiments.cli.main import run as run_line
-from experiments.validation.reading.nccl_tests import parse_measured
-from topologies.catalogue.catalogue import shipped_catalogue
+from experiments.validation.reading.nccl_tests import Measured, parse_measured
+from topologies.catalogue.catalogue import Catalogue, shipped_catalogue
 from topologies.catalogue.reader import domain
 from topologies.clusters.names import cluster
 from topologies.errors import InputError
+
+
+def fit_own(measured: Measured, machine: str, catalogue: Catalogue) -> ConstantsFit:
+    alone = Measurements((), (), (("log.txt", measured),), None)
+    return fit_collectives(alone, catalogue, machine, None).fit
 
 
 def test_own_measurements_become_an_overlay_that_meets_them(tmp_path):
@@ -45,44 +48,11 @@ def test_own_measurements_become_an_overlay_that_meets_them(tmp_path):
     assert mine.value("nccl.a100-80gb", "launch") > base.value("nccl.a100-80gb", "launch")
 
 
-TRN1_RATE = ("trn1", "collective_efficiency")
-
-
-def chosen_constants(machine, operation, size):
-    """Constants that measurements of an operation would be fitted to."""
-
-    def largest(changed):
-        numbers = shipped_catalogue().with_rows(
-            shipped_catalogue().entry(*name)._replace(value=value, exact=Fraction(value))
-            for name, value in changed.items()
-        )
-        group = whole(cluster(machine, catalogue=numbers))
-        return duration_ps(Call(operation, group, size)) / 1e12
-
-    return constants_of(cluster(machine), largest)
-
-
-@pytest.mark.parametrize(
-    ("machine", "operation", "start", "rate"),
-    [
-        ("dgx-h100", "all-gather", ("nccl.h100", "launch"), ("nccl.h100", "efficiency")),
-        ("dgx-h100", "all-reduce", ("nccl.h100", "launch"), ("nccl.h100", "in_switch_efficiency")),
-        ("dgx-h100", "all-to-all", ("nccl.h100", "launch"), ("nccl.h100", "exchange_efficiency")),
-        ("p4de.24xlarge:2", "all-gather", ("nccl.efa-v1", "step"), ("nccl.efa-v1", "efficiency")),
-        ("trn1.32xlarge", "all-gather", ("trn1", "collective_step"), TRN1_RATE),
-        ("trn1.32xlarge:2", "all-gather", ("efa-v2", "step_latency"), TRN1_RATE),
-    ],
-)
-def test_the_constants_to_calibrate_are_those_that_are_felt(machine, operation, start, rate):
-    assert chosen_constants(machine, operation, 2**30) == [start, rate]
-
-
 @pytest.mark.parametrize(
     ("text", "why"),
     [
-        ("size time(us)\n8 1\n16 2\n", "--collective all-reduce"),
-        ("all_reduce_perf\nsize time(us)\n8 1\n16 2\n", "--ranks N"),
-        ("nccom-test -r 8 allr\nsize time(us)\n8 1\n8 2\n", "at least two"),
+        ("size time(us)\n8 1\n16 2\n", "operation. Add --collective"),
+        ("all_reduce_perf\nsize time(us)\n8 1\n16 2\n", "number of ranks. Add --ranks"),
     ],
 )
 def test_the_message_asks_for_an_unknown_operation_or_ranks(text, why):
@@ -95,6 +65,7 @@ TWO_SERVERS = """# size         count      type   redop    root     time   algbw
      4194304       1048576     float     sum      -1      N/A   23.25   43.59      0
     16777216       4194304     float     sum      -1   200.10   83.84  157.21      0
    134217728      33554432     float     sum      -1  1400.00   95.87  179.75      0
+   268435456      67108864     float     sum      -1  2790.00   96.21  180.40      0
 """
 
 
@@ -115,7 +86,8 @@ def test_a_fit_that_a_limit_stops_says_so_and_is_sure_of_nothing(tmp_path, capsy
     log.write_text(TWO_SERVERS.replace("1400.00", "1e-9"))
     assert run_line(["calibrate", str(log), "--cluster=dgx-h100", "--json"]) == 0
     document = json.loads(capsys.readouterr().out)
-    assert document["stopped"] == ["nccl.h100.in_switch_efficiency"]
+    (group,) = document["groups"]
+    assert "nccl.h100.efficiency" in group["stopped"]
     for row in document["rows"]:
         limits = domain(row["quantity"], row["unit"])
         assert limits.least <= row["value"] <= limits.most

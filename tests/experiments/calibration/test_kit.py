@@ -217,8 +217,8 @@ OF_STEPS = {
 
 
 def timed_steps(catalogue: Catalogue, **more: object) -> list[dict[str, Any]]:
-    """A step with and one without sharded parameters, timed with these constants."""
-    rows = [{**STEP, "name": f"zero {zero}", "zero": zero, **more} for zero in (1, 3)]
+    """Steps with and without sharded parameters, timed with these constants."""
+    rows = [{**STEP, "name": f"zero {zero}", "zero": zero, **more} for zero in (1, 2, 3)]
     texts = [{name: str(value) for name, value in row.items()} for row in rows]
     return [
         {**row, "iteration_s": predict_step(read_row(text), catalogue).predicted["iteration_s"]}

@@ -16,9 +16,9 @@ import pytest
 from experiments.cli.commands.sweep import NOT_IN_A_STUDY, program_of
 from experiments.cli.main import app
 from experiments.cli.main import run as run_line
-from experiments.cli.options.from_fields import WRITTEN, Text
+from experiments.cli.options.from_fields import Text
 from experiments.reports.run_record import new_record
-from experiments.sweeps.study import rows, study
+from experiments.sweeps.study import WRITTEN, rows, study
 from experiments.sweeps.sweep import sweep
 from tests.support.probe_command import PROBE
 from topologies.errors import InputError

@@ -169,7 +169,7 @@ def test_train_and_plan_tell_the_same_job_of_a_step(
     assert run_line(["train", *line, "--tokens=1T"]) == 0
     text = " ".join(capsys.readouterr().out.split())
     assert "tokens value length" in text
-    assert f"{whole['spare_chips']} chips, in price and energy" in text
+    assert f"spare chips, in price and energy {whole['spare_chips']}" in text
 
 
 def test_clusters_side_by_side_have_the_job_of_each(capsys: pytest.CaptureFixture[str]) -> None:

@@ -40,7 +40,7 @@ def test_options_about_collectives_are_named_where_no_measurement_needs_them() -
     call = ["calibrate", "kernels.csv", "--cluster=trn2.48xlarge", "--json", "--quiet"]
     idle = document_of([*call, "--collective=all-gather", "--ranks=4", "--chips=2"])
     assert set(idle["without_effect"]) == {"collective", "ranks", "chips"}
-    call.insert(2, "report.json")
+    call[2:2] = ["report.json", "report.json"]
     idle = document_of([*call, "--collective=all-gather", "--ranks=4"])
     assert set(idle["without_effect"]) == {"collective", "ranks"}
     assert "without_effect" not in document_of(call)
