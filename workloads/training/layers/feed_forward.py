@@ -274,7 +274,8 @@ def _cast(shapes: RankShapes, name: str, columns: int, *, arrives: bool = False)
     width = ELEMENT_BYTES.get(shapes.plan.precision, TWO)
     eager = chip_family(shapes.chip, shapes.catalogue).runtime == NCCL
     sent = arrives and shapes.plan.fp8_exchange
-    if width >= TWO or CASTS[shapes.plan.fp8_recipe] or sent or not eager or not _own_passes(shapes):
+    elsewhere = CASTS[shapes.plan.fp8_recipe] or sent or not _own_passes(shapes)
+    if width >= TWO or elsewhere or not eager:
         return []
     work = load(shapes)
     moved = shapes.stream(round((TWO + 2 * width) * work.each * work.local * columns))
