@@ -87,6 +87,22 @@ def test_deepep_sends_a_token_once_to_a_rank_where_its_kernels_were_measured(
         assert taken_ps == group_ps(group, "all-to-all", dispatch.size_bytes)
 
 
+@pytest.mark.parametrize("precision", ["bf16", "fp8"])
+@pytest.mark.parametrize("taken_over", ["", "hybridep", "fused"])
+def test_libraries_take_over_kernels_around_experts(taken_over: str, precision: str) -> None:
+    catalogue = shipped_catalogue().with_variants({"kernels.b200.expert_passes_gb200": taken_over})
+    how = plan(dp=8, ep=4, precision=precision)
+    named = {s.name: s for s in forward(RankShapes(SPARSE, how, "gb200", catalogue), moe=True)}
+    # HybridEP reads tokens where they are; what arrives is still sorted by expert.
+    moved = bool(named["experts.permute"].seconds and named["experts.sum"].seconds)
+    assert moved == (not taken_over)
+    assert named["experts.sort"].seconds > 0
+    # A kernel for products, activation and casts at once exists for fp8 alone.
+    fused = taken_over == "fused" and precision == "fp8"
+    assert bool(named["experts.activation"].seconds) != fused
+    assert ("experts.up.cast" in named) == (precision == "fp8" and not fused)
+
+
 def test_experts_of_one_rank_talk_to_nobody() -> None:
     assert not [s for s in forward(counted(SPARSE, dp=8), moe=True) if s.axis]
 

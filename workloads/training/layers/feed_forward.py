@@ -8,7 +8,7 @@ from typing import NamedTuple, cast
 
 from cluster_sim.collectives.duration.expert_library import MERGING, known
 from topologies.catalogue.catalogue import NCCL, Catalogue, chip_family
-from workloads.kernels.chip_share import Timing
+from workloads.kernels.chip_share import Timing, rank_of
 from workloads.kernels.precision import CASTS, ELEMENT_BYTES
 from workloads.models.model import Experts
 from workloads.training.layers.shapes import TWO, RankShapes
@@ -121,6 +121,20 @@ def merged_exchange(catalogue: Catalogue | None, chip: str) -> bool:
     if catalogue is None or not catalogue.integer("training", "token_exchange"):
         return False
     return known(catalogue, MERGING, chip)
+
+
+def _own_passes(shapes: RankShapes) -> float:
+    """Passes over experts' tokens by kernels of their own: to sort, and to activate and cast."""
+    rank = rank_of(shapes.chip, "bf16", 1, shapes.catalogue)
+    passes = rank.constant("expert_passes") if rank.knows("expert_passes") else 2
+    # Products take activations and casts over only in fp8.
+    return passes if ELEMENT_BYTES.get(shapes.plan.precision, TWO) < TWO else max(1, passes)
+
+
+def _sorted_on_the_way(shapes: RankShapes) -> bool:
+    """Return whether the exchange reads tokens where they are, and sums what comes back itself."""
+    merged = merged_exchange(shapes.catalogue, shapes.chip) or _own_passes(shapes) < 2
+    return shapes.plan.ep > 1 and merged
 
 
 def load(shapes: RankShapes) -> Load:
@@ -260,7 +274,8 @@ def _cast(shapes: RankShapes, name: str, columns: int, *, arrives: bool = False)
     width = ELEMENT_BYTES.get(shapes.plan.precision, TWO)
     eager = chip_family(shapes.chip, shapes.catalogue).runtime == NCCL
     sent = arrives and shapes.plan.fp8_exchange
-    if width >= TWO or CASTS[shapes.plan.fp8_recipe] or sent or not eager:
+    elsewhere = CASTS[shapes.plan.fp8_recipe] or sent or not _own_passes(shapes)
+    if width >= TWO or elsewhere or not eager:
         return []
     work = load(shapes)
     moved = shapes.stream(round((TWO + 2 * width) * work.each * work.local * columns))
@@ -281,8 +296,7 @@ def _biased(shapes: RankShapes, name: str, element_bytes: int) -> list[LayerOp]:
 def _move(shapes: RankShapes, name: str) -> LayerOp:
     """Kernel that reads tokens and writes their copies sorted by expert, or the other way round."""
     # It picks rows by index, so it runs at the rate of the kernels that look up an embedding.
-    # DeepEP reads tokens where they are and sums what comes back itself.
-    if shapes.plan.ep > 1 and merged_exchange(shapes.catalogue, shapes.chip):
+    if _sorted_on_the_way(shapes):
         return kernel(name, Timing(0.0, "measured"))
     work, per_token = load(shapes), _experts(shapes).per_token
     read = TWO * work.rows * shapes.model.hidden
@@ -295,9 +309,8 @@ def _regroup(shapes: RankShapes, name: str) -> list[LayerOp]:
     # that come once to each server are copied where they arrive, already sorted (DeepEP).
     # Trainium's kernels read each row of a block by its index.
     work, plan = load(shapes), shapes.plan
-    merged = merged_exchange(shapes.catalogue, shapes.chip)
     by_index = plan.routed_nodes or chip_family(shapes.chip, shapes.catalogue).is_neuron
-    if merged and plan.ep > 1:
+    if _sorted_on_the_way(shapes):
         by_index = False  # sorted where they arrive, and not before
     if work.local == 1 or plan.ep * plan.expert_tp == 1 or by_index:
         return []
@@ -306,6 +319,8 @@ def _regroup(shapes: RankShapes, name: str) -> list[LayerOp]:
 
 def _activation(shapes: RankShapes, width: int) -> Timing:
     """Time of the activation over all tokens of the rank's experts, of ``width`` columns."""
+    if not _own_passes(shapes):
+        return Timing(0.0, "assumed")
     work = load(shapes)
     return shapes.stream(TWO * work.each * work.local * width)
 
