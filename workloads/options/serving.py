@@ -92,7 +92,11 @@ class ReplicaInputs:
         None, "Tokens of an iteration with chunked prefill", least=1, default="vLLM's on the chip"
     )
     slots: int | None = setting(
-        None, "Requests that decode at once", least=1, most=MOST_SLOTS, default="64"
+        None,
+        "Requests that decode at once",
+        least=1,
+        most=MOST_SLOTS,
+        default="the engine's (1,024 by vLLM on large GPUs); 64 on Trainium",
     )
     scheduler: str | None = setting(
         None,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field, replace
 from functools import cached_property
@@ -125,10 +126,23 @@ class Highest:
         }
 
 
-def at_highest_rate(offered: Offered, slo: Slo) -> Highest:
-    """Return what replicas serve at the highest rate that keeps an SLO."""
-    rate = highest_rate(offered, slo)
-    return Highest(offered.run(rate), rate, what_binds(offered, slo, rate))
+def at_highest_rate(offered: Offered, slo: Slo, *, least: int | None = None) -> Highest:
+    """Return what replicas serve at the highest rate that keeps an SLO.
+
+    ``least``: number of requests to begin with, where fewer than those offered may be enough to
+    fill the slots that are in use at the highest rate.
+    """
+    enough = min(least or offered.count, offered.count)
+    while True:
+        tried = replace(offered, count=enough)
+        rate = highest_rate(tried, slo)
+        deployed = tried.run(rate)
+        served = deployed.served
+        # By Little's law, the requests that are served at once.
+        at_once = rate * float(np.mean(served.end_s - served.requests.arrival_s))
+        enough = min(math.ceil(FILLS * at_once), offered.count)
+        if enough <= tried.count:
+            return Highest(deployed, rate, what_binds(tried, slo, rate))
 
 
 def what_binds(offered: Offered, slo: Slo, rate_per_s: float) -> str:

@@ -156,7 +156,7 @@ class ServingOptions:
         requests : str
             ``poisson:0.1``, the default, whose rate is not used.
         count : int, optional
-            By default 2,000, or more where slots need more to be full.
+            By default 2,000, or more where slots and caches need more to be full.
         rate, seed
             As of :func:`workloads.serving.requests.requests_from`.
         **lengths
@@ -174,15 +174,15 @@ class ServingOptions:
                 f"{stated} states when requests arrive, and the highest rate is searched. Leave it "
                 "out; --service, --prompt and --output state lengths."
             )
-        decoding = deployment.batching.slots * (deployment.pools.decode if deployment.pools else 1)
-        enough = min(max(DRAWN, FILLS * decoding), MOST_OFFERED)
+        drawn = drawn_lengths(**lengths)
+        enough = min(max(DRAWN, FILLS * deployment.most_at_once(drawn)), MOST_OFFERED)
         replica = deployment.prompt_profile
         return Offered(
             deployment,
-            drawn_lengths(**lengths),
+            drawn,
             count or enough,
             seed,
-            lambda drawn: self.cached(drawn, replica, None),
+            lambda requests: self.cached(requests, replica, None),
         )
 
     def cached(self, requests: Requests, replica: Profile, path: Path | None) -> Requests:

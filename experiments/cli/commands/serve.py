@@ -153,24 +153,20 @@ def print_serving(document: Mapping[str, Any]) -> None:
 
 def print_deployments(document: Mapping[str, Any]) -> None:
     """Print the best deployments that a search found, and how many there are."""
-    best = document["deployments"]
-    most = best[0]["max_rate_per_s_per_chip"]
     rows = [
         [
             each["options"],
             f"{each['chips']:,}",
             f"{each['max_rate_per_s']:,.4g}",
             f"{each['max_rate_per_s_per_chip']:,.4g}",
-            f"{each['max_rate_per_s_per_chip'] / most:.1%}",
         ]
-        for each in best
+        for each in document["deployments"]
     ]
     title = (
         f"{document['model']} on {document['cluster']}: the most requests for each chip, of "
         f"{document['candidates']} deployments"
     )
-    columns = ["options", "chips", "requests/s", "for each chip", "of the best"]
-    print_table(title, columns, rows)
+    print_table(title, ["options", "chips", "requests/s", "for each chip"], rows)
     if "prefill_cluster" in document:
         print_text(f"Chips of {document['prefill_cluster']} count by their price over the others'.")
     click.echo("Below is the first, at its highest rate.\n")
