@@ -227,7 +227,7 @@ def _print(document: Mapping[str, Any]) -> None:
         for loan in document["loans"]
     ]
     print_table(
-        f"Units that can be lent at confidence {level}, of {document['units']:,}",
+        f"Loans that add up, at confidence {level}, of {document['units']:,} units",
         ["from (UTC)", "until", "units", "chips", "order back at"],
         rows or [["–", "–", "0", "0", "–"]],
     )
@@ -238,7 +238,9 @@ def _print(document: Mapping[str, Any]) -> None:
         f"{row['weekday'][:2]} {row['violated']}/{row['nights']}" for row in tested["by_weekday"]
     )
     hindsight = tested["hindsight_unit_hours"] or 1.0
+    together = ", ".join(f"{each['units']:,}" for each in document["windows"])
     facts = [
+        ["all loans, window by window", f"{together} units"],
         ["lent tonight", f"{document['lent_unit_hours']:,.0f} unit-hours"],
         ["80 % interval, by a unit's capacity", f"{low:,.0f} to {high:,.0f} unit-hours"],
         ["training tokens", amount(document, "training_tokens", "")],

@@ -312,7 +312,7 @@ def _slo_error(
     other = "another --tp, " if serving.tp is not None else ""
     return InputError(
         f"{model.name} cannot be served within {slo} on {cluster.name}: {tried} "
-        f"keeps that for {best.attained:.1%} of the requests when idle, under "
+        f"keeps that for {best.attained:.1%} of the requests at 5% of its full rate, under "
         f"{slo.share:.4g}. Use {other}a looser --slo, shorter requests or another machine."
     )
 
