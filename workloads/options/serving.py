@@ -38,8 +38,8 @@ class RequestInputs:
     )
     max_rate: bool = setting(
         False,
-        "Search for the highest rate that keeps the SLO, and answer for that rate; its share "
-        "of the requests is that of --slo",
+        "Search for the highest rate that keeps the SLO, and answer for that rate; for a stated "
+        "rate also how many replicas it takes",
     )
     concurrency: int | None = setting(
         None,
@@ -70,7 +70,8 @@ class ReplicaInputs:
     search: bool = setting(
         False,
         "Search for the tensor-parallel degree, the way to run prompts, the split and the "
-        "slots that serve most requests a chip within the SLO; what is stated stays",
+        "slots that serve most requests a chip within the SLO; what is stated stays; for a "
+        "stated rate also how many replicas it takes",
     )
     slo: str = setting(
         USUAL_SLO, "Limits of time to first token and time per output token; either may be left out"

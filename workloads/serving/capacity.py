@@ -92,8 +92,8 @@ class SloMissed(InputError):  # noqa: N818 - a property of the replica, not a fa
         apart = ", ".join(f"{name} alone {share:.1%}" for name, share in of_each.items())
         super().__init__(
             f"{replica} keeps {slo} for only {attained:.1%} of the requests, even at 5% of its "
-            f"full rate, under {slo.share:.0%}{f' ({apart})' if apart else ''}; use more chips, shorter "
-            "requests or a looser SLO."
+            f"full rate, under {slo.share:.0%}{f' ({apart})' if apart else ''}; use more chips, "
+            "shorter requests or a looser SLO."
         )
         self.replica, self.attained, self.of_each = replica, attained, of_each
 

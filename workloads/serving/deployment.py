@@ -308,6 +308,12 @@ def with_intervals(
     if "max_rate_per_s" in document:
         highest = rate_ends(document["max_rate_per_s"], busy, offered, per_token)
         complete["max_rate_per_s_interval"] = highest
+    if demand := document.get("demand"):
+        least, most = (
+            math.ceil(demand["requests_per_s"] / highest[end]) for end in ("high", "low")
+        )
+        ends = {"low": least, "high": most}
+        complete["demand"] = {**demand, "deployments_interval": ends}
     rate = rate_ends(document["tokens_per_s"], busy, offered, per_token)
     complete["tokens_per_s_interval"] = rate
     usd = document.get("usd_per_million_tokens")

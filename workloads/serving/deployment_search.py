@@ -111,7 +111,7 @@ class DeploymentSearch:
         """Return what the best deployment serves at its highest rate."""
         offered, rate = self.ranked[0].offered, self.ranked[0].rate_per_s
         binds = what_binds(offered, self.question.slo, rate)
-        return BestDeployment(offered.run(rate), rate, binds, search=self)
+        return BestDeployment(offered.run(rate), rate, binds, offered.demand_per_s, search=self)
 
     def summary(self) -> dict[str, Any]:
         """Return the deployments by their keys in ``cluster-sim serve --search --json``."""

@@ -182,6 +182,23 @@ def _highest_rate(document: Mapping[str, Any]) -> list[list[str]]:
             _with_interval(document, "max_rate_per_s", ",.4g"),
         ],
         ["  what binds", document["binds"]],
+        *_demand(document),
+    ]
+
+
+def _demand(document: Mapping[str, Any]) -> list[list[str]]:
+    """Rows with the deployments and chips that a stated rate needs; none without one."""
+    if "demand" not in document:
+        return []
+    demand = document["demand"]
+    ends = demand["deployments_interval"]
+    usd = "" if demand["usd_per_h"] is None else f", {demand['usd_per_h']:,.0f} USD/h"
+    return [
+        [
+            f"such deployments for {demand['requests_per_s']:g} requests/s",
+            f"{demand['deployments']:,} (80 %: {ends['low']:,} – {ends['high']:,})",
+        ],
+        ["  together", f"{demand['chips']:,} chips{usd}"],
     ]
 
 
