@@ -148,7 +148,7 @@ def _service_facts(document: Mapping[str, Any]) -> list[list[str]]:
     return [
         ["requests within the SLO", amount(document, "slo_attainment", text="{:.3%}".format)],
         ["worst 15 minutes", f"{document['slo_attainment_worst_15min']:.3%}"],
-        ["tokens served", f"{document['served_tokens']:,}"],
+        ["tokens served, in and out", f"{document['served_tokens']:,}"],
         ["tokens shed", f"{document['shed_tokens']:,}"],
         ["tokens waiting at the end", f"{document['queued_tokens']:,}"],
         ["unit role changes", f"{document['role_changes']:,}"],
@@ -186,7 +186,7 @@ def _money_facts(document: Mapping[str, Any]) -> list[list[str]]:
         ["electricity", amount(document, "electricity_usd", "USD")],
         ["price that training paid", _known(document["training_usd_per_mwh"], "{:,.2f} USD/MWh")],
         ["chips at their list price", amount(document, "cost_usd", "USD")],
-        ["per million tokens served", amount(document, "usd_per_million_tokens", "USD")],
+        ["per million tokens in and out", amount(document, "usd_per_million_tokens", "USD")],
         ["per million tokens trained", amount(document, "usd_per_million_trained_tokens", "USD")],
         ["per training step", amount(document, "usd_per_training_step", "USD")],
         ["served tokens sold for", amount(document, "revenue_usd", "USD")],

@@ -221,13 +221,12 @@ def _in_words(line: Mapping[str, Any]) -> str:
 
 def _print(document: Mapping[str, Any]) -> None:
     """Print the loans, and the facts about the answer below them."""
-    level = f"{document['confidence']:.4g}"
     rows = [
         [loan["from"], loan["to"], f"{loan['units']:,}", f"{loan['chips']:,}", loan["reclaim_at"]]
         for loan in document["loans"]
     ]
     print_table(
-        f"Loans that add up, at confidence {level}, of {document['units']:,} units",
+        f"Loans that add up, at confidence {document['confidence']:.4g}, of {document['units']:,} units",
         ["from (UTC)", "until", "units", "chips", "order back at"],
         rows or [["–", "–", "0", "0", "–"]],
     )
@@ -238,6 +237,7 @@ def _print(document: Mapping[str, Any]) -> None:
         f"{row['weekday'][:2]} {row['violated']}/{row['nights']}" for row in tested["by_weekday"]
     )
     hindsight = tested["hindsight_unit_hours"] or 1.0
+    rate = number(document["unit_capacity_requests_per_s"])
     together = ", ".join(f"{each['units']:,}" for each in document["windows"])
     facts = [
         ["all loans, window by window", f"{together} units"],
@@ -261,10 +261,7 @@ def _print(document: Mapping[str, Any]) -> None:
         ["  of them demand exceeded the answer", f"{tested['violated_borne_out']:,}"],
         ["worst night, demand beyond capacity", f"{tested['worst_night_missed_share']:.2%}"],
         ["lent, of what hindsight lends", f"{tested['lent_unit_hours'] / hindsight:.1%}"],
-        [
-            "a unit serves within the SLO",
-            f"{number(document['unit_capacity_requests_per_s'])} requests/s",
-        ],
+        ["a unit serves within the SLO", f"{rate} requests/s"],
         ["units for the busiest hour", f"{document['units_needed_peak']:,.1f}"],
     ]
     for name, title, symbol, unit in (

@@ -140,7 +140,9 @@ def print_serving(document: Mapping[str, Any]) -> None:
     )
     click.echo(_sentence_of_intervals(document))
     network = NETWORK if "kv_network" in document else ""
-    for sentence in (document.get("weights"), document.get("prices"), network):
+    basis = document["price_basis"]
+    prices = document.get("prices") or (f"Price: {basis}." if basis else "")
+    for sentence in (document.get("weights"), prices, network):
         if sentence:
             print_text(sentence)
     click.echo(
@@ -353,6 +355,7 @@ def _document(
         **deployed.summary(limits),
         **deployed.cost(Economics.of(cluster)),
         **highest.summary(Economics.of(cluster)),
+        "price_basis": Economics.of(cluster).price_basis,
     }
     return with_intervals(plain, inputs.read_model(), cluster, deployed, limits)
 
