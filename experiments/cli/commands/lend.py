@@ -225,9 +225,8 @@ def _print(document: Mapping[str, Any]) -> None:
         [loan["from"], loan["to"], f"{loan['units']:,}", f"{loan['chips']:,}", loan["reclaim_at"]]
         for loan in document["loans"]
     ]
-    units, confidence = document["units"], document["confidence"]
     print_table(
-        f"Loans that add up, at confidence {confidence:.4g}, of {units:,} units",
+        "Loans that add up, at confidence {confidence:.4g}, of {units:,} units".format(**document),
         ["from (UTC)", "until", "units", "chips", "order back at"],
         rows or [["–", "–", "0", "0", "–"]],
     )
