@@ -189,7 +189,7 @@ def loan_figure(loan: Loan) -> Figure:
     # Empty bars that give the legend an entry for each colour.
     bottom.bar([0], [0], color="#2f855a", label="lent, and demand was met")
     bottom.bar([0], [0], color="#c53030", label="lent, and demand exceeded the rest")
-    ticks = place[:: max(1, len(place) // 10)]
+    ticks = place[:: max(1, -(-len(place) // 10))]
     names = [f"{night:%d %b}" for night in frame["night"]]
     bottom.set_xticks(ticks, [names[tick] for tick in ticks])
     bottom.set_ylabel("chip-hours lent\n[thousand]")

@@ -50,11 +50,13 @@ def logarithmic(
     subs: Sequence[float] = (1, 2, 5),
 ) -> None:
     """Make an axis logarithmic, with a label at every power of ten and at some between."""
-    from matplotlib.ticker import LogLocator
+    from matplotlib.ticker import LogLocator, MaxNLocator
 
     axes.set(**{f"{which}scale": "log"})
     axis = axes.xaxis if which == "x" else axes.yaxis
-    axis.set_major_locator(LogLocator(subs=subs))
+    least, most = sorted(axis.get_view_interval())
+    # In a narrow span a logarithmic locator finds one place, and takes as many as overlap instead.
+    axis.set_major_locator(LogLocator(subs=subs) if most > 4 * least else MaxNLocator(4))
     axis.set_major_formatter(lambda value, _: text(value))
     axis.set_minor_formatter("")
 

@@ -106,7 +106,7 @@ def demand(text: str, *, service: str | None = None) -> Demand:
     10080
     """
     if text in BUNDLED:
-        bundled = BUNDLED[text]()
+        bundled = replace(BUNDLED[text](), notes=())
         return bundled if service is None else bundled.only(service)
     looks_like_a_path = (
         text.endswith(".csv") or is_json_log(text) or "/" in text or Path(text).exists()

@@ -3,7 +3,8 @@
 Columns, in any order (``ALIASES`` has the spellings of public traces):
 
 ==================================  ==========================================================
-``time`` / ``minute_utc`` / …       ISO time, UTC, of the start of the row's period
+``time`` / ``minute_utc`` / …       ISO time, UTC unless it has a zone, or Unix time of the start of
+                                    the row's period
 ``time_s`` / ``minute`` / …         or time since the start, in that unit
 ``day`` and ``hour``                or both of these
 ``service``                         optional; one time series for each
@@ -24,12 +25,13 @@ A file with times and neither requests nor load is read as a log: one row a requ
 request's tokens. Logs in JSON (:mod:`workloads.demand.request_logs`) are read in the same way. The
 period is the smallest distance between two rows; each period's requests are spread evenly over its
 minutes. Periods without a row have no requests where their neighbours have few, and are filled
-where they have many (:mod:`workloads.demand.read`).
+where they have many; a row that comes twice counts once.
 """
 
 from __future__ import annotations
 
 import warnings
+from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -59,6 +61,10 @@ TIME_S = {
 CLOCK = ("time", "timestamp", "minute_utc", "hour_utc", "time_utc")
 """Columns of absolute times in ISO 8601, UTC; a bare number counts as seconds."""
 
+UNIX_S, UNIX_MS = 946_684_800.0, 1e11
+"""Number of seconds, that of the year 2000, from which a time is one since 1970; and bare number
+from which such a time is in milliseconds, which as seconds would be the year 5138."""
+
 ALIASES = {
     "model": "service",
     "contexttokens": "prompt_tokens",
@@ -68,6 +74,8 @@ ALIASES = {
     "input_tokens": "prompt_tokens",
     "num_prefill_tokens": "prompt_tokens",
     "num_decode_tokens": "output_tokens",
+    "completion_tokens": "output_tokens",
+    "generation_tokens": "output_tokens",
     "arrived_at": "time_s",
     "prompt_tokens_est": "prompt_tokens",
     "output_tokens_est": "output_tokens",
@@ -76,6 +84,10 @@ ALIASES = {
     "rate": "load_share",
     "rps": "requests_per_s",
     "qps": "requests_per_s",
+    "requests_per_second": "requests_per_s",
+    "avg_prompt_tokens": "prompt_tokens_mean",
+    "avg_input_tokens": "prompt_tokens_mean",
+    "avg_output_tokens": "output_tokens_mean",
     "input_tokens_mean": "prompt_tokens_mean",
     "input_tokens_sum": "prompt_tokens_sum",
     "datetime": "time",
@@ -137,6 +149,12 @@ COVERED = {"prompt": "input_tokens_covered", "output": "output_tokens_covered"}
 """Columns with sums over only those requests whose lengths the source publishes."""
 
 
+def token_column(rows: pd.DataFrame, which: str) -> str | None:
+    """Return the column with tokens of the ``prompt`` or ``output``; None without any number."""
+    names = (COVERED[which], *(f"{which}_tokens{suffix}" for suffix in ("_sum", "_mean", "")))
+    return next((name for name in names if name in rows and rows[name].notna().any()), None)
+
+
 def mean_tokens(
     rows: pd.DataFrame,
     slot: npt.NDArray[np.int64],
@@ -148,15 +166,14 @@ def mean_tokens(
 ) -> FloatArray:
     """Mean tokens of a request in each period, those without take the overall mean; (periods,)."""
     periods = len(requests)
-    mean, total, plain = (f"{which}_tokens{suffix}" for suffix in ("_mean", "_sum", ""))
-    column = next((name for name in (COVERED[which], total, mean, plain) if name in rows), None)
-    if column is None or rows[column].isna().all():
+    column = token_column(rows, which)
+    if column is None:
         return np.full(periods, default)
     has_tokens = rows[column].notna().to_numpy()
     values = rows[column].fillna(0.0).to_numpy(float)
     if column == COVERED[which] and "requests_with_lengths" in rows:
         counts = rows["requests_with_lengths"].fillna(0.0).to_numpy(float)
-    elif column == mean or (column == plain and not sums):
+    elif column.endswith("_mean") or (column.endswith("_tokens") and not sums):
         # A row's mean is weighted by its requests; a row of a log is one request.
         counts = _row_requests(rows)
         values = values * counts
@@ -304,7 +321,7 @@ def demand_of_rows(
 def _table(file: Path, rows: int | None = None) -> pd.DataFrame:
     """Read the first ``rows`` rows, or all, with columns under their plain names."""
     if is_json_log(file):
-        return read_json_log(file)
+        return read_json_log(file, rates=True)
     table = read_table(
         file,
         "demand",
@@ -380,6 +397,7 @@ def _times(table: pd.DataFrame, file: Path) -> pd.Series[Any]:
         return moments.dt.tz_localize(None)
     if clock is not None:
         seconds = _numbers(table[clock], clock, file)
+        seconds = seconds / 1000.0 if seconds.min() >= UNIX_MS else seconds
     elif unit is not None:
         seconds = _numbers(table[unit], unit, file) * TIME_S[unit]
     elif "hour" in table:
@@ -387,6 +405,8 @@ def _times(table: pd.DataFrame, file: Path) -> pd.Series[Any]:
         seconds = days * 86400.0 + _numbers(table["hour"], "hour", file) * 3600.0
     else:
         raise InputError(f"{file}: no time column; add time, minute_utc, time_s or minute.")
+    if seconds.min() >= UNIX_S:
+        return pd.Series(pd.to_datetime(np.rint(seconds * 1000), unit="ms"))
     if seconds.max() > MAX_MINUTES * 60.0:
         raise InputError(
             f"{file}: a time of {seconds.max():,.0f} s, limit {MAX_MINUTES * 60:,} s; "
@@ -405,6 +425,8 @@ def _series(
     rows: pd.DataFrame, service: str, file: Path, prompt_tokens: float, output_tokens: float
 ) -> Demand:
     kind = next((name for name in LOADS if name in rows), LOG)
+    repeated = rows.duplicated() if kind != LOG else np.zeros(len(rows), bool)
+    rows = rows[~repeated]
     start, slot, period, periods = _grid(rows["time"], file, service, is_log=kind == LOG)
     weights = np.ones(len(rows)) if kind == LOG else rows[kind].to_numpy(float)
     if kind == "requests_per_s":
@@ -416,9 +438,10 @@ def _series(
     if kind != LOG:
         present = np.bincount(slot, minlength=periods) > 0
         requests, gaps = filled(requests, present, period, counts=kind in COUNTS)
+    assumed = {"prompt": prompt_tokens, "output": output_tokens}
     means = [
         mean_tokens(rows, slot, requests, which=which, default=default, sums=kind in COUNTS)
-        for which, default in (("prompt", prompt_tokens), ("output", output_tokens))
+        for which, default in assumed.items()
     ]
     check_plausible(means[0], requests, str(file))
     return Demand(
@@ -428,14 +451,32 @@ def _series(
         np.repeat(means[0], period)[None, :],
         np.repeat(means[1], period)[None, :],
         absolute=kind != "load_share",
-        notes=_gap_note(service, int(gaps.sum()) * period),
+        notes=_notes(rows, service, assumed, int(gaps.sum()) * period, int(repeated.sum())),
     )
 
 
-def _gap_note(service: str, minutes: int) -> tuple[str, ...]:
-    if not minutes:
-        return ()
-    return (f"{minutes:,} minutes of {service} had no row in the demand file and were filled.",)
+def _notes(
+    rows: pd.DataFrame, service: str, assumed: Mapping[str, float], minutes: int, repeated: int
+) -> tuple[str, ...]:
+    """Say what was assumed, filled and left out about a service."""
+    notes = []
+    if minutes:
+        notes.append(
+            f"{minutes:,} minutes of {service} had no row in the demand file and were filled."
+        )
+    if repeated:
+        notes.append(
+            f"rows of {service} that came twice in the demand file count once: {repeated:,}."
+        )
+    unstated = [which for which in assumed if token_column(rows, which) is None]
+    if unstated:
+        tokens = " and ".join(f"{assumed[which]:,.0f} {which} tokens" for which in unstated)
+        columns = " and ".join(f"{which}_tokens_mean" for which in unstated)
+        notes.append(
+            f"the demand of {service} states no lengths: a request is taken to have {tokens}; "
+            f"{columns} would state them."
+        )
+    return tuple(notes)
 
 
 def _grid(

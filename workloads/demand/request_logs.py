@@ -10,6 +10,7 @@ vLLM's benchmark results   one object: ``input_lens``, ``output_lens`` and, in n
 ShareGPT                   one list: each entry's ``conversations``, of which the first turn is the
                            prompt and the second the answer
 plain objects              ``time_s`` or ``timestamp`` [s], ``prompt_tokens``, ``output_tokens``
+Prometheus' query API      an answer of ``query_range`` with requests per second, as a demand
 =========================  =====================================================================
 
 The tokens of a text are its characters over :data:`CHARACTERS_PER_TOKEN`, since a log names no
@@ -60,8 +61,8 @@ def is_json_log(path: str | Path) -> bool:
     return str(path).lower().endswith(ENDINGS)
 
 
-def read_json_log(path: str | Path) -> pd.DataFrame:
-    """Read a log of requests in JSON or JSON lines."""
+def read_json_log(path: str | Path, *, rates: bool = False) -> pd.DataFrame:
+    """Read a log of requests in JSON or JSON lines, or with ``rates`` an answer of Prometheus."""
     # Returns one row a request: ``prompt_tokens`` and ``output_tokens`` (float; NaN where the log
     # has none), ``time_s`` [s] if the log has times, and ``blocks`` if any request names the blocks
     # of its prompt (a list for each request, empty for one without). Requests without any text or
@@ -78,6 +79,8 @@ def read_json_log(path: str | Path) -> pd.DataFrame:
             raise InputError(f"{named} entry {number}: it is no object with keys and values.")
         if all(name in entry for name in LISTS):
             return _benchmark(entry, named)
+        if rates and isinstance(entry.get("data"), dict):
+            return _rates(entry["data"], named)
         row = _request(entry, f"{named} entry {number}")
         if row is not None:
             rows.append(row)
@@ -92,6 +95,23 @@ def read_json_log(path: str | Path) -> pd.DataFrame:
             f"{named}: request {row_number} has no time, and others have one. State all or none."
         )
     return table
+
+
+def _rates(data: Mapping[str, Any], named: str) -> pd.DataFrame:
+    """Return the requests per second of an answer of Prometheus' query API, by Unix time."""
+    import pandas as pd
+
+    series = data.get("result")
+    if not isinstance(series, list) or len(series) != 1:
+        count = len(series) if isinstance(series, list) else "no"
+        raise InputError(f"{named} has {count} series; ask for one, such as sum(rate(…)).")
+    try:
+        points = np.array(series[0]["values"], float).reshape(-1, 2)
+    except (KeyError, TypeError, ValueError):
+        raise InputError(
+            f"{named}: its series has no values by time; give an answer of query_range."
+        ) from None
+    return pd.DataFrame({"time": points[:, 0], "requests_per_s": points[:, 1]})
 
 
 def _entries(text: str, named: str) -> Iterator[Any]:

@@ -178,7 +178,7 @@ def scenario(
     services = services_from(window.demand, cluster, each, options.fleet)
     fleet = _fleet(cluster, services, options)
     jobs = night_work(cluster, each, options.fleet, services, window.demand, fleet)
-    horizon, sized = scaled_to_fleet(window, services, cluster.domains, period.peak_share)
+    horizon, sized = scaled_to_fleet(window, services, cluster.domains, period.scale_to_peak)
     spread = period.noise_spread
     without_noise = Scenario(
         *(cluster, options, seed, horizon),
@@ -339,8 +339,8 @@ def policy_of(
 
 OLDER = {"chunk_tokens": "chunk", "unit_rate_per_s": "unit_rate", "prefix_share": "prefix_cache"}
 """Older keywords, which are read as their newer names."""
-NO_KEYWORDS = ("demand", "peak", "compare", "intervals")
-"""Options that are a parameter of another name, an older name, and what a result always offers."""
+NO_KEYWORDS = ("demand", "compare", "intervals")
+"""Options that are a parameter of another name, and what a result always offers."""
 Inputs = TypeVar("Inputs")
 
 

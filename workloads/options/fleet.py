@@ -214,7 +214,6 @@ class DemandInputs:
         "Scale the demand so that its busiest hour needs this share of the fleet",
         default="0.9 for bundled demands; a file with counts is not scaled",
     )
-    peak: float | None = setting(None, "Older name of --scale-to-peak")
     batch_share: str | None = setting(
         None,
         "Share of the requests that may wait, such as 20%; they form a batch tier on units "
@@ -231,18 +230,6 @@ class DemandInputs:
     batch_deadline: str = setting(
         "24h", "Time after which a batch request that was not answered expires", plain="s"
     )
-
-    def __post_init__(self) -> None:
-        if self.peak is not None and self.scale_to_peak is not None:
-            raise InputError(
-                f"--peak {self.peak:g} and --scale-to-peak {self.scale_to_peak:g} are two names of "
-                "one option; give one of them."
-            )
-
-    @property
-    def peak_share(self) -> float | None:
-        """Share of the fleet that the busiest hour is scaled to need; None if not stated."""
-        return self.peak if self.scale_to_peak is None else self.scale_to_peak
 
     @property
     def noise_spread(self) -> float | None:

@@ -38,8 +38,8 @@ class RequestInputs:
     )
     max_rate: bool = setting(
         False,
-        "Search for the highest rate that keeps the SLO, and answer for that rate; its share "
-        "of the requests is that of --slo",
+        "Search for the highest rate that keeps the SLO, and answer for that rate; for a stated "
+        "rate also how many replicas it takes",
     )
     concurrency: int | None = setting(
         None,
@@ -70,7 +70,8 @@ class ReplicaInputs:
     search: bool = setting(
         False,
         "Search for the tensor-parallel degree, the way to run prompts, the split and the "
-        "slots that serve most requests a chip within the SLO; what is stated stays",
+        "slots that serve most requests a chip within the SLO; what is stated stays; for a "
+        "stated rate also how many replicas it takes",
     )
     slo: str = setting(
         USUAL_SLO, "Limits of time to first token and time per output token; either may be left out"
@@ -92,7 +93,11 @@ class ReplicaInputs:
         None, "Tokens of an iteration with chunked prefill", least=1, default="vLLM's on the chip"
     )
     slots: int | None = setting(
-        None, "Requests that decode at once", least=1, most=MOST_SLOTS, default="64"
+        None,
+        "Requests that decode at once",
+        least=1,
+        most=MOST_SLOTS,
+        default="the engine's (1,024 by vLLM on large GPUs); 64 on Trainium",
     )
     scheduler: str | None = setting(
         None,

@@ -188,15 +188,29 @@ def _usual_tokens(cluster: Cluster, engine: str) -> int:
     return 8_192
 
 
-def usual_slots(cluster: Cluster, engine: str) -> int:
-    """Return how many requests an engine decodes at once on a chip if its launch states none.
+NEURON_SLOTS = 64
+"""Requests that decode at once on Neuron machines, whose programs are compiled for a number that
+the user states (assumed: no document names a usual one)."""
+
+
+def usual_slots(cluster: Cluster, engine: str | None = None, chunk: int | None = None) -> int:
+    """Return how many requests an engine, or else vLLM, decodes at once if none are stated.
 
     vLLM's ``max_num_seqs`` is 1,024 where its iterations have 8,192 tokens, and 256 elsewhere;
     SGLang allows at least 2,048 and TensorRT-LLM 2,048, as far as the cache has room for them.
+    Iterations of ``chunk`` tokens leave room for one less than these.
+
+    >>> import cluster_sim as cs
+    >>> [usual_slots(cs.cluster(name)) for name in ("trn2.48xlarge", "dgx-a100", "dgx-h100")]
+    [64, 256, 1024]
     """
-    if engine != "vllm":
-        return 2_048
-    return 1_024 if _usual_tokens(cluster, engine) > 2_048 else 256
+    if chip_family(cluster.chip, cluster.catalogue).is_neuron:
+        slots = NEURON_SLOTS
+    elif engine not in (None, "vllm"):
+        slots = 2_048
+    else:
+        slots = 1_024 if _usual_tokens(cluster, "vllm") > 2_048 else 256
+    return min(slots, max(1, chunk - 1)) if chunk else slots
 
 
 def read_gather(text: str) -> tuple[int, float]:
@@ -221,13 +235,14 @@ def batching_from(
     cluster: Cluster,
     prefill: str = "auto",
     chunk: int | None = None,
-    slots: int = 64,
+    slots: int | None = None,
     *,
     scheduler: str | None = None,
     poll: int = 1,
     gather: str | None = None,
 ) -> Batching:
     """Return the batching that these options describe."""
+    slots = slots or usual_slots(cluster, scheduler, chunk)
     if scheduler is not None:
         if prefill != "auto":
             raise InputError(

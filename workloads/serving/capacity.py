@@ -79,10 +79,10 @@ def parse_share(text: str, where: str) -> float:
 
 
 class SloMissed(InputError):  # noqa: N818 - a property of the replica, not a fault of the program
-    """An SLO that even an idle replica misses.
+    """An SLO that a replica misses even at a twentieth of its full rate.
 
     ``replica``: name of the replica.
-    ``attained``: share of the requests of an idle replica that keep the limits.
+    ``attained``: share of the requests that keep the limits at that rate.
     ``of_each``: shares that keep each of several limits, by its name.
     """
 
@@ -91,9 +91,9 @@ class SloMissed(InputError):  # noqa: N818 - a property of the replica, not a fa
     ) -> None:
         apart = ", ".join(f"{name} alone {share:.1%}" for name, share in of_each.items())
         super().__init__(
-            f"{replica} keeps {slo} for only {attained:.1%} of the requests of an idle replica, "
-            f"under {slo.share:.0%}{f' ({apart})' if apart else ''}; use more chips, shorter "
-            "requests or a looser SLO."
+            f"{replica} keeps {slo} for only {attained:.1%} of the requests, even at 5% of its "
+            f"full rate, under {slo.share:.0%}{f' ({apart})' if apart else ''}; use more chips, "
+            "shorter requests or a looser SLO."
         )
         self.replica, self.attained, self.of_each = replica, attained, of_each
 

@@ -22,7 +22,7 @@ from workloads.serving.capacity import Slo
 from workloads.serving.disaggregated import Apart, Pools, serve_apart
 from workloads.serving.profile import Profile
 from workloads.serving.replica import closed_loop, serve
-from workloads.serving.requests import Requests
+from workloads.serving.requests import Lengths, Requests
 from workloads.serving.served import Served, attained, latency, serving_summary
 from workloads.serving.speculation import Speculation
 
@@ -73,6 +73,12 @@ class Deployment:
             )
         prompt_chips, decode_chips = self.chips_of_pools
         return prompt_chips * prompt / decode + decode_chips
+
+    def most_at_once(self, lengths: Lengths) -> int:
+        """Return the most requests of these lengths that slots and caches let decode at once."""
+        mean_tokens = float((lengths.prompt + lengths.output).mean())
+        cached = math.ceil(self.profile.kv_tokens / mean_tokens)
+        return min(self.batching.slots, cached) * (self.pools.decode if self.pools else 1)
 
     def by_price(self, each: Economics) -> list[tuple[int, Economics]]:
         """Return numbers of chips with their power and price, those that decode first.
@@ -302,6 +308,12 @@ def with_intervals(
     if "max_rate_per_s" in document:
         highest = rate_ends(document["max_rate_per_s"], busy, offered, per_token)
         complete["max_rate_per_s_interval"] = highest
+    if demand := document.get("demand"):
+        least, most = (
+            math.ceil(demand["requests_per_s"] / highest[end]) for end in ("high", "low")
+        )
+        ends = {"low": least, "high": most}
+        complete["demand"] = {**demand, "deployments_interval": ends}
     rate = rate_ends(document["tokens_per_s"], busy, offered, per_token)
     complete["tokens_per_s_interval"] = rate
     usd = document.get("usd_per_million_tokens")

@@ -30,8 +30,8 @@ from workloads.serving.options import ServingOptions
 PIECES = (512, 2048, 8192)  # tokens of an iteration that are tried where prompts run in pieces
 MOST_IN_GROUP = 8
 """Most replicas of a group among which a split is searched; a fault takes out the whole group."""
-MOST_SLOTS = 512
-"""Most requests that decode at once, up to which slots are doubled while that serves more."""
+LEAST_SLOTS, MOST_SLOTS = 64, 1024
+"""Requests that decode at once: slots are doubled from the least on while that serves more."""
 WORTH = 1.01  # gain in rate for which twice the slots are kept
 KEPT = 3  # number of deployments, from the best on, that no candidate without a search can exceed
 FRONTIER = (0.02, 0.1, 0.25, 0.4, 0.55, 0.7, 0.85, 0.95, 0.99)
@@ -83,7 +83,7 @@ class DeploymentQuestion:
 
     def offered(self, words: Mapping[str, Any]) -> Offered:
         """Return the requests offered to the deployment that some options describe."""
-        ways = {**self.batching, **words}
+        ways = {"slots": LEAST_SLOTS, **self.batching, **words}
         tp, apart = ways.pop("tp", self.tp), ways.pop("disaggregate", None)
         prefill_tp = ways.pop("prefill-tp", None)
         batching = batching_from(self.cluster, **ways)
@@ -111,7 +111,7 @@ class DeploymentSearch:
         """Return what the best deployment serves at its highest rate."""
         offered, rate = self.ranked[0].offered, self.ranked[0].rate_per_s
         binds = what_binds(offered, self.question.slo, rate)
-        return BestDeployment(offered.run(rate), rate, binds, search=self)
+        return BestDeployment(offered.run(rate), rate, binds, offered.demand_per_s, search=self)
 
     def summary(self) -> dict[str, Any]:
         """Return the deployments by their keys in ``cluster-sim serve --search --json``."""
@@ -301,7 +301,8 @@ def _with_more_slots(question: DeploymentQuestion, best: Ranked) -> Ranked:
     """Return a deployment with as many slots as serve more, if their number was not stated."""
     if "slots" in question.batching:
         return best
-    slots = best.offered.deployment.batching.slots
+    slots = LEAST_SLOTS
+    best = replace(best, words={**best.words, "slots": slots})
     while FREED * slots <= MOST_SLOTS:
         slots *= FREED
         words = {**best.words, "slots": slots}

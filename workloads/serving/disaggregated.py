@@ -201,12 +201,11 @@ def serve_apart(
     if pools.slowest_bytes_per_s:
         slowest = replace(pools, transfer_bytes_per_s=pools.slowest_bytes_per_s)
         late_s = _prefilled(first, requests, slowest, padding, token_bytes)[1] - arrived
-    decoded = _decoded(profile, requests, arrived, pools, (how, speculation, seed))
+    decoded = _decoded(profile, requests, (ends, arrived), pools, (how, speculation, seed))
     return Apart(
         served=replace(
             decoded,
             requests=requests,
-            first_token_s=ends,
             end_s=np.where(requests.output > 1, decoded.end_s, ends),
             request_s=first.request_s,
         ),
@@ -250,12 +249,15 @@ def _prefilled(
 def _decoded(
     profile: Profile,
     requests: Requests,
-    arrived: FloatArray,
+    times: tuple[FloatArray, FloatArray],
     pools: Pools,
     settings: tuple[Batching, Speculation | None, int],
 ) -> Served:
-    """Run the decode replicas, which take turns in the order in which caches arrive."""
-    batching, speculation, seed = settings
+    """Run the decode replicas, which take turns in the order in which caches arrive.
+
+    ``times``: of the first tokens, and of the arrivals of the caches [s].
+    """
+    (first_by_s, arrived), (batching, speculation, seed) = times, settings
     order = np.argsort(arrived, kind="stable")
     runs: list[Served] = []
     places: list[npt.NDArray[np.int64]] = []
@@ -264,8 +266,8 @@ def _decoded(
         if not len(mine):
             continue
         part = Requests(arrived[mine], requests.prompt[mine], requests.output[mine])
-        how = decoding(batching)
-        runs.append(serve(profile, part, how, speculation=speculation, seed=seed + replica))
+        words: dict[str, Any] = {"seed": seed + replica, "first_by_s": first_by_s[mine]}
+        runs.append(serve(profile, part, decoding(batching), speculation=speculation, **words))
         places.append(mine)
     return _joined(requests, runs, places)
 

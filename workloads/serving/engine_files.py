@@ -32,7 +32,6 @@ from workloads.options.tool_keys import (
     whole,
     written,
 )
-from workloads.serving.batching import usual_slots
 from workloads.serving.highest_rate import Highest
 
 LARGEST_FILE_BYTES = 2**18
@@ -63,15 +62,11 @@ class EngineFile(ToolFile):
     def options(self, stated: Keys, cluster: Cluster) -> dict[str, Any]:
         """Return stated options with those of the file, of which the stated ones come first.
 
-        An engine's own number of requests at once holds where the file states none. On Trainium
-        and Inferentia the fields of :data:`GPU_ALONE` are left out.
+        On Trainium and Inferentia the fields of :data:`GPU_ALONE` are left out.
         """
         fields = {"tp": 1, "scheduler": self.tool, **self.fields}
         if is_neuron(cluster):
             fields = {name: value for name, value in fields.items() if name not in GPU_ALONE}
-        elif "slots" not in fields:
-            slots, tokens = usual_slots(cluster, self.tool), fields.get("chunk")
-            fields["slots"] = min(slots, max(1, tokens - 1)) if tokens else slots
         if "prefill" in stated:
             fields = {name: value for name, value in fields.items() if name not in GPU_ALONE}
         return {**fields, **stated}

@@ -27,7 +27,7 @@ from workloads.serving.deployment_search import DeploymentQuestion, search_deplo
 from workloads.serving.highest_rate import Highest, at_highest_rate
 from workloads.serving.options import BATCHING, DRAWING, WORDS, ServingOptions
 from workloads.serving.profile import Profile
-from workloads.serving.requests import Requests, drawn_rate, requests_from
+from workloads.serving.requests import DRAWN, Requests, drawn_rate, requests_from
 from workloads.serving.served import Served
 
 if TYPE_CHECKING:
@@ -231,7 +231,8 @@ def answered(
         options = replace(options, batching=batching_from(cluster, **batching))
     replicas = options.deployment(model, cluster, **size)
     if "max_rate" in stated:
-        return at_highest_rate(options.offered(replicas, **drawing), slo)
+        least = stated.get("count", DRAWN)
+        return at_highest_rate(options.offered(replicas, **drawing), slo, least=least)
     users = stated.get("concurrency")
     source = drawing["requests"]
     stated_rate = isinstance(source, str) and source != USUAL_REQUESTS and drawn_rate(source)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field, replace
 from functools import cached_property
@@ -32,6 +33,7 @@ class Offered:
     seed: int = 0  # seed of arrivals, lengths and accepted proposals, the same at all rates
     # Returns them with the tokens that a prefix cache holds
     cached: Callable[[Requests], Requests] = field(default=lambda requests: requests)
+    demand_per_s: float | None = None  # rate for which replicas are counted [1/s]
 
     def requests(self, rate_per_s: float) -> Requests:
         """Draw the requests at a rate; all arrive at once where it is infinite."""
@@ -106,6 +108,7 @@ class Highest:
     deployed: Deployed  # outcome of the run at that rate
     rate_per_s: float | None = None  # the highest rate, where it was sought [1/s]
     binds: str = ""  # cause that keeps the replicas from a higher rate, see :func:`what_binds`
+    demand_per_s: float | None = None  # rate for which replicas are counted [1/s]
 
     def summary(self, chip: Economics) -> dict[str, Any]:
         """Return the highest rate, what binds, and the price at it, by their JSON keys.
@@ -122,13 +125,37 @@ class Highest:
             "binds": self.binds,
             "tokens_per_s": tokens_per_s,
             "usd_per_million_tokens": usd_per_s * TOKENS / tokens_per_s if usd_per_s else None,
+            **self._demand(usd_per_s),
         }
 
+    def _demand(self, usd_per_s: float | None) -> dict[str, Any]:
+        """Return how many such deployments serve a demand that they divide among them."""
+        if self.demand_per_s is None or self.rate_per_s is None:
+            return {}
+        count = math.ceil(self.demand_per_s / self.rate_per_s)
+        chips = count * self.deployed.deployment.chips
+        usd_per_h = count * usd_per_s * 3600.0 if usd_per_s else None
+        numbers = {"deployments": count, "chips": chips, "usd_per_h": usd_per_h}
+        return {"demand": {"requests_per_s": self.demand_per_s, **numbers}}
 
-def at_highest_rate(offered: Offered, slo: Slo) -> Highest:
-    """Return what replicas serve at the highest rate that keeps an SLO."""
-    rate = highest_rate(offered, slo)
-    return Highest(offered.run(rate), rate, what_binds(offered, slo, rate))
+
+def at_highest_rate(offered: Offered, slo: Slo, *, least: int | None = None) -> Highest:
+    """Return what replicas serve at the highest rate that keeps an SLO.
+
+    ``least``: number of requests to begin with, where fewer than those offered may be enough to
+    fill the slots that are in use at the highest rate.
+    """
+    enough = min(least or offered.count, offered.count)
+    while True:
+        tried = replace(offered, count=enough)
+        rate = highest_rate(tried, slo)
+        deployed = tried.run(rate)
+        served = deployed.served
+        # By Little's law, the requests that are served at once.
+        at_once = rate * float(np.mean(served.end_s - served.requests.arrival_s))
+        enough = min(math.ceil(FILLS * at_once), offered.count)
+        if enough <= tried.count:
+            return Highest(deployed, rate, what_binds(tried, slo, rate), offered.demand_per_s)
 
 
 def what_binds(offered: Offered, slo: Slo, rate_per_s: float) -> str:

@@ -22,7 +22,7 @@ from workloads.serving.disaggregated import PromptReplica, pools
 from workloads.serving.highest_rate import FILLS, Offered
 from workloads.serving.prefix_cache import with_prefix_cache
 from workloads.serving.profile import Profile, profile
-from workloads.serving.requests import DRAWN, Requests, drawn_lengths
+from workloads.serving.requests import DRAWN, Requests, drawn_lengths, drawn_rate
 from workloads.serving.speculation import Speculation, parse_speculation
 
 MOST_OFFERED = 50_000
@@ -154,9 +154,9 @@ class ServingOptions:
         ----------
         deployment : Deployment
         requests : str
-            ``poisson:0.1``, the default, whose rate is not used.
+            ``poisson:RATE``; a rate that is stated is one for which replicas are counted.
         count : int, optional
-            By default 2,000, or more where slots need more to be full.
+            By default 2,000, or more where slots and caches need more to be full.
         rate, seed
             As of :func:`workloads.serving.requests.requests_from`.
         **lengths
@@ -165,24 +165,27 @@ class ServingOptions:
         Raises
         ------
         InputError
-            For a stated rate or a log.
+            For a log, and for the rate of one.
         """
         source = requests if isinstance(requests, str) else "as they are"
-        stated = f"--rate {rate:g}" if rate is not None else f"--requests {source}"
-        if rate is not None or source != USUAL_REQUESTS:
+        demand_per_s = drawn_rate(source)
+        if rate is not None or demand_per_s is None:
+            stated = f"--rate {rate:g}" if rate is not None else f"--requests {source}"
             raise InputError(
                 f"{stated} states when requests arrive, and the highest rate is searched. Leave it "
-                "out; --service, --prompt and --output state lengths."
+                "out; --service, --prompt and --output state lengths, --requests poisson:RATE a "
+                "rate for which replicas are counted."
             )
-        decoding = deployment.batching.slots * (deployment.pools.decode if deployment.pools else 1)
-        enough = min(max(DRAWN, FILLS * decoding), MOST_OFFERED)
+        drawn = drawn_lengths(**lengths)
+        enough = min(max(DRAWN, FILLS * deployment.most_at_once(drawn)), MOST_OFFERED)
         replica = deployment.prompt_profile
         return Offered(
             deployment,
-            drawn_lengths(**lengths),
+            drawn,
             count or enough,
             seed,
-            lambda drawn: self.cached(drawn, replica, None),
+            lambda requests: self.cached(requests, replica, None),
+            None if source == USUAL_REQUESTS else demand_per_s,
         )
 
     def cached(self, requests: Requests, replica: Profile, path: Path | None) -> Requests:

@@ -182,6 +182,10 @@ class State:
     gaps: list[tuple[float, float]] = field(default_factory=list)
     # Time in which decode waited for prompts since its last pass [s]; part of its next gap
     owed_s: float = 0.0
+    # Times of the first tokens of requests that have had no pass of decode since [s]
+    joined_s: list[float] = field(default_factory=list)
+    # first_by_s (requests,): times at which replicas for prompts gave the first tokens [s]
+    first_by_s: FloatArray | None = None
     busy_s: float = 0.0
     batch_sum: float = 0.0  # requests that decode, summed over ``decode_steps``
     # decode_steps, iterations: iterations in which requests decode, and all
@@ -217,23 +221,31 @@ class State:
             self.batch_sum += batch * steps
             self.decode_steps += steps
 
-    def record_gaps(self, token_s: float, tokens: int, batch: int) -> None:
-        """Record the time between tokens; the first of each request also waited for prompts."""
-        if self.owed_s:
-            self.gaps.append((token_s + self.owed_s, batch))
-            tokens -= batch
-            self.owed_s = 0.0
+    def record_gaps(self, begin_s: float, token_s: float, tokens: int, batch: int) -> None:
+        """Record the time between tokens of passes of decode that began at a time.
+
+        The first token of each request also waited: for prompts, or since its prompt was done.
+        """
+        waits = [(self.owed_s, batch - len(self.joined_s))]
+        waits += [(begin_s - first_s, 1) for first_s in self.joined_s]
+        for wait_s, waiting in waits:
+            if wait_s > 0 and waiting:
+                self.gaps.append((token_s + wait_s, waiting))
+                tokens -= waiting
+        self.owed_s, self.joined_s = 0.0, []
         if tokens:
             self.gaps.append((token_s, tokens))
 
     def record_first_token(self, request: int) -> None:
         """Note the first token of a request, and let it decode the rest of its output."""
         prompt, output = int(self.requests.prompt[request]), int(self.requests.output[request])
-        self.first_token_s[request] = self.now_s
+        first_s = self.now_s if self.first_by_s is None else float(self.first_by_s[request])
+        self.first_token_s[request] = first_s
         if output == 1:
             self.peak_tokens = max(self.peak_tokens, self.cached_tokens + prompt)
             self.record_end(request)
             return
+        self.joined_s.append(first_s)
         self.batch.add(request, output - 1)
         self.cache(prompt)
 
@@ -364,14 +376,17 @@ def serve(
     *,
     speculation: Speculation | None = None,
     seed: int = 0,
+    first_by_s: FloatArray | None = None,
 ) -> Served:
     """Serve all requests on one replica, first come, first served.
 
     A request is admitted when a slot is free and the cache has room for its prompt and its whole
     output. Waiting prompts go before decoding. The part of a prompt that a prefix cache
-    holds is not processed.
+    holds is not processed. ``first_by_s``: times of first tokens that other replicas gave.
     """
-    return _serve(_state(profile, requests, batching, speculation, seed))
+    state = _state(profile, requests, batching, speculation, seed)
+    state.first_by_s = first_by_s
+    return _serve(state)
 
 
 def _state(
@@ -558,12 +573,12 @@ def _verify(state: State, batch: Speculating, speculation: Speculation) -> list[
     tokens, took_s, ends_s = tokens[:most], took_s[:most], ends_s[:most]
     state.planned_s = float(ends_s[-2]) if len(ends_s) > 1 else state.now_s
     verified, done = batch.advance(len(tokens))
-    state.now_s = float(ends_s[-1])
+    begin_s, state.now_s = state.now_s, float(ends_s[-1])
     state.busy_s = float(np.cumsum(np.append(state.busy_s, took_s))[-1])
     state.cache(verified)
     state.count(requests, len(tokens))
     token_s = took_s / (tokens / requests)
-    state.record_gaps(float(token_s[0]), int(tokens[0]), requests)
+    state.record_gaps(begin_s, float(token_s[0]), int(tokens[0]), requests)
     state.gaps.extend(zip(token_s[1:].tolist(), tokens[1:].tolist(), strict=True))
     return done
 
@@ -587,12 +602,12 @@ def _read_by_decode(state: State) -> tuple[int, int, int]:
 
 def _advance(state: State, took_s: float, steps: int) -> list[int]:
     """Let some passes of decode go by, and return the requests that are done."""
-    batch = len(state.batch)
+    batch, begin_s = len(state.batch), state.now_s
     tokens, done = state.batch.advance(steps)
     state.now_s += took_s
     state.busy_s += took_s
     state.cache(tokens)
     state.count(batch, steps)
     if batch:
-        state.record_gaps(took_s / (tokens / batch), tokens, batch)
+        state.record_gaps(begin_s, took_s / (tokens / batch), tokens, batch)
     return done

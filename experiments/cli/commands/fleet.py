@@ -61,7 +61,7 @@ NEED = (
 SERVICE = (
     Column("slo_attainment", "requests within the SLO", write="{:.3%}".format),
     Column("slo_attainment_worst_15min", "  in the worst 15 minutes", write="{:.3%}".format),
-    Column("served_tokens", "tokens served"),
+    Column("served_tokens", "tokens served, in and out"),
     Column("shed_tokens", "tokens shed"),
     Column("queued_tokens", "tokens waiting at the end"),
     Column("role_changes", "unit role changes"),
@@ -86,7 +86,7 @@ MONEY = (
     Column("electricity_usd", "electricity"),
     Column("training_usd_per_mwh", "price that training paid, USD/MWh"),
     Column("cost_usd", "chips at their list price"),
-    Column("usd_per_million_tokens", "USD per million tokens served"),
+    Column("usd_per_million_tokens", "USD per million tokens in and out"),
     Column("usd_per_million_trained_tokens", "USD per million tokens trained"),
     Column("usd_per_training_step", "USD per training step"),
     Column("revenue_usd", "served tokens sold for"),

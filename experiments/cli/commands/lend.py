@@ -258,7 +258,7 @@ def _print(document: Mapping[str, Any]) -> None:
     """Print the loans, and the facts about the answer below them."""
     level, tested = f"{document['confidence']:.4g}", document["backtest"]
     none = {"from": "–", "to": "–", "units": 0, "chips": 0, "reclaim_at": "–"}
-    title = f"Units that can be lent at confidence {level}, of {document['units']:,}"
+    title = f"Loans that add up, at confidence {level}, of {document['units']:,} units"
     print_rows(title, LOANS, document["loans"] or [none])
     by_weekday = ", ".join(
         f"{row['weekday'][:2]} {row['violated']}/{row['nights']}" for row in tested["by_weekday"]
@@ -274,7 +274,9 @@ def _print(document: Mapping[str, Any]) -> None:
         (f"  {which}", f"{rest['violated']} of {rest['nights']}"),
         *facts(TESTED, {**tested, "of_hindsight": hindsight}),
     ]
-    print_table("", ["", ""], [*facts(LENT, lent), *nights, *facts(FLEET, document)])
+    together = ", ".join(f"{each['units']:,}" for each in document["windows"])
+    loans = ("all loans, window by window", f"{together} units")
+    print_table("", ["", ""], [loans, *facts(LENT, lent), *nights, *facts(FLEET, document)])
 
 
 def _write(run: Run, document: Mapping[str, Any], loan: Loan, scenario: Scenario) -> None:

@@ -109,6 +109,8 @@ LATENCY = tuple(Column(level, level, like="_s") for level in ("p50", "p90", "p99
 RATES = (
     Column("max_rate_per_s", "highest rate within the SLO, requests/s", write="{:,.4g}".format),
     Column("binds", "  what binds"),
+    Column("needed", "such deployments"),
+    Column("together", "  together"),
     Column("requests", "requests"),
     Column("tokens_per_s", "output tokens/s", write="{:,.1f}".format),
     Column("request_goodput_per_s", "requests/s within the SLO", write="{:.4g}".format),
@@ -135,7 +137,6 @@ DEPLOYMENTS = (
     Column("chips", "chips"),
     Column("max_rate_per_s", "requests/s", write="{:,.4g}".format),
     Column("max_rate_per_s_per_chip", "for each chip", write="{:,.4g}".format),
-    Column("of_best", "of the best", write="{:.1%}".format),
 )
 
 
@@ -148,14 +149,16 @@ def print_serving(document: Mapping[str, Any]) -> None:
     print_rows(title, (Column("", ""), *LATENCY), times)
     room = value_text("_memory_bytes", document["kv_budget_bytes"])
     room += f", in {document['kv_precision']}"
-    print_table("", ["", ""], facts(RATES, {**document, "room": room}))
+    print_table("", ["", ""], facts(RATES, {**document, "room": room, **_demand(document)}))
     click.echo(
         "TTFT: time to first token; TPOT: mean time of a request's later tokens; ITL: each gap "
         "between two tokens."
     )
     click.echo(_sentence_of_intervals(document))
     network = NETWORK if "kv_network" in document else ""
-    for sentence in (document.get("weights"), document.get("prices"), network):
+    basis = document["price_basis"]
+    prices = document.get("prices") or (f"Price: {basis}." if basis else "")
+    for sentence in (document.get("weights"), prices, network):
         if sentence:
             print_text(sentence)
     click.echo(
@@ -166,16 +169,27 @@ def print_serving(document: Mapping[str, Any]) -> None:
         print_text("More slots would serve more: --slots sets them, --search finds how many.")
 
 
+def _demand(document: Mapping[str, Any]) -> dict[str, str]:
+    """Return the deployments and chips that a stated rate needs, in words; nothing without one."""
+    if "demand" not in document:
+        return {}
+    demand = document["demand"]
+    ends = demand["deployments_interval"]
+    usd = "" if demand["usd_per_h"] is None else f", {demand['usd_per_h']:,.0f} USD/h"
+    return {
+        "needed": f"{demand['deployments']:,} for {demand['requests_per_s']:g} requests/s "
+        f"(80 %: {ends['low']:,} – {ends['high']:,})",
+        "together": f"{demand['chips']:,} chips{usd}",
+    }
+
+
 def print_deployments(document: Mapping[str, Any]) -> None:
     """Print the best deployments that a search found, and how many there are."""
-    best = document["deployments"]
-    most = best[0]["max_rate_per_s_per_chip"]
-    rows = [{**each, "of_best": each["max_rate_per_s_per_chip"] / most} for each in best]
     title = (
         f"{document['model']} on {document['cluster']}: the most requests for each chip, of "
         f"{document['candidates']} deployments"
     )
-    print_rows(title, DEPLOYMENTS, rows)
+    print_rows(title, DEPLOYMENTS, document["deployments"])
     if "prefill_cluster" in document:
         print_text(f"Chips of {document['prefill_cluster']} count by their price over the others'.")
     click.echo("Below is the first, at its highest rate.\n")
@@ -297,6 +311,7 @@ def _document(
         **deployed.summary(limits),
         **deployed.cost(Economics.of(cluster)),
         **highest.summary(Economics.of(cluster)),
+        "price_basis": Economics.of(cluster).price_basis,
     }
     return with_intervals(plain, inputs.read_model(), cluster, deployed, limits)
 

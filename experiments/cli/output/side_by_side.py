@@ -46,6 +46,10 @@ SERVING = (
     ("tpot_s.p99", "  99 % within"),
     ("tokens_per_s", "output tokens a second"),
     ("request_goodput_per_s", "requests a second within the SLO"),
+    ("max_rate_per_s", "highest rate within the SLO"),
+    ("demand.deployments", "replicas for the stated rate"),
+    ("demand.chips", "  their chips"),
+    ("demand.usd_per_h", "  USD an hour"),
     ("slo_attainment", "requests within the SLO"),
     ("batch_mean", "mean decode batch"),
     ("kv_peak_bytes", "KV cache, peak"),
@@ -158,7 +162,9 @@ def show_steps(title: str, answer: Mapping[str, Any]) -> None:
 def show_serving(title: str, answer: Mapping[str, Any]) -> None:
     """Print a table of replicas with a column for each cluster."""
     good = answered(answer)
-    _show_columns(title, answer, [flat_serving(row) for row in good], SERVING)
+    flat = [flat_serving(row) for row in good]
+    lines = [line for line in SERVING if any(row[line[0]] is not None for row in flat)]
+    _show_columns(title, answer, flat, lines)
     for row in good:
         if "options" in row:
             print_text(f"{row['cluster']}: found {row['options']}")

@@ -170,7 +170,7 @@ def test_fleet_command_takes_a_users_policy(tmp_path: Path) -> None:
         (["--days", "9"], "choose fewer days"),
         (["--what-if", "flood"], "unknown what-if"),
         (["--weights", "disk"], "choose from store, nvme"),
-        (["--peak", "0"], "peak share of 0"),
+        (["--scale-to-peak", "0"], "peak share of 0"),
         (["--training", "none.csv"], "there is no such file"),
         (["--cluster", "ring:8"], "ring:8 is a plain shape without chips"),
         (["--block", "100"], "a block of 100 units: the fleet has 20"),

@@ -95,7 +95,6 @@ def test_a_discount_that_no_request_gets_is_named(
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        (["--peak", "0.5", "--scale-to-peak", "0.4"], "--peak 0.5 and --scale-to-peak 0.4 are two"),
         (["--start-day", "900"], "day 900 is not before the end of a demand of"),
     ],
 )

@@ -105,7 +105,10 @@ def test_every_request_ends_and_every_token_is_made(
     load = Requests(np.linspace(0, 0.3, many), np.array(prompts), output)
     how = None if accepted is None else Speculation(3, accepted)
     apart = serve_apart(replica(), load, Pools(prefill, decode, 1e6), speculation=how)
-    assert apart.served.gap_count.sum() == output.sum() - many
+    served = apart.served
+    assert served.gap_count.sum() == output.sum() - many
+    after = (served.gap_s * served.gap_count).sum()
+    assert after == pytest.approx((served.end_s - served.first_token_s).sum())
     assert np.all(apart.prefill_end_s > load.arrival_s)
     assert np.all(apart.arrived_s > apart.prefill_end_s)
     later = output > 1

@@ -129,18 +129,13 @@ def test_what_is_stated_beside_a_file_may_be_open_in_it(tmp_path: Path) -> None:
     assert set_before.fields["tp"] == 8
 
 
-def test_an_engine_has_its_own_number_of_requests_at_once(tmp_path: Path) -> None:
+def test_a_file_leaves_open_what_it_does_not_state(tmp_path: Path) -> None:
     path = tmp_path / "a.sh"
     path.write_text("vllm serve m")
     read = read_engine_file(path)
-    large = {"tp": 1, "scheduler": "vllm", "slots": 1024}
-    assert read.options({}, cluster("dgx-h100")) == large
-    assert read.options({}, cluster("dgx-a100"))["slots"] == 256
-    assert read.options({"slots": 8, "tp": 4}, cluster("dgx-h100")) == {
-        **large,
-        "slots": 8,
-        "tp": 4,
-    }
+    gpu = cluster("dgx-h100")
+    assert read.options({}, gpu) == {"tp": 1, "scheduler": "vllm"}
+    assert read.options({"slots": 8, "tp": 4}, gpu) == {"tp": 4, "scheduler": "vllm", "slots": 8}
     assert read.options({}, cluster("trn2.48xlarge")) == {"tp": 1}
 
 

@@ -109,18 +109,32 @@ def test_proposals_are_polled_and_gathered_as_single_tokens_are() -> None:
 
 
 @pytest.mark.parametrize(
-    ("engine", "machine", "prompts", "chunk"),
+    ("engine", "machine", "prompts", "chunk", "slots"),
     [
-        ("vllm", "dgx-h100", BESIDE, 8192),
-        ("vllm", "dgx-a100", BESIDE, 2048),
-        ("sglang", "dgx-h200", FIRST, 8192),
-        ("sglang", "dgx-b200", FIRST, 16_384),
-        ("tensorrt-llm", "dgx-b200", WHOLE, 8192),
+        ("vllm", "dgx-h100", BESIDE, 8192, 1024),
+        ("vllm", "dgx-a100", BESIDE, 2048, 256),
+        ("sglang", "dgx-h200", FIRST, 8192, 2048),
+        ("sglang", "dgx-b200", FIRST, 16_384, 2048),
+        ("tensorrt-llm", "dgx-b200", WHOLE, 8192, 2048),
     ],
 )
-def test_defaults_of_engines(engine: str, machine: str, prompts: str, chunk: int) -> None:
+def test_defaults_of_engines(
+    engine: str, machine: str, prompts: str, chunk: int, slots: int
+) -> None:
     how = batching_from(cs.cluster(machine), scheduler=engine)
     assert (how.prompts, how.chunk_tokens, how.overlapped) == (prompts, chunk, True)
+    assert how.slots == slots
+    assert batching_from(cs.cluster(machine), chunk=128, scheduler=engine).slots == 127
+
+
+def test_more_requests_are_served_at_once_than_by_a_fixed_number() -> None:
+    """128 users of an H100 wait for no slot, and a search states the slots of its answer."""
+    words = {"concurrency": 128, "prompt": 64, "output": 32, "count": 256, "tp": 1}
+    users = cs.serve("llama-3.2-1b", "dgx-h100", **words).summary
+    assert users["batch_mean"] > 64
+    assert users["slots"] == 1024
+    few = {"search": True, "prompt": 64, "output": 32, "count": 64, "tp": 1}
+    assert " --slots " in cs.serve("llama-3.2-1b", "dgx-h100", **few).summary["options"]
 
 
 def test_equal_requests_of_a_closed_loop_come_in_waves_where_prompts_run_first() -> None:

@@ -22,7 +22,15 @@ from workloads.serving import (
     fixed_lengths,
     rank_ways,
 )
-from workloads.serving.highest_rate import MOST, NEAR, Offered, highest_rate, what_binds
+from workloads.serving.highest_rate import (
+    FILLS,
+    MOST,
+    NEAR,
+    Offered,
+    at_highest_rate,
+    highest_rate,
+    what_binds,
+)
 
 TOKENS = np.array([1.0, 10_000.0])
 REPLICA = Profile("a", 4, TOKENS, 0.01 + TOKENS * 1e-4, 1e-9, 0.0, 0.0, 1e9, 1.0, 1e9)
@@ -32,8 +40,20 @@ ONE_TOKEN = fixed_lengths(900, 1)
 
 
 def offered(lengths: Lengths = ONE_TOKEN, replica: Profile = REPLICA, **runs: object) -> Offered:
-    how = TableRuns(requests=1500, **runs)  # type: ignore[arg-type]
+    how = TableRuns(**{"requests": 1500, **runs})  # type: ignore[arg-type]
     return how.offered(replica, lengths)
+
+
+def test_requests_fill_the_slots_in_use_and_no_more() -> None:
+    """Slots that stay empty at the highest rate change neither the run nor its length."""
+    many = [
+        at_highest_rate(offered(batching=Batching(slots), requests=30_000), Slo(1.0), least=500)
+        for slots in (500, 5000)
+    ]
+    assert many[0].rate_per_s == many[1].rate_per_s
+    served = many[0].deployed.served
+    at_once = many[0].rate_per_s * float((served.end_s - served.requests.arrival_s).mean())
+    assert max(500, FILLS * at_once) <= len(served.requests) < 3000
 
 
 @pytest.mark.parametrize("limit_s", [0.25, 0.4, 1.0])

@@ -47,6 +47,15 @@ def test_a_prompt_makes_decode_wait() -> None:
     assert served.gap_s.max() == pytest.approx(3.1)
 
 
+def test_the_gaps_of_a_request_are_its_time_after_the_first_token() -> None:
+    """A replica that idles owes no gap for a prompt; each of two prompts waits for the rest."""
+    served = serve(toy_replica(decode_kv_s=0.0), requests_of((0.0, 10, 3), (0.0, 10, 3)))
+    assert served.first_token_s.tolist() == [2.0, 4.0]
+    assert dict(zip(served.gap_s.tolist(), served.gap_count.tolist(), strict=True)) == (
+        pytest.approx({1.2 + 2.0: 1, 1.2: 3})
+    )
+
+
 def test_chunks_ride_along_with_decode() -> None:
     """Pieces of 4 tokens beside one decoding request: 3 + 1 tokens an iteration, 1.4 s."""
     served = serve(

@@ -174,7 +174,7 @@ def divided(demand: Demand, shares: Sequence[Share]) -> tuple[Demand, tuple[Mode
     if len(demand.services) > 1:
         raise InputError(
             f"{len(models)} models for {len(demand.services)} services "
-            f"({', '.join(demand.services)}); give one model, or one for each."
+            f"({', '.join(demand.services)}); give one model, or one for each without a share."
         )
     column = np.array(_shares(parts))[:, None]
     return (

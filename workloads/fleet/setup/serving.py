@@ -37,6 +37,7 @@ from workloads.options.fleet import AUTO, FleetInputs
 from workloads.serving import (
     FILLS,
     Batching,
+    Deployment,
     Lengths,
     Pools,
     Profile,
@@ -311,7 +312,7 @@ def _slo_error(
     other = "another --tp, " if serving.tp is not None else ""
     return InputError(
         f"{model.name} cannot be served within {slo} on {cluster.name}: {tried} "
-        f"keeps that for {best.attained:.1%} of the requests when idle, under "
+        f"keeps that for {best.attained:.1%} of the requests at 5% of its full rate, under "
         f"{slo.share:.4g}. Use {other}a looser --slo, shorter requests or another machine."
     )
 
@@ -338,7 +339,7 @@ def _on_replica(
         speculation=_speculation(serving, cluster, served.chips),
     )
     ways = ways_of(serving, model, cluster, served)
-    runs = [[_runs(usual, demand, way, requests) for demand in demands] for way in ways]
+    runs = [[_runs(usual, demand, way, requests, served) for demand in demands] for way in ways]
     way, choices = _choice(served, kinds, serving, list(zip(ways, runs, strict=True)), per_unit)
     groups = per_unit / ways[way].replicas
     services = []
@@ -407,13 +408,15 @@ def _lengths(demand: Demand) -> Lengths:
     return azure_lengths("conv" if output >= LONG_ANSWER else "code").with_means(prompt, output)
 
 
-def _runs(usual: TableRuns, demand: Demand, way: Prompts, requests: int) -> TableRuns:
+def _runs(
+    usual: TableRuns, demand: Demand, way: Prompts, requests: int, served: Profile
+) -> TableRuns:
     prompt, output = demand.mean_lengths()
-    decoding = way.batching.slots * (way.apart.decode if way.apart else 1)
+    replicas = Deployment(served, way.batching, usual.speculation, way.apart)
     return replace(
         usual,
         batching=way.batching,
-        requests=max(requests, FILLS * decoding),
+        requests=max(requests, FILLS * replicas.most_at_once(_lengths(demand))),
         prompt_means=_grid(demand.prompt_tokens[0], prompt),
         output_means=_grid(demand.output_tokens[0], output),
         pools=way.apart,

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 from pathlib import Path
 from typing import Any
 
@@ -131,6 +132,24 @@ def test_the_highest_rate_is_shown_and_is_that_of_the_front_door(
                       slo="ttft=1s,tpot=20ms")  # fmt: skip
     assert f"{result.summary['max_rate_per_s']:,.4g}" in shown
     assert result.deployed.served.requests.arrival_s.shape == (400,)
+
+
+def test_a_stated_rate_is_divided_among_as_many_replicas_as_it_needs(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    words = [*QUICK, *HIGHEST, "--requests=poisson:50"]
+    assert run([*words, "--json"]) == 0
+    document = json.loads(capsys.readouterr().out)
+    demand, rate = document["demand"], document["max_rate_per_s"]
+    assert (demand["deployments"] - 1) * rate < 50 <= demand["deployments"] * rate
+    assert demand["chips"] == 4 * demand["deployments"]
+    assert demand["usd_per_h"] == pytest.approx(demand["chips"] * 35.76 / 16)
+    low, high = document["max_rate_per_s_interval"].values()
+    ends = {"low": math.ceil(50 / high), "high": math.ceil(50 / low)}
+    assert demand["deployments_interval"] == ends
+    assert run([*words, "--cluster=trn2.48xlarge,dgx-h100"]) == 0
+    shown = " ".join(capsys.readouterr().out.split())
+    assert f"replicas for the stated rate {demand['deployments']} " in shown
 
 
 def test_the_options_that_a_search_finds_repeat_its_answer(
