@@ -8,6 +8,7 @@ that change nothing in it. A plan that the tool has no settings for is refused.
 from __future__ import annotations
 
 import json
+import re
 import shlex
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
@@ -26,6 +27,8 @@ from workloads.training.plan.other_tools import (
     MEGATRON_FLAGS,
     NULLS,
     TABLES,
+    OtherPlan,
+    cannot_change_time,
     other_plan,
 )
 from workloads.training.plan.plan import PLAN_FIELDS, ParallelPlan
@@ -69,6 +72,29 @@ def launch_file(
         if each != "framework"
     ]
     return tool.form(keys, [*about, *idle])
+
+
+def beside_the_plan(
+    filed: OtherPlan, plan: ParallelPlan, model: Model, cluster: Cluster
+) -> OtherPlan:
+    """Return a file's plan, its sizes of model and servers compared with the simulated ones."""
+    # What agrees is not worth naming. Words such as those of norms and activations have many forms,
+    # so that only numbers tell that the file is of another job.
+    tool = next((each for each in TOOLS.values() if each.name == filed.tool), None)
+    try:
+        ours = tool.beside(plan, model, cluster) if tool else {}
+    except InputError:
+        return filed  # the tool does not launch such a plan
+    kept, differs = [], []
+    for key in filed.ignored:
+        value, mine = filed.values.get(key), ours.get(key)
+        agrees = mine is not None and str(value).lower() == str(mine).lower()
+        settings = cannot_change_time(key) or re.search("recompute|checkpoint|^parallelism", key)
+        if type(mine) is int and not agrees and not settings:
+            differs.append(f"{key} is {str(value)[:40]}, not {mine}")
+        elif not agrees:
+            kept.append(key)
+    return replace(filed, ignored=tuple(kept), differs=tuple(differs))
 
 
 def tool_named(name: str) -> Tool:

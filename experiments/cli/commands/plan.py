@@ -289,13 +289,13 @@ def _search(
         raise InputError(f"your own plan: {mistake}") from None
 
 
-OF_ONE_PLAN = ("global_batch", "stage_layers", "recompute_every")
+OF_ONE_PLAN = ("global_batch", "microbatches", "stage_layers", "recompute_every")
 """Fields that belong to the division of one plan, beside those that are searched."""
 
 
 def _own_fields(text: str, stated: Mapping[str, Any]) -> dict[str, Any]:
     """Return the fields of the user's own plan, from a file or from options in one text."""
-    from workloads.training.plan.plan_file import field_value, read_plan
+    from workloads.training.plan.plan_file import field_value, read_any_plan
 
     mine: dict[str, Any] = {}
 
@@ -303,7 +303,7 @@ def _own_fields(text: str, stated: Mapping[str, Any]) -> dict[str, Any]:
         mine.update(stated)
 
     if not text.lstrip().startswith("-"):
-        mine = read_plan(Path(text))
+        mine = dict(read_any_plan(Path(text)).fields)
     else:
         try:
             as_options("train", options).main(shlex.split(text), standalone_mode=False)

@@ -137,13 +137,12 @@ def run_job(
     """
     from experiments.reports.remarks import left_out_framework
     from workloads.job import run_job as run
-    from workloads.training.plan.plan_file import read_any_plan
 
     catalogue = catalogue_inputs.read(inputs.cluster)
-    filed = read_any_plan(plan.plan) if plan.plan else None
     cluster = inputs.read_cluster(catalogue)
     _job_plan(how, cluster, cluster.chips, call.seed)  # a mistake in it before a plan is searched
     step = run_step(inputs, stated, plan, RunInputs(), catalogue, call, search="always")
+    filed = plan.file_beside(step)
     result = run(step, _job_plan(how, cluster, step.chips, call.seed))
     document = {**result.document(), **_plan_document(step)}
     document |= filed.document() if filed else {}

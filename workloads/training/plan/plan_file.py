@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -16,14 +17,7 @@ from workloads.training.plan.fields import check_field
 from workloads.training.plan.other_tools import OURS, OtherPlan, other_plan
 from workloads.training.plan.plan import PLAN_FIELDS, ParallelPlan
 
-__all__ = ["OtherPlan", "field_value", "plan_yaml", "read_any_plan", "read_plan", "write_plan"]
-
 LARGEST_FILE_BYTES = 2**16
-
-
-def read_plan(path: Path) -> dict[str, Any]:
-    """Return the fields of a plan that a file states; see :func:`read_any_plan`."""
-    return dict(read_any_plan(path).fields)
 
 
 def read_any_plan(path: Path) -> OtherPlan:
@@ -37,7 +31,7 @@ def read_any_plan(path: Path) -> OtherPlan:
     other = other_plan(path, text, environment)
     if other is not None:
         stated = {name: _checked(name, value, path) for name, value in other.fields.items()}
-        return OtherPlan(other.tool, stated, other.ignored)
+        return replace(other, fields=stated)
     from topologies.files.yaml_documents import read_yaml  # most plans are stated by options alone
 
     content = "fields. Write one a line, as tp: 8"
@@ -77,7 +71,7 @@ def field_value(name: str, value: Any) -> Any:
 
 
 def plan_yaml(plan: ParallelPlan) -> str:
-    """Return a plan as the YAML that :func:`read_plan` reads, one field a line."""
+    """Return a plan as the YAML that :func:`read_any_plan` reads, one field a line."""
     import yaml
 
     values: dict[str, Any] = {name: getattr(plan, name) for name in PLAN_FIELDS}
