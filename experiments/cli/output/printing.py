@@ -194,6 +194,8 @@ def print_whole_job(document: Mapping[str, Any]) -> None:
         ("spares", f"{job['spare_chips']:,} chips, in price and energy"),
     ]
     print_table("", [f"job of {number(job['tokens'])} tokens", "value"], rows, left=2)
+    for note in job.get("notes", ()):
+        print_text(f"As run-job says: {note}")
 
 
 def spent(document: Mapping[str, Any]) -> list[tuple[str, str]]:
