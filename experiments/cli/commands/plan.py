@@ -214,6 +214,7 @@ def _first_that_runs(
             why = why or str(mistake)
     many = len(search.finalists)
     others = f" Nor does it run any other of the {many} simulated plans." if rank is None else ""
+    others += " State the options that it would run."
     raise InputError(f"--write {tool}: {why}{others}")
 
 
