@@ -395,8 +395,11 @@ def _write_side_by_side(run: Run, title: str, rows: list[dict[str, Any]]) -> Non
     frame = pd.DataFrame(rows).drop(columns="without_effect", errors="ignore")
     run.table("metrics", frame, title="Results")
     good = frame[frame.status == "ok"].assign(busbw=lambda table: table.busbw_bytes_per_s / 1e9)
-    labels = ("size of the buffer [B]", "bus bandwidth [GB/s]")
+    labels = ("size of the buffer", "bus bandwidth [GB/s]")
     figure = lines(good, "size_bytes", "busbw", "cluster", title, labels=labels)
+    sizes = sorted({*good.size_bytes.astype(int)})
+    sizes = sizes[:: -(-len(sizes) // 8)]  # as many labels as fit
+    figure.axes[0].set_xticks(sizes, [format_bytes(int(size)) for size in sizes])
     run.figure("busbw", figure, title="Bus bandwidth side by side")
 
 
