@@ -29,17 +29,6 @@ if TYPE_CHECKING:
     from workloads.job.job import JobPlan
     from workloads.training.iteration import Iteration
 
-PART_NAMES = {
-    "useful": "useful",
-    "lost_work": "lost work",
-    "checkpoint": "checkpoints",
-    "restart": "restarts",
-    "detection": "detection",
-    "waiting_for_spares": "waiting for spares",
-    "stragglers": "stragglers",
-    "fewer_replicas": "fewer replicas",
-}
-
 
 def print_job(result: JobResult, document: Mapping[str, Any]) -> None:
     """Print a job's goodput, where its time goes, and its failures by cause."""
@@ -53,7 +42,8 @@ def print_job(result: JobResult, document: Mapping[str, Any]) -> None:
     print_table(title, ["result", "value"], _results(result, document), left=2)
     for line in document.get("remarks", ()):
         print_text(line)
-    shares = [[PART_NAMES[part], f"{share:.2%}"] for part, share in result.breakdown.items()]
+    parts = result.breakdown.items()
+    shares = [[part.replace("_", " "), f"{share:.2%}"] for part, share in parts]
     print_table("", ["where the time goes", "share"], shares)
     causes = sorted(result.failures_by_cause.items(), key=lambda item: -item[1])
     rows = [[name.replace("_", " "), f"{count:,.1f}"] for name, count in causes]
@@ -87,7 +77,7 @@ def _results(result: JobResult, document: Mapping[str, Any]) -> list[tuple[str, 
         ("detection, restart", f"{time('detection_s')}, {time(_restart(document))}"),
         ("repair", time("repair_s")),
         ("after a failure", "other replicas go on" if document["elastic"] else "all replicas wait"),
-        ("spares", f"{document['spares']:,} of {result.unit_chips} chips"),
+        ("spares", f"{document['spares']:,} units of {result.unit_chips} chips"),
         ("step", f"{format_seconds(document['iteration_s'])} {format_interval(step)}"),
     ]
     if result.goal is None:
