@@ -33,6 +33,7 @@ class Key(NamedTuple):
     field: str
     read: Read
     write: Write = lambda _value, _fields: None
+    is_flag: bool = False  # whether it stands alone on a command line
 
 
 class Near(NamedTuple):
@@ -69,7 +70,7 @@ def is_set(value: Any) -> bool:
 
 def true(field: str) -> Key:
     """Key of a flag that is a field."""
-    return Key(field, lambda value, _all: is_set(value), lambda value, _fields: value)
+    return Key(field, lambda value, _all: is_set(value), lambda value, _fields: value, True)
 
 
 def when(field: str, answer: Any, otherwise: Any = None) -> Key:
@@ -79,6 +80,7 @@ def when(field: str, answer: Any, otherwise: Any = None) -> Key:
         field,
         lambda value, _all: answer if is_set(value) else otherwise,
         lambda value, _fields: next((flag for meant, flag in flags if meant == value), None),
+        is_flag=True,
     )
 
 
@@ -134,10 +136,8 @@ def fields_of_keys(
             ignored.append(key)
             continue
         field = table[key].field
-        if value is None and key in nulls:
-            converted = nulls[key]
-        else:
-            converted = _converted(table[key], key, keys, f"{path}: ")
+        is_null = value is None and key in nulls
+        converted = nulls[key] if is_null else _converted(table[key], key, keys, f"{path}: ")
         if converted is None or isinstance(converted, Near):
             ignored.append(f"{key} = {str(value)[:40]}")
             converted = converted and converted.value

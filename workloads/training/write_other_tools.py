@@ -43,7 +43,8 @@ class Tool(NamedTuple):
     name: str  # name by which its files are read
     file: str  # name of the file in a folder
     form: Callable[[Keys, Sequence[str]], str]  # text of a file with keys and comments
-    beside: Callable[[ParallelPlan, Model, Cluster], dict[str, Any]]  # keys that no plan has
+    # Keys that no plan has; DeepSpeed's files have none.
+    beside: Callable[[ParallelPlan, Model, Cluster], dict[str, Any]] = lambda *_: {}
 
 
 def launch_file(
@@ -53,7 +54,8 @@ def launch_file(
     # ``about``: lines of comment at the top, where the form of the file allows comments. Raises
     # InputError for a plan that the tool has no settings for, or for the framework of another one.
     tool = tool_named(name)
-    plan_keys = written(TABLES[tool.name], {each: getattr(plan, each) for each in PLAN_FIELDS})
+    stated = {each: getattr(plan, each) for each in (*PLAN_FIELDS, "microbatches")}
+    plan_keys = written(TABLES[tool.name], stated)
     keys = {
         key: None if key in NULLS and value == NULLS[key] else value
         for key, value in {**tool.beside(plan, model, cluster), **plan_keys}.items()
@@ -252,11 +254,6 @@ def _titan(plan: ParallelPlan, model: Model, cluster: Cluster) -> dict[str, Any]
     }
 
 
-def _deepspeed(plan: ParallelPlan, model: Model, cluster: Cluster) -> dict[str, Any]:
-    del model, cluster
-    return {"gradient_accumulation_steps": plan.microbatches}
-
-
 # Forms of files.
 
 
@@ -318,7 +315,7 @@ TOOLS = {
     "megatron": Tool("Megatron-LM", "launch.sh", _script, _megatron),
     "nemo": Tool("NeMo", "nemo.yaml", _yaml, _nemo),
     "torchtitan": Tool("torchtitan", "torchtitan.toml", _toml, _titan),
-    "deepspeed": Tool("DeepSpeed", "deepspeed.json", _json, _deepspeed),
+    "deepspeed": Tool("DeepSpeed", "deepspeed.json", _json),
     "nxd": Tool("NxD Training", "nxd.yaml", _yaml, _nxd),
 }
 """Tools for which plans are written, by their names on the command line."""

@@ -233,10 +233,7 @@ MEGATRON: Mapping[str, Key] = {
     "use-flash-attn": when("attention", "fused", "unfused"),
     "use-tp-pp-dp-mapping": when("order", TP_PP_DP, ORDER),
 }  # fmt: skip
-MEGATRON_FLAGS = frozenset({
-    "sequence-parallel", "use-distributed-optimizer", "recompute-activations", "bf16", "fp16",
-    "overlap-grad-reduce", "tp-comm-overlap", "use-flash-attn", "use-tp-pp-dp-mapping",
-})  # fmt: skip
+MEGATRON_FLAGS = frozenset(key for key, rule in MEGATRON.items() if rule.is_flag)
 """Options of Megatron-LM's command line that take no value."""
 TITAN: Mapping[str, Key] = {
     "parallelism.tensor_parallel_degree": whole("tp"),
@@ -347,15 +344,6 @@ NXD: Mapping[str, Key] = {
         }.items()
     },
 }
-NULLS = {
-    "model.activations_checkpoint_granularity": "none",
-    "virtual-pipeline-model-parallel-size": 1,
-    **dict.fromkeys((
-        f"{section}.virtual_pipeline_model_parallel_size"
-        for section in ("model", "trainer.strategy", "distributed_strategy")
-    ), 1),
-}  # fmt: skip
-"""Keys whose null leaves nothing open: no activation is computed again, a stage has one chunk."""
 DEEPSPEED: Mapping[str, Key] = {
     "train_batch_size": whole("global_batch"),
     "train_micro_batch_size_per_gpu": whole("microbatch"),
@@ -394,6 +382,11 @@ TABLES: Mapping[str, Mapping[str, Key]] = {
     "NeMo": NEMO,
     "DeepSpeed": DEEPSPEED,
 }
+NULLS = {
+    "model.activations_checkpoint_granularity": "none",
+    **{key: 1 for table in TABLES.values() for key, rule in table.items() if rule.field == "vpp"},
+}
+"""Keys whose null leaves nothing open: no activation is computed again, a stage has one chunk."""
 
 
 WITHOUT_TIME = re.compile(

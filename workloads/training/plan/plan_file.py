@@ -36,7 +36,8 @@ def read_any_plan(path: Path) -> OtherPlan:
 
     content = "fields. Write one a line, as tp: 8"
     document = read_yaml(path, limit_bytes=LARGEST_FILE_BYTES, content=content)
-    named = {_field_name(str(key), path): value for key, value in document.items()}
+    named = {str(key).replace("-", "_"): value for key, value in document.items()}
+    check_names(f"{path}: a plan", named, PLAN_FIELDS)
     values = {name: _checked(name, value, path) for name, value in named.items()}
     return OtherPlan(OURS, values, ())
 
@@ -85,10 +86,3 @@ def write_plan(plan: ParallelPlan, path: Path) -> None:
     """Write a plan as YAML, atomically."""
     with whole_file(path) as part:
         part.write_text(plan_yaml(plan))
-
-
-def _field_name(key: str, path: Path) -> str:
-    """Name of the field that a key of a file stands for, written with hyphens or underscores."""
-    name = key.replace("-", "_")
-    check_names(f"{path}: a plan", [name], PLAN_FIELDS)
-    return name
