@@ -92,7 +92,7 @@ def beside_the_plan(
         value, mine = filed.values.get(key), ours.get(key)
         agrees = mine is not None and str(value).lower() == str(mine).lower()
         settings = cannot_change_time(key) or re.search("recompute|checkpoint|^parallelism", key)
-        if type(mine) is int and not agrees and not settings:
+        if (type(mine) is int or key == "model.flavor") and not agrees and not settings:
             differs.append(f"{key} is {str(value)[:40]}, not {mine}")
         elif not agrees:
             kept.append(key)

@@ -165,11 +165,16 @@ def test_a_batch_left_to_accumulation_is_that_of_the_tool(
          {"tp": 4, "pp": 2}),
         ("a.yaml", "distributed_strategy: {pipeline_model_parallel_size: 4}\n"
          "model: {pipeline_cuts: []}\n", {"pp": 4, "stage_layers": ()}),
+        ("a.yaml", "model: {config: {recompute_granularity: full}}\n"
+         "trainer:\n  plugins: {_target_: x, precision: bf16-mixed}\n"
+         "  strategy: {tensor_model_parallel_size: 4, ddp: {overlap_grad_reduce: true, "
+         "use_distributed_optimizer: true}}\n",
+         {"tp": 4, "zero": 1, "overlap": "dp", "recompute": "full", "precision": "bf16"}),
         ("ds.json", '{ // of "us"\n"train_batch_size": 8, # sequences\n/* all */ "path": "a//b"}',
          {"global_batch": 8}),
     ],
 )  # fmt: skip
-def test_odd_forms_of_files_are_read(
+def test_other_forms_of_files_are_read(
     tmp_path: Path, name: str, text: str, fields: dict[str, Any]
 ) -> None:
     path = tmp_path / name

@@ -143,6 +143,10 @@ def test_sizes_of_a_file_are_compared_with_the_model_and_the_servers() -> None:
     assert "nnodes is 2, not 4" in other.differs
     assert other.sentence.startswith("The file is of another job, whose ffn-hidden-size is 14336, ")
     assert other.document()["plan_file"]["differs"] == other.differs
+    titan = other_plan(Path("a.toml"), '[model]\nflavor = "8B"\n[parallelism]\nx = 1')
+    assert titan is not None
+    titan = beside_the_plan(titan, complete({"tp": 8}, large, machine), large, machine)
+    assert titan.differs == ("model.flavor is 8B, not 70B",)
 
 
 def test_a_file_of_torchtitan_and_one_of_deepspeed() -> None:

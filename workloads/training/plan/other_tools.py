@@ -305,6 +305,11 @@ NEMO: Mapping[str, Key] = {
         lambda zero, _plan: {0: "fused_adam", 1: "distributed_fused_adam"}.get(zero),
     ),
     "model.optim.overlap_grad_sync": when("overlap", "dp", "none"),
+    # NeMo 2 has the names of Megatron-Core.
+    "model.recompute_granularity": choice("recompute", RECOMPUTE),
+    "trainer.plugins.precision": choice("precision", PRECISION),
+    "trainer.strategy.ddp.use_distributed_optimizer": when("zero", 1, 0),
+    "trainer.strategy.ddp.overlap_grad_reduce": when("overlap", "dp", "none"),
 }  # fmt: skip
 NEMO_ALONE = (
     "model.optim.name", "model.optim.overlap_grad_sync", "model.use_tp_pp_dp_mapping",
@@ -407,7 +412,9 @@ WITH_TIME = re.compile(
 def cannot_change_time(key: str) -> bool:
     """Return whether a key of a tool's file cannot change the time of a step, by its words."""
     words = re.sub(r"[._-]", " ", key.partition(" =")[0].lower())
-    if re.search(r"\bclip|\binitialization|max position embeddings|node rank|\blr$", words):
+    if re.search(
+        r"\bclip|\binitialization|max position embeddings|node rank|\blr$| target $", words
+    ):
         return True
     return bool(WITHOUT_TIME.search(words)) and not WITH_TIME.search(words)
 
@@ -428,7 +435,11 @@ FRAMEWORKS = {
     "DeepSpeed": "deepspeed", "NxD Training": "neuronx",
 }  # fmt: skip
 """Framework that runs the plans of a tool."""
-OLD_SECTIONS = r"^(training|experimental)\.(?=\w*parallel)"
+SECTIONS = {
+    "torchtitan": (r"^(training|experimental)\.(?=\w*parallel)", "parallelism."),
+    "NeMo": (r"^model\.config\.", "model."),
+}
+"""Sections of older and newer files, and the one in which their keys are read."""
 COMPILED = ("compile.enable", "training.compile")
 """Keys of torchtitan, new and old, that compile layers; it does not unless one of them is true."""
 
@@ -463,8 +474,8 @@ def other_plan(path: Path, text: str, environment: Mapping[str, str] = EMPTY) ->
     tool = tool_of(keys, MARKS)
     if tool is None:
         return None
-    if tool == "torchtitan":  # before 2025 degrees stood in other sections
-        keys = {re.sub(OLD_SECTIONS, "parallelism.", key): value for key, value in keys.items()}
+    if tool in SECTIONS:
+        keys = {re.sub(*SECTIONS[tool], key): value for key, value in keys.items()}
     fields, ignored = fields_of_keys(keys, TABLES[tool], path, NULLS, RANKING)
     if tool == "torchtitan":
         ignored = [key for key in ignored if key not in COMPILED]
