@@ -181,11 +181,7 @@ def train(
         write_chakra(training_recording(step), how.chakra, name=step.model.name)
     filed = plan.file_beside(step)
     job = _whole_job(step, length, call)
-    more = filed.document() if filed else {}
-    if how.explain:
-        from workloads.training.explain import input_table, step_table
-
-        more |= {"steps": step_table(step), "inputs": input_table(step)}
+    more = {**(_explained(step) if how.explain else {}), **(filed.document() if filed else {})}
     call.answer(
         {**document(step, call.engine), **more, **job},
         show=lambda _: _print(step, more, filed, job),
@@ -296,6 +292,12 @@ def _print(
     if "steps" in more:
         _print_explained(more)
     print_whole_job(job)
+
+
+def _explained(run: Iteration) -> dict[str, Any]:
+    from workloads.training.explain import input_table, step_table
+
+    return {"steps": step_table(run), "inputs": input_table(run)}
 
 
 def _print_explained(tables: Mapping[str, Any]) -> None:
