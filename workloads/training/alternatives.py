@@ -22,7 +22,7 @@ from workloads.confidence.split_conformal import interval, margin
 from workloads.models.model import Model
 from workloads.training.frameworks.framework import framework, framework_of, names
 from workloads.training.plan.checks import check_model
-from workloads.training.plan.plan import ParallelPlan
+from workloads.training.plan.plan import PLAN_FIELDS, ParallelPlan
 from workloads.training.plan.schedules.registry import DEFAULT, schedule_of_chunks
 from workloads.training.usual_plan import fits
 
@@ -58,9 +58,11 @@ def alternatives(
         if changes.get("recompute_every", 1) > 1:
             value = f"{value} in every other layer"
         try:
-            others.append(Alternative(name, value, times(other) / seconds, frozenset(changes)))
+            ratio = times(other) / seconds
         except InputError:
             continue
+        moved = {field for field in PLAN_FIELDS if getattr(other, field) != getattr(plan, field)}
+        others.append(Alternative(name, value, ratio, frozenset(moved)))
     return tuple(others)
 
 
@@ -79,7 +81,7 @@ def _runnable(
         ]
     for size in sizes:
         try:
-            other = replace(plan, **{**changes, "microbatch": size})
+            other = replace(plan, **{"microbatch": size, **changes})
             check_model(other, model)
             on_stack = framework_of(other, cluster).on(cluster, model)
             if fits(model, other, on_stack):
@@ -110,6 +112,9 @@ def _reach(others: Sequence[Alternative], side: int) -> float:
             beside = [each for each in rest if not each.changes & other.changes]
             squares.append(logarithm**2 + _reach(beside, side))
     return max(squares)
+
+
+MICROBATCHES = (2, 4)  # sequences of a microbatch that are usual where it has more than one
 
 
 def _changes(plan: ParallelPlan, model: Model, cluster: Cluster) -> Iterator[dict[str, Any]]:
@@ -145,6 +150,9 @@ def _changes(plan: ParallelPlan, model: Model, cluster: Cluster) -> Iterator[dic
         yield from ({"zero": stage} for stage in stages)
     if "sequence_parallel" in assumed and plan.tp > 1:
         yield {"sequence_parallel": not plan.sequence_parallel}
+    if "microbatch" in assumed:
+        sequences = plan.global_batch // plan.dp
+        yield from ({"microbatch": size} for size in MICROBATCHES if sequences % size == 0)
     if plan.pp > 1 and {"vpp", "schedule"} <= assumed:
         yield {"vpp": 1, "schedule": DEFAULT}
         layers = model.layers // plan.pp

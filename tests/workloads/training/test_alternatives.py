@@ -17,7 +17,14 @@ from workloads.training.execution.jitter import Disturbance
 from workloads.training.plan.plan import ParallelPlan
 
 MACHINE = "dgx-h100:2"
-STATED = {"tp": 8, "global_batch": 16, "recompute": "none", "overlap": "dp", "zero": 1}
+STATED = {
+    "tp": 8,
+    "global_batch": 16,
+    "microbatch": 1,
+    "recompute": "none",
+    "overlap": "dp",
+    "zero": 1,
+}
 
 
 def test_a_plan_that_states_all_has_no_alternatives() -> None:
@@ -29,7 +36,7 @@ def test_each_unstated_field_is_varied_alone() -> None:
     named_fields = {"framework": "megatron-core", "tp": 8, "global_batch": 16}
     step = train("llama-3.1-8b", MACHINE, **named_fields)
     fields = {other.field for other in step.alternatives}
-    assert fields == {"recompute", "overlap", "zero", "sequence_parallel"}
+    assert fields == {"recompute", "overlap", "zero", "sequence_parallel", "microbatch"}
     full = next(other for other in step.alternatives if other.value == "full")
     stated = train(
         "llama-3.1-8b", MACHINE, framework="megatron-core", tp=8, global_batch=16, recompute="full"
