@@ -233,7 +233,8 @@ def run_step(
     faults = [parse_fault(text) for text in how.fault]
     disturbed = disturbance(how.jitter, call.seed, how.straggler)
     fields = plan.fields(stated, cluster)
-    with remedied(fields, model, cluster, lnc=plan.lnc):
+    size = {"lnc": plan.lnc, "chips": plan.chips}
+    with remedied(fields, model, cluster, **size):
         if is_open(fields) and not (plan.chips or plan.plan or how.allow_oversized):
             from workloads.search.choice import usual_or_searched  # costly, and seldom needed
 
@@ -241,9 +242,9 @@ def run_step(
                 fields, model, cluster, lnc=plan.lnc, search=search, watch=call.watch
             )
         else:
-            chosen, choice = complete(fields, model, cluster, lnc=plan.lnc, chips=plan.chips), None
+            chosen, choice = complete(fields, model, cluster, **size), None
     # A searched plan works: what is refused now is something else.
-    hints = remedied(fields, model, cluster, lnc=plan.lnc) if choice is None else nullcontext()
+    hints = remedied(fields, model, cluster, **size) if choice is None else nullcontext()
     with hints, progress_bars(quiet=call.quiet) as report:
         step = iteration(
             *(model, cluster, chosen),
@@ -318,7 +319,7 @@ def _print_explained(tables: Mapping[str, Any]) -> None:
 
 @contextmanager
 def remedied(
-    stated: Mapping[str, Any], model: Model, cluster: Cluster, *, lnc: int | None = None
+    stated: Mapping[str, Any], model: Model, cluster: Cluster, **size: int | None
 ) -> Iterator[None]:
     """Add the nearest plan that works to the error of a plan; parameters as for ``nearest_plan``.
 
@@ -330,7 +331,7 @@ def remedied(
     except InputError as mistake:
         from workloads.search.nearest import nearest_plan  # only a refusal needs the search
 
-        changes = nearest_plan(stated, model, cluster, lnc=lnc)
+        changes = nearest_plan(stated, model, cluster, **size)
         if not changes:
             raise
         changed_fields = ", ".join(
