@@ -11,7 +11,6 @@ from topologies.arguments import check_names
 from topologies.errors import InputError, excerpt
 from topologies.files.reading import read_text
 from topologies.files.tool_files import in_environment
-from topologies.files.writing import whole_file
 from topologies.units import parse_bytes
 from workloads.training.plan.fields import check_field
 from workloads.training.plan.other_tools import OURS, OtherPlan, other_plan
@@ -21,7 +20,7 @@ LARGEST_FILE_BYTES = 2**16
 
 
 def read_any_plan(path: Path) -> OtherPlan:
-    """Read a plan from YAML as :func:`write_plan` writes it, or from a file of another tool."""
+    """Read a plan from YAML as :func:`plan_yaml` gives it, or from a file of another tool."""
     # Arguments of Megatron-LM, YAML of NeMo and of NxD Training, TOML of torchtitan and JSON of
     # DeepSpeed are recognised by their keys. Keys that a plan has no field for are listed as
     # ``ignored``. Raises InputError for a file that cannot be read, is not a mapping, or has an
@@ -80,9 +79,3 @@ def plan_yaml(plan: ParallelPlan) -> str:
     values["stage_layers"] = "-".join(map(str, plan.stage_layers))
     written = {name: value for name, value in values.items() if value != ""}
     return str(yaml.safe_dump(written, sort_keys=False))
-
-
-def write_plan(plan: ParallelPlan, path: Path) -> None:
-    """Write a plan as YAML, atomically."""
-    with whole_file(path) as part:
-        part.write_text(plan_yaml(plan))
