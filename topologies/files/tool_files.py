@@ -175,7 +175,7 @@ def _words(text: str, conditional: bool = False, depth: int = 0) -> Iterator[tup
     """Yield the words of a script, each with whether it stands within a condition."""
     open_conditions = 0
     for word in shlex.split(text, comments=True):
-        bare = word.rstrip(");")
+        bare = word if "$((" in word else word.rstrip(");")
         open_conditions += (bare in ("if", "case")) - (bare in ("fi", "esac"))
         within = conditional or open_conditions > 0
         if re.search(r"\s", word) and OPTION.search(word) and depth < DEEPEST_VARIABLES:

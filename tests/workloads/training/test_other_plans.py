@@ -239,7 +239,7 @@ def test_a_value_that_cannot_be_read_is_no_default(
         ("bash -c 'train --tensor-model-parallel-size 8 --bf16'", 8),
         ("if [ -n a ]; then LR=1; fi\ntrain --lr $LR --tensor-model-parallel-size 8", 8),
         ("train --tensor-model-parallel-size $TP", "TP, which the file does not state"),
-        ("train --tensor-model-parallel-size $((64/8))", "does not state as a literal"),
+        ("train --tensor-model-parallel-size $((64/8))", r"is \$\(\(64/8\)\), which"),
         ("TP=$1\ntrain --tensor-model-parallel-size $TP", "does not state as a literal"),
         ("TP=1\nTP=2\ntrain --tensor-model-parallel-size $TP", "sets in several ways"),
         ("if a; then TP=2; fi\ntrain --tensor-model-parallel-size $TP", "does not state"),
