@@ -107,7 +107,7 @@ def one_kind_of_price(catalogue: Catalogue, machines: Iterable[str]) -> tuple[Ca
             listed = "; ".join(_basis(changed, name, "price") for name in variants)
             return changed, f"All prices are {_by(kind)}: {listed}."
     listed = ", ".join(f"{name} {_by(kind)}" for name, kind in kinds.items())
-    return catalogue, f"Prices are of different kinds and do not compare: {listed}."
+    return catalogue, f"Ratios of prices are in part those of different kinds of price: {listed}."
 
 
 def _by(kind: str) -> str:

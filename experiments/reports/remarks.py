@@ -56,9 +56,11 @@ def _searched(step: Iteration) -> Iterator[str]:
     choice = step.choice
     if choice is None or choice.default_ratio is not None:
         return
+    roomy = step.memory.total <= FULL * step.memory.capacity
+    free = f" of those that leave {1 - FULL:.0%} of a rank's memory free" if roomy else ""
     yield (
         f"No degree of parallelism was stated: of {choice.considered:,} plans this one is the best "
-        f"by its estimate: {describe(step.plan)}."
+        f"by its estimate{free}: {describe(step.plan)}."
     )
     if choice.others:
         first, ties = choice.others[0], sum(other.tied for other in choice.others)

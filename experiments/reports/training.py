@@ -140,9 +140,10 @@ def headline(run: Iteration) -> str:
     plan = run.plan
     degrees = f"tp {plan.tp}, pp {plan.pp}, dp {plan.dp}"
     unit = "chip" if run.chips == 1 else "chips"
+    batches = "microbatch" if plan.microbatches == 1 else "microbatches"
     return (
         f"{run.model.name} ({run.model.parameters / 1e9:,.1f} G parameters) on {run.cluster.name}, "
-        f"{run.chips:,} {unit}: {degrees}, {plan.microbatches} microbatches of "
+        f"{run.chips:,} {unit}: {degrees}, {plan.microbatches} {batches} of "
         f"{plan.microbatch} × {plan.seq:,} tokens"
     )
 

@@ -18,6 +18,9 @@ from topologies.errors import InputError
 
 DEEPEST = 8  # sections within sections that are flattened; what lies deeper is left as one value
 
+# A text, which stays, or a comment: DeepSpeed reads its JSON as Hjson, which has comments.
+COMMENT = re.compile(r'("(?:\\.|[^"\\])*")|(?://|#)[^\n]*|/\*.*?\*/', re.DOTALL)
+
 
 @dataclass(frozen=True)
 class Unknown:
@@ -60,7 +63,7 @@ def flattened(
         if path.suffix == ".toml":
             document = tomllib.loads(text)
         elif path.suffix == ".json":
-            document = json.loads(text)
+            document = json.loads(COMMENT.sub(lambda part: part[1] or "", text))
         elif is_yaml or not re.search(r"^[^#\n]*--[a-z]", text, re.MULTILINE):
             document = yaml_mapping(text, path, content="fields")
     except (InputError, ValueError, RecursionError) as mistake:
@@ -130,7 +133,10 @@ def script_options(
     """
     # A comment ends with its line even where that line ends with a backslash.
     lines = re.sub(r"(?m)^\s*#.*$", "", text).replace("\\\n", " ")
-    # The words of an array, NAME=(…), are read as if they stood by themselves.
+    # The words of an array, NAME=(…), and of options in quotes are read as if they stood by
+    # themselves, so that what the script sets hides no option, except by its arguments, a command
+    # or the environment.
+    visible = set(re.findall(r"\b([A-Za-z_]\w*)\+?=(?![\"']?\$[@*\d({])", lines))
     try:
         words = list(_words(re.sub(r"\b\w+\+?=\((?!\()", " ", lines)))
     except ValueError as mistake:
@@ -143,7 +149,7 @@ def script_options(
         option = re.fullmatch(r"(?:[A-Za-z_]\w*=)?--([\w.-]+)(?:=(.*))?", word, re.DOTALL)
         if option is None:
             variable = VARIABLE.fullmatch(word)
-            if variable and not expects_value and variable[1] not in variables:
+            if variable and not expects_value and variable[1] not in visible | set(environment):
                 options[word] = True  # options that nobody can see
             expects_value = False
             continue
@@ -169,7 +175,7 @@ def _words(text: str, conditional: bool = False, depth: int = 0) -> Iterator[tup
     """Yield the words of a script, each with whether it stands within a condition."""
     open_conditions = 0
     for word in shlex.split(text, comments=True):
-        bare = word.rstrip(");")
+        bare = word if "$((" in word else word.rstrip(");")
         open_conditions += (bare in ("if", "case")) - (bare in ("fi", "esac"))
         within = conditional or open_conditions > 0
         if re.search(r"\s", word) and OPTION.search(word) and depth < DEEPEST_VARIABLES:

@@ -20,6 +20,7 @@ import numpy as np
 
 from topologies.arrays import FloatArray
 from topologies.catalogue.catalogue import NEURON, chip_family
+from topologies.units import format_seconds
 from workloads.confidence.interval import LEVEL, Interval
 from workloads.confidence.kinds import (
     BARE,
@@ -183,8 +184,8 @@ def interval(value: float, prediction: Prediction, residuals: Residuals | None =
         more = f"a slow node in {slow.share:.0%} of runs adds {slow.seconds:,.3g} s"
         return Interval(low, high, basis=f"{basis}; {more}", value=value)
     low, high = (value * math.exp(end) for end in (prediction.below, prediction.above))
-    if low < high:
-        basis += f"; {low * 1e6:,.3g} to {high * 1e6:,.3g} us by the tool that times it"
+    if (least := format_seconds(low)) != (most := format_seconds(high)):
+        basis += f"; {least} to {most} by the tool that times it"
     return Interval(low / math.exp(half), high * math.exp(half), basis=basis, value=value)
 
 

@@ -410,10 +410,12 @@ OF_A_WHOLE_JOB = (
 def whole_job(step: Iteration, tokens: str | int, seed: int = 0) -> dict[str, Any]:
     """Return the length, the price and the energy of a job of a step, as an entry ``job``."""
     # Failures, checkpoints and spares are those that ``run_job`` has by default.
-    document = run_job(step, tokens=tokens, seed=seed).document()
+    run = run_job(step, tokens=tokens, seed=seed)
+    document = run.document()
     ends = {name: document["interval"].get(name) for name in OF_A_WHOLE_JOB}
     ends = {name: value for name, value in ends.items() if value and name != "tokens"}
-    return {"job": {**{name: document[name] for name in OF_A_WHOLE_JOB}, "interval": ends}}
+    job = {name: document[name] for name in OF_A_WHOLE_JOB}
+    return {"job": {**job, "interval": ends, **({"notes": [*run.notes]} if run.notes else {})}}
 
 
 def expected_job_goodput(step: Iteration, plan: JobPlan) -> float:

@@ -7,8 +7,8 @@ keys that may change the time, and keys that cannot.
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -33,6 +33,7 @@ class Key(NamedTuple):
     field: str
     read: Read
     write: Write = lambda _value, _fields: None
+    is_flag: bool = False  # whether it stands alone on a command line
 
 
 class Near(NamedTuple):
@@ -69,7 +70,7 @@ def is_set(value: Any) -> bool:
 
 def true(field: str) -> Key:
     """Key of a flag that is a field."""
-    return Key(field, lambda value, _all: is_set(value), lambda value, _fields: value)
+    return Key(field, lambda value, _all: is_set(value), lambda value, _fields: value, True)
 
 
 def when(field: str, answer: Any, otherwise: Any = None) -> Key:
@@ -79,6 +80,7 @@ def when(field: str, answer: Any, otherwise: Any = None) -> Key:
         field,
         lambda value, _all: answer if is_set(value) else otherwise,
         lambda value, _fields: next((flag for meant, flag in flags if meant == value), None),
+        is_flag=True,
     )
 
 
@@ -134,10 +136,8 @@ def fields_of_keys(
             ignored.append(key)
             continue
         field = table[key].field
-        if value is None and key in nulls:
-            converted = nulls[key]
-        else:
-            converted = _converted(table[key], key, keys, f"{path}: ")
+        is_null = value is None and key in nulls
+        converted = nulls[key] if is_null else _converted(table[key], key, keys, f"{path}: ")
         if converted is None or isinstance(converted, Near):
             ignored.append(f"{key} = {str(value)[:40]}")
             converted = converted and converted.value
@@ -197,6 +197,8 @@ class ToolFile:
     tool: str  # name of the tool, such as ``Megatron-LM``. ``fields``: fields that the file states
     fields: Fields
     ignored: tuple[str, ...]  # keys that no field has, or whose value a field has only nearly
+    values: Fields = field(default_factory=dict)  # of all keys, as the file states them
+    differs: tuple[str, ...] = ()  # sizes of another model or machine than the simulated one
 
     @property
     def noun(self) -> str:
@@ -221,18 +223,18 @@ class ToolFile:
     def document(self) -> dict[str, Any]:
         """Return the tool and the ignored keys, as JSON has them."""
         keys = {"ignored": self.ignored, "may_change_time": self.may_change_time}
+        keys |= {"differs": self.differs} if self.differs else {}
         return {f"{self.noun}_file": {"tool": self.tool, **keys}}
 
     @property
     def sentence(self) -> str:
         """One line on the ignored keys, the ones that matter first; empty without any."""
-        about = ", ".join(part.strip() for part in self._parts())
-        return f"The {self.noun} is {self.title}'s; it has no field for {about}." if about else ""
-
-    def _parts(self) -> Iterator[str]:
-        matter = self.may_change_time
-        rest = [key for key in self.ignored if key not in matter]
-        if matter:
-            yield f"{', '.join(matter)}, which may change the time"
-        if rest:
-            yield f"{'nor for ' if matter else ''}{', '.join(rest)}, which cannot change the time"
+        rest = [key for key in self.ignored if key not in self.may_change_time]
+        about = ", nor for ".join(
+            f"{', '.join(keys)}, which {verb} change the time"
+            for keys, verb in ((self.may_change_time, "may"), (rest, "cannot"))
+            if keys
+        )
+        lacks = f"The {self.noun} is {self.title}'s; it has no field for {about}." if about else ""
+        other = f"The file is of another job, whose {', '.join(self.differs)}. "
+        return (other if self.differs else "") + lacks

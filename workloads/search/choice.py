@@ -21,7 +21,7 @@ from workloads.training.frameworks.framework import framework, framework_of, fra
 from workloads.training.memory.memory import likely
 from workloads.training.plan.fields import SEARCHED
 from workloads.training.plan.plan import PLAN_FIELDS, ParallelPlan
-from workloads.training.usual_plan import DEFAULT_SEQ, complete, fits, recomputation
+from workloads.training.usual_plan import DEFAULT_SEQ, complete, recomputation
 
 When = Literal["needed", "compared", "always"]
 """Conditions under which a plan without stated degrees is searched."""
@@ -51,8 +51,8 @@ def usual_or_searched(
     watch: Watch = unwatched,
 ) -> tuple[ParallelPlan, Choice | None]:
     """Return the plan of a step without stated degrees, and the search for it if there was one."""
-    # The plan is data parallel over all chips if that fits in memory, and else the best of a
-    # search.
+    # The plan is data parallel over all chips if that likely fits in memory, and not in a sparing
+    # stack alone, and else the best of a search.
     # ``stated``: fields of a plan, without degrees; None counts as not stated. ``search``
     # ("needed", "compared", "always"): whether a plan is searched where the data-parallel one fits
     # as well: never; to compare the two, on up to ``COMPARED_CHIPS`` chips, in which case the
@@ -76,13 +76,14 @@ def usual_or_searched(
 def _usual(
     stated: Mapping[str, Any], model: Model, cluster: Cluster, lnc: int | None
 ) -> ParallelPlan | None:
-    """Return the default plan; None if it does not divide the batch or fit in memory."""
+    """Return the default plan; None if it does not divide the batch or likely fit in memory."""
     try:
         usual = complete(stated, model, cluster, lnc=lnc)
         on_stack = framework_of(usual, cluster).on(cluster, model)
     except InputError:
         return None  # the search finds another plan, or says what is wrong
-    return usual if fits(model, usual, on_stack) else None
+    catalogue = on_stack.catalogue or shipped_catalogue()
+    return usual if likely(model, usual, catalogue, cluster.chip).fits else None
 
 
 def searched_plan(

@@ -38,10 +38,11 @@ Changes = dict[str, Any]  # new values of fields that change
 
 
 def nearest_plan(
-    stated: Mapping[str, Any], model: Model, cluster: Cluster, *, lnc: int | None = None
+    stated: Mapping[str, Any], model: Model, cluster: Cluster, **size: int | None
 ) -> Changes | None:
     """Return the fewest changes to the stated fields that give a plan which divides and fits."""
-    # Returns the fields to change, with their values; None if nothing near works.
+    # Returns the fields to change, with their values; None if nothing near works. ``size``: ``lnc``
+    # and ``chips`` as ``complete`` takes them.
     fixed = {name: value for name, value in stated.items() if value is not None}
     sizes = [fixed.get(name, 1) for name in NUMBERS]
     if any(not isinstance(size, int) or not 1 <= size <= LARGEST for size in sizes):
@@ -49,12 +50,12 @@ def nearest_plan(
     try:
         # Without the fields that divide the model a plan is always possible.
         machine = {name: fixed[name] for name in fixed if name in ("ranks_per_chip", "seq")}
-        ranks = complete(machine, model, cluster, lnc=lnc).ranks
+        ranks = complete(machine, model, cluster, **size).ranks
         proposals = sorted(_proposals(fixed, model, ranks), key=lambda way: _distance(fixed, way))
     except (InputError, TypeError, ValueError):
         return None
     for changes in proposals:
-        plan = _plan({**fixed, **changes}, model, cluster, lnc)
+        plan = _plan({**fixed, **changes}, model, cluster, size)
         if plan is not None:
             on_stack = framework_of(plan, cluster).on(cluster, model)
             catalogue = on_stack.catalogue or shipped_catalogue()
@@ -65,11 +66,11 @@ def nearest_plan(
 
 
 def _plan(
-    fields: Mapping[str, Any], model: Model, cluster: Cluster, lnc: int | None
+    fields: Mapping[str, Any], model: Model, cluster: Cluster, size: Mapping[str, int | None]
 ) -> ParallelPlan | None:
     """Plan with these fields; None if it does not divide model, batch and cluster."""
     try:
-        plan = complete(fields, model, cluster, lnc=lnc)
+        plan = complete(fields, model, cluster, **size)
         check_model(plan, model)
     except InputError:
         return None

@@ -20,7 +20,7 @@ from workloads.models.huggingface import as_model
 from workloads.models.model import Model
 from workloads.training.plan.fields import check_field
 from workloads.training.plan.plan import PLAN_FIELDS, ParallelPlan
-from workloads.training.plan.plan_file import field_value, read_plan
+from workloads.training.plan.plan_file import field_value, read_any_plan
 from workloads.training.usual_plan import complete, ranks_per_chip
 
 PLACEMENTS = {
@@ -185,7 +185,7 @@ def _job(entry: dict[str, Any], number: int, cluster: Cluster, folder: Path) -> 
     _check_count(name, "chips", chips, 1, cluster)
     try:
         model = as_model(stated.pop("model"))
-        fields = read_plan(folder / str(filed)) if filed is not None else {}
+        fields = dict(read_any_plan(folder / str(filed)).fields) if filed is not None else {}
         for key, value in stated.items():
             fields[key] = field_value(key, value)
             check_field(key, fields[key])

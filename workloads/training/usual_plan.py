@@ -42,8 +42,10 @@ def complete(
     chips: int | None = None,
 ) -> ParallelPlan:
     """Return a plan with the framework's usual values for the fields that are not stated."""
-    # ``stated``: fields of :class:`ParallelPlan`; None counts as not stated.
+    # ``stated``: fields of :class:`ParallelPlan`, or ``microbatches`` of a replica in place of the
+    # global batch; None counts as not stated.
     named = {name: value for name, value in stated.items() if value not in (None, "")}
+    microbatches = named.pop("microbatches", None)
     plan_fields = {name: field_value(name, value) for name, value in named.items()}
     room = cluster.chips if chips is None else chips
     text = framework_text(plan_fields.get("framework", ""), cluster, {"chips": room, **plan_fields})
@@ -61,6 +63,11 @@ def complete(
     # With one microbatch a replica, so that ranks are refused before a batch that follows from dp.
     smallest = {**plan_fields, "global_batch": dp * microbatch, "vpp": 1, "schedule": DEFAULT}
     check_ranks(ParallelPlan(**smallest), room)
+    if microbatches and "global_batch" not in named:
+        plan_fields["global_batch"] = named["global_batch"] = dp * microbatch * microbatches
+    elif microbatches and "microbatch" not in named:
+        microbatch = max(1, plan_fields["global_batch"] // (dp * microbatches))
+        plan_fields["microbatch"] = named["microbatch"] = microbatch
     plan_fields.setdefault("global_batch", dp * microbatch * DEFAULT_MICROBATCHES)
     plan_fields |= usual_chunks(plan_fields, model, room, stack)
     # With tp 1 there is nothing to split; the default stays, so that it is not named as idle.

@@ -8,6 +8,7 @@ that change nothing in it. A plan that the tool has no settings for is refused.
 from __future__ import annotations
 
 import json
+import re
 import shlex
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
@@ -26,6 +27,8 @@ from workloads.training.plan.other_tools import (
     MEGATRON_FLAGS,
     NULLS,
     TABLES,
+    OtherPlan,
+    cannot_change_time,
     other_plan,
 )
 from workloads.training.plan.plan import PLAN_FIELDS, ParallelPlan
@@ -40,7 +43,8 @@ class Tool(NamedTuple):
     name: str  # name by which its files are read
     file: str  # name of the file in a folder
     form: Callable[[Keys, Sequence[str]], str]  # text of a file with keys and comments
-    beside: Callable[[ParallelPlan, Model, Cluster], dict[str, Any]]  # keys that no plan has
+    # Keys that no plan has; DeepSpeed's files have none.
+    beside: Callable[[ParallelPlan, Model, Cluster], dict[str, Any]] = lambda *_: {}
 
 
 def launch_file(
@@ -50,7 +54,8 @@ def launch_file(
     # ``about``: lines of comment at the top, where the form of the file allows comments. Raises
     # InputError for a plan that the tool has no settings for, or for the framework of another one.
     tool = tool_named(name)
-    plan_keys = written(TABLES[tool.name], {each: getattr(plan, each) for each in PLAN_FIELDS})
+    stated = {each: getattr(plan, each) for each in (*PLAN_FIELDS, "microbatches")}
+    plan_keys = written(TABLES[tool.name], stated)
     keys = {
         key: None if key in NULLS and value == NULLS[key] else value
         for key, value in {**tool.beside(plan, model, cluster), **plan_keys}.items()
@@ -69,6 +74,29 @@ def launch_file(
         if each != "framework"
     ]
     return tool.form(keys, [*about, *idle])
+
+
+def beside_the_plan(
+    filed: OtherPlan, plan: ParallelPlan, model: Model, cluster: Cluster
+) -> OtherPlan:
+    """Return a file's plan, its sizes of model and servers compared with the simulated ones."""
+    # What agrees is not worth naming. Words such as those of norms and activations have many forms,
+    # so that only numbers tell that the file is of another job.
+    tool = next((each for each in TOOLS.values() if each.name == filed.tool), None)
+    try:
+        ours = tool.beside(plan, model, cluster) if tool else {}
+    except InputError:
+        return filed  # the tool does not launch such a plan
+    kept, differs = [], []
+    for key in filed.ignored:
+        value, mine = filed.values.get(key), ours.get(key)
+        agrees = mine is not None and str(value).lower() == str(mine).lower()
+        settings = cannot_change_time(key) or re.search("recompute|checkpoint|^parallelism", key)
+        if (type(mine) is int or key == "model.flavor") and not agrees and not settings:
+            differs.append(f"{key} is {str(value)[:40]}, not {mine}")
+        elif not agrees:
+            kept.append(key)
+    return replace(filed, ignored=tuple(kept), differs=tuple(differs))
 
 
 def tool_named(name: str) -> Tool:
@@ -226,11 +254,6 @@ def _titan(plan: ParallelPlan, model: Model, cluster: Cluster) -> dict[str, Any]
     }
 
 
-def _deepspeed(plan: ParallelPlan, model: Model, cluster: Cluster) -> dict[str, Any]:
-    del model, cluster
-    return {"gradient_accumulation_steps": plan.microbatches}
-
-
 # Forms of files.
 
 
@@ -292,7 +315,7 @@ TOOLS = {
     "megatron": Tool("Megatron-LM", "launch.sh", _script, _megatron),
     "nemo": Tool("NeMo", "nemo.yaml", _yaml, _nemo),
     "torchtitan": Tool("torchtitan", "torchtitan.toml", _toml, _titan),
-    "deepspeed": Tool("DeepSpeed", "deepspeed.json", _json, _deepspeed),
+    "deepspeed": Tool("DeepSpeed", "deepspeed.json", _json),
     "nxd": Tool("NxD Training", "nxd.yaml", _yaml, _nxd),
 }
 """Tools for which plans are written, by their names on the command line."""

@@ -171,7 +171,8 @@ def collective(
     """
     catalogue = catalogue_inputs.watched(*machine.names)
     if len(machine.names) > 1:
-        _side_by_side(inputs, machine, ranks, catalogue, (compared, sure), call)
+        beside.check_single({"--sensitivity": sure.sensitivity, "--compare": compared.compare})
+        _side_by_side(inputs, machine, ranks, catalogue, call)
         return
     cluster, groups = _groups(inputs, machine, ranks, catalogue)
     catalogue_inputs.check_used(cluster)
@@ -196,7 +197,7 @@ def collective(
     idle = idle_options(inputs, ranks, cluster, groups)
     call.answer(
         {"rows": rows, "interval": ends[0].document(), **summary, **idle_entry(idle)},
-        show=lambda _: _show(f"{what}, {_who(groups)}", rows, summary, idle),
+        show=lambda _: _show(f"{what}, {_who(groups)}", rows, summary.get("summary", {}), idle),
         write=lambda run, _: _write(run, rows, results[-1][1], cluster),
         rankings=sure.rank(first_s, catalogue, call, "the time of the first size"),
     )
@@ -207,14 +208,9 @@ def _side_by_side(
     machine: SeveralMachines,
     ranks: RankInputs,
     catalogue: Catalogue,
-    others: tuple[CompareInputs, SensitivityInputs],
     call: Invocation,
 ) -> None:
     """Measure the collective on several clusters, and show them in one table."""
-    compared, sure = others
-    if compared.compare is not None or sure.sensitivity:
-        option = "--sensitivity" if sure.sensitivity else "--compare"
-        raise InputError(f"{option} is for one cluster, not {len(machine.names)}. Name one.")
 
     def answer(name: str) -> list[dict[str, Any]]:
         """Rows of one of the clusters."""
@@ -272,7 +268,17 @@ def _judged(
 def _show(
     title: str, rows: list[dict[str, Any]], summary: Mapping[str, Any], idle: Mapping[str, str]
 ) -> None:
-    _print(title, rows, summary.get("summary", {}))
+    usual = FAULTY_SHOWN if "undisturbed_s" in rows[0] else SHOWN
+    print_rows(title, [COLUMNS[name] for name in (MEASURED_SHOWN if summary else usual)], rows)
+    if summary:
+        median, ninth, bias = (
+            f"{100 * summary[name]:.1f} %" for name in ("median_abs_error", "p90_abs_error", "bias")
+        )
+        click.echo(
+            f"{summary['rows']} rows compared: median error {median}, 90th percentile {ninth}, "
+            f"mean {bias} (simulated over measured time, less one)"
+        )
+        click.echo(summary["verdict"])
     for row in rows:
         if row.get("best_time_s") is not None:  # rows beside measurements all have the column
             other = " or ".join(name for name in row["switches"] if name != row["algorithm"])
@@ -395,28 +401,17 @@ def _write_side_by_side(run: Run, title: str, rows: list[dict[str, Any]]) -> Non
     frame = pd.DataFrame(rows).drop(columns="without_effect", errors="ignore")
     run.table("metrics", frame, title="Results")
     good = frame[frame.status == "ok"].assign(busbw=lambda table: table.busbw_bytes_per_s / 1e9)
-    labels = ("size of the buffer [B]", "bus bandwidth [GB/s]")
+    labels = ("size of the buffer", "bus bandwidth [GB/s]")
     figure = lines(good, "size_bytes", "busbw", "cluster", title, labels=labels)
+    sizes = sorted({*good.size_bytes.astype(int)})
+    sizes = sizes[:: -(-len(sizes) // 8)]  # as many labels as fit
+    figure.axes[0].set_xticks(sizes, [format_bytes(int(size)) for size in sizes])
     run.figure("busbw", figure, title="Bus bandwidth side by side")
 
 
 def _who(groups: list[Group]) -> str:
     each = f"{groups[0].ranks:,} rank{'s' * (groups[0].ranks > 1)}"
     return each if len(groups) == 1 else f"{len(groups):,} groups of {each}"
-
-
-def _print(title: str, rows: list[dict[str, Any]], summary: Mapping[str, Any]) -> None:
-    usual = FAULTY_SHOWN if "undisturbed_s" in rows[0] else SHOWN
-    print_rows(title, [COLUMNS[name] for name in (MEASURED_SHOWN if summary else usual)], rows)
-    if summary:
-        median, ninth, bias = (
-            f"{100 * summary[name]:.1f} %" for name in ("median_abs_error", "p90_abs_error", "bias")
-        )
-        click.echo(
-            f"{summary['rows']} rows compared: median error {median}, 90th percentile {ninth}, "
-            f"mean {bias} (simulated over measured time, less one)"
-        )
-        click.echo(summary["verdict"])
 
 
 def _write(run: Run, rows: list[dict[str, Any]], trace: Trace, machine: Cluster) -> None:

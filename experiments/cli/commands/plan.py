@@ -171,7 +171,7 @@ def _as_written(*inputs: TrainedModel | CatalogueInputs) -> list[str]:
 def _written(search: Search, how: SearchInputs, words: Sequence[str]) -> dict[str, Any]:
     """Write the plan of a rank to files; return tool, file, rank, and why it is not the first."""
     from topologies.files.writing import whole_file
-    from workloads.training.plan.plan_file import write_plan
+    from workloads.training.plan.plan_file import plan_yaml
     from workloads.training.write_other_tools import tool_named
 
     if how.rank is not None and how.rank > len(search.finalists):
@@ -180,7 +180,8 @@ def _written(search: Search, how: SearchInputs, words: Sequence[str]) -> dict[st
             "or more --finalists."
         )
     if how.best is not None:
-        write_plan(search.finalists[(how.rank or 1) - 1].plan, how.best)
+        with whole_file(how.best) as part:
+            part.write_text(plan_yaml(search.finalists[(how.rank or 1) - 1].plan))
     if how.write is None:
         return {}
     name = how.write.partition(":")[0]
@@ -214,7 +215,7 @@ def _first_that_runs(
             why = why or str(mistake)
     many = len(search.finalists)
     others = f" Nor does it run any other of the {many} simulated plans." if rank is None else ""
-    raise InputError(f"--write {tool}: {why}{others}")
+    raise InputError(f"--write {tool}: {why}{others} State the options that it would run.")
 
 
 def _whole_job(search: Search, length: TokensInputs, call: Invocation) -> dict[str, Any]:
@@ -289,13 +290,13 @@ def _search(
         raise InputError(f"your own plan: {mistake}") from None
 
 
-OF_ONE_PLAN = ("global_batch", "stage_layers", "recompute_every")
+OF_ONE_PLAN = ("global_batch", "microbatches", "stage_layers", "recompute_every")
 """Fields that belong to the division of one plan, beside those that are searched."""
 
 
 def _own_fields(text: str, stated: Mapping[str, Any]) -> dict[str, Any]:
     """Return the fields of the user's own plan, from a file or from options in one text."""
-    from workloads.training.plan.plan_file import field_value, read_plan
+    from workloads.training.plan.plan_file import field_value, read_any_plan
 
     mine: dict[str, Any] = {}
 
@@ -303,7 +304,7 @@ def _own_fields(text: str, stated: Mapping[str, Any]) -> dict[str, Any]:
         mine.update(stated)
 
     if not text.lstrip().startswith("-"):
-        mine = read_plan(Path(text))
+        mine = dict(read_any_plan(Path(text)).fields)
     else:
         try:
             as_options("train", options).main(shlex.split(text), standalone_mode=False)

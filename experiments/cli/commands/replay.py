@@ -103,8 +103,9 @@ def replay(inputs: TraceInputs, catalogue_inputs: CatalogueInputs, call: Invocat
 def _print(played: Replay) -> None:
     recording = played.recording
     facts = recording.facts
+    ranks = "1 rank" if len(recording.ranks) == 1 else f"{len(recording.ranks)} ranks"
     title = (
-        f"{facts.get('format')} trace of {len(recording.ranks)} ranks, {len(recording):,} nodes, "
+        f"{facts.get('format')} trace of {ranks}, {len(recording):,} nodes, "
         f"on {played.cluster.name}"
     )
     rows = [
@@ -113,9 +114,11 @@ def _print(played: Replay) -> None:
     ]
     recorded = facts.get("recorded_s")
     if isinstance(recorded, float) and recorded > 0:
-        change = played.iteration_s / recorded - 1
+        change = round(played.iteration_s / recorded - 1, 3) + 0.0  # no -0.0%
         rows.append(("as recorded", f"{format_seconds(recorded)} ({change:+.1%} on this cluster)"))
-    source = f" from {played.source}" if played.source and played.how == "scaled" else ""
+    source = f" from {played.source}" if played.how == "scaled" else ""
+    if played.cluster.chip and not played.source:
+        source = f" on an unknown chip; --recorded-on CHIP scales to {played.cluster.chip}"
     rows.append(("kernel times", f"{played.how}{source}"))
     print_table(title, ["result", "value"], rows, left=2)
     total = played.iteration_s or 1.0

@@ -29,17 +29,6 @@ if TYPE_CHECKING:
     from workloads.job.job import JobPlan
     from workloads.training.iteration import Iteration
 
-PART_NAMES = {
-    "useful": "useful",
-    "lost_work": "lost work",
-    "checkpoint": "checkpoints",
-    "restart": "restarts",
-    "detection": "detection",
-    "waiting_for_spares": "waiting for spares",
-    "stragglers": "stragglers",
-    "fewer_replicas": "fewer replicas",
-}
-
 
 def print_job(result: JobResult, document: Mapping[str, Any]) -> None:
     """Print a job's goodput, where its time goes, and its failures by cause."""
@@ -52,11 +41,13 @@ def print_job(result: JobResult, document: Mapping[str, Any]) -> None:
         click.echo(line)
     # The tokens of a run whose length follows from them are stated, not predicted.
     sure = {name: span for name, span in document["interval"].items() if name != "tokens"}
-    shown = document if result.goal is None else {**document, "interval": sure}
+    shown = {**document, "spares": f"{document['spares']:,} units of {result.unit_chips} chips"}
+    shown |= {} if result.goal is None else {"interval": sure}
     print_table(title, ["result", "value"], facts(RESULTS, shown, "run-job"), left=2)
     for line in document.get("remarks", ()):
         print_text(line)
-    shares = [[PART_NAMES[part], f"{share:.2%}"] for part, share in result.breakdown.items()]
+    parts = result.breakdown.items()
+    shares = [[part.replace("_", " "), f"{share:.2%}"] for part, share in parts]
     print_table("", ["where the time goes", "share"], shares)
     causes = sorted(result.failures_by_cause.items(), key=lambda item: -item[1])
     rows = [[name.replace("_", " "), f"{count:,.1f}"] for name, count in causes]
@@ -117,13 +108,12 @@ def run_job(
     """
     from experiments.reports.remarks import left_out_framework
     from workloads.job import run_job as run
-    from workloads.training.plan.plan_file import read_any_plan
 
     catalogue = catalogue_inputs.read(inputs.cluster)
-    filed = read_any_plan(plan.plan) if plan.plan else None
     cluster = inputs.read_cluster(catalogue)
     _job_plan(how, cluster, cluster.chips, call.seed)  # a mistake in it before a plan is searched
     step = run_step(inputs, stated, plan, RunInputs(), catalogue, call, search="always")
+    filed = plan.file_beside(step)
     result = run(step, _job_plan(how, cluster, step.chips, call.seed))
     document = {**result.document(), **_plan_document(step)}
     document |= filed.document() if filed else {}

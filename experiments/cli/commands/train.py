@@ -74,6 +74,14 @@ class PlanInputs(Conditions):
         written = {**plan_fields, "chips": self.chips}
         return {**plan_fields, "framework": self.framework_text(written, cluster)}
 
+    def file_beside(self, step: Iteration) -> OtherPlan | None:
+        """Return what the file of the plan says beside the step that it gave; None for no file."""
+        from workloads.training.plan.plan_file import read_any_plan
+        from workloads.training.write_other_tools import beside_the_plan
+
+        filed = read_any_plan(self.plan) if self.plan else None
+        return filed and beside_the_plan(filed, step.plan, step.model, step.cluster)
+
 
 @dataclass(frozen=True)
 class RunInputs:
@@ -139,7 +147,6 @@ def train(
     --cluster A,B,C, are compared side by side.
     """
     from experiments.reports.training import document, write
-    from workloads.training.plan.plan_file import read_any_plan
 
     names = cluster_names(inputs.cluster)
     if len(names) > 1:
@@ -172,12 +179,12 @@ def train(
         from workloads.traces.chakra import training_recording, write_chakra
 
         write_chakra(training_recording(step), how.chakra, name=step.model.name)
-    filed = read_any_plan(plan.plan) if plan.plan else None
+    filed = plan.file_beside(step)
     job = _whole_job(step, length, call)
     more = {**(_explained(step) if how.explain else {}), **(filed.document() if filed else {})}
     call.answer(
         {**document(step, call.engine), **more, **job},
-        show=lambda _: _print(step, how.explain, filed, job),
+        show=lambda _: _print(step, more, filed, job),
         write=lambda directory, _: write(directory, step, call.engine, more=job),
         rankings=rankings,
     )
@@ -226,7 +233,8 @@ def run_step(
     faults = [parse_fault(text) for text in how.fault]
     disturbed = disturbance(how.jitter, call.seed, how.straggler)
     fields = plan.fields(stated, cluster)
-    with remedied(fields, model, cluster, lnc=plan.lnc):
+    size = {"lnc": plan.lnc, "chips": plan.chips}
+    with remedied(fields, model, cluster, **size):
         if is_open(fields) and not (plan.chips or plan.plan or how.allow_oversized):
             from workloads.search.choice import usual_or_searched  # costly, and seldom needed
 
@@ -234,9 +242,9 @@ def run_step(
                 fields, model, cluster, lnc=plan.lnc, search=search, watch=call.watch
             )
         else:
-            chosen, choice = complete(fields, model, cluster, lnc=plan.lnc, chips=plan.chips), None
+            chosen, choice = complete(fields, model, cluster, **size), None
     # A searched plan works: what is refused now is something else.
-    hints = remedied(fields, model, cluster, lnc=plan.lnc) if choice is None else nullcontext()
+    hints = remedied(fields, model, cluster, **size) if choice is None else nullcontext()
     with hints, progress_bars(quiet=call.quiet) as report:
         step = iteration(
             *(model, cluster, chosen),
@@ -253,7 +261,9 @@ def run_step(
     return replace(step, choice=choice)
 
 
-def _print(run: Iteration, explain: bool, filed: OtherPlan | None, job: Mapping[str, Any]) -> None:
+def _print(
+    run: Iteration, more: Mapping[str, Any], filed: OtherPlan | None, job: Mapping[str, Any]
+) -> None:
     from experiments.reports.remarks import assumed_sentences, remarks
     from experiments.reports.training import (
         breakdown_rows,
@@ -264,7 +274,10 @@ def _print(run: Iteration, explain: bool, filed: OtherPlan | None, job: Mapping[
     )
 
     _print_left_out(run, filed)
-    for line in idle_sentences(run.without_effect):
+    # A file has all fields of its form, so that those without effect are no news.
+    fields = filed.fields if filed else {}
+    idle = {name: why for name, why in run.without_effect.items() if name not in fields}
+    for line in idle_sentences(idle):
         click.echo(line)
     print_table(headline(run), ["result", "value"], results(run), left=2)
     for line in (*remarks(run), *assumed_sentences(run)):
@@ -277,8 +290,8 @@ def _print(run: Iteration, explain: bool, filed: OtherPlan | None, job: Mapping[
     print_table("", columns, breakdown_rows(run))
     grades = ", ".join(f"{name} {grade}" for name, grade in run.provenance.items())
     click.echo(f"Inputs: {grades}.")
-    if explain:
-        _print_explained(run)
+    if "steps" in more:
+        _print_explained(more)
     print_whole_job(job)
 
 
@@ -288,12 +301,10 @@ def _explained(run: Iteration) -> dict[str, Any]:
     return {"steps": step_table(run), "inputs": input_table(run)}
 
 
-def _print_explained(run: Iteration) -> None:
+def _print_explained(tables: Mapping[str, Any]) -> None:
     import pandas as pd
 
-    from workloads.training.explain import input_table, step_table
-
-    steps = pd.DataFrame(step_table(run))
+    steps = pd.DataFrame(tables["steps"])
     print_table("Steps of one rank of each stage", *table_text(steps), left=3)
     # A table would need more columns than fit side by side, and part a number from its note.
     paragraphs = [
@@ -301,14 +312,14 @@ def _print_explained(run: Iteration) -> None:
             "{part}.{quantity} {value}, {grade}".format_map(row),
             "[{source}] {note}".format_map(row).rstrip(),
         )
-        for row in input_table(run)
+        for row in tables["inputs"]
     ]
     print_paragraphs("Numbers behind them, each with its source", paragraphs)
 
 
 @contextmanager
 def remedied(
-    stated: Mapping[str, Any], model: Model, cluster: Cluster, *, lnc: int | None = None
+    stated: Mapping[str, Any], model: Model, cluster: Cluster, **size: int | None
 ) -> Iterator[None]:
     """Add the nearest plan that works to the error of a plan; parameters as for ``nearest_plan``.
 
@@ -320,7 +331,7 @@ def remedied(
     except InputError as mistake:
         from workloads.search.nearest import nearest_plan  # only a refusal needs the search
 
-        changes = nearest_plan(stated, model, cluster, lnc=lnc)
+        changes = nearest_plan(stated, model, cluster, **size)
         if not changes:
             raise
         changed_fields = ", ".join(

@@ -203,6 +203,8 @@ def print_whole_job(document: Mapping[str, Any]) -> None:
     if job := document.get("job"):
         heads = [f"job of {number(job['tokens'])} tokens", "value"]
         print_table("", heads, facts(WHOLE_JOB, job), left=2)
+        for note in job.get("notes", ()):
+            print_text(f"As run-job says: {note}")
 
 
 def interval_frame(document: Mapping[str, Any]) -> pd.DataFrame:

@@ -27,7 +27,7 @@ def test_a_searched_plan_is_named_with_the_next_best() -> None:
     step = train("llama-3.1-70b", "p5.48xlarge:8")
     chosen, after, batch = remarks(step)
     assert f"tp {step.plan.tp}, pp {step.plan.pp}, dp {step.plan.dp}" in chosen
-    assert "the best by its estimate" in chosen
+    assert "the best by its estimate of those that leave 5% of a rank's memory free: tp" in chosen
     assert after.startswith("The next best (")
     assert after.endswith("of the next 5 tie with this one, within the error of a ratio.")
     assert batch == "Global batch not stated: 64 sequences, one a chip up to 64 M tokens."

@@ -6,6 +6,7 @@ import pytest
 
 import cluster_sim as cs
 from workloads.job import JobPlan
+from workloads.job.front import whole_job
 from workloads.training.iteration import Iteration
 
 GOAL = 30_000_000_000
@@ -97,3 +98,9 @@ def test_a_length_that_does_not_converge_says_so(
     assert result.tokens == pytest.approx(GOAL, rel=1e-3)
     (note,) = result.document()["notes"]
     assert "did not converge in 5 corrections" in note
+
+
+def test_a_whole_job_says_what_would_save_its_goodput() -> None:
+    large = cs.train("llama-3.1-70b", "trn2-ultraserver:64", tp=8, pp=4, global_batch=1024)
+    (note,) = whole_job(large, "100B")["job"]["notes"]
+    assert note.startswith("all replicas wait while a failed one is replaced; --elastic")

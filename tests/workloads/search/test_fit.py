@@ -145,3 +145,9 @@ def test_a_plan_that_works_needs_no_changes_and_a_hopeless_one_gets_none() -> No
     assert nearest_plan({"tp": 4, "seq": 1024}, TOY, sixteen()) == {}
     assert nearest_plan({"tp": 4}, named("llama-3.1-405b"), sixteen()) is None
     assert nearest_plan({"zero": 4}, TOY, sixteen()) is None
+
+
+def test_the_nearest_plan_is_one_of_the_chips_in_use() -> None:
+    """Of 16 chips the first 10 run the plan, whose ranks tp 4 does not divide."""
+    fields = {"tp": 4, "global_batch": 40, "seq": 1024}
+    assert nearest_plan(fields, TOY, sixteen(), chips=10) == {"tp": 2}

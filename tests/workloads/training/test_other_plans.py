@@ -8,9 +8,12 @@ from typing import Any
 import pytest
 
 from tests.support.foreign_plans import DEEPSPEED, MEGATRON, NEMO, NXD, TITAN
+from topologies.clusters.names import as_cluster
 from topologies.errors import InputError
+from workloads.models.huggingface import as_model
 from workloads.training.plan.other_tools import ABSENT
 from workloads.training.plan.plan_file import read_any_plan
+from workloads.training.usual_plan import complete
 
 
 @pytest.mark.parametrize(
@@ -24,16 +27,16 @@ from workloads.training.plan.plan_file import read_any_plan
         }, {"lr", "num-layers", "nproc-per-node"}),
         ("job.toml", TITAN, "torchtitan", {
             "microbatch": 1, "seq": 8192, "zero": 3, "tp": 8, "pp": 4, "schedule": "interleaved",
-            "overlap": "all", "recompute": "full", "precision": "fp8",
+            "overlap": "all", "recompute": "full", "precision": "fp8", "microbatches": 1,
             "framework": "torchtitan:eager",
         }, {"job.description"}),
         ("nemo.yaml", NEMO, "NeMo", {
-            "precision": "fp8", "tp": 4, "pp": 2, "cp": 2, "microbatch": 1, "global_batch": 256,
+            "precision": "fp8", "tp": 4, "pp": 2, "cp": 2, "vpp": 1,
+            "microbatch": 1, "global_batch": 256,
             "seq": 8192, "sequence_parallel": True, "recompute": "full", "zero": 1,
             "framework": "megatron-core",
         }, {
             "trainer.devices", "trainer.num_nodes", "model.optim.lr",
-            "model.virtual_pipeline_model_parallel_size = None",
         }),
         ("nxd.yaml", NXD, "NxD Training", {
             "tp": 32, "pp": 4, "zero": 1, "sequence_parallel": True, "microbatch": 1,
@@ -122,6 +125,65 @@ def test_a_broken_file_is_refused(tmp_path: Path, name: str, text: str, message:
         read_any_plan(path)
 
 
+@pytest.mark.parametrize(
+    ("name", "text", "batch"),
+    [
+        ("ds.json", '{"train_micro_batch_size_per_gpu": 2, "gradient_accumulation_steps": 8}',
+         (2, 8)),
+        ("ds.json", '{"train_batch_size": 512, "gradient_accumulation_steps": 8}', (4, 8)),
+        ("ds.json", '{"train_batch_size": 64, "train_micro_batch_size_per_gpu": 2, '
+         '"gradient_accumulation_steps": 8}', (2, 2)),
+        ("a.toml", "[training]\nlocal_batch_size = 4\n[parallelism]\n"
+         "data_parallel_shard_degree = -1", (4, 1)),
+        ("a.toml", "[training]\nbatch_size = 4\nglobal_batch_size = 256\n[parallelism]\nx = 1",
+         (4, 4)),
+        ("a.toml", "[training]\nbatch_size = 8\n[activation_checkpoint]\nmode = 'none'\n"
+         "[experimental]\npipeline_parallel_degree = 1\n", (8, 1)),
+        ("a.sh", "--micro-batch-size 2 --bf16", (2, 1)),
+        ("a.sh", "--micro-batch-size 2 --bf16 $MORE", (2, 16)),
+    ],
+)  # fmt: skip
+def test_a_batch_left_to_accumulation_is_that_of_the_tool(
+    tmp_path: Path, name: str, text: str, batch: tuple[int, int]
+) -> None:
+    path = tmp_path / name
+    path.write_text(text)
+    fields = {**read_any_plan(path).fields, "framework": "megatron-core", "zero": 1}
+    plan = complete(fields, as_model("llama-3.2-1b"), as_cluster("p5.48xlarge:2"))
+    assert (plan.microbatch, plan.microbatches) == batch
+    assert "global_batch" not in plan.assumed or "$" in text
+
+
+@pytest.mark.parametrize(
+    ("name", "text", "fields"),
+    [
+        ("a.yaml", "language_model: {recompute_granularity: full}\nmodel_parallel: "
+         "{tensor_model_parallel_size: 4, virtual_pipeline_model_parallel_size: 2}\n"
+         "micro_batch_size: 1\n", {"tp": 4, "vpp": 2, "recompute": "full"}),
+        ("a.toml", "[training]\ntensor_parallel_degree = 4\n[experimental]\n"
+         "pipeline_parallel_degree = 2\n[activation_checkpoint]\nmode = 'none'",
+         {"tp": 4, "pp": 2}),
+        ("a.yaml", "distributed_strategy: {pipeline_model_parallel_size: 4}\n"
+         "model: {pipeline_cuts: []}\n", {"pp": 4, "stage_layers": ()}),
+        ("a.yaml", "model: {config: {recompute_granularity: full}}\n"
+         "trainer:\n  plugins: {_target_: x, precision: bf16-mixed}\n"
+         "  strategy: {tensor_model_parallel_size: 4, ddp: {overlap_grad_reduce: true, "
+         "use_distributed_optimizer: true}}\n",
+         {"tp": 4, "zero": 1, "overlap": "dp", "recompute": "full", "precision": "bf16"}),
+        ("ds.json", '{ // of "us"\n"train_batch_size": 8, # sequences\n/* all */ "path": "a//b"}',
+         {"global_batch": 8}),
+    ],
+)  # fmt: skip
+def test_other_forms_of_files_are_read(
+    tmp_path: Path, name: str, text: str, fields: dict[str, Any]
+) -> None:
+    path = tmp_path / name
+    path.write_text(text)
+    read = read_any_plan(path)
+    assert fields.items() <= read.fields.items()
+    assert not read.may_change_time
+
+
 @pytest.mark.parametrize("stage", ["Infinity", "-1", "true", "[1, 2]", '"x"', "1e999"])
 def test_a_value_of_which_no_field_can_be_made_is_named(tmp_path: Path, stage: str) -> None:
     path = tmp_path / "deepspeed.json"
@@ -177,7 +239,7 @@ def test_a_value_that_cannot_be_read_is_no_default(
         ("bash -c 'train --tensor-model-parallel-size 8 --bf16'", 8),
         ("if [ -n a ]; then LR=1; fi\ntrain --lr $LR --tensor-model-parallel-size 8", 8),
         ("train --tensor-model-parallel-size $TP", "TP, which the file does not state"),
-        ("train --tensor-model-parallel-size $((64/8))", "does not state as a literal"),
+        ("train --tensor-model-parallel-size $((64/8))", r"is \$\(\(64/8\)\), which"),
         ("TP=$1\ntrain --tensor-model-parallel-size $TP", "does not state as a literal"),
         ("TP=1\nTP=2\ntrain --tensor-model-parallel-size $TP", "sets in several ways"),
         ("if a; then TP=2; fi\ntrain --tensor-model-parallel-size $TP", "does not state"),
@@ -205,6 +267,8 @@ def test_a_flag_takes_no_word_and_options_that_nobody_sees_are_named(tmp_path: P
     read = read_any_plan(path)
     assert read.fields == {"microbatch": 2, "sequence_parallel": True, "framework": "megatron-core"}
     assert read.ignored == ("$EXTRA_ARGS", "lr")
+    path.write_text('A=(--lr 1)\nB="--bf16 --x"\nC=$1\nrun --micro-batch-size 2 ${A[@]} $B $C')
+    assert read_any_plan(path).ignored == ("$C", "lr", "x")
 
 
 def test_a_training_file_of_nxd_with_compiler_flags(tmp_path: Path) -> None:
@@ -231,13 +295,14 @@ def test_a_training_file_of_nxd_with_compiler_flags(tmp_path: Path) -> None:
         "framework": "neuronx",
     })  # fmt: skip
     assert read.may_change_time == (
-        "compiler_flags", "model.max_position_embeddings",
-        "model_alignment_strategy.peft.target_modules = ['qkv_proj']", "precision.type = fp32",
+        "compiler_flags", "model_alignment_strategy.peft.target_modules = ['qkv_proj']",
+        "precision.type = fp32",
     )  # fmt: skip
     assert read.sentence == (
         f"The plan is NxD Training's; it has no field for {', '.join(read.may_change_time)}, which "
         "may change the time, nor for data.train_dir, exp_manager.model_parallel_size, "
-        "trainer.gradient_clip_val, trainer.max_steps, which cannot change the time."
+        "model.max_position_embeddings, trainer.gradient_clip_val, trainer.max_steps, which cannot "
+        "change the time."
     )
 
 

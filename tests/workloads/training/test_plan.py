@@ -19,7 +19,7 @@ from workloads.training.iteration import iteration
 from workloads.training.plan.checks import check_model, check_ranks, filling_dp
 from workloads.training.plan.placement import place
 from workloads.training.plan.plan import ParallelPlan
-from workloads.training.plan.plan_file import read_plan
+from workloads.training.plan.plan_file import read_any_plan
 from workloads.training.usual_plan import _savings, _with_room, complete
 
 BAD: list[tuple[dict[str, Any], str]] = [
@@ -128,7 +128,7 @@ def test_logical_cores_are_checked() -> None:
 def test_a_plan_from_a_file(tmp_path: Path) -> None:
     path = tmp_path / "plan.yaml"
     path.write_text("tp: 4\nglobal-batch: 32\n")
-    assert complete(read_plan(path), TOY, sixteen()) == ParallelPlan(
+    assert complete(read_any_plan(path).fields, TOY, sixteen()) == ParallelPlan(
         tp=4, dp=4, global_batch=32, seq=4096
     )
 
@@ -148,13 +148,13 @@ def test_a_bad_plan_file_is_one_line(tmp_path: Path, content: bytes, message: st
     path = tmp_path / "plan.yaml"
     path.write_bytes(content)
     with pytest.raises(InputError, match=message) as caught:
-        read_plan(path)
+        read_any_plan(path)
     assert "\n" not in str(caught.value)
 
 
 def test_a_missing_plan_file() -> None:
     with pytest.raises(InputError, match="cannot be read"):
-        read_plan(Path("nowhere.yaml"))
+        read_any_plan(Path("nowhere.yaml"))
 
 
 @pytest.mark.parametrize(
@@ -175,7 +175,7 @@ def test_a_wrong_value_of_a_plan_file_is_told_with_the_file(
     file = tmp_path / "plan.yaml"
     file.write_text(line)
     with pytest.raises(InputError, match=re.escape(f"{file}: ")) as refusal:
-        read_plan(file)
+        read_any_plan(file)
     assert expected in str(refusal.value)
 
 

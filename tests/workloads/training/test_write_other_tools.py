@@ -19,7 +19,7 @@ from workloads.training.plan.checks import idle_fields
 from workloads.training.plan.other_tools import other_plan
 from workloads.training.plan.plan import PLAN_FIELDS, ParallelPlan
 from workloads.training.usual_plan import complete
-from workloads.training.write_other_tools import TOOLS, launch_file
+from workloads.training.write_other_tools import TOOLS, beside_the_plan, launch_file
 
 MODEL = named("llama-3.1-8b")
 FRAMEWORK = {
@@ -127,6 +127,26 @@ def test_a_file_of_megatron_has_the_sizes_of_model_and_servers() -> None:
         "  --use-distributed-optimizer", "  --overlap-grad-reduce",
     } <= {*lines}  # fmt: skip
     assert "--nproc-per-node 8 --nnodes 2" in text
+
+
+def test_sizes_of_a_file_are_compared_with_the_model_and_the_servers() -> None:
+    """Equal ones are not named, and a file of another model or cluster is called one."""
+    machine, small = cluster("dgx-h100:2"), named("llama-3.1-8b")
+    plan = complete({"tp": 4, "framework": "megatron-core"}, small, machine)
+    read = other_plan(Path("launch.sh"), launch_file("megatron", plan, small, machine))
+    assert read is not None
+    same = beside_the_plan(read, plan, small, machine)
+    assert (same.ignored, same.differs) == (("master-addr", "master-port", "node-rank"), ())
+    large, machine = named("llama-3.1-70b"), cluster("dgx-h100:4")
+    other = beside_the_plan(read, complete({"tp": 8}, large, machine), large, machine)
+    assert "num-layers is 32, not 80" in other.differs
+    assert "nnodes is 2, not 4" in other.differs
+    assert other.sentence.startswith("The file is of another job, whose ffn-hidden-size is 14336, ")
+    assert other.document()["plan_file"]["differs"] == other.differs
+    titan = other_plan(Path("a.toml"), '[model]\nflavor = "8B"\n[parallelism]\nx = 1')
+    assert titan is not None
+    titan = beside_the_plan(titan, complete({"tp": 8}, large, machine), large, machine)
+    assert titan.differs == ("model.flavor is 8B, not 70B",)
 
 
 def test_a_file_of_torchtitan_and_one_of_deepspeed() -> None:

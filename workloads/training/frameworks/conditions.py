@@ -23,36 +23,20 @@ LIMITED = "500-watt"  # setting of a framework on chips of a low power limit
 class Conditions:
     """Conditions of a run, each of which stands for a setting of its framework."""
 
-    # Month of the software, such as ``2024-06``
     date: str | None = setting(
-        None,
-        "Month of the training software, such as 2024-06",
-        default="the latest",
+        None, "Month of the training software, such as 2024-06", default="the latest"
     )
-    # Whether layers are compiled, so that norms and activations are fused
-    compiled: bool | None = setting(
-        None,
-        "Layers are compiled",
-        default="as the framework does",
-    )
-    # Whether layers are captured in CUDA graphs and launched at once
+    compiled: bool | None = setting(None, "Layers are compiled", default="as the framework does")
     graphs: bool | None = setting(
         None,
         "Layers are captured in CUDA graphs and launched at once",
         default="as the framework does",
     )
-    # Whether each launch waits for its kernel (``CUDA_LAUNCH_BLOCKING=1``)
     launch_blocking: bool | None = setting(
-        None,
-        "Each launch waits for its kernel, as with CUDA_LAUNCH_BLOCKING=1",
+        None, "Each launch waits for its kernel, as with CUDA_LAUNCH_BLOCKING=1"
     )
-    # Power limit of a chip [W]
     power_limit_w: float | None = setting(
-        None,
-        "Power limit of a chip",
-        unit="W",
-        default="that of the chip",
-        least=1,
+        None, "Power limit of a chip", unit="W", default="that of the chip", least=1
     )
 
     def framework_text(self, stated: Mapping[str, Any], cluster: Cluster) -> str:

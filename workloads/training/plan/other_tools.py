@@ -28,7 +28,7 @@ from workloads.options.tool_keys import (
     whole,
 )
 from workloads.training.plan.fields import CHOICES, ORDER
-from workloads.training.plan.schedules.registry import all_schedules
+from workloads.training.plan.schedules.registry import all_schedules, schedule_of_chunks
 
 OURS = "cluster-sim"  # name of the tool of our own plans
 
@@ -62,27 +62,19 @@ FP8_RECIPE = {
 SHARDING = {"no_shard": 0, "optim": 1, "optim_grads": 2, "optim_grads_params": 3}
 
 
-def schedule_like(value: Any, _all: Mapping[str, Any]) -> str | None:
-    """Return the pipeline schedule of a name such as ``Interleaved1F1B`` or ``ZBVZeroBubble``."""
+def _schedule(value: Any, _all: Mapping[str, Any]) -> str:
+    """Pipeline schedule of a name such as ``Interleaved1F1B`` or ``ZBVZeroBubble``."""
     # Of schedules whose name is part of this one, such as ``1f1b`` and ``interleaved``, the longest
     # name says most.
     name = _letters_and_digits(value)
     alike = [schedule for schedule in all_schedules() if _letters_and_digits(schedule.name) in name]
-    best = max(
-        alike, key=lambda schedule: (schedule.splits_weights, len(schedule.name)), default=None
-    )
-    return best.name if best else None
+    if not alike:
+        raise ValueError(f"like one of {', '.join(each.name for each in all_schedules())}")
+    return max(alike, key=lambda schedule: (schedule.splits_weights, len(schedule.name))).name
 
 
 def _letters_and_digits(name: Any) -> str:
     return re.sub(r"[^a-z0-9]", "", str(name).lower())
-
-
-def _schedule(value: Any, keys: Mapping[str, Any]) -> str:
-    name = schedule_like(value, keys)
-    if name is None:
-        raise ValueError(f"like one of {', '.join(each.name for each in all_schedules())}")
-    return name
 
 
 def _bucket(value: Any, _all: Mapping[str, Any]) -> int:
@@ -177,14 +169,10 @@ def _adapted(value: Any, _all: Mapping[str, Any]) -> str | Near:
     return near if modules == attention or len(modules) == 4 else Near(near)
 
 
-def _length_of_data(value: Any, keys: Mapping[str, Any]) -> int:
-    """Tokens of the sequences of the data, or else those that a model's positions allow."""
-    stated = keys.get("data.seq_length")
-    return number(value if stated is None else stated)
-
-
 def _cut(value: Any, keys: Mapping[str, Any]) -> tuple[int, ...]:
     """Layers of each stage, by the names of the last layer of every stage but the last."""
+    if not value:
+        return ()  # as even as possible
     ends = [int(str(name).rpartition(".")[2]) + 1 for name in value]
     ends.append(number(keys.get("model.num_layers")))
     counts = tuple(end - begin for begin, end in zip([0, *ends], ends, strict=False))
@@ -197,10 +185,6 @@ def _optimizer(value: Any, _all: Mapping[str, Any]) -> str | Near:
     """Optimizer by a name such as ``adamw_fp32OptState``; near AdamW where no plan has it."""
     names = map(str, CHOICES["optimizer"])
     return next((name for name in names if str(value).startswith(name)), Near("adamw"))
-
-
-INTERLEAVED = "Interleaved1F1B"
-"""Name in torchtitan of the schedule that Megatron-LM uses wherever a stage has several chunks."""
 
 
 TP_PP_DP = ("tp", "cp", "pp", "dp")  # order of axes with Megatron's ``use-tp-pp-dp-mapping``
@@ -224,6 +208,7 @@ MEGATRON: Mapping[str, Key] = {
         lambda value, _all: number(value),
         lambda vpp, plan: vpp if vpp > 1 and not plan["stage_layers"] else None,
     ),
+    "virtual-pipeline-model-parallel-size": whole("vpp"),
     "num-layers-per-virtual-pipeline-stage": Key("vpp", _chunks_of_stage),
     "micro-batch-size": whole("microbatch"),
     "global-batch-size": whole("global_batch"),
@@ -248,10 +233,7 @@ MEGATRON: Mapping[str, Key] = {
     "use-flash-attn": when("attention", "fused", "unfused"),
     "use-tp-pp-dp-mapping": when("order", TP_PP_DP, ORDER),
 }  # fmt: skip
-MEGATRON_FLAGS = frozenset({
-    "sequence-parallel", "use-distributed-optimizer", "recompute-activations", "bf16", "fp16",
-    "overlap-grad-reduce", "tp-comm-overlap", "use-flash-attn", "use-tp-pp-dp-mapping",
-})  # fmt: skip
+MEGATRON_FLAGS = frozenset(key for key, rule in MEGATRON.items() if rule.is_flag)
 """Options of Megatron-LM's command line that take no value."""
 TITAN: Mapping[str, Key] = {
     "parallelism.tensor_parallel_degree": whole("tp"),
@@ -280,7 +262,6 @@ TITAN: Mapping[str, Key] = {
     "training.batch_size": Key("microbatch", _local_batch),
     "training.global_batch_size": whole("global_batch", unset="-1"),
     "training.seq_len": whole("seq"),
-    "training.tensor_parallel_degree": whole("tp"),
     "activation_checkpoint.mode": choice("recompute", RECOMPUTE)._replace(write=_in_layers),
     "model.converters": Key(
         "precision",
@@ -324,6 +305,11 @@ NEMO: Mapping[str, Key] = {
         lambda zero, _plan: {0: "fused_adam", 1: "distributed_fused_adam"}.get(zero),
     ),
     "model.optim.overlap_grad_sync": when("overlap", "dp", "none"),
+    # NeMo 2 has the names of Megatron-Core.
+    "model.recompute_granularity": choice("recompute", RECOMPUTE),
+    "trainer.plugins.precision": choice("precision", PRECISION),
+    "trainer.strategy.ddp.use_distributed_optimizer": when("zero", 1, 0),
+    "trainer.strategy.ddp.overlap_grad_reduce": when("overlap", "dp", "none"),
 }  # fmt: skip
 NEMO_ALONE = (
     "model.optim.name", "model.optim.overlap_grad_sync", "model.use_tp_pp_dp_mapping",
@@ -340,7 +326,9 @@ NXD: Mapping[str, Key] = {
     "trainer.lnc": Key("ranks_per_chip", _ranks_by_lnc, lambda each, _plan: {8: 1, 4: 2}.get(each)),
     "trainer.devices": Key("ranks_per_chip", _ranks_of_server, lambda each, _plan: 16 * each),
     # Sequences are packed or padded to the length of the data where both are stated.
-    "model.encoder_seq_length": Key("seq", _length_of_data),
+    "model.encoder_seq_length": Key(
+        "seq", lambda value, keys: number(keys.get("data.seq_length") or value)
+    ),
     "model.max_seq_length": whole("seq"),
     "model.pipeline_cuts": Key("stage_layers", _cut, _cuts),
     "model.optim.name": Key(
@@ -361,11 +349,10 @@ NXD: Mapping[str, Key] = {
         }.items()
     },
 }
-NULLS = {"model.activations_checkpoint_granularity": "none"}
-"""Keys of NxD and NeMo whose null leaves nothing open: no activation is computed again."""
 DEEPSPEED: Mapping[str, Key] = {
     "train_batch_size": whole("global_batch"),
     "train_micro_batch_size_per_gpu": whole("microbatch"),
+    "gradient_accumulation_steps": whole("microbatches"),
     "zero_optimization.stage": choice("zero", {str(stage): stage for stage in range(4)})._replace(
         write=lambda zero, _plan: zero
     ),
@@ -391,6 +378,8 @@ ABSENT = {
     },
 }  # fmt: skip
 """Values of a tool's own defaults where its file has no such key, and hides none in a variable."""
+ONE_BATCH = ("Megatron-LM", "torchtitan")
+"""Tools whose replicas take one local batch a step where their file has no global batch."""
 TABLES: Mapping[str, Mapping[str, Key]] = {
     "Megatron-LM": MEGATRON,
     "torchtitan": TITAN,
@@ -398,6 +387,11 @@ TABLES: Mapping[str, Mapping[str, Key]] = {
     "NeMo": NEMO,
     "DeepSpeed": DEEPSPEED,
 }
+NULLS = {
+    "model.activations_checkpoint_granularity": "none",
+    **{key: 1 for table in TABLES.values() for key, rule in table.items() if rule.field == "vpp"},
+}
+"""Keys whose null leaves nothing open: no activation is computed again, a stage has one chunk."""
 
 
 WITHOUT_TIME = re.compile(
@@ -405,7 +399,7 @@ WITHOUT_TIME = re.compile(
     r"load|resume|restore|ckpt|checkpoints?|path|dir|directory|files?|folder|splits?|tokenizer|eval|"
     r"val|validation|test|iters|steps|epochs|samples|init|warmup|exp|experiment|"
     r"manager|sched|scheduler|description|addr|port|timeout|metrics|nsys|hysteresis|dataset|prefix|url|"
-    r"print|exit)\b|^name$"
+    r"print|exit)\b|^(run )?name$"
 )
 """Words of keys that set numerics, data, logs or files, but not the work of a step."""
 WITH_TIME = re.compile(
@@ -418,7 +412,9 @@ WITH_TIME = re.compile(
 def cannot_change_time(key: str) -> bool:
     """Return whether a key of a tool's file cannot change the time of a step, by its words."""
     words = re.sub(r"[._-]", " ", key.partition(" =")[0].lower())
-    if re.search(r"\bclip|\binitialization", words):
+    if re.search(
+        r"\bclip|\binitialization|max position embeddings|node rank|\blr$| target $", words
+    ):
         return True
     return bool(WITHOUT_TIME.search(words)) and not WITH_TIME.search(words)
 
@@ -439,6 +435,11 @@ FRAMEWORKS = {
     "DeepSpeed": "deepspeed", "NxD Training": "neuronx",
 }  # fmt: skip
 """Framework that runs the plans of a tool."""
+SECTIONS = {
+    "torchtitan": (r"^(training|experimental)\.(?=\w*parallel)", "parallelism."),
+    "NeMo": (r"^model\.config\.", "model."),
+}
+"""Sections of older and newer files, and the one in which their keys are read."""
 COMPILED = ("compile.enable", "training.compile")
 """Keys of torchtitan, new and old, that compile layers; it does not unless one of them is true."""
 
@@ -452,10 +453,7 @@ class OtherPlan(ToolFile):
         """Framework that the tool stands for; empty for a plan of our own, which may name one."""
         return "" if self.tool == OURS else str(self.fields.get("framework", ""))
 
-    @staticmethod
-    def cannot_change_time(key: str) -> bool:
-        """Return whether a key cannot change the time of a step, by its words."""
-        return cannot_change_time(key)
+    cannot_change_time = staticmethod(cannot_change_time)
 
 
 def other_plan(path: Path, text: str, environment: Mapping[str, str] = EMPTY) -> OtherPlan | None:
@@ -465,31 +463,37 @@ def other_plan(path: Path, text: str, environment: Mapping[str, str] = EMPTY) ->
         raise InputError(
             f"{path}: --job.config_file names the file that holds the plan. Name it by --plan."
         )
-    # Megatron-LM's YAML has underscores where its command line has hyphens.
+    # Megatron-LM's YAML has underscores where its command line has hyphens, and two sections.
     hyphened = {
         key if "." in key or key.startswith("$") else key.replace("_", "-"): value
-        for key, value in keys.items()
+        for name, value in keys.items()
+        for key in [re.sub(r"^(language_model|model_parallel)\.", "", name)]
     }
     if set(MARKS["Megatron-LM"]) & set(hyphened):
         keys = hyphened
     tool = tool_of(keys, MARKS)
     if tool is None:
         return None
+    if tool in SECTIONS:
+        keys = {re.sub(*SECTIONS[tool], key): value for key, value in keys.items()}
     fields, ignored = fields_of_keys(keys, TABLES[tool], path, NULLS, RANKING)
     if tool == "torchtitan":
         ignored = [key for key in ignored if key not in COMPILED]
-    if "stage_layers" in fields:
+    if fields.get("stage_layers"):
         fields.setdefault("vpp", max(1, len(fields["stage_layers"]) // fields.get("pp", 1)))
     if not any(key.startswith("$") for key in ignored):
         fields = {**ABSENT.get(tool, {}), **fields}
+        if tool in ONE_BATCH and "microbatch" in fields and "global_batch" not in fields:
+            local = keys.get("training.local_batch_size", keys.get("training.batch_size"))
+            fields["microbatches"] = number(local) // fields["microbatch"] if local else 1
     if fields.get("vpp", 1) > 1:
-        fields.setdefault("schedule", schedule_like(INTERLEAVED, keys))
+        fields.setdefault("schedule", schedule_of_chunks(fields["vpp"]))
     if "fp8_recipe" in fields and fields.get("precision") != "fp8":
         ignored.append(f"fp8 recipe {fields.pop('fp8_recipe')} without fp8")
     compiled = any(str(keys.get(key)).lower() == "true" for key in COMPILED)
     eager = ":eager" if tool == "torchtitan" and not compiled else ""
     fields |= {"framework": f"{FRAMEWORKS[tool]}{eager}"}
-    return OtherPlan(tool, fields, tuple(sorted(ignored)))
+    return OtherPlan(tool, fields, tuple(sorted(ignored)), keys)
 
 
 RANKING = {"overlap": ("none", "dp", "all"), "precision": ("bf16", "fp8")}

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -10,24 +11,16 @@ from topologies.arguments import check_names
 from topologies.errors import InputError, excerpt
 from topologies.files.reading import read_text
 from topologies.files.tool_files import in_environment
-from topologies.files.writing import whole_file
 from topologies.units import parse_bytes
 from workloads.training.plan.fields import check_field
 from workloads.training.plan.other_tools import OURS, OtherPlan, other_plan
 from workloads.training.plan.plan import PLAN_FIELDS, ParallelPlan
 
-__all__ = ["OtherPlan", "field_value", "plan_yaml", "read_any_plan", "read_plan", "write_plan"]
-
 LARGEST_FILE_BYTES = 2**16
 
 
-def read_plan(path: Path) -> dict[str, Any]:
-    """Return the fields of a plan that a file states; see :func:`read_any_plan`."""
-    return dict(read_any_plan(path).fields)
-
-
 def read_any_plan(path: Path) -> OtherPlan:
-    """Read a plan from YAML as :func:`write_plan` writes it, or from a file of another tool."""
+    """Read a plan from YAML as :func:`plan_yaml` gives it, or from a file of another tool."""
     # Arguments of Megatron-LM, YAML of NeMo and of NxD Training, TOML of torchtitan and JSON of
     # DeepSpeed are recognised by their keys. Keys that a plan has no field for are listed as
     # ``ignored``. Raises InputError for a file that cannot be read, is not a mapping, or has an
@@ -37,12 +30,13 @@ def read_any_plan(path: Path) -> OtherPlan:
     other = other_plan(path, text, environment)
     if other is not None:
         stated = {name: _checked(name, value, path) for name, value in other.fields.items()}
-        return OtherPlan(other.tool, stated, other.ignored)
+        return replace(other, fields=stated)
     from topologies.files.yaml_documents import read_yaml  # most plans are stated by options alone
 
     content = "fields. Write one a line, as tp: 8"
     document = read_yaml(path, limit_bytes=LARGEST_FILE_BYTES, content=content)
-    named = {_field_name(str(key), path): value for key, value in document.items()}
+    named = {str(key).replace("-", "_"): value for key, value in document.items()}
+    check_names(f"{path}: a plan", named, PLAN_FIELDS)
     values = {name: _checked(name, value, path) for name, value in named.items()}
     return OtherPlan(OURS, values, ())
 
@@ -77,7 +71,7 @@ def field_value(name: str, value: Any) -> Any:
 
 
 def plan_yaml(plan: ParallelPlan) -> str:
-    """Return a plan as the YAML that :func:`read_plan` reads, one field a line."""
+    """Return a plan as the YAML that :func:`read_any_plan` reads, one field a line."""
     import yaml
 
     values: dict[str, Any] = {name: getattr(plan, name) for name in PLAN_FIELDS}
@@ -85,16 +79,3 @@ def plan_yaml(plan: ParallelPlan) -> str:
     values["stage_layers"] = "-".join(map(str, plan.stage_layers))
     written = {name: value for name, value in values.items() if value != ""}
     return str(yaml.safe_dump(written, sort_keys=False))
-
-
-def write_plan(plan: ParallelPlan, path: Path) -> None:
-    """Write a plan as YAML, atomically."""
-    with whole_file(path) as part:
-        part.write_text(plan_yaml(plan))
-
-
-def _field_name(key: str, path: Path) -> str:
-    """Name of the field that a key of a file stands for, written with hyphens or underscores."""
-    name = key.replace("-", "_")
-    check_names(f"{path}: a plan", [name], PLAN_FIELDS)
-    return name

@@ -3,11 +3,14 @@
 import json as jsons
 import re
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
 import pandas as pd
 import pytest
 
 from cluster_sim.collectives.group_parsing import parse_sizes
+from experiments.cli.commands.collective import _write_side_by_side
 from experiments.cli.main import run
 from tests.support.commands import command
 from topologies.errors import InputError
@@ -343,3 +346,19 @@ def test_the_cluster_may_be_named_by_an_option(capsys: pytest.CaptureFixture[str
         assert run(["collective", "all-reduce", "--size", "1MiB", "--json", *words]) == 0
         times.append(jsons.loads(capsys.readouterr().out)["rows"][0]["time_s"])
     assert times[0] == times[1]
+
+
+def test_sizes_side_by_side_are_labelled_in_their_units() -> None:
+    figures: list[Any] = []
+    out: Any = SimpleNamespace(
+        table=lambda *_, **_named: None,
+        figure=lambda _name, drawn, **_named: figures.append(drawn),
+    )
+    rows = [
+        {"cluster": name, "size_bytes": 4**power, "busbw_bytes_per_s": 1e9, "status": "ok"}
+        for name in ("a", "b")
+        for power in range(5, 16)
+    ]
+    _write_side_by_side(out, "all-reduce", rows)
+    labels = [label.get_text() for label in figures[0].axes[0].get_xticklabels()]
+    assert labels == ["1 KiB", "16 KiB", "256 KiB", "4 MiB", "64 MiB", "1 GiB"]

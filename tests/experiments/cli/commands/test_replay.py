@@ -31,3 +31,6 @@ def test_a_table_for_people_and_chakra_out(
     assert run(["replay", *paths, *RING, "--chakra", str(tmp_path / "et")]) == 0
     assert "where the time goes" in capsys.readouterr().out
     assert len(list((tmp_path / "et").glob("*.et"))) == 4
+    assert run(["replay", *paths, "--cluster", "trn2.48xlarge"]) == 0
+    unknown = "kernel times     recorded on an unknown chip; --recorded-on CHIP scales to trn2\n"
+    assert unknown in capsys.readouterr().out

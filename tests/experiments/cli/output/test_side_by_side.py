@@ -144,6 +144,6 @@ def test_prices_are_of_one_kind_unless_chosen(capsys: pytest.CaptureFixture[str]
     assert "55.04" in chosen["rows"][1]["price_basis"]
     apart = answer(capsys, *STEP, "--cluster=trn2.48xlarge,p6-b200.48xlarge")
     assert apart["prices"] == (
-        "Prices are of different kinds and do not compare: trn2.48xlarge by Capacity Block, "
-        "p6-b200.48xlarge on demand."
+        "Ratios of prices are in part those of different kinds of price: trn2.48xlarge by Capacity "
+        "Block, p6-b200.48xlarge on demand."
     )
