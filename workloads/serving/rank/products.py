@@ -100,7 +100,9 @@ def _fetched_experts_s(rank: RankShare, tokens: FloatArray, some: Experts) -> Fl
     hbm = rank.catalogue.value(rank.cluster.chip, "hbm_bandwidth")
     streamed = weights / (share * hbm) if share else rank.pass_s(weights)
     computed = mlp_s(rank.experts, rows_of_experts, some.ffn * groups) / rate
-    routed = np.maximum(streamed, computed) + rank.overhead("expert_layer")
+    fused = rank.experts.format.products == "mxfp8"
+    start_s = (fused and rank.overhead("fused_expert_layer")) or rank.overhead("expert_layer")
+    routed = np.maximum(streamed, computed) + start_s
     looped = np.minimum(tokens, some.count / some.per_token)
     rows = some.per_token * rank.model.hidden
     fetched_s = rank.overhead("expert_token") + rank.overhead("expert_row") * rows
