@@ -52,6 +52,7 @@ HEAD = """# How true
 
 This page shows how large the errors of predictions were, for each kind of answer and each chip.
 Errors are those of all rows of the validation tables, with those to which constants were fitted.
+Served rows are told as `serve` is: model, chips, degrees, precision, lengths, users and engine.
 [Validation](background/validation.md) lists the tables, [large errors](background/large-errors.md)
 says what causes them, and [confidence](background/confidence.md) how intervals follow from them.
 

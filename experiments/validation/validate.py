@@ -177,6 +177,19 @@ def validate_as_user(
     }
 
 
+def as_served(
+    measured: Sequence[tuple[Rows, str]], results: Sequence[Result], **shared: Any
+) -> list[Result]:
+    """Return results in which rows of serving are told as a user of ``serve`` tells them."""
+    served = [(as_told(rows, FRAMEWORK), name) for rows, name in measured if _serves(rows)]
+    by_name = {result.name: result for result in validate_each(served, **shared)}
+    return [by_name.get(result.name, result) for result in results]
+
+
+def _serves(rows: Rows) -> bool:
+    return rows.kind.name == "serving"
+
+
 def macro(results: Sequence[Result]) -> dict[str, float]:
     """Return the means over tables of their errors, coverage and width; bias without its sign."""
     judged = [result.summary for result in results if result.summary["median_abs_error"]]
@@ -254,6 +267,12 @@ ALWAYS = (
 )
 """Columns of a plan that are told at every level: what is trained, by which degrees."""
 
+SERVED = (
+    *("rounds", "shortest_lengths", "chunk_tokens", "overlapped", "mixed_chunk", "poll_passes"),
+    *("gather", "cache_precision", "memory_share", "graph_tokens", "block_scaled"),
+)
+"""Columns of served rows that a user of ``serve`` hardly states: the benchmark's and server's."""
+
 
 def stripped(values: Mapping[str, Any], level: str) -> dict[str, Any]:
     """Return the cells of a row that a user tells at a level; the others are empty.
@@ -266,7 +285,7 @@ def stripped(values: Mapping[str, Any], level: str) -> dict[str, Any]:
     """
     framework = str(values.get("framework") or "").partition(":")[0] or None
     # The power limit of a machine is known to who owns it, as its chips are.
-    hidden = {"variant", "source", "name", *CONDITIONS} - {"power_limit_w"}
+    hidden = {"variant", "source", "name", *CONDITIONS, *SERVED} - {"power_limit_w"}
     if level != FRAMEWORK:
         hidden.add("framework")
     if level == BARE:
@@ -276,8 +295,9 @@ def stripped(values: Mapping[str, Any], level: str) -> dict[str, Any]:
 
 
 def as_told(rows: Rows, level: str) -> Rows:
-    """Return at most :data:`TABLE_ROWS` rows of a table as a user tells them."""
-    kept = rows.rows[:: max(1, -(-len(rows) // TABLE_ROWS))]
+    """Return rows of a table as a user tells them, of training at most :data:`TABLE_ROWS`."""
+    most = TABLE_ROWS if rows.kind is TRAINING else len(rows)
+    kept = rows.rows[:: max(1, -(-len(rows) // most))]
     return replace(rows, rows=tuple(_as_told(row, level) for row in kept))
 
 

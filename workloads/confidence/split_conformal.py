@@ -11,8 +11,8 @@ two predictions is known better than either of them.
 from __future__ import annotations
 
 import math
+from collections import Counter
 from collections.abc import Callable, Hashable, Sequence
-from dataclasses import replace
 from functools import lru_cache
 from typing import NamedTuple
 
@@ -34,20 +34,18 @@ from workloads.confidence.kinds import (
 )
 from workloads.confidence.residuals import Residual, Residuals, shipped_residuals, weighted_quantile
 
-# Intervals of collectives, serving and kernels, by how far off the nearest measurements were.
-# A domain is a kind of prediction on one generation of chips, a tool, and a family. The tool of a
-# collective or kernel is the one that timed it, that of a replica its serving engine; the family of
-# a replica is its model's: dense or of experts, the kind of attention, the width of the weights.
-# Domains differ by more than the rows within one. So the quantile of a domain, over tables of equal
-# weight, is drawn towards that of its tool and family on other chips, and this one towards that of
-# all other tools and families, each of equal weight: what is known of one that nobody measured.
-# With n groups, the quantile is at (n + 1)/n of the level, as for n exchangeable groups (Dunn,
-# Wasserman and Ramdas 2022), and at most at ``HIGHEST``. No factor is assumed.
+# Intervals of collectives, serving and kernels, by how far off the nearest measurements were. Pools
+# of rows nest: all of a family of kinds; those of the kind; on chips of the same runtime; of the
+# same tool, which timed a collective or kernel, or engine of a replica; on the same generation of
+# chips. The quantile of each is drawn towards that of the pool around it, the less the more tables
+# it has. The next source is exchangeable with the n tables of the family, of which it will be one,
+# so quantiles are at (n + 1)/n of the level (Dunn, Wasserman and Ramdas 2022). Each family of
+# models, or width of products, has the same weight in a table. No factor is assumed.
 
 PREDICTIONS = 256  # predictions whose half-widths and widenings are remembered
 LEAST = 0.03  # smallest half-width, in logarithms: runs of one configuration differ by so much
-HIGHEST = 0.9  # highest quantile of few groups, beyond which single rows would decide
-MANY = 5  # rows from which a group has its full weight
+HIGHEST = 0.9  # highest quantile of few tables, beyond which single rows would decide
+MANY = 5  # rows from which a group of a table has its full weight
 RANKS_DOUBLED = 1.15
 """Widening for each doubling of the ranks of a collective beyond those measured: with numbers of
 ranks left out, it covers more of them to 81 %."""
@@ -58,13 +56,11 @@ class Pool(NamedTuple):
 
     half: float  # quantile of their scores, in logarithms
     rows: int
-    groups: int  # of a step, tables
-    evidence: float = 0.0  # groups, of which those of few rows count in part
+    tables: int
+    evidence: float = 0.0  # tables, of which those of few rows count in part
 
     def drawn(self, towards: float) -> float:
-        """Return the half-width drawn towards another, which counts as one more group."""
-        if not self.groups:
-            return towards
+        """Return the half-width drawn towards another, which counts as one more table."""
         share = self.evidence / (self.evidence + 1)
         return math.exp(share * math.log(self.half) + (1 - share) * math.log(towards))
 
@@ -72,56 +68,46 @@ class Pool(NamedTuple):
 @lru_cache(PREDICTIONS)
 def domain_half_width(prediction: Prediction, residuals: Residuals) -> tuple[float, str]:
     """Return half of an interval's width, in logarithms, and the measurements behind it."""
-    # Where no tool is stated, the interval is as wide as that of the least known one.
-    akin, near, every = _akin(prediction, residuals)
-    same = [row for row in akin if _stack(row) == _stack(prediction)]
-    domain_rows = [row for row in same if generation(row.chip) == generation(prediction.chip)]
-    others = [row for row in akin if _stack(row) != _stack(prediction)]
-    domain, stack = (_pool(rows, lambda row: row.table) for rows in (domain_rows, same))
-    rest, of_runtime, of_all = (_pool(rows, _group) for rows in (others, near, every))
-    least = of_runtime.drawn(of_all.half)
-    unknown = rest.drawn(least)
-    half = domain.drawn(stack.drawn(unknown)) if same else max(unknown, least)
-    half *= _more_ranks(prediction, domain_rows or akin)
-    here = [row for row in akin if generation(row.chip) == generation(prediction.chip)]
-    tools = set() if prediction.tool else {row.tool for row in here} - {""}
-    stated = [replace(prediction, tool=tool) for tool in tools]
-    half = max([half, *(domain_half_width(each, residuals)[0] for each in stated)])
-    shown = rest if rest.rows else of_all
-    return half, _domain_basis(prediction, domain, shown, open_tool=bool(tools))
+    nested = _nested(prediction, residuals)
+    tables = len({row.table for row in nested[0]})
+    level = min(HIGHEST, LEVEL * (tables + 1) / max(1, tables))
+    pools = [_pool(rows, level) for rows in nested if rows]
+    half = pools[0].half if pools else math.log(2.0)
+    for pool in pools[1:]:
+        half = pool.drawn(half)
+    near = next((rows for rows in reversed(nested[1:]) if rows), [])
+    nearest = pools[-1] if pools else Pool(half, 0, 0)
+    is_open = not prediction.tool and any(row.tool for row in nested[2])
+    basis = _domain_basis(prediction, nearest, measured=bool(nested[-1]), is_open=is_open)
+    return half * _more_ranks(prediction, near), basis
 
 
-def _akin(
-    prediction: Prediction, residuals: Residuals
-) -> tuple[Sequence[Residual], Sequence[Residual], Sequence[Residual]]:
-    """Rows of the kind on chips of the same runtime, of all its family on these, and on any."""
-    family = FAMILY[prediction.kind]
-    every = [row for row in residuals.rows if FAMILY.get(row.kind) == family]
-    near = [row for row in every if runtime(row.chip) == runtime(prediction.chip)]
-    return [row for row in near if row.kind == prediction.kind], near, every
+def _nested(prediction: Prediction, residuals: Residuals) -> list[list[Residual]]:
+    """Rows of the prediction's family, and ever fewer that are more like it."""
+    # Where no tool is stated, any may be meant.
+    features: list[Callable[[Residual | Prediction], Hashable]] = [
+        lambda row: FAMILY.get(row.kind),
+        lambda row: row.kind,
+        lambda row: runtime(row.chip),
+        lambda row: (row.tool, row.crosses) if prediction.tool else row.crosses,
+        lambda row: generation(row.chip),
+    ]
+    rows, nested = list(residuals.rows), []
+    for feature in features:
+        rows = [row for row in rows if feature(row) == feature(prediction)]
+        nested.append(rows)
+    return nested
 
 
-def _stack(row: Residual | Prediction) -> tuple[str, str, bool]:
-    """Tool and family, and whether servers are crossed."""
-    return row.tool, row.family, row.crosses
-
-
-def _group(row: Residual) -> Hashable:
-    """Group of rows that share most of their error."""
-    return row.kind, *_stack(row), generation(row.chip)
-
-
-def _pool(rows: Sequence[Residual], group: Callable[[Residual], Hashable]) -> Pool:
+def _pool(rows: Sequence[Residual], level: float) -> Pool:
     """Quantile of the scores of rows, with equal weight for each group of many rows."""
-    if not rows:
-        return Pool(math.log(2.0), 0, 0, 0.0)
-    of_rows = [group(row) for row in rows]
-    counts = {name: of_rows.count(name) for name in set(of_rows)}
+    of_rows = [(row.table, row.family) for row in rows]
+    counts = Counter(of_rows)
     weights = np.array([1 / max(MANY, counts[name]) for name in of_rows])
-    evidence = float(weights.sum())
-    corrected = max(LEVEL, min(HIGHEST, LEVEL * (evidence + 1) / evidence))
-    half = weighted_quantile(np.array([row.score for row in rows]), weights, corrected)
-    return Pool(max(LEAST, half), len(rows), len(counts), evidence)
+    half = weighted_quantile(np.array([row.score for row in rows]), weights, level)
+    tables = Counter(row.table for row in rows)
+    evidence = sum(min(1.0, count / MANY) for count in tables.values())
+    return Pool(max(LEAST, half), len(rows), len(tables), evidence)
 
 
 def _more_ranks(prediction: Prediction, rows: Sequence[Residual]) -> float:
@@ -131,19 +117,18 @@ def _more_ranks(prediction: Prediction, rows: Sequence[Residual]) -> float:
     return float(RANKS_DOUBLED ** max(0.0, math.log2(beyond)))
 
 
-def _domain_basis(prediction: Prediction, domain: Pool, rest: Pool, *, open_tool: bool) -> str:
+def _domain_basis(prediction: Prediction, pool: Pool, *, measured: bool, is_open: bool) -> str:
     serves = FAMILY[prediction.kind] in ("serving", "first_token")
-    parts = [part for part in (prediction.tool, prediction.family) if part]
-    what = f" of {' with '.join(parts)}" if parts else ""
+    what = f" of {prediction.tool}" if prediction.tool else ""
     what += " between servers" * prediction.crosses + " on such chips"
     name = NAMES[prediction.kind]
-    note = f" ({'engine' if serves else 'tool'} not stated)" if open_tool else ""
-    if domain.rows:
-        tables = f"{domain.groups} table{'s' * (domain.groups != 1)}"
-        return f"{name}: {domain.rows:,} measured rows{what}, {tables}{note}"
+    note = f" ({'engine' if serves else 'tool'} not stated)" if is_open else ""
+    tables = f"{pool.tables} table{'s' * (pool.tables != 1)}"
+    if measured:
+        return f"{name}: {pool.rows:,} measured rows{what}, {tables}{note}"
     return (
-        f"{name}: no measured row{what}{note}, so it is as sure as {rest.groups} others "
-        f"({rest.rows:,} rows) were"
+        f"{name}: no measured row{what}{note}, so it is as sure as {pool.rows:,} others "
+        f"({tables}) were"
     )
 
 
@@ -324,7 +309,7 @@ def step_half_width(prediction: Prediction, residuals: Residuals) -> tuple[float
     level_in_words = TOLD[prediction.stated]
     kind = NAMES[prediction.kind]
     if domain.rows:
-        tables = f"{domain.groups} table{'s' * (domain.groups != 1)}"
+        tables = f"{domain.tables} table{'s' * (domain.tables != 1)}"
         basis = f"{domain.rows:,} measured steps of {name} on such chips, {tables}"
     else:
         basis = f"no measured step of {name} on such a chip"
@@ -332,7 +317,7 @@ def step_half_width(prediction: Prediction, residuals: Residuals) -> tuple[float
 
 
 def _drawn(pool: Pool, towards: float) -> float:
-    return (pool.groups * pool.half + towards) / (pool.groups + 1)
+    return (pool.tables * pool.half + towards) / (pool.tables + 1)
 
 
 @lru_cache(256)

@@ -87,7 +87,7 @@ def validate(wanted: ValidationInputs, catalogue_inputs: CatalogueInputs, call: 
     from experiments.validation.comparison import marked
     from experiments.validation.reading.rows import misses, read_file, tables
     from experiments.validation.reading.rows import table as named
-    from experiments.validation.validate import validate_as_user, validate_each
+    from experiments.validation.validate import as_served, validate_as_user, validate_each
 
     catalogue = catalogue_inputs.read()
 
@@ -111,7 +111,8 @@ def validate(wanted: ValidationInputs, catalogue_inputs: CatalogueInputs, call: 
     if wanted.as_user and not any(by_level.values()):
         raise InputError("--as-user judges training steps, and no table has any. Leave it out.")
     if wanted.residuals:
-        _write_residuals([*results, *chain.from_iterable(by_level.values())], wanted.residuals)
+        served = as_served(measured, results, **shared)
+        _write_residuals([*served, *chain.from_iterable(by_level.values())], wanted.residuals)
     if wanted.file:
         results = [replace(result, rows=marked(result.rows)) for result in results]
     inputs = {

@@ -32,12 +32,12 @@ from workloads.serving.batching import (
 )
 from workloads.serving.profile import Profile, profile
 from workloads.serving.replica import closed_loop
-from workloads.serving.requests import Requests, fixed_lengths, poisson
+from workloads.serving.requests import Requests
 from workloads.serving.speculation import Speculation, parse_speculation
 from workloads.training.frameworks.framework import DATE
 
-ROUNDS = 4
-"""Requests of each user. The first one fills the batch and is left out of the results."""
+ROUNDS = 10
+"""Requests of each user where a row states none, as InferenceX's and genai-perf's scripts have."""
 GPU_CHUNK = 8192
 """Tokens of an iteration with chunked prefill on a GPU: the default of TensorRT-LLM."""
 
@@ -52,30 +52,6 @@ class Steady:
     tokens_per_s: float  # output tokens per second
 
 
-def continuous(
-    replica: Profile,
-    prompt_tokens: int,
-    output_tokens: int,
-    concurrency: int,
-    batching: Batching,
-    speculation: Speculation | None = None,
-) -> Steady:
-    """Return medians of a closed loop, in which each request that ends is followed by another."""
-    lengths = fixed_lengths(prompt_tokens, output_tokens)
-    requests = poisson(1.0, ROUNDS * concurrency, lengths, np.random.default_rng(0))
-    served = closed_loop(replica, requests, concurrency, batching, speculation=speculation)
-    later_rounds = slice(concurrency, None)
-    tpot = served.tpot_s[later_rounds]
-    # By Little's law; the requests of the last round run beside ever fewer others.
-    whole_rounds = slice(concurrency, -concurrency)
-    each_s = served.ttft_s[whole_rounds] + (output_tokens - 1) * np.nan_to_num(tpot[:-concurrency])
-    return Steady(
-        ttft_s=float(np.median(served.ttft_s[later_rounds])),
-        tpot_s=float(np.nanmedian(tpot)) if output_tokens > 1 else 0.0,
-        tokens_per_s=float(concurrency * output_tokens / each_s.mean()),
-    )
-
-
 def benchmark(
     replica: Profile,
     longest: tuple[int, int],
@@ -84,7 +60,10 @@ def benchmark(
     batching: Batching,
     speculation: Speculation | None = None,
 ) -> Steady:
-    """Return means of a benchmark that draws lengths and includes its first burst of requests."""
+    """Return means of a closed loop of several rounds, with its first burst of requests.
+
+    Lengths are drawn from ``shortest`` times the stated ones to these.
+    """
     users, rng = batching.slots, np.random.default_rng(0)
     count = rounds * users
     prompt, output = (
@@ -223,11 +202,8 @@ def _steady_state(
         _check_scheduler(values, "a static batch has no scheduler")
         return static_batch(replica, prompt, output, users, BUCKETS if neuron else ())
     batching = _batching(values, cluster, users, neuron=neuron)
-    if values.get("rounds") is not None:
-        shortest = values.get("shortest_lengths") or 1.0
-        longest, rounds = (prompt, output), values["rounds"]
-        return benchmark(replica, longest, shortest, rounds, batching, speculation)
-    return continuous(replica, prompt, output, users, batching, speculation)
+    shortest, rounds = values.get("shortest_lengths") or 1.0, values.get("rounds") or ROUNDS
+    return benchmark(replica, (prompt, output), shortest, rounds, batching, speculation)
 
 
 def _saturating(replica: Profile, values: Mapping[str, Any]) -> int:

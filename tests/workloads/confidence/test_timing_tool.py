@@ -64,7 +64,7 @@ def test_interval_of_a_row_through_pytorch_holds_the_range_of_the_tool() -> None
     assert "predicted_least" not in alone
     assert bare["predicted"] == bare["predicted_least"] == alone["predicted"]
     assert bare["predicted_most"] >= through["predicted_most"]
-    assert bare["low"] <= alone["low"] < alone["high"] < bare["high"]
+    assert bare["low"] < alone["predicted"] < alone["high"] < bare["high"]
 
 
 def test_kernel_of_a_table_timed_through_pytorch_takes_longer() -> None:

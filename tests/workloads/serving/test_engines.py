@@ -175,7 +175,7 @@ def test_an_engine_brings_its_overheads(engine: str, iteration_s: float, request
     options = ServingOptions(engine_batching(machine, engine, 8))
     of_engine = options.deployment(model, machine, tp=1, precision=None).profile
     plain = ServingOptions().deployment(model, machine, tp=1, precision=None).profile
-    assert of_engine.linear_s - plain.linear_s == pytest.approx(iteration_s - 2e-3, abs=1e-12)
+    assert of_engine.linear_s - plain.linear_s == pytest.approx(iteration_s - 1.2e-3, abs=1e-12)
     assert of_engine.decode_request_s - plain.decode_request_s == pytest.approx(request_s - 10e-6)
 
 
@@ -190,7 +190,7 @@ def test_overheads_that_a_user_measured_stay() -> None:
 def test_decode_replicas_of_their_own_have_no_prompts_to_run() -> None:
     load: dict[str, Any] = {"count": 20, "prompt": 512, "output": 16, "tp": 1}
     load["disaggregate"] = "1:3"
-    apart = cs.serve("llama-3.1-8b", "dgx-h100", "poisson:5", **load, scheduler="sglang")
+    apart = cs.serve("llama-3.1-8b", "dgx-h100", "poisson:5", **load, scheduler="vllm")
     plain = cs.serve("llama-3.1-8b", "dgx-h100", "poisson:5", **load)
     assert apart.tpot_s["mean"] == pytest.approx(plain.tpot_s["mean"], rel=0.05)
 

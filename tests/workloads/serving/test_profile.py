@@ -7,7 +7,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from experiments.validation.predictions.serving import GPU_CHUNK, continuous
+from experiments.validation.predictions.serving import GPU_CHUNK, ROUNDS, benchmark
 from tests.support.toy_serving import requests_of
 from topologies.catalogue.catalogue import shipped_catalogue
 from topologies.clusters.cluster import Cluster
@@ -78,7 +78,8 @@ def test_llama_70b_on_gpus_is_near_the_published_table(
 ) -> None:
     """NVIDIA NIM's table within 25 %; only TTFT at prompts of 200 tokens set an overhead."""
     replica = profile(named("llama-3.1-70b"), cluster(machine), tp=tp)
-    predicted = continuous(replica, prompt, output, users, Batching(users, GPU_CHUNK))
+    batching = Batching(users, GPU_CHUNK)
+    predicted = benchmark(replica, (prompt, output), 1.0, ROUNDS, batching)
     assert getattr(predicted, what) == pytest.approx(value, rel=0.25)
 
 

@@ -86,18 +86,23 @@ def _fetched_experts_s(rank: RankShare, tokens: FloatArray, some: Experts) -> Fl
     """Time of the grouped products of the experts that tokens are routed to [s].
 
     A grouped kernel takes the longer of streaming the weights of every such expert once, and of
-    computing all rows as fast as one product of that many rows. Where groups of ranks divide the
-    experts, all groups wait for the busiest one. Neuron's programs of decode loop over the tokens
-    and fetch the experts of each, until all experts are fetched. Fetching takes a start and some
-    time for each row of an expert's matrices, however few columns of it a rank holds.
+    computing all rows at a share of the rate of one product of that many rows; on GPUs a start is
+    added. Where groups of ranks divide the experts, all groups wait for the busiest one. Neuron's
+    programs of decode loop over the tokens and fetch the experts of each, until all experts are
+    fetched. Fetching takes a start and some time for each row of an expert's matrices, however few
+    columns of it a rank holds.
     """
     groups = 1 if rank.overhead("expert_block") else rank.ep
     touched, rows_of_experts = busiest_group(some, tokens, groups)
     element = ELEMENT_BYTES[rank.experts.format.weights]
     weights = touched * expert_parameters(rank.model) * groups / rank.ranks * element
-    streamed = rank.pass_s(weights)
-    computed = mlp_s(rank.experts, rows_of_experts, some.ffn * groups)
-    routed = np.maximum(streamed, computed) + rank.overhead("expert_layer")
+    share, rate = rank.overhead("expert_stream"), rank.overhead("expert_rate") or 1.0
+    hbm = rank.catalogue.value(rank.cluster.chip, "hbm_bandwidth")
+    streamed = weights / (share * hbm) if share else rank.pass_s(weights)
+    computed = mlp_s(rank.experts, rows_of_experts, some.ffn * groups) / rate
+    fused = rank.experts.format.products == "mxfp8"
+    start_s = (fused and rank.overhead("fused_expert_layer")) or rank.overhead("expert_layer")
+    routed = np.maximum(streamed, computed) + start_s
     looped = np.minimum(tokens, some.count / some.per_token)
     rows = some.per_token * rank.model.hidden
     fetched_s = rank.overhead("expert_token") + rank.overhead("expert_row") * rows
@@ -207,7 +212,7 @@ that normalise queries and keys head by head, beside those of any layer."""
 
 
 def small_kernels_s(rank: RankShare, tokens: FloatArray, family: str) -> FloatArray:
-    """Return the time of the kernels between products, such as norms and rotation [s]."""
+    """Return the time of the kernels between products, such as norms, and attention's start [s]."""
     model = rank.model
     each = rank.catalogue.value(family, "layer_kernels")
     count = rank.parts / 2 * each + rank.attention_layers * min(each, NORM_KERNELS * model.qk_norm)
@@ -217,4 +222,5 @@ def small_kernels_s(rank: RankShare, tokens: FloatArray, family: str) -> FloatAr
         each -= min(each, SHARED_KERNELS) if not model.experts.shared_ffn else 0
         count += model.moe_layers * each
     passed = 2 * 2.0 * tokens * model.hidden
-    return np.asarray(count * rank.pass_s(passed))
+    started_s = rank.attention_layers * rank.overhead("attention_floor")
+    return np.asarray(count * rank.pass_s(passed) + started_s)
