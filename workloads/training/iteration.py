@@ -209,7 +209,7 @@ class Iteration:
     @property
     def shares_memory(self) -> bool:
         """Return whether kernels and collectives that overlap slow each other in memory."""
-        return self.level in SHARING and self.program.memory_bytes_per_s > 0
+        return self.level in SHARING and bool(np.any(self.program.memory_bytes_per_s))
 
     @property
     def tokens_per_s(self) -> float:
