@@ -33,6 +33,8 @@ class Joined:
 
     clusters: tuple[Cluster, ...]
     stages: tuple[int, ...]  # stages on each cluster
+    # Rate of the slower side's adapters over that of the network that joins the clusters
+    oversubscription: float = 1.0
 
     @property
     def name(self) -> str:
@@ -48,6 +50,11 @@ class Joined:
     def of_stages(self) -> IntArray:
         """Number of the cluster of each stage, int64 (stages,)."""
         return np.repeat(np.arange(len(self.stages)), self.stages)
+
+    def held(self, number: int) -> range:
+        """Return the stages of one cluster."""
+        first = sum(self.stages[:number])
+        return range(first, first + self.stages[number])
 
     def number(self, chips: IntArray) -> IntArray:
         """Return the number of the cluster of each chip."""

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import hashlib
-import math
 from collections import OrderedDict
 from collections.abc import Callable, Hashable, Sequence
 from dataclasses import replace
 from functools import cache, cached_property
+from math import ceil
 from typing import Any, NamedTuple, TypeVar
 
 import numpy as np
@@ -17,7 +17,6 @@ from cluster_sim.collectives.duration.duration import Geometry, duration_ps
 from cluster_sim.collectives.duration.expert_library import MERGING, WAYS, library_s, visited
 from cluster_sim.schedule.table import PS_PER_S
 from topologies.arrays import IntArray, present
-from topologies.catalogue.catalogue import shipped_catalogue
 from topologies.clusters.cluster import Cluster
 from topologies.routing import period
 from workloads.training.layers.feed_forward import merged_exchange
@@ -198,9 +197,7 @@ class JoinedCosts:
 
     def __init__(self, joined: Joined):
         self.joined, self.each = joined, [GroupCosts(cluster) for cluster in joined.clusters]
-        catalogue = joined.clusters[0].catalogue or shipped_catalogue()
-        self.thinned = catalogue.entry("joined-clusters", "oversubscription").value
-        # Costs of each cluster, with a second domain where it has only one, and its fabric
+        # Costs of each cluster, with a second domain where it has only one
         wider = [replace(item, domains=max(2, item.domains)) for item in joined.clusters]
         self._leaving = [GroupCosts(cluster) for cluster in wider]
 
@@ -233,8 +230,9 @@ class JoinedCosts:
         self, numbers: Sequence[int], steps: Sequence[LayerOp], plan: ParallelPlan
     ) -> list[int]:
         """Time for which each step's bytes cross from one cluster to another [ps]."""
+        thinned = self.joined.oversubscription
         sends = [
-            replace(step, collective="send", axis="pp", size_bytes=math.ceil(step.size_bytes * self.thinned))
+            step._replace(collective="send", axis="pp", size_bytes=ceil(step.size_bytes * thinned))
             for step in steps
         ]
         times, latencies_ps, away_ps = [], [], 0
