@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import fields, replace
 from functools import partial
 from typing import Any
@@ -15,6 +15,7 @@ from topologies.errors import InputError
 from workloads.models.huggingface import MODEL_REMEDY, as_model
 from workloads.models.model import Model
 from workloads.search.choice import usual_or_searched
+from workloads.search.unlike import unlike_step
 from workloads.training.alternatives import is_open
 from workloads.training.detail import Detail
 from workloads.training.execution.jitter import Disturbance, disturbance
@@ -42,6 +43,7 @@ def train(
     plan: ParallelPlan | None = None,
     detail: Detail | None = None,
     *,
+    later_stages: Cluster | str | Sequence[Cluster | str] = (),
     progress: Progress | None = None,
     **stated: Any,
 ) -> Iteration:
@@ -57,6 +59,10 @@ def train(
         and else the best plan of a search; ``choice`` of the result has that search.
     detail : Detail, optional
         Level of detail, engine, and what disturbs the step.
+    later_stages : Cluster or str, or a sequence of them, optional
+        Clusters of other chips that have the later stages of the pipeline, as many as they have
+        room for. Layers are divided by speed and memory, see :mod:`workloads.search.unlike`;
+        ``unlike`` of the result compares other ways to run the step.
     progress : function of (str, int, int), optional
         Called with how far a rank-vector run is.
     **stated
@@ -84,6 +90,17 @@ def train(
     plan_fields, detail_fields, conditions = _divided(stated)
     count = detail_fields.pop("chips") if isinstance(detail_fields.get("chips"), int) else None
     model, cluster = as_model(model), as_cluster(cluster)
+    if later_stages:
+        several = [later_stages] if isinstance(later_stages, (str, Cluster)) else later_stages
+        stated_fields = {**(_stated_by(plan) if plan else {}), **plan_fields}
+        stated_fields["framework"] = conditions.framework_text(stated_fields, cluster)
+        return unlike_step(
+            model,
+            [cluster, *(as_cluster(each) for each in several)],
+            stated_fields,
+            replace(detail or Detail(), **_without_chips(detail_fields, count)),
+            progress=progress,
+        )
     if count is not None:
         check_chips(count, cluster)
         detail_fields["partial"] = True
@@ -96,6 +113,20 @@ def train(
     plan = plan or complete(plan_fields, model, cluster, chips=count)
     step = iteration(model, cluster, plan, detail, progress=progress, **detail_fields)
     return replace(step, choice=choice)
+
+
+def _without_chips(detail_fields: dict[str, Any], count: int | None) -> dict[str, Any]:
+    if count is not None:
+        raise InputError(
+            "chips counts those of one cluster, but later_stages has others. State smaller "
+            "clusters in place of it."
+        )
+    return detail_fields
+
+
+def _stated_by(plan: ParallelPlan) -> dict[str, Any]:
+    """Return the fields of a plan that nobody assumed."""
+    return {name: getattr(plan, name) for name in PLAN_FIELDS if name not in plan.assumed}
 
 
 def _may_search(
@@ -119,7 +150,7 @@ def _changed(
 
 def _divided(stated: Mapping[str, Any]) -> tuple[dict[str, Any], dict[str, Any], Conditions]:
     """Divide keyword arguments into fields of a plan, fields of a detail, and conditions."""
-    parameters = ("model", "cluster", "plan", "detail", "progress")
+    parameters = ("model", "cluster", "plan", "detail", "later_stages", "progress")
     names = [*PLAN_FIELDS, *sorted(DETAIL), *sorted(CONDITIONS), "jitter", "seed"]
     check_names("train", stated, [*parameters, *names])
     plan_fields, detail_fields, conditions = (

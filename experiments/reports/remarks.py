@@ -6,7 +6,7 @@ is a function of :class:`Checked` in ``CHECKS``; text, JSON and page have its re
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
@@ -30,6 +30,8 @@ if TYPE_CHECKING:
 def remarks(step: Iteration) -> list[str]:
     """Return the remarks on a step, each a sentence."""
     chosen = [sentence for tell in OF_A_SEARCH for sentence in tell(step)]
+    if step.joined:  # the others are about one kind of chip
+        return check_remarks(step, step.cluster, (_large_batch, _full_memory, _unexplained))
     return [*chosen, *check_remarks(step, step.cluster), *_even_chips(step), *_neighbour(step)]
 
 
@@ -137,13 +139,18 @@ class Checked:
     hfu: float
 
 
-def check_remarks(answer: Iteration | Finalist, cluster: Cluster) -> list[str]:
-    """Return a sentence for each check that an answer does not pass."""
+Check = Callable[[Checked], Iterator[str]]
+
+
+def check_remarks(
+    answer: Iteration | Finalist, cluster: Cluster, checks: Sequence[Check] | None = None
+) -> list[str]:
+    """Return a sentence for each check that an answer does not pass, by default of all."""
     checked = Checked(
         *(answer.plan, cluster, answer.memory),
         *(answer.iteration_s, answer.breakdown_s, answer.hfu),
     )
-    return [sentence for check in CHECKS for sentence in check(checked)]
+    return [sentence for check in checks or CHECKS for sentence in check(checked)]
 
 
 def _large_batch(answer: Checked) -> Iterator[str]:
@@ -231,7 +238,7 @@ LARGE = 1 / 3
 tried though none of ``CHOSEN`` is stated, where it is no arithmetic."""
 UNEXPLAINED = ("scheduling", "other")  # parts of a step without a mechanism
 OF_A_SEARCH: tuple[Callable[[Iteration], Iterator[str]], ...] = (_searched, _faster)
-CHECKS: tuple[Callable[[Checked], Iterator[str]], ...] = (
+CHECKS: tuple[Check, ...] = (
     _large_batch,
     _full_memory,
     _unexplained,

@@ -151,6 +151,10 @@ class Iteration:
         """Clusters of the stages, in the order of the pipeline."""
         return self.joined.clusters if self.joined else (self.cluster,)
 
+    def cluster_of(self, stage: int) -> Cluster:
+        """Return the cluster that has a stage."""
+        return self.clusters[self.joined.of_stages[stage]] if self.joined else self.cluster
+
     @property
     def place(self) -> str:
         """Names of the clusters of the stages."""

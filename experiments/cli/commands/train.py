@@ -101,6 +101,12 @@ class RunInputs:
         "slows down, such as cable:0-1@0s:slow=1/2 or engine:0@1ms:dead; may be repeated",
         metavar="RESOURCE@TIME:dead|slow=P/Q",
     )
+    later_stages: str = setting(
+        "",
+        "Cluster of other chips that has the later stages of the pipeline, or several, A,B; "
+        "layers are divided by the chips' speed and memory",
+        metavar="CLUSTER",
+    )
     iterations: int = setting(
         1,
         "Steps to simulate in a row; results are the mean of a step. With causes of jitter, steps "
@@ -157,7 +163,13 @@ def train(
             *(catalogue_inputs.read_side_by_side, call.answer),
         )
         return
-    catalogue = catalogue_inputs.read(inputs.cluster)
+    if length.tokens is not None and how.later_stages:
+        raise InputError(
+            "--tokens has failures and spares of one cluster, and --later-stages has another. "
+            "Leave one out."
+        )
+    later = cluster_names(how.later_stages) if how.later_stages else []
+    catalogue = catalogue_inputs.read(inputs.cluster, *later)
     step = run_step(inputs, stated, plan, how, catalogue, call)
     quietly = replace(call, quiet=True)  # the ranking shows a progress bar of its own
     # Other numbers of the catalogue change the time of this plan, not which plan it is.
@@ -223,6 +235,8 @@ def run_step(
     model, cluster = inputs.read_model(), inputs.read_cluster(catalogue)
     if plan.chips is not None:
         check_chips(plan.chips, cluster)
+    if how.later_stages:
+        return _on_unlike_chips(model, cluster, stated, plan, how, catalogue, call)
     faults = [parse_fault(text) for text in how.fault]
     disturbed = disturbance(how.jitter, call.seed, how.straggler)
     fields = plan.fields(stated, cluster)
@@ -253,14 +267,55 @@ def run_step(
     return replace(step, choice=choice)
 
 
+def _on_unlike_chips(
+    model: Model,
+    cluster: Cluster,
+    stated: Mapping[str, Any],
+    plan: PlanInputs,
+    how: RunInputs,
+    catalogue: Catalogue,
+    call: Invocation,
+) -> Iteration:
+    """Simulate the step with its later stages on clusters of other chips."""
+    from topologies.clusters.names import machine
+    from workloads.search.unlike import unlike_step
+    from workloads.training.detail import Detail
+    from workloads.training.execution.jitter import disturbance
+
+    for option, value in {"--chips": plan.chips, "--fault": how.fault}.items():
+        if value:
+            raise InputError(
+                f"{option} is about one cluster, and --later-stages has another. Leave one out."
+            )
+    later = [machine(name, catalogue=catalogue) for name in cluster_names(how.later_stages)]
+    detail = Detail(
+        engine=call.engine,
+        folded=not how.unfolded,
+        allow_oversized=how.allow_oversized,
+        iterations=how.iterations,
+        disturbed=disturbance(how.jitter, call.seed, how.straggler),
+        level=how.level,
+    )
+    with progress_bars(quiet=call.quiet) as report:
+        return unlike_step(
+            *(model, [cluster, *later], plan.fields(stated, cluster), detail),
+            lnc=plan.lnc,
+            progress=report,
+        )
+
+
 def _print(run: Iteration, explain: bool, filed: OtherPlan | None, job: Mapping[str, Any]) -> None:
     from experiments.reports.remarks import assumed_sentences, remarks
     from experiments.reports.training import (
+        STAGE_HEADINGS,
+        beside_rows,
         breakdown_rows,
         headline,
+        network_note,
         results,
         slowed_note,
         slowed_rows,
+        stage_rows,
     )
 
     _print_left_out(run, filed)
@@ -273,6 +328,10 @@ def _print(run: Iteration, explain: bool, filed: OtherPlan | None, job: Mapping[
         of_faults = ["collectives that cross a fault", "groups", "calls", "without it", "with it"]
         print_table("", of_faults, slowed)
         print_text(slowed_note(run))
+    if run.unlike:
+        print_table("", STAGE_HEADINGS, stage_rows(run), left=2)
+        print_table("", ["the same step", "chips", "time", "ratio"], beside_rows(run))
+        print_text(network_note(run))
     columns = ["where the time goes, mean over ranks", "time", "share"]
     print_table("", columns, breakdown_rows(run))
     grades = ", ".join(f"{name} {grade}" for name, grade in run.provenance.items())

@@ -450,8 +450,8 @@ class SharedParts:
     def costs(self, cluster: Cluster | Joined) -> GroupCosts | JoinedCosts:
         """Return the costs of the calls of groups on the cluster with a framework's numbers."""
         if cluster not in self._costs:
-            joined = isinstance(cluster, Joined)
-            self._costs[cluster] = JoinedCosts(cluster) if joined else GroupCosts(cluster)
+            costs = JoinedCosts(cluster) if isinstance(cluster, Joined) else GroupCosts(cluster)
+            self._costs[cluster] = costs
         return self._costs[cluster]
 
     def passes(self, shapes: RankShapes) -> dict[Hashable, LaidOut]:

@@ -1,0 +1,390 @@
+"""A training step on clusters of unlike chips: how many stages and layers each of them has.
+
+Each cluster has consecutive stages of one pipeline, as many as its chips hold of the plan's ranks.
+Layers are divided so that the slowest chunk of layers takes the least time, and of all such
+divisions that with the least time in all stages together: with m microbatches, 1F1B takes
+(m − 1) · (slowest stage) + (sum of the stages), of a stage forward and backward, where transfers
+cost nothing. Memory bounds the layers of a stage.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from operator import itemgetter
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from topologies.arrays import FloatArray, IntArray
+from topologies.catalogue.catalogue import shipped_catalogue
+from topologies.clusters.cluster import Cluster
+from topologies.errors import InputError
+from workloads.models.model import Model
+from workloads.search.choice import usual_batch
+from workloads.search.estimate import DOUBLE, MIDDLE, Communication, Stage, ends_s
+from workloads.training.detail import Detail
+from workloads.training.frameworks.framework import framework_of
+from workloads.training.iteration import Iteration, iteration
+from workloads.training.memory.memory import memory
+from workloads.training.plan.checks import check_model
+from workloads.training.plan.joined import Joined
+from workloads.training.plan.plan import ParallelPlan
+from workloads.training.plan.stages import even_layers, layer_kinds
+from workloads.training.usual_plan import complete, ranks_per_chip
+
+IDLE = 1 / 8
+"""Share of a cluster's chips that a plan may leave idle where ``dp`` is not stated."""
+DEGREES = ("tp", "cp", "dp", "pp")
+ANY_NUMBER = 10**9  # layers of a chunk where memory sets no bound
+
+
+class Beside(NamedTuple):
+    """The same batch in another way, to compare with."""
+
+    name: str
+    step_s: float | None  # time of the step [s]; None where it cannot be run
+    chips: int
+    reason: str = ""  # why it cannot be run
+
+
+@dataclass(frozen=True)
+class Unlike:
+    """A step on unlike chips beside other ways to run it."""
+
+    beside: tuple[Beside, ...]  # equal layers, then each cluster alone
+    slowest_network_s: float  # time of the step over the slowest network that is assumed [s]
+    oversubscription: float  # how much slower than the slower side's adapters that network is
+    idle_chips: tuple[int, ...]  # chips of each cluster without ranks
+
+
+# Division of the layers among the chunks of the pipeline.
+
+
+def divided(chunk_s: FloatArray, most: Sequence[int], least: Sequence[int]) -> tuple[int, ...]:
+    """Return the layers of each chunk, of which the slowest takes the least time.
+
+    ``chunk_s`` (chunks, layers + 1, layers + 1): time of each chunk from a first layer to the one
+    after its last [s]. ``most`` and ``least`` (chunks,): bounds of the layers of each chunk.
+
+    Raises
+    ------
+    InputError
+        Where the bounds leave no division.
+
+    Examples
+    --------
+    Two chunks of three equal layers, the second chunk twice as fast:
+
+    >>> layers = np.arange(4) - np.arange(4)[:, None]
+    >>> divided(np.stack([2.0 * layers, 1.0 * layers]), [3, 3], [1, 1])
+    (1, 2)
+    """
+    layers = chunk_s.shape[1] - 1
+    count = np.arange(layers + 1) - np.arange(layers + 1)[:, None]
+    time_s = np.array(
+        [
+            np.where((count >= low) & (count <= high), each, np.inf)
+            for each, low, high in zip(chunk_s, least, most, strict=True)
+        ]
+    )
+    slowest_s = _walk(time_s, np.maximum)[0]
+    if not math.isfinite(slowest_s):
+        raise InputError(
+            f"memory has room for {sum(min(high, layers) for high in most)} of {layers} layers on "
+            "these stages. Use more chips, more tp or --recompute full."
+        )
+    # Of divisions with that slowest chunk, the one that takes the least time in all, and of these
+    # the most even one.
+    kept_s = np.where(time_s <= slowest_s * (1 + 1e-12), time_s, np.inf)
+    return _walk(kept_s * (1 + 1e-6 * kept_s / max(slowest_s, 1e-300)), np.add)[1]
+
+
+def _walk(time_s: FloatArray, joined: np.ufunc) -> tuple[float, tuple[int, ...]]:
+    """Least maximum, or sum, of the times of consecutive chunks, and the layers of each."""
+    chunks, ends, _ = time_s.shape
+    best, came = np.full(ends, np.inf), np.zeros((chunks, ends), np.int64)
+    best[0] = 0.0
+    for chunk in range(chunks):
+        through = joined(best[:, None], time_s[chunk])
+        came[chunk] = np.argmin(through, axis=0)
+        best = through.min(axis=0)
+    cuts = [ends - 1]
+    for chunk in reversed(range(chunks)):
+        cuts.append(int(came[chunk, cuts[-1]]))
+    return float(best[-1]), tuple(np.diff(cuts[::-1]).tolist())
+
+
+def chunk_times_s(model: Model, plan: ParallelPlan, joined: Joined) -> FloatArray:
+    """Time of a microbatch in each chunk, from each layer to each other, as ``divided`` takes it.
+
+    Times are those of the passes of one rank with their collectives; transfers between stages are
+    left out.
+    """
+    per_token = model.experts.per_token if model.experts else 1
+    kinds, numbers = model.kinds, layer_kinds(model, np.arange(model.layers))
+    sums_s, ends = [], []
+    for number, cluster in enumerate(joined.clusters):
+        costs = Communication(cluster, per_token).times(joined.part(plan, number))
+        catalogue = cluster.catalogue or shipped_catalogue()
+        stage = Stage(model, plan, cluster.chip, catalogue, costs)
+        of_kinds = [
+            float((stage.through(DOUBLE, kind) - stage.through(MIDDLE, kind)).sum())
+            for kind in kinds
+        ]
+        sums_s.append(np.concatenate([[0.0], np.cumsum(np.array(of_kinds)[numbers])]))
+        ends.append(ends_s(stage).sum(axis=1))
+    of_chunks = cluster_of_chunks(plan, joined)
+    times = np.array([sums_s[number] - sums_s[number][:, None] for number in of_chunks])
+    times[0] += ends[of_chunks[0]][0]
+    times[-1] += ends[of_chunks[-1]][1]
+    return times
+
+
+def cluster_of_chunks(plan: ParallelPlan, joined: Joined) -> IntArray:
+    """Return the number of the cluster that has each chunk, in order of the model."""
+    stages = [plan.pipeline.stage(plan.pp, chunk) for chunk in range(plan.pp * plan.vpp)]
+    return joined.of_stages[stages]
+
+
+def room_for_layers(model: Model, plan: ParallelPlan, joined: Joined) -> list[int]:
+    """Return the most layers that each chunk may have, in order of the model."""
+    most = [ANY_NUMBER] * (plan.pp * plan.vpp)
+    for stage in range(plan.pp):
+        cluster = joined.clusters[joined.of_stages[stage]]
+        low, high = 0, -(-model.layers // plan.vpp)
+        while low < high:
+            middle = (low + high + 1) // 2
+            if _holds(model, plan, stage, middle, cluster):
+                low = middle
+            else:
+                high = middle - 1
+        for chunk in range(plan.vpp):
+            most[plan.pipeline.number(plan.pp, stage, chunk)] = low
+    return most
+
+
+def _holds(model: Model, plan: ParallelPlan, stage: int, layers: int, cluster: Cluster) -> bool:
+    """Return whether a stage has memory for so many layers in each of its chunks."""
+    chunks = plan.pp * plan.vpp
+    own = {plan.pipeline.number(plan.pp, stage, chunk) for chunk in range(plan.vpp)}
+    left, counts = model.layers, [0] * chunks
+    for chunk in sorted(own):
+        counts[chunk] = min(layers, left)
+        left -= counts[chunk]
+    others = [chunk for chunk in range(chunks) if chunk not in own]
+    for place, chunk in enumerate(others):
+        counts[chunk] = left * (place + 1) // len(others) - left * place // len(others)
+    if not others and left:
+        return False
+    there = replace(plan, stage_layers=tuple(counts))
+    catalogue = cluster.catalogue or shipped_catalogue()
+    return memory(model, there, stage, catalogue, cluster.chip).fits
+
+
+# Degrees that suit all clusters.
+
+
+def _joined(
+    plan_fields: Mapping[str, int], clusters: Sequence[Cluster], per_chip: int, slower: float
+) -> Joined | None:
+    """Return the clusters with the stages that they have room for; None where one has none."""
+    ranks = math.prod(plan_fields.get(name) or 1 for name in ("tp", "cp", "dp"))
+    stages = tuple(cluster.chips * per_chip // ranks for cluster in clusters)
+    return Joined(tuple(clusters), stages, slower) if min(stages) else None
+
+
+def _degrees(
+    stated: Mapping[str, Any], clusters: Sequence[Cluster], per_chip: int
+) -> Iterator[dict[str, int]]:
+    """Yield degrees that agree with the stated ones, with stages on every cluster."""
+    room = min(cluster.chips for cluster in clusters) * per_chip
+    domain = min(cluster.chips_per_domain for cluster in clusters) * per_chip
+    powers = [2**power for power in range(room.bit_length())]
+    cp = stated.get("cp") or 1
+    for tp in [stated["tp"]] if stated.get("tp") else [each for each in powers if each <= domain]:
+        every_dp = sorted({*powers, *(room // size for size in powers)})
+        for dp in [stated["dp"]] if stated.get("dp") else every_dp:
+            joined = _joined({"tp": tp, "cp": cp, "dp": dp}, clusters, per_chip, 1.0)
+            if joined is None:
+                continue
+            pp = sum(joined.stages)
+            idle = max(_idle(joined, pp, tp * cp * dp, per_chip))
+            open_dp = not stated.get("dp")
+            if stated.get("pp") in (None, pp) and not (open_dp and idle > IDLE):
+                yield {"tp": tp, "cp": cp, "dp": dp, "pp": pp}
+
+
+def _idle(joined: Joined, pp: int, ranks_of_stage: int, per_chip: int) -> list[float]:
+    """Share of each cluster's chips without ranks."""
+    used = [stages * ranks_of_stage / per_chip for stages in joined.stages]
+    return [1 - chips / each.chips for chips, each in zip(used, joined.clusters, strict=True)]
+
+
+def unlike_step(
+    model: Model,
+    clusters: Sequence[Cluster],
+    stated: Mapping[str, Any],
+    detail: Detail,
+    *,
+    lnc: int | None = None,
+    **how: Any,
+) -> Iteration:
+    """Simulate a step whose stages are on several clusters, beside other ways to run it.
+
+    Parameters
+    ----------
+    model : Model
+    clusters : sequence of Cluster
+        Clusters in the order of the pipeline.
+    stated : mapping
+        Fields of the plan; degrees that are left out are those with the least estimated time.
+    detail : Detail
+    lnc : int, optional
+        Physical cores of a logical NeuronCore.
+    **how
+        Passed on to :func:`workloads.training.iteration.iteration`.
+
+    Raises
+    ------
+    InputError
+        For clusters that nothing joins, degrees that leave one without stages, and a plan that
+        does not suit.
+    """
+    _check(clusters)
+    per_chip = stated.get("ranks_per_chip") or ranks_per_chip(clusters[0], lnc)
+    thinned = (clusters[0].catalogue or shipped_catalogue()).entry(
+        "joined-clusters", "oversubscription"
+    )
+    plan, joined = _best_plan(model, clusters, dict(stated), per_chip, thinned.value, lnc, detail)
+    detail = replace(detail, joined=joined, partial=True)
+    step = iteration(model, clusters[0], plan, detail, **how)
+    calm = replace(detail, trace=False, level="auto", engine="fast", disturbed=None)
+    slowest = thinned.high or thinned.value
+    slow = replace(calm, joined=replace(joined, oversubscription=slowest))
+    slowest_s = iteration(model, clusters[0], plan, slow).iteration_s
+    ranks = plan.ranks // plan.pp
+    used = [-(-stages * ranks // plan.ranks_per_chip) for stages in joined.stages]
+    idle = tuple(each.chips - count for each, count in zip(clusters, used, strict=True))
+    return replace(step, unlike=Unlike(_beside(model, plan, calm, used), slowest_s, slowest, idle))
+
+
+def _check(clusters: Sequence[Cluster]) -> None:
+    for cluster in clusters:
+        if cluster.scale_out is None:
+            raise InputError(
+                f"{cluster.name} has no scale-out fabric that could join it to another cluster. "
+                "Use one that has, or leave --later-stages out."
+            )
+
+
+def _best_plan(
+    model: Model,
+    clusters: Sequence[Cluster],
+    stated: dict[str, Any],
+    per_chip: int,
+    slower: float,
+    lnc: int | None,
+    detail: Detail,
+) -> tuple[ParallelPlan, Joined]:
+    """Return the plan with the least estimated time a token among those as stated."""
+    plans, refusals = list[tuple[float, ParallelPlan, Joined]](), list[InputError]()
+    degrees = list(_degrees(stated, clusters, per_chip))
+    if not degrees:
+        raise InputError(_no_degrees(stated, clusters, per_chip))
+    fields = dict(stated)
+    if len(degrees) > 1 and not fields.get("global_batch"):
+        seq = fields.get("seq") or min(4096, model.positions or 4096)
+        fields["global_batch"] = usual_batch(sum(each.chips for each in clusters), seq)
+    for chosen in degrees:
+        try:
+            plans.append(
+                _with_layers(model, clusters, {**fields, **chosen}, per_chip, slower, lnc, detail)
+            )
+        except InputError as mistake:
+            refusals.append(mistake)
+    if not plans:
+        raise refusals[0]
+    _, plan, joined = min(plans, key=itemgetter(0))
+    assumed = (name for name in (*DEGREES, "global_batch") if not stated.get(name))
+    return replace(plan, assumed=tuple(dict.fromkeys([*plan.assumed, *assumed]))), joined
+
+
+def _with_layers(
+    model: Model,
+    clusters: Sequence[Cluster],
+    fields: dict[str, Any],
+    per_chip: int,
+    slower: float,
+    lnc: int | None,
+    detail: Detail,
+) -> tuple[float, ParallelPlan, Joined]:
+    """Return the completed plan of some degrees with its layers divided, after its time."""
+    joined = _joined(fields, clusters, per_chip, slower)
+    assert joined is not None  # ``_degrees`` yields no others
+    chips = -(-math.prod(fields[name] for name in DEGREES) // per_chip)
+    plan = complete(fields, model, clusters[0], lnc=lnc, chips=chips)
+    framed = [framework_of(plan, each).on(each, model) for each in clusters]
+    on_stack = replace(joined, clusters=tuple(framed))
+    check_model(plan, model)
+    times = chunk_times_s(model, plan, on_stack)
+    if not plan.stage_layers:
+        chunks = plan.pp * plan.vpp
+        most = [ANY_NUMBER] * chunks
+        if not detail.allow_oversized:
+            most = room_for_layers(model, plan, on_stack)
+        least = [0 if chunk in (0, chunks - 1) and chunks > 1 else 1 for chunk in range(chunks)]
+        least[-1] = max(least[-1], model.prediction_heads)
+        plan = replace(plan, stage_layers=divided(times, most, least))
+    return _estimate_s(plan, times), plan, joined
+
+
+def _estimate_s(plan: ParallelPlan, times: FloatArray) -> float:
+    """Time of 1F1B without transfers and exchanges of gradients, for a sequence [s]."""
+    cuts = np.cumsum([0, *plan.stage_layers])
+    of_chunks = times[np.arange(len(times)), cuts[:-1], cuts[1:]]
+    stages = [plan.pipeline.stage(plan.pp, chunk) for chunk in range(len(times))]
+    of_stages = np.bincount(stages, of_chunks)
+    fill = (of_stages.sum() - of_stages.max()) / plan.vpp
+    return float(plan.microbatches * of_stages.max() + fill) / plan.global_batch
+
+
+def _no_degrees(stated: Mapping[str, Any], clusters: Sequence[Cluster], per_chip: int) -> str:
+    """Sentence about degrees that leave a cluster without stages, or have another sum of them."""
+    words = ", ".join(f"{name} {stated[name]}" for name in DEGREES if stated.get(name))
+    rooms = " and ".join(f"{each.chips * per_chip:,} ranks on {each.name}" for each in clusters)
+    ranks = math.prod(stated.get(name) or 1 for name in ("tp", "cp", "dp"))
+    stages = [each.chips * per_chip // ranks for each in clusters]
+    if min(stages) and stated.get("tp") and stated.get("dp"):
+        held = " + ".join(map(str, stages))
+        return f"{words}: there is room for {held} = {sum(stages)} stages. Use pp {sum(stages)}."
+    return (
+        f"{words or 'no degree'}: a stage has tp × cp × dp ranks, all on one cluster, and there is "
+        f"room for {rooms}. Use smaller tp, cp or dp, or leave dp and pp out."
+    )
+
+
+def _beside(
+    model: Model, plan: ParallelPlan, calm: Detail, used: Sequence[int]
+) -> tuple[Beside, ...]:
+    """Return the step with equal layers, and the same batch on each cluster alone."""
+    joined = calm.joined
+    assert joined is not None
+    equal = replace(plan, stage_layers=even_layers(model, plan.pp * plan.vpp))
+    ways = [_tried("equal layers", model, joined.clusters[0], equal, calm, sum(used))]
+    alone = replace(calm, joined=None)
+    for number, cluster in enumerate(joined.clusters):
+        pp = joined.stages[number]
+        one = replace(plan, pp=pp, stage_layers=()) if pp > 1 else joined.part(plan, number)
+        ways.append(_tried(f"{cluster.name} alone", model, cluster, one, alone, used[number]))
+    return tuple(ways)
+
+
+def _tried(
+    name: str, model: Model, cluster: Cluster, plan: ParallelPlan, how: Detail, chips: int
+) -> Beside:
+    try:
+        return Beside(name, iteration(model, cluster, plan, how).iteration_s, chips)
+    except InputError as mistake:
+        return Beside(name, None, chips, str(mistake).partition(". ")[0])
