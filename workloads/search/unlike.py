@@ -325,7 +325,17 @@ def _with_layers(
     assert joined is not None  # ``_degrees`` yields no others
     chips = -(-math.prod(fields[name] for name in DEGREES) // per_chip)
     plan = complete(fields, model, clusters[0], lnc=lnc, chips=chips)
-    framed = [framework_of(plan, each).on(each, model) for each in clusters]
+    stacks = [framework_of(plan, each) for each in clusters]
+    if len({stack.name for stack in stacks}) > 1:
+        each = " and ".join(
+            f"{stack.name} on {cluster.name}"
+            for stack, cluster in zip(stacks, clusters, strict=True)
+        )
+        raise InputError(
+            f"stages would run {each}, and stages of one pipeline share a framework. State one "
+            "that trains on all of these chips (--framework)."
+        )
+    framed = [stack.on(each, model) for stack, each in zip(stacks, clusters, strict=True)]
     on_stack = replace(joined, clusters=tuple(framed))
     check_model(plan, model)
     times = chunk_times_s(model, plan, on_stack)
