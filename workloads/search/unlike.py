@@ -25,14 +25,15 @@ from workloads.models.model import Model
 from workloads.search.choice import usual_batch
 from workloads.search.estimate import DOUBLE, MIDDLE, Communication, Stage, ends_s
 from workloads.training.detail import Detail
+from workloads.training.execution.rank_vector import Progress
 from workloads.training.frameworks.framework import framework_of
 from workloads.training.iteration import Iteration, iteration
 from workloads.training.memory.memory import memory
 from workloads.training.plan.checks import check_model
 from workloads.training.plan.joined import Joined
 from workloads.training.plan.plan import ParallelPlan
-from workloads.training.plan.stages import even_layers, layer_kinds
-from workloads.training.usual_plan import complete, ranks_per_chip
+from workloads.training.plan.stages import layer_kinds
+from workloads.training.usual_plan import DEFAULT_SEQ, complete, ranks_per_chip
 
 IDLE = 1 / 8
 """Share of a cluster's chips that a plan may leave idle where ``dp`` is not stated."""
@@ -67,15 +68,6 @@ def divided(chunk_s: FloatArray, most: Sequence[int], least: Sequence[int]) -> t
 
     ``chunk_s`` (chunks, layers + 1, layers + 1): time of each chunk from a first layer to the one
     after its last [s]. ``most`` and ``least`` (chunks,): bounds of the layers of each chunk.
-
-    Raises
-    ------
-    InputError
-        Where the bounds leave no division.
-
-    Examples
-    --------
-    Two chunks of three equal layers, the second chunk twice as fast:
 
     >>> layers = np.arange(4) - np.arange(4)[:, None]
     >>> divided(np.stack([2.0 * layers, 1.0 * layers]), [3, 3], [1, 1])
@@ -117,11 +109,8 @@ def _walk(time_s: FloatArray, joined: np.ufunc) -> tuple[float, tuple[int, ...]]
 
 
 def chunk_times_s(model: Model, plan: ParallelPlan, joined: Joined) -> FloatArray:
-    """Time of a microbatch in each chunk, from each layer to each other, as ``divided`` takes it.
-
-    Times are those of the passes of one rank with their collectives; transfers between stages are
-    left out.
-    """
+    """Time of a microbatch in each chunk, from each layer to each other, as ``divided`` takes it."""
+    # It is that of all passes of a rank with their collectives, without transfers between stages.
     per_token = model.experts.per_token if model.experts else 1
     kinds, numbers = model.kinds, layer_kinds(model, np.arange(model.layers))
     sums_s, ends = [], []
@@ -183,148 +172,103 @@ def _holds(model: Model, plan: ParallelPlan, stage: int, layers: int, cluster: C
     return memory(model, there, stage, catalogue, cluster.chip).fits
 
 
-# Degrees that suit all clusters.
+# The plan: degrees that suit all clusters, completed, with its layers divided.
 
 
-def _joined(
-    plan_fields: Mapping[str, int], clusters: Sequence[Cluster], per_chip: int, slower: float
-) -> Joined | None:
-    """Return the clusters with the stages that they have room for; None where one has none."""
-    ranks = math.prod(plan_fields.get(name) or 1 for name in ("tp", "cp", "dp"))
-    stages = tuple(cluster.chips * per_chip // ranks for cluster in clusters)
-    return Joined(tuple(clusters), stages, slower) if min(stages) else None
+class Asked(NamedTuple):
+    """What a step on unlike chips is asked about."""
 
+    model: Model
+    clusters: tuple[Cluster, ...]
+    stated: Mapping[str, Any]  # fields of the plan
+    detail: Detail
+    lnc: int | None  # physical cores of a logical NeuronCore
+    per_chip: int  # ranks of a chip
+    oversubscription: float  # of the network between the clusters
 
-def _degrees(
-    stated: Mapping[str, Any], clusters: Sequence[Cluster], per_chip: int
-) -> Iterator[dict[str, int]]:
-    """Yield degrees that agree with the stated ones, with stages on every cluster."""
-    room = min(cluster.chips for cluster in clusters) * per_chip
-    domain = min(cluster.chips_per_domain for cluster in clusters) * per_chip
-    powers = [2**power for power in range(room.bit_length())]
-    cp = stated.get("cp") or 1
-    for tp in [stated["tp"]] if stated.get("tp") else [each for each in powers if each <= domain]:
-        every_dp = sorted({*powers, *(room // size for size in powers)})
-        for dp in [stated["dp"]] if stated.get("dp") else every_dp:
-            joined = _joined({"tp": tp, "cp": cp, "dp": dp}, clusters, per_chip, 1.0)
-            if joined is None:
-                continue
-            pp = sum(joined.stages)
-            idle = max(_idle(joined, pp, tp * cp * dp, per_chip))
-            open_dp = not stated.get("dp")
-            if stated.get("pp") in (None, pp) and not (open_dp and idle > IDLE):
-                yield {"tp": tp, "cp": cp, "dp": dp, "pp": pp}
+    @property
+    def rooms(self) -> list[int]:
+        """Ranks for which each cluster has room."""
+        return [cluster.chips * self.per_chip for cluster in self.clusters]
 
+    def degrees(self) -> Iterator[dict[str, int]]:
+        """Yield degrees that agree with the stated ones, with stages on every cluster."""
+        stated, room = self.stated, min(self.rooms)
+        domain = min(cluster.chips_per_domain for cluster in self.clusters) * self.per_chip
+        powers, cp = [2**power for power in range(room.bit_length())], stated.get("cp") or 1
+        every_tp = [stated.get("tp")] if stated.get("tp") else [n for n in powers if n <= domain]
+        every_dp = {*powers, *(room // size for size in powers)}
+        for tp in every_tp:
+            for dp in [stated["dp"]] if stated.get("dp") else sorted(every_dp):
+                ranks = tp * cp * dp
+                stages = [each // ranks for each in self.rooms]
+                idle = max(1 - n * ranks / each for n, each in zip(stages, self.rooms, strict=True))
+                suits = stated.get("pp") in (None, sum(stages))
+                if min(stages) and suits and (stated.get("dp") or idle <= IDLE):
+                    yield {"tp": tp, "cp": cp, "dp": dp, "pp": sum(stages)}
 
-def _idle(joined: Joined, pp: int, ranks_of_stage: int, per_chip: int) -> list[float]:
-    """Share of each cluster's chips without ranks."""
-    used = [stages * ranks_of_stage / per_chip for stages in joined.stages]
-    return [1 - chips / each.chips for chips, each in zip(used, joined.clusters, strict=True)]
-
-
-def unlike_step(
-    model: Model,
-    clusters: Sequence[Cluster],
-    stated: Mapping[str, Any],
-    detail: Detail,
-    *,
-    lnc: int | None = None,
-    **how: Any,
-) -> Iteration:
-    """Simulate a step whose stages are on several clusters, beside other ways to run it.
-
-    Parameters
-    ----------
-    model : Model
-    clusters : sequence of Cluster
-        Clusters in the order of the pipeline.
-    stated : mapping
-        Fields of the plan; degrees that are left out are those with the least estimated time.
-    detail : Detail
-    lnc : int, optional
-        Physical cores of a logical NeuronCore.
-    **how
-        Passed on to :func:`workloads.training.iteration.iteration`.
-
-    Raises
-    ------
-    InputError
-        For clusters that nothing joins, degrees that leave one without stages, and a plan that
-        does not suit.
-    """
-    _check(clusters)
-    per_chip = stated.get("ranks_per_chip") or ranks_per_chip(clusters[0], lnc)
-    thinned = (clusters[0].catalogue or shipped_catalogue()).entry(
-        "joined-clusters", "oversubscription"
-    )
-    plan, joined = _best_plan(model, clusters, dict(stated), per_chip, thinned.value, lnc, detail)
-    detail = replace(detail, joined=joined, partial=True)
-    step = iteration(model, clusters[0], plan, detail, **how)
-    calm = replace(detail, trace=False, level="auto", engine="fast", disturbed=None)
-    slowest = thinned.high or thinned.value
-    slow = replace(calm, joined=replace(joined, oversubscription=slowest))
-    slowest_s = iteration(model, clusters[0], plan, slow).iteration_s
-    ranks = plan.ranks // plan.pp
-    used = [-(-stages * ranks // plan.ranks_per_chip) for stages in joined.stages]
-    idle = tuple(each.chips - count for each, count in zip(clusters, used, strict=True))
-    return replace(step, unlike=Unlike(_beside(model, plan, calm, used), slowest_s, slowest, idle))
-
-
-def _check(clusters: Sequence[Cluster]) -> None:
-    for cluster in clusters:
-        if cluster.scale_out is None:
-            raise InputError(
-                f"{cluster.name} has no scale-out fabric that could join it to another cluster. "
-                "Use one that has, or leave --later-stages out."
+    def no_degrees(self) -> str:
+        """Return why no degrees suit the clusters."""
+        stated = self.stated
+        words = ", ".join(f"{name} {stated[name]}" for name in DEGREES if stated.get(name))
+        ranks = math.prod(stated.get(name) or 1 for name in ("tp", "cp", "dp"))
+        stages = [room // ranks for room in self.rooms]
+        if min(stages) and stated.get("tp") and stated.get("dp"):
+            held = " + ".join(map(str, stages))
+            return (
+                f"{words}: there is room for {held} = {sum(stages)} stages. Use pp {sum(stages)}."
             )
+        rooms = " and ".join(
+            f"{room:,} ranks on {each.name}"
+            for room, each in zip(self.rooms, self.clusters, strict=True)
+        )
+        return (
+            f"{words or 'no degree'}: a stage has tp × cp × dp ranks, all on one cluster, and there "
+            f"is room for {rooms}. Use smaller tp, cp or dp, or leave dp and pp out."
+        )
+
+    def plan(self, fields: Mapping[str, Any]) -> tuple[float, ParallelPlan, Joined]:
+        """Return the estimated time of a sequence [s], the plan with its layers, its clusters."""
+        model, ranks = self.model, math.prod(fields[name] for name in ("tp", "cp", "dp"))
+        stages = tuple(room // ranks for room in self.rooms)
+        joined = Joined(self.clusters, stages, self.oversubscription)
+        chips = -(-sum(stages) * ranks // self.per_chip)
+        plan = complete(fields, model, self.clusters[0], lnc=self.lnc, chips=chips)
+        check_model(plan, model)
+        on_stack = replace(joined, clusters=_framed(plan, model, self.clusters))
+        times = chunk_times_s(model, plan, on_stack)
+        if not plan.stage_layers:
+            chunks = plan.pp * plan.vpp
+            most = [ANY_NUMBER] * chunks
+            if not self.detail.allow_oversized:
+                most = room_for_layers(model, plan, on_stack)
+            least = [0, *[1] * (chunks - 2), model.prediction_heads]
+            plan = replace(plan, stage_layers=divided(times, most, least))
+        return _estimate_s(plan, times), plan, joined
+
+    def best_plan(self) -> tuple[ParallelPlan, Joined]:
+        """Return the plan with the least estimated time a sequence."""
+        plans, refusals = list[tuple[float, ParallelPlan, Joined]](), list[InputError]()
+        degrees, fields = list(self.degrees()), dict(self.stated)
+        if not degrees:
+            raise InputError(self.no_degrees())
+        if len(degrees) > 1 and not fields.get("global_batch"):
+            seq = fields.get("seq") or min(DEFAULT_SEQ, self.model.positions or DEFAULT_SEQ)
+            fields["global_batch"] = usual_batch(sum(each.chips for each in self.clusters), seq)
+        for chosen in degrees:
+            try:
+                plans.append(self.plan({**fields, **chosen}))
+            except InputError as mistake:
+                refusals.append(mistake)
+        if not plans:
+            raise refusals[0]
+        _, plan, joined = min(plans, key=itemgetter(0))
+        assumed = (name for name in (*DEGREES, "global_batch") if not self.stated.get(name))
+        return replace(plan, assumed=tuple(dict.fromkeys([*plan.assumed, *assumed]))), joined
 
 
-def _best_plan(
-    model: Model,
-    clusters: Sequence[Cluster],
-    stated: dict[str, Any],
-    per_chip: int,
-    slower: float,
-    lnc: int | None,
-    detail: Detail,
-) -> tuple[ParallelPlan, Joined]:
-    """Return the plan with the least estimated time a token among those as stated."""
-    plans, refusals = list[tuple[float, ParallelPlan, Joined]](), list[InputError]()
-    degrees = list(_degrees(stated, clusters, per_chip))
-    if not degrees:
-        raise InputError(_no_degrees(stated, clusters, per_chip))
-    fields = dict(stated)
-    if len(degrees) > 1 and not fields.get("global_batch"):
-        seq = fields.get("seq") or min(4096, model.positions or 4096)
-        fields["global_batch"] = usual_batch(sum(each.chips for each in clusters), seq)
-    for chosen in degrees:
-        try:
-            plans.append(
-                _with_layers(model, clusters, {**fields, **chosen}, per_chip, slower, lnc, detail)
-            )
-        except InputError as mistake:
-            refusals.append(mistake)
-    if not plans:
-        raise refusals[0]
-    _, plan, joined = min(plans, key=itemgetter(0))
-    assumed = (name for name in (*DEGREES, "global_batch") if not stated.get(name))
-    return replace(plan, assumed=tuple(dict.fromkeys([*plan.assumed, *assumed]))), joined
-
-
-def _with_layers(
-    model: Model,
-    clusters: Sequence[Cluster],
-    fields: dict[str, Any],
-    per_chip: int,
-    slower: float,
-    lnc: int | None,
-    detail: Detail,
-) -> tuple[float, ParallelPlan, Joined]:
-    """Return the completed plan of some degrees with its layers divided, after its time."""
-    joined = _joined(fields, clusters, per_chip, slower)
-    assert joined is not None  # ``_degrees`` yields no others
-    chips = -(-math.prod(fields[name] for name in DEGREES) // per_chip)
-    plan = complete(fields, model, clusters[0], lnc=lnc, chips=chips)
+def _framed(plan: ParallelPlan, model: Model, clusters: Sequence[Cluster]) -> tuple[Cluster, ...]:
+    """Return the clusters with the numbers of the framework, which all stages must share."""
     stacks = [framework_of(plan, each) for each in clusters]
     if len({stack.name for stack in stacks}) > 1:
         each = " and ".join(
@@ -335,19 +279,7 @@ def _with_layers(
             f"stages would run {each}, and stages of one pipeline share a framework. State one "
             "that trains on all of these chips (--framework)."
         )
-    framed = [stack.on(each, model) for stack, each in zip(stacks, clusters, strict=True)]
-    on_stack = replace(joined, clusters=tuple(framed))
-    check_model(plan, model)
-    times = chunk_times_s(model, plan, on_stack)
-    if not plan.stage_layers:
-        chunks = plan.pp * plan.vpp
-        most = [ANY_NUMBER] * chunks
-        if not detail.allow_oversized:
-            most = room_for_layers(model, plan, on_stack)
-        least = [0 if chunk in (0, chunks - 1) and chunks > 1 else 1 for chunk in range(chunks)]
-        least[-1] = max(least[-1], model.prediction_heads)
-        plan = replace(plan, stage_layers=divided(times, most, least))
-    return _estimate_s(plan, times), plan, joined
+    return tuple(stack.on(each, model) for stack, each in zip(stacks, clusters, strict=True))
 
 
 def _estimate_s(plan: ParallelPlan, times: FloatArray) -> float:
@@ -360,39 +292,49 @@ def _estimate_s(plan: ParallelPlan, times: FloatArray) -> float:
     return float(plan.microbatches * of_stages.max() + fill) / plan.global_batch
 
 
-def _no_degrees(stated: Mapping[str, Any], clusters: Sequence[Cluster], per_chip: int) -> str:
-    """Sentence about degrees that leave a cluster without stages, or have another sum of them."""
-    words = ", ".join(f"{name} {stated[name]}" for name in DEGREES if stated.get(name))
-    rooms = " and ".join(f"{each.chips * per_chip:,} ranks on {each.name}" for each in clusters)
-    ranks = math.prod(stated.get(name) or 1 for name in ("tp", "cp", "dp"))
-    stages = [each.chips * per_chip // ranks for each in clusters]
-    if min(stages) and stated.get("tp") and stated.get("dp"):
-        held = " + ".join(map(str, stages))
-        return f"{words}: there is room for {held} = {sum(stages)} stages. Use pp {sum(stages)}."
-    return (
-        f"{words or 'no degree'}: a stage has tp × cp × dp ranks, all on one cluster, and there is "
-        f"room for {rooms}. Use smaller tp, cp or dp, or leave dp and pp out."
-    )
-
-
-def _beside(
-    model: Model, plan: ParallelPlan, calm: Detail, used: Sequence[int]
-) -> tuple[Beside, ...]:
-    """Return the step with equal layers, and the same batch on each cluster alone."""
-    joined = calm.joined
-    assert joined is not None
-    equal = replace(plan, stage_layers=even_layers(model, plan.pp * plan.vpp))
-    ways = [_tried("equal layers", model, joined.clusters[0], equal, calm, sum(used))]
-    alone = replace(calm, joined=None)
-    for number, cluster in enumerate(joined.clusters):
+def unlike_step(
+    model: Model,
+    clusters: Sequence[Cluster],
+    stated: Mapping[str, Any],
+    detail: Detail,
+    *,
+    lnc: int | None = None,
+    progress: Progress | None = None,
+) -> Iteration:
+    """Simulate a step whose stages are on several clusters, beside other ways to run it."""
+    # ``clusters`` stand in the order of the pipeline. Degrees that are not ``stated`` are those
+    # with the least estimated time.
+    for cluster in clusters:
+        if cluster.scale_out is None:
+            raise InputError(
+                f"{cluster.name} has no scale-out fabric that could join it to another cluster. "
+                "Use one that has, or leave --later-stages out."
+            )
+    catalogue = clusters[0].catalogue or shipped_catalogue()
+    per_chip = stated.get("ranks_per_chip") or ranks_per_chip(clusters[0], lnc)
+    thinned = catalogue.entry("joined-clusters", "oversubscription")
+    slowest = thinned.high or thinned.value
+    asked = Asked(model, tuple(clusters), stated, detail, lnc, per_chip, thinned.value)
+    plan, joined = asked.best_plan()
+    detail = replace(detail, joined=joined, partial=True)
+    step = iteration(model, clusters[0], plan, detail, progress=progress)
+    calm = replace(detail, trace=False, level="auto", engine="fast", disturbed=None)
+    slow = replace(calm, joined=replace(joined, oversubscription=slowest))
+    slowest_s = iteration(model, clusters[0], plan, slow).iteration_s
+    ways = [("equal layers", clusters[0], replace(plan, stage_layers=()), calm, step.chips)]
+    used = [step.held(number)[0] for number in range(len(clusters))]
+    for number, cluster in enumerate(clusters):
         pp = joined.stages[number]
         one = replace(plan, pp=pp, stage_layers=()) if pp > 1 else joined.part(plan, number)
-        ways.append(_tried(f"{cluster.name} alone", model, cluster, one, alone, used[number]))
-    return tuple(ways)
+        how = replace(calm, joined=None)
+        ways.append((f"{cluster.name} alone", cluster, one, how, used[number]))
+    idle = tuple(each.chips - count for each, count in zip(clusters, used, strict=True))
+    beside = tuple(_tried(model, *way) for way in ways)
+    return replace(step, unlike=Unlike(beside, slowest_s, slowest, idle))
 
 
 def _tried(
-    name: str, model: Model, cluster: Cluster, plan: ParallelPlan, how: Detail, chips: int
+    model: Model, name: str, cluster: Cluster, plan: ParallelPlan, how: Detail, chips: int
 ) -> Beside:
     try:
         return Beside(name, iteration(model, cluster, plan, how).iteration_s, chips)

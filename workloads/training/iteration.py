@@ -308,14 +308,14 @@ class Iteration:
             [
                 step_cost(cluster, chips, self.plan.tokens, self.parts_of_stages(stages))
                 for cluster, chips, stages in (
-                    (cluster, *self._held(number)) for number, cluster in each_cluster
+                    (cluster, *self.held(number)) for number, cluster in each_cluster
                 )
             ],
             self.plan.tokens,
         )
 
-    def _held(self, number: int) -> tuple[int, range]:
-        """Chips and stages of one cluster."""
+    def held(self, number: int) -> tuple[int, range]:
+        """Return the chips and the stages of one of the clusters."""
         stages = self.joined.held(number) if self.joined else range(self.plan.pp)
         ranks = self.plan.ranks // self.plan.pp * len(stages)
         return -(-ranks // self.plan.ranks_per_chip), stages
