@@ -196,7 +196,7 @@ class Asked(NamedTuple):
         stated, room = self.stated, min(self.rooms)
         domain = min(cluster.chips_per_domain for cluster in self.clusters) * self.per_chip
         powers, cp = [2**power for power in range(room.bit_length())], stated.get("cp") or 1
-        every_tp = [stated.get("tp")] if stated.get("tp") else [n for n in powers if n <= domain]
+        every_tp = [stated["tp"]] if stated.get("tp") else [n for n in powers if n <= domain]
         every_dp = {*powers, *(room // size for size in powers)}
         for tp in every_tp:
             for dp in [stated["dp"]] if stated.get("dp") else sorted(every_dp):
@@ -223,7 +223,7 @@ class Asked(NamedTuple):
             for room, each in zip(self.rooms, self.clusters, strict=True)
         )
         return (
-            f"{words or 'no degree'}: a stage has tp × cp × dp ranks, all on one cluster, and there "
+            f"{words or 'no degree'}: a stage has tp × cp × dp ranks on one cluster, and there "
             f"is room for {rooms}. Use smaller tp, cp or dp, or leave dp and pp out."
         )
 

@@ -189,7 +189,7 @@ def test_degrees_that_are_left_out_leave_few_chips_idle() -> None:
     ("changes", "message"),
     [
         ({"pp": 3}, "room for 1 \\+ 1 = 2 stages. Use pp 2"),
-        ({"dp": 4}, "all on one cluster, and there is room for 8 ranks on p5.48xlarge"),
+        ({"dp": 4}, "on one cluster, and there is room for 8 ranks on p5.48xlarge"),
         ({"level": "flow"}, "stages on unlike chips have no --level flow"),
         ({"chips": 8}, "chips counts those of one cluster"),
         ({"jitter": "typical"}, "causes of --jitter"),
