@@ -109,7 +109,7 @@ def _walk(time_s: FloatArray, joined: np.ufunc) -> tuple[float, tuple[int, ...]]
 
 
 def chunk_times_s(model: Model, plan: ParallelPlan, joined: Joined) -> FloatArray:
-    """Time of a microbatch in each chunk, from each layer to each other, as ``divided`` takes it."""
+    """Time of a microbatch in each chunk, from each layer to each other, for ``divided`` [s]."""
     # It is that of all passes of a rank with their collectives, without transfers between stages.
     per_token = model.experts.per_token if model.experts else 1
     kinds, numbers = model.kinds, layer_kinds(model, np.arange(model.layers))
