@@ -220,20 +220,26 @@ def _in_buildings(machine: Cluster, catalogue: Catalogue) -> Cluster:
     """Return Rainier in buildings and sites, with the way and the rate between them.
 
     A building holds an equal share of the UltraServers of the first phase, a site one of all that
-    there are. All of a smaller cluster is in one building.
+    there are, both rounded up to whole groups of leaf switches. All of a smaller cluster is in one
+    building.
     """
     fabric, chips = machine.scale_out, machine.chips
-    every = catalogue.integer(RAINIER, "domains") * machine.chips_per_domain
-    sizes = {"building": every // catalogue.integer(RAINIER, "buildings")}
-    if (sites := catalogue.integer(RAINIER, "sites")) > 1:
-        sizes["site"] = -(-max(every, chips) // sites)
-    if fabric is None or chips <= sizes["building"]:
+    if fabric is None:
         return machine
+    every = catalogue.integer(RAINIER, "domains") * machine.chips_per_domain
+    building = every // catalogue.integer(RAINIER, "buildings")
+    site = -(-max(every, chips) // catalogue.integer(RAINIER, "sites"))
+    leaves = layers(fabric, building, machine.chips_per_server)[:-1][-1:]
+    whole = leaves[0].chips if leaves else 1
+    sizes = {"building_oversubscription": building, "site_oversubscription": site}
+    sizes = {ratio: -(-size // whole) * whole for ratio, size in sizes.items()}
     places = tuple(
-        Place(held, catalogue.entry(RAINIER, f"{name}_oversubscription").exact)
-        for name, held in sizes.items()
-        if held < chips
+        Place(size, catalogue.entry(RAINIER, ratio).exact)
+        for ratio, size in sizes.items()
+        if size < chips
     )
+    if not places:
+        return machine
     fabric, away_ps = replace(fabric, places=places), catalogue.ps(RAINIER, "site_latency")
     inside = len(layers(fabric, chips, machine.chips_per_server)) - len(places)
     near_ps, between_ps = fabric.climb_ps[:-1], (fabric.climb_ps[-1], away_ps)
