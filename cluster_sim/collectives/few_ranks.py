@@ -81,14 +81,15 @@ def far_stages_ps(
     """Time that stages between domains take longer below thin uplinks, such as of a building [ps].
 
     ``chip`` (domains, chips of each). Stages lie from near to far, and each has the bytes that the
-    ones before have left.
+    ones before have left. All chips of a domain are taken to send, as groups of a plan run side by
+    side.
     """
     cluster, row, stride = call.group.cluster, np.arange(math.prod(sizes)), 1
     left_bytes, longer_s = call.size_bytes / chip.shape[1], 0.0
     for size in sizes:
         wraps = row // stride % size == size - 1
         after = row + np.where(wraps, stride - size * stride, stride)
-        rate = uplink_rate(costs, cluster, chip[row, 0], chip[after, 0], chip.shape[1])
+        rate = uplink_rate(costs, cluster, chip[row, 0], chip[after, 0], cluster.chips_per_domain)
         moved_bytes = left_bytes * (size - 1) / size
         longer_s += moved_bytes * (1 / rate - 1 / costs.scale_out_bytes_per_s)
         left_bytes, stride = left_bytes / size, stride * size

@@ -8,13 +8,14 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from fractions import Fraction
 from typing import TYPE_CHECKING, Any
 
 from experiments.reports.formatting import option_name
 from experiments.reports.plan_rows import differing, fields_of, named
 from topologies.catalogue.catalogue import chip_family, shipped_catalogue
 from topologies.clusters.cluster import Cluster
-from topologies.units import format_memory
+from topologies.units import format_memory, format_seconds
 from workloads.kernels.gemm import sustained_flops_per_s
 from workloads.training.alternatives import BATCH_TOKENS, describe
 from workloads.training.execution.causes import TYPICAL, largest
@@ -32,7 +33,8 @@ def remarks(step: Iteration) -> list[str]:
     chosen = [sentence for tell in OF_A_SEARCH for sentence in tell(step)]
     if step.joined:  # the others are about one kind of chip
         return check_remarks(step, step.cluster, (_large_batch, _full_memory, _unexplained))
-    return [*chosen, *check_remarks(step, step.cluster), *_even_chips(step), *_neighbour(step)]
+    even = [*_even_chips(step), *_between_places(step)]
+    return [*chosen, *check_remarks(step, step.cluster), *even, *_neighbour(step)]
 
 
 def remarks_entry(step: Iteration) -> dict[str, Any]:
@@ -106,6 +108,36 @@ def _even_chips(step: Iteration) -> Iterator[str]:
     yield (
         f"Chips are taken as equal. The slowest of {step.chips:,} would make the step about "
         f"{usual:.0%} longer ({low:.0%} – {high:.0%}): --jitter typical draws it."
+    )
+
+
+def _between_places(step: Iteration) -> Iterator[str]:
+    """Name what the network between buildings or sites, which is assumed, may cost."""
+    where, fabric = step.stated_cluster, step.cluster.scale_out
+    catalogue = where.catalogue
+    disturbed = step.undisturbed_s is not None
+    if fabric is None or not fabric.places or catalogue is None or disturbed:
+        return
+    from topologies.clusters.names import BETWEEN, RAINIER, cluster
+    from workloads.training.detail import Detail
+    from workloads.training.iteration import iteration
+
+    rows = [catalogue.entry(RAINIER, name) for name in BETWEEN]
+    rows.append(catalogue.entry(fabric.name, "same_campus_latency"))
+    how, times_s = Detail(trace=False, partial=True, allow_oversized=True), list[float]()
+    for end in ("low", "high"):
+        moved = [
+            row._replace(value=value, exact=Fraction(value), low=None, high=None)
+            for row in rows
+            if (value := getattr(row, end)) is not None
+        ]
+        there = cluster(where.name, catalogue=catalogue.with_rows(moved))
+        times_s.append(iteration(step.model, there, step.plan, how).iteration_s)
+    names = ("buildings", "buildings and sites")[len(fabric.places) - 1]
+    low, high = map(format_seconds, times_s)
+    yield (
+        f"Chips lie in several {names}, and what joins these is assumed: over its range "
+        f"({', '.join(BETWEEN)} of {RAINIER}) the step takes {low} to {high}."
     )
 
 

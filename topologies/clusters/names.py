@@ -30,6 +30,8 @@ from topologies.shapes.scale_out import Place, layers
 from topologies.units import parse_ps, parse_rate
 
 RAINIER = "rainier"
+BETWEEN = ("building_oversubscription", "site_oversubscription", "site_latency")
+"""Rows of the network between Rainier's buildings and sites."""
 RAINIER_MACHINE = "trn2-ultraserver"  # machine of which Project Rainier is made
 OTHER_NAMES = {
     "nl32x2": "trn3-gen1",
@@ -231,11 +233,10 @@ def _in_buildings(machine: Cluster, catalogue: Catalogue) -> Cluster:
     site = -(-max(every, chips) // catalogue.integer(RAINIER, "sites"))
     leaves = layers(fabric, building, machine.chips_per_server)[:-1][-1:]
     whole = leaves[0].chips if leaves else 1
-    sizes = {"building_oversubscription": building, "site_oversubscription": site}
-    sizes = {ratio: -(-size // whole) * whole for ratio, size in sizes.items()}
+    sizes = (-(-size // whole) * whole for size in (building, site))
     places = tuple(
         Place(size, catalogue.entry(RAINIER, ratio).exact)
-        for ratio, size in sizes.items()
+        for ratio, size in zip(BETWEEN, sizes, strict=False)
         if size < chips
     )
     if not places:

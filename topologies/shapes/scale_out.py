@@ -72,7 +72,7 @@ class ScaleOut:
     @property
     def narrowest(self) -> Fraction:
         """Largest ratio of the bandwidth below to that above of any layer."""
-        return max(self.oversubscription, *(each.oversubscription for each in self.places), 1)
+        return max([self.oversubscription, *(each.oversubscription for each in self.places)])
 
     @property
     def planes(self) -> int:
@@ -113,7 +113,7 @@ def layers(scale_out: ScaleOut, chips: int, chips_per_server: int) -> tuple[Laye
     for number, size in enumerate(sizes):
         top = number == len(sizes) - 1
         leaving = [place.oversubscription for place in scale_out.places if size >= place.chips]
-        over = max(scale_out.oversubscription, *leaving, 1)
+        over = max([scale_out.oversubscription, *leaving])
         up = Fraction(size * scale_out.bandwidth_bytes_per_s) / over
         tiers.append(
             Layer(
