@@ -132,10 +132,10 @@ def _group_sizes(scale_out: ScaleOut, chips: int, chips_per_server: int) -> list
     parts = [place.chips for place in scale_out.places if place.chips < chips]
     sizes = _clos_sizes(scale_out, min(parts, default=chips), chips_per_server)
     if parts:
-        below = sizes.pop() if len(sizes) == 1 else sizes[-2]
-        sizes = [size for size in sizes if size <= below] or [below]
+        sizes.pop()
         for size in (*parts, chips):
-            sizes.append(-(-size // sizes[-1]) * sizes[-1])
+            below = sizes[-1] if sizes else chips_per_server
+            sizes.append(-(-size // below) * below)
     return sizes
 
 
