@@ -70,9 +70,10 @@ def uplink_rate(
     if not len(shared):
         return costs.scale_out_bytes_per_s
     _, row = shared.crossed(cluster, src, dst)
-    flows = each * np.maximum(1, np.bincount(row, minlength=len(shared)))
-    rates = np.concatenate([table.capacity for table in shared.tables]) // flows
-    return min(costs.scale_out_bytes_per_s, int(rates.min()))
+    flows = each * np.bincount(row, minlength=len(shared))
+    capacity = np.concatenate([table.capacity for table in shared.tables])
+    rates = capacity[flows > 0] // flows[flows > 0]
+    return int(rates.min(initial=costs.scale_out_bytes_per_s))
 
 
 def far_stages_ps(

@@ -19,13 +19,13 @@ from topologies.shapes.scale_out import Place, ScaleOut
 
 GB = 10**9
 RATE, LATENCY_PS, AWAY_PS = 10 * GB, 1_000_000, 50_000_000
-RACK, BUILDING = 2, 4  # domains of one chip
+BUILDING = 4  # domains of one chip
 
 
 def two_buildings(ratio: int) -> Cluster:
-    """Eight domains of one chip, two under a first switch and four in a building."""
+    """Eight domains of one chip, four of them in a building under one switch."""
     places = (Place(BUILDING, Fraction(ratio)),)
-    fabric = ScaleOut("own", RATE, LATENCY_PS, 4, RATE, climb_ps=(0, 0, AWAY_PS), places=places)
+    fabric = ScaleOut("own", RATE, LATENCY_PS, 4, RATE, climb_ps=(0, AWAY_PS), places=places)
     return Cluster("own", Switch(1, RATE, 0), "", 8, fabric, plain=True)
 
 
