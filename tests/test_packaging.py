@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import configparser
 import os
 import re
 import shutil
@@ -16,6 +17,7 @@ from pathlib import Path
 
 import pytest
 import yaml
+from packaging.requirements import Requirement
 from packaging.specifiers import SpecifierSet
 
 from cluster_sim import __version__
@@ -73,6 +75,32 @@ def beside(tmp_path: Path) -> Path:
         (tmp_path / name).mkdir()
         (tmp_path / name / "__init__.py").write_text("MINE = True\n")
     return tmp_path
+
+
+CONDA = {"matplotlib": "matplotlib-base"}  # packages that conda splits
+
+
+def test_the_conda_recipe_needs_what_the_package_needs() -> None:
+    settings = configparser.ConfigParser()
+    settings.read(ROOT / "setup.cfg")
+    needs = {
+        CONDA.get(need.name, need.name): str(need.specifier)
+        for need in map(Requirement, settings["options"]["install_requires"].split())
+    }
+    recipe = yaml.safe_load((ROOT / "tools/packaging/meta.yaml").read_text())
+    listed = dict(line.split() for line in recipe["requirements"]["run"])
+    assert listed == {"python": settings["options"]["python_requires"], **needs}
+    assert recipe["package"] == {"name": "cluster-sim", "version": __version__}
+    entry = settings["options.entry_points"]["console_scripts"].strip()
+    assert recipe["build"]["entry_points"] == [entry]
+
+
+def test_the_container_runs_targets_that_exist() -> None:
+    steps = (ROOT / "tools/packaging/Dockerfile").read_text()
+    targets = re.findall(r"^RUN make (\w+)$", steps, re.MULTILINE)
+    assert targets == ["demo", "docs"]
+    makefile = (ROOT / "Makefile").read_text()
+    assert all(f"\n{target}:" in makefile for target in targets)
 
 
 @pytest.mark.slow

@@ -282,7 +282,6 @@ CHECKS: tuple[Check, ...] = (
 
 WORTH_NAMING = 0.03
 """Smallest relative change of the time for which an alternative is named in a sentence."""
-NAMED = ("framework", "runtime", "recompute", "overlap", "zero", "sequence_parallel", "vpp")
 SAVING = {"zero": 3, "recompute": "full"}
 """Values that need least memory. They may have been taken because the usual ones do not fit."""
 
@@ -307,7 +306,8 @@ def _value(step: Iteration, name: str) -> Any:
 
 def assumed_sentences(step: Iteration) -> list[str]:
     """Return a sentence about the framework, and one about other fields that matter."""
-    alternatives_of = {name: _alternatives(step, name) for name in NAMED}
+    varied = ("framework", *(other.field for other in step.alternatives), *SAVING)
+    alternatives_of = {name: _alternatives(step, name) for name in dict.fromkeys(varied)}
     sentences = []
     if not step.plan.names_framework:
         others = f"; {alternatives_of['framework']}" if alternatives_of["framework"] else ""

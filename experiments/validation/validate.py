@@ -265,7 +265,8 @@ def stripped(values: Mapping[str, Any], level: str) -> dict[str, Any]:
     {'tp': 8, 'recompute': None, 'framework': None, 'date': None}
     """
     framework = str(values.get("framework") or "").partition(":")[0] or None
-    hidden = {"variant", "source", "name", *CONDITIONS}
+    # The power limit of a machine is known to who owns it, as its chips are.
+    hidden = {"variant", "source", "name", *CONDITIONS} - {"power_limit_w"}
     if level != FRAMEWORK:
         hidden.add("framework")
     if level == BARE:

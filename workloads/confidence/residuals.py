@@ -62,8 +62,13 @@ class Residual:
 
     @property
     def score(self) -> float:
-        """Distance of the measured time from the hull, in logarithms; negative inside."""
-        return max(self.below - self.log_residual, self.log_residual - self.above)
+        """Half-width with which the row's interval ends at its measured time; negative inside."""
+        if FAMILY.get(self.kind) != "training":
+            return max(self.below - self.log_residual, self.log_residual - self.above)
+        # As in ``step_ends``, squares add: of what nobody stated, and of what no model knows.
+        left_open = self.above if self.log_residual > 0 else self.below
+        square = self.log_residual**2 - left_open**2
+        return math.copysign(math.sqrt(abs(square)), square)
 
 
 @dataclass(frozen=True, eq=False)

@@ -194,10 +194,7 @@ def half_width(prediction: Prediction, residuals: Residuals) -> float:
         return domain_half_width(prediction, residuals)[0]
     half, _ = step_half_width(prediction, residuals)
     wider = widening(prediction, residuals)
-    # What unstated fields leave open counts towards the least that an interval reaches.
-    open_by = min(-prediction.below, prediction.above)
-    least = least_half_width(prediction, residuals, wider) - open_by
-    return max(half * wider if half > 0 else half, least)
+    return max(half * wider, least_half_width(prediction, residuals, wider))
 
 
 def widening(prediction: Prediction, residuals: Residuals) -> float:
@@ -224,11 +221,14 @@ def _factors(prediction: Prediction, residuals: Residuals) -> tuple[tuple[float,
 
 def _largest(degree: str, prediction: Prediction, of_kind: Residuals, residuals: Residuals) -> int:
     """Largest measured degree on the chip: of a kind, of all steps, or of a named framework."""
-    largest = of_kind.largest(degree, prediction.chip)
+    largest, every = of_kind.largest(degree, prediction.chip), residuals.of_family(prediction.kind)
     # Groups of more ranks wait for the same network, whatever the kind of the step is.
     if degree == "ranks":
-        every = residuals.of_family(prediction.kind)
         return max(largest, every.largest(degree, prediction.chip))
+    # A group of Neuron cores spans the 16 chips of a server on any generation.
+    if runtime(prediction.chip) == NEURON:
+        chips = {row.chip for row in every.rows if runtime(row.chip) == NEURON}
+        return max(largest, *(every.largest(degree, chip) for chip in chips))
     # What a degree changes, shapes and groups, is the same for dense layers and layers of experts.
     if prediction.stated not in ("", FRAMEWORK):
         return largest
@@ -269,8 +269,9 @@ def _quantile(rows: Residuals) -> tuple[float, int]:
 
 
 # Intervals of training steps, by chip, framework and regime, and by what the predictor was told.
-# The score of a measured row is its distance from the hull of the times that unstated fields leave
-# open (conformalised quantiles, Romano, Patterson and Candès 2019). The quantile of a domain, which
+# The score of a measured row is how far it lies beyond the hull of the times that unstated fields
+# leave open (conformalised quantiles, Romano, Patterson and Candès 2019), as the root of a
+# difference of squares. The quantile of a domain, which
 # is a chip, a framework and a kind of step, is drawn towards that of the framework on other chips,
 # and this one towards that of all other frameworks on chips of the same runtime, each framework
 # with equal weight: what is known of a framework that nobody measured.
@@ -290,8 +291,8 @@ TOLD = {
 
 def step_ends(prediction: Prediction, half: float) -> tuple[float, float]:
     """Return the ends of an interval, as logarithms of their ratio to the prediction."""
-    low, high = prediction.below - half, prediction.above + half
-    return min(-LEAST, low), max(LEAST, high)
+    # What nobody stated and what no model knows are independent, so their squares add.
+    return -math.hypot(prediction.below, half), math.hypot(prediction.above, half)
 
 
 def least_half_width(prediction: Prediction, residuals: Residuals, wider: float = 1.0) -> float:
@@ -302,7 +303,7 @@ def least_half_width(prediction: Prediction, residuals: Residuals, wider: float 
     domain = (prediction.chip, prediction.framework, prediction.kind)
     tables = {
         row.table
-        for row in residuals.at_level(prediction.stated).rows
+        for row in residuals.at_level(FRAMEWORK).rows
         if (row.chip, row.framework, row.kind) == domain
     }
     is_told = len(tables) > 1 and prediction.stated != BARE
@@ -313,7 +314,7 @@ def least_half_width(prediction: Prediction, residuals: Residuals, wider: float 
 
 def step_half_width(prediction: Prediction, residuals: Residuals) -> tuple[float, str]:
     """Return how far an interval reaches beyond its hull, in logarithms, and why so far."""
-    # It is negative where measured times lay well inside their hulls.
+    # It is negative where measured times lay well inside their hulls: no interval is narrower.
     domain, on_other_chips, others = _pools(
         prediction.kind, prediction.chip, prediction.framework, prediction.stated, residuals
     )
@@ -359,12 +360,10 @@ def _step_pool(rows: Sequence[Residual], unit: str) -> Pool:
         return Pool(math.log(2.0), 0, 0)
     units = [getattr(row, unit) for row in rows]
     counts = {name: units.count(name) for name in set(units)}
-    level, scores = LEVEL, np.array([row.score for row in rows])
+    # The next table, or framework, is exchangeable with these, as the next group of a domain is.
+    level = max(LEVEL, min(HIGHEST, LEVEL * (len(counts) + 1) / len(counts)))
     weights = np.array([1 / counts[name] for name in units])
-    if unit == "framework":
-        # The next framework is exchangeable with these, as the next group of a domain is.
-        level = max(level, min(HIGHEST, level * (len(counts) + 1) / len(counts)))
-    half = weighted_quantile(scores, weights, level)
+    half = weighted_quantile(np.array([row.score for row in rows]), weights, level)
     return Pool(half, len(rows), len({row.table for row in rows}))
 
 

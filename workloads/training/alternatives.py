@@ -7,7 +7,7 @@ The hull of the plausible times is what such a question leaves open.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import groupby
 from typing import Any, NamedTuple
@@ -22,7 +22,7 @@ from workloads.confidence.split_conformal import interval, margin
 from workloads.models.model import Model
 from workloads.training.frameworks.framework import framework, framework_of, names
 from workloads.training.plan.checks import check_model
-from workloads.training.plan.plan import ParallelPlan
+from workloads.training.plan.plan import PLAN_FIELDS, ParallelPlan
 from workloads.training.plan.schedules.registry import DEFAULT, schedule_of_chunks
 from workloads.training.usual_plan import fits
 
@@ -51,41 +51,70 @@ def alternatives(
         return ()
     others, seconds = [], times(plan)
     for changes in _changes(plan, model, cluster):
-        try:
-            other = replace(plan, **changes)
-            check_model(other, model)
-            on_stack = framework_of(other, cluster).on(cluster, model)
-            if other == plan or not fits(model, other, on_stack):
-                continue
-            ratio = times(other) / seconds
-        except InputError:
+        other = _runnable(plan, changes, model, cluster)
+        if other is None or other == plan:
             continue
         (name, value), *_ = changes.items()
         if changes.get("recompute_every", 1) > 1:
             value = f"{value} in every other layer"
-        others.append(Alternative(name, value, ratio, frozenset(changes)))
+        try:
+            ratio = times(other) / seconds
+        except InputError:
+            continue
+        moved = {field for field in PLAN_FIELDS if getattr(other, field) != getattr(plan, field)}
+        others.append(Alternative(name, value, ratio, frozenset(moved)))
     return tuple(others)
+
+
+def _runnable(
+    plan: ParallelPlan, changes: Mapping[str, Any], model: Model, cluster: Cluster
+) -> ParallelPlan | None:
+    """Return the plan with changes if its framework runs it and it fits in memory, else None."""
+    # Parameters that are sharded are gathered for each microbatch, so whoever shards them has few
+    # and large ones: the largest that fits, where nobody stated its size.
+    sizes = [plan.microbatch]
+    if "microbatch" in plan.assumed and changes.get("zero") == 3 and plan.zero < 3 and plan.pp == 1:
+        sizes = [
+            each
+            for each in range(plan.global_batch // plan.dp, 0, -1)
+            if plan.global_batch // plan.dp % each == 0
+        ]
+    for size in sizes:
+        try:
+            other = replace(plan, **{"microbatch": size, **changes})
+            check_model(other, model)
+            on_stack = framework_of(other, cluster).on(cluster, model)
+            if fits(model, other, on_stack):
+                return other
+        except InputError:
+            continue
+    return None
 
 
 def hull(others: Sequence[Alternative]) -> tuple[float, float]:
     """Return the least and the greatest ratio that all fields together leave open."""
-    return _extreme(others, min), _extreme(others, max)
+    return math.exp(-math.sqrt(_reach(others, -1))), math.exp(math.sqrt(_reach(others, 1)))
 
 
-def _extreme(others: Sequence[Alternative], choose: Callable[[Iterable[float]], float]) -> float:
-    """Return the least or the greatest product of ratios of alternatives that go together."""
-    # Effects of different fields multiply: a recomputed layer is longer under either framework. But
-    # a framework that shards parameters and sharded parameters under another are one effect.
+def _reach(others: Sequence[Alternative], side: int) -> float:
+    """Return the greatest sum of squared logarithms of alternatives that go together."""
+    # What one field is says nothing of another, so not all are at their ends at once and their
+    # squares add. But a framework that shards parameters and sharded parameters under another are
+    # one effect.
     if not others:
-        return 1.0
+        return 0.0
     field = others[0].field
     rest = [other for other in others if other.field != field]
-    products = [_extreme(rest, choose)]
+    squares = [_reach(rest, side)]
     for other in others:
-        if other.field == field:
+        logarithm = side * math.log(other.ratio)
+        if other.field == field and logarithm > 0:
             beside = [each for each in rest if not each.changes & other.changes]
-            products.append(other.ratio * _extreme(beside, choose))
-    return choose(products)
+            squares.append(logarithm**2 + _reach(beside, side))
+    return max(squares)
+
+
+MICROBATCHES = (2, 4)  # sequences of a microbatch that are usual where it has more than one
 
 
 def _changes(plan: ParallelPlan, model: Model, cluster: Cluster) -> Iterator[dict[str, Any]]:
@@ -121,6 +150,9 @@ def _changes(plan: ParallelPlan, model: Model, cluster: Cluster) -> Iterator[dic
         yield from ({"zero": stage} for stage in stages)
     if "sequence_parallel" in assumed and plan.tp > 1:
         yield {"sequence_parallel": not plan.sequence_parallel}
+    if "microbatch" in assumed:
+        sequences = plan.global_batch // plan.dp
+        yield from ({"microbatch": size} for size in MICROBATCHES if sequences % size == 0)
     if plan.pp > 1 and {"vpp", "schedule"} <= assumed:
         yield {"vpp": 1, "schedule": DEFAULT}
         layers = model.layers // plan.pp
@@ -132,14 +164,16 @@ def common_frameworks(plan: ParallelPlan, cluster: Cluster) -> tuple[str, ...]:
     """Return the frameworks in use today that may run a plan on a cluster."""
     runtime = chip_family(cluster.chip, cluster.catalogue).runtime
     if plan.attention == "unfused":
-        kind = "unfused"
+        kinds = {"unfused"}
     elif plan.ranks == 1:
-        kind = "alone"
+        kinds = {"alone"}
+    elif plan.pp > 1:
+        kinds = {"divided"}
     else:
-        kind = "sharded" if plan.tp == plan.pp == 1 else "divided"
+        kinds = {"divided", "tensor"} if plan.tp > 1 else {"sharded"}
     stacks = (framework(name) for name in names())
     return tuple(
-        stack.name for stack in stacks if runtime in stack.usual_on and kind in stack.usual_for
+        stack.name for stack in stacks if runtime in stack.usual_on and kinds & {*stack.usual_for}
     )
 
 

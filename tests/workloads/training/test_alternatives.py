@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
+import math
+
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from cluster_sim import train
 from experiments.reports.remarks import assumed_document, assumed_sentences
@@ -13,7 +17,14 @@ from workloads.training.execution.jitter import Disturbance
 from workloads.training.plan.plan import ParallelPlan
 
 MACHINE = "dgx-h100:2"
-STATED = {"tp": 8, "global_batch": 16, "recompute": "none", "overlap": "dp", "zero": 1}
+STATED = {
+    "tp": 8,
+    "global_batch": 16,
+    "microbatch": 1,
+    "recompute": "none",
+    "overlap": "dp",
+    "zero": 1,
+}
 
 
 def test_a_plan_that_states_all_has_no_alternatives() -> None:
@@ -25,7 +36,7 @@ def test_each_unstated_field_is_varied_alone() -> None:
     named_fields = {"framework": "megatron-core", "tp": 8, "global_batch": 16}
     step = train("llama-3.1-8b", MACHINE, **named_fields)
     fields = {other.field for other in step.alternatives}
-    assert fields == {"recompute", "overlap", "zero", "sequence_parallel"}
+    assert fields == {"recompute", "overlap", "zero", "sequence_parallel", "microbatch"}
     full = next(other for other in step.alternatives if other.value == "full")
     stated = train(
         "llama-3.1-8b", MACHINE, framework="megatron-core", tp=8, global_batch=16, recompute="full"
@@ -77,16 +88,48 @@ def test_plans_that_do_not_fit_are_not_plausible() -> None:
     ] == [3]
 
 
-def test_effects_of_fields_multiply() -> None:
+def test_who_shards_parameters_takes_the_largest_microbatch_that_fits() -> None:
+    """Gathers for each of sixteen microbatches are nobody's plan, unless the size is stated."""
+    named_fields = {"tp": 8, "global_batch": 32, "recompute": "none", "overlap": "dp"}
+    open_size = train("llama-3.1-8b", MACHINE, **named_fields)
+    stated = train("llama-3.1-8b", MACHINE, microbatch=1, **named_fields)
+    ratios = [
+        next(other.ratio for other in step.alternatives if other.value == "torchtitan")
+        for step in (open_size, stated)
+    ]
+    largest = train(
+        "llama-3.1-8b", MACHINE, microbatch=16, framework="torchtitan", zero=3, **named_fields
+    )
+    assert ratios[0] == pytest.approx(largest.time_s / open_size.time_s)
+    assert ratios[1] > 2 * ratios[0]
+
+
+def _both(*ratios: float) -> float:
+    """Ratio of fields that are independent: squares of logarithms add."""
+    return math.exp(math.hypot(*map(math.log, ratios)))
+
+
+def test_squares_of_the_effects_of_fields_add() -> None:
     others = [Alternative("recompute", "full", 1.3), Alternative("overlap", "all", 0.9)]
     assert hull(others) == pytest.approx((0.9, 1.3))
-    assert hull([*others, Alternative("framework", "fsdp", 1.1)]) == pytest.approx((0.9, 1.43))
+    with_framework = [*others, Alternative("framework", "fsdp", 1.1)]
+    assert hull(with_framework) == pytest.approx((0.9, _both(1.3, 1.1)))
     assert hull([]) == (1.0, 1.0)
     # A framework that shards parameters and sharded parameters are one effect, not two.
     sharding = Alternative("framework", "fsdp", 1.6, frozenset({"framework", "zero"}))
     assert hull([*others, sharding, Alternative("zero", 3, 1.5, frozenset({"zero"}))]) == (
-        pytest.approx((0.9, 1.6 * 1.3))
+        pytest.approx((0.9, _both(1.6, 1.3)))
     )
+
+
+@given(st.lists(st.tuples(st.sampled_from("abc"), st.floats(0.5, 2.0)), max_size=8))
+def test_a_hull_reaches_each_alternative_and_no_further_than_their_product(pairs) -> None:
+    others = [Alternative(field, place, ratio) for place, (field, ratio) in enumerate(pairs)]
+    low, high = hull(others)
+    assert low <= min([1.0, *(ratio for _, ratio in pairs)]) * (1 + 1e-9)
+    assert high >= max([1.0, *(ratio for _, ratio in pairs)]) * (1 - 1e-9)
+    most = math.prod(max([1.0, *(r for f, r in pairs if f == field)]) for field in "abc")
+    assert high <= most * (1 + 1e-9)
 
 
 @pytest.mark.parametrize(
@@ -100,7 +143,8 @@ def test_effects_of_fields_multiply() -> None:
         ),
         ("dgx-h100", {}, ("megatron-core", "torchtitan", "transformers")),
         ("dgx-a100", {"attention": "unfused"}, ("megatron-deepspeed", "megatron-lm")),
-        ("trn2.48xlarge", {"tp": 8}, ("neuronx",)),
+        ("trn2.48xlarge", {"tp": 8}, ("axlearn", "neuronx")),
+        ("trn2.48xlarge", {"tp": 8, "pp": 2}, ("neuronx",)),
         ("tpu-v6e-pod", {"zero": 3, "dp": 8, "global_batch": 8}, ("axlearn", "maxtext")),
     ],
 )

@@ -97,6 +97,9 @@ def test_a_plan_that_names_no_framework_gets_the_usual_one_of_its_chips_and_kind
             ("dgx-h100", {"dp": 1, "tp": 8}),
             ("dgx-h100", {"dp": 1}),
             ("dgx-h100", {"chips": 1}),
+            ("dgx-h100", {"lora_rank": 8, "zero": 3}),
+            ("dgx-h100", {"lora_rank": 8, "zero": 3, "precision": "fp8"}),
+            ("dgx-h100", {"lora_rank": 8, "tp": 2}),
             ("dgx-h100", {"zero": 3}),
             ("dgx-h100", {"zero": 3, "pp": 2}),
             ("dgx-a100", {"attention": "unfused"}),
@@ -105,8 +108,8 @@ def test_a_plan_that_names_no_framework_gets_the_usual_one_of_its_chips_and_kind
             ("tpu-v6e-pod", {}),
         )
     }
-    expected = [*2 * ["megatron-core"], *2 * ["transformers"], "fsdp", "torchtitan"]
-    expected += ["megatron-lm", "axlearn"]
+    expected = [*2 * ["megatron-core"], *3 * ["transformers"], "fsdp", "megatron-core"]
+    expected += ["fsdp", "torchtitan", "megatron-lm", "axlearn"]
     assert list(usual.values()) == [*expected, "torch-neuronx", "maxtext"]
     for named, stated in (("fsdp", {"zero": 3}), ("megatron-core", {"tp": 8})):
         assert seconds(**stated, framework=named) == seconds(**stated)

@@ -65,8 +65,9 @@ class Framework:
     # (str, mapping): Ends of the periods of its releases, ascending, each with the variants of the
     # period. The setting of a date chooses one; without a date none applies.
     releases: tuple[tuple[str, Variants], ...] = ()
-    # Kinds of plans that it is used for today: ``divided`` by tensor or pipeline parallelism,
-    # ``sharded`` by data parallelism alone, or ``unfused``, with separate attention kernels
+    # Kinds of plans that it is used for today: ``divided`` by tensor or pipeline parallelism, by
+    # ``tensor`` parallelism alone, ``sharded`` by data parallelism alone, or ``unfused``, with
+    # separate attention kernels
     usual_for: tuple[str, ...] = ()
     usual_on: tuple[str, ...] = ()  # runtimes where it is usual, if it is not on all of its own
     assumes: str = ""  # the choices in words
@@ -253,7 +254,8 @@ def usual_framework(cluster: Cluster, stated: Mapping[str, Any]) -> str:
     # separate attention kernels date from the Megatron-LM of 2020 to 2022, lazily traced programs
     # of a Trainium host are torch-neuronx, and a machine of one Trainium chip runs PyTorch itself
     # if nobody states how work is issued. On one GPU nobody divides anything, and models are
-    # trained and adapted there by Transformers. NxD shards no parameters, and FSDP has no pipeline.
+    # trained there by Transformers, and adapted by it, in bf16, on any number that only divide
+    # the batch or shard the parameters. NxD shards no parameters, and FSDP has no pipeline.
     runtime = chip_family(cluster.chip, cluster.catalogue).runtime
     if runtime == NEURON:
         if stated.get("runtime") == "xla":
@@ -265,15 +267,14 @@ def usual_framework(cluster: Cluster, stated: Mapping[str, Any]) -> str:
         return "maxtext"
     if stated.get("attention") == "unfused":
         return "megatron-lm"
+    divided = any(stated.get(axis, 1) > 1 for axis in ("tp", "pp", "cp"))
+    adapted = bool(stated.get("lora_rank")) and stated.get("precision", "bf16") == "bf16"
+    one_rank = (stated.get("dp") or stated.get("chips") or cluster.chips) == 1
+    if not divided and (adapted or (one_rank and stated.get("zero") != 3)):
+        return "transformers"
     if stated.get("zero") == 3:
         return "fsdp" if stated.get("pp", 1) == 1 else "torchtitan"
-    chips = stated.get("chips") or cluster.chips
-    return "transformers" if _alone({"dp": chips, **stated}) else "megatron-core"
-
-
-def _alone(stated: Mapping[str, Any]) -> bool:
-    """Return whether one rank holds the whole model and the whole batch."""
-    return all(stated.get(axis, 1) == 1 for axis in ("tp", "pp", "cp", "dp"))
+    return "megatron-core"
 
 
 def framework_text(text: str, cluster: Cluster, stated: Mapping[str, Any]) -> str:
