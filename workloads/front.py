@@ -54,22 +54,18 @@ def train(
     model, cluster : Model, Cluster or str
         Objects, or their names as :func:`cluster_sim.model` and ``cluster`` take them.
     plan : Plan, optional
-        By default the fields in ``stated``, completed as the framework usually has them. Where no
-        degree of parallelism is stated, it is data parallel over all chips if that fits in memory,
-        and else the best plan of a search; ``choice`` of the result has that search.
+        By default ``stated``, completed as the framework usually has it. Without a degree it is
+        data parallel over all chips if that fits, else the best of a search (``choice``).
     detail : Detail, optional
         Level of detail, engine, and what disturbs the step.
     later_stages : Cluster or str, or a sequence of them, optional
-        Clusters of other chips that have the later stages of the pipeline, as many as they have
-        room for. Layers are divided by speed and memory, see :mod:`workloads.search.unlike`;
-        ``unlike`` of the result compares other ways to run the step.
+        Clusters of other chips for the later stages; ``unlike`` of the result has other ways.
     progress : function of (str, int, int), optional
         Called with how far a rank-vector run is.
     **stated
         Fields of the plan, such as ``tp=8`` and ``framework="torchtitan"``, of the detail, such as
         ``level="chunk"`` or ``jitter="typical"`` with its ``seed``, and ``power_limit_w=500`` of
-        :class:`~workloads.training.frameworks.conditions.Conditions`. They replace the fields of a
-        ``plan`` and a ``detail``. A number of ``chips`` stands for the first ones.
+        ``Conditions``, in place of those of ``plan`` and ``detail``; ``chips`` are the first ones.
 
     Returns
     -------
@@ -80,34 +76,22 @@ def train(
     Raises
     ------
     InputError
-        For an unknown name or field, and a plan that does not suit model, cluster or memory.
+        For unknown names, and a plan that does not suit model, cluster or memory.
 
     Examples
     --------
     >>> train("llama-3.1-8b", "trn2.48xlarge", tp=8).plan
     Plan(tp=8, dp=2, global_batch=32)
     """
-    plan_fields, detail_fields, conditions = _divided(stated)
-    count = detail_fields.pop("chips") if isinstance(detail_fields.get("chips"), int) else None
-    model, cluster = as_model(model), as_cluster(cluster)
     if later_stages:
-        several = [later_stages] if isinstance(later_stages, (str, Cluster)) else later_stages
-        stated_fields = {**(_stated_by(plan) if plan else {}), **plan_fields}
-        stated_fields["framework"] = conditions.framework_text(stated_fields, cluster)
-        return unlike_step(
-            model,
-            [cluster, *(as_cluster(each) for each in several)],
-            stated_fields,
-            replace(detail or Detail(), **_without_chips(detail_fields, count)),
-            progress=progress,
-        )
-    if count is not None:
-        check_chips(count, cluster)
-        detail_fields["partial"] = True
-    filed = {**(vars(plan) if plan else {}), "chips": count}
-    stack = conditions.framework_text({**filed, **plan_fields}, cluster)
+        return _on_unlike_chips(model, (cluster, later_stages), plan, detail, progress, stated)
+    plan_fields, detail_fields, conditions = _divided(stated)
+    model, cluster = as_model(model), as_cluster(cluster)
+    count = _counted(detail_fields, cluster)
+    fields = {**(vars(plan) if plan else {}), "chips": count, **plan_fields}
+    choice, stack = None, conditions.framework_text(fields, cluster)
     plan = plan and _changed(plan, plan_fields, stack, count)
-    choice, plan_fields = None, {**plan_fields, "framework": stack}
+    plan_fields["framework"] = stack
     if plan is None and count is None and _may_search(plan_fields, detail, detail_fields):
         plan, choice = usual_or_searched(plan_fields, model, cluster, watch=WATCH)
     plan = plan or complete(plan_fields, model, cluster, chips=count)
@@ -115,18 +99,39 @@ def train(
     return replace(step, choice=choice)
 
 
-def _without_chips(detail_fields: dict[str, Any], count: int | None) -> dict[str, Any]:
-    if count is not None:
-        raise InputError(
-            "chips counts those of one cluster, but later_stages has others. State smaller "
-            "clusters in place of it."
-        )
-    return detail_fields
+def _counted(detail_fields: dict[str, Any], cluster: Cluster) -> int | None:
+    """Take a number of chips out of the fields of a detail; None where none is stated."""
+    if not isinstance(detail_fields.get("chips"), int):
+        return None
+    count: int = detail_fields.pop("chips")
+    check_chips(count, cluster)
+    detail_fields["partial"] = True
+    return count
 
 
-def _stated_by(plan: ParallelPlan) -> dict[str, Any]:
+def _on_unlike_chips(
+    model: Model | str,
+    clusters: tuple[Cluster | str, Cluster | str | Sequence[Cluster | str]],
+    plan: ParallelPlan | None,
+    detail: Detail | None,
+    progress: Progress | None,
+    stated: Mapping[str, Any],
+) -> Iteration:
+    """Simulate a step whose later stages are on other clusters than the first ones."""
+    first, later = clusters
+    beside = [later] if isinstance(later, (str, Cluster)) else later
+    whole = [as_cluster(each) for each in (first, *beside)]
+    plan_fields, detail_fields, conditions = _divided(stated)
+    count = detail_fields.pop("chips", None)
+    fields = {**_stated_by(plan), **plan_fields, "chips": count}
+    fields["framework"] = conditions.framework_text(fields, whole[0])
+    detail = replace(detail or Detail(), **detail_fields)
+    return unlike_step(as_model(model), whole, fields, detail, progress=progress)
+
+
+def _stated_by(plan: ParallelPlan | None) -> dict[str, Any]:
     """Return the fields of a plan that nobody assumed."""
-    return {name: getattr(plan, name) for name in PLAN_FIELDS if name not in plan.assumed}
+    return {name: vars(plan)[name] for name in PLAN_FIELDS if plan and name not in plan.assumed}
 
 
 def _may_search(

@@ -141,14 +141,14 @@ def stage_rows(run: Iteration) -> list[tuple[str, ...]]:
 
 def beside_rows(run: Iteration) -> list[tuple[str, ...]]:
     """Return the other ways to run a step on unlike chips, for people."""
-    own = ("layers by speed", f"{run.chips:,}", format_seconds(run.iteration_s), "1.000")
+    by_speed = ("layers by speed", f"{run.chips:,}", format_seconds(run.iteration_s), "1.000")
     others = [
         (name, f"{chips:,}", format_seconds(seconds), f"{seconds / run.iteration_s:.3f}")
         if seconds is not None
         else (name, f"{chips:,}", reason, "–")
         for name, seconds, chips, reason in run.unlike.beside
     ]
-    return [own, *others]
+    return [by_speed, *others]
 
 
 def network_note(run: Iteration) -> str:

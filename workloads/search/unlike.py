@@ -157,12 +157,12 @@ def room_for_layers(model: Model, plan: ParallelPlan, joined: Joined) -> list[in
 def _holds(model: Model, plan: ParallelPlan, stage: int, layers: int, cluster: Cluster) -> bool:
     """Return whether a stage has memory for so many layers in each of its chunks."""
     chunks = plan.pp * plan.vpp
-    own = {plan.pipeline.number(plan.pp, stage, chunk) for chunk in range(plan.vpp)}
+    of_stage = {plan.pipeline.number(plan.pp, stage, chunk) for chunk in range(plan.vpp)}
     left, counts = model.layers, [0] * chunks
-    for chunk in sorted(own):
+    for chunk in sorted(of_stage):
         counts[chunk] = min(layers, left)
         left -= counts[chunk]
-    others = [chunk for chunk in range(chunks) if chunk not in own]
+    others = [chunk for chunk in range(chunks) if chunk not in of_stage]
     for place, chunk in enumerate(others):
         counts[chunk] = left * (place + 1) // len(others) - left * place // len(others)
     if not others and left:
@@ -175,8 +175,8 @@ def _holds(model: Model, plan: ParallelPlan, stage: int, layers: int, cluster: C
 # The plan: degrees that suit all clusters, completed, with its layers divided.
 
 
-class Asked(NamedTuple):
-    """What a step on unlike chips is asked about."""
+class Question(NamedTuple):
+    """Model, clusters and stated fields of a step on unlike chips."""
 
     model: Model
     clusters: tuple[Cluster, ...]
@@ -304,6 +304,11 @@ def unlike_step(
     """Simulate a step whose stages are on several clusters, beside other ways to run it."""
     # ``clusters`` stand in the order of the pipeline. Degrees that are not ``stated`` are those
     # with the least estimated time.
+    if stated.get("chips"):
+        raise InputError(
+            "chips counts those of one cluster, and --later-stages has another. State smaller "
+            "clusters in place of it."
+        )
     for cluster in clusters:
         if cluster.scale_out is None:
             raise InputError(
@@ -314,8 +319,8 @@ def unlike_step(
     per_chip = stated.get("ranks_per_chip") or ranks_per_chip(clusters[0], lnc)
     thinned = catalogue.entry("joined-clusters", "oversubscription")
     slowest = thinned.high or thinned.value
-    asked = Asked(model, tuple(clusters), stated, detail, lnc, per_chip, thinned.value)
-    plan, joined = asked.best_plan()
+    question = Question(model, tuple(clusters), stated, detail, lnc, per_chip, thinned.value)
+    plan, joined = question.best_plan()
     detail = replace(detail, joined=joined, partial=True)
     step = iteration(model, clusters[0], plan, detail, progress=progress)
     calm = replace(detail, trace=False, level="auto", engine="fast", disturbed=None)

@@ -393,42 +393,45 @@ def iteration(
     detail = replace(detail or Detail(), **changes)
     if detail.disturbed and detail.disturbed.causes:
         return _on_uneven_chips(model, cluster, plan, detail, progress, shared)
-    stated_cluster, joined = cluster, detail.joined
-    framed = [
-        framework_of(plan, each).on(each, model)
-        for each in (joined.clusters if joined else (cluster,))
-    ]
-    cluster = framed[0]
-    if joined:
-        joined = replace(joined, clusters=tuple(framed))
-        detail = replace(detail, joined=joined)
-    of_clusters = [RankShapes(model, plan, each.chip, chip_catalogue(each)) for each in framed]
-    memory = max(
-        (
-            check_step(shapes, framed[number], detail, number)
-            for number, shapes in enumerate(of_clusters)
-        ),
-        key=lambda need: need.total / need.capacity,
-    )
+    detail, of_clusters, framed, memory = _checked(model, cluster, plan, detail)
     build_start = time.perf_counter()
-    level, built_program, run, crossed = _build(of_clusters, cluster, detail, shared)
+    level, built_program, run, crossed = _build(of_clusters, framed, detail, shared)
     run_start = time.perf_counter()
     trace, undisturbed = run.run(detail.engine, progress)
-    stages = joined.stages if joined else (plan.pp,)
     step = Iteration(
-        *(model, plan, cluster, stated_cluster, built_program, trace, memory),
+        *(model, plan, framed, cluster, built_program, trace, memory),
         *(run_start - build_start, time.perf_counter() - run_start),
-        np.average([peak_flops_per_s(each) for each in of_clusters], weights=stages),
+        _mean_peak(of_clusters, detail.joined),
         iterations=detail.iterations,
         undisturbed=undisturbed,
         level=level,
         ops=run.ops(trace),
         like=run.like,
         crossed=crossed,
-        joined=joined,
+        joined=detail.joined,
     )
     check_plausible({"MFU": step.mfu, "HFU": step.hfu}, of_clusters[0])
     return step
+
+
+def _mean_peak(of_clusters: Sequence[RankShapes], joined: Joined | None) -> float:
+    """Headline rate of a chip, mean over the chips of all clusters [FLOP/s]."""
+    peaks = [peak_flops_per_s(each) for each in of_clusters]
+    return float(np.average(peaks, weights=joined.stages)) if joined else peaks[0]
+
+
+def _checked(
+    model: Model, cluster: Cluster, plan: ParallelPlan, detail: Detail
+) -> tuple[Detail, list[RankShapes], Cluster, Memory]:
+    """Return detail, shapes, first cluster with the framework's numbers, and the fullest rank."""
+    joined = detail.joined
+    named = joined.clusters if joined else (cluster,)
+    clusters = tuple(framework_of(plan, each).on(each, model) for each in named)
+    detail = replace(detail, joined=joined and replace(joined, clusters=clusters))
+    of_clusters = [RankShapes(model, plan, each.chip, chip_catalogue(each)) for each in clusters]
+    needs = [check_step(of_clusters[k], each, detail, k) for k, each in enumerate(clusters)]
+    fullest = max(needs, key=lambda need: need.total / need.capacity)
+    return detail, of_clusters, clusters[0], fullest
 
 
 def _on_uneven_chips(

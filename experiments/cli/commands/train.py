@@ -127,6 +127,11 @@ class RunInputs:
     def __post_init__(self) -> None:
         check_choice("--level", self.level, LEVELS)
 
+    @property
+    def later(self) -> list[str]:
+        """Names of the clusters of the later stages."""
+        return cluster_names(self.later_stages) if self.later_stages else []
+
 
 def train(
     inputs: TrainedModel,
@@ -163,13 +168,7 @@ def train(
             *(catalogue_inputs.read_side_by_side, call.answer),
         )
         return
-    if length.tokens is not None and how.later_stages:
-        raise InputError(
-            "--tokens has failures and spares of one cluster, and --later-stages has another. "
-            "Leave one out."
-        )
-    later = cluster_names(how.later_stages) if how.later_stages else []
-    catalogue = catalogue_inputs.read(inputs.cluster, *later)
+    catalogue = catalogue_inputs.read(inputs.cluster, *how.later)
     step = run_step(inputs, stated, plan, how, catalogue, call)
     quietly = replace(call, quiet=True)  # the ranking shows a progress bar of its own
     # Other numbers of the catalogue change the time of this plan, not which plan it is.
@@ -199,6 +198,11 @@ def _whole_job(step: Iteration, length: TokensInputs, call: Invocation) -> dict[
     """Return length, price and energy of the job of the step; empty without its tokens."""
     if length.tokens is None:
         return {}
+    if step.joined:
+        raise InputError(
+            "--tokens has failures and spares of one cluster, and --later-stages has another. "
+            "Leave one out."
+        )
     from workloads.job.front import whole_job
 
     return whole_job(step, length.tokens, call.seed)
@@ -282,12 +286,12 @@ def _on_unlike_chips(
     from workloads.training.detail import Detail
     from workloads.training.execution.jitter import disturbance
 
-    for option, value in {"--chips": plan.chips, "--fault": how.fault}.items():
-        if value:
-            raise InputError(
-                f"{option} is about one cluster, and --later-stages has another. Leave one out."
-            )
-    later = [machine(name, catalogue=catalogue) for name in cluster_names(how.later_stages)]
+    if how.fault:
+        raise InputError(
+            "--fault is about one cluster, and --later-stages has another. Leave one out."
+        )
+    fields = {**plan.fields(stated, cluster), "chips": plan.chips}
+    later = [machine(name, catalogue=catalogue) for name in how.later]
     detail = Detail(
         engine=call.engine,
         folded=not how.unfolded,
@@ -298,7 +302,7 @@ def _on_unlike_chips(
     )
     with progress_bars(quiet=call.quiet) as report:
         return unlike_step(
-            *(model, [cluster, *later], plan.fields(stated, cluster), detail),
+            *(model, [cluster, *later], fields, detail),
             lnc=plan.lnc,
             progress=report,
         )
