@@ -15,6 +15,7 @@ from experiments.reports.formatting import option_name
 from experiments.reports.plan_rows import differing, fields_of, named
 from topologies.catalogue.catalogue import chip_family, shipped_catalogue
 from topologies.clusters.cluster import Cluster
+from topologies.clusters.names import BETWEEN, RAINIER, cluster
 from topologies.units import format_memory, format_seconds
 from workloads.kernels.gemm import sustained_flops_per_s
 from workloads.training.alternatives import BATCH_TOKENS, describe
@@ -118,7 +119,6 @@ def _between_places(step: Iteration) -> Iterator[str]:
     disturbed = step.undisturbed_s is not None
     if fabric is None or not fabric.places or catalogue is None or disturbed:
         return
-    from topologies.clusters.names import BETWEEN, RAINIER, cluster
     from workloads.training.detail import Detail
     from workloads.training.iteration import iteration
 
