@@ -220,6 +220,8 @@ LATE: dict[str, set[str]] = {
     "experiments/reports/remarks.py": {
         "workloads.search.nearest",
         "workloads.training.frameworks.framework",
+        "workloads.training.detail",
+        "workloads.training.iteration",
     },
     "experiments/reports/certainty.py": {"workloads.confidence.split_conformal"},
     "experiments/reports/drawing.py": {"matplotlib"},

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 from topologies.catalogue.catalogue import Catalogue, shipped_catalogue
@@ -145,4 +145,19 @@ def step_cost(
         usd_per_million_tokens=None if usd is None else usd * TOKENS / tokens,
         price_basis=chip.price_basis,
         power_basis=chip.power_basis,
+    )
+
+
+def sum_of_costs(parts: Sequence[StepCost], tokens: int) -> StepCost:
+    """Return the cost of a step whose stages are on several clusters, from the parts of each."""
+    if len(parts) == 1:
+        return parts[0]
+    prices, energies = [each.cost_usd for each in parts], [each.energy_joules for each in parts]
+    usd = None if None in prices else sum(filter(None, prices))
+    return StepCost(
+        cost_usd=usd,
+        energy_joules=None if None in energies else sum(filter(None, energies)),
+        usd_per_million_tokens=None if usd is None else usd * TOKENS / tokens,
+        price_basis=" and ".join(each.price_basis for each in parts),
+        power_basis=" and ".join(each.power_basis for each in parts),
     )

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import fields, replace
 from functools import partial
 from typing import Any
@@ -15,6 +15,7 @@ from topologies.errors import InputError
 from workloads.models.huggingface import MODEL_REMEDY, as_model
 from workloads.models.model import Model
 from workloads.search.choice import usual_or_searched
+from workloads.search.unlike import unlike_step
 from workloads.training.alternatives import is_open
 from workloads.training.detail import Detail
 from workloads.training.execution.jitter import Disturbance, disturbance
@@ -42,6 +43,7 @@ def train(
     plan: ParallelPlan | None = None,
     detail: Detail | None = None,
     *,
+    later_stages: Cluster | str | Sequence[Cluster | str] = (),
     progress: Progress | None = None,
     **stated: Any,
 ) -> Iteration:
@@ -52,18 +54,18 @@ def train(
     model, cluster : Model, Cluster or str
         Objects, or their names as :func:`cluster_sim.model` and ``cluster`` take them.
     plan : Plan, optional
-        By default the fields in ``stated``, completed as the framework usually has them. Where no
-        degree of parallelism is stated, it is data parallel over all chips if that fits in memory,
-        and else the best plan of a search; ``choice`` of the result has that search.
+        By default ``stated``, completed as the framework usually has it. Without a degree it is
+        data parallel over all chips if that fits, else the best of a search (``choice``).
     detail : Detail, optional
         Level of detail, engine, and what disturbs the step.
+    later_stages : Cluster or str, or a sequence of them, optional
+        Clusters of other chips for the later stages; ``unlike`` of the result has other ways.
     progress : function of (str, int, int), optional
         Called with how far a rank-vector run is.
     **stated
         Fields of the plan, such as ``tp=8`` and ``framework="torchtitan"``, of the detail, such as
         ``level="chunk"`` or ``jitter="typical"`` with its ``seed``, and ``power_limit_w=500`` of
-        :class:`~workloads.training.frameworks.conditions.Conditions`. They replace the fields of a
-        ``plan`` and a ``detail``. A number of ``chips`` stands for the first ones.
+        ``Conditions``, in place of those of ``plan`` and ``detail``; ``chips`` are the first ones.
 
     Returns
     -------
@@ -74,28 +76,62 @@ def train(
     Raises
     ------
     InputError
-        For an unknown name or field, and a plan that does not suit model, cluster or memory.
+        For unknown names, and a plan that does not suit model, cluster or memory.
 
     Examples
     --------
     >>> train("llama-3.1-8b", "trn2.48xlarge", tp=8).plan
     Plan(tp=8, dp=2, global_batch=32)
     """
+    if later_stages:
+        return _on_unlike_chips(model, (cluster, later_stages), plan, detail, progress, stated)
     plan_fields, detail_fields, conditions = _divided(stated)
-    count = detail_fields.pop("chips") if isinstance(detail_fields.get("chips"), int) else None
     model, cluster = as_model(model), as_cluster(cluster)
-    if count is not None:
-        check_chips(count, cluster)
-        detail_fields["partial"] = True
-    filed = {**(vars(plan) if plan else {}), "chips": count}
-    stack = conditions.framework_text({**filed, **plan_fields}, cluster)
+    count = _counted(detail_fields, cluster)
+    fields = {**(vars(plan) if plan else {}), "chips": count, **plan_fields}
+    choice, stack = None, conditions.framework_text(fields, cluster)
     plan = plan and _changed(plan, plan_fields, stack, count)
-    choice, plan_fields = None, {**plan_fields, "framework": stack}
+    plan_fields["framework"] = stack
     if plan is None and count is None and _may_search(plan_fields, detail, detail_fields):
         plan, choice = usual_or_searched(plan_fields, model, cluster, watch=WATCH)
     plan = plan or complete(plan_fields, model, cluster, chips=count)
     step = iteration(model, cluster, plan, detail, progress=progress, **detail_fields)
     return replace(step, choice=choice)
+
+
+def _counted(detail_fields: dict[str, Any], cluster: Cluster) -> int | None:
+    """Take a number of chips out of the fields of a detail; None where none is stated."""
+    if not isinstance(detail_fields.get("chips"), int):
+        return None
+    count: int = detail_fields.pop("chips")
+    check_chips(count, cluster)
+    detail_fields["partial"] = True
+    return count
+
+
+def _on_unlike_chips(
+    model: Model | str,
+    clusters: tuple[Cluster | str, Cluster | str | Sequence[Cluster | str]],
+    plan: ParallelPlan | None,
+    detail: Detail | None,
+    progress: Progress | None,
+    stated: Mapping[str, Any],
+) -> Iteration:
+    """Simulate a step whose later stages are on other clusters than the first ones."""
+    first, later = clusters
+    beside = [later] if isinstance(later, (str, Cluster)) else later
+    whole = [as_cluster(each) for each in (first, *beside)]
+    plan_fields, detail_fields, conditions = _divided(stated)
+    count = detail_fields.pop("chips", None)
+    fields = {**_stated_by(plan), **plan_fields, "chips": count}
+    fields["framework"] = conditions.framework_text(fields, whole[0])
+    detail = replace(detail or Detail(), **detail_fields)
+    return unlike_step(as_model(model), whole, fields, detail, progress=progress)
+
+
+def _stated_by(plan: ParallelPlan | None) -> dict[str, Any]:
+    """Return the fields of a plan that nobody assumed."""
+    return {name: vars(plan)[name] for name in PLAN_FIELDS if plan and name not in plan.assumed}
 
 
 def _may_search(
@@ -119,7 +155,7 @@ def _changed(
 
 def _divided(stated: Mapping[str, Any]) -> tuple[dict[str, Any], dict[str, Any], Conditions]:
     """Divide keyword arguments into fields of a plan, fields of a detail, and conditions."""
-    parameters = ("model", "cluster", "plan", "detail", "progress")
+    parameters = ("model", "cluster", "plan", "detail", "later_stages", "progress")
     names = [*PLAN_FIELDS, *sorted(DETAIL), *sorted(CONDITIONS), "jitter", "seed"]
     check_names("train", stated, [*parameters, *names])
     plan_fields, detail_fields, conditions = (

@@ -6,7 +6,8 @@ the same rounds of the same blocks take the same time. Rounds that only repeat a
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import math
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from fractions import Fraction
 
@@ -18,7 +19,7 @@ from cluster_sim.collectives.lowering import lower
 from cluster_sim.collectives.messages import Messages
 from cluster_sim.hardware.communication_costs import CommunicationCosts
 from cluster_sim.hardware.fabric import fabric, uplinks
-from cluster_sim.schedule.table import Schedule
+from cluster_sim.schedule.table import PS_PER_S, Schedule
 from cluster_sim.trace.trace import run
 from topologies.arrays import IntArray, distinct
 from topologies.clusters.cluster import Cluster
@@ -54,14 +55,46 @@ def with_uplink_rate(
     costs: CommunicationCosts, cluster: Cluster, ring: IntArray
 ) -> CommunicationCosts:
     """Lower the adapters' rate to what uplinks leave when each chip sends to the next row's."""
-    src, dst = ring.ravel(), np.roll(ring, -1, axis=0).ravel()
+    rate = uplink_rate(costs, cluster, ring.ravel(), np.roll(ring, -1, axis=0).ravel())
+    return replace(costs, scale_out_bytes_per_s=rate)
+
+
+def uplink_rate(
+    costs: CommunicationCosts, cluster: Cluster, src: IntArray, dst: IntArray, each: int = 1
+) -> int:
+    """Return the rate that adapters or uplinks leave to chips that all send at once [B/s].
+
+    A chip stands for ``each`` chips of its domain.
+    """
     shared = uplinks(cluster, src, costs.scale_out_bytes_per_s)
     if not len(shared):
-        return costs
+        return costs.scale_out_bytes_per_s
     _, row = shared.crossed(cluster, src, dst)
-    flows = np.maximum(1, np.bincount(row, minlength=len(shared)))
-    rates = np.concatenate([table.capacity for table in shared.tables]) // flows
-    return replace(costs, scale_out_bytes_per_s=min(costs.scale_out_bytes_per_s, int(rates.min())))
+    flows = each * np.bincount(row, minlength=len(shared))
+    capacity = np.concatenate([table.capacity for table in shared.tables])
+    rates = capacity[flows > 0] // flows[flows > 0]
+    return int(rates.min(initial=costs.scale_out_bytes_per_s))
+
+
+def far_stages_ps(
+    call: CollectiveCall, costs: CommunicationCosts, chip: IntArray, sizes: Sequence[int]
+) -> int:
+    """Time that stages between domains take longer below thin uplinks, such as of a building [ps].
+
+    ``chip`` (domains, chips of each). Stages lie from near to far, and each has the bytes that the
+    ones before have left. All chips of a domain are taken to send, as groups of a plan run side by
+    side.
+    """
+    cluster, row, stride = call.group.cluster, np.arange(math.prod(sizes)), 1
+    left_bytes, longer_s = call.size_bytes / chip.shape[1], 0.0
+    for size in sizes:
+        wraps = row // stride % size == size - 1
+        after = row + np.where(wraps, stride - size * stride, stride)
+        rate = uplink_rate(costs, cluster, chip[row, 0], chip[after, 0], cluster.chips_per_domain)
+        moved_bytes = left_bytes * (size - 1) / size
+        longer_s += moved_bytes * (1 / rate - 1 / costs.scale_out_bytes_per_s)
+        left_bytes, stride = left_bytes / size, stride * size
+    return round(call.ways * longer_s * PS_PER_S)
 
 
 def with_one_latency(group: Group, ring: IntArray, rounds: int) -> Cluster:
@@ -70,17 +103,42 @@ def with_one_latency(group: Group, ring: IntArray, rounds: int) -> Cluster:
     Each block travels on from chip to chip, so the chain of rounds that starts at the worst place
     ends last; the mean latency of its hops is that of all.
     """
-    cluster, scale_out = group.cluster, group.cluster.scale_out
-    if scale_out is None:
-        raise ValueError(f"{cluster.name} has no scale-out fabric")
-    paths = scale_out_paths(cluster, ring, np.roll(ring, -1))
+    paths = scale_out_paths(group.cluster, ring, np.roll(ring, -1))
     # Latency of ``rounds`` consecutive hops from each place on: whole laps, and a part of one.
     laps, rest = divmod(rounds, len(ring))
     upto = np.concatenate([[0], np.cumsum(np.tile(paths.latency_ps, 2))])
     partial = upto[rest : rest + len(ring)] - upto[: len(ring)]
     longest = int(laps * paths.latency_ps.sum() + partial.max())
+    return _with_latency(group.cluster, longest, rounds)
+
+
+def with_latency_of_stages(group: Group, first: IntArray, sizes: Sequence[int]) -> Cluster:
+    """Return the cluster with the mean latency of the hops of the slowest lines of all stages.
+
+    ``first`` (domains,): first chip of each domain. Only the far stages pay the way to another
+    building or site, which takes many times as long as the others.
+    """
+    row, stride, longest = np.arange(math.prod(sizes)), 1, 0
+    for size in sizes:
+        digit = row // stride % size
+        after = row + np.where(digit == size - 1, stride - size * stride, stride)
+        hop_ps = scale_out_paths(group.cluster, first[row], first[after]).latency_ps
+        lines = hop_ps[np.lexsort((digit, row - digit * stride))].reshape(-1, size)
+        longest += int((lines.sum(axis=1) - lines.min(axis=1)).max())
+        stride *= size
+    return _with_latency(group.cluster, longest, sum(sizes) - len(sizes))
+
+
+def _with_latency(cluster: Cluster, longest_ps: int, hops: int) -> Cluster:
+    """Return the cluster with one latency, of which so many hops take ``longest_ps`` together."""
+    if cluster.scale_out is None:
+        raise ValueError(f"{cluster.name} has no scale-out fabric")
     level = replace(
-        scale_out, latency_ps=-(-longest // rounds), climb_ps=(0,), oversubscription=Fraction(1)
+        cluster.scale_out,
+        latency_ps=-(-longest_ps // hops),
+        climb_ps=(0,),
+        oversubscription=Fraction(1),
+        places=(),
     )
     return replace(cluster, scale_out=level)
 

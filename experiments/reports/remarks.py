@@ -6,15 +6,17 @@ is a function of :class:`Checked` in ``CHECKS``; text, JSON and page have its re
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from fractions import Fraction
 from typing import TYPE_CHECKING, Any
 
 from experiments.reports.formatting import option_name
 from experiments.reports.plan_rows import differing, fields_of, named
 from topologies.catalogue.catalogue import chip_family, shipped_catalogue
 from topologies.clusters.cluster import Cluster
-from topologies.units import format_memory
+from topologies.clusters.names import BETWEEN, RAINIER, cluster
+from topologies.units import format_memory, format_seconds
 from workloads.kernels.gemm import sustained_flops_per_s
 from workloads.training.alternatives import BATCH_TOKENS, describe
 from workloads.training.execution.causes import TYPICAL, largest
@@ -30,7 +32,10 @@ if TYPE_CHECKING:
 def remarks(step: Iteration) -> list[str]:
     """Return the remarks on a step, each a sentence."""
     chosen = [sentence for tell in OF_A_SEARCH for sentence in tell(step)]
-    return [*chosen, *check_remarks(step, step.cluster), *_even_chips(step), *_neighbour(step)]
+    if step.joined:  # the others are about one kind of chip
+        return check_remarks(step, step.cluster, (_large_batch, _full_memory, _unexplained))
+    even = [*_even_chips(step), *_between_places(step)]
+    return [*chosen, *check_remarks(step, step.cluster), *even, *_neighbour(step)]
 
 
 def remarks_entry(step: Iteration) -> dict[str, Any]:
@@ -109,6 +114,35 @@ def _even_chips(step: Iteration) -> Iterator[str]:
     )
 
 
+def _between_places(step: Iteration) -> Iterator[str]:
+    """Name what the network between buildings or sites, which is assumed, may cost."""
+    where, fabric = step.stated_cluster, step.cluster.scale_out
+    catalogue = where.catalogue
+    disturbed = step.undisturbed_s is not None
+    if fabric is None or not fabric.places or catalogue is None or disturbed:
+        return
+    from workloads.training.detail import Detail
+    from workloads.training.iteration import iteration
+
+    rows = [catalogue.entry(RAINIER, name) for name in BETWEEN]
+    rows.append(catalogue.entry(fabric.name, "same_campus_latency"))
+    how, times_s = Detail(trace=False, partial=True, allow_oversized=True), list[float]()
+    for end in ("low", "high"):
+        moved = [
+            row._replace(value=value, exact=Fraction(value), low=None, high=None)
+            for row in rows
+            if (value := getattr(row, end)) is not None
+        ]
+        there = cluster(where.name, catalogue=catalogue.with_rows(moved))
+        times_s.append(iteration(step.model, there, step.plan, how).iteration_s)
+    names = ("buildings", "buildings and sites")[len(fabric.places) - 1]
+    low, high = map(format_seconds, times_s)
+    yield (
+        f"Chips lie in several {names}, and what joins these is assumed: over its range "
+        f"({', '.join(BETWEEN)} of {RAINIER}) the step takes {low} to {high}."
+    )
+
+
 def _neighbour(step: Iteration) -> Iterator[str]:
     """Name the plan one change away that is a tenth faster than a stated one."""
     if step.choice is not None or step.undisturbed is not None or not step.memory.fits:
@@ -139,13 +173,18 @@ class Checked:
     hfu: float
 
 
-def check_remarks(answer: Iteration | Finalist, cluster: Cluster) -> list[str]:
-    """Return a sentence for each check that an answer does not pass."""
+Check = Callable[[Checked], Iterator[str]]
+
+
+def check_remarks(
+    answer: Iteration | Finalist, cluster: Cluster, checks: Sequence[Check] | None = None
+) -> list[str]:
+    """Return a sentence for each check that an answer does not pass, by default of all."""
     checked = Checked(
         *(answer.plan, cluster, answer.memory),
         *(answer.iteration_s, answer.breakdown_s, answer.hfu),
     )
-    return [sentence for check in CHECKS for sentence in check(checked)]
+    return [sentence for check in checks or CHECKS for sentence in check(checked)]
 
 
 def _large_batch(answer: Checked) -> Iterator[str]:
@@ -233,7 +272,7 @@ LARGE = 1 / 3
 tried though none of ``CHOSEN`` is stated, where it is no arithmetic."""
 UNEXPLAINED = ("scheduling", "other")  # parts of a step without a mechanism
 OF_A_SEARCH: tuple[Callable[[Iteration], Iterator[str]], ...] = (_searched, _faster)
-CHECKS: tuple[Callable[[Checked], Iterator[str]], ...] = (
+CHECKS: tuple[Check, ...] = (
     _large_batch,
     _full_memory,
     _unexplained,

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 from dataclasses import asdict
+from itertools import groupby
+from operator import itemgetter
 from typing import TYPE_CHECKING, Any
 
 from cluster_sim.collectives.duration.nccl import covers
@@ -12,7 +15,6 @@ from experiments.figures.training import NAMES, one_step
 from experiments.reports.formatting import format_interval, idle_entry, value_text
 from experiments.reports.plan_rows import memory_document
 from experiments.reports.remarks import assumed_document, remarks_entry
-from topologies.catalogue.catalogue import shipped_catalogue
 from topologies.memory_limit import peak_rss_bytes
 from topologies.units import format_bytes, format_memory, format_seconds
 from workloads.training.execution.levels import APART
@@ -37,7 +39,7 @@ def document(run: Iteration, engine: str) -> dict[str, Any]:
     plan, memory = run.plan, run.memory
     return {
         "model": run.model.name,
-        "cluster": run.cluster.name,
+        "cluster": run.place,
         "plan": stated(plan),
         **assumed_document(run),
         "ranks": plan.ranks,
@@ -64,6 +66,7 @@ def document(run: Iteration, engine: str) -> dict[str, Any]:
         "breakdown_s": run.breakdown_s,
         "overlapped_s": run.overlapped_s,
         **_disturbed(run),
+        **_unlike(run),
         **asdict(run.cost),
         "level": run.level,
         "folded": run.folded,
@@ -88,6 +91,85 @@ def _disturbed(run: Iteration) -> dict[str, Any]:
     slowed = {"slowed_collectives": struck} if struck else {}
     drawn = run.uneven.document() if run.uneven else {}
     return {"undisturbed_s": undisturbed_s, "disturbance_change_s": change_s, **drawn, **slowed}
+
+
+def _unlike(run: Iteration) -> dict[str, Any]:
+    """Stages on unlike chips, and other ways to run the step; empty on one cluster."""
+    unlike = run.unlike
+    if unlike is None:
+        return {}
+    return {
+        "stages": stage_table(run),
+        "idle_chips": sum(unlike.idle_chips),
+        "beside": [each._asdict() for each in unlike.beside],
+        "slowest_network_s": unlike.slowest_network_s,
+    }
+
+
+def stage_table(run: Iteration) -> list[dict[str, Any]]:
+    """Return a row a stage: its cluster, layers, and the time of a step by category [s]."""
+    plan, counts = run.plan, run.plan.stage_layers
+    chunks = [
+        [plan.pipeline.number(plan.pp, stage, chunk) for chunk in range(plan.vpp)]
+        for stage in range(plan.pp)
+    ]
+    return [
+        {
+            "stage": stage,
+            "cluster": run.cluster_of(stage).name,
+            "layers": sum(counts[chunk] for chunk in held),
+            "breakdown_s": run.parts_of_stages(range(stage, stage + 1)),
+        }
+        for stage, held in enumerate(chunks)
+    ]
+
+
+STAGE_HEADINGS = ["stages", "on", "layers", "busy", "exposed", "bubble"]
+"""Headings of the table of stages on unlike chips."""
+
+
+def stage_rows(run: Iteration) -> list[tuple[str, ...]]:
+    """Return stages of one cluster and as many layers together, mean over them, for people."""
+    rows = []
+    by = itemgetter("cluster", "layers")
+    for (cluster, layers), group in groupby(stage_table(run), key=by):
+        held = [row["stage"] for row in group]
+        parts = run.parts_of_stages(range(held[0], held[-1] + 1))
+        exposed = sum(seconds for name, seconds in parts.items() if name.startswith("exposed"))
+        waits = parts["bubble"] + parts["straggler"]
+        busy = sum(parts.values()) - exposed - waits
+        numbers = f"{held[0]} – {held[-1]}" if len(held) > 1 else str(held[0])
+        times = (format_seconds(seconds) for seconds in (busy, exposed, waits))
+        rows.append((numbers, cluster, str(layers), *times))
+    return rows
+
+
+def beside_rows(run: Iteration) -> list[tuple[str, ...]]:
+    """Return the other ways to run a step on unlike chips, for people."""
+    by_speed = ("layers by speed", f"{run.chips:,}", format_seconds(run.iteration_s), "1.000")
+    others = [
+        (name, f"{chips:,}", format_seconds(seconds), f"{seconds / run.iteration_s:.3f}")
+        if seconds is not None
+        else (name, f"{chips:,}", reason, "–")
+        for name, seconds, chips, reason in run.unlike.beside
+    ]
+    return [by_speed, *others]
+
+
+def network_note(run: Iteration) -> str:
+    """Return what is assumed between the clusters, and what it may cost."""
+    unlike = run.unlike
+    idle = [
+        f"{count:,} chips of {cluster.name} have no stage."
+        for count, cluster in zip(unlike.idle_chips, run.clusters, strict=True)
+        if count
+    ]
+    longer = unlike.slowest_network_s / run.iteration_s - 1
+    network = (
+        "Between the clusters the slower side's adapters are assumed to set the rate; over a "
+        f"network with 1/{unlike.oversubscription:g} of it the step takes {longer:.1%} longer."
+    )
+    return " ".join([network, *idle])
 
 
 def slowed_note(run: Iteration) -> str:
@@ -142,7 +224,7 @@ def headline(run: Iteration) -> str:
     unit = "chip" if run.chips == 1 else "chips"
     batches = "microbatch" if plan.microbatches == 1 else "microbatches"
     return (
-        f"{run.model.name} ({run.model.parameters / 1e9:,.1f} G parameters) on {run.cluster.name}, "
+        f"{run.model.name} ({run.model.parameters / 1e9:,.1f} G parameters) on {run.place}, "
         f"{run.chips:,} {unit}: {degrees}, {plan.microbatches} {batches} of "
         f"{plan.microbatch} × {plan.seq:,} tokens"
     )
@@ -230,8 +312,7 @@ def _without_choice(basis: str) -> str:
     >>> _without_choice("trn2 power 48 kW (stated: 24 kW x 2. Default: the chips are 32 kW)")
     'trn2 power 48 kW (stated: 24 kW x 2)'
     """
-    value, chosen, _ = basis.partition(". Default: ")
-    return f"{value})" if chosen else value
+    return re.sub(r"\. Default: (?:[^()]|\([^()]*\))*\)", ")", basis)
 
 
 def folding(run: Iteration) -> str:
@@ -295,7 +376,7 @@ def _write_trace(out: Run, run: Iteration, trace: Trace) -> None:
     from cluster_sim.plot.timeline_figure import timeline
     from experiments.reports.drawing import slices
 
-    title, stage = f"{run.model.name} on {run.cluster.name}", run.program.stage
+    title, stage = f"{run.model.name} on {run.place}", run.program.stage
     first = [int(run.program.rank[stage == s][0]) for s in range(run.plan.pp)]
     ranks = first[:: -(-len(first) // 8)]  # the first of each stage, for at most eight stages
     out.figure(
@@ -308,12 +389,12 @@ def _write_trace(out: Run, run: Iteration, trace: Trace) -> None:
     if len(trace) <= LARGEST_TRACE_OPS:
         # Microbatches of several steps have the same numbers, so their memory cannot be told apart.
         single = run.iterations == 1
-        catalogue = run.cluster.catalogue or shipped_catalogue()
-        in_use = memory_in_use(trace, run.model, run.plan, catalogue, run.cluster.chip)
-        out.trace(trace, counters=in_use if single else ())
+        out.trace(trace, counters=memory_in_use(run, trace) if single else ())
 
 
-NO_METRICS = ("build_s", "simulate_s", "peak_rss_bytes", "searched", "remarks")
+NO_METRICS = (
+    "build_s", "simulate_s", "peak_rss_bytes", "searched", "remarks", "stages", "beside",
+)  # fmt: skip
 """Keys of a document that are of one run of the program, or no numbers."""
 
 

@@ -72,6 +72,7 @@ TEXTS: dict[str, tuple[str, ...]] = {
     "hold": ("1min", "3h"),
     "holidays": ("holidays.txt",),
     "jobs": ("jobs.yaml",),
+    "later-stages": ("trn1.32xlarge", "trn2.48xlarge:2,trn2.48xlarge"),
     "latency": ("7us",),
     "lease": ("2h",),
     "model": ("gpt2",),

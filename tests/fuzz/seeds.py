@@ -197,6 +197,7 @@ COMMANDS: tuple[tuple[str, ...], ...] = (
     ("train", *ON_TRN2, "--tp", "4", "--jitter", "chips,heat", "--iterations", "3"),
     ("train", *ON_SEVERAL, "--plan", "launch.sh", "--vpp", "2"),
     ("train", *ON_SEVERAL, "--plan", "job.toml"),
+    ("train", *ON_TRN2, "--tp", "4", "--later-stages", "cluster.yaml"),
     ("train", *ON_TRN2, "--plan", "nemo.yaml"),
     ("train", *ON_SEVERAL, "--plan", "nxd.yaml", "--tp", "4"),
     ("train", *ON_TRN2, "--plan", "deepspeed.json"),

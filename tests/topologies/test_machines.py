@@ -109,16 +109,36 @@ def test_nvlinks_are_summed() -> None:
 
 
 def test_rainier_in_one_building_and_in_several() -> None:
-    """A building holds 1,116 UltraServers; one more takes the way to another building."""
-    whole, more = cluster("rainier:71424"), cluster("rainier:71488")
-    for each, added_us in ((whole, 2), (more, 7.5), (cluster("rainier"), 7.5)):
+    """A building holds 18 leaf groups of 64 UltraServers; one more lies in another building."""
+    whole, more = cluster("rainier:73728"), cluster("rainier:73792")
+    for each, us in (
+        (whole, (0, 1, 2)),
+        (more, (0, 1, 2, 7.5)),
+        (cluster("rainier"), (0, 1, 2, 7.5)),
+    ):
         assert each.scale_out is not None
         joined = layers(each.scale_out, each.chips, each.chips_per_server)
-        assert len(joined) == 3
-        assert each.scale_out.climb_ps[:2] == (0, 1_000_000)
-        assert each.scale_out.climb_ps[2] == added_us * 1_000_000
-    plain = cluster("trn2-ultraserver:1116")
+        assert each.scale_out.climb_ps[: len(joined)] == tuple(int(1e6 * added) for added in us)
+    plain = cluster("trn2-ultraserver:1152")
     assert whole.scale_out == plain.scale_out
+
+
+def test_what_leaves_a_building_or_a_site_has_the_stated_rate() -> None:
+    changes = {
+        "rainier.building_oversubscription": "seven-to-one",
+        "rainier.sites": "three-campuses",
+    }
+    there = cluster("rainier", catalogue=shipped_catalogue().with_variants(changes))
+    fabric = there.scale_out
+    assert fabric is not None
+    joined = layers(fabric, there.chips, there.chips_per_server)
+    assert [each.name for each in joined] == ["ToR", "leaf", "spine", "campus", "region"]
+    assert [each.groups for each in joined] == [7812, 123, 7, 3, 1]
+    ratios = [
+        each.chips * fabric.bandwidth_bytes_per_s / each.up_bytes_per_s for each in joined[:-1]
+    ]
+    assert ratios == pytest.approx([1, 1, 7, 8])
+    assert fabric.climb_ps[-2:] == (7_500_000, 500_000_000)
 
 
 def test_counts_and_rainier() -> None:

@@ -59,7 +59,7 @@ def test_half_the_ports_lead_up_when_there_is_a_layer_above() -> None:
 def test_more_layers_as_the_cluster_grows() -> None:
     assert shape_of(machine(17)) == [("ToR", 4, 9), ("leaf", 16, 3), ("spine", 128, 1)]
     assert [name for name, *_ in shape_of(machine(65))] == ["ToR", "leaf", "spine", "campus"]
-    assert shape_of(machine(2049))[-2][0] == "layer 5"
+    assert shape_of(machine(2049))[-2][0] == "region"
 
 
 def test_uplinks_are_summed_and_oversubscription_lies_above_the_tor() -> None:
@@ -89,13 +89,14 @@ def test_rails_widen_the_first_group_only() -> None:
     ]
 
 
-def test_project_rainier_fits_three_layers_and_a_million_chips_take_four() -> None:
+def test_project_rainier_has_three_layers_in_a_building_and_one_more() -> None:
     assert shape_of(cluster("rainier")) == [
         ("ToR", 64, 7812),
         ("leaf", 4096, 123),
-        ("spine", 524_288, 1),
+        ("spine", 73_728, 7),
+        ("campus", 516_096, 1),
     ]
-    assert len(shape_of(cluster("rainier:1000000"))) == 4
+    assert shape_of(cluster("rainier:1000000"))[2] == ("spine", 73_728, 14)
 
 
 def test_shared_links_by_hand() -> None:

@@ -26,10 +26,12 @@ from topologies.shapes.basic import (
     check_chips,
     check_size,
 )
-from topologies.shapes.scale_out import layers
+from topologies.shapes.scale_out import Place, layers
 from topologies.units import parse_ps, parse_rate
 
 RAINIER = "rainier"
+BETWEEN = ("building_oversubscription", "site_oversubscription", "site_latency")
+"""Rows of the network between Rainier's buildings and sites."""
 RAINIER_MACHINE = "trn2-ultraserver"  # machine of which Project Rainier is made
 OTHER_NAMES = {
     "nl32x2": "trn3-gen1",
@@ -217,21 +219,34 @@ def _rainier(name: str, count: str | None, catalogue: Catalogue) -> Cluster:
 
 
 def _in_buildings(machine: Cluster, catalogue: Catalogue) -> Cluster:
-    """Return Rainier with the way to another building in every layer that joins several of them.
+    """Return Rainier in buildings and sites, with the way and the rate between them.
 
-    A building holds an equal share of the UltraServers of the first phase. All of a smaller cluster
-    is in one building.
+    A building holds an equal share of the UltraServers of the first phase, a site one of all that
+    there are, both rounded up to whole groups of leaf switches. All of a smaller cluster is in one
+    building.
     """
-    fabric = machine.scale_out
-    buildings = catalogue.integer(RAINIER, "buildings")
-    held = catalogue.integer(RAINIER, "domains") * machine.chips_per_domain // buildings
-    if fabric is None or machine.chips <= held:
+    fabric, chips = machine.scale_out, machine.chips
+    if fabric is None:
         return machine
-    climbs_ps = tuple(
-        fabric.climb_ps[-1 if layer.chips > held else min(number, len(fabric.climb_ps) - 1)]
-        for number, layer in enumerate(layers(fabric, machine.chips, machine.chips_per_server))
+    every = catalogue.integer(RAINIER, "domains") * machine.chips_per_domain
+    building = every // catalogue.integer(RAINIER, "buildings")
+    site = -(-max(every, chips) // catalogue.integer(RAINIER, "sites"))
+    leaves = layers(fabric, building, machine.chips_per_server)[:-1][-1:]
+    whole = leaves[0].chips if leaves else 1
+    sizes = (-(-size // whole) * whole for size in (building, site))
+    places = tuple(
+        Place(size, catalogue.entry(RAINIER, ratio).exact)
+        for ratio, size in zip(BETWEEN, sizes, strict=False)
+        if size < chips
     )
-    return replace(machine, scale_out=replace(fabric, climb_ps=climbs_ps))
+    if not places:
+        return machine
+    fabric, away_ps = replace(fabric, places=places), catalogue.ps(RAINIER, "site_latency")
+    inside = len(layers(fabric, chips, machine.chips_per_server)) - len(places)
+    near_ps, between_ps = fabric.climb_ps[:-1], (fabric.climb_ps[-1], away_ps)
+    climbs_ps = [near_ps[min(number, len(near_ps) - 1)] for number in range(inside)]
+    climbs_ps += between_ps[: len(places)]
+    return replace(machine, scale_out=replace(fabric, climb_ps=tuple(climbs_ps)))
 
 
 def _whole(text: str, count: str, example: str) -> int:

@@ -10,14 +10,23 @@ from __future__ import annotations
 from dataclasses import dataclass
 from fractions import Fraction
 from functools import lru_cache
+from typing import NamedTuple
 
 from topologies.errors import InputError
 from topologies.shapes.basic import check_link, check_size
 
 LAYERS_KEPT = 64
 """Results of :func:`layers` that are kept: every group of a cluster asks for the same."""
-LAYER_NAMES = ("ToR", "leaf", "spine", "campus")
+LAYER_NAMES = ("ToR", "leaf", "spine", "campus", "region")
 """Names of the layers, upwards; further layers are numbered."""
+
+
+class Place(NamedTuple):
+    """Building or site that holds a part of a cluster."""
+
+    chips: int
+    # Ratio of the bandwidth of all its adapters to that of what leaves it
+    oversubscription: Fraction
 
 
 @dataclass(frozen=True)
@@ -41,6 +50,9 @@ class ScaleOut:
     # top-of-rack switch
     rails: int = 1
     adapters_per_server: int = 1
+    # Places that chips are divided among, such as buildings, from the smallest to the largest. The
+    # switches of a cluster with more chips than a place join whole places
+    places: tuple[Place, ...] = ()
 
     def __post_init__(self) -> None:
         what = f"scale-out {self.name}"
@@ -56,6 +68,11 @@ class ScaleOut:
                 f"{what}: an oversubscription of {float(self.oversubscription):g} is not "
                 f"between 1 and {self.radix - 1}"
             )
+
+    @property
+    def narrowest(self) -> Fraction:
+        """Largest ratio of the bandwidth below to that above of any layer."""
+        return max([self.oversubscription, *(each.oversubscription for each in self.places)])
 
     @property
     def planes(self) -> int:
@@ -86,7 +103,8 @@ def layers(scale_out: ScaleOut, chips: int, chips_per_server: int) -> tuple[Laye
 
     A top-of-rack group holds as many whole servers as its ports allow. Every switch above has half
     of its ports to the layer below and half to the layer above, a switch at the top all of them to
-    the layer below. Above the top-of-rack switches the fabric is non-blocking.
+    the layer below. Above the top-of-rack switches the fabric is non-blocking but for what leaves
+    a place.
 
     Project Rainier: 100 Gbit/s ports, two planes, switches of 128 ports.
     """
@@ -94,7 +112,9 @@ def layers(scale_out: ScaleOut, chips: int, chips_per_server: int) -> tuple[Laye
     tiers = []
     for number, size in enumerate(sizes):
         top = number == len(sizes) - 1
-        up = Fraction(size * scale_out.bandwidth_bytes_per_s) / scale_out.oversubscription
+        leaving = [place.oversubscription for place in scale_out.places if size >= place.chips]
+        over = max([scale_out.oversubscription, *leaving])
+        up = Fraction(size * scale_out.bandwidth_bytes_per_s) / over
         tiers.append(
             Layer(
                 name=LAYER_NAMES[number] if number < len(LAYER_NAMES) else f"layer {number + 1}",
@@ -109,6 +129,18 @@ def layers(scale_out: ScaleOut, chips: int, chips_per_server: int) -> tuple[Laye
 
 def _group_sizes(scale_out: ScaleOut, chips: int, chips_per_server: int) -> list[int]:
     """Return the number of chips below one group of each layer, upwards to one with all chips."""
+    parts = [place.chips for place in scale_out.places if place.chips < chips]
+    sizes = _clos_sizes(scale_out, min(parts, default=chips), chips_per_server)
+    if parts:
+        sizes.pop()
+        for size in (*parts, chips):
+            below = sizes[-1] if sizes else chips_per_server
+            sizes.append(-(-size // below) * below)
+    return sizes
+
+
+def _clos_sizes(scale_out: ScaleOut, chips: int, chips_per_server: int) -> list[int]:
+    """Return the number of chips below one group of each layer of a Clos without places."""
     ports_per_chip = Fraction(
         scale_out.bandwidth_bytes_per_s, scale_out.port_bytes_per_s * scale_out.planes
     )

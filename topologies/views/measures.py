@@ -130,12 +130,12 @@ def _scale_out_links(cluster: Cluster) -> int:
 
 
 def _scale_out_bisection(cluster: Cluster) -> int:
-    """Return the rate of half of all adapters, divided by the oversubscription above one layer."""
+    """Return the rate of half of all adapters, divided by the largest ratio of a layer."""
     if cluster.scale_out is None:
         return 0
     fabric, layers = clos(cluster)
     half = cluster.chips // 2 * fabric.bandwidth_bytes_per_s
-    return half if len(layers) == 1 else int(half / fabric.oversubscription)
+    return half if len(layers) == 1 else int(half / fabric.narrowest)
 
 
 def _hbm(cluster: Cluster) -> tuple[int | None, int | None]:

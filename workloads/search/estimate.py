@@ -523,7 +523,7 @@ def unlike_groups(plan: ParallelPlan, axis: str, cluster: Cluster) -> IntArray:
     first_rank = np.add.outer(apart, _ranks(plan, axes, begin)).ravel()
     # Switches above domains that have room for all chips below add a microsecond to a hop at most,
     # so only those without are told apart.
-    narrow = cluster.scale_out is not None and cluster.scale_out.oversubscription > 1
+    narrow = cluster.scale_out is not None and cluster.scale_out.narrowest > 1
     span = period(cluster) if narrow else cluster.chips_per_domain
     place = usual_chips(plan, cluster, first_rank // plan.ranks_per_chip) % span
     first_at = np.full(int(place.max()) + 1, -1, np.int64)

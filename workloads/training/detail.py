@@ -14,7 +14,7 @@ from topologies.catalogue.catalogue import Catalogue, shipped_catalogue
 from topologies.clusters.cluster import Cluster
 from topologies.errors import InputError, check_choice
 from topologies.memory_limit import machine_bytes
-from topologies.units import format_bytes
+from topologies.units import format_bytes, format_memory
 from workloads.kernels.precision import TRAINING, check_precision
 from workloads.training.execution.jitter import Disturbance
 from workloads.training.execution.levels import LARGEST_ENGINE_RANKS, WRITTEN_OUT
@@ -22,6 +22,7 @@ from workloads.training.layers.layer import backward, forward
 from workloads.training.layers.shapes import RankShapes
 from workloads.training.memory.memory import Memory, check_memory, worst
 from workloads.training.plan.checks import check_model, check_ranks, check_runtime
+from workloads.training.plan.joined import Joined
 from workloads.training.plan.stages import chunk_layers, layer_kinds
 from workloads.training.program.groups import routing_mistake
 
@@ -52,6 +53,8 @@ class Detail:
     chips: npt.ArrayLike | None = None
     allow_oversized: bool = False  # run a plan that does not fit in memory
     partial: bool = False  # allow a plan that leaves chips of the cluster idle
+    # Clusters of unlike chips that have some of the stages each; the first is the step's own
+    joined: Joined | None = None
     # Keep the start and end of every op. Without them, ``auto`` takes the rank vector wherever it
     # gives the times of the compiled engine sooner.
     trace: bool = True
@@ -64,6 +67,23 @@ class Detail:
                 f"iterations is {self.iterations!r}; it must be a whole number from 1 to "
                 f"{MOST_ITERATIONS:,}."
             )
+        if self.joined:
+            self._check_joined()
+
+    def _check_joined(self) -> None:
+        """Refuse what is not simulated where stages are on unlike chips."""
+        causes = self.disturbed is not None and self.disturbed.causes
+        refused = {
+            f"--level {self.level}, which puts messages on the links of one cluster": (
+                self.level in WRITTEN_OUT
+            ),
+            "faults of links and chips": bool(self.faults),
+            "causes of --jitter, drawn for one kind of chip": bool(causes),
+            "an order of chips": self.chips is not None,
+        }
+        for what, stated in refused.items():
+            if stated:
+                raise InputError(f"stages on unlike chips have no {what}. Leave it out.")
 
 
 MOST_ITERATIONS = 1000  # largest number of optimizer steps in a row
@@ -89,14 +109,16 @@ def peak_flops_per_s(shapes: RankShapes) -> float:
     return shapes.catalogue.value(shapes.chip, f"{precision}_peak")
 
 
-def check_step(shapes: RankShapes, cluster: Cluster, detail: Detail) -> Memory:
+def check_step(shapes: RankShapes, cluster: Cluster, detail: Detail, number: int = 0) -> Memory:
     """Refuse a step that cannot run, and return the memory of the rank that needs most."""
-    model, plan = shapes.model, shapes.plan
+    # Of several joined clusters, it is the one of this number.
+    model, plan, joined = shapes.model, shapes.plan, detail.joined
+    here = joined.part(plan, number) if joined else plan
     peak_flops_per_s(shapes)
     check_model(plan, model)
     check_runtime(plan, cluster)
-    if not detail.partial or plan.ranks > cluster.chips * plan.ranks_per_chip:
-        check_ranks(plan, cluster.chips)
+    if not detail.partial or here.ranks > cluster.chips * plan.ranks_per_chip:
+        check_ranks(here, cluster.chips)
     if plan.routed_nodes:
         if detail.level in WRITTEN_OUT:
             raise InputError(
@@ -104,11 +126,19 @@ def check_step(shapes: RankShapes, cluster: Cluster, detail: Detail) -> Memory:
                 f"nodes {plan.routed_nodes}. Use --level collective."
             )
         chips = None if detail.chips is None else np.asarray(detail.chips, np.int64)
-        mistake = routing_mistake(plan, cluster, chips)
+        mistake = routing_mistake(here, cluster, chips)
         if mistake:
             raise InputError(mistake)
     _check_process_memory(shapes, detail)
-    memory = worst(model, plan, shapes.catalogue, cluster.chip)
+    stages = tuple(joined.held(number)) if joined else ()
+    memory = worst(model, plan, shapes.catalogue, cluster.chip, stages)
+    if joined and not (memory.fits or detail.allow_oversized):
+        least, room = format_memory(memory.least), format_memory(memory.capacity)
+        raise InputError(
+            f"stages {stages[0]} to {stages[-1]} on {cluster.name} need at least {least} a rank, "
+            f"and a rank has {room}. Use more chips there, more tp, --recompute full, or "
+            "--allow-oversized to run it all the same."
+        )
     if not detail.allow_oversized:
         check_memory(memory, model, plan, shapes.catalogue, cluster.chip)
     return memory

@@ -12,8 +12,8 @@ from cluster_sim.schedule.table import PS_PER_S
 from cluster_sim.trace.trace import Trace
 from topologies.arrays import IntArray
 from topologies.catalogue.catalogue import Catalogue, shipped_catalogue
+from topologies.clusters.cluster import Cluster
 from workloads.kernels.chip_share import family
-from workloads.models.model import Model
 from workloads.training.iteration import Iteration
 from workloads.training.layers.steps import LayerOp
 from workloads.training.memory.memory import chunk_activations, memory, stack_of
@@ -83,13 +83,18 @@ def _communication_s(run: Iteration, stage: int, number: int) -> float:
 
 def input_table(run: Iteration) -> list[dict[str, Any]]:
     """Return the catalogue's numbers behind the times, each with its value, grade and source."""
-    catalogue: Catalogue = run.cluster.catalogue or shipped_catalogue()
-    chip = run.cluster.chip
+    rows = [row for cluster in run.clusters for row in _inputs(cluster)]
+    return list({tuple(row.values()): row for row in rows}.values())
+
+
+def _inputs(cluster: Cluster) -> list[dict[str, Any]]:
+    catalogue: Catalogue = cluster.catalogue or shipped_catalogue()
+    chip = cluster.chip
     wanted = [(chip, name) for name in catalogue.quantities(chip) if name in _CHIP]
     kernels = f"kernels.{family(chip, catalogue).name}"
     wanted += [(kernels, name) for name in _read_for(chip, catalogue, kernels)]
-    if run.cluster.scale_out and run.cluster.scale_out.name in catalogue.parts():
-        fabric = run.cluster.scale_out.name
+    if cluster.scale_out and cluster.scale_out.name in catalogue.parts():
+        fabric = cluster.scale_out.name
         wanted += [(fabric, name) for name in catalogue.quantities(fabric) if name in _FABRIC]
     wanted += [("training", name) for name in _read_for(chip, catalogue, "training")]
     entries = [catalogue.entry(*row) for row in wanted]
@@ -131,26 +136,25 @@ _FABRIC = ("step_latency", "efficiency", "oversubscription", "port_bandwidth", "
 # Memory in use over the time of a simulated step: a constant part, and kept activations.
 
 
-def memory_in_use(
-    trace: Trace, model: Model, plan: ParallelPlan, catalogue: Catalogue, chip: str
-) -> list[Counter]:
+def memory_in_use(run: Iteration, trace: Trace) -> list[Counter]:
     """Return the memory in use of each simulated rank, as a counter of its chip."""
     # Weights, gradients and optimizer states are in memory throughout the step. The activations of
     # a microbatch in a chunk of layers are in memory from the start of its first op there to the
     # end of its last. Buffers and fragments, which exist only for a moment, are not counted.
-    labels = trace.schedule.labels
+    labels, model, plan = trace.schedule.labels, run.model, run.plan
     if any(name not in labels for name in ("rank", "stage", "layer", "microbatch")):
         return []
     rank, stage, layer, microbatch = (
         np.asarray(labels[name]) for name in ("rank", "stage", "layer", "microbatch")
     )
     ran = (trace.times.start_ps >= 0) & (trace.times.end_ps > trace.times.start_ps)
-    stack = stack_of(catalogue)
     in_use = []
     for number in np.unique(rank[ran])[:MOST_CHIPS].tolist():
         of_rank = np.flatnonzero((rank == number) & ran)
         its_stage = int(stage[of_rank[0]])
-        kept = memory(model, plan, its_stage, catalogue, chip)
+        cluster = run.cluster_of(its_stage)
+        catalogue = cluster.catalogue or shipped_catalogue()
+        stack, kept = stack_of(catalogue), memory(model, plan, its_stage, catalogue, cluster.chip)
         constant = kept.weights + kept.gradients + kept.optimizer
         chunks = chunk_layers(model, plan, its_stage)
         sizes = [chunk_activations(model, plan, its_stage, k, stack) for k in range(plan.vpp)]

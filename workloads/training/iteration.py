@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
@@ -20,7 +20,7 @@ from topologies.catalogue.catalogue import Catalogue
 from topologies.clusters.cluster import Cluster
 from topologies.errors import InputError
 from workloads.confidence.interval import Interval
-from workloads.economics import StepCost, step_cost
+from workloads.economics import StepCost, step_cost, sum_of_costs
 from workloads.kernels.chip_share import worst
 from workloads.models.model import Model, all_attention_flops, forward_flops, output_flops
 from workloads.training.alternatives import (
@@ -51,6 +51,7 @@ from workloads.training.layers.layer import PREDICTED, ends_early
 from workloads.training.layers.shapes import RankShapes
 from workloads.training.memory.memory import Memory
 from workloads.training.plan.checks import idle_fields
+from workloads.training.plan.joined import Joined
 from workloads.training.plan.placement import place
 from workloads.training.plan.plan import ParallelPlan
 from workloads.training.program.breakdown import (
@@ -117,6 +118,11 @@ class Iteration:
         Search for the plan where no degree of parallelism was stated; None if there was none.
     uneven : Uneven or None
         Times of steps on uneven chips, of which this is the median; None where no cause was named.
+    joined : Joined or None
+        Clusters of unlike chips that have some of the stages each, with the numbers of the
+        framework; ``cluster`` is the first. None for a step on one cluster.
+    unlike : object or None
+        The step beside equal layers and each cluster alone; None for a step on one cluster.
     """
 
     model: Model
@@ -137,6 +143,22 @@ class Iteration:
     crossed: Crossed | None = None
     choice: Choice | None = field(default=None, compare=False, repr=False)
     uneven: Uneven | None = field(default=None, compare=False, repr=False)
+    joined: Joined | None = field(default=None, repr=False)
+    unlike: Any = field(default=None, compare=False, repr=False)
+
+    @property
+    def clusters(self) -> tuple[Cluster, ...]:
+        """Clusters of the stages, in the order of the pipeline."""
+        return self.joined.clusters if self.joined else (self.cluster,)
+
+    def cluster_of(self, stage: int) -> Cluster:
+        """Return the cluster that has a stage."""
+        return self.clusters[self.joined.of_stages[stage]] if self.joined else self.cluster
+
+    @property
+    def place(self) -> str:
+        """Names of the clusters of the stages."""
+        return self.joined.name if self.joined else self.cluster.name
 
     @property
     def without_effect(self) -> dict[str, str]:
@@ -167,7 +189,7 @@ class Iteration:
         parts = {name: f"{seconds:.4g} s" for name, seconds in self.breakdown_s.items() if seconds}
         return {
             "model": self.model.name,
-            "cluster": self.cluster.name,
+            "cluster": self.place,
             "time": f"{self.iteration_s:.4g} s",
             "MFU": f"{self.mfu:.1%}",
             "tokens/s": f"{self.tokens_per_s:,.0f}",
@@ -177,8 +199,15 @@ class Iteration:
     @property
     def interval(self) -> Interval:
         """Interval that should hold 80 % of measured times of such a step [s]."""
-        answer = self.model, self.plan, self.cluster, self.iteration_s
-        return training_interval(*answer, hull(self.alternatives), max(self.mfu, self.hfu))
+        left_open, share = hull(self.alternatives), max(self.mfu, self.hfu)
+        first, *others = (
+            training_interval(self.model, self.plan, each, self.iteration_s, left_open, share)
+            for each in self.clusters
+        )
+        for other in others:  # what is less sure of two kinds of chips decides
+            low, high = min(first.low, other.low), max(first.high, other.high)
+            first = replace(max(first, other, key=_width), low=low, high=high)
+        return first
 
     @property
     def framework(self) -> Framework:
@@ -188,7 +217,13 @@ class Iteration:
     @cached_property
     def alternatives(self) -> tuple[Alternative, ...]:
         """Plausible values of the fields of the plan that nobody stated, with their times."""
-        how = Detail(trace=False, partial=True, allow_oversized=True, iterations=self.iterations)
+        how = Detail(
+            trace=False,
+            partial=True,
+            allow_oversized=True,
+            iterations=self.iterations,
+            joined=self.joined,
+        )
         shared = SharedParts()
 
         def seconds(plan: ParallelPlan) -> float:
@@ -209,7 +244,7 @@ class Iteration:
     @property
     def shares_memory(self) -> bool:
         """Return whether kernels and collectives that overlap slow each other in memory."""
-        return self.level in SHARING and self.program.memory_bytes_per_s > 0
+        return self.level in SHARING and bool(np.any(self.program.memory_bytes_per_s))
 
     @property
     def tokens_per_s(self) -> float:
@@ -268,7 +303,34 @@ class Iteration:
     @property
     def cost(self) -> StepCost:
         """Price and energy of the step, from the catalogue's rows of the machine."""
-        return step_cost(self.cluster, self.chips, self.plan.tokens, self.breakdown_s)
+        each_cluster = enumerate(self.clusters)
+        return sum_of_costs(
+            [
+                step_cost(cluster, chips, self.plan.tokens, self.parts_of_stages(stages))
+                for cluster, chips, stages in (
+                    (cluster, *self.held(number)) for number, cluster in each_cluster
+                )
+            ],
+            self.plan.tokens,
+        )
+
+    def held(self, number: int) -> tuple[int, range]:
+        """Return the chips and the stages of one of the clusters."""
+        stages = self.joined.held(number) if self.joined else range(self.plan.pp)
+        ranks = self.plan.ranks // self.plan.pp * len(stages)
+        return -(-ranks // self.plan.ranks_per_chip), stages
+
+    def parts_of_stages(self, stages: range) -> dict[str, float]:
+        """Return the time of a step by category [s], mean over the ranks of some stages."""
+        times, program_rows = self.rank_times, self.program
+        row = np.searchsorted(program_rows.rank, times.rank)
+        kept = np.isin(program_rows.stage[row], list(stages))
+        some = RankTimes(
+            times.rank[kept],
+            times.count[kept],
+            {part: column[kept] for part, column in times.parts_ps.items()},
+        )
+        return {part: total / self.iterations for part, total in some.mean_s().items()}
 
     @property
     def overlapped_s(self) -> float:
@@ -280,7 +342,14 @@ class Iteration:
     @cached_property
     def provenance(self) -> Mapping[str, str]:
         """Provenance of each kind of input: the worst grade among the numbers that it used."""
-        return provenance(self.program, chip_catalogue(self.cluster), self.cluster.chip)
+        of_each = [
+            provenance(self.program, chip_catalogue(each), each.chip) for each in self.clusters
+        ]
+        return {kind: worst(*(grades[kind] for grades in of_each)) for kind in of_each[0]}
+
+
+def _width(ends: Interval) -> float:
+    return ends.high / ends.low
 
 
 def iteration(
@@ -324,25 +393,45 @@ def iteration(
     detail = replace(detail or Detail(), **changes)
     if detail.disturbed and detail.disturbed.causes:
         return _on_uneven_chips(model, cluster, plan, detail, progress, shared)
-    stated_cluster, cluster = cluster, framework_of(plan, cluster).on(cluster, model)
-    shapes = RankShapes(model, plan, cluster.chip, chip_catalogue(cluster))
-    memory = check_step(shapes, cluster, detail)
+    detail, of_clusters, framed, memory = _checked(model, cluster, plan, detail)
     build_start = time.perf_counter()
-    level, built_program, run, crossed = _build(shapes, cluster, detail, shared)
+    level, built_program, run, crossed = _build(of_clusters, framed, detail, shared)
     run_start = time.perf_counter()
     trace, undisturbed = run.run(detail.engine, progress)
     step = Iteration(
-        *(model, plan, cluster, stated_cluster, built_program, trace, memory),
-        *(run_start - build_start, time.perf_counter() - run_start, peak_flops_per_s(shapes)),
+        *(model, plan, framed, cluster, built_program, trace, memory),
+        *(run_start - build_start, time.perf_counter() - run_start),
+        _mean_peak(of_clusters, detail.joined),
         iterations=detail.iterations,
         undisturbed=undisturbed,
         level=level,
         ops=run.ops(trace),
         like=run.like,
         crossed=crossed,
+        joined=detail.joined,
     )
-    check_plausible({"MFU": step.mfu, "HFU": step.hfu}, shapes)
+    check_plausible({"MFU": step.mfu, "HFU": step.hfu}, of_clusters[0])
     return step
+
+
+def _mean_peak(of_clusters: Sequence[RankShapes], joined: Joined | None) -> float:
+    """Headline rate of a chip, mean over the chips of all clusters [FLOP/s]."""
+    peaks = [peak_flops_per_s(each) for each in of_clusters]
+    return float(np.average(peaks, weights=joined.stages)) if joined else peaks[0]
+
+
+def _checked(
+    model: Model, cluster: Cluster, plan: ParallelPlan, detail: Detail
+) -> tuple[Detail, list[RankShapes], Cluster, Memory]:
+    """Return detail, shapes, first cluster with the framework's numbers, and the fullest rank."""
+    joined = detail.joined
+    named = joined.clusters if joined else (cluster,)
+    clusters = tuple(framework_of(plan, each).on(each, model) for each in named)
+    detail = replace(detail, joined=joined and replace(joined, clusters=clusters))
+    of_clusters = [RankShapes(model, plan, each.chip, chip_catalogue(each)) for each in clusters]
+    needs = [check_step(of_clusters[k], each, detail, k) for k, each in enumerate(clusters)]
+    fullest = max(needs, key=lambda need: need.total / need.capacity)
+    return detail, of_clusters, clusters[0], fullest
 
 
 def _on_uneven_chips(
@@ -385,12 +474,13 @@ def _on_uneven_chips(
 
 
 def _build(
-    shapes: RankShapes, cluster: Cluster, detail: Detail, shared: SharedParts | None
+    of_clusters: Sequence[RankShapes], cluster: Cluster, detail: Detail, shared: SharedParts | None
 ) -> tuple[str, Program, Ready, Crossed | None]:
     """Return the level of the step, its program, its run, and what crosses faults."""
+    shapes, *later = of_clusters
     plan = shapes.plan
-    placed = place(plan, cluster, detail.chips)
-    step_program = program(shapes, placed, detail.iterations, shared)
+    placed = place(plan, cluster, detail.chips, detail.joined)
+    step_program = program(shapes, placed, detail.iterations, shared, later)
     structures = None if shared is None else shared.structures
     disturbed, level, engine = detail.disturbed, detail.level, detail.engine
     if disturbed and disturbed.network:

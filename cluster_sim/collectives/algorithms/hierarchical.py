@@ -44,9 +44,11 @@ from cluster_sim.collectives.call import RING_KINDS, CollectiveCall
 from cluster_sim.collectives.few_ranks import (
     FEW,
     MOST_OPS,
+    far_stages_ps,
     repeated_rounds_ps,
     schedule_of_few,
     spans_many_domains,
+    with_latency_of_stages,
     with_one_latency,
     with_uplink_rate,
 )
@@ -230,6 +232,12 @@ def time_from_two_domains_ps(call: CollectiveCall, slices: int, costs: Communica
     sizes = timed_radices(group)
     rounds = call.ways * (len(table) - 1) if len(sizes) == 1 else 1
     cores = slice(None, None, group.ranks_per_chip)
+    far_ps, in_places, fabric = 0, None, group.cluster.scale_out
+    if len(sizes) == 1:
+        costs = with_uplink_rate(costs, group.cluster, chip[:, cores])
+    elif fabric and fabric.places:
+        far_ps = far_stages_ps(call, costs, chip[:, cores], sizes)
+        in_places = with_latency_of_stages(group, chip[:, 0], sizes)
     alike = _Alike(
         call.kind,
         call.size_bytes,
@@ -237,10 +245,10 @@ def time_from_two_domains_ps(call: CollectiveCall, slices: int, costs: Communica
         group.ranks_per_chip,
         tuple((chip[0, cores] % group.cluster.chips_per_domain).tolist()),
         tuple(sizes),
-        with_one_latency(group, chip[:, 0], rounds),
-        with_uplink_rate(costs, group.cluster, chip[:, cores]),
+        in_places or with_one_latency(group, chip[:, 0], rounds),
+        costs,
     )
-    return _simulated_ps(alike)
+    return _simulated_ps(alike) + far_ps
 
 
 class _Alike(NamedTuple):

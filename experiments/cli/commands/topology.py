@@ -11,6 +11,7 @@ from cluster_sim.progress import one_piece
 from experiments.cli.options.inputs import CatalogueInputs, Invocation, MachineInputs
 from experiments.cli.output.printing import print_table, print_text
 from experiments.reports.formatting import value_text
+from topologies.clusters.names import RAINIER
 from topologies.memory_limit import check_memory, peak_rss_bytes
 from topologies.options import setting
 from topologies.units import PS_PER_S, format_seconds
@@ -112,6 +113,7 @@ def _assumed_rows(machine: Cluster) -> dict[str, Any]:
     if catalogue is None or machine.plain:
         return {}
     parts = [part for part in (machine.chip, fabric.name if fabric else "") if part]
+    parts += [RAINIER] * bool(fabric and fabric.places)
     entries = [row for part in parts if part in catalogue.parts()
                for row in catalogue.entries(part).values()]  # fmt: skip
     return {
@@ -134,17 +136,20 @@ def _places(machine: Cluster) -> list[dict[str, Any]]:
     if catalogue is None or fabric is None:
         return []
     names = [f"same_{place}_latency" for place in ("tor", "pod", "building", "campus")]
-    climbs = {catalogue.ps(fabric.name, name): name
+    climbs = {catalogue.ps(fabric.name, name): (fabric.name, name)
               for name in names if catalogue.has(fabric.name, name)}  # fmt: skip
+    climbs.setdefault(catalogue.ps(RAINIER, "site_latency"), (RAINIER, "site_latency"))
     places = []
     for number, layer in enumerate(layers(fabric, machine.chips, machine.chips_per_server)):
         climb_ps = fabric.climb_ps[min(number, len(fabric.climb_ps) - 1)]
         if climb_ps not in climbs:
             continue  # stated in a cluster file
-        row = _row(catalogue.entry(fabric.name, climbs[climb_ps]))
+        row = _row(catalogue.entry(*climbs[climb_ps]))
         place = {"layer": layer.name, "chips": layer.chips, "groups": layer.groups}
+        adapters = layer.chips * fabric.bandwidth_bytes_per_s
+        place["oversubscription"] = round(adapters / (layer.up_bytes_per_s or adapters), 6)
         step_s = (fabric.latency_ps + climb_ps) / PS_PER_S
-        label = climbs[climb_ps]
+        _, label = climbs[climb_ps]
         places.append({**place, "step_s": step_s, "added_s": row.pop("value"), "row": label, **row})
     return places
 
@@ -167,7 +172,10 @@ def _print(document: Mapping[str, Any]) -> None:
         size = f"{place['groups']:,} x {place['chips']:,} chips"
         added = f"{format_seconds(place['added_s'])} {place['row']} ({place['grade']})"
         step = format_seconds(place["step_s"])
-        print_text(f"{place['layer']}, {size}: a step between servers takes {step}, of it {added}")
+        over = place["oversubscription"]
+        thin = f"; what leaves it has 1/{over:g} of the adapters' rate" if over > 1 else ""
+        words = f"a step between servers takes {step}, of it {added}{thin}"
+        print_text(f"{place['layer']}, {size}: {words}")
     for name, value in document["assumed"].items():
         if isinstance(value, str):
             print(f"assumed, as no --{name} was given: {value} a link")

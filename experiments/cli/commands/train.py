@@ -109,6 +109,12 @@ class RunInputs:
         "slows down, such as cable:0-1@0s:slow=1/2 or engine:0@1ms:dead; may be repeated",
         metavar="RESOURCE@TIME:dead|slow=P/Q",
     )
+    later_stages: str = setting(
+        "",
+        "Cluster of other chips that has the later stages of the pipeline, or several, A,B; "
+        "layers are divided by the chips' speed and memory",
+        metavar="CLUSTER",
+    )
     iterations: int = setting(
         1,
         "Steps to simulate in a row; results are the mean of a step. With causes of jitter, steps "
@@ -128,6 +134,11 @@ class RunInputs:
 
     def __post_init__(self) -> None:
         check_choice("--level", self.level, LEVELS)
+
+    @property
+    def later(self) -> list[str]:
+        """Names of the clusters of the later stages."""
+        return cluster_names(self.later_stages) if self.later_stages else []
 
 
 def train(
@@ -164,7 +175,7 @@ def train(
             *(catalogue_inputs.read_side_by_side, call.answer),
         )
         return
-    catalogue = catalogue_inputs.watched(inputs.cluster)
+    catalogue = catalogue_inputs.watched(inputs.cluster, *how.later)
     step = run_step(inputs, stated, plan, how, catalogue, call)
     quietly = replace(call, quiet=True)  # the ranking shows a progress bar of its own
     # Other numbers of the catalogue change the time of this plan, not which plan it is.
@@ -194,6 +205,11 @@ def _whole_job(step: Iteration, length: TokensInputs, call: Invocation) -> dict[
     """Return length, price and energy of the job of the step; empty without its tokens."""
     if length.tokens is None:
         return {}
+    if step.joined:
+        raise InputError(
+            "--tokens has failures and spares of one cluster, and --later-stages has another. "
+            "Leave one out."
+        )
     from workloads.job.front import whole_job
 
     return whole_job(step, length.tokens, call.seed)
@@ -230,6 +246,8 @@ def run_step(
     model, cluster = inputs.read_model(), inputs.read_cluster(catalogue)
     if plan.chips is not None:
         check_chips(plan.chips, cluster)
+    if how.later_stages:
+        return _on_unlike_chips(model, cluster, stated, plan, how, catalogue, call)
     faults = [parse_fault(text) for text in how.fault]
     disturbed = disturbance(how.jitter, call.seed, how.straggler)
     fields = plan.fields(stated, cluster)
@@ -261,16 +279,57 @@ def run_step(
     return replace(step, choice=choice)
 
 
+def _on_unlike_chips(
+    model: Model,
+    cluster: Cluster,
+    stated: Mapping[str, Any],
+    plan: PlanInputs,
+    how: RunInputs,
+    catalogue: Catalogue,
+    call: Invocation,
+) -> Iteration:
+    """Simulate the step with its later stages on clusters of other chips."""
+    from topologies.clusters.names import machine
+    from workloads.search.unlike import unlike_step
+    from workloads.training.detail import Detail
+    from workloads.training.execution.jitter import disturbance
+
+    if how.fault:
+        raise InputError(
+            "--fault is about one cluster, and --later-stages has another. Leave one out."
+        )
+    fields = {**plan.fields(stated, cluster), "chips": plan.chips}
+    later = [machine(name, catalogue=catalogue) for name in how.later]
+    detail = Detail(
+        engine=call.engine,
+        folded=not how.unfolded,
+        allow_oversized=how.allow_oversized,
+        iterations=how.iterations,
+        disturbed=disturbance(how.jitter, call.seed, how.straggler),
+        level=how.level,
+    )
+    with progress_bars(quiet=call.quiet) as report:
+        return unlike_step(
+            *(model, [cluster, *later], fields, detail),
+            lnc=plan.lnc,
+            progress=report,
+        )
+
+
 def _print(
     run: Iteration, more: Mapping[str, Any], filed: OtherPlan | None, job: Mapping[str, Any]
 ) -> None:
     from experiments.reports.remarks import assumed_sentences, remarks
     from experiments.reports.training import (
+        STAGE_HEADINGS,
+        beside_rows,
         breakdown_rows,
         headline,
+        network_note,
         results,
         slowed_note,
         slowed_rows,
+        stage_rows,
     )
 
     _print_left_out(run, filed)
@@ -286,6 +345,10 @@ def _print(
         of_faults = ["collectives that cross a fault", "groups", "calls", "without it", "with it"]
         print_table("", of_faults, slowed)
         print_text(slowed_note(run))
+    if run.unlike:
+        print_table("", STAGE_HEADINGS, stage_rows(run), left=2)
+        print_table("", ["the same step", "chips", "time", "ratio"], beside_rows(run))
+        print_text(network_note(run))
     columns = ["where the time goes, mean over ranks", "time", "share"]
     print_table("", columns, breakdown_rows(run))
     grades = ", ".join(f"{name} {grade}" for name, grade in run.provenance.items())

@@ -97,6 +97,7 @@ OWN: dict[str, tuple[str, ...]] = {
         "--straggler=0:0.5", "--straggler=0:nan",
         "--straggler=a:b", "--fault=x", "--fault=engine:99@0s:dead", "--fault=engine:0@x:dead",
         "--iterations=0", "--iterations=-1", "--iterations=99999999999", "--chakra=log.txt",
+        "--later-stages=x", "--later-stages=,", "--later-stages=ring:8", "--later-stages=pipe",
     ),
     "plan": (
         *ON_A_MODEL, "--global-batch=0", "--global-batch=-1", "--global-batch=nan",

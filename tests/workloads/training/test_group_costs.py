@@ -17,8 +17,8 @@ from topologies.clusters.cluster import Cluster
 from topologies.shapes.basic import Axis, Torus
 from topologies.shapes.scale_out import ScaleOut
 from workloads.training.layers.shapes import RankShapes
+from workloads.training.plan import placement
 from workloads.training.plan.placement import place
-from workloads.training.program import groups
 from workloads.training.program.groups import GroupCosts, SharedParts
 from workloads.training.program.program import program
 
@@ -62,7 +62,7 @@ def test_groups_cost_as_much_as_if_each_were_timed_alone(
         every = np.arange(len(chips))
         return every, every
 
-    monkeypatch.setattr(groups, "geometries", each_alone)
+    monkeypatch.setattr(placement, "geometries", each_alone)
     monkeypatch.setattr(GroupCosts, "place_key", lambda self, chips: chips.tobytes())
     monkeypatch.setattr(duration, "places", lambda cluster, chips: chips)
     kinds = []

@@ -418,7 +418,7 @@ def test_the_peak_is_what_the_stage_is_said_to_hold(how: dict[str, Any]) -> None
     step = train("gpt2", "trn2.48xlarge", global_batch=64, **how)
     assert step.trace is not None
     chip = step.cluster.chip
-    counted = memory_in_use(step.trace, step.model, step.plan, shipped_catalogue(), chip)
+    counted = memory_in_use(step, step.trace)
     stages = dict(zip(step.program.rank.tolist(), step.program.stage.tolist(), strict=True))
     assert len(counted) == how["pp"]
     for one in counted:
@@ -436,4 +436,4 @@ def test_a_trace_of_a_collective_has_no_such_counter() -> None:
 
     step = train("gpt2", "trn2.48xlarge", global_batch=16)
     bare = spans([0], ["tp"], [0], [5])
-    assert memory_in_use(bare, step.model, step.plan, shipped_catalogue(), step.cluster.chip) == []
+    assert memory_in_use(step, bare) == []

@@ -18,9 +18,10 @@ from workloads.training.execution import lower
 from workloads.training.iteration import iteration
 from workloads.training.layers import layer
 from workloads.training.layers.shapes import RankShapes
+from workloads.training.plan import placement
 from workloads.training.plan.placement import place
 from workloads.training.plan.plan import PLAN_FIELDS, ParallelPlan
-from workloads.training.program import groups, stage
+from workloads.training.program import stage
 from workloads.training.program.fold import fold
 from workloads.training.program.groups import ByValue, SharedParts
 from workloads.training.program.program import Program, program
@@ -91,13 +92,13 @@ def test_passes_are_laid_out_once_for_plans_that_differ_in_batch_and_order(
 
 def test_geometries_are_worked_out_once_a_placement(monkeypatch: pytest.MonkeyPatch) -> None:
     asked_for = []
-    geometries = groups.geometries
+    geometries = placement.geometries
 
     def counted(cluster: Any, chips: Any) -> Any:
         asked_for.append(chips.shape)
         return geometries(cluster, chips)
 
-    monkeypatch.setattr(groups, "geometries", counted)
+    monkeypatch.setattr(placement, "geometries", counted)
     shared = SharedParts()
     built(plan(tp=2, pp=4, dp=2, overlap="dp"), shared)
     # tp, dp, the pairs of three stages and of the last there and back, the ends of the pipelines,

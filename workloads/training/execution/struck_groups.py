@@ -98,10 +98,11 @@ def composed(
 ) -> Composed:
     """Time the groups that cross faults of links and adapters with them."""
     damage = _Damage(cluster, spelled_out(faults, cluster), plan, per_token)
+    memory = program.memory_bytes_per_s  # that of one cluster, equal for all stages
     worse, usual, struck = [], [], dict[tuple[str, str, int], Struck]()
     for exchange in program.exchanges:
         kind, duration, origin = _timed(program, exchange, damage, struck)
-        drawn = draws(exchange.draws.size_bytes[origin], duration, program.memory_bytes_per_s)
+        drawn = draws(exchange.draws.size_bytes[origin], duration, int(np.max(memory)))
         worse.append(replace(exchange, kind=kind, duration_ps=drawn[1], draws=drawn[0]))
         old = Draws(*(column[origin] for column in exchange.draws))
         lasted = exchange.duration_ps[origin]
@@ -112,9 +113,8 @@ def composed(
     ]
     slow = replace(program, exchanges=tuple(worse))
     hit = [each._replace(calls=each.calls // iterations) for each in struck.values() if each.groups]
-    memory = program.memory_bytes_per_s
     return Composed(
-        sharing(slow, memory) if memory and hit else slow,
+        sharing(slow, memory) if np.any(memory) and hit else slow,
         replace(program, exchanges=tuple(usual)),
         replace(program, exchanges=tuple(both)),
         Crossed(tuple(hit), damage.idle(faults, struck=bool(hit))),

@@ -406,27 +406,33 @@ def _largest(model: Model, plan: ParallelPlan, stage: int) -> int:
 
 
 @lru_cache(REMEMBERED)
-def likely(model: Model, plan: ParallelPlan, catalogue: Catalogue, chip: str) -> Memory:
+def likely(
+    model: Model, plan: ParallelPlan, catalogue: Catalogue, chip: str, among: tuple[int, ...] = ()
+) -> Memory:
     """Return the memory of a rank of the stage that needs most, without the range of its sum."""
     # Only the stages that :func:`~workloads.training.plan.stages.unlike_stages` names are
-    # computed.
+    # computed, or those ``among`` which the neediest is wanted.
     capacity = usable_hbm_bytes(chip, catalogue) // plan.ranks_per_chip
     plan = _divided(model, plan, catalogue)
-    return _with_stack(model, plan, stack_of(catalogue), capacity)
+    return _with_stack(model, plan, stack_of(catalogue), capacity, among)
 
 
 @lru_cache(REMEMBERED)
-def worst(model: Model, plan: ParallelPlan, catalogue: Catalogue, chip: str) -> Memory:
+def worst(
+    model: Model, plan: ParallelPlan, catalogue: Catalogue, chip: str, among: tuple[int, ...] = ()
+) -> Memory:
     """Return the memory of a rank of the stage that needs most, and the range of its sum."""
     # Stacks differ in each of their quantities by the range that the catalogue states, and in one
     # independently of the others, so that differences add as squares. A variant narrows the range
     # to what is known of one stack.
-    need, stack = likely(model, plan, catalogue, chip), stack_of(catalogue)
+    need, stack = likely(model, plan, catalogue, chip, among), stack_of(catalogue)
     plan = _divided(model, plan, catalogue)
     below, above = (
         math.hypot(
             *(
-                _with_stack(model, plan, stack._replace(**{name: value}), need.capacity).total
+                _with_stack(
+                    *(model, plan, stack._replace(**{name: value}), need.capacity, among)
+                ).total
                 - need.total
                 for name, value in stack_of(catalogue, end)._asdict().items()
                 if value != getattr(stack, name)
@@ -437,9 +443,11 @@ def worst(model: Model, plan: ParallelPlan, catalogue: Catalogue, chip: str) -> 
     return replace(need, below=int(below), above=int(above))
 
 
-def _with_stack(model: Model, plan: ParallelPlan, stack: Stack, capacity: int) -> Memory:
+def _with_stack(
+    model: Model, plan: ParallelPlan, stack: Stack, capacity: int, among: tuple[int, ...]
+) -> Memory:
     """Memory of a rank of the stage that needs most."""
-    stages = unlike_stages(model, plan)
+    stages = among or unlike_stages(model, plan)
     needs = (_memory(model, plan, stage, stack, capacity) for stage in stages)
     return max(needs, key=lambda need: need.total)
 

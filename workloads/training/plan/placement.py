@@ -15,10 +15,13 @@ from functools import cached_property
 import numpy as np
 import numpy.typing as npt
 
+from cluster_sim.collectives.duration.duration import geometries
 from topologies.arrays import IntArray, distinct
 from topologies.clusters.cluster import Cluster
 from topologies.errors import InputError
+from topologies.routing import period
 from topologies.shapes.basic import Torus
+from workloads.training.plan.joined import Joined
 from workloads.training.plan.plan import ParallelPlan
 
 SERVER = 8  # chips of the largest scale-up domain that is one server, not a rack of several servers
@@ -34,6 +37,19 @@ class Placement:
     # Rank at each place of the plan. The array has an axis for each of ``plan.order``, from the
     # last to the first.
     grid: IntArray
+    joined: Joined | None = None  # clusters of unlike chips, of which ``cluster`` is the first
+
+    def geometry(self, ranks: IntArray) -> IntArray:
+        """Number groups of ranks (groups, members): those of one number take equally long."""
+        chips = self.chip[ranks]
+        return self.joined.geometry(chips) if self.joined else geometries(self.cluster, chips)[1]
+
+    @property
+    def domain(self) -> IntArray:
+        """Domain of each rank, counted anew wherever the switches above repeat."""
+        if self.joined:
+            return self.joined.domain(self.chip)
+        return self.chip % period(self.cluster) // self.cluster.chips_per_domain
 
     @cached_property
     def stage(self) -> IntArray:
@@ -78,11 +94,20 @@ class Placement:
         return len(self.plan.order) - 1 - self.plan.order.index(axis)
 
 
-def place(plan: ParallelPlan, cluster: Cluster, chips: npt.ArrayLike | None = None) -> Placement:
-    """Put the ranks of a plan on the chips of a cluster."""
+def place(
+    plan: ParallelPlan,
+    cluster: Cluster,
+    chips: npt.ArrayLike | None = None,
+    joined: Joined | None = None,
+) -> Placement:
+    """Put the ranks of a plan on the chips of a cluster, or of several joined ones."""
     # ``chips`` (chips of the plan,): chip of the first ``ranks_per_chip`` ranks, of the next as
     # many, and so on; by default as :func:`usual_chips` says.
     needed = -(-plan.ranks // plan.ranks_per_chip)
+    sizes = [getattr(plan, axis) for axis in reversed(plan.order)]
+    grid = np.arange(plan.ranks).reshape(sizes)
+    if joined:
+        return Placement(cluster, plan, _side_by_side(plan, joined, grid), grid, joined)
     usual = chips is None
     order = usual_chips(plan, cluster, np.arange(needed)) if chips is None else _stated(chips)
     if len(order) != needed:
@@ -94,9 +119,19 @@ def place(plan: ParallelPlan, cluster: Cluster, chips: npt.ArrayLike | None = No
         )
     if not usual and len(distinct(order)) < len(order):
         raise InputError("the rank order names a chip twice; name each once.")
-    sizes = [getattr(plan, axis) for axis in reversed(plan.order)]
-    grid = np.arange(plan.ranks).reshape(sizes)
     return Placement(cluster, plan, np.repeat(order, plan.ranks_per_chip)[: plan.ranks], grid)
+
+
+def _side_by_side(plan: ParallelPlan, joined: Joined, grid: IntArray) -> IntArray:
+    """Return the chip of each rank where each cluster has some of the stages."""
+    chip, along = np.empty(plan.ranks, np.int64), len(plan.order) - 1 - plan.order.index("pp")
+    for number, cluster in enumerate(joined.clusters):
+        part = joined.part(plan, number)
+        order = usual_chips(part, cluster, np.arange(-(-part.ranks // part.ranks_per_chip)))
+        ranks = grid.take(np.flatnonzero(joined.of_stages == number), axis=along)
+        placed = np.repeat(order, part.ranks_per_chip)[: part.ranks]
+        chip[ranks.ravel()] = joined.first[number] + placed
+    return chip
 
 
 def _stated(chips: npt.ArrayLike) -> IntArray:

@@ -5,13 +5,15 @@ from __future__ import annotations
 import hashlib
 from collections import OrderedDict
 from collections.abc import Callable, Hashable, Sequence
+from dataclasses import replace
 from functools import cache, cached_property
+from math import ceil
 from typing import Any, NamedTuple, TypeVar
 
 import numpy as np
 
 from cluster_sim.collectives import CollectiveCall, Group, hbm_bytes
-from cluster_sim.collectives.duration.duration import Geometry, duration_ps, geometries
+from cluster_sim.collectives.duration.duration import Geometry, duration_ps
 from cluster_sim.collectives.duration.expert_library import MERGING, WAYS, library_s, visited
 from cluster_sim.schedule.table import PS_PER_S
 from topologies.arrays import IntArray, present
@@ -20,6 +22,7 @@ from topologies.routing import period
 from workloads.training.layers.feed_forward import merged_exchange
 from workloads.training.layers.shapes import RankShapes
 from workloads.training.layers.steps import LayerOp
+from workloads.training.plan.joined import Joined, Side
 from workloads.training.plan.placement import Placement, place
 from workloads.training.plan.plan import PLAN_FIELDS, ParallelPlan
 from workloads.training.program.ops import LaidOut
@@ -183,6 +186,74 @@ class GroupCosts:
         return self._places[key]
 
 
+class JoinedCosts:
+    """Cache of the costs of calls of groups of ranks on clusters of unlike chips."""
+
+    # Within a cluster they are those of :class:`GroupCosts`. No provider states what joins two
+    # clusters: a transfer is assumed to take as long as the slower side's adapters need for it
+    # between two of its own domains, and the other fabric's latency and the way to another building
+    # more, as between prefill and decode on unlike chips. A collective over several clusters is
+    # reduced on each by itself, then the sums are exchanged; those of a step are small.
+
+    def __init__(self, joined: Joined):
+        self.joined, self.each = joined, [GroupCosts(cluster) for cluster in joined.clusters]
+        # Costs of each cluster, with a second domain where it has only one
+        wider = [replace(item, domains=max(2, item.domains)) for item in joined.clusters]
+        self._leaving = [GroupCosts(cluster) for cluster in wider]
+
+    def place_key(self, chips: IntArray) -> bytes:
+        """Return a key that is equal for groups that lie alike."""
+        sides = self.joined.sides(chips[None])
+        parts = [(bytes([side.number]), self._key(side)) for side in sides]
+        return b"".join(part for pair in parts for part in pair)
+
+    def _key(self, side: Side) -> bytes:
+        return self.each[side.number].place_key(side.chips[0])
+
+    def times_ps(
+        self, chips: IntArray, steps: Sequence[LayerOp], plan: ParallelPlan, per_token: int
+    ) -> list[int]:
+        """Return the time of each step on the group whose ranks are on these chips [ps]."""
+        how, sides = (steps, plan, per_token), list(self.joined.sides(chips[None]))
+        within = [
+            self.each[side.number].times_ps(side.chips[0], *how)
+            for side in sides
+            if len(sides) == 1 or side.chips.shape[1] > 1
+        ]
+        most = [max(times) for times in zip(*within, strict=True)] or [0] * len(steps)
+        if len(sides) == 1:
+            return most
+        across = self._across_ps([side.number for side in sides], steps, plan)
+        return [inside + between for inside, between in zip(most, across, strict=True)]
+
+    def _across_ps(
+        self, numbers: Sequence[int], steps: Sequence[LayerOp], plan: ParallelPlan
+    ) -> list[int]:
+        """Time for which each step's bytes cross from one cluster to another [ps]."""
+        thinned = self.joined.oversubscription
+        sends = [
+            step._replace(collective="send", axis="pp", size_bytes=ceil(step.size_bytes * thinned))
+            for step in steps
+        ]
+        times, latencies_ps, away_ps = [], [], 0
+        for number in numbers:
+            costs, fabric = self._leaving[number], self.joined.clusters[number].scale_out
+            pair = np.array([0, costs.cluster.chips_per_domain])
+            times.append(costs.times_ps(pair, sends, plan, 1))
+            latencies_ps.append(fabric.latency_ps if fabric else 0)
+            away_ps = max(away_ps, fabric.climb_ps[-1] if fabric else 0)
+        return [
+            max(each) + sum(latencies_ps) - max(latencies_ps) + away_ps
+            for each in zip(*times, strict=True)
+        ]
+
+    def drawn_bytes(self, chips: IntArray, steps: Sequence[LayerOp]) -> list[int]:
+        """Return the bytes that one member of each collective reads and writes [B]."""
+        sides = self.joined.sides(chips[None])
+        drawn = [self.each[side.number].drawn_bytes(side.chips[0], steps) for side in sides]
+        return [max(each) for each in zip(*drawn, strict=True)]
+
+
 def _time_ps(group: Group, op: str, size_bytes: int, nodes: int, per_token: int, way: str) -> int:
     """Time of a call [ps]; with ``nodes``, that of an all-to-all that routes tokens by server."""
     if way and group.cluster.catalogue is not None:  # by DeepEP's kernels
@@ -221,7 +292,8 @@ class PlacedGroups:
         """Return the values that the groups follow from."""
         plan = placement.plan
         degrees = (plan.tp, plan.cp, plan.pp, plan.dp, plan.ep, plan.expert_tp)
-        return degrees, plan.order, plan.norm_axes, placement.chip  # type: ignore[return-value]
+        place = placement.chip, placement.joined and placement.joined.stages
+        return degrees, plan.order, plan.norm_axes, *place  # type: ignore[return-value]
 
     def within(self, axis: str) -> list[Groups]:
         """Return the groups along an axis that lie within one stage, for each stage."""
@@ -271,7 +343,7 @@ class PlacedGroups:
         return self._of_kinds(ranks, self._geometry(ranks))
 
     def _geometry(self, ranks: IntArray) -> IntArray:
-        return geometries(self.placement.cluster, self.placement.chip[ranks])[1]
+        return self.placement.geometry(ranks)
 
     def _of_kinds(self, ranks: IntArray, geometry: IntArray) -> Groups:
         kinds, kind = present(geometry)
@@ -370,15 +442,16 @@ class SharedParts:
     # same cache to all of them and drops it at the end. Results do not depend on it.
 
     def __init__(self, structures: ByValue | None = None):
-        self._costs: dict[Cluster, GroupCosts] = {}
+        self._costs: dict[Cluster | Joined, GroupCosts | JoinedCosts] = {}
         self.structures = ByValue() if structures is None else structures
         self._placed = ByValue(MOST_PLACED)
         self._laid_out: OrderedDict[Hashable, dict[Hashable, LaidOut]] = OrderedDict()
 
-    def costs(self, cluster: Cluster) -> GroupCosts:
+    def costs(self, cluster: Cluster | Joined) -> GroupCosts | JoinedCosts:
         """Return the costs of the calls of groups on the cluster with a framework's numbers."""
         if cluster not in self._costs:
-            self._costs[cluster] = GroupCosts(cluster)
+            costs = JoinedCosts(cluster) if isinstance(cluster, Joined) else GroupCosts(cluster)
+            self._costs[cluster] = costs
         return self._costs[cluster]
 
     def passes(self, shapes: RankShapes) -> dict[Hashable, LaidOut]:

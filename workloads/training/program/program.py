@@ -16,12 +16,17 @@ from typing import NamedTuple
 import numpy as np
 
 from topologies.arrays import BoolArray, IntArray, present
-from topologies.routing import period
 from workloads.training.layers.shapes import RankShapes
 from workloads.training.layers.steps import STREAM_KINDS, LayerOp
 from workloads.training.plan.placement import Placement
 from workloads.training.plan.plan import ParallelPlan
-from workloads.training.program.groups import GroupCosts, Groups, PlacedGroups, SharedParts
+from workloads.training.program.groups import (
+    GroupCosts,
+    Groups,
+    JoinedCosts,
+    PlacedGroups,
+    SharedParts,
+)
 from workloads.training.program.ops import Catalog
 from workloads.training.program.shared_memory import (
     Draws,
@@ -80,10 +85,11 @@ class Exchanges:
     plan: ParallelPlan
     steps: Sequence[LayerOp]
     streams: tuple[Stream, ...]
-    memory_bytes_per_s: int  # rate of a rank's memory; 0 where contention is not simulated [B/s]
+    # (stages,): rate of a rank's memory; 0 where contention is not simulated [B/s]
+    memory_bytes_per_s: IntArray
     per_token: int  # experts of a token
-    costs: GroupCosts
-    _worked_out: dict[tuple[bytes, ...], tuple[Draws, IntArray]] = field(default_factory=dict)
+    costs: GroupCosts | JoinedCosts
+    _worked_out: dict[tuple[object, ...], tuple[Draws, IntArray]] = field(default_factory=dict)
 
     def all(self) -> Iterator[Exchange]:
         """Yield every exchange that has a call."""
@@ -163,24 +169,24 @@ class Exchanges:
         self, axis: str, groups: Groups, role: IntArray, ops: tuple[IntArray, ...], stage: int
     ) -> Exchange:
         used, where = present(self.streams[stage].ops.step[ops[0]])
-        drawn, lasts = self._costs(groups.chips, used)
+        drawn, lasts = self._costs(groups.chips, used, int(self.memory_bytes_per_s[stage]))
         of_calls = Draws(*(column[:, where] for column in drawn))
         return Exchange(axis, groups.ranks, role, ops, groups.kind, lasts[:, where], of_calls)
 
-    def _costs(self, groups: IntArray, used: IntArray) -> tuple[Draws, IntArray]:
+    def _costs(self, groups: IntArray, used: IntArray, memory: int) -> tuple[Draws, IntArray]:
         """Memory traffic and times [ps] of steps on groups of chips, arrays (groups, steps)."""
         # ``groups`` (groups, members): chips of each group. ``used`` (steps,): numbers of the
-        # steps.
-        key = used.tobytes(), *(self.costs.place_key(chips) for chips in groups)
+        # steps. ``memory``: rate of a rank's memory [B/s].
+        key = memory, used.tobytes(), *(self.costs.place_key(chips) for chips in groups)
         if key not in self._worked_out:
             steps = [self.steps[number] for number in used.tolist()]
             time_ps = [
                 self.costs.times_ps(chips, steps, self.plan, self.per_token) for chips in groups
             ]
             drawn_bytes = np.zeros((len(groups), len(steps)), np.int64)
-            if self.memory_bytes_per_s:
+            if memory:
                 drawn_bytes[:] = [self.costs.drawn_bytes(chips, steps) for chips in groups]
-            self._worked_out[key] = draws(drawn_bytes, np.array(time_ps), self.memory_bytes_per_s)
+            self._worked_out[key] = draws(drawn_bytes, np.array(time_ps), memory)
         return self._worked_out[key]
 
 
@@ -216,9 +222,9 @@ class Program:
     exchanges: tuple[Exchange, ...]
     # Bytes that each step's kernel reads and writes in its rank's memory, arrays (steps,)
     draws: Draws
-    # Rate that a rank's memory gives its kernels and collectives together [B/s]; 0 where contention
-    # for it is not simulated
-    memory_bytes_per_s: int
+    # Rate that the memory of a rank of each stage, or of all, gives its kernels and collectives
+    # together [B/s]; 0 where contention for it is not simulated
+    memory_bytes_per_s: int | IntArray
     facts: tuple[tuple[str, str | int], ...]  # names of model and cluster, for the trace
 
     def __len__(self) -> int:
@@ -251,63 +257,83 @@ class Program:
 
 
 def program(
-    shapes: RankShapes, placement: Placement, iterations: int = 1, shared: SharedParts | None = None
+    shapes: RankShapes,
+    placement: Placement,
+    iterations: int = 1,
+    shared: SharedParts | None = None,
+    later: Sequence[RankShapes] = (),
 ) -> Program:
     """Return the program of one iteration, or of several in a row, on placed ranks."""
+    # ``later``: shapes on each of the later ones of several joined clusters.
     plan, catalog = shapes.plan, Catalog()
     shared = shared or SharedParts()
-    of_stages = streams(shapes, catalog, iterations, shared)
-    memory = memory_bytes_per_s(shapes) if overlaps(plan) else 0
+    joined, kinds = placement.joined, (shapes, *later)
+    of_stages = joined.of_stages if joined else np.zeros(plan.pp, np.int64)
+    of_ranks = streams([kinds[kind] for kind in of_stages], catalog, iterations, shared)
+    rates = np.array([memory_bytes_per_s(each) if overlaps(plan) else 0 for each in kinds])
+    memory = rates[of_stages]
     per_token = shapes.model.experts.per_token if shapes.model.experts else 1
     placed = shared.placed(placement)
     exchanges = Exchanges(
-        placed, plan, catalog.steps, of_stages, memory, per_token, shared.costs(placement.cluster)
+        *(placed, plan, catalog.steps, of_ranks, memory, per_token),
+        shared.costs(joined or placement.cluster),
     )
     kernel_ps, size_bytes = catalog.column("duration_ps"), catalog.column("size_bytes")
-    drawn, step_ps = draws(size_bytes, kernel_ps, memory)
-    ranks, cluster = np.arange(plan.ranks), placement.cluster
+    of_steps = np.zeros(len(kernel_ps), np.int64)
+    for stream, rate in zip(of_ranks, memory, strict=True):
+        of_steps[stream.ops.step] = rate
+    drawn, step_ps = draws(size_bytes, kernel_ps, of_steps)
+    ranks = np.arange(plan.ranks)
     built = Program(
         steps=tuple(catalog.steps),
         step_ps=step_ps,
-        streams=of_stages,
+        streams=of_ranks,
         stage=placement.stage,
         rank=ranks,
-        domain=placement.chip % period(cluster) // cluster.chips_per_domain,
+        domain=placement.domain,
         chip=placement.chip,
         core=ranks % plan.ranks_per_chip,
         count=np.ones(plan.ranks, np.int64),
         exchanges=tuple(exchanges.all()),
         draws=drawn,
-        memory_bytes_per_s=memory,
-        facts=(("model", shapes.model.name), ("cluster", cluster.name)),
+        memory_bytes_per_s=memory if joined else int(rates[0]),
+        facts=(("model", shapes.model.name), ("cluster", (joined or placement.cluster).name)),
     )
-    return sharing(built, memory) if memory else built
+    return sharing(built, memory) if rates.any() else built
 
 
-def sharing(program: Program, memory_bytes_per_s: int) -> Program:
-    """Return the program with ops marked that contend for a memory of this rate [B/s]."""
-    rates = _rates_bytes_per_s(program)
+def sharing(program: Program, memory_bytes_per_s: int | IntArray) -> Program:
+    """Return the program with ops marked that contend for memories of these rates [B/s]."""
+    rates, most = _rates_bytes_per_s(program), of_each_stage(program, memory_bytes_per_s)
     streams = [
         replace(
             stream,
             contends=contending(
-                program.stream_of[stream.ops.step], stream.src, stream.dst, rate, memory_bytes_per_s
+                program.stream_of[stream.ops.step], stream.src, stream.dst, rate, int(greatest)
             ),
         )
-        for stream, rate in zip(program.streams, rates, strict=True)
+        for stream, rate, greatest in zip(program.streams, rates, most, strict=True)
     ]
     return replace(program, streams=tuple(streams), memory_bytes_per_s=memory_bytes_per_s)
+
+
+def of_each_stage(program: Program, rates: int | IntArray) -> IntArray:
+    """Return a rate for each stage, (stages,), from one of each or of all."""
+    return np.broadcast_to(np.asarray(rates, np.int64), len(program.streams))
 
 
 def fits_in_memory_rate(program: Program) -> bool:
     """Return whether the memory of every rank serves its contending ops at their full rates."""
     # A stream runs one op at a time. So ops are never slowed if the highest rates of all streams
     # together do not exceed the memory's, and the run has the times that it has without contention.
-    for stream, rates in zip(program.streams, _rates_bytes_per_s(program), strict=True):
+    most = of_each_stage(program, program.memory_bytes_per_s)
+    for stream, rates, limit in zip(
+        program.streams, _rates_bytes_per_s(program), most, strict=True
+    ):
         highest = np.zeros(len(STREAM_KINDS), np.int64)
         on_stream = program.stream_of[stream.ops.step[stream.contends]]
         np.maximum.at(highest, on_stream, rates[stream.contends])
-        if highest.sum() > program.memory_bytes_per_s:
+        if highest.sum() > limit:
             return False
     return True
 

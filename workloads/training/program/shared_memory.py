@@ -51,14 +51,15 @@ def memory_bytes_per_s(shapes: RankShapes) -> int:
 
 
 def draws(
-    size_bytes: IntArray, duration_ps: IntArray, most_bytes_per_s: int
+    size_bytes: IntArray, duration_ps: IntArray, most_bytes_per_s: int | IntArray
 ) -> tuple[Draws, IntArray]:
     """Return the memory traffic of ops, and their times with rates in whole bytes a second."""
     # ``size_bytes``: bytes that each op reads and writes [B]. ``duration_ps``: time of each op
     # alone [ps]. ``most_bytes_per_s``: rate of the memory, which no op exceeds [B/s].
+    most = np.broadcast_to(most_bytes_per_s, duration_ps.shape)
     columns = [
-        _draw(int(size), int(lasts), most_bytes_per_s)
-        for size, lasts in zip(size_bytes.ravel(), duration_ps.ravel(), strict=True)
+        _draw(int(size), int(lasts), int(rate))
+        for size, lasts, rate in zip(size_bytes.flat, duration_ps.flat, most.flat, strict=True)
     ]
     size, rate, lasts = np.array(columns, np.int64).reshape(-1, 3).T
     shape = duration_ps.shape

@@ -160,7 +160,7 @@ class StagePasses:
             ops = make(catalog, chunk, reduces=phase != FORWARD and self._reduces(last))
             self._laid_out[key] = begin, ops, tuple(catalog.steps)
         first, ops, named = self._laid_out[key]
-        ops = self.catalog.renumbered(key, ops, named)
+        ops = self.catalog.renumbered((id(self._laid_out), key), ops, named)
         return ops if first == begin else ops.of_layers(begin - first)
 
     def start(self) -> Ops:
@@ -474,11 +474,14 @@ class Stream:
 
 
 def streams(
-    shapes: RankShapes, catalog: Catalog, iterations: int, shared: SharedParts
+    of_stages: Sequence[RankShapes], catalog: Catalog, iterations: int, shared: SharedParts
 ) -> tuple[Stream, ...]:
     """Return the streams of all stages, whose steps are added to a catalog."""
-    plan, laid_out = shapes.plan, shared.passes(shapes)
-    parts = [_stage_parts(shapes, stage, catalog, laid_out) for stage in range(plan.pp)]
+    plan = of_stages[0].plan
+    parts = [
+        _stage_parts(shapes, stage, catalog, shared.passes(shapes))
+        for stage, shapes in enumerate(of_stages)
+    ]
     # Of each step: its stream, whether it updates parameters, and whether it gathers some.
     updates = np.array([step.what == "optimizer" for step in catalog.steps], np.bool_)
     gathers = np.array([step.name.startswith("parameters.") for step in catalog.steps], np.bool_)

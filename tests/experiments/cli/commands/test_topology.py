@@ -60,10 +60,16 @@ def test_rainier_says_what_it_assumes_and_how_far_its_places_are_apart(
     assert rows == [
         ("ToR", "same_tor_latency", 15e-6),
         ("leaf", "same_pod_latency", 16e-6),
-        ("spine", "same_campus_latency", 22.5e-6),
+        ("spine", "same_building_latency", 17e-6),
+        ("campus", "same_campus_latency", 22.5e-6),
     ]
-    assert run(["topology", "rainier"]) == 0
-    assert "spine, 1 x 524,288 chips: a step between servers" in capsys.readouterr().out
+    between = document["assumed"]["rainier.building_oversubscription"]
+    assert (between["value"], between["low"], between["high"]) == (1, 1, 7)
+    assert run(["topology", "rainier", "--variant", "rainier.sites=three-campuses"]) == 0
+    printed = capsys.readouterr().out
+    assert "spine, 7 x 73,728 chips: a step between servers" in printed
+    assert "what leaves it has 1/8 of the adapters' rate" in " ".join(printed.split())
+    assert "site_latency (assumed)" in printed
 
 
 def test_a_plain_shape_says_what_it_assumed(capsys: pytest.CaptureFixture[str]) -> None:

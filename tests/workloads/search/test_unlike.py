@@ -1,0 +1,217 @@
+"""Pipelines on unlike chips: exact times of two stages, the division of layers, refusals."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import replace
+from itertools import combinations, pairwise
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+import cluster_sim as cs
+from cluster_sim.trace.trace import Trace
+from tests.support.toy_training import SPARSE, TOY, plan
+from topologies.clusters.names import cluster
+from topologies.errors import InputError
+from workloads.search.unlike import divided
+from workloads.training.detail import Detail
+from workloads.training.iteration import Iteration, iteration
+from workloads.training.plan.joined import Joined
+from workloads.training.plan.plan import ParallelPlan
+
+FAST, SLOW = "trn3-gen2:1", "trn2.48xlarge"
+
+
+def step(how: ParallelPlan, *names: str, model: Any = TOY, **detail: Any) -> Iteration:
+    """A step whose stages are shared out equally over clusters."""
+    clusters = tuple(cluster(name) for name in names)
+    joined = Joined(clusters, (how.pp // len(names),) * len(names))
+    return iteration(model, clusters[0], how, Detail(joined=joined, partial=True, **detail))
+
+
+@pytest.mark.parametrize(
+    ("first", "second", "layers"), [(FAST, SLOW, (4, 4)), (SLOW, FAST, (1, 7))]
+)
+def test_two_stages_of_which_the_second_is_slower(first: str, second: str, layers: Any) -> None:
+    """Forward on the first, a send, m times both passes on the second, a send and back."""
+    run = step(plan(pp=2, global_batch=6, stage_layers=layers), first, second)
+    assert isinstance(run.trace, Trace)
+    ops = run.trace.frame()
+    ops["lasts_ps"] = ops.end_ps - ops.start_ps
+    sends = ops[ops.name.str.endswith(".send") & (ops.lasts_ps > 0)]
+    assert sends.lasts_ps.nunique() == 1
+    hop_ps = int(sends.lasts_ps.iloc[0])
+    kernels = ops[(ops.what != "pp") & (ops.microbatch >= 0)]
+    of_stage = kernels.groupby(["stage", "microbatch"]).lasts_ps.sum()
+    assert of_stage[1, 0] > of_stage[0, 0]
+    first_sent_ps = int(sends[(sends.stage == 0) & (sends.microbatch == 0)].start_ps.iloc[0])
+    last = ops[(ops.stage == 0) & ops.name.eq("backward.receive")].end_ps.max()
+    back_ps = kernels[(kernels.stage == 0) & (kernels.start_ps >= last)].lasts_ps.sum()
+    after_ps = run.trace.total_ps - kernels.end_ps.max()
+    expected = first_sent_ps + of_stage[1].sum() + 2 * hop_ps + back_ps + after_ps
+    assert run.trace.total_ps == expected
+
+
+@pytest.mark.parametrize(
+    ("how", "model"),
+    [
+        ({"tp": 4, "pp": 4, "dp": 2, "overlap": "all"}, TOY),
+        ({"tp": 2, "pp": 2, "dp": 4, "order": ("tp", "pp", "cp", "dp")}, TOY),
+        ({"pp": 4, "vpp": 2, "schedule": "interleaved", "dp": 2, "overlap": "dp"}, TOY),
+        ({"tp": 2, "pp": 2, "dp": 2, "ep": 2, "overlap": "all"}, SPARSE),
+    ],
+)  # fmt: skip
+def test_both_engines_and_all_ranks_give_the_same_time(how: dict[str, Any], model: Any) -> None:
+    fast = step(plan(**how), SLOW, FAST, model=model)
+    simpy = step(plan(**how), SLOW, FAST, model=model, engine="reference")
+    every = step(plan(**how), SLOW, FAST, model=model, folded=False)
+    assert isinstance(fast.trace, Trace)
+    assert isinstance(simpy.trace, Trace)
+    assert np.array_equal(fast.trace.times.end_ps, simpy.trace.times.end_ps)
+    assert fast.trace.total_ps == every.trace.total_ps
+    assert sum(fast.breakdown_s.values()) == pytest.approx(fast.iteration_s, rel=1e-12)
+    of_stages = [fast.parts_of_stages(range(s, s + 1)) for s in range(fast.plan.pp)]
+    assert np.mean([each["bubble"] for each in of_stages]) == pytest.approx(
+        fast.breakdown_s["bubble"]
+    )
+
+
+def test_a_transfer_costs_what_the_slower_side_needs() -> None:
+    """And never less than between domains of either cluster; a thinner network takes longer."""
+    how = plan(pp=2)
+    joined = Joined((cluster(SLOW), cluster(FAST)), (1, 1))
+    times = []
+    for thinned in (1.0, 2.0, 4.0):
+        there = replace(joined, oversubscription=thinned)
+        run = iteration(TOY, joined.clusters[0], how, Detail(joined=there, partial=True))
+        sends = [each for each in run.program.exchanges if each.axis == "forward"]
+        times.append(int(sends[0].duration_ps.max()))
+    # Each further copy of the bytes takes as long as the one before.
+    assert times[2] - times[1] == pytest.approx(2 * (times[1] - times[0]), rel=1e-3)
+    for name in (SLOW, FAST):
+        there = replace(cluster(name), domains=2)
+        chips = np.array([0, there.chips_per_domain])
+        alone = iteration(TOY, there, how, Detail(chips=chips, partial=True))
+        sends = [each for each in alone.program.exchanges if each.axis == "forward"]
+        assert times[0] > sends[0].duration_ps.max()
+
+
+def every_division(layers: int, chunks: int, least: list[int]) -> Iterator[tuple[int, ...]]:
+    """All ways to divide layers among chunks."""
+    for cuts in combinations(range(layers + chunks - 1), chunks - 1):
+        counts = np.diff([-1, *cuts, layers + chunks - 1]) - 1
+        if all(count >= low for count, low in zip(counts, least, strict=True)):
+            yield tuple(int(count) for count in counts)
+
+
+@settings(deadline=None, max_examples=60)
+@given(
+    st.lists(st.integers(1, 9), min_size=1, max_size=7),
+    st.lists(st.integers(1, 5), min_size=2, max_size=4),
+    st.integers(0, 8),
+)
+def test_no_division_has_a_faster_slowest_chunk(
+    layers: list[int], speeds: list[int], end: int
+) -> None:
+    sums = np.concatenate([[0], np.cumsum(layers)])
+    times = np.array([slow * (sums - sums[:, None]) for slow in speeds], np.float64)
+    times[-1] += end
+    least = [0, *[1] * (len(speeds) - 2), 0]
+    ways = list(every_division(len(layers), len(speeds), least))
+    most = [len(layers)] * len(speeds)
+    if not ways:
+        with pytest.raises(InputError, match="layers"):
+            divided(times, most, least)
+        return
+
+    def cost(counts: tuple[int, ...]) -> tuple[float, float]:
+        """Time of the slowest chunk, and of all."""
+        cuts = np.cumsum([0, *counts])
+        each = [times[k, low, high] for k, (low, high) in enumerate(pairwise(cuts))]
+        return max(each), sum(each)
+
+    chosen = divided(times, most, least)
+    assert chosen in ways
+    assert cost(chosen) == min(map(cost, ways))
+
+
+HOPPER, BLACKWELL = "p5.48xlarge", "dgx-b200"
+PAIR = {"tp": 4, "dp": 2, "global_batch": 32, "seq": 2048}
+
+
+def test_layers_follow_speed_and_no_other_division_is_faster() -> None:
+    run = cs.train("llama-3.1-8b", HOPPER, later_stages=BLACKWELL, **PAIR)
+    first, second = run.plan.stage_layers
+    assert run.plan.pp == 2
+    assert first < 16 < second
+    times = {}
+    for moved in range(-4, 5):
+        layers = (first + moved, second - moved)
+        other = replace(run.plan, stage_layers=layers)
+        detail = Detail(joined=run.joined, partial=True)
+        times[layers] = iteration(run.model, run.clusters[0], other, detail).iteration_s
+    assert run.iteration_s == min(times.values())
+    equal, hopper, blackwell = run.unlike.beside
+    assert run.iteration_s < equal.step_s < hopper.step_s
+    assert blackwell.step_s < hopper.step_s
+    assert run.unlike.slowest_network_s > run.iteration_s
+    assert run.chips == 16
+    assert run.unlike.idle_chips == (0, 0)
+    assert run.interval.low < run.iteration_s < run.interval.high
+    alone = [cs.train("llama-3.1-8b", name, **PAIR).cost.cost_usd for name in (HOPPER, BLACKWELL)]
+    assert (run.cost.cost_usd is None) == (None in alone)
+
+
+def test_memory_bounds_the_layers_of_a_stage() -> None:
+    """Trainium1 has a third of the memory and would be given more layers by its speed alone."""
+    how = {"tp": 8, "dp": 2, "global_batch": 16, "seq": 4096, "lora_rank": 0}
+    run = cs.train("llama-2-13b", "trn1.32xlarge", later_stages="trn2.48xlarge", **how)
+    for number, each in enumerate(run.clusters):
+        assert each.chips >= len(run.joined.held(number)) * 16 // run.plan.ranks_per_chip
+    assert run.memory.fits
+    assert sum(run.plan.stage_layers) == run.model.layers
+
+
+def test_degrees_that_are_left_out_leave_few_chips_idle() -> None:
+    run = cs.train("llama-3.1-8b", HOPPER, later_stages=f"{BLACKWELL}:2", global_batch=32, seq=1024)
+    assert {"tp", "dp", "pp"} <= {*run.plan.assumed}
+    assert sum(run.unlike.idle_chips) <= 3
+    worse = cs.train("llama-3.1-8b", HOPPER, later_stages=f"{BLACKWELL}:2", global_batch=32,
+                     seq=1024, tp=8, dp=1)  # fmt: skip
+    assert run.iteration_s < worse.iteration_s
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"pp": 3}, "room for 1 \\+ 1 = 2 stages. Use pp 2"),
+        ({"dp": 4}, "on one cluster, and there is room for 8 ranks on p5.48xlarge"),
+        ({"level": "flow"}, "stages on unlike chips have no --level flow"),
+        ({"chips": 8}, "chips counts those of one cluster"),
+        ({"jitter": "typical"}, "causes of --jitter"),
+        ({"framework": "neuronx"}, "neuronx does not train on h100"),
+        ({"later_stages": "ring:8"}, "bandwidth"),
+        ({"later_stages": SLOW}, "megatron-core on p5.48xlarge and neuronx on trn2.48xlarge"),
+        ({"stage_layers": (1, 2)}, "stage_layers sum to 3"),
+        ({"later_stages": 3}, "later_stages"),
+    ],
+)
+def test_what_is_refused(changes: dict[str, Any], message: str) -> None:
+    how: dict[str, Any] = {"later_stages": BLACKWELL, **PAIR, **changes}
+    with pytest.raises(InputError, match=message):
+        cs.train("llama-3.1-8b", HOPPER, **how)
+
+
+def test_a_plain_shape_and_what_nothing_joins_are_refused() -> None:
+    ring = cluster("ring:8", bandwidth="100GB/s", latency="1us")
+    with pytest.raises(InputError, match="ring:8 has no scale-out fabric"):
+        cs.train("llama-3.1-8b", HOPPER, later_stages=[ring], **PAIR)
+
+
+def test_a_model_for_which_there_is_no_memory_is_refused() -> None:
+    with pytest.raises(InputError, match="memory has room for"):
+        cs.train("llama-3.1-405b", HOPPER, later_stages=BLACKWELL, **PAIR)
