@@ -70,7 +70,7 @@ class CatalogueInputs:
 
     @contextmanager
     def _naming_idle(self, noted: NotingCatalogue) -> Iterator[None]:
-        from topologies.catalogue.reader import read_entries
+        from topologies.catalogue.reader import NAME, is_reference, read_entries
 
         yield  # an error of the answer ends here
         if noted.copies:
@@ -83,7 +83,12 @@ class CatalogueInputs:
         if self.catalogue is not None:
             for _, row in read_entries(self.catalogue, str(self.catalogue)):
                 changes[row[:3]] = f"{row.part}.{row.quantity} of {self.catalogue}"
-        if idle := [words for key, words in changes.items() if key not in noted.read]:
+        read = {
+            key
+            for key, row in noted.read.items()
+            if row.unit == NAME or not is_reference(row.part, row.quantity, row.unit)
+        }
+        if idle := [words for key, words in changes.items() if key not in read]:
             verb, those = ("change", "them") if len(idle) > 1 else ("changes", "it")
             sys.stderr.write(
                 f"{', '.join(idle)} {verb} nothing here: the answer does not read {those}.\n"
