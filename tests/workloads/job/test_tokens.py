@@ -48,13 +48,9 @@ def test_a_surely_low_goodput_leaves_tokens_as_uncertain_as_steps(step: Iteratio
     assert 0.2 < result.goodput < 0.3
     assert result.curve is not None
     assert result.job.interval_s == result.curve.best_s  # none is stated
-    ends = step.interval
-    assert result.tokens_interval.high / result.tokens == pytest.approx(
-        step.iteration_s / ends.low, rel=0.05
-    )
-    assert result.tokens_interval.low / result.tokens == pytest.approx(
-        step.iteration_s / ends.high, rel=0.05
-    )
+    ends, tokens = step.interval, result.document()["interval"]["tokens"]
+    assert tokens["high"] / result.tokens == pytest.approx(step.iteration_s / ends.low, rel=0.05)
+    assert tokens["low"] / result.tokens == pytest.approx(step.iteration_s / ends.high, rel=0.05)
 
 
 def test_failures_lengthen_a_run_of_tokens(step: Iteration) -> None:
