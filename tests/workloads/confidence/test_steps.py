@@ -119,7 +119,7 @@ def test_naming_the_framework_never_widens_a_neuron_step(kind: str) -> None:
 
 @pytest.mark.parametrize(
     ("stated", "least_mean", "most_below_half"),
-    [("", 0.8, 2), (FRAMEWORK, 0.84, 3), (PLAN, 0.84, 2), (BARE, 0.78, 4)],
+    [("", 0.8, 3), (FRAMEWORK, 0.84, 3), (PLAN, 0.84, 4), (BARE, 0.78, 5)],
 )
 def test_tables_that_were_left_out_are_covered(
     stated: str, least_mean: float, most_below_half: int
@@ -128,8 +128,9 @@ def test_tables_that_were_left_out_are_covered(
 
     The cluster of research code, of healthy and slow nodes, is not part of any level. By the name
     of a framework nobody knows that SimuMax's B200 was throttled, that torch-xla and PaxML are not
-    MaxText, or that some of torchtitan's H100s had less power. Told the least, plans of Megatron
-    before fused attention take 40 % longer than predicted.
+    MaxText, or that some of torchtitan's H100s had less power. By the plan
+    alone nobody knows that a network gave ZeRO-3 a third of its rate. Told the least, plans of
+    Megatron before fused attention take 40 % longer than predicted.
     """
     residuals, shares = shipped_residuals(), []
     every = residuals.at_level(stated).rows
