@@ -273,7 +273,17 @@ def read_engine_file(path: Path, stated: Collection[str] = ()) -> EngineFile:
     table = {key: rule for key, rule in whole_table.items() if rule.field not in stated}
     left = {key: keys[key] for key in keys if key in table or key not in whole_table}
     fields, ignored = fields_of_keys(left, table, path)
+    # An engine takes the precision of a checkpoint from its own files; here its name tells it.
+    if engines and not {"precision", "quantization"} & {*fields, *stated, *keys}:
+        fields |= _of_checkpoint(_code(command))
     return EngineFile(engine, {"scheduler": engine, **fields}, tuple(sorted(ignored)))
+
+
+def _of_checkpoint(command: str) -> dict[str, str]:
+    """Return the precision in the name of the checkpoint that a command loads, if it has one."""
+    named = re.search(rf"\w/[\w.-]*[-_]({'|'.join(QUANTIZATION)})\b", command, re.IGNORECASE)
+    precision = named and QUANTIZATION[named[1].lower()]
+    return {"precision": precision} if precision else {}
 
 
 def _unabbreviated(key: str, table: Mapping[str, Key]) -> str:

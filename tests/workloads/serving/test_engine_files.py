@@ -181,3 +181,21 @@ def test_what_an_engine_has_no_option_for_is_not_written() -> None:
         launch_command("vllm", {"tp": 4, "ep": 2}, "m")
     with pytest.raises(InputError, match="runs as sglang"):
         launch_command("vllm", {"scheduler": "sglang"}, "m")
+
+
+@pytest.mark.parametrize(
+    ("words", "precision"),
+    [
+        ("nvidia/Llama-3.1-70B-Instruct-FP8 --max-num-seqs 128", "fp8"),
+        ("--model RedHatAI/Qwen3-32B-NVFP4", "fp4"),
+        ("meta-llama/Llama-3.1-70B-Instruct", None),
+        ("nvidia/Llama-3.1-70B-Instruct-FP8 --quantization mxfp8", "mxfp8"),
+    ],
+)
+def test_the_name_of_a_checkpoint_tells_its_precision(
+    tmp_path: Path, words: str, precision: str | None
+) -> None:
+    path = tmp_path / "launch.sh"
+    path.write_text(f"vllm serve {words} --tensor-parallel-size 4\n")
+    assert read_engine_file(path).fields.get("precision") == precision
+    assert "precision" not in read_engine_file(path, {"precision": "bf16"}).fields
