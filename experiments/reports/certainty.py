@@ -78,7 +78,7 @@ def facts(columns: Sequence[Column], results: Document, command: str = "") -> li
 
     >>> rent = {"usd": 2.5, "energy_joules": None, "interval": {"usd": {"low": 2.25, "high": 2.75}}}
     >>> facts([Column("usd", "rent"), Column("energy_joules", "energy")], rent)
-    [('rent', '2.5 (80 %: 2.25 – 2.75)')]
+    [('rent', '2.5 USD (80 %: 2.25 USD – 2.75 USD)')]
     """
     rows = []
     for column in columns:

@@ -283,7 +283,7 @@ def layer_table(cluster: Cluster) -> pd.DataFrame:
 
     >>> from topologies.clusters.names import cluster
     >>> layer_table(cluster("rainier"))["groups"].tolist()
-    [7812, 123, 1]
+    [7812, 123, 7, 1]
     """
     _, layers = clos(cluster)
     return pd.DataFrame(
