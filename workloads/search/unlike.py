@@ -218,6 +218,17 @@ class Question(NamedTuple):
             return (
                 f"{words}: there is room for {held} = {sum(stages)} stages. Use pp {sum(stages)}."
             )
+        if min(stages) and not stated.get("dp") and stated.get("pp") in (None, sum(stages)):
+            idle = (room % ranks for room in self.rooms)
+            left = " and ".join(
+                f"{count:,} of {room:,} ranks on {each.name}"
+                for count, room, each in zip(idle, self.rooms, self.clusters, strict=True)
+                if count > room * IDLE
+            )
+            return (
+                f"{words}: stages of {ranks:,} ranks leave {left} idle. Use degrees that divide "
+                "them, or state dp too."
+            )
         rooms = " and ".join(
             f"{room:,} ranks on {each.name}"
             for room, each in zip(self.rooms, self.clusters, strict=True)

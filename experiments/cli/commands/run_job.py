@@ -66,7 +66,7 @@ RESULTS = (
     Column("checkpoint_interval_s", "checkpoint every"),
     Column("best_checkpoint_interval_s", "  best"),
     Column("young_daly_interval_s", "  Young and Daly"),
-    Column("checkpoint_bytes", "  of"),
+    Column("checkpoint_bytes", "  its size"),
     Column("checkpoint_stall_s", "  stall"),
     Column("checkpoint_write_s", "  write"),
     Column("peer_copy_interval_s", "copies with peers every"),

@@ -169,7 +169,8 @@ def train(
 
         alone = {"--sensitivity": sure.sensitivity, "--chakra": how.chakra}
         alone |= {"--explain": how.explain}
-        title = f"{inputs.model}: one optimizer step on {len(names)} clusters"
+        later = f", with later stages on {how.later_stages}" if how.later_stages else ""
+        title = f"{inputs.model}: one optimizer step on {len(names)} clusters{later}"
         answer_beside(
             *("train", title, names, answer, alone),
             *(catalogue_inputs.read_side_by_side, call.answer),

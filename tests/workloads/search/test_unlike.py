@@ -215,3 +215,8 @@ def test_a_plain_shape_and_what_nothing_joins_are_refused() -> None:
 def test_a_model_for_which_there_is_no_memory_is_refused() -> None:
     with pytest.raises(InputError, match="memory has room for"):
         cs.train("llama-3.1-405b", HOPPER, later_stages=BLACKWELL, **PAIR)
+
+
+def test_degrees_that_leave_chips_idle_are_named() -> None:
+    with pytest.raises(InputError, match="leave 2 of 8 ranks on"):
+        cs.train("llama-3.1-8b", "p5.48xlarge", later_stages="p5.48xlarge", tp=3)

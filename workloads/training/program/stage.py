@@ -160,7 +160,7 @@ class StagePasses:
             ops = make(catalog, chunk, reduces=phase != FORWARD and self._reduces(last))
             self._laid_out[key] = begin, ops, tuple(catalog.steps)
         first, ops, named = self._laid_out[key]
-        ops = self.catalog.renumbered((id(self._laid_out), key), ops, named)
+        ops = self.catalog.renumbered((self.shapes.chip, key), ops, named)
         return ops if first == begin else ops.of_layers(begin - first)
 
     def start(self) -> Ops:
