@@ -5,19 +5,28 @@ from __future__ import annotations
 import gc
 import os
 
+import pytest
 from hypothesis import HealthCheck, settings
 
-# A shared machine may be slow at any moment, so no example has a deadline. The same examples are
-# tried every time, in any order of the tests and on any number of workers; EXPLORE=1 tries others,
-# and more of them.
-settings.register_profile(
-    "house",
-    deadline=None,
-    max_examples=100 if "EXPLORE" in os.environ else 50,
-    derandomize="EXPLORE" not in os.environ,
-    suppress_health_check=[HealthCheck.too_slow],
-)
-settings.load_profile("house")
+from tests.support.examples import USUAL
+
+EXPLORE = "EXPLORE" in os.environ
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    """Choose how properties are tried, before any module of tests says how often."""
+    # A shared machine may be slow at any moment, so no example has a deadline. The same examples
+    # are tried every time, in any order of the tests and on any number of workers; EXPLORE=1 tries
+    # others, and more of them. Without slow tests there is a third of the examples too.
+    few = USUAL // 3 if config.option.markexpr == "not slow" else USUAL
+    settings.register_profile(
+        "house",
+        deadline=None,
+        max_examples=2 * USUAL if EXPLORE else few,
+        derandomize=not EXPLORE,
+        suppress_health_check=[HealthCheck.too_slow],
+    )
+    settings.load_profile("house")
 
 
 def pytest_collection_finish() -> None:

@@ -23,7 +23,7 @@ from scipy.optimize import least_squares
 from experiments.calibration.measurements import Measurements
 from experiments.validation.predictions.collectives import time_s
 from experiments.validation.predictions.kernels import predict as predict_kernel
-from experiments.validation.predictions.training import predict as predict_step
+from experiments.validation.predictions.training import Steps
 from experiments.validation.reading.machines import machines_for
 from experiments.validation.reading.nccl_tests import Measured
 from experiments.validation.reading.rows import Outcome
@@ -520,8 +520,10 @@ def fit_training(
 ) -> Group:
     """Fit the constants of steps to the rows that are not held out, if there are any."""
 
+    shared = Steps()
+
     def times(steps: Sequence[Mapping[str, Any]], catalogue: Catalogue) -> FloatArray:
-        return np.array([predicted_s(predict_step(row, catalogue), "iteration_s") for row in steps])
+        return np.array([shared.seconds(row, catalogue) for row in steps])
 
     def errors(steps: Sequence[Mapping[str, Any]], catalogue: Catalogue) -> FloatArray:
         return times(steps, catalogue) / column(steps, "iteration_s") - 1 if steps else NONE

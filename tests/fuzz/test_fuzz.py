@@ -14,7 +14,7 @@ from typing import Any
 
 import pandas as pd
 import pytest
-from hypothesis import HealthCheck, given, settings
+from hypothesis import HealthCheck, given
 from hypothesis import strategies as st
 
 from experiments.cli.main import run
@@ -24,6 +24,7 @@ from tests.fuzz.cases import Case, draw, from_json
 from tests.fuzz.seeds import COMMANDS, files
 from tests.fuzz.worker import answer as answer_of
 from tests.fuzz.worker import every_option, in_threads
+from tests.support.examples import examples
 
 SECONDS = float(os.environ.get("FUZZ_SECONDS", "600"))
 SEED = int(os.environ.get("FUZZ_SEED", "0"))
@@ -151,7 +152,7 @@ SHAPES = ("ring:6", "torus:2x3", "torus:4x4", "mesh:5", "switch:8", "clos:16:8",
 
 
 @pytest.mark.slow
-@settings(max_examples=150, suppress_health_check=list(HealthCheck))
+@examples(150, suppress_health_check=list(HealthCheck))
 @given(
     operation=st.sampled_from(OPERATIONS),
     shape=st.sampled_from(SHAPES),
@@ -181,7 +182,7 @@ DEGREES = st.sampled_from((1, 2, 4))
 
 
 @pytest.mark.slow
-@settings(max_examples=60, suppress_health_check=list(HealthCheck))
+@examples(60, suppress_health_check=list(HealthCheck))
 @given(
     tp=DEGREES,
     pp=DEGREES,

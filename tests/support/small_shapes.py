@@ -8,15 +8,12 @@ from itertools import combinations
 
 import networkx as nx
 import numpy as np
-from hypothesis import settings
 from hypothesis import strategies as st
 
 from topologies.shapes.basic import Axis, Clos, FullMesh, Shape, Switch, Tier, Tiered, Torus
 from topologies.shapes.links import domain_links
 
 GB = 10**9
-UNHURRIED = settings(deadline=None)
-"""A busy machine is no failure."""
 
 
 def torus(*sizes: int, rates: tuple[int, ...] = (), wrap: bool = True) -> Torus:

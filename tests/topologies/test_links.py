@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 from hypothesis import given
 
-from tests.support.small_shapes import GB, UNHURRIED, shapes, tori, torus
+from tests.support.small_shapes import GB, shapes, tori, torus
 from topologies.clusters.names import cluster
 from topologies.shapes.basic import FullMesh, Shape, Switch, Tier, Tiered, Torus
 from topologies.shapes.links import DOWN, UP, axis_links, coordinates, domain_links
@@ -101,7 +101,6 @@ def test_egress_of_trn3_is_512_512_128_by_tier(name: str) -> None:
             assert egress.tolist() == [rate * GB] * shape.chips
 
 
-@UNHURRIED
 @given(shapes())
 def test_every_link_has_a_way_back_of_the_same_kind(shape: Shape) -> None:
     links = domain_links(shape, fold=False)
@@ -111,7 +110,6 @@ def test_every_link_has_a_way_back_of_the_same_kind(shape: Shape) -> None:
     assert there == back
 
 
-@UNHURRIED
 @given(shapes())
 def test_links_are_told_apart_by_ends_and_lane(shape: Shape) -> None:
     limits = ends(shape, fold=False)
@@ -119,7 +117,6 @@ def test_links_are_told_apart_by_ends_and_lane(shape: Shape) -> None:
     assert all(src != dst for src, dst, _ in limits)
 
 
-@UNHURRIED
 @given(shapes())
 def test_folding_keeps_what_every_chip_can_send_and_its_cables(shape: Shape) -> None:
     egress = []
@@ -134,7 +131,6 @@ def test_folding_keeps_what_every_chip_can_send_and_its_cables(shape: Shape) -> 
     assert np.array_equal(*egress)
 
 
-@UNHURRIED
 @given(tori())
 def test_a_torus_is_the_product_of_cycles_and_paths(shape: Torus) -> None:
     lines = [
@@ -154,7 +150,6 @@ def _flat(node: object) -> tuple[int, ...]:
     return (*_flat(node[0]), node[1]) if isinstance(node, tuple) else (int(str(node)),)
 
 
-@UNHURRIED
 @given(tori())
 def test_axis_links_lead_one_step_up_or_down(shape: Torus) -> None:
     links, number = domain_links(shape), axis_links(shape)
@@ -169,6 +164,7 @@ def test_axis_links_lead_one_step_up_or_down(shape: Torus) -> None:
     assert np.array_equal(np.sort(number[number >= 0]), np.arange(len(links)))
 
 
+@pytest.mark.slow
 def test_a_million_chips_are_a_matter_of_arithmetic() -> None:
     links = domain_links(torus(100, 100, 100))
     assert len(links) == 6_000_000

@@ -6,11 +6,11 @@ from fractions import Fraction
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 
+from tests.support.examples import examples
 from tests.support.small_shapes import (
     GB,
-    UNHURRIED,
     closes,
     distances,
     shapes,
@@ -38,7 +38,6 @@ from topologies.views.measures import _counts, measure
 PLAIN = {"bandwidth": "100GB/s", "latency": "1us"}
 
 
-@UNHURRIED
 @given(shapes())
 def test_hops_against_breadth_first_search(shape: Shape) -> None:
     hops = distances(shape)
@@ -47,7 +46,6 @@ def test_hops_against_breadth_first_search(shape: Shape) -> None:
     assert mean_hops(shape) == pytest.approx(hops.sum() / pairs if pairs else 0.0)
 
 
-@UNHURRIED
 @given(closes(60))
 def test_hops_of_partly_filled_closes(shape: Clos) -> None:
     hops = distances(shape)
@@ -56,13 +54,13 @@ def test_hops_of_partly_filled_closes(shape: Clos) -> None:
     assert mean_hops(shape) == pytest.approx(hops.sum() / pairs)
 
 
-@settings(max_examples=40, deadline=None)
+@examples(40)
 @given(tori(10))
 def test_bisection_of_tori_against_all_halves(shape: Torus) -> None:
     assert bisection(shape) == smallest_cut(shape)
 
 
-@settings(max_examples=40, deadline=None)
+@examples(40)
 @given(tiereds(9))
 def test_bisection_of_tiers_against_all_halves(shape: Tiered) -> None:
     if all(size == 1 or size % 2 == 0 for size in shape.sizes):
@@ -102,7 +100,6 @@ def busiest_load(shape: Shape) -> float:
     return float((load / links.bandwidth_bytes_per_s).max())
 
 
-@UNHURRIED
 @given(shapes(30))
 def test_uniform_all_to_all_against_the_load_of_all_routes(shape: Shape) -> None:
     ceiling = all_to_all_bytes_per_s(shape)
@@ -119,7 +116,6 @@ def test_uniform_all_to_all_of_full_closes(shape: Clos) -> None:
     assert all_to_all_bytes_per_s(shape) == pytest.approx((shape.chips - 1) / busiest_load(shape))
 
 
-@UNHURRIED
 @given(shapes())
 def test_degree_and_rate_are_means_over_the_chips(shape: Shape) -> None:
     links = domain_links(shape, fold=False)

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tests.support.small_shapes import GB, UNHURRIED, closes, distances, shapes, tori, torus
+from tests.support.small_shapes import GB, closes, distances, shapes, tori, torus
 from topologies.clusters.names import cluster
 from topologies.errors import InputError
 from topologies.routing import Routes, routes
@@ -32,7 +32,6 @@ def assert_joined(shape: Shape, src: np.ndarray, dst: np.ndarray, routed: Routes
         assert visited[-1] == dst[k]
 
 
-@UNHURRIED
 @given(shapes(24))
 def test_routes_are_joined_and_shortest(shape: Shape) -> None:
     src, dst = all_pairs(shape.chips)
@@ -41,7 +40,6 @@ def test_routes_are_joined_and_shortest(shape: Shape) -> None:
     assert np.array_equal(routed.hops.reshape(shape.chips, -1), distances(shape))
 
 
-@UNHURRIED
 @given(tori(24), st.sampled_from([-1, 0, 1]), st.data())
 def test_any_axis_order_and_tie_gives_a_shortest_route(
     shape: Torus, tie: int, data: st.DataObject
@@ -147,7 +145,6 @@ def test_a_million_pairs_at_once() -> None:
     assert abs(routed.hops.mean() - 3.0) < 0.01
 
 
-@UNHURRIED
 @given(closes(24))
 def test_split_routes_conserve_traffic(shape: Clos) -> None:
     links = domain_links(shape)
@@ -164,7 +161,6 @@ def test_split_routes_conserve_traffic(shape: Clos) -> None:
         assert np.array_equal(balance, expected)
 
 
-@UNHURRIED
 @given(closes(24))
 def test_the_single_route_is_one_of_the_equal_paths(shape: Clos) -> None:
     src, dst = all_pairs(shape.chips)

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tests.support.small_shapes import GB, UNHURRIED
+from tests.support.small_shapes import GB
 from topologies.clusters.cluster import Cluster
 from topologies.clusters.names import cluster
 from topologies.errors import InputError
@@ -127,7 +127,6 @@ def test_latency_grows_with_the_layer_that_a_path_climbs_to() -> None:
     assert np.diff(paths.ptr).tolist() == [2, 4, 6, 8]
 
 
-@UNHURRIED
 @given(st.integers(2, 80), st.integers(1, 4), st.sampled_from([1, 3]), st.randoms())
 def test_paths_go_up_from_the_source_and_down_to_the_destination(
     servers: int, chips_each: int, over: int, random: object

@@ -215,6 +215,10 @@ class Steps:
         """Predict a row, see :func:`predict`."""
         return _predicted(values, catalogue, self._step)
 
+    def seconds(self, values: Mapping[str, Any], catalogue: Catalogue | None = None) -> float:
+        """Time of a row's step [s], without the steps that its interval takes."""
+        return self._step(*question(filled(values).values, catalogue)).seconds
+
     def _step(self, model: Model, machine: Cluster, plan: ParallelPlan) -> LongStep:
         key = model, machine, plan
         if key not in self._steps:

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from cluster_sim.analysis.metrics import critical_path
 from cluster_sim.schedule.build import OpColumns, schedule
 from cluster_sim.schedule.table import FIXED, Edges, Resources, Schedule
 from cluster_sim.trace.trace import Trace, run
+from tests.support.examples import examples
 from tests.support.random_schedules import ended, on_one_link, schedules
 
 
@@ -51,7 +52,7 @@ def test_a_start_after_a_revival_begins_a_path() -> None:
 
 
 @given(schedule=schedules(), block=st.sampled_from([1, 3, 2**20]))
-@settings(max_examples=60)
+@examples(60)
 def test_the_critical_path_explains_the_whole_run(schedule: Schedule, block: int) -> None:
     trace = run(schedule)
     with pytest.MonkeyPatch.context() as patch:

@@ -6,7 +6,7 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 
 from cluster_sim.analysis.metrics import (
     kind_use,
@@ -22,6 +22,7 @@ from cluster_sim.engine.times import DONE, RUNNING, Attempts, Times
 from cluster_sim.schedule.build import OpColumns, schedule
 from cluster_sim.schedule.table import FIXED, FLOW, Edges, Flows, Resources, Schedule
 from cluster_sim.trace.trace import Trace, run
+from tests.support.examples import examples
 from tests.support.random_schedules import WHATS, ended, on_one_link, schedules
 
 
@@ -126,7 +127,7 @@ def _named(trace: Trace) -> Trace:
 
 
 @given(schedule=schedules())
-@settings(max_examples=30)
+@examples(30)
 def test_every_table_is_labelled_and_finite(schedule: Schedule) -> None:
     trace = run(schedule)
     tables = [

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from cluster_sim.collectives import KINDS, CollectiveCall, Group, compose, lower_bound, suitable
@@ -15,6 +15,7 @@ from cluster_sim.collectives.verify.bounds import (
     switches_are_stacked,
 )
 from cluster_sim.trace.trace import run
+from tests.support.examples import examples
 from topologies.clusters.names import cluster
 from topologies.errors import InputError
 from topologies.routing import routes
@@ -39,7 +40,7 @@ def named(text: str):
     return cluster(text, bandwidth="100GB/s", latency="1us") if plain else cluster(text)
 
 
-@settings(max_examples=60, deadline=None)
+@examples(60)
 @given(st.data())
 def test_no_algorithm_is_faster_than_the_bound(data):
     machine = named(data.draw(st.sampled_from(SHAPES)))

@@ -2,7 +2,7 @@
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from matplotlib.colors import LinearSegmentedColormap
 
@@ -19,6 +19,7 @@ from cluster_sim.collectives.results import (
 from cluster_sim.collectives.verify.neuron_limits import along_ring, check_restrictions
 from cluster_sim.plot.links import COLD_TO_HOT, link_load, link_map
 from cluster_sim.trace.trace import run
+from tests.support.examples import examples
 from topologies.clusters.names import cluster
 from topologies.errors import InputError
 from topologies.shapes.links import domain_links
@@ -125,7 +126,7 @@ def test_other_machines_are_not_restricted(name):
     assert along_ring(whole(machine)).chips.tolist() == list(range(machine.chips))
 
 
-@settings(max_examples=30, deadline=None)
+@examples(30)
 @given(st.data())
 def test_an_uneven_exchange_delivers_every_byte_in_no_less_than_its_bound(data):
     machine = data.draw(st.sampled_from([RING, SERVER, SWITCHED]))

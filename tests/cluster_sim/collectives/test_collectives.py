@@ -2,7 +2,7 @@
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 
 from cluster_sim.collectives import (
     ALGORITHMS,
@@ -31,6 +31,7 @@ from cluster_sim.schedule.table import transfer_ps
 from cluster_sim.trace.trace import run
 from tests.support.collective_cases import ENGINES, algorithm_names, collectives
 from tests.support.conservation import violations
+from tests.support.examples import examples
 from topologies.clusters.names import cluster
 from topologies.errors import InputError
 
@@ -81,7 +82,7 @@ def test_op_count_of_a_ring_all_reduce():
 
 @pytest.mark.parametrize("engine", ENGINES)
 @given(case=collectives())
-@settings(max_examples=60, deadline=None)
+@examples(60)
 def test_every_collective_is_proven_conserved_and_above_its_bound(engine, case):
     schedule = compose(Call(case.op, case.group, case.size), case.algorithm, ideal=case.ideal)
     assert prove(schedule) == "proven"

@@ -2,7 +2,7 @@
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from cluster_sim.collectives import (
@@ -23,6 +23,7 @@ from cluster_sim.collectives.algorithms.registry import choose_algorithm
 from cluster_sim.collectives.algorithms.stages import cube
 from cluster_sim.collectives.algorithms.torus import shares
 from cluster_sim.trace.trace import run
+from tests.support.examples import examples
 from topologies.clusters.names import cluster
 from topologies.errors import InputError
 
@@ -79,7 +80,7 @@ def test_a_large_exchange_is_not_listed_but_moves_all_bytes():
     sides=st.lists(st.integers(1, 4), min_size=1, max_size=3),
     op=st.sampled_from(["all-reduce", "all-gather", "reduce-scatter"]),
 )
-@settings(max_examples=30, deadline=None)
+@examples(30)
 def test_stages_of_any_torus_are_proven(size, sides, op):
     machine = cluster("torus:" + "x".join(map(str, sides)), bandwidth="1GB/s", latency="1us")
     group = whole(machine)

@@ -2,7 +2,7 @@
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from cluster_sim.collectives import CollectiveCall as Call
@@ -14,6 +14,7 @@ from cluster_sim.collectives.algorithms.cycles import (
     rate_units,
     snake,
 )
+from tests.support.examples import examples
 from tools.ship_cycles import shipped_boxes
 from topologies.clusters.names import cluster
 
@@ -72,7 +73,7 @@ def test_shipped_cycles_are_hamiltonian_and_share_links_by_their_rates(grid):
 
 
 @given(sizes=st.lists(st.integers(3, 6), min_size=2, max_size=2).map(tuple))
-@settings(max_examples=10, deadline=None)
+@examples(10)
 def test_two_cycles_part_the_cables_of_any_torus(sizes):
     cycles = hamiltonian_cycles(sizes, (True, True), (1, 1))
     assert cycles.orders.shape == (2, sizes[0] * sizes[1])

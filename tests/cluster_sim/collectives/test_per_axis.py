@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from cluster_sim.collectives import CollectiveCall, build, whole
@@ -11,6 +11,7 @@ from cluster_sim.collectives.algorithms.torus import PER_AXIS, ring_by_ring_ps
 from cluster_sim.collectives.results import measure
 from cluster_sim.hardware.communication_costs import communication_costs
 from cluster_sim.trace.trace import run
+from tests.support.examples import examples
 from topologies.clusters.names import cluster
 
 KINDS = ("all-reduce", "all-gather", "reduce-scatter")
@@ -20,7 +21,7 @@ def call_on(shape: str, kind: str, size_bytes: int) -> CollectiveCall:
     return CollectiveCall(kind, whole(cluster(shape, bandwidth="1GB/s", latency="3ns")), size_bytes)
 
 
-@settings(max_examples=60, deadline=None)
+@examples(60)
 @given(
     kind=st.sampled_from(KINDS),
     shape=st.sampled_from(["torus:4x3", "torus:3x4x5", "torus:5x3x3"]),

@@ -4,13 +4,14 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from cluster_sim.collectives import KINDS, ProofError, compose, prove, whole
 from cluster_sim.collectives import CollectiveCall as Call
 from cluster_sim.schedule.table import Codes, Edges
 from tests.support.collective_cases import algorithm_names
+from tests.support.examples import examples
 from topologies.clusters.names import cluster
 
 MACHINES = ("trn2.48xlarge", "ring:4", "mesh:4", "switch:4")
@@ -61,7 +62,7 @@ def test_a_dropped_barrier_is_caught(op):
 
 @pytest.mark.parametrize(("machine", "op", "algorithm"), CASES)
 @given(data=st.data())
-@settings(max_examples=5, deadline=None)
+@examples(5)
 def test_a_dropped_data_edge_is_caught(machine, op, algorithm, data):
     collective = composed(machine, op, algorithm)
     what = np.array(list(collective.schedule.labels["what"]))
@@ -76,7 +77,7 @@ def test_a_dropped_data_edge_is_caught(machine, op, algorithm, data):
 
 @pytest.mark.parametrize(("machine", "op", "algorithm"), CASES)
 @given(data=st.data())
-@settings(max_examples=5, deadline=None)
+@examples(5)
 def test_a_message_to_the_wrong_rank_is_caught(machine, op, algorithm, data):
     collective = composed(machine, op, algorithm)
     labels = collective.schedule.labels

@@ -6,7 +6,7 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from cluster_sim.collectives import CollectiveCall, Group, whole
@@ -17,6 +17,7 @@ from cluster_sim.collectives.call import RING_KINDS
 from cluster_sim.collectives.duration import duration
 from cluster_sim.hardware.communication_costs import communication_costs
 from cluster_sim.trace.trace import run
+from tests.support.examples import examples
 from topologies.clusters.cluster import Cluster
 from topologies.clusters.names import cluster
 from topologies.errors import InputError
@@ -53,7 +54,7 @@ def test_clocks_of_links_are_the_run_of_every_message(name: str, engine: str) ->
     assert answered >= 30  # a single ring and its reverse share no link on any of these
 
 
-@settings(max_examples=25, deadline=None)
+@examples(25)
 @given(
     size_bytes=st.one_of(st.integers(0, 200), st.integers(1, 10**7)),
     slices=st.integers(1, 4),
@@ -113,7 +114,7 @@ def test_a_run_that_would_pass_the_horizon_is_left_to_the_engine() -> None:
         duration.duration_ps(call, "ring")
 
 
-@settings(max_examples=30)
+@examples(30)
 @given(
     st.integers(1, 4).flatmap(
         lambda blocks: st.lists(

@@ -6,7 +6,7 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from cluster_sim.collectives import CollectiveCall, Group, whole
@@ -22,6 +22,7 @@ from cluster_sim.hardware.communication_costs import communication_costs
 from cluster_sim.schedule.repeats import rounds_written_out
 from cluster_sim.trace.trace import run
 from tests.support.collective_cases import named
+from tests.support.examples import examples
 from tests.support.written_rules import check_rounds
 from topologies.clusters.names import cluster
 
@@ -55,7 +56,7 @@ def test_rounds_of_a_ring_have_the_time_of_all_messages(
             assert simulate_rounds(rounds, window=window) == run(schedule).total_ps
 
 
-@settings(max_examples=60, deadline=None)
+@examples(60)
 @given(
     machine=st.sampled_from(MACHINES),
     name=st.sampled_from(sorted(RINGS)),

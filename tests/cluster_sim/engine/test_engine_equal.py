@@ -6,17 +6,18 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
-from hypothesis import HealthCheck, given, settings
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from cluster_sim.engine import HorizonError, simulate
 from cluster_sim.schedule.table import Edges, Flows, Resources, Schedule
 from cluster_sim.trace.trace import Trace
 from tests.support.conservation import violations
+from tests.support.examples import examples
 from tests.support.naive import Naive
 from tests.support.schedules import fault_tables, outcome, schedules
 
-few = settings(max_examples=100, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+few = examples(100)
 thousands = settings(few, max_examples=2000)
 
 
@@ -95,7 +96,6 @@ def test_ten_runs_are_one(engine: str) -> None:
     assert all(outcome(simulate(schedule, engine=engine)) == first for _ in range(9))
 
 
-@settings(deadline=None)
 @given(st.data())
 def test_op_numbers_matter_for_nothing_but_ties(data: st.DataObject) -> None:
     """Ops with different priorities keep their times under other numbers."""

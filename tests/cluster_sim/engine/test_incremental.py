@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-from hypothesis import HealthCheck, given, settings
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from benchmarks.rates import flows_over_clos
@@ -16,9 +16,10 @@ from cluster_sim.engine.shared_rates.tables import VISITED
 from cluster_sim.engine.times import HorizonError
 from cluster_sim.schedule.build import OpColumns, schedule
 from cluster_sim.schedule.table import FLOW, HORIZON_PS, JOIN, Edges, Flows, Resources, Schedule
+from tests.support.examples import examples
 from tests.support.schedules import fault_tables, schedules
 
-few = settings(max_examples=150, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+few = examples(150)
 thousands = settings(few, max_examples=5000)
 UNITS = [1, 1, 3, 1000, 10**9, 10**12]
 """Small units make ties, and rates of zero."""

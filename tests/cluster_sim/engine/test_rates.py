@@ -6,13 +6,14 @@ from typing import NamedTuple
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from scipy.optimize import linprog
 
 from cluster_sim.engine import max_min_rates
 from cluster_sim.engine.shared_rates.tables import UNLIMITED, classify
 from cluster_sim.schedule.table import Flows
+from tests.support.examples import examples
 
 GB = 10**9
 
@@ -131,7 +132,6 @@ def test_columns_that_make_no_sense_are_refused(columns: dict, message: str) -> 
         max_min_rates(**{**common, **columns})
 
 
-@settings(deadline=None)
 @given(cases(), st.randoms(use_true_random=False))
 def test_order_changes_no_bit(case: Case, random: object) -> None:
     order = list(range(len(case.paths)))
@@ -139,7 +139,6 @@ def test_order_changes_no_bit(case: Case, random: object) -> None:
     assert case.rates(order) == case.rates()
 
 
-@settings(deadline=None)
 @given(cases(), st.data())
 def test_counting_equal_flows_together_changes_no_bit(case: Case, data: st.DataObject) -> None:
     count = [data.draw(st.integers(1, 4)) for _ in case.paths]
@@ -158,7 +157,6 @@ def test_counting_equal_flows_together_changes_no_bit(case: Case, data: st.DataO
     assert np.repeat(counted, count).tolist() == repeated.rates()
 
 
-@settings(deadline=None)
 @given(cases())
 def test_rates_are_feasible_and_no_flow_could_have_more(case: Case) -> None:
     """Each flow is at its cap, or on a resource that is full for it, where none is faster."""
@@ -189,7 +187,7 @@ def is_bottleneck(case: Case, rates: list[int], flow: int, resource: int) -> boo
     return none_faster and higher + as_fast > case.capacity[resource]
 
 
-@settings(deadline=None, max_examples=60)
+@examples(60)
 @given(cases(unit=10**9))
 def test_rates_are_those_of_linear_programs(case: Case) -> None:
     """Raise the smallest rate as far as it goes, hold those that are stuck, and so on."""

@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from hypothesis import HealthCheck, given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from cluster_sim.engine import HorizonError, repeats, simulate
@@ -23,6 +23,7 @@ from cluster_sim.schedule.table import (
     Schedule,
     ScheduleError,
 )
+from tests.support.examples import examples
 from tests.support.schedules import schedules
 from tests.support.written_rules import check_rounds
 
@@ -67,7 +68,7 @@ def in_rounds(body: Schedule, count: int, final: int, across: list[tuple[int, in
     )
 
 
-@settings(max_examples=150, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+@examples(150)
 @given(st.data())
 def test_a_window_of_rounds_is_the_schedule_written_out(data: st.DataObject) -> None:
     """SimPy and the compiled engine on all ops, and windows of any length."""

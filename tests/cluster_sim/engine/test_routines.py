@@ -6,7 +6,7 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
-from hypothesis import HealthCheck, given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from cluster_sim.engine import Faults, HorizonError, Times, simulate
@@ -23,6 +23,7 @@ from cluster_sim.schedule.table import (
     Schedule,
     ScheduleError,
 )
+from tests.support.examples import examples
 from tests.support.schedules import schedules
 from tests.support.written_rules import check_routines
 
@@ -89,7 +90,7 @@ def outcome(times: Times, outside: int) -> dict[str, list[int]]:
     return {name: getattr(times, name)[:outside].tolist() for name in COLUMNS}
 
 
-@settings(max_examples=200, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+@examples(200)
 @given(st.data())
 def test_a_routine_is_its_ops_once_a_call(data: st.DataObject) -> None:
     """SimPy and the compiled engine on the schedule written out, and the routine in place."""

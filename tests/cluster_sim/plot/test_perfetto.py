@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 
 from cluster_sim.collectives import CollectiveCall, build, whole
 from cluster_sim.engine.times import DONE, RUNNING, Attempts, Times
@@ -22,6 +22,7 @@ from cluster_sim.plot.perfetto import (
 from cluster_sim.schedule.build import OpColumns, schedule
 from cluster_sim.schedule.table import FIXED, Codes, Edges, Resources, Schedule
 from cluster_sim.trace.trace import Trace, run
+from tests.support.examples import examples
 from tests.support.random_schedules import on_one_link, schedules, spans
 from topologies.clusters.names import cluster
 from workloads.front import train
@@ -247,7 +248,7 @@ def test_too_many_ops_are_cut_by_whole_ranks_and_reported(tmp_path: Path) -> Non
 
 
 @given(schedule=schedules())
-@settings(max_examples=30)
+@examples(30)
 def test_every_op_of_any_schedule_that_takes_time_is_there_once(
     schedule: Schedule, tmp_path_factory: pytest.TempPathFactory
 ) -> None:

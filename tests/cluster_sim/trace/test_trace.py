@@ -9,7 +9,7 @@ import numpy as np
 import pandas as pd
 import pyarrow.parquet as pq
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from cluster_sim.analysis.metrics import resource_use
@@ -21,6 +21,7 @@ from cluster_sim.trace.trace import BlockedWork, Trace, explain, load_trace, run
 from tests.support.conservation import violations
 from tests.support.damaged_files import check_damaged
 from tests.support.equal_schedules import equal
+from tests.support.examples import examples
 from tests.support.random_schedules import ended, on_one_link, schedules, spans
 from topologies.errors import InputError
 
@@ -93,7 +94,7 @@ def test_names_that_repeat_are_one_category() -> None:
 
 
 @given(schedule=schedules())
-@settings(max_examples=40)
+@examples(40)
 def test_parquet_gives_back_schedule_and_times(
     schedule: Schedule, tmp_path_factory: pytest.TempPathFactory
 ) -> None:
@@ -184,7 +185,7 @@ def test_a_stored_trace_that_breaks_the_rules_is_refused(tmp_path: Path) -> None
 
 
 @given(cut=st.floats(0, 1), flip=st.integers(1, 255))
-@settings(max_examples=60)
+@examples(60)
 def test_no_damage_to_a_file_ends_in_anything_but_one_line(
     cut: float, flip: int, tmp_path_factory: pytest.TempPathFactory
 ) -> None:

@@ -6,10 +6,11 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from experiments.hourly.record import Record, Row, minute_of, moment, rows_from_csv
+from tests.support.examples import examples
 from topologies.errors import InputError
 from workloads.demand import read_demand
 
@@ -32,7 +33,7 @@ def test_a_record_does_not_depend_on_the_order_in_which_rows_come() -> None:
     assert not any(each.refused for each in taken)
 
 
-@settings(max_examples=30, deadline=None)
+@examples(30)
 @given(st.permutations(range(24)), st.integers(14, 23))
 def test_rows_are_kept_whatever_the_order(order: list[int], cut: int) -> None:
     rows = _rows(24, step=60)

@@ -12,7 +12,7 @@ from pathlib import Path
 import jinja2
 import pandas as pd
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from matplotlib.figure import Figure
 
@@ -20,6 +20,7 @@ from experiments.reports import html
 from experiments.reports.formatting import heading, number, table_text, value_text
 from experiments.reports.html import report_html, write_report
 from experiments.reports.run_directory import run_directory
+from tests.support.examples import examples
 from topologies.errors import InputError
 
 VOID = {"meta", "img", "link", "br", "hr", "input"}
@@ -227,7 +228,7 @@ records = st.fixed_dictionaries(
 
 
 @given(record=records, document=anything)
-@settings(max_examples=150)
+@examples(150)
 def test_whatever_a_stranger_writes_gives_a_page_or_one_line(
     record: dict, document: object, tmp_path_factory: pytest.TempPathFactory
 ) -> None:

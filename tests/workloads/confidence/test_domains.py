@@ -180,8 +180,18 @@ def _covers(name: str) -> dict[str, list[Cover]]:
 @pytest.mark.parametrize(
     ("left_out", "least", "widest"),
     [
-        ("table", {"serving": 0.8, "first_token": 0.8, "collective": 0.8, "kernel": 0.8}, 1.0),
-        ("tool", {"serving": 0.78, "first_token": 0.75, "collective": 0.8, "kernel": 0.82}, 1.2),
+        pytest.param(
+            "table",
+            {"serving": 0.8, "first_token": 0.8, "collective": 0.8, "kernel": 0.8},
+            1.0,
+            marks=pytest.mark.slow,
+        ),
+        pytest.param(
+            "tool",
+            {"serving": 0.78, "first_token": 0.75, "collective": 0.8, "kernel": 0.82},
+            1.2,
+            marks=pytest.mark.slow,
+        ),
         ("family", {"serving": 0.78, "first_token": 0.8, "kernel": 0.8}, 1.05),
     ],
 )

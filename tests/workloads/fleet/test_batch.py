@@ -8,11 +8,12 @@ from typing import Any
 import numpy as np
 import pytest
 from click.testing import CliRunner
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from experiments.cli.main import app
 from tests.support.commands import document_of
+from tests.support.examples import examples
 from tests.support.toy_fleet import scaled_to_fleet
 from topologies.clusters.names import cluster
 from topologies.errors import InputError
@@ -140,7 +141,7 @@ def test_a_policy_sees_the_deadlines_and_may_say_how_many_units() -> None:
     assert role_units(run)[30:, Role.TRAINING].min() == pytest.approx(3.0)
 
 
-@settings(max_examples=5, deadline=None)
+@examples(5)
 @given(
     share=st.floats(0.02, 0.6),
     hours=st.floats(0.1, 30.0),

@@ -6,9 +6,10 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
+from tests.support.examples import examples
 from tests.support.toy_fleet import PRICES, SERVICE, check_conserved, scaled_to_fleet
 from workloads.demand import azure_code, azure_mix
 from workloads.fleet.inputs.costs import ChangeCosts
@@ -59,7 +60,7 @@ def test_unit_time_and_tokens_are_conserved_with_failures(name: str, source: str
     headroom=st.floats(0, 1),
     notice=st.sampled_from([5.0, float("inf")]),
 )
-@settings(max_examples=6, deadline=None)
+@examples(6)
 def test_any_mix_of_jobs_conserves(
     reclaim: str, gang: int, step: int, seed: int, headroom: float, notice: float
 ) -> None:

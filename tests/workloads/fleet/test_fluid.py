@@ -6,9 +6,10 @@ from dataclasses import dataclass
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
+from tests.support.examples import examples
 from topologies.arrays import FloatArray
 from topologies.clusters.names import cluster
 from workloads.demand import Demand
@@ -107,7 +108,7 @@ def _arrivals(parts: list[tuple[int, float]], rate_per_s: float, seed: int) -> F
 
 
 @given(parts=SEGMENTS, seed=st.integers(0, 99))
-@settings(max_examples=12, deadline=None)
+@examples(12)
 def test_a_fluid_serves_and_delays_as_its_replicas_do(
     unit: Unit, parts: list[tuple[int, float]], seed: int
 ) -> None:

@@ -11,12 +11,13 @@ import numpy as np
 import numpy.typing as npt
 import pandas as pd
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 import cluster_sim as cs
 from experiments.figures.fleet import loan_figure
 from tests.support.commands import document_of
+from tests.support.examples import examples
 from topologies.clusters.names import cluster
 from topologies.errors import InputError
 from workloads.confidence.poisson import fewest_of_sizes
@@ -126,7 +127,7 @@ def test_thirty_per_cent_more_demand_never_lends_more() -> None:
 
 
 @given(st.lists(st.integers(0, 20), min_size=1, max_size=12))
-@settings(max_examples=60, deadline=None)
+@examples(60)
 def test_loans_add_up_to_the_windows(units: list[int]) -> None:
     edges = list(range(0, 60 * len(units) + 1, 60))
     total = np.zeros(60 * len(units), int)
@@ -136,7 +137,7 @@ def test_loans_add_up_to_the_windows(units: list[int]) -> None:
 
 
 @given(st.lists(st.integers(0, 20), min_size=1, max_size=12), st.integers(0, 400))
-@settings(max_examples=60, deadline=None)
+@examples(60)
 def test_a_unit_is_lent_for_longer_than_a_change_there_and_back(
     units: list[int], least: int
 ) -> None:

@@ -8,10 +8,11 @@ from typing import Any
 
 import pytest
 import simpy
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.support.commands import document_of
+from tests.support.examples import examples
 from topologies.clusters.names import cluster
 from topologies.errors import InputError
 from workloads.fleet.inputs.jobs import (
@@ -63,7 +64,7 @@ def _simulated_step_s(split: Split, behind: int, steps: int = 40) -> float:
     st.integers(1, 20),
     st.integers(1, 20),
 )
-@settings(max_examples=60, deadline=None)
+@examples(60)
 def test_the_steady_state_is_that_of_waiting_processes(
     rollout: float, update: float, transfer: float, rollouts: int, updates: int
 ) -> None:
@@ -79,7 +80,7 @@ def test_the_steady_state_is_that_of_waiting_processes(
     st.integers(2, 60),
     st.sampled_from(MODES),
 )
-@settings(max_examples=200, deadline=None)
+@examples(200)
 def test_no_other_split_is_faster(
     rollout: float, update: float, transfer: float, units: int, mode: str
 ) -> None:

@@ -8,9 +8,10 @@ from collections.abc import Callable
 import numpy as np
 import numpy.typing as npt
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
+from tests.support.examples import examples
 from tests.support.toy_fleet import scaled_to_fleet
 from workloads.demand import Demand, azure_code, azure_conv, burstgpt, servegen
 from workloads.economics import Economics
@@ -214,21 +215,21 @@ POLICIES = st.sampled_from(["static", "threshold", "forecast", "oracle"])
 
 
 @given(_demands(), POLICIES)
-@settings(max_examples=3, deadline=None)
+@examples(3)
 def test_doubling_demand_doubles_units_and_more_never_lends_more(demand: Demand, name: str) -> None:
     _check_laws(demand, name)
 
 
 @pytest.mark.slow
 @given(_demands(), POLICIES)
-@settings(max_examples=100, deadline=None)
+@examples(100)
 def test_doubling_demand_doubles_units_whatever_it_is(demand: Demand, name: str) -> None:
     _check_laws(demand, name)
 
 
 @pytest.mark.slow
 @given(_demands(), POLICIES)
-@settings(max_examples=150, deadline=None)
+@examples(150)
 def test_serving_hours_of_any_demand(demand: Demand, name: str) -> None:
     need = _need(demand.requests[0])
     if need.max() > UNITS or need.sum() == 0:

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
+from tests.support.examples import examples
 from tests.support.toy_fleet import PRICES, check_conserved
 from topologies.arrays import FloatArray
 from workloads.demand import Demand
@@ -73,7 +74,7 @@ def test_half_a_step_changes_accounts_by_half_a_step_for_each_change(
 
 
 @given(seed=st.integers(0, 99), headroom=st.floats(0.0, 0.4), gangs=st.booleans())
-@settings(max_examples=4, deadline=None)
+@examples(4)
 def test_repeated_days_are_equal_in_the_steady_state(
     seed: int, headroom: float, gangs: bool
 ) -> None:
@@ -135,7 +136,7 @@ def test_the_closed_form_never_lends_more_for_a_longer_change(
     seed=st.integers(0, 99),
     minutes=st.lists(st.integers(0, 120), min_size=2, max_size=4, unique=True),
 )
-@settings(max_examples=4, deadline=None)
+@examples(4)
 def test_a_longer_change_never_trains_more_with_foresight(seed: int, minutes: list[int]) -> None:
     demand = _demand(_waves(seed, DAY))
     need = units_needed(demand, [SERVICE_200])
@@ -176,7 +177,7 @@ def test_units_on_their_way_take_no_serving_unit_s_place() -> None:
     reserve=st.integers(0, 5),
     failing=st.booleans(),
 )
-@settings(max_examples=25, deadline=None)
+@examples(25)
 def test_no_policy_exceeds_its_limits(
     answers: list[float],
     floor: int,

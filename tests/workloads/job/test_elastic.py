@@ -7,9 +7,10 @@ from typing import Any
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
+from tests.support.examples import examples
 from tests.support.scripted_jobs import NEVER, failing, job, parts_s, run, scripted
 from topologies.errors import InputError
 from workloads.job import Job, Recovery
@@ -95,7 +96,7 @@ def test_without_failures_it_is_the_run_without() -> None:
 RATES = st.tuples(st.floats(300, 1e5), st.booleans())
 
 
-@settings(max_examples=60, deadline=None)
+@examples(60)
 @given(
     rate=RATES,
     groups=st.integers(2, 40),

@@ -7,10 +7,11 @@ from typing import Any
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from scipy.optimize import minimize_scalar
 
+from tests.support.examples import examples
 from tests.support.scripted_jobs import Scripted, failing, job, parts_s, run, scripted
 from topologies.errors import InputError
 from workloads.job import (
@@ -164,7 +165,7 @@ def test_no_failures_need_no_interval() -> None:
     assert search_interval(job(), seed=0) is None
 
 
-@settings(max_examples=40, deadline=None)
+@examples(40)
 @given(
     mtbf_s=st.floats(50, 1e6),
     interval_s=st.floats(1, 5000),
@@ -204,7 +205,7 @@ def test_every_millisecond_is_counted_once(
     assert dict(done.slices[-1][1]) == dict(done.parts_ms)
 
 
-@settings(max_examples=150, deadline=None)
+@examples(150)
 @given(
     times_s=st.tuples(*[st.sampled_from([0.001, 0.003, 0.05, 0.7])] * 3),
     slow=st.sampled_from([(0.0, 0.0), (0.2, 0.15), (0.02, 1.0)]),

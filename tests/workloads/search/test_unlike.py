@@ -9,11 +9,12 @@ from typing import Any
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 import cluster_sim as cs
 from cluster_sim.trace.trace import Trace
+from tests.support.examples import examples
 from tests.support.toy_training import SPARSE, TOY, plan
 from topologies.clusters.names import cluster
 from topologies.errors import InputError
@@ -108,7 +109,7 @@ def every_division(layers: int, chunks: int, least: list[int]) -> Iterator[tuple
             yield tuple(int(count) for count in counts)
 
 
-@settings(deadline=None, max_examples=60)
+@examples(60)
 @given(
     st.lists(st.integers(1, 9), min_size=1, max_size=7),
     st.lists(st.integers(1, 5), min_size=2, max_size=4),

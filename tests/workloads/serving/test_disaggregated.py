@@ -6,9 +6,10 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
+from tests.support.examples import examples
 from topologies.clusters.names import cluster
 from topologies.errors import InputError
 from workloads.economics import Economics
@@ -90,7 +91,7 @@ def test_waiting_for_a_prompt_is_that_of_a_queue_with_fixed_service() -> None:
     assert wait == pytest.approx(load * service / (2 * (1 - load)), rel=0.08)
 
 
-@settings(max_examples=30, deadline=None)
+@examples(30)
 @given(
     prompts=st.lists(st.integers(1, 300), min_size=1, max_size=15),
     prefill=st.integers(1, 3),
@@ -169,7 +170,7 @@ def unlike(faster: float, rate: float = 1e12) -> Pools:
     return Pools(1, 2, rate, slowest_bytes_per_s=rate / 4, prompts=prompts)
 
 
-@settings(max_examples=30, deadline=None)
+@examples(30)
 @given(
     gaps=st.lists(st.floats(0, 0.3), min_size=1, max_size=20),
     faster=st.floats(1, 20),

@@ -6,9 +6,10 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
+from tests.support.examples import examples
 from topologies.clusters.names import cluster
 from topologies.errors import InputError
 from workloads.serving.engine_files import launch_command, read_engine_file
@@ -148,7 +149,7 @@ FIELDS = st.fixed_dictionaries(
 )
 
 
-@settings(max_examples=50, deadline=None)
+@examples(50)
 @given(
     engine=st.sampled_from(["vllm", "sglang", "tensorrt-llm"]),
     fields=FIELDS,

@@ -8,9 +8,10 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
+from tests.support.examples import examples
 from workloads.serving import (
     Batching,
     Lengths,
@@ -129,7 +130,7 @@ def ways(**changes: object) -> list[TableRuns]:
     return [replace(runs, pools=pools) for pools in SPLITS]
 
 
-@settings(max_examples=6, deadline=None)
+@examples(6)
 @given(
     prompt=st.integers(100, 9900),
     output=st.integers(2, 200),

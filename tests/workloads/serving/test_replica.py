@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
+from tests.support.examples import examples
 from tests.support.toy_serving import requests_of, toy_replica
 from topologies.clusters.names import cluster
 from topologies.errors import InputError
@@ -108,7 +109,7 @@ def ends_one_by_one(replica: Profile, requests: Requests) -> list[float]:
 @given(
     st.lists(st.tuples(st.integers(1, 50), st.integers(1, 30)), min_size=1, max_size=8),
 )
-@settings(max_examples=50, deadline=None)
+@examples(50)
 def test_stretches_equal_single_iterations(sizes: list[tuple[int, int]]) -> None:
     requests = requests_of(*((0.0, prompt, output) for prompt, output in sizes))
     replica = toy_replica(kv_budget_bytes=1e9)
@@ -134,7 +135,7 @@ def test_decode_reads_the_bucket_of_the_longest_request() -> None:
     st.floats(0.01, 0.5),
     st.sampled_from([Batching(), Batching(slots=3), Batching(slots=4, chunk_tokens=16)]),
 )
-@settings(max_examples=30, deadline=None)
+@examples(30)
 def test_every_request_is_served_once_and_in_order(
     seed: int, rate: float, batching: Batching
 ) -> None:

@@ -6,9 +6,10 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
+from tests.support.examples import examples
 from topologies.catalogue.catalogue import Catalogue, shipped_catalogue
 from topologies.clusters.names import cluster
 from workloads.kernels.attention import index_score_s, selected_key_s
@@ -131,7 +132,7 @@ def test_engines_without_a_masked_kernel_gather_short_prompts() -> None:
     assert same == pytest.approx(with_mask.prefill_window_tokens, rel=1e-3)
 
 
-@settings(max_examples=50, deadline=None)
+@examples(50)
 @given(st.integers(0, 30_000), st.integers(1, 30_000), st.integers(1, 30_000))
 def test_pieces_of_a_prompt_cost_the_whole(before: int, first: int, second: int) -> None:
     replica = served(V32)

@@ -6,10 +6,11 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from scipy.optimize import brentq
 
+from tests.support.examples import examples
 from topologies.arrays import IntArray
 from topologies.clusters.names import cluster
 from topologies.errors import InputError
@@ -115,7 +116,7 @@ def test_bound_by_memory_the_gain_is_that_of_theory() -> None:
     assert drafts.speedup(flat(), 1, 100.0) == pytest.approx(share, rel=1e-3)
 
 
-@settings(max_examples=30, deadline=None)
+@examples(30)
 @given(
     outputs=st.lists(st.integers(1, 60), min_size=1, max_size=12),
     proposed=st.integers(1, 8),
@@ -155,7 +156,7 @@ def one_by_one(requests: list[int], speculation: Speculation, seed: int) -> list
     return passes
 
 
-@settings(max_examples=40, deadline=None)
+@examples(40)
 @given(
     outputs=st.lists(st.integers(1, 300), min_size=1, max_size=9),
     proposed=st.integers(1, 8),

@@ -7,9 +7,10 @@ from typing import Any
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
+from tests.support.examples import examples
 from workloads.serving import replica
 from workloads.serving.batching import PROMPTS, Batching
 from workloads.serving.profile import Profile
@@ -46,7 +47,7 @@ def batchings() -> st.SearchStrategy[Batching]:
     apart_s=st.sampled_from([0.0, 0.001, 1.0]),
     speculation=st.sampled_from([None, None, Speculation(2, 0.6), Speculation(1, 0.0, 0.2)]),
 )
-@settings(max_examples=60, deadline=None)
+@examples(60)
 def test_a_stretch_of_passes_is_as_long_as_single_passes(
     how: Batching, seed: int, apart_s: float, speculation: Speculation | None
 ) -> None:

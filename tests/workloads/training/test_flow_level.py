@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from hypothesis import assume, given, settings
+from hypothesis import assume, given
 from hypothesis import strategies as st
 
 from cluster_sim.collectives import CollectiveCall as Call
@@ -17,6 +17,7 @@ from cluster_sim.schedule.repeats import calls_written_out
 from cluster_sim.schedule.table import FLOW
 from cluster_sim.trace.trace import run
 from tests.support.conservation import violations
+from tests.support.examples import examples
 from tests.support.toy_training import SPARSE, TOY, plan, sixteen, toy_program
 from tools.shared_jobs import thin_cluster
 from topologies import memory_limit
@@ -67,7 +68,7 @@ def clos() -> Cluster:
 
 
 @given(drawn=st.data())
-@settings(max_examples=5, deadline=None)
+@examples(5)
 def test_folded_flows_take_the_times_of_all_ranks(clos: Cluster, drawn: st.DataObject) -> None:
     machine = drawn.draw(st.sampled_from(["trn2.48xlarge", "trn1.32xlarge:2", "clos"]))
     fabric = clos if machine == "clos" else cluster(machine)

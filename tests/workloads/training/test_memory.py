@@ -8,9 +8,10 @@ from typing import Any
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
+from tests.support.examples import examples
 from tests.support.toy_training import SPARSE, TOY, in_flight, plan
 from topologies.catalogue.catalogue import shipped_catalogue
 from topologies.errors import InputError
@@ -231,7 +232,7 @@ def test_differences_of_stacks_add_as_squares() -> None:
 @given(
     st.integers(0, 3), st.sampled_from(["none", "selective", "full"]), st.sampled_from([1, 2, 4])
 )
-@settings(deadline=None, max_examples=20)
+@examples(20)
 def test_a_plan_with_more_needs_more(zero: int, recompute: Any, pp: int) -> None:
     how = plan(tp=2, pp=pp, dp=4, zero=zero, recompute=recompute, seq=2048, global_batch=32)
     more = [
@@ -379,7 +380,7 @@ def test_published_peaks_of_experts_and_latent_attention(
 
 
 @given(data=st.data())
-@settings(max_examples=150, deadline=None)
+@examples(150)
 def test_no_stage_needs_more_memory_than_the_worst(data: st.DataObject) -> None:
     """Only unlike stages are computed, also with kept layers and schedules that turn."""
     schedule, vpp = data.draw(

@@ -7,13 +7,14 @@ from typing import Any
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from cluster_sim.collectives.duration.duration import geometries
 from cluster_sim.trace.trace import Trace, run
 from tests.support.bubbles import bubble_fraction, zero_bubble_s
 from tests.support.conservation import violations
+from tests.support.examples import examples
 from tests.support.toy_training import LATENT, SPARSE, TOY, exchange_ps, plan, sixteen, toy_program
 from topologies.clusters.names import cluster
 from topologies.errors import InputError
@@ -35,7 +36,7 @@ def ends(trace: Trace, rank: int) -> list[int]:
     return frame.loc[frame["kind"] != "join", "end_ps"].tolist()
 
 
-@settings(max_examples=100, deadline=None)
+@examples(100)
 @given(
     st.integers(1, 8),
     st.integers(1, 20),
@@ -56,7 +57,7 @@ def test_every_microbatch_goes_forward_then_back(pp: int, m: int, name: str, dat
         assert held <= (m if name == "gpipe" else min(m, pp - (phases == 2) * stage))
 
 
-@settings(max_examples=150, deadline=None)
+@examples(150)
 @given(st.integers(2, 8), st.integers(1, 24), st.integers(2, 4))
 def test_interleaved_stages_never_wait_in_a_circle(pp: int, m: int, vpp: int) -> None:
     """Also where microbatches are no multiple of the stages; where they are, to the closed form."""
@@ -65,7 +66,7 @@ def test_interleaved_stages_never_wait_in_a_circle(pp: int, m: int, vpp: int) ->
         assert worked / (3 * m * vpp) - 1 == pytest.approx(bubble_fraction(pp, m, vpp))
 
 
-@settings(max_examples=50, deadline=None)
+@examples(50)
 @given(st.integers(2, 8), st.integers(0, 20), st.integers(1, 5))
 def test_zero_bubble_is_the_closed_form(pp: int, more: int, weight: int) -> None:
     """ZB-H1 fills all but (p - 1) (F + B - W) where gradients of weights take longest least."""

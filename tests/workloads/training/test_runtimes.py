@@ -6,9 +6,10 @@ from dataclasses import replace
 from typing import Any
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
+from tests.support.examples import examples
 from topologies.clusters.names import cluster
 from workloads.models.model import Model
 from workloads.training.iteration import iteration
@@ -48,7 +49,7 @@ def seconds(model: Model, plan: ParallelPlan, machine: str) -> float:
     return iteration(model, cluster(machine), plan, allow_oversized=True).iteration_s
 
 
-@settings(max_examples=12, deadline=None)
+@examples(12)
 @given(cases(), st.sampled_from([0, 16]))
 def test_compiled_is_no_slower_than_eager_nor_eager_than_traced(case: Any, rank: int) -> None:
     model, plan, machine = case
@@ -60,7 +61,7 @@ def test_compiled_is_no_slower_than_eager_nor_eager_than_traced(case: Any, rank:
     assert eager <= traced * ANOMALY
 
 
-@settings(max_examples=12, deadline=None)
+@examples(12)
 @given(cases(), st.sampled_from(["compiled", "eager"]))
 def test_fewer_trained_weights_are_never_slower(case: Any, runtime: str) -> None:
     """Torch-xla is left out: LoRA of TinyLlama took 3.04 s on a Trn2 chip, full training 1.86."""

@@ -5,10 +5,11 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from cluster_sim.hardware.faults import parse_fault, spelled_out
+from tests.support.examples import examples
 from tests.support.toy_training import SPARSE, TOY, plan, sixteen
 from topologies.clusters.names import cluster
 from topologies.errors import InputError
@@ -81,7 +82,7 @@ def test_where_levels_differ_a_fault_adds_the_same_share() -> None:
     assert shares[0] == pytest.approx(shares[1], abs=0.002)
 
 
-@settings(max_examples=6, deadline=None)
+@examples(6)
 @given(st.data())
 def test_more_slowdown_is_never_faster(data: st.DataObject) -> None:
     """Full speed is no fault, and every slower one takes as long or longer."""

@@ -9,9 +9,10 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
+from tests.support.examples import examples
 from topologies.clusters.names import cluster
 from topologies.errors import InputError
 from workloads.models.huggingface import named
@@ -65,7 +66,7 @@ def constructed(fields: dict[str, Any], tool: str) -> ParallelPlan | None:
 
 
 @pytest.mark.parametrize("tool", ["megatron", "nemo", "torchtitan", "deepspeed"])
-@settings(max_examples=60, deadline=None)
+@examples(60)
 @given(fields=plans())
 def test_what_is_written_is_read_as_the_plan(tool: str, fields: dict[str, Any]) -> None:
     plan = constructed(fields, tool)
@@ -91,7 +92,7 @@ def test_what_is_written_is_read_as_the_plan(tool: str, fields: dict[str, Any]) 
     assert differing <= idle
 
 
-@settings(max_examples=40, deadline=None)
+@examples(40)
 @given(
     fields=plans(),
     order=st.sampled_from([("tp", "cp", "dp", "pp"), ("tp", "cp", "pp", "dp")]),

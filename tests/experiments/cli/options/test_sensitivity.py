@@ -18,7 +18,13 @@ COMMANDS = {
 KEYS = {"input", "low", "high", "change_low", "change_high", "elasticity", "grade", "unit"}
 
 
-@pytest.mark.parametrize("name", COMMANDS)
+@pytest.mark.parametrize(
+    "name",
+    [
+        pytest.param(name, marks=[pytest.mark.slow] if name in ("train", "plan") else [])
+        for name in COMMANDS
+    ],
+)
 def test_numbers_are_ranked_with_their_ranges(
     name: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -29,6 +35,7 @@ def test_numbers_are_ranked_with_their_ranges(
     assert all(abs(row["elasticity"]) < 2 for row in rows), "no number acts more than twice over"
 
 
+@pytest.mark.slow
 def test_a_fleet_ranks_what_it_lends_and_what_serving_costs(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
