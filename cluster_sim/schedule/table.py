@@ -334,14 +334,14 @@ def transfer_ps(size_bytes: npt.ArrayLike, rate_bytes_per_s: npt.ArrayLike) -> I
     ``size_bytes, rate_bytes_per_s``: arrays of any shapes that broadcast; rates of at least 1 B/s.
     """
     size, rate = np.asarray(size_bytes, np.int64), np.asarray(rate_bytes_per_s, np.int64)
+    seconds, rest = np.divmod(size, rate)
+    if seconds.max(initial=0) > _LONGEST_S:
+        raise ScheduleError(f"a transfer of {size.max()} B takes {seconds.max()} s, beyond 2⁶² ps")
     if rate.max(initial=1) >= _WIDEST_RATE:
         return _transfer_ps_wide(size, rate)
-    seconds, rest = np.divmod(size, rate)
     # bytes · 10¹² does not fit in 64 bits, so a second is divided twice, by 10⁶ each time.
     micros, rest = np.divmod(rest * _MILLION, rate)
     picos = -(-rest * _MILLION // rate)
-    if seconds.max(initial=0) > _LONGEST_S:
-        raise ScheduleError(f"a transfer of {size.max()} B takes {seconds.max()} s, beyond 2⁶² ps")
     return np.asarray(np.maximum(1, seconds * PS_PER_S + micros * _MILLION + picos))
 
 

@@ -129,6 +129,7 @@ def test_plans_differ_in_what_a_reader_can_set() -> None:
     assert differing(plan, plan) == {}
 
 
+@pytest.mark.slow
 def test_the_command_prints_a_faster_plan_once_and_runs_the_default(
     capsys: pytest.CaptureFixture[str], tmp_path: Path
 ) -> None:

@@ -81,6 +81,7 @@ def test_policy_frontier_holds_every_policy() -> None:
     assert "of requests in time" in axes.get_title(loc="left")
 
 
+@pytest.mark.slow
 def test_policy_frontier_states_how_sure_each_difference_is() -> None:
     frame = policy_frontier.run(cluster=SMALL, model="llama-3.1-70b", days=2.0, headrooms=(0.1,))
     difference, low, high = (

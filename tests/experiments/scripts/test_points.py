@@ -44,7 +44,7 @@ SMALL: dict[str, dict[str, Any]] = {
         "model": "gpt2", "chips": (64, 128), "replica": Replica(tp=2, seq=512),
     },
 }  # fmt: skip
-QUICK = ("half_rate_z", "pipeline_schedules", "weak_scaling")
+QUICK = ("half_rate_z", "pipeline_schedules")
 MEASURED = ["build_s", "simulate_s"]
 
 

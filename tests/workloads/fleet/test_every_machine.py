@@ -62,11 +62,13 @@ def test_large_models_and_mixtures_run(name: str, model: str, more: tuple[str, .
 
 
 def test_trn3_says_that_its_serving_overheads_are_trn2_s() -> None:
-    gen1 = " ".join(_fleet("trn3-gen1:2", "llama-3.1-8b")["notes"])
+    few = ("llama-3.1-8b", "--tp", "4", "--prefill", "separate")
+    gen1 = " ".join(_fleet("trn3-gen1:2", *few)["notes"])
     assert "serving overheads of trn3 are assumed: As on Trn2" in gen1
-    assert "overheads" not in " ".join(_fleet("trn2-ultraserver:2", "llama-3.1-8b")["notes"])
+    assert "overheads" not in " ".join(_fleet("trn2-ultraserver:2", *few)["notes"])
 
 
+@pytest.mark.slow
 def test_prompts_run_as_neuron_s_engines_run_them_unless_options_say_otherwise() -> None:
     """They do not run pieces of prompts beside decoding; engines of GPUs do."""
     trn2 = ("trn2-ultraserver:2", "llama-3.1-8b")
