@@ -33,3 +33,4 @@ def pytest_collection_finish() -> None:
     """Leave the thousands of collected tests, which stay, out of every garbage collection."""
     gc.collect()
     gc.freeze()
+    gc.set_threshold(20_000)  # what tests compute is larger than a program's usual garbage

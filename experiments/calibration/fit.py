@@ -26,7 +26,6 @@ from experiments.validation.predictions.kernels import predict as predict_kernel
 from experiments.validation.predictions.training import Steps
 from experiments.validation.reading.machines import machines_for
 from experiments.validation.reading.nccl_tests import Measured
-from experiments.validation.reading.rows import Outcome
 from topologies.arrays import BoolArray, FloatArray
 from topologies.catalogue.catalogue import Catalogue, chip_family
 from topologies.catalogue.reader import COLUMNS, Entry
@@ -307,11 +306,6 @@ def with_fit(catalogue: Catalogue, fit: ConstantsFit) -> Catalogue:
     )
 
 
-def predicted_s(outcome: Outcome, name: str) -> float:
-    """Return a predicted time [s]."""
-    return float(outcome.predicted[name])
-
-
 def column(rows: Sequence[Mapping[str, Any]], name: str) -> FloatArray:
     """Return a column of rows as numbers; (rows,)."""
     return np.array([float(row[name]) for row in rows])
@@ -508,7 +502,7 @@ def kernel_constants(rows: Sequence[Mapping[str, Any]], catalogue: Catalogue) ->
 
 
 def _kernel_times(rows: Sequence[Mapping[str, Any]], catalogue: Catalogue) -> FloatArray:
-    return np.array([predicted_s(predict_kernel(row, catalogue), "kernel_s") for row in rows])
+    return np.array([predict_kernel(row, catalogue).predicted["kernel_s"] for row in rows])
 
 
 TRAINING_CONSTANTS = ("scheduling", "sharded_rate")

@@ -6,7 +6,7 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from cluster_sim.schedule.build import OpColumns, check, schedule
@@ -225,9 +225,13 @@ def test_a_flow_over_an_unknown_resource_is_refused() -> None:
             flowing(one_flow(resource=np.array([number])))
 
 
+@example(2**53, 2**30)
 @given(st.integers(0, 2**53), st.integers(2**30, 2**60))
 def test_a_transfer_takes_whole_picoseconds_rounded_up(size_bytes: int, rate: int) -> None:
     """Also at rates whose millionfold does not fit in 64 bits."""
     exact = max(1, -(-size_bytes * 10**12 // rate))
     if exact < 4 * 10**18:
         assert transfer_ps([size_bytes], [rate]).tolist() == [exact]
+    elif exact > 2**62:
+        with pytest.raises(ScheduleError, match="beyond 2⁶² ps"):
+            transfer_ps([size_bytes, 1], [rate, 2**53])

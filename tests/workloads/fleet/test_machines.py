@@ -56,6 +56,7 @@ def test_replicas_come_in_order_of_chips_and_divide_experts_where_they_fit_twice
     ]
 
 
+@pytest.mark.slow
 def test_a_larger_replica_is_taken_where_the_shortest_misses_the_slo() -> None:
     machine, model = cluster("trn2-ultraserver:4"), named("deepseek-v3")
     demand = constant(0.1, minutes=60, prompt_tokens=2500.0, output_tokens=30.0)
@@ -68,7 +69,10 @@ def test_a_larger_replica_is_taken_where_the_shortest_misses_the_slo() -> None:
         )
 
 
-@pytest.mark.parametrize("machine", ["trn2-ultraserver:4", "trn3-gen2:2", "gb200-nvl72:2"])
+@pytest.mark.parametrize(
+    "machine",
+    ["trn2-ultraserver:4", pytest.param("trn3-gen2:2", marks=pytest.mark.slow), "gb200-nvl72:2"],
+)
 def test_a_plan_is_found_and_is_simulated(machine: str) -> None:
     rate = training_rate(named("llama-3.1-8b"), cluster(machine))
     assert rate.plan is not None

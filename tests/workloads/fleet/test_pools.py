@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import cache
 from types import SimpleNamespace
 from typing import Any
 
@@ -29,6 +30,7 @@ PRICES = Economics(750.0, 400.0)
 MIX = azure_mix().between(0, 3 * 1440)
 
 
+@cache
 def _run(demand: Demand, weights: str = "") -> FleetRun:
     services = [
         Service(name, fixed_rate(3.5), WEIGHTS, weights=weights) for name in demand.services

@@ -222,6 +222,7 @@ def _waiting(due: Sequence[float]) -> View:
     )
 
 
+@pytest.mark.slow
 def test_batch_work_is_planned_before_a_peak_takes_its_units(tmp_path: Path) -> None:
     prepared = _scenario(tmp_path, demand={"batch_share": "30%"})
     ruled, planned = (_done(prepared, name) for name in ("forecast", "mpc"))
@@ -244,6 +245,7 @@ def test_batch_work_is_due_by_its_deadlines_and_none_is_lost(
         assert earlier >= SAFE * due[min(60 * need.steps, end) - 1] * (1 - 1e-9) or need.steps == 1
 
 
+@pytest.mark.slow
 def test_prices_are_weighed_with_deadlines_and_changes(tmp_path: Path) -> None:
     prepared = _scenario(tmp_path, priced=True)
     always, cheap, planned = (_done(prepared, name) for name in ("forecast", "price", "mpc"))

@@ -145,6 +145,7 @@ def test_sensitivity_ranks_what_moves_the_goodput() -> None:
     assert not any(name.startswith("serving.") for name in rows)
 
 
+@pytest.mark.slow
 def test_train_and_plan_tell_the_same_job_of_a_step(
     capsys: pytest.CaptureFixture[str], tmp_path: Path
 ) -> None:

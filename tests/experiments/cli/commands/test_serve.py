@@ -152,6 +152,7 @@ def test_a_stated_rate_is_divided_among_as_many_replicas_as_it_needs(
     assert f"replicas for the stated rate {demand['deployments']} " in shown
 
 
+@pytest.mark.slow
 def test_the_options_that_a_search_finds_repeat_its_answer(
     capsys: pytest.CaptureFixture[str], tmp_path: Path
 ) -> None:

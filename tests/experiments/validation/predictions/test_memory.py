@@ -79,6 +79,7 @@ def test_runs_out_of_memory_are_known_beforehand() -> None:
     }
 
 
+@pytest.mark.slow
 def test_few_plans_that_ran_are_refused() -> None:
     """Bounds by table; five of NeMo's move activations to the host, which no row states."""
     most = {
