@@ -62,7 +62,13 @@ def kernel() -> Iterator[AsyncKernelManager]:
 
 
 @pytest.mark.filterwarnings("ignore")
-@pytest.mark.parametrize("path", NOTEBOOKS, ids=lambda path: path.stem)
+@pytest.mark.parametrize(
+    "path",
+    [
+        pytest.param(path, id=path.stem, marks=[pytest.mark.slow] if path.stem[:2] > "03" else [])
+        for path in NOTEBOOKS
+    ],
+)
 def test_notebook_runs(path: Path, kernel: AsyncKernelManager, tmp_path: Path) -> None:
     notebook = toy(nbformat.read(path, as_version=4), path.stem, tmp_path)
     nbformat.validate(notebook)

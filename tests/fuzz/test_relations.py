@@ -12,7 +12,7 @@ import pytest
 from tests.fuzz.option_sweep import answer
 from tests.fuzz.sweep_bases import write_files
 
-QUICK, WIDE = range(2), range(1, 120)
+QUICK, WIDE = range(2), range(120)
 SHAPES = ("ring:6", "torus:4x4", "torus:2x3x2", "mesh:5", "switch:8", "clos:16:8", "clos:32:8:2")
 OPERATIONS = ("all-reduce", "all-gather", "reduce-scatter", "all-to-all", "broadcast")
 ROUNDING = 1 + 1e-9
@@ -152,10 +152,6 @@ def check_fleet(seed: int) -> None:
 @pytest.mark.parametrize("seed", QUICK)
 def test_a_collective_follows_its_links_and_bytes(seed: int) -> None:
     check_collective(seed)
-
-
-def test_a_training_step_follows_its_network() -> None:
-    check_training(0)
 
 
 @pytest.mark.parametrize("seed", QUICK)
