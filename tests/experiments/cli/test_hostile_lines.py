@@ -98,6 +98,8 @@ OWN: dict[str, tuple[str, ...]] = {
         "--straggler=a:b", "--fault=x", "--fault=engine:99@0s:dead", "--fault=engine:0@x:dead",
         "--iterations=0", "--iterations=-1", "--iterations=99999999999", "--chakra=log.txt",
         "--later-stages=x", "--later-stages=,", "--later-stages=ring:8", "--later-stages=pipe",
+        "--compare=0s", "--compare=-1s", "--compare=nan", "--compare=3.2", "--compare=1e400s",
+        "--compare=pipe", "--compare=folder", "--compare=study.yaml",
     ),
     "plan": (
         *ON_A_MODEL, "--global-batch=0", "--global-batch=-1", "--global-batch=nan",
