@@ -205,6 +205,7 @@ COMMANDS: tuple[tuple[str, ...], ...] = (
     ),
     ("calibrate", "log.txt", "--cluster", "dgx-h100"),
     ("report", "run"),
+    ("compare", "run", "run"),
     ("list", "variants"),
     ("list", "jitter"),
     ("train", *ON_TRN2, "--tp", "4", "--jitter", "chips,heat", "--iterations", "3"),

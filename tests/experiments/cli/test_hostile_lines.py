@@ -38,6 +38,7 @@ VALID: dict[str, tuple[str, ...]] = {
     "validate": ("--file=rows.csv", "--workers=1"),
     "calibrate": ("log.txt", "--cluster=dgx-h100"),
     "measure-kit": ("kit-for-me", "--chip=trn2"),
+    "compare": ("run", "run"),
     "explore": ("run", "--json"),
     "serve-api": ("--json",),
     "report": ("run",),
@@ -189,6 +190,9 @@ OWN: dict[str, tuple[str, ...]] = {
         "=log.txt", "=folder-of-others", "=", "=loop", "=log.txt/x", "=/proc/x/y", "--chip=",
         "--chip=x", "--chip=trn9", "--chip=trn2.48xlarge", "--chip=[/x]", "--chip=" + "x" * 2000,
         "--chip=é",
+    ),
+    "compare": (
+        "=nowhere", "=folder", "=log.txt", "=", "=pipe", "=loop", "=/dev/null", "=kit", "=é",
     ),
     "explore": (
         "=nowhere", "=folder", "=log.txt", "=", "=pipe", "=loop", "=run", "--port=0", "--port=-1",
