@@ -15,7 +15,6 @@ from experiments.cli.options.inputs import CatalogueInputs, Invocation
 from experiments.cli.output.printing import print_table, print_text
 from experiments.reports.formatting import value_text
 from topologies.errors import InputError
-from topologies.files.writing import check_place, whole_file
 from topologies.options import setting
 
 if TYPE_CHECKING:
@@ -92,8 +91,6 @@ def validate(wanted: ValidationInputs, catalogue_inputs: CatalogueInputs, call: 
 
     catalogue = catalogue_inputs.read()
 
-    if wanted.residuals:
-        check_place(wanted.residuals)
     if wanted.file and wanted.table:
         raise InputError("--file and --table were given together. Use one of them.")
     if wanted.column and not wanted.file:
@@ -143,6 +140,7 @@ def validate(wanted: ValidationInputs, catalogue_inputs: CatalogueInputs, call: 
 
 def _write_residuals(results: Sequence[Result], path: Path) -> None:
     from experiments.validation.comparison import residuals
+    from topologies.files.writing import whole_file
     from workloads.confidence.residuals import csv_lines
 
     rows = [row for result in results for row in residuals({result.name: result.rows})]

@@ -14,7 +14,13 @@ def _predicted(capsys: pytest.CaptureFixture[str], *arguments: str) -> list[floa
     return [row["predicted"] for row in json.loads(capsys.readouterr().out)["rows"]]
 
 
-@pytest.mark.parametrize("table", ["korthikanti_layers", "trainium2_training", "attention"])
+@pytest.mark.parametrize(
+    "table",
+    [
+        *("korthikanti_layers", "attention"),
+        pytest.param("trainium2_training", marks=pytest.mark.slow),
+    ],
+)
 def test_an_overlay_moves_every_prediction(
     table: str, tmp_path, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -64,6 +64,7 @@ def test_no_stated_split_serves_more_and_a_cache_is_worth_what_the_best_splits_s
     assert cached > 0.96 * plain
 
 
+@pytest.mark.slow
 def test_groups_of_units_are_named_and_not_taken() -> None:
     """A unit of one replica lets decoding wait; the groups would serve one model alone."""
     serving, demand = FleetInputs(), _demand("code")
