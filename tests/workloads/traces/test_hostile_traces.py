@@ -30,7 +30,7 @@ SERVER = cluster("dgx-h100")
     [
         None,
         pytest.param(-1, marks=pytest.mark.slow),
-        10**30,
+        pytest.param(10**30, marks=pytest.mark.slow),
         pytest.param("x", marks=pytest.mark.slow),
         pytest.param([1, 2], marks=pytest.mark.slow),
         LEFT_OUT,

@@ -221,7 +221,7 @@ def test_train_runs_the_added_schedule_with_its_own_memory(added: str) -> None:
 def test_plan_searches_the_added_schedule_and_draws_it(added: str, tmp_path: Path) -> None:
     line = (
         "plan --model gpt2 --cluster trn2.48xlarge --global-batch 64 --seq 512 --tp 4 --pp 4 "
-        f"--top 2 --schedule batched-warm-up --json --out {tmp_path / 'run'}"
+        f"--top 2 --finalists 2 --schedule batched-warm-up --json --out {tmp_path / 'run'}"
     )
     document = json.loads(command(added, line))
     assert {row["schedule"] for row in document["rows"]} == {"batched-warm-up"}
