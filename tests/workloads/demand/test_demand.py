@@ -30,6 +30,7 @@ from workloads.demand import (
     whole_requests,
     with_noise,
 )
+from workloads.demand.read import filled
 from workloads.demand.what_if import first_monday, minute_from_start, raised
 
 
@@ -261,6 +262,16 @@ def test_mix_refuses_to_tear_a_day_apart() -> None:
         mix([constant(1, minutes=60), constant(1, minutes=60, start="2024-01-02T00:00")])
 
 
+def test_a_gap_of_hours_takes_the_same_hours_of_another_day() -> None:
+    """Two hours are bridged by a line."""
+    hours, present = np.tile(np.arange(100.0, 124.0) ** 2, 3), np.ones(72, bool)
+    present[[8, 9, 30, 31, 32]] = False
+    values, gaps = filled(np.where(present, hours, 0.0), present, 60, counts=True)
+    assert values[30:33] == pytest.approx(hours[6:9])
+    assert values[8:10] == pytest.approx(np.linspace(hours[7], hours[10], 4)[1:3])
+    assert gaps.tolist() == (~present).tolist()
+
+
 def test_what_ifs() -> None:
     flat = constant(10.0, minutes=2880)
     assert flat.times(1.3).requests.max() == pytest.approx(13.0)
@@ -268,6 +279,7 @@ def test_what_ifs() -> None:
     assert np.flatnonzero(at_two > 10).tolist() == list(range(1560, 1565))
     doubled = raised(flat, 100, 50, 2.0).requests[0]
     assert doubled.sum() == 2880 * 10 + 500
+    assert raised(flat, 100, 50, 0.0).requests[0].sum() == 2880 * 10 - 500
     monday = first_monday(azure_conv())
     assert azure_conv().between(monday, monday + 1440).start == "2024-05-13T00:00"
 

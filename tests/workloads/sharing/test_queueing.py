@@ -47,6 +47,10 @@ def test_waits_of_five_jobs_by_hand(discipline: str, expected: list[float]) -> N
     assert waits_min(WAITING, discipline) == expected
 
 
+def test_a_queue_shows_its_mean_wait() -> None:
+    assert "mean wait=1.37 h" in repr(cs.queue_jobs(CLUSTER, WAITING, discipline="fifo"))
+
+
 def test_a_later_job_may_run_past_the_turn_of_the_first_on_servers_that_it_leaves_free() -> None:
     jobs = [job(0, 5, 60), job(1, 6, 60), job(2, 2, 500), job(3, 1, 500)]
     # Of the three free servers, two are left over when the second has its six at 60 min.
