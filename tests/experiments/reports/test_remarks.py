@@ -146,6 +146,7 @@ def test_the_command_prints_a_faster_plan_once_and_runs_the_default(
     assert not {"remarks", "searched"} & json.loads(capsys.readouterr().out).keys()
 
 
+@pytest.mark.slow
 def test_clusters_side_by_side_have_the_plan_of_each(capsys: pytest.CaptureFixture[str]) -> None:
     line = "train --model llama-3.1-70b --cluster trn2.48xlarge:8,p5.48xlarge:2 --quiet"
     assert run_line(line.split()) == 0

@@ -30,6 +30,7 @@ def config(tmp_path: Path) -> str:
     return config_file(tmp_path / "config.json", fields)
 
 
+@pytest.mark.slow
 def test_schedules_idle_less_with_more_microbatches(config: str) -> None:
     frame = pipeline_schedules.run(config, SERVER, tp=2, pp=4, microbatches=(4, 8), seq=512)
     share = frame.pivot_table(index="schedule", columns="microbatches", values="bubble_share")
@@ -114,6 +115,7 @@ def test_shared_cores_cost_time(config: str) -> None:
     assert "make a step" in collective_offload.plot(frame).get_suptitle()
 
 
+@pytest.mark.slow
 def test_generations_stand_beside_their_vendors_claims(config: str) -> None:
     frame = generations.run(
         config, ("trn1.32xlarge", SERVER, "p5en.48xlarge:2"), global_batch=32, seq=512, finalists=1

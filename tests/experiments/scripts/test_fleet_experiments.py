@@ -49,6 +49,7 @@ def test_fleet_week_draws_roles_and_power() -> None:
     assert len(power_figure(frame, title="Fleet").axes) == 2
 
 
+@pytest.mark.slow
 def test_role_change_value_falls_with_time() -> None:
     frame = role_change_value.run(
         cluster="trn2-ultraserver:50", minutes=(5, 60), days=1.5, target=0.98
@@ -67,6 +68,7 @@ def test_role_change_value_needs_more_than_its_first_day() -> None:
         role_change_value.run(cluster=SMALL, minutes=(5, 60), days=0.2)
 
 
+@pytest.mark.slow
 def test_policy_frontier_holds_every_policy() -> None:
     frame = policy_frontier.run(
         cluster=SMALL, model="llama-3.1-70b", days=0.5, headrooms=(0.1, 0.5)

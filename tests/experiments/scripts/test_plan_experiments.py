@@ -65,6 +65,7 @@ def test_every_model_has_its_best_plan(config: str) -> None:
     assert drawn(step_time_across_models.plot(frame).axes[0])[0] == pytest.approx(2.0)
 
 
+@pytest.mark.slow
 def test_weak_scaling_keeps_the_work_of_a_chip(config: str) -> None:
     frame = weak_scaling.run(
         config,

@@ -42,6 +42,7 @@ def test_shapes_are_scaled_to_nine_tenths_and_say_so() -> None:
     assert _scenario(constant(1.0, minutes=60)).scaling == ""
 
 
+@pytest.mark.slow
 def test_what_ifs_act_after_scaling() -> None:
     """More demand never lends more, and a failover lends less, whatever the shape's scale was."""
     base = _scenario(azure_code(), DemandInputs(days=2.0))

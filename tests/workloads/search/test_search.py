@@ -50,7 +50,7 @@ def _rivals(result: Search) -> list[ParallelPlan]:
 @pytest.mark.parametrize(
     ("model", "machine", "batch"),
     [
-        (TOY, "trn2.48xlarge:3", 48),
+        pytest.param(TOY, "trn2.48xlarge:3", 48, marks=pytest.mark.slow),
         (TOY, "trn1.32xlarge:2", 32),
         (SPARSE, "dgx-h100:2", 16),
         (TOY, "gb200-nvl72", 24),

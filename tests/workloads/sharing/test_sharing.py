@@ -37,7 +37,9 @@ def cost_ps(beside: Sequence[int], alone: Sequence[list[int]]) -> int:
     ("machine", "model", "stated", "steps"),
     [
         ("trn2.48xlarge", TOY, {"tp": 4, "pp": 2, "dp": 2}, 2),
-        ("trn2-ultraserver:2", TOY, {"tp": 8, "pp": 2, "dp": 8}, 1),
+        pytest.param(
+            *("trn2-ultraserver:2", TOY, {"tp": 8, "pp": 2, "dp": 8}, 1), marks=pytest.mark.slow
+        ),
         ("trn2.48xlarge:2", TOY, {"tp": 2, "pp": 4, "vpp": 2, "dp": 4, "overlap": "all"}, 1),
         ("trn2.48xlarge:2", TOY, {"tp": 2, "pp": 2, "cp": 4, "dp": 2}, 1),
         ("trn2.48xlarge:2", SPARSE, {"tp": 2, "dp": 16, "ep": 8}, 1),
