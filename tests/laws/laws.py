@@ -353,7 +353,9 @@ TRAINING = (
     Law(
         "adapters take no longer",
         drawn_on(
-            ("dgx-h100:2", "dgx-a100:2"), draws.train, from_file=False, overlap="none", zero=0, pp=1
+            *(("dgx-h100:2", "dgx-a100:2"), draws.train),
+            # Alone, adapters would run in another framework than the whole model does.
+            from_file=False, overlap="none", zero=0, pp=1, framework="megatron-core",
         ),
         to(lora_rank=2),
         "<=",
