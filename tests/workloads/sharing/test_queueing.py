@@ -122,10 +122,6 @@ JOBS = st.lists(
 )
 
 
-def busy_at(queue: Queue, moment_s: float) -> int:
-    return sum(each.servers for each in queue.jobs if each.start_s <= moment_s < each.end_s)
-
-
 @given(JOBS, st.sampled_from(list(DISCIPLINES)), st.sampled_from(list(PLACES)))
 def test_every_job_runs_once_and_no_server_twice(
     jobs: list[dict[str, Any]], discipline: str, place: str
@@ -133,9 +129,12 @@ def test_every_job_runs_once_and_no_server_twice(
     queue = cs.queue_jobs(CLUSTER, jobs, discipline=discipline, place=place)
     assert len(queue.jobs) == len(jobs)
     assert all(each.wait_s >= 0 for each in queue.jobs)
-    assert all(busy_at(queue, each.start_s) <= 8 for each in queue.jobs)
+    assert queue.busy.max() <= 8
+    assert sum(queue.breakdown.values()) == pytest.approx(1)
     work_s = sum(each.servers * each.job.run_s for each in queue.jobs)
-    assert queue.used * 8 * queue.end_s == pytest.approx(work_s)
+    assert queue.breakdown["useful"] * 8 * queue.end_s == pytest.approx(work_s)
+    if discipline != "preempt":
+        assert queue.used == pytest.approx(queue.breakdown["useful"])
     if place == "domain":
         assert queue.scattered == 0
     if discipline == "fifo":

@@ -1,0 +1,187 @@
+"""What stops and slows jobs of a queue: failures, checkpoints to go back to, and neighbours."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass, field, replace
+from itertools import pairwise
+
+import numpy as np
+
+from topologies.arrays import IntArray
+from topologies.catalogue.catalogue import shipped_catalogue
+from topologies.clusters.cluster import Cluster
+from topologies.errors import InputError
+from topologies.routing import switch_chips
+from topologies.units import format_seconds
+from workloads.job.causes import FailureRates, failure_rates
+from workloads.job.checkpoints import job_state
+from workloads.job.goodput import daly_interval_s, expected_goodput
+from workloads.job.job import JobPlan, Recovery, plan_with
+from workloads.sharing.arrivals import Arrival
+from workloads.sharing.jobs import Job
+from workloads.sharing.sharing import pair_slowdowns
+
+CATALOGUE = "catalogue"
+"""Word for the causes of failures that the catalogue has."""
+LEAST_GOODPUT = 0.02  # expected share of useful time below which a job would hardly ever end
+
+
+@dataclass(frozen=True)
+class Saving:
+    """Checkpoints of a job, and what it costs to go back to one."""
+
+    interval_s: float  # time of its own work between two checkpoints [s]
+    write_s: float  # time until a checkpoint can be used [s]
+    restart_s: float  # time from a new start to the first step [s]
+    share: float  # time that saving adds to a second of work; 0 where the stated time has it
+
+    def kept_s(self, done_s: float) -> float:
+        """Return the part of the work since a start that a checkpoint holds [s].
+
+        >>> saving = Saving(600.0, 60.0, 0.0, 0.0)
+        >>> [saving.kept_s(after_s) for after_s in (599.0, 659.0, 660.0, 1900.0)]
+        [0.0, 0.0, 600.0, 1800.0]
+        """
+        return math.floor(max(0.0, done_s - self.write_s) / self.interval_s) * self.interval_s
+
+
+NEVER_STOPPED = Saving(1.0, 0.0, 0.0, 0.0)
+"""Checkpoints of a job that needs none."""
+
+
+class Neighbours:
+    """By how much jobs with a model slow each other, simulated once for each pair of placements."""
+
+    def __init__(self, cluster: Cluster):
+        self.cluster = cluster
+        # Slowdowns of both of a pair, by their plans and chips
+        self.kept: dict[tuple[object, ...], Sequence[float]] = {}
+
+    def slowdowns(self, one: tuple[Job, IntArray], other: tuple[Job, IntArray]) -> Sequence[float]:
+        """Return the time of a step beside the other relative to alone, of both jobs on chips."""
+        jobs, chips = (one[0], other[0]), (one[1], other[1])
+        domains = [np.unique(each // self.cluster.chips_per_domain) for each in chips]
+        if max(map(len, domains)) == 1 and domains[0] != domains[1]:
+            return 1.0, 1.0  # neither leaves its domain
+        alike = _renumbered(self.cluster, chips)
+        key = tuple((job, places.tobytes()) for job, places in zip(jobs, alike, strict=True))
+        if key not in self.kept:
+            self.kept[key] = pair_slowdowns(self.cluster, jobs, alike)
+        return self.kept[key]
+
+
+def _renumbered(cluster: Cluster, chips: Sequence[IntArray]) -> list[IntArray]:
+    """Return chips of jobs in domains, racks and so on that are numbered in order of appearance.
+
+    Switches of a layer and the domains below them are alike, so only which jobs are below the same
+    ones matters to what they cost each other.
+    """
+    places = np.concatenate(chips)
+    sizes = [*switch_chips(cluster), cluster.chips]
+    if any(cluster.chips % size for size in sizes):
+        return list(chips)  # the last switch has fewer below it
+    alike = places % sizes[0]
+    for above, below in pairwise(reversed(sizes)):
+        parent, child = places // above, places // below
+        order = dict[int, dict[int, int]]()
+        for one, other in zip(parent.tolist(), child.tolist(), strict=True):
+            numbers = order.setdefault(one, {})
+            numbers.setdefault(other, len(numbers))
+        alike = alike + below * np.array(
+            [order[one][other] for one, other in zip(parent.tolist(), child.tolist(), strict=True)]
+        )
+    return np.split(alike, [len(chips[0])])
+
+
+@dataclass(frozen=True, eq=False)
+class Hazards:
+    """What may happen to jobs of a queue."""
+
+    cluster: Cluster
+    rates: FailureRates  # of the whole cluster
+    recovery: Recovery  # of a job whose state is not known
+    interval_s: float | None = None  # stated time between checkpoints [s]
+    restart_s: float | None = None  # stated time of a restart [s]
+    neighbours: Neighbours | None = None
+    seed: tuple[int, ...] = (0,)
+    # Checkpoints by size and plan of a job
+    savings: dict[object, Saving] = field(default_factory=dict)
+
+    def saving(self, job: Arrival) -> Saving:
+        """Return the checkpoints of a job, which takes whole servers.
+
+        They are asynchronous, as those of ``run_job`` by default, and as far apart as Daly's
+        estimate says for the failures of its servers: the catalogue's where none are simulated.
+        Of a job without a model nothing is known of its state, and its stated time has its saving.
+        """
+        cluster, key = self.cluster, (job.chips, job.trained)
+        if key in self.savings:
+            return self.savings[key]
+        catalogue = cluster.catalogue or shipped_catalogue()
+        state = job_state(job.trained.model, job.trained.plan, cluster) if job.trained else None
+        rates = self.rates if self.rates.per_s else failure_rates(cluster, cluster.chips)
+        servers = -(-job.chips // cluster.chips_per_server)
+        mtbf_s = cluster.servers / servers * rates.mtbf_s
+        stall_s = catalogue.value("fleet.training", "checkpoint_stall")
+        interval_s = self.interval_s or daly_interval_s(mtbf_s, stall_s)
+        restart_s = self.recovery.restart_s + (state.read_s if state else 0.0)
+        saving = Saving(
+            interval_s=interval_s,
+            write_s=state.write_s if state else 0.0,
+            restart_s=restart_s if self.restart_s is None else self.restart_s,
+            share=stall_s / interval_s if state else 0.0,
+        )
+        if self.rates.per_s:
+            self._check_ends(job, saving, mtbf_s)
+        self.savings[key] = saving
+        return saving
+
+    def _check_ends(self, job: Arrival, saving: Saving, mtbf_s: float) -> None:
+        """Refuse a job that fails faster than it gets on."""
+        goodput = expected_goodput(
+            *(min(saving.interval_s, job.run_s), mtbf_s),
+            checkpoint_s=0.0,
+            restart_s=saving.restart_s,
+            detection_s=self.recovery.detection_s + saving.write_s,
+        )
+        if goodput < LEAST_GOODPUT:
+            raise InputError(
+                f"job {job.name} fails every {format_seconds(mtbf_s)} and would get on for "
+                f"{goodput:.1%} of the time; at least {LEAST_GOODPUT:.0%} are simulated. Use fewer "
+                "--failures, or a shorter --restart or --checkpoint-interval."
+            )
+
+    def drawn(self, runs: int) -> list[Hazards]:
+        """Return hazards of other seeds, with rates of failures within their published range."""
+        seeds = [(*self.seed, run) for run in range(1, runs + 1)]
+        rates = [self.rates.drawn(np.random.default_rng((*seed, 0))) for seed in seeds]
+        return [
+            replace(self, rates=drawn, seed=seed) for drawn, seed in zip(rates, seeds, strict=True)
+        ]
+
+
+def hazards_of(
+    cluster: Cluster,
+    failures: str | float | None,
+    *,
+    neighbours: bool,
+    seed: int,
+    **times: str | float | None,
+) -> Hazards:
+    """Return what may happen to jobs on a cluster; ``times`` as :func:`run_job` takes them."""
+    stated: dict[str, object] = {"seed": seed, **times}
+    if failures not in (None, CATALOGUE):
+        stated["failures"] = failures
+    plan = plan_with(JobPlan(), stated, cluster, cluster.chips)
+    rates = plan.rates or FailureRates(())
+    if failures == CATALOGUE:
+        rates = failure_rates(cluster, cluster.chips)
+    recovery = Recovery.from_catalogue(cluster.catalogue or shipped_catalogue(), 0.0)
+    if plan.repair_s is not None:
+        recovery = replace(recovery, repair_s=plan.repair_s)
+    beside = Neighbours(cluster) if neighbours else None
+    return Hazards(
+        *(cluster, rates, recovery, plan.interval_s, plan.restart_s, beside), seed=(seed,)
+    )
