@@ -80,8 +80,8 @@ def _renumbered(cluster: Cluster, chips: Sequence[IntArray]) -> list[IntArray]:
     """
     places = np.concatenate(chips)
     sizes = [*switch_chips(cluster), cluster.chips]
-    if any(cluster.chips % size for size in sizes):
-        return list(chips)  # the last switch has fewer below it
+    if any(above % below for below, above in pairwise(sizes)):
+        return list(chips)  # a switch has parts of domains or fewer of them below it
     alike = places % sizes[0]
     for above, below in pairwise(reversed(sizes)):
         parent, child = places // above, places // below

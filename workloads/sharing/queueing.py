@@ -336,7 +336,7 @@ class _State:
 
     def _compute(self, run: _Run) -> None:
         self._spend(run, COMPUTING, (run.left_s - run.done_s) * run.pace, self._finish)
-        if self.hazards.neighbours is not None:
+        if self.hazards.neighbours is not None and run.job.trained:
             self._consider()
 
     def _finish(self, run: _Run) -> None:
@@ -622,7 +622,7 @@ def queue_jobs(
         arrivals, left_out = arrivals_from(jobs, machine), ()
     _check_fits(arrivals, machine)
     answer = _answer(arrivals, discipline, place, hazards, study=study)
-    idle = _without_effect(arrivals, DISCIPLINES[discipline], hazards, times)
+    idle = _without_effect(answer, hazards, times)
     return replace(answer, left_out=left_out, without_effect=idle)
 
 
@@ -639,22 +639,21 @@ def _answer(
     return replace(answer, others=others)
 
 
-def _without_effect(
-    jobs: Sequence[Arrival], discipline: Discipline, hazards: Hazards, times: Mapping[str, object]
-) -> dict[str, str]:
+def _without_effect(answer: Queue, hazards: Hazards, times: Mapping[str, object]) -> dict[str, str]:
     """Return the options that are stated and change nothing, with the reason."""
     fails, idle = hazards.rates.per_s > 0, dict[str, str]()
     if not fails and times["repair"] is not None:
         idle["repair"] = "nothing fails without failures"
-    if not fails and not _preempts(discipline, jobs):
+    jobs = [each.job for each in answer.jobs]
+    if not fails and not _preempts(DISCIPLINES[answer.discipline], jobs):
         stated = {
             name
             for name, usual in (("checkpoint_interval", AUTO), ("restart", None))
             if times[name] != usual
         }
         idle |= dict.fromkeys(sorted(stated), "nothing stops a job")
-    if hazards.neighbours is not None and sum(job.trained is not None for job in jobs) < 2:
-        idle["neighbours"] = "fewer than two jobs have a model"
+    if hazards.neighbours is not None and not answer.breakdown["neighbours"]:
+        idle["neighbours"] = "no two jobs with a model share full links"
     return idle
 
 

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 import cluster_sim as cs
 from tests.support.small_models import TOY_CONFIG, config_file
-from workloads.sharing.queueing import DISCIPLINES, PLACES, Queue
+from workloads.sharing.queueing import DISCIPLINES, PLACES
 
 CLUSTER = "trn2-ultraserver:2"  # two domains of four servers of 16 chips
 
