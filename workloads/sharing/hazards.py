@@ -153,14 +153,6 @@ class Hazards:
                 "--failures, or a shorter --restart or --checkpoint-interval."
             )
 
-    def drawn(self, runs: int) -> list[Hazards]:
-        """Return hazards of other seeds, with rates of failures within their published range."""
-        seeds = [(*self.seed, run) for run in range(1, runs + 1)]
-        rates = [self.rates.drawn(np.random.default_rng((*seed, 0))) for seed in seeds]
-        return [
-            replace(self, rates=drawn, seed=seed) for drawn, seed in zip(rates, seeds, strict=True)
-        ]
-
 
 def hazards_of(
     cluster: Cluster,

@@ -61,20 +61,55 @@ OVERHEADS = ("lost_work", "checkpoint", "neighbours", DETECTION, RESTART)
 RUNS = 8  # runs of other seeds, from whose spread the interval comes
 
 
-@dataclass(frozen=True)
+@dataclass(eq=False)
 class Started:
-    """A job with its place in time and on the cluster."""
+    """A job of a queue, on its way and at its end."""
 
     job: Arrival
-    start_s: float  # first start, since the first arrival [s]
-    end_s: float  # time of its end, since the first arrival [s]
-    wait_s: float  # time in the queue, after stops too [s]
+    saving: Saving
     servers: int
-    domains: int  # scale-up domains that it is in, after its last start
     least_domains: int  # domains that its size needs
-    preemptions: int  # number of times that a job of higher priority has stopped it
-    failures: int  # number of times that a failure has
-    parts_s: Mapping[str, float]  # time on its servers for each of ``OVERHEADS`` [s]
+    left_s: float  # its work that no checkpoint holds [s]
+    done_s: float = 0.0  # of this, what is done since its last start [s]
+    slower: float = 0.0  # time that neighbours add to a second of work
+    phase: str = ""
+    end_s: float = 0.0  # end of what is counted, since the first arrival [s]
+    turn: int = 0  # number of phases so far, so that the end of one that was cut short is none
+    start_s: float = -1.0  # first start, since the first arrival [s]
+    wait_s: float = 0.0  # time in the queue, after stops too [s]
+    until_s: float = 0.0  # end by its limit, as schedulers see it [s]
+    on: tuple[int, ...] = ()  # its servers
+    domains: int = 0  # scale-up domains that it is in, after its last start
+    broken: set[int] = field(default_factory=set)  # servers that have failed and are not found yet
+    preemptions: int = 0  # number of times that a job of higher priority has stopped it
+    failures: int = 0  # number of times that a failure has
+    # Time on its servers for each of ``OVERHEADS`` [s]
+    parts_s: dict[str, float] = field(default_factory=lambda: dict.fromkeys(OVERHEADS, 0.0))
+
+    def count(self, now_s: float) -> None:
+        """Add the time since the last count to the part that it belongs to."""
+        elapsed_s, self.end_s = now_s - self.end_s, now_s
+        if self.phase == WAITING:
+            self.wait_s += elapsed_s
+        elif self.phase == COMPUTING:
+            work_s = elapsed_s / self.pace
+            self.done_s += work_s
+            self.parts_s["checkpoint"] += work_s * self.saving.share
+            self.parts_s["neighbours"] += work_s * self.slower
+        elif self.phase:
+            self.parts_s[self.phase] += elapsed_s
+
+    @property
+    def pace(self) -> float:
+        """Time that a second of work takes [s]."""
+        return 1.0 + self.saving.share + self.slower
+
+    def go_back(self, now_s: float) -> None:
+        """Lose the work since the last checkpoint."""
+        self.count(now_s)
+        kept_s = self.saving.kept_s(self.done_s)
+        self.parts_s["lost_work"] += self.done_s - kept_s
+        self.left_s, self.done_s = self.left_s - kept_s, 0.0
 
 
 @display.by_facts("Queue of jobs")
@@ -178,7 +213,11 @@ def with_ends(queue: Queue, jobs: Sequence[Arrival], hazards: Hazards) -> Queue:
         return float(work_off(jobs, queue.discipline, queue.place, hazards).waits_s.mean())
 
     if hazards.rates.per_s:
-        waits_s = [mean_s(jobs, drawn) for drawn in hazards.drawn(RUNS)]
+        waits_s = []
+        for run in range(1, RUNS + 1):
+            seed = (*hazards.seed, run)
+            rates = hazards.rates.drawn(np.random.default_rng((*seed, 0)))
+            waits_s.append(mean_s(jobs, replace(hazards, rates=rates, seed=seed)))
         low_s, high_s = np.quantile(waits_s, (0.1, 0.9)).tolist()
         queue = replace(queue, failure_ends_s=(low_s, high_s))
     if any(job.ends_s for job in jobs):
@@ -191,52 +230,6 @@ def with_ends(queue: Queue, jobs: Sequence[Arrival], hazards: Hazards) -> Queue:
             waits_s.append(mean_s(stretched, hazards))
         queue = replace(queue, wait_ends_s=(waits_s[0], waits_s[1]))
     return queue
-
-
-@dataclass(eq=False)
-class _Run:
-    """A job on its way through the queue."""
-
-    job: Arrival
-    saving: Saving
-    left_s: float  # its work that no checkpoint holds [s]
-    done_s: float = 0.0  # of this, what is done since its last start [s]
-    slower: float = 0.0  # time that neighbours add to a second of work
-    phase: str = ""
-    since_s: float = 0.0  # begin of the phase [s]
-    turn: int = 0  # number of phases so far, so that the end of one that was cut short is none
-    start_s: float = -1.0  # first start [s]
-    until_s: float = 0.0  # end by its limit, as schedulers see it [s]
-    servers: tuple[int, ...] = ()
-    domains: int = 0
-    broken: set[int] = field(default_factory=set)  # servers that have failed and are not found yet
-    preemptions: int = 0
-    failures: int = 0
-    parts_s: dict[str, float] = field(
-        default_factory=lambda: dict.fromkeys((WAITING, *OVERHEADS), 0.0)
-    )
-
-    def count(self, now_s: float) -> None:
-        """Add the time since the last count to the part that it belongs to."""
-        elapsed_s, self.since_s = now_s - self.since_s, now_s
-        if self.phase == COMPUTING:
-            work_s = elapsed_s / self.pace
-            self.done_s += work_s
-            self.parts_s["checkpoint"] += work_s * self.saving.share
-            self.parts_s["neighbours"] += work_s * self.slower
-        elif self.phase:
-            self.parts_s[self.phase] += elapsed_s
-
-    @property
-    def pace(self) -> float:
-        """Time that a second of work takes [s]."""
-        return 1.0 + self.saving.share + self.slower
-
-    def go_back(self) -> None:
-        """Lose the work since the last checkpoint."""
-        kept_s = self.saving.kept_s(self.done_s)
-        self.parts_s["lost_work"] += self.done_s - kept_s
-        self.left_s, self.done_s = self.left_s - kept_s, 0.0
 
 
 def _preempts(discipline: Discipline, jobs: Sequence[Arrival]) -> bool:
@@ -259,19 +252,20 @@ class _State:
         self.per_domain = cluster.chips_per_domain // cluster.chips_per_server
         self.per_server = cluster.chips_per_server
         self.free = np.full(cluster.domains, self.per_domain)
-        self.held: dict[int, _Run] = {}  # servers of jobs
-        self.down: dict[
-            int, float
-        ] = {}  # servers in repair, with the time when they should be back
-        self.waiting: list[_Run] = []
-        self.running: dict[_Run, None] = {}  # in order of their starts
+        self.held: dict[int, Started] = {}  # servers of jobs
+        self.down: dict[int, float] = {}  # servers in repair, and when they should be back
+        self.waiting: list[Started] = []
+        self.running: dict[Started, None] = {}  # in order of their starts
         self.changes: list[tuple[float, int, int, int]] = []  # time, servers busy, jobs, down
         self.is_changed = False  # whether jobs came or went at the present time
         # Where nothing stops jobs, they need no checkpoint.
         stops = hazards.rates.per_s > 0 or _preempts(discipline, jobs)
-        self.runs = [
-            _Run(job, hazards.saving(job) if stops else NEVER_STOPPED, job.run_s) for job in jobs
-        ]
+        self.runs = []
+        for job in jobs:
+            servers = -(-job.chips // self.per_server)
+            saving = hazards.saving(job) if stops else NEVER_STOPPED
+            least = -(-servers // self.per_domain)
+            self.runs.append(Started(job, saving, servers, least, left_s=job.run_s))
         self.unfinished, self.ended = len(jobs), self.env.event()
         self.failing_rng, self.repair_rng = np.random.default_rng(hazards.seed).spawn(2)
         self.failures = 0
@@ -285,45 +279,39 @@ class _State:
         self.env.run(until=self.ended)
         if self.held or self.waiting or (self.free.sum() + len(self.down) != self.cluster.servers):
             raise RuntimeError("a job or a server was lost, which is a fault of the simulator")
-        return [self._started(run) for run in self.runs]
-
-    def _started(self, run: _Run) -> Started:
-        count = -(-run.job.chips // self.per_server)
-        parts_s = {part: run.parts_s[part] for part in OVERHEADS}
-        return Started(
-            *(run.job, run.start_s, run.since_s, run.parts_s[WAITING], count, run.domains),
-            *(-(-count // self.per_domain), run.preemptions, run.failures, parts_s),
-        )
+        return self.runs
 
     # Phases of a job
 
     def _after(self, delay_s: float, call: Callable[[], None]) -> None:
         self.env.timeout(delay_s).callbacks.append(lambda _: call())
 
-    def _enter(self, run: _Run, phase: str) -> int:
+    def _enter(self, run: Started, phase: str) -> int:
         """Let a job begin a phase, and return its number."""
         run.count(self.env.now)
         run.phase, run.turn = phase, run.turn + 1
         return run.turn
 
-    def _spend(self, run: _Run, phase: str, length_s: float, then: Callable[[_Run], None]) -> None:
+    def _spend(
+        self, run: Started, phase: str, length_s: float, then: Callable[[Started], None]
+    ) -> None:
         """Let a job begin a phase that ends after a time, unless another begins before."""
         turn = self._enter(run, phase)
         self._after(length_s, lambda: then(run) if run.turn == turn else None)
 
-    def _wait(self, run: _Run) -> None:
+    def _wait(self, run: Started) -> None:
         """Let a job queue, for the first time or again."""
         self._enter(run, WAITING)
         insort(self.waiting, run, key=lambda each: self.discipline.order(each.job))
         self._consider()
 
-    def _begin(self, run: _Run, taken: IntArray) -> None:
+    def _begin(self, run: Started, taken: IntArray) -> None:
         """Give a job servers of each domain."""
         self.waiting.remove(run)
         self.running[run] = None
         self.free -= taken
-        run.servers, run.domains = self._picked(taken), int(np.count_nonzero(taken))
-        self.held.update(dict.fromkeys(run.servers, run))
+        run.on, run.domains = self._picked(taken), int(np.count_nonzero(taken))
+        self.held.update(dict.fromkeys(run.on, run))
         run.until_s = self.env.now + run.job.limit_s
         if run.start_s < 0:
             run.start_s = self.env.now
@@ -331,29 +319,29 @@ class _State:
         else:
             self._restart(run)
 
-    def _restart(self, run: _Run) -> None:
+    def _restart(self, run: Started) -> None:
         self._spend(run, RESTART, run.saving.restart_s, self._compute)
 
-    def _compute(self, run: _Run) -> None:
+    def _compute(self, run: Started) -> None:
         self._spend(run, COMPUTING, (run.left_s - run.done_s) * run.pace, self._finish)
         if self.hazards.neighbours is not None and run.job.trained:
             self._consider()
 
-    def _finish(self, run: _Run) -> None:
+    def _finish(self, run: Started) -> None:
         self._leave(run)
         self.unfinished -= 1
 
-    def _leave(self, run: _Run) -> None:
+    def _leave(self, run: Started) -> None:
         """Take its servers from a job."""
         self._enter(run, "")
         del self.running[run]
-        for server in run.servers:
+        for server in run.on:
             del self.held[server]
             if server not in run.broken:
                 self.free[server // self.per_domain] += 1
         for server in sorted(run.broken):
             self._repair(server)
-        run.servers, run.broken = (), set()
+        run.on, run.broken = (), set()
         self._consider()
 
     def _picked(self, taken: IntArray) -> tuple[int, ...]:
@@ -401,13 +389,12 @@ class _State:
         if replaces:
             run.broken.add(server)
         if run.phase != DETECTION:
-            run.count(self.env.now)
-            run.go_back()
+            run.go_back(self.env.now)
             run.failures += 1
             detection_s = recovery.timeout_s if hangs else recovery.explicit_s
             self._spend(run, DETECTION, detection_s, self._detect)
 
-    def _detect(self, run: _Run) -> None:
+    def _detect(self, run: Started) -> None:
         """Let a job restart where it is, or queue again if servers of it go to repair."""
         if run.broken:
             self._leave(run)
@@ -452,24 +439,23 @@ class _State:
         servers = self._servers(first.job, self.free)
         if servers is None and self.discipline.stops:
             for run in self._victims(first.job):
-                run.count(self.env.now)
-                run.go_back()
+                run.go_back(self.env.now)
                 run.preemptions += 1
                 self._leave(run)
                 self._wait(run)
             servers = self._servers(first.job, self.free)
         return servers
 
-    def _victims(self, job: Arrival) -> list[_Run]:
+    def _victims(self, job: Arrival) -> list[Started]:
         """Running jobs of lower priority without which a job has room; none where it has not."""
         # Those of the lowest priority come first, and of equal ones the last to start.
         later = [run for run in reversed(self.running) if run.job.priority < job.priority]
         later.sort(key=lambda run: run.job.priority)
-        healthy = {run: self._counts([*set(run.servers) - run.broken]) for run in later}
+        healthy = {run: self._counts([*set(run.on) - run.broken]) for run in later}
         free = np.sum([self.free, *healthy.values()], axis=0)
         if self._servers(job, free) is None:
             return []
-        victims = list[_Run]()
+        victims = list[Started]()
         for run in reversed(later):  # the others go on
             if self._servers(job, free - healthy[run]) is None:
                 victims.append(run)
@@ -495,9 +481,9 @@ class _State:
                 run.slower = by
                 self._spend(run, COMPUTING, (run.left_s - run.done_s) * run.pace, self._finish)
 
-    def _chips(self, run: _Run) -> IntArray:
+    def _chips(self, run: Started) -> IntArray:
         """Chips of a job, int64 (chips,)."""
-        chips = np.array(run.servers)[:, None] * self.per_server + np.arange(self.per_server)
+        chips = np.array(run.on)[:, None] * self.per_server + np.arange(self.per_server)
         return chips.ravel()[: run.job.chips]
 
     def _backfill(self) -> None:
@@ -514,7 +500,7 @@ class _State:
     def _turn(self, job: Arrival) -> tuple[float, IntArray]:
         """Return when a job can start by all limits [s], and the servers left free then."""
         free = self.free.copy()
-        ends = [(max(run.until_s, self.env.now), run.servers) for run in self.running]
+        ends = [(max(run.until_s, self.env.now), run.on) for run in self.running]
         ends += [(max(back_s, self.env.now), (server,)) for server, back_s in self.down.items()]
         for end_s, servers in sorted(ends, key=lambda item: item[0]):
             free += self._counts(servers)

@@ -25,7 +25,7 @@ from workloads.sharing.jobs import jobs_from
 from workloads.sharing.queueing import DISCIPLINES, PLACES, Queue
 from workloads.sharing.sharing import share
 
-RESUMED = {"discipline": "preempt", "checkpoint_interval": 0.001, "restart": 0}
+RESUMED: dict[str, Any] = {"discipline": "preempt", "checkpoint_interval": 0.001, "restart": 0}
 """Jobs that go on where they were stopped, for the cost of a millisecond."""
 
 
@@ -90,8 +90,11 @@ def test_mean_waits_of_two_priorities_are_those_of_the_formula() -> None:
 
 def test_equal_priorities_are_backfill_and_no_failures_are_none() -> None:
     usual = cs.queue_jobs(CLUSTER, WAITING)
-    for how in ({"discipline": "preempt"}, {"failures": 0, "seed": 3}, {"neighbours": True}):
-        other = cs.queue_jobs(CLUSTER, WAITING, **how)  # type: ignore[arg-type]
+    changes: list[dict[str, Any]] = [
+        {"discipline": "preempt"}, {"failures": 0, "seed": 3}, {"neighbours": True}
+    ]  # fmt: skip
+    for how in changes:
+        other = cs.queue_jobs(CLUSTER, WAITING, **how)
         assert other.waits_s.tolist() == usual.waits_s.tolist()
         assert [each.end_s for each in other.jobs] == [each.end_s for each in usual.jobs]
         assert other.times_s.tolist() == usual.times_s.tolist()
@@ -100,8 +103,9 @@ def test_equal_priorities_are_backfill_and_no_failures_are_none() -> None:
 def test_a_job_that_fails_takes_the_time_of_the_formula(tmp_path: Path) -> None:
     """On its own servers, which software stops and nothing replaces (Daly, FGCS 22, 2006)."""
     stated = causes(tmp_path, "software,server,80h,0")  # 10 h for all eight servers
-    times = {"checkpoint_interval": "1h", "restart": "12min", "failures": stated}
-    ended = cs.queue_jobs(CLUSTER, [job(0, 8, 60 * 20_000)], **times).jobs[0]  # type: ignore[arg-type]
+    times: dict[str, Any] = {"checkpoint_interval": "1h", "restart": "12min"}
+    queue = cs.queue_jobs(CLUSTER, [job(0, 8, 60 * 20_000)], failures=stated, **times)
+    ended = queue.jobs[0]
     recovery = Recovery.from_catalogue(shipped_catalogue(), 0.0)
     share_useful = expected_goodput(
         3600, 36_000, checkpoint_s=0, restart_s=720, detection_s=recovery.detection_s
@@ -167,8 +171,8 @@ def trained(tmp_path: Path, **stated: Any) -> dict[str, Any]:
 
 def test_a_stopped_job_with_a_model_pays_what_run_job_says(tmp_path: Path) -> None:
     mine = trained(tmp_path, tp=4, chips=32)
-    queue = cs.queue_jobs(CLUSTER, [mine, job(0.001, 8, 60, priority=1)], **{
-        "discipline": "preempt", "checkpoint_interval": 1000})  # fmt: skip
+    jobs = [mine, job(0.001, 8, 60, priority=1)]
+    queue = cs.queue_jobs(CLUSTER, jobs, discipline="preempt", checkpoint_interval=1000)
     first = queue.jobs[0]
     step = cs.train(
         mine["model"], CLUSTER, tp=4, chips=32, global_batch=16, seq=512, overlap="none"
@@ -211,9 +215,13 @@ def test_a_pair_of_placements_is_simulated_once(
 ) -> None:
     machine = cluster("trn2-ultraserver:8")
     simulated: list[object] = []
-    monkeypatch.setattr(
-        hazards, "pair_slowdowns", lambda *words: simulated.append(words) or [1.5, 1.25]
-    )
+
+    def simulate(*pair: object) -> list[float]:
+        """Return slowdowns, and note the pair."""
+        simulated.append(pair)
+        return [1.5, 1.25]
+
+    monkeypatch.setattr(hazards, "pair_slowdowns", simulate)
     fields = trained(tmp_path, name="a", tp=4, dp=16)
     del fields["submit"], fields["steps"]
     (one,) = jobs_from([fields], machine)
