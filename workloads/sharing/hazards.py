@@ -12,12 +12,10 @@ import numpy as np
 from topologies.arrays import IntArray
 from topologies.catalogue.catalogue import shipped_catalogue
 from topologies.clusters.cluster import Cluster
-from topologies.errors import InputError
 from topologies.routing import switch_chips
-from topologies.units import format_seconds
 from workloads.job.causes import FailureRates, failure_rates
 from workloads.job.checkpoints import job_state
-from workloads.job.goodput import daly_interval_s, expected_goodput
+from workloads.job.goodput import daly_interval_s
 from workloads.job.job import JobPlan, Recovery, plan_with
 from workloads.sharing.arrivals import Arrival
 from workloads.sharing.jobs import Job
@@ -25,7 +23,6 @@ from workloads.sharing.sharing import pair_slowdowns
 
 CATALOGUE = "catalogue"
 """Word for the causes of failures that the catalogue has."""
-LEAST_GOODPUT = 0.02  # expected share of useful time below which a job would hardly ever end
 
 
 @dataclass(frozen=True)
@@ -73,25 +70,18 @@ class Neighbours:
 
 
 def _renumbered(cluster: Cluster, chips: Sequence[IntArray]) -> list[IntArray]:
-    """Return chips of jobs in domains, racks and so on that are numbered in order of appearance.
+    """Return chips of jobs in domains, racks and so on that are numbered in order of appearance."""
+    # Switches of a layer and the domains below them are alike, so only which jobs are below the
+    # same ones matters to what they cost each other.
+    import pandas as pd
 
-    Switches of a layer and the domains below them are alike, so only which jobs are below the same
-    ones matters to what they cost each other.
-    """
-    places = np.concatenate(chips)
-    sizes = [*switch_chips(cluster), cluster.chips]
+    places, sizes = np.concatenate(chips), [*switch_chips(cluster), cluster.chips]
     if any(above % below for below, above in pairwise(sizes)):
         return list(chips)  # a switch has parts of domains or fewer of them below it
     alike = places % sizes[0]
-    for above, below in pairwise(reversed(sizes)):
-        parent, child = places // above, places // below
-        order = dict[int, dict[int, int]]()
-        for one, other in zip(parent.tolist(), child.tolist(), strict=True):
-            numbers = order.setdefault(one, {})
-            numbers.setdefault(other, len(numbers))
-        alike = alike + below * np.array(
-            [order[one][other] for one, other in zip(parent.tolist(), child.tolist(), strict=True)]
-        )
+    for below, above in pairwise(sizes):
+        numbers = pd.Series(places // below).groupby(places // above)
+        alike += below * numbers.transform(lambda each: pd.factorize(each)[0]).to_numpy()
     return np.split(alike, [len(chips[0])])
 
 
@@ -126,32 +116,12 @@ class Hazards:
         mtbf_s = cluster.servers / servers * rates.mtbf_s
         stall_s = catalogue.value("fleet.training", "checkpoint_stall")
         interval_s = self.interval_s or daly_interval_s(mtbf_s, stall_s)
-        restart_s = self.recovery.restart_s + (state.read_s if state else 0.0)
-        saving = Saving(
-            interval_s=interval_s,
-            write_s=state.write_s if state else 0.0,
-            restart_s=restart_s if self.restart_s is None else self.restart_s,
-            share=stall_s / interval_s if state else 0.0,
-        )
-        if self.rates.per_s:
-            self._check_ends(job, saving, mtbf_s)
+        write_s, read_s = (state.write_s, state.read_s) if state else (0.0, 0.0)
+        usual_s = self.recovery.restart_s + read_s
+        restart_s = usual_s if self.restart_s is None else self.restart_s
+        saving = Saving(interval_s, write_s, restart_s, stall_s / interval_s if state else 0.0)
         self.savings[key] = saving
         return saving
-
-    def _check_ends(self, job: Arrival, saving: Saving, mtbf_s: float) -> None:
-        """Refuse a job that fails faster than it gets on."""
-        goodput = expected_goodput(
-            *(min(saving.interval_s, job.run_s), mtbf_s),
-            checkpoint_s=0.0,
-            restart_s=saving.restart_s,
-            detection_s=self.recovery.detection_s + saving.write_s,
-        )
-        if goodput < LEAST_GOODPUT:
-            raise InputError(
-                f"job {job.name} fails every {format_seconds(mtbf_s)} and would get on for "
-                f"{goodput:.1%} of the time; at least {LEAST_GOODPUT:.0%} are simulated. Use fewer "
-                "--failures, or a shorter --restart or --checkpoint-interval."
-            )
 
 
 def hazards_of(

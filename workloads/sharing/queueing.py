@@ -183,12 +183,8 @@ class Queue:
         }
         useful = sum(each.servers * each.job.run_s for each in self.jobs) / all_s
         free = self.cluster.servers - self.busy - self.down
-        return {
-            "useful": useful,
-            **parts,
-            "down": self._share(self.down),
-            "idle": self._share(free),
-        }
+        rest = {"down": self._share(self.down), "idle": self._share(free)}
+        return {"useful": useful, **parts, **rest}
 
     @property
     def scattered(self) -> float:
@@ -370,7 +366,7 @@ class _State:
         if self.failures > MOST_FAILURES:
             raise InputError(
                 f"there are more than {MOST_FAILURES:,} failures until all jobs have ended. Use "
-                "fewer --failures."
+                "fewer --failures, or a shorter --restart or --repair."
             )
         # All is drawn at every failure, so that these are the same ones under all disciplines.
         causes, recovery = self.hazards.rates.causes, self.hazards.recovery

@@ -121,7 +121,7 @@ OWN: dict[str, tuple[str, ...]] = {
         "--discipline=x", "--discipline=", "--place=x", "--place=", "--catalogue=pipe",
         "--variant=x", "--failures=-1", "--failures=nan", "--failures=pipe", "--failures=folder",
         "--failures=log.txt", "--failures=x", "--restart=x", "--restart=-1s", "--repair=-1s",
-        "--repair=1GB", "--checkpoint-interval=0s", "--checkpoint-interval=1GB", "--failures=1e9",
+        "--repair=1GB", "--checkpoint-interval=0s", "--checkpoint-interval=1GB",
     ),
     "share": (
         "=", "=ring:8", "=trn9", "=pipe", "=log.txt", "--jobs=", "--jobs=pipe", "--jobs=folder",

@@ -19,7 +19,7 @@ from topologies.catalogue.catalogue import shipped_catalogue
 from topologies.clusters.names import cluster
 from workloads.job import expected_goodput
 from workloads.job.job import Recovery
-from workloads.sharing import hazards
+from workloads.sharing import hazards, queueing
 from workloads.sharing.hazards import Neighbours, _renumbered
 from workloads.sharing.jobs import jobs_from
 from workloads.sharing.queueing import DISCIPLINES, PLACES, Queue
@@ -158,8 +158,9 @@ def test_failures_are_at_the_same_times_under_every_discipline() -> None:
     assert ends_s == {study.end_s}
 
 
-def test_a_job_that_would_not_get_on_is_refused() -> None:
-    with pytest.raises(cs.InputError, match=r"job 1 fails every .* Use fewer --failures"):
+def test_a_queue_that_would_not_get_on_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(queueing, "MOST_FAILURES", 1000)
+    with pytest.raises(cs.InputError, match="more than 1,000 failures until all jobs have ended"):
         cs.queue_jobs(CLUSTER, [job(0, 8, 600)], failures=1e5)
 
 
