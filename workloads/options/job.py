@@ -96,7 +96,7 @@ class JobInputs:
 
 @dataclass(frozen=True)
 class HazardInputs:
-    """What stops and slows jobs of a queue."""
+    """Failures, checkpoints and neighbours of jobs in a queue."""
 
     failures: str | None = setting(
         None,

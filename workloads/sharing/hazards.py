@@ -1,22 +1,26 @@
-"""What stops and slows jobs of a queue: failures, checkpoints to go back to, and neighbours."""
+"""Failures, checkpoints and neighbours of jobs in a queue."""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import pairwise
+from typing import Any
 
 import numpy as np
 
+from topologies.arguments import check_fields, check_names
 from topologies.arrays import IntArray
 from topologies.catalogue.catalogue import shipped_catalogue
 from topologies.clusters.cluster import Cluster
+from topologies.options import described
 from topologies.routing import switch_chips
 from workloads.job.causes import FailureRates, failure_rates
 from workloads.job.checkpoints import job_state
 from workloads.job.goodput import daly_interval_s
 from workloads.job.job import JobPlan, Recovery, plan_with
+from workloads.options.job import HazardInputs
 from workloads.sharing.arrivals import Arrival
 from workloads.sharing.jobs import Job
 from workloads.sharing.sharing import pair_slowdowns
@@ -49,7 +53,7 @@ NEVER_STOPPED = Saving(1.0, 0.0, 0.0, 0.0)
 
 
 class Neighbours:
-    """By how much jobs with a model slow each other, simulated once for each pair of placements."""
+    """Slowdowns of jobs with a model by each other, simulated once for each pair of placements."""
 
     def __init__(self, cluster: Cluster):
         self.cluster = cluster
@@ -87,7 +91,7 @@ def _renumbered(cluster: Cluster, chips: Sequence[IntArray]) -> list[IntArray]:
 
 @dataclass(frozen=True, eq=False)
 class Hazards:
-    """What may happen to jobs of a queue."""
+    """Events and conditions that stop and slow jobs of a queue."""
 
     cluster: Cluster
     rates: FailureRates  # of the whole cluster
@@ -124,17 +128,13 @@ class Hazards:
         return saving
 
 
-def hazards_of(
-    cluster: Cluster,
-    failures: str | float | None,
-    *,
-    neighbours: bool,
-    seed: int,
-    **times: str | float | None,
-) -> Hazards:
-    """Return what may happen to jobs on a cluster; ``times`` as :func:`run_job` takes them."""
-    stated: dict[str, object] = {"seed": seed, **times}
-    if failures not in (None, CATALOGUE):
+def hazards_of(cluster: Cluster, options: Mapping[str, Any], seed: int) -> Hazards:
+    """Return the hazards that options state, by the names of :class:`HazardInputs`."""
+    check_names("queue_jobs", options, [*described(HazardInputs)])
+    stated = {"seed": seed, **options}
+    neighbours, failures = stated.pop("neighbours", False), stated.pop("failures", None)
+    check_fields(HazardInputs, {"neighbours": neighbours})
+    if failures != CATALOGUE:
         stated["failures"] = failures
     plan = plan_with(JobPlan(), stated, cluster, cluster.chips)
     rates = plan.rates or FailureRates(())

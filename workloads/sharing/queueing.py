@@ -55,7 +55,7 @@ DISCIPLINES = {
 PLACES = ("any", "domain")
 """Where jobs may start: on any free servers, or in no more domains than their size needs."""
 WAITING, COMPUTING, DETECTION, RESTART = "waiting", "useful", "detection", "restart"
-"""What a job does at a time."""
+"""Phases of a job."""
 OVERHEADS = ("lost_work", "checkpoint", "neighbours", DETECTION, RESTART)
 """Parts of the time that a job holds servers, beside the useful one."""
 RUNS = 8  # runs of other seeds, from whose spread the interval comes
@@ -229,7 +229,7 @@ def with_ends(queue: Queue, jobs: Sequence[Arrival], hazards: Hazards) -> Queue:
 
 
 def _preempts(discipline: Discipline, jobs: Sequence[Arrival]) -> bool:
-    """Whether a job may take servers from another."""
+    """Return whether a job may take servers from another."""
     return discipline.stops and len({job.priority for job in jobs}) > 1
 
 
@@ -532,12 +532,8 @@ def queue_jobs(
     discipline: str = "backfill",
     place: str = "any",
     study: bool = False,
-    failures: str | float | None = None,
-    checkpoint_interval: str | float = AUTO,
-    restart: str | float | None = None,
-    repair: str | float | None = None,
-    neighbours: bool = False,
     seed: int = 0,
+    **hazards: Any,
 ) -> Queue:
     """Run jobs that arrive one after another, and see how long each waits.
 
@@ -550,33 +546,22 @@ def queue_jobs(
         Object, or its name as :func:`cluster_sim.cluster` takes it.
     jobs : list of mappings, str or Path
         For each job ``submit``, ``chips`` and ``time``, or ``model``, fields of a plan and
-        ``steps``; optionally ``name``, ``limit`` and ``priority``. Or a file: CSV with these
-        columns, the output of Slurm's ``sacct --parsable2``, or Kubernetes' list of jobs.
+        ``steps``; optionally ``name``, ``limit`` and ``priority``. Or a file: CSV of these, output
+        of Slurm's ``sacct --parsable2``, or Kubernetes' list of jobs.
     discipline : {"fifo", "backfill", "priority", "preempt", "shortest"}, optional
-        Order in which waiting jobs are considered; under ``preempt`` the first stops running ones
-        of lower priority where it has no room.
+        Order of waiting jobs; under ``preempt`` the first stops others of lower priority.
     place : {"any", "domain"}, optional
         Whether a job may be in more scale-up domains than its size needs.
-    study : bool, optional
-        Whether all disciplines and places are run as well, into ``others`` of the result.
-    failures : str or float, optional
-        ``"catalogue"`` for its causes of failures, failures of a chip in a year, or a file of
-        causes as :func:`run_job` takes it; by default nothing fails.
-    checkpoint_interval : str or float, optional
-        Time between two checkpoints of a job [s]; by default Daly's estimate.
-    restart, repair : str or float, optional
-        Time from a new start to the first step, and mean time of a repair [s]; by default the
-        catalogue's, and for a job with a model the time to read its checkpoint.
-    neighbours : bool, optional
-        Whether jobs with a model slow each other on links that they share, as :func:`share` says.
-    seed : int, optional
-        Seed of failures and repairs.
+    study, seed : bool and int, optional
+        Whether all disciplines and places are run as well, into ``others``; seed of failures.
+    **hazards
+        ``failures`` ("catalogue", or as of :func:`run_job`; by default none), ``restart``,
+        ``repair``, ``checkpoint_interval``, ``neighbours``, as options of ``cluster-sim queue``.
 
     Returns
     -------
     Queue
-        ``jobs`` with ``wait_s``; ``used``, ``idle_beside_waiting`` and ``breakdown``, shares of the
-        server-hours.
+        ``jobs`` with ``wait_s``; ``used`` and ``breakdown``, shares of the server-hours.
 
     Raises
     ------
@@ -588,23 +573,17 @@ def queue_jobs(
     >>> jobs = [
     ...     {"submit": "0s", "chips": 48, "time": "2h"},
     ...     {"submit": "1min", "chips": 64, "time": "1h"},
-    ...     {"submit": "2min", "chips": 16, "time": "30min"},
     ... ]
     >>> [job.wait_s / 60 for job in queue_jobs("trn2-ultraserver", jobs).jobs]
-    [0.0, 119.0, 0.0]
+    [0.0, 119.0]
     """
     check_choice("discipline", discipline, DISCIPLINES)
     check_choice("place", place, PLACES)
     machine = as_cluster(cluster)
-    times = {"checkpoint_interval": checkpoint_interval, "restart": restart, "repair": repair}
-    hazards = hazards_of(machine, failures, neighbours=neighbours, seed=seed, **times)
-    if isinstance(jobs, str | Path):
-        arrivals, left_out = read_arrivals(jobs, machine)
-    else:
-        arrivals, left_out = arrivals_from(jobs, machine), ()
-    _check_fits(arrivals, machine)
-    answer = _answer(arrivals, discipline, place, hazards, study=study)
-    idle = _without_effect(answer, hazards, times)
+    of_jobs = hazards_of(machine, hazards, seed)
+    arrivals, left_out = _fitting(jobs, machine)
+    answer = _answer(arrivals, discipline, place, of_jobs, study=study)
+    idle = _without_effect(answer, of_jobs, hazards)
     return replace(answer, left_out=left_out, without_effect=idle)
 
 
@@ -621,26 +600,27 @@ def _answer(
     return replace(answer, others=others)
 
 
-def _without_effect(answer: Queue, hazards: Hazards, times: Mapping[str, object]) -> dict[str, str]:
+def _without_effect(answer: Queue, hazards: Hazards, stated: Mapping[str, Any]) -> dict[str, str]:
     """Return the options that are stated and change nothing, with the reason."""
-    fails, idle = hazards.rates.per_s > 0, dict[str, str]()
-    if not fails and times["repair"] is not None:
-        idle["repair"] = "nothing fails without failures"
+    fails, why = hazards.rates.per_s > 0, dict[str, str]()
     jobs = [each.job for each in answer.jobs]
+    if not fails:
+        why["repair"] = "nothing fails without failures"
     if not fails and not _preempts(DISCIPLINES[answer.discipline], jobs):
-        stated = {
-            name
-            for name, usual in (("checkpoint_interval", AUTO), ("restart", None))
-            if times[name] != usual
-        }
-        idle |= dict.fromkeys(sorted(stated), "nothing stops a job")
-    if hazards.neighbours is not None and not answer.breakdown["neighbours"]:
-        idle["neighbours"] = "no two jobs with a model share full links"
-    return idle
+        why |= dict.fromkeys(("checkpoint_interval", "restart"), "nothing stops a job")
+    if not answer.breakdown["neighbours"]:
+        why["neighbours"] = "no two jobs with a model share full links"
+    return {name: why[name] for name in why if stated.get(name) not in (None, False, AUTO)}
 
 
-def _check_fits(jobs: Sequence[Arrival], cluster: Cluster) -> None:
-    """Refuse an empty queue, and a job that is larger than the cluster."""
+def _fitting(
+    stated: Sequence[Mapping[str, Any]] | str | Path, cluster: Cluster
+) -> tuple[list[Arrival], tuple[str, ...]]:
+    """Return the jobs, each of which fits on the cluster, and the entries that are left out."""
+    if isinstance(stated, str | Path):
+        jobs, left_out = read_arrivals(stated, cluster)
+    else:
+        jobs, left_out = arrivals_from(stated, cluster), ()
     if not jobs:
         raise InputError("there are no jobs in the queue. Give at least one that ran.")
     for job in jobs:
@@ -649,3 +629,4 @@ def _check_fits(jobs: Sequence[Arrival], cluster: Cluster) -> None:
                 f"job {job.name} needs {job.chips:,} chips, but {cluster.name} has "
                 f"{cluster.chips:,}. Leave it out, or use a larger cluster."
             )
+    return jobs, left_out

@@ -12,8 +12,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import cluster_sim as cs
+from tests.support.queues import CLUSTER, JOBS, WAITING, job
 from tests.support.small_models import TOY_CONFIG, config_file
-from tests.workloads.sharing.test_queueing import CLUSTER, JOBS, WAITING, job
 from tools.shared_jobs import THIN
 from topologies.catalogue.catalogue import shipped_catalogue
 from topologies.clusters.names import cluster
