@@ -130,7 +130,8 @@ class Hazards:
 
 def hazards_of(cluster: Cluster, options: Mapping[str, Any], seed: int) -> Hazards:
     """Return the hazards that options state, by the names of :class:`HazardInputs`."""
-    check_names("queue_jobs", options, [*described(HazardInputs)])
+    named = ("cluster", "jobs", "discipline", "place", "study", "seed")
+    check_names("queue_jobs", options, [*named, *described(HazardInputs)])
     stated = {"seed": seed, **options}
     neighbours, failures = stated.pop("neighbours", False), stated.pop("failures", None)
     check_fields(HazardInputs, {"neighbours": neighbours})

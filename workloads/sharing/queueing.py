@@ -215,7 +215,8 @@ def with_ends(queue: Queue, jobs: Sequence[Arrival], hazards: Hazards) -> Queue:
             rates = hazards.rates.drawn(np.random.default_rng((*seed, 0)))
             waits_s.append(mean_s(jobs, replace(hazards, rates=rates, seed=seed)))
         low_s, high_s = np.quantile(waits_s, (0.1, 0.9)).tolist()
-        queue = replace(queue, failure_ends_s=(low_s, high_s))
+        here_s = float(queue.waits_s.mean())
+        queue = replace(queue, failure_ends_s=(min(low_s, here_s), max(high_s, here_s)))
     if any(job.ends_s for job in jobs):
         waits_s = []
         for end in (0, 1):
