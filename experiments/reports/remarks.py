@@ -32,7 +32,7 @@ if TYPE_CHECKING:
 def remarks(step: Iteration) -> list[str]:
     """Return the remarks on a step, each a sentence."""
     chosen = [sentence for tell in OF_A_SEARCH for sentence in tell(step)]
-    if step.joined:  # the others are about one kind of chip
+    if step.unlike:  # the others are about one kind of chip
         return check_remarks(step, step.cluster, (_large_batch, _full_memory, _unexplained))
     even = [*_even_chips(step), *_between_places(step)]
     return [*chosen, *check_remarks(step, step.cluster), *even, *_neighbour(step)]
@@ -116,7 +116,7 @@ def _even_chips(step: Iteration) -> Iterator[str]:
 
 def _between_places(step: Iteration) -> Iterator[str]:
     """Name what the network between buildings or sites, which is assumed, may cost."""
-    where, fabric = step.stated_cluster, step.cluster.scale_out
+    where, fabric = step.stated.clusters[0], step.cluster.scale_out
     catalogue = where.catalogue
     disturbed = step.undisturbed_s is not None
     if fabric is None or not fabric.places or catalogue is None or disturbed:
@@ -153,7 +153,7 @@ def _neighbour(step: Iteration) -> Iterator[str]:
         return
     from workloads.search.nearest import faster_neighbours  # the help of train needs none
 
-    for best in faster_neighbours(step.model, step.plan, step.stated_cluster)[:1]:
+    for best in faster_neighbours(step.model, step.plan, step.stated.clusters[0])[:1]:
         changed = differing(replace(step.plan, **best.changes), step.plan)
         yield (
             f"By its estimate a step takes {1 - best.ratio:.0%} less with {named(changed)}, which "

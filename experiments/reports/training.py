@@ -39,7 +39,7 @@ def document(run: Iteration, engine: str) -> dict[str, Any]:
     plan, memory = run.plan, run.memory
     return {
         "model": run.model.name,
-        "cluster": run.place,
+        "cluster": run.joined.name,
         "plan": stated(plan),
         **assumed_document(run),
         "ranks": plan.ranks,
@@ -116,7 +116,7 @@ def stage_table(run: Iteration) -> list[dict[str, Any]]:
     return [
         {
             "stage": stage,
-            "cluster": run.cluster_of(stage).name,
+            "cluster": run.joined.of_stage(stage).name,
             "layers": sum(counts[chunk] for chunk in held),
             "breakdown_s": run.parts_of_stages(range(stage, stage + 1)),
         }
@@ -161,7 +161,7 @@ def network_note(run: Iteration) -> str:
     unlike = run.unlike
     idle = [
         f"{count:,} chips of {cluster.name} have no stage."
-        for count, cluster in zip(unlike.idle_chips, run.clusters, strict=True)
+        for count, cluster in zip(unlike.idle_chips, run.joined.clusters, strict=True)
         if count
     ]
     longer = unlike.slowest_network_s / run.iteration_s - 1
@@ -224,7 +224,7 @@ def headline(run: Iteration) -> str:
     unit = "chip" if run.chips == 1 else "chips"
     batches = "microbatch" if plan.microbatches == 1 else "microbatches"
     return (
-        f"{run.model.name} ({run.model.parameters / 1e9:,.1f} G parameters) on {run.place}, "
+        f"{run.model.name} ({run.model.parameters / 1e9:,.1f} G parameters) on {run.joined.name}, "
         f"{run.chips:,} {unit}: {degrees}, {plan.microbatches} {batches} of "
         f"{plan.microbatch} × {plan.seq:,} tokens"
     )
@@ -376,7 +376,7 @@ def _write_trace(out: Run, run: Iteration, trace: Trace) -> None:
     from cluster_sim.plot.timeline_figure import timeline
     from experiments.reports.drawing import slices
 
-    title, stage = f"{run.model.name} on {run.place}", run.program.stage
+    title, stage = f"{run.model.name} on {run.joined.name}", run.program.stage
     first = [int(run.program.rank[stage == s][0]) for s in range(run.plan.pp)]
     ranks = first[:: -(-len(first) // 8)]  # the first of each stage, for at most eight stages
     out.figure(

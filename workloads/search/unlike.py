@@ -30,7 +30,7 @@ from workloads.training.frameworks.framework import framework_of
 from workloads.training.iteration import Iteration, iteration
 from workloads.training.memory.memory import memory
 from workloads.training.plan.checks import check_model
-from workloads.training.plan.joined import Joined
+from workloads.training.plan.placement import Joined
 from workloads.training.plan.plan import ParallelPlan
 from workloads.training.plan.stages import layer_kinds
 from workloads.training.usual_plan import DEFAULT_SEQ, complete, ranks_per_chip
@@ -141,7 +141,7 @@ def room_for_layers(model: Model, plan: ParallelPlan, joined: Joined) -> list[in
     """Return the most layers that each chunk may have, in order of the model."""
     most = [ANY_NUMBER] * (plan.pp * plan.vpp)
     for stage in range(plan.pp):
-        cluster = joined.clusters[joined.of_stages[stage]]
+        cluster = joined.of_stage(stage)
         low, high = 0, -(-model.layers // plan.vpp)
         while low < high:
             middle = (low + high + 1) // 2

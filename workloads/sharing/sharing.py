@@ -65,7 +65,7 @@ def together(programs: Sequence[Program]) -> Program:
         },
         exchanges=tuple(exchanges),
         draws=Draws(*(np.concatenate(column) for column in drawn)),
-        memory_bytes_per_s=0,
+        memory_bytes_per_s=np.zeros(len(streams), np.int64),
         facts=programs[0].facts[1:],
     )
 

@@ -133,8 +133,8 @@ def _goodput(step: Iteration, how: JobInputs, catalogue: Catalogue) -> float:
     from workloads.job.front import expected_job_goodput
 
     cluster = replace(step.cluster, catalogue=catalogue)
-    plan = _job_plan(how, cluster, step.chips, 0)
-    return expected_job_goodput(replace(step, cluster=cluster), plan)
+    moved = replace(step, joined=replace(step.joined, clusters=(cluster,)))
+    return expected_job_goodput(moved, _job_plan(how, cluster, step.chips, 0))
 
 
 def _job_plan(how: JobInputs, cluster: Cluster, chips: int, seed: int) -> JobPlan:

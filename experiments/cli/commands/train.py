@@ -206,7 +206,7 @@ def _whole_job(step: Iteration, length: TokensInputs, call: Invocation) -> dict[
     """Return length, price and energy of the job of the step; empty without its tokens."""
     if length.tokens is None:
         return {}
-    if step.joined:
+    if step.unlike:
         raise InputError(
             "--tokens has failures and spares of one cluster, and --later-stages has another. "
             "Leave one out."

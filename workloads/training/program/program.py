@@ -21,7 +21,6 @@ from workloads.training.layers.steps import STREAM_KINDS, LayerOp
 from workloads.training.plan.placement import Placement
 from workloads.training.plan.plan import ParallelPlan
 from workloads.training.program.groups import (
-    GroupCosts,
     Groups,
     JoinedCosts,
     PlacedGroups,
@@ -88,7 +87,7 @@ class Exchanges:
     # (stages,): rate of a rank's memory; 0 where contention is not simulated [B/s]
     memory_bytes_per_s: IntArray
     per_token: int  # experts of a token
-    costs: GroupCosts | JoinedCosts
+    costs: JoinedCosts
     _worked_out: dict[tuple[object, ...], tuple[Draws, IntArray]] = field(default_factory=dict)
 
     def all(self) -> Iterator[Exchange]:
@@ -222,9 +221,9 @@ class Program:
     exchanges: tuple[Exchange, ...]
     # Bytes that each step's kernel reads and writes in its rank's memory, arrays (steps,)
     draws: Draws
-    # Rate that the memory of a rank of each stage, or of all, gives its kernels and collectives
-    # together [B/s]; 0 where contention for it is not simulated
-    memory_bytes_per_s: int | IntArray
+    # (stages,): rate that the memory of a rank gives its kernels and collectives together [B/s]; 0
+    # where contention for it is not simulated
+    memory_bytes_per_s: IntArray
     facts: tuple[tuple[str, str | int], ...]  # names of model and cluster, for the trace
 
     def __len__(self) -> int:
@@ -264,19 +263,18 @@ def program(
     later: Sequence[RankShapes] = (),
 ) -> Program:
     """Return the program of one iteration, or of several in a row, on placed ranks."""
-    # ``later``: shapes on each of the later ones of several joined clusters.
-    plan, catalog = shapes.plan, Catalog()
-    shared = shared or SharedParts()
-    joined, kinds = placement.joined, (shapes, *later)
-    of_stages = joined.of_stages if joined else np.zeros(plan.pp, np.int64)
-    of_ranks = streams([kinds[kind] for kind in of_stages], catalog, iterations, shared)
-    rates = np.array([memory_bytes_per_s(each) if overlaps(plan) else 0 for each in kinds])
-    memory = rates[of_stages]
+    # ``later``: shapes on each of the clusters but the first.
+    of_clusters, catalog = (shapes, *later), Catalog()
+    plan, joined, shared = shapes.plan, placement.joined, shared or SharedParts()
+    of_stages = [of_clusters[number] for number in joined.of_stages]
+    of_ranks = streams(of_stages, catalog, iterations, shared)
+    rates = [memory_bytes_per_s(each) if overlaps(plan) else 0 for each in of_clusters]
+    memory = np.array(rates, np.int64)[joined.of_stages]
     per_token = shapes.model.experts.per_token if shapes.model.experts else 1
     placed = shared.placed(placement)
     exchanges = Exchanges(
         *(placed, plan, catalog.steps, of_ranks, memory, per_token),
-        shared.costs(joined or placement.cluster),
+        shared.costs(joined),
     )
     kernel_ps, size_bytes = catalog.column("duration_ps"), catalog.column("size_bytes")
     of_steps = np.zeros(len(kernel_ps), np.int64)
@@ -290,21 +288,21 @@ def program(
         streams=of_ranks,
         stage=placement.stage,
         rank=ranks,
-        domain=placement.domain,
+        domain=joined.domain(placement.chip),
         chip=placement.chip,
         core=ranks % plan.ranks_per_chip,
         count=np.ones(plan.ranks, np.int64),
         exchanges=tuple(exchanges.all()),
         draws=drawn,
-        memory_bytes_per_s=memory if joined else int(rates[0]),
-        facts=(("model", shapes.model.name), ("cluster", (joined or placement.cluster).name)),
+        memory_bytes_per_s=memory,
+        facts=(("model", shapes.model.name), ("cluster", joined.name)),
     )
-    return sharing(built, memory) if rates.any() else built
+    return sharing(built) if memory.any() else built
 
 
-def sharing(program: Program, memory_bytes_per_s: int | IntArray) -> Program:
-    """Return the program with ops marked that contend for memories of these rates [B/s]."""
-    rates, most = _rates_bytes_per_s(program), of_each_stage(program, memory_bytes_per_s)
+def sharing(program: Program) -> Program:
+    """Return the program with ops marked that contend for the memory of their rank."""
+    most, each_rates = program.memory_bytes_per_s, _rates_bytes_per_s(program)
     streams = [
         replace(
             stream,
@@ -312,24 +310,17 @@ def sharing(program: Program, memory_bytes_per_s: int | IntArray) -> Program:
                 program.stream_of[stream.ops.step], stream.src, stream.dst, rate, int(greatest)
             ),
         )
-        for stream, rate, greatest in zip(program.streams, rates, most, strict=True)
+        for stream, rate, greatest in zip(program.streams, each_rates, most, strict=True)
     ]
-    return replace(program, streams=tuple(streams), memory_bytes_per_s=memory_bytes_per_s)
-
-
-def of_each_stage(program: Program, rates: int | IntArray) -> IntArray:
-    """Return a rate for each stage, (stages,), from one of each or of all."""
-    return np.broadcast_to(np.asarray(rates, np.int64), len(program.streams))
+    return replace(program, streams=tuple(streams))
 
 
 def fits_in_memory_rate(program: Program) -> bool:
     """Return whether the memory of every rank serves its contending ops at their full rates."""
     # A stream runs one op at a time. So ops are never slowed if the highest rates of all streams
     # together do not exceed the memory's, and the run has the times that it has without contention.
-    most = of_each_stage(program, program.memory_bytes_per_s)
-    for stream, rates, limit in zip(
-        program.streams, _rates_bytes_per_s(program), most, strict=True
-    ):
+    most, each_rates = program.memory_bytes_per_s, _rates_bytes_per_s(program)
+    for stream, rates, limit in zip(program.streams, each_rates, most, strict=True):
         highest = np.zeros(len(STREAM_KINDS), np.int64)
         on_stream = program.stream_of[stream.ops.step[stream.contends]]
         np.maximum.at(highest, on_stream, rates[stream.contends])
