@@ -19,7 +19,7 @@ from topologies.clusters.names import BETWEEN, RAINIER, cluster
 from topologies.units import format_memory, format_seconds
 from workloads.kernels.gemm import sustained_flops_per_s
 from workloads.training.alternatives import BATCH_TOKENS, describe
-from workloads.training.execution.causes import TYPICAL, largest
+from workloads.training.execution.jitter import TYPICAL, largest
 from workloads.training.memory.memory import Memory
 from workloads.training.plan.other_tools import OtherPlan
 from workloads.training.plan.plan import ParallelPlan
@@ -151,7 +151,7 @@ def _neighbour(step: Iteration) -> Iterator[str]:
     chosen = any(name not in step.plan.assumed for name in CHOSEN)
     if not chosen and step.iteration_s - step.breakdown_s["compute"] < LARGE * step.iteration_s:
         return
-    from workloads.search.nearest import faster_neighbours  # the help of train needs none
+    from workloads.search.choice import faster_neighbours  # the help of train needs none
 
     for best in faster_neighbours(step.model, step.plan, step.stated.clusters[0])[:1]:
         changed = differing(replace(step.plan, **best.changes), step.plan)

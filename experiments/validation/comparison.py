@@ -11,8 +11,17 @@ import numpy as np
 
 from cluster_sim.collectives.results import bus_factor
 from experiments.validation.predictions.training import filled, question
-from experiments.validation.reading.machines import machines_for, model_for, servers_reach
-from experiments.validation.reading.rows import Kind, Outcome, Row, Rows, Value, unsupported
+from experiments.validation.reading.rows import (
+    Kind,
+    Outcome,
+    Row,
+    Rows,
+    Value,
+    machines_for,
+    model_for,
+    servers_reach,
+    unsupported,
+)
 from topologies.arrays import FloatArray
 from topologies.catalogue.catalogue import Catalogue
 from topologies.errors import InputError

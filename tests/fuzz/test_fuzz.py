@@ -95,7 +95,7 @@ READERS = {
     "workloads/sharing/jobs.py": "jobs.yaml",
     "workloads/training/frameworks/framework.py": "framework.yaml",
     "topologies/files/tool_files.py": "launch.sh",
-    "workloads/training/plan/plan_file.py": "plan.yaml",
+    "workloads/training/plan/other_tools.py": "plan.yaml",
 }
 """Modules that read files from outside, each with the files that the fuzzer mutates for it."""
 OWN_DATA = {

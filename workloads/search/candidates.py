@@ -17,9 +17,8 @@ from workloads.models.model import Model, layer_flops, output_flops
 from workloads.training.detail import chip_catalogue
 from workloads.training.frameworks.framework import RUNS, framework, framework_text
 from workloads.training.plan.checks import check_model, check_runtime
-from workloads.training.plan.fields import ORDER, Overlap, Recompute, check_field
-from workloads.training.plan.plan import ParallelPlan
-from workloads.training.plan.plan_file import field_value
+from workloads.training.plan.other_tools import field_value
+from workloads.training.plan.plan import ORDER, Overlap, ParallelPlan, Recompute, check_field
 from workloads.training.plan.schedules.registry import DEFAULT, pipeline_schedule, schedule_names
 from workloads.training.plan.stages import even_layers
 from workloads.training.program.groups import routing_mistake

@@ -34,8 +34,7 @@ from workloads.training.iteration import Iteration, iteration
 from workloads.training.layers.shapes import RankShapes
 from workloads.training.plan.placement import place
 from workloads.training.program.groups import SharedParts
-from workloads.training.program.program import Exchange, Program, program
-from workloads.training.program.shared_memory import Draws
+from workloads.training.program.program import Draws, Exchange, Program, program
 from workloads.training.program.stage import Stream
 
 

@@ -38,8 +38,7 @@ from workloads.training.detail import (
     counts_equal_ranks,
     peak_flops_per_s,
 )
-from workloads.training.execution.causes import Chips, Uneven
-from workloads.training.execution.jitter import Disturbance, with_slower_network
+from workloads.training.execution.jitter import Chips, Disturbance, Uneven, with_slower_network
 from workloads.training.execution.levels import WRITTEN_OUT, Ready, automatic, ready
 from workloads.training.execution.links import folded_flows
 from workloads.training.execution.rank_vector import Progress, RankVector
@@ -376,8 +375,7 @@ def iteration(
     detail = replace(detail or Detail(), **changes)
     if detail.disturbed and detail.disturbed.causes:
         return _on_uneven_chips(model, cluster, plan, detail, progress, shared)
-    stated = detail.joined or Joined((cluster,), (plan.pp,))
-    of_clusters, joined, memory = _checked(model, stated, plan, detail)
+    stated, joined, of_clusters, memory = _checked(model, cluster, plan, detail)
     build_start = time.perf_counter()
     level, built_program, run, crossed = _build(of_clusters, joined, detail, shared)
     run_start = time.perf_counter()
@@ -399,14 +397,16 @@ def iteration(
 
 
 def _checked(
-    model: Model, stated: Joined, plan: ParallelPlan, detail: Detail
-) -> tuple[list[RankShapes], Joined, Memory]:
-    """Return shapes on each cluster, clusters as the framework runs them, and the fullest rank."""
+    model: Model, cluster: Cluster, plan: ParallelPlan, detail: Detail
+) -> tuple[Joined, Joined, list[RankShapes], Memory]:
+    """Return clusters as stated and on the framework, shapes on each, and the fullest rank."""
+    stated = detail.joined or Joined((cluster,), (plan.pp,))
     clusters = tuple(framework_of(plan, each).on(each, model) for each in stated.clusters)
     joined = replace(stated, clusters=clusters)
     of_clusters = [RankShapes(model, plan, each.chip, chip_catalogue(each)) for each in clusters]
     needs = [check_step(each, joined, k, detail) for k, each in enumerate(of_clusters)]
-    return of_clusters, joined, max(needs, key=lambda need: need.total / need.capacity)
+    fullest = max(needs, key=lambda need: need.total / need.capacity)
+    return stated, joined, of_clusters, fullest
 
 
 def _on_uneven_chips(

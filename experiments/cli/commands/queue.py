@@ -9,8 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from experiments.cli.options.inputs import CatalogueInputs, Invocation
 from experiments.cli.output.printing import print_rows, print_table, print_text
-from experiments.reports.certainty import facts
-from experiments.reports.formatting import Column
+from experiments.reports.formatting import Column, facts
 from topologies.options import required, setting
 from topologies.units import format_seconds
 

@@ -64,7 +64,7 @@ class PlanInputs(Conditions):
     def fields(self, stated: Mapping[str, Any], cluster: Cluster) -> dict[str, Any]:
         """Return the fields of the plan that file, options and conditions state together."""
         from workloads.training.frameworks.framework import framework
-        from workloads.training.plan.plan_file import read_any_plan
+        from workloads.training.plan.other_tools import read_any_plan
 
         filed = read_any_plan(self.plan) if self.plan else None
         plan_fields = {**(filed.fields if filed else {}), **stated}
@@ -76,7 +76,7 @@ class PlanInputs(Conditions):
 
     def file_beside(self, step: Iteration) -> OtherPlan | None:
         """Return what the file of the plan says beside the step that it gave; None for no file."""
-        from workloads.training.plan.plan_file import read_any_plan
+        from workloads.training.plan.other_tools import read_any_plan
         from workloads.training.write_other_tools import beside_the_plan
 
         filed = read_any_plan(self.plan) if self.plan else None
@@ -393,7 +393,7 @@ def remedied(
     try:
         yield
     except InputError as mistake:
-        from workloads.search.nearest import nearest_plan  # only a refusal needs the search
+        from workloads.search.choice import nearest_plan  # only a refusal needs the search
 
         changes = nearest_plan(stated, model, cluster, **size)
         if not changes:

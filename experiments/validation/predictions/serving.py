@@ -17,8 +17,7 @@ from typing import Any
 
 import numpy as np
 
-from experiments.validation.reading.machines import machines_for, model_for
-from experiments.validation.reading.rows import Outcome
+from experiments.validation.reading.rows import Outcome, machines_for, model_for
 from topologies.catalogue.catalogue import Catalogue, chip_family, shipped_catalogue
 from topologies.clusters.cluster import Cluster
 from topologies.errors import InputError

@@ -8,8 +8,14 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from experiments.validation.reading.machines import machines_for, model_for
-from experiments.validation.reading.rows import TRAINING, Outcome, infeasible, unsupported
+from experiments.validation.reading.rows import (
+    TRAINING,
+    Outcome,
+    infeasible,
+    machines_for,
+    model_for,
+    unsupported,
+)
 from topologies.catalogue.catalogue import Catalogue, shipped_catalogue
 from topologies.clusters.cluster import Cluster
 from topologies.errors import InputError

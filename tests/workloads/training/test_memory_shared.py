@@ -25,8 +25,15 @@ from workloads.training.layers.steps import CC, ENGINE
 from workloads.training.program import program as program_module
 from workloads.training.program.breakdown import breakdown
 from workloads.training.program.fold import fold
-from workloads.training.program.program import Program, fits_in_memory_rate, sharing
-from workloads.training.program.shared_memory import contending, cover, draws, most_of
+from workloads.training.program.program import (
+    Program,
+    contending,
+    cover,
+    draws,
+    fits_in_memory_rate,
+    most_of,
+    sharing,
+)
 
 BUCKETS: dict[str, Any] = {"overlap": "dp", "bucket_bytes": 160_000_000}
 """Smaller than the toy model, so that gradients leave beside its backward pass."""

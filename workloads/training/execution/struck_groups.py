@@ -37,8 +37,7 @@ from workloads.training.execution.chunk_level import call_schedule
 from workloads.training.layers.steps import LayerOp
 from workloads.training.plan.plan import ParallelPlan
 from workloads.training.program.groups import group_of, routed_ps
-from workloads.training.program.program import Exchange, Program, sharing
-from workloads.training.program.shared_memory import Draws, draws
+from workloads.training.program.program import Draws, Exchange, Program, draws, sharing
 
 SIDES = ("tx", "rx")
 ON_THE_WAY = ("link", "cable", "adapter", *SIDES)

@@ -22,8 +22,7 @@ from topologies.errors import InputError, suggestion
 from topologies.files.yaml_documents import read_yaml
 from workloads.kernels.chip_share import family
 from workloads.models.model import Model
-from workloads.training.plan.fields import check_field, framework_names
-from workloads.training.plan.plan import PLAN_FIELDS
+from workloads.training.plan.plan import PLAN_FIELDS, check_field, framework_names
 
 LARGEST_FILE_BYTES = 2**16
 DATE = r"(19|20)\d\d(-(0[1-9]|1[0-2])(-\d\d)?)?"

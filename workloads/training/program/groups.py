@@ -157,7 +157,7 @@ class GroupCosts:
     def drawn_bytes(self, chips: IntArray, steps: Sequence[LayerOp]) -> list[int]:
         """Return the bytes that one member of each collective reads and writes [B]."""
         # The members are the ranks on ``chips``. Sends count as 0, see
-        # :func:`~workloads.training.program.shared_memory.contending`.
+        # :func:`~workloads.training.program.program.contending`.
         group, geometry = self._place(chips)
         drawn = []
         for step in steps:
