@@ -375,9 +375,7 @@ def _sizes(size: str | None, measured: Measured | None) -> list[int]:
         return parse_sizes(size)
     if measured is None:
         raise InputError("no size is given; add --size 1GiB, or --compare FILE for its sizes")
-    from experiments.validation.comparison import measured_sizes
-
-    return measured_sizes(measured)
+    return sorted(set(measured.size_bytes.astype(int).tolist()))
 
 
 def _show_side_by_side(title: str, rows: list[dict[str, Any]]) -> None:
