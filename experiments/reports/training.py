@@ -290,16 +290,11 @@ def _costs(run: Iteration) -> list[tuple[str, str]]:
     rows = []
     if cost.cost_usd is not None:
         usd = run.interval.scaled(cost.usd_per_million_tokens or 0.0)
-        each = (
-            f"{cost.usd_per_million_tokens:,.3g} USD a million tokens "
-            f"(80 %: {usd['low']:,.3g} – {usd['high']:,.3g})"
+        price = (
+            f"{cost.cost_usd:,.4g} USD a step, {cost.usd_per_million_tokens:,.3g} USD a million "
+            f"tokens (80 %: {usd['low']:,.3g} – {usd['high']:,.3g})"
         )
-        rows.append(
-            (
-                "price",
-                f"{cost.cost_usd:,.4g} USD a step, {each}; {_without_choice(cost.price_basis)}",
-            )
-        )
+        rows.append(("price", f"{price}; {_without_choice(cost.price_basis)}"))
     if cost.energy_joules is not None:
         drawn = f"{value_text('energy_joules', cost.energy_joules)} a step"
         rows.append(("energy", f"{drawn}; {_without_choice(cost.power_basis)}"))
@@ -324,11 +319,6 @@ def folding(run: Iteration) -> str:
         return f"all {run.plan.ranks:,} ranks, {ops}"
     some = len(run.program)
     return f"{some:,} of {run.plan.ranks:,} ranks, which stand for all equal ones; {ops}"
-
-
-def breakdown_rows(run: Iteration) -> list[tuple[str, str, str]]:
-    """Return the rows of the breakdown as text, for people."""
-    return [(part, format_seconds(s), f"{share:.1%}") for part, s, share in shares(run)]
 
 
 def shares(run: Iteration) -> list[tuple[str, float, float]]:

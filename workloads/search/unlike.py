@@ -17,7 +17,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from topologies.arrays import FloatArray, IntArray
+from topologies.arrays import FloatArray
 from topologies.catalogue.catalogue import shipped_catalogue
 from topologies.clusters.cluster import Cluster
 from topologies.errors import InputError
@@ -124,17 +124,12 @@ def chunk_times_s(model: Model, plan: ParallelPlan, joined: Joined) -> FloatArra
         ]
         sums_s.append(np.concatenate([[0.0], np.cumsum(np.array(of_kinds)[numbers])]))
         ends.append(ends_s(stage).sum(axis=1))
-    of_chunks = cluster_of_chunks(plan, joined)
+    stages = [plan.pipeline.stage(plan.pp, chunk) for chunk in range(plan.pp * plan.vpp)]
+    of_chunks = joined.of_stages[stages]
     times = np.array([sums_s[number] - sums_s[number][:, None] for number in of_chunks])
     times[0] += ends[of_chunks[0]][0]
     times[-1] += ends[of_chunks[-1]][1]
     return times
-
-
-def cluster_of_chunks(plan: ParallelPlan, joined: Joined) -> IntArray:
-    """Return the number of the cluster that has each chunk, in order of the model."""
-    stages = [plan.pipeline.stage(plan.pp, chunk) for chunk in range(plan.pp * plan.vpp)]
-    return joined.of_stages[stages]
 
 
 def room_for_layers(model: Model, plan: ParallelPlan, joined: Joined) -> list[int]:

@@ -18,18 +18,6 @@ if TYPE_CHECKING:
     from workloads.sharing.queueing import Queue, Started
 
 
-def _disciplines() -> tuple[str, ...]:
-    from workloads.sharing.queueing import DISCIPLINES
-
-    return tuple(DISCIPLINES)
-
-
-def _places() -> tuple[str, ...]:
-    from workloads.sharing.queueing import PLACES
-
-    return PLACES
-
-
 @dataclass(frozen=True)
 class QueueInputs:
     """A cluster, and the jobs that queue for it."""
@@ -41,12 +29,14 @@ class QueueInputs:
         metavar="FILE",
     )
     discipline: str = setting(
-        "backfill", "Order in which waiting jobs are considered", choices=_disciplines
+        "backfill",
+        "Order in which waiting jobs are considered",
+        choices="workloads.sharing.queueing:DISCIPLINES",
     )
     place: str = setting(
         "any",
         "Whether a job may be in more scale-up domains than its size needs, or waits for fewer",
-        choices=_places,
+        choices="workloads.sharing.queueing:PLACES",
     )
     study: bool = setting(False, "Run every discipline and place, and show them side by side")
 

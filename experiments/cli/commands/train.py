@@ -324,10 +324,10 @@ def _print(
     from experiments.reports.training import (
         STAGE_HEADINGS,
         beside_rows,
-        breakdown_rows,
         headline,
         network_note,
         results,
+        shares,
         slowed_note,
         slowed_rows,
         stage_rows,
@@ -351,7 +351,8 @@ def _print(
         print_table("", ["the same step", "chips", "time", "ratio"], beside_rows(run))
         print_text(network_note(run))
     columns = ["where the time goes, mean over ranks", "time", "share"]
-    print_table("", columns, breakdown_rows(run))
+    parts = [(part, format_seconds(s), f"{share:.1%}") for part, s, share in shares(run)]
+    print_table("", columns, parts)
     grades = ", ".join(f"{name} {grade}" for name, grade in run.provenance.items())
     click.echo(f"Inputs: {grades}.")
     if "steps" in more:

@@ -63,7 +63,7 @@ class Field:
         if read is not None:
             limits = {"minimum": read.least, "maximum": read.most}
             one |= {key: limit for key, limit in limits.items() if limit is not None}
-        if item.described.choices and not callable(item.described.choices):
+        if isinstance(item.described.choices, tuple) and item.described.choices:
             one["enum"] = list(item.described.choice_texts())
         whole = {"type": "array", "items": one} if item.multiple else one
         if self.name == INLINE:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from typing import Any
 
 import pytest
@@ -10,7 +11,6 @@ from experiments.validation.predictions import serving
 from experiments.validation.predictions.serving import MOST_USERS, predict
 from experiments.validation.reading.rows import read_text, table
 from topologies.errors import InputError
-from workloads.serving import profile as profiles
 from workloads.serving.profile import Profile
 from workloads.serving.rank.share import RankShare
 
@@ -50,6 +50,7 @@ def test_rows_that_differ_in_requests_share_a_replica(monkeypatch: pytest.Monkey
         profiled.append(rank.model.name)
         return usual(rank)
 
+    profiles = sys.modules[Profile.__module__]
     usual = profiles._profile_of
     monkeypatch.setattr(profiles, "_profile_of", counted)
     serving._replica.cache_clear()
