@@ -50,7 +50,7 @@ from workloads.training.frameworks.framework import framework_of
 if TYPE_CHECKING:
     import pandas as pd
 
-    from experiments.validation.reading.nccl_tests import Measured
+    from experiments.validation.reading.tool_outputs import Measured
 
 
 FAULTS = (ArithmeticError, LookupError, MemoryError, ValueError)

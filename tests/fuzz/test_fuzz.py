@@ -70,7 +70,7 @@ READERS = {
     "experiments/reports/html.py": "run/schedules.csv",
     "experiments/reports/run_record.py": "run/run.json",
     "experiments/sweeps/study.py": "study.yaml",
-    "experiments/validation/reading/nccl_tests.py": "log.txt",
+    "experiments/validation/reading/tool_outputs.py": "log.txt",
     "experiments/validation/reading/rows.py": "rows.csv bench.json",
     "topologies/catalogue/reader.py": "overlay.csv",
     "topologies/clusters/graph_file.py": "graph.json",

@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 from cluster_sim.collectives.duration.expert_library import LIBRARIES, WAYS
-from experiments.validation.reading.load_tests import NEEDED, load_test_rows
+from experiments.validation.reading.tool_outputs import NEEDED, load_test_rows
 from topologies.arguments import check_names
 from topologies.catalogue.catalogue import Catalogue
 from topologies.clusters.cluster import Cluster
