@@ -38,6 +38,7 @@ from workloads.training.plan.plan import PLAN_FIELDS, ParallelPlan
 
 if TYPE_CHECKING:
     from workloads.search.choice import When
+    from workloads.training.detail import Detail
     from workloads.training.iteration import Iteration
     from workloads.training.plan.other_tools import OtherPlan
 
@@ -134,6 +135,22 @@ class RunInputs:
 
     def __post_init__(self) -> None:
         check_choice("--level", self.level, LEVELS)
+
+    def detail(self, call: Invocation) -> Detail:
+        """Return the detail of a step, and what disturbs it."""
+        from cluster_sim.hardware.faults import parse_fault
+        from workloads.training.detail import Detail
+        from workloads.training.execution.jitter import disturbance
+
+        return Detail(
+            engine=call.engine,
+            folded=not self.unfolded,
+            allow_oversized=self.allow_oversized,
+            iterations=self.iterations,
+            faults=[parse_fault(text) for text in self.fault],
+            disturbed=disturbance(self.jitter, call.seed, self.straggler),
+            level=self.level,
+        )
 
     @property
     def later(self) -> list[str]:
@@ -257,9 +274,7 @@ def run_step(
     search: When = "compared",
 ) -> Iteration:
     """Simulate the step of the options; where these leave the plan open, it may be searched."""
-    from cluster_sim.hardware.faults import parse_fault
     from workloads.training.alternatives import is_open
-    from workloads.training.execution.jitter import disturbance
     from workloads.training.iteration import iteration
     from workloads.training.plan.checks import check_chips
     from workloads.training.usual_plan import complete
@@ -267,12 +282,16 @@ def run_step(
     model, cluster = inputs.read_model(), inputs.read_cluster(catalogue)
     if plan.chips is not None:
         check_chips(plan.chips, cluster)
-    if how.later_stages:
-        return _on_unlike_chips(model, cluster, stated, plan, how, catalogue, call)
-    faults = [parse_fault(text) for text in how.fault]
-    disturbed = disturbance(how.jitter, call.seed, how.straggler)
-    fields = plan.fields(stated, cluster)
+    detail, fields = how.detail(call), plan.fields(stated, cluster)
     size = {"lnc": plan.lnc, "chips": plan.chips}
+    if how.later_stages:
+        from topologies.clusters.names import machine
+        from workloads.search.unlike import unlike_step
+
+        clusters = [cluster, *(machine(name, catalogue=catalogue) for name in how.later)]
+        fields["chips"] = plan.chips
+        with progress_bars(quiet=call.quiet) as report:
+            return unlike_step(model, clusters, fields, detail, lnc=plan.lnc, progress=report)
     with remedied(fields, model, cluster, **size):
         if is_open(fields) and not (plan.chips or plan.plan or how.allow_oversized):
             from workloads.search.choice import usual_or_searched  # costly, and seldom needed
@@ -285,56 +304,9 @@ def run_step(
     # A searched plan works: what is refused now is something else.
     hints = remedied(fields, model, cluster, **size) if choice is None else nullcontext()
     with hints, progress_bars(quiet=call.quiet) as report:
-        step = iteration(
-            *(model, cluster, chosen),
-            partial=plan.chips is not None,
-            engine=call.engine,
-            folded=not how.unfolded,
-            allow_oversized=how.allow_oversized,
-            iterations=how.iterations,
-            faults=faults,
-            disturbed=disturbed,
-            level=how.level,
-            progress=report,
-        )
+        part = plan.chips is not None
+        step = iteration(model, cluster, chosen, detail, partial=part, progress=report)
     return replace(step, choice=choice)
-
-
-def _on_unlike_chips(
-    model: Model,
-    cluster: Cluster,
-    stated: Mapping[str, Any],
-    plan: PlanInputs,
-    how: RunInputs,
-    catalogue: Catalogue,
-    call: Invocation,
-) -> Iteration:
-    """Simulate the step with its later stages on clusters of other chips."""
-    from topologies.clusters.names import machine
-    from workloads.search.unlike import unlike_step
-    from workloads.training.detail import Detail
-    from workloads.training.execution.jitter import disturbance
-
-    if how.fault:
-        raise InputError(
-            "--fault is about one cluster, and --later-stages has another. Leave one out."
-        )
-    fields = {**plan.fields(stated, cluster), "chips": plan.chips}
-    later = [machine(name, catalogue=catalogue) for name in how.later]
-    detail = Detail(
-        engine=call.engine,
-        folded=not how.unfolded,
-        allow_oversized=how.allow_oversized,
-        iterations=how.iterations,
-        disturbed=disturbance(how.jitter, call.seed, how.straggler),
-        level=how.level,
-    )
-    with progress_bars(quiet=call.quiet) as report:
-        return unlike_step(
-            *(model, [cluster, *later], fields, detail),
-            lnc=plan.lnc,
-            progress=report,
-        )
 
 
 def _print(
