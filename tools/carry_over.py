@@ -12,7 +12,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from fractions import Fraction
-from functools import lru_cache
+from functools import lru_cache, partial
 from typing import NamedTuple
 
 import numpy as np
@@ -186,7 +186,8 @@ def _steps(catalogue: Catalogue) -> Steps:
 
 def _log(row: Row, catalogue: Catalogue) -> float:
     steps = _steps(catalogue)
-    error = compare_row(TRAINING, row, lambda values: steps.predict(values, catalogue))["error"]
+    predict = partial(steps.predict, catalogue=catalogue)
+    error = compare_row(TRAINING, predict, row)["error"]
     return float("nan") if error is None else float(np.log1p(error))
 
 

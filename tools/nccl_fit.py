@@ -13,8 +13,7 @@ from scipy.optimize import least_squares
 from cluster_sim.collectives.call import CollectiveCall
 from cluster_sim.collectives.duration.nccl import Load, Nccl, load_of, seconds
 from cluster_sim.collectives.group import Group
-from experiments.validation.reading.machines import machines_for
-from experiments.validation.reading.rows import Row
+from experiments.validation.reading.rows import Row, machines_for
 from tools.fit_rows import Fitted
 from topologies.arrays import FloatArray
 from topologies.catalogue.catalogue import shipped_catalogue

@@ -14,8 +14,7 @@ from pathlib import Path
 
 from topologies.errors import InputError
 from workloads.serving.engine_files import LAUNCHES, read_engine_file
-from workloads.training.plan.other_tools import OURS
-from workloads.training.plan.plan_file import read_any_plan
+from workloads.training.plan.other_tools import OURS, read_any_plan
 
 ENDINGS = (".sh", ".yaml", ".yml", ".toml", ".json", ".txt")
 PLANS = re.compile(r"tensor.model.parallel.size|\[parallelism\]|zero_optimization")

@@ -297,14 +297,6 @@ _STUB = 0.34
 Place = tuple[int, ...]  # position of a drawn chip along each drawn axis
 
 
-def draw_torus(axes: Axes, shape: Torus) -> None:
-    """Draw a torus; of more than three dimensions, the slice where the slowest are 0."""
-    if _is_circle(shape):
-        _circle(axes, shape)
-    else:
-        _grid(axes, shape)
-
-
 def has_stubs(shape: Torus) -> bool:
     """Return whether wrapping cables are drawn as stubs at both ends of a line."""
     wraps = any(axis.wrap and axis.size > 2 for axis in shape.axes[_first_drawn(shape) :])
@@ -489,7 +481,8 @@ def _title(sizes: Measures) -> str:
 
 def _draw_domain(axes: Axes, shape: Shape) -> None:
     if isinstance(shape, Torus):
-        draw_torus(axes, shape)
+        # Of more than three dimensions, the slice where the slowest are 0.
+        (_circle if _is_circle(shape) else _grid)(axes, shape)
     elif isinstance(shape, Switch):
         draw_switch(axes, shape)
     elif isinstance(shape, FullMesh):

@@ -10,6 +10,7 @@ any dataclass may describe its fields.
 
 from __future__ import annotations
 
+import importlib
 from collections.abc import Callable, Mapping
 from dataclasses import Field, dataclass, field, fields
 from typing import Any, TypeVar
@@ -17,8 +18,9 @@ from typing import Any, TypeVar
 T = TypeVar("T")
 KEY = "option"  # key of the description in the metadata of a field
 
-Choices = tuple[str | int, ...] | Callable[[], tuple[str | int, ...]]
-"""Values of an option, or a function that returns them when they are needed."""
+Choices = tuple[str | int, ...] | Callable[[], tuple[str | int, ...]] | str
+"""Values of an option; or a function that returns them, or the place of a table whose keys they
+are, such as ``module:TABLE``, when they are needed."""
 
 
 @dataclass(frozen=True)
@@ -49,6 +51,9 @@ class Option:
     def choice_texts(self) -> tuple[str, ...]:
         """Return the choices as texts; empty if the option takes any value."""
         values = self.choices() if callable(self.choices) else self.choices
+        if isinstance(values, str):
+            module, _, table = values.partition(":")
+            values = tuple(getattr(importlib.import_module(module), table))
         return tuple(str(value) for value in values)
 
     def sentence(self) -> str:

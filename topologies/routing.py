@@ -72,7 +72,8 @@ def routes(
     check_ends(shape.chips, starts, ends)
     if isinstance(shape, FullMesh):
         apart = starts != ends
-        return _single(apart, (starts * np.int32(shape.size - 1) + ends - (ends > starts))[apart])
+        link = (starts * np.int32(shape.size - 1) + ends - (ends > starts))[apart]
+        return Routes(_pointers(apart), link.astype(np.int32))
     if isinstance(shape, Clos):
         return Routes(*single_routes(shape, starts, ends))
     if isinstance(shape, Switch):
@@ -98,10 +99,6 @@ def _order(axis_order: Sequence[int] | None, axes: int) -> list[int]:
     if sorted(axis_order) != list(range(axes)):
         raise InputError(f"axis order {list(axis_order)} does not name each of {axes} axes once")
     return list(axis_order)
-
-
-def _single(apart: BoolArray, link: IntArray) -> Routes:
-    return Routes(_pointers(apart), link.astype(np.int32))
 
 
 def _pointers(counts: npt.NDArray[np.generic]) -> IntArray:
@@ -341,8 +338,7 @@ def scale_out_paths(cluster: Cluster, src: npt.ArrayLike, dst: npt.ArrayLike) ->
     for layer in layers[:-1]:
         top += starts // layer.chips != ends // layer.chips
     apart = starts != ends
-    ptr = np.zeros(len(starts) + 1, np.int64)
-    np.cumsum((2 + 2 * top) * apart, out=ptr[1:])
+    ptr = _pointers((2 + 2 * top) * apart)
     link = np.empty(int(ptr[-1]), np.int32)
     first, last = ptr[:-1], ptr[1:] - 1
     link[first[apart]] = starts[apart]

@@ -23,8 +23,7 @@ from workloads.training.execution.rank_vector import Progress
 from workloads.training.frameworks.conditions import CONDITIONS, Conditions
 from workloads.training.iteration import Iteration, iteration
 from workloads.training.plan.checks import check_chips, check_ranks
-from workloads.training.plan.fields import check_field
-from workloads.training.plan.plan import PLAN_FIELDS, ParallelPlan
+from workloads.training.plan.plan import PLAN_FIELDS, ParallelPlan, check_field
 from workloads.training.usual_plan import complete
 
 WATCH = partial(shown, quiet=False)  # progress of a search, which appears after two seconds

@@ -24,8 +24,8 @@ from experiments.calibration.measurements import Measurements
 from experiments.validation.predictions.collectives import time_s
 from experiments.validation.predictions.kernels import predict as predict_kernel
 from experiments.validation.predictions.training import Steps
-from experiments.validation.reading.machines import machines_for
-from experiments.validation.reading.nccl_tests import Measured
+from experiments.validation.reading.rows import machines_for
+from experiments.validation.reading.tool_outputs import Measured
 from topologies.arrays import BoolArray, FloatArray
 from topologies.catalogue.catalogue import Catalogue, chip_family
 from topologies.catalogue.reader import COLUMNS, Entry

@@ -18,8 +18,8 @@ from typing import Any, TypeGuard
 import numpy as np
 
 from experiments.calibration.kit import MANIFEST, Manifest, read_manifest
-from experiments.validation.reading.nccl_tests import Measured, operation, parse_measured
 from experiments.validation.reading.rows import read_text as read_rows
+from experiments.validation.reading.tool_outputs import Measured, operation, parse_measured
 from topologies.errors import InputError
 from topologies.files.reading import read_text
 

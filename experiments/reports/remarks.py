@@ -20,7 +20,7 @@ from topologies.clusters.names import BETWEEN, RAINIER, cluster
 from topologies.units import format_memory, format_seconds
 from workloads.kernels.gemm import sustained_flops_per_s
 from workloads.training.alternatives import BATCH_TOKENS, describe
-from workloads.training.execution.causes import TYPICAL, largest
+from workloads.training.execution.jitter import TYPICAL, largest
 from workloads.training.memory.memory import Memory
 from workloads.training.plan.other_tools import OtherPlan
 from workloads.training.plan.plan import ParallelPlan
@@ -33,7 +33,7 @@ if TYPE_CHECKING:
 def remarks(step: Iteration) -> list[str]:
     """Return the remarks on a step, each a sentence."""
     chosen = [sentence for tell in OF_A_SEARCH for sentence in tell(step)]
-    if step.joined:  # the others are about one kind of chip
+    if step.unlike:  # the others are about one kind of chip
         return check_remarks(step, step.cluster, (_large_batch, _full_memory, _unexplained))
     even = [*_even_chips(step), *_between_places(step), *_shared_domains(step)]
     return [*chosen, *check_remarks(step, step.cluster), *even, *_neighbour(step)]
@@ -117,7 +117,7 @@ def _even_chips(step: Iteration) -> Iterator[str]:
 
 def _between_places(step: Iteration) -> Iterator[str]:
     """Name what the network between buildings or sites, which is assumed, may cost."""
-    where, fabric = step.stated_cluster, step.cluster.scale_out
+    where, fabric = step.stated.clusters[0], step.cluster.scale_out
     catalogue = where.catalogue
     disturbed = step.undisturbed_s is not None
     if fabric is None or not fabric.places or catalogue is None or disturbed:
@@ -181,9 +181,9 @@ def _neighbour(step: Iteration) -> Iterator[str]:
     chosen = any(name not in step.plan.assumed for name in CHOSEN)
     if not chosen and step.iteration_s - step.breakdown_s["compute"] < LARGE * step.iteration_s:
         return
-    from workloads.search.nearest import faster_neighbours  # the help of train needs none
+    from workloads.search.choice import faster_neighbours  # the help of train needs none
 
-    for best in faster_neighbours(step.model, step.plan, step.stated_cluster)[:1]:
+    for best in faster_neighbours(step.model, step.plan, step.stated.clusters[0])[:1]:
         changed = differing(replace(step.plan, **best.changes), step.plan)
         yield (
             f"By its estimate a step takes {1 - best.ratio:.0%} less with {named(changed)}, which "

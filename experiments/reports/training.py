@@ -39,7 +39,7 @@ def document(run: Iteration, engine: str) -> dict[str, Any]:
     plan, memory = run.plan, run.memory
     return {
         "model": run.model.name,
-        "cluster": run.place,
+        "cluster": run.joined.name,
         "plan": stated(plan),
         **assumed_document(run),
         "ranks": plan.ranks,
@@ -116,7 +116,7 @@ def stage_table(run: Iteration) -> list[dict[str, Any]]:
     return [
         {
             "stage": stage,
-            "cluster": run.cluster_of(stage).name,
+            "cluster": run.joined.of_stage(stage).name,
             "layers": sum(counts[chunk] for chunk in held),
             "breakdown_s": run.parts_of_stages(range(stage, stage + 1)),
         }
@@ -161,7 +161,7 @@ def network_note(run: Iteration) -> str:
     unlike = run.unlike
     idle = [
         f"{count:,} chips of {cluster.name} have no stage."
-        for count, cluster in zip(unlike.idle_chips, run.clusters, strict=True)
+        for count, cluster in zip(unlike.idle_chips, run.joined.clusters, strict=True)
         if count
     ]
     longer = unlike.slowest_network_s / run.iteration_s - 1
@@ -224,7 +224,7 @@ def headline(run: Iteration) -> str:
     unit = "chip" if run.chips == 1 else "chips"
     batches = "microbatch" if plan.microbatches == 1 else "microbatches"
     return (
-        f"{run.model.name} ({run.model.parameters / 1e9:,.1f} G parameters) on {run.place}, "
+        f"{run.model.name} ({run.model.parameters / 1e9:,.1f} G parameters) on {run.joined.name}, "
         f"{run.chips:,} {unit}: {degrees}, {plan.microbatches} {batches} of "
         f"{plan.microbatch} × {plan.seq:,} tokens"
     )
@@ -290,16 +290,11 @@ def _costs(run: Iteration) -> list[tuple[str, str]]:
     rows = []
     if cost.cost_usd is not None:
         usd = run.interval.scaled(cost.usd_per_million_tokens or 0.0)
-        each = (
-            f"{cost.usd_per_million_tokens:,.3g} USD a million tokens "
-            f"(80 %: {usd['low']:,.3g} – {usd['high']:,.3g})"
+        price = (
+            f"{cost.cost_usd:,.4g} USD a step, {cost.usd_per_million_tokens:,.3g} USD a million "
+            f"tokens (80 %: {usd['low']:,.3g} – {usd['high']:,.3g})"
         )
-        rows.append(
-            (
-                "price",
-                f"{cost.cost_usd:,.4g} USD a step, {each}; {_without_choice(cost.price_basis)}",
-            )
-        )
+        rows.append(("price", f"{price}; {_without_choice(cost.price_basis)}"))
     if cost.energy_joules is not None:
         drawn = f"{value_text('energy_joules', cost.energy_joules)} a step"
         rows.append(("energy", f"{drawn}; {_without_choice(cost.power_basis)}"))
@@ -324,11 +319,6 @@ def folding(run: Iteration) -> str:
         return f"all {run.plan.ranks:,} ranks, {ops}"
     some = len(run.program)
     return f"{some:,} of {run.plan.ranks:,} ranks, which stand for all equal ones; {ops}"
-
-
-def breakdown_rows(run: Iteration) -> list[tuple[str, str, str]]:
-    """Return the rows of the breakdown as text, for people."""
-    return [(part, format_seconds(s), f"{share:.1%}") for part, s, share in shares(run)]
 
 
 def shares(run: Iteration) -> list[tuple[str, float, float]]:
@@ -376,7 +366,7 @@ def _write_trace(out: Run, run: Iteration, trace: Trace) -> None:
     from cluster_sim.plot.timeline_figure import timeline
     from experiments.reports.drawing import slices
 
-    title, stage = f"{run.model.name} on {run.place}", run.program.stage
+    title, stage = f"{run.model.name} on {run.joined.name}", run.program.stage
     first = [int(run.program.rank[stage == s][0]) for s in range(run.plan.pp)]
     ranks = first[:: -(-len(first) // 8)]  # the first of each stage, for at most eight stages
     out.figure(

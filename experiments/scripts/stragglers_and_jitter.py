@@ -15,7 +15,7 @@ from cluster_sim.progress import Watch, unwatched
 from experiments.figures.training import lines
 from experiments.scripts.support import Replica, Steps, each
 from workloads.models.huggingface import as_model
-from workloads.training.execution.causes import CAUSES
+from workloads.training.execution.jitter import CAUSES
 
 REPLICA = Replica(tp=32, pp=2, microbatches=8)
 STEPS = 100  # drawn steps

@@ -11,8 +11,17 @@ import numpy as np
 
 from cluster_sim.collectives.results import bus_factor
 from experiments.validation.predictions.training import filled, question
-from experiments.validation.reading.machines import machines_for, model_for, servers_reach
-from experiments.validation.reading.rows import Kind, Outcome, Row, Rows, Value, unsupported
+from experiments.validation.reading.rows import (
+    Kind,
+    Outcome,
+    Row,
+    Rows,
+    Value,
+    machines_for,
+    model_for,
+    servers_reach,
+    unsupported,
+)
 from experiments.validation.reading.step_logs import read_steps
 from topologies.arrays import FloatArray
 from topologies.catalogue.catalogue import Catalogue
@@ -42,7 +51,7 @@ from workloads.training.frameworks.framework import framework_of
 if TYPE_CHECKING:
     import pandas as pd
 
-    from experiments.validation.reading.nccl_tests import Measured
+    from experiments.validation.reading.tool_outputs import Measured
     from workloads.training.iteration import Iteration
 
 
@@ -60,10 +69,10 @@ def compare(rows: Rows, predict: Predict) -> list[dict[str, Any]]:
     Returns the cells as read, then ``predicted, published, error, status, why, provenance``; where
     the tool that timed a row adds an uncertain time, also ``predicted_least, predicted_most``.
     """
-    return [compare_row(rows.kind, row, predict) for row in rows.rows]
+    return [compare_row(rows.kind, predict, row) for row in rows.rows]
 
 
-def compare_row(kind: Kind, row: Row, predict: Predict) -> dict[str, Any]:
+def compare_row(kind: Kind, predict: Predict, row: Row) -> dict[str, Any]:
     """One row of :func:`compare`."""
     if row.mistakes:
         outcome = unsupported(f"line {row.line}: {' '.join(row.mistakes)}")
@@ -259,11 +268,6 @@ def check_same(measured: Measured, op: str, ranks: int, name: str) -> None:
         )
 
 
-def measured_sizes(measured: Measured) -> list[int]:
-    """Sizes that were measured, each once, ascending [B]."""
-    return [int(size) for size in np.unique(measured.size_bytes)]
-
-
 def beside(frame: pd.DataFrame, measured: Measured, name: str) -> pd.DataFrame:
     """Add what was measured to the simulated rows of the same sizes.
 
@@ -439,31 +443,21 @@ def prediction_of(
         if MIXED_NODES in str(row.get("variant")):
             kind = RESEARCH
             slow = slowing(ranks, plan.microbatches, pipelined=plan.pp > 1)
-        below, above = (
-            math.log(row.get(f"predicted_{end}", row["predicted"]) / row["predicted"])
-            for end in ("least", "most")
-        )
         return Prediction(
             *(kind, chip, plan.tp, plan.cp, ranks, kernels_assumed(chip, catalogue), slow),
             framework=framework_of(plan, machine).name,
             stated=str(row.get("stated") or ""),
-            below=below,
-            above=above,
+            **_logs_of_ends(row),
         )
     if "collective" in row:
         kind = EXCHANGE if table == EXCHANGES else collective_kind(int(row["size_bytes"] or 0))
         reach = servers_reach(int(row.get("chips") or 1), str(row.get("group") or ""))
-        below, above = (
-            math.log(float(row.get(f"predicted_{end}") or row["predicted"]) / row["predicted"])
-            for end in ("least", "most")
-        )
         return Prediction(
             *(kind, chip),
             ranks=ranks,
             tool=_tool(row),
             crosses=_crosses(str(row.get("cluster")), reach),
-            below=below,
-            above=above,
+            **_logs_of_ends(row),
         )
     if "concurrency" in row or quantity in ("ttft_s", "tpot_s", "tokens_per_s"):
         kinds = FIRST if quantity == "ttft_s" else LATER
@@ -476,6 +470,13 @@ def prediction_of(
         family = weight_width(str(row.get("precision") or "bf16")) if kind == PRODUCT else ""
         return Prediction(kind, chip, tool=_tool(row), family=family)
     return None
+
+
+def _logs_of_ends(row: Compared) -> dict[str, Any]:
+    """Logarithms of both ends of a prediction over the prediction; 0 where there are none."""
+    ends = {"below": "predicted_least", "above": "predicted_most"}
+    middle = row["predicted"]
+    return {side: math.log(float(row.get(end) or middle) / middle) for side, end in ends.items()}
 
 
 def _tool(row: Compared) -> str:

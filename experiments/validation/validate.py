@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Executor
 from contextlib import nullcontext
 from dataclasses import dataclass, replace
@@ -28,7 +28,6 @@ from experiments.validation.reading.rows import (
     Outcome,
     Row,
     Rows,
-    Value,
     read_file,
     table,
 )
@@ -157,21 +156,13 @@ def validate_each(
 
 
 def validate_as_user(
-    measured: Sequence[tuple[Rows, str]],
-    *,
-    watch: Watch = _unwatched,
-    workers: int = 1,
-    catalogue: Catalogue | None = None,
+    measured: Sequence[tuple[Rows, str]], **shared: Any
 ) -> dict[str, list[Result]]:
-    """Compare tables of training steps as a user of ``train`` would ask about them, by level.
-
-    Rows are stripped to what a user tells at each level of
-    :mod:`experiments.validation.validate`; of a long table some are judged.
-    """
-    steps = [(rows, name) for rows, name in measured if rows.kind.name == "training"]
+    """Compare tables of training steps as a user of ``train`` would ask about them, by level."""
+    # Rows are stripped to what a user tells at each level; of a long table some are judged.
+    steps = [(rows, name) for rows, name in measured if rows.kind is TRAINING]
     at_levels = [(as_told(rows, level), name) for level in LEVELS for rows, name in steps]
-    results = validate_each(at_levels, watch=watch, workers=workers, catalogue=catalogue)
-    count = len(steps)
+    results, count = validate_each(at_levels, **shared), len(steps)
     return {
         level: results[place * count : (place + 1) * count] for place, level in enumerate(LEVELS)
     }
@@ -181,13 +172,10 @@ def as_served(
     measured: Sequence[tuple[Rows, str]], results: Sequence[Result], **shared: Any
 ) -> list[Result]:
     """Return results in which rows of serving are told as a user of ``serve`` tells them."""
-    served = [(as_told(rows, FRAMEWORK), name) for rows, name in measured if _serves(rows)]
+    tables = ((rows, name) for rows, name in measured if rows.kind.name == "serving")
+    served = [(as_told(rows, FRAMEWORK), name) for rows, name in tables]
     by_name = {result.name: result for result in validate_each(served, **shared)}
     return [by_name.get(result.name, result) for result in results]
-
-
-def _serves(rows: Rows) -> bool:
-    return rows.kind.name == "serving"
 
 
 def macro(results: Sequence[Result]) -> dict[str, float]:
@@ -210,7 +198,10 @@ def _is_long(rows: Rows) -> bool:
 def _result(
     rows: Rows, name: str, pool: Executor | None, watch: Watch, catalogue: Catalogue | None
 ) -> Result:
-    done = _compared(rows, pool, catalogue)
+    predict = partial(predictor(rows.kind), catalogue=catalogue)
+    compared_row = partial(compare_row, rows.kind, predict)
+    spread: Any = map if pool is None else partial(pool.map, chunksize=AT_ONCE)
+    done = spread(compared_row, rows.rows)
     compared = [row for _, row in zip(watch(rows.rows, name), done, strict=True)]
     residuals = shipped_residuals().without(name)
     with_ends = with_intervals(compared, name, residuals, catalogue)
@@ -221,29 +212,11 @@ def _result(
     return Result(name, rows.kind.name, with_ends, errors, baseline(rows, compared))
 
 
-def _compared(
-    rows: Rows, pool: Executor | None, catalogue: Catalogue | None
-) -> Iterator[dict[str, Any]]:
-    compare = partial(_compare, rows.kind, predictor(rows.kind), catalogue)
-    if pool is None:
-        return map(compare, rows.rows)
-    return pool.map(compare, rows.rows, chunksize=AT_ONCE)
-
-
-def _compare(
-    kind: Kind, predict: Predictor, catalogue: Catalogue | None, row: Row
-) -> dict[str, Any]:
-    return compare_row(kind, row, lambda values: predict(values, catalogue))
-
-
-Predictor = Callable[[Mapping[str, Value], Catalogue | None], Outcome]
+Predictor = Callable[..., Outcome]  # of values, and of the catalogue by its name
 
 
 def predictor(kind: Kind) -> Predictor:
-    """Return the predictor of a kind of rows.
-
-    It keeps the simulated steps of training rows, so take a new one for each table.
-    """
+    """Return the predictor of a kind of rows, which keeps steps: take a new one for each table."""
     return training.Steps().predict if kind is TRAINING else PREDICTORS[kind.name]
 
 

@@ -71,7 +71,7 @@ READERS = {
     "experiments/reports/html.py": "run/schedules.csv",
     "experiments/reports/run_record.py": "run/run.json",
     "experiments/sweeps/study.py": "study.yaml",
-    "experiments/validation/reading/nccl_tests.py": "log.txt",
+    "experiments/validation/reading/tool_outputs.py": "log.txt",
     "experiments/validation/reading/rows.py": "rows.csv bench.json",
     "experiments/validation/reading/step_logs.py": "steps.log monitor.json",
     "topologies/catalogue/reader.py": "overlay.csv",
@@ -97,7 +97,7 @@ READERS = {
     "workloads/sharing/jobs.py": "jobs.yaml",
     "workloads/training/frameworks/framework.py": "framework.yaml",
     "topologies/files/tool_files.py": "launch.sh",
-    "workloads/training/plan/plan_file.py": "plan.yaml",
+    "workloads/training/plan/other_tools.py": "plan.yaml",
 }
 """Modules that read files from outside, each with the files that the fuzzer mutates for it."""
 OWN_DATA = {

@@ -38,6 +38,9 @@ LIKE = "like"  # quantity of a chip that names the chip whose constants hold for
 class Catalogue:
     """An immutable set of entries; compared, hashed and pickled by content.
 
+    All methods raise InputError for an unknown part or quantity, with the most similar name, unless
+    they are given a default.
+
     Attributes
     ----------
     digest : str
@@ -84,26 +87,14 @@ class Catalogue:
         return tuple(self._of_part)
 
     def quantities(self, part: str) -> tuple[str, ...]:
-        """Return the names of the quantities of a part, in file order.
-
-        Raises
-        ------
-        InputError
-            For an unknown part, with the most similar name.
-        """
+        """Return the names of the quantities of a part, in file order."""
         if part not in self._of_part:
             near = suggestion(part, self.parts()) or " cluster-sim list shows the machines."
             raise InputError(f"the catalogue has no part {part[:80]!r}.{near}")
         return self._of_part[part]
 
     def entries(self, part: str) -> dict[str, Entry]:
-        """Return the entries in force of a part, by quantity.
-
-        Raises
-        ------
-        InputError
-            For an unknown part, with the most similar name.
-        """
+        """Return the entries in force of a part, by quantity."""
         return {quantity: self.entry(part, quantity) for quantity in self.quantities(part)}
 
     def has(self, part: str, quantity: str) -> bool:
@@ -111,13 +102,7 @@ class Catalogue:
         return (part, quantity) in self._in_force
 
     def entry(self, part: str, quantity: str) -> Entry:
-        """Return the entry in force of a quantity of a part.
-
-        Raises
-        ------
-        InputError
-            For an unknown part or quantity, with the most similar name.
-        """
+        """Return the entry in force of a quantity of a part."""
         row = self._in_force.get((part, quantity))
         if row is None:
             near = suggestion(quantity, self.quantities(part))
@@ -130,13 +115,8 @@ class Catalogue:
     def value(self, part: str, quantity: str, default: float | None = None) -> float:
         """Return a value in SI units, or a default where the catalogue has no such quantity.
 
-        Raises
-        ------
-        InputError
-            For an unknown part or quantity without a default, and for a word.
+        A word is refused.
 
-        Examples
-        --------
         >>> shipped_catalogue().value("trn2", "hbm_bandwidth")
         2900000000000.0
         """
@@ -147,13 +127,8 @@ class Catalogue:
     def name(self, part: str, quantity: str, default: str | None = None) -> str:
         """Return a word about a part, such as the family of a chip, or a default for none.
 
-        Raises
-        ------
-        InputError
-            For an unknown part or quantity without a default, and for a number.
+        A number is refused.
 
-        Examples
-        --------
         >>> shipped_catalogue().name("trn2.48xlarge", "chip")
         'trn2'
         """
@@ -173,13 +148,8 @@ class Catalogue:
     def integer(self, part: str, quantity: str, default: int | None = None) -> int:
         """Return the nearest integer to a value in SI units (bytes, B/s, counts), or a default.
 
-        Raises
-        ------
-        InputError
-            As :meth:`value`, and for a value that rounding would change by more than 0.1 %.
+        A value that rounding would change by more than 0.1 % is refused.
 
-        Examples
-        --------
         >>> shipped_catalogue().integer("trn2", "hbm_bytes") == 96 * 2**30
         True
         """
@@ -193,13 +163,8 @@ class Catalogue:
     def ps(self, part: str, quantity: str, default: int | None = None) -> int:
         """Return a time in whole picoseconds, or a default where the catalogue has none.
 
-        Raises
-        ------
-        InputError
-            As :meth:`integer`, and for a value that is not a time.
+        A value that is not a time is refused.
 
-        Examples
-        --------
         >>> shipped_catalogue().ps("trn2", "link_latency")
         300000
         """
@@ -213,13 +178,6 @@ class Catalogue:
     def variants(self, part: str, quantity: str) -> tuple[Entry, ...]:
         """Return the default of a quantity and its named alternatives, whichever is in force.
 
-        Raises
-        ------
-        InputError
-            For an unknown part or quantity.
-
-        Examples
-        --------
         >>> [row.variant for row in shipped_catalogue().variants("trn2", "cc_cores")]
         ['', 'kernel-guide']
         """
@@ -229,18 +187,9 @@ class Catalogue:
     def with_variants(self, names: Mapping[str, str]) -> Catalogue:
         """Return a catalogue in which contested values take a named alternative.
 
-        Parameters
-        ----------
-        names : mapping of "PART.QUANTITY" to str
-            Name of the alternative; an empty name stands for the default.
+        ``names``: name of the alternative by ``PART.QUANTITY``; an empty one stands for the
+        default, and an unknown one is refused.
 
-        Raises
-        ------
-        InputError
-            For an unknown part, quantity or alternative, with those that exist.
-
-        Examples
-        --------
         >>> guided = shipped_catalogue().with_variants({"trn2.hbm_bandwidth": "kernel-guide"})
         >>> guided.value("trn2", "hbm_bandwidth")
         3000000000000.0
@@ -254,12 +203,8 @@ class Catalogue:
         A row replaces that of the same part, quantity and variant; both must measure the same kind
         of quantity. Variants in force stay in force.
 
-        Raises
-        ------
-        InputError
-            As :func:`topologies.catalogue.reader.read_entries`, for a unit of another quantity, for
-            a variant without a default, and for a quantity or a part that no command reads; with
-            file and line.
+        Refused are, with file and line, a unit of another quantity, a variant without a default,
+        and a quantity or a part that no command reads.
         """
         overlay = read_entries(Path(path), str(path))
         check_overlay(self.rows, self._in_force, overlay, str(path))

@@ -87,12 +87,15 @@ def _entry(cells: Mapping[str, str], where: str) -> Entry:
             raise InputError(f"{where}: {column} is empty. State it.")
     check_choice(f"{where}: grade", cells["grade"], GRADES)
     if cells["unit"] == NAME:
-        return _word(cells, where)
-    exact, base = _number(cells, "value", where)
-    low, high = (
-        _number(cells, column, where)[0] if cells.get(column) else None
-        for column in ("low", "high")
-    )
+        _check_word(cells, where)
+        exact, base, low, high, written = Fraction(0), NAME, None, None, cells["value"]
+    else:
+        exact, base = _number(cells, "value", where)
+        low, high = (
+            _number(cells, column, where)[0] if cells.get(column) else None
+            for column in ("low", "high")
+        )
+        written = f"{cells['value']} {cells['unit']}"
     if exact < 0:
         raise InputError(
             f"{where}: value {cells['value']} is negative; the least is 0. Correct it."
@@ -113,13 +116,13 @@ def _entry(cells: Mapping[str, str], where: str) -> Entry:
         note=cells.get("note", ""),
         low=None if low is None else float(low),
         high=None if high is None else float(high),
-        written=f"{cells['value']} {cells['unit']}",
+        written=written,
         exact=exact,
     )
 
 
-def _word(cells: Mapping[str, str], where: str) -> Entry:
-    """Return the entry of a row whose value is a word, such as the family of a chip."""
+def _check_word(cells: Mapping[str, str], where: str) -> None:
+    """Refuse a row whose value, such as the family of a chip, is not a word, or has a range."""
     word = cells["value"]
     if not WORD.fullmatch(word):
         raise InputError(
@@ -127,20 +130,6 @@ def _word(cells: Mapping[str, str], where: str) -> Entry:
         )
     if cells.get("low") or cells.get("high"):
         raise InputError(f"{where}: a {NAME} has no low and no high; leave them empty.")
-    return Entry(
-        part=cells["part"],
-        quantity=cells["quantity"],
-        variant=cells.get("variant", ""),
-        value=0.0,
-        unit=NAME,
-        grade=cells["grade"],
-        source=cells["source"],
-        note=cells.get("note", ""),
-        low=None,
-        high=None,
-        written=word,
-        exact=Fraction(0),
-    )
 
 
 def _number(cells: Mapping[str, str], column: str, where: str) -> tuple[Fraction, str]:

@@ -10,8 +10,12 @@ from __future__ import annotations
 
 import io
 import json
+import math
 import xml.etree.ElementTree
-from collections.abc import Hashable, Mapping
+from collections import Counter, deque
+from collections.abc import Hashable, Iterator, Mapping
+from dataclasses import dataclass
+from itertools import product
 from pathlib import Path
 from typing import Any
 
@@ -21,8 +25,258 @@ from topologies.catalogue.catalogue import Catalogue
 from topologies.clusters.cluster import Cluster
 from topologies.errors import InputError, shown
 from topologies.files.reading import read_text
-from topologies.shapes.recognition import Cable, Sketch, check_nodes, recognised
+from topologies.shapes.basic import AXIS_NAMES, Axis, FullMesh, Shape, Switch, Torus
 from topologies.units import PS_PER_S, parse_ps, parse_rate
+
+# Recognition of the shape of a graph: a ring, grid or torus, a full mesh, or one switch.
+#
+# Nodes of a graph may have any names, and its edges any order. A shape is recognised if the graph
+# of that shape is isomorphic to the given one, with the same rates along each axis. Nothing is
+# approximated: a graph of no known shape is refused with the reason.
+
+LARGEST = 4096
+"""Most nodes of a graph whose shape is recognised; with more the comparison takes many seconds."""
+MOST_AXES = len(AXIS_NAMES)
+SMALLEST_STAR = 4
+"""Nodes of a star from which its centre counts as a switch even if it is not called one."""
+
+
+@dataclass(frozen=True, order=True)
+class Cable:
+    """One link in one direction: bandwidth [B/s] and latency [ps]."""
+
+    bandwidth_bytes_per_s: int
+    latency_ps: int
+
+
+@dataclass(frozen=True)
+class Sketch:
+    """A graph as its nodes and cables."""
+
+    nodes: tuple[Hashable, ...]
+    switches: frozenset[Hashable]
+    # Parallel cables, sorted, from one node to another, by the pair of nodes
+    links: dict[tuple[Hashable, Hashable], tuple[Cable, ...]]
+
+    def neighbours(self) -> dict[Hashable, list[Hashable]]:
+        """Return the nodes to which each node has a link."""
+        result: dict[Hashable, list[Hashable]] = {node: [] for node in self.nodes}
+        for begin, end in self.links:
+            result[begin].append(end)
+        return result
+
+
+def check_nodes(nodes: int) -> None:
+    """Refuse a graph with too many nodes for its shape to be recognised."""
+    if nodes > LARGEST:
+        raise InputError(
+            f"{nodes:,} nodes; shapes are recognised up to {LARGEST:,}. Describe one scale-up "
+            "domain with its axes in a YAML file."
+        )
+
+
+def recognised(sketch: Sketch) -> Shape:
+    """Return the shape of a graph."""
+    check_nodes(len(sketch.nodes))
+    if len(sketch.nodes) < 2:
+        raise InputError(f"{len(sketch.nodes)} nodes; a cluster has at least two.")
+    for (begin, end), cables in sketch.links.items():
+        if sketch.links.get((end, begin)) != cables:
+            pair = f"{shown(str(begin), 40)} and {shown(str(end), 40)}"
+            raise InputError(
+                f"the links between {pair} differ by direction; each needs the same both ways."
+            )
+    neighbours = sketch.neighbours()
+    switch = _hub(sketch, neighbours)
+    if switch is not None:
+        return _switch(sketch, switch)
+    if len(sketch.links) == len(sketch.nodes) * (len(sketch.nodes) - 1):
+        return _mesh(sketch)
+    return _torus(sketch, neighbours)
+
+
+def _hub(sketch: Sketch, neighbours: dict[Hashable, list[Hashable]]) -> Hashable | None:
+    """Return the switch that all chips are connected to, or None."""
+    if len(sketch.switches) > 1:
+        raise InputError(
+            f"{len(sketch.switches)} switches; a graph of one switch, or of chips alone, is "
+            "recognised. Describe tiers or a Clos in a YAML file."
+        )
+    if sketch.switches:
+        (hub,) = sketch.switches
+        return hub
+    leaves = [node for node in sketch.nodes if len(neighbours[node]) == 1]
+    hubs = [node for node in sketch.nodes if len(neighbours[node]) == len(sketch.nodes) - 1]
+    is_star = len(leaves) == len(sketch.nodes) - 1 and len(hubs) == 1
+    return hubs[0] if is_star and len(sketch.nodes) >= SMALLEST_STAR else None
+
+
+def _switch(sketch: Sketch, hub: Hashable) -> Switch:
+    chips = [node for node in sketch.nodes if node != hub]
+    stray = next((pair for pair in sketch.links if hub not in pair), None)
+    if stray is not None or len(sketch.links) != 2 * len(chips):
+        raise InputError(
+            "a chip beside the switch is joined to another, or to nothing; chips of a switch are "
+            "joined to it alone. Describe other clusters in a YAML file."
+        )
+    cables = _only({sketch.links[chip, hub] for chip in chips}, "to the switch")
+    latency_ps = max(cable.latency_ps for cable in cables)
+    total = sum(cable.bandwidth_bytes_per_s for cable in cables)
+    return Switch(len(chips), total, latency_ps, len(cables))
+
+
+def _mesh(sketch: Sketch) -> FullMesh:
+    cables = _only(set(sketch.links.values()), "of the full mesh")
+    rate = sum(cable.bandwidth_bytes_per_s for cable in cables)
+    return FullMesh(len(sketch.nodes), rate, max(cable.latency_ps for cable in cables))
+
+
+def _only(kinds: set[tuple[Cable, ...]], what: str) -> tuple[Cable, ...]:
+    if len(kinds) > 1:
+        raise InputError(f"links {what} are of {len(kinds)} kinds; all must be alike.")
+    (kind,) = kinds
+    return kind
+
+
+def _torus(sketch: Sketch, neighbours: dict[Hashable, list[Hashable]]) -> Torus:
+    """Return the ring, grid or torus that a graph is isomorphic to; refuse any other graph.
+
+    Counts of chips, links and neighbours leave few candidates, and the steps of all nodes from a
+    corner rule out most of these before the graphs themselves are compared.
+    """
+    bundles = Counter(sketch.links.values())
+    if len(bundles) > 2 * MOST_AXES:
+        raise InputError(
+            f"links of {len(bundles)} different rates or latencies; each axis has one, and there "
+            f"are at most {MOST_AXES} axes."
+        )
+    corner = min(sketch.nodes, key=lambda node: len(neighbours[node]))
+    kinds = sorted(bundles)
+    steps = _steps(corner, neighbours, sketch, kinds)
+    if len(steps) < len(sketch.nodes):
+        raise InputError(f"it is in pieces; {len(steps)} of {len(sketch.nodes)} nodes are joined.")
+    degrees = Counter(len(neighbours[node]) for node in sketch.nodes)
+    for torus in _candidates(len(sketch.nodes), bundles):
+        candidate = _torus_sketch(torus)
+        candidate_neighbours = candidate.neighbours()
+        if Counter(len(candidate_neighbours[node]) for node in candidate.nodes) != degrees:
+            continue
+        candidate_steps = _steps(0, candidate_neighbours, candidate, kinds)
+        if Counter(candidate_steps.values()) == Counter(steps.values()) and _is_isomorphic(
+            sketch, steps, candidate, candidate_steps
+        ):
+            return torus
+    links = " or ".join(str(degree) for degree in sorted(degrees))
+    raise InputError(
+        f"{len(sketch.nodes)} chips with {links} neighbours each are no ring, grid, torus, full "
+        "mesh or switch with equal links along each axis. Describe the cluster in a YAML file."
+    )
+
+
+def _steps(
+    begin: Hashable,
+    neighbours: dict[Hashable, list[Hashable]],
+    sketch: Sketch,
+    kinds: list[tuple[Cable, ...]],
+) -> dict[Hashable, tuple[int, ...]]:
+    """Count the hops over cables of each kind on a shortest path from one node to every other.
+
+    On a torus all shortest paths between two nodes have the same counts.
+    """
+    place = {kind: number for number, kind in enumerate(kinds)}
+    steps = {begin: (0,) * len(kinds)}
+    waiting = deque([begin])
+    while waiting:
+        node = waiting.popleft()
+        for neighbour in neighbours[node]:
+            if neighbour not in steps:
+                counts = list(steps[node])
+                counts[place[sketch.links[node, neighbour]]] += 1
+                steps[neighbour] = tuple(counts)
+                waiting.append(neighbour)
+    return steps
+
+
+def _candidates(chips: int, bundles: Counter[tuple[Cable, ...]]) -> Iterator[Torus]:
+    """Yield the tori with this number of chips and of links of each kind, fewest axes first."""
+    total, cables = sum(bundles.values()), sorted({bundle[0] for bundle in bundles})
+    for sizes in sorted(_factors(chips, 2), key=lambda sizes: (len(sizes), sizes)):
+        if len(sizes) > MOST_AXES:
+            continue
+        for wraps in product((True, False), repeat=len(sizes)):
+            counts = [
+                2 * (size if wrap and size > 2 else size - 1) * (chips // size)
+                for size, wrap in zip(sizes, wraps, strict=True)
+            ]
+            if sum(counts) != total:
+                continue
+            for chosen in product(cables, repeat=len(sizes)):
+                sums: Counter[tuple[Cable, ...]] = Counter()
+                for cable, size, wrap, count in zip(chosen, sizes, wraps, counts, strict=True):
+                    sums[(cable,) * (2 if wrap and size == 2 else 1)] += count
+                if sums == bundles:
+                    yield _torus_of(sizes, wraps, chosen)
+
+
+def _torus_of(sizes: tuple[int, ...], wraps: tuple[bool, ...], kinds: tuple[Cable, ...]) -> Torus:
+    names = AXIS_NAMES[: len(sizes)][::-1]
+    return Torus(
+        tuple(
+            Axis(name, size, kind.bandwidth_bytes_per_s, kind.latency_ps, wrap)
+            for name, size, wrap, kind in zip(names, sizes, wraps, kinds, strict=True)
+        )
+    )
+
+
+def _factors(number: int, least: int) -> Iterator[tuple[int, ...]]:
+    """Yield all ways to write a number as a product of factors in ascending order.
+
+    >>> list(_factors(12, 2))
+    [(2, 2, 3), (2, 6), (3, 4), (12,)]
+    """
+    for factor in range(least, math.isqrt(number) + 1):
+        if number % factor == 0:
+            yield from ((factor, *rest) for rest in _factors(number // factor, factor))
+    yield (number,)
+
+
+def _torus_sketch(torus: Torus) -> Sketch:
+    """Return the graph of a torus, with the numbers of its chips as names."""
+    links: dict[tuple[Hashable, Hashable], list[Cable]] = {}
+    stride = torus.chips
+    for axis in torus.axes:
+        stride //= axis.size
+        cable = Cable(axis.bandwidth_bytes_per_s, axis.latency_ps)
+        for chip in range(torus.chips):
+            place = chip // stride % axis.size
+            if not axis.wrap and place == axis.size - 1:
+                continue
+            to = chip + ((place + 1) % axis.size - place) * stride
+            links.setdefault((chip, to), []).append(cable)
+            links.setdefault((to, chip), []).append(cable)
+    fixed = {pair: tuple(sorted(cables)) for pair, cables in links.items()}
+    return Sketch(tuple(range(torus.chips)), frozenset(), fixed)
+
+
+def _is_isomorphic(
+    first: Sketch,
+    first_steps: dict[Hashable, tuple[int, ...]],
+    second: Sketch,
+    second_steps: dict[Hashable, tuple[int, ...]],
+) -> bool:
+    """Return whether two graphs are equal, cables included, but for the names of their nodes.
+
+    Steps from a corner serve as labels, without which the search would take far longer.
+    """
+    first_graph, second_graph = nx.Graph(list(first.links)), nx.Graph(list(second.links))
+    nx.set_node_attributes(first_graph, first_steps, "steps")
+    nx.set_node_attributes(second_graph, second_steps, "steps")
+    match = nx.vf2pp_isomorphism(first_graph, second_graph, node_label="steps")
+    return match is not None and all(
+        second.links.get((match[begin], match[end])) == cables
+        for (begin, end), cables in first.links.items()
+    )
+
 
 ENDINGS = (".graphml", ".json")
 LARGEST_BYTES = 64_000_000  # largest file that is read [B]; 4,096 chips take about a tenth of it

@@ -127,12 +127,8 @@ def _rate(value: Any) -> int:
     return parse_rate(str(value)[:80])
 
 
-def _latency_ps(value: Any) -> int:
-    return parse_ps(str(value)[:80])
-
-
 Rate = Annotated[int, BeforeValidator(_rate)]
-Latency = Annotated[int, BeforeValidator(_latency_ps)]
+Latency = Annotated[int, BeforeValidator(lambda value: parse_ps(str(value)[:80]))]
 Count = Annotated[int, Field(ge=1, le=MAX_CHIPS, strict=True)]
 Ratio = Annotated[float, Field(ge=1, le=1000, allow_inf_nan=False)]
 Name = Annotated[str, Field(min_length=1, max_length=60, pattern=r"^[\w .+-]+$")]

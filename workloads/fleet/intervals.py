@@ -2,7 +2,7 @@
 
 The run is repeated with a unit that serves less and more, which is to the units what more and less
 demand are, and with more and fewer failures at other times. What these runs change is added up by
-:mod:`workloads.confidence.propagation`. Steps that take longer train fewer tokens in proportion,
+:mod:`workloads.confidence.sensitivity`. Steps that take longer train fewer tokens in proportion,
 unless a job ends by its work: the run is then repeated for them as well. A large fleet is repeated
 in a smaller one of the same kind.
 """
@@ -21,7 +21,7 @@ import numpy as np
 from cluster_sim.progress import Watch, unwatched
 from topologies.arrays import FloatArray
 from topologies.catalogue.catalogue import shipped_catalogue
-from workloads.confidence.propagation import (
+from workloads.confidence.sensitivity import (
     AS_STATED,
     ENDS,
     Uncertain,

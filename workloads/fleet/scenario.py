@@ -19,7 +19,7 @@ from topologies.clusters.cluster import Cluster
 from topologies.clusters.names import machine
 from topologies.errors import InputError, shown
 from topologies.options import Option, described, in_words
-from workloads.confidence.propagation import AS_STATED, Uncertain
+from workloads.confidence.sensitivity import AS_STATED, Uncertain
 from workloads.demand import (
     Demand,
     Horizon,

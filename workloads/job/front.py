@@ -19,7 +19,7 @@ from topologies.errors import InputError
 from topologies.units import format_seconds
 from workloads.confidence.interval import Interval
 from workloads.confidence.poisson import fewest
-from workloads.confidence.propagation import (
+from workloads.confidence.sensitivity import (
     Uncertain,
     each_of,
     ends_of,

@@ -17,9 +17,8 @@ from workloads.models.model import Model, layer_flops, output_flops
 from workloads.training.detail import chip_catalogue
 from workloads.training.frameworks.framework import RUNS, framework, framework_text
 from workloads.training.plan.checks import check_model, check_runtime
-from workloads.training.plan.fields import ORDER, Overlap, Recompute, check_field
-from workloads.training.plan.plan import ParallelPlan
-from workloads.training.plan.plan_file import field_value
+from workloads.training.plan.other_tools import field_value
+from workloads.training.plan.plan import ORDER, Overlap, ParallelPlan, Recompute, check_field
 from workloads.training.plan.schedules.registry import DEFAULT, pipeline_schedule, schedule_names
 from workloads.training.plan.stages import even_layers
 from workloads.training.program.groups import routing_mistake
@@ -208,31 +207,26 @@ def _microbatches(c: Columns, frame: Frame) -> IntArray:
 
 def _uneven(c: Columns, frame: Frame) -> BoolArray:
     longest = -(-frame.model.layers // (c["pp"] * c["vpp"])) * c["vpp"]
-    out: BoolArray = longest * c["pp"] > MOST_UNEVEN * frame.model.layers
-    return out
+    return np.asarray(longest * c["pp"] > MOST_UNEVEN * frame.model.layers)
 
 
 def _norms_again(c: Columns, frame: Frame) -> BoolArray:
     halves_as_fast = not reduces_in_switch(frame.cluster)
     could = halves_as_fast & (c["tp"] > 1) & (c["divides_sequence"] == 1)
-    out: BoolArray = could & (c["sequence_parallel"] == 0)
-    return out
+    return np.asarray(could & (c["sequence_parallel"] == 0))
 
 
 def _all_reduced(c: Columns, frame: Frame) -> BoolArray:
     # On some stacks a sharded optimizer takes seconds that a plain one does not.
     machine, per_chip = frame.cluster, frame.base.ranks_per_chip
     end_s = step_overhead_s(machine.chip, machine.chips * per_chip, catalogue=machine.catalogue)
-    shards_at_once = end_s == 0
-    out: BoolArray = shards_at_once & (c["zero"] == 0) & (c["dp"] * c["cp"] > 1)
-    return out
+    return np.asarray((end_s == 0) & (c["zero"] == 0) & (c["dp"] * c["cp"] > 1))
 
 
 def _cut_experts(c: Columns, frame: Frame) -> BoolArray:
     count = frame.model.experts.count if frame.model.experts else 1
     parts = np.where(c["etp"] == 0, c["tp"], c["etp"])
-    out: BoolArray = (parts > 1) & (count % (c["ep"] * parts) == 0) & (count > 1)
-    return out
+    return np.asarray((parts > 1) & (count % (c["ep"] * parts) == 0) & (count > 1))
 
 
 def _not_run(field: str) -> Callable[[Columns, Frame], BoolArray]:

@@ -48,7 +48,6 @@ from workloads.training.plan.stages import (
     chunk_numbers,
     end_stages,
     first_layers,
-    is_moe,
     kind_shares,
     layer_kinds,
     stage_kinds,
@@ -119,7 +118,7 @@ class _Shared:
     def __init__(self, model: Model, cluster: Cluster):
         self.model, self.cluster = model, cluster
         self.catalogue, self.chip = cluster.catalogue or shipped_catalogue(), cluster.chip
-        self.kind = is_moe(model, np.arange(model.layers))
+        self.kind = np.array([kind.experts for kind in model.each_layer], np.int64)
         per_token = model.experts.per_token if model.experts else 1
         self.communication = Communication(cluster, per_token)
         self._known: dict[Hashable, object] = {}

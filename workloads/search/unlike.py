@@ -17,7 +17,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from topologies.arrays import FloatArray, IntArray
+from topologies.arrays import FloatArray
 from topologies.catalogue.catalogue import shipped_catalogue
 from topologies.clusters.cluster import Cluster
 from topologies.errors import InputError
@@ -30,7 +30,7 @@ from workloads.training.frameworks.framework import framework_of
 from workloads.training.iteration import Iteration, iteration
 from workloads.training.memory.memory import memory
 from workloads.training.plan.checks import check_model
-from workloads.training.plan.joined import Joined
+from workloads.training.plan.placement import Joined
 from workloads.training.plan.plan import ParallelPlan
 from workloads.training.plan.stages import layer_kinds
 from workloads.training.usual_plan import DEFAULT_SEQ, complete, ranks_per_chip
@@ -124,24 +124,19 @@ def chunk_times_s(model: Model, plan: ParallelPlan, joined: Joined) -> FloatArra
         ]
         sums_s.append(np.concatenate([[0.0], np.cumsum(np.array(of_kinds)[numbers])]))
         ends.append(ends_s(stage).sum(axis=1))
-    of_chunks = cluster_of_chunks(plan, joined)
+    stages = [plan.pipeline.stage(plan.pp, chunk) for chunk in range(plan.pp * plan.vpp)]
+    of_chunks = joined.of_stages[stages]
     times = np.array([sums_s[number] - sums_s[number][:, None] for number in of_chunks])
     times[0] += ends[of_chunks[0]][0]
     times[-1] += ends[of_chunks[-1]][1]
     return times
 
 
-def cluster_of_chunks(plan: ParallelPlan, joined: Joined) -> IntArray:
-    """Return the number of the cluster that has each chunk, in order of the model."""
-    stages = [plan.pipeline.stage(plan.pp, chunk) for chunk in range(plan.pp * plan.vpp)]
-    return joined.of_stages[stages]
-
-
 def room_for_layers(model: Model, plan: ParallelPlan, joined: Joined) -> list[int]:
     """Return the most layers that each chunk may have, in order of the model."""
     most = [ANY_NUMBER] * (plan.pp * plan.vpp)
     for stage in range(plan.pp):
-        cluster = joined.clusters[joined.of_stages[stage]]
+        cluster = joined.of_stage(stage)
         low, high = 0, -(-model.layers // plan.vpp)
         while low < high:
             middle = (low + high + 1) // 2

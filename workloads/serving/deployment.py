@@ -13,7 +13,7 @@ from topologies.clusters.cluster import Cluster
 from topologies.errors import InputError
 from workloads.confidence.answers import of_first_token, serving_features
 from workloads.confidence.interval import Interval
-from workloads.confidence.propagation import Uncertain
+from workloads.confidence.sensitivity import Uncertain
 from workloads.confidence.split_conformal import interval
 from workloads.economics import Economics
 from workloads.models.model import Model

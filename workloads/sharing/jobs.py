@@ -18,9 +18,8 @@ from topologies.files.yaml_documents import read_yaml
 from topologies.routing import switch_chips
 from workloads.models.huggingface import as_model
 from workloads.models.model import Model
-from workloads.training.plan.fields import check_field
-from workloads.training.plan.plan import PLAN_FIELDS, ParallelPlan
-from workloads.training.plan.plan_file import field_value, read_any_plan
+from workloads.training.plan.other_tools import field_value, read_any_plan
+from workloads.training.plan.plan import PLAN_FIELDS, ParallelPlan, check_field
 from workloads.training.usual_plan import complete, ranks_per_chip
 
 PLACEMENTS = {

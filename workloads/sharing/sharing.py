@@ -34,8 +34,7 @@ from workloads.training.iteration import Iteration, iteration
 from workloads.training.layers.shapes import RankShapes
 from workloads.training.plan.placement import place
 from workloads.training.program.groups import SharedParts
-from workloads.training.program.program import Exchange, Program, program
-from workloads.training.program.shared_memory import Draws
+from workloads.training.program.program import Draws, Exchange, Program, program
 from workloads.training.program.stage import Stream
 
 
@@ -65,7 +64,7 @@ def together(programs: Sequence[Program]) -> Program:
         },
         exchanges=tuple(exchanges),
         draws=Draws(*(np.concatenate(column) for column in drawn)),
-        memory_bytes_per_s=0,
+        memory_bytes_per_s=np.zeros(len(streams), np.int64),
         facts=programs[0].facts[1:],
     )
 

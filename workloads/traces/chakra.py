@@ -530,7 +530,7 @@ def training_recording(step: Iteration) -> Recording:
         _add_rank(columns, program, row, communications)
     facts: dict[str, str | int | float] = {"format": "cluster-sim", "world": len(program)}
     facts["iterations"] = 1
-    return columns.finish(dict.fromkeys(range(len(program)), step.place), facts)
+    return columns.finish(dict.fromkeys(range(len(program)), step.joined.name), facts)
 
 
 Communications = dict[tuple[int, int], tuple[int, int]]

@@ -22,7 +22,7 @@ from workloads.training.layers.layer import backward, forward
 from workloads.training.layers.shapes import RankShapes
 from workloads.training.memory.memory import Memory, check_memory, worst
 from workloads.training.plan.checks import check_model, check_ranks, check_runtime
-from workloads.training.plan.joined import Joined
+from workloads.training.plan.placement import Joined
 from workloads.training.plan.stages import chunk_layers, layer_kinds
 from workloads.training.program.groups import routing_mistake
 
@@ -53,7 +53,7 @@ class Detail:
     chips: npt.ArrayLike | None = None
     allow_oversized: bool = False  # run a plan that does not fit in memory
     partial: bool = False  # allow a plan that leaves chips of the cluster idle
-    # Clusters of unlike chips that have some of the stages each; the first is the step's own
+    # Clusters that have some of the stages each; the first is the step's own, by default the only
     joined: Joined | None = None
     # Keep the start and end of every op. Without them, ``auto`` takes the rank vector wherever it
     # gives the times of the compiled engine sooner.
@@ -109,11 +109,11 @@ def peak_flops_per_s(shapes: RankShapes) -> float:
     return shapes.catalogue.value(shapes.chip, f"{precision}_peak")
 
 
-def check_step(shapes: RankShapes, cluster: Cluster, detail: Detail, number: int = 0) -> Memory:
-    """Refuse a step that cannot run, and return the memory of the rank that needs most."""
-    # Of several joined clusters, it is the one of this number.
-    model, plan, joined = shapes.model, shapes.plan, detail.joined
-    here = joined.part(plan, number) if joined else plan
+def check_step(shapes: RankShapes, joined: Joined, number: int, detail: Detail) -> Memory:
+    """Refuse stages that cannot run on a cluster, and return the memory of the fullest rank."""
+    # ``number``: that of the cluster among the joined ones.
+    model, plan, cluster = shapes.model, shapes.plan, joined.clusters[number]
+    here, several = joined.part(plan, number), len(joined.clusters) > 1
     peak_flops_per_s(shapes)
     check_model(plan, model)
     check_runtime(plan, cluster)
@@ -130,9 +130,9 @@ def check_step(shapes: RankShapes, cluster: Cluster, detail: Detail, number: int
         if mistake:
             raise InputError(mistake)
     _check_process_memory(shapes, detail)
-    stages = tuple(joined.held(number)) if joined else ()
+    stages = tuple(joined.held(number)) if several else ()
     memory = worst(model, plan, shapes.catalogue, cluster.chip, stages)
-    if joined and not (memory.fits or detail.allow_oversized):
+    if several and not (memory.fits or detail.allow_oversized):
         least, room = format_memory(memory.least), format_memory(memory.capacity)
         raise InputError(
             f"stages {stages[0]} to {stages[-1]} on {cluster.name} need at least {least} a rank, "

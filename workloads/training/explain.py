@@ -83,7 +83,7 @@ def _communication_s(run: Iteration, stage: int, number: int) -> float:
 
 def input_table(run: Iteration) -> list[dict[str, Any]]:
     """Return the catalogue's numbers behind the times, each with its value, grade and source."""
-    rows = [row for cluster in run.clusters for row in _inputs(cluster)]
+    rows = [row for cluster in run.joined.clusters for row in _inputs(cluster)]
     return list({tuple(row.values()): row for row in rows}.values())
 
 
@@ -152,7 +152,7 @@ def memory_in_use(run: Iteration, trace: Trace) -> list[Counter]:
     for number in np.unique(rank[ran])[:MOST_CHIPS].tolist():
         of_rank = np.flatnonzero((rank == number) & ran)
         its_stage = int(stage[of_rank[0]])
-        cluster = run.cluster_of(its_stage)
+        cluster = run.joined.of_stage(its_stage)
         catalogue = cluster.catalogue or shipped_catalogue()
         stack, kept = stack_of(catalogue), memory(model, plan, its_stage, catalogue, cluster.chip)
         constant = kept.weights + kept.gradients + kept.optimizer

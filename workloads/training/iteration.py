@@ -38,8 +38,7 @@ from workloads.training.detail import (
     counts_equal_ranks,
     peak_flops_per_s,
 )
-from workloads.training.execution.causes import Chips, Uneven
-from workloads.training.execution.jitter import Disturbance, with_slower_network
+from workloads.training.execution.jitter import Chips, Disturbance, Uneven, with_slower_network
 from workloads.training.execution.levels import WRITTEN_OUT, Ready, automatic, ready
 from workloads.training.execution.links import folded_flows
 from workloads.training.execution.rank_vector import Progress, RankVector
@@ -51,8 +50,7 @@ from workloads.training.layers.layer import PREDICTED, ends_early
 from workloads.training.layers.shapes import RankShapes
 from workloads.training.memory.memory import Memory
 from workloads.training.plan.checks import idle_fields
-from workloads.training.plan.joined import Joined
-from workloads.training.plan.placement import place
+from workloads.training.plan.placement import Joined, place
 from workloads.training.plan.plan import ParallelPlan
 from workloads.training.program.breakdown import (
     RankTimes,
@@ -84,10 +82,10 @@ class Iteration:
     ----------
     model : Model
     plan : ParallelPlan
-    cluster : Cluster
-        Cluster with the numbers of the framework.
-    stated_cluster : Cluster
-        Cluster without them, as a user states it.
+    joined : Joined
+        Clusters that have the stages, with the numbers of the framework; most often one.
+    stated : Joined
+        The same clusters without them, as a user states them.
     program : Program
         Program that was run, folded or not.
     trace : Trace or RankVector
@@ -118,17 +116,14 @@ class Iteration:
         Search for the plan where no degree of parallelism was stated; None if there was none.
     uneven : Uneven or None
         Times of steps on uneven chips, of which this is the median; None where no cause was named.
-    joined : Joined or None
-        Clusters of unlike chips that have some of the stages each, with the numbers of the
-        framework; ``cluster`` is the first. None for a step on one cluster.
     unlike : object or None
         The step beside equal layers and each cluster alone; None for a step on one cluster.
     """
 
     model: Model
     plan: ParallelPlan
-    cluster: Cluster
-    stated_cluster: Cluster
+    joined: Joined
+    stated: Joined
     program: Program
     trace: Trace | RankVector
     memory: Memory
@@ -143,22 +138,12 @@ class Iteration:
     crossed: Crossed | None = None
     choice: Choice | None = field(default=None, compare=False, repr=False)
     uneven: Uneven | None = field(default=None, compare=False, repr=False)
-    joined: Joined | None = field(default=None, repr=False)
     unlike: Any = field(default=None, compare=False, repr=False)
 
     @property
-    def clusters(self) -> tuple[Cluster, ...]:
-        """Clusters of the stages, in the order of the pipeline."""
-        return self.joined.clusters if self.joined else (self.cluster,)
-
-    def cluster_of(self, stage: int) -> Cluster:
-        """Return the cluster that has a stage."""
-        return self.clusters[self.joined.of_stages[stage]] if self.joined else self.cluster
-
-    @property
-    def place(self) -> str:
-        """Names of the clusters of the stages."""
-        return self.joined.name if self.joined else self.cluster.name
+    def cluster(self) -> Cluster:
+        """Cluster of the first stage, with the numbers of the framework."""
+        return self.joined.clusters[0]
 
     @property
     def without_effect(self) -> dict[str, str]:
@@ -189,7 +174,7 @@ class Iteration:
         parts = {name: f"{seconds:.4g} s" for name, seconds in self.breakdown_s.items() if seconds}
         return {
             "model": self.model.name,
-            "cluster": self.place,
+            "cluster": self.joined.name,
             "time": f"{self.iteration_s:.4g} s",
             "MFU": f"{self.mfu:.1%}",
             "tokens/s": f"{self.tokens_per_s:,.0f}",
@@ -202,7 +187,7 @@ class Iteration:
         left_open, share = hull(self.alternatives), max(self.mfu, self.hfu)
         first, *others = (
             training_interval(self.model, self.plan, each, self.iteration_s, left_open, share)
-            for each in self.clusters
+            for each in self.joined.clusters
         )
         for other in others:  # what is less sure of two kinds of chips decides
             low, high = min(first.low, other.low), max(first.high, other.high)
@@ -222,14 +207,14 @@ class Iteration:
             partial=True,
             allow_oversized=True,
             iterations=self.iterations,
-            joined=self.joined,
+            joined=self.stated,
         )
-        shared = SharedParts()
+        cluster, shared = self.stated.clusters[0], SharedParts()
 
         def seconds(plan: ParallelPlan) -> float:
-            return iteration(self.model, self.stated_cluster, plan, how, shared=shared).iteration_s
+            return iteration(self.model, cluster, plan, how, shared=shared).iteration_s
 
-        return alternatives(self.plan, self.model, self.stated_cluster, seconds)
+        return alternatives(self.plan, self.model, cluster, seconds)
 
     @property
     def chips(self) -> int:
@@ -244,7 +229,7 @@ class Iteration:
     @property
     def shares_memory(self) -> bool:
         """Return whether kernels and collectives that overlap slow each other in memory."""
-        return self.level in SHARING and bool(np.any(self.program.memory_bytes_per_s))
+        return self.level in SHARING and bool(self.program.memory_bytes_per_s.any())
 
     @property
     def tokens_per_s(self) -> float:
@@ -303,20 +288,16 @@ class Iteration:
     @property
     def cost(self) -> StepCost:
         """Price and energy of the step, from the catalogue's rows of the machine."""
-        each_cluster = enumerate(self.clusters)
-        return sum_of_costs(
-            [
-                step_cost(cluster, chips, self.plan.tokens, self.parts_of_stages(stages))
-                for cluster, chips, stages in (
-                    (cluster, *self.held(number)) for number, cluster in each_cluster
-                )
-            ],
-            self.plan.tokens,
-        )
+        costs = []
+        for number, cluster in enumerate(self.joined.clusters):
+            chips, stages = self.held(number)
+            parts = self.parts_of_stages(stages)
+            costs.append(step_cost(cluster, chips, self.plan.tokens, parts))
+        return sum_of_costs(costs, self.plan.tokens)
 
     def held(self, number: int) -> tuple[int, range]:
         """Return the chips and the stages of one of the clusters."""
-        stages = self.joined.held(number) if self.joined else range(self.plan.pp)
+        stages = self.joined.held(number)
         ranks = self.plan.ranks // self.plan.pp * len(stages)
         return -(-ranks // self.plan.ranks_per_chip), stages
 
@@ -343,7 +324,8 @@ class Iteration:
     def provenance(self) -> Mapping[str, str]:
         """Provenance of each kind of input: the worst grade among the numbers that it used."""
         of_each = [
-            provenance(self.program, chip_catalogue(each), each.chip) for each in self.clusters
+            provenance(self.program, chip_catalogue(each), each.chip)
+            for each in self.joined.clusters
         ]
         return {kind: worst(*(grades[kind] for grades in of_each)) for kind in of_each[0]}
 
@@ -393,45 +375,38 @@ def iteration(
     detail = replace(detail or Detail(), **changes)
     if detail.disturbed and detail.disturbed.causes:
         return _on_uneven_chips(model, cluster, plan, detail, progress, shared)
-    detail, of_clusters, framed, memory = _checked(model, cluster, plan, detail)
+    stated, joined, of_clusters, memory = _checked(model, cluster, plan, detail)
     build_start = time.perf_counter()
-    level, built_program, run, crossed = _build(of_clusters, framed, detail, shared)
+    level, built_program, run, crossed = _build(of_clusters, joined, detail, shared)
     run_start = time.perf_counter()
     trace, undisturbed = run.run(detail.engine, progress)
+    peaks = [peak_flops_per_s(each) for each in of_clusters]
     step = Iteration(
-        *(model, plan, framed, cluster, built_program, trace, memory),
+        *(model, plan, joined, stated, built_program, trace, memory),
         *(run_start - build_start, time.perf_counter() - run_start),
-        _mean_peak(of_clusters, detail.joined),
+        float(np.average(peaks, weights=joined.stages)),  # mean over the chips
         iterations=detail.iterations,
         undisturbed=undisturbed,
         level=level,
         ops=run.ops(trace),
         like=run.like,
         crossed=crossed,
-        joined=detail.joined,
     )
     check_plausible({"MFU": step.mfu, "HFU": step.hfu}, of_clusters[0])
     return step
 
 
-def _mean_peak(of_clusters: Sequence[RankShapes], joined: Joined | None) -> float:
-    """Headline rate of a chip, mean over the chips of all clusters [FLOP/s]."""
-    peaks = [peak_flops_per_s(each) for each in of_clusters]
-    return float(np.average(peaks, weights=joined.stages)) if joined else peaks[0]
-
-
 def _checked(
     model: Model, cluster: Cluster, plan: ParallelPlan, detail: Detail
-) -> tuple[Detail, list[RankShapes], Cluster, Memory]:
-    """Return detail, shapes, first cluster with the framework's numbers, and the fullest rank."""
-    joined = detail.joined
-    named = joined.clusters if joined else (cluster,)
-    clusters = tuple(framework_of(plan, each).on(each, model) for each in named)
-    detail = replace(detail, joined=joined and replace(joined, clusters=clusters))
+) -> tuple[Joined, Joined, list[RankShapes], Memory]:
+    """Return clusters as stated and on the framework, shapes on each, and the fullest rank."""
+    stated = detail.joined or Joined((cluster,), (plan.pp,))
+    clusters = tuple(framework_of(plan, each).on(each, model) for each in stated.clusters)
+    joined = replace(stated, clusters=clusters)
     of_clusters = [RankShapes(model, plan, each.chip, chip_catalogue(each)) for each in clusters]
-    needs = [check_step(of_clusters[k], each, detail, k) for k, each in enumerate(clusters)]
+    needs = [check_step(each, joined, k, detail) for k, each in enumerate(of_clusters)]
     fullest = max(needs, key=lambda need: need.total / need.capacity)
-    return detail, of_clusters, clusters[0], fullest
+    return stated, joined, of_clusters, fullest
 
 
 def _on_uneven_chips(
@@ -474,12 +449,12 @@ def _on_uneven_chips(
 
 
 def _build(
-    of_clusters: Sequence[RankShapes], cluster: Cluster, detail: Detail, shared: SharedParts | None
+    of_clusters: Sequence[RankShapes], joined: Joined, detail: Detail, shared: SharedParts | None
 ) -> tuple[str, Program, Ready, Crossed | None]:
     """Return the level of the step, its program, its run, and what crosses faults."""
     shapes, *later = of_clusters
-    plan = shapes.plan
-    placed = place(plan, cluster, detail.chips, detail.joined)
+    plan, cluster = shapes.plan, joined.clusters[0]
+    placed = place(plan, joined, detail.chips)
     step_program = program(shapes, placed, detail.iterations, shared, later)
     structures = None if shared is None else shared.structures
     disturbed, level, engine = detail.disturbed, detail.level, detail.engine

@@ -19,9 +19,8 @@ from workloads.training.frameworks.framework import (
 )
 from workloads.training.memory.memory import likely, worst
 from workloads.training.plan.checks import check_ranks, filling_dp
-from workloads.training.plan.fields import check_field
-from workloads.training.plan.plan import PLAN_FIELDS, ParallelPlan
-from workloads.training.plan.plan_file import field_value
+from workloads.training.plan.other_tools import field_value
+from workloads.training.plan.plan import PLAN_FIELDS, ParallelPlan, check_field
 from workloads.training.plan.schedules.registry import (
     DEFAULT,
     pipeline_schedule,

@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from cluster_sim.collectives import Group
     from cluster_sim.trace.trace import Trace
     from experiments.reports.run_directory import Run
-    from experiments.validation.reading.nccl_tests import Measured
+    from experiments.validation.reading.tool_outputs import Measured
     from topologies.catalogue.catalogue import Catalogue
     from topologies.clusters.cluster import Cluster
 
@@ -360,7 +360,7 @@ def _read(compare: Path | None, op: str, ranks: int) -> Measured | None:
     if compare is None:
         return None
     from experiments.validation.comparison import check_same
-    from experiments.validation.reading.nccl_tests import read_measured
+    from experiments.validation.reading.tool_outputs import read_measured
 
     measured = read_measured(compare, op)
     check_same(measured, op, ranks, str(compare))
@@ -375,9 +375,7 @@ def _sizes(size: str | None, measured: Measured | None) -> list[int]:
         return parse_sizes(size)
     if measured is None:
         raise InputError("no size is given; add --size 1GiB, or --compare FILE for its sizes")
-    from experiments.validation.comparison import measured_sizes
-
-    return measured_sizes(measured)
+    return sorted(set(measured.size_bytes.astype(int).tolist()))
 
 
 def _show_side_by_side(title: str, rows: list[dict[str, Any]]) -> None:

@@ -164,7 +164,7 @@ def prices(catalogue: Catalogue) -> Rows:
 
 def jitter(catalogue: Catalogue) -> Rows:
     """Causes of uneven chips that --jitter takes; typical is all but servers."""
-    from workloads.training.execution.causes import CAUSES
+    from workloads.training.execution.jitter import CAUSES
 
     entries = [
         (cause, catalogue.entry(f"jitter.{cause.name}", "spread")) for cause in CAUSES.values()

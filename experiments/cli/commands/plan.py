@@ -27,8 +27,7 @@ from topologies.options import setting
 from topologies.units import format_seconds
 from workloads.options.job import TokensInputs
 from workloads.training.frameworks.conditions import Conditions
-from workloads.training.plan.fields import SEARCHED
-from workloads.training.plan.plan import ParallelPlan
+from workloads.training.plan.plan import SEARCHED, ParallelPlan
 
 if TYPE_CHECKING:
     from workloads.search import Search
@@ -171,7 +170,7 @@ def _as_written(*inputs: TrainedModel | CatalogueInputs) -> list[str]:
 def _written(search: Search, how: SearchInputs, words: Sequence[str]) -> dict[str, Any]:
     """Write the plan of a rank to files; return tool, file, rank, and why it is not the first."""
     from topologies.files.writing import whole_file
-    from workloads.training.plan.plan_file import plan_yaml
+    from workloads.training.plan.other_tools import plan_yaml
     from workloads.training.write_other_tools import tool_named
 
     if how.rank is not None and how.rank > len(search.finalists):
@@ -296,7 +295,7 @@ OF_ONE_PLAN = ("global_batch", "microbatches", "stage_layers", "recompute_every"
 
 def _own_fields(text: str, stated: Mapping[str, Any]) -> dict[str, Any]:
     """Return the fields of the user's own plan, from a file or from options in one text."""
-    from workloads.training.plan.plan_file import field_value, read_any_plan
+    from workloads.training.plan.other_tools import field_value, read_any_plan
 
     mine: dict[str, Any] = {}
 

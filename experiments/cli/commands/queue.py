@@ -9,8 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from experiments.cli.options.inputs import CatalogueInputs, Invocation
 from experiments.cli.output.printing import print_rows, print_table, print_text
-from experiments.reports.certainty import facts
-from experiments.reports.formatting import Column, idle_entry, idle_sentences
+from experiments.reports.formatting import Column, facts, idle_entry, idle_sentences
 from topologies.options import required, setting
 from topologies.units import format_seconds
 from workloads.options.job import HazardInputs
@@ -18,18 +17,6 @@ from workloads.options.job import HazardInputs
 if TYPE_CHECKING:
     from experiments.reports.run_directory import Run
     from workloads.sharing.queueing import Queue, Started
-
-
-def _disciplines() -> tuple[str, ...]:
-    from workloads.sharing.queueing import DISCIPLINES
-
-    return tuple(DISCIPLINES)
-
-
-def _places() -> tuple[str, ...]:
-    from workloads.sharing.queueing import PLACES
-
-    return PLACES
 
 
 @dataclass(frozen=True)
@@ -43,12 +30,14 @@ class QueueInputs:
         metavar="FILE",
     )
     discipline: str = setting(
-        "backfill", "Order in which waiting jobs are considered", choices=_disciplines
+        "backfill",
+        "Order in which waiting jobs are considered",
+        choices="workloads.sharing.queueing:DISCIPLINES",
     )
     place: str = setting(
         "any",
         "Whether a job may be in more scale-up domains than its size needs, or waits for fewer",
-        choices=_places,
+        choices="workloads.sharing.queueing:PLACES",
     )
     study: bool = setting(False, "Run every discipline and place, and show them side by side")
 

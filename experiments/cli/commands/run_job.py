@@ -16,8 +16,7 @@ from experiments.cli.options.inputs import (
     TrainedModel,
 )
 from experiments.cli.output.printing import SPENT, print_table, print_text
-from experiments.reports.certainty import facts
-from experiments.reports.formatting import Column, idle_sentences
+from experiments.reports.formatting import Column, facts, idle_sentences
 from topologies.catalogue.catalogue import Catalogue
 from topologies.clusters.cluster import Cluster
 from workloads.options.job import JobInputs
@@ -133,8 +132,8 @@ def _goodput(step: Iteration, how: JobInputs, catalogue: Catalogue) -> float:
     from workloads.job.front import expected_job_goodput
 
     cluster = replace(step.cluster, catalogue=catalogue)
-    plan = _job_plan(how, cluster, step.chips, 0)
-    return expected_job_goodput(replace(step, cluster=cluster), plan)
+    moved = replace(step, joined=replace(step.joined, clusters=(cluster,)))
+    return expected_job_goodput(moved, _job_plan(how, cluster, step.chips, 0))
 
 
 def _job_plan(how: JobInputs, cluster: Cluster, chips: int, seed: int) -> JobPlan:

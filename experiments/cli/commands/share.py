@@ -18,12 +18,6 @@ if TYPE_CHECKING:
     from workloads.sharing.sharing import JobShare, Sharing
 
 
-def _placements() -> tuple[str, ...]:
-    from workloads.sharing.jobs import PLACEMENTS
-
-    return tuple(PLACEMENTS)
-
-
 @dataclass(frozen=True)
 class SharingInputs:
     """A cluster, and the jobs that share it."""
@@ -37,7 +31,7 @@ class SharingInputs:
     placement: str | None = setting(
         None,
         "Placement of every job without a start of its own",
-        choices=_placements,
+        choices="workloads.sharing.jobs:PLACEMENTS",
         default="that of each job, or packed",
     )
     study: bool = setting(False, "Simulate every placement, and say which loses least")

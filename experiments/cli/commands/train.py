@@ -38,6 +38,7 @@ from workloads.training.plan.plan import PLAN_FIELDS, ParallelPlan
 
 if TYPE_CHECKING:
     from workloads.search.choice import When
+    from workloads.training.detail import Detail
     from workloads.training.iteration import Iteration
     from workloads.training.plan.other_tools import OtherPlan
 
@@ -64,7 +65,7 @@ class PlanInputs(Conditions):
     def fields(self, stated: Mapping[str, Any], cluster: Cluster) -> dict[str, Any]:
         """Return the fields of the plan that file, options and conditions state together."""
         from workloads.training.frameworks.framework import framework
-        from workloads.training.plan.plan_file import read_any_plan
+        from workloads.training.plan.other_tools import read_any_plan
 
         filed = read_any_plan(self.plan) if self.plan else None
         plan_fields = {**(filed.fields if filed else {}), **stated}
@@ -76,7 +77,7 @@ class PlanInputs(Conditions):
 
     def file_beside(self, step: Iteration) -> OtherPlan | None:
         """Return what the file of the plan says beside the step that it gave; None for no file."""
-        from workloads.training.plan.plan_file import read_any_plan
+        from workloads.training.plan.other_tools import read_any_plan
         from workloads.training.write_other_tools import beside_the_plan
 
         filed = read_any_plan(self.plan) if self.plan else None
@@ -134,6 +135,22 @@ class RunInputs:
 
     def __post_init__(self) -> None:
         check_choice("--level", self.level, LEVELS)
+
+    def detail(self, call: Invocation) -> Detail:
+        """Return the detail of a step, and what disturbs it."""
+        from cluster_sim.hardware.faults import parse_fault
+        from workloads.training.detail import Detail
+        from workloads.training.execution.jitter import disturbance
+
+        return Detail(
+            engine=call.engine,
+            folded=not self.unfolded,
+            allow_oversized=self.allow_oversized,
+            iterations=self.iterations,
+            faults=[parse_fault(text) for text in self.fault],
+            disturbed=disturbance(self.jitter, call.seed, self.straggler),
+            level=self.level,
+        )
 
     @property
     def later(self) -> list[str]:
@@ -226,7 +243,7 @@ def _whole_job(step: Iteration, length: TokensInputs, call: Invocation) -> dict[
     """Return length, price and energy of the job of the step; empty without its tokens."""
     if length.tokens is None:
         return {}
-    if step.joined:
+    if step.unlike:
         raise InputError(
             "--tokens has failures and spares of one cluster, and --later-stages has another. "
             "Leave one out."
@@ -257,9 +274,7 @@ def run_step(
     search: When = "compared",
 ) -> Iteration:
     """Simulate the step of the options; where these leave the plan open, it may be searched."""
-    from cluster_sim.hardware.faults import parse_fault
     from workloads.training.alternatives import is_open
-    from workloads.training.execution.jitter import disturbance
     from workloads.training.iteration import iteration
     from workloads.training.plan.checks import check_chips
     from workloads.training.usual_plan import complete
@@ -267,12 +282,16 @@ def run_step(
     model, cluster = inputs.read_model(), inputs.read_cluster(catalogue)
     if plan.chips is not None:
         check_chips(plan.chips, cluster)
-    if how.later_stages:
-        return _on_unlike_chips(model, cluster, stated, plan, how, catalogue, call)
-    faults = [parse_fault(text) for text in how.fault]
-    disturbed = disturbance(how.jitter, call.seed, how.straggler)
-    fields = plan.fields(stated, cluster)
+    detail, fields = how.detail(call), plan.fields(stated, cluster)
     size = {"lnc": plan.lnc, "chips": plan.chips}
+    if how.later_stages:
+        from topologies.clusters.names import machine
+        from workloads.search.unlike import unlike_step
+
+        clusters = [cluster, *(machine(name, catalogue=catalogue) for name in how.later)]
+        fields["chips"] = plan.chips
+        with progress_bars(quiet=call.quiet) as report:
+            return unlike_step(model, clusters, fields, detail, lnc=plan.lnc, progress=report)
     with remedied(fields, model, cluster, **size):
         if is_open(fields) and not (plan.chips or plan.plan or how.allow_oversized):
             from workloads.search.choice import usual_or_searched  # costly, and seldom needed
@@ -285,56 +304,9 @@ def run_step(
     # A searched plan works: what is refused now is something else.
     hints = remedied(fields, model, cluster, **size) if choice is None else nullcontext()
     with hints, progress_bars(quiet=call.quiet) as report:
-        step = iteration(
-            *(model, cluster, chosen),
-            partial=plan.chips is not None,
-            engine=call.engine,
-            folded=not how.unfolded,
-            allow_oversized=how.allow_oversized,
-            iterations=how.iterations,
-            faults=faults,
-            disturbed=disturbed,
-            level=how.level,
-            progress=report,
-        )
+        part = plan.chips is not None
+        step = iteration(model, cluster, chosen, detail, partial=part, progress=report)
     return replace(step, choice=choice)
-
-
-def _on_unlike_chips(
-    model: Model,
-    cluster: Cluster,
-    stated: Mapping[str, Any],
-    plan: PlanInputs,
-    how: RunInputs,
-    catalogue: Catalogue,
-    call: Invocation,
-) -> Iteration:
-    """Simulate the step with its later stages on clusters of other chips."""
-    from topologies.clusters.names import machine
-    from workloads.search.unlike import unlike_step
-    from workloads.training.detail import Detail
-    from workloads.training.execution.jitter import disturbance
-
-    if how.fault:
-        raise InputError(
-            "--fault is about one cluster, and --later-stages has another. Leave one out."
-        )
-    fields = {**plan.fields(stated, cluster), "chips": plan.chips}
-    later = [machine(name, catalogue=catalogue) for name in how.later]
-    detail = Detail(
-        engine=call.engine,
-        folded=not how.unfolded,
-        allow_oversized=how.allow_oversized,
-        iterations=how.iterations,
-        disturbed=disturbance(how.jitter, call.seed, how.straggler),
-        level=how.level,
-    )
-    with progress_bars(quiet=call.quiet) as report:
-        return unlike_step(
-            *(model, [cluster, *later], fields, detail),
-            lnc=plan.lnc,
-            progress=report,
-        )
 
 
 def _print(
@@ -344,10 +316,10 @@ def _print(
     from experiments.reports.training import (
         STAGE_HEADINGS,
         beside_rows,
-        breakdown_rows,
         headline,
         network_note,
         results,
+        shares,
         slowed_note,
         slowed_rows,
         stage_rows,
@@ -371,7 +343,8 @@ def _print(
         print_table("", ["the same step", "chips", "time", "ratio"], beside_rows(run))
         print_text(network_note(run))
     columns = ["where the time goes, mean over ranks", "time", "share"]
-    print_table("", columns, breakdown_rows(run))
+    parts = [(part, format_seconds(s), f"{share:.1%}") for part, s, share in shares(run)]
+    print_table("", columns, parts)
     grades = ", ".join(f"{name} {grade}" for name, grade in run.provenance.items())
     click.echo(f"Inputs: {grades}.")
     if "steps" in more:
@@ -432,7 +405,7 @@ def remedied(
     try:
         yield
     except InputError as mistake:
-        from workloads.search.nearest import nearest_plan  # only a refusal needs the search
+        from workloads.search.choice import nearest_plan  # only a refusal needs the search
 
         changes = nearest_plan(stated, model, cluster, **size)
         if not changes:

@@ -105,9 +105,7 @@ def validate(wanted: ValidationInputs, catalogue_inputs: CatalogueInputs, call: 
     results = validate_each(measured, **shared)
     by_level = {}
     if wanted.as_user or wanted.residuals:
-        by_level = validate_as_user(
-            measured, watch=call.watch, workers=workers, catalogue=catalogue
-        )
+        by_level = validate_as_user(measured, **shared)
     if wanted.as_user and not any(by_level.values()):
         raise InputError("--as-user judges training steps, and no table has any. Leave it out.")
     if wanted.residuals:

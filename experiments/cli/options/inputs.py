@@ -14,8 +14,9 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from cluster_sim.progress import progress
-from experiments.cli.output.printing import print_json, print_table
-from experiments.reports.result_checks import check_results
+from experiments.cli.output.printing import print_json, print_rows
+from experiments.reports.formatting import Column
+from experiments.reports.run_record import check_results
 from topologies.errors import InputError, check_choice, printable
 from topologies.options import required, setting
 
@@ -297,20 +298,10 @@ class Ranking:
 
     def show(self) -> None:
         """Print the numbers with the largest effect."""
-        cells = [
-            [
-                row.input,
-                row.grade,
-                f"{row.elasticity:+.3f}",
-                _percent(row.change_low),
-                _percent(row.change_high),
-            ]
-            for row in self.rows[:SHOWN]
-        ]
-        columns = ["number", "grade", "per 1 % more [%]", "at low [%]", "at high [%]"]
         hidden = len(self.rows) - SHOWN
         more = f"; {hidden} more in --json and --out" if hidden > 0 else ""
-        print_table(f"What {self.what} depends on{more}", columns, cells, left=2)
+        rows = [vars(row) for row in self.rows[:SHOWN]]
+        print_rows(f"What {self.what} depends on{more}", RANKED, rows, left=2)
 
     def write(self, run: Run) -> None:
         """Add the table and a tornado plot to a run directory."""
@@ -326,6 +317,13 @@ def _percent(change: float | None) -> str:
     return "–" if change is None else f"{100 * change:+.1f}"
 
 
+RANKED = (
+    Column("input", "number"),
+    Column("grade", "grade"),
+    Column("elasticity", "per 1 % more [%]", write="{:+.3f}".format),
+    Column("change_low", "at low [%]", write=_percent),
+    Column("change_high", "at high [%]", write=_percent),
+)
 ENGINES = ("fast", "reference")
 QUIET = "CLUSTER_SIM_QUIET"
 """Environment variable that suppresses notices about functions being compiled."""

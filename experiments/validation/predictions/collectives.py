@@ -22,9 +22,8 @@ from cluster_sim.collectives.duration.expert_library import (
 )
 from cluster_sim.collectives.duration.nccl import covers, nccl_ps
 from cluster_sim.collectives.group_parsing import parse_chips
-from experiments.validation.reading.machines import machines_for, servers_reach
-from experiments.validation.reading.nccl_tests import operation
-from experiments.validation.reading.rows import Outcome, unsupported
+from experiments.validation.reading.rows import Outcome, machines_for, servers_reach, unsupported
+from experiments.validation.reading.tool_outputs import operation
 from topologies.catalogue.catalogue import NCCL, Catalogue, shipped_catalogue
 from topologies.clusters.cluster import Cluster
 from topologies.errors import InputError

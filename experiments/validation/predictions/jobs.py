@@ -8,8 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from experiments.validation.reading.machines import machines_for
-from experiments.validation.reading.rows import Outcome
+from experiments.validation.reading.rows import Outcome, machines_for
 from topologies.catalogue.catalogue import Catalogue, shipped_catalogue
 from topologies.clusters.cluster import Cluster
 from workloads.job.causes import FailureRates, failure_rates

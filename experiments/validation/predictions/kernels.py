@@ -18,16 +18,6 @@ from workloads.kernels.runtime import seen_by_host
 from workloads.kernels.tensor_engine import drain_s
 from workloads.kernels.times import Timing, worst
 
-NEEDS = {
-    "gemm": ("m", "n", "k"),
-    "attention": ("batch", "seq", "heads", "head_dim"),
-    "decode-attention": ("batch", "kv_seq", "kv_heads", "head_dim"),
-    "elementwise": ("size_bytes",),
-    "gather": ("size_bytes",),
-    "copy": ("size_bytes",),
-    "launch": ("size_bytes", "rows"),
-    "layer": ("seq", "heads", "head_dim", "n", "k"),
-}
 LOADS = {"alone": "alone", "loaded": "loaded"}
 """Variant of ``gemm_sustained`` for each state of the other cores of a chip."""
 
@@ -38,7 +28,8 @@ def predict(values: Mapping[str, Value], catalogue: Catalogue | None = None) -> 
     ``cores`` are the physical cores that run it; the whole chip where the column is empty.
     """
     kernel, chip = str(values["kernel"]), str(values["chip"])
-    empty = [name for name in NEEDS[kernel] if values.get(name) is None]
+    timed, needs = KERNELS[kernel]
+    empty = [name for name in needs if values.get(name) is None]
     if empty:
         return unsupported(f"a row of kernel {kernel} needs {', '.join(empty)}. State it.")
     by_neuron = chip_family(chip, catalogue).is_neuron
@@ -48,7 +39,7 @@ def predict(values: Mapping[str, Value], catalogue: Catalogue | None = None) -> 
         return unsupported("copies to and from the host are not modelled.")
     used = _loaded(values, catalogue or shipped_catalogue())
     how = {"ranks_per_chip": _ranks_per_chip(values, used), "catalogue": used}
-    timing = _KERNELS[kernel](values, how)
+    timing = timed(values, how)
     seconds = seen_by_host(
         chip, timing.seconds, str(values.get("runtime") or "graph"), catalogue=used
     )
@@ -167,13 +158,15 @@ def _layer(values: Mapping[str, Any], how: Mapping[str, Any]) -> Timing:
     return Timing(sum(part.seconds for part in parts), worst(*(part.provenance for part in parts)))
 
 
-_KERNELS: Mapping[str, Callable[[Mapping[str, Any], Mapping[str, Any]], Timing]] = {
-    "gemm": _gemm,
-    "attention": _attention,
-    "decode-attention": _decode_attention,
-    "elementwise": _elementwise,
-    "gather": _gather,
-    "copy": _copy,
-    "launch": _launch,
-    "layer": _layer,
+Timed = Callable[[Mapping[str, Any], Mapping[str, Any]], Timing]
+KERNELS: Mapping[str, tuple[Timed, tuple[str, ...]]] = {
+    "gemm": (_gemm, ("m", "n", "k")),
+    "attention": (_attention, ("batch", "seq", "heads", "head_dim")),
+    "decode-attention": (_decode_attention, ("batch", "kv_seq", "kv_heads", "head_dim")),
+    "elementwise": (_elementwise, ("size_bytes",)),
+    "gather": (_gather, ("size_bytes",)),
+    "copy": (_copy, ("size_bytes",)),
+    "launch": (_launch, ("size_bytes", "rows")),
+    "layer": (_layer, ("seq", "heads", "head_dim", "n", "k")),
 }
+"""Kernels by name, each with the columns that it needs."""

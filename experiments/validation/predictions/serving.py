@@ -10,19 +10,16 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass
 from fractions import Fraction
 from functools import lru_cache
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
-from experiments.validation.reading.machines import machines_for, model_for
-from experiments.validation.reading.rows import Outcome
+from experiments.validation.reading.rows import Outcome, machines_for, model_for
 from topologies.catalogue.catalogue import Catalogue, chip_family, shipped_catalogue
 from topologies.clusters.cluster import Cluster
 from topologies.errors import InputError
-from workloads.models.model import Model
 from workloads.serving.batching import (
     BUCKETS,
     USUAL_CACHE,
@@ -42,8 +39,7 @@ GPU_CHUNK = 8192
 """Tokens of an iteration with chunked prefill on a GPU: the default of TensorRT-LLM."""
 
 
-@dataclass(frozen=True)
-class Steady:
+class Steady(NamedTuple):
     """Steady latencies and throughput of a replica."""
 
     # ttft_s, tpot_s: time to first token and time per later token, each a median or mean [s]
@@ -107,7 +103,7 @@ STATED = ("memory_share", "graph_tokens")
 """Columns that are numbers of the catalogue under the same name."""
 MOST_USERS = 2048
 """Requests that decode at once under a load without limit (TensorRT-LLM's ``max_batch_size``)."""
-REPLICAS = 32  # number of replicas whose profiles are kept: more than any shipped table has
+_replica = lru_cache(32)(profile)  # rows that differ in requests alone share a replica's profile
 
 
 def predict(values: Mapping[str, Any], catalogue: Catalogue | None = None) -> Outcome:
@@ -120,19 +116,16 @@ def predict(values: Mapping[str, Any], catalogue: Catalogue | None = None) -> Ou
     replica = _replica(
         model_for(str(values["model"])),
         whole,
-        tp,
-        (values["precision"] or "bf16").lower().removeprefix("nv"),
-        chips if chips and tp > chips else None,
-        values.get("ep") or 1,
-        values.get("cache_precision") or USUAL_CACHE.get(values.get("scheduler") or ""),
+        tp=tp,
+        precision=(values["precision"] or "bf16").lower().removeprefix("nv"),
+        chips=chips if chips and tp > chips else None,
+        ep=values.get("ep") or 1,
+        cache_precision=values.get("cache_precision")
+        or USUAL_CACHE.get(values.get("scheduler") or ""),
     )
     copies = _copies(values, whole)
     answer = _steady_state(replica, values, whole, copies)
-    predicted = {
-        "ttft_s": answer.ttft_s,
-        "tpot_s": answer.tpot_s,
-        "tokens_per_s": copies * answer.tokens_per_s,
-    }
+    predicted = {**answer._asdict(), "tokens_per_s": copies * answer.tokens_per_s}
     return Outcome(predicted, provenance=_provenance(values))
 
 
@@ -141,28 +134,6 @@ def _copies(values: Mapping[str, Any], cluster: Cluster) -> int:
     tp, chips = values["tp"] or 0, values["chips"] or 0
     divided = (values.get("ep") or 1) > 1 or chip_family(cluster.chip, cluster.catalogue).is_neuron
     return 1 if divided or not tp or chips % tp else max(1, chips // tp)
-
-
-@lru_cache(REPLICAS)
-def _replica(
-    model: Model,
-    machine: Cluster,
-    tp: int,
-    precision: str,
-    chips: int | None,
-    ep: int,
-    cache_precision: str | None,
-) -> Profile:
-    """Return the profile of a replica; rows that differ in requests alone share it."""
-    return profile(
-        model,
-        machine,
-        tp=tp,
-        precision=precision,
-        chips=chips,
-        ep=ep,
-        cache_precision=cache_precision,
-    )
 
 
 def _engine_numbers(values: Mapping[str, Any], catalogue: Catalogue | None) -> Catalogue:

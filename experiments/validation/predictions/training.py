@@ -2,14 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, NamedTuple
 
 import numpy as np
 
-from experiments.validation.reading.machines import machines_for, model_for
-from experiments.validation.reading.rows import TRAINING, Outcome, infeasible, unsupported
+from experiments.validation.reading.rows import (
+    TRAINING,
+    Outcome,
+    infeasible,
+    machines_for,
+    model_for,
+    unsupported,
+)
 from topologies.catalogue.catalogue import Catalogue, shipped_catalogue
 from topologies.clusters.cluster import Cluster
 from topologies.errors import InputError
@@ -212,8 +218,28 @@ class Steps:
         self._shared: dict[Cluster, SharedParts] = {}
 
     def predict(self, values: Mapping[str, Any], catalogue: Catalogue | None = None) -> Outcome:
-        """Predict a row, see :func:`predict`."""
-        return _predicted(values, catalogue, self._step)
+        """Predict the time of an optimizer step [s] and the peak memory [B] of one row."""
+        # ``memory_bytes`` is the peak of all tensors, ``reserved_bytes`` the memory that the
+        # framework's allocator holds, fragments included. A row that states a measured time or peak
+        # did run, so it is run here too when the memory model finds it too large, and its
+        # provenance says so; one that does not is infeasible then.
+        ran = any(values.get(name) is not None for name in TRAINING.published)
+        row = filled(values)
+        model, machine, plan = question(row.values, catalogue)
+        step = self._step(model, machine, plan)
+        predicted = {
+            "iteration_s": step.seconds,
+            "memory_bytes": float(step.memory.allocated),
+            "reserved_bytes": float(step.memory.reserved),
+        }
+        if not step.memory.fits and not ran:
+            return infeasible(_too_large(step), predicted)
+        others = alternatives(
+            plan, model, machine, lambda other: self._step(model, machine, other).seconds
+        )
+        least, most = hull(others)
+        ends = (step.seconds * least, step.seconds * most) if others else None
+        return Outcome(predicted, provenance=_provenance(step, row, plan), ends=ends)
 
     def seconds(self, values: Mapping[str, Any], catalogue: Catalogue | None = None) -> float:
         """Time of a row's step [s], without the steps that its interval takes."""
@@ -229,39 +255,8 @@ class Steps:
 
 
 def predict(values: Mapping[str, Any], catalogue: Catalogue | None = None) -> Outcome:
-    """Time of an optimizer step [s] and peak memory [B] of one row.
-
-    ``memory_bytes`` is the peak of all tensors, ``reserved_bytes`` the memory that the
-    framework's allocator holds, fragments included. A row that states a measured time or peak did
-    run, so it is run here too when the memory model finds it too large, and its provenance says so;
-    one that does not is infeasible then.
-    """
+    """Predict a row of its own, see :meth:`Steps.predict`."""
     return Steps().predict(values, catalogue)
-
-
-def _predicted(
-    values: Mapping[str, Any],
-    catalogue: Catalogue | None,
-    step_of: Callable[[Model, Cluster, ParallelPlan], LongStep],
-) -> Outcome:
-    """Predict a row from its step, which ``step_of`` simulates, or returns if it already has."""
-    ran = any(values.get(name) is not None for name in TRAINING.published)
-    row = filled(values)
-    model, machine, plan = question(row.values, catalogue)
-    step = step_of(model, machine, plan)
-    predicted = {
-        "iteration_s": step.seconds,
-        "memory_bytes": float(step.memory.allocated),
-        "reserved_bytes": float(step.memory.reserved),
-    }
-    if not step.memory.fits and not ran:
-        return infeasible(_too_large(step), predicted)
-    others = alternatives(
-        plan, model, machine, lambda other: step_of(model, machine, other).seconds
-    )
-    least, most = hull(others)
-    ends = (step.seconds * least, step.seconds * most) if others else None
-    return Outcome(predicted, provenance=_provenance(step, row, plan), ends=ends)
 
 
 def question(
@@ -357,15 +352,18 @@ def _too_large(step: LongStep) -> str:
 
 
 def _provenance(step: LongStep, row: Stated, plan: ParallelPlan) -> dict[str, str]:
-    grades = dict(step.provenance)
     left = [name for name in plan.assumed if name in (*STATED, *FLAGS)]
     empty = [name for name in row.assumed if name not in left]
-    if empty or left:
-        grades["columns"] = f"assumed: {', '.join((*empty, *left))}"
-    grades["framework"] = f"stated: {plan.framework}" if plan.names_framework else "assumed"
+    grades = {**step.provenance, **_grades(plan, [*empty, *left])}
     if not step.memory.fits:
         grades["memory"] = _too_large(step)
     return grades
+
+
+def _grades(plan: ParallelPlan, assumed: Sequence[str]) -> dict[str, str]:
+    """Provenance of the framework of a row, and of its empty columns."""
+    grades = {"framework": f"stated: {plan.framework}" if plan.names_framework else "assumed"}
+    return grades | ({"columns": f"assumed: {', '.join(assumed)}"} if assumed else {})
 
 
 def predict_layer(values: Mapping[str, Any], catalogue: Catalogue | None = None) -> Outcome:
@@ -377,12 +375,8 @@ def predict_layer(values: Mapping[str, Any], catalogue: Catalogue | None = None)
     machine = framework_of(plan, machine).on(machine, model)
     shapes = RankShapes(model, plan, machine.chip, machine.catalogue or shipped_catalogue())
     there, back = forward(shapes), backward(shapes)
-    grades = {
-        "kernels": worst(*(step.provenance for step in there if step.provenance)),
-        "framework": f"stated: {plan.framework}" if plan.names_framework else "assumed",
-    }
-    if row.assumed:
-        grades["columns"] = f"assumed: {', '.join(row.assumed)}"
+    kernels = worst(*(step.provenance for step in there if step.provenance))
+    grades = {"kernels": kernels, **_grades(plan, row.assumed)}
     there_s, back_s = (length_s(steps, machine, plan.tp) for steps in (there, back))
     return Outcome({"forward_s": there_s, "backward_s": back_s}, provenance=grades)
 
@@ -420,9 +414,6 @@ def predict_memory(values: Mapping[str, Any], catalogue: Catalogue | None = None
     model = replace(model, dropout=plan.attention == "unfused")
     numbers = framework_of(plan, machine).on(machine, model).catalogue or shipped_catalogue()
     needed = worst_rank(model, plan, numbers, machine.chip)
-    grades = {"framework": f"stated: {plan.framework}" if plan.names_framework else "assumed"}
-    if row.assumed:
-        grades["columns"] = f"assumed: {', '.join(row.assumed)}"
     return Outcome(
         {
             "memory_bytes": float(needed.allocated),
@@ -431,5 +422,5 @@ def predict_memory(values: Mapping[str, Any], catalogue: Catalogue | None = None
             "states_bytes": float(needed.weights + needed.gradients + needed.optimizer),
             "fits": float(needed.fits),
         },
-        provenance=grades,
+        provenance=_grades(plan, row.assumed),
     )

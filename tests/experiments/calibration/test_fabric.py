@@ -13,7 +13,7 @@ from cluster_sim.collectives.group import whole
 from experiments.calibration.fit import ConstantsFit, fit_collectives, overlay_text
 from experiments.calibration.measurements import Measurements
 from experiments.cli.main import run as run_line
-from experiments.validation.reading.nccl_tests import Measured, parse_measured
+from experiments.validation.reading.tool_outputs import Measured, parse_measured
 from topologies.catalogue.catalogue import Catalogue, shipped_catalogue
 from topologies.catalogue.reader import domain
 from topologies.clusters.names import cluster

@@ -20,7 +20,7 @@ from experiments.cli.main import run
 from experiments.validation.predictions.collectives import time_s
 from experiments.validation.predictions.kernels import predict
 from experiments.validation.predictions.training import predict as predict_step
-from experiments.validation.reading.machines import machines_for
+from experiments.validation.reading.rows import machines_for
 from experiments.validation.reading.rows import read_text as read_rows
 from tests.fuzz.foreign_seeds import KERNELS as KERNEL_ROWS
 from topologies.catalogue.catalogue import Catalogue, choose, shipped_catalogue

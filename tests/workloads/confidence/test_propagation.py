@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from workloads.confidence.interval import Interval
-from workloads.confidence.propagation import AS_STATED, Uncertain, between, ends_of, lattice
+from workloads.confidence.sensitivity import AS_STATED, Uncertain, between, ends_of, lattice
 
 ENDS = st.floats(0.02, 1.5)
 

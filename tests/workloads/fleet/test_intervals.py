@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 import cluster_sim as cs
-from workloads.confidence.propagation import AS_STATED, Uncertain
+from workloads.confidence.sensitivity import AS_STATED, Uncertain
 from workloads.demand import Horizon
 from workloads.fleet.front import FleetResult
 from workloads.fleet.inputs.jobs import TrainingJob

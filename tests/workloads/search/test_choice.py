@@ -14,13 +14,19 @@ from topologies.errors import InputError
 from workloads.front import train
 from workloads.models.huggingface import named
 from workloads.models.model import Model
-from workloads.search import choice, nearest, search
-from workloads.search.choice import FREE, QUICK, searched_plan, usual_batch, usual_or_searched
-from workloads.search.nearest import faster_neighbours
+from workloads.search import choice, search
+from workloads.search.choice import (
+    FREE,
+    QUICK,
+    faster_neighbours,
+    searched_plan,
+    usual_batch,
+    usual_or_searched,
+)
 from workloads.training.alternatives import BATCH_TOKENS, is_open
 from workloads.training.frameworks.framework import framework_of
 from workloads.training.memory.memory import worst
-from workloads.training.plan.fields import SEARCHED
+from workloads.training.plan.plan import SEARCHED
 from workloads.training.usual_plan import complete
 
 SMALL, WHERE = named("llama-3.1-8b"), cluster("trn2.48xlarge:4")
@@ -180,7 +186,7 @@ def test_neighbours_need_the_memory_that_their_framework_takes(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     seen, plan = [], complete(STATED, MODEL, PLACE)
-    monkeypatch.setattr(nearest, "worst", lambda *inputs: seen.append(inputs[2]) or worst(*inputs))
+    monkeypatch.setattr(choice, "worst", lambda *inputs: seen.append(inputs[2]) or worst(*inputs))
     faster_neighbours(MODEL, plan, PLACE)
     assert set(map(id, seen)) == {id(framework_of(plan, PLACE).on(PLACE, MODEL).catalogue)}
 

@@ -15,8 +15,8 @@ from topologies.clusters.names import cluster
 from topologies.errors import InputError
 from workloads.models.huggingface import named
 from workloads.search import candidates, fit
+from workloads.search.choice import nearest_plan
 from workloads.search.fit import NEEDLESS, least_bytes
-from workloads.search.nearest import nearest_plan
 from workloads.training.alternatives import describe
 from workloads.training.iteration import iteration
 from workloads.training.memory.memory import likely, worst

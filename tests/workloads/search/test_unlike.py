@@ -21,7 +21,7 @@ from topologies.errors import InputError
 from workloads.search.unlike import divided
 from workloads.training.detail import Detail
 from workloads.training.iteration import Iteration, iteration
-from workloads.training.plan.joined import Joined
+from workloads.training.plan.placement import Joined
 from workloads.training.plan.plan import ParallelPlan
 
 FAST, SLOW = "trn3-gen2:1", "trn2.48xlarge"
@@ -154,7 +154,7 @@ def test_layers_follow_speed_and_no_other_division_is_faster() -> None:
         layers = (first + moved, second - moved)
         other = replace(run.plan, stage_layers=layers)
         detail = Detail(joined=run.joined, partial=True)
-        times[layers] = iteration(run.model, run.clusters[0], other, detail).iteration_s
+        times[layers] = iteration(run.model, run.cluster, other, detail).iteration_s
     assert run.iteration_s == min(times.values())
     equal, hopper, blackwell = run.unlike.beside
     assert run.iteration_s < equal.step_s < hopper.step_s
@@ -171,7 +171,7 @@ def test_memory_bounds_the_layers_of_a_stage() -> None:
     """Trainium1 has a third of the memory and would be given more layers by its speed alone."""
     how = {"tp": 8, "dp": 2, "global_batch": 16, "seq": 4096, "lora_rank": 0}
     run = cs.train("llama-2-13b", "trn1.32xlarge", later_stages="trn2.48xlarge", **how)
-    for number, each in enumerate(run.clusters):
+    for number, each in enumerate(run.joined.clusters):
         assert each.chips >= len(run.joined.held(number)) * 16 // run.plan.ranks_per_chip
     assert run.memory.fits
     assert sum(run.plan.stage_layers) == run.model.layers

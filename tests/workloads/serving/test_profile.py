@@ -140,7 +140,7 @@ def test_a_replica_may_be_a_part_of_a_chip_or_its_physical_cores() -> None:
 
 
 def test_states_of_a_prompt_are_scanned_chunk_by_chunk() -> None:
-    from experiments.validation.reading.machines import model_for
+    from experiments.validation.reading.rows import model_for
 
     gated = model_for("qwen3.5-9b")
     rank = RankShare(gated, TRN2, 2, "bf16", shipped_catalogue(), 8)

@@ -16,8 +16,16 @@ from tests.support.toy_training import TOY, plan, sixteen
 from topologies.catalogue.catalogue import shipped_catalogue
 from topologies.clusters.names import cluster
 from topologies.errors import InputError
-from workloads.training.execution.causes import CAUSES, LAWS, TYPICAL, Chips, largest, named_causes
-from workloads.training.execution.jitter import Disturbance, disturbance
+from workloads.training.execution.jitter import (
+    CAUSES,
+    LAWS,
+    TYPICAL,
+    Chips,
+    Disturbance,
+    disturbance,
+    largest,
+    named_causes,
+)
 from workloads.training.iteration import Iteration, iteration
 
 CATALOGUE = shipped_catalogue()

@@ -7,10 +7,9 @@ import numpy as np
 from topologies.clusters.names import cluster
 from workloads.models.huggingface import named
 from workloads.training.layers.replicas import sharded
-from workloads.training.plan.other_tools import cannot_change_time
+from workloads.training.plan.other_tools import cannot_change_time, field_value, plan_yaml
 from workloads.training.plan.placement import usual_chips
 from workloads.training.plan.plan import ParallelPlan
-from workloads.training.plan.plan_file import field_value, plan_yaml
 from workloads.training.plan.schedules.registry import schedule_of_chunks
 from workloads.training.plan.stages import Share, first_layers, layer_weight_bytes, optimizer_bytes
 

@@ -25,8 +25,15 @@ from workloads.training.layers.steps import CC, ENGINE
 from workloads.training.program import program as program_module
 from workloads.training.program.breakdown import breakdown
 from workloads.training.program.fold import fold
-from workloads.training.program.program import Program, fits_in_memory_rate, sharing
-from workloads.training.program.shared_memory import contending, cover, draws, most_of
+from workloads.training.program.program import (
+    Program,
+    contending,
+    cover,
+    draws,
+    fits_in_memory_rate,
+    most_of,
+    sharing,
+)
 
 BUCKETS: dict[str, Any] = {"overlap": "dp", "bucket_bytes": 160_000_000}
 """Smaller than the toy model, so that gradients leave beside its backward pass."""
@@ -39,9 +46,19 @@ OVERLAPPED: tuple[dict[str, Any], ...] = (
 )
 
 
+def with_rate(program: Program, bytes_per_s: int) -> Program:
+    """The program where the memory of every rank has this rate."""
+    return replace(program, memory_bytes_per_s=np.full(len(program.streams), bytes_per_s))
+
+
+def shared_at(program: Program, bytes_per_s: int) -> Program:
+    """The program with ops marked that contend for memories of this rate."""
+    return sharing(with_rate(program, bytes_per_s))
+
+
 def greediest(program: Program) -> int:
     """Highest rate at which any op that may run beside another draws alone."""
-    return int(lower(sharing(program, 1), memory=True).flows.cap_bytes_per_s.max())
+    return int(lower(shared_at(program, 1), memory=True).flows.cap_bytes_per_s.max())
 
 
 def _busy_ps(trace: Trace) -> int:
@@ -50,8 +67,8 @@ def _busy_ps(trace: Trace) -> int:
 
 @pytest.mark.parametrize("stated", OVERLAPPED, ids=str)
 def test_with_memory_enough_for_all_nothing_changes(stated: dict[str, Any]) -> None:
-    marked = sharing(fold(toy_program(plan(**stated), sixteen())), 1)
-    program = replace(marked, memory_bytes_per_s=10**15)
+    marked = shared_at(fold(toy_program(plan(**stated), sixteen())), 1)
+    program = with_rate(marked, 10**15)
     shared, apart = lower(program, memory=True), lower(program)
     assert (shared.kind == FLOW).any()
     assert not (apart.kind == FLOW).any()
@@ -59,13 +76,13 @@ def test_with_memory_enough_for_all_nothing_changes(stated: dict[str, Any]) -> N
     assert (times.times.start_ps == usual.times.start_ps).all()
     assert (times.times.end_ps == usual.times.end_ps).all()
     assert evaluate(program).total_ps == times.total_ps
-    assert not len(lower(sharing(program, 10**15), memory=True).flows)
+    assert not len(lower(shared_at(program, 10**15), memory=True).flows)
 
 
 @pytest.mark.parametrize("stated", OVERLAPPED, ids=str)
 def test_scarce_memory_slows_what_overlaps_alike_on_both_engines(stated: dict[str, Any]) -> None:
     program = fold(toy_program(plan(**stated), sixteen()))
-    schedule = lower(sharing(program, greediest(program) // 2), memory=True)
+    schedule = lower(shared_at(program, greediest(program) // 2), memory=True)
     trace, reference = run(schedule), run(schedule, engine="reference")
     assert (trace.times.end_ps == reference.times.end_ps).all()
     usual = run(lower(program))
@@ -79,7 +96,7 @@ def test_scarce_memory_slows_what_overlaps_alike_on_both_engines(stated: dict[st
 @pytest.mark.parametrize("stated", OVERLAPPED[:3], ids=str)
 def test_folded_is_unfolded(stated: dict[str, Any]) -> None:
     program = toy_program(plan(**stated), sixteen())
-    scarce = sharing(program, greediest(program))
+    scarce = shared_at(program, greediest(program))
     whole, few = run(lower(scarce, memory=True)), run(lower(fold(scarce), memory=True))
     assert len(few.schedule) < len(whole.schedule)
     assert few.total_ps == whole.total_ps
@@ -90,7 +107,7 @@ def test_folded_is_unfolded(stated: dict[str, Any]) -> None:
 def test_a_plan_without_overlap_shares_nothing(schedule: str) -> None:
     how = plan(tp=4, pp=2, dp=2, schedule=schedule)
     step = iteration(TOY, sixteen(), how)
-    assert step.program.memory_bytes_per_s == 0
+    assert not step.program.memory_bytes_per_s.any()
     assert len(step.trace.schedule.flows) == 0
     assert "hbm" not in step.trace.schedule.resources.kinds
 
@@ -100,8 +117,8 @@ def test_what_never_contends_needs_no_flow(stated: dict[str, Any]) -> None:
     """Times with contending ops as flows are those with all overlapping ops as flows."""
     program = fold(toy_program(plan(**stated), sixteen()))
     most = greediest(program)
-    few = sharing(program, most)
-    all_of_them = replace(sharing(program, 1), memory_bytes_per_s=most)
+    few = shared_at(program, most)
+    all_of_them = with_rate(shared_at(program, 1), most)
     some, more = lower(few, memory=True), lower(all_of_them, memory=True)
     assert len(some.flows) <= len(more.flows)
     assert (run(some).times.end_ps == run(more).times.end_ps).all()
@@ -110,16 +127,16 @@ def test_what_never_contends_needs_no_flow(stated: dict[str, Any]) -> None:
 @pytest.mark.parametrize("stated", OVERLAPPED, ids=str)
 def test_flows_that_fit_together_change_no_time(stated: dict[str, Any]) -> None:
     program = fold(toy_program(plan(**stated), sixteen()))
-    marked, fits = sharing(program, 1), False
+    marked, fits = shared_at(program, 1), False
     for exponent in range(9, 14):
-        flows = replace(marked, memory_bytes_per_s=10**exponent)
+        flows = with_rate(marked, 10**exponent)
         fits = fits_in_memory_rate(flows)
         if fits:
             slowed, usual = run(lower(flows, memory=True)), run(lower(flows))
             assert (slowed.times.end_ps == usual.times.end_ps).all()
     assert fits
     assert not fits_in_memory_rate(marked)
-    assert not fits_in_memory_rate(sharing(program, greediest(program) // 2))
+    assert not fits_in_memory_rate(shared_at(program, greediest(program) // 2))
 
 
 @pytest.mark.parametrize("scarce", [False, True], ids=["plenty", "scarce"])
@@ -144,7 +161,7 @@ def test_without_a_trace_times_are_equal_however_they_are_computed(
 
 
 def test_only_the_first_and_last_microbatches_contend() -> None:
-    program = sharing(fold(toy_program(plan(dp=16, **BUCKETS), sixteen())), 1)
+    program = shared_at(fold(toy_program(plan(dp=16, **BUCKETS), sixteen())), 1)
     stream = program.streams[0]
     names = np.array([step.name for step in program.steps])[stream.ops.step]
     microbatch = stream.ops.microbatch
@@ -163,7 +180,7 @@ def test_a_kernel_and_a_reduction_share_what_there_is() -> None:
     first = (alone["name"].astype(str) == "gradients.bucket").to_numpy().argmax()
     flows = lower(program, memory=True).flows
     unit = int(flows.cap_bytes_per_s[flows.op == first][0])
-    frame = run(lower(sharing(program, 2 * unit), memory=True)).frame()
+    frame = run(lower(shared_at(program, 2 * unit), memory=True)).frame()
     reduced = frame.iloc[first]
     within = (frame["start_ps"] >= reduced["start_ps"]) & (frame["end_ps"] <= reduced["end_ps"])
     rate = frame["size_bytes"] / (alone["end_ps"] - alone["start_ps"]) * 1e12
@@ -180,7 +197,7 @@ def test_a_kernel_and_a_reduction_share_what_there_is() -> None:
 
 def test_jitter_slows_flows_as_it_slows_other_kernels() -> None:
     program = toy_program(plan(dp=16, **BUCKETS), sixteen())
-    plenty = replace(sharing(program, 1), memory_bytes_per_s=10**15)
+    plenty = with_rate(shared_at(program, 1), 10**15)
     how = Disturbance(0.05, seed=3, stragglers=((3, 1.5),))
     apart = run(disturb(lower(program), program, how)).total_ps
     shared = run(disturb(lower(plenty, memory=True), plenty, how)).total_ps
@@ -194,7 +211,7 @@ def test_experts_and_machines_with_unknown_accesses() -> None:
     vector = iteration(SPARSE, sixteen(), how, level="rank-vector")
     assert vector.shares_memory
     gpu = iteration(TOY, cluster("dgx-h100"), plan(dp=8, overlap="dp"))
-    assert gpu.program.memory_bytes_per_s == 0
+    assert not gpu.program.memory_bytes_per_s.any()
 
 
 @pytest.mark.parametrize(
@@ -225,7 +242,7 @@ def test_the_rank_vector_carries_what_shared_memory_costs(
 
 def test_no_duration_moves_where_memory_limits_none() -> None:
     program = toy_program(plan(dp=16, **BUCKETS), sixteen())
-    plenty = replace(sharing(program, 1), memory_bytes_per_s=10**15)
+    plenty = with_rate(shared_at(program, 1), 10**15)
     for each in (program, plenty):
         assert fits_in_memory_rate(each) == (with_shared_memory(each) is each)
 

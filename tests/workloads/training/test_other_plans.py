@@ -11,8 +11,7 @@ from tests.support.foreign_plans import DEEPSPEED, MEGATRON, NEMO, NXD, TITAN
 from topologies.clusters.names import as_cluster
 from topologies.errors import InputError
 from workloads.models.huggingface import as_model
-from workloads.training.plan.other_tools import ABSENT
-from workloads.training.plan.plan_file import read_any_plan
+from workloads.training.plan.other_tools import ABSENT, read_any_plan
 from workloads.training.usual_plan import complete
 
 

@@ -17,9 +17,9 @@ from workloads.models.huggingface import named
 from workloads.training import usual_plan
 from workloads.training.iteration import iteration
 from workloads.training.plan.checks import check_model, check_ranks, filling_dp
+from workloads.training.plan.other_tools import read_any_plan
 from workloads.training.plan.placement import place
 from workloads.training.plan.plan import ParallelPlan
-from workloads.training.plan.plan_file import read_any_plan
 from workloads.training.usual_plan import _savings, _with_room, complete
 
 BAD: list[tuple[dict[str, Any], str]] = [

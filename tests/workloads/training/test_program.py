@@ -103,7 +103,7 @@ def length(pp: int, m: int, vpp: int, name: str, times: tuple[int, int, int]) ->
 
 def test_tensor_parallel_groups_are_blocks_of_the_torus() -> None:
     placed = place(plan(tp=32, dp=2, global_batch=2), cluster("trn2-ultraserver"))
-    first, kind = geometries(placed.cluster, placed.chip[placed.groups("tp")])
+    first, kind = geometries(placed.joined.clusters[0], placed.chip[placed.groups("tp")])
     assert placed.groups("tp").tolist() == [list(range(32)), list(range(32, 64))]
     assert (len(first), kind.tolist()) == (1, [0, 0])
 

@@ -25,7 +25,7 @@ from topologies.options import described
 from topologies.units import parse_seconds
 from workloads.confidence.interval import Interval
 from workloads.confidence.poisson import fewest_of_sizes
-from workloads.confidence.propagation import (
+from workloads.confidence.sensitivity import (
     ENDS,
     between,
     each_of,

@@ -12,7 +12,7 @@ import pandas as pd
 from topologies.arrays import FloatArray
 from topologies.errors import InputError
 from workloads.confidence.interval import LEVEL
-from workloads.confidence.propagation import Uncertain
+from workloads.confidence.sensitivity import Uncertain
 from workloads.demand import Demand, Horizon
 from workloads.demand.trace import MINUTES_PER_DAY, MINUTES_PER_WEEK, period_means
 from workloads.fleet.state.services import BatchTier, BatchWork, Service, pools_from, units_needed

@@ -27,7 +27,7 @@ from topologies.shapes.basic import Torus
 from topologies.units import format_seconds
 from workloads.confidence.interval import Interval
 from workloads.confidence.kinds import BARE, Prediction, training_kind
-from workloads.confidence.propagation import Uncertain
+from workloads.confidence.sensitivity import Uncertain
 from workloads.confidence.split_conformal import interval
 from workloads.demand import Demand
 from workloads.fleet.inputs.jobs import (

@@ -146,7 +146,7 @@ random plans, 0.01 % the mean. Without them steps were up to 8.5 % too short."""
 
 def with_shared_memory(program: Program) -> Program:
     """Return the program with the durations that memory leaves to ops which overlap."""
-    if not np.any(program.memory_bytes_per_s) or fits_in_memory_rate(program):
+    if not program.memory_bytes_per_s.any() or fits_in_memory_rate(program):
         return program
     few = keep(program, np.unique(program.stage, return_inverse=True)[1])
     times, layout = run(lower(few, memory=True)).times, lay_out(few)

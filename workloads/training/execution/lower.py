@@ -28,7 +28,7 @@ from cluster_sim.schedule.table import (
 from topologies.arrays import IntArray
 from workloads.training.layers.steps import stream_kinds
 from workloads.training.program.groups import ByValue
-from workloads.training.program.program import Exchange, Program, of_each_stage
+from workloads.training.program.program import Exchange, Program
 from workloads.training.program.stage import Stream
 
 # Layout of a schedule: where the ops of each rank and the joins of each group stand.
@@ -140,7 +140,7 @@ def lower(program: Program, *, memory: bool = False, structures: ByValue | None 
     # Its labels are ``rank``, ``stage``, ``what``, ``name``, ``layer``, ``microbatch``, and
     # ``count``, the number of equal ranks that an op stands for. A join has the labels of its
     # group's first member.
-    memory = memory and bool(np.any(program.memory_bytes_per_s))
+    memory = memory and bool(program.memory_bytes_per_s.any())
     if structures is None:
         skeleton = _skeleton(program)
     else:
@@ -246,7 +246,7 @@ def _resources(program: Program, *, memory: bool) -> Resources:
     ordered = Resources(whole.kinds, *(getattr(whole, name)[by_row] for name in columns))
     if not memory:
         return ordered
-    most = of_each_stage(program, program.memory_bytes_per_s)[program.stage]
+    most = program.memory_bytes_per_s[program.stage]
     parts = Resources.table("hbm", program.chip, lane=program.core, slots=0, capacity=most)
     return Resources.concat([ordered, parts])
 

@@ -37,8 +37,7 @@ from workloads.training.execution.chunk_level import call_schedule
 from workloads.training.layers.steps import LayerOp
 from workloads.training.plan.plan import ParallelPlan
 from workloads.training.program.groups import group_of, routed_ps
-from workloads.training.program.program import Exchange, Program, sharing
-from workloads.training.program.shared_memory import Draws, draws
+from workloads.training.program.program import Draws, Exchange, Program, draws, sharing
 
 SIDES = ("tx", "rx")
 ON_THE_WAY = ("link", "cable", "adapter", *SIDES)
@@ -98,11 +97,11 @@ def composed(
 ) -> Composed:
     """Time the groups that cross faults of links and adapters with them."""
     damage = _Damage(cluster, spelled_out(faults, cluster), plan, per_token)
-    memory = program.memory_bytes_per_s  # that of one cluster, equal for all stages
+    memory = program.memory_bytes_per_s  # of one cluster, so equal for all stages
     worse, usual, struck = [], [], dict[tuple[str, str, int], Struck]()
     for exchange in program.exchanges:
         kind, duration, origin = _timed(program, exchange, damage, struck)
-        drawn = draws(exchange.draws.size_bytes[origin], duration, int(np.max(memory)))
+        drawn = draws(exchange.draws.size_bytes[origin], duration, int(memory[0]))
         worse.append(replace(exchange, kind=kind, duration_ps=drawn[1], draws=drawn[0]))
         old = Draws(*(column[origin] for column in exchange.draws))
         lasted = exchange.duration_ps[origin]
@@ -114,7 +113,7 @@ def composed(
     slow = replace(program, exchanges=tuple(worse))
     hit = [each._replace(calls=each.calls // iterations) for each in struck.values() if each.groups]
     return Composed(
-        sharing(slow, memory) if np.any(memory) and hit else slow,
+        sharing(slow) if memory.any() and hit else slow,
         replace(program, exchanges=tuple(usual)),
         replace(program, exchanges=tuple(both)),
         Crossed(tuple(hit), damage.idle(faults, struck=bool(hit))),

@@ -22,8 +22,7 @@ from topologies.errors import InputError, suggestion
 from topologies.files.yaml_documents import read_yaml
 from workloads.kernels.chip_share import family
 from workloads.models.model import Model
-from workloads.training.plan.fields import check_field, framework_names
-from workloads.training.plan.plan import PLAN_FIELDS
+from workloads.training.plan.plan import PLAN_FIELDS, check_field, framework_names
 
 LARGEST_FILE_BYTES = 2**16
 DATE = r"(19|20)\d\d(-(0[1-9]|1[0-2])(-\d\d)?)?"
@@ -212,7 +211,9 @@ def _read(path: str, name: str = "") -> Framework:
     for key in ("title", "runtimes"):
         if not document.get(key):
             raise InputError(f"{path}: a framework needs {key}. Add it.")
-    _check_plan(document.get("plan") or {}, path)
+    for key, value in (document.get("plan") or {}).items():
+        check_names(f"{path}: a plan", [str(key)], PLAN_FIELDS)
+        check_field(key, value)
     document["runs"] = _runs(document.get("runs") or {}, path)
     if document.get("selective", "attention") not in ("attention", "layers"):
         raise InputError(f"{path}: selective is attention or layers. Correct it.")
@@ -237,12 +238,6 @@ def _runs(stated: Any, path: str) -> Mapping[str, Sequence[Any]]:
         for value in values:
             check_field(key, value)
     return stated
-
-
-def _check_plan(usual: Mapping[str, Any], path: str) -> None:
-    for key, value in usual.items():
-        check_names(f"{path}: a plan", [str(key)], PLAN_FIELDS)
-        check_field(key, value)
 
 
 def usual_framework(cluster: Cluster, stated: Mapping[str, Any]) -> str:

@@ -11,8 +11,7 @@ from topologies.catalogue.catalogue import chip_family
 from topologies.clusters.cluster import Cluster
 from topologies.errors import InputError
 from workloads.models.model import Model
-from workloads.training.plan.fields import ORDER, nearest
-from workloads.training.plan.plan import ParallelPlan
+from workloads.training.plan.plan import ORDER, ParallelPlan, nearest
 from workloads.training.plan.stages import even_layers
 
 RUNTIME = ParallelPlan().runtime  # runtime of a plan that states none

@@ -1,4 +1,4 @@
-"""Placement of ranks on chips, and the ranks of each communication group, as arrays.
+"""Placement of ranks on the chips of one or several clusters, and the groups that communicate.
 
 The coordinates of a rank in the plan are the digits of its number in mixed radix, and the first
 axis of the plan's ``order`` changes fastest. With ``tp-cp-dp-pp`` the ranks of a tensor-parallel
@@ -9,47 +9,121 @@ UltraServer.
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
 from functools import cached_property
+from typing import NamedTuple
 
 import numpy as np
 import numpy.typing as npt
 
 from cluster_sim.collectives.duration.duration import geometries
-from topologies.arrays import IntArray, distinct
+from topologies.arrays import IntArray, distinct, distinct_rows
 from topologies.clusters.cluster import Cluster
 from topologies.errors import InputError
 from topologies.routing import period
 from topologies.shapes.basic import Torus
-from workloads.training.plan.joined import Joined
 from workloads.training.plan.plan import ParallelPlan
+from workloads.training.plan.schedules.registry import DEFAULT
 
 SERVER = 8  # chips of the largest scale-up domain that is one server, not a rack of several servers
+
+
+class Side(NamedTuple):
+    """Members of groups that lie on one of the clusters."""
+
+    number: int  # number of the cluster
+    chips: IntArray  # (groups, members): chips by their numbers on that cluster
+
+
+@dataclass(frozen=True)
+class Joined:
+    """Clusters side by side, most often one, each with consecutive stages of one pipeline."""
+
+    # The chips of a cluster are numbered behind those of the clusters before it.
+
+    clusters: tuple[Cluster, ...]
+    stages: tuple[int, ...]  # stages on each cluster
+    # Rate of the slower side's adapters over that of the network that joins the clusters
+    oversubscription: float = 1.0
+
+    @property
+    def name(self) -> str:
+        """Names of the clusters in the order of the pipeline."""
+        return " + ".join(cluster.name for cluster in self.clusters)
+
+    @cached_property
+    def first(self) -> IntArray:
+        """First chip of each cluster, int64 (clusters,)."""
+        return np.cumsum([0, *(cluster.chips for cluster in self.clusters[:-1])])
+
+    @cached_property
+    def of_stages(self) -> IntArray:
+        """Number of the cluster of each stage, int64 (stages,)."""
+        return np.repeat(np.arange(len(self.stages)), self.stages)
+
+    def of_stage(self, stage: int) -> Cluster:
+        """Return the cluster that has a stage."""
+        return self.clusters[int(self.of_stages[stage])]
+
+    def held(self, number: int) -> range:
+        """Return the stages of one cluster."""
+        first = sum(self.stages[:number])
+        return range(first, first + self.stages[number])
+
+    def number(self, chips: IntArray) -> IntArray:
+        """Return the number of the cluster of each chip."""
+        return np.searchsorted(self.first, chips, side="right") - 1
+
+    def part(self, plan: ParallelPlan, number: int) -> ParallelPlan:
+        """Return a plan with the stages of one cluster only, which has its ranks and groups."""
+        if self.stages[number] == plan.pp:
+            return plan
+        return replace(plan, pp=self.stages[number], stage_layers=(), vpp=1, schedule=DEFAULT)
+
+    def sides(self, chips: IntArray) -> Iterator[Side]:
+        """Yield the sides of groups of chips (groups, members) whose members lie alike."""
+        numbers = self.number(chips[0])
+        for number in np.unique(numbers).tolist():
+            yield Side(number, chips[:, numbers == number] - self.first[number])
+
+    def geometry(self, chips: IntArray) -> IntArray:
+        """Number groups of chips (groups, members): those of one number take equally long."""
+        if len(self.clusters) == 1:  # half a million ranks need no copies
+            return geometries(self.clusters[0], chips)[1]
+        # Between two clusters all transfers take the same time, wherever their ends lie.
+        rows, pattern = distinct_rows(self.number(chips))
+        columns = np.zeros((len(chips), len(self.clusters)), np.int64)
+        for number in range(len(rows)):
+            alike = np.flatnonzero(pattern == number)
+            for side in self.sides(chips[alike]):
+                if side.chips.shape[1] > 1:
+                    of_side = geometries(self.clusters[side.number], side.chips)[1]
+                    columns[alike, side.number] = of_side
+        return distinct_rows(np.concatenate([pattern[:, None], columns], axis=1))[1]
+
+    def domain(self, chips: IntArray) -> IntArray:
+        """Return the domain of each chip, counted anew wherever the switches above repeat."""
+        number = self.number(chips)
+        repeats, sizes = (
+            np.array(column)
+            for column in zip(
+                *((period(each), each.chips_per_domain) for each in self.clusters), strict=True
+            )
+        )
+        return np.asarray((chips - self.first[number]) % repeats[number] // sizes[number])
 
 
 @dataclass(frozen=True, eq=False)
 class Placement:
     """Placement of the ranks of a plan on chips."""
 
-    cluster: Cluster
+    joined: Joined  # clusters that have the stages
     plan: ParallelPlan
     chip: IntArray  # (ranks,): global chip of each rank
     # Rank at each place of the plan. The array has an axis for each of ``plan.order``, from the
     # last to the first.
     grid: IntArray
-    joined: Joined | None = None  # clusters of unlike chips, of which ``cluster`` is the first
-
-    def geometry(self, ranks: IntArray) -> IntArray:
-        """Number groups of ranks (groups, members): those of one number take equally long."""
-        chips = self.chip[ranks]
-        return self.joined.geometry(chips) if self.joined else geometries(self.cluster, chips)[1]
-
-    @property
-    def domain(self) -> IntArray:
-        """Domain of each rank, counted anew wherever the switches above repeat."""
-        if self.joined:
-            return self.joined.domain(self.chip)
-        return self.chip % period(self.cluster) // self.cluster.chips_per_domain
 
     @cached_property
     def stage(self) -> IntArray:
@@ -95,51 +169,44 @@ class Placement:
 
 
 def place(
-    plan: ParallelPlan,
-    cluster: Cluster,
-    chips: npt.ArrayLike | None = None,
-    joined: Joined | None = None,
+    plan: ParallelPlan, where: Cluster | Joined, chips: npt.ArrayLike | None = None
 ) -> Placement:
     """Put the ranks of a plan on the chips of a cluster, or of several joined ones."""
     # ``chips`` (chips of the plan,): chip of the first ``ranks_per_chip`` ranks, of the next as
-    # many, and so on; by default as :func:`usual_chips` says.
-    needed = -(-plan.ranks // plan.ranks_per_chip)
+    # many, and so on, on one cluster; by default as :func:`usual_chips` says.
+    joined = where if isinstance(where, Joined) else Joined((where,), (plan.pp,))
     sizes = [getattr(plan, axis) for axis in reversed(plan.order)]
     grid = np.arange(plan.ranks).reshape(sizes)
-    if joined:
-        return Placement(cluster, plan, _side_by_side(plan, joined, grid), grid, joined)
-    usual = chips is None
-    order = usual_chips(plan, cluster, np.arange(needed)) if chips is None else _stated(chips)
-    if len(order) != needed:
-        raise InputError(f"the rank order names {len(order)} chips, the plan has {needed}.")
-    if len(order) and (order.min() < 0 or order.max() >= cluster.chips):
-        raise InputError(
-            f"the rank order names chip {order.max()}; {cluster.name} has chips 0 to "
-            f"{cluster.chips - 1}."
-        )
-    if not usual and len(distinct(order)) < len(order):
-        raise InputError("the rank order names a chip twice; name each once.")
-    return Placement(cluster, plan, np.repeat(order, plan.ranks_per_chip)[: plan.ranks], grid)
-
-
-def _side_by_side(plan: ParallelPlan, joined: Joined, grid: IntArray) -> IntArray:
-    """Return the chip of each rank where each cluster has some of the stages."""
     chip, along = np.empty(plan.ranks, np.int64), len(plan.order) - 1 - plan.order.index("pp")
     for number, cluster in enumerate(joined.clusters):
         part = joined.part(plan, number)
-        order = usual_chips(part, cluster, np.arange(-(-part.ranks // part.ranks_per_chip)))
-        ranks = grid.take(np.flatnonzero(joined.of_stages == number), axis=along)
+        needed = -(-part.ranks // part.ranks_per_chip)
+        order = (
+            usual_chips(part, cluster, np.arange(needed))
+            if chips is None
+            else _stated(chips, needed)
+        )
+        if len(order) and (order.min() < 0 or order.max() >= cluster.chips):
+            raise InputError(
+                f"the rank order names chip {order.max()}; {cluster.name} has chips 0 to "
+                f"{cluster.chips - 1}."
+            )
+        ranks = grid.take(joined.held(number), axis=along)
         placed = np.repeat(order, part.ranks_per_chip)[: part.ranks]
         chip[ranks.ravel()] = joined.first[number] + placed
-    return chip
+    return Placement(joined, plan, chip, grid)
 
 
-def _stated(chips: npt.ArrayLike) -> IntArray:
-    """Return the chips of a stated order, which must be whole numbers."""
+def _stated(chips: npt.ArrayLike, needed: int) -> IntArray:
+    """Return the chips of a stated order: whole numbers, of which none comes twice."""
     numbers = np.asarray(chips)
     if numbers.ndim != 1 or numbers.dtype.kind not in "iu":
         text = " ".join(repr(chips).split())[:80]
         raise InputError(f"chips is {text}; it must be a list of whole numbers, such as range(16).")
+    if len(numbers) != needed:
+        raise InputError(f"the rank order names {len(numbers)} chips, the plan has {needed}.")
+    if len(distinct(numbers)) < needed:
+        raise InputError("the rank order names a chip twice; name each once.")
     return numbers.astype(np.int64)
 
 

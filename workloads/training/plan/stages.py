@@ -156,12 +156,6 @@ def end_stages(plan: ParallelPlan) -> tuple[int, int]:
     return 0, plan.pipeline.stage(plan.pp, plan.pp * plan.vpp - 1)
 
 
-def is_moe(model: Model, layers: IntArray) -> IntArray:
-    """Return 1 for each layer that has experts, else 0."""
-    has_experts = np.array([kind.experts for kind in model.kinds], np.int64)
-    return np.asarray(has_experts[layer_kinds(model, layers)])
-
-
 def layer_kinds(model: Model, layers: IntArray) -> IntArray:
     """Return the number of each layer's kind in ``model.kinds``."""
     return _kind_numbers(model)[np.asarray(layers, np.int64)]

@@ -22,8 +22,7 @@ from topologies.routing import period
 from workloads.training.layers.feed_forward import merged_exchange
 from workloads.training.layers.shapes import RankShapes
 from workloads.training.layers.steps import LayerOp
-from workloads.training.plan.joined import Joined, Side
-from workloads.training.plan.placement import Placement, place
+from workloads.training.plan.placement import Joined, Placement, Side, place
 from workloads.training.plan.plan import PLAN_FIELDS, ParallelPlan
 from workloads.training.program.ops import LaidOut
 
@@ -158,7 +157,7 @@ class GroupCosts:
     def drawn_bytes(self, chips: IntArray, steps: Sequence[LayerOp]) -> list[int]:
         """Return the bytes that one member of each collective reads and writes [B]."""
         # The members are the ranks on ``chips``. Sends count as 0, see
-        # :func:`~workloads.training.program.shared_memory.contending`.
+        # :func:`~workloads.training.program.program.contending`.
         group, geometry = self._place(chips)
         drawn = []
         for step in steps:
@@ -187,7 +186,7 @@ class GroupCosts:
 
 
 class JoinedCosts:
-    """Cache of the costs of calls of groups of ranks on clusters of unlike chips."""
+    """Cache of the costs of calls of groups of ranks on one cluster or several."""
 
     # Within a cluster they are those of :class:`GroupCosts`. No provider states what joins two
     # clusters: a transfer is assumed to take as long as the slower side's adapters need for it
@@ -197,9 +196,12 @@ class JoinedCosts:
 
     def __init__(self, joined: Joined):
         self.joined, self.each = joined, [GroupCosts(cluster) for cluster in joined.clusters]
-        # Costs of each cluster, with a second domain where it has only one
-        wider = [replace(item, domains=max(2, item.domains)) for item in joined.clusters]
-        self._leaving = [GroupCosts(cluster) for cluster in wider]
+
+    @cached_property
+    def _leaving(self) -> list[GroupCosts]:
+        """Costs of each cluster, with a second domain where it has only one."""
+        wider = (replace(item, domains=max(2, item.domains)) for item in self.joined.clusters)
+        return [GroupCosts(cluster) for cluster in wider]
 
     def place_key(self, chips: IntArray) -> bytes:
         """Return a key that is equal for groups that lie alike."""
@@ -292,8 +294,8 @@ class PlacedGroups:
         """Return the values that the groups follow from."""
         plan = placement.plan
         degrees = (plan.tp, plan.cp, plan.pp, plan.dp, plan.ep, plan.expert_tp)
-        place = placement.chip, placement.joined and placement.joined.stages
-        return degrees, plan.order, plan.norm_axes, *place  # type: ignore[return-value]
+        where = placement.chip, placement.joined.stages
+        return degrees, plan.order, plan.norm_axes, *where  # type: ignore[return-value]
 
     def within(self, axis: str) -> list[Groups]:
         """Return the groups along an axis that lie within one stage, for each stage."""
@@ -343,7 +345,7 @@ class PlacedGroups:
         return self._of_kinds(ranks, self._geometry(ranks))
 
     def _geometry(self, ranks: IntArray) -> IntArray:
-        return self.placement.geometry(ranks)
+        return self.placement.joined.geometry(self.placement.chip[ranks])
 
     def _of_kinds(self, ranks: IntArray, geometry: IntArray) -> Groups:
         kinds, kind = present(geometry)
@@ -442,17 +444,16 @@ class SharedParts:
     # same cache to all of them and drops it at the end. Results do not depend on it.
 
     def __init__(self, structures: ByValue | None = None):
-        self._costs: dict[Cluster | Joined, GroupCosts | JoinedCosts] = {}
+        self._costs: dict[Joined, JoinedCosts] = {}
         self.structures = ByValue() if structures is None else structures
         self._placed = ByValue(MOST_PLACED)
         self._laid_out: OrderedDict[Hashable, dict[Hashable, LaidOut]] = OrderedDict()
 
-    def costs(self, cluster: Cluster | Joined) -> GroupCosts | JoinedCosts:
-        """Return the costs of the calls of groups on the cluster with a framework's numbers."""
-        if cluster not in self._costs:
-            costs = JoinedCosts(cluster) if isinstance(cluster, Joined) else GroupCosts(cluster)
-            self._costs[cluster] = costs
-        return self._costs[cluster]
+    def costs(self, joined: Joined) -> JoinedCosts:
+        """Return the costs of the calls of groups on clusters with a framework's numbers."""
+        if joined not in self._costs:
+            self._costs[joined] = JoinedCosts(joined)
+        return self._costs[joined]
 
     def passes(self, shapes: RankShapes) -> dict[Hashable, LaidOut]:
         """Return the passes that plans share if they differ only in batch and order of the axes."""

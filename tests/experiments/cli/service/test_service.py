@@ -15,8 +15,13 @@ from tornado.httpclient import AsyncHTTPClient, HTTPResponse
 
 from experiments.cli.commands.serve_api import HOSTS, ServiceInputs, only_for
 from experiments.cli.main import run
-from experiments.cli.service.questions import PRELOADED
-from experiments.cli.service.server import LARGEST_BODY_BYTES, Service, application, listening
+from experiments.cli.service.server import (
+    LARGEST_BODY_BYTES,
+    PRELOADED,
+    Service,
+    application,
+    listening,
+)
 from experiments.hourly.record import Record
 from experiments.hourly.state import State, keep_record, keep_state
 from tests.support.commands import document_of

@@ -18,7 +18,7 @@ from experiments.validation.predictions.training import (
     question,
     stated_plan,
 )
-from experiments.validation.reading.machines import machines_for
+from experiments.validation.reading.rows import machines_for
 from experiments.validation.validate import predictor
 from tests.support.validation_rows import TRAINING, rows_of, training_row
 from topologies.catalogue.catalogue import shipped_catalogue
@@ -123,7 +123,7 @@ def test_slices_of_tables_are_machines_too():
 
 
 def test_a_cluster_file_keeps_its_case_and_is_read_again_after_an_edit(tmp_path: Path) -> None:
-    from experiments.validation.reading.machines import shipped
+    from experiments.validation.reading.rows import shipped
 
     file, text = tmp_path / "Mine.yaml", Path(shipped()["tpu-v6e-16"]).read_text()
     file.write_text(text)
@@ -133,7 +133,7 @@ def test_a_cluster_file_keeps_its_case_and_is_read_again_after_an_edit(tmp_path:
 
 
 def test_slices_have_the_links_of_the_catalogue():
-    from experiments.validation.reading.machines import shipped
+    from experiments.validation.reading.rows import shipped
 
     for name in shipped():
         machine = machines_for(name, 1)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from typing import Any
 
 import pytest
@@ -10,8 +11,8 @@ from experiments.validation.predictions import serving
 from experiments.validation.predictions.serving import MOST_USERS, predict
 from experiments.validation.reading.rows import read_text, table
 from topologies.errors import InputError
-from workloads.models.model import Model
-from workloads.serving.profile import Profile, profile
+from workloads.serving.profile import Profile
+from workloads.serving.rank.share import RankShare
 
 ROW: dict[str, Any] = {
     "model": "llama-3.1-70b", "cluster": "dgx-h200", "chips": 8, "tp": 8, "pp": None,
@@ -45,11 +46,13 @@ def test_long_prompts_of_inferencemax_begin_when_measured() -> None:
 def test_rows_that_differ_in_requests_share_a_replica(monkeypatch: pytest.MonkeyPatch) -> None:
     profiled: list[str] = []
 
-    def counted(model: Model, *how: Any, **more: Any) -> Profile:
-        profiled.append(model.name)
-        return profile(model, *how, **more)
+    def counted(rank: RankShare) -> Profile:
+        profiled.append(rank.model.name)
+        return usual(rank)
 
-    monkeypatch.setattr("experiments.validation.predictions.serving.profile", counted)
+    profiles = sys.modules[Profile.__module__]
+    usual = profiles._profile_of
+    monkeypatch.setattr(profiles, "_profile_of", counted)
     serving._replica.cache_clear()
     first = predict(ROW | {"prompt_tokens": 1024}).predicted
     predict(ROW | {"concurrency": 4})

@@ -11,7 +11,7 @@ from experiments.validation.predictions.collectives import (
     predict,
     time_s,
 )
-from experiments.validation.reading.machines import machines_for
+from experiments.validation.reading.rows import machines_for
 from topologies.catalogue.catalogue import shipped_catalogue
 from topologies.errors import InputError
 from workloads.kernels.times import elementwise_s

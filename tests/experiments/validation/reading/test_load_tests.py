@@ -10,8 +10,8 @@ import pytest
 
 from experiments.cli.main import run
 from experiments.validation.comparison import marked
-from experiments.validation.reading.load_tests import load_test_rows
 from experiments.validation.reading.rows import read_file
+from experiments.validation.reading.tool_outputs import load_test_rows
 from topologies.errors import InputError
 
 BENCH = {

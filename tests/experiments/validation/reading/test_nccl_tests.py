@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from experiments.validation.reading.nccl_tests import parse_measured, read_measured
+from experiments.validation.reading.tool_outputs import parse_measured, read_measured
 from topologies.errors import InputError
 
 NCCL_TESTS = """# nThread 1 nGpus 1 minBytes 8 maxBytes 17179869184 step: 2(factor) validation: 1

@@ -11,8 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from experiments.validation.comparison import compare
-from experiments.validation.reading.machines import model_for
-from experiments.validation.reading.rows import Outcome, read_file
+from experiments.validation.reading.rows import Outcome, model_for, read_file
 from tests.support.validation_rows import COLLECTIVES, TRAINING, rows_of, training_row
 from topologies.errors import InputError
 
