@@ -23,7 +23,7 @@ from scipy.optimize import least_squares
 from experiments.calibration.measurements import Measurements
 from experiments.validation.predictions.collectives import time_s
 from experiments.validation.predictions.kernels import predict as predict_kernel
-from experiments.validation.predictions.training import Steps
+from experiments.validation.predictions.training import filled, long_step, question
 from experiments.validation.reading.rows import machines_for
 from experiments.validation.reading.tool_outputs import Measured
 from topologies.arrays import BoolArray, FloatArray
@@ -32,6 +32,7 @@ from topologies.catalogue.reader import COLUMNS, Entry
 from topologies.clusters.names import cluster
 from topologies.errors import InputError
 from workloads.kernels.chip_share import family
+from workloads.training.program.groups import ByValue, SharedParts
 
 Predict = Callable[[Catalogue], FloatArray]
 
@@ -514,10 +515,11 @@ def fit_training(
 ) -> Group:
     """Fit the constants of steps to the rows that are not held out, if there are any."""
 
-    shared = Steps()
+    structures = ByValue()
 
     def times(steps: Sequence[Mapping[str, Any]], catalogue: Catalogue) -> FloatArray:
-        return np.array([shared.seconds(row, catalogue) for row in steps])
+        questions = (question(filled(row).values, catalogue) for row in steps)
+        return np.array([long_step(*each, SharedParts(structures)).seconds for each in questions])
 
     def errors(steps: Sequence[Mapping[str, Any]], catalogue: Catalogue) -> FloatArray:
         return times(steps, catalogue) / column(steps, "iteration_s") - 1 if steps else NONE

@@ -241,10 +241,6 @@ class Steps:
         ends = (step.seconds * least, step.seconds * most) if others else None
         return Outcome(predicted, provenance=_provenance(step, row, plan), ends=ends)
 
-    def seconds(self, values: Mapping[str, Any], catalogue: Catalogue | None = None) -> float:
-        """Time of a row's step [s], without the steps that its interval takes."""
-        return self._step(*question(filled(values).values, catalogue)).seconds
-
     def _step(self, model: Model, machine: Cluster, plan: ParallelPlan) -> LongStep:
         key = model, machine, plan
         if key not in self._steps:
