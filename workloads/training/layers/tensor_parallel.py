@@ -84,9 +84,13 @@ def pieces(shapes: RankShapes) -> int:
     """Return the number of pieces in which a product runs beside its gathering or reduction."""
     # With ``overlap all`` and sequence parallelism the communication of all pieces but one is
     # hidden (Megatron-LM's ``tp_comm_overlap``). Otherwise there is one piece.
-    plan = shapes.plan
-    overlapped = plan.overlap == "all" and plan.tp > 1 and plan.sequence_parallel
+    overlapped = overlaps(shapes) and shapes.plan.sequence_parallel
     return max(1, min(PIECES, shapes.wide_bytes // LEAST_PIECE_BYTES)) if overlapped else 1
+
+
+def overlaps(shapes: RankShapes) -> bool:
+    """Return whether products run beside what tensor-parallel ranks exchange."""
+    return shapes.plan.overlap == "all" and shapes.plan.tp > 1 and shapes.beside_tp
 
 
 def _with_first(steps: Sequence[LayerOp]) -> list[LayerOp]:
@@ -130,7 +134,7 @@ def column_backward(shapes: RankShapes, block: str, name: str, columns: int) -> 
     weight = shapes.gemm(h, columns, t)
     norm_backward = norm(shapes, f"{block}.norm.data", backward=True)
     gathered = enter(shapes, f"{block}.input")
-    if shapes.plan.overlap != "all" or shapes.plan.tp == 1:
+    if not overlaps(shapes):
         return [
             *gathered,
             kernel(f"{name}.data", data),

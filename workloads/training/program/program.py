@@ -9,13 +9,15 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, replace
-from functools import cached_property
+from functools import cached_property, partial
 from itertools import pairwise
 from typing import NamedTuple
 
 import numpy as np
 
+from cluster_sim.schedule.table import PS_PER_S
 from topologies.arrays import BoolArray, IntArray, present
+from workloads.training.layers.layer import as_tried
 from workloads.training.layers.shapes import RankShapes
 from workloads.training.layers.steps import STREAM_KINDS, LayerOp
 from workloads.training.plan.placement import Placement
@@ -269,15 +271,22 @@ def program(
     shared = shared or SharedParts()
     joined, kinds = placement.joined, (shapes, *later)
     of_stages = joined.of_stages if joined else np.zeros(plan.pp, np.int64)
-    of_ranks = streams([kinds[kind] for kind in of_stages], catalog, iterations, shared)
+    per_token = shapes.model.experts.per_token if shapes.model.experts else 1
+    placed, costs = shared.placed(placement), shared.costs(joined or placement.cluster)
+
+    def slowest_s(stage: int, step: LayerOp) -> float:
+        """Time of a step within a stage in its slowest group [s]."""
+        groups = placed.within(step.axis)[stage].chips
+        return max(costs.times_ps(each, [step], plan, per_token)[0] for each in groups) / PS_PER_S
+
+    firsts = np.unique(of_stages, return_index=True)[1].tolist()
+    tried = [
+        as_tried(each, partial(slowest_s, stage)) for each, stage in zip(kinds, firsts, strict=True)
+    ]
+    of_ranks = streams([tried[kind] for kind in of_stages], catalog, iterations, shared)
     rates = np.array([memory_bytes_per_s(each) if overlaps(plan) else 0 for each in kinds])
     memory = rates[of_stages]
-    per_token = shapes.model.experts.per_token if shapes.model.experts else 1
-    placed = shared.placed(placement)
-    exchanges = Exchanges(
-        *(placed, plan, catalog.steps, of_ranks, memory, per_token),
-        shared.costs(joined or placement.cluster),
-    )
+    exchanges = Exchanges(placed, plan, catalog.steps, of_ranks, memory, per_token, costs)
     kernel_ps, size_bytes = catalog.column("duration_ps"), catalog.column("size_bytes")
     of_steps = np.zeros(len(kernel_ps), np.int64)
     for stream, rate in zip(of_ranks, memory, strict=True):
