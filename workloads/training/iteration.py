@@ -396,14 +396,14 @@ def iteration(
     detail, of_clusters, framed, memory = _checked(model, cluster, plan, detail)
     build_start = time.perf_counter()
     level, built_program, run, crossed = _build(of_clusters, framed, detail, shared)
+    peaks = [peak_flops_per_s(each) for each in of_clusters]
     run_start = time.perf_counter()
     trace, undisturbed = run.run(detail.engine, progress)
     step = Iteration(
         *(model, plan, framed, cluster, built_program, trace, memory),
         *(run_start - build_start, time.perf_counter() - run_start),
-        _mean_peak(of_clusters, detail.joined),
-        iterations=detail.iterations,
-        undisturbed=undisturbed,
+        float(np.average(peaks, weights=detail.joined.stages if detail.joined else None)),
+        *(detail.iterations, undisturbed),
         level=level,
         ops=run.ops(trace),
         like=run.like,
@@ -412,12 +412,6 @@ def iteration(
     )
     check_plausible({"MFU": step.mfu, "HFU": step.hfu}, of_clusters[0])
     return step
-
-
-def _mean_peak(of_clusters: Sequence[RankShapes], joined: Joined | None) -> float:
-    """Headline rate of a chip, mean over the chips of all clusters [FLOP/s]."""
-    peaks = [peak_flops_per_s(each) for each in of_clusters]
-    return float(np.average(peaks, weights=joined.stages)) if joined else peaks[0]
 
 
 def _checked(
