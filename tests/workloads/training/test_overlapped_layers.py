@@ -127,3 +127,22 @@ def test_only_reductions_take_processors_from_products() -> None:
         if one.seconds > other.seconds
     ]
     assert longer == ["mlp.up.weight", "attention.qkv.weight"]
+
+
+def test_batches_first_copy_what_is_gathered_and_scattered() -> None:
+    """Each communication of the sequence has a copy beside it, unless products run beside it."""
+    variants = {"training.sequence_copies": "concatenated", "training.input_gathers": "kept"}
+    chosen = shipped_catalogue().with_variants(variants)
+    how = plan(tp=4, sequence_parallel=True)
+    for overlap, count in (("dp", 4), ("all", 0)):
+        shapes = RankShapes(TOY, replace(how, overlap=overlap), "h100", chosen)
+        steps = forward(shapes)
+        copies = [step for step in steps if step.name.endswith(".copy")]
+        assert len(copies) == count
+        assert all(step.size_bytes == 2 * shapes.wide_bytes for step in copies)
+    gathers = {
+        catalogue: sum(".gather" in step.name and step.axis == "tp" for step in backward(shapes))
+        for catalogue in (shipped_catalogue(), chosen)
+        for shapes in [RankShapes(TOY, how, "h100", catalogue)]
+    }
+    assert gathers == {shipped_catalogue(): 4, chosen: 2}
