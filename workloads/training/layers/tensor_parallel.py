@@ -140,7 +140,7 @@ def column_backward(shapes: RankShapes, block: str, name: str, columns: int) -> 
     t, h = shapes.tokens, shapes.model.hidden
     data, weight = shapes.gemm(t, h, columns), shapes.gemm(h, columns, t)
     norm_backward = norm(shapes, f"{block}.norm.data", backward=True)
-    gathers = shapes.catalogue.integer("training", "input_gathers")
+    gathers = shapes.plan.sp > 1 and shapes.catalogue.integer("training", "input_gathers")
     gathered = enter(shapes, f"{block}.input") * gathers
     if not overlaps(shapes):
         return [
