@@ -389,8 +389,7 @@ def _write_trace(out: Run, run: Iteration, trace: Trace) -> None:
     )
     if len(trace) <= LARGEST_TRACE_OPS:
         # Microbatches of several steps have the same numbers, so their memory cannot be told apart.
-        single = run.iterations == 1
-        out.trace(trace, counters=memory_in_use(run, trace) if single else ())
+        out.trace(trace, counters=memory_in_use(run, trace) if run.iterations == 1 else ())
 
 
 NO_METRICS = (
