@@ -163,7 +163,7 @@ def _shared_domains(step: Iteration) -> Iterator[str]:
         others[f"--chips {chips}"] = replace(plan, dp=fewer, global_batch=fewer * batch)
     how, gains = Detail(trace=False, partial=True, allow_oversized=True), dict[str, float]()
     for name, other in others.items():
-        faster = iteration(step.model, step.stated_cluster, other, how)
+        faster = iteration(step.model, step.stated.clusters[0], other, how)
         gains[name] = faster.tokens_per_s / step.tokens_per_s - 1
     best = max(gains, key=gains.__getitem__, default="")
     if best and gains[best] > GAINED:

@@ -16,7 +16,7 @@ from experiments.reports.formatting import format_interval, idle_entry, value_te
 from experiments.reports.plan_rows import memory_document
 from experiments.reports.remarks import assumed_document, remarks_entry
 from topologies.memory_limit import peak_rss_bytes
-from topologies.units import format_bytes, format_memory, format_seconds
+from topologies.units import PS_PER_S, format_bytes, format_memory, format_seconds
 from workloads.training.execution.levels import APART
 from workloads.training.explain import memory_in_use
 from workloads.training.iteration import Iteration
@@ -351,7 +351,8 @@ def write(
         out.table("metrics", metrics(results), title="Results", note=headline(run))
         bar = one_step(headline(run), run.breakdown_s, run.mfu, run.interval)
         out.figure(FIGURE, bar, title="Step-time breakdown")
-    ranks = run.rank_times.seconds()
+    times_s = run.ranks.filter(like="_ps").rename(columns=lambda part: f"{part[:-2]}s") / PS_PER_S
+    ranks = run.ranks[["count"]].join(times_s).reset_index()
     out.table("ranks", ranks, title="Breakdown by rank", note="count: equal ranks it stands for")
     out.table(
         "steps", step_table(run), title="Steps", note="Calls and times on one rank of a stage."
@@ -378,8 +379,7 @@ def _write_trace(out: Run, run: Iteration, trace: Trace) -> None:
     )
     if len(trace) <= LARGEST_TRACE_OPS:
         # Microbatches of several steps have the same numbers, so their memory cannot be told apart.
-        single = run.iterations == 1
-        out.trace(trace, counters=memory_in_use(run, trace) if single else ())
+        out.trace(trace, counters=memory_in_use(run, trace) if run.iterations == 1 else ())
 
 
 NO_METRICS = (

@@ -30,6 +30,7 @@ from topologies.units import PS_PER_S
 from workloads.models.model import Layer, Model
 from workloads.search.pipeline_model import EACH, NOT, ONCE, Line, Replicas, least_s, orders, walk_s
 from workloads.training.frameworks.framework import framework_of, framework_text
+from workloads.training.layers.layer import as_tried
 from workloads.training.layers.replicas import (
     ReplicaExchange,
     bucket_parameters,
@@ -415,7 +416,7 @@ def _shapes(stage: Stage, kind: Layer) -> RankShapes:
         stage_layers=counts,
     )
     few = replace(stage.model.of_kind(kind), layers=sum(counts))
-    return RankShapes(few, alone, stage.chip, stage.catalogue)
+    return as_tried(RankShapes(few, alone, stage.chip, stage.catalogue), stage.time_s)
 
 
 def _timed(stage: Stage, number: int, kind: Layer) -> FloatArray:

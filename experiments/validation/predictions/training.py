@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -26,9 +27,9 @@ from workloads.training.alternatives import alternatives, hull
 from workloads.training.frameworks.conditions import CONDITIONS, Conditions
 from workloads.training.frameworks.framework import framework_of
 from workloads.training.iteration import Iteration, iteration
-from workloads.training.layers.layer import backward, forward
+from workloads.training.layers.layer import as_tried, backward, forward
 from workloads.training.layers.shapes import RankShapes
-from workloads.training.layers.steps import ENGINE, NOTHING, PREVIOUS, LayerOp
+from workloads.training.layers.steps import LayerOp, length_s
 from workloads.training.memory.memory import Memory
 from workloads.training.memory.memory import worst as worst_rank
 from workloads.training.plan.plan import ParallelPlan
@@ -369,31 +370,18 @@ def predict_layer(values: Mapping[str, Any], catalogue: Catalogue | None = None)
     if plan.cp > 1 or model.experts:
         return unsupported("a layer with context parallelism or experts. Use iteration_s.")
     machine = framework_of(plan, machine).on(machine, model)
-    shapes = RankShapes(model, plan, machine.chip, machine.catalogue or shipped_catalogue())
+    time_s = partial(_time_s, machine=machine, tp=plan.tp)
+    catalogue = machine.catalogue or shipped_catalogue()
+    shapes = as_tried(RankShapes(model, plan, machine.chip, catalogue), time_s)
     there, back = forward(shapes), backward(shapes)
     kernels = worst(*(step.provenance for step in there if step.provenance))
     grades = {"kernels": kernels, **_grades(plan, row.assumed)}
-    there_s, back_s = (length_s(steps, machine, plan.tp) for steps in (there, back))
+    there_s, back_s = (length_s(steps, time_s) for steps in (there, back))
     return Outcome({"forward_s": there_s, "backward_s": back_s}, provenance=grades)
 
 
-def length_s(steps: Sequence[LayerOp], machine: Cluster, tp: int) -> float:
-    """Time at which the last of the steps ends [s], where those of one stream run in order.
-
-    The ranks, on the first ``tp`` chips, are alike, so all start a communication at the same time.
-    """
-    ended: dict[str, float] = {PREVIOUS: 0.0, NOTHING: 0.0}
-    free: dict[int, float] = {}
-    for step in steps:
-        start = max(free.get(step.stream, 0.0), ended[step.after])
-        end = start + _step_s(step, machine, tp)
-        free[step.stream] = ended[PREVIOUS] = ended[step.name] = end
-    return max(free.values(), default=0.0)
-
-
-def _step_s(step: LayerOp, machine: Cluster, tp: int) -> float:
-    if step.stream == ENGINE:
-        return step.seconds
+def _time_s(step: LayerOp, machine: Cluster, tp: int) -> float:
+    """Time of a step's communication on the first ``tp`` chips [s]."""
     group = group_of(machine, np.arange(tp))
     return group_ps(group, step.collective, step.size_bytes) / PS_PER_S
 

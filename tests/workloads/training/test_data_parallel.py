@@ -12,7 +12,12 @@ from topologies.catalogue.catalogue import shipped_catalogue
 from topologies.clusters.names import cluster
 from workloads.kernels.times import step_overhead_s
 from workloads.training.iteration import iteration
-from workloads.training.layers.replicas import ReplicaExchange, update
+from workloads.training.layers.replicas import (
+    ReplicaExchange,
+    gather_parameters,
+    reduce_gradients,
+    update,
+)
 from workloads.training.layers.shapes import RankShapes
 from workloads.training.plan.stages import Share
 
@@ -78,6 +83,19 @@ def test_kernels_wait_only_for_shards_that_others_hold() -> None:
     sparse = RankShapes(SPARSE, plan(dp=8, tp=2, ep=4, etp=1, zero=3), "trn2", shipped_catalogue())
     others = ReplicaExchange(sparse, 0, sparse.plan)._from_others(Share(800, 400))
     assert others == 800 * 7 / 8 + 400 * 3 / 4  # four ranks hold the same experts
+
+
+def test_deepspeed_gathers_the_weights_of_a_layer_one_by_one() -> None:
+    """Large weights are reduced so too; embeddings and layers that a bucket holds come at once."""
+    chosen = shipped_catalogue().with_variants({"training.gathered_weights": "four"})
+    for zero, catalogue, count in ((3, chosen, 4), (3, shipped_catalogue(), 1), (1, chosen, 1)):
+        shapes = RankShapes(TOY, plan(dp=8, zero=zero), "a100-80gb", catalogue)
+        small, large = Share(4000, 0), Share(8 * 10**8, 0)
+        gathers = gather_parameters(shapes, "bucket", small)
+        assert [step.size_bytes for step in gathers] == count * [2 * 4000 // count]
+        assert len(gather_parameters(shapes, "rest", small)) == 1
+        reduced = [len(reduce_gradients(shapes, "bucket", share)) for share in (small, large)]
+        assert reduced == [1, count]
 
 
 @pytest.mark.parametrize(

@@ -44,8 +44,9 @@ that is more: the defaults of Megatron-LM's ``DistributedDataParallel``, whose b
 replicas so that pieces of a ring do not become small."""
 OWN_BUCKET = "gradient_bucket"
 """Quantity of the catalogue's part ``training`` for chips with a library of their own."""
-
-
+REDUCED_TOGETHER = 500_000_000
+"""Gradients that fit a bucket of DeepSpeed (``reduce_bucket_size``); those of a weight that would
+overflow it are reduced on their own (``__add_grad_to_ipg_bucket`` of its ``zero/stage3.py``)."""
 NEWTON_SCHULZ = 5  # steps of Newton–Schulz iteration in an update by Muon
 NORM_BYTES = 4  # bytes of a sum of squares in fp32
 
@@ -91,14 +92,19 @@ def _exchange(
     shapes: RankShapes, name: str, share: Share, op: str, element_bytes: int
 ) -> list[LayerOp]:
     """Collectives of the replicas of dense parameters, and of the replicas of experts."""
+    # A framework may fetch the weights of a layer one by one, and reduce large ones so.
+    apart = shapes.plan.sharding == 3 and name.endswith(".bucket")
+    apart = apart and (op == "all-gather" or share.dense > REDUCED_TOGETHER)
+    weights = shapes.catalogue.integer("training", "gathered_weights") if apart else 1
     groups = (
         (name, "dp", shapes.plan.replicas, share.dense),
         (f"{name}.experts", "edp", shapes.plan.expert_replicas, share.experts),
     )
     return [
-        collective(step_name, axis, op, element_bytes * parameters, stream=CC_DP)
+        collective(step_name, axis, op, element_bytes * part(parameters, weights), stream=CC_DP)
         for step_name, axis, ranks, parameters in groups
         if ranks > 1 and parameters
+        for _ in range(weights)
     ]
 
 

@@ -23,6 +23,8 @@ class RankShapes:
     plan: ParallelPlan
     chip: str  # catalogue part of the chip
     catalogue: Catalogue
+    # Whether products run beside what tensor-parallel ranks exchange under ``overlap all``
+    beside_tp: bool = True
 
     def of_kind(self, kind: Layer) -> RankShapes:
         """Return the shapes of layers of one kind."""

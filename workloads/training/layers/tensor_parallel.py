@@ -26,18 +26,26 @@ def enter(shapes: RankShapes, name: str, after: str = PREVIOUS) -> list[LayerOp]
     """Return the steps that gather the sequence before a column-parallel product."""
     if shapes.plan.tp == 1 or not shapes.plan.sequence_parallel:
         return []
-    return [collective(f"{name}.gather", "tp", "all-gather", shapes.gathered_bytes, after=after)]
+    gather = collective(f"{name}.gather", "tp", "all-gather", shapes.gathered_bytes, after=after)
+    return [gather, *_reordered(shapes, gather.name, shapes.gathered_bytes)]
 
 
 def leave(shapes: RankShapes, name: str, after: str = PREVIOUS) -> list[LayerOp]:
     """Return the steps that sum the partial results of a row-parallel product."""
     if shapes.plan.tp == 1:
         return []
-    if shapes.plan.sequence_parallel:
-        return [
-            collective(f"{name}.scatter", "tp", "reduce-scatter", shapes.wide_bytes, after=after)
-        ]
-    return [collective(f"{name}.reduce", "tp", "all-reduce", shapes.wide_bytes, after=after)]
+    if not shapes.plan.sequence_parallel:
+        return [collective(f"{name}.reduce", "tp", "all-reduce", shapes.wide_bytes, after=after)]
+    scatter = collective(f"{name}.scatter", "tp", "reduce-scatter", shapes.wide_bytes, after=after)
+    return [*_reordered(shapes, scatter.name, shapes.wide_bytes), scatter]
+
+
+def _reordered(shapes: RankShapes, name: str, size_bytes: int) -> list[LayerOp]:
+    """Kernel that copies what is gathered or scattered, where its parts are not consecutive."""
+    copies = shapes.catalogue.integer("training", "sequence_copies")
+    if not copies or overlaps(shapes):
+        return []
+    return [kernel(f"{name}.copy", shapes.passes(2 * copies * size_bytes))]
 
 
 def gathered_product(shapes: RankShapes, block: str, name: str, n: int, k: int) -> list[LayerOp]:
@@ -84,9 +92,13 @@ def pieces(shapes: RankShapes) -> int:
     """Return the number of pieces in which a product runs beside its gathering or reduction."""
     # With ``overlap all`` and sequence parallelism the communication of all pieces but one is
     # hidden (Megatron-LM's ``tp_comm_overlap``). Otherwise there is one piece.
-    plan = shapes.plan
-    overlapped = plan.overlap == "all" and plan.tp > 1 and plan.sequence_parallel
+    overlapped = overlaps(shapes) and shapes.plan.sequence_parallel
     return max(1, min(PIECES, shapes.wide_bytes // LEAST_PIECE_BYTES)) if overlapped else 1
+
+
+def overlaps(shapes: RankShapes) -> bool:
+    """Return whether products run beside what tensor-parallel ranks exchange."""
+    return shapes.plan.overlap == "all" and shapes.plan.tp > 1 and shapes.beside_tp
 
 
 def _with_first(steps: Sequence[LayerOp]) -> list[LayerOp]:
@@ -122,15 +134,15 @@ def residual(shapes: RankShapes, name: str) -> LayerOp:
 
 def column_backward(shapes: RankShapes, block: str, name: str, columns: int) -> list[LayerOp]:
     """Return the steps of both gradients of a column-parallel product and of its norm."""
-    # The product's input is gathered again for the gradient of the weight. With ``overlap all``
-    # this gathering runs beside the gradient of the input, whose reduction runs beside the gradient
-    # of the weight; the norm waits for the reduction.
+    # The product's input is gathered again for the gradient of the weight, if only a part was kept.
+    # With ``overlap all`` it runs beside the gradient of the input, whose reduction runs beside the
+    # gradient of the weight; the norm waits for the reduction.
     t, h = shapes.tokens, shapes.model.hidden
-    data = shapes.gemm(t, h, columns)
-    weight = shapes.gemm(h, columns, t)
+    data, weight = shapes.gemm(t, h, columns), shapes.gemm(h, columns, t)
     norm_backward = norm(shapes, f"{block}.norm.data", backward=True)
-    gathered = enter(shapes, f"{block}.input")
-    if shapes.plan.overlap != "all" or shapes.plan.tp == 1:
+    gathers = shapes.plan.sp > 1 and shapes.catalogue.integer("training", "input_gathers")
+    gathered = enter(shapes, f"{block}.input") * gathers
+    if not overlaps(shapes):
         return [
             *gathered,
             kernel(f"{name}.data", data),

@@ -62,13 +62,6 @@ class RankTimes:
         """Mean of each part over all ranks, folded ones included [s]; sums to the iteration."""
         return {part: _mean_ps(self.count, self.parts_ps[part]) / PS_PER_S for part in PARTS}
 
-    def seconds(self) -> pd.DataFrame:
-        """Return ``rank``, ``count``, and ``<part>_s`` of each part [s]."""
-        import pandas as pd
-
-        parts = {f"{part}_s": self.parts_ps[part] / PS_PER_S for part in PARTS}
-        return pd.DataFrame({"rank": self.rank, "count": self.count, **parts})
-
     def frame(self) -> pd.DataFrame:
         """Return a table by ``rank``: ``count``, and the time ``<part>_ps`` of each part [ps]."""
         import pandas as pd

@@ -461,7 +461,8 @@ class SharedParts:
         # With several microbatches a pass also adds its gradients to those of earlier ones.
         several = plan.microbatches > 1
         alike = tuple(getattr(plan, name) for name in ALIKE)
-        key = shapes.model, shapes.chip, shapes.catalogue, several, alike
+        rank = shapes.model, shapes.chip, shapes.catalogue, shapes.beside_tp
+        key = *rank, several, alike
         laid_out = self._laid_out.setdefault(key, {})
         self._laid_out.move_to_end(key)
         if len(self._laid_out) > PLANS:

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, replace
-from functools import cached_property
+from functools import cached_property, partial
 from itertools import pairwise
 from typing import NamedTuple
 
@@ -19,6 +19,7 @@ from cluster_sim.engine.compiler.jit import compiled
 from cluster_sim.schedule.table import PS_PER_S
 from topologies.arrays import BoolArray, IntArray, present
 from workloads.kernels.chip_share import family
+from workloads.training.layers.layer import as_tried
 from workloads.training.layers.shapes import RankShapes
 from workloads.training.layers.steps import CC, CC_DP, ENGINE, STREAM_KINDS, LayerOp
 from workloads.training.plan.placement import Placement
@@ -436,18 +437,25 @@ def program(
 ) -> Program:
     """Return the program of one iteration, or of several in a row, on placed ranks."""
     # ``later``: shapes on each of the clusters but the first.
-    of_clusters, catalog = (shapes, *later), Catalog()
+    kinds, catalog = (shapes, *later), Catalog()
     plan, joined, shared = shapes.plan, placement.joined, shared or SharedParts()
-    of_stages = [of_clusters[number] for number in joined.of_stages]
-    of_ranks = streams(of_stages, catalog, iterations, shared)
-    rates = [memory_bytes_per_s(each) if overlaps(plan) else 0 for each in of_clusters]
-    memory = np.array(rates, np.int64)[joined.of_stages]
+    of_stages = joined.of_stages
     per_token = shapes.model.experts.per_token if shapes.model.experts else 1
-    placed = shared.placed(placement)
-    exchanges = Exchanges(
-        *(placed, plan, catalog.steps, of_ranks, memory, per_token),
-        shared.costs(joined),
-    )
+    placed, costs = shared.placed(placement), shared.costs(joined)
+
+    def slowest_s(stage: int, step: LayerOp) -> float:
+        """Time of a step within a stage in its slowest group [s]."""
+        groups = placed.within(step.axis)[stage].chips
+        return max(costs.times_ps(each, [step], plan, per_token)[0] for each in groups) / PS_PER_S
+
+    firsts = np.unique(of_stages, return_index=True)[1].tolist()
+    tried = [
+        as_tried(each, partial(slowest_s, stage)) for each, stage in zip(kinds, firsts, strict=True)
+    ]
+    of_ranks = streams([tried[kind] for kind in of_stages], catalog, iterations, shared)
+    rates = [memory_bytes_per_s(each) if overlaps(plan) else 0 for each in kinds]
+    memory = np.array(rates, np.int64)[of_stages]
+    exchanges = Exchanges(placed, plan, catalog.steps, of_ranks, memory, per_token, costs)
     kernel_ps, size_bytes = catalog.column("duration_ps"), catalog.column("size_bytes")
     of_steps = np.zeros(len(kernel_ps), np.int64)
     for stream, rate in zip(of_ranks, memory, strict=True):

@@ -13,7 +13,6 @@ from experiments.validation.predictions.collectives import predict as predict_co
 from experiments.validation.predictions.kernels import predict as predict_kernel
 from experiments.validation.predictions.training import (
     filled,
-    length_s,
     model_of,
     question,
     stated_plan,
@@ -22,10 +21,10 @@ from experiments.validation.reading.rows import machines_for
 from experiments.validation.validate import predictor
 from tests.support.validation_rows import TRAINING, rows_of, training_row
 from topologies.catalogue.catalogue import shipped_catalogue
-from topologies.clusters.names import cluster
 from topologies.errors import InputError
 from workloads.training.iteration import iteration
 from workloads.training.layers.steps import CC, ENGINE, PREVIOUS, LayerOp
+from workloads.training.layers.steps import length_s as steps_length_s
 
 
 def test_models_and_plans_follow_the_columns():
@@ -67,18 +66,18 @@ def test_chips_become_machines_of_which_the_last_may_be_used_in_part():
 
 
 def test_a_layer_takes_its_kernels_and_what_is_not_hidden_behind_them():
-    machine = cluster("dgx-a100")
-
     def product(name, seconds, after=PREVIOUS):
         return LayerOp(name, "compute", ENGINE, seconds, after=after)
 
+    def length_s(*steps):
+        return steps_length_s(steps, lambda step: 1e-9 * step.size_bytes)
+
     gather = LayerOp("gather", "tp", CC, 0.0, 2**26, "tp", "all-gather")
-    wire = length_s([gather], machine, 8)
-    assert length_s([product("a", 1.0), product("b", 2.0)], machine, 8) == 3.0
-    between = [product("a", 1.0), gather, product("b", 2.0)]
-    assert length_s(between, machine, 8) == pytest.approx(3.0 + wire, rel=1e-12)
-    beside = [product("a", 1.0), gather, product("b", 2.0, after="a")]
-    assert length_s(beside, machine, 8) == 3.0
+    wire = length_s(gather)
+    assert length_s(product("a", 1.0), product("b", 2.0)) == 3.0
+    between = length_s(product("a", 1.0), gather, product("b", 2.0))
+    assert between == pytest.approx(3.0 + wire, rel=1e-12)
+    assert length_s(product("a", 1.0), gather, product("b", 2.0, after="a")) == 3.0
 
 
 def test_layer_rows_predict_both_passes():

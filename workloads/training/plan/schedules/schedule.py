@@ -15,20 +15,11 @@ gradients of inputs alone and ``WEIGHT`` the gradients of weights."""
 
 
 class Passes(NamedTuple):
-    """Passes of one stage in an iteration, in the order in which the stage runs them.
+    """Passes of one stage in an iteration, in the order in which the stage runs them."""
 
-    Attributes
-    ----------
-    phase : int64 array (passes,)
-        ``FORWARD``, ``BACKWARD`` or ``WEIGHT``.
-    microbatch : int64 array (passes,)
-    chunk : int64 array (passes,)
-        Number of the chunk among those that the stage holds, from 0.
-    """
-
-    phase: IntArray
-    microbatch: IntArray
-    chunk: IntArray
+    phase: IntArray  # (passes,): ``FORWARD``, ``BACKWARD`` or ``WEIGHT``
+    microbatch: IntArray  # (passes,)
+    chunk: IntArray  # (passes,): number of the chunk among those that the stage holds, from 0
 
     def __str__(self) -> str:
         """Passes as F0 B0 W0; a prime for each chunk after the first."""
@@ -59,55 +50,29 @@ class PipelineSchedule:
 
     From ``passes`` follow the simulated iteration, the activations that a stage holds at once, and
     the estimate of the plan search.
-
-    Attributes
-    ----------
-    name : str
-        Name in a plan and on the command line.
-    title : str
-        Name in figures and tables.
-    passes : function of (pp, stage, microbatches, chunks)
-        The passes of one stage in order. Every stage must take each microbatch forward and then
-        backward through each of its chunks once, and stages must not wait for one another in a
-        circle.
-    splits_weights : bool
-        Whether gradients of weights have a pass of their own, ``WEIGHT``, apart from the backward
-        pass.
-    turns : bool
-        Whether every second chunk runs from the last stage back to the first, so that the model
-        leads to the last stage and back. Otherwise each chunk begins at the first stage.
-    pairs_passes : bool
-        Whether a forward pass and the backward pass that follows it through another chunk run side
-        by side: while one communicates the other computes. Neither waits for its sends.
-    chunks_allowed : range
-        Numbers of chunks of the model that a stage may hold (``vpp`` of a plan).
-    chunks_searched : tuple of int
-        Numbers of chunks that the plan search tries.
-    searched : bool
-        Whether the plan search tries the schedule when none is stated.
-    title_of_chunks : str
-        Title where a stage has several chunks; ``title`` where it is empty.
-    aliases : tuple of str
-        Other names of the schedule in published measurements.
-    torchtitan : str
-        Name in torchtitan; empty where it has no such schedule.
-    source : str
-        Publication that describes the schedule.
     """
 
-    name: str
-    title: str
+    name: str  # name in a plan and on the command line
+    title: str  # name in figures and tables
+    # Function of (pp, stage, microbatches, chunks): the passes of one stage in order. Every stage
+    # must take each microbatch forward and then backward through each of its chunks once, and
+    # stages must not wait for one another in a circle.
     passes: Callable[[int, int, int, int], Passes]
+    # Whether gradients of weights have a pass of their own, ``WEIGHT``, apart from the backward one
     splits_weights: bool = False
+    # Whether every second chunk runs from the last stage back to the first, so that the model leads
+    # to the last stage and back; otherwise each chunk begins at the first stage
     turns: bool = False
+    # Whether a forward pass and the backward pass that follows it through another chunk run side by
+    # side: while one communicates the other computes. Neither waits for its sends.
     pairs_passes: bool = False
-    chunks_allowed: range = ONLY_ONE
-    chunks_searched: tuple[int, ...] = (1,)
-    searched: bool = True
-    title_of_chunks: str = ""
-    aliases: tuple[str, ...] = ()
-    torchtitan: str = ""
-    source: str = ""
+    chunks_allowed: range = ONLY_ONE  # numbers of chunks that a stage may hold (``vpp`` of a plan)
+    chunks_searched: tuple[int, ...] = (1,)  # numbers of chunks that the plan search tries
+    searched: bool = True  # whether the plan search tries the schedule when none is stated
+    title_of_chunks: str = ""  # title where a stage has several chunks, if it is another
+    aliases: tuple[str, ...] = ()  # other names of the schedule in published measurements
+    torchtitan: str = ""  # name in torchtitan; empty where it has no such schedule
+    source: str = ""  # publication that describes the schedule
 
     def number(self, pp: int, stage: int, chunk: int) -> int:
         """Return the number in order of the model, from 0, of a stage's chunk.
