@@ -19,7 +19,7 @@ from topologies.arrays import IntArray
 from workloads.kernels.chip_share import Timing, family
 from workloads.kernels.times import gemm, step_overhead_s
 from workloads.training.layers.adapters import trained_share, trains, whole
-from workloads.training.layers.host import sharded_bytes_per_s, start_s
+from workloads.training.layers.host import issued_s, sharded_bytes_per_s, start_s
 from workloads.training.layers.shapes import RankShapes
 from workloads.training.layers.steps import CC, CC_DP, ENGINE, LayerOp, collective, kernel
 from workloads.training.plan.plan import ParallelPlan
@@ -33,6 +33,7 @@ from workloads.training.plan.stages import (
     is_kept,
     kind_shares,
     layer_kinds,
+    layer_share,
     optimizer_bytes,
     part,
     total,
@@ -132,6 +133,10 @@ def orthogonalized(shapes: RankShapes, owned: Share, edges: Share) -> list[Layer
     experts = Share(0, owned.experts)
     dense = _divided(plan, Share(max(0, owned.dense - edges.dense), 0))
     seconds = dense * _orthogonal_s(shapes, model.ffn or model.hidden)
+    # A host issues the steps of one matrix after the other: of queries, keys, values and output,
+    # and of two or three products of the feed-forward part. Those of experts are stacked.
+    matrices = (7 if model.gated_mlp else 6) * dense / layer_share(model, plan).total
+    seconds = max(seconds, NEWTON_SCHULZ * matrices * issued_s(shapes))
     if model.experts and owned.experts:
         seconds += _divided(plan, experts) * _orthogonal_s(shapes, model.experts.ffn)
     steps = [kernel("muon.newton_schulz", Timing(seconds, "assumed"), "optimizer")]
