@@ -12,7 +12,7 @@ from topologies.catalogue.catalogue import shipped_catalogue
 from topologies.clusters.names import cluster
 from workloads.kernels.times import step_overhead_s
 from workloads.training.iteration import iteration
-from workloads.training.layers.replicas import ReplicaExchange, update
+from workloads.training.layers.replicas import ReplicaExchange, gather_parameters, update
 from workloads.training.layers.shapes import RankShapes
 from workloads.training.plan.stages import Share
 
@@ -78,6 +78,20 @@ def test_kernels_wait_only_for_shards_that_others_hold() -> None:
     sparse = RankShapes(SPARSE, plan(dp=8, tp=2, ep=4, etp=1, zero=3), "trn2", shipped_catalogue())
     others = ReplicaExchange(sparse, 0, sparse.plan)._from_others(Share(800, 400))
     assert others == 800 * 7 / 8 + 400 * 3 / 4  # four ranks hold the same experts
+
+
+@pytest.mark.parametrize(
+    ("changes", "each"),
+    [({}, 2), ({"precision": "fp8"}, 1), ({"precision": "fp8", "fp8_recipe": "rowwise"}, 2)],
+)
+def test_torchtitan_gathers_layers_in_fp8_where_one_scale_holds(changes, each) -> None:
+    how = plan(dp=8, zero=3, **changes)
+    cast = shipped_catalogue().with_variants({"training.sharded_cast": "fsdp2"})
+    for parts, gathered in ((cast, each), (shipped_catalogue(), 2)):
+        shapes = RankShapes(TOY, how, "h100", parts)
+        (layer,) = gather_parameters(shapes, "bucket", Share(800, 0))
+        (rest,) = gather_parameters(shapes, "rest", Share(800, 0))
+        assert (layer.size_bytes, rest.size_bytes) == (gathered * 800, 2 * 800)
 
 
 @pytest.mark.parametrize(

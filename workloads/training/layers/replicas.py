@@ -85,11 +85,14 @@ def gather_parameters(shapes: RankShapes, what: str, share: Share) -> list[Layer
     """Return the steps that gather parameters of which each rank has updated, or holds, a shard."""
     if not shapes.plan.sharding:
         return []
-    return _exchange(shapes, f"parameters.{what}", share, "all-gather", WEIGHT_BYTES)
+    dense = what != "rest" and not share.experts
+    cast = dense and shapes.catalogue.integer("training", "sharded_cast")
+    element_bytes = shapes.cast_bytes if cast else WEIGHT_BYTES
+    return _exchange(shapes, f"parameters.{what}", share, "all-gather", element_bytes)
 
 
 def _exchange(
-    shapes: RankShapes, name: str, share: Share, op: str, element_bytes: int
+    shapes: RankShapes, name: str, share: Share, op: str, element_bytes: float
 ) -> list[LayerOp]:
     """Collectives of the replicas of dense parameters, and of the replicas of experts."""
     groups = (
@@ -97,7 +100,7 @@ def _exchange(
         (f"{name}.experts", "edp", shapes.plan.expert_replicas, share.experts),
     )
     return [
-        collective(step_name, axis, op, element_bytes * parameters, stream=CC_DP)
+        collective(step_name, axis, op, round(element_bytes * parameters), stream=CC_DP)
         for step_name, axis, ranks, parameters in groups
         if ranks > 1 and parameters
     ]
@@ -133,8 +136,8 @@ def orthogonalized(shapes: RankShapes, owned: Share, edges: Share) -> list[Layer
     experts = Share(0, owned.experts)
     dense = _divided(plan, Share(max(0, owned.dense - edges.dense), 0))
     seconds = dense * _orthogonal_s(shapes, model.ffn or model.hidden)
-    # A host issues the steps of one matrix after the other: of queries, keys, values and output,
-    # and of two or three products of the feed-forward part. Those of experts are stacked.
+    # The host issues one matrix after the other: four of attention, two or three of the
+    # feed-forward part. Those of experts are stacked.
     matrices = (7 if model.gated_mlp else 6) * dense / layer_share(model, plan).total
     seconds = max(seconds, NEWTON_SCHULZ * matrices * issued_s(shapes))
     if model.experts and owned.experts:
