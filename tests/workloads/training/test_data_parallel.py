@@ -84,7 +84,9 @@ def test_kernels_wait_only_for_shards_that_others_hold() -> None:
     ("changes", "each"),
     [({}, 2), ({"precision": "fp8"}, 1), ({"precision": "fp8", "fp8_recipe": "rowwise"}, 2)],
 )
-def test_torchtitan_gathers_layers_in_fp8_where_one_scale_holds(changes, each) -> None:
+def test_torchtitan_gathers_layers_in_fp8_where_one_scale_holds(
+    changes: dict[str, str], each: int
+) -> None:
     how = plan(dp=8, zero=3, **changes)
     cast = shipped_catalogue().with_variants({"training.sharded_cast": "fsdp2"})
     for parts, gathered in ((cast, each), (shipped_catalogue(), 2)):
