@@ -85,8 +85,8 @@ def gather_parameters(shapes: RankShapes, what: str, share: Share) -> list[Layer
     """Return the steps that gather parameters of which each rank has updated, or holds, a shard."""
     if not shapes.plan.sharding:
         return []
-    dense = what != "rest" and not share.experts
-    cast = dense and shapes.catalogue.integer("training", "sharded_cast")
+    narrow = what != "rest" and not share.experts and shapes.cast_bytes < WEIGHT_BYTES
+    cast = narrow and shapes.catalogue.integer("training", "sharded_cast")
     element_bytes = shapes.cast_bytes if cast else WEIGHT_BYTES
     return _exchange(shapes, f"parameters.{what}", share, "all-gather", element_bytes)
 
