@@ -99,6 +99,22 @@ def test_deepspeed_gathers_the_weights_of_a_layer_one_by_one() -> None:
 
 
 @pytest.mark.parametrize(
+    ("changes", "each"),
+    [({}, 2), ({"precision": "fp8"}, 1), ({"precision": "fp8", "fp8_recipe": "rowwise"}, 2)],
+)
+def test_torchtitan_gathers_layers_in_fp8_where_one_scale_holds(
+    changes: dict[str, str], each: int
+) -> None:
+    how = plan(dp=8, zero=3, **changes)
+    cast = shipped_catalogue().with_variants({"training.sharded_cast": "fsdp2"})
+    for parts, gathered in ((cast, each), (shipped_catalogue(), 2)):
+        shapes = RankShapes(TOY, how, "h100", parts)
+        (layer,) = gather_parameters(shapes, "bucket", Share(800, 0))
+        (rest,) = gather_parameters(shapes, "rest", Share(800, 0))
+        assert (layer.size_bytes, rest.size_bytes) == (gathered * 800, 2 * 800)
+
+
+@pytest.mark.parametrize(
     ("changes", "ranks", "what"),
     [
         ({"tp": 2, "pp": 2, "dp": 4, "zero": 0}, 4, "pp"),

@@ -79,7 +79,13 @@ def test_long_sequences_in_pipelines_of_nxd_run_the_up_projection_again(
 
 @pytest.mark.parametrize(
     ("changes", "early"),
-    [({}, True), ({"tp": 2}, True), ({"lora_rank": 8}, False), ({"recompute": "none"}, False)],
+    [
+        ({}, True),
+        ({"tp": 2}, True),
+        ({"lora_rank": 8}, False),
+        ({"lora_rank": 8, "lora_on": "attention"}, True),
+        ({"recompute": "none"}, False),
+    ],
 )
 def test_recomputation_that_ends_early_leaves_out_the_down_projection(
     changes: dict[str, Any], early: bool

@@ -10,12 +10,12 @@ from tests.support.toy_training import SPARSE, TOY, plan
 from topologies.catalogue.catalogue import shipped_catalogue
 from topologies.clusters.names import cluster
 from topologies.errors import InputError
-from workloads.kernels.times import gemm
+from workloads.kernels.times import gemm, host_dispatch_s
 from workloads.training.iteration import iteration
 from workloads.training.layers.replicas import orthogonalized, update
 from workloads.training.layers.shapes import RankShapes
 from workloads.training.memory.memory import memory
-from workloads.training.plan.stages import Share
+from workloads.training.plan.stages import Share, layer_share
 
 CATALOGUE = shipped_catalogue()
 OPTIMIZERS = ("adafactor", "sgd", "muon", "adamw")
@@ -44,6 +44,15 @@ def test_muon_takes_five_newton_schulz_steps_of_three_products() -> None:
     (part,) = orthogonalized(shapes("muon", dp=4, zero=1), matrices, Share(77, 0))
     assert part.seconds == pytest.approx(2 * matrix_s, rel=1e-4)
     assert orthogonalized(shapes("adamw"), matrices, Share(77, 0)) == []
+
+
+def test_the_host_of_a_gpu_issues_each_newton_schulz_step_of_a_matrix() -> None:
+    """TOY's layers have six matrices each, whose products are shorter than their launches."""
+    layer = layer_share(TOY, plan()).total
+    (step,) = orthogonalized(shapes("muon", "h100", zero=0), Share(3 * layer, 0), Share(0, 0))
+    per_layer = 7 if TOY.gated_mlp else 6
+    dispatch_s = host_dispatch_s("h100", catalogue=CATALOGUE)
+    assert step.seconds == pytest.approx(3 * per_layer * 5 * dispatch_s)
 
 
 def test_tensor_parallel_ranks_exchange_their_parts_before_and_after() -> None:

@@ -50,6 +50,14 @@ def host_s(
     return float(max(traced_s, eager_s, shapes.catalogue.value(PART, "xla_least")))
 
 
+def issued_s(shapes: RankShapes) -> float:
+    """Time in which the host of a GPU issues one step of an update that is not fused [s]."""
+    chips = chip_family(shapes.chip, shapes.catalogue)
+    if chips.runtime == COMPILED or chips.is_neuron:
+        return 0.0
+    return host_dispatch_s(shapes.chip, catalogue=shapes.catalogue)
+
+
 def issued_ahead(shapes: RankShapes) -> float:
     """Share of the time to issue kernels for which the host runs ahead of the chip."""
     # It is 1 unless launches block the host until the chip has run the kernel

@@ -216,7 +216,8 @@ def ends_early(model: Model, plan: ParallelPlan, catalogue: Catalogue) -> bool:
     # Its result only enters a sum, whose gradients need no values; norms after it and adapters
     # beside it do.
     stops = not catalogue.integer("training", "again_to_the_end")
-    return stops and bool(model.ffn) and model.norms <= 2 and not plan.lora_rank
+    adapted = plan.lora_rank and plan.lora_on == "all"
+    return stops and bool(model.ffn) and model.norms <= 2 and not adapted
 
 
 def _needed_again(shapes: RankShapes, *, moe: bool) -> Sequence[LayerOp]:
@@ -245,8 +246,12 @@ def _shard_handling(shapes: RankShapes, name: str, *, moe: bool) -> list[LayerOp
     # layer, so the host's work there is not hidden, and neither are copies, casts and divisions.
     if shapes.plan.sharding < 3:
         return []
-    start_s = shapes.catalogue.value("training", "sharded_start") * (1 + gathered_apart(shapes))
-    element_bytes = shapes.catalogue.integer("training", "sharded_copy_bytes")
+    apart = gathered_apart(shapes)
+    # Where adapters are units of their own, the frozen weights around them have no gradients to
+    # pack (_register_post_backward_reshard_only_hook of torch/distributed/fsdp/_runtime_utils.py).
+    frozen = name == "layer.shard" and apart > 0
+    start_s = shapes.catalogue.value("training", "sharded_start") * (apart + (not frozen))
+    element_bytes = shapes.catalogue.integer("training", "sharded_copy_bytes") * (not frozen)
     if not (start_s or element_bytes):
         return []
     copied = shapes.passes(element_bytes * layer_share(shapes.model, shapes.plan, moe=moe).total)

@@ -19,7 +19,7 @@ from topologies.arrays import IntArray
 from workloads.kernels.chip_share import Timing, family
 from workloads.kernels.times import gemm, step_overhead_s
 from workloads.training.layers.adapters import trained_share, trains, whole
-from workloads.training.layers.host import sharded_bytes_per_s, start_s
+from workloads.training.layers.host import issued_s, sharded_bytes_per_s, start_s
 from workloads.training.layers.shapes import RankShapes
 from workloads.training.layers.steps import CC, CC_DP, ENGINE, LayerOp, collective, kernel
 from workloads.training.plan.plan import ParallelPlan
@@ -33,6 +33,7 @@ from workloads.training.plan.stages import (
     is_kept,
     kind_shares,
     layer_kinds,
+    layer_share,
     optimizer_bytes,
     part,
     total,
@@ -85,11 +86,14 @@ def gather_parameters(shapes: RankShapes, what: str, share: Share) -> list[Layer
     """Return the steps that gather parameters of which each rank has updated, or holds, a shard."""
     if not shapes.plan.sharding:
         return []
-    return _exchange(shapes, f"parameters.{what}", share, "all-gather", WEIGHT_BYTES)
+    narrow = what != "rest" and not share.experts and shapes.cast_bytes < WEIGHT_BYTES
+    cast = narrow and shapes.catalogue.integer("training", "sharded_cast")
+    element_bytes = shapes.cast_bytes if cast else WEIGHT_BYTES
+    return _exchange(shapes, f"parameters.{what}", share, "all-gather", element_bytes)
 
 
 def _exchange(
-    shapes: RankShapes, name: str, share: Share, op: str, element_bytes: int
+    shapes: RankShapes, name: str, share: Share, op: str, element_bytes: float
 ) -> list[LayerOp]:
     """Collectives of the replicas of dense parameters, and of the replicas of experts."""
     # A framework may fetch the weights of a layer one by one, and reduce large ones so.
@@ -101,7 +105,10 @@ def _exchange(
         (f"{name}.experts", "edp", shapes.plan.expert_replicas, share.experts),
     )
     return [
-        collective(step_name, axis, op, element_bytes * part(parameters, weights), stream=CC_DP)
+        collective(
+            *(step_name, axis, op, round(element_bytes * part(parameters, weights))),
+            stream=CC_DP,
+        )
         for step_name, axis, ranks, parameters in groups
         if ranks > 1 and parameters
         for _ in range(weights)
@@ -138,6 +145,10 @@ def orthogonalized(shapes: RankShapes, owned: Share, edges: Share) -> list[Layer
     experts = Share(0, owned.experts)
     dense = _divided(plan, Share(max(0, owned.dense - edges.dense), 0))
     seconds = dense * _orthogonal_s(shapes, model.ffn or model.hidden)
+    # The host issues one matrix after the other: four of attention, two or three of the
+    # feed-forward part. Those of experts are stacked.
+    matrices = (7 if model.gated_mlp else 6) * dense / layer_share(model, plan).total
+    seconds = max(seconds, NEWTON_SCHULZ * matrices * issued_s(shapes))
     if model.experts and owned.experts:
         seconds += _divided(plan, experts) * _orthogonal_s(shapes, model.experts.ffn)
     steps = [kernel("muon.newton_schulz", Timing(seconds, "assumed"), "optimizer")]

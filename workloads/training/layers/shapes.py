@@ -43,12 +43,14 @@ class RankShapes:
     @property
     def gathered_bytes(self) -> int:
         """Size of a microbatch's hidden state as it is gathered for a product [B]."""
+        return round(self.cast_bytes * self.tokens * self.model.hidden)
+
+    @property
+    def cast_bytes(self) -> float:
+        """Size of an element that is cast before it is gathered for a product [B]."""
         # Where one scale holds for a whole tensor, inputs and gradients are cast before they are
         # gathered, as torchao does in fp8 (``float8_tensor_parallel.py``). Sums stay in two bytes.
-        if self._cast_bytes:
-            return self.wide_bytes
-        element_bytes = min(TWO, ELEMENT_BYTES.get(self.plan.precision, TWO))
-        return round(element_bytes * self.tokens * self.model.hidden)
+        return TWO if self._cast_bytes else min(TWO, ELEMENT_BYTES.get(self.plan.precision, TWO))
 
     @property
     def heads(self) -> int:
