@@ -223,4 +223,5 @@ def small_kernels_s(rank: RankShare, tokens: FloatArray, family: str) -> FloatAr
         count += model.moe_layers * each
     passed = 2 * 2.0 * tokens * model.hidden
     started_s = rank.attention_layers * rank.overhead("attention_floor")
+    started_s += rank.model.layers * rank.overhead("layer_start")
     return np.asarray(count * rank.pass_s(passed) + started_s)
