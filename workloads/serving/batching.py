@@ -112,7 +112,10 @@ USUAL_CACHE = {"vllm": "bf16", "sglang": "bf16"}
 """Precision of the cache by engines whose ``--kv-cache-dtype auto`` is the model's own type,
 whatever its weights have (vLLM's and SGLang's pages on quantized KV caches). TensorRT-LLM does as
 the checkpoint says, and NVIDIA's of 8 bits and fewer say FP8."""
-OVERHEADS = ("iteration_overhead", "request_iteration", "graph_tokens", "masked_selection")
+OVERHEADS = (
+    *("iteration_overhead", "request_iteration", "graph_tokens", "masked_selection"),
+    "layer_host",
+)
 """Constants of ``serving.gpu`` of which an engine may have its own, as a variant of its name."""
 CATALOGUES = 32  # catalogues with the numbers of an engine that are kept
 

@@ -312,7 +312,8 @@ def _issued_by_host(seconds: FloatArray, rank: RankShare, tokens: FloatArray) ->
     """
     fused = rank.experts.format.weights == "mxfp4"
     each_s = rank.overhead("fused_expert_layer_host" if fused else "expert_layer_host")
-    host_s = rank.model.moe_layers * each_s
+    dense = rank.model.layers - rank.model.moe_layers
+    host_s = rank.model.moe_layers * each_s + dense * rank.overhead("layer_host")
     issued = tokens > rank.overhead("graph_tokens")
     return np.where(issued, np.maximum(seconds, host_s), seconds)
 
@@ -335,11 +336,11 @@ def _token_counts(rank: RankShare) -> FloatArray:
     They include both sides of the jumps at which experts begin to run in whole blocks, and at which
     the host begins to issue kernels.
     """
-    tokens = np.rint(np.geomspace(1, MAX_TOKENS, 120))
+    captured = rank.overhead("graph_tokens")
+    tokens = np.append(np.rint(np.geomspace(1, MAX_TOKENS, 120)), [captured, captured + 1])
     if rank.model.experts:
         first = -(-EXPERT_BLOCK // rank.model.experts.per_token)
-        captured = rank.overhead("graph_tokens")
-        tokens = np.append(tokens, [first - 1, first, captured, captured + 1])
+        tokens = np.append(tokens, [first - 1, first])
     return distinct(tokens[tokens >= 1])
 
 

@@ -256,6 +256,8 @@ def _provenance(values: Mapping[str, Any]) -> dict[str, str]:
 AHEAD_FROM = "2026-01"  # month of vLLM 0.14, from which it plans an iteration ahead by default
 AHEAD_OVERHEADS = ("serving.gpu.iteration_overhead", "serving.gpu.request_iteration")
 """Overheads that are others from then on."""
+COMPILED_FROM = "2025-03"  # month of vLLM 0.8, which compiles layers and captures prompts in pieces
+EAGER_OVERHEADS = ("serving.gpu.graph_tokens", "serving.gpu.layer_host")
 UNFUSED_BEFORE = "2025-12"
 """Month of Neuron's SDK 2.27: up to 2.26 its loops over blocks of experts were not fused."""
 SLOW_BLOCK_SCALES = ("tensorrt-llm", "b200")
@@ -276,6 +278,8 @@ def engine(row: Mapping[str, Any], chip: str, catalogue: Catalogue) -> dict[str,
         variants["kernels.trainium.attention_largest_head_dim"] = "sdk-2.18"
     if date and date < AHEAD_FROM and row.get("scheduler") == "vllm":
         variants |= dict.fromkeys(AHEAD_OVERHEADS, "vllm-0.13")
+    if date and date < COMPILED_FROM and row.get("scheduler") == "vllm":
+        variants |= dict.fromkeys(EAGER_OVERHEADS, "vllm-0.7")
     if date and date < UNFUSED_BEFORE and catalogue.has(part, quantity):
         variants[f"{part}.{quantity}"] = "sdk-2.26"
     return variants
