@@ -169,6 +169,18 @@ def selected_key_s(
     return max(issue_s, flops / (rank.peak_flops_per_s * rank.constant(computed)))
 
 
+def latent_key_s(chip: str, heads: int, dim: float, **how: Any) -> float:
+    """Least time of a decoding query and one key of a latent cache, beside that of streaming [s].
+
+    ``dim``: mean columns of a key and of its value. 0 on a chip without a measured kernel.
+    """
+    rank = rank_of(chip, "bf16", how.get("ranks_per_chip", 1), how.get("catalogue"))
+    if not rank.knows("latent_decode_efficiency"):
+        return 0.0
+    flops = 4 * dim * whole_blocks(heads)
+    return flops / (rank.peak_flops_per_s * rank.constant("latent_decode_efficiency"))
+
+
 def whole_blocks(heads: int) -> int:
     """Return the query heads that a kernel for selected keys computes: whole blocks of them."""
     return -(-heads // HEADS_A_BLOCK) * HEADS_A_BLOCK

@@ -6,7 +6,12 @@ from dataclasses import replace
 from typing import NamedTuple
 
 from topologies.catalogue.catalogue import chip_family
-from workloads.kernels.attention import index_score_s, scattered, selected_key_s
+from workloads.kernels.attention import (
+    index_score_s,
+    latent_key_s,
+    scattered,
+    selected_key_s,
+)
 from workloads.kernels.times import AttentionShape, attention_s, decode_attention
 from workloads.models.model import ATTENTION
 from workloads.serving.rank.share import RankShare
@@ -81,6 +86,9 @@ def decode_keys(rank: RankShare) -> KeyTimes:
     rate = min(hbm, engines) / rank.per_chip
     heads = min(rank.query_heads, rank.kv_heads * rank.overhead("decode_score_heads"))
     scored_s = layers * heads * rank.overhead("decode_score")
+    if latent := rank.model.latent:
+        columns = latent.kv_rank + 0.5 * latent.rope_dim
+        scored_s = layers * latent_key_s(chip, rank.query_heads, columns, **rank.part)
     key_s = max(layers * rank.layer_kv_bytes / rate, scored_s)
     windows = not chip_family(chip, catalogue).is_neuron
     index = rank.model.indexer
