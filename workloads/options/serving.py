@@ -122,6 +122,13 @@ class ReplicaInputs:
         least=1,
         default="1",
     )
+    attention_dp: int | None = setting(
+        None,
+        "Groups of ranks that divide the requests, and hold all of a mixture but the routed "
+        "experts, which all ranks share (GPUs)",
+        least=1,
+        default="1",
+    )
     cache_precision: str | None = setting(
         None,
         "Precision of cached keys and values",

@@ -18,7 +18,7 @@ are off by default.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import lru_cache
 
 from topologies.catalogue.catalogue import Catalogue, chip_family, shipped_catalogue
@@ -83,6 +83,14 @@ class Batching:
                 f"pieces of {self.chunk_tokens} tokens leave no room beside {self.slots} decoding "
                 "requests; use more tokens or fewer slots."
             )
+
+    def of_groups(self, count: int) -> Batching:
+        """Return the batching of groups that divide the requests, each with tokens of its own."""
+        return replace(
+            self,
+            chunk_tokens=count * self.chunk_tokens,
+            gather_tokens=count * self.gather_tokens,
+        )
 
     @property
     def prompts_text(self) -> str:

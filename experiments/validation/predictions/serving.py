@@ -112,10 +112,12 @@ REPLICAS = 32  # number of replicas whose profiles are kept: more than any shipp
 
 def predict(values: Mapping[str, Any], catalogue: Catalogue | None = None) -> Outcome:
     """Time to first token, time per later token [s], and output tokens a second of one row."""
-    for name in ("pp", "attention_dp"):
-        if (values.get(name) or 1) > 1:
-            raise InputError(f"{name} {values[name]} of a served model is not supported. Use 1.")
+    if (values.get("pp") or 1) > 1:
+        raise InputError(f"pp {values['pp']} of a served model is not supported. Use 1.")
     tp, chips = values["tp"] or values["chips"], values["chips"]
+    groups = values.get("attention_dp") or 1
+    if groups > 1 and chips == tp * groups:  # the degree of one group
+        tp = chips
     whole = machines_for(values["cluster"], chips or tp or 1, _engine_numbers(values, catalogue))
     replica = _replica(
         model_for(str(values["model"])),
@@ -125,8 +127,9 @@ def predict(values: Mapping[str, Any], catalogue: Catalogue | None = None) -> Ou
         chips if chips and tp > chips else None,
         values.get("ep") or 1,
         values.get("cache_precision") or USUAL_CACHE.get(values.get("scheduler") or ""),
+        groups,
     )
-    copies = _copies(values, whole)
+    copies = 1 if groups > 1 else _copies(values, whole)
     answer = _steady_state(replica, values, whole, copies)
     predicted = {
         "ttft_s": answer.ttft_s,
@@ -152,6 +155,7 @@ def _replica(
     chips: int | None,
     ep: int,
     cache_precision: str | None,
+    attention_dp: int,
 ) -> Profile:
     """Return the profile of a replica; rows that differ in requests alone share it."""
     return profile(
@@ -162,6 +166,7 @@ def _replica(
         chips=chips,
         ep=ep,
         cache_precision=cache_precision,
+        attention_dp=attention_dp,
     )
 
 
@@ -201,7 +206,8 @@ def _steady_state(
     if static:
         _check_scheduler(values, "a static batch has no scheduler")
         return static_batch(replica, prompt, output, users, BUCKETS if neuron else ())
-    batching = _batching(values, cluster, users, neuron=neuron)
+    groups = values.get("attention_dp") or 1
+    batching = _batching(values, cluster, users, neuron=neuron).of_groups(groups)
     shortest, rounds = values.get("shortest_lengths") or 1.0, values.get("rounds") or ROUNDS
     return benchmark(replica, (prompt, output), shortest, rounds, batching, speculation)
 
@@ -211,7 +217,8 @@ def _saturating(replica: Profile, values: Mapping[str, Any]) -> int:
     if values.get("tokens_per_s") is None or values.get("ttft_s") or values.get("tpot_s"):
         return 1
     tokens: int = values["prompt_tokens"] + values["output_tokens"]
-    return max(1, min(MOST_USERS, replica.kv_tokens // tokens))
+    most = MOST_USERS * (values.get("attention_dp") or 1)
+    return max(1, min(most, replica.kv_tokens // tokens))
 
 
 def _batching(values: Mapping[str, Any], cluster: Cluster, users: int, *, neuron: bool) -> Batching:
