@@ -150,35 +150,25 @@ HEADS_A_BLOCK = 64
 """Query heads that FlashMLA's kernels for selected keys compute at once."""
 
 
-def selected_key_s(
+def decode_key_s(
     chip: str,
     heads: int,
     dim: float,
     *,
+    selected: bool = True,
     ranks_per_chip: int = 1,
     catalogue: Catalogue | None = None,
 ) -> float:
-    """Least time of a decoding query and one of its selected keys, beside that of streaming [s]."""
-    # Keys are scattered: where transfers have DMA descriptors, each takes one.
+    """Least time of a decoding query and one latent or selected key, beside streaming it [s]."""
+    # Selected keys are scattered: where transfers have DMA descriptors, each takes one.
     rank = rank_of(chip, "bf16", ranks_per_chip, catalogue)
-    issued, computed = "gather_descriptor", "selected_decode_efficiency"
-    issue_s = rank.constant(issued) if rank.knows(issued) else 0.0
+    issued = "gather_descriptor"
+    computed = "selected_decode_efficiency" if selected else "latent_decode_efficiency"
+    issue_s = rank.constant(issued) if selected and rank.knows(issued) else 0.0
     if not rank.knows(computed):
         return issue_s
     flops = 4 * dim * whole_blocks(heads)
     return max(issue_s, flops / (rank.peak_flops_per_s * rank.constant(computed)))
-
-
-def latent_key_s(chip: str, heads: int, dim: float, **how: Any) -> float:
-    """Least time of a decoding query and one key of a latent cache, beside that of streaming [s].
-
-    ``dim``: mean columns of a key and of its value. 0 on a chip without a measured kernel.
-    """
-    rank = rank_of(chip, "bf16", how.get("ranks_per_chip", 1), how.get("catalogue"))
-    if not rank.knows("latent_decode_efficiency"):
-        return 0.0
-    flops = 4 * dim * whole_blocks(heads)
-    return flops / (rank.peak_flops_per_s * rank.constant("latent_decode_efficiency"))
 
 
 def whole_blocks(heads: int) -> int:
