@@ -167,7 +167,7 @@ def decode_key_s(
     issue_s = rank.constant(issued) if selected and rank.knows(issued) else 0.0
     if not rank.knows(computed):
         return issue_s
-    flops = 4 * dim * whole_blocks(heads)
+    flops = 4 * dim * (whole_blocks(heads) if selected else heads)
     return max(issue_s, flops / (rank.peak_flops_per_s * rank.constant(computed)))
 
 
