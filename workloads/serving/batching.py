@@ -201,7 +201,7 @@ def _usual_tokens(cluster: Cluster, engine: str) -> int:
 
 NEURON_SLOTS = 64
 """Requests that decode at once on Neuron machines, whose programs are compiled for a number that
-the user states (assumed: no document names a usual one)."""
+the user states (assumed: vLLM's plugin of NxD Inference takes 32, published programs 1 to 48)."""
 
 
 def usual_slots(cluster: Cluster, engine: str | None = None, chunk: int | None = None) -> int:
