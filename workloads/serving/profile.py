@@ -16,7 +16,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass, replace
-from typing import TypeVar
+from typing import Any, TypeVar
 
 import numpy as np
 
@@ -236,17 +236,18 @@ def profile(
     precision: str | None = None,
     chips: int | None = None,
     catalogue: Catalogue | None = None,
-    ep: int = 1,
-    cache_precision: str | None = None,
-    attention_dp: int = 1,
+    **shared: Any,
 ) -> Profile:
-    """Return the times of a replica of a model on the first chips of a cluster."""
+    """Return the times of a replica of a model on the first chips of a cluster.
+
+    ``shared``: ``ep``, ``attention_dp`` and ``cache_precision`` of :class:`RankShare`.
+    """
     check_mixers(model)
     precision = precision or model.precision
     catalogue = catalogue or cluster.catalogue or shipped_catalogue()
     rank = replica_share(model, cluster, tp, precision, catalogue, chips=chips)
-    checked = check_cache(cache_precision)
-    rank = replace(rank, ep=ep, cache_precision=checked, attention_dp=attention_dp)
+    check_cache(shared.get("cache_precision"))
+    rank = replace(rank, **shared)
     check_groups(rank)
     return _profile_of(rank)
 
