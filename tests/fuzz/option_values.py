@@ -119,6 +119,7 @@ TEXTS: dict[str, tuple[str, ...]] = {
 NUMBERS: dict[str, tuple[str, ...]] = {
     "cap": ("1", "2"),
     "slots": ("1",),
+    "attention-dp": ("2",),
     "count": ("1", "7"),
     "poll": ("9",),
     "power-limit-w": ("500",),

@@ -150,22 +150,24 @@ HEADS_A_BLOCK = 64
 """Query heads that FlashMLA's kernels for selected keys compute at once."""
 
 
-def selected_key_s(
+def decode_key_s(
     chip: str,
     heads: int,
     dim: float,
     *,
+    selected: bool = True,
     ranks_per_chip: int = 1,
     catalogue: Catalogue | None = None,
 ) -> float:
-    """Least time of a decoding query and one of its selected keys, beside that of streaming [s]."""
-    # Keys are scattered: where transfers have DMA descriptors, each takes one.
+    """Least time of a decoding query and one latent or selected key, beside streaming it [s]."""
+    # Selected keys are scattered: where transfers have DMA descriptors, each takes one.
     rank = rank_of(chip, "bf16", ranks_per_chip, catalogue)
-    issued, computed = "gather_descriptor", "selected_decode_efficiency"
-    issue_s = rank.constant(issued) if rank.knows(issued) else 0.0
+    issued = "gather_descriptor"
+    computed = "selected_decode_efficiency" if selected else "latent_decode_efficiency"
+    issue_s = rank.constant(issued) if selected and rank.knows(issued) else 0.0
     if not rank.knows(computed):
         return issue_s
-    flops = 4 * dim * whole_blocks(heads)
+    flops = 4 * dim * (whole_blocks(heads) if selected else heads)
     return max(issue_s, flops / (rank.peak_flops_per_s * rank.constant(computed)))
 
 

@@ -17,6 +17,8 @@ from topologies.units import parse_seconds
 
 MOST_DAYS = 36_525.0  # longest run: a century of days
 MOST = 1e9  # largest value of shares, counts, prices and powers
+MOST_SLOTS = 100_000
+"""Most requests that decode at once: hundreds of times those of a measured replica."""
 SPECULATION = (
     "Tokens that a draft proposes for one pass to verify, the probability that each is accepted, "
     "and the draft: a model, or its time as a share of the model's (0: a look-up)"
@@ -84,6 +86,13 @@ class FleetInputs:
         least=0,
         most=MOST,
         default="vLLM's on the chip",
+    )
+    slots: int | None = setting(
+        None,
+        "Requests that decode at once on a replica",
+        least=1,
+        most=MOST_SLOTS,
+        default="as of serve",
     )
     prefix_cache: str | None = setting(
         None,
@@ -168,8 +177,9 @@ class FleetInputs:
 
 
 OF_REPLICAS = (
-    "tp", "precision", "prefill", "chunk", "prefix_cache", "speculate", "disaggregate", "cache",
-)  # fmt: skip
+    *("tp", "precision", "prefill", "chunk", "slots", "prefix_cache", "speculate"),
+    *("disaggregate", "cache"),
+)
 """Options that are about the replicas of a unit, whose rate a stated one replaces."""
 
 

@@ -11,11 +11,9 @@ from dataclasses import dataclass
 
 from topologies.options import setting
 from workloads.kernels.precision import SERVING, SERVING_CACHES
-from workloads.options.fleet import SPECULATION
+from workloads.options.fleet import MOST_SLOTS, SPECULATION
 
 USUAL_REQUESTS, USUAL_SLO = "poisson:0.1", "ttft=6s,tpot=175ms"
-MOST_SLOTS = 100_000
-"""Most requests that decode at once: hundreds of times those of a measured replica."""
 MOST_PASSES = 1_000_000
 """Most passes of decode without a look for new requests: longer than any answer."""
 
@@ -121,6 +119,13 @@ class ReplicaInputs:
         None,
         "Groups of ranks among which the experts of a mixture are divided; on Trainium only "
         "while prompts run, with the experts' weights held twice",
+        least=1,
+        default="1",
+    )
+    attention_dp: int | None = setting(
+        None,
+        "Groups of ranks that divide the requests, and hold all of a mixture but the routed "
+        "experts, which all ranks share (GPUs)",
         least=1,
         default="1",
     )

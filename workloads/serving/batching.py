@@ -18,7 +18,7 @@ are off by default.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import lru_cache
 
 from topologies.catalogue.catalogue import Catalogue, chip_family, shipped_catalogue
@@ -84,6 +84,14 @@ class Batching:
                 "requests; use more tokens or fewer slots."
             )
 
+    def of_groups(self, count: int) -> Batching:
+        """Return the batching of groups that divide the requests, each with tokens of its own."""
+        return replace(
+            self,
+            chunk_tokens=count * self.chunk_tokens,
+            gather_tokens=count * self.gather_tokens,
+        )
+
     @property
     def prompts_text(self) -> str:
         """Way in which prompts are processed, for people.
@@ -112,7 +120,10 @@ USUAL_CACHE = {"vllm": "bf16", "sglang": "bf16"}
 """Precision of the cache by engines whose ``--kv-cache-dtype auto`` is the model's own type,
 whatever its weights have (vLLM's and SGLang's pages on quantized KV caches). TensorRT-LLM does as
 the checkpoint says, and NVIDIA's of 8 bits and fewer say FP8."""
-OVERHEADS = ("iteration_overhead", "request_iteration", "graph_tokens", "masked_selection")
+OVERHEADS = (
+    *("iteration_overhead", "request_iteration", "graph_tokens", "masked_selection"),
+    "layer_host",
+)
 """Constants of ``serving.gpu`` of which an engine may have its own, as a variant of its name."""
 CATALOGUES = 32  # catalogues with the numbers of an engine that are kept
 
@@ -190,7 +201,7 @@ def _usual_tokens(cluster: Cluster, engine: str) -> int:
 
 NEURON_SLOTS = 64
 """Requests that decode at once on Neuron machines, whose programs are compiled for a number that
-the user states (assumed: no document names a usual one)."""
+the user states (assumed: vLLM's plugin of NxD Inference takes 32, published programs 1 to 48)."""
 
 
 def usual_slots(cluster: Cluster, engine: str | None = None, chunk: int | None = None) -> int:

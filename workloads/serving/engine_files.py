@@ -109,7 +109,7 @@ def _copies(value: Any, keys: Keys) -> str | None:
     """Refuse copies of a replica that share their experts; one of several others is simulated."""
     divided = ("enable-expert-parallel", "enable-dp-attention", "enable-attention-dp")
     if number(value) > 1 and any(str(keys.get(name)).lower() == "true" for name in divided):
-        raise ValueError("1 where ranks share experts, as attention by data is not predicted")
+        raise ValueError("1 where ranks share experts; state --attention-dp in its place")
     return "one" if number(value) == 1 else None
 
 

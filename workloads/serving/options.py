@@ -44,6 +44,8 @@ class ServingOptions:
         :func:`~workloads.serving.batching.batching_from`.
     ep : int, default 1
         Groups of ranks that divide the experts, see :func:`workloads.serving.profile.profile`.
+    attention_dp : int, default 1
+        Groups of ranks that divide the requests and share the routed experts.
     cache_precision : str, optional
         Precision of cached keys and values, ``bf16`` or ``fp8``; by default as the engine has it,
         or else ``fp8`` where products are in as few bits.
@@ -65,6 +67,7 @@ class ServingOptions:
 
     batching: Batching | None = None
     ep: int = 1
+    attention_dp: int = 1
     cache_precision: str | None = None
     prefix_cache: str | None = None
     speculate: str | Speculation | None = None
@@ -88,11 +91,12 @@ class ServingOptions:
             For a model or draft that does not fit, and for more replicas than the cluster has
             chips for.
         """
-        batching = self.batching or batching_from(cluster)
+        batching = (self.batching or batching_from(cluster)).of_groups(self.attention_dp)
         numbers = engine_numbers(cluster.catalogue or shipped_catalogue(), batching.engine)
         cache = self.cache_precision or USUAL_CACHE.get(batching.engine)
         sizes: Mapping[str, Any] = {
             "precision": precision, "ep": self.ep, "cache_precision": cache,
+            "attention_dp": self.attention_dp,
         }  # fmt: skip
         replica = profile(model, cluster, tp=tp, catalogue=numbers, **sizes)
 

@@ -16,7 +16,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass, replace
-from typing import TypeVar
+from typing import Any, TypeVar
 
 import numpy as np
 
@@ -105,8 +105,15 @@ def check_mixers(model: Model) -> None:
 
 
 def check_groups(rank: RankShare) -> None:
-    """Refuse a number of expert groups that does not divide the ranks and the experts."""
-    some, ep = rank.model.experts, rank.ep
+    """Refuse numbers of groups that do not divide the ranks, or the ranks and the experts."""
+    some, ep, dp = rank.model.experts, rank.ep, rank.attention_dp
+    neuron = chip_family(rank.cluster.chip, rank.catalogue).is_neuron
+    if dp > 1 and (some is None or neuron or rank.ranks % dp):
+        why = "has no experts to share" if some is None else f"has {rank.ranks} ranks to divide"
+        why = f"on {rank.cluster.chip} is not known" if neuron else why
+        raise InputError(
+            f"attention-dp {dp}: {rank.model.name} {why}. Use replicas of their own, or 1."
+        )
     if ep == 1:
         return
     if some is None:
@@ -229,15 +236,18 @@ def profile(
     precision: str | None = None,
     chips: int | None = None,
     catalogue: Catalogue | None = None,
-    ep: int = 1,
-    cache_precision: str | None = None,
+    **shared: Any,
 ) -> Profile:
-    """Return the times of a replica of a model on the first chips of a cluster."""
+    """Return the times of a replica of a model on the first chips of a cluster.
+
+    ``shared``: ``ep``, ``attention_dp`` and ``cache_precision`` of :class:`RankShare`.
+    """
     check_mixers(model)
     precision = precision or model.precision
     catalogue = catalogue or cluster.catalogue or shipped_catalogue()
     rank = replica_share(model, cluster, tp, precision, catalogue, chips=chips)
-    rank = replace(rank, ep=ep, cache_precision=check_cache(cache_precision))
+    check_cache(shared.get("cache_precision"))
+    rank = replace(rank, **shared)
     check_groups(rank)
     return _profile_of(rank)
 
@@ -250,11 +260,14 @@ def _profile_of(rank: RankShare) -> Profile:
     )
     others = (model.parameters - experts) * ELEMENT_BYTES[rank.format.weights]
     copies = 2 if rank.ep > 1 and rank.overhead("expert_block") else 1  # divided again for prompts
-    weights = others + copies * experts * ELEMENT_BYTES[rank.experts.format.weights]
+    weights = (
+        rank.attention_dp * others + copies * experts * ELEMENT_BYTES[rank.experts.format.weights]
+    )
     tokens = _token_counts(rank)
     other_s = _other_than_products_s(rank, tokens)
     prompt_s = _other_than_products_s(rank, tokens, prompts=True)
-    decode, prefill = decode_keys(rank), prefill_keys(rank)
+    alone, share = rank.alone, 1 / rank.attention_dp  # prompts are divided evenly, as under load
+    decode, prefill = decode_keys(alone), prefill_keys(alone)
     return Profile(
         name=f"{model.name} on {rank.chips} x {rank.cluster.chip}",
         expert_groups=rank.ep,
@@ -267,16 +280,16 @@ def _profile_of(rank: RankShare) -> Profile:
         prompt_linear_s=_issued_by_host(
             prompt_s + products_s(rank, tokens, prompts=True), rank, tokens
         ),
-        decode_kv_s=decode.all_s,
+        decode_kv_s=share * decode.all_s,
         window_tokens=decode.most,
-        decode_window_s=decode.most_s,
-        decode_request_s=decode_request_s(rank) + rank.overhead("request_iteration"),
-        prefill_token_s=_prompt_token_s(rank),
-        prefill_square_s=prefill.all_s,
+        decode_window_s=share * decode.most_s,
+        decode_request_s=share * (decode_request_s(alone) + rank.overhead("request_iteration")),
+        prefill_token_s=share * _prompt_token_s(alone),
+        prefill_square_s=share * prefill.all_s,
         prefill_window_tokens=prefill.most,
-        prefill_window_s=prefill.most_s,
+        prefill_window_s=share * prefill.most_s,
         weights_bytes=weights,
-        kv_bytes_per_token=rank.kv_bytes_per_token(),
+        kv_bytes_per_token=alone.kv_bytes_per_token(),
         kv_budget_bytes=_left_for_cache(model, weights, rank),
         request_s=rank.overhead("request_overhead"),
     )
@@ -312,7 +325,8 @@ def _issued_by_host(seconds: FloatArray, rank: RankShare, tokens: FloatArray) ->
     """
     fused = rank.experts.format.weights == "mxfp4"
     each_s = rank.overhead("fused_expert_layer_host" if fused else "expert_layer_host")
-    host_s = rank.model.moe_layers * each_s
+    dense = rank.model.layers - rank.model.moe_layers
+    host_s = rank.model.moe_layers * each_s + dense * rank.overhead("layer_host")
     issued = tokens > rank.overhead("graph_tokens")
     return np.where(issued, np.maximum(seconds, host_s), seconds)
 
@@ -335,11 +349,11 @@ def _token_counts(rank: RankShare) -> FloatArray:
     They include both sides of the jumps at which experts begin to run in whole blocks, and at which
     the host begins to issue kernels.
     """
-    tokens = np.rint(np.geomspace(1, MAX_TOKENS, 120))
+    captured = rank.overhead("graph_tokens")
+    tokens = np.append(np.rint(np.geomspace(1, MAX_TOKENS, 120)), [captured, captured + 1])
     if rank.model.experts:
         first = -(-EXPERT_BLOCK // rank.model.experts.per_token)
-        captured = rank.overhead("graph_tokens")
-        tokens = np.append(tokens, [first - 1, first, captured, captured + 1])
+        tokens = np.append(tokens, [first - 1, first])
     return distinct(tokens[tokens >= 1])
 
 

@@ -108,10 +108,12 @@ _replica = lru_cache(32)(profile)  # rows that differ in requests alone share a 
 
 def predict(values: Mapping[str, Any], catalogue: Catalogue | None = None) -> Outcome:
     """Time to first token, time per later token [s], and output tokens a second of one row."""
-    for name in ("pp", "attention_dp"):
-        if (values.get(name) or 1) > 1:
-            raise InputError(f"{name} {values[name]} of a served model is not supported. Use 1.")
+    if (values.get("pp") or 1) > 1:
+        raise InputError(f"pp {values['pp']} of a served model is not supported. Use 1.")
     tp, chips = values["tp"] or values["chips"], values["chips"]
+    groups = values.get("attention_dp") or 1
+    if groups > 1 and chips == tp * groups:  # the degree of one group
+        tp = chips
     whole = machines_for(values["cluster"], chips or tp or 1, _engine_numbers(values, catalogue))
     replica = _replica(
         model_for(str(values["model"])),
@@ -122,8 +124,9 @@ def predict(values: Mapping[str, Any], catalogue: Catalogue | None = None) -> Ou
         ep=values.get("ep") or 1,
         cache_precision=values.get("cache_precision")
         or USUAL_CACHE.get(values.get("scheduler") or ""),
+        attention_dp=groups,
     )
-    copies = _copies(values, whole)
+    copies = 1 if groups > 1 else _copies(values, whole)
     answer = _steady_state(replica, values, whole, copies)
     predicted = {**answer._asdict(), "tokens_per_s": copies * answer.tokens_per_s}
     return Outcome(predicted, provenance=_provenance(values))
@@ -172,7 +175,8 @@ def _steady_state(
     if static:
         _check_scheduler(values, "a static batch has no scheduler")
         return static_batch(replica, prompt, output, users, BUCKETS if neuron else ())
-    batching = _batching(values, cluster, users, neuron=neuron)
+    groups = values.get("attention_dp") or 1
+    batching = _batching(values, cluster, users, neuron=neuron).of_groups(groups)
     shortest, rounds = values.get("shortest_lengths") or 1.0, values.get("rounds") or ROUNDS
     return benchmark(replica, (prompt, output), shortest, rounds, batching, speculation)
 
@@ -182,7 +186,8 @@ def _saturating(replica: Profile, values: Mapping[str, Any]) -> int:
     if values.get("tokens_per_s") is None or values.get("ttft_s") or values.get("tpot_s"):
         return 1
     tokens: int = values["prompt_tokens"] + values["output_tokens"]
-    return max(1, min(MOST_USERS, replica.kv_tokens // tokens))
+    most = MOST_USERS * (values.get("attention_dp") or 1)
+    return max(1, min(most, replica.kv_tokens // tokens))
 
 
 def _batching(values: Mapping[str, Any], cluster: Cluster, users: int, *, neuron: bool) -> Batching:
@@ -227,6 +232,8 @@ def _provenance(values: Mapping[str, Any]) -> dict[str, str]:
 AHEAD_FROM = "2026-01"  # month of vLLM 0.14, from which it plans an iteration ahead by default
 AHEAD_OVERHEADS = ("serving.gpu.iteration_overhead", "serving.gpu.request_iteration")
 """Overheads that are others from then on."""
+COMPILED_FROM = "2025-03"  # month of vLLM 0.8, which compiles layers and captures prompts in pieces
+EAGER_OVERHEADS = ("serving.gpu.graph_tokens", "serving.gpu.layer_host")
 UNFUSED_BEFORE = "2025-12"
 """Month of Neuron's SDK 2.27: up to 2.26 its loops over blocks of experts were not fused."""
 SLOW_BLOCK_SCALES = ("tensorrt-llm", "b200")
@@ -247,6 +254,8 @@ def engine(row: Mapping[str, Any], chip: str, catalogue: Catalogue) -> dict[str,
         variants["kernels.trainium.attention_largest_head_dim"] = "sdk-2.18"
     if date and date < AHEAD_FROM and row.get("scheduler") == "vllm":
         variants |= dict.fromkeys(AHEAD_OVERHEADS, "vllm-0.13")
+    if date and date < COMPILED_FROM and row.get("scheduler") == "vllm":
+        variants |= dict.fromkeys(EAGER_OVERHEADS, "vllm-0.7")
     if date and date < UNFUSED_BEFORE and catalogue.has(part, quantity):
         variants[f"{part}.{quantity}"] = "sdk-2.26"
     return variants

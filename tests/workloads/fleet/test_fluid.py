@@ -22,12 +22,12 @@ from workloads.fleet.state.services import Service
 from workloads.models.huggingface import named
 from workloads.options.fleet import FleetInputs
 from workloads.serving import (
+    Lengths,
     Profile,
     Requests,
     Slo,
     TableRuns,
     capacity_table,
-    fixed_lengths,
     profile,
     serve,
     serve_apart,
@@ -36,6 +36,10 @@ from workloads.serving.capacity import Capacity
 
 MODEL, WHERE = named("llama-3.1-70b"), cluster("trn2-ultraserver:2")
 PROMPT, OUTPUT = 1500, 100
+SHARES = np.linspace(0.5, 1.5, 41)
+LENGTHS = Lengths(np.rint(PROMPT * SHARES).astype(int), np.rint(OUTPUT * SHARES[::-1]).astype(int))
+"""Lengths of requests: equal ones that begin together would stay in step, and fill long pieces of
+prompts by 8 % more than those that arrive by themselves."""
 STEP_S = 60.0
 ERROR = 0.05
 """Error of a table's rate at saturation, which other draws of the same mix must meet."""
@@ -79,9 +83,8 @@ class Unit:
 
 
 WAYS = {
-    # In pieces of 8,192 tokens replicas serve up to 8 % less than at saturation, as pieces are full
-    # only while several prompts wait.
-    "chunked": FleetInputs(prefill="chunked", chunk=2048),
+    "short pieces": FleetInputs(prefill="chunked", chunk=2048),
+    "long pieces": FleetInputs(prefill="chunked", chunk=8192),
     "separate": FleetInputs(prefill="separate"),
     "auto": FleetInputs(),
 }
@@ -92,8 +95,7 @@ def unit(request: pytest.FixtureRequest) -> Unit:
     served = profile(MODEL, WHERE)
     prompts = ways_of(WAYS[request.param], MODEL, WHERE, served)[0]
     runs = TableRuns(batching=prompts.batching, requests=1500, pools=prompts.apart)
-    lengths = fixed_lengths(PROMPT, OUTPUT)
-    return Unit(served, prompts, capacity_table(served, lengths, Slo(6.0, 0.175), runs))
+    return Unit(served, prompts, capacity_table(served, LENGTHS, Slo(6.0, 0.175), runs))
 
 
 def _arrivals(parts: list[tuple[int, float]], rate_per_s: float, seed: int) -> FloatArray:
@@ -118,7 +120,7 @@ def test_a_fluid_serves_and_delays_as_its_replicas_do(
     if not len(arrival_s):
         return
     count, minutes = len(arrival_s), sum(length for length, _ in parts)
-    requests = Requests(arrival_s, np.full(count, PROMPT), np.full(count, OUTPUT))
+    requests = Requests(arrival_s, *LENGTHS.draw(count, np.random.default_rng(seed)))
     ttft_s, end_s = unit.run(requests)
     minute = (arrival_s // 60).astype(int)
     came = np.bincount(minute, minlength=minutes)

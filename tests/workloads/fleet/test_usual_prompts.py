@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 
 from topologies.clusters.names import cluster
@@ -59,3 +61,11 @@ def test_other_machines_run_pieces_beside_decoding(machine: str, pieces: int) ->
     fleet = cluster(machine)
     (prompts,) = ways_of(FleetInputs(), DENSE, fleet, profile(DENSE, fleet))
     assert (prompts.batching.chunk_tokens, prompts.apart) == (pieces, None)
+
+
+@pytest.mark.parametrize("machine", ["trn2-ultraserver:8", "dgx-h200:8"])
+@pytest.mark.parametrize("words", [{}, {"chunk": 512}, {"disaggregate": "1:1"}])
+def test_stated_slots_are_those_of_every_way(machine: str, words: dict[str, Any]) -> None:
+    fleet = cluster(machine)
+    ways = ways_of(FleetInputs(slots=16, tp=4, **words), DENSE, fleet, profile(DENSE, fleet, tp=4))
+    assert {way.batching.slots for way in ways} == {16}

@@ -106,7 +106,7 @@ def test_a_replica_is_read_and_other_keys_are_named(
         ("a.sh", """vllm serve m --speculative-config '{"num_speculative_tokens": 3}'""",
          "proposes 3 tokens a pass.*--speculate 3:0.7"),
         ("a.sh", "vllm serve m --data-parallel-size 8 --enable-expert-parallel",
-         "attention by data is not predicted"),
+         "state --attention-dp in its place"),
         ("a.sh", "vllm serve m\npython -m sglang.launch_server --tp 2", "launches vllm and sglang"),
         ("a.sh", "vllm serve m -tp 2\nvllm serve n -tp 4", "stated as 2 and as 4"),
         ("a.sh", "echo hello --port 1", "is no launch of vLLM, SGLang or TensorRT-LLM"),

@@ -20,7 +20,7 @@ from workloads.serving.batching import (
     engine_batching,
     engine_numbers,
 )
-from workloads.serving.profile import Profile
+from workloads.serving.profile import Profile, profile
 from workloads.serving.replica import closed_loop
 from workloads.serving.speculation import Speculation
 
@@ -175,8 +175,20 @@ def test_an_engine_brings_its_overheads(engine: str, iteration_s: float, request
     options = ServingOptions(engine_batching(machine, engine, 8))
     of_engine = options.deployment(model, machine, tp=1, precision=None).profile
     plain = ServingOptions().deployment(model, machine, tp=1, precision=None).profile
-    assert of_engine.linear_s - plain.linear_s == pytest.approx(iteration_s - 1.2e-3, abs=1e-12)
+    added_s = of_engine.linear(8) - plain.linear(8)
+    assert added_s == pytest.approx(iteration_s - 1.2e-3, abs=1e-12)
     assert of_engine.decode_request_s - plain.decode_request_s == pytest.approx(request_s - 10e-6)
+
+
+def test_the_host_of_an_engine_sets_the_least_time_of_a_prompt() -> None:
+    model, machine, shipped = cs.model("llama-3.1-70b"), cs.cluster("dgx-h200"), shipped_catalogue()
+    eager = {f"serving.gpu.{name}": "vllm-0.7" for name in ("graph_tokens", "layer_host")}
+    variants = (engine_numbers(shipped, "vllm"), shipped.with_variants(eager))
+    compiled, issued = (profile(model, machine, tp=8, catalogue=each) for each in variants)
+    assert issued.prefill_s(200) == pytest.approx(80 * 0.8e-3 + issued.prefill_extra_s(200, 0))
+    assert compiled.prefill_s(200) < 0.5 * issued.prefill_s(200)
+    assert issued.prefill_s(8192) == pytest.approx(compiled.prefill_s(8192), rel=0.01)
+    assert issued.linear(8) < issued.prompt_linear(8)
 
 
 def test_overheads_that_a_user_measured_stay() -> None:

@@ -123,9 +123,15 @@ def test_mixed_iterations_pay_for_blocks_once() -> None:
 def test_a_host_issues_the_layers_of_experts_of_prompts_on_gpus() -> None:
     mixture, server = named("deepseek-v3"), cluster("dgx-h200")
     replica = profile(mixture, server, precision="fp8")
-    floor_s = 58 * shipped_catalogue().value("serving.gpu", "expert_layer_host")
-    assert replica.prompt_linear(128) == floor_s > replica.linear(128)
+    routed_s, dense_s = (
+        shipped_catalogue().value("serving.gpu", name)
+        for name in ("expert_layer_host", "layer_host")
+    )
+    floor_s = 58 * routed_s + 3 * dense_s
+    assert replica.prompt_linear(128) == pytest.approx(floor_s)
+    assert floor_s > replica.linear(128)
     assert replica.prompt_linear(8192) == replica.linear(8192) > floor_s
     assert replica.decode_s(1, 0) < floor_s
     dense = profile(named("llama-3.1-70b"), server, precision="fp8")
-    assert dense.prompt_linear(128) == dense.linear(128)
+    assert dense.prompt_linear(128) == pytest.approx(80 * dense_s)
+    assert dense.prompt_linear(4096) == dense.linear(4096) > 80 * dense_s

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from tests.support.examples import examples
 from topologies.catalogue.catalogue import Catalogue, shipped_catalogue
 from topologies.clusters.names import cluster
-from workloads.kernels.attention import index_score_s, selected_key_s
+from workloads.kernels.attention import decode_key_s, index_score_s
 from workloads.models.huggingface import from_fields, named
 from workloads.models.model import Model
 from workloads.serving.profile import Profile, profile
@@ -102,9 +102,9 @@ def test_a_score_and_a_selected_key_take_what_was_measured() -> None:
         assert index_score_s(chip, 64, 128) == pytest.approx(wide, rel=0.05)
         assert index_score_s(chip, 32, 128) == pytest.approx(narrow, rel=0.12)
     # 410 TFLOP/s, and heads in blocks of 64 (FlashMLA).
-    assert selected_key_s("h100", 64, 544) == pytest.approx(64 * 2 * 1088 / 410e12, rel=0.01)
-    assert selected_key_s("h100", 16, 544) == selected_key_s("h100", 64, 544)
-    assert selected_key_s("trn2", 16, 544, ranks_per_chip=4) == pytest.approx(36e-9)
+    assert decode_key_s("h100", 64, 544) == pytest.approx(64 * 2 * 1088 / 410e12, rel=0.01)
+    assert decode_key_s("h100", 16, 544) == decode_key_s("h100", 64, 544)
+    assert decode_key_s("trn2", 16, 544, ranks_per_chip=4) == pytest.approx(36e-9)
 
 
 @pytest.mark.parametrize(

@@ -206,7 +206,7 @@ def ways_of(serving: FleetInputs, model: Model, cluster: Cluster, served: Profil
     # that divides a unit. Where a unit holds a single replica, these groups take whole units.
     if serving.disaggregate:
         apart = groups_in_units(serving.disaggregate, cluster, served)
-        return [Prompts(batching_from(cluster, "separate"), apart)]
+        return [Prompts(batching_from(cluster, "separate", slots=serving.slots), apart)]
     alone = _alone(serving, cluster)
     if not serving.is_usual or not _is_neuron(cluster):
         return [alone]
@@ -225,7 +225,7 @@ def _alone(serving: FleetInputs, cluster: Cluster) -> Prompts:
         prefill = "separate"
     elif serving.chunk is not None and prefill == AUTO:
         prefill = "chunked"  # a stated size of pieces means that decoding does not wait
-    return Prompts(batching_from(cluster, prefill, serving.chunk or None))
+    return Prompts(batching_from(cluster, prefill, serving.chunk or None, serving.slots))
 
 
 def _splits(per_unit: int) -> Iterator[str]:

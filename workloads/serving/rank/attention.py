@@ -6,7 +6,7 @@ from dataclasses import replace
 from typing import NamedTuple
 
 from topologies.catalogue.catalogue import chip_family
-from workloads.kernels.attention import index_score_s, scattered, selected_key_s
+from workloads.kernels.attention import decode_key_s, index_score_s, scattered
 from workloads.kernels.times import AttentionShape, attention_s, decode_attention
 from workloads.models.model import ATTENTION
 from workloads.serving.rank.share import RankShare
@@ -81,12 +81,16 @@ def decode_keys(rank: RankShare) -> KeyTimes:
     rate = min(hbm, engines) / rank.per_chip
     heads = min(rank.query_heads, rank.kv_heads * rank.overhead("decode_score_heads"))
     scored_s = layers * heads * rank.overhead("decode_score")
+    if latent := rank.model.latent:
+        columns = latent.kv_rank + 0.5 * latent.rope_dim
+        key_s = decode_key_s(chip, rank.query_heads, columns, selected=False, **rank.part)
+        scored_s = layers * key_s
     key_s = max(layers * rank.layer_kv_bytes / rate, scored_s)
     windows = not chip_family(chip, catalogue).is_neuron
     index = rank.model.indexer
     if index is None:
         return key_times(rank, key_s, 1.0, 0.0, windows=windows)
-    selected_s = selected_key_s(chip, rank.query_heads, rank.model.latent_width, **rank.part)
+    selected_s = decode_key_s(chip, rank.query_heads, rank.model.latent_width, **rank.part)
     scores_s, none_s = (
         index_score_s(chip, heads, index.dim, **rank.part) for heads in (index.heads, 0)
     )

@@ -78,8 +78,9 @@ def experts_s(rank: RankShare, tokens: FloatArray, *, prompts: bool = False) -> 
     if prompts and rank.overhead("expert_block"):
         whole = tokens * some.per_token >= EXPERT_BLOCK
         routed = np.where(whole, expert_blocks(rank, tokens) * block_s(rank), routed)
-    shared = mlp_s(rank, tokens, some.shared_ffn) if some.shared_ffn else np.zeros_like(tokens)
-    return np.asarray(routed + shared)
+    if not some.shared_ffn:
+        return np.asarray(routed)
+    return np.asarray(routed + mlp_s(rank.alone, tokens / rank.attention_dp, some.shared_ffn))
 
 
 def _fetched_experts_s(rank: RankShare, tokens: FloatArray, some: Experts) -> FloatArray:
@@ -182,18 +183,18 @@ def products_s(rank: RankShare, tokens: FloatArray, *, prompts: bool = False) ->
     The output layer runs for one token of each request. ``prompts`` says whether the iteration runs
     prompts, for which experts may be run by blocks.
     """
-    model, ranks = rank.model, rank.ranks
-    dense = mlp_s(rank, tokens, model.ffn)
-    layers = rank.attention_layers * projections_s(rank, tokens)
+    model, alone, some = rank.model, rank.alone, tokens / rank.attention_dp
+    dense = mlp_s(alone, some, model.ffn)
+    layers = rank.attention_layers * projections_s(alone, some)
     layers = layers + rank.dense_layers * dense
     if model.indexer:
-        layers = layers + rank.index_layers * index_s(rank, tokens)
+        layers = layers + rank.index_layers * index_s(alone, some)
     if model.recurrence:
-        layers = layers + rank.recurrent_layers * mixer_s(rank, tokens)
+        layers = layers + rank.recurrent_layers * mixer_s(alone, some)
     if model.experts and model.moe_layers:
         layers = layers + model.moe_layers * experts_s(rank, tokens, prompts=prompts)
-    layers = layers + model.layers * _block_scales_s(rank, tokens)
-    head = rank.product_s(np.minimum(tokens, 256.0), model.vocab / ranks, model.hidden)
+    layers = layers + model.layers * _block_scales_s(rank, some)
+    head = rank.product_s(np.minimum(some, 256.0), model.vocab / alone.ranks, model.hidden)
     return np.asarray(layers + head)
 
 
@@ -221,6 +222,7 @@ def small_kernels_s(rank: RankShare, tokens: FloatArray, family: str) -> FloatAr
         each = rank.catalogue.value(family, "expert_kernels")
         each -= min(each, SHARED_KERNELS) if not model.experts.shared_ffn else 0
         count += model.moe_layers * each
-    passed = 2 * 2.0 * tokens * model.hidden
+    passed = 2 * 2.0 * tokens / rank.attention_dp * model.hidden
     started_s = rank.attention_layers * rank.overhead("attention_floor")
+    started_s += rank.model.layers * rank.overhead("layer_start")
     return np.asarray(count * rank.pass_s(passed) + started_s)

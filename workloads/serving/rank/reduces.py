@@ -11,6 +11,7 @@ from cluster_sim.schedule.table import PS_PER_S
 from topologies.arrays import FloatArray
 from topologies.clusters.cluster import Cluster
 from topologies.shapes.measures import scale_up_bytes_per_s
+from workloads.kernels.precision import ELEMENT_BYTES
 from workloads.serving.rank.share import RankShare
 
 LARGE_BYTES, SMALL_BYTES = 2**28, 2**15
@@ -29,6 +30,10 @@ def reduces_s(
     On Trainium they take a floor, which was fitted to decode, and those of prompts at least what
     the runtime's library takes for their size over all ranks, where that was measured.
     """
+    if rank.attention_dp > 1:
+        within = reduces_s(rank.alone, tokens / rank.attention_dp, family)
+        routed = 1 - rank.model.moe_layers / rank.parts  # sums of experts are part of the exchange
+        return within * routed + rank.model.moe_layers * exchange_s(rank, tokens, family)
     if rank.ranks == 1:
         return np.zeros_like(tokens)
     size = tokens * rank.model.hidden * 2.0
@@ -76,6 +81,18 @@ def _library_times_s(cluster: Cluster, chips: int, ranks: int) -> FloatArray:
     group = Group(cluster, np.arange(chips), max(1, ranks // chips))
     calls = [CollectiveCall("all-reduce", group, int(size)) for size in SIZES]
     return np.maximum.accumulate([duration_ps(call) for call in calls]) / PS_PER_S
+
+
+def exchange_s(rank: RankShare, tokens: FloatArray, family: str) -> FloatArray:
+    """Return the time in which groups that divide the requests share one layer's tokens [s].
+
+    All ranks gather the tokens of all groups, in the precision of the products, and sum their
+    results in 16 bits, as TensorRT-LLM and SGLang do inside a server.
+    """
+    element = ELEMENT_BYTES[rank.experts.format.products] + 2.0
+    moved = (1 - 1 / rank.attention_dp) * tokens * rank.model.hidden * element
+    port = scale_up_bytes_per_s(rank.cluster.shape) * rank.catalogue.value(family, "peer_rate")
+    return np.asarray(2 * rank.catalogue.value(family, "one_step_floor") + moved / port)
 
 
 def direct_reduce_s(rank: RankShare, size: FloatArray, family: str) -> FloatArray:

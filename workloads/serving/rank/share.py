@@ -47,6 +47,8 @@ class RankShare:
         of a group divide each expert's width.
     ``cache_precision``: stated precision of cached keys and values, see :attr:`cached_as`.
     ``of_experts``: whether products are those of routed experts, see :attr:`experts`.
+    ``attention_dp``: groups of ranks that divide the requests; each has the whole model but the
+        routed experts, which all of them divide.
     """
 
     model: Model
@@ -58,6 +60,13 @@ class RankShare:
     ep: int = 1
     cache_precision: str | None = None
     of_experts: bool = False
+    attention_dp: int = 1
+
+    @cached_property
+    def alone(self) -> RankShare:
+        """The share of a group that divides the requests: of all but routed experts."""
+        dp = self.attention_dp
+        return self if dp == 1 else replace(self, chips=self.chips // dp, ep=1, attention_dp=1)
 
     @cached_property
     def format(self) -> Format:

@@ -122,7 +122,7 @@ def test_a_row_states_its_scheduler() -> None:
             {"batching": "static", "scheduler": "vllm"},
             "vllm: a static batch has no scheduler",
         ),
-        ({"attention_dp": 2}, "attention_dp 2"),
+        ({"attention_dp": 3, "model": "deepseek-v3"}, "attention-dp 3: deepseek-v3 has 8 ranks"),
         ({"speculate": "3:0.7:llama-3.2-1b"}, "no share of the model's time"),
         ({"speculate": "3:0.7", "batching": "static"}, "has no proposals"),
     ],
