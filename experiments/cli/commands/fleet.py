@@ -17,6 +17,7 @@ from workloads.options.fleet import (
     DemandInputs,
     FleetInputs,
     FleetOptions,
+    KindInputs,
     LimitInputs,
     MoneyInputs,
     PolicyInputs,
@@ -70,6 +71,7 @@ SERVICE = (
     Column("reclaim_latency_s.p50", "time until a unit serves, median"),
     Column("reclaim_latency_s.p99", "  99 % within"),
     Column("failures", "failures"),
+    Column("maintained_units", "units out for maintenance", write=_counted),
 )
 MONEY = (
     Column("training_goodput", "training goodput", write="{:.2%}".format),
@@ -113,6 +115,18 @@ STEPS = (
     *(Column(f"{name}_s", name) for name in ("rollout", "update", "transfer", "step")),
     Column("bound", "bound by"),
 )
+KINDS = (
+    Column("kind", "kind of units"),
+    Column("units", "units"),
+    Column("serves", "serves", write=lambda place: (place and f"{place}.") or "never"),
+    Column("unit_capacity_requests_per_s", "a unit serves, 1/s"),
+    *(Column(f"{name}_share", name, write="{:.1%}".format) for name in GROUPS),
+    Column("served_tokens", "tokens served"),
+    Column("training_tokens", "trained"),
+    Column("usd_per_million_tokens", "USD per M served"),
+    Column("usd_per_million_trained_tokens", "USD per M trained"),
+    Column("maintained_units", "maintained"),
+)
 COMPARED = (
     Column("scenario", "scenario"),
     Column("slo_attainment", "within the SLO", write="{:.3%}".format),
@@ -122,6 +136,9 @@ COMPARED = (
     Column("units_needed_peak", "units, busiest hour", write="{:,.0f}".format),
     Column("shed_share", "tokens shed", write="{:.3%}".format),
     Column("role_changes", "role changes"),
+    Column("training_tokens", "tokens trained"),
+    Column("usd_per_million_tokens", "USD per M served"),
+    Column("usd_per_million_trained_tokens", "USD per M trained"),
 )
 
 
@@ -133,6 +150,8 @@ def print_fleet(document: Mapping[str, Any]) -> None:
         for name, spent in zip(GROUPS, by_group, strict=True)
     ]
     print_table(_title(document), ["", "chip-hours", "share"], hours)
+    if "kinds" in document:
+        print_rows("Kinds of units, in the order in which they serve", KINDS, document["kinds"])
     sizes = facts(SIZE, document, "fleet") + _replica_facts(document["replicas"])
     by_domain = document["failures_by_domain"]
     failures = by_domain if set(by_domain) - {"server"} else {}
@@ -200,6 +219,11 @@ def rank_fleet(
 
     if not sure.sensitivity:
         return []
+    if len(base.kinds) > 1:
+        raise InputError(
+            f"--sensitivity is of a fleet of one kind of units, and this one has "
+            f"{len(base.kinds)}; leave it out, or state one --cluster."
+        )
     expectations: dict[str, Expectation] = {}
 
     def answer(catalogue: Catalogue) -> Expectation:
@@ -238,6 +262,7 @@ def fleet(
     policy: PolicyInputs,
     limits: LimitInputs,
     money: MoneyInputs,
+    kinds: KindInputs,
     sure: SensitivityInputs,
     catalogue_inputs: CatalogueInputs,
     call: Invocation,
@@ -246,10 +271,18 @@ def fleet(
 
     Every chip-hour of the run is accounted for: inference, training, moving, idle or broken.
     """
-    question = FleetOptions(fleet, demand, policy, limits, money)
-    catalogue = catalogue_inputs.read(fleet.cluster)
+    question = FleetOptions(fleet, demand, policy, limits, money, kinds)
+    catalogue, prices = catalogue_inputs.read(fleet.cluster), ""
+    if kinds.kind:
+        if fleet.cluster != FleetInputs.cluster:
+            raise InputError(
+                f"--cluster {fleet.cluster} beside --kind, which states the whole fleet; leave one "
+                "of them out."
+            )
+        catalogue, prices = catalogue_inputs.read_side_by_side(kinds.kind)
     answer = _run_all(question, catalogue, call)
     document = _document(answer)
+    document["notes"] += [prices] if prices else []
     call.answer(
         document,
         print_fleet,
@@ -275,17 +308,18 @@ class _Answer:
     @property
     def main(self) -> tuple[str, FleetResult]:
         """The run that is reported in full: that of the only what-if, or else of the base."""
-        return list(self.runs.items())[1 if len(self.runs) == 2 else 0]
+        changed = len(self.runs) == 2 and len(self.base.options.demand.what_if) == 1
+        return list(self.runs.items())[1 if changed else 0]
 
 
 def _run_all(question: FleetOptions, catalogue: Catalogue, call: Invocation) -> _Answer:
     from workloads.fleet.front import FleetResult
-    from workloads.fleet.scenario import policy_of, run, scenario_from, what_ifs
+    from workloads.fleet.scenario import policy_of, run, scenario_from, side_by_side
 
     begun = time.perf_counter()
     with one_piece("capacity of a unit", call.watch):
         base = scenario_from(question, catalogue, call.seed)
-    scenarios = what_ifs(base, question.demand.what_if)
+    scenarios = side_by_side(base)
     built, policy = time.perf_counter(), question.policy
     runs = {}
     for name, scenario in call.watch(scenarios, "fleet"):
@@ -303,17 +337,21 @@ def _document(answer: _Answer) -> dict[str, Any]:
     scenario, options = result.scenario, answer.base.options
     intervals = result.intervals if options.policy.intervals else {}
     document = {
-        "cluster": options.fleet.cluster,
+        "cluster": " and ".join(options.clusters),
         "policy": options.policy.policy,
         "scenario": name,
         "models": sorted({service.weights for service in scenario.services}),
-        "replicas": replicas_document(scenario.services),
+        "replicas": replicas_document(
+            [service for kind in scenario.kinds for service in kind.services]
+        ),
         **scenario.sizing.document(),
         "interval": {**_sureness(scenario), **intervals},
         **result.summary,
         "scaling": answer.base.scaling,
         "notes": [*notes(answer.base, options), *_notes_of_run(result)],
     }
+    for row in document.get("kinds", ()):
+        _complete(row, scenario)
     if phases := post_training_document(scenario.jobs):
         document["post_training"] = phases
     if options.policy.compare:
@@ -321,6 +359,18 @@ def _document(answer: _Answer) -> dict[str, Any]:
     if len(answer.runs) > 1:
         document["rows"] = [_row(label, each) for label, each in answer.runs.items()]
     return {**document, "build_s": answer.build_s, "simulate_s": answer.simulate_s}
+
+
+def _complete(row: dict[str, Any], scenario: Scenario) -> None:
+    """Add to the account of a kind its place in serving, its rate, and shares of its chip-hours."""
+    from workloads.fleet.setup.demand import sizing
+
+    place = [kind.name for kind in scenario.kinds].index(row["kind"])
+    kind, demand = scenario.kinds[place], scenario.horizon.demand
+    size = sizing(demand, kind.services, kind.fleet.units)
+    row["serves"] = place + 1 if kind.serves else 0
+    row["unit_capacity_requests_per_s"] = size.unit_capacity_requests_per_s
+    row |= {f"{name}_share": row[f"{name}_chip_hours"] / row["chip_hours"] for name in GROUPS}
 
 
 def _notes_of_run(result: FleetResult) -> list[str]:
@@ -332,7 +382,7 @@ def _notes_of_run(result: FleetResult) -> list[str]:
     attained = result.summary["slo_attainment"]
     notes = [missed_note(run, scenario.lead_s, attained=attained, wanted=wanted)]
     if cap_w is not None:
-        notes.append(over_cap_note(power_w(run, scenario.economics), cap_w))
+        notes.append(over_cap_note(power_w(run, scenario.costs), cap_w))
     return list(filter(None, notes))
 
 
@@ -344,9 +394,14 @@ def _sureness(scenario: Scenario) -> dict[str, Any]:
     capacity = scenario.sizing.unit_capacity_requests_per_s
     ends = capacity_interval(scenario.services, capacity)
     needed = scenario.sizing.units_needed_peak
-    follows = {
+    needs = {
         "units_needed_peak_low": needed * capacity / ends.high,
         "units_needed_peak_high": needed * capacity / ends.low,
+    }
+    if len(scenario.kinds) > 1:  # units of several kinds are not alike to training
+        return {**ends.document(), **needs}
+    follows = {
+        **needs,
         "lendable_share": lendable_share(scenario),
         "lendable_share_low": lendable_share(scenario, ends.low / capacity),
         "lendable_share_high": lendable_share(scenario, ends.high / capacity),
@@ -368,19 +423,26 @@ def _row(name: str, result: FleetResult) -> dict[str, Any]:
 
 
 def _write(run: Run, document: Mapping[str, Any], answer: _Answer) -> None:
+    import pandas as pd
+
     from experiments.figures.fleet import power_figure, roles_figure, scenarios_figure
     from workloads.fleet.results import changes_frame, jobs_frame
 
     _, result = answer.main
-    frame, title, chips = result.frame(), _title(document), result.run.chips_per_unit
+    frame, title = result.frame(), _title(document)
+    chips = {kind.name: kind.chips_per_unit for kind in result.run.kinds}
     run.json("summary", document, title="Results")
     run.figure("roles", roles_figure(frame, chips_per_unit=chips, title=title), title="Roles")
+    if "kinds" in document:
+        run.table(
+            "kinds",
+            pd.DataFrame(document["kinds"]).drop(columns="chip_hours_by_role"),
+            title="Kinds of units",
+        )
     run.figure("power", power_figure(frame, title=title), title="Power")
     if "rows" in document:
-        import pandas as pd
-
         rows = pd.DataFrame(document["rows"])
-        rows = rows[[name for name in rows if not isinstance(rows[name][0], dict)]]
+        rows = rows[[name for name in rows if not isinstance(rows[name][0], dict | list)]]
         run.table("what_ifs", rows, title="What-ifs side by side")
         lines = {label: each.frame() for label, each in answer.runs.items()}
         figure = scenarios_figure(lines, chips_per_unit=chips, title=f"What-ifs: {title}")

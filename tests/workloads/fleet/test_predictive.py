@@ -13,6 +13,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from tests.support.toy_fleet import simulate
 from topologies.clusters.names import cluster
 from topologies.errors import InputError
 from workloads.demand import azure_code, constant
@@ -35,7 +36,7 @@ from workloads.fleet.policies.view import Decision, Policy, Situation, View
 from workloads.fleet.processes.failures import Fleet
 from workloads.fleet.results import power_w, regret, summary
 from workloads.fleet.scenario import Scenario, policy_of, run, scenario
-from workloads.fleet.simulation import FleetRun, Signals, simulate
+from workloads.fleet.simulation import FleetRun, Signals
 from workloads.fleet.state.services import Service
 from workloads.options.fleet import DemandInputs, FleetInputs, FleetOptions, PolicyInputs
 from workloads.serving import fixed_rate
@@ -77,7 +78,7 @@ def _tokens(run: FleetRun) -> float:
 
 
 def _moved(run: FleetRun) -> int:
-    return sum(one.units for one in run.changes)
+    return sum(one.units for one in run.kinds[0].changes)
 
 
 def test_a_valley_that_ends_before_lent_units_train_is_not_lent() -> None:

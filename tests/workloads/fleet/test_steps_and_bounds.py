@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from tests.support.toy_fleet import PRICES, check_conserved
+from tests.support.toy_fleet import PRICES, check_conserved, simulate
 from topologies.arrays import FloatArray
 from workloads.demand import Demand
 from workloads.fleet.expectation import lent_units
@@ -17,7 +17,6 @@ from workloads.fleet.policies.rules import oracle, threshold
 from workloads.fleet.policies.view import Limits, View
 from workloads.fleet.processes.failures import Failures, Fleet
 from workloads.fleet.results import role_units, summary
-from workloads.fleet.simulation import simulate
 from workloads.fleet.state.services import Queue, Service, units_needed
 from workloads.fleet.state.world import Role
 from workloads.serving.capacity import fixed_rate
@@ -87,7 +86,7 @@ def test_repeated_days_are_equal_in_the_steady_state(
     for values in (queue.served, queue.backlog, queue.capacity):
         assert np.array_equal(values[DAY : 2 * DAY], values[2 * DAY :])
     assert np.array_equal(days[1], days[2])
-    assert run.changes
+    assert run.kinds[0].changes
 
 
 SERVICE_200 = Service("chat", fixed_rate(200.0), 3e12)
@@ -208,7 +207,7 @@ def test_no_policy_exceeds_its_limits(
     lent = units[:, [Role.EVALUATION, Role.TRAINING]].sum(axis=1)
     assert lent.max() <= UNITS - reserve + 1e-9
     ordered = np.zeros(run.minutes)
-    for change in run.changes:
+    for change in run.kinds[0].changes:
         ordered[change.ordered_ms // 60_000] += change.units
     if changes:
         assert ordered.max() <= changes

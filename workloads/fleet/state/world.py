@@ -42,16 +42,19 @@ class Role(IntEnum):
     BROKEN = 9
     SPARE = 10
     BATCH = 11
+    MAINTENANCE = 12
 
 
 ROLES = tuple(role.name.lower() for role in Role)
+OUT = (Role.BROKEN, Role.MAINTENANCE)
+"""Roles of units that are out of service, and that nothing can break."""
 
 GROUPS = {
     "inference": (Role.SERVING, Role.BATCH, Role.WARMING, Role.DRAINING),
     "training": (Role.TRAINING, Role.EVALUATION, Role.CHECKPOINTING),
     "moving": (Role.LOADING, Role.COMPILING),
     "idle": (Role.SPARE, Role.PAUSED),
-    "broken": (Role.BROKEN,),
+    "broken": OUT,
 }
 """Groups of roles; every role is in exactly one of them."""
 
@@ -118,11 +121,11 @@ class Ledger:
         """Servers lost by the units of a pool, in whole units."""
         return int(self.down[len(Role) + pool]) // self.servers
 
-    def broken_units(self) -> int:
-        """Units under repair, and servers lost by other units in whole units."""
-        broken = int(self.counts[Role.BROKEN])
-        elsewhere = sum(self.down.tolist()) - int(self.down[Role.BROKEN])
-        return broken + elsewhere // self.servers
+    def out_of_service(self) -> int:
+        """Units under repair or maintenance, and servers lost by others, in whole units."""
+        out = int(self.counts[list(OUT)].sum())
+        elsewhere = sum(self.down.tolist()) - int(self.down[list(OUT)].sum())
+        return out + elsewhere // self.servers
 
     def count(self, role: Role) -> int:
         """Units in a role."""
@@ -528,8 +531,9 @@ class Change:
 
 @dataclass
 class World:
-    """A running fleet."""
+    """The running units of one kind; all kinds of a fleet share its clock, queues and store."""
 
+    name: str
     env: simpy.Environment
     ledger: Ledger
     store: Store
@@ -544,17 +548,24 @@ class World:
     horizon_ms: int
     heading: npt.NDArray[np.int16]  # pool that each unit is on its way to, or ``NOBODY``
     # (minutes + 1, accounts): server-time spent until each minute begins, by role, and by pool from
-    # account 12 on
+    # account 13 on
     spent_server_ms: npt.NDArray[np.int64]
     # (minutes, services): mean number of units that worked for each service; units of a pool answer
     # all its services
     service_units: FloatArray
+    # unit_busy_w, unit_idle_w: draw of the site for a unit that computes, and for one that does not
+    # [W]
+    unit_busy_w: float
+    unit_idle_w: float
+    serves: bool
+    surge: npt.NDArray[np.int64]  # (pools,): units that come for others due for maintenance
     changes: list[Change] = field(default_factory=list)
     failures: Counter[str] = field(default_factory=Counter)
     training_limit: int | None = None  # most units that may train or evaluate, None for any number
     # Most units of jobs by name, where a policy sets such limits
     job_limits: Mapping[str, int] = field(default_factory=dict)
     batch: BatchQueue | None = None
+    maintained: int = 0  # units that have been out for maintenance
     tickets: Iterator[int] = field(default_factory=lambda: itertools.count(1))
 
     @property
