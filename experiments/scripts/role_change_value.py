@@ -81,7 +81,7 @@ def run(
 def _least(week: Scenario, lead: int, target: float) -> tuple[float, float, float]:
     """Return the least headroom that keeps the target, with its freed share and attainment."""
     timed = week.changed(
-        lambda kind, lead=lead: {"fleet": replace(kind.fleet, costs=ChangeCosts.fixed(60.0 * lead))}
+        lambda kind: {"fleet": replace(kind.fleet, costs=ChangeCosts.fixed(60.0 * lead))}
     )
 
     def tried(headroom: float) -> tuple[float, float, float]:

@@ -255,7 +255,7 @@ def _after_what_if(built: Scenario, texts: Sequence[str]) -> Scenario:
     """Return a scenario changed by its what-if, or as it is where there is none."""
     if len(built.options.kinds.serve_on) > 1:
         raise InputError(
-            f"{len(built.options.kinds.serve_on)} placements for one run; join kinds that serve with "
+            f"{len(built.options.kinds.serve_on)} placements for one run; join kinds with "
             "commas, or call run_fleet for each."
         )
     if len(texts) > 1:

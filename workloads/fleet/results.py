@@ -522,7 +522,7 @@ def _changes(run: FleetRun) -> dict[str, Any]:
             "max": float(latency.max()) if len(latency) else None,
             "n": len(latency),
         },
-        "failures": sum(run.failures_by_domain.values()),
+        "failures": run.failures,
         "failures_by_domain": run.failures_by_domain,
         "maintained_units": sum(kind.maintained for kind in run.kinds),
         "store_bytes": run.loaded_bytes,

@@ -173,6 +173,7 @@ def view_at(worlds: Sequence[World], inputs: Inputs, minute: int) -> View:
     batch_rate = 1.0 if batch is None else float(batch.rate_per_s[minute]) * 60.0
     kinds = [_kind_view(world, speed) for world, speed in zip(worlds, inputs.speeds, strict=True)]
     units = sum(kind.units for kind in kinds)
+    shares = [kind.units / units for kind in kinds]  # exactly 1 for one kind
     return View(
         minute=minute,
         weekday=clock // MINUTES_PER_DAY,
@@ -187,8 +188,8 @@ def view_at(worlds: Sequence[World], inputs: Inputs, minute: int) -> View:
         lead_s=max(world.lead_s for world in worlds if world.serves),
         prices_usd_per_mwh=inputs.signals.prices_usd_per_mwh[minute:],
         power_w=sum(_power_w(world, minute) for world in worlds),
-        unit_busy_w=sum(kind.unit_busy_w * kind.units for kind in kinds) / units,
-        unit_idle_w=sum(kind.unit_idle_w * kind.units for kind in kinds) / units,
+        unit_busy_w=float(np.average([kind.unit_busy_w for kind in kinds], weights=shares)),
+        unit_idle_w=float(np.average([kind.unit_idle_w for kind in kinds], weights=shares)),
         batch_due=np.empty(0) if batch is None else batch.due(minute) / batch_rate,
         training=sum(kind.training for kind in kinds),
         look_at_jobs=lambda: tuple(
@@ -520,6 +521,16 @@ class FleetRun:
         """Mean units that worked for each service; (minutes, services)."""
         result: FloatArray = np.sum([kind.service_units for kind in self.kinds], axis=0)
         return result
+
+    @property
+    def changes(self) -> tuple[Change, ...]:
+        """Role changes of all kinds."""
+        return tuple(change for kind in self.kinds for change in kind.changes)
+
+    @property
+    def failures(self) -> int:
+        """Failures of all units by any cause."""
+        return sum(self.failures_by_domain.values())
 
     @property
     def failures_by_domain(self) -> dict[str, int]:

@@ -419,7 +419,7 @@ class KindInputs:
     )
     serve_on: tuple[str, ...] = setting(
         (),
-        "Kinds that serve, in this order, such as trn2-ultraserver,trn3-gen2, while the others only "
+        "Kinds that serve, in this order, such as trn2-ultraserver,trn3-gen2, while others only "
         "train; or all, the cheapest or fastest first. Repeated for several side by side",
         metavar="KIND[,KIND]|cheapest|fastest",
         default="cheapest, or fastest where a price is unknown",

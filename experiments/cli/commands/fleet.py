@@ -118,14 +118,14 @@ STEPS = (
 KINDS = (
     Column("kind", "kind of units"),
     Column("units", "units"),
-    Column("serves", "serves", write=lambda place: (place and f"{place}.") or "never"),
-    Column("unit_capacity_requests_per_s", "a unit serves, 1/s"),
-    *(Column(f"{name}_share", name, write="{:.1%}".format) for name in GROUPS),
-    Column("served_tokens", "tokens served"),
-    Column("training_tokens", "trained"),
-    Column("usd_per_million_tokens", "USD per M served"),
-    Column("usd_per_million_trained_tokens", "USD per M trained"),
-    Column("maintained_units", "maintained"),
+    Column("serves", "serves", write=lambda place: f"{place}." if place else "never"),
+    Column("unit_capacity_requests_per_s", "1/s a unit", write="{:,.4g}".format),
+    Column("inference_share", "inference", write="{:.1%}".format),
+    Column("training_share", "training", write="{:.1%}".format),
+    Column("served_tokens", "served", write="{:.4g}".format),
+    Column("training_tokens", "trained", write="{:.4g}".format),
+    Column("usd_per_million_tokens", "USD/M served", write="{:.3f}".format),
+    Column("usd_per_million_trained_tokens", "USD/M trained", write="{:.3f}".format),
 )
 COMPARED = (
     Column("scenario", "scenario"),
@@ -193,9 +193,9 @@ def _replica_facts(replicas: Sequence[Mapping[str, Any]]) -> list[tuple[str, str
         elif not pieces:
             prompts += ", while decoding waits"
         chips = f"{replica['replicas_per_unit']} of {replica['chips']} chips"
-        rows.append(
-            (f"replicas of {replica['model']}, {replica['precision']}", f"{chips}{divided}")
-        )
+        on = f", {replica['kind']}" if "kind" in replica else ""
+        name = f"replicas of {replica['model']}, {replica['precision']}{on}"
+        rows.append((name, f"{chips}{divided}"))
         rows.append(("their prompts run", prompts))
     cold = Column("cold_cache_s", "lost while a prefix cache fills after a change")
     return rows + [row for replica in replicas for row in facts([cold], replica)]
@@ -341,9 +341,11 @@ def _document(answer: _Answer) -> dict[str, Any]:
         "policy": options.policy.policy,
         "scenario": name,
         "models": sorted({service.weights for service in scenario.services}),
-        "replicas": replicas_document(
-            [service for kind in scenario.kinds for service in kind.services]
-        ),
+        "replicas": [
+            {**({"kind": kind.name} if len(scenario.kinds) > 1 else {}), **row}
+            for kind in scenario.kinds
+            for row in replicas_document(kind.services)
+        ],
         **scenario.sizing.document(),
         "interval": {**_sureness(scenario), **intervals},
         **result.summary,

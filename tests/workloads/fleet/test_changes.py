@@ -41,7 +41,7 @@ from workloads.fleet.state.world import Role
 )
 def test_flat_demand_changes_no_roles(policy: Policy) -> None:
     run = simulate(FLAT_DAY, [SERVICE], Fleet(100), policy, jobs=default_jobs(100))
-    assert run.kinds[0].changes == ()
+    assert run.changes == ()
     assert summary(run, PRICES)["slo_attainment"] == 1.0
 
 
@@ -70,7 +70,7 @@ def test_a_spike_at_night_queues_while_units_come_back() -> None:
     assert frame["queued_requests"][120:150].max() > 0
     assert frame["slo_attainment"][120:135].min() < 0.5
     assert summary(run, PRICES)["slo_attainment_worst_15min"] < 0.5
-    assert run.kinds[0].changes[0].ready_ms > run.kinds[0].changes[0].ordered_ms
+    assert run.changes[0].ready_ms > run.changes[0].ordered_ms
 
 
 def test_faster_changes_serve_better() -> None:

@@ -38,7 +38,7 @@ def test_the_closed_form_is_what_foresight_lends(base: Scenario) -> None:
     assert middle == pytest.approx(share, abs=0.01)
     costs = base.fleet.change_costs.scaled(2.0)
     moved = (
-        replace(base, fleet=replace(base.fleet, costs=costs)),
+        base.changed(lambda _: {"fleet": replace(base.fleet, costs=costs)}),
         base.at(replace(base.horizon, demand=base.horizon.demand.times(0.9))),
     )
     for other in moved:

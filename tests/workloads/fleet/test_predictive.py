@@ -78,7 +78,7 @@ def _tokens(run: FleetRun) -> float:
 
 
 def _moved(run: FleetRun) -> int:
-    return sum(one.units for one in run.kinds[0].changes)
+    return sum(one.units for one in run.changes)
 
 
 def test_a_valley_that_ends_before_lent_units_train_is_not_lent() -> None:
@@ -177,7 +177,9 @@ def _scenario(
     )
     built = scenario(cluster("trn2-ultraserver:100"), azure_code(), options)
     economics, tariff = Economics(750.0, 400.0, 1.12, 0.001), _noisy_prices if priced else None
-    return replace(built, economics=economics, tariff=tariff).at(built.horizon)
+    return replace(built.changed(lambda _: {"economics": economics}), tariff=tariff).at(
+        built.horizon
+    )
 
 
 def _noisy_prices(_start: str, minutes: int) -> Prices:

@@ -86,7 +86,7 @@ def test_repeated_days_are_equal_in_the_steady_state(
     for values in (queue.served, queue.backlog, queue.capacity):
         assert np.array_equal(values[DAY : 2 * DAY], values[2 * DAY :])
     assert np.array_equal(days[1], days[2])
-    assert run.kinds[0].changes
+    assert run.changes
 
 
 SERVICE_200 = Service("chat", fixed_rate(200.0), 3e12)
@@ -207,7 +207,7 @@ def test_no_policy_exceeds_its_limits(
     lent = units[:, [Role.EVALUATION, Role.TRAINING]].sum(axis=1)
     assert lent.max() <= UNITS - reserve + 1e-9
     ordered = np.zeros(run.minutes)
-    for change in run.kinds[0].changes:
+    for change in run.changes:
         ordered[change.ordered_ms // 60_000] += change.units
     if changes:
         assert ordered.max() <= changes

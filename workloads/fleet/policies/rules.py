@@ -165,10 +165,10 @@ def _price(settings: PolicyInputs, situation: Situation) -> Policy:
 
 def _power_cap(settings: PolicyInputs, situation: Situation) -> Policy:
     """Keep the draw of the site under a cap by training on fewer units; serving goes first."""
-    # Units train where units serve last. Those that serve, or are on their way, count with their full
-    # draw, all others that
-    # are not broken with their idle draw. The limit on training falls at once; it rises only by
-    # more than a share of the fleet, so that small changes of the load move no gang.
+    # Units that serve, or are on their way to serving, count with their full draw, all others that
+    # are not broken with their idle draw. Kinds that serve last train first. The limit on training
+    # falls at once; it rises only by more than a share of the fleet, so that small changes of the
+    # load move no gang.
     if settings.power_cap_w is None:
         raise InputError("policy power-cap needs the most that the site may draw; add --power-cap.")
     serve, cap_w, limit = _forecast(settings, situation), settings.power_cap_w, -1
@@ -180,7 +180,7 @@ def _power_cap(settings: PolicyInputs, situation: Situation) -> Policy:
         for kind in view.kinds:
             alive, serving = kind.units - kind.broken, int((kind.serving + kind.coming).sum())
             rise_w = kind.unit_busy_w - kind.unit_idle_w
-            left_w -= alive * kind.unit_idle_w + serving * rise_w
+            left_w = left_w - alive * kind.unit_idle_w - serving * rise_w
         for kind in reversed(view.kinds):
             most = kind.units - kind.broken
             if kind is not view.kinds[0]:

@@ -98,7 +98,7 @@ def _window(text: str, kinds: Mapping[str, int], demand: Demand) -> tuple[str, W
     units = int(count)
     if units > kinds[name]:
         raise InputError(
-            f"{what}: {units:,} units of {name or 'the fleet'}, which has {kinds[name]:,}; take fewer."
+            f"{what}: {units:,} units of {name}, which has {kinds[name]:,}; take fewer."
         )
     begin_s = minute_at(demand, match, 0, what) * 60.0
     length_s = parse_seconds(match["length"], what)
