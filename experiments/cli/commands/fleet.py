@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
@@ -42,6 +42,11 @@ def _megawatts(watts: float) -> str:
     """Write a power with three significant digits, and all digits before the point."""
     value = watts / 1e6
     return f"{value:,.0f} MW" if abs(value) >= 100 else f"{value:.3g} MW"
+
+
+def _or_dash(pattern: str) -> Callable[[float | None], str]:
+    """Return a function that writes a number, or a dash for none."""
+    return lambda value: "–" if value is None else pattern.format(value)
 
 
 SIZE = (
@@ -119,13 +124,13 @@ KINDS = (
     Column("kind", "kind of units"),
     Column("units", "units"),
     Column("serves", "serves", write=lambda place: f"{place}." if place else "never"),
-    Column("unit_capacity_requests_per_s", "1/s a unit", write="{:,.4g}".format),
+    Column("unit_capacity_requests_per_s", "1/s a unit", write=_or_dash("{:,.4g}")),
     Column("inference_share", "inference", write="{:.1%}".format),
     Column("training_share", "training", write="{:.1%}".format),
-    Column("served_tokens", "served", write="{:.4g}".format),
-    Column("training_tokens", "trained", write="{:.4g}".format),
-    Column("usd_per_million_tokens", "USD/M served", write="{:.3f}".format),
-    Column("usd_per_million_trained_tokens", "USD/M trained", write="{:.3f}".format),
+    Column("served_tokens", "served", write=_or_dash("{:.4g}")),
+    Column("training_tokens", "trained", write=_or_dash("{:.4g}")),
+    Column("usd_per_million_tokens", "USD/M served", write=_or_dash("{:.3f}")),
+    Column("usd_per_million_trained_tokens", "USD/M trained", write=_or_dash("{:.3f}")),
 )
 COMPARED = (
     Column("scenario", "scenario"),
