@@ -36,7 +36,8 @@ from workloads.fleet.inputs.jobs import TrainingJob
 from workloads.fleet.policies.view import Limits, Policy
 from workloads.fleet.processes.failures import Failures
 from workloads.fleet.results import summary
-from workloads.fleet.scenario import Machines, Scenario, run
+from workloads.fleet.scenario import Scenario, run
+from workloads.fleet.setup.machines import Machines
 from workloads.fleet.setup.night_work import gang_mtbf_s
 from workloads.fleet.setup.serving import capacity_interval
 from workloads.job.causes import rate_range

@@ -20,7 +20,7 @@ from workloads.fleet.state.services import Queue, split_tokens, waits_s
 from workloads.fleet.state.world import GROUPS, MS, OUT, ROLES, Role
 
 BUSY = (Role.TRAINING, Role.EVALUATION, Role.BATCH)
-CHANGE_MINUTES = 15  # minutes over which reports state changes of power
+CHANGE_MINUTES = 15  # minutes over which reports state changes of power and the worst attainment
 
 
 @dataclass(frozen=True, eq=False)
@@ -219,7 +219,7 @@ def timeline(run: FleetRun, costs: Costs) -> pd.DataFrame:
 def worst_window(queues: tuple[Queue, ...], kept: FloatArray) -> float:
     """Lowest attainment of any window of 15 minutes, weighted by requests."""
     offered = np.sum([queue.arrivals for queue in queues], axis=0).astype(float)
-    width = min(QUARTER, len(kept))
+    width = min(CHANGE_MINUTES, len(kept))
     came = np.convolve(offered, np.ones(width), "valid")
     good = np.convolve(offered * kept, np.ones(width), "valid")
     return float(np.min(np.where(came > 0, good / np.maximum(came, 1e-300), 1.0)))
@@ -285,6 +285,7 @@ def summary(run: FleetRun, costs: Costs, prices: Prices | None = None) -> dict[s
         **_training(run),
         **_changes(run),
         **_power(run, costs, prices),
+        "store_bytes": run.loaded_bytes,
         **({} if batch is None else {"batch": batch}),
     }
     results |= _money(results, costs, kinds := _kinds(run, costs) if len(run.kinds) > 1 else [])
@@ -299,34 +300,18 @@ def _kinds(run: FleetRun, costs: Costs) -> list[dict[str, Any]]:
         for number in range(len(run.queues))
     ]
     served = np.sum(tokens, axis=0)
-    for number, (kind, chip) in enumerate(zip(run.kinds, each_kind(costs), strict=True)):
+    for kind, chip, tokens_of in zip(run.kinds, each_kind(costs), served.tolist(), strict=True):
         part = replace(run, kinds=(kind,))
-        training, changes = _training(part), _changes(part)
         results = {
             **_sizes(part),
             **_chip_hours(part),
-            "served_tokens": float(served[number]),
-            **{name: training[name] for name in OF_TRAINING},
-            "role_changes": changes["role_changes"],
-            "failures": changes["failures"],
-            "maintained_units": changes["maintained_units"],
-            "energy_joules": _power(part, chip, None)["energy_joules"],
-            "electricity_usd": None,
+            "served_tokens": tokens_of,
+            **_training(part),
+            **_changes(part),
+            **_power(part, chip, None),
         }
-        money = _money(results, chip, [])
-        names = ("cost_usd", "usd_per_million_tokens", "usd_per_million_trained_tokens")
-        del results["electricity_usd"]
-        rows.append({"kind": kind.name, **results, **{name: money[name] for name in names}})
+        rows.append({"kind": kind.name, **results, **_money(results, chip, [])})
     return rows
-
-
-OF_TRAINING = ("training_goodput", "training_tokens", "training_steps")
-
-
-def chip_hours(run: FleetRun) -> dict[str, float]:
-    """Chip-hours by role."""
-    total = role_chip_ms(run)[-1]
-    return {role: float(total[number]) / HOUR_MS for number, role in enumerate(ROLES)}
 
 
 def jobs_frame(run: FleetRun) -> pd.DataFrame:
@@ -441,7 +426,8 @@ def _chip_hours(run: FleetRun) -> dict[str, Any]:
         after = round(Fraction(chip_ms, HOUR_MS) / place)
         groups[f"{name}_chip_hours"] = float((after - before) * place)
         before = after
-    return {**groups, "chip_hours_by_role": chip_hours(run)}
+    by_role = (total / HOUR_MS).tolist()
+    return {**groups, "chip_hours_by_role": dict(zip(ROLES, by_role, strict=True))}
 
 
 def _service(run: FleetRun) -> dict[str, Any]:
@@ -475,14 +461,15 @@ def _weighted(values: Any, weights: Any) -> float:
 
 def _training(run: FleetRun) -> dict[str, Any]:
     """Goodput, tokens, deadlines and restarts of training; None where no throughput is known."""
-    held = sum(tally.held_unit_ms for _, tally in run.jobs)
-    useful = sum(tally.useful_unit_ms for _, tally in run.jobs)
+    # Unit-time of several kinds is added up by their chips.
+    first = run.kinds[0].chips_per_unit
+    sized = [(kind.chips_per_unit / first, kind.jobs) for kind in run.kinds]
+    held = sum(size * tally.held_unit_ms for size, jobs in sized for _, tally in jobs)
+    useful = sum(size * tally.useful_unit_ms for size, jobs in sized for _, tally in jobs)
     evaluated = [
-        int(role_server_ms(kind)[-1, Role.EVALUATION])
-        / (MS * kind.servers)
-        * kind.evaluation.rate(1)
+        int(role_server_ms(kind)[-1, Role.EVALUATION]) / (MS * kind.servers) * job.rate(1)
         for kind in run.kinds
-        if kind.evaluation and kind.evaluation.rated
+        if (job := kind.evaluation) and job.rated
     ]
     rated = all(job.rated for job, _ in run.jobs)
     tokens = sum(tally.tokens for _, tally in run.jobs)
@@ -496,7 +483,7 @@ def _training(run: FleetRun) -> dict[str, Any]:
         ),
         "jobs_with_deadline": sum(math.isfinite(job.deadline_s) for job, _ in run.jobs),
         "jobs_in_time": sum(
-            math.isfinite(job.deadline_s) and done <= job.deadline_s
+            done <= job.deadline_s < math.inf
             for (job, _), done in zip(run.jobs, run.finished_s, strict=True)
         ),
         "training_restarts": sum(tally.starts for _, tally in run.jobs),
@@ -525,7 +512,6 @@ def _changes(run: FleetRun) -> dict[str, Any]:
         "failures": run.failures,
         "failures_by_domain": run.failures_by_domain,
         "maintained_units": sum(kind.maintained for kind in run.kinds),
-        "store_bytes": run.loaded_bytes,
     }
 
 
@@ -587,136 +573,3 @@ def serving_share(results: Mapping[str, Any]) -> float:
     """Share of the chip-hours that serve, of those that serve or train."""
     served, trained = results["inference_chip_hours"], results["training_chip_hours"]
     return float(served / (served + trained)) if served + trained else 0.0
-
-
-QUARTER = 15  # minutes of a quarter of an hour, for which a reactive policy also looks back
-HOUR = 60
-MOST_HEADROOM = 1.0
-"""Headroom above which it is not the remedy: it would always keep twice the units needed."""
-ROUNDED = 0.05  # step to which a headroom is rounded up
-
-
-@dataclass(frozen=True)
-class Missed:
-    """A quarter of an hour in which requests missed their SLO."""
-
-    time_utc: str
-    share: float  # share of this quarter in all requests of the run that missed their SLO
-    # needed_units, serving_units: most units that a minute of the quarter needed, and the mean
-    # number that served
-    needed_units: float
-    serving_units: float
-    # Units needed in a minute over the most that were needed in the 15 minutes before the order for
-    # it had to be given. This is the largest such ratio of the quarter and of the quarters right
-    # before it that missed as well; infinity where no earlier need was known
-    rise: float
-
-
-def missed_quarters(run: FleetRun, lead_s: float) -> list[Missed]:
-    """Return the quarters of an hour in which requests missed their SLO, the worst first."""
-    each = [service_minutes(run, number) for number in range(len(run.queues))]
-    late = np.sum([outcome.offered_requests * (1 - outcome.attainment) for outcome in each], axis=0)
-    load = run.load.sum(axis=0)
-    serving = sum(kind_units(kind)[:, Role.SERVING] * kind.speed.mean() for kind in run.kinds)
-    rise = _rise(load, max(1, math.ceil(lead_s / 60.0)) if math.isfinite(lead_s) else len(load))
-    first = np.arange(0, run.minutes, QUARTER)
-    sums = np.add.reduceat(late, first)
-    rises = np.maximum.reduceat(rise, first)
-    for row in range(1, len(first)):  # a queue outlasts the rise that caused it
-        if sums[row - 1] > 0 and math.isfinite(rises[row - 1]):
-            rises[row] = max(rises[row], rises[row - 1])
-    result = []
-    for row in np.argsort(-sums, kind="stable").tolist():
-        if sums[row] <= 0:
-            break
-        part = slice(first[row], first[row] + QUARTER)
-        result.append(
-            Missed(
-                time_utc=run.demand.index[int(first[row])].strftime("%Y-%m-%dT%H:%M"),
-                share=float(sums[row] / late.sum()),
-                needed_units=float(load[part].max()),
-                serving_units=float(serving[part].mean()),
-                rise=float(rises[row]),
-            )
-        )
-    return result
-
-
-def missed_note(run: FleetRun, lead_s: float, *, attained: float, wanted: float) -> str:
-    """Sentence about the worst quarter of an hour and its remedy; empty where the SLO is kept."""
-    if attained >= wanted:
-        return ""
-    quarters = missed_quarters(run, lead_s)
-    worst = quarters[0]
-    sentence = (
-        f"{attained:.2%} of the requests keep the SLO, and {100 * wanted:.4g}% are asked for; "
-        f"{worst.share:.0%} of those that miss it came in the 15 minutes from {worst.time_utc}, "
-        f"which needed {worst.needed_units:,.0f} units while {worst.serving_units:,.0f} served"
-    )
-    if worst.needed_units > sum(kind.units * kind.speed.mean() for kind in run.kinds):
-        return f"{sentence}, more than the fleet has; fewer requests or more units keep it."
-    if not worst.rise > 1 or math.isinf(worst.rise):
-        return f"{sentence}."
-    steps = " Demand is known by the hour and steps at every full hour." if _hourly(run) else ""
-    headroom = _headroom(quarters, allowed=(1 - wanted) / (1 - attained))
-    remedy = f"--headroom {headroom:.2f} on what is needed now meets such rises."
-    if headroom > MOST_HEADROOM:
-        remedy = (
-            "No headroom up to 1 meets such rises, units that wait do: --policy forecast, which "
-            "keeps what its past errors ask for, or --floor."
-        )
-    return (
-        f"{sentence}: {worst.rise:.2f} times the need of {math.ceil(lead_s / 60)} minutes before, "
-        f"the time in which a unit comes back.{steps} {remedy}"
-    )
-
-
-def _headroom(quarters: list[Missed], *, allowed: float) -> float:
-    """Headroom that covers the rises of all quarters but the worst."""
-    covered, largest = 0.0, 0.0
-    for missed in sorted(quarters, key=lambda quarter: quarter.rise):
-        if math.isfinite(missed.rise):
-            largest = max(largest, missed.rise - 1)
-        covered += missed.share
-        if covered >= 1 - allowed:
-            break
-    return math.ceil(largest / ROUNDED - 1e-9) * ROUNDED
-
-
-def _rise(load: FloatArray, lead: int) -> FloatArray:
-    """Load of each minute over the largest of the 15 minutes that ended ``lead`` minutes before."""
-    padded = np.concatenate([np.zeros(QUARTER - 1), load])
-    before = np.lib.stride_tricks.sliding_window_view(padded, QUARTER).max(axis=1)
-    result = np.full(len(load), np.inf)
-    if lead < len(load):
-        visible = before[: len(load) - lead]
-        with np.errstate(divide="ignore", invalid="ignore"):
-            result[lead:] = np.where(visible > 0, load[lead:] / visible, np.inf)
-    return result
-
-
-def _hourly(run: FleetRun) -> bool:
-    """Return whether the demand changes at full hours only."""
-    load = run.load.sum(axis=0)
-    moved = np.flatnonzero(np.abs(np.diff(load)) > 1e-3 * load.max()) + 1
-    return bool(len(moved) and (moved % HOUR == 0).all())
-
-
-def over_cap_note(draw_w: FloatArray, cap_w: float) -> str:
-    """Sentence about the minutes above the cap; empty if there are none.
-
-    Policies keep the cap by training less. What serving, changes of role and idle units draw stays.
-
-    >>> over_cap_note(np.array([8e5, 9.5e5, 1.04e6]), 9e5)[:65]
-    'the site drew more than --power-cap 0.9 MW in 2 of 3 minutes, at '
-    >>> over_cap_note(np.array([8e5]), 9e5)
-    ''
-    """
-    over = int(np.count_nonzero(draw_w > cap_w * (1 + 1e-9)))
-    if not over:
-        return ""
-    return (
-        f"the site drew more than --power-cap {cap_w / 1e6:g} MW in {over:,} of {len(draw_w):,} "
-        f"minutes, at most {draw_w.max() / 1e6:.4g} MW: policies train less to keep the cap, but "
-        "units that serve, change roles or idle draw the rest."
-    )

@@ -16,9 +16,8 @@ from topologies.arguments import check_fields, check_names
 from topologies.arrays import FloatArray
 from topologies.catalogue.catalogue import Catalogue
 from topologies.clusters.cluster import Cluster
-from topologies.clusters.machines import machine_of
 from topologies.clusters.names import machine
-from topologies.errors import InputError, shown, suggestion
+from topologies.errors import InputError, shown
 from topologies.options import Option, described, in_words
 from workloads.confidence.propagation import AS_STATED, Uncertain
 from workloads.demand import (
@@ -32,14 +31,12 @@ from workloads.demand import (
 from workloads.demand.trace import MINUTES_PER_DAY
 from workloads.demand.what_if import check_texts
 from workloads.economics import Economics
-from workloads.fleet.inputs.costs import ChangeCosts
 from workloads.fleet.inputs.jobs import TrainingJob
 from workloads.fleet.inputs.prices import Prices, check_prices, read_prices
-from workloads.fleet.kinds import Kind, serving_units
+from workloads.fleet.kinds import serving_units
 from workloads.fleet.policies.registry import KINDS, bound_of, check_name, policy_named
-from workloads.fleet.policies.view import Limits, Policy, Situation
-from workloads.fleet.processes.failures import Fleet, failures_from
-from workloads.fleet.processes.maintenance import windows_from
+from workloads.fleet.policies.view import Policy, Situation
+from workloads.fleet.processes.failures import Fleet
 from workloads.fleet.setup.demand import (
     Share,
     Sizing,
@@ -51,8 +48,9 @@ from workloads.fleet.setup.demand import (
     scaled_to_fleet,
     sizing,
 )
-from workloads.fleet.setup.night_work import gang_note, host_memory_note, night_work
-from workloads.fleet.setup.serving import block_of, services_from, serving_notes
+from workloads.fleet.setup.machines import Machines, kinds_from, placed
+from workloads.fleet.setup.night_work import gang_note, host_memory_note
+from workloads.fleet.setup.serving import serving_notes
 from workloads.fleet.simulation import FleetRun, Signals, simulate
 from workloads.fleet.state.services import (
     BatchTier,
@@ -75,19 +73,6 @@ from workloads.options.fleet import (
     seconds,
 )
 from workloads.serving import parse_share, parse_slo
-
-
-@dataclass(frozen=True, eq=False, kw_only=True)
-class Machines(Kind):
-    """Units of one kind, with their machine and its price."""
-
-    cluster: Cluster
-    economics: Economics
-
-    @property
-    def usd_per_s(self) -> float:
-        """Price of all units [USD/s]; 0 if unknown."""
-        return self.cluster.chips * self.economics.usd_per_chip_s
 
 
 @dataclass(frozen=True, eq=False)
@@ -243,7 +228,9 @@ def scenario(
     shares: Sequence[Share] = [(models, None)] if isinstance(models, Model) else models
     demand, each = divided(demand, shares) if shares else (demand, ())
     window = cut_to_period(interactive(demand, tier), period.days, period.start_day)
-    kinds = _kinds([cluster] if isinstance(cluster, Cluster) else cluster, window, each, options)
+    kinds = kinds_from(
+        [cluster] if isinstance(cluster, Cluster) else cluster, window, each, options
+    )
     if tier is not None and len(kinds) > 1:
         raise InputError(
             f"a batch tier on a fleet of {len(kinds)} kinds of units; leave --batch-share and "
@@ -271,72 +258,6 @@ def scenario(
         ),
     )
     return without_noise.at(horizon)  # with noise, prices and batch work, as for a what-if
-
-
-def _kinds(
-    clusters: Sequence[Cluster], window: Horizon, models: Sequence[Model], options: FleetOptions
-) -> tuple[Machines, ...]:
-    """Return the kinds of units of a fleet; machines that are stated twice are one kind."""
-    joined: dict[str, Cluster] = {}
-    for cluster in clusters:
-        name = machine_of(cluster)
-        before = joined.get(name)
-        joined[name] = replace(cluster, domains=cluster.domains + (before.domains if before else 0))
-    units = {name: cluster.domains for name, cluster in joined.items()}
-    windows = windows_from(options.kinds.maintenance, units, window.demand)
-    several = len(joined) > 1
-    result = []
-    for name, cluster in joined.items():
-        services = services_from(window.demand, cluster, models, options.fleet)
-        fleet = replace(_fleet(cluster, services, options), maintenance=windows[name])
-        work = cluster, models, options.fleet, services, window.demand, fleet
-        jobs = night_work(*work, kinds=[*joined], name=name if several else "")
-        economics = _economics(cluster, options.money)
-        result.append(Machines(name, services, fleet, jobs, cluster=cluster, economics=economics))
-    return tuple(result)
-
-
-CHEAPEST, FASTEST = "cheapest", "fastest"
-
-
-def placed(kinds: Sequence[Machines], text: str, demand: Demand) -> tuple[Machines, ...]:
-    """Return the kinds in the order in which they serve a demand, which a text states.
-
-    ``cheapest`` has the kind first whose price for the demand is least, ``fastest`` that whose
-    chips serve most; names of kinds have only these serve. Without a text it is ``cheapest``, or
-    ``fastest`` where a kind has no price.
-    """
-    names = {kind.name: kind for kind in kinds}
-    priced = all(kind.usd_per_s for kind in kinds)
-    text = text or (CHEAPEST if priced else FASTEST)
-    if text in (CHEAPEST, FASTEST):
-        if text == CHEAPEST and not priced:
-            lacking = ", ".join(kind.name for kind in kinds if not kind.usd_per_s)
-            raise InputError(
-                f"--serve-on cheapest: the catalogue has no price of {lacking}; state fastest, or "
-                "the kinds."
-            )
-
-        def weight(kind: Machines) -> float:
-            """Price or chips of the units that the demand needs."""
-            need = float(units_needed(demand, kind.services).sum())
-            return (
-                need
-                * (kind.usd_per_s if text == CHEAPEST else kind.cluster.chips)
-                / kind.fleet.units
-            )
-
-        return tuple(sorted((replace(kind, serves=True) for kind in kinds), key=weight))
-    stated = [part.strip() for part in text.split(",")]
-    for name in stated:
-        if name not in names or stated.count(name) > 1:
-            raise InputError(
-                f"--serve-on {shown(text)}: {shown(name)!r} is "
-                f"{'stated twice' if name in names else 'no kind of the fleet'}; choose from "
-                f"{', '.join(names)}, or state cheapest or fastest.{suggestion(name, names)}"
-            )
-    others = (replace(kind, serves=False) for kind in kinds if kind.name not in stated)
-    return (*(replace(names[name], serves=True) for name in stated), *others)
 
 
 def _tariff(money: MoneyInputs) -> Callable[[str, int], Prices] | None:
@@ -369,44 +290,6 @@ def _own_batch(tier: BatchTier | None, inputs: DemandInputs, factor: float) -> D
         return None
     demand = cut_to_period(tier.demand, inputs.days, inputs.start_day).demand
     return demand if demand.absolute else demand.times(factor)
-
-
-def _fleet(cluster: Cluster, services: Sequence[Service], options: FleetOptions) -> Fleet:
-    """Return the units of a cluster; blocks are whole groups of prefill and decode replicas."""
-    limits, policy, failing = options.limits, options.policy, options.fleet.failures
-    failures = None
-    if failing != "off":
-        failures = failures_from(cluster, services, domains=failing == "domains")
-    return Fleet(
-        cluster.domains,
-        cluster.chips_per_domain,
-        costs_of(cluster, limits),
-        Limits(
-            floor=limits.floor,
-            cap=policy.cap,
-            block=math.lcm(limits.block, block_of(services)),
-            changes_per_minute=policy.changes_per_minute,
-            min_lease_s=seconds(policy.lease, "--lease"),
-            notice_s=seconds(policy.notice, "--notice"),
-            reserve=limits.reserve,
-        ),
-        failures,
-    )
-
-
-def costs_of(cluster: Cluster, inputs: LimitInputs) -> ChangeCosts:
-    """Return the costs of role changes: the catalogue's, or one fixed time of the options."""
-    by_source = ChangeCosts.of(cluster, source=inputs.weights)
-    if inputs.change_time is None:
-        return by_source
-    return ChangeCosts.fixed(seconds(inputs.change_time, "--change-time"))
-
-
-def _economics(cluster: Cluster, money: MoneyInputs) -> Economics:
-    """Prices and power of a cluster's machine, those of the options before the catalogue's."""
-    economics = Economics.of(cluster, carbon_g_per_kwh=money.carbon)
-    discount = economics.batch_discount if money.batch_discount is None else money.batch_discount
-    return replace(economics, usd_per_million_tokens=money.token_price, batch_discount=discount)
 
 
 def what_ifs(base: Scenario, texts: Sequence[str]) -> list[tuple[str, Scenario]]:

@@ -210,7 +210,7 @@ def expectation_at(base: Scenario, catalogue: Catalogue) -> Expectation:
     """Return the expectation of a scenario under another catalogue."""
     from topologies.clusters.names import machine
     from workloads.fleet.expectation import at
-    from workloads.fleet.scenario import costs_of
+    from workloads.fleet.setup.machines import costs_of
 
     cluster = machine(base.options.fleet.cluster, catalogue=catalogue)
     return at(base, cluster, costs_of(cluster, base.options.limits))
@@ -381,7 +381,8 @@ def _complete(row: dict[str, Any], scenario: Scenario) -> None:
 
 
 def _notes_of_run(result: FleetResult) -> list[str]:
-    from workloads.fleet.results import missed_note, over_cap_note, power_w
+    from workloads.fleet.missed import missed_note, over_cap_note
+    from workloads.fleet.results import power_w
     from workloads.serving import parse_slo
 
     scenario, run = result.scenario, result.run
