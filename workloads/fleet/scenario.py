@@ -48,7 +48,7 @@ from workloads.fleet.setup.demand import (
     scaled_to_fleet,
     sizing,
 )
-from workloads.fleet.setup.machines import Machines, kinds_from, placed
+from workloads.fleet.setup.machines import CHEAPEST, Machines, kinds_from, placed
 from workloads.fleet.setup.night_work import gang_note, host_memory_note
 from workloads.fleet.setup.serving import serving_notes
 from workloads.fleet.simulation import FleetRun, Signals, simulate
@@ -236,7 +236,12 @@ def scenario(
             f"a batch tier on a fleet of {len(kinds)} kinds of units; leave --batch-share and "
             "--batch-demand out, or state one kind."
         )
-    placements = [placed(kinds, text, window.demand) for text in options.kinds.serve_on or ("",)]
+    if options.kinds.serve_on and len(kinds) == 1:
+        raise InputError(
+            f"--serve-on {', '.join(options.kinds.serve_on)} is for a fleet of several kinds of "
+            f"units, and all of this one are {kinds[0].name}; state each with --kind."
+        )
+    placements = [placed(kinds, text, window.demand) for text in options.kinds.serve_on or (None,)]
     horizon, sized = scaled_to_fleet(
         window,
         [(kinds[0].services, serving_units(window.demand, kinds)) for kinds in placements],
@@ -299,7 +304,7 @@ def what_ifs(base: Scenario, texts: Sequence[str]) -> list[tuple[str, Scenario]]
 
 def side_by_side(base: Scenario) -> list[tuple[str, Scenario]]:
     """Return the base, its what-ifs, and the base with each other placement of serving."""
-    first, *others = base.options.kinds.serve_on or ("",)
+    first, *others = base.options.kinds.serve_on or (CHEAPEST,)
     rows = what_ifs(base, base.options.demand.what_if)
     if others:
         rows[0] = (f"{first} serves", base)

@@ -233,6 +233,8 @@ JOBS = "name,units,kind\nbig,5,trn3-gen2\n"
     [
         ({"serve_on": "trn3-gen1"}, "'trn3-gen1' is no kind of the fleet; choose from trn2-ultra"),
         ({"serve_on": "trn3-gen2,trn3-gen2"}, "is stated twice"),
+        ({"serve_on": ""}, "'' is no kind of the fleet"),
+        ({"serve_on": "fastest", "clusters": "trn2-ultraserver:3"}, "all of this one are trn2-ult"),
         ({"serve_on": ("trn3-gen2", "cheapest")}, "2 placements for one run"),
         ({"policy": "mpc"}, "policy mpc plans units of one kind, and the fleet has 2; choose stat"),
         ({"batch_share": "20%"}, "a batch tier on a fleet of 2 kinds of units"),

@@ -84,9 +84,10 @@ def _window(text: str, kinds: Mapping[str, int], demand: Demand) -> tuple[str, W
     place, _, size = rest.rpartition("=")
     match = PLACE.fullmatch(at + place)
     stated, _, count = size.rpartition(":")
-    if word not in ("out", "roll") or not at or not match or not re.fullmatch(r"\d+", count):
+    is_read = word in ("out", "roll") and at and match and not match["factor"]
+    if not is_read or not re.fullmatch(r"\d+", count) or match is None:
         raise InputError(f"{what} cannot be read; write {FORMS}.")
-    if not match["length"] or match["factor"]:
+    if not match["length"]:
         raise InputError(f"{what} states no length; write {FORMS}.")
     name = stated or next(iter(kinds))
     if name not in kinds or (not stated and len(kinds) > 1):
@@ -129,7 +130,7 @@ def _next_units(world: World, waiting: np.ndarray, count: int) -> IntArray:
 def _group(world: World, units: IntArray, length_ms: int) -> Process:
     """Take units out together, those that serve once others have come for them."""
     serves = world.ledger.role[units] == Role.SERVING
-    leaving = [world.env.process(_out(world, each, length_ms)) for each in (units[~serves],)]
+    leaving = [world.env.process(_out(world, units[~serves], length_ms))]
     units = units[serves]
     if len(units):
         pools = world.ledger.owner[units]

@@ -62,19 +62,17 @@ def kinds_from(
 CHEAPEST, FASTEST = "cheapest", "fastest"
 
 
-def placed(kinds: Sequence[Machines], text: str, demand: Demand) -> tuple[Machines, ...]:
-    """Return the kinds in the order in which they serve a demand, which a text states.
-
-    ``cheapest`` has the kind first whose price for the demand is least, ``fastest`` that whose
-    chips serve most; names of kinds have only these serve. Without a text it is ``cheapest``, or
-    ``fastest`` where a kind has no price.
-    """
+def placed(kinds: Sequence[Machines], text: str | None, demand: Demand) -> tuple[Machines, ...]:
+    """Return the kinds in the order in which they serve a demand, which a text states."""
+    # ``cheapest`` has the kind first whose price for the demand is least, ``fastest`` that whose
+    # chips serve most; of stated kinds only these serve. Without a text it is ``cheapest``, or
+    # ``fastest`` where a kind has no price.
     names = {kind.name: kind for kind in kinds}
-    priced = all(kind.usd_per_s for kind in kinds)
-    text = text or (CHEAPEST if priced else FASTEST)
+    lacking = ", ".join(kind.name for kind in kinds if not kind.usd_per_s)
+    if text is None:
+        text = FASTEST if lacking else CHEAPEST
     if text in (CHEAPEST, FASTEST):
-        if text == CHEAPEST and not priced:
-            lacking = ", ".join(kind.name for kind in kinds if not kind.usd_per_s)
+        if text == CHEAPEST and lacking:
             raise InputError(
                 f"--serve-on cheapest: the catalogue has no price of {lacking}; state fastest, or "
                 "the kinds."
@@ -82,12 +80,8 @@ def placed(kinds: Sequence[Machines], text: str, demand: Demand) -> tuple[Machin
 
         def weight(kind: Machines) -> float:
             """Price or chips of the units that the demand needs."""
-            need = float(units_needed(demand, kind.services).sum())
-            return (
-                need
-                * (kind.usd_per_s if text == CHEAPEST else kind.cluster.chips)
-                / kind.fleet.units
-            )
+            need = float(units_needed(demand, kind.services).sum()) / kind.fleet.units
+            return need * (kind.usd_per_s if text == CHEAPEST else kind.cluster.chips)
 
         return tuple(sorted((replace(kind, serves=True) for kind in kinds), key=weight))
     stated = [part.strip() for part in text.split(",")]
