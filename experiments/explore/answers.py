@@ -17,6 +17,7 @@ import pandas as pd
 
 from cluster_sim.collectives.duration.duration import collective_time
 from cluster_sim.collectives.results import first_ranks
+from experiments.reports.differences import input_text, plan_fields
 from experiments.reports.run_record import check_unchanged, read_record
 from topologies.catalogue.catalogue import Catalogue
 from topologies.clusters.names import cluster as cluster_of
@@ -28,7 +29,6 @@ from workloads.training.iteration import iteration
 from workloads.training.usual_plan import complete
 
 Parts = Mapping[str, float]
-NOT_PLANNED = ("sharding", "assumed")  # keys of a plan in results that are not fields of a plan
 DISTURBED = ("jitter", "straggler", "fault")  # options of a step whose effect is not computed again
 DEGREES = ("tp", "pp", "dp", "cp", "ep")
 """Degrees of a plan in its description; degrees of 1 are left out."""
@@ -94,15 +94,12 @@ def read_runs(folders: Sequence[Path]) -> tuple[list[Explored], dict[str, pd.Dat
 
 def _train(folder: Path, inputs: Mapping[str, Any]) -> Explored:
     results = json.loads((folder / "results.json").read_text())
-    model = read_model(_text(inputs["model"]))
-    fields = {
-        name: value for name, value in results["plan"].items()
-        if name not in NOT_PLANNED and value not in ([], "")
-    }  # fmt: skip
+    model = read_model(input_text(inputs["model"]))
+    fields = plan_fields(results)
 
     def ask(catalogue: Catalogue) -> Parts:
         """Answer with the numbers of a catalogue."""
-        machine = cluster_of(_text(inputs["cluster"]), catalogue=catalogue)
+        machine = cluster_of(input_text(inputs["cluster"]), catalogue=catalogue)
         step = iteration(model, machine, complete(fields, model, machine), allow_oversized=True)
         return step.breakdown_s
 
@@ -129,7 +126,7 @@ def _collective(folder: Path, inputs: Mapping[str, Any]) -> Explored:
     def ask(catalogue: Catalogue) -> Parts:
         """Answer with the numbers of a catalogue."""
         machine = cluster_of(
-            _text(inputs["cluster"]), bandwidth=inputs.get("bandwidth"),
+            input_text(inputs["cluster"]), bandwidth=inputs.get("bandwidth"),
             latency=inputs.get("latency"), catalogue=catalogue,
         )  # fmt: skip
         group = first_ranks(machine, ranks, each)
@@ -156,11 +153,6 @@ READERS: Mapping[str, Callable[[Path, Mapping[str, Any]], Explored]] = {
     "train": _train,
     "collective": _collective,
 }
-
-
-def _text(value: Any) -> str:
-    """Text of a recorded input; a file is recorded with its path."""
-    return str(value["path"] if isinstance(value, dict) else value)
 
 
 def knobs(runs: Sequence[Explored], most: int, catalogue: Catalogue) -> list[str]:

@@ -6,6 +6,7 @@ is a function of :class:`Checked` in ``CHECKS``; text, JSON and page have its re
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from fractions import Fraction
@@ -356,3 +357,25 @@ def _alternatives(step: Iteration, name: str) -> str:
 
 def _word(value: Any) -> str:
     return ("off", "on")[value] if isinstance(value, bool) else str(value)
+
+
+def comparison_sentence(compared: Mapping[str, Any], step: Iteration) -> str:
+    """Say how the measured time lies beside the prediction, and which choices come nearer."""
+    change = compared["measured_s"] / step.iteration_s - 1
+    text = f"The measured step is {abs(change):.0%} {'longer' if change > 0 else 'shorter'} than "
+    if compared["normal"] == "usual":
+        return text + "predicted, which is usual: it is within the 80 % interval."
+    text += f"predicted, and {compared['normal']} than nine of ten such steps."
+    nearer = _nearer(compared["measured_s"], step)
+    return text + (f" Of what is not stated, {nearer} would come nearer to it." if nearer else "")
+
+
+def _nearer(measured_s: float, step: Iteration) -> str:
+    """Name the values of fields that nobody stated which come nearer to the measured time."""
+    missing = math.log(measured_s / step.iteration_s)
+    left = {other: abs(missing - math.log(other.ratio)) for other in step.alternatives}
+    nearest = [
+        other for other in sorted(left, key=left.__getitem__) if left[other] < 0.9 * abs(missing)
+    ]
+    words = (f"{other.field.replace('_', ' ')} {_word(other.value)}" for other in nearest[:3])
+    return " or ".join(words)

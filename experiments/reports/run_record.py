@@ -76,6 +76,11 @@ def check_unchanged(folder: Path, record: Mapping[str, Any], names: Sequence[str
                 f"{value.get('path')}, the {key} of {folder}, was changed since the run. "
                 "Run it again."
             )
+    check_files(folder, record, names)
+
+
+def check_files(folder: Path, record: Mapping[str, Any], names: Sequence[str]) -> None:
+    """Refuse a run whose named files are no longer those that were written."""
     for name in names:
         file = folder / name
         if not file.is_file() or file.is_symlink() or sha256_of(file) != record["files"].get(name):

@@ -13,6 +13,7 @@ from cluster_sim.collectives.results import bus_factor
 from experiments.validation.predictions.training import filled, question
 from experiments.validation.reading.machines import machines_for, model_for, servers_reach
 from experiments.validation.reading.rows import Kind, Outcome, Row, Rows, Value, unsupported
+from experiments.validation.reading.step_logs import read_steps
 from topologies.arrays import FloatArray
 from topologies.catalogue.catalogue import Catalogue
 from topologies.errors import InputError
@@ -42,6 +43,7 @@ if TYPE_CHECKING:
     import pandas as pd
 
     from experiments.validation.reading.nccl_tests import Measured
+    from workloads.training.iteration import Iteration
 
 
 FAULTS = (ArithmeticError, LookupError, MemoryError, ValueError)
@@ -298,6 +300,24 @@ def normality(compared: pd.DataFrame) -> list[str | None]:
     seconds, low, high = (compared[name] for name in ("measured_time_s", "low", "high"))
     words = np.select([seconds.isna(), seconds > high, seconds < low], ["", SLOWER, FASTER], USUAL)
     return [str(word) or None for word in words]
+
+
+def compared_step(text: str, step: Iteration) -> dict[str, Any]:
+    """Return measured times, their error, and whether they are usual: the key ``compared``."""
+    source, tool, times_s = read_steps(text, step)
+    low_s, measured_s, high_s = map(float, np.quantile(times_s, (0.1, 0.5, 0.9)))
+    ends = step.interval
+    normal = SLOWER if measured_s > ends.high else FASTER if measured_s < ends.low else USUAL
+    return {
+        "source": source,
+        "tool": tool,
+        "steps": len(times_s),
+        "measured_s": measured_s,
+        "p10_s": low_s,
+        "p90_s": high_s,
+        "error": step.iteration_s / measured_s - 1,
+        "normal": normal,
+    }
 
 
 def verdict(compared: pd.DataFrame, *, crosses: bool) -> str:

@@ -98,12 +98,15 @@ def _console(text: str) -> str:
     return "".join(f"{line}\n{_printed(line[2:])}" for line in commands)
 
 
-def _printed(command: str) -> str:
+def _printed(line: str) -> str:
+    command, _, file = line.partition(" > ")
     printed = io.StringIO()
     environment: Mapping[str, str] = {**os.environ, "COLUMNS": "80"}
     with contextlib.redirect_stdout(printed), mock.patch.dict(os.environ, environment):
         run(shlex.split(command)[1:])
-    return printed.getvalue()
+    if file:
+        Path(file).write_text(printed.getvalue(), encoding="utf-8")
+    return "" if file else printed.getvalue()
 
 
 def main(arguments: list[str]) -> int:

@@ -55,7 +55,7 @@ TEXTS: dict[str, tuple[str, ...]] = {
     "cluster": ("trn1.32xlarge", "trn2-ultraserver:4"),
     "collective": ("all-gather",),
     "column": ("chips=16", "tp=2"),
-    "compare": ("log.txt",),
+    "compare": ("log.txt", "steps.log", "3.2s"),
     "confidence": ("60%",),
     "date": ("2023-01",),
     "demand": ("demand.csv",),

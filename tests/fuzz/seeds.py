@@ -112,6 +112,15 @@ CONFIG = json.dumps(
         "vocab_size": 4096, "max_position_embeddings": 2048, "tie_word_embeddings": False,
     }
 ).encode()  # fmt: skip
+STEP_LOG = b"".join(
+    b" iteration %d/ 9 | elapsed time per iteration (ms): 51%d.0 | global batch size: 16 |\n"
+    % (n, n)
+    for n in range(9)
+)
+MONITOR = b'{"neuron_runtime_data": [{"report": {"neuroncore_counters": {"neuroncores_in_use": ' + (
+    b'{"0": {"neuroncore_utilization": 42.0, "flops": 5e13}}}}}], "neuron_hardware_info": '
+    b'{"neuroncore_per_device_count": 4}}\n'
+)
 LOG = b"""# nThread 1 nGpus 1 minBytes 8 maxBytes 134217728
 #       size         count      type   redop    root     time   algbw   busbw #wrong
      1048576        262144     float     sum      -1    45.10   23.25   43.59      0
@@ -142,6 +151,8 @@ OWN_FILES: Mapping[str, bytes] = {
     "collective_rows.csv": COLLECTIVE_ROWS,
     "config.json": CONFIG,
     "log.txt": LOG,
+    "steps.log": STEP_LOG,
+    "monitor.json": MONITOR,
     "order.txt": ORDER,
     "matrix.csv": MATRIX,
 }
@@ -173,6 +184,8 @@ COMMANDS: tuple[tuple[str, ...], ...] = (
     ("train", "--model", "gpt2", "--cluster", "cluster.yaml", "--tp", "4", "--global-batch", "64"),
     ("train", "--model", "config.json", "--cluster", "dgx-h100", "--global-batch", "16"),
     ("train", *ON_TRN2, "--tp", "4", "--framework", "framework.yaml"),
+    ("train", *ON_TRN2, "--tp", "4", "--compare", "monitor.json"),
+    ("train", *ON_TRN2, "--tp", "4", "--global-batch", "16", "--compare", "steps.log"),
     ("share", "trn2.48xlarge:2", "--jobs", "jobs.yaml", "--steps", "1"),
     ("queue", "trn2.48xlarge:2", "--jobs", "queue.csv"),
     ("queue", "trn2.48xlarge:2", "--jobs", "sacct.txt", "--study"),
@@ -192,6 +205,7 @@ COMMANDS: tuple[tuple[str, ...], ...] = (
     ),
     ("calibrate", "log.txt", "--cluster", "dgx-h100"),
     ("report", "run"),
+    ("compare", "run", "run"),
     ("list", "variants"),
     ("list", "jitter"),
     ("train", *ON_TRN2, "--tp", "4", "--jitter", "chips,heat", "--iterations", "3"),

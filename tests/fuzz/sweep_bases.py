@@ -99,6 +99,7 @@ NOT_SWEPT = {
     "measure-kit": "writes a folder",
     "explore": "serves a page until it is stopped",
     "serve-api": "answers requests until it is stopped",
+    "compare": "its only inputs are directories",
     "report": "its only input is a directory",
 }
 """Commands without a base, with the reason."""

@@ -72,6 +72,7 @@ READERS = {
     "experiments/sweeps/study.py": "study.yaml",
     "experiments/validation/reading/nccl_tests.py": "log.txt",
     "experiments/validation/reading/rows.py": "rows.csv bench.json",
+    "experiments/validation/reading/step_logs.py": "steps.log monitor.json",
     "topologies/catalogue/reader.py": "overlay.csv",
     "topologies/clusters/graph_file.py": "graph.json",
     "topologies/clusters/yaml_file.py": "astra.yml cluster.yaml",

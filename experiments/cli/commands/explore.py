@@ -1,16 +1,21 @@
-"""``cluster-sim explore`` and ``report``: pages of runs, with sliders and stand-alone."""
+"""``cluster-sim explore``, ``compare`` and ``report``: recorded runs, side by side and as pages."""
 
 from __future__ import annotations
 
 import sys
 from dataclasses import dataclass
 from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
 import click
 
 from experiments.cli.commands.serve_api import HOST, HOSTS, check_free, only_for
 from experiments.cli.options.inputs import Invocation
+from experiments.cli.output.printing import print_table, print_text
 from topologies.options import required, setting
+
+if TYPE_CHECKING:
+    from experiments.reports.run_directory import Run
 
 TITLE = "cluster-sim explore"
 
@@ -66,6 +71,49 @@ def explore(inputs: ExploreInputs, call: Invocation) -> None:
     only_for(server._tornado, HOSTS)
     server.start()
     server.io_loop.start()
+
+
+@dataclass(frozen=True)
+class ComparedRuns:
+    """The two run directories."""
+
+    first: Path = required("Run directory that --out wrote", metavar="RUN", argument=True)
+    second: Path = required("Another run of the same command", metavar="RUN", argument=True)
+
+
+def compare(inputs: ComparedRuns, call: Invocation) -> None:
+    """Say what differs between two recorded runs, and why.
+
+    Options that differ, results that differ, whether the difference is beyond the error of two
+    predictions and, for steps, which parts of them it is made of.
+    """
+    from experiments.reports.certainty import ratio_sentences
+    from experiments.reports.differences import (
+        change_sentence,
+        differences,
+        question_rows,
+        result_rows,
+    )
+
+    answer = differences((inputs.first, inputs.second))
+    heads = answer["runs"]
+    sentences = [*ratio_sentences(answer["ratios"]), change_sentence(answer)]
+
+    def show(_: Any) -> None:
+        """Print both tables, and the sentences on them."""
+        print_table("", ["asked differently", *heads], question_rows(answer), left=3)
+        print_table("", ["came out differently", *heads, "ratio"], result_rows(answer))
+        for sentence in filter(None, sentences):
+            print_text(sentence)
+
+    def write(run: Run, _: Any) -> None:
+        """Write both tables and the whole answer."""
+        run.table("question", answer["question"], title="Asked differently")
+        note = " ".join(filter(None, sentences))
+        run.table("metrics", answer["results"], title="Came out differently", note=note)
+        run.json("results", answer, title="Results")
+
+    call.answer(answer, show, write)
 
 
 @dataclass(frozen=True)

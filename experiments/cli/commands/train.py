@@ -141,12 +141,32 @@ class RunInputs:
         return cluster_names(self.later_stages) if self.later_stages else []
 
 
+@dataclass(frozen=True)
+class BesideInputs(TokensInputs):
+    """Measured step to compare with, and the length of a whole job."""
+
+    compare: str | None = setting(
+        None,
+        "Measured time of the step, such as 3.2s, or a file with it: a log of Megatron-LM, NeMo, "
+        "torchtitan, DeepSpeed, MaxText or Transformers, or the JSON of neuron-monitor",
+        metavar="TIME|FILE",
+    )
+
+    def comparison(self, step: Iteration) -> dict[str, Any]:
+        """Return the key ``compared`` of the answer; empty without a measured step."""
+        if self.compare is None:
+            return {}
+        from experiments.validation.comparison import compared_step
+
+        return {"compared": compared_step(self.compare, step)}
+
+
 def train(
     inputs: TrainedModel,
     stated: Annotated[Mapping[str, Any], Stated(ParallelPlan)],
     plan: PlanInputs,
     how: RunInputs,
-    length: TokensInputs,
+    beside: BesideInputs,
     sure: SensitivityInputs,
     catalogue_inputs: CatalogueInputs,
     call: Invocation,
@@ -165,10 +185,10 @@ def train(
         def answer(name: str, catalogue: Catalogue) -> dict[str, Any]:
             """Document of the step on one of the clusters."""
             step = run_step(replace(inputs, cluster=name), stated, plan, how, catalogue, call)
-            return {**document(step, call.engine), **_whole_job(step, length, call)}
+            return {**document(step, call.engine), **_whole_job(step, beside, call)}
 
         alone = {"--sensitivity": sure.sensitivity, "--chakra": how.chakra}
-        alone |= {"--explain": how.explain}
+        alone |= {"--explain": how.explain, "--compare": bool(beside.compare)}
         later = f", with later stages on {how.later_stages}" if how.later_stages else ""
         title = f"{inputs.model}: one optimizer step on {len(names)} clusters{later}"
         answer_beside(
@@ -192,7 +212,7 @@ def train(
 
         write_chakra(training_recording(step), how.chakra, name=step.model.name)
     filed = plan.file_beside(step)
-    job = _whole_job(step, length, call)
+    job = {**_whole_job(step, beside, call), **beside.comparison(step)}
     more = {**(_explained(step) if how.explain else {}), **(filed.document() if filed else {})}
     call.answer(
         {**document(step, call.engine), **more, **job},
@@ -357,6 +377,25 @@ def _print(
     if "steps" in more:
         _print_explained(more)
     print_whole_job(job)
+    if compared := job.get("compared"):
+        _print_compared(compared, run)
+
+
+def _print_compared(compared: Mapping[str, Any], run: Iteration) -> None:
+    from experiments.reports.remarks import comparison_sentence
+
+    title, ends = "Measured step, as typed", (compared["measured_s"], None, None)
+    if compared["source"]:
+        steps, tool = compared["steps"], compared["tool"]
+        title = f"Measured step, median of {steps} by {tool} in {compared['source']}"
+        ends = (compared["measured_s"], compared["p10_s"], compared["p90_s"])
+    rows = {"measured": ends, "predicted": (run.iteration_s, run.interval.low, run.interval.high)}
+    cells = [
+        [name, *("" if time_s is None else format_seconds(time_s) for time_s in rows[name])]
+        for name in rows
+    ]
+    print_table(title, ["", "step", "80 % from", "to"], cells)
+    print_text(comparison_sentence(compared, run))
 
 
 def _explained(run: Iteration) -> dict[str, Any]:

@@ -38,6 +38,7 @@ VALID: dict[str, tuple[str, ...]] = {
     "validate": ("--file=rows.csv", "--workers=1"),
     "calibrate": ("log.txt", "--cluster=dgx-h100"),
     "measure-kit": ("kit-for-me", "--chip=trn2"),
+    "compare": ("run", "run"),
     "explore": ("run", "--json"),
     "serve-api": ("--json",),
     "report": ("run",),
@@ -98,6 +99,8 @@ OWN: dict[str, tuple[str, ...]] = {
         "--straggler=a:b", "--fault=x", "--fault=engine:99@0s:dead", "--fault=engine:0@x:dead",
         "--iterations=0", "--iterations=-1", "--iterations=99999999999", "--chakra=log.txt",
         "--later-stages=x", "--later-stages=,", "--later-stages=ring:8", "--later-stages=pipe",
+        "--compare=0s", "--compare=-1s", "--compare=nan", "--compare=3.2", "--compare=1e400s",
+        "--compare=pipe", "--compare=folder", "--compare=study.yaml",
     ),
     "plan": (
         *ON_A_MODEL, "--global-batch=0", "--global-batch=-1", "--global-batch=nan",
@@ -189,6 +192,9 @@ OWN: dict[str, tuple[str, ...]] = {
         "=log.txt", "=folder-of-others", "=", "=loop", "=log.txt/x", "=/proc/x/y", "--chip=",
         "--chip=x", "--chip=trn9", "--chip=trn2.48xlarge", "--chip=[/x]", "--chip=" + "x" * 2000,
         "--chip=é",
+    ),
+    "compare": (
+        "=nowhere", "=folder", "=log.txt", "=", "=pipe", "=loop", "=/dev/null", "=kit", "=é",
     ),
     "explore": (
         "=nowhere", "=folder", "=log.txt", "=", "=pipe", "=loop", "=run", "--port=0", "--port=-1",

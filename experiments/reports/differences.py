@@ -1,0 +1,193 @@
+"""Differences of two recorded runs of one command: what was asked, what came out, and why."""
+
+from __future__ import annotations
+
+import json
+import math
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from experiments.figures.training import NAMES
+from experiments.reports.certainty import ratios
+from experiments.reports.formatting import heading, option_name, value_text
+from experiments.reports.run_directory import MEASURED
+from experiments.reports.run_record import check_files, read_record
+from topologies.clusters.names import cluster as cluster_of
+from topologies.errors import InputError
+from topologies.units import format_seconds
+from workloads.confidence.split_conformal import margin
+from workloads.models.huggingface import model as read_model
+from workloads.training.alternatives import training_features
+from workloads.training.usual_plan import complete
+
+RESULTS = "Results"  # title of the file of a run that has its command's JSON
+NOT_RESULTS = re.compile(rf"{'|'.join(MEASURED)}|(.*_)?interval|rows|assumed|sensitivity|engine")
+"""Keys of results that are no answers, or stand elsewhere."""
+NOT_PLANNED = ("sharding", "assumed")
+"""Keys of a plan in results that are not fields of a plan."""
+LEAST = 1e-3
+"""Relative difference from which a number is printed."""
+LONGEST = 60
+"""Length to which words in a table are cut."""
+
+Document = Mapping[str, Any]
+
+
+def differences(folders: tuple[Path, Path]) -> dict[str, Any]:
+    """Return what differs between two run directories, under the keys of ``compare``'s JSON.
+
+    Raises
+    ------
+    InputError
+        If the runs are of unlike commands, have no results, or were changed since.
+    """
+    records = [read_record(folder) for folder in folders]
+    first, second = (str(record["command"]) for record in records)
+    if first != second:
+        raise InputError(
+            f"{folders[0]} is a run of {first} and {folders[1]} of {second}. Compare runs of one "
+            "command."
+        )
+    results = [_results(folder, record) for folder, record in zip(folders, records, strict=True)]
+    named = [
+        {**result, "cluster": str(folder)} for folder, result in zip(folders, results, strict=True)
+    ]
+    return {
+        "command": first,
+        "runs": list(map(str, folders)),
+        "question": _unlike(*(dict(_question(record)) for record in records)),
+        "results": _unlike(*(dict(_leaves(result)) for result in results)),
+        "ratios": _ratios(first, named, [record["inputs"] for record in records]),
+        "change_s": _parts(*(result.get("breakdown_s") for result in results)),
+    }
+
+
+def _results(folder: Path, record: Document) -> Document:
+    """Return the JSON that the command of a run directory would have printed."""
+    files = [entry["file"] for entry in record["contents"] if entry.get("title") == RESULTS]
+    file = next((name for name in files if str(name).endswith(".json")), None)
+    if file is None:
+        raise InputError(
+            f"{folder} is a run of {record['command']}, whose results are tables. Compare runs of "
+            "train, plan, serve, fleet, run-job, replay, queue or share."
+        )
+    check_files(folder, record, [file])
+    read: Document = json.loads((folder / file).read_text())
+    return read
+
+
+def _question(record: Document) -> Iterator[tuple[str, Any]]:
+    """Yield the options of a run, its seed and its version; a file stands with its digest."""
+    for name, value in record["inputs"].items():
+        is_file = isinstance(value, Mapping) and "sha256" in value
+        words = f"{value['path']} ({value['sha256'][:8]})" if is_file else value
+        yield option_name(name), words
+    yield "--seed", record.get("seed")
+    yield "version", record.get("version")
+
+
+def _leaves(value: Any, place: str = "") -> Iterator[tuple[str, Any]]:
+    """Yield each number and word of results with its place, such as ``memory_bytes.total``."""
+    if isinstance(value, Mapping):
+        for key, item in value.items():
+            if not NOT_RESULTS.fullmatch(str(key)):
+                yield from _leaves(item, f"{place}.{key}" if place else str(key))
+    elif not isinstance(value, list):
+        yield place, value
+
+
+def _unlike(first: Document, second: Document) -> list[dict[str, Any]]:
+    """Return an entry for each name whose values differ."""
+    return [
+        {"name": name, "first": first.get(name), "second": second.get(name)}
+        for name in dict.fromkeys([*first, *second])
+        if first.get(name) != second.get(name)
+    ]
+
+
+def _ratios(
+    command: str, results: Sequence[Document], inputs: Sequence[Document]
+) -> list[dict[str, Any]]:
+    """Return the ratios of the second run's numbers to the first's, with their intervals."""
+    entries = ratios(command, results)
+    same = ("model", "cluster", "catalogue", "variant")
+    if command != "train" or any(inputs[0].get(name) != inputs[1].get(name) for name in same):
+        return entries
+    # Two steps of one model on one machine share most of their errors.
+    model, cluster = (input_text(inputs[0][name]) for name in ("model", "cluster"))
+    shape, machine = read_model(model), cluster_of(cluster)
+    plans = [complete(plan_fields(result), shape, machine) for result in results]
+    one, other = (training_features(shape, plan, machine) for plan in plans)
+    half = margin(one, other)
+    for entry in entries:
+        low, high = (entry["ratio"] * math.exp(sign * half) for sign in (-1, 1))
+        entry.update(low=low, high=high, differs=not low <= 1 <= high)
+    return entries
+
+
+def input_text(value: Any) -> str:
+    """Text of a recorded input; a file is recorded with its path."""
+    return str(value["path"] if isinstance(value, dict) else value)
+
+
+def plan_fields(results: Document) -> dict[str, Any]:
+    """Return the fields of the plan of a recorded step."""
+    return {
+        name: value
+        for name, value in results["plan"].items()
+        if name not in NOT_PLANNED and value not in ([], "")
+    }
+
+
+def _parts(first: Document | None, second: Document | None) -> dict[str, float]:
+    """Return by how much each part of a step is longer in the second run [s], the largest first."""
+    if not first or not second:
+        return {}
+    longer_s = {name: second[name] - first[name] for name in first if name in second}
+    return {
+        name: longer_s[name] for name in sorted(longer_s, key=lambda name: -abs(longer_s[name]))
+    }
+
+
+def question_rows(answer: Document) -> list[list[str]]:
+    """Return the printed rows of what was asked differently."""
+    return [
+        [entry["name"], *(_word(entry["name"], entry[run]) for run in ("first", "second"))]
+        for entry in answer["question"]
+    ]
+
+
+def result_rows(answer: Document) -> list[list[str]]:
+    """Return the printed rows of what came out differently, with ratios of numbers."""
+    rows = []
+    for entry in answer["results"]:
+        name, values = entry["name"], (entry["first"], entry["second"])
+        numbers = all(isinstance(each, int | float) and each is not True for each in values)
+        ratio = values[1] / values[0] if numbers and values[0] else None
+        if ratio is None or abs(ratio - 1) >= LEAST:
+            words = [_word(name, value) for value in values]
+            rows.append([heading(name), *words, "" if ratio is None else f"{ratio:.3g}"])
+    return rows
+
+
+def _word(name: str, value: Any) -> str:
+    """Text of a value in a cell; None is what a command took by default."""
+    text = "default" if value is None and name.startswith("--") else value_text(name, value)
+    return text if len(text) <= LONGEST else f"{text[: LONGEST - 1]}…"
+
+
+def change_sentence(answer: Document) -> str:
+    """Say which parts of a step make the second run longer or shorter; empty for other runs."""
+    change_s = answer["change_s"]
+    total_s = sum(change_s.values())
+    if not total_s:
+        return ""
+    words = [
+        f"{NAMES[name]} {'+' if seconds > 0 else '−'}{format_seconds(abs(seconds))}"
+        for name, seconds in change_s.items()
+        if abs(seconds) > 0.05 * abs(total_s)
+    ]
+    way = "longer" if total_s > 0 else "shorter"
+    return f"The step is {format_seconds(abs(total_s))} {way}: {', '.join(words)}."

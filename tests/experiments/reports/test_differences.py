@@ -1,0 +1,80 @@
+"""Two recorded runs beside each other: what was asked differently, what came out, and why."""
+
+import json
+from pathlib import Path
+
+import pytest
+
+from experiments.cli.main import run
+from experiments.reports.certainty import ratios
+from experiments.reports.differences import (
+    change_sentence,
+    differences,
+    question_rows,
+    result_rows,
+)
+from tests.support.small_models import TOY_CONFIG, config_file
+from topologies.errors import InputError
+
+
+@pytest.fixture(scope="module")
+def folders(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
+    """Run directories of two steps of unlike degree, one of them twice, and of served requests."""
+    base = tmp_path_factory.mktemp("runs")
+    config = config_file(base / "config.json", TOY_CONFIG)
+    on = ["--model", config, "--cluster", "trn2.48xlarge", "--quiet"]
+    step = ["train", *on, "--global-batch", "16", "--seq", "512"]
+    commands = {
+        "narrow": [*step, "--tp", "2"],
+        "again": [*step, "--tp", "2"],
+        "wide": [*step, "--tp", "4", "--recompute", "full"],
+        "served": ["serve", *on, "--requests", "poisson:1", "--count", "4", "--tp", "4"],
+    }
+    for name, words in commands.items():
+        assert run([*words, "--out", str(base / name)]) == 0
+    return {name: base / name for name in commands}
+
+
+def test_a_run_differs_in_nothing_from_its_repetition(folders: dict[str, Path]) -> None:
+    answer = differences((folders["narrow"], folders["again"]))
+    assert (answer["question"], answer["results"]) == ([], [])
+    assert change_sentence(answer) == ""
+    assert all(entry["ratio"] == 1 and not entry["differs"] for entry in answer["ratios"])
+
+
+def test_options_and_results_that_differ_stand_side_by_side(folders: dict[str, Path]) -> None:
+    answer = differences((folders["narrow"], folders["wide"]))
+    assert question_rows(answer) == [["--tp", "2", "4"], ["--recompute", "default", "full"]]
+    documents = [
+        json.loads((folders[name] / "results.json").read_text()) for name in ("narrow", "wide")
+    ]
+    steps_s = [document["iteration_s"] for document in documents]
+    by_name = {entry["name"]: (entry["first"], entry["second"]) for entry in answer["results"]}
+    assert by_name["iteration_s"] == tuple(steps_s)
+    (ratio,) = [row[3] for row in result_rows(answer) if row[0] == "iteration"]
+    assert float(ratio) == pytest.approx(steps_s[1] / steps_s[0], rel=0.005)
+    apart = ratios("train", [{**document, "cluster": "x"} for document in documents])
+    for one, other in zip(answer["ratios"], apart, strict=True):  # one machine shares errors
+        assert other["low"] < one["low"] < one["ratio"] < one["high"] < other["high"]
+    assert sum(answer["change_s"].values()) == pytest.approx(steps_s[1] - steps_s[0])
+
+
+def test_the_command_prints_both_tables(
+    folders: dict[str, Path], capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    words = ["compare", str(folders["narrow"]), str(folders["wide"])]
+    assert run([*words, "--out", str(tmp_path / "out")]) == 0
+    printed = capsys.readouterr().out
+    assert "asked differently" in printed
+    assert "came out differently" in printed
+    assert "The step is" in printed
+    assert {"question.csv", "metrics.csv"} <= {file.name for file in (tmp_path / "out").iterdir()}
+
+
+def test_runs_of_unlike_commands_and_changed_results_are_refused(folders: dict[str, Path]) -> None:
+    with pytest.raises(InputError, match="Compare runs of one command"):
+        differences((folders["narrow"], folders["served"]))
+    served = folders["served"]
+    (served / "summary.json").write_text("{}")
+    with pytest.raises(InputError, match="was changed since the run"):
+        differences((served, served))
