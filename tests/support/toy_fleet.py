@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -42,6 +43,16 @@ def simulate(
     """Run a fleet of one kind of units."""
     kind = Kind("unit", tuple(services), fleet, tuple(jobs))
     return simulation.simulate(demand, [kind], policy, **others)
+
+
+def slower(costs: ChangeCosts, factor: float) -> ChangeCosts:
+    """Multiply every duration, and divide the loading rates, by one factor."""
+    durations = {
+        name: getattr(costs, name) * factor
+        for name in costs.__dataclass_fields__
+        if name.endswith("_s") and "bytes" not in name
+    }
+    return replace(costs, load_bytes_per_s=costs.load_bytes_per_s / factor, **durations)
 
 
 def share_of_time(run: FleetRun, *roles: Role) -> float:

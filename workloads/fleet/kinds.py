@@ -16,7 +16,6 @@ import numpy.typing as npt
 from topologies.arrays import FloatArray
 from workloads.demand import Demand
 from workloads.fleet.inputs.jobs import TrainingJob
-from workloads.fleet.policies.view import Limits
 from workloads.fleet.processes.failures import Fleet
 from workloads.fleet.state.services import Service, by_pool, pools_from, units_needed
 from workloads.fleet.state.world import World
@@ -102,10 +101,3 @@ def training_limits(
         else:
             limits.append(most)
     return limits[::-1]
-
-
-def check_limits(limits: Limits, kinds: Sequence[Kind]) -> None:
-    """Check that a fleet has the units that its limits ask for."""
-    limits.check(sum(kind.fleet.units for kind in kinds))
-    for kind in kinds:
-        replace(kind.fleet.limits, floor=0).check(kind.fleet.units)

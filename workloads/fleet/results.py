@@ -331,11 +331,11 @@ def jobs_frame(run: FleetRun) -> pd.DataFrame:
             "resizes": tally.resizes,
             "reclaims": tally.reclaims,
             "failures": tally.failures,
-            "finished_h": finished_s / 3600.0,
+            "finished_h": tally.finished_s / 3600.0,
             "deadline_h": job.deadline_s / 3600.0,
-            "in_time": finished_s <= job.deadline_s if math.isfinite(job.deadline_s) else None,
+            "in_time": tally.finished_s <= job.deadline_s if job.deadline_s < math.inf else None,
         }
-        for (job, tally), finished_s in zip(run.jobs, run.finished_s, strict=True)
+        for job, tally in run.jobs
     ]
     return pd.DataFrame(rows)
 
@@ -483,8 +483,7 @@ def _training(run: FleetRun) -> dict[str, Any]:
         ),
         "jobs_with_deadline": sum(math.isfinite(job.deadline_s) for job, _ in run.jobs),
         "jobs_in_time": sum(
-            done <= job.deadline_s < math.inf
-            for (job, _), done in zip(run.jobs, run.finished_s, strict=True)
+            tally.finished_s <= job.deadline_s < math.inf for job, tally in run.jobs
         ),
         "training_restarts": sum(tally.starts for _, tally in run.jobs),
         "evaluation_tokens": sum(evaluated) if evaluated else None,

@@ -8,7 +8,7 @@ from __future__ import annotations
 import math
 from collections import Counter
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Any
 
@@ -21,7 +21,7 @@ from topologies.arrays import FloatArray, IntArray
 from topologies.errors import InputError
 from workloads.demand.trace import MINUTES_PER_DAY, MINUTES_PER_WEEK, Demand, whole_requests
 from workloads.fleet.inputs.jobs import TrainingJob
-from workloads.fleet.kinds import Kind, check_limits, speeds_of, targets, training_limits
+from workloads.fleet.kinds import Kind, speeds_of, targets, training_limits
 from workloads.fleet.policies.rules import best_static, static
 from workloads.fleet.policies.view import JobView, KindView, Policy, View, answer
 from workloads.fleet.processes.failures import (
@@ -344,7 +344,7 @@ def opened(
     units = sum(kind.fleet.units for kind in kinds)
     if not 1 <= units <= MAX_UNITS:
         raise InputError(f"a fleet of {units:,} units; it must have 1 to {MAX_UNITS:,}.")
-    check_limits(kinds[0].fleet.limits, kinds)
+    kinds[0].fleet.limits.check(units)
     env = simpy.Environment()
     store = Store(env, kinds[0].fleet.change_costs.store_bytes_per_s)
     queues = tuple(
@@ -370,6 +370,7 @@ def _world(
 ) -> World:
     """Return the world of one kind of units."""
     fleet, costs = kind.fleet, kind.fleet.change_costs
+    replace(fleet.limits, floor=0).check(fleet.units)
     pools = pools_from(kind.services)
     ledger = Ledger(fleet.units, len(pools), fleet.servers)
     evaluations = [job for job in kind.jobs if job.evaluation]
@@ -463,8 +464,6 @@ class KindRun:
     spent_server_ms: npt.NDArray[np.int64]
     service_units: FloatArray  # (minutes, services): mean units that worked for each service
     jobs: tuple[tuple[TrainingJob, Tally], ...]  # training jobs without evaluation
-    # Time at which each of these jobs was done, infinity where it was not [s]
-    finished_s: tuple[float, ...]
     evaluation: TrainingJob | None
     changes: tuple[Change, ...] = field(repr=False, default=())
     # Failures by what failed: a server, a rack, a scale-up domain, a power feed, a switch, an
@@ -510,11 +509,6 @@ class FleetRun:
     def jobs(self) -> tuple[tuple[TrainingJob, Tally], ...]:
         """Training jobs of all kinds, without evaluation."""
         return tuple(job for kind in self.kinds for job in kind.jobs)
-
-    @property
-    def finished_s(self) -> tuple[float, ...]:
-        """Time at which each of the jobs was done, infinity where it was not [s]."""
-        return tuple(done for kind in self.kinds for done in kind.finished_s)
 
     @property
     def service_units(self) -> FloatArray:
@@ -590,9 +584,6 @@ def _kind_run(kind: Kind, world: World, speed: FloatArray, rates: FloatArray) ->
         spent_server_ms=world.spent_server_ms,
         service_units=world.service_units,
         jobs=tuple((gang.job, gang.finish()) for gang in world.gangs),
-        finished_s=tuple(
-            gang.finished_ms / MS if gang.finished_ms >= 0 else math.inf for gang in world.gangs
-        ),
         evaluation=world.evaluation,
         changes=tuple(world.changes),
         failures_by_domain=dict(world.failures),

@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from tests.support.toy_fleet import PRICES, check_conserved, simulate
+from tests.support.toy_fleet import PRICES, check_conserved, simulate, slower
 from topologies.arrays import FloatArray
 from workloads.demand import Demand
 from workloads.fleet.expectation import lent_units
@@ -58,7 +58,7 @@ def test_half_a_step_changes_accounts_by_half_a_step_for_each_change(
         service = Service("chat", fixed_rate(200.0 / factor), 3e12)
         demand = _demand(each, rate_per_s=200.0 / factor)
         policy = threshold(headroom=share, hold_s=900.0 * factor)
-        fleet = Fleet(UNITS, costs=costs.scaled(factor))
+        fleet = Fleet(UNITS, costs=slower(costs, factor))
         runs.append(simulate(demand, [service], fleet, policy, jobs=jobs))
     coarse, halved = (
         role_units(run).sum(axis=0) / factor for run, factor in zip(runs, (1, 2), strict=True)

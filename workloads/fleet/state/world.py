@@ -250,6 +250,7 @@ class Tally:
     failures: int = 0
     reclaims: int = 0
     resizes: int = 0
+    finished_s: float = math.inf  # time at which the job was done, infinity if it was not [s]
 
 
 class Gang:
@@ -273,7 +274,6 @@ class Gang:
         self.number, self.job, self.env, self.ledger, self.costs = number, job, env, ledger, costs
         self.horizon_ms = horizon_ms
         self.store = store
-        self.finished_ms = -1
         self.on_finish: Callable[[IntArray], None] = lambda _units: None
         self._writing = False  # whether a checkpoint is being written
         # Time computed since the last restart, and units lost since then whose copies are not back.
@@ -298,7 +298,8 @@ class Gang:
     @property
     def waits(self) -> bool:
         """Return whether the job wants units: it has arrived, and is not done."""
-        return self.finished_ms < 0 and int(self.env.now) >= self.job.arrives_s * MS
+        unfinished = math.isinf(self.tally.finished_s)
+        return unfinished and int(self.env.now) >= self.job.arrives_s * MS
 
     def tokens_now(self) -> float:
         """Tokens up to this instant, those that are not settled yet included."""
@@ -462,7 +463,7 @@ class Gang:
         return max(1, milliseconds(seconds + 0.0005, self.horizon_ms))
 
     def _finish_work(self) -> None:
-        self.finished_ms = int(self.env.now)
+        self.tally.finished_s = int(self.env.now) / MS
         self._saved = self.tally.tokens
         left, self.units = self.units, NONE
         self._running = False
