@@ -43,7 +43,6 @@ from workloads.models.model import Model
 from workloads.options.fleet import (
     DemandInputs,
     FleetInputs,
-    KindInputs,
     LimitInputs,
     MoneyInputs,
     PolicyInputs,
@@ -92,7 +91,7 @@ def _difference(run: FleetRun, other: FleetRun) -> dict[str, Any] | None:
     return replace(ends, low=ends.low * days, high=ends.high * days).document()
 
 
-OPTIONS = (FleetInputs, DemandInputs, PolicyInputs, LimitInputs, MoneyInputs, KindInputs)
+OPTIONS = (FleetInputs, DemandInputs, PolicyInputs, LimitInputs, MoneyInputs)
 """Options of a fleet that are keywords."""
 
 
@@ -191,9 +190,8 @@ def run_fleet(
     Parameters
     ----------
     cluster : Cluster, str or sequence of them
-        A cluster or its name, as :func:`cluster_sim.cluster` takes it; its scale-up domains are
-        the units that change between serving and training. Several are kinds of units of one
-        fleet, of which ``serve_on`` says which serve.
+        A cluster or its name, as :func:`cluster_sim.cluster` takes it; its scale-up domains change
+        between serving and training. Of several kinds of them ``serve_on`` says which serve.
     demand : Demand, str or sequence of str
         A bundled demand by name, or a CSV file; several arrive side by side.
     policy : Policy or str
@@ -231,12 +229,16 @@ def run_fleet(
     options = fleet_options(run_fleet, OPTIONS, keywords, **stated)
     check_question(options)
     requests, models = read_demand(demand, options), read_models(model)
-    named = [cluster] if isinstance(cluster, Cluster | str) else cluster
-    base = scenario(list(map(as_cluster, named)), requests, options, models=models, seed=seed)
+    base = scenario(_clusters(cluster), requests, options, models=models, seed=seed)
     built, settings = _after_what_if(base, options.demand.what_if), options.policy
     function = None if isinstance(policy, str) else policy
     done = run(built, function or policy_of(str(policy), built, settings), seed=seed)
     return FleetResult(built, done, settings, seed, function)
+
+
+def _clusters(named: Cluster | str | Sequence[Cluster | str]) -> list[Cluster]:
+    """Return one cluster or several as they are, or those that texts name."""
+    return [as_cluster(one) for one in ([named] if isinstance(named, Cluster | str) else named)]
 
 
 def _name_of(policy: object) -> str | None:
@@ -253,9 +255,9 @@ def _name_of(policy: object) -> str | None:
 
 def _after_what_if(built: Scenario, texts: Sequence[str]) -> Scenario:
     """Return a scenario changed by its what-if, or as it is where there is none."""
-    if len(built.options.kinds.serve_on) > 1:
+    if len(built.options.policy.serve_on) > 1:
         raise InputError(
-            f"{len(built.options.kinds.serve_on)} placements for one run; join kinds with "
+            f"{len(built.options.policy.serve_on)} placements for one run; join kinds with "
             "commas, or call run_fleet for each."
         )
     if len(texts) > 1:

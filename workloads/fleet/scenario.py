@@ -166,7 +166,7 @@ class Scenario:
     @property
     def _placed(self) -> str:
         """Words on the units that the fleet serves with, where that are not all."""
-        if len(self.options.kinds.serve_on) > 1:
+        if len(self.options.policy.serve_on) > 1:
             return ", and at most that share of every other placement"
         names = [kind.name for kind in self.kinds if kind.serves]
         return "" if len(names) == len(self.kinds) else f" that serves ({', '.join(names)})"
@@ -236,12 +236,12 @@ def scenario(
             f"a batch tier on a fleet of {len(kinds)} kinds of units; leave --batch-share and "
             "--batch-demand out, or state one kind."
         )
-    if options.kinds.serve_on and len(kinds) == 1:
+    if options.policy.serve_on and len(kinds) == 1:
         raise InputError(
-            f"--serve-on {', '.join(options.kinds.serve_on)} is for a fleet of several kinds of "
+            f"--serve-on {', '.join(options.policy.serve_on)} is for a fleet of several kinds of "
             f"units, and all of this one are {kinds[0].name}; state each with --kind."
         )
-    placements = [placed(kinds, text, window.demand) for text in options.kinds.serve_on or (None,)]
+    placements = [placed(kinds, text, window.demand) for text in options.policy.serve_on or (None,)]
     horizon, sized = scaled_to_fleet(
         window,
         [(kinds[0].services, serving_units(window.demand, kinds)) for kinds in placements],
@@ -304,7 +304,7 @@ def what_ifs(base: Scenario, texts: Sequence[str]) -> list[tuple[str, Scenario]]
 
 def side_by_side(base: Scenario) -> list[tuple[str, Scenario]]:
     """Return the base, its what-ifs, and the base with each other placement of serving."""
-    first, *others = base.options.kinds.serve_on or (CHEAPEST,)
+    first, *others = base.options.policy.serve_on or (CHEAPEST,)
     rows = what_ifs(base, base.options.demand.what_if)
     if others:
         rows[0] = (f"{first} serves", base)

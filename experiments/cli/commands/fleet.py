@@ -17,7 +17,6 @@ from workloads.options.fleet import (
     DemandInputs,
     FleetInputs,
     FleetOptions,
-    KindInputs,
     LimitInputs,
     MoneyInputs,
     PolicyInputs,
@@ -267,7 +266,6 @@ def fleet(
     policy: PolicyInputs,
     limits: LimitInputs,
     money: MoneyInputs,
-    kinds: KindInputs,
     sure: SensitivityInputs,
     catalogue_inputs: CatalogueInputs,
     call: Invocation,
@@ -276,15 +274,15 @@ def fleet(
 
     Every chip-hour of the run is accounted for: inference, training, moving, idle or broken.
     """
-    question = FleetOptions(fleet, demand, policy, limits, money, kinds)
+    question = FleetOptions(fleet, demand, policy, limits, money)
     catalogue, prices = catalogue_inputs.read(fleet.cluster), ""
-    if kinds.kind:
+    if policy.kind:
         if fleet.cluster != FleetInputs.cluster:
             raise InputError(
                 f"--cluster {fleet.cluster} beside --kind, which states the whole fleet; leave one "
                 "of them out."
             )
-        catalogue, prices = catalogue_inputs.read_side_by_side(kinds.kind)
+        catalogue, prices = catalogue_inputs.read_side_by_side(policy.kind)
     answer = _run_all(question, catalogue, call)
     document = _document(answer)
     document["notes"] += [prices] if prices else []

@@ -46,7 +46,7 @@ def kinds_from(
         before = joined.get(name)
         joined[name] = replace(cluster, domains=cluster.domains + (before.domains if before else 0))
     units = {name: cluster.domains for name, cluster in joined.items()}
-    windows = windows_from(options.kinds.maintenance, units, window.demand)
+    windows = windows_from(options.policy.maintenance, units, window.demand)
     several = len(joined) > 1
     result = []
     for name, cluster in joined.items():
