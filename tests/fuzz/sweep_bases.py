@@ -66,10 +66,6 @@ SLOW: tuple[tuple[str, ...], ...] = (
     ("fleet", *FLEET, "--policy", "clock", "--no-compare"),
     ("fleet", *FLEET, "--policy", "static", "--no-compare"),
     ("fleet", *FLEET, "--policy", "power-cap", "--power-cap", "0.2", "--no-compare"),
-    (
-        *("fleet", *FLEET[2:], "--kind", "trn2-ultraserver:6", "--kind", "trn3-gen2:3"),
-        *("--maintenance", "roll@0d01:00+30min=trn3-gen2:1", "--no-compare"),
-    ),
     ("lend", *NIGHT, "--unit-rate", "0.7"),
     ("lend", *NIGHT, "--unit-rate", "0.7", "--batch-share", "20%"),
     ("lend", *NIGHT, "--model", "config.json"),
