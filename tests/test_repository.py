@@ -250,6 +250,7 @@ LATE: dict[str, set[str]] = {
     "topologies/files/table.py": {"pandas"},
     "topologies/files/tool_files.py": {"tomllib", "topologies.files.yaml_documents"},
     "workloads/confidence/sensitivity.py": {"pandas"},
+    "workloads/sharing/hazards.py": {"pandas"},
     "workloads/demand/read.py": {"pandas"},
     "topologies/display.py": {"html"},
     "topologies/errors.py": {"difflib"},

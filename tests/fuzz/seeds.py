@@ -57,9 +57,12 @@ REQUESTS = b"time_s,prompt_tokens,output_tokens\n" + b"".join(
     f"{second},{200 + second},{20 + second}\n".encode() for second in range(12)
 )
 QUEUE = b"""name,submit,chips,time,limit,priority
-first,0s,16,2h,3h,0
-second,10min,32,90min,2h,1
-third,20min,8,30min,1h,0
+first,0s,32,100min,2h,0
+second,0s,48,60min,2h,0
+third,1min,48,10min,1h,0
+fourth,2min,128,30min,1h,1
+fifth,3min,16,2h,3h,0
+sixth,4min,64,50min,55min,2
 """
 SACCT = b"""JobID|Submit|Start|End|NNodes|Timelimit|Priority
 7|2026-11-02T08:00:00|2026-11-02T08:00:00|2026-11-02T09:00:00|1|02:00:00|10
@@ -187,7 +190,11 @@ COMMANDS: tuple[tuple[str, ...], ...] = (
     ("train", *ON_TRN2, "--tp", "4", "--compare", "monitor.json"),
     ("train", *ON_TRN2, "--tp", "4", "--global-batch", "16", "--compare", "steps.log"),
     ("share", "trn2.48xlarge:2", "--jobs", "jobs.yaml", "--steps", "1"),
-    ("queue", "trn2.48xlarge:2", "--jobs", "queue.csv"),
+    ("queue", "trn2-ultraserver:2", "--jobs", "queue.csv"),
+    (
+        *("queue", "trn2-ultraserver:2", "--jobs", "queue.csv", "--discipline", "preempt"),
+        *("--failures", "40", "--restart", "5min", "--checkpoint-interval", "20min"),
+    ),
     ("queue", "trn2.48xlarge:2", "--jobs", "sacct.txt", "--study"),
     ("queue", "trn2.48xlarge:2", "--jobs", "pods.json", "--place", "domain"),
     ("plan", "--model", "config.json", "--cluster", "trn2.48xlarge", "--global-batch", "32"),

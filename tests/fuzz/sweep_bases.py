@@ -50,6 +50,10 @@ SLOW: tuple[tuple[str, ...], ...] = (
     ),
     ("share", "trn2.48xlarge", "--jobs", "jobs.yaml"),
     ("queue", "trn2-ultraserver:2", "--jobs", "queue.csv"),
+    (
+        *("queue", "trn2-ultraserver:2", "--jobs", "queue.csv", "--discipline", "preempt"),
+        *("--failures", "40"),
+    ),
     ("plan", *TRN2, "--global-batch", "32", "--top", "3"),
     ("plan", *EXPERTS, "--global-batch", "32", "--top", "3"),
     ("run-job", *TRN2, "--tp", "4", "--global-batch", "64", "--days", "3", "--runs", "2"),

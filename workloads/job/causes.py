@@ -7,6 +7,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 
+import numpy as np
+
 from topologies.arguments import check_names
 from topologies.catalogue.catalogue import Catalogue, shipped_catalogue
 from topologies.clusters.cluster import Cluster
@@ -18,6 +20,8 @@ from topologies.views.measures import measure
 
 YEAR_S = 365.25 * 86400
 LARGEST_FILE_BYTES = 2**20
+WITHIN = 1.2816
+"""Standard deviations on either side of the mean that hold 80 % of a normal distribution."""
 OPTICAL_ENDS = 2  # transceiver modules of an optical link, either of which may fail
 PER = ("chip", "server", "nic", "copper-link", "optical-link", "switch", "job")
 """Kinds of units that fail one by one; rates are stated for one of them."""
@@ -79,6 +83,12 @@ class FailureRates:
         """
         causes = tuple(replace(cause, per_s=cause.per_s * factor) for cause in self.causes)
         return FailureRates(causes)
+
+    def drawn(self, rng: np.random.Generator) -> FailureRates:
+        """Return rates drawn so that 80 % of such draws lie in the range."""
+        middle = (math.log(self.low) + math.log(self.high)) / 2
+        width = (math.log(self.high) - math.log(self.low)) / 2 / WITHIN
+        return self.scaled(math.exp(rng.normal(middle, width)))
 
 
 def counts(cluster: Cluster, chips: int) -> dict[str, float]:

@@ -336,8 +336,6 @@ WORKING = ("useful", "lost_work", "stragglers", "fewer_replicas")  # parts in wh
 WORTH = 0.01
 """Gain in goodput from which a remark says what going on with fewer replicas would give."""
 SLICES = 90  # parts into which the timeline divides the first run
-WITHIN = 1.2816
-"""Standard deviations on either side of the mean that hold 80 % of a normal distribution."""
 
 
 @checked(step="Pass the step that the job repeats, from cs.train.")
@@ -609,13 +607,9 @@ def _rng(seed: int, run: int) -> np.random.Generator:
 
 
 def _varied(job: Job, settings: JobPlan) -> Sequence[Outcome]:
-    """Simulate runs whose rates are drawn so that 80 % of them lie in the published range."""
-    rates = job.rates
-    middle = (math.log(rates.low) + math.log(rates.high)) / 2
-    width = (math.log(rates.high) - math.log(rates.low)) / 2 / WITHIN
+    """Simulate runs whose rates are drawn from the published range."""
     outcomes = []
     for run in range(settings.runs):
         rng = _rng(settings.seed, settings.runs + run)
-        factor = math.exp(rng.normal(middle, width))
-        outcomes.append(simulate(replace(job, rates=rates.scaled(factor)), rng))
+        outcomes.append(simulate(replace(job, rates=job.rates.drawn(rng)), rng))
     return outcomes

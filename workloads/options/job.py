@@ -6,15 +6,20 @@ large is imported here, so that the command line starts quickly.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
-from topologies.options import setting
+from topologies.options import option, setting
 
 AUTO = "auto"
 CHECKPOINTS = ("async", "blocking", "peer")
 STANDBYS = ("cold", "warm")
 
 
+REPAIR = option("Mean time of a repair, such as 4h", default="the catalogue's")
+RESTART = option(
+    "Time from a detected failure to the first step, such as 10min",
+    default="the catalogue's start and the time to read the checkpoint",
+)
 TOKENS = "Tokens that the job trains on, such as 15T or 300B"
 
 
@@ -70,14 +75,8 @@ class JobInputs:
         metavar="NUMBER|FILE.csv",
         default="the catalogue's causes",
     )
-    repair: str | None = setting(
-        None, "Mean time of a repair, such as 4h", default="the catalogue's"
-    )
-    restart: str | None = setting(
-        None,
-        "Time from a detected failure to the first step, such as 10min",
-        default="the catalogue's start and the time to read the checkpoint",
-    )
+    repair: str | None = field(default=None, metadata=REPAIR)
+    restart: str | None = field(default=None, metadata=RESTART)
     stragglers: bool = setting(
         True, "Simulate servers that turn slow and stay so until they are replaced"
     )
@@ -92,4 +91,28 @@ class JobInputs:
         "for the interval",
         least=1,
         most=1000,
+    )
+
+
+@dataclass(frozen=True)
+class HazardInputs:
+    """Failures, checkpoints and neighbours of jobs in a queue."""
+
+    failures: str | None = setting(
+        None,
+        "Failures of servers: the catalogue's causes (catalogue), failures of a chip in a year by "
+        "all causes, or a file with columns cause, per, mtbf, replaces",
+        metavar="catalogue|NUMBER|FILE.csv",
+        default="none",
+    )
+    checkpoint_interval: str = setting(
+        AUTO,
+        "Time between checkpoints, to which a stopped job goes back, such as 30min; auto for "
+        "Daly's estimate",
+        metavar="auto|TIME",
+    )
+    restart: str | None = field(default=None, metadata=RESTART)
+    repair: str | None = field(default=None, metadata=REPAIR)
+    neighbours: bool = setting(
+        False, "Let jobs with a model slow each other on full links, as share simulates them"
     )

@@ -16,7 +16,7 @@ from topologies.files.reading import csv_rows, read_text
 from topologies.files.table import TRUTHS, WHOLE
 from topologies.files.yaml_documents import yaml_mapping
 from topologies.units import parse_seconds
-from workloads.sharing.jobs import jobs_from
+from workloads.sharing.jobs import Job, jobs_from
 from workloads.training.detail import Detail
 from workloads.training.iteration import iteration
 from workloads.training.plan.plan import PLAN_FIELDS
@@ -50,13 +50,14 @@ class Arrival:
     priority: int = 0  # larger ones first, where the discipline looks at it
     # Ends of the 80 % interval of ``run_s``, where a predicted step is behind it [s]
     ends_s: tuple[float, float] | None = None
+    trained: Job | None = None  # what it trains, where a predicted step is behind it
     recorded_wait_s: float | None = None  # wait under the scheduler that wrote the record [s]
 
 
 class _Step(NamedTuple):
-    """The predicted step of a job: its chips, its time and the ends of its interval [s]."""
+    """The predicted step of a job: its time and the ends of its interval [s]."""
 
-    chips: int
+    job: Job
     time_s: float
     low_s: float
     high_s: float
@@ -122,11 +123,12 @@ def _arrival(
     if "submit" not in stated:
         raise InputError("it has no submit. State when it arrives, as 90min or 2026-11-02T08:30.")
     times = {name: stated.pop(name, None) for name in ("submit", "time", "limit", "priority")}
-    name, ends_s = str(stated.get("name") or f"job {number}"), None
+    name, ends_s, trained = str(stated.get("name") or f"job {number}"), None, None
     if "model" in stated:
         if times["time"] is not None:
             raise InputError("it states time and model. State one of them.")
-        chips, run_s, ends_s = _predicted(number, stated, cluster, steps)
+        trained, run_s, ends_s = _predicted(number, stated, cluster, steps)
+        chips = trained.chips
     elif surplus := sorted(set(stated) - {"name", "chips"}):
         raise InputError(f"{surplus[0]} needs a model. State it, or leave {surplus[0]} out.")
     else:
@@ -142,13 +144,13 @@ def _arrival(
         )
     priority = _count(times["priority"] or 0, "priority", *PRIORITIES)
     submit_s = _moment(str(times["submit"]), "submit")
-    return Arrival(number, name, submit_s, chips, run_s, limit_s, priority, ends_s)
+    return Arrival(number, name, submit_s, chips, run_s, limit_s, priority, ends_s, trained)
 
 
 def _predicted(
     number: int, stated: dict[str, Any], cluster: Cluster, steps: dict[str, _Step]
-) -> tuple[int, float, tuple[float, float]]:
-    """Return the chips of a job, its time by its predicted step, and the ends of the interval.
+) -> tuple[Job, float, tuple[float, float]]:
+    """Return what a job trains, its time by its predicted step, and the ends of the interval.
 
     ``steps``: steps that earlier jobs have predicted, by what they state.
     """
@@ -159,9 +161,9 @@ def _predicted(
         (job,) = jobs_from([{**stated, "name": name}], cluster)
         run = iteration(job.model, cluster, job.plan, Detail(level="collective", partial=True))
         ends = run.interval
-        steps[alike] = _Step(job.chips, run.iteration_s, ends.low, ends.high)
+        steps[alike] = _Step(job, run.iteration_s, ends.low, ends.high)
     step = steps[alike]
-    return step.chips, count * step.time_s, (count * step.low_s, count * step.high_s)
+    return step.job, count * step.time_s, (count * step.low_s, count * step.high_s)
 
 
 def _count(value: object, what: str, least: int = 1, most: int = 10**9) -> int:

@@ -242,6 +242,7 @@ def _by_axis(beside: SideBySide, share: FloatArray, stages: range) -> dict[str, 
 
 
 MOST_STEPS = 1000  # most steps of a job
+USUAL_STEPS = 4  # steps of the slowest job, where none are stated
 
 
 @dataclass(frozen=True, eq=False)
@@ -356,7 +357,7 @@ def share_jobs(
     cluster: Cluster,
     jobs: Sequence[Job],
     *,
-    steps: int = 4,
+    steps: int = USUAL_STEPS,
     placement: str = "",
     study: bool = False,
     engine: str = "fast",
@@ -387,6 +388,16 @@ def share_jobs(
             except InputError as mistake:
                 others[name] = str(mistake)
     return replace(answer, others=others)
+
+
+def pair_slowdowns(
+    cluster: Cluster, jobs: Sequence[Job], places: Sequence[IntArray]
+) -> Sequence[float]:
+    """Return the time of a step of each job on its chips, beside the others relative to alone."""
+    # Messages of which some take turns may end a little earlier beside others.
+    ready = ready_jobs(cluster, jobs, places, USUAL_STEPS, SharedParts())
+    beside = _side_by_side(cluster, ready, Patterns(), "", "fast")
+    return [max(1.0, each.slowdown) for each in beside.jobs]
 
 
 def ready_jobs(
@@ -489,7 +500,7 @@ def share(
     *,
     placement: str = "",
     study: bool = False,
-    steps: int = 4,
+    steps: int = USUAL_STEPS,
     engine: str = "fast",
 ) -> Sharing:
     """Simulate training jobs side by side on one cluster, and each of them alone.

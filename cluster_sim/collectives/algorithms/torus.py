@@ -9,7 +9,7 @@ same part of what is left.
 simulators call a ring per dimension: a reduce-scatter a ring along each axis, the last axis of the
 box first, an all-gather the other way round, an all-to-all an exchange along each. A stage consists
 of one ring for each line of chips. On plain tori these rings share nothing, so the clocks of their
-links give the time of all messages (:mod:`~.ring_clocks`).
+links give the time of all messages (:mod:`~.ring_clocks`), and one line that of alike exchanges.
 
 An exchange takes few large messages instead of many small ones. Along each axis a rank sends to
 every other rank of its line all data whose destination has that rank's coordinate on this axis,
@@ -24,7 +24,7 @@ import importlib.util
 import itertools
 import json
 import math
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from fractions import Fraction
 from pathlib import Path
@@ -41,10 +41,12 @@ from cluster_sim.collectives.algorithms.algorithm import (
 from cluster_sim.collectives.algorithms.ring import last_end_ps
 from cluster_sim.collectives.algorithms.stages import Part, staged, staged_count, staged_rounds
 from cluster_sim.collectives.call import RING_KINDS, CollectiveCall
+from cluster_sim.collectives.few_ranks import schedule_of_few
 from cluster_sim.collectives.group import Box, Group
 from cluster_sim.collectives.messages import Channels, Chunks, Messages, Table, cut, no_messages
 from cluster_sim.hardware.communication_costs import CommunicationCosts
-from cluster_sim.schedule.table import Edges, transfer_ps
+from cluster_sim.schedule.table import Edges, Schedule, transfer_ps
+from cluster_sim.trace.trace import run
 from topologies.arrays import IntArray
 from topologies.files import kept_files
 from topologies.shapes.basic import Torus
@@ -430,25 +432,49 @@ def _per_axis_count(call: CollectiveCall, costs: CommunicationCosts) -> int:
     return staged_count(call, [sizes], 1) + call.ways * len(sizes) - 1
 
 
-def _rings_share_nothing(call: CollectiveCall) -> bool:
-    """Return whether the rings along an axis are apart, and every step crosses one link."""
+def _lines_share_nothing(call: CollectiveCall) -> bool:
+    """Return whether the lines along an axis are apart; those of an exchange must be alike, too."""
     cluster = call.group.cluster
     torus = (
         cluster.plain
         and isinstance(cluster.shape, Torus)
         and all(filled_box(call, "per-axis").wraps)
     )
-    return torus and call.kind in RING_KINDS
+    return torus and (call.kind in RING_KINDS or call.size_bytes % call.ranks == 0)
+
+
+def _exchanges(call: CollectiveCall, costs: CommunicationCosts) -> Iterator[Schedule]:
+    """Yield an exchange along each axis, of one line in place of all."""
+    filled, cluster = filled_box(call, "per-axis"), call.group.cluster
+    chips = call.group.chip_of_rank[filled.chip_at].reshape(filled.sizes)
+    for axis, size in enumerate(filled.sizes):
+        line = np.moveaxis(chips, axis, -1).reshape(-1, size)[0]
+        messages = per_axis(replace(call, group=Group(cluster, line)))
+        yield schedule_of_few(messages, cluster, line, costs)
+
+
+def _streamed_ops(call: CollectiveCall, costs: CommunicationCosts) -> int:
+    """Count the ops of all lines, where they are run one by one."""
+    if not _lines_share_nothing(call):
+        return 0
+    if call.kind in RING_KINDS:
+        return _per_axis_count(call, costs) + call.ranks
+    sizes = filled_box(call, "per-axis").sizes
+    both = zip(sizes, _exchanges(call, costs), strict=True)
+    moved = sum((len(line) - size) * call.ranks // size for size, line in both)
+    return moved + len(sizes) * (call.ranks + 1) - 1
 
 
 def ring_by_ring_ps(call: CollectiveCall, costs: CommunicationCosts) -> int | None:
-    """Return the time of a call from the clocks of the links of every ring [ps].
+    """Return the time of a call from the clocks of the links of every ring, or one exchange [ps].
 
-    None where rings share more than links, and where the run might pass the horizon.
+    None where lines share more than links, and where the run might pass the horizon.
     """
     shape, filled = call.group.cluster.shape, filled_box(call, "per-axis")
-    if not (isinstance(shape, Torus) and _rings_share_nothing(call)):
+    if not (isinstance(shape, Torus) and _lines_share_nothing(call)):
         return None
+    if call.kind == "all-to-all":
+        return sum(run(line).total_ps for line in _exchanges(call, costs))
     owner = filled.chip_at.reshape(filled.sizes).T.ravel()  # of shards; the last axis comes first
     held_bytes = cut(call.size_bytes, call.ranks)[owner]
     total_ps, lines = 0, 1
@@ -475,8 +501,6 @@ PER_AXIS = Algorithm(
     rounds=lambda call, costs: rounds_along_axes(call, "per-axis"),
     memory_accesses=lambda call, costs: accesses_along_axes(call, costs, "per-axis"),
     stands_for=ring_by_ring_ps,
-    streamed_ops=lambda call, costs: (
-        _per_axis_count(call, costs) + call.ranks if _rings_share_nothing(call) else 0
-    ),
+    streamed_ops=_streamed_ops,
     streams_watched=True,
 )

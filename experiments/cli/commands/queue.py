@@ -3,16 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from experiments.cli.options.inputs import CatalogueInputs, Invocation
 from experiments.cli.output.printing import print_rows, print_table, print_text
 from experiments.reports.certainty import facts
-from experiments.reports.formatting import Column
+from experiments.reports.formatting import Column, idle_entry, idle_sentences
 from topologies.options import required, setting
 from topologies.units import format_seconds
+from workloads.options.job import HazardInputs
 
 if TYPE_CHECKING:
     from experiments.reports.run_directory import Run
@@ -52,21 +53,29 @@ class QueueInputs:
     study: bool = setting(False, "Run every discipline and place, and show them side by side")
 
 
-def queue(inputs: QueueInputs, catalogue_inputs: CatalogueInputs, call: Invocation) -> None:
+def queue(
+    inputs: QueueInputs,
+    hazards: HazardInputs,
+    catalogue_inputs: CatalogueInputs,
+    call: Invocation,
+) -> None:
     """Queue jobs for a cluster, and see how long they wait.
 
-    Jobs take whole servers for as long as they run. A job with a model runs for its steps, each as
-    long as train says.
+    Jobs take whole servers until their work is done. A job with a model runs for its steps, each as
+    long as train says. A job that a failure or a higher priority stops goes back to its last
+    checkpoint.
     """
     from topologies.clusters.names import machine
     from workloads.sharing.queueing import queue_jobs
 
     worked_off = queue_jobs(
-        machine(inputs.cluster, catalogue=catalogue_inputs.read(inputs.cluster)),
+        machine(inputs.cluster, catalogue=catalogue_inputs.watched(inputs.cluster)),
         inputs.jobs,
         discipline=inputs.discipline,
         place=inputs.place,
         study=inputs.study,
+        seed=call.seed,
+        **asdict(hazards),
     )
     call.answer(document(worked_off), _print, lambda out, results: _write(out, worked_off, results))
 
@@ -76,6 +85,20 @@ def _domains(domains: tuple[int, int]) -> str:
     return f"{domains[0]:,} ({domains[1]:,})"
 
 
+def _unless_none(amount: float) -> str:
+    """Write a number or a share; nothing for 0, so that it has no row."""
+    return "" if not amount else f"{amount:,}" if isinstance(amount, int) else f"{amount:.2%}"
+
+
+PARTS = {
+    "lost_work": "work lost since a checkpoint",
+    "detection": "until failures are detected",
+    "restart": "restarts",
+    "checkpoint": "saving",
+    "neighbours": "slowed by neighbours",
+    "down": "servers in repair",
+}
+"""Parts of the server-hours that have a row, in words."""
 PERCENT = "{:.1%}".format
 LONGEST = 5  # jobs that are shown for people
 WAITS = (
@@ -87,6 +110,12 @@ WAITS = (
     Column("idle_beside_waiting", "  servers idle while jobs wait", write=PERCENT),
     Column("scattered", "jobs in more domains than needed", write=PERCENT),
     Column("end_s", "last job ends after the first arrives by"),
+    Column("failures", "stops by failures", write=_unless_none),
+    Column("preemptions", "stops by jobs of higher priority", write=_unless_none),
+    *(
+        Column(f"breakdown.{part}", f"  server-hours: {words}", write=_unless_none)
+        for part, words in PARTS.items()
+    ),
 )
 JOBS = (
     Column("name", "job"),
@@ -94,6 +123,7 @@ JOBS = (
     Column("submit_s", "arrives"),
     Column("wait_s", "waits"),
     Column("run_s", "runs"),
+    Column("stops", "stops", write="{:,}".format),
     Column("both", "domains (needed)", write=_domains),
 )
 WAYS = (
@@ -111,7 +141,8 @@ def document(queue: Queue) -> dict[str, Any]:
     """Return all results under the keys of the command line."""
     waits_s = [wait_s for each in queue.jobs if (wait_s := each.job.recorded_wait_s) is not None]
     remarks = list(queue.left_out)
-    key = {"priority": "priority", "shortest": "limit_s"}.get(queue.discipline)
+    key = {"shortest": "limit_s"}.get(queue.discipline, "priority")
+    key = "" if queue.discipline in ("fifo", "backfill") else key
     if key and len({getattr(each.job, key) for each in queue.jobs}) == 1:
         alike = f"All jobs have one {key.removesuffix('_s')}"
         remarks.append(f"{alike}, so discipline {queue.discipline} is backfill.")
@@ -120,9 +151,11 @@ def document(queue: Queue) -> dict[str, Any]:
         "chips": queue.cluster.chips,
         **_summary(queue),
         "mean_wait_ends_s": queue.wait_ends_s,
+        "failure_ends_s": queue.failure_ends_s,
         "recorded_mean_wait_s": sum(waits_s) / len(waits_s) if waits_s else None,
         "jobs": [_row(each) for each in queue.jobs],
         "others": [_summary(each) for each in queue.others.values()],
+        **idle_entry(queue.without_effect),
         "remarks": remarks,
     }
 
@@ -143,6 +176,9 @@ def _summary(queue: Queue) -> dict[str, Any]:
         "idle_beside_waiting": queue.idle_beside_waiting,
         "scattered": queue.scattered,
         "end_s": queue.end_s,
+        "failures": sum(each.failures for each in queue.jobs),
+        "preemptions": sum(each.preemptions for each in queue.jobs),
+        "breakdown": queue.breakdown,
     }
 
 
@@ -159,12 +195,22 @@ def _row(each: Started) -> dict[str, Any]:
         "domains": each.domains,
         "least_domains": each.least_domains,
         "priority": each.job.priority,
+        "run_s": each.end_s - each.job.submit_s - each.wait_s,
+        "failures": each.failures,
+        "preemptions": each.preemptions,
+        "parts_s": dict(each.parts_s),
     }
 
 
 def _sentences(results: Mapping[str, Any]) -> list[str]:
     """Say how sure the mean wait is, what the record shows, and which discipline waits least."""
-    lines = list(results["remarks"])
+    lines = [*idle_sentences(results.get("without_effect", {})), *results["remarks"]]
+    if results["failure_ends_s"] is not None:
+        low, high = map(format_seconds, results["failure_ends_s"])
+        lines.append(
+            "With failures at other times and rates, as published clusters differ, jobs wait "
+            f"{low} to {high} on average in eight of ten runs."
+        )
     if results["mean_wait_ends_s"] is not None:
         low, high = map(format_seconds, results["mean_wait_ends_s"])
         lines.append(
@@ -196,12 +242,13 @@ def _print(results: Mapping[str, Any]) -> None:
     jobs = [
         {
             **job,
-            "run_s": job["end_s"] - job["start_s"],
+            "stops": job["failures"] + job["preemptions"],
             "both": (job["domains"], job["least_domains"]),
         }
         for job in by_wait
     ]
-    print_rows("Longest waits", JOBS, jobs)
+    stopped = any(job["stops"] for job in jobs)
+    print_rows("Longest waits", [each for each in JOBS if stopped or each.name != "stops"], jobs)
     if results["others"]:
         print_rows("Disciplines", WAYS, [results, *results["others"]], left=2)
 

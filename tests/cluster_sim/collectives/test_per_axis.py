@@ -35,6 +35,18 @@ def test_rings_by_themselves_take_as_long_as_all_in_one_schedule(
     assert ring_by_ring_ps(call, communication_costs(call.group.cluster)) == whole_ps
 
 
+@pytest.mark.parametrize("shape", ["torus:4x6", "torus:5x3x4", "torus:8x3"])
+@pytest.mark.parametrize("block_bytes", [1, 60, 1000])
+def test_one_line_of_an_exchange_stands_for_all(shape: str, block_bytes: int) -> None:
+    ranks = call_on(shape, "all-to-all", 1).ranks
+    call = call_on(shape, "all-to-all", block_bytes * ranks)
+    costs, schedule = communication_costs(call.group.cluster), build(call, "per-axis")
+    assert ring_by_ring_ps(call, costs) == run(schedule).total_ps
+    assert PER_AXIS.streamed_ops(call, costs) == len(schedule)
+    uneven = call_on(shape, "all-to-all", block_bytes * ranks + 1)
+    assert ring_by_ring_ps(uneven, costs) is None
+
+
 def test_stages_follow_one_another() -> None:
     # Three chips, then four: 2 + 3 steps down and as many up, each of a block and a latency.
     call = call_on("torus:4x3", "all-reduce", 12_000)

@@ -119,7 +119,9 @@ OWN: dict[str, tuple[str, ...]] = {
         "=", "=ring:8", "=trn9", "=pipe", "=log.txt", "--jobs=", "--jobs=pipe", "--jobs=folder",
         "--jobs=log.txt", "--jobs=plan.yaml", "--jobs=jobs.yaml", "--jobs=nowhere.csv",
         "--discipline=x", "--discipline=", "--place=x", "--place=", "--catalogue=pipe",
-        "--variant=x",
+        "--variant=x", "--failures=-1", "--failures=nan", "--failures=pipe", "--failures=folder",
+        "--failures=log.txt", "--failures=x", "--restart=x", "--restart=-1s", "--repair=-1s",
+        "--repair=1GB", "--checkpoint-interval=0s", "--checkpoint-interval=1GB",
     ),
     "share": (
         "=", "=ring:8", "=trn9", "=pipe", "=log.txt", "--jobs=", "--jobs=pipe", "--jobs=folder",

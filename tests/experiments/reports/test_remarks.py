@@ -23,6 +23,16 @@ def test_an_ordinary_step_has_no_remarks_and_no_entries() -> None:
     assert (remarks(step), remarks_entry(step)) == ([], {})
 
 
+def test_stages_that_share_a_domain_are_named_with_what_is_faster() -> None:
+    """A third UltraServer for two stages halves the adapters of what lies in it."""
+    odd, even = (train("gpt2", f"trn2-ultraserver:{n}", tp=2, pp=2) for n in (3, 4))
+    (sentence,) = [each for each in remarks(odd) if each.startswith("Two stages share")]
+    other = train("gpt2", "trn2-ultraserver:3", tp=2, pp=2, order=("tp", "cp", "pp", "dp"))
+    gain = other.tokens_per_s / odd.tokens_per_s - 1
+    assert f"with --order tp-cp-pp-dp the job trains on {gain:.1%} more tokens" in sentence
+    assert not [each for each in remarks(even) if each.startswith("Two stages share")]
+
+
 def test_a_searched_plan_is_named_with_the_next_best() -> None:
     step = train("llama-3.1-70b", "p5.48xlarge:8")
     chosen, after, batch = remarks(step)

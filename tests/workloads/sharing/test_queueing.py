@@ -12,24 +12,14 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import cluster_sim as cs
+from tests.support.queues import CLUSTER, JOBS, WAITING, job
 from tests.support.small_models import TOY_CONFIG, config_file
-from workloads.sharing.queueing import DISCIPLINES, PLACES, Queue
-
-CLUSTER = "trn2-ultraserver:2"  # two domains of four servers of 16 chips
-
-
-def job(submit_min: float, servers: int, run_min: float, **more: Any) -> dict[str, Any]:
-    """Return a job in minutes and servers."""
-    times = {"submit": f"{submit_min}min", "time": f"{run_min}min"}
-    return {**times, "chips": 16 * servers, **more}
+from workloads.sharing.queueing import DISCIPLINES, PLACES
 
 
 def waits_min(jobs: list[dict[str, Any]], discipline: str, place: str = "any") -> list[float]:
     queue = cs.queue_jobs(CLUSTER, jobs, discipline=discipline, place=place)
     return [round(each.wait_s / 60, 6) for each in queue.jobs]
-
-
-WAITING = [job(0, 6, 60), job(1, 8, 60), job(2, 2, 30), job(3, 2, 120), job(4, 1, 10)]
 
 
 @pytest.mark.parametrize(
@@ -109,23 +99,6 @@ def test_the_mean_wait_of_equal_jobs_at_random_is_that_of_the_formula() -> None:
     assert mean == pytest.approx(load / (2 * (1 - load)), rel=0.05)
 
 
-JOBS = st.lists(
-    st.builds(
-        job,
-        st.integers(0, 200),
-        st.integers(1, 8),
-        st.integers(1, 100),
-        priority=st.integers(0, 2),
-    ),
-    min_size=1,
-    max_size=12,
-)
-
-
-def busy_at(queue: Queue, moment_s: float) -> int:
-    return sum(each.servers for each in queue.jobs if each.start_s <= moment_s < each.end_s)
-
-
 @given(JOBS, st.sampled_from(list(DISCIPLINES)), st.sampled_from(list(PLACES)))
 def test_every_job_runs_once_and_no_server_twice(
     jobs: list[dict[str, Any]], discipline: str, place: str
@@ -133,9 +106,12 @@ def test_every_job_runs_once_and_no_server_twice(
     queue = cs.queue_jobs(CLUSTER, jobs, discipline=discipline, place=place)
     assert len(queue.jobs) == len(jobs)
     assert all(each.wait_s >= 0 for each in queue.jobs)
-    assert all(busy_at(queue, each.start_s) <= 8 for each in queue.jobs)
+    assert queue.busy.max() <= 8
+    assert sum(queue.breakdown.values()) == pytest.approx(1)
     work_s = sum(each.servers * each.job.run_s for each in queue.jobs)
-    assert queue.used * 8 * queue.end_s == pytest.approx(work_s)
+    assert queue.breakdown["useful"] * 8 * queue.end_s == pytest.approx(work_s)
+    if discipline != "preempt":
+        assert queue.used == pytest.approx(queue.breakdown["useful"])
     if place == "domain":
         assert queue.scattered == 0
     if discipline == "fifo":

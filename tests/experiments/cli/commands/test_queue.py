@@ -31,7 +31,7 @@ def test_the_document_has_every_job_and_discipline(words: list[str]) -> None:
     assert document["idle_beside_waiting"] == pytest.approx((2 * 1 + 2 * 28) / 960)
     assert (document["mean_wait_ends_s"], document["recorded_mean_wait_s"]) == (None, None)
     assert [each["mean_wait_s"] for each in document["others"]][:1] == [(59 + 118) * 20]
-    assert len(document["others"]) == 7
+    assert len(document["others"]) == 9
 
 
 def test_tables_and_the_run_directory_show_the_waits(

@@ -1,0 +1,266 @@
+"""Preemption, failures and neighbours in a queue: cases by hand, closed forms, conservation."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+import cluster_sim as cs
+from tests.support.queues import CLUSTER, JOBS, WAITING, job
+from tests.support.small_models import TOY_CONFIG, config_file
+from tools.shared_jobs import THIN
+from topologies.catalogue.catalogue import shipped_catalogue
+from topologies.clusters.names import cluster
+from workloads.job import expected_goodput
+from workloads.job.job import Recovery
+from workloads.sharing import hazards, queueing
+from workloads.sharing.hazards import Neighbours, _renumbered
+from workloads.sharing.jobs import jobs_from
+from workloads.sharing.queueing import DISCIPLINES, PLACES, Queue
+from workloads.sharing.sharing import share
+
+RESUMED: dict[str, Any] = {"discipline": "preempt", "checkpoint_interval": 0.001, "restart": 0}
+"""Jobs that go on where they were stopped, for the cost of a millisecond."""
+
+
+def ends_min(queue: Queue) -> list[float]:
+    return [round(each.end_s / 60, 6) for each in queue.jobs]
+
+
+def causes(folder: Path, *rows: str) -> str:
+    path = folder / "causes.csv"
+    path.write_text("\n".join(["cause,per,mtbf,replaces", *rows]) + "\n")
+    return str(path)
+
+
+def test_a_preempted_job_goes_back_to_its_checkpoint_and_restarts() -> None:
+    jobs = [job(0, 8, 60), job(30, 8, 10, priority=1)]
+    queue = cs.queue_jobs(
+        CLUSTER, jobs, discipline="preempt", checkpoint_interval="20min", restart="5min"
+    )
+    # It computes for 30 min, of which 20 are saved, waits 10, restarts in 5 and computes 40.
+    assert ends_min(queue) == [85, 40]
+    first = queue.jobs[0]
+    assert (first.wait_s, first.preemptions, first.failures) == (600, 1, 0)
+    assert {part: s for part, s in first.parts_s.items() if s} == {"lost_work": 600, "restart": 300}
+    assert queue.breakdown["lost_work"] == pytest.approx(10 / 85)
+
+
+def test_the_last_to_start_of_the_lowest_priority_is_stopped_and_no_more_than_needed() -> None:
+    running = [job(0, 2, 90, priority=1), job(1, 2, 90), job(2, 2, 90), job(3, 2, 90, priority=1)]
+    queue = cs.queue_jobs(CLUSTER, [*running, job(10, 2, 10, priority=2)], **RESUMED)
+    assert [each.preemptions for each in queue.jobs] == [0, 0, 1, 0, 0]
+    queue = cs.queue_jobs(CLUSTER, [*running, job(10, 6, 10, priority=2)], **RESUMED)
+    assert [each.preemptions for each in queue.jobs] == [0, 1, 1, 1, 0]
+
+
+def test_nothing_is_stopped_for_a_job_that_would_not_fit_all_the_same() -> None:
+    jobs = [job(0, 4, 60, priority=1), job(0, 4, 60), job(1, 8, 10, priority=1)]
+    queue = cs.queue_jobs(CLUSTER, jobs, **RESUMED)
+    assert [each.preemptions for each in queue.jobs] == [0, 0, 0]
+    assert queue.jobs[2].wait_s == 59 * 60
+
+
+def test_mean_waits_of_two_priorities_are_those_of_the_formula() -> None:
+    """M/G/1 with preemptive-resume priorities, as each job needs all servers (Kleinrock 1976)."""
+    rng, run_min = np.random.default_rng(1), (10.0, 60.0)
+    load = np.array([0.3, 0.35])  # of the higher and of the lower priority
+    jobs = [
+        job(minute, 8, run_min[number], priority=1 - number)
+        for number in (0, 1)
+        for minute in np.cumsum(
+            rng.exponential(run_min[number] / load[number], 12_000 if number == 0 else 2_350)
+        ).round(3)
+    ]
+    queue = cs.queue_jobs(CLUSTER, jobs, **RESUMED)
+    left = np.cumsum(load * run_min) / 2  # mean rest of the run that an arrival meets
+    first = left[0] / (1 - load[0])
+    second = run_min[1] * load[0] / (1 - load[0])
+    second += left[1] / ((1 - load[0]) * (1 - load.sum()))
+    for priority, mean in ((1, first), (0, second)):
+        waits = [each.wait_s / 60 for each in queue.jobs if each.job.priority == priority]
+        assert np.mean(waits) == pytest.approx(mean, rel=0.08)
+
+
+def test_equal_priorities_are_backfill_and_no_failures_are_none() -> None:
+    usual = cs.queue_jobs(CLUSTER, WAITING)
+    changes: list[dict[str, Any]] = [
+        {"discipline": "preempt"}, {"failures": 0, "seed": 3}, {"neighbours": True}
+    ]  # fmt: skip
+    for how in changes:
+        other = cs.queue_jobs(CLUSTER, WAITING, **how)
+        assert other.waits_s.tolist() == usual.waits_s.tolist()
+        assert [each.end_s for each in other.jobs] == [each.end_s for each in usual.jobs]
+        assert other.times_s.tolist() == usual.times_s.tolist()
+
+
+def test_a_job_that_fails_takes_the_time_of_the_formula(tmp_path: Path) -> None:
+    """On its own servers, which software stops and nothing replaces (Daly, FGCS 22, 2006)."""
+    stated = causes(tmp_path, "software,server,80h,0")  # 10 h for all eight servers
+    times: dict[str, Any] = {"checkpoint_interval": "1h", "restart": "12min"}
+    queue = cs.queue_jobs(CLUSTER, [job(0, 8, 60 * 20_000)], failures=stated, **times)
+    ended = queue.jobs[0]
+    recovery = Recovery.from_catalogue(shipped_catalogue(), 0.0)
+    share_useful = expected_goodput(
+        3600, 36_000, checkpoint_s=0, restart_s=720, detection_s=recovery.detection_s
+    )
+    assert ended.job.run_s / ended.end_s == pytest.approx(share_useful, rel=0.02)
+    assert ended.wait_s == 0
+
+
+def test_servers_go_to_repair_and_come_back(tmp_path: Path) -> None:
+    """Each of them is down for the share of the time of a repair, whether a job is on it or not."""
+    stated = causes(tmp_path, "host,server,100h,1")
+    jobs = [job(0, 4, 60 * 4_000)]
+    queue = cs.queue_jobs(CLUSTER, jobs, failures=stated, repair="20h", checkpoint_interval="1min")
+    assert queue.breakdown["down"] == pytest.approx(20 / 120, rel=0.1)
+    assert queue.jobs[0].failures > 100
+    assert int(queue.busy.max()) == 4
+    assert (queue.busy + queue.down).max() <= 8
+    low_s, high_s = queue.failure_ends_s or (0, 0)
+    assert low_s <= queue.waits_s.mean() * 3
+    assert high_s > low_s
+
+
+@given(
+    JOBS,
+    st.sampled_from(list(DISCIPLINES)),
+    st.sampled_from(list(PLACES)),
+    st.sampled_from([0, 50, 200]),
+    st.integers(0, 99),
+)
+def test_no_time_of_a_job_or_a_server_is_lost(
+    jobs: list[dict[str, Any]], discipline: str, place: str, failures: float, seed: int
+) -> None:
+    queue = cs.queue_jobs(
+        CLUSTER, jobs, discipline=discipline, place=place, failures=failures, seed=seed,
+        checkpoint_interval="7min", restart="3min", repair="20min",
+    )  # fmt: skip
+    assert sum(queue.breakdown.values()) == pytest.approx(1)
+    assert min(queue.breakdown.values()) >= -1e-12
+    assert (queue.busy + queue.down).max() <= 8
+    for each in queue.jobs:
+        held_s = each.end_s - each.job.submit_s - each.wait_s
+        assert held_s == pytest.approx(each.job.run_s + sum(each.parts_s.values()))
+        assert each.parts_s["lost_work"] <= (each.failures + each.preemptions) * 420 + 1e-6
+    assert queue.used == pytest.approx(1 - queue.breakdown["down"] - queue.breakdown["idle"])
+
+
+def test_failures_are_at_the_same_times_under_every_discipline() -> None:
+    study = cs.queue_jobs(CLUSTER, [job(0, 8, 9000)], failures=20, seed=5, study=True)
+    ends_s = {each.end_s for each in study.others.values()}
+    assert ends_s == {study.end_s}
+
+
+def test_a_queue_that_would_not_get_on_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(queueing, "MOST_FAILURES", 1000)
+    with pytest.raises(cs.InputError, match="more than 1,000 failures until all jobs have ended"):
+        cs.queue_jobs(CLUSTER, [job(0, 8, 600)], failures=1e5)
+
+
+def trained(tmp_path: Path, **stated: Any) -> dict[str, Any]:
+    model = str(config_file(tmp_path / "config.json", TOY_CONFIG))
+    plan = {"model": model, "global_batch": 16, "seq": 512, "overlap": "none"}
+    return {**plan, "submit": "0s", "steps": 1000, **stated}
+
+
+def test_a_stopped_job_with_a_model_pays_what_run_job_says(tmp_path: Path) -> None:
+    mine = trained(tmp_path, tp=4, chips=32)
+    jobs = [mine, job(0.001, 8, 60, priority=1)]
+    queue = cs.queue_jobs(CLUSTER, jobs, discipline="preempt", checkpoint_interval=1000)
+    first = queue.jobs[0]
+    step = cs.train(
+        mine["model"], CLUSTER, tp=4, chips=32, global_batch=16, seq=512, overlap="none"
+    )
+    run = cs.run_job(step, days=1, runs=1)
+    assert first.parts_s["restart"] == pytest.approx(run.job.recovery.restart_s)
+    saving = run.job.stall_s / 1000
+    assert first.parts_s["checkpoint"] == pytest.approx(
+        (first.job.run_s + first.parts_s["lost_work"]) * saving
+    )
+
+
+def test_neighbours_take_as_long_as_share_says(tmp_path: Path) -> None:
+    """Each has a server below a switch for two, and the others elsewhere."""
+    (tmp_path / "thin.yaml").write_text(THIN.replace("radix: 24", "radix: 12"))
+    thin = cluster(str(tmp_path / "thin.yaml"))
+    plan = {"tp": 4, "dp": 3, "global_batch": 12}
+    stated = [trained(tmp_path, **plan), trained(tmp_path, **plan, steps=700)]
+    plain, slowed = (cs.queue_jobs(thin, stated, neighbours=on) for on in (False, True))
+    fields = [
+        {**{key: each[key] for key in each if key not in ("submit", "steps")}, "name": name}
+        for name, each in zip("ab", stated, strict=True)
+    ]
+    beside = share(thin, fields)
+    factors = [each.slowdown for each in beside.jobs]
+    assert max(factors) > 1.001
+    # Both run until the shorter one has ended, and the other alone from then on.
+    alone_s = [each.job.run_s for each in plain.jobs]
+    ends_s = [each.end_s for each in slowed.jobs]
+    number = int(np.argmin(ends_s))
+    assert ends_s[number] == pytest.approx(alone_s[number] * factors[number])
+    other = 1 - number
+    rest_s = alone_s[other] - ends_s[number] / factors[other]
+    assert ends_s[other] == pytest.approx(ends_s[number] + rest_s)
+    assert slowed.breakdown["neighbours"] > 0
+
+
+def test_a_pair_of_placements_is_simulated_once(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    machine = cluster("trn2-ultraserver:8")
+    simulated: list[object] = []
+
+    def simulate(*pair: object) -> list[float]:
+        """Return slowdowns, and note the pair."""
+        simulated.append(pair)
+        return [1.5, 1.25]
+
+    monkeypatch.setattr(hazards, "pair_slowdowns", simulate)
+    fields = trained(tmp_path, name="a", tp=4, dp=16)
+    del fields["submit"], fields["steps"]
+    (one,) = jobs_from([fields], machine)
+    beside = Neighbours(machine)
+    chips = [np.arange(32) + 64 * domain for domain in range(8)]
+    pair = [np.concatenate(chips[0:2]), np.concatenate(chips[2:4])]
+    assert beside.slowdowns((one, pair[0]), (one, pair[1])) == [1.5, 1.25]
+    moved = [np.concatenate(chips[4:6]), np.concatenate(chips[6:8])]
+    assert beside.slowdowns((one, moved[0]), (one, moved[1])) == [1.5, 1.25]
+    assert len(simulated) == 1
+    assert beside.slowdowns((one, np.arange(64)), (one, np.arange(64, 128))) == (1.0, 1.0)
+
+
+def test_domains_are_renumbered_in_order_of_appearance() -> None:
+    machine = cluster("trn2-ultraserver:8")
+    first, second = np.array([5 * 64 + 3, 2 * 64 + 1]), np.array([2 * 64 + 7, 7 * 64])
+    alike = _renumbered(machine, [first, second])
+    assert [each.tolist() for each in alike] == [[3, 64 + 1], [64 + 7, 2 * 64]]
+
+
+@pytest.mark.parametrize(
+    ("stated", "reason"),
+    [
+        ({"repair": "3h"}, {"repair": "nothing fails without failures"}),
+        ({"restart": "3h", "failures": 0}, {"restart": "nothing stops a job"}),
+        ({"checkpoint_interval": "3h"}, {"checkpoint_interval": "nothing stops a job"}),
+        ({"neighbours": True}, {"neighbours": "no two jobs with a model share full links"}),
+        ({"restart": "3h", "failures": 1}, {}),
+    ],
+)
+def test_options_that_change_nothing_are_named(
+    stated: dict[str, Any], reason: dict[str, str]
+) -> None:
+    assert cs.queue_jobs(CLUSTER, WAITING, **stated).without_effect == reason
+
+
+def test_a_file_of_causes_is_read_as_run_job_reads_it(tmp_path: Path) -> None:
+    stated = causes(tmp_path, "a,server,1h,0", "a,server,1h,0")
+    with pytest.raises(cs.InputError, match="stands twice"):
+        cs.queue_jobs(CLUSTER, WAITING, failures=stated)
+    assert json.dumps(cs.queue_jobs(CLUSTER, WAITING, failures="catalogue").breakdown)
