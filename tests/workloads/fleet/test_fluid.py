@@ -9,6 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from tests.support.toy_fleet import simulate
 from topologies.arrays import FloatArray
 from topologies.clusters.names import cluster
 from workloads.demand import Demand
@@ -16,7 +17,6 @@ from workloads.fleet.policies.rules import static
 from workloads.fleet.processes.failures import Fleet
 from workloads.fleet.results import service_minutes
 from workloads.fleet.setup.serving import Prompts, ways_of
-from workloads.fleet.simulation import simulate
 from workloads.fleet.state.services import Service
 from workloads.models.huggingface import named
 from workloads.options.fleet import FleetInputs
