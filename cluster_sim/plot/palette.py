@@ -31,6 +31,7 @@ KNOWN: Mapping[str, str] = {
     "paused": "#cbd5e0",
     "spare": "#e2e8f0",
     "broken": "#c53030",
+    "maintenance": "#744210",
 }
 """Colours of the categories of a training iteration, where ``tp`` has that of ``exposed_tp``, etc.,
 and of the roles of a fleet's units."""

@@ -18,6 +18,7 @@ from workloads.fleet.results import change_w
 STACK = (
     "serving", "batch", "warming", "draining", "loading", "compiling", "checkpointing", "training",
     "evaluation", "paused", "spare", "broken",
+    "maintenance",
 )  # fmt: skip
 """Roles from the bottom of the stack."""
 LABELS = {"batch": "batch requests", "paused": "paused in place"}
@@ -25,26 +26,33 @@ STEP_MINUTES = 15  # minutes over which curves are averaged
 SMALLEST = 0.002  # share of the fleet below which a role is left out of the figure
 
 
-def roles_figure(frame: pd.DataFrame, *, chips_per_unit: int, title: str) -> Figure:
-    """Draw the roles over time as a stacked area, and the chips that the demand needs."""
-    coarse = _coarse(frame)
-    figure, (top, bottom) = canvas(11, 6.5, 2, 1, sharex=True, height_ratios=(4, 1))
-    time = coarse.index.to_numpy()
+def roles_figure(frame: pd.DataFrame, *, chips_per_unit: Mapping[str, int], title: str) -> Figure:
+    """Draw the roles over time as a stacked area for each kind, and the chips that demand needs."""
+    coarse, kinds = _coarse(frame), list(chips_per_unit)
+    figure, panels = canvas(
+        *(11, 3.0 + 3.5 * len(kinds), len(kinds) + 1, 1),
+        sharex=True,
+        height_ratios=(*[4] * len(kinds), 1),
+    )
+    time, largest = coarse.index.to_numpy(), coarse[[f"{role}_units" for role in STACK]].max()
     fleet = coarse[[f"{role}_units" for role in STACK]].sum(axis=1).max()
-    shown = [role for role in STACK if coarse[f"{role}_units"].max() > SMALLEST * fleet]
-    thousands = chips_per_unit / 1000
-    top.stackplot(
-        time,
-        [coarse[f"{role}_units"] * thousands for role in shown],
-        colors=[KNOWN[role] for role in shown],
-        labels=[LABELS.get(role, role) for role in shown],
-        linewidth=0,
-    )
-    top.plot(
-        time, coarse["load_units"] * thousands, color="black", lw=1.4, label="needed for the demand"
-    )
-    top.set_ylabel("chips [thousand]")
-    top.set_ylim(0, fleet * thousands)
+    shown = [role for role in STACK if largest[f"{role}_units"] > SMALLEST * fleet]
+    for axes, kind in zip(panels, kinds, strict=False):
+        prefix, thousands = f"{kind}_" if len(kinds) > 1 else "", chips_per_unit[kind] / 1000
+        units = [coarse[f"{prefix}{role}_units"] for role in shown]
+        axes.stackplot(
+            time,
+            [each * thousands for each in units],
+            colors=[KNOWN[role] for role in shown],
+            labels=[LABELS.get(role, role) for role in shown],
+            linewidth=0,
+        )
+        if not prefix:  # several kinds share what is needed
+            need = coarse["load_units"] * thousands
+            axes.plot(time, need, color="black", lw=1.4, label="needed for the demand")
+        axes.set_ylabel(f"chips{f' of {kind}' if prefix else ''} [thousand]")
+        axes.set_ylim(0, np.sum(units, axis=0).max() * thousands)
+    top, bottom = panels[0], panels[-1]
     top.set_title(f"{title}\n{_finding(frame)}", loc="left", fontsize=11)
     handles, names = top.get_legend_handles_labels()
     top.legend(
@@ -89,21 +97,26 @@ def power_figure(frame: pd.DataFrame, *, title: str) -> Figure:
 
 
 def scenarios_figure(
-    lines: Mapping[str, pd.DataFrame], *, chips_per_unit: int, title: str
+    lines: Mapping[str, pd.DataFrame], *, chips_per_unit: Mapping[str, int], title: str
 ) -> Figure:
     """Draw several scenarios: chips that serve, chips that train, requests within the SLO."""
     figure, panels = canvas(11, 8, 3, 1, sharex=True, height_ratios=(3, 3, 2))
     shades = colors(lines)
-    thousands = chips_per_unit / 1000
+    prefixes = {
+        f"{kind}_" if len(chips_per_unit) > 1 else "": n for kind, n in chips_per_unit.items()
+    }
     for name, frame in lines.items():
         coarse = _coarse(frame)
-        time, style = coarse.index.to_numpy(), "-" if name == "base" else "--"
-        trains = coarse[["training_units", "evaluation_units"]].sum(axis=1)
-        curves = (
-            coarse["serving_units"] * thousands,
-            trains * thousands,
-            100 * coarse["slo_attainment"],
+        time, style = coarse.index.to_numpy(), "-" if name == next(iter(lines)) else "--"
+        serves, trains = (
+            sum(
+                coarse[f"{kind}{role}_units"] * n / 1000
+                for kind, n in prefixes.items()
+                for role in roles
+            )
+            for roles in (("serving",), ("training", "evaluation"))
         )
+        curves = (serves, trains, 100 * coarse["slo_attainment"])
         for axes, curve in zip(panels, curves, strict=True):
             axes.plot(time, curve, color=shades[name], lw=1.3, ls=style, label=name)
     panels[0].set_title(title, loc="left")

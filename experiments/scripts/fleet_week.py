@@ -77,5 +77,5 @@ def brief(frame: pd.DataFrame) -> pd.DataFrame:
 
 def plot(frame: pd.DataFrame) -> Figure:
     """Draw the roles as a stacked area with the demand on top."""
-    chips = int(frame.attrs.get("chips_per_unit", 64))
+    chips = {"": int(frame.attrs.get("chips_per_unit", 64))}
     return roles_figure(frame, chips_per_unit=chips, title=frame.attrs.get("title", "Fleet"))

@@ -80,7 +80,8 @@ def run(
 
 def _least(week: Scenario, lead: int, target: float) -> tuple[float, float, float]:
     """Return the least headroom that keeps the target, with its freed share and attainment."""
-    timed = replace(week, fleet=replace(week.fleet, costs=ChangeCosts.fixed(60.0 * lead)))
+    fleet = replace(week.fleet, costs=ChangeCosts.fixed(60.0 * lead))
+    timed = week.changed(lambda _: {"fleet": fleet})
 
     def tried(headroom: float) -> tuple[float, float, float]:
         done = summary(run_scenario(timed, threshold(headroom=headroom)), week.economics)

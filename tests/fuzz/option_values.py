@@ -111,6 +111,9 @@ TEXTS: dict[str, tuple[str, ...]] = {
         "p5.48xlarge.price=capacity-block",
     ),
     "what-if": ("growth=30%",),
+    "kind": ("trn2-ultraserver:7", "trn3-gen2:5"),
+    "serve-on": ("trn3-gen2", "fastest"),
+    "maintenance": ("out@0d02:00+2h=5",),
     "window": ("2h",),
     "with": ("--tp 2", "--tp 4 --microbatch 1"),
 }

@@ -243,6 +243,11 @@ COMMANDS: tuple[tuple[str, ...], ...] = (
         *("--unit-rate", "4", "--policy", "policy.py"),
     ),
     (
+        *("fleet", "--kind", "trn2-ultraserver:4", "--kind", "trn3-gen2:2", "--demand"),
+        *("demand.csv", "--days", "0.2", "--unit-rate", "4", "--serve-on", "cheapest"),
+        *("--maintenance", "out@0d01:00+1h=trn3-gen2:1", "--no-compare"),
+    ),
+    (
         *("run-job", "--model", "config.json", "--cluster", "trn2.48xlarge:4", "--tp", "4"),
         *("--global-batch", "64", "--days", "3", "--runs", "2", "--failures", "causes.csv"),
     ),

@@ -12,7 +12,7 @@ from functools import partial
 
 import pytest
 
-from workloads.fleet import scenario
+from workloads.fleet.setup import machines
 from workloads.fleet.setup.serving import services_from
 from workloads.serving import tables
 
@@ -21,6 +21,6 @@ from workloads.serving import tables
 def quick_tables() -> Iterator[None]:
     """Build every scenario of a package of tests with tables of the fewest requests."""
     with pytest.MonkeyPatch.context() as patched:
-        patched.setattr(scenario, "services_from", partial(services_from, requests=1))
+        patched.setattr(machines, "services_from", partial(services_from, requests=1))
         patched.setattr(tables, "LOADS", (0.05, 0.35, 0.6, 0.8, 0.9, 0.99))
         yield

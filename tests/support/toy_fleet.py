@@ -3,12 +3,19 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
+from typing import Any
 
 import numpy as np
 
 from workloads.demand import Demand, constant, period_means
 from workloads.economics import Economics
+from workloads.fleet import simulation
 from workloads.fleet.inputs.costs import ChangeCosts
+from workloads.fleet.inputs.jobs import TrainingJob
+from workloads.fleet.kinds import Kind
+from workloads.fleet.policies.view import Policy
+from workloads.fleet.processes.failures import Fleet
 from workloads.fleet.results import role_server_ms, summary
 from workloads.fleet.simulation import FleetRun
 from workloads.fleet.state.services import Service, units_needed
@@ -24,15 +31,39 @@ FLAT_DAY = constant(60 * 3.5 * 50, minutes=1440)
 """A day of requests that keep fifty units busy."""
 
 
+def simulate(
+    demand: Demand,
+    services: Sequence[Service],
+    fleet: Fleet,
+    policy: Policy,
+    *,
+    jobs: Sequence[TrainingJob] = (),
+    **others: Any,
+) -> FleetRun:
+    """Run a fleet of one kind of units."""
+    kind = Kind("unit", tuple(services), fleet, tuple(jobs))
+    return simulation.simulate(demand, [kind], policy, **others)
+
+
+def slower(costs: ChangeCosts, factor: float) -> ChangeCosts:
+    """Multiply every duration, and divide the loading rates, by one factor."""
+    durations = {
+        name: getattr(costs, name) * factor
+        for name in costs.__dataclass_fields__
+        if name.endswith("_s") and "bytes" not in name
+    }
+    return replace(costs, load_bytes_per_s=costs.load_bytes_per_s / factor, **durations)
+
+
 def share_of_time(run: FleetRun, *roles: Role) -> float:
     """Share of all server time that some roles took."""
-    total = role_server_ms(run)[-1]
+    total = role_server_ms(run.kinds[0])[-1]
     return float(total[list(roles)].sum() / total.sum())
 
 
 def check_conserved(run: FleetRun) -> None:
     """Assert that server time, chip-hours, tokens and the time of jobs add up."""
-    total = role_server_ms(run)
+    total = role_server_ms(run.kinds[0])
     assert np.all(total.sum(axis=1) == np.arange(run.minutes + 1) * 60_000 * run.units)
     assert np.all(np.diff(total, axis=0) >= 0)
     numbers = summary(run, PRICES)

@@ -184,7 +184,7 @@ def _raising(
     def change(horizon: Horizon) -> Horizon:
         """Raise the demand for some minutes."""
         demand = horizon.demand
-        first = _minute(demand, match, begin(demand))
+        first = minute_at(demand, match, begin(demand))
         return replace(horizon, demand=raised(demand, first, minutes or demand.minutes, times))
 
     return change
@@ -251,7 +251,7 @@ def share_from(text: str, where: str, example: str) -> float:
     return value
 
 
-def _minute(demand: Demand, match: re.Match[str], default: int) -> int:
+def minute_at(demand: Demand, match: re.Match[str], default: int, what: str = "what-if") -> int:
     """Minute of the run for a moment: its days after the start, then its next time of day."""
     clock = match["clock"] or match["only_clock"]
     if match["day"] is None and clock is None:
@@ -261,7 +261,7 @@ def _minute(demand: Demand, match: re.Match[str], default: int) -> int:
     )
     if minute >= demand.minutes:
         raise InputError(
-            f"what-if at {match.group()[1:]!r}: that is {minute / MINUTES_PER_DAY:.4g} days after "
+            f"{what} at {match.group()[1:]!r}: that is {minute / MINUTES_PER_DAY:.4g} days after "
             f"the start of a run of {demand.minutes / MINUTES_PER_DAY:.4g} days; choose an earlier "
             "moment or more days."
         )

@@ -68,14 +68,13 @@ def at(base: Scenario, cluster: Cluster, costs: ChangeCosts) -> Expectation:
     failures = base.fleet.failures
     if failures is not None:
         failures = failures_from(cluster, services, domains=bool(failures.domains))
-    changed = replace(
-        base,
-        cluster=cluster,
-        services=services,
-        fleet=replace(base.fleet, costs=costs, failures=failures),
-        economics=Economics.of(cluster),
-    )
-    return expected(changed)
+    fields = {
+        "cluster": cluster,
+        "services": services,
+        "fleet": replace(base.fleet, costs=costs, failures=failures),
+        "economics": Economics.of(cluster),
+    }
+    return expected(base.changed(lambda _: fields))
 
 
 def lent_units(need: FloatArray, working: float, *, lead_s: float, back_s: float) -> FloatArray:

@@ -24,7 +24,7 @@ from workloads.demand.trace import MINUTES_PER_DAY
 from workloads.fleet.intervals import fleet_intervals
 from workloads.fleet.policies.registry import bound_of
 from workloads.fleet.policies.view import Policy
-from workloads.fleet.results import regret, role_server_ms, summary, timeline
+from workloads.fleet.results import regret, role_chip_ms, summary, timeline
 from workloads.fleet.scenario import (
     Scenario,
     check_question,
@@ -51,8 +51,8 @@ from workloads.options.fleet import (
 
 def daily_training(run: FleetRun) -> FloatArray:
     """Chip-hours of training in each whole day of a run; (days,)."""
-    spent = role_server_ms(run)[::MINUTES_PER_DAY, list(GROUPS["training"])].sum(axis=1)
-    result: FloatArray = np.diff(spent) * run.chips_per_server / (3600.0 * MS)
+    spent = role_chip_ms(run)[::MINUTES_PER_DAY, list(GROUPS["training"])].sum(axis=1)
+    result: FloatArray = np.diff(spent) / (3600.0 * MS)
     return result
 
 
@@ -125,7 +125,7 @@ class FleetResult:
     @cached_property
     def summary(self) -> dict[str, Any]:
         """Headline numbers by their key in ``cluster-sim fleet --json``."""
-        return summary(self.run, self.scenario.economics, self.scenario.prices)
+        return summary(self.run, self.scenario.costs, self.scenario.prices)
 
     @cached_property
     def intervals(self) -> dict[str, Any]:
@@ -142,18 +142,18 @@ class FleetResult:
 
     def frame(self) -> pd.DataFrame:
         """Roles, load and power, one row a minute."""
-        return timeline(self.run, self.scenario.economics)
+        return timeline(self.run, self.scenario.costs)
 
     @cached_property
     def regret(self) -> dict[str, Any]:
         """Training compared with the bound of foresight and with a split that never changes."""
         scenario, usual = self.scenario, replace(self.settings, headroom=None)
-        names = [bound_of(self.settings.policy), "static"]
+        names = [bound_of(self.settings.policy, len(scenario.kinds)), "static"]
         bound, static = (
             run(scenario, policy_of(name, scenario, usual), seed=self.seed)
             for name in self.watch(names, "fleet, to compare")
         )
-        others = [summary(each, scenario.economics, scenario.prices) for each in (bound, static)]
+        others = [summary(each, scenario.costs, scenario.prices) for each in (bound, static)]
         return {
             **regret(self.summary, *others),
             "regret_interval": _difference(bound, self.run),
@@ -175,7 +175,7 @@ class FleetResult:
 
 @checked(model=MODEL_REMEDY, cluster=CLUSTER_REMEDY)
 def run_fleet(
-    cluster: Cluster | str,
+    cluster: Cluster | str | Sequence[Cluster | str],
     demand: Demand | str | Sequence[str] = "azure-code",
     *,
     policy: Policy | str = "forecast",
@@ -189,9 +189,9 @@ def run_fleet(
 
     Parameters
     ----------
-    cluster : Cluster or str
-        A cluster or its name, as :func:`cluster_sim.cluster` takes it; its scale-up domains are
-        the units that change between serving and training.
+    cluster : Cluster, str or sequence of them
+        A cluster or its name, as :func:`cluster_sim.cluster` takes it; its scale-up domains change
+        between serving and training. Of several kinds of them ``serve_on`` says which serve.
     demand : Demand, str or sequence of str
         A bundled demand by name, or a CSV file; several arrive side by side.
     policy : Policy or str
@@ -229,11 +229,16 @@ def run_fleet(
     options = fleet_options(run_fleet, OPTIONS, keywords, **stated)
     check_question(options)
     requests, models = read_demand(demand, options), read_models(model)
-    base = scenario(as_cluster(cluster), requests, options, models=models, seed=seed)
+    base = scenario(_clusters(cluster), requests, options, models=models, seed=seed)
     built, settings = _after_what_if(base, options.demand.what_if), options.policy
     function = None if isinstance(policy, str) else policy
     done = run(built, function or policy_of(str(policy), built, settings), seed=seed)
     return FleetResult(built, done, settings, seed, function)
+
+
+def _clusters(named: Cluster | str | Sequence[Cluster | str]) -> list[Cluster]:
+    """Return one cluster or several as they are, or those that texts name."""
+    return [as_cluster(one) for one in ([named] if isinstance(named, Cluster | str) else named)]
 
 
 def _name_of(policy: object) -> str | None:
@@ -250,6 +255,11 @@ def _name_of(policy: object) -> str | None:
 
 def _after_what_if(built: Scenario, texts: Sequence[str]) -> Scenario:
     """Return a scenario changed by its what-if, or as it is where there is none."""
+    if len(built.options.policy.serve_on) > 1:
+        raise InputError(
+            f"{len(built.options.policy.serve_on)} placements for one run; join kinds with "
+            "commas, or call run_fleet for each."
+        )
     if len(texts) > 1:
         raise InputError(
             f"{len(texts)} what-ifs for one run; join them with commas to one, or call run_fleet "

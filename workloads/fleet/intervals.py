@@ -37,6 +37,7 @@ from workloads.fleet.policies.view import Limits, Policy
 from workloads.fleet.processes.failures import Failures
 from workloads.fleet.results import summary
 from workloads.fleet.scenario import Scenario, run
+from workloads.fleet.setup.machines import Machines
 from workloads.fleet.setup.night_work import gang_mtbf_s
 from workloads.fleet.setup.serving import capacity_interval
 from workloads.job.causes import rate_range
@@ -88,7 +89,11 @@ def causes_of(scenario: Scenario) -> Causes:
     steps = [job.step_time for job in scenario.jobs if not job.evaluation]
     return Causes(
         demand=scenario.demand_level,
-        capacity=Uncertain.of(capacity_interval(scenario.services, 1.0)),
+        capacity=Uncertain.of(
+            capacity_interval(
+                [service for kind in scenario.kinds for service in kind.services], 1.0
+            )
+        ),
         step_time=max(steps, key=lambda each: each.high / each.low, default=AS_STATED),
         failures=failure_rates(scenario),
     )
@@ -104,30 +109,36 @@ def failure_rates(scenario: Scenario) -> Uncertain:
 
 def loaded(scenario: Scenario, factor: float) -> Scenario:
     """Return a scenario whose demand needs ``factor`` times the units."""
-    services = tuple(
-        replace(
-            service,
-            capacity=replace(
-                service.capacity,
-                rate_slo_per_s=service.capacity.rate_slo_per_s / factor,
-                rate_max_per_s=service.capacity.rate_max_per_s / factor,
-            ),
-        )
-        for service in scenario.services
+    slower = scenario.changed(
+        lambda kind: {
+            "services": tuple(
+                replace(
+                    service,
+                    capacity=replace(
+                        service.capacity,
+                        rate_slo_per_s=service.capacity.rate_slo_per_s / factor,
+                        rate_max_per_s=service.capacity.rate_max_per_s / factor,
+                    ),
+                )
+                for service in kind.services
+            )
+        }
     )
     batch = scenario.batch
     if batch is not None:
         batch = replace(batch, rate_per_s=batch.rate_per_s / factor)
-    return replace(scenario, services=services, batch=batch)
+    return replace(slower, batch=batch)
 
 
 def failing(scenario: Scenario, factor: float) -> Scenario:
     """Return a scenario with ``factor`` times the failures."""
-    failures = scenario.fleet.failures
-    return replace(
-        scenario,
-        fleet=replace(scenario.fleet, failures=failures and more_failures(failures, factor)),
-    )
+
+    def more(kind: Machines) -> dict[str, Any]:
+        """Return the fields of a kind that change."""
+        failures = kind.fleet.failures and more_failures(kind.fleet.failures, factor)
+        return {"fleet": replace(kind.fleet, failures=failures)}
+
+    return scenario.changed(more)
 
 
 def more_failures(failures: Failures, factor: float) -> Failures:
@@ -143,41 +154,54 @@ def more_failures(failures: Failures, factor: float) -> Failures:
 
 def slowed(scenario: Scenario, factor: float) -> Scenario:
     """Return a scenario whose training steps take ``factor`` times as long."""
-    jobs = tuple(
-        job
-        if job.step_time.is_point
-        else replace(job, tokens_per_s=tuple((n, rate / factor) for n, rate in job.tokens_per_s))
-        for job in scenario.jobs
-    )
-    return replace(scenario, jobs=jobs)
+
+    def slower(job: TrainingJob) -> TrainingJob:
+        """Return a job with longer steps, unless its rate was stated."""
+        rates = tuple((n, rate / factor) for n, rate in job.tokens_per_s)
+        return job if job.step_time.is_point else replace(job, tokens_per_s=rates)
+
+    return scenario.changed(lambda kind: {"jobs": tuple(map(slower, kind.jobs))})
 
 
 def miniature(scenario: Scenario) -> Scenario:
     """Return a smaller fleet of the same kind, with a gang of each size at least."""
     # It is the same fleet where that is small, or where sizes are stated.
-    units, fleet, options = scenario.cluster.domains, scenario.fleet, scenario.options
+    options = scenario.options
     sizes = (options.fleet.training, options.policy.power_cap, options.policy.static_units)
-    limits, usual = fleet.limits, Limits()
+    limits, usual = scenario.fleet.limits, Limits()
     names = ("floor", "cap", "block", "reserve", "changes_per_minute")
     is_sized = any(getattr(limits, name) != getattr(usual, name) for name in names)
     is_sized |= any(size is not None for size in sizes) or ".py" in options.policy.policy
-    alike = Counter(job.units for job in scenario.jobs if not job.evaluation)
-    fewest = max([FEWEST_UNITS, *(-(-units // alike[size]) for size in alike)])
-    if units <= fewest or is_sized or (fleet.failures and fleet.failures.domains):
+    is_sized |= bool(options.policy.maintenance)
+    share = max(_fewest_units(kind) / kind.fleet.units for kind in scenario.kinds)
+    failures = scenario.fleet.failures
+    if share >= 1 or is_sized or (failures and failures.domains):
         return scenario
-    share, history, batch = fewest / units, scenario.history, scenario.batch
-    store = fleet.change_costs.store_bytes_per_s * share
+    history, batch = scenario.history, scenario.batch
+
+    def smaller(kind: Machines) -> dict[str, Any]:
+        """Return the fields of a smaller kind."""
+        units, costs = round(kind.fleet.units * share), kind.fleet.change_costs
+        costs = replace(costs, store_bytes_per_s=costs.store_bytes_per_s * share)
+        return {
+            "cluster": replace(kind.cluster, domains=units),
+            "jobs": fewer(kind.jobs, share),
+            "fleet": replace(kind.fleet, units=units, costs=costs),
+        }
+
     return replace(
-        scenario,
-        cluster=replace(scenario.cluster, domains=fewest),
+        scenario.changed(smaller),
         horizon=Horizon(scenario.demand.times(share), history and history.times(share)),
         demand=scenario.demand.times(share),
-        jobs=fewer(scenario.jobs, share),
-        fleet=replace(
-            fleet, units=fewest, costs=replace(fleet.change_costs, store_bytes_per_s=store)
-        ),
         batch=batch and replace(batch, demand=batch.demand.times(share)),
     )
+
+
+def _fewest_units(kind: Machines) -> int:
+    """Return the fewest units of a smaller fleet that have a gang of each size."""
+    units = kind.fleet.units
+    alike = Counter(job.units for job in kind.jobs if not job.evaluation)
+    return max([FEWEST_UNITS, *(-(-units // alike[size]) for size in alike)])
 
 
 def fewer(jobs: Sequence[TrainingJob], share: float) -> tuple[TrainingJob, ...]:
@@ -231,7 +255,7 @@ def fleet_intervals(
     for each in watch(questions, "fleet, for intervals"):
         changed = each.scenario
         done = run(changed, policy(changed), seed=each.seed)
-        answers.append(_relative(summary(done, changed.economics, changed.prices)))
+        answers.append(_relative(summary(done, changed.costs, changed.prices)))
     whole = _relative(results)
     middle = whole if part is scenario else answers[0]
     repeated = [
@@ -258,10 +282,13 @@ def _at_ends(scenario: Scenario, causes: Causes, seed: int) -> list[_Question]:
     for cause, (factor, change) in changes.items():
         ends = () if factor.is_point else ((ENDS[0], factor.low), (ENDS[2], factor.high))
         questions += [_Question(cause, score, change(scenario, end), seed) for score, end in ends]
-    failures, units = scenario.fleet.failures, scenario.cluster.domains
-    if failures is None or causes.failures.is_point:
+    if scenario.fleet.failures is None or causes.failures.is_point:
         return questions
-    count = scenario.demand.minutes * MINUTE_S / gang_mtbf_s(failures, units, units)
+    count = sum(
+        scenario.demand.minutes * MINUTE_S / gang_mtbf_s(fleet.failures, fleet.units, fleet.units)
+        for fleet in (kind.fleet for kind in scenario.kinds)
+        if fleet.failures
+    )
     for number, share in enumerate(FEW if count < MANY else FEW[-1:]):
         (factor,) = causes.failures.factors(np.array([NormalDist().inv_cdf(share)]))
         run_seed = seed + 1 + number if count < MANY else seed
@@ -297,7 +324,7 @@ class _Draws:
         """Return the results of every point; (points,) for each key."""
         drawn = {
             name: self._drawn(name)
-            for name in (*AMOUNTS, "training_goodput", "slo_attainment")
+            for name in (*AMOUNTS, "training_goodput", "slo_attainment", "serving_cost_share")
             if self.whole.get(name) is not None
         }
         drawn["slo_attainment"] = np.minimum(drawn["slo_attainment"], 1.0)
@@ -342,6 +369,7 @@ class _Draws:
         with_electricity = cost + drawn.get("electricity_usd", none)
         inference, training = drawn["inference_chip_hours"], drawn["training_chip_hours"]
         share = np.divide(inference, inference + training, out=none + 0.0, where=inference > 0)
+        share = drawn.get("serving_cost_share", share)
         tokens = drawn.get("training_tokens", none)
         steps = tokens / results["training_step_tokens"]
         return {

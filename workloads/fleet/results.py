@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
 from fractions import Fraction
 from typing import Any
 
@@ -15,13 +15,12 @@ from topologies.arrays import FloatArray, IntArray
 from workloads.economics import Economics
 from workloads.fleet.inputs.jobs import STEP_TOKENS
 from workloads.fleet.inputs.prices import Prices
-from workloads.fleet.simulation import MINUTE_MS, FleetRun
+from workloads.fleet.simulation import MINUTE_MS, FleetRun, KindRun
 from workloads.fleet.state.services import Queue, split_tokens, waits_s
-from workloads.fleet.state.world import GROUPS, MS, ROLES, Role
+from workloads.fleet.state.world import GROUPS, MS, OUT, ROLES, Role
 
 BUSY = (Role.TRAINING, Role.EVALUATION, Role.BATCH)
-OFF = (Role.BROKEN,)
-CHANGE_MINUTES = 15  # minutes over which reports state changes of power
+CHANGE_MINUTES = 15  # minutes over which reports state changes of power and the worst attainment
 
 
 @dataclass(frozen=True, eq=False)
@@ -48,17 +47,29 @@ class ServiceMinutes:
 
 
 def role_units(run: FleetRun) -> FloatArray:
-    """Mean number of units in each role in each minute; (minutes, 12)."""
-    spent = role_server_ms(run)
-    result: FloatArray = np.diff(spent, axis=0) / (MINUTE_MS * run.servers)
+    """Mean number of units in each role in each minute; (minutes, 13)."""
+    result: FloatArray = np.sum([kind_units(kind) for kind in run.kinds], axis=0)
     return result
 
 
-def role_server_ms(run: FleetRun) -> IntArray:
-    """Server-milliseconds spent until each minute begins, by role; (minutes + 1, 12)."""
-    roles = run.spent_server_ms[:, : len(Role)].copy()
-    roles[:, Role.SERVING] += run.spent_server_ms[:, len(Role) :].sum(axis=1)
+def kind_units(kind: KindRun) -> FloatArray:
+    """Mean number of units of a kind in each role in each minute; (minutes, 13)."""
+    result: FloatArray = np.diff(role_server_ms(kind), axis=0) / (MINUTE_MS * kind.servers)
+    return result
+
+
+def role_server_ms(kind: KindRun) -> IntArray:
+    """Server-milliseconds spent until each minute begins, by role; (minutes + 1, 13)."""
+    roles = kind.spent_server_ms[:, : len(Role)].copy()
+    roles[:, Role.SERVING] += kind.spent_server_ms[:, len(Role) :].sum(axis=1)
     return roles
+
+
+def role_chip_ms(run: FleetRun) -> IntArray:
+    """Chip-milliseconds spent until each minute begins, by role; (minutes + 1, 13)."""
+    parts = [role_server_ms(kind) * kind.chips_per_server for kind in run.kinds]
+    result: IntArray = np.sum(parts, axis=0)
+    return result
 
 
 def service_minutes(run: FleetRun, number: int) -> ServiceMinutes:
@@ -66,7 +77,7 @@ def service_minutes(run: FleetRun, number: int) -> ServiceMinutes:
     # Attainment counts the requests that arrive in a minute. A request that is shed misses the SLO;
     # the others keep it with the probability that the capacity table has for the minute's
     # utilisation and their wait.
-    queue, service = run.queues[number], run.services[number]
+    queue = run.queues[number]
     prompt = np.rint(queue.arrivals * run.demand.prompt_tokens[number]).astype(np.int64)
     output = np.rint(queue.arrivals * run.demand.output_tokens[number]).astype(np.int64)
     served, queued, shed = split_tokens(queue, prompt + output)
@@ -77,10 +88,15 @@ def service_minutes(run: FleetRun, number: int) -> ServiceMinutes:
         )
     utilisation = np.where(queue.arrivals + before > 0, np.minimum(busy, 1.0), 0.0)
     wait = waits_s(queue)
-    kept = service.capacity.attained(utilisation, wait)
+    kept, slowest_s = np.zeros(run.minutes), np.zeros(run.minutes)
+    for kind, share in zip(run.kinds, kind_shares(run, number), strict=True):
+        capacity = kind.services[number].capacity
+        kept += share * capacity.attained(utilisation, wait)
+        alone_s = capacity.ttft_quantile_s(utilisation, 0.99)
+        slowest_s = np.maximum(slowest_s, np.where(share > 0, alone_s, 0.0))
     admitted = np.where(queue.arrivals > 0, 1 - queue.shed / np.maximum(queue.arrivals, 1), 1.0)
     return ServiceMinutes(
-        name=service.name,
+        name=run.kinds[0].services[number].name,
         offered_requests=queue.arrivals,
         served_requests=queue.served,
         queued_requests=queue.backlog,
@@ -92,24 +108,54 @@ def service_minutes(run: FleetRun, number: int) -> ServiceMinutes:
         output_tokens=split_tokens(queue, output)[0],
         utilisation=utilisation,
         wait_s=wait,
-        ttft_p99_s=service.capacity.ttft_quantile_s(utilisation, 0.99) + wait,
+        ttft_p99_s=slowest_s + wait,
         attainment=kept * admitted,
     )
 
 
-def power_w(run: FleetRun, economics: Economics) -> FloatArray:
+def kind_shares(run: FleetRun, number: int) -> FloatArray:
+    """Share of a service's requests that each kind of units serves; (kinds, minutes)."""
+    # Requests go to units in proportion to their rates, so that all are equally busy.
+    rates = np.array(
+        [kind.service_units[:, number] * kind.rate_max_per_s[number] for kind in run.kinds]
+    )
+    total = rates.sum(axis=0)
+    shares = np.divide(rates, total, out=np.zeros_like(rates), where=total > 0)
+    shares[0, total <= 0] = 1.0
+    result: FloatArray = shares
+    return result
+
+
+Costs = Economics | Sequence[Economics]
+"""Power and price of a chip: those of each kind of units, or one for a fleet of one kind."""
+
+
+def each_kind(costs: Costs) -> Sequence[Economics]:
+    """Return power and price of a chip of each kind."""
+    return (costs,) if isinstance(costs, Economics) else costs
+
+
+def power_w(run: FleetRun, costs: Costs) -> FloatArray:
     """Draw of the site in each minute [W]."""
+    kinds = zip(run.kinds, each_kind(costs), strict=True)
+    result: FloatArray = np.sum([_kind_w(run, kind, chip) for kind, chip in kinds], axis=0)
+    return result
+
+
+def _kind_w(run: FleetRun, kind: KindRun, chip: Economics) -> FloatArray:
+    """Draw of the site for the units of a kind in each minute [W]."""
     # Units that train, evaluate or do batch work draw the busy power; units that serve lie between
-    # idle and busy by their utilisation; broken units are off; all others draw the idle power.
-    units = role_units(run)
-    level = np.full(len(Role), economics.idle_w)
-    level[list(BUSY)] = economics.busy_w
-    level[list(OFF)] = 0.0
+    # idle and busy by their utilisation; those out of service are off; all others draw the idle
+    # power.
+    units = kind_units(kind)
+    level = np.full(len(Role), chip.idle_w)
+    level[list(BUSY)] = chip.busy_w
+    level[list(OUT)] = 0.0
     draw = units @ level
     for number, queue in enumerate(run.queues):
         used = queue.served / np.maximum(queue.capacity, 1)
-        draw += run.service_units[:, number] * used * (economics.busy_w - economics.idle_w)
-    result: FloatArray = draw * run.chips_per_unit * economics.pue
+        draw += kind.service_units[:, number] * used * (chip.busy_w - chip.idle_w)
+    result: FloatArray = draw * kind.chips_per_unit * chip.pue
     return result
 
 
@@ -129,22 +175,31 @@ def attainment(minutes: list[ServiceMinutes]) -> FloatArray:
     return result
 
 
-def timeline(run: FleetRun, economics: Economics) -> pd.DataFrame:
+def timeline(run: FleetRun, costs: Costs) -> pd.DataFrame:
     """Return a table with one row a minute."""
     # Columns: ``time_utc``; mean units by role (``serving_units`` …); ``load_units`` that the
     # demand needed; requests and tokens offered, served, queued (at the end of the minute) and
     # shed; ``utilisation``; ``ttft_p99_s`` of the slowest service; ``slo_attainment``; ``power_w``.
     # With a batch tier also its requests that arrived, were served, were late, and wait at the
-    # minute's end.
-    each = [service_minutes(run, number) for number in range(len(run.services))]
+    # minute's end. With several kinds also the units of each by role, and its requests served.
+    each = [service_minutes(run, number) for number in range(len(run.queues))]
     columns: dict[str, object] = {"time_utc": run.demand.index}
     units = role_units(run)
     for number, role in enumerate(ROLES):
         columns[f"{role}_units"] = units[:, number]
     columns["load_units"] = run.load.sum(axis=0)
-    if len(run.services) > 1:
+    if len(run.kinds) > 1:
+        for place, part in enumerate(run.kinds):
+            for number, role in enumerate(ROLES):
+                columns[f"{part.name}_{role}_units"] = kind_units(part)[:, number]
+            columns[f"{part.name}_served_requests"] = np.sum(
+                [kind_shares(run, k)[place] * each[k].served_requests for k in range(len(each))],
+                axis=0,
+            )
+    if len(each) > 1:
+        service_units = run.service_units
         for number, minutes in enumerate(each):
-            columns[f"{minutes.name}_units"] = run.service_units[:, number]
+            columns[f"{minutes.name}_units"] = service_units[:, number]
             columns[f"{minutes.name}_slo_attainment"] = minutes.attainment
     for what in ("requests", "tokens"):
         for kind in ("offered", "served", "queued", "shed"):
@@ -154,7 +209,7 @@ def timeline(run: FleetRun, economics: Economics) -> pd.DataFrame:
     columns["utilisation"] = np.max([minutes.utilisation for minutes in each], axis=0)
     columns["ttft_p99_s"] = np.max([minutes.ttft_p99_s for minutes in each], axis=0)
     columns["slo_attainment"] = attainment(each)
-    columns["power_w"] = power_w(run, economics)
+    columns["power_w"] = power_w(run, costs)
     if run.batch is not None:
         for kind in ("arrivals", "served", "late", "waiting"):
             columns[f"batch_{kind}_requests"] = getattr(run.batch, kind)
@@ -164,7 +219,7 @@ def timeline(run: FleetRun, economics: Economics) -> pd.DataFrame:
 def worst_window(queues: tuple[Queue, ...], kept: FloatArray) -> float:
     """Lowest attainment of any window of 15 minutes, weighted by requests."""
     offered = np.sum([queue.arrivals for queue in queues], axis=0).astype(float)
-    width = min(QUARTER, len(kept))
+    width = min(CHANGE_MINUTES, len(kept))
     came = np.convolve(offered, np.ones(width), "valid")
     good = np.convolve(offered * kept, np.ones(width), "valid")
     return float(np.min(np.where(came > 0, good / np.maximum(came, 1e-300), 1.0)))
@@ -201,7 +256,7 @@ def batch_document(run: FleetRun, economics: Economics) -> dict[str, Any] | None
         "waiting_tokens": arrived - served - late,
         "late_tokens": late,
         "wait_s": _quantiles(minutes * 60.0, queue.served),
-        "chip_hours": float(role_server_ms(run)[-1, Role.BATCH]) * run.chips_per_server / HOUR_MS,
+        "chip_hours": float(role_chip_ms(run)[-1, Role.BATCH]) / HOUR_MS,
         "revenue_usd": served / 1e6 * price if price else None,
     }
 
@@ -217,52 +272,70 @@ def _quantiles(waits_s: Any, served: Any) -> dict[str, float | None]:
     return dict(zip(("p50", "p99", "max"), values, strict=True))
 
 
-def summary(run: FleetRun, economics: Economics, prices: Prices | None = None) -> dict[str, Any]:
+def summary(run: FleetRun, costs: Costs, prices: Prices | None = None) -> dict[str, Any]:
     """Headline numbers of a run, by their keys in the command line's JSON."""
     # The five ``…_chip_hours`` of the groups sum to ``chip_hours``. All offered tokens were served,
     # wait at the end, or were shed. For prices of tokens and steps, the chip-hours of moving, idle
     # and broken units are divided between inference and training in proportion.
-    batch = batch_document(run, economics)
+    batch = batch_document(run, each_kind(costs)[0])
     results = {
         **_sizes(run),
         **_chip_hours(run),
         **_service(run),
         **_training(run),
         **_changes(run),
-        **_power(run, economics, prices),
+        **_power(run, costs, prices),
+        "store_bytes": run.loaded_bytes,
         **({} if batch is None else {"batch": batch}),
     }
-    return {**results, **_money(results, economics)}
+    results |= _money(results, costs, kinds := _kinds(run, costs) if len(run.kinds) > 1 else [])
+    return {**results, "kinds": kinds} if kinds else results
 
 
-def chip_hours(run: FleetRun) -> dict[str, float]:
-    """Chip-hours by role."""
-    total = role_server_ms(run)[-1]
-    return {
-        role: float(total[number]) * run.chips_per_server / HOUR_MS
-        for number, role in enumerate(ROLES)
-    }
+def _kinds(run: FleetRun, costs: Costs) -> list[dict[str, Any]]:
+    """Return the account of each kind of units by its keys in the command line's JSON."""
+    rows = []
+    tokens = [
+        kind_shares(run, number) @ service_minutes(run, number).served_tokens
+        for number in range(len(run.queues))
+    ]
+    served = np.sum(tokens, axis=0)
+    for kind, chip, tokens_of in zip(run.kinds, each_kind(costs), served.tolist(), strict=True):
+        part = replace(run, kinds=(kind,))
+        results = {
+            **_sizes(part),
+            **_chip_hours(part),
+            "served_tokens": tokens_of,
+            **_training(part),
+            **_changes(part),
+            **_power(part, chip, None),
+        }
+        rows.append({"kind": kind.name, **results, **_money(results, chip, [])})
+    return rows
 
 
 def jobs_frame(run: FleetRun) -> pd.DataFrame:
     """Return the progress, stops and goodput of the training jobs, one row a job."""
+    chips = {kind.name: kind.chips_per_unit for kind in run.kinds}
+    usual = run.kinds[0].name
     rows = [
         {
+            **({"kind": job.kind} if len(chips) > 1 else {}),
             "job": job.name,
             "tokens": tally.tokens if job.rated else None,
             "steps": tally.tokens / job.step_tokens if job.rated else None,
             "lost_tokens": tally.lost_tokens if job.rated else None,
             "goodput": tally.useful_unit_ms / tally.held_unit_ms if tally.held_unit_ms else 0.0,
-            "chip_hours": tally.held_unit_ms * run.chips_per_unit / HOUR_MS,
+            "chip_hours": tally.held_unit_ms * chips[job.kind or usual] / HOUR_MS,
             "starts": tally.starts,
             "resizes": tally.resizes,
             "reclaims": tally.reclaims,
             "failures": tally.failures,
-            "finished_h": finished_s / 3600.0,
+            "finished_h": tally.finished_s / 3600.0,
             "deadline_h": job.deadline_s / 3600.0,
-            "in_time": finished_s <= job.deadline_s if math.isfinite(job.deadline_s) else None,
+            "in_time": tally.finished_s <= job.deadline_s if job.deadline_s < math.inf else None,
         }
-        for (job, tally), finished_s in zip(run.jobs, run.finished_s, strict=True)
+        for job, tally in run.jobs
     ]
     return pd.DataFrame(rows)
 
@@ -279,10 +352,13 @@ def changes_frame(run: FleetRun) -> pd.DataFrame:
             if change.ready_ms >= 0
             else np.nan,
             "arrived": change.arrived,
+            **({"kind": kind.name} if len(run.kinds) > 1 else {}),
         }
-        for change in run.changes
+        for kind in run.kinds
+        for change in kind.changes
     ]
-    return pd.DataFrame(rows, columns=["ordered_s", "units", "from", "to", "latency_s", "arrived"])
+    columns = ["ordered_s", "units", "from", "to", "latency_s", "arrived"]
+    return pd.DataFrame(rows, columns=[*columns, *(["kind"] if len(run.kinds) > 1 else [])])
 
 
 def service_moves(run: FleetRun) -> int:
@@ -290,9 +366,9 @@ def service_moves(run: FleetRun) -> int:
     # In each minute the whole units of a pool are divided among its services by their share of the
     # work, the largest remainders first; a unit that gets another service than before has moved.
     moves = 0
-    for pool in run.pools:
-        if len(pool.services) > 1:
-            units = run.service_units[:, list(pool.services)]
+    for kind in run.kinds:
+        for pool in (each for each in kind.pools if len(each.services) > 1):
+            units = kind.service_units[:, list(pool.services)]
             whole = np.floor(units)
             rest = np.rint(units.sum(axis=1) - whole.sum(axis=1)).astype(np.int64)
             order = np.argsort(np.argsort(whole - units, axis=1, kind="stable"), axis=1)
@@ -303,11 +379,11 @@ def service_moves(run: FleetRun) -> int:
 
 def weight_changes(run: FleetRun) -> int:
     """Number of units that went from serving one pool's weights straight to another's."""
-    names = {pool.name for pool in run.pools}
     return sum(
         change.units
-        for change in run.changes
-        if change.source == "serving" and change.target in names
+        for kind in run.kinds
+        for change in kind.changes
+        if change.source == "serving" and change.target in {pool.name for pool in kind.pools}
     )
 
 
@@ -329,33 +405,33 @@ def regret(
 
 
 def _sizes(run: FleetRun) -> dict[str, Any]:
-    chips = run.units * run.chips_per_unit
     return {
-        "chips": chips,
+        "chips": run.chips,
         "units": run.units,
         "minutes": run.minutes,
-        "chip_hours": chips * run.minutes / 60.0,
+        "chip_hours": run.chips * run.minutes / 60.0,
     }
 
 
 def _chip_hours(run: FleetRun) -> dict[str, Any]:
-    total = role_server_ms(run)[-1]
+    total = role_chip_ms(run)[-1]
     groups: dict[str, Any] = {}
     # The chip-hours of every group are rounded to a multiple of the last binary place of the total,
     # as the difference of two running sums. So the floats add up to the total without an error, in
     # any order.
-    place = Fraction(math.ulp(run.units * run.chips_per_unit * run.minutes / 60.0))
+    place = Fraction(math.ulp(run.chips * run.minutes / 60.0))
     chip_ms, before = 0, 0
     for name, roles in GROUPS.items():
-        chip_ms += sum(int(total[role]) for role in roles) * run.chips_per_server
+        chip_ms += sum(int(total[role]) for role in roles)
         after = round(Fraction(chip_ms, HOUR_MS) / place)
         groups[f"{name}_chip_hours"] = float((after - before) * place)
         before = after
-    return {**groups, "chip_hours_by_role": chip_hours(run)}
+    by_role = (total / HOUR_MS).tolist()
+    return {**groups, "chip_hours_by_role": dict(zip(ROLES, by_role, strict=True))}
 
 
 def _service(run: FleetRun) -> dict[str, Any]:
-    each = [service_minutes(run, number) for number in range(len(run.services))]
+    each = [service_minutes(run, number) for number in range(len(run.queues))]
     kept = attainment(each)
     offered = sum(int(minutes.offered_requests.sum()) for minutes in each)
     good = sum(float((minutes.offered_requests * minutes.attainment).sum()) for minutes in each)
@@ -385,10 +461,16 @@ def _weighted(values: Any, weights: Any) -> float:
 
 def _training(run: FleetRun) -> dict[str, Any]:
     """Goodput, tokens, deadlines and restarts of training; None where no throughput is known."""
-    held = sum(tally.held_unit_ms for _, tally in run.jobs)
-    useful = sum(tally.useful_unit_ms for _, tally in run.jobs)
-    evaluated_s = int(role_server_ms(run)[-1, Role.EVALUATION]) / (MS * run.servers)
-    job = run.evaluation
+    # Unit-time of several kinds is added up by their chips.
+    first = run.kinds[0].chips_per_unit
+    sized = [(kind.chips_per_unit / first, kind.jobs) for kind in run.kinds]
+    held = sum(size * tally.held_unit_ms for size, jobs in sized for _, tally in jobs)
+    useful = sum(size * tally.useful_unit_ms for size, jobs in sized for _, tally in jobs)
+    evaluated = [
+        int(role_server_ms(kind)[-1, Role.EVALUATION]) / (MS * kind.servers) * job.rate(1)
+        for kind in run.kinds
+        if (job := kind.evaluation) and job.rated
+    ]
     rated = all(job.rated for job, _ in run.jobs)
     tokens = sum(tally.tokens for _, tally in run.jobs)
     return {
@@ -401,11 +483,10 @@ def _training(run: FleetRun) -> dict[str, Any]:
         ),
         "jobs_with_deadline": sum(math.isfinite(job.deadline_s) for job, _ in run.jobs),
         "jobs_in_time": sum(
-            math.isfinite(job.deadline_s) and done <= job.deadline_s
-            for (job, _), done in zip(run.jobs, run.finished_s, strict=True)
+            tally.finished_s <= job.deadline_s < math.inf for job, tally in run.jobs
         ),
         "training_restarts": sum(tally.starts for _, tally in run.jobs),
-        "evaluation_tokens": evaluated_s * job.rate(1) if job and job.rated else None,
+        "evaluation_tokens": sum(evaluated) if evaluated else None,
     }
 
 
@@ -429,19 +510,19 @@ def _changes(run: FleetRun) -> dict[str, Any]:
         },
         "failures": run.failures,
         "failures_by_domain": run.failures_by_domain,
-        "store_bytes": run.loaded_bytes,
+        "maintained_units": sum(kind.maintained for kind in run.kinds),
     }
 
 
-def _power(run: FleetRun, economics: Economics, prices: Prices | None) -> dict[str, Any]:
-    draw = power_w(run, economics)
+def _power(run: FleetRun, costs: Costs, prices: Prices | None) -> dict[str, Any]:
+    draw = power_w(run, costs)
     energy = float(draw.sum() * 60.0)
     return {
         "energy_joules": energy,
         "power_mean_w": float(draw.mean()),
         "power_peak_w": float(draw.max()),
         "power_ramp_15min_w": float(np.abs(change_w(draw)).max()),
-        "carbon_kg": energy * economics.carbon_kg_per_j or None,
+        "carbon_kg": energy * each_kind(costs)[0].carbon_kg_per_j or None,
         "electricity_usd": None if prices is None else prices.cost_usd(draw),
         "training_usd_per_mwh": None if prices is None else _paid_by_training(run, prices),
         "held_minutes": 0 if prices is None else int(prices.dear.sum()),
@@ -454,10 +535,18 @@ def _paid_by_training(run: FleetRun, prices: Prices) -> float | None:
     return float(trains @ prices.usd_per_mwh / trains.sum()) if trains.any() else None
 
 
-def _money(results: Mapping[str, Any], economics: Economics) -> dict[str, Any]:
-    cost = results["chip_hours"] * 3600.0 * economics.usd_per_chip_s
-    served, trained = results["inference_chip_hours"], results["training_chip_hours"]
-    share = served / (served + trained) if served + trained else 0.0
+def _money(
+    results: Mapping[str, Any], costs: Costs, kinds: Sequence[Mapping[str, Any]]
+) -> dict[str, Any]:
+    """Return costs and prices; ``kinds`` are the accounts of several kinds."""
+    each = [
+        row["chip_hours"] * 3600.0 * chip.usd_per_chip_s
+        for row, chip in zip(kinds or [results], each_kind(costs), strict=True)
+    ]
+    cost = sum(each) if all(each) else 0.0  # unknown where the price of a kind is
+    shares = [serving_share(row) for row in kinds or [results]]
+    share = shares[0] if len(shares) == 1 else float(np.dot(each, shares)) / (cost or 1.0)
+    economics = each_kind(costs)[0]
     tokens, steps = results["served_tokens"], results["training_steps"]
     has_cost = cost > 0
     trained_tokens, electricity = results["training_tokens"], results["electricity_usd"] or 0.0
@@ -466,6 +555,7 @@ def _money(results: Mapping[str, Any], economics: Economics) -> dict[str, Any]:
         tokens += results["batch"]["served_tokens"]
         revenue += results["batch"]["revenue_usd"] or 0.0
     return {
+        **({"serving_cost_share": share} if len(each) > 1 and has_cost else {}),
         "cost_usd": cost if has_cost else None,
         "cost_with_electricity_usd": cost + electricity if has_cost or electricity else None,
         "revenue_usd": revenue or None,
@@ -478,133 +568,7 @@ def _money(results: Mapping[str, Any], economics: Economics) -> dict[str, Any]:
     }
 
 
-QUARTER = 15  # minutes of a quarter of an hour, for which a reactive policy also looks back
-HOUR = 60
-MOST_HEADROOM = 1.0
-"""Headroom above which it is not the remedy: it would always keep twice the units needed."""
-ROUNDED = 0.05  # step to which a headroom is rounded up
-
-
-@dataclass(frozen=True)
-class Missed:
-    """A quarter of an hour in which requests missed their SLO."""
-
-    time_utc: str
-    share: float  # share of this quarter in all requests of the run that missed their SLO
-    # needed_units, serving_units: most units that a minute of the quarter needed, and the mean
-    # number that served
-    needed_units: float
-    serving_units: float
-    # Units needed in a minute over the most that were needed in the 15 minutes before the order for
-    # it had to be given. This is the largest such ratio of the quarter and of the quarters right
-    # before it that missed as well; infinity where no earlier need was known
-    rise: float
-
-
-def missed_quarters(run: FleetRun, lead_s: float) -> list[Missed]:
-    """Return the quarters of an hour in which requests missed their SLO, the worst first."""
-    each = [service_minutes(run, number) for number in range(len(run.services))]
-    late = np.sum([outcome.offered_requests * (1 - outcome.attainment) for outcome in each], axis=0)
-    load, serving = run.load.sum(axis=0), role_units(run)[:, Role.SERVING]
-    rise = _rise(load, max(1, math.ceil(lead_s / 60.0)) if math.isfinite(lead_s) else len(load))
-    first = np.arange(0, run.minutes, QUARTER)
-    sums = np.add.reduceat(late, first)
-    rises = np.maximum.reduceat(rise, first)
-    for row in range(1, len(first)):  # a queue outlasts the rise that caused it
-        if sums[row - 1] > 0 and math.isfinite(rises[row - 1]):
-            rises[row] = max(rises[row], rises[row - 1])
-    result = []
-    for row in np.argsort(-sums, kind="stable").tolist():
-        if sums[row] <= 0:
-            break
-        part = slice(first[row], first[row] + QUARTER)
-        result.append(
-            Missed(
-                time_utc=run.demand.index[int(first[row])].strftime("%Y-%m-%dT%H:%M"),
-                share=float(sums[row] / late.sum()),
-                needed_units=float(load[part].max()),
-                serving_units=float(serving[part].mean()),
-                rise=float(rises[row]),
-            )
-        )
-    return result
-
-
-def missed_note(run: FleetRun, lead_s: float, *, attained: float, wanted: float) -> str:
-    """Sentence about the worst quarter of an hour and its remedy; empty where the SLO is kept."""
-    if attained >= wanted:
-        return ""
-    quarters = missed_quarters(run, lead_s)
-    worst = quarters[0]
-    sentence = (
-        f"{attained:.2%} of the requests keep the SLO, and {100 * wanted:.4g}% are asked for; "
-        f"{worst.share:.0%} of those that miss it came in the 15 minutes from {worst.time_utc}, "
-        f"which needed {worst.needed_units:,.0f} units while {worst.serving_units:,.0f} served"
-    )
-    if worst.needed_units > run.units:
-        return f"{sentence}, more than the fleet has; fewer requests or more units keep it."
-    if not worst.rise > 1 or math.isinf(worst.rise):
-        return f"{sentence}."
-    steps = " Demand is known by the hour and steps at every full hour." if _hourly(run) else ""
-    headroom = _headroom(quarters, allowed=(1 - wanted) / (1 - attained))
-    remedy = f"--headroom {headroom:.2f} on what is needed now meets such rises."
-    if headroom > MOST_HEADROOM:
-        remedy = (
-            "No headroom up to 1 meets such rises, units that wait do: --policy forecast, which "
-            "keeps what its past errors ask for, or --floor."
-        )
-    return (
-        f"{sentence}: {worst.rise:.2f} times the need of {math.ceil(lead_s / 60)} minutes before, "
-        f"the time in which a unit comes back.{steps} {remedy}"
-    )
-
-
-def _headroom(quarters: list[Missed], *, allowed: float) -> float:
-    """Headroom that covers the rises of all quarters but the worst."""
-    covered, largest = 0.0, 0.0
-    for missed in sorted(quarters, key=lambda quarter: quarter.rise):
-        if math.isfinite(missed.rise):
-            largest = max(largest, missed.rise - 1)
-        covered += missed.share
-        if covered >= 1 - allowed:
-            break
-    return math.ceil(largest / ROUNDED - 1e-9) * ROUNDED
-
-
-def _rise(load: FloatArray, lead: int) -> FloatArray:
-    """Load of each minute over the largest of the 15 minutes that ended ``lead`` minutes before."""
-    padded = np.concatenate([np.zeros(QUARTER - 1), load])
-    before = np.lib.stride_tricks.sliding_window_view(padded, QUARTER).max(axis=1)
-    result = np.full(len(load), np.inf)
-    if lead < len(load):
-        visible = before[: len(load) - lead]
-        with np.errstate(divide="ignore", invalid="ignore"):
-            result[lead:] = np.where(visible > 0, load[lead:] / visible, np.inf)
-    return result
-
-
-def _hourly(run: FleetRun) -> bool:
-    """Return whether the demand changes at full hours only."""
-    load = run.load.sum(axis=0)
-    moved = np.flatnonzero(np.abs(np.diff(load)) > 1e-3 * load.max()) + 1
-    return bool(len(moved) and (moved % HOUR == 0).all())
-
-
-def over_cap_note(draw_w: FloatArray, cap_w: float) -> str:
-    """Sentence about the minutes above the cap; empty if there are none.
-
-    Policies keep the cap by training less. What serving, changes of role and idle units draw stays.
-
-    >>> over_cap_note(np.array([8e5, 9.5e5, 1.04e6]), 9e5)[:65]
-    'the site drew more than --power-cap 0.9 MW in 2 of 3 minutes, at '
-    >>> over_cap_note(np.array([8e5]), 9e5)
-    ''
-    """
-    over = int(np.count_nonzero(draw_w > cap_w * (1 + 1e-9)))
-    if not over:
-        return ""
-    return (
-        f"the site drew more than --power-cap {cap_w / 1e6:g} MW in {over:,} of {len(draw_w):,} "
-        f"minutes, at most {draw_w.max() / 1e6:.4g} MW: policies train less to keep the cap, but "
-        "units that serve, change roles or idle draw the rest."
-    )
+def serving_share(results: Mapping[str, Any]) -> float:
+    """Share of the chip-hours that serve, of those that serve or train."""
+    served, trained = results["inference_chip_hours"], results["training_chip_hours"]
+    return float(served / (served + trained)) if served + trained else 0.0

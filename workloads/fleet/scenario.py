@@ -31,12 +31,12 @@ from workloads.demand import (
 from workloads.demand.trace import MINUTES_PER_DAY
 from workloads.demand.what_if import check_texts
 from workloads.economics import Economics
-from workloads.fleet.inputs.costs import ChangeCosts
 from workloads.fleet.inputs.jobs import TrainingJob
 from workloads.fleet.inputs.prices import Prices, check_prices, read_prices
+from workloads.fleet.kinds import serving_units
 from workloads.fleet.policies.registry import KINDS, bound_of, check_name, policy_named
-from workloads.fleet.policies.view import Limits, Policy, Situation
-from workloads.fleet.processes.failures import Fleet, failures_from
+from workloads.fleet.policies.view import Policy, Situation
+from workloads.fleet.processes.failures import Fleet
 from workloads.fleet.setup.demand import (
     Share,
     Sizing,
@@ -48,8 +48,9 @@ from workloads.fleet.setup.demand import (
     scaled_to_fleet,
     sizing,
 )
-from workloads.fleet.setup.night_work import gang_note, host_memory_note, night_work
-from workloads.fleet.setup.serving import block_of, services_from, serving_notes
+from workloads.fleet.setup.machines import CHEAPEST, Machines, kinds_from, placed
+from workloads.fleet.setup.night_work import gang_note, host_memory_note
+from workloads.fleet.setup.serving import serving_notes
 from workloads.fleet.simulation import FleetRun, Signals, simulate
 from workloads.fleet.state.services import (
     BatchTier,
@@ -78,7 +79,7 @@ from workloads.serving import parse_share, parse_slo
 class Scenario:
     """Inputs of a run except the policy and the seed."""
 
-    cluster: Cluster
+    kinds: tuple[Machines, ...]  # in the order in which they serve
     options: FleetOptions
     seed: int  # seed of the noise
     horizon: Horizon  # demand of the run and the history before it, scaled but without noise
@@ -86,10 +87,6 @@ class Scenario:
     spread: FloatArray | float
     sizing: Sizing
     demand: Demand  # the requests that arrive, noise included
-    services: tuple[Service, ...]
-    jobs: tuple[TrainingJob, ...]
-    fleet: Fleet
-    economics: Economics
     # Returns the prices of electricity for a run that starts at a time (UTC) and lasts so many
     # minutes; ``prices`` are those of this run
     tariff: Callable[[str, int], Prices] | None = None
@@ -103,6 +100,45 @@ class Scenario:
     models: tuple[Model, ...] = ()
     # Factor by which such a stretch of the demand differs from the one before
     demand_level: Uncertain = AS_STATED
+
+    @property
+    def cluster(self) -> Cluster:
+        """Machines of the first kind; a unit is a scale-up domain of them."""
+        return self.kinds[0].cluster
+
+    @property
+    def services(self) -> tuple[Service, ...]:
+        """Services, with the capacity of a unit of the first kind."""
+        return self.kinds[0].services
+
+    @property
+    def fleet(self) -> Fleet:
+        """Units of the first kind, and the rules of their changes and failures."""
+        return self.kinds[0].fleet
+
+    @property
+    def economics(self) -> Economics:
+        """Price and power of a chip of the first kind."""
+        return self.kinds[0].economics
+
+    @property
+    def jobs(self) -> tuple[TrainingJob, ...]:
+        """Jobs of all kinds."""
+        return tuple(job for kind in self.kinds for job in kind.jobs)
+
+    @property
+    def costs(self) -> tuple[Economics, ...]:
+        """Price and power of a chip of each kind."""
+        return tuple(kind.economics for kind in self.kinds)
+
+    @property
+    def units(self) -> float:
+        """Units that may serve, in units of the first kind."""
+        return serving_units(self.horizon.demand, self.kinds)
+
+    def changed(self, change: Callable[[Machines], Mapping[str, Any]]) -> Scenario:
+        """Return the scenario with the fields that a function gives for each kind."""
+        return replace(self, kinds=tuple(replace(kind, **change(kind)) for kind in self.kinds))
 
     @property
     def history(self) -> Demand | None:
@@ -123,14 +159,26 @@ class Scenario:
             return ""
         return (
             f"demand{shape} was scaled by {sized.demand_scale:.6g}: its busiest hour needs "
-            f"{sized.units_needed_peak / self.cluster.domains:.0%} of the fleet; --scale-to-peak "
-            "sets another share."
+            f"{sized.units_needed_peak / self.units:.0%} of the fleet{self._placed}; "
+            "--scale-to-peak sets another share."
         )
+
+    @property
+    def _placed(self) -> str:
+        """Words on the units that the fleet serves with, where that are not all."""
+        if len(self.options.policy.serve_on) > 1:
+            return ", and at most that share of every other placement"
+        names = [kind.name for kind in self.kinds if kind.serves]
+        return "" if len(names) == len(self.kinds) else f" that serves ({', '.join(names)})"
 
     @property
     def lead_s(self) -> float:
         """Expected time from an order until a unit that trained serves [s]."""
-        return to_serving_s(self.fleet.change_costs, self.services)
+        return max(
+            to_serving_s(kind.fleet.change_costs, kind.services)
+            for kind in self.kinds
+            if kind.serves
+        )
 
     def at(self, horizon: Horizon) -> Scenario:
         """Return the same fleet under another demand, such as a what-if's."""
@@ -144,14 +192,19 @@ class Scenario:
             self,
             horizon=horizon,
             demand=demand,
-            sizing=sizing(horizon.demand, self.services, self.cluster.domains, scale=scale),
+            sizing=sizing(
+                horizon.demand,
+                self.services,
+                serving_units(horizon.demand, self.kinds),
+                scale=scale,
+            ),
             prices=None if self.tariff is None else self.tariff(demand.start, demand.minutes),
             batch=batch_work(horizon.demand, self.own_batch, self.services, self.tier),
         )
 
 
 def scenario(
-    cluster: Cluster,
+    cluster: Cluster | Sequence[Cluster],
     demand: Demand,
     options: FleetOptions | None = None,
     *,
@@ -175,20 +228,32 @@ def scenario(
     shares: Sequence[Share] = [(models, None)] if isinstance(models, Model) else models
     demand, each = divided(demand, shares) if shares else (demand, ())
     window = cut_to_period(interactive(demand, tier), period.days, period.start_day)
-    services = services_from(window.demand, cluster, each, options.fleet)
-    fleet = _fleet(cluster, services, options)
-    jobs = night_work(cluster, each, options.fleet, services, window.demand, fleet)
-    horizon, sized = scaled_to_fleet(window, services, cluster.domains, period.scale_to_peak)
+    kinds = kinds_from(
+        [cluster] if isinstance(cluster, Cluster) else cluster, window, each, options
+    )
+    if tier is not None and len(kinds) > 1:
+        raise InputError(
+            f"a batch tier on a fleet of {len(kinds)} kinds of units; leave --batch-share and "
+            "--batch-demand out, or state one kind."
+        )
+    if options.policy.serve_on and len(kinds) == 1:
+        raise InputError(
+            f"--serve-on {', '.join(options.policy.serve_on)} is for a fleet of several kinds of "
+            f"units, and all of this one are {kinds[0].name}; state each with --kind."
+        )
+    placements = [placed(kinds, text, window.demand) for text in options.policy.serve_on or (None,)]
+    horizon, sized = scaled_to_fleet(
+        window,
+        [(kinds[0].services, serving_units(window.demand, kinds)) for kinds in placements],
+        period.scale_to_peak,
+    )
     spread = period.noise_spread
+    services = placements[0][0].services
     without_noise = Scenario(
-        *(cluster, options, seed, horizon),
+        *(placements[0], options, seed, horizon),
         spread=measured_noise(demand) if spread is None else spread,
         sizing=sized,
         demand=horizon.demand,
-        services=services,
-        jobs=jobs,
-        fleet=fleet,
-        economics=_economics(cluster, options.money),
         tariff=tariff,
         tier=tier,
         own_batch=_own_batch(tier, period, sized.demand_scale),
@@ -232,74 +297,48 @@ def _own_batch(tier: BatchTier | None, inputs: DemandInputs, factor: float) -> D
     return demand if demand.absolute else demand.times(factor)
 
 
-def _fleet(cluster: Cluster, services: Sequence[Service], options: FleetOptions) -> Fleet:
-    """Return the units of a cluster; blocks are whole groups of prefill and decode replicas."""
-    limits, policy, failing = options.limits, options.policy, options.fleet.failures
-    failures = None
-    if failing != "off":
-        failures = failures_from(cluster, services, domains=failing == "domains")
-    return Fleet(
-        cluster.domains,
-        cluster.chips_per_domain,
-        costs_of(cluster, limits),
-        Limits(
-            floor=limits.floor,
-            cap=policy.cap,
-            block=math.lcm(limits.block, block_of(services)),
-            changes_per_minute=policy.changes_per_minute,
-            min_lease_s=seconds(policy.lease, "--lease"),
-            notice_s=seconds(policy.notice, "--notice"),
-            reserve=limits.reserve,
-        ),
-        failures,
-    )
-
-
-def costs_of(cluster: Cluster, inputs: LimitInputs) -> ChangeCosts:
-    """Return the costs of role changes: the catalogue's, or one fixed time of the options."""
-    by_source = ChangeCosts.of(cluster, source=inputs.weights)
-    if inputs.change_time is None:
-        return by_source
-    return ChangeCosts.fixed(seconds(inputs.change_time, "--change-time"))
-
-
-def _economics(cluster: Cluster, money: MoneyInputs) -> Economics:
-    """Prices and power of a cluster's machine, those of the options before the catalogue's."""
-    economics = Economics.of(cluster, carbon_g_per_kwh=money.carbon)
-    discount = economics.batch_discount if money.batch_discount is None else money.batch_discount
-    return replace(economics, usd_per_million_tokens=money.token_price, batch_discount=discount)
-
-
 def what_ifs(base: Scenario, texts: Sequence[str]) -> list[tuple[str, Scenario]]:
     """Return the base scenario and one for each what-if, all with their names."""
     return [(name, base.at(horizon)) for name, horizon in horizons(base.horizon, texts)]
+
+
+def side_by_side(base: Scenario) -> list[tuple[str, Scenario]]:
+    """Return the base, its what-ifs, and the base with each other placement of serving."""
+    first, *others = base.options.policy.serve_on or (CHEAPEST,)
+    rows = what_ifs(base, base.options.demand.what_if)
+    if others:
+        rows[0] = (f"{first} serves", base)
+    for text in others:
+        kinds = placed(base.kinds, text, base.horizon.demand)
+        rows.append((f"{text} serves", replace(base, kinds=kinds).at(base.horizon)))
+    return rows
 
 
 def run(scenario: Scenario, policy: Policy, *, seed: int = 0) -> FleetRun:
     """Run a scenario under a policy."""
     return simulate(
         scenario.demand,
-        scenario.services,
-        scenario.fleet,
+        [_with_watts(kind) for kind in scenario.kinds],
         policy,
-        jobs=scenario.jobs,
         batch=scenario.batch,
         signals=_signals(scenario),
         rng=np.random.default_rng(seed),
     )
 
 
-def _signals(scenario: Scenario) -> Signals:
-    """Return what policies see beside the load: history, prices, and the draw of a unit."""
-    economics = scenario.economics
+def _with_watts(kind: Machines) -> Machines:
+    """Return a kind with what the site draws for a unit of it."""
     # Economics has watts of a chip; the site draws PUE times that for all chips of a unit.
-    site_chips = scenario.cluster.chips_per_domain * economics.pue
+    chip, chips = kind.economics, kind.cluster.chips_per_domain * kind.economics.pue
+    return replace(kind, unit_busy_w=chip.busy_w * chips, unit_idle_w=chip.idle_w * chips)
+
+
+def _signals(scenario: Scenario) -> Signals:
+    """Return what policies see beside the load: history and prices."""
     return Signals(
         history=scenario.history,
         held=None if scenario.prices is None else scenario.prices.dear,
         prices_usd_per_mwh=_prices_ahead(scenario),
-        unit_busy_w=economics.busy_w * site_chips,
-        unit_idle_w=economics.idle_w * site_chips,
     )
 
 
@@ -319,27 +358,33 @@ def policy_of(
     name: str, scenario: Scenario, settings: PolicyInputs | None = None, **changes: Any
 ) -> Policy:
     """Return a policy by name, or a user's from a file, configured for a scenario."""
-    costs = scenario.fleet.change_costs
+    if len(scenario.kinds) > 1 and name in KINDS and KINDS[name].of_one_kind:
+        several = [each for each, kind in KINDS.items() if not kind.of_one_kind]
+        raise InputError(
+            f"policy {name} plans units of one kind, and the fleet has {len(scenario.kinds)}; "
+            f"choose {', '.join(several)}."
+        )
     # Evaluation takes the units of its job, and batch work any.
     rest = sum(job.units for job in scenario.jobs if job.evaluation)
     situation = Situation(
         need=scenario.need,
         lead_s=scenario.lead_s,
-        back_s=costs.to_training_s,
+        back_s=max(kind.fleet.change_costs.to_training_s for kind in scenario.kinds),
         ramp=scenario.fleet.limits.changes_per_minute,
         priced=scenario.prices is not None,
         busy_share=max(
             service.capacity.rate_slo_per_s / service.capacity.rate_max_per_s
-            for service in scenario.services
+            for kind in scenario.kinds
+            for service in kind.services
         ),
-        rest_units=float(rest if scenario.batch is None else scenario.cluster.domains),
+        rest_units=float(rest if scenario.batch is None else scenario.fleet.units),
     )
     return policy_named(name, replace(settings or PolicyInputs(), **changes), situation)
 
 
 OLDER = {"chunk_tokens": "chunk", "unit_rate_per_s": "unit_rate", "prefix_share": "prefix_cache"}
 """Older keywords, which are read as their newer names."""
-NO_KEYWORDS = ("demand", "compare", "intervals")
+NO_KEYWORDS = ("demand", "compare", "intervals", "kind")
 """Options that are a parameter of another name, and what a result always offers."""
 Inputs = TypeVar("Inputs")
 
@@ -493,9 +538,9 @@ def _latencies(slo: str) -> tuple[float, float]:
 def scenario_from(options: FleetOptions, catalogue: Catalogue, seed: int) -> Scenario:
     """Build the scenario that the options describe: everything about the fleet but its policy."""
     check_question(options)
-    cluster = machine(options.fleet.cluster, catalogue=catalogue)
+    clusters = [machine(name, catalogue=catalogue) for name in options.clusters]
     models = models_of(options.fleet.model)
-    return scenario(cluster, demand_of(options.demand), options, models=models, seed=seed)
+    return scenario(clusters, demand_of(options.demand), options, models=models, seed=seed)
 
 
 def check_question(options: FleetOptions) -> None:
@@ -530,7 +575,12 @@ def notes(built: Scenario, options: FleetOptions) -> list[str]:
     history_minutes = 0 if built.history is None else built.history.minutes
     remarks = [
         *built.demand.notes,
-        *serving_notes(built.cluster, built.services, is_usual=options.fleet.is_usual),
+        *_by_kind(
+            built,
+            lambda kind: serving_notes(
+                kind.cluster, kind.services, is_usual=options.fleet.is_usual
+            ),
+        ),
         *unread_options(options.policy, priced=built.prices is not None),
         *unread_with_unit_rate(options.fleet, options.limits),
         *unread_discount(options.money, batch=built.batch is not None),
@@ -540,23 +590,33 @@ def notes(built: Scenario, options: FleetOptions) -> list[str]:
             "the forecast knows no earlier day when the run begins, so its first hours are "
             "guesses; --start-day 1 gives it a day of history."
         )
-    need, units = built.sizing.units_needed_peak, built.cluster.domains
+    need, units = built.sizing.units_needed_peak, built.units
     if options.fleet.training is None:
-        remarks += filter(
-            None, (host_memory_note(built.jobs, units), gang_note(built.jobs, built.fleet))
+        remarks += _by_kind(
+            built,
+            lambda kind: (
+                host_memory_note(kind.jobs, kind.fleet.units),
+                gang_note(kind.jobs, kind.fleet),
+            ),
         )
     mode = options.fleet.post_training
     if mode is not None and not any(job.post_training for job in built.jobs):
         remarks.append(
-            f"--post-training {mode} changes nothing here: a fleet of {units:,} units has no "
+            f"--post-training {mode} changes nothing here: a fleet of {units:,.0f} units has no "
             "default post-training job."
         )
     if need > units:
         remarks.append(
-            f"the busiest hour needs {need:,.0f} units and the fleet has {units:,}, so requests "
+            f"the busiest hour needs {need:,.0f} units and the fleet has {units:,.0f}, so requests "
             "wait or are shed."
         )
     return remarks
+
+
+def _by_kind(built: Scenario, notes: Callable[[Machines], Iterable[str]]) -> list[str]:
+    """Return the notes on each kind that are not empty, with its name where there are several."""
+    name = "{0.name}: {1}" if len(built.kinds) > 1 else "{1}"
+    return [name.format(kind, note) for kind in built.kinds for note in notes(kind) if note]
 
 
 def read_demand(demand: Demand | str | Sequence[str], options: FleetOptions) -> Demand:

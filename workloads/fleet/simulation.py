@@ -6,9 +6,11 @@ Once a minute the control loop asks the policy, orders role changes, and serves 
 from __future__ import annotations
 
 import math
+from collections import Counter
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import partial
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -19,15 +21,15 @@ from topologies.arrays import FloatArray, IntArray
 from topologies.errors import InputError
 from workloads.demand.trace import MINUTES_PER_DAY, MINUTES_PER_WEEK, Demand, whole_requests
 from workloads.fleet.inputs.jobs import TrainingJob
+from workloads.fleet.kinds import Kind, speeds_of, targets, training_limits
 from workloads.fleet.policies.rules import best_static, static
-from workloads.fleet.policies.view import JobView, Policy, View, answer
+from workloads.fleet.policies.view import JobView, KindView, Policy, View, answer
 from workloads.fleet.processes.failures import (
-    Failures,
-    Fleet,
     failing,
     failing_together,
     interrupting,
 )
+from workloads.fleet.processes.maintenance import maintaining
 from workloads.fleet.processes.moves import (
     Phase,
     Process,
@@ -67,7 +69,7 @@ MINUTE_MS = 60 * MS
 
 @dataclass(frozen=True, eq=False)
 class Signals:
-    """Signals from outside the fleet: earlier demand, prices, power, minutes without training."""
+    """Signals from outside the fleet: earlier demand, prices, minutes without training."""
 
     # Demand before the run, which policies know; it ends where the run begins
     history: Demand | None = None
@@ -76,70 +78,76 @@ class Signals:
     # (minutes,): price of electricity in each minute of the run, and of the day after it where
     # known; empty without prices
     prices_usd_per_mwh: FloatArray = field(default_factory=lambda: np.empty(0))
-    # unit_busy_w, unit_idle_w: draw of the site for one unit that computes, and for one that does
-    # not [W]
-    unit_busy_w: float = 0.0
-    unit_idle_w: float = 0.0
 
 
 @dataclass(frozen=True, eq=False)
 class Inputs:
     """Inputs of the control loop, by the minute."""
 
-    # (pools, history + minutes): units needed at the rate that a unit sustains under the SLO
+    # (pools, history + minutes): units of the first kind that are needed, at the rate that a unit
+    # sustains under the SLO
     load: FloatArray
-    # (services, minutes): requests that one unit serves at saturation, at that minute's prompt and
-    # output lengths [1/s]
+    # (kinds, services, minutes): requests that one unit serves at saturation, at that minute's
+    # prompt and output lengths [1/s]
     rate_max_per_s: FloatArray
+    # (kinds, pools): requests that a unit serves relative to one of the first kind; 0 where a kind
+    # does not serve
+    speeds: FloatArray
     history: int
     first_minute_of_week: int  # minute of the week at which the run begins; 0 is Monday 00:00 UTC
     signals: Signals = field(default_factory=Signals)
 
 
-def controlling(world: World, inputs: Inputs, policy: Policy) -> Process:
+def controlling(worlds: Sequence[World], inputs: Inputs, policy: Policy) -> Process:
     """Run the fleet, minute after minute, and record what it did."""
-    minutes = inputs.rate_max_per_s.shape[1]
-    wanted = np.zeros(len(world.pools))
-    carry = np.zeros(len(world.services))  # parts of requests that the last minute had begun
+    minutes, env = inputs.rate_max_per_s.shape[2], worlds[0].env
+    wanted = np.zeros(len(worlds[0].pools))
+    carry = [0.0] * len(worlds[0].services)  # parts of requests that the last minute had begun
     for minute in range(minutes):
-        view = view_at(world, inputs, minute)
+        view = view_at(worlds, inputs, minute)
         decision = answer(policy, view, wanted)
         wanted = np.asarray(decision.serving, float)
-        world.training_limit, world.job_limits = decision.training, decision.jobs or {}
-        target = world.limits.quantised(wanted, len(world.ledger))
+        serving, training = targets(worlds, inputs.speeds, wanted), decision.training
         if inputs.signals.held is not None and inputs.signals.held[minute]:
-            world.training_limit = 0
-        # The first roles are free: there is nothing before the run that could be changed.
-        if minute:
-            order(world, target)
-        else:
-            place(world, target)
-        limit_training(world)
-        dispatch(world)
-        balance(world, view, decision.batch)
-        yield world.env.timeout(MINUTE_MS)
-        world.ledger.advance(world.now)
-        world.spent_server_ms[minute + 1] = world.ledger.spent_server_ms
-        _serve(world, inputs, minute, carry)
+            training = 0
+        limits = training_limits(worlds, serving, training)
+        for world, target, limit in zip(worlds, serving, limits, strict=True):
+            world.training_limit, world.job_limits = limit, decision.jobs or {}
+            # The first roles are free: there is nothing before the run that could be changed.
+            if minute:
+                order(world, target + world.surge)
+            else:
+                place(world, target)
+            limit_training(world)
+            dispatch(world)
+            balance(world, view, decision.batch)
+        yield env.timeout(MINUTE_MS)
+        for world in worlds:
+            world.ledger.advance(world.now)
+            world.spent_server_ms[minute + 1] = world.ledger.spent_server_ms
+        _serve(worlds, inputs, minute, carry)
 
 
-def _serve(world: World, inputs: Inputs, minute: int, carry: FloatArray) -> None:
+def _serve(worlds: Sequence[World], inputs: Inputs, minute: int, carry: list[float]) -> None:
     """Serve the requests of a minute that has ended."""
     # The unit-time of a pool is divided among its services in proportion to their work, as if their
     # requests waited in one line: any unit of the pool can answer any of them.
-    spent = world.spent_server_ms[minute + 1] - world.spent_server_ms[minute]
-    if world.batch is not None:
-        world.batch.serve(minute, float(spent[Role.BATCH]) / (world.ledger.servers * MS))
-    for number, pool in enumerate(world.pools):
-        unit_s = float(spent[len(Role) + number]) / (world.ledger.servers * MS)
-        rates = inputs.rate_max_per_s[list(pool.services), minute]
-        shares = _shares(world, pool, rates, minute) if len(pool.services) > 1 else [1.0]
-        for service, rate, share in zip(pool.services, rates.tolist(), shares, strict=True):
-            queue = world.queues[service]
-            possible = unit_s * share * rate + carry[service]
-            queue.finish(minute, int(possible))
-            carry[service] = possible % 1.0 if queue.waiting else 0.0
-            world.service_units[minute, service] = unit_s * share / 60.0
+    possible = [0.0] * len(carry)
+    for world, every_rate in zip(worlds, inputs.rate_max_per_s, strict=True):
+        spent = world.spent_server_ms[minute + 1] - world.spent_server_ms[minute]
+        if world.batch is not None:
+            world.batch.serve(minute, float(spent[Role.BATCH]) / (world.ledger.servers * MS))
+        for number, pool in enumerate(world.pools):
+            unit_s = float(spent[len(Role) + number]) / (world.ledger.servers * MS)
+            rates = every_rate[list(pool.services), minute]
+            shares = _shares(world, pool, rates, minute) if len(pool.services) > 1 else [1.0]
+            for service, rate, share in zip(pool.services, rates.tolist(), shares, strict=True):
+                possible[service] += unit_s * share * rate
+                world.service_units[minute, service] = unit_s * share / 60.0
+    for service, queue in enumerate(worlds[0].queues):
+        capacity = possible[service] + carry[service]
+        queue.finish(minute, int(capacity))
+        carry[service] = capacity % 1.0 if queue.waiting else 0.0
 
 
 def _shares(world: World, pool: Pool, rates: FloatArray, minute: int) -> list[float]:
@@ -153,34 +161,60 @@ def _shares(world: World, pool: Pool, rates: FloatArray, minute: int) -> list[fl
     return shares
 
 
-def view_at(world: World, inputs: Inputs, minute: int) -> View:
+def view_at(worlds: Sequence[World], inputs: Inputs, minute: int) -> View:
     """Return the knowledge of an operator at the start of a minute."""
     clock = (inputs.first_minute_of_week + minute) % MINUTES_PER_WEEK
     # No minute has ended before the first one, which policies are therefore shown.
     past = inputs.history + max(minute, 1)
-    rates = inputs.rate_max_per_s[:, max(minute - 1, 0)]
-    waiting = np.array([queue.waiting for queue in world.queues], float)
-    backlog, batch = by_pool(waiting / (rates * 60.0), world.pools), world.batch
+    rates = inputs.rate_max_per_s[0, :, max(minute - 1, 0)]
+    first = worlds[0]
+    waiting = np.array([queue.waiting for queue in first.queues], float)
+    backlog, batch = by_pool(waiting / (rates * 60.0), first.pools), first.batch
     batch_rate = 1.0 if batch is None else float(batch.rate_per_s[minute]) * 60.0
+    kinds = [_kind_view(world, speed) for world, speed in zip(worlds, inputs.speeds, strict=True)]
+    units = sum(kind.units for kind in kinds)
+    shares = [kind.units / units for kind in kinds]  # exactly 1 for one kind
     return View(
         minute=minute,
         weekday=clock // MINUTES_PER_DAY,
         hour=(clock % MINUTES_PER_DAY) / 60.0,
         load=inputs.load[:, :past],
         history=inputs.history,
+        serving=_in_first([kind.serving for kind in kinds], inputs.speeds),
+        coming=_in_first([kind.coming for kind in kinds], inputs.speeds),
+        backlog=backlog,
+        units=units,
+        broken=sum(kind.broken for kind in kinds),
+        lead_s=max(world.lead_s for world in worlds if world.serves),
+        prices_usd_per_mwh=inputs.signals.prices_usd_per_mwh[minute:],
+        power_w=sum(_power_w(world, minute) for world in worlds),
+        unit_busy_w=float(np.average([kind.unit_busy_w for kind in kinds], weights=shares)),
+        unit_idle_w=float(np.average([kind.unit_idle_w for kind in kinds], weights=shares)),
+        batch_due=np.empty(0) if batch is None else batch.due(minute) / batch_rate,
+        training=sum(kind.training for kind in kinds),
+        look_at_jobs=lambda: tuple(
+            _job_view(world, gang) for world in worlds for gang in world.gangs if gang.waits
+        ),
+        kinds=tuple(kinds),
+    )
+
+
+def _in_first(counts: Sequence[IntArray], speeds: FloatArray) -> npt.NDArray[Any]:
+    """Return units of all kinds in units of the first kind; (pools,)."""
+    return counts[0] if len(counts) == 1 else np.asarray((np.stack(counts) * speeds).sum(axis=0))
+
+
+def _kind_view(world: World, speed: FloatArray) -> KindView:
+    return KindView(
+        name=world.name,
+        units=len(world.ledger),
+        broken=world.ledger.out_of_service(),
         serving=world.serving(),
         coming=world.coming(),
-        backlog=backlog,
-        units=len(world.ledger),
-        broken=world.ledger.broken_units(),
-        lead_s=world.lead_s,
-        prices_usd_per_mwh=inputs.signals.prices_usd_per_mwh[minute:],
-        power_w=_power_w(world, inputs.signals, minute),
-        unit_busy_w=inputs.signals.unit_busy_w,
-        unit_idle_w=inputs.signals.unit_idle_w,
-        batch_due=np.empty(0) if batch is None else batch.due(minute) / batch_rate,
         training=world.lent(),
-        look_at_jobs=lambda: tuple(_job_view(world, gang) for gang in world.gangs if gang.waits),
+        speed=speed,
+        unit_busy_w=world.unit_busy_w,
+        unit_idle_w=world.unit_idle_w,
     )
 
 
@@ -196,9 +230,9 @@ def _job_view(world: World, gang: Gang) -> JobView:
     return JobView(job.name, job.units, job.min_units, size, work_left, due)
 
 
-def _power_w(world: World, signals: Signals, minute: int) -> float:
-    """Draw of the site in the last minute [W]."""
-    rise_w = signals.unit_busy_w - signals.unit_idle_w
+def _power_w(world: World, minute: int) -> float:
+    """Draw of the site for the units of a kind in the last minute [W]."""
+    rise_w = world.unit_busy_w - world.unit_idle_w
     if not rise_w or not minute:
         return 0.0
     counts = world.ledger.counts
@@ -207,8 +241,8 @@ def _power_w(world: World, signals: Signals, minute: int) -> float:
         served = sum(int(world.queues[name].served[minute - 1]) for name in pool.services)
         possible = sum(int(world.queues[name].capacity[minute - 1]) for name in pool.services)
         busy += world.ledger.serving(number) * served / max(possible, 1)
-    alive = len(world.ledger) - world.ledger.broken_units()
-    return alive * signals.unit_idle_w + busy * rise_w
+    alive = len(world.ledger) - world.ledger.out_of_service()
+    return alive * world.unit_idle_w + busy * rise_w
 
 
 def place(world: World, target: npt.NDArray[np.int64]) -> None:
@@ -281,8 +315,9 @@ def in_whole_requests(demand: Demand) -> Demand:
     return Demand(demand.services, demand.start, counts, *lengths)
 
 
-def inputs_of(demand: Demand, services: Sequence[Service], signals: Signals) -> Inputs:
+def inputs_of(demand: Demand, kinds: Sequence[Kind], signals: Signals) -> Inputs:
     """Return the inputs of the control loop, with the load of the history in front."""
+    services = kinds[0].services
     pools = pools_from(services)
     load = by_pool(units_needed(demand, services), pools)
     past = load[:, :0]
@@ -291,7 +326,8 @@ def inputs_of(demand: Demand, services: Sequence[Service], signals: Signals) -> 
     start = pd.Timestamp(demand.start)
     return Inputs(
         load=np.concatenate([past, load], axis=1),
-        rate_max_per_s=rates_max(demand, services),
+        rate_max_per_s=np.stack([rates_max(demand, kind.services) for kind in kinds]),
+        speeds=speeds_of(demand, kinds),
         history=past.shape[1],
         first_minute_of_week=start.weekday() * MINUTES_PER_DAY + start.hour * 60 + start.minute,
         signals=signals,
@@ -300,39 +336,59 @@ def inputs_of(demand: Demand, services: Sequence[Service], signals: Signals) -> 
 
 def opened(
     demand: Demand,
-    services: Sequence[Service],
-    jobs: Sequence[TrainingJob],
-    fleet: Fleet,
+    kinds: Sequence[Kind],
     rng: np.random.Generator,
     batch: BatchWork | None = None,
+) -> list[World]:
+    """Return the worlds of a run before it begins: every unit is spare and every job waits."""
+    units = sum(kind.fleet.units for kind in kinds)
+    if not 1 <= units <= MAX_UNITS:
+        raise InputError(f"a fleet of {units:,} units; it must have 1 to {MAX_UNITS:,}.")
+    kinds[0].fleet.limits.check(units)
+    env = simpy.Environment()
+    store = Store(env, kinds[0].fleet.change_costs.store_bytes_per_s)
+    queues = tuple(
+        Queue(row, service.patience_s / 60.0)
+        for row, service in zip(demand.requests.astype(np.int64), kinds[0].services, strict=True)
+    )
+    draws = [rng] if len(kinds) == 1 else rng.spawn(len(kinds))
+    queue = None if batch is None else _batch(batch, demand)
+    return [
+        _world(demand, kind, env, store, queues, each, queue)
+        for kind, each in zip(kinds, draws, strict=True)
+    ]
+
+
+def _world(
+    demand: Demand,
+    kind: Kind,
+    env: simpy.Environment,
+    store: Store,
+    queues: tuple[Queue, ...],
+    rng: np.random.Generator,
+    batch: BatchQueue | None,
 ) -> World:
-    """Return the world of a run before it begins: every unit is spare and every job waits."""
-    pools = pools_from(services)
-    if not 1 <= fleet.units <= MAX_UNITS:
-        raise InputError(f"a fleet of {fleet.units:,} units; it must have 1 to {MAX_UNITS:,}.")
+    """Return the world of one kind of units."""
+    fleet, costs = kind.fleet, kind.fleet.change_costs
+    replace(fleet.limits, floor=0).check(fleet.units)
+    pools = pools_from(kind.services)
     ledger = Ledger(fleet.units, len(pools), fleet.servers)
-    fleet.limits.check(len(ledger))
-    costs = fleet.change_costs
-    evaluations = [job for job in jobs if job.evaluation]
+    evaluations = [job for job in kind.jobs if job.evaluation]
     if len(evaluations) > 1:
         raise InputError(f"{len(evaluations)} evaluation jobs; join them into one.")
-    env = simpy.Environment()
     horizon_ms = demand.minutes * MINUTE_MS
-    ordered = sorted((job for job in jobs if not job.evaluation), key=lambda job: job.priority)
-    _check_sizes(ordered, len(ledger))
-    store = Store(env, costs.store_bytes_per_s)
+    ordered = sorted((job for job in kind.jobs if not job.evaluation), key=lambda job: job.priority)
+    _check_sizes(ordered, kind)
     world = World(
+        name=kind.name,
         env=env,
         ledger=ledger,
         store=store,
         costs=costs,
         limits=fleet.limits,
-        services=tuple(services),
+        services=kind.services,
         pools=pools,
-        queues=tuple(
-            Queue(row, service.patience_s / 60.0)
-            for row, service in zip(demand.requests.astype(np.int64), services, strict=True)
-        ),
+        queues=queues,
         gangs=tuple(
             Gang(number, job, env, ledger, costs, horizon_ms, store)
             for number, job in enumerate(ordered)
@@ -342,8 +398,12 @@ def opened(
         horizon_ms=horizon_ms,
         heading=np.full(len(ledger), NOBODY, np.int16),
         spent_server_ms=np.zeros((demand.minutes + 1, ledger.accounts), np.int64),
-        service_units=np.zeros((demand.minutes, len(services))),
-        batch=None if batch is None else _batch(batch, demand),
+        service_units=np.zeros((demand.minutes, len(kind.services))),
+        unit_busy_w=kind.unit_busy_w,
+        unit_idle_w=kind.unit_idle_w,
+        serves=kind.serves,
+        surge=np.zeros(len(pools), np.int64),
+        batch=batch,
     )
     for gang in world.gangs:
         gang.on_finish = partial(_release_finished, world)
@@ -375,13 +435,46 @@ def _arrive(world: World, at_ms: int) -> Process:
     dispatch(world)
 
 
-def _check_sizes(jobs: Sequence[TrainingJob], units: int) -> None:
+def _check_sizes(jobs: Sequence[TrainingJob], kind: Kind) -> None:
+    units = kind.fleet.units
     for job in jobs:
         if job.min_units > units:
+            of = f"{kind.name} has {units:,} units" if job.kind else f"the fleet has {units:,}"
             raise InputError(
-                f"job {job.name} needs {job.min_units:,} units, the fleet has {units:,}; "
-                "make the job smaller."
+                f"job {job.name} needs {job.min_units:,} units, {of}; make the job smaller."
             )
+
+
+@dataclass(frozen=True, eq=False)
+class KindRun:
+    """Record of the units of one kind."""
+
+    name: str
+    services: tuple[Service, ...]
+    pools: tuple[Pool, ...]
+    units: int
+    chips_per_unit: int
+    servers: int  # servers of a unit where each fails on its own; else 1
+    # (pools,): requests that a unit serves relative to one of the first kind; 0 if it never serves
+    speed: FloatArray
+    # (services, minutes): requests that one unit serves at saturation [1/s]
+    rate_max_per_s: FloatArray
+    # (minutes + 1, accounts): server-time by role up to each minute's start; serving by pool from
+    # account 13 on
+    spent_server_ms: npt.NDArray[np.int64]
+    service_units: FloatArray  # (minutes, services): mean units that worked for each service
+    jobs: tuple[tuple[TrainingJob, Tally], ...]  # training jobs without evaluation
+    evaluation: TrainingJob | None
+    changes: tuple[Change, ...] = field(repr=False, default=())
+    # Failures by what failed: a server, a rack, a scale-up domain, a power feed, a switch, an
+    # optical link, software
+    failures_by_domain: dict[str, int] = field(default_factory=dict)
+    maintained: int = 0  # units that have been out for maintenance
+
+    @property
+    def chips_per_server(self) -> int:
+        """Chips that fail together."""
+        return self.chips_per_unit // self.servers
 
 
 @dataclass(frozen=True, eq=False)
@@ -389,36 +482,13 @@ class FleetRun:
     """Result of a fleet run."""
 
     demand: Demand  # requests that arrived, in whole numbers
-    services: tuple[Service, ...]
-    units: int
-    chips_per_unit: int
-    # (services, minutes): units that the demand needed, at the rate that a unit sustains under the
-    # SLO
+    # (services, minutes): units of the first kind that the demand needed, at the rate that a unit
+    # sustains under the SLO
     load: FloatArray
-    # (services, minutes): requests that one unit serves at saturation [1/s]
-    rate_max_per_s: FloatArray
-    servers: int  # servers of a unit where each fails on its own; else 1
-    # (minutes + 1, accounts): server-time by role up to each minute's start; serving by pool from
-    # account 12 on
-    spent_server_ms: npt.NDArray[np.int64]
-    service_units: FloatArray  # (minutes, services): mean units that worked for each service
-    pools: tuple[Pool, ...]
     queues: tuple[Queue, ...]
-    jobs: tuple[tuple[TrainingJob, Tally], ...]  # training jobs without evaluation
-    # Time at which each of these jobs was done, infinity where it was not [s]
-    finished_s: tuple[float, ...]
-    evaluation: TrainingJob | None
-    changes: tuple[Change, ...] = field(repr=False, default=())
-    # Failures by what failed: a server, a rack, a scale-up domain, a power feed, a switch, an
-    # optical link, software
-    failures_by_domain: dict[str, int] = field(default_factory=dict)
+    kinds: tuple[KindRun, ...]
     loaded_bytes: float = 0.0  # read from and written to the shared store [B]
     batch: BatchQueue | None = None
-
-    @property
-    def chips_per_server(self) -> int:
-        """Chips that fail together."""
-        return self.chips_per_unit // self.servers
 
     @property
     def minutes(self) -> int:
@@ -426,18 +496,47 @@ class FleetRun:
         return self.demand.minutes
 
     @property
+    def units(self) -> int:
+        """Units of all kinds."""
+        return sum(kind.units for kind in self.kinds)
+
+    @property
+    def chips(self) -> int:
+        """Chips of all kinds."""
+        return sum(kind.units * kind.chips_per_unit for kind in self.kinds)
+
+    @property
+    def jobs(self) -> tuple[tuple[TrainingJob, Tally], ...]:
+        """Training jobs of all kinds, without evaluation."""
+        return tuple(job for kind in self.kinds for job in kind.jobs)
+
+    @property
+    def service_units(self) -> FloatArray:
+        """Mean units that worked for each service; (minutes, services)."""
+        result: FloatArray = np.sum([kind.service_units for kind in self.kinds], axis=0)
+        return result
+
+    @property
+    def changes(self) -> tuple[Change, ...]:
+        """Role changes of all kinds."""
+        return tuple(change for kind in self.kinds for change in kind.changes)
+
+    @property
     def failures(self) -> int:
-        """Failures of all kinds."""
+        """Failures of all units by any cause."""
         return sum(self.failures_by_domain.values())
+
+    @property
+    def failures_by_domain(self) -> dict[str, int]:
+        """Failures of all kinds of units by what failed."""
+        return dict(sum((Counter(kind.failures_by_domain) for kind in self.kinds), Counter[str]()))
 
 
 def simulate(
     demand: Demand,
-    services: Sequence[Service],
-    fleet: Fleet,
+    kinds: Sequence[Kind],
     policy: Policy,
     *,
-    jobs: Sequence[TrainingJob] = (),
     batch: BatchWork | None = None,
     signals: Signals | None = None,
     rng: np.random.Generator | None = None,
@@ -451,48 +550,63 @@ def simulate(
     >>> from workloads.demand import constant
     >>> from workloads.fleet.policies.rules import static
     >>> from workloads.serving import fixed_rate
-    >>> run = simulate(constant(60.0, minutes=5), [Service("chat", fixed_rate(2.0))], Fleet(3),
-    ...                static(1))
-    >>> run.queues[0].served.tolist()
+    >>> kind = Kind("any", (Service("chat", fixed_rate(2.0)),), Fleet(3))
+    >>> simulate(constant(60.0, minutes=5), [kind], static(1)).queues[0].served.tolist()
     [60, 60, 60, 60, 60]
     """
     whole = in_whole_requests(demand)
-    inputs = inputs_of(whole, services, signals or Signals())
-    world = opened(whole, services, jobs, fleet, rng or np.random.default_rng(0), batch)
-    _run_to_end(world, inputs, policy, fleet.failures)
+    inputs = inputs_of(whole, kinds, signals or Signals())
+    worlds = opened(whole, kinds, rng or np.random.default_rng(0), batch)
+    _run_to_end(worlds, inputs, policy, kinds)
     return FleetRun(
         demand=whole,
-        services=world.services,
-        units=len(world.ledger),
-        chips_per_unit=fleet.chips_per_unit,
-        load=units_needed(whole, world.services),
-        rate_max_per_s=inputs.rate_max_per_s,
-        servers=world.ledger.servers,
-        spent_server_ms=world.spent_server_ms,
-        service_units=world.service_units,
-        pools=world.pools,
-        queues=world.queues,
-        jobs=tuple((gang.job, gang.finish()) for gang in world.gangs),
-        finished_s=tuple(
-            gang.finished_ms / MS if gang.finished_ms >= 0 else math.inf for gang in world.gangs
+        load=units_needed(whole, kinds[0].services),
+        queues=worlds[0].queues,
+        kinds=tuple(
+            _kind_run(kind, world, inputs.speeds[number], inputs.rate_max_per_s[number])
+            for number, (kind, world) in enumerate(zip(kinds, worlds, strict=True))
         ),
-        evaluation=world.evaluation,
-        changes=tuple(world.changes),
-        failures_by_domain=dict(world.failures),
-        loaded_bytes=world.store.moved_bytes,
-        batch=world.batch,
+        loaded_bytes=worlds[0].store.moved_bytes,
+        batch=worlds[0].batch,
     )
 
 
-def _run_to_end(world: World, inputs: Inputs, policy: Policy, failures: Failures | None) -> None:
-    lead_ms = milliseconds(world.lead_s, world.horizon_ms)
-    if lead_ms > world.horizon_ms:  # no change of role ends within the run
+def _kind_run(kind: Kind, world: World, speed: FloatArray, rates: FloatArray) -> KindRun:
+    return KindRun(
+        name=kind.name,
+        services=world.services,
+        pools=world.pools,
+        units=len(world.ledger),
+        chips_per_unit=kind.fleet.chips_per_unit,
+        servers=world.ledger.servers,
+        speed=speed,
+        rate_max_per_s=rates,
+        spent_server_ms=world.spent_server_ms,
+        service_units=world.service_units,
+        jobs=tuple((gang.job, gang.finish()) for gang in world.gangs),
+        evaluation=world.evaluation,
+        changes=tuple(world.changes),
+        failures_by_domain=dict(world.failures),
+        maintained=world.maintained,
+    )
+
+
+def _run_to_end(
+    worlds: Sequence[World], inputs: Inputs, policy: Policy, kinds: Sequence[Kind]
+) -> None:
+    lead_s = max(world.lead_s for world in worlds if world.serves)
+    if milliseconds(lead_s, worlds[0].horizon_ms) > worlds[0].horizon_ms:
+        # No change of role ends within the run.
         policy = static(best_static(inputs.load[:, inputs.history :]))
-    end = world.env.process(controlling(world, inputs, policy))
-    if failures is not None:
-        world.env.process(failing(world, failures))
-        for domain in failures.domains:
-            world.env.process(failing_together(world, domain))
-        for interruption in failures.interruptions:
-            world.env.process(interrupting(world, interruption))
-    world.env.run(until=end)
+    env = worlds[0].env
+    end = env.process(controlling(worlds, inputs, policy))
+    for world, kind in zip(worlds, kinds, strict=True):
+        if failures := kind.fleet.failures:
+            env.process(failing(world, failures))
+            for domain in failures.domains:
+                env.process(failing_together(world, domain))
+            for interruption in failures.interruptions:
+                env.process(interrupting(world, interruption))
+        for window in kind.fleet.maintenance:
+            env.process(maintaining(world, window))
+    env.run(until=end)

@@ -256,7 +256,7 @@ class DemandInputs:
 
 @dataclass(frozen=True)
 class PolicyInputs:
-    """The policy that decides which units serve, its settings, and its limits."""
+    """The kinds of units, the policy that decides which of them serve, and its limits."""
 
     policy: str = setting(
         "forecast",
@@ -333,6 +333,26 @@ class PolicyInputs:
     )
     intervals: bool = setting(
         True, "Repeat the run at the ends of its uncertain inputs, for intervals of the results"
+    )
+    kind: tuple[str, ...] = setting(
+        (),
+        "Units of one kind, in place of --cluster; repeated for a fleet of several kinds",
+        metavar="NAME:COUNT",
+        default="--cluster",
+    )
+    serve_on: tuple[str, ...] = setting(
+        (),
+        "Kinds that serve, in this order, such as trn2-ultraserver,trn3-gen2, while others only "
+        "train; or all, the cheapest or fastest first. Repeated for several side by side",
+        metavar="KIND[,KIND]|cheapest|fastest",
+        default="cheapest, or fastest where a price is unknown",
+    )
+    maintenance: tuple[str, ...] = setting(
+        (),
+        "Time out of service: out@1d02:00+4h=16 takes 16 units out once, roll@1d02:00+30min=8 all "
+        "units in turn, eight at a time; with several kinds =NAME:8. May be repeated",
+        metavar="WINDOW",
+        default="none",
     )
 
     def __post_init__(self) -> None:
@@ -426,6 +446,11 @@ class FleetOptions:
     policy: PolicyInputs = field(default_factory=PolicyInputs)
     limits: LimitInputs = field(default_factory=LimitInputs)
     money: MoneyInputs = field(default_factory=MoneyInputs)
+
+    @property
+    def clusters(self) -> tuple[str, ...]:
+        """Names of the machines of each kind."""
+        return self.policy.kind or (self.fleet.cluster,)
 
 
 @dataclass(frozen=True)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
@@ -42,6 +42,11 @@ def _megawatts(watts: float) -> str:
     return f"{value:,.0f} MW" if abs(value) >= 100 else f"{value:.3g} MW"
 
 
+def _or_dash(pattern: str) -> Callable[[float | None], str]:
+    """Return a function that writes a number, or a dash for none."""
+    return lambda value: "–" if value is None else pattern.format(value)
+
+
 SIZE = (
     Column("demand_peak_requests_per_s", "demand, busiest hour"),
     Column("capacity_requests_per_s", "the fleet serves within the SLO"),
@@ -69,6 +74,7 @@ SERVICE = (
     Column("reclaim_latency_s.p50", "time until a unit serves, median"),
     Column("reclaim_latency_s.p99", "  99 % within"),
     Column("failures", "failures"),
+    Column("maintained_units", "units out for maintenance", write=_counted),
 )
 MONEY = (
     Column("training_goodput", "training goodput", write="{:.2%}".format),
@@ -112,6 +118,18 @@ STEPS = (
     *(Column(f"{name}_s", name) for name in ("rollout", "update", "transfer", "step")),
     Column("bound", "bound by"),
 )
+KINDS = (
+    Column("kind", "kind of units"),
+    Column("units", "units"),
+    Column("serves", "serves", write=lambda place: f"{place}." if place else "never"),
+    Column("unit_capacity_requests_per_s", "1/s a unit", write=_or_dash("{:,.4g}")),
+    Column("inference_share", "inference", write="{:.1%}".format),
+    Column("training_share", "training", write="{:.1%}".format),
+    Column("served_tokens", "served", write=_or_dash("{:.4g}")),
+    Column("training_tokens", "trained", write=_or_dash("{:.4g}")),
+    Column("usd_per_million_tokens", "USD/M served", write=_or_dash("{:.3f}")),
+    Column("usd_per_million_trained_tokens", "USD/M trained", write=_or_dash("{:.3f}")),
+)
 COMPARED = (
     Column("scenario", "scenario"),
     Column("slo_attainment", "within the SLO", write="{:.3%}".format),
@@ -121,6 +139,9 @@ COMPARED = (
     Column("units_needed_peak", "units, busiest hour", write="{:,.0f}".format),
     Column("shed_share", "tokens shed", write="{:.3%}".format),
     Column("role_changes", "role changes"),
+    Column("training_tokens", "tokens trained"),
+    Column("usd_per_million_tokens", "USD per M served"),
+    Column("usd_per_million_trained_tokens", "USD per M trained"),
 )
 
 
@@ -132,6 +153,8 @@ def print_fleet(document: Mapping[str, Any]) -> None:
         for name, spent in zip(GROUPS, by_group, strict=True)
     ]
     print_table(_title(document), ["", "chip-hours", "share"], hours)
+    if "kinds" in document:
+        print_rows("Kinds of units, in the order in which they serve", KINDS, document["kinds"])
     sizes = facts(SIZE, document, "fleet") + _replica_facts(document["replicas"])
     by_domain = document["failures_by_domain"]
     failures = by_domain if set(by_domain) - {"server"} else {}
@@ -173,9 +196,9 @@ def _replica_facts(replicas: Sequence[Mapping[str, Any]]) -> list[tuple[str, str
         elif not pieces:
             prompts += ", while decoding waits"
         chips = f"{replica['replicas_per_unit']} of {replica['chips']} chips"
-        rows.append(
-            (f"replicas of {replica['model']}, {replica['precision']}", f"{chips}{divided}")
-        )
+        on = f", {replica['kind']}" if "kind" in replica else ""
+        name = f"replicas of {replica['model']}, {replica['precision']}{on}"
+        rows.append((name, f"{chips}{divided}"))
         rows.append(("their prompts run", prompts))
     cold = Column("cold_cache_s", "lost while a prefix cache fills after a change")
     return rows + [row for replica in replicas for row in facts([cold], replica)]
@@ -185,7 +208,7 @@ def expectation_at(base: Scenario, catalogue: Catalogue) -> Expectation:
     """Return the expectation of a scenario under another catalogue."""
     from topologies.clusters.names import machine
     from workloads.fleet.expectation import at
-    from workloads.fleet.scenario import costs_of
+    from workloads.fleet.setup.machines import costs_of
 
     cluster = machine(base.options.fleet.cluster, catalogue=catalogue)
     return at(base, cluster, costs_of(cluster, base.options.limits))
@@ -199,6 +222,11 @@ def rank_fleet(
 
     if not sure.sensitivity:
         return []
+    if len(base.kinds) > 1:
+        raise InputError(
+            f"--sensitivity is of a fleet of one kind of units, and this one has "
+            f"{len(base.kinds)}; leave it out, or state one --cluster."
+        )
     expectations: dict[str, Expectation] = {}
 
     def answer(catalogue: Catalogue) -> Expectation:
@@ -246,9 +274,17 @@ def fleet(
     Every chip-hour of the run is accounted for: inference, training, moving, idle or broken.
     """
     question = FleetOptions(fleet, demand, policy, limits, money)
-    catalogue = catalogue_inputs.read(fleet.cluster)
+    catalogue, prices = catalogue_inputs.read(fleet.cluster), ""
+    if policy.kind:
+        if fleet.cluster != FleetInputs.cluster:
+            raise InputError(
+                f"--cluster {fleet.cluster} beside --kind, which states the whole fleet; leave one "
+                "of them out."
+            )
+        catalogue, prices = catalogue_inputs.read_side_by_side(policy.kind)
     answer = _run_all(question, catalogue, call)
     document = _document(answer)
+    document["notes"] += [prices] if prices else []
     call.answer(
         document,
         print_fleet,
@@ -274,17 +310,18 @@ class _Answer:
     @property
     def main(self) -> tuple[str, FleetResult]:
         """The run that is reported in full: that of the only what-if, or else of the base."""
-        return list(self.runs.items())[1 if len(self.runs) == 2 else 0]
+        changed = len(self.runs) == 2 and len(self.base.options.demand.what_if) == 1
+        return list(self.runs.items())[1 if changed else 0]
 
 
 def _run_all(question: FleetOptions, catalogue: Catalogue, call: Invocation) -> _Answer:
     from workloads.fleet.front import FleetResult
-    from workloads.fleet.scenario import policy_of, run, scenario_from, what_ifs
+    from workloads.fleet.scenario import policy_of, run, scenario_from, side_by_side
 
     begun = time.perf_counter()
     with one_piece("capacity of a unit", call.watch):
         base = scenario_from(question, catalogue, call.seed)
-    scenarios = what_ifs(base, question.demand.what_if)
+    scenarios = side_by_side(base)
     built, policy = time.perf_counter(), question.policy
     runs = {}
     for name, scenario in call.watch(scenarios, "fleet"):
@@ -302,17 +339,23 @@ def _document(answer: _Answer) -> dict[str, Any]:
     scenario, options = result.scenario, answer.base.options
     intervals = result.intervals if options.policy.intervals else {}
     document = {
-        "cluster": options.fleet.cluster,
+        "cluster": " and ".join(options.clusters),
         "policy": options.policy.policy,
         "scenario": name,
         "models": sorted({service.weights for service in scenario.services}),
-        "replicas": replicas_document(scenario.services),
+        "replicas": [
+            {**({"kind": kind.name} if len(scenario.kinds) > 1 else {}), **row}
+            for kind in scenario.kinds
+            for row in replicas_document(kind.services)
+        ],
         **scenario.sizing.document(),
         "interval": {**_sureness(scenario), **intervals},
         **result.summary,
         "scaling": answer.base.scaling,
         "notes": [*notes(answer.base, options), *_notes_of_run(result)],
     }
+    for row in document.get("kinds", ()):
+        _complete(row, scenario)
     if phases := post_training_document(scenario.jobs):
         document["post_training"] = phases
     if options.policy.compare:
@@ -322,8 +365,21 @@ def _document(answer: _Answer) -> dict[str, Any]:
     return {**document, "build_s": answer.build_s, "simulate_s": answer.simulate_s}
 
 
+def _complete(row: dict[str, Any], scenario: Scenario) -> None:
+    """Add to the account of a kind its place in serving, its rate, and shares of its chip-hours."""
+    from workloads.fleet.setup.demand import sizing
+
+    place = [kind.name for kind in scenario.kinds].index(row["kind"])
+    kind, demand = scenario.kinds[place], scenario.horizon.demand
+    size = sizing(demand, kind.services, kind.fleet.units)
+    row["serves"] = place + 1 if kind.serves else 0
+    row["unit_capacity_requests_per_s"] = size.unit_capacity_requests_per_s
+    row |= {f"{name}_share": row[f"{name}_chip_hours"] / row["chip_hours"] for name in GROUPS}
+
+
 def _notes_of_run(result: FleetResult) -> list[str]:
-    from workloads.fleet.results import missed_note, over_cap_note, power_w
+    from workloads.fleet.missed import missed_note, over_cap_note
+    from workloads.fleet.results import power_w
     from workloads.serving import parse_slo
 
     scenario, run = result.scenario, result.run
@@ -331,7 +387,7 @@ def _notes_of_run(result: FleetResult) -> list[str]:
     attained = result.summary["slo_attainment"]
     notes = [missed_note(run, scenario.lead_s, attained=attained, wanted=wanted)]
     if cap_w is not None:
-        notes.append(over_cap_note(power_w(run, scenario.economics), cap_w))
+        notes.append(over_cap_note(power_w(run, scenario.costs), cap_w))
     return list(filter(None, notes))
 
 
@@ -343,9 +399,14 @@ def _sureness(scenario: Scenario) -> dict[str, Any]:
     capacity = scenario.sizing.unit_capacity_requests_per_s
     ends = capacity_interval(scenario.services, capacity)
     needed = scenario.sizing.units_needed_peak
-    follows = {
+    needs = {
         "units_needed_peak_low": needed * capacity / ends.high,
         "units_needed_peak_high": needed * capacity / ends.low,
+    }
+    if len(scenario.kinds) > 1:  # units of several kinds are not alike to training
+        return {**ends.document(), **needs}
+    follows = {
+        **needs,
         "lendable_share": lendable_share(scenario),
         "lendable_share_low": lendable_share(scenario, ends.low / capacity),
         "lendable_share_high": lendable_share(scenario, ends.high / capacity),
@@ -367,19 +428,26 @@ def _row(name: str, result: FleetResult) -> dict[str, Any]:
 
 
 def _write(run: Run, document: Mapping[str, Any], answer: _Answer) -> None:
+    import pandas as pd
+
     from experiments.figures.fleet import power_figure, roles_figure, scenarios_figure
     from workloads.fleet.results import changes_frame, jobs_frame
 
     _, result = answer.main
-    frame, title, chips = result.frame(), _title(document), result.run.chips_per_unit
+    frame, title = result.frame(), _title(document)
+    chips = {kind.name: kind.chips_per_unit for kind in result.run.kinds}
     run.json("summary", document, title="Results")
     run.figure("roles", roles_figure(frame, chips_per_unit=chips, title=title), title="Roles")
+    if "kinds" in document:
+        run.table(
+            "kinds",
+            pd.DataFrame(document["kinds"]).drop(columns="chip_hours_by_role"),
+            title="Kinds of units",
+        )
     run.figure("power", power_figure(frame, title=title), title="Power")
     if "rows" in document:
-        import pandas as pd
-
         rows = pd.DataFrame(document["rows"])
-        rows = rows[[name for name in rows if not isinstance(rows[name][0], dict)]]
+        rows = rows[[name for name in rows if not isinstance(rows[name][0], dict | list)]]
         run.table("what_ifs", rows, title="What-ifs side by side")
         lines = {label: each.frame() for label, each in answer.runs.items()}
         figure = scenarios_figure(lines, chips_per_unit=chips, title=f"What-ifs: {title}")

@@ -153,7 +153,9 @@ OWN: dict[str, tuple[str, ...]] = {
         "--what-if=x", "--what-if=growth=", "--what-if=growth=-200%", "--what-if=spike@2dx3",
         "--what-if=failover@9d", "--slo=x", "--slo=share=200%", "--price=pipe", "--price=x",
         "--model=x", "--model=gpt2=50%", "--unit-rate=0", "--unit-rate=-1", "--unit-rate=nan",
-        "--noise=x", "--start-day=-1", "--step=0",
+        "--noise=x", "--start-day=-1", "--step=0", "--kind=x", "--kind=ring:8",
+        "--kind=trn2-ultraserver:0", "--serve-on=x", "--serve-on=", "--maintenance=x",
+        "--maintenance=out@0d01:00+1h=-1", "--maintenance=out@0d01:00+1h=1e9",
     ),
     "lend": (
         "--demand=", "--demand=pipe", "--demand=folder", "--demand=log.txt", "--demand=nowhere.csv",

@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from experiments.cli.main import app
 from tests.support.commands import document_of
 from tests.support.examples import examples
-from tests.support.toy_fleet import scaled_to_fleet
+from tests.support.toy_fleet import scaled_to_fleet, simulate
 from topologies.clusters.names import cluster
 from topologies.errors import InputError
 from workloads.demand import Demand, azure_code, constant
@@ -29,7 +29,7 @@ from workloads.fleet.processes.failures import Failures, Fleet
 from workloads.fleet.results import role_units, summary, timeline
 from workloads.fleet.scenario import scenario
 from workloads.fleet.setup.demand import batch_work, interactive
-from workloads.fleet.simulation import FleetRun, simulate
+from workloads.fleet.simulation import FleetRun
 from workloads.fleet.state.services import BatchTier, BatchWork, Service
 from workloads.fleet.state.world import Role
 from workloads.models.huggingface import named

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from tests.support.toy_fleet import SERVICE, scaled_to_fleet
+from tests.support.toy_fleet import SERVICE, scaled_to_fleet, simulate
 from workloads.demand import azure_code, constant
 from workloads.economics import Economics
 from workloads.fleet.inputs.costs import ChangeCosts
@@ -14,7 +14,6 @@ from workloads.fleet.policies.rules import static, threshold
 from workloads.fleet.policies.view import View
 from workloads.fleet.processes.failures import Failures, Fleet
 from workloads.fleet.results import role_server_ms, summary
-from workloads.fleet.simulation import simulate
 from workloads.fleet.state.world import Role
 
 
@@ -24,7 +23,7 @@ def test_a_lost_server_takes_its_share_and_no_more() -> None:
     load = scaled_to_fleet(flat, [SERVICE], 40)
     forever = Failures(unit_mtbf_s=20 * 3600.0, repair_s=1e12, servers=4)
     run = simulate(load, [SERVICE], Fleet(40, failures=forever), static(40))
-    total = role_server_ms(run)
+    total = role_server_ms(run.kinds[0])
     lost = np.diff(total[:, Role.BROKEN]) // 60_000
     assert run.failures > 5
     assert lost[-1] == run.failures
@@ -43,7 +42,7 @@ def test_a_gang_loses_the_whole_unit_which_then_works_on() -> None:
     forever = Failures(unit_mtbf_s=20 * 3600.0, repair_s=1e12, servers=4)
     jobs = (gang, evaluation_job(22))
     run = simulate(load, [SERVICE], Fleet(22, failures=forever), static(2), jobs=jobs)
-    total = np.diff(role_server_ms(run), axis=0)[-1] / 60_000
+    total = np.diff(role_server_ms(run.kinds[0]), axis=0)[-1] / 60_000
     ((_, tally),) = run.jobs
     assert tally.failures > 0
     assert total[Role.EVALUATION] > 0
@@ -62,7 +61,7 @@ def test_serving_is_topped_up_for_servers_that_are_down() -> None:
         static(40),
         jobs=(evaluation_job(60),),
     )
-    serving = np.diff(role_server_ms(run)[:, Role.SERVING])[60:] / (4 * 60_000)
+    serving = np.diff(role_server_ms(run.kinds[0])[:, Role.SERVING])[60:] / (4 * 60_000)
     assert serving.min() > 38.0
     assert serving.mean() == pytest.approx(40.0, abs=0.6)
 
@@ -78,7 +77,7 @@ def test_one_server_a_unit_is_the_whole_unit() -> None:
         )
         for servers in (1, 4)
     ]
-    broken = [role_server_ms(run)[-1, Role.BROKEN] / run.servers for run in runs]
+    broken = [role_server_ms(run.kinds[0])[-1, Role.BROKEN] / run.kinds[0].servers for run in runs]
     assert broken[1] < 0.6 * broken[0]
 
 
@@ -93,6 +92,6 @@ def test_broken_server_time_is_that_of_independent_servers() -> None:
 
     failures = Failures(unit_mtbf_s=10 * 3600.0, repair_s=4 * 3600.0, servers=4)
     run = simulate(load, [SERVICE], Fleet(500, failures=failures), policy)
-    settled = np.diff(role_server_ms(run)[1440:, Role.BROKEN]).mean() / 60_000
+    settled = np.diff(role_server_ms(run.kinds[0])[1440:, Role.BROKEN]).mean() / 60_000
     assert settled == pytest.approx(2000 * 4 / (40 + 4), rel=0.06)
     assert np.mean(seen[1440:]) == pytest.approx(settled / 4, rel=0.02)

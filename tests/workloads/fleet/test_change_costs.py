@@ -7,12 +7,13 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
+from tests.support.toy_fleet import simulate
 from workloads.demand import constant
 from workloads.fleet.inputs.costs import ChangeCosts
 from workloads.fleet.inputs.jobs import TrainingJob, evaluation_job
 from workloads.fleet.processes.failures import Fleet
 from workloads.fleet.results import role_server_ms
-from workloads.fleet.simulation import FleetRun, simulate
+from workloads.fleet.simulation import FleetRun
 from workloads.fleet.state.services import Service
 from workloads.fleet.state.world import Role
 from workloads.serving.capacity import fixed_rate
@@ -97,7 +98,7 @@ def test_a_gang_computes_when_its_units_have_changed_and_it_has_started() -> Non
 
     def trained_s(costs: ChangeCosts) -> float:
         run = _run(costs, UNITS, UNITS - GANG, [job])
-        return float(role_server_ms(run)[-1, Role.TRAINING]) / 1000.0
+        return float(role_server_ms(run.kinds[0])[-1, Role.TRAINING]) / 1000.0
 
     base, run_s = trained_s(COSTS), (MINUTES - 1) * 60.0
     assert base == pytest.approx(GANG * (run_s - COSTS.to_training_s), abs=0.1)

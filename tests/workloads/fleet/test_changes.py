@@ -5,7 +5,15 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from tests.support.toy_fleet import FLAT_DAY, FREE, PRICES, SERVICE, scaled_to_fleet, share_of_time
+from tests.support.toy_fleet import (
+    FLAT_DAY,
+    FREE,
+    PRICES,
+    SERVICE,
+    scaled_to_fleet,
+    share_of_time,
+    simulate,
+)
 from topologies.errors import InputError
 from workloads.demand import azure_code, azure_conv, constant
 from workloads.demand.what_if import raised
@@ -15,7 +23,7 @@ from workloads.fleet.policies.rules import best_static, clock, forecast, oracle,
 from workloads.fleet.policies.view import Limits, Policy
 from workloads.fleet.processes.failures import Fleet
 from workloads.fleet.results import changes_frame, summary, timeline
-from workloads.fleet.simulation import Signals, simulate
+from workloads.fleet.simulation import Signals
 from workloads.fleet.state.services import units_needed
 from workloads.fleet.state.world import Role
 
@@ -46,7 +54,7 @@ def test_an_infinite_change_cost_is_the_static_split(policy: Policy) -> None:
         simulate(load, [SERVICE], Fleet(100, costs=never), each, jobs=default_jobs(100))
         for each in (policy, static(best_static(need)))
     ]
-    assert np.array_equal(runs[0].spent_server_ms, runs[1].spent_server_ms)
+    assert np.array_equal(runs[0].kinds[0].spent_server_ms, runs[1].kinds[0].spent_server_ms)
     assert summary(runs[0], PRICES) == summary(runs[1], PRICES)
     assert runs[0].changes == ()
 

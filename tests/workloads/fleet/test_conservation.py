@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.support.examples import examples
-from tests.support.toy_fleet import PRICES, SERVICE, check_conserved, scaled_to_fleet
+from tests.support.toy_fleet import PRICES, SERVICE, check_conserved, scaled_to_fleet, simulate
 from workloads.demand import azure_code, azure_mix
 from workloads.fleet.inputs.costs import ChangeCosts
 from workloads.fleet.inputs.jobs import TrainingJob, default_jobs, evaluation_job
@@ -18,7 +18,7 @@ from workloads.fleet.policies.rules import clock, forecast, threshold
 from workloads.fleet.policies.view import Limits, Policy
 from workloads.fleet.processes.failures import Failures, Fleet
 from workloads.fleet.results import changes_frame, jobs_frame, timeline
-from workloads.fleet.simulation import FleetRun, simulate
+from workloads.fleet.simulation import FleetRun
 from workloads.fleet.state.world import Role
 
 POLICIES: dict[str, Policy] = {
@@ -95,7 +95,7 @@ def test_same_seed_same_bits_and_another_seed_other_failures() -> None:
             rng=np.random.default_rng(seed),
         )
 
-    first, again, other = (once(seed).spent_server_ms for seed in (1, 1, 2))
+    first, again, other = (once(seed).kinds[0].spent_server_ms for seed in (1, 1, 2))
     assert np.array_equal(first, again)
     assert not np.array_equal(first, other)
 
@@ -106,5 +106,5 @@ def test_two_services_share_a_fleet_and_pass_units_to_each_other() -> None:
     run = simulate(load, services, Fleet(320), threshold(headroom=0.2), jobs=default_jobs(320))
     check_conserved(run)
     assert set(changes_frame(run)["to"]) == {"chat", "code", "lent"}
-    serving = run.spent_server_ms[-1, len(Role) :]
+    serving = run.kinds[0].spent_server_ms[-1, len(Role) :]
     assert serving.min() > 0

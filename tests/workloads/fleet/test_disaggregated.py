@@ -14,6 +14,7 @@ from click.testing import CliRunner
 import cluster_sim as cs
 from experiments.cli.main import app
 from tests.support.commands import document_of
+from tests.support.toy_fleet import simulate
 from topologies.clusters.names import cluster
 from topologies.errors import InputError
 from workloads.demand import Demand, constant
@@ -23,7 +24,6 @@ from workloads.fleet.processes.failures import Fleet, failures_from
 from workloads.fleet.results import role_units
 from workloads.fleet.scenario import run, scenario
 from workloads.fleet.setup.serving import block_of, cold_cache_s, replicas_document, services_from
-from workloads.fleet.simulation import simulate
 from workloads.fleet.state.services import Service
 from workloads.fleet.state.world import Role
 from workloads.models.huggingface import named
@@ -174,8 +174,8 @@ def test_requests_tokens_and_chip_hours_of_a_fleet_in_groups_are_conserved() -> 
     (queue,) = done.queues
     arrived = int(built.demand.requests.sum())
     assert arrived == queue.served.sum() + queue.waiting + queue.shed.sum()
-    total = done.spent_server_ms[-1].sum()
-    assert total == done.units * done.servers * done.minutes * 60_000
+    total = done.kinds[0].spent_server_ms[-1].sum()
+    assert total == done.units * done.kinds[0].servers * done.minutes * 60_000
 
 
 def test_a_lost_server_takes_the_group_that_spans_it_and_no_other(service: Service) -> None:

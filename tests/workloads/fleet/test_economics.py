@@ -4,13 +4,12 @@ from __future__ import annotations
 
 import pytest
 
-from tests.support.toy_fleet import FLAT_DAY, PRICES, SERVICE
+from tests.support.toy_fleet import FLAT_DAY, PRICES, SERVICE, simulate
 from topologies.clusters.names import cluster
 from workloads.economics import Economics
 from workloads.fleet.policies.rules import static
 from workloads.fleet.processes.failures import Fleet
 from workloads.fleet.results import regret, summary
-from workloads.fleet.simulation import simulate
 
 
 def test_regret_is_zero_for_the_oracle_itself() -> None:

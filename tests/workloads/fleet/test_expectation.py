@@ -7,6 +7,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
+from tests.support.toy_fleet import slower
 from topologies.clusters.names import cluster
 from workloads.demand.bundled import demand
 from workloads.fleet.expectation import at, broken_share, expected, lendable_share, lent_units
@@ -36,9 +37,9 @@ def test_the_closed_form_is_what_foresight_lends(base: Scenario) -> None:
     """The level within a point, and what longer changes or more demand do within a tenth."""
     middle, share = expected(base).lendable_share, _simulated(base)
     assert middle == pytest.approx(share, abs=0.01)
-    costs = base.fleet.change_costs.scaled(2.0)
+    costs = slower(base.fleet.change_costs, 2.0)
     moved = (
-        replace(base, fleet=replace(base.fleet, costs=costs)),
+        base.changed(lambda _: {"fleet": replace(base.fleet, costs=costs)}),
         base.at(replace(base.horizon, demand=base.horizon.demand.times(0.9))),
     )
     for other in moved:

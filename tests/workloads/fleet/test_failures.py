@@ -8,6 +8,7 @@ from math import exp, inf, sqrt
 import numpy as np
 import pytest
 
+from tests.support.toy_fleet import simulate
 from topologies.catalogue.catalogue import shipped_catalogue
 from topologies.clusters.names import cluster
 from topologies.errors import InputError
@@ -18,7 +19,7 @@ from workloads.fleet.inputs.jobs import TrainingJob, default_jobs
 from workloads.fleet.policies.rules import static
 from workloads.fleet.processes.failures import Domain, Failures, Fleet, Interruption, failures_from
 from workloads.fleet.results import role_server_ms
-from workloads.fleet.simulation import FleetRun, simulate
+from workloads.fleet.simulation import FleetRun
 from workloads.fleet.state.services import Service
 from workloads.fleet.state.world import Role
 from workloads.job.causes import failure_rates
@@ -95,11 +96,11 @@ def test_broken_hours_of_a_domain_are_those_of_the_closed_form(
     events = parts * days * 86400 / domain.mtbf_s
     counted = [run.failures_by_domain[domain.name] for run in runs]
     assert np.mean(counted) == pytest.approx(events, rel=0.05, abs=5 * sqrt(events / seeds))
-    broken = np.mean([role_server_ms(run)[-1, Role.BROKEN] for run in runs]) / 4 / 3.6e6
+    broken = np.mean([role_server_ms(run.kinds[0])[-1, Role.BROKEN] for run in runs]) / 4 / 3.6e6
     spread = 5 * sqrt(2 / (events * seeds))
     assert broken == pytest.approx(expected, rel=spread + 0.05)
     for run in runs:
-        total = role_server_ms(run)
+        total = role_server_ms(run.kinds[0])
         assert np.all(total.sum(axis=1) == np.arange(run.minutes + 1) * 60_000 * units * 4)
 
 
@@ -156,12 +157,12 @@ def test_faults_that_take_nothing_out_stop_the_gang_that_they_strike() -> None:
     ((_, tally),) = run.jobs
     assert abs(tally.failures - 0.9 * run.failures) < 4 * sqrt(0.09 * run.failures)
     assert tally.lost_tokens > 0
-    spent = role_server_ms(run)
+    spent = role_server_ms(run.kinds[0])
     assert spent[-1, Role.BROKEN] == 0
     assert np.all(spent.sum(axis=1) == np.arange(run.minutes + 1) * 60_000 * 100 * 4)
     quiet = _trained_through(Failures(1e15, 3600.0, servers=4))
-    assert spent[-1, Role.SERVING] == role_server_ms(quiet)[-1, Role.SERVING]
-    assert spent[-1, Role.LOADING] > role_server_ms(quiet)[-1, Role.LOADING]
+    assert spent[-1, Role.SERVING] == role_server_ms(quiet.kinds[0])[-1, Role.SERVING]
+    assert spent[-1, Role.LOADING] > role_server_ms(quiet.kinds[0])[-1, Role.LOADING]
     assert tally.tokens < quiet.jobs[0][1].tokens
 
 
@@ -170,7 +171,7 @@ def test_faults_that_never_occur_change_nothing() -> None:
     never = replace(some, interruptions=(Interruption("switch", inf),))
     without, with_them = _trained_through(some, 2), _trained_through(never, 2)
     assert without.failures_by_domain == with_them.failures_by_domain != {}
-    assert np.array_equal(without.spent_server_ms, with_them.spent_server_ms)
+    assert np.array_equal(without.kinds[0].spent_server_ms, with_them.kinds[0].spent_server_ms)
     with pytest.raises(InputError, match="switch: a mean time of 0 s"):
         Interruption("switch", 0.0)
 

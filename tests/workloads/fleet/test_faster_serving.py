@@ -7,6 +7,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
+from tests.support.toy_fleet import simulate
 from topologies.clusters.names import cluster
 from topologies.errors import InputError
 from workloads.demand import Demand, constant
@@ -14,7 +15,6 @@ from workloads.fleet.inputs.costs import ChangeCosts
 from workloads.fleet.processes.failures import Fleet
 from workloads.fleet.results import role_units
 from workloads.fleet.setup.serving import cold_cache_s, services_from, ways_of
-from workloads.fleet.simulation import simulate
 from workloads.fleet.state.services import Service, to_serving_s
 from workloads.fleet.state.world import Role
 from workloads.models.huggingface import named

@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 
 import cluster_sim as cs
+from tests.support.toy_fleet import simulate
 from topologies.errors import InputError
 from workloads.demand import constant
 from workloads.economics import Economics
@@ -19,7 +20,7 @@ from workloads.fleet.policies.rules import price_aware, static
 from workloads.fleet.policies.view import View
 from workloads.fleet.processes.failures import Fleet
 from workloads.fleet.results import power_w, role_units, summary
-from workloads.fleet.simulation import FleetRun, Signals, simulate
+from workloads.fleet.simulation import FleetRun, Signals
 from workloads.fleet.state.services import Service
 from workloads.fleet.state.world import Role
 from workloads.serving.capacity import fixed_rate

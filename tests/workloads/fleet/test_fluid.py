@@ -10,6 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.support.examples import examples
+from tests.support.toy_fleet import simulate
 from topologies.arrays import FloatArray
 from topologies.clusters.names import cluster
 from workloads.demand import Demand
@@ -17,7 +18,6 @@ from workloads.fleet.policies.rules import static
 from workloads.fleet.processes.failures import Fleet
 from workloads.fleet.results import service_minutes
 from workloads.fleet.setup.serving import Prompts, ways_of
-from workloads.fleet.simulation import simulate
 from workloads.fleet.state.services import Service
 from workloads.models.huggingface import named
 from workloads.options.fleet import FleetInputs

@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 
 import cluster_sim as cs
+from tests.support.toy_fleet import simulate
 from topologies.clusters.names import cluster
 from workloads.demand import constant
 from workloads.fleet.inputs.costs import ChangeCosts
@@ -22,7 +23,6 @@ from workloads.fleet.setup.night_work import (
     gang_note,
     most_units,
 )
-from workloads.fleet.simulation import simulate
 from workloads.fleet.state.services import Service
 from workloads.options.fleet import FleetOptions
 from workloads.serving.capacity import fixed_rate

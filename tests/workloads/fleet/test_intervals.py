@@ -39,7 +39,7 @@ def fleet() -> FleetResult:
     """Half a day of a fleet whose jobs are rated, as if by a simulated step."""
     done = cs.run_fleet("trn2-ultraserver:64", unit_rate=5.0, days=0.5, start_day=2.0)
     jobs = tuple(_rated(job) for job in done.scenario.jobs)
-    built = replace(done.scenario, jobs=jobs)
+    built = done.scenario.changed(lambda _: {"jobs": jobs})
     return replace(done, scenario=built, run=run(built, _forecast(built)))
 
 

@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 
+from tests.support.toy_fleet import slower
 from topologies.errors import InputError
 from workloads.fleet.inputs.costs import ChangeCosts
 from workloads.fleet.inputs.jobs import TrainingJob, default_jobs, read_jobs
@@ -75,7 +76,7 @@ def test_costs_come_from_the_catalogue_and_scale() -> None:
     costs = ChangeCosts.from_catalogue(4)
     nvme = costs.load_s(4 * 0.75e12)
     assert nvme == pytest.approx(85, rel=0.01)
-    assert costs.scaled(2.0).load_s(4 * 0.75e12) == pytest.approx(2 * nvme)
+    assert slower(costs, 2.0).load_s(4 * 0.75e12) == pytest.approx(2 * nvme)
     assert 300 < costs.to_serving_s(4 * 0.75e12) < 900
     assert ChangeCosts.fixed(300.0).to_serving_s(1e15) == 300.0
     with pytest.raises(InputError, match="Did you mean nvme"):

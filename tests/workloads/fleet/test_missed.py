@@ -8,13 +8,15 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
+from tests.support.toy_fleet import simulate
 from workloads.demand import Demand, constant
 from workloads.fleet.inputs.costs import ChangeCosts
 from workloads.fleet.inputs.jobs import evaluation_job
+from workloads.fleet.missed import missed_note, missed_quarters
 from workloads.fleet.policies.rules import threshold
 from workloads.fleet.processes.failures import Fleet
-from workloads.fleet.results import attainment, missed_note, missed_quarters, service_minutes
-from workloads.fleet.simulation import FleetRun, simulate
+from workloads.fleet.results import attainment, service_minutes
+from workloads.fleet.simulation import FleetRun
 from workloads.fleet.state.services import Service
 from workloads.serving import fixed_rate
 

@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 
+from tests.support.toy_fleet import simulate
 from topologies.errors import InputError
 from workloads.demand import constant
 from workloads.economics import Economics
@@ -14,7 +15,7 @@ from workloads.fleet.inputs.jobs import TrainingJob, read_jobs
 from workloads.fleet.policies.rules import static
 from workloads.fleet.processes.failures import Fleet
 from workloads.fleet.results import jobs_frame, summary
-from workloads.fleet.simulation import FleetRun, simulate
+from workloads.fleet.simulation import FleetRun
 from workloads.fleet.state.services import Service
 from workloads.serving.capacity import fixed_rate
 

@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from scipy import stats
 
-from tests.support.toy_fleet import PRICES, SERVICE, scaled_to_fleet
+from tests.support.toy_fleet import PRICES, SERVICE, scaled_to_fleet, simulate
 from workloads.demand import azure_code
 from workloads.fleet.front import daily_training, paired_interval
 from workloads.fleet.inputs.costs import ChangeCosts
@@ -19,7 +19,7 @@ from workloads.fleet.policies.rules import static, threshold
 from workloads.fleet.policies.view import Policy
 from workloads.fleet.processes.failures import Failures, Fleet
 from workloads.fleet.results import summary
-from workloads.fleet.simulation import FleetRun, simulate
+from workloads.fleet.simulation import FleetRun
 
 UNITS = 60
 FAILING = Failures(43_200.0, 60.0)

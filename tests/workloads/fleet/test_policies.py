@@ -38,7 +38,10 @@ def _scenario(*, days: float = 2.0, priced: bool = False) -> Scenario:
         FleetInputs(unit_rate=5.0, failures="off"), DemandInputs(days=days, start_day=3.0)
     )
     built = scenario(cluster(f"trn2-ultraserver:{UNITS}"), azure_code(), options)
-    built = replace(built, economics=ECONOMICS, tariff=_hourly_prices if priced else None)
+    built = replace(
+        built.changed(lambda _: {"economics": ECONOMICS}),
+        tariff=_hourly_prices if priced else None,
+    )
     return built.at(built.horizon)
 
 

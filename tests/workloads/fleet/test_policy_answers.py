@@ -112,7 +112,7 @@ def test_answers_are_checked() -> None:
         with pytest.raises(InputError, match="the policy answered"):
             answer(lambda _, wrong=wrong: wrong, view, before)  # type: ignore[misc]
     with pytest.raises(InputError, match="one number for 2 services"):
-        answer(static(1), view, np.zeros(2))
+        answer(static(1), _view(load=np.ones((2, 1))), np.zeros(2))
 
 
 def test_a_users_policy_file(tmp_path: Path) -> None:

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from tests.support.toy_fleet import scaled_to_fleet
+from tests.support.toy_fleet import scaled_to_fleet, simulate
 from topologies.clusters.names import cluster
 from workloads.demand import Demand, azure_mix
 from workloads.economics import Economics
@@ -19,7 +19,7 @@ from workloads.fleet.policies.rules import threshold
 from workloads.fleet.processes.failures import Fleet
 from workloads.fleet.results import summary, timeline
 from workloads.fleet.setup.serving import services_from
-from workloads.fleet.simulation import FleetRun, _shares, simulate
+from workloads.fleet.simulation import FleetRun, _shares
 from workloads.fleet.state.services import Pool, Service, by_pool
 from workloads.options.fleet import FleetInputs
 from workloads.serving.capacity import fixed_rate
@@ -72,7 +72,7 @@ def test_services_of_other_weights_pay_for_every_move() -> None:
 
 def test_units_of_services_sum_to_the_pool() -> None:
     run = _run(MIX.between(0, 1440), "m")
-    pool = np.diff(run.spent_server_ms[:, -1]) / 60_000 / run.servers
+    pool = np.diff(run.kinds[0].spent_server_ms[:, -1]) / 60_000 / run.kinds[0].servers
     assert run.service_units.sum(axis=1) == pytest.approx(pool)
     assert {"code_units", "conv_slo_attainment"} <= set(timeline(run, PRICES))
 

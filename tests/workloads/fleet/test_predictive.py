@@ -13,6 +13,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from tests.support.toy_fleet import simulate
 from topologies.clusters.names import cluster
 from topologies.errors import InputError
 from workloads.demand import azure_code, constant
@@ -35,7 +36,7 @@ from workloads.fleet.policies.view import Decision, Policy, Situation, View
 from workloads.fleet.processes.failures import Fleet
 from workloads.fleet.results import power_w, regret, summary
 from workloads.fleet.scenario import Scenario, policy_of, run, scenario
-from workloads.fleet.simulation import FleetRun, Signals, simulate
+from workloads.fleet.simulation import FleetRun, Signals
 from workloads.fleet.state.services import Service
 from workloads.options.fleet import DemandInputs, FleetInputs, FleetOptions, PolicyInputs
 from workloads.serving import fixed_rate
@@ -176,7 +177,9 @@ def _scenario(
     )
     built = scenario(cluster("trn2-ultraserver:100"), azure_code(), options)
     economics, tariff = Economics(750.0, 400.0, 1.12, 0.001), _noisy_prices if priced else None
-    return replace(built, economics=economics, tariff=tariff).at(built.horizon)
+    return replace(built.changed(lambda _: {"economics": economics}), tariff=tariff).at(
+        built.horizon
+    )
 
 
 def _noisy_prices(_start: str, minutes: int) -> Prices:

@@ -56,7 +56,9 @@ def _prepared(
         DemandInputs(days=days, start_day=1.0, batch_share="10%", batch_deadline="4h"),
     )
     built = scenario(cluster(f"trn2-ultraserver:{units}"), demand, options)
-    return replace(built, economics=ECONOMICS, tariff=_prices).at(built.horizon)
+    return replace(built.changed(lambda _: {"economics": ECONOMICS}), tariff=_prices).at(
+        built.horizon
+    )
 
 
 def _run(prepared: Scenario, name: str, seed: int = 0) -> FleetRun:

@@ -8,7 +8,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from tests.support.toy_fleet import FREE, PRICES, SERVICE, scaled_to_fleet, share_of_time
+from tests.support.toy_fleet import FREE, PRICES, SERVICE, scaled_to_fleet, share_of_time, simulate
 from topologies.arrays import FloatArray
 from workloads.demand import (
     Demand,
@@ -27,7 +27,7 @@ from workloads.fleet.policies.rules import oracle, threshold
 from workloads.fleet.policies.view import Limits, Policy, View
 from workloads.fleet.processes.failures import Fleet
 from workloads.fleet.results import changes_frame, role_server_ms, summary
-from workloads.fleet.simulation import FleetRun, simulate
+from workloads.fleet.simulation import FleetRun
 from workloads.fleet.state.services import Service, units_needed
 from workloads.fleet.state.world import Role
 from workloads.serving.capacity import fixed_rate
@@ -81,7 +81,7 @@ def _deepseek(policy: Policy) -> FleetRun:
 
 def test_deepseek_day_from_a_built_in_policy() -> None:
     run = _deepseek(threshold(headroom=0.10, hysteresis=0.0, hold_s=0.0))
-    serving = np.diff(role_server_ms(run)[:, Role.SERVING]) / 60_000
+    serving = np.diff(role_server_ms(run.kinds[0])[:, Role.SERVING]) / 60_000
     assert serving.mean() == pytest.approx(226.75, rel=0.01)
     hours = serving.reshape(24, 60).mean(axis=1)
     published = deepseek_nodes().reshape(24, 4).mean(axis=1)
@@ -134,7 +134,7 @@ def test_free_changes_with_foresight_are_the_oracle() -> None:
         simulate(load, [SERVICE], Fleet(500, costs=FREE), each, jobs=default_jobs(500))
         for each in (with_foresight, oracle(need))
     ]
-    assert np.array_equal(runs[0].spent_server_ms, runs[1].spent_server_ms)
+    assert np.array_equal(runs[0].kinds[0].spent_server_ms, runs[1].kinds[0].spent_server_ms)
 
 
 def test_a_load_storm_takes_fifty_minutes_from_the_store_and_minutes_from_nvme() -> None:

@@ -12,7 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.support.examples import examples
-from tests.support.toy_fleet import scaled_to_fleet
+from tests.support.toy_fleet import scaled_to_fleet, simulate
 from workloads.demand import Demand, azure_code, azure_conv, burstgpt, servegen
 from workloads.economics import Economics
 from workloads.fleet.inputs.costs import ChangeCosts
@@ -20,7 +20,7 @@ from workloads.fleet.inputs.jobs import TrainingJob, default_jobs
 from workloads.fleet.policies.rules import forecast, oracle, static, threshold
 from workloads.fleet.processes.failures import Fleet
 from workloads.fleet.results import role_server_ms, summary
-from workloads.fleet.simulation import FleetRun, simulate
+from workloads.fleet.simulation import FleetRun
 from workloads.fleet.state.services import Service, units_needed
 from workloads.fleet.state.world import Role
 from workloads.serving.capacity import fixed_rate
@@ -146,7 +146,7 @@ LIKE_THEM = ("code", "servegen")
 
 
 def _serving_units(run: FleetRun) -> FloatArray:
-    return np.asarray(np.diff(role_server_ms(run)[:, Role.SERVING]) / 60_000)
+    return np.asarray(np.diff(role_server_ms(run.kinds[0])[:, Role.SERVING]) / 60_000)
 
 
 @pytest.mark.parametrize(

@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.support.examples import examples
-from tests.support.toy_fleet import PRICES, check_conserved
+from tests.support.toy_fleet import PRICES, check_conserved, simulate, slower
 from topologies.arrays import FloatArray
 from workloads.demand import Demand
 from workloads.fleet.expectation import lent_units
@@ -18,7 +18,6 @@ from workloads.fleet.policies.rules import oracle, threshold
 from workloads.fleet.policies.view import Limits, View
 from workloads.fleet.processes.failures import Failures, Fleet
 from workloads.fleet.results import role_units, summary
-from workloads.fleet.simulation import simulate
 from workloads.fleet.state.services import Queue, Service, units_needed
 from workloads.fleet.state.world import Role
 from workloads.serving.capacity import fixed_rate
@@ -60,7 +59,7 @@ def test_half_a_step_changes_accounts_by_half_a_step_for_each_change(
         service = Service("chat", fixed_rate(200.0 / factor), 3e12)
         demand = _demand(each, rate_per_s=200.0 / factor)
         policy = threshold(headroom=share, hold_s=900.0 * factor)
-        fleet = Fleet(UNITS, costs=costs.scaled(factor))
+        fleet = Fleet(UNITS, costs=slower(costs, factor))
         runs.append(simulate(demand, [service], fleet, policy, jobs=jobs))
     coarse, halved = (
         role_units(run).sum(axis=0) / factor for run, factor in zip(runs, (1, 2), strict=True)

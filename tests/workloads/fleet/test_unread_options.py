@@ -44,7 +44,7 @@ def test_every_option_is_read_by_the_set_up_or_by_a_policy() -> None:
     read |= of_replicas
     read |= {option for kind in KINDS.values() for option in kind.reads}
     every = {option for group, _ in groups.values() for option in described(type(group))}
-    assert every - read == {"cluster", "model", "policy", "compare", "intervals", "what_if"}
+    assert every - read == {"cluster", "kind", "model", "policy", "compare", "intervals", "what_if"}
 
 
 @pytest.mark.parametrize(

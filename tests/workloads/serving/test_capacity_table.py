@@ -8,13 +8,13 @@ from typing import Any
 import numpy as np
 import pytest
 
+from tests.support.toy_fleet import simulate
 from topologies.clusters.names import cluster
 from topologies.errors import InputError
 from workloads.demand import Demand
 from workloads.fleet.policies.rules import static
 from workloads.fleet.processes.failures import Fleet
 from workloads.fleet.results import service_minutes
-from workloads.fleet.simulation import simulate
 from workloads.fleet.state.services import Service
 from workloads.serving import (
     Batching,

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Self
 
 from topologies.catalogue.catalogue import Catalogue, shipped_catalogue
@@ -152,12 +152,3 @@ class ChangeCosts:
         if self.source == "store":
             rate = min(rate, self.store_bytes_per_s / units)
         return weights_bytes / rate
-
-    def scaled(self, factor: float) -> Self:
-        """Multiply every duration, and divide the loading rates, by one factor."""
-        durations = {
-            name: getattr(self, name) * factor
-            for name in self.__dataclass_fields__
-            if name.endswith("_s") and "bytes" not in name
-        }
-        return replace(self, load_bytes_per_s=self.load_bytes_per_s / factor, **durations)

@@ -158,6 +158,7 @@ class TrainingJob:
     phases: PostTraining | None = None
     # Factor between which ends the time of a step lies; 1 where a rate is stated
     step_time: Uncertain = AS_STATED
+    kind: str = ""  # kind of units that the job runs on; empty in a fleet of one kind
 
     def __post_init__(self) -> None:
         if not 1 <= self.min_units <= self.units or self.step_units < 1:
@@ -293,10 +294,12 @@ COLUMNS: Mapping[str, tuple[type, Any]] = {
     "checkpoint_every_s": (float, None), "state_bytes": (float, 0.0), "checkpoint": (str, ""),
     "standby": (str, ""), "peer_recovery": (bool, False), "evaluation": (bool, False),
     "arrives_h": (float, 0.0), "deadline_h": (float, 0.0), "work_tokens": (float, 0.0),
-    "post_training": (str, ""),
+    "post_training": (str, ""), "kind": (str, ""),
 }  # fmt: skip
 """Columns of a file of jobs, with the type of a cell and its value where it is empty."""
-AS_WRITTEN = ("step_units", "step_tokens", "priority", "state_bytes", "evaluation", "post_training")
+AS_WRITTEN = (
+    "step_units", "step_tokens", "priority", "state_bytes", "evaluation", "post_training", "kind",
+)  # fmt: skip
 """Columns that are fields of a job as they stand."""
 
 

@@ -477,10 +477,12 @@ FORESIGHT = PolicyKind(
     "the plans of mpc with the demand known: its upper bound",
     _build_with_foresight,
     bound="mpc-oracle",
+    of_one_kind=True,
 )
 KIND = PolicyKind(
     "mpc",
     "plans the coming hours over the forecast, by price, deadline and power",
     _build,
     bound=FORESIGHT.name,
+    of_one_kind=True,
 )

@@ -50,9 +50,10 @@ def check_name(name: str) -> None:
         )
 
 
-def bound_of(name: str) -> str:
+def bound_of(name: str, kinds: int = 1) -> str:
     """Name of the policy with foresight that bounds a policy from above."""
-    return KINDS[name].bound if name in KINDS else rules.ORACLE.name
+    bound = KINDS[name].bound if name in KINDS else rules.ORACLE.name
+    return rules.ORACLE.name if kinds > 1 and KINDS[bound].of_one_kind else bound
 
 
 def _is_file(name: str) -> bool:

@@ -166,8 +166,9 @@ def _price(settings: PolicyInputs, situation: Situation) -> Policy:
 def _power_cap(settings: PolicyInputs, situation: Situation) -> Policy:
     """Keep the draw of the site under a cap by training on fewer units; serving goes first."""
     # Units that serve, or are on their way to serving, count with their full draw, all others that
-    # are not broken with their idle draw. The limit on training falls at once; it rises only by
-    # more than a share of the fleet, so that small changes of the load move no gang.
+    # are not broken with their idle draw. Kinds that serve last train first. The limit on training
+    # falls at once; it rises only by more than a share of the fleet, so that small changes of the
+    # load move no gang.
     if settings.power_cap_w is None:
         raise InputError("policy power-cap needs the most that the site may draw; add --power-cap.")
     serve, cap_w, limit = _forecast(settings, situation), settings.power_cap_w, -1
@@ -175,11 +176,19 @@ def _power_cap(settings: PolicyInputs, situation: Situation) -> Policy:
     def policy(view: View) -> Decision:
         """Return the units that serve in a minute, and those that train."""
         nonlocal limit
-        alive = view.units - view.broken
-        serving = int((view.serving + view.coming).sum())
-        rise_w = view.unit_busy_w - view.unit_idle_w
-        left_w = cap_w - alive * view.unit_idle_w - serving * rise_w
-        allowed = max(0, min(math.floor(left_w / rise_w) if rise_w > 0 else alive, alive))
+        left_w, allowed = cap_w, 0
+        for kind in view.kinds:
+            alive, serving = kind.units - kind.broken, int((kind.serving + kind.coming).sum())
+            rise_w = kind.unit_busy_w - kind.unit_idle_w
+            left_w = left_w - alive * kind.unit_idle_w - serving * rise_w
+        for kind in reversed(view.kinds):
+            most = kind.units - kind.broken
+            if kind is not view.kinds[0]:
+                most -= int((kind.serving + kind.coming).sum())
+            rise_w = kind.unit_busy_w - kind.unit_idle_w
+            more = max(0, min(math.floor(left_w / rise_w) if rise_w > 0 else most, most))
+            allowed += more
+            left_w -= more * rise_w
         if view.minute == 0 or not limit <= allowed <= limit + RISE * view.units:
             limit = allowed
         return Decision(units_wanted(serve, view), training=limit)

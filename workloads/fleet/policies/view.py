@@ -6,7 +6,7 @@ import math
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from functools import cached_property
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -32,6 +32,25 @@ class JobView(NamedTuple):
     due_minutes: float = math.inf  # time until the job's deadline [min]; infinity without one
 
 
+class KindView(NamedTuple):
+    """Units of one kind as a policy sees them."""
+
+    name: str
+    # units, broken: all units of the kind, and those under repair or maintenance
+    units: int
+    broken: int
+    # serving, coming (pools,): units that serve, and that are on their way to serving
+    serving: npt.NDArray[np.int64]
+    coming: npt.NDArray[np.int64]
+    training: int  # units that train, evaluate or do batch work, or are on their way there
+    # (pools,): requests that a unit serves relative to one of the first kind; 0 if it never serves
+    speed: FloatArray
+    # unit_busy_w, unit_idle_w: draw of the site for a unit that computes, and for one that does not
+    # [W]
+    unit_busy_w: float
+    unit_idle_w: float
+
+
 @dataclass(frozen=True, eq=False)
 class View:
     """Knowledge of an operator at the start of a minute.
@@ -43,16 +62,17 @@ class View:
     weekday, hour : int, float
         Day of the week, 0 for Monday, and hour of the day, UTC.
     load : float array (pools, minutes so far)
-        Units that each past minute's demand needed, at the rate that a unit sustains under the SLO;
-        the last column is the minute that has just ended.
+        Units of the first kind that each past minute's demand needed, at the rate that a unit
+        sustains under the SLO; the last column is the minute that has just ended.
     history : int
         Columns of ``load`` before the run began.
-    serving, coming : int array (pools,)
-        Units that serve, and that are on their way to serving.
+    serving, coming : array (pools,)
+        Units that serve, and that are on their way to serving; those of several kinds in units of
+        the first.
     backlog : float array (pools,)
         Units that would serve the waiting requests within one minute.
     units, broken : int
-        Size of the fleet, and the number of units under repair.
+        Size of the fleet, and the number of units under repair or maintenance.
     training : int
         Units that train, evaluate or do batch work, or are on their way there.
     look_at_jobs : callable
@@ -66,10 +86,13 @@ class View:
     power_w : float
         Draw of the site in the minute that has just ended [W].
     unit_busy_w, unit_idle_w : float
-        Draw of the site for one unit that computes, and for one that does not [W].
+        Draw of the site for one unit that computes, and for one that does not, the mean of all
+        kinds [W].
     batch_due : float array (minutes ahead,)
         Work of waiting batch requests that is due by the end of this minute, the next, and so on
         until the last deadline [unit-minutes]; empty without a batch tier.
+    kinds : tuple of KindView
+        Kinds of units, in the order in which they serve.
     """
 
     minute: int
@@ -77,8 +100,8 @@ class View:
     hour: float
     load: FloatArray
     history: int
-    serving: npt.NDArray[np.int64]
-    coming: npt.NDArray[np.int64]
+    serving: npt.NDArray[Any]
+    coming: npt.NDArray[Any]
     backlog: FloatArray
     units: int
     broken: int
@@ -90,6 +113,7 @@ class View:
     batch_due: FloatArray = field(default_factory=lambda: np.empty(0))
     training: int = 0
     look_at_jobs: Callable[[], tuple[JobView, ...]] = tuple
+    kinds: tuple[KindView, ...] = ()
 
     @cached_property
     def jobs(self) -> tuple[JobView, ...]:
@@ -129,7 +153,8 @@ class Decision:
     Attributes
     ----------
     serving : array-like or None
-        Units that should serve, one number for each pool; None keeps the last answer.
+        Units that should serve, one number for each pool, in units of the first kind; in a fleet of
+        several also (kinds, pools), in units of each. None keeps the last answer.
     training : int, optional
         Most units that may train, evaluate or do batch work; by default all that do not serve.
     batch : int, optional
@@ -231,24 +256,26 @@ def answer(policy: Policy, view: View, before: FloatArray) -> Decision:
         if count is not None and count < 0:
             raise InputError(f"the policy lets {count} units {what}; it must be at least 0.")
     wish = decision.serving
-    return replace(decision, serving=before if wish is None else _checked(wish, view, before))
+    return replace(decision, serving=before if wish is None else _checked(wish, view))
 
 
-def _checked(wish: npt.ArrayLike, view: View, before: FloatArray) -> FloatArray:
-    """Return the units of an answer as an array of the shape of ``before``, or refuse them."""
+def _checked(wish: npt.ArrayLike, view: View) -> FloatArray:
+    """Return the units of an answer as an array, or refuse them."""
     try:
         wanted = np.atleast_1d(np.asarray(wish, float))
     except (TypeError, ValueError):
         raise InputError(f"the policy answered {wish!r}; it must return units to serve.") from None
-    if wanted.shape == (1,) and len(before) > 1:
+    pools, kinds = len(view.load), len(view.kinds)
+    if wanted.shape == (1,) and pools > 1:
         raise InputError(
-            f"the policy answered one number for {len(before)} services; return one for each."
+            f"the policy answered one number for {pools} services; return one for each."
         )
     within = (wanted >= 0) & (wanted <= MOST_UNITS)  # false for what is no number
-    if wanted.shape != before.shape or not within.all():
+    shapes = [(pools,), (kinds, pools)] if kinds > 1 else [(pools,)]
+    if wanted.shape not in shapes or not within.all():
         raise InputError(
             f"the policy answered {shown(repr(wish))} at minute {view.minute}; it must return "
-            f"units from 0 to {MOST_UNITS:,}, a number for each of {len(before)} services."
+            f"units from 0 to {MOST_UNITS:,}, a number for each of {pools} services."
         )
     return wanted
 
@@ -278,6 +305,7 @@ class PolicyKind:
     summary: str
     build: Callable[[PolicyInputs, Situation], Policy]  # configures the policy for a scenario
     bound: str = "oracle"  # name of the policy with foresight that bounds this one from above
+    of_one_kind: bool = False  # whether all units must be of one kind
 
     @cached_property
     def reads(self) -> set[str]:

@@ -22,9 +22,10 @@ from topologies.errors import InputError
 from workloads.economics import Economics
 from workloads.fleet.inputs.costs import ChangeCosts
 from workloads.fleet.policies.view import Limits
-from workloads.fleet.processes.moves import Process, dispatch, release
+from workloads.fleet.processes.maintenance import Window
+from workloads.fleet.processes.moves import Process, dispatch, in_gang, release
 from workloads.fleet.state.services import Service
-from workloads.fleet.state.world import NOBODY, NONE, Gang, Role, World, milliseconds
+from workloads.fleet.state.world import NOBODY, NONE, OUT, Gang, Role, World, milliseconds
 from workloads.job.causes import failure_rates
 
 SERVER = "server"  # name of the smallest failure domain
@@ -140,7 +141,7 @@ def failing(world: World, failures: Failures) -> Process:
         unit, server = divmod(int(rng.integers(len(world.ledger) * servers)), servers)
         repair_s = rng.exponential(failures.repair_s)
         # Servers of a unit are alike: those that are down count as the first ones.
-        if world.ledger.role[unit] == Role.BROKEN or server < world.ledger.lost[unit]:
+        if world.ledger.role[unit] in OUT or server < world.ledger.lost[unit]:
             continue
         world.failures[SERVER] += 1
         if _works_on(world, unit, 1):
@@ -161,7 +162,7 @@ def failing_together(world: World, domain: Domain) -> Process:
         repair_s = rng.exponential(domain.repair_s)
         first = number * domain.units if domain.units else number % units
         affected = np.arange(first, min(first + max(domain.units, 1), units))
-        affected = affected[world.ledger.role[affected] != Role.BROKEN]
+        affected = affected[~np.isin(world.ledger.role[affected], OUT)]
         if not len(affected):
             continue
         world.failures[domain.name] += 1
@@ -182,7 +183,7 @@ def interrupting(world: World, interruption: Interruption) -> Process:
         unit = int(rng.integers(len(world.ledger)))
         world.failures[interruption.name] += 1
         role = Role(int(world.ledger.role[unit]))
-        if role is not Role.PAUSED and _in_gang(world, unit, role):
+        if role is not Role.PAUSED and in_gang(world, unit, role):
             world.gangs[world.ledger.owner[unit]].fail(NONE, NONE)
 
 
@@ -197,7 +198,7 @@ def lose_servers(world: World, unit: int, servers: int, repair_s: float) -> None
     """Take servers out of a unit; its gang, if it is in one, goes on without the unit."""
     ledger = world.ledger
     role = Role(int(ledger.role[unit]))
-    gang = world.gangs[ledger.owner[unit]] if _in_gang(world, unit, role) else None
+    gang = world.gangs[ledger.owner[unit]] if in_gang(world, unit, role) else None
     ledger.lose(unit, world.now, servers)
     if gang is not None:
         ledger.loaded[unit] = NOBODY
@@ -211,7 +212,7 @@ def lose_servers(world: World, unit: int, servers: int, repair_s: float) -> None
 def break_units(world: World, units: IntArray, repair_s: float) -> None:
     """Take whole units out at the same time; gangs and cohorts go on without them."""
     ledger = world.ledger
-    working = np.array([_in_gang(world, unit, Role(int(ledger.role[unit]))) for unit in units])
+    working = np.array([in_gang(world, unit, Role(int(ledger.role[unit]))) for unit in units])
     owner = np.where(working, ledger.owner[units], NOBODY)
     paused = ledger.role[units] == Role.PAUSED
     ledger.ticket[units] = 0
@@ -225,13 +226,6 @@ def break_units(world: World, units: IntArray, repair_s: float) -> None:
         if (~paused[owner == number]).any():
             _fail(world, gang, lost)
     world.env.process(_repair(world, units, milliseconds(repair_s, world.horizon_ms)))
-
-
-def _in_gang(world: World, unit: int, role: Role) -> bool:
-    """Return whether a unit belongs to a gang and is not on its way to or from it."""
-    if role is Role.SERVING or world.ledger.owner[unit] == NOBODY:
-        return False
-    return bool(world.ledger.ticket[unit] == 0)
 
 
 def _fail(world: World, gang: Gang, broken: IntArray) -> None:
@@ -275,6 +269,7 @@ class Fleet:
     costs: ChangeCosts | None = None  # costs of a change of role; by default the catalogue's
     limits: Limits = field(default_factory=Limits)
     failures: Failures | None = None  # by default nothing breaks
+    maintenance: tuple[Window, ...] = ()
 
     @property
     def change_costs(self) -> ChangeCosts:

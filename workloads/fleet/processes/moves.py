@@ -284,7 +284,7 @@ def limit_training(world: World) -> None:
             if world.training_limit and gang.job.reclaim == "shrink":
                 release(world, _shrink(world, gang, excess), [])
             else:
-                _stop(world, gang, 0)
+                stop(world, gang, 0)
             excess -= size_before - gang.size
 
 
@@ -300,7 +300,7 @@ def _limit_jobs(world: World) -> None:
         if 0 < most < gang.size and gang.job.reclaim == "shrink":
             release(world, _shrink(world, gang, gang.size - most), [])
         elif most < gang.size:
-            units, phases = _stop(world, gang, gang.size)
+            units, phases = stop(world, gang, gang.size)
             release(world, units, phases)
 
 
@@ -347,7 +347,7 @@ def _gang_offers(world: World, count: int) -> Iterator[Part]:
             yield units, []
     for gang in _victims(world):
         if taken < count:
-            units, phases = _stop(world, gang, count - taken)
+            units, phases = stop(world, gang, count - taken)
             taken += len(units)
             yield units, phases
 
@@ -386,7 +386,14 @@ def _shrink(world: World, gang: Gang, count: int) -> IntArray:
     return units[:count]
 
 
-def _stop(world: World, gang: Gang, count: int) -> Part:
+def in_gang(world: World, unit: int, role: Role) -> bool:
+    """Return whether a unit belongs to a gang and is not on its way to or from it."""
+    if role is Role.SERVING or world.ledger.owner[unit] == NOBODY:
+        return False
+    return bool(world.ledger.ticket[unit] == 0)
+
+
+def stop(world: World, gang: Gang, count: int) -> Part:
     """End a gang, and take up to ``count`` of its units with the phases that they need first."""
     job = gang.job
     gang.tally.reclaims += 1

@@ -46,7 +46,7 @@ class Sizing:
 
 
 def sizing(
-    demand: Demand, services: Sequence[Service], units: int, *, scale: float = 1.0
+    demand: Demand, services: Sequence[Service], units: float, *, scale: float = 1.0
 ) -> Sizing:
     """Compare a demand with a fleet of ``units`` units."""
     need = period_means(units_needed(demand, services).sum(axis=0), 60)
@@ -75,15 +75,23 @@ def _hourly(by_minute: FloatArray, minute: int) -> float:
 
 
 def scaled_to_fleet(
-    horizon: Horizon, services: Sequence[Service], units: int, peak_share: float | None
+    horizon: Horizon,
+    placements: Sequence[tuple[Sequence[Service], float]],
+    peak_share: float | None,
 ) -> tuple[Horizon, Sizing]:
     """Scale the demand of a run and of the time before it, and compare it with the fleet."""
+    # ``placements``: services and units of each way to serve; the least of them sets the scale, and
+    # the first is compared.
     factor = 1.0
+    services, units = placements[0]
     if peak_share is not None or not horizon.demand.absolute:
         share = USUAL_PEAK_SHARE if peak_share is None else peak_share
         if not 0 < share < 100:
             raise InputError(f"a peak share of {share:g} is not in (0, 100); 1 fills the fleet.")
-        factor = share * units / sizing(horizon.demand, services, units).units_needed_peak
+        factor = min(
+            share * units / sizing(horizon.demand, each, units).units_needed_peak
+            for each, units in placements
+        )
     history = None if horizon.history is None else horizon.history.times(factor)
     demand = horizon.demand.times(factor)
     return Horizon(demand, history), sizing(demand, services, units, scale=factor)

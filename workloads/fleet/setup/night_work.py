@@ -21,7 +21,7 @@ import numpy as np
 
 from topologies.catalogue.catalogue import Catalogue, shipped_catalogue
 from topologies.clusters.cluster import Cluster
-from topologies.errors import InputError
+from topologies.errors import InputError, shown
 from topologies.files import kept_files
 from topologies.shapes.basic import Torus
 from topologies.units import format_seconds
@@ -310,14 +310,21 @@ def night_work(
     services: Sequence[Service],
     demand: Demand,
     fleet: Fleet | None = None,
+    *,
+    kinds: Sequence[str] = ("",),
+    name: str = "",
 ) -> tuple[TrainingJob, ...]:
     """Return the jobs of a file, or default ones, with their open fields filled in."""
+    # ``kinds``: all kinds of units of the fleet; ``name``: the kind of this cluster where there are
+    # several.
     # Jobs without a throughput of their own train the largest served model by a simulated plan;
     # their state follows from its parameters. The interval of checkpoints comes from the catalogue.
     # Evaluation runs at the token rate of a saturated serving unit, and so do the rollouts of
     # post-training jobs.
     catalogue, file = cluster.catalogue or shipped_catalogue(), options.training
     jobs = read_jobs(file) if file else _default_jobs(cluster, models, catalogue, fleet)
+    if file:
+        jobs = tuple(job for job in jobs if _is_of(job, kinds, name, file))
     mode = "" if file else options.post_training or ""
     interval_s = catalogue.value("fleet.training", "checkpoint_interval")
     service = services[0]
@@ -331,6 +338,7 @@ def night_work(
             post_training=mode if mode and job.name.startswith(POST) else job.post_training,
             checkpoint_every_s=job.checkpoint_every_s or interval_s,
             tokens_per_s=((1, rate),) if job.evaluation and not job.rated else job.tokens_per_s,
+            kind=name,
         )
         for job in jobs
     ]
@@ -338,6 +346,18 @@ def night_work(
         with_phases(job, rollout_tokens_per_s=rate, transfer_s=sent_s) if job.post_training else job
         for job in _trained(filled, models, cluster, catalogue, stated=bool(file))
     )
+
+
+def _is_of(job: TrainingJob, kinds: Sequence[str], name: str, file: Path) -> bool:
+    """Return whether a job of a file runs on the kind of this name, or on the only kind."""
+    if job.kind not in kinds and (job.kind or name):
+        listed = ", ".join(kinds)
+        raise InputError(
+            f"{file}: job {job.name} states "
+            + (f"kind {shown(job.kind)!r}" if job.kind else "no kind of units")
+            + f"; write one of {listed} in column kind."
+        )
+    return job.kind == name or not name
 
 
 def _default_jobs(

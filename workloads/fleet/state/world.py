@@ -42,16 +42,19 @@ class Role(IntEnum):
     BROKEN = 9
     SPARE = 10
     BATCH = 11
+    MAINTENANCE = 12
 
 
 ROLES = tuple(role.name.lower() for role in Role)
+OUT = (Role.BROKEN, Role.MAINTENANCE)
+"""Roles of units that are out of service, and that nothing can break."""
 
 GROUPS = {
     "inference": (Role.SERVING, Role.BATCH, Role.WARMING, Role.DRAINING),
     "training": (Role.TRAINING, Role.EVALUATION, Role.CHECKPOINTING),
     "moving": (Role.LOADING, Role.COMPILING),
     "idle": (Role.SPARE, Role.PAUSED),
-    "broken": (Role.BROKEN,),
+    "broken": OUT,
 }
 """Groups of roles; every role is in exactly one of them."""
 
@@ -118,11 +121,11 @@ class Ledger:
         """Servers lost by the units of a pool, in whole units."""
         return int(self.down[len(Role) + pool]) // self.servers
 
-    def broken_units(self) -> int:
-        """Units under repair, and servers lost by other units in whole units."""
-        broken = int(self.counts[Role.BROKEN])
-        elsewhere = sum(self.down.tolist()) - int(self.down[Role.BROKEN])
-        return broken + elsewhere // self.servers
+    def out_of_service(self) -> int:
+        """Units under repair or maintenance, and servers lost by others, in whole units."""
+        out = int(self.counts[list(OUT)].sum())
+        elsewhere = sum(self.down.tolist()) - int(self.down[list(OUT)].sum())
+        return out + elsewhere // self.servers
 
     def count(self, role: Role) -> int:
         """Units in a role."""
@@ -247,6 +250,7 @@ class Tally:
     failures: int = 0
     reclaims: int = 0
     resizes: int = 0
+    finished_s: float = math.inf  # time at which the job was done, infinity if it was not [s]
 
 
 class Gang:
@@ -270,7 +274,6 @@ class Gang:
         self.number, self.job, self.env, self.ledger, self.costs = number, job, env, ledger, costs
         self.horizon_ms = horizon_ms
         self.store = store
-        self.finished_ms = -1
         self.on_finish: Callable[[IntArray], None] = lambda _units: None
         self._writing = False  # whether a checkpoint is being written
         # Time computed since the last restart, and units lost since then whose copies are not back.
@@ -295,7 +298,8 @@ class Gang:
     @property
     def waits(self) -> bool:
         """Return whether the job wants units: it has arrived, and is not done."""
-        return self.finished_ms < 0 and int(self.env.now) >= self.job.arrives_s * MS
+        unfinished = math.isinf(self.tally.finished_s)
+        return unfinished and int(self.env.now) >= self.job.arrives_s * MS
 
     def tokens_now(self) -> float:
         """Tokens up to this instant, those that are not settled yet included."""
@@ -459,7 +463,7 @@ class Gang:
         return max(1, milliseconds(seconds + 0.0005, self.horizon_ms))
 
     def _finish_work(self) -> None:
-        self.finished_ms = int(self.env.now)
+        self.tally.finished_s = int(self.env.now) / MS
         self._saved = self.tally.tokens
         left, self.units = self.units, NONE
         self._running = False
@@ -528,8 +532,9 @@ class Change:
 
 @dataclass
 class World:
-    """A running fleet."""
+    """The running units of one kind; all kinds of a fleet share its clock, queues and store."""
 
+    name: str
     env: simpy.Environment
     ledger: Ledger
     store: Store
@@ -544,17 +549,24 @@ class World:
     horizon_ms: int
     heading: npt.NDArray[np.int16]  # pool that each unit is on its way to, or ``NOBODY``
     # (minutes + 1, accounts): server-time spent until each minute begins, by role, and by pool from
-    # account 12 on
+    # account 13 on
     spent_server_ms: npt.NDArray[np.int64]
     # (minutes, services): mean number of units that worked for each service; units of a pool answer
     # all its services
     service_units: FloatArray
+    # unit_busy_w, unit_idle_w: draw of the site for a unit that computes, and for one that does not
+    # [W]
+    unit_busy_w: float
+    unit_idle_w: float
+    serves: bool
+    surge: npt.NDArray[np.int64]  # (pools,): units that come for others due for maintenance
     changes: list[Change] = field(default_factory=list)
     failures: Counter[str] = field(default_factory=Counter)
     training_limit: int | None = None  # most units that may train or evaluate, None for any number
     # Most units of jobs by name, where a policy sets such limits
     job_limits: Mapping[str, int] = field(default_factory=dict)
     batch: BatchQueue | None = None
+    maintained: int = 0  # units that have been out for maintenance
     tickets: Iterator[int] = field(default_factory=lambda: itertools.count(1))
 
     @property

@@ -1,0 +1,263 @@
+"""Several kinds of units in one fleet: laws, placement, and what users state wrongly."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+import cluster_sim as cs
+from tests.support.toy_fleet import FREE, PRICES
+from workloads.demand import Demand, azure_code, constant
+from workloads.fleet.inputs.jobs import evaluation_job
+from workloads.fleet.kinds import Kind, serving_units, speeds_of
+from workloads.fleet.policies.rules import forecast, static, threshold
+from workloads.fleet.policies.view import Policy, View
+from workloads.fleet.processes.failures import Failures, Fleet
+from workloads.fleet.results import (
+    kind_shares,
+    role_chip_ms,
+    role_units,
+    summary,
+    timeline,
+)
+from workloads.fleet.simulation import FleetRun, simulate
+from workloads.fleet.state.services import Service
+from workloads.fleet.state.world import Role
+from workloads.serving.capacity import fixed_rate
+
+MINUTES = 480
+
+
+def _kind(name: str, units: int, rate: float = 2.0, **others: Any) -> Kind:
+    """Return a kind whose units serve at a rate, and evaluate what is left."""
+    fleet = Fleet(units, chips_per_unit=others.pop("chips", 64), costs=others.pop("costs", FREE))
+    fleet = replace(fleet, failures=others.pop("failures", None))
+    jobs = others.pop("jobs", (evaluation_job(units),))
+    service = Service("chat", fixed_rate(rate), weights_bytes=1e12)
+    return Kind(name, (service,), fleet, jobs, **others)
+
+
+def _demand(peak_per_s: float) -> Demand:
+    """Return eight hours of a day's demand with a peak."""
+    wave = 1 + np.sin(np.arange(MINUTES) * 2 * np.pi / MINUTES)
+    return constant(60.0, minutes=MINUTES).times(peak_per_s * wave / 2)
+
+
+def _served(run: FleetRun) -> tuple[int, ...]:
+    queue = run.queues[0]
+    return tuple(int(each.sum()) for each in (queue.served, queue.shed, queue.backlog[-1:]))
+
+
+@pytest.mark.parametrize("parts", [(7, 5), (1, 11), (4, 4, 4)])
+@pytest.mark.parametrize("policy", [threshold, forecast, lambda: static(6)])
+def test_kinds_of_the_same_units_are_one_kind_of_their_sum(
+    parts: Sequence[int], policy: Any
+) -> None:
+    demand = _demand(20.0)
+    whole = simulate(demand, [_kind("all", 12)], policy())
+    divided = simulate(demand, [_kind(f"part {n}", n) for n in parts], policy())
+    assert np.array_equal(role_chip_ms(whole), role_chip_ms(divided))
+    for name in ("served", "shed", "backlog", "capacity"):
+        assert np.array_equal(getattr(whole.queues[0], name), getattr(divided.queues[0], name))
+    numbers = [summary(run, [PRICES] * len(run.kinds)) for run in (whole, divided)]
+    for name in ("served_tokens", "training_chip_hours", "cost_usd", "slo_attainment"):
+        assert numbers[0][name] == pytest.approx(numbers[1][name], rel=1e-13)
+    assert numbers[1]["usd_per_million_tokens"] == pytest.approx(
+        numbers[0]["usd_per_million_tokens"], rel=0.05
+    )  # each kind shares its own broken and idle hours between serving and training
+
+
+@given(
+    units=st.lists(st.integers(1, 9), min_size=1, max_size=3),
+    rates=st.lists(st.sampled_from([0.5, 2.0, 3.1]), min_size=3, max_size=3),
+    chips=st.lists(st.sampled_from([8, 64, 144]), min_size=3, max_size=3),
+    never=st.booleans(),
+    load=st.floats(0.1, 1.5),
+    seed=st.integers(0, 5),
+)
+@settings(max_examples=25, deadline=None)
+def test_every_kind_keeps_its_chips_and_every_token_is_counted(
+    units: list[int],
+    rates: list[float],
+    chips: list[int],
+    never: bool,
+    load: float,
+    seed: int,
+) -> None:
+    kinds = [
+        _kind(
+            f"kind {n}",
+            *(units[n], rates[n]),
+            chips=chips[n],
+            failures=Failures(2e5 * (n + 1), 3600.0),
+            serves=n == 0 or not never,
+        )
+        for n in range(len(units))
+    ]
+    demand = _demand(load * sum(n * rate for n, rate in zip(units, rates, strict=False)))
+    run = simulate(demand, kinds, threshold(), rng=np.random.default_rng(seed))
+    for kind in run.kinds:
+        part = replace(run, kinds=(kind,))
+        total = role_chip_ms(part)
+        minutes = np.arange(MINUTES + 1)
+        assert np.array_equal(
+            total.sum(axis=1), minutes * 60_000 * kind.units * kind.chips_per_unit
+        )
+        assert kind.speed.any() or total[-1, Role.SERVING] == 0
+    numbers = summary(run, [PRICES] * len(kinds))
+    parts = numbers["served_tokens"] + numbers["queued_tokens"] + numbers["shed_tokens"]
+    assert parts == numbers["offered_tokens"]
+    assert np.allclose(kind_shares(run, 0).sum(axis=0), 1.0)
+    if len(kinds) > 1:
+        rows = numbers["kinds"]
+        for name in ("chip_hours", "served_tokens", "cost_usd", "energy_joules", "failures"):
+            assert sum(row[name] for row in rows) == pytest.approx(numbers[name], rel=1e-12)
+        frame = timeline(run, [PRICES] * len(kinds))
+        for role in ("serving", "evaluation", "broken"):
+            each = sum(frame[f"{kind.name}_{role}_units"] for kind in kinds)
+            assert np.allclose(each, frame[f"{role}_units"])
+
+
+def test_the_second_kind_serves_only_what_the_first_cannot() -> None:
+    kinds = [_kind("first", 4, 3.0), _kind("second", 6, 1.5)]
+    run = simulate(constant(60 * 3.0 * 6, minutes=30), kinds, static(6))
+    assert [float(kind.service_units[-1, 0]) for kind in run.kinds] == [4.0, 4.0]
+    assert run.queues[0].served.tolist() == [60 * 18] * 30
+    low = simulate(constant(60 * 3.0 * 2, minutes=30), kinds, static(2))
+    assert [float(kind.service_units[-1, 0]) for kind in low.kinds] == [2.0, 0.0]
+
+
+def test_units_that_break_are_replaced_from_the_next_kind() -> None:
+    fails = Failures(3e4, 1e9)
+    kinds = [_kind("first", 5, failures=fails), _kind("second", 5)]
+    run = simulate(constant(60 * 2.0 * 5, minutes=MINUTES), kinds, static(5))
+    broken = role_units(run)[-1, Role.BROKEN]
+    assert broken >= 1
+    assert run.kinds[1].service_units[-1, 0] == broken
+    assert run.queues[0].served[-1] == run.queues[0].capacity[-1] == 600
+
+
+def test_a_kind_that_never_serves_trains_all_the_time() -> None:
+    kinds = [_kind("serves", 4), replace(_kind("trains", 3), serves=False)]
+    run = simulate(_demand(20.0), kinds, threshold())
+    evaluation = role_units(replace(run, kinds=run.kinds[1:]))[:, Role.EVALUATION]
+    assert (evaluation == 3).all()
+    assert serving_units(run.demand, kinds) == 4.0
+
+
+def test_a_policy_sees_the_kinds_and_may_place_them_itself() -> None:
+    seen: list[View] = []
+
+    def mine(view: View) -> Any:
+        """Serve on one unit of the first kind and three of the second."""
+        seen.append(view)
+        return [[1], [3]]
+
+    kinds = [_kind("first", 4, 3.0), _kind("second", 6, 1.5)]
+    run = simulate(constant(60 * 7.5, minutes=10), kinds, mine)
+    assert [float(kind.service_units[-1, 0]) for kind in run.kinds] == [1.0, 3.0]
+    first, second = seen[-1].kinds
+    assert (first.name, first.units, second.speed.tolist()) == ("first", 4, [0.5])
+    assert (first.serving.tolist(), second.serving.tolist()) == ([1], [3])
+    assert seen[-1].serving.tolist() == [1 + 3 * 0.5]
+    with pytest.raises(cs.InputError, match="a number for each of 1 services"):
+        simulate(constant(60.0, minutes=2), kinds, lambda view: [[1], [1], [1]])
+
+
+def test_a_limit_on_training_is_spent_where_units_serve_last() -> None:
+    from workloads.fleet.policies.view import Decision
+
+    def four(_: View) -> Decision:
+        """Serve on one unit, and train on four."""
+        return Decision([1], training=4)
+
+    kinds = [_kind("first", 4), _kind("second", 3)]
+    run = simulate(constant(60.0, minutes=10), kinds, four)
+    lent = [role_units(replace(run, kinds=(kind,)))[-1, Role.EVALUATION] for kind in run.kinds]
+    assert lent == [1.0, 3.0]
+
+
+def test_speed_is_the_ratio_of_rates() -> None:
+    kinds = [_kind("a", 1, 2.0), _kind("b", 1, 3.0), replace(_kind("c", 1, 5.0), serves=False)]
+    assert speeds_of(constant(6.0, minutes=3), kinds)[:, 0] == pytest.approx([1.0, 1.5, 0.0])
+
+
+FLEET = ("trn2-ultraserver:6", "trn3-gen2:3")
+
+
+def _fleet(clusters: Any = FLEET, policy: str | Policy = "threshold", **words: Any) -> Any:
+    usual: Mapping[str, Any] = {"unit_rate": 5.0, "days": 0.2, "failures": "off"}
+    return cs.run_fleet(clusters, "azure-code", policy=policy, **{**usual, **words})
+
+
+def test_a_machine_that_is_stated_twice_is_one_kind() -> None:
+    once, twice = (
+        _fleet(names)
+        for names in (["trn2-ultraserver:9"], ["trn2-ultraserver:4", "trn2-ultraserver:5"])
+    )
+    assert once.summary == twice.summary
+
+
+def test_the_cheapest_the_fastest_and_the_stated_serve_first() -> None:
+    by_price, by_chips = (_fleet(serve_on=word).scenario.kinds for word in ("cheapest", "fastest"))
+    assert [kind.name for kind in by_price] == ["trn2-ultraserver", "trn3-gen2"]
+    assert [kind.name for kind in by_chips] == ["trn2-ultraserver", "trn3-gen2"]
+    stated = _fleet(serve_on="trn3-gen2")
+    names = [(kind.name, kind.serves) for kind in stated.scenario.kinds]
+    assert names == [("trn3-gen2", True), ("trn2-ultraserver", False)]
+    rows = {row["kind"]: row for row in stated.summary["kinds"]}
+    assert rows["trn2-ultraserver"]["served_tokens"] == 0
+    assert rows["trn3-gen2"]["served_tokens"] == stated.summary["served_tokens"]
+
+
+def test_intervals_hold_the_results_of_several_kinds() -> None:
+    fleet = _fleet(failures="on")
+    for name in ("served_tokens", "cost_usd", "usd_per_million_tokens", "energy_joules"):
+        ends, value = fleet.intervals[name], fleet.summary[name]
+        assert ends["low"] <= value * (1 + 1e-9)
+        assert value <= ends["high"] * (1 + 1e-9)
+
+
+JOBS = "name,units,kind\nbig,5,trn3-gen2\n"
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        ({"serve_on": "trn3-gen1"}, "'trn3-gen1' is no kind of the fleet; choose from trn2-ultra"),
+        ({"serve_on": "trn3-gen2,trn3-gen2"}, "is stated twice"),
+        ({"serve_on": ""}, "'' is no kind of the fleet"),
+        ({"serve_on": "fastest", "clusters": "trn2-ultraserver:3"}, "all of this one are trn2-ult"),
+        ({"serve_on": ("trn3-gen2", "cheapest")}, "2 placements for one run"),
+        ({"policy": "mpc"}, "policy mpc plans units of one kind, and the fleet has 2; choose stat"),
+        ({"batch_share": "20%"}, "a batch tier on a fleet of 2 kinds of units"),
+        ({"training": JOBS}, r"job big needs 5 units, trn3-gen2 has 3 units; make the job smaller"),
+        ({"training": "name,units\nx,1\n"}, "states no kind of units; write one of trn2-ultra"),
+        ({"training": "name,units,kind\nx,1,h100\n"}, "states kind 'h100'; write one of"),
+        ({"clusters": ("dgx-h100:2", "trn3-gen2"), "serve_on": "cheapest"}, "no price of dgx-h100"),
+        (
+            {"clusters": ("trn1.32xlarge:2", "trn3-gen2"), "unit_rate": None},
+            r"llama-3\.1-405b .*trn1\.32xlarge",
+        ),
+    ],
+)
+def test_a_mistake_is_one_line(tmp_path: Path, words: dict[str, Any], message: str) -> None:
+    if text := words.get("training"):
+        (tmp_path / "jobs.csv").write_text(text)
+        words = {**words, "training": str(tmp_path / "jobs.csv")}
+    with pytest.raises(cs.InputError, match=message):
+        _fleet(**words)
+
+
+def test_a_week_of_two_kinds_runs_at_a_thousand_units() -> None:
+    kinds = [_kind("first", 600, 3.0, costs=None), _kind("second", 400, 1.0, costs=None)]
+    demand = azure_code().between(0, 1440)
+    run = simulate(demand.times(1800 / demand.requests.max() * 60), kinds, threshold())
+    assert sum(_served(run)) == int(run.demand.requests.sum())

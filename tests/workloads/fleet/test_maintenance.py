@@ -1,0 +1,216 @@
+"""Maintenance windows and rolling upgrades: what is out when, what it costs, wrong windows."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+import cluster_sim as cs
+from tests.support.toy_fleet import FREE, SERVICE, check_conserved
+from workloads.demand import constant
+from workloads.fleet.inputs.costs import ChangeCosts
+from workloads.fleet.inputs.jobs import RECLAIMS, TrainingJob, evaluation_job
+from workloads.fleet.kinds import Kind
+from workloads.fleet.policies.rules import static, threshold
+from workloads.fleet.policies.view import View
+from workloads.fleet.processes.failures import Failures, Fleet
+from workloads.fleet.processes.maintenance import Window, windows_from
+from workloads.fleet.results import role_server_ms, role_units
+from workloads.fleet.simulation import FleetRun, simulate
+from workloads.fleet.state.world import Role
+
+MINUTES = 600
+NONE: tuple[Window, ...] = ()
+
+
+def _run(
+    *windows: Window,
+    units: int = 12,
+    load: float = 0.0,
+    jobs: tuple[TrainingJob, ...] = (),
+    policy: Any = None,
+    costs: ChangeCosts = FREE,
+    failures: Failures | None = None,
+) -> FleetRun:
+    """Run a fleet of units of one server whose demand needs ``load`` of them."""
+    fleet = Fleet(units, costs=costs, failures=failures, maintenance=windows)
+    demand = constant(60 * 3.5 * load, minutes=MINUTES)
+    kind = Kind("unit", (SERVICE,), fleet, jobs or (evaluation_job(units),))
+    return simulate(demand, [kind], policy or static(load), rng=np.random.default_rng(3))
+
+
+def _units(run: FleetRun, role: Role) -> np.ndarray[Any, Any]:
+    return np.asarray(role_units(run)[:, role])
+
+
+OUT = Window("out", 3600.0, 7200.0, 4)
+ROLL = Window("roll", 3600.0, 1800.0, 5, rolling=True)
+
+
+def test_a_window_takes_its_units_out_for_its_length() -> None:
+    run = _run(OUT)
+    out = _units(run, Role.MAINTENANCE)
+    assert out.tolist() == [0] * 60 + [4] * 120 + [0] * (MINUTES - 180)
+    assert run.kinds[0].maintained == 4
+    check_conserved(run)
+
+
+def test_a_rolling_upgrade_takes_every_unit_out_once() -> None:
+    run = _run(ROLL)
+    out = _units(run, Role.MAINTENANCE)
+    assert out[60:150].tolist() == [5] * 60 + [2] * 30
+    assert out.sum() == 12 * 30
+    assert run.kinds[0].maintained == 12
+
+
+def test_a_window_of_no_units_is_none() -> None:
+    nothing = replace(OUT, units=0), replace(ROLL, units=0, begin_s=20_000.0)
+    fails = Failures(5e4, 3600.0)
+    runs = [_run(*each, load=3.0, failures=fails, policy=threshold()) for each in (NONE, nothing)]
+    assert np.array_equal(*(role_server_ms(run.kinds[0]) for run in runs))
+    assert np.array_equal(*(run.queues[0].served for run in runs))
+
+
+def test_idle_units_go_first_and_those_that_serve_are_replaced_before_they_leave() -> None:
+    idle = _run(OUT, load=8.0, units=12)
+    assert (_units(idle, Role.SERVING) == 8).all()
+    rolled = _run(replace(ROLL, units=4), load=8.0, units=12, costs=ChangeCosts.fixed(120.0))
+    assert (_units(rolled, Role.SERVING) >= 8 - 1e-9).all()
+    assert rolled.kinds[0].maintained == 12
+    assert rolled.queues[0].backlog.max() == 0
+
+
+def test_a_fleet_without_spare_units_serves_less_meanwhile() -> None:
+    run = _run(OUT, load=12.0)
+    serving, queue = _units(run, Role.SERVING), run.queues[0]
+    assert serving.min() == 8
+    assert queue.backlog.max() > 0
+    assert queue.arrivals.sum() == queue.served.sum() + queue.shed.sum() + queue.waiting
+
+
+@pytest.mark.parametrize("reclaim", [each for each in RECLAIMS if each != "drain"])
+@pytest.mark.parametrize("window", [OUT, ROLL])
+def test_a_gang_saves_its_work_as_when_it_is_reclaimed(reclaim: str, window: Window) -> None:
+    elastic = reclaim == "shrink"
+    job = TrainingJob(
+        *("gang", 10, 2 if elastic else 10, 2 if elastic else 1, ((1, 1e3),), 6e4, reclaim),
+    )
+    run = _run(window, jobs=(job,))
+    (_, tally), *_ = run.jobs
+    assert run.kinds[0].maintained == (12 if window.rolling else 4)
+    assert tally.reclaims >= 1
+    lost = {"preempt": 1e3 * 10 * 1800, "shrink": 6e4 * 3}.get(reclaim, 0.0)
+    assert tally.lost_tokens <= lost
+    assert _units(run, Role.TRAINING)[-1] == 10  # it has its units back
+    check_conserved(run)
+
+
+def test_policies_see_units_in_maintenance_as_broken() -> None:
+    seen: list[int] = []
+
+    def mine(view: View) -> int:
+        """Note the units that are out, and serve on one."""
+        seen.append(view.broken)
+        return 1
+
+    _run(OUT, policy=mine)
+    assert (seen[59], seen[70], seen[200]) == (0, 4, 0)
+
+
+@given(
+    size=st.integers(0, 12),
+    rolling=st.booleans(),
+    begin=st.floats(0, 5e4),
+    length=st.floats(60, 2e4),
+    load=st.floats(0, 12),
+    seconds=st.sampled_from([0.0, 90.0, 900.0]),
+    breaks=st.booleans(),
+)
+@settings(max_examples=25, deadline=None)
+def test_unit_time_and_requests_are_conserved(
+    size: int,
+    rolling: bool,
+    begin: float,
+    length: float,
+    load: float,
+    seconds: float,
+    breaks: bool,
+) -> None:
+    jobs = (
+        TrainingJob("elastic", 4, 1, reclaim="shrink"),
+        TrainingJob("paused", 2, 2, reclaim="pause"),
+        evaluation_job(12),
+    )
+    run = _run(
+        Window("any", begin, length, size, rolling=rolling),
+        load=load,
+        jobs=jobs,
+        policy=threshold(),
+        costs=ChangeCosts.fixed(seconds),
+        failures=Failures(1e5, 7200.0) if breaks else None,
+    )
+    check_conserved(run)
+    out_s = _units(run, Role.MAINTENANCE).sum() * 60
+    assert out_s <= run.kinds[0].maintained * length + 1e-3
+    assert run.kinds[0].maintained <= (12 if rolling else size)
+
+
+@pytest.mark.parametrize(
+    ("texts", "message"),
+    [
+        (["out@2h=3"], "cannot be read; write out@1d02:00\\+4h=16 or roll"),
+        (["out@0d02:00+4h"], "cannot be read"),
+        (["stop@0d02:00+4h=3"], "cannot be read"),
+        (["out@0d02:00=3"], "states no length"),
+        (["out@0d02:00+4h=3"], "has several kinds of units; end with =a:3, =b:3"),
+        (["out@0d02:00+4h=c:3"], "has no kind 'c'; end with =a:3, =b:3"),
+        (["out@0d02:00+4h=a:11"], "11 units of a, which has 10; take fewer"),
+        (["out@3d02:00+4h=a:3"], "after the start of a run of 1 days"),
+        (
+            ["out@0d02:00+4h=a:3", "out@0d05:00+1h=a:2"],
+            "=a:2 overlaps out@0d02:00\\+4h=a:3, which ends 6 h after the start",
+        ),
+        (
+            ["out@0d06:00+1h=a:2", "roll@0d02:00+1h=a:2"],
+            "roll@0d02:00\\+1h=a:2 overlaps out@0d06:00",
+        ),
+    ],
+)
+def test_a_wrong_window_is_one_line(texts: list[str], message: str) -> None:
+    with pytest.raises(cs.InputError, match=message) as refused:
+        windows_from(texts, {"a": 10, "b": 5}, constant(1.0, minutes=1440))
+    assert not re.search(r"\n", str(refused.value))
+
+
+def test_windows_of_different_kinds_may_overlap_and_follow_each_other() -> None:
+    texts = ["out@0d02:00+4h=a:3", "roll@0d03:00+1h=b:5", "out@0d06:00+1h=a:2"]
+    windows = windows_from(texts, {"a": 10, "b": 5}, constant(1.0, minutes=1440))
+    assert [(each.begin_s, each.length_s, each.units) for each in windows["a"]] == [
+        (7200.0, 14_400.0, 3),
+        (21_600.0, 3600.0, 2),
+    ]
+    assert windows["b"][0].rolling
+
+
+def test_a_stated_window_is_in_the_answer() -> None:
+    fleet = cs.run_fleet(
+        ["trn2-ultraserver:6", "trn3-gen2:3"],
+        "azure-code",
+        policy="static",
+        unit_rate=5.0,
+        days=0.3,
+        failures="off",
+        maintenance=["roll@0d01:00+30min=trn3-gen2:1"],
+    )
+    rows = {row["kind"]: row["maintained_units"] for row in fleet.summary["kinds"]}
+    assert rows == {"trn2-ultraserver": 0, "trn3-gen2": 3}
+    hours = fleet.summary["chip_hours_by_role"]["maintenance"]
+    assert hours == pytest.approx(3 * 144 * 0.5)
+    frame = fleet.frame()
+    assert frame["trn3-gen2_maintenance_units"].sum() == pytest.approx(90)

@@ -1,0 +1,134 @@
+"""Kinds of units from machines and options: their services, jobs, limits, price, and order."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+
+from topologies.clusters.cluster import Cluster
+from topologies.clusters.machines import machine_of
+from topologies.errors import InputError, shown, suggestion
+from workloads.demand import Demand, Horizon
+from workloads.economics import Economics
+from workloads.fleet.inputs.costs import ChangeCosts
+from workloads.fleet.kinds import Kind
+from workloads.fleet.policies.view import Limits
+from workloads.fleet.processes.failures import Fleet, failures_from
+from workloads.fleet.processes.maintenance import windows_from
+from workloads.fleet.setup.night_work import night_work
+from workloads.fleet.setup.serving import block_of, services_from
+from workloads.fleet.state.services import Service, units_needed
+from workloads.models.model import Model
+from workloads.options.fleet import FleetOptions, LimitInputs, MoneyInputs, seconds
+
+
+@dataclass(frozen=True, eq=False, kw_only=True)
+class Machines(Kind):
+    """Units of one kind, with their machine and its price."""
+
+    cluster: Cluster
+    economics: Economics
+
+    @property
+    def usd_per_s(self) -> float:
+        """Price of all units [USD/s]; 0 if unknown."""
+        return self.cluster.chips * self.economics.usd_per_chip_s
+
+
+def kinds_from(
+    clusters: Sequence[Cluster], window: Horizon, models: Sequence[Model], options: FleetOptions
+) -> tuple[Machines, ...]:
+    """Return the kinds of units of a fleet; machines that are stated twice are one kind."""
+    joined: dict[str, Cluster] = {}
+    for cluster in clusters:
+        name = machine_of(cluster)
+        before = joined.get(name)
+        joined[name] = replace(cluster, domains=cluster.domains + (before.domains if before else 0))
+    units = {name: cluster.domains for name, cluster in joined.items()}
+    windows = windows_from(options.policy.maintenance, units, window.demand)
+    several = len(joined) > 1
+    result = []
+    for name, cluster in joined.items():
+        services = services_from(window.demand, cluster, models, options.fleet)
+        fleet = replace(_fleet(cluster, services, options), maintenance=windows[name])
+        work = cluster, models, options.fleet, services, window.demand, fleet
+        jobs = night_work(*work, kinds=[*joined], name=name if several else "")
+        economics = _economics(cluster, options.money)
+        result.append(Machines(name, services, fleet, jobs, cluster=cluster, economics=economics))
+    return tuple(result)
+
+
+CHEAPEST, FASTEST = "cheapest", "fastest"
+
+
+def placed(kinds: Sequence[Machines], text: str | None, demand: Demand) -> tuple[Machines, ...]:
+    """Return the kinds in the order in which they serve a demand, which a text states."""
+    # ``cheapest`` has the kind first whose price for the demand is least, ``fastest`` that whose
+    # chips serve most; of stated kinds only these serve. Without a text it is ``cheapest``, or
+    # ``fastest`` where a kind has no price.
+    names = {kind.name: kind for kind in kinds}
+    lacking = ", ".join(kind.name for kind in kinds if not kind.usd_per_s)
+    if text is None:
+        text = FASTEST if lacking else CHEAPEST
+    if text in (CHEAPEST, FASTEST):
+        if text == CHEAPEST and lacking:
+            raise InputError(
+                f"--serve-on cheapest: the catalogue has no price of {lacking}; state fastest, or "
+                "the kinds."
+            )
+
+        def weight(kind: Machines) -> float:
+            """Price or chips of the units that the demand needs."""
+            need = float(units_needed(demand, kind.services).sum()) / kind.fleet.units
+            return need * (kind.usd_per_s if text == CHEAPEST else kind.cluster.chips)
+
+        return tuple(sorted((replace(kind, serves=True) for kind in kinds), key=weight))
+    stated = [part.strip() for part in text.split(",")]
+    for name in stated:
+        if name not in names or stated.count(name) > 1:
+            raise InputError(
+                f"--serve-on {shown(text)}: {shown(name)!r} is "
+                f"{'stated twice' if name in names else 'no kind of the fleet'}; choose from "
+                f"{', '.join(names)}, or state cheapest or fastest.{suggestion(name, names)}"
+            )
+    others = (replace(kind, serves=False) for kind in kinds if kind.name not in stated)
+    return (*(replace(names[name], serves=True) for name in stated), *others)
+
+
+def _fleet(cluster: Cluster, services: Sequence[Service], options: FleetOptions) -> Fleet:
+    """Return the units of a cluster; blocks are whole groups of prefill and decode replicas."""
+    limits, policy, failing = options.limits, options.policy, options.fleet.failures
+    failures = None
+    if failing != "off":
+        failures = failures_from(cluster, services, domains=failing == "domains")
+    return Fleet(
+        cluster.domains,
+        cluster.chips_per_domain,
+        costs_of(cluster, limits),
+        Limits(
+            floor=limits.floor,
+            cap=policy.cap,
+            block=math.lcm(limits.block, block_of(services)),
+            changes_per_minute=policy.changes_per_minute,
+            min_lease_s=seconds(policy.lease, "--lease"),
+            notice_s=seconds(policy.notice, "--notice"),
+            reserve=limits.reserve,
+        ),
+        failures,
+    )
+
+
+def costs_of(cluster: Cluster, inputs: LimitInputs) -> ChangeCosts:
+    """Return the costs of role changes: the catalogue's, or one fixed time of the options."""
+    by_source = ChangeCosts.of(cluster, source=inputs.weights)
+    if inputs.change_time is None:
+        return by_source
+    return ChangeCosts.fixed(seconds(inputs.change_time, "--change-time"))
+
+
+def _economics(cluster: Cluster, money: MoneyInputs) -> Economics:
+    """Prices and power of a cluster's machine, those of the options before the catalogue's."""
+    economics = Economics.of(cluster, carbon_g_per_kwh=money.carbon)
+    discount = economics.batch_discount if money.batch_discount is None else money.batch_discount
+    return replace(economics, usd_per_million_tokens=money.token_price, batch_discount=discount)
