@@ -91,8 +91,8 @@ def train(
     choice, stack = None, conditions.framework_text(fields, cluster)
     plan = plan and _changed(plan, plan_fields, stack, count)
     plan_fields["framework"] = stack
-    if plan is None and count is None and _may_search(plan_fields, detail, detail_fields):
-        plan, choice = usual_or_searched(plan_fields, model, cluster, watch=WATCH)
+    if plan is None and _may_search(plan_fields, detail, detail_fields):
+        plan, choice = usual_or_searched(plan_fields, model, cluster, watch=WATCH, chips=count)
     plan = plan or complete(plan_fields, model, cluster, chips=count)
     step = iteration(model, cluster, plan, detail, progress=progress, **detail_fields)
     return replace(step, choice=choice)

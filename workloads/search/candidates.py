@@ -98,8 +98,10 @@ def candidates(
     stated: Stated | None = None,
     spared: Collection[str] = (),
     lnc: int | None = None,
+    chips: int | None = None,
 ) -> Candidates:
     """Return the plans that use all of a cluster and divide the model and the batch."""
+    # All of it are its first ``chips`` where their number is stated.
     # ``stated`` fields are not varied; None counts as not stated. Fields of ``spared`` leave out no
     # plan whatever their values; ``overlap`` is varied only if it is among them and not stated.
     chip_catalogue(cluster)  # refuses a plain shape
@@ -107,7 +109,8 @@ def candidates(
     fixed = {name: field_value(name, value) for name, value in entered if value is not None}
     for name, value in fixed.items():
         check_field(name, value)
-    base = _base(model, cluster, global_batch, fixed, lnc)
+    base = _base(model, cluster, global_batch, fixed, lnc=lnc, chips=chips)
+    ranks = (chips or cluster.chips) * base.ranks_per_chip
     stack = framework(base.framework)
     stack.check_chip(cluster)
     cluster = stack.on(cluster, model)
@@ -115,18 +118,18 @@ def candidates(
     check_runtime(base, cluster)
     compared = "overlap" in spared and "overlap" not in fixed
     overlaps = range(3) if compared else [OVERLAPS.index(base.overlap)]
-    grid = crossed(combinations(model, cluster, base, fixed), "overlap", overlaps)
-    left, pruned = sieve(grid, Frame(model, cluster, base), {*fixed, *spared})
+    grid = crossed(combinations(model, cluster, base, fixed, ranks), "overlap", overlaps)
+    left, pruned = sieve(grid, Frame(model, cluster, base, ranks), {*fixed, *spared})
     plans = _routable(_plans(model, base, left, fixed), cluster)
     return Candidates(model, cluster, plans, rows(grid), pruned)
 
 
 def _base(
-    model: Model, cluster: Cluster, global_batch: int, fixed: Stated, lnc: int | None
+    model: Model, cluster: Cluster, global_batch: int, fixed: Stated, **size: int | None
 ) -> ParallelPlan:
     # With replicas of one rank each, every cluster has a plan, so defaults can be completed.
     sizes = {name: fixed[name] for name in ("seq", "ranks_per_chip") if name in fixed}
-    usual = complete(sizes, model, cluster, lnc=lnc)
+    usual = complete(sizes, model, cluster, **size)
     same = {name: fixed[name] for name in (*SHARED, "overlap") if name in fixed}
     sizes = {"seq": usual.seq, "ranks_per_chip": usual.ranks_per_chip}
     # All plans of a search are run by one framework, so that none wins by another's kernels.
@@ -189,6 +192,7 @@ class Frame:
     model: Model
     cluster: Cluster
     base: ParallelPlan
+    ranks: int
 
 
 @dataclass(frozen=True)
@@ -218,8 +222,7 @@ def _norms_again(c: Columns, frame: Frame) -> BoolArray:
 
 def _all_reduced(c: Columns, frame: Frame) -> BoolArray:
     # On some stacks a sharded optimizer takes seconds that a plain one does not.
-    machine, per_chip = frame.cluster, frame.base.ranks_per_chip
-    end_s = step_overhead_s(machine.chip, machine.chips * per_chip, catalogue=machine.catalogue)
+    end_s = step_overhead_s(frame.cluster.chip, frame.ranks, catalogue=frame.cluster.catalogue)
     return np.asarray((end_s == 0) & (c["zero"] == 0) & (c["dp"] * c["cp"] > 1))
 
 
@@ -397,9 +400,10 @@ EVEN, LIGHT_END = range(2)
 Stated = Mapping[str, Any]  # fields of a plan that the user stated
 
 
-def combinations(model: Model, cluster: Cluster, base: ParallelPlan, fixed: Stated) -> Columns:
-    """Return the combinations that divide model, batch and cluster."""
-    ranks = cluster.chips * base.ranks_per_chip
+def combinations(
+    model: Model, cluster: Cluster, base: ParallelPlan, fixed: Stated, ranks: int
+) -> Columns:
+    """Return the combinations that divide model, batch and ranks of a cluster."""
     columns = _degrees(model, base, fixed, ranks)
     if not rows(columns):
         raise InputError(no_degrees(model, cluster, fixed, ranks))

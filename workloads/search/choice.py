@@ -49,9 +49,9 @@ def usual_or_searched(
     model: Model,
     cluster: Cluster,
     *,
-    lnc: int | None = None,
     search: When = "needed",
     watch: Watch = unwatched,
+    **size: int | None,
 ) -> tuple[ParallelPlan, Choice | None]:
     """Return the plan of a step without stated degrees, and the search for it if there was one."""
     # The plan is data parallel over all chips if that likely fits in memory, and not in a sparing
@@ -59,16 +59,17 @@ def usual_or_searched(
     # ``stated``: fields of a plan, without degrees; None counts as not stated. ``search``
     # ("needed", "compared", "always"): whether a plan is searched where the data-parallel one fits
     # as well: never; to compare the two, on up to ``COMPARED_CHIPS`` chips, in which case the
-    # search is returned if the best is shorter by ``WORTH_NAMING``; or to take the best.
-    usual = None if search == "always" else _usual(stated, model, cluster, lnc)
+    # search is returned if the best is shorter by ``WORTH_NAMING``; or to take the best. ``size``:
+    # ``lnc`` and ``chips`` as ``complete`` takes them.
+    usual = None if search == "always" else _usual(stated, model, cluster, size)
     if usual is None:
-        choice = searched_plan(stated, model, cluster, lnc=lnc, watch=watch)
+        choice = searched_plan(stated, model, cluster, watch=watch, **size)
         return choice.best, choice
-    if search == "needed" or cluster.chips > COMPARED_CHIPS:
+    if search == "needed" or (size.get("chips") or cluster.chips) > COMPARED_CHIPS:
         return usual, None
     sizes = {"global_batch": usual.global_batch, "seq": usual.seq}
     try:
-        choice = searched_plan({**stated, **sizes}, model, cluster, lnc=lnc, watch=watch)
+        choice = searched_plan({**stated, **sizes}, model, cluster, watch=watch, **size)
     except InputError:
         return usual, None  # a field that only the default can have, such as an idle one
     default_s, best_s = estimate(model, cluster, [usual, choice.best]).tolist()
@@ -77,11 +78,11 @@ def usual_or_searched(
 
 
 def _usual(
-    stated: Mapping[str, Any], model: Model, cluster: Cluster, lnc: int | None
+    stated: Mapping[str, Any], model: Model, cluster: Cluster, size: Mapping[str, int | None]
 ) -> ParallelPlan | None:
     """Return the default plan; None if it does not divide the batch or likely fit in memory."""
     try:
-        usual = complete(stated, model, cluster, lnc=lnc)
+        usual = complete(stated, model, cluster, **size)
         on_stack = framework_of(usual, cluster).on(cluster, model)
     except InputError:
         return None  # the search finds another plan, or says what is wrong
@@ -94,8 +95,8 @@ def searched_plan(
     model: Model,
     cluster: Cluster,
     *,
-    lnc: int | None = None,
     watch: Watch = unwatched,
+    **size: int | None,
 ) -> Choice:
     """Return the plan with the shortest estimated step among those that fit in memory."""
     # Stated fields are kept, and those that the framework sets if it is named. No step is simulated
@@ -108,15 +109,15 @@ def searched_plan(
     named = not fields.get("framework", ":").startswith(":")
     assumed += () if named or "framework" in assumed else ("framework",)  # settings name none
     seq = fields.setdefault("seq", min(DEFAULT_SEQ, model.positions or DEFAULT_SEQ))
-    batch = fields.pop("global_batch", usual_batch(cluster.chips, seq))
+    batch = fields.pop("global_batch", usual_batch(size.get("chips") or cluster.chips, seq))
     usual = {name: value for name, value in stack.plan.items() if named or name not in SEARCHED}
     wide = recomputation({**usual, **fields, "framework": stack.text}, stack)
     try:
         quick = QUICK_EXPERTS if model.experts else QUICK
         quick = {**quick, **({"microbatch": 1} if seq > LONG_SEQ else {"cp": 1})}
-        choice = _best(model, cluster, batch, {**quick, **wide}, lnc, watch)
+        choice = _best(model, cluster, batch, {**quick, **wide}, size, watch)
     except InputError:
-        choice = _best(model, cluster, batch, wide, lnc, watch)
+        choice = _best(model, cluster, batch, wide, size, watch)
     return replace(choice, best=replace(choice.best, assumed=assumed), stated=frozenset(stated))
 
 
@@ -133,11 +134,11 @@ def _best(
     cluster: Cluster,
     batch: int,
     kept: Mapping[str, Any],
-    lnc: int | None,
+    size: Mapping[str, int | None],
     watch: Watch,
 ) -> Choice:
     """Return the best plans by their estimates among those with the fields that are kept."""
-    listed = candidates(model, cluster, batch, stated=kept, spared=set(kept), lnc=lnc)
+    listed = candidates(model, cluster, batch, stated=kept, spared=set(kept), **size)
     plans = _roomy(listed, set(kept), watch)
     seconds = best_estimates(model, cluster, plans, NAMED, watch)
     best, *others = np.argsort(seconds, kind="stable")[:NAMED].tolist()

@@ -293,11 +293,11 @@ def run_step(
         with progress_bars(quiet=call.quiet) as report:
             return unlike_step(model, clusters, fields, detail, lnc=plan.lnc, progress=report)
     with remedied(fields, model, cluster, **size):
-        if is_open(fields) and not (plan.chips or plan.plan or how.allow_oversized):
+        if is_open(fields) and not (plan.plan or how.allow_oversized):
             from workloads.search.choice import usual_or_searched  # costly, and seldom needed
 
             chosen, choice = usual_or_searched(
-                fields, model, cluster, lnc=plan.lnc, search=search, watch=call.watch
+                fields, model, cluster, search=search, watch=call.watch, **size
             )
         else:
             chosen, choice = complete(fields, model, cluster, **size), None
