@@ -40,7 +40,7 @@ from workloads.training.layers.replicas import (
     reduce_gradients,
 )
 from workloads.training.layers.shapes import TWO, RankShapes
-from workloads.training.layers.steps import LayerOp, collective
+from workloads.training.layers.steps import CC, LayerOp, collective
 from workloads.training.plan.placement import usual_chips
 from workloads.training.plan.plan import PLAN_FIELDS, ParallelPlan
 from workloads.training.plan.schedules.schedule import BACKWARD, FORWARD, WEIGHT
@@ -55,7 +55,7 @@ from workloads.training.plan.stages import (
     total,
 )
 from workloads.training.program.groups import GroupCosts
-from workloads.training.program.ops import Catalog, Ops
+from workloads.training.program.ops import Catalog, Ops, Pair, join, side_by_side
 from workloads.training.program.stage import StagePasses
 
 Found = TypeVar("Found")
@@ -177,7 +177,7 @@ class _Shared:
         shards = plan.replicas if plan.sharding == 3 else 0
         unexplained = (shards, plan.ranks <= plan.ranks_per_chip, plan.microbatches > 1)
         pipeline = plan.pipeline
-        schedule = (pipeline.splits_weights, pipeline.pairs_passes and plan.ep > 1)
+        schedule = (pipeline.splits_weights, _pairs(plan), pipeline.pairs_passes and plan.ep > 1)
         key = (*_fields(plan, PASS_FIELDS), *schedule, self._where(plan, DENSE), *unexplained)
         dense = self._once(lambda: layer_s(stage, moe=False), "dense", *key)
         ends = self._once(lambda: ends_s(stage), "ends", *key)
@@ -419,16 +419,27 @@ def _shapes(stage: Stage, kind: Layer) -> RankShapes:
     return as_tried(RankShapes(few, alone, stage.chip, stage.catalogue), stage.time_s)
 
 
+def _pairs(plan: ParallelPlan) -> bool:
+    """Return whether passes run side by side in a steady state."""
+    return plan.pipeline.pairs_passes and plan.pp > 1 and plan.microbatches >= 2 * plan.pp
+
+
 def _timed(stage: Stage, number: int, kind: Layer) -> FloatArray:
     """Time of a chunk of the small model: forward, backward, and gradients of weights if split."""
     plan, splits, shapes = stage.plan, stage.plan.pipeline.splits_weights, stage.shapes(kind)
     number %= len(shapes.plan.stage_layers)
     at, chunk = plan.pipeline.stage(STAGES, number), number // STAGES
     builder = StagePasses(shapes, at, Catalog(), plan)
-    times = np.zeros(3)
-    for phase in (FORWARD, BACKWARD, WEIGHT)[: 3 if splits else 2]:
-        ops = builder.pass_ops(phase, chunk, last=False)
-        times[phase] = span(ops, builder.catalog.steps, stage.time_s)
+    phases = (FORWARD, BACKWARD, WEIGHT)[: 3 if splits else 2]
+    parts = [builder.pass_ops(phase, chunk, last=False) for phase in phases]
+    steps = builder.catalog.steps
+    times = np.array([span(ops, steps, stage.time_s) for ops in parts] + [0.0] * (not splits))
+    if _pairs(plan):
+        # In the steady state a forward pass runs beside a backward pass through as many layers.
+        ops, rows = join(parts), np.cumsum([0, *map(len, parts)]).tolist()
+        communicates = builder.catalog.column("stream")[ops.step] == CC
+        paired = side_by_side(ops, [Pair(*rows)], communicates)
+        times *= span(paired, steps, stage.time_s) / times.sum()
     return times
 
 

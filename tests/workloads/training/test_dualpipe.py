@@ -115,6 +115,14 @@ def test_the_search_estimates_and_fills_in_chunks() -> None:
     assert seconds == pytest.approx(iteration(SPARSE, sixteen(), dense[0]).iteration_s, rel=0.1)
 
 
+def test_the_search_knows_what_paired_passes_hide() -> None:
+    machine, model = cluster("dgx-h100:4"), replace(SPARSE, layers=16)
+    how: dict[str, Any] = {"schedule": "dualpipe", "vpp": 2, "pp": 2, "dp": 16, "ep": 16}
+    plan = ParallelPlan(**how, microbatch=8, global_batch=16 * 128, seq=4096)
+    seconds = estimate(model, machine, [plan])[0]
+    assert seconds == pytest.approx(iteration(model, machine, plan).iteration_s, rel=0.12)
+
+
 def test_a_token_is_sent_to_each_server_once() -> None:
     machine = cluster("dgx-h100:2")
     group = Group(machine, np.arange(16), 1)

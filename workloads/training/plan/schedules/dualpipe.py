@@ -124,7 +124,7 @@ DUALPIPE = PipelineSchedule(
     pairs_passes=True,
     chunks_allowed=range(2, 3),
     chunks_searched=(2,),
-    searched=False,  # the search's estimate does not know what paired passes hide of each other
+    searched=False,  # few frameworks run it
     aliases=("dualpipev", "dualpipe-v"),
     source="arXiv 2412.19437, section 3.2.1; github deepseek-ai/DualPipe",
 )
