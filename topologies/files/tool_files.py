@@ -6,10 +6,12 @@ the script's literal variables put in. What a file leaves open is :class:`Unknow
 
 from __future__ import annotations
 
+import ast
 import json
+import operator
 import re
 import shlex
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -114,6 +116,14 @@ def _leaves(document: Mapping[Any, Any], prefix: str = "", depth: int = 0) -> li
 # Variables that stand for variables, and strings within strings, that are followed.
 DEEPEST_VARIABLES = 8
 VARIABLE = re.compile(r"\$\{?(\w+)(?:\[[@*]\])?(?::?[-=]([^}]*))?\}?")
+ARITHMETIC = re.compile(r"\$\(\(([^\n;`]*?)\)\)(?!\))")
+OPERATORS: Mapping[type, Callable[[int, int], int]] = {
+    ast.Add: operator.add,
+    ast.Sub: operator.sub,
+    ast.Mult: operator.mul,
+    ast.Div: operator.floordiv,
+    ast.Mod: operator.mod,
+}
 ASSIGNMENT = re.compile(r"([A-Za-z_]\w*)=(.*)", re.DOTALL)
 OPTION = re.compile(r"(^|\s)--[a-z]")
 
@@ -123,16 +133,17 @@ def script_options(
 ) -> dict[str, str | bool | Unknown]:
     """Return the long options of a command line or script by name; a flag without a value is true.
 
-    Literal assignments such as ``TP=8`` and ``${TP:-8}`` are put in. A value that a condition, the
-    environment or a computation decides, and one that is stated twice and differently, is
-    :class:`Unknown`. The word after an option of ``flags`` is not its value. Variables of
-    ``environment`` have its values.
+    Literal assignments such as ``TP=8`` and ``${TP:-8}`` are put in, and integer arithmetic with
+    them, such as ``$((TP * 2))``, is computed. A value that a condition, the environment or a
+    command decides, and one that is stated twice and differently, is :class:`Unknown`. The word
+    after an option of ``flags`` is not its value. Variables of ``environment`` have its values.
 
     >>> script_options("TP=8\\ntrain --tp $TP --pp $PP --bf16")
     {'tp': '8', 'pp': Unknown(why='$PP, which the file does not state as a literal'), 'bf16': True}
     """
     # A comment ends with its line even where that line ends with a backslash.
     lines = re.sub(r"(?m)^\s*#.*$", "", text).replace("\\\n", " ")
+    lines = ARITHMETIC.sub(lambda found: re.sub(r"\s", "", found[0]), lines)
     # The words of an array, NAME=(…), and of options in quotes are read as if they stood by
     # themselves, so that what the script sets hides no option, except by its arguments, a command
     # or the environment.
@@ -195,7 +206,9 @@ def _variables(words: list[tuple[str, bool]]) -> dict[str, set[str | None]]:
     return variables
 
 
-def _resolved(value: str, variables: Mapping[str, set[str | None]]) -> str | Unknown:
+def _resolved(
+    value: str, variables: Mapping[str, set[str | None]], depth: int = 0
+) -> str | Unknown:
     """Value with its variable put in, if every part of it is stated literally."""
     seen: set[str] = set()
     read: str | None = value
@@ -209,6 +222,30 @@ def _resolved(value: str, variables: Mapping[str, set[str | None]]) -> str | Unk
         (read,) = assigned
         if len(seen) > DEEPEST_VARIABLES:
             break
+    if read and (arithmetic := ARITHMETIC.fullmatch(read)) and depth < DEEPEST_VARIABLES:
+        number = _computed(arithmetic[1], variables, depth + 1)
+        read = read if number is None else str(number)
     if read is None or "$" in read or "`" in read:
         return Unknown(f"{value}, which the file does not state as a literal")
     return read
+
+
+def _computed(text: str, variables: Mapping[str, set[str | None]], depth: int) -> int | None:
+    """Return the value of integer arithmetic with literal variables; None where one is open."""
+
+    def value(node: ast.expr) -> int:
+        """Value of a part of the arithmetic."""
+        match node:
+            case ast.Constant(value=int(number)):
+                return number
+            case ast.Name(id=name):
+                return int(str(_resolved(f"${name}", variables, depth)))
+            case ast.BinOp(left=left, op=sign, right=right):
+                return OPERATORS[type(sign)](value(left), value(right))
+        raise ValueError
+
+    plain = VARIABLE.sub(lambda found: str(_resolved(found[0], variables, depth)), text)
+    try:
+        return value(ast.parse(plain, mode="eval").body)
+    except (SyntaxError, ValueError, KeyError, ZeroDivisionError):
+        return None
