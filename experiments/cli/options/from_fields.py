@@ -80,11 +80,20 @@ def click_parameter(key: str, kind: Any, option: Option, default: Any) -> click.
 
 
 def _digits(text: str) -> str:
-    """Return how a number is written that carries a per cent sign, a unit or a separator.
+    """Return how a number is written that carries a per cent sign, a prefix, a unit or a separator.
 
     >>> _digits("20%"), _digits("8,192"), _digits("30d")
     ('0.2', '8192', 'digits alone, without a unit')
+    >>> _digits("128k")
+    '131072 for 128 x 1024, or 128000 for 128 x 1000'
     """
+    if scaled := re.fullmatch(r"(\d{1,6})([kKM])i?", text):
+        times = 1 if scaled[2] in "kK" else 2
+        both = (
+            f"{int(scaled[1]) * base**times} for {scaled[1]} x {base**times}"
+            for base in (1024, 1000)
+        )
+        return ", or ".join(both)
     number = text.removesuffix("%").strip()
     if re.fullmatch(r"\d{1,3}(,\d{3})+", number):
         number = number.replace(",", "")
@@ -115,7 +124,9 @@ class Number(click.ParamType):  # type: ignore[type-arg]
             what = "whole number" if self.kind is int else "number"
             written = _digits(value)
             remedy = "" if written == value else f"; write {written}"
-            self.fail(f"{value!r} must be a {what}{remedy}", param, ctx)
+            counted = getattr(param, "described", None)
+            of_what = f" ({counted.help[0].lower()}{counted.help[1:]})" if counted else ""
+            self.fail(f"{value!r} must be a {what}{of_what}{remedy}", param, ctx)
         most = LARGEST if self.most is None and self.kind is int else self.most
         if most is not None and not number <= most:
             limit = f"{most:,}" if most == LARGEST else f"{most:.12g}"

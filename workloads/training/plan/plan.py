@@ -277,7 +277,7 @@ class ParallelPlan:
     vpp: int = setting(1, "Model chunks of a pipeline stage")
     microbatch: int = setting(1, "Sequences that a rank processes at once")
     global_batch: int = setting(
-        1, "Sequences of one optimizer step", default="16 microbatches a rank"
+        1, "Sequences of one optimizer step, tokens over seq", default="16 microbatches a rank"
     )
     seq: int = setting(4096, "Tokens of a sequence", default="4096, or all of the model's")
     zero: int = setting(
