@@ -28,7 +28,7 @@ MISTAKES = {
         ("collective all-reduce ring:8 --size 1MiB --ranks abc", "--ranks 'abc'.* whole number"),
         ("fleet --seed -1", "--seed '-1'.* equal to 0"),
         ("fleet --weight x", "--weight 'x'.* number"),
-        ("plan --global-batch 7.5", r"--global-batch '7.5' must be a whole number \(sequences.*\)\. See"),
+        ("plan --global-batch 7.5", r"'7.5' must be a whole number \(sequences.*\)\. See"),
         ("run-job --days -1", "--days '-1'.* equal to 0"),
         ("fleet --days nan", "--days 'nan'.* equal to 36525"),
         ("sweep study.yaml --workers 0", "--workers '0'.* equal to 1"),
