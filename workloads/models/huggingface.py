@@ -88,6 +88,16 @@ NOT_MODELLED = {
     "block_configs": "layers of different widths",
 }
 """Fields of structures that the simulator does not model, and the names of the structures."""
+NOT_MODELLED_NAMES = {
+    "deepseek-v4": "hc_mult",
+    "gemma-3n": "altup_num_inputs",
+    "gemma-4": "global_head_dim",
+    "kimi-k3": "routed_expert_hidden_size",
+    "nemotron-3-super": "moe_latent_size",
+    "nemotron-3-ultra": "moe_latent_size",
+}
+"""Released models with such a structure, by a part of their names, and the field of it. Sources:
+their config.json; arXiv 2512.20848 for Nemotron 3, arXiv 2607.24653 for Kimi K3."""
 NOT_MODELLED_FAMILIES = {
     "bert_generation": "the layers of an encoder, with norms behind their parts",
     "git": "images among its tokens",
@@ -107,6 +117,12 @@ def named(name: str) -> Model:
     names, plain = models(), name.rpartition("/")[2].lower().removesuffix("-instruct")
     shipped = SAME_SIZES.get(plain, plain)
     if shipped not in names:
+        for part, field in NOT_MODELLED_NAMES.items():
+            if part in plain:
+                raise InputError(
+                    f"model {name[:80]!r} has {NOT_MODELLED[field]} ({field}), which is not "
+                    "modelled. Use one of `cluster-sim list models`."
+                )
         near = suggestion(plain, names)
         raise InputError(
             f"unknown model {name[:80]!r}.{near} `cluster-sim list models` shows {len(names)}, "

@@ -126,6 +126,12 @@ def test_structures_that_would_be_timed_wrongly_are_refused(field: str) -> None:
         small(**{field: 512})
 
 
+@pytest.mark.parametrize("name", ["google/gemma-3n-E4B-it", "Kimi-K3", "deepseek-v4-flash"])
+def test_names_of_models_with_such_structures_are_refused_by_the_structure(name: str) -> None:
+    with pytest.raises(InputError, match=r"has .*which is not modelled\. Use one of"):
+        named(name)
+
+
 def test_towers_and_further_predictions_are_left_out_by_name() -> None:
     decoder = {"hidden_size": 64, "intermediate_size": 128, "vocab_size": 100,
                "num_attention_heads": 4, "num_hidden_layers": 4, "model_type": "llama",
