@@ -150,7 +150,10 @@ def _csv_hits(path: Path) -> tuple[npt.NDArray[np.float64], IntArray]:
     import pandas as pd
 
     table = read_table(
-        path, "requests", remedy="give a CSV file or poisson:RATE", limit_bytes=MAX_BYTES
+        path,
+        "requests",
+        remedy="give a log, poisson:RATE, or --concurrency USERS instead",
+        limit_bytes=MAX_BYTES,
     )
     column = next((name for name in (*COUNTS, BLOCKS) if name in table), None)
     if column is None:

@@ -223,7 +223,10 @@ def read_requests(
 
 def _csv_log(file: Path) -> pd.DataFrame:
     table = read_table(
-        file, "requests", remedy="give a CSV file or poisson:RATE", limit_bytes=MAX_BYTES
+        file,
+        "requests",
+        remedy="give a log, poisson:RATE, or --concurrency USERS instead",
+        limit_bytes=MAX_BYTES,
     )
     table = table.rename(columns=meanings([str(name) for name in table.columns], str(file)))
     for name in ("prompt_tokens", "output_tokens"):

@@ -152,7 +152,9 @@ def _changes(plan: ParallelPlan, model: Model, cluster: Cluster) -> Iterator[dic
         yield {"sequence_parallel": not plan.sequence_parallel}
     if "microbatch" in assumed:
         sequences = plan.global_batch // plan.dp
-        yield from ({"microbatch": size} for size in MICROBATCHES if sequences % size == 0)
+        sizes = [size for size in MICROBATCHES if sequences % size == 0]
+        # Nobody has fewer microbatches than stages, which then wait for most of the step.
+        yield from ({"microbatch": size} for size in sizes if sequences // size >= plan.pp)
     if plan.pp > 1 and {"vpp", "schedule"} <= assumed:
         yield {"vpp": 1, "schedule": DEFAULT}
         layers = model.layers // plan.pp

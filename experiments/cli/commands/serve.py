@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import math
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, fields, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -31,9 +32,11 @@ if TYPE_CHECKING:
     from workloads.models.model import Model
     from workloads.serving import Highest
     from workloads.serving import Slo as Limits
+    from workloads.serving.deployment import Deployed
     from workloads.serving.engine_files import EngineFile
 
 
+LATE = 0.1  # wait of the last requests, over the time of all arrivals, at which they pile up
 NETWORK = (
     "No source says what joins the two clusters: a prefill replica is assumed to send as fast as "
     "the slower side's adapters allow, or slower within the range of joined-clusters in the "
@@ -274,13 +277,38 @@ def serve(
     document |= engines.launch(stated, filed, highest, inputs.read_model(), cluster)
     call.answer(
         document,
-        lambda _: _print(document, filed, cluster),
+        lambda _: _print(document, filed, cluster, _load(highest.deployed, limits)),
         lambda run, _: _write(run, document, highest, limits),
         rankings=rankings,
     )
 
 
-def _print(document: Mapping[str, Any], filed: EngineFile | None, cluster: Cluster) -> None:
+def _load(deployed: Deployed, limits: Limits) -> Iterator[str]:
+    """Say what arrives within which limits, and whether the replica keeps up with it."""
+    requests, served = deployed.served.requests, deployed.served
+    named = {"TTFT": limits.ttft_s, "TPOT": limits.tpot_s}
+    within = ", ".join(
+        f"{name} {format_seconds(seconds)}" for name, seconds in named.items() if seconds < math.inf
+    )
+    yield (
+        f"Requests have {requests.prompt.mean():,.0f} prompt and {requests.output.mean():,.0f} "
+        f"output tokens in the mean. SLO: {within}."
+    )
+    count, first, last = len(requests), requests.arrival_s[0], requests.arrival_s[-1]
+    # Of a replica that keeps up, the last requests wait no longer than others.
+    waits_s = sorted(served.ttft_s[-max(1, count // 10) :])[0]
+    if deployed.concurrency is None and waits_s > LATE * (last - first) > 0:
+        arrive, answered = count / (last - first), count / (served.end_of_run_s - first)
+        yield (
+            f"It is overloaded: {arrive:.3g} requests/s arrive and {answered:.3g} are answered, so "
+            f"each waits longer than the last. About {math.ceil(arrive / answered)} replicas keep "
+            "up; --max-rate says how many keep the SLO."
+        )
+
+
+def _print(
+    document: Mapping[str, Any], filed: EngineFile | None, cluster: Cluster, load: Iterable[str]
+) -> None:
     from workloads.serving.engine_files import is_neuron
 
     if filed and filed.sentence:
@@ -288,6 +316,8 @@ def _print(document: Mapping[str, Any], filed: EngineFile | None, cluster: Clust
     if filed and is_neuron(cluster):
         print_text(f"Neuron's engine runs prompts one at a time, not {filed.title}'s scheduler.")
     print_serving(document)
+    for sentence in load:
+        print_text(sentence)
     if launch := document.get("written"):
         print_text(
             f"The launch of {launch['engine']} is written to {launch['file']}; put in the name by "

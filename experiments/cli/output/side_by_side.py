@@ -39,9 +39,19 @@ STEP = (
     ("energy_joules", "energy a step"),
 )
 """Lines of training steps side by side."""
-PLAN = ("tp", "pp", "dp", "cp", "ep", "vpp", "microbatch", "zero", "recompute", "global_batch")
+PLAN = (
+    "tp", "pp", "dp", "cp", "ep", "vpp", "microbatch", "zero", "recompute", "global_batch",
+    "framework",
+)  # fmt: skip
 """Fields of a plan that have a line where they differ."""
-JOB = (("days", "days of the job"), ("cost_usd", "  USD"), ("energy_joules", "  energy"))
+JOB = (
+    ("days", "days of the job"),
+    ("interval.days.low", "  80 % from"),
+    ("interval.days.high", "  to"),
+    ("spare_chips", "  spare chips, in price and energy"),
+    ("cost_usd", "  USD"),
+    ("energy_joules", "  energy"),
+)
 """Lines of the whole job, where its tokens are stated."""
 SERVING = (
     ("chips", "chips"),
@@ -142,7 +152,7 @@ def flat_step(row: Mapping[str, Any]) -> dict[str, Any]:
     cells |= {"low_s": ends["low"], "high_s": ends["high"], "memory_bytes": memory["total"]}
     parts = {f"{name}_s": seconds for name, seconds in row["breakdown_s"].items()}
     fields = {name: row["plan"][name] for name in PLAN}
-    job = {f"job_{name}": row["job"][name] for name, _ in JOB} if "job" in row else {}
+    job = {f"job_{name}": value_at(row["job"], name) for name, _ in JOB} if "job" in row else {}
     return {"cluster": row["cluster"], **cells, **parts, **fields, **job}
 
 
