@@ -40,7 +40,7 @@ def timeline_figure(result: JobResult, title: str) -> Figure:
     most = float(under.max(initial=0.0))
     axes.set_ylim(0, min(100.0, max(1.0, ROOM * most)))
     axes.set_xlim(0, days[-1])
-    dress(axes, "day", "time that is not useful [% of the time]")
+    dress(axes, "day of the first run", "time that is not useful [% of the time]")
     axes.set_title(title, loc="left")
     if lost:
         handles, names = axes.get_legend_handles_labels()
@@ -61,7 +61,7 @@ def curve_figure(result: JobResult) -> Figure:
     axes.plot(minutes, 100 * np.array(curve.goodput), "o-", color=COLORS["useful"], ms=5)
     chosen = result.job.interval_s
     daly = daly_interval_s(result.job.rates.mtbf_s, result.job.stall_s)
-    marks = [(daly, ":", "Young and Daly"), (curve.best_s, "--", "best")]
+    marks = [(daly, ":", "Young and Daly"), (curve.best_s, "--", "best, expected")]
     if chosen != curve.best_s:
         marks.append((chosen, "-", "chosen"))
     for seconds, style, name in marks:

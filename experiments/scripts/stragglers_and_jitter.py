@@ -15,7 +15,7 @@ from cluster_sim.progress import Watch, unwatched
 from experiments.figures.training import lines
 from experiments.scripts.support import Replica, Steps, each
 from workloads.models.huggingface import as_model
-from workloads.training.execution.jitter import CAUSES
+from workloads.training.execution.jitter import CAUSES, TYPICAL
 
 REPLICA = Replica(tp=32, pp=2, microbatches=8)
 STEPS = 100  # drawn steps
@@ -73,6 +73,7 @@ def plot(frame: pd.DataFrame) -> Figure:
         f"{first.model} on {first.cluster.partition(':')[0]}, tp {first.tp}, pp {first.pp}, "
         f"overlap {first.overlap}"
     )
-    percent = uneven.assign(percent=100 * uneven.slowdown)
+    cases = uneven.case.replace("typical", f"typical: {', '.join(TYPICAL)}")
+    percent = uneven.assign(percent=100 * uneven.slowdown, case=cases)
     labels = ("chips", "longer than on equal chips [%]")
     return lines(percent, "chips", "percent", "case", title, labels=labels)

@@ -83,8 +83,8 @@ def chips_kept(frame: pd.DataFrame) -> str:
         ]
         parts.append(f"{', '.join(kept)} with overlap {overlap}")
     return (
-        f"Of the speed among {frame.chips.min():,} chips, a chip among {last.chips.max():,} keeps "
-        f"{'; '.join(parts)}"
+        f"Among {last.chips.max():,} chips, a chip keeps {'; '.join(parts)}, "
+        f"of its speed among {frame.chips.min():,}"
     )
 
 

@@ -183,6 +183,7 @@ def test_plain_shapes_are_one_domain_without_a_chip() -> None:
     [
         ("trn2.48xlrge", "unknown cluster 'trn2.48xlrge'. Did you mean trn2.48xlarge?"),
         ("", "unknown cluster ''. There are trn1.2xlarge"),
+        ("H100:8", "H100 is a chip, of p5.48xlarge, dgx-h100. Write p5.48xlarge, or"),
         ("trn2-ultraserver:", "the count must be a whole number of 1 to 16,777,216, as"),
         ("ring:99999999999", "sizes must be whole numbers of 1 to 16,777,216, as ring:8"),
         ("trn2-ultraserver:two", "trn2-ultraserver:two: the count must be a whole number"),

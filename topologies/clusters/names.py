@@ -179,6 +179,13 @@ def _has_rates(text: str) -> str:
 
 def _unknown(text: str, kind: str, catalogue: Catalogue) -> str:
     names = [*machines(catalogue), RAINIER]
+    chips = {name: catalogue.name(name, "chip") for name in machines(catalogue)}
+    with_chip = [name for name, chip in chips.items() if f"{chip}-".startswith(f"{kind.lower()}-")]
+    if with_chip:
+        return (
+            f"unknown cluster {shown(text, 80)!r}: {kind} is a chip, of {', '.join(with_chip)}. "
+            f"Write {with_chip[0]}, or {with_chip[0]}:4 for four."
+        )
     return (
         f"unknown cluster {shown(text, 80)!r}.{suggestion(kind, [*names, *PLAIN])} "
         f"There are {', '.join(names)}, {', '.join(PLAIN.values())}, NAME:COUNT, YAML files and "

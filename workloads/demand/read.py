@@ -314,7 +314,10 @@ def demand_of_rows(
         spans = "; ".join(
             f"{each.services[0]} {each.minutes} min from {each.start}" for each in series
         )
-        raise InputError(f"{file}: services cover different spans ({spans}); name one service.")
+        raise InputError(
+            f"{file}: services cover different spans ({spans}); name one service, such as "
+            f"--service {series[0].services[0]}."
+        )
     return beside(series, [each.services[0] for each in series])
 
 

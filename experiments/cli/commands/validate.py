@@ -276,8 +276,9 @@ def _print_summaries(results: Sequence[Result]) -> None:
     for result in results:
         if fits := result.summary.get("fits"):
             every.update(fits)
-            counts = ", ".join(f"{name.replace('_', ' ')}: {count}" for name, count in fits.items())
-            click.echo(f"{result.name}: {counts}.")
+            told = (name.replace("_told_", ", predicted ").replace("_", " ") for name in fits)
+            counts = "; ".join(map("{}: {}".format, told, fits.values()))
+            click.echo(f"{result.name}: plans that {counts}.")
     for ran, wrong, verb in (("ran", "too_large", "refused"), ("failed", "to_fit", "accepted")):
         plans = sum(count for name, count in every.items() if name.startswith(ran))
         if plans and len(results) > 1:

@@ -415,7 +415,7 @@ class Invocation:
             for ranking in rankings:
                 ranking.show()
         for note in filter(None, (*notes, self._left_out())):
-            sys.stderr.write(f"{printable(note)}\n")
+            sys.stderr.write(f"{printable(note[0].upper() + note[1:])}\n")
 
     def _left_out(self) -> str:
         """Sentence on what of the command's model is not simulated; empty if all of it is."""

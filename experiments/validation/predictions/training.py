@@ -10,6 +10,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from experiments.validation.reading.rows import (
+    OF_MODEL,
     TRAINING,
     Outcome,
     infeasible,
@@ -80,6 +81,12 @@ def filled(values: Cells) -> Stated:
     batches.
     """
     row = {**values}
+    if row.get("model"):
+        shipped = model_for(row["model"])
+        sizes = {
+            name: getattr(shipped, name) for name in (*OF_MODEL, "kv_heads", "ffn", "head_dim")
+        }
+        row |= {name: size for name, size in sizes.items() if row.get(name) is None}
     for name, limit in MOST.items():
         if row[name] > limit:
             raise InputError(f"{name} {row[name]:,} are over the limit of {limit:,}. Correct it.")

@@ -158,6 +158,7 @@ PLAN = (
     *_columns("text", "framework", "variant", "source"),
 )
 """Model, machine and plan of a training run."""
+OF_MODEL = ("layers", "hidden", "heads")  # columns that may be empty in a row that names its model
 
 
 TRAINING = Kind(
@@ -277,7 +278,8 @@ def kind_of(header: list[str], name: str) -> Kind:
     >>> kind_of(["collective", "cluster", "chips", "size_bytes", "time_s", "mine"], "a.csv").name
     'collective'
     """
-    lacking = {kind.name: [need for need in kind.required if need not in header] for kind in KINDS}
+    stated = {*header, *(OF_MODEL if "model" in header else ())}
+    lacking = {kind.name: [need for need in kind.required if need not in stated] for kind in KINDS}
     fitting = [kind for kind in KINDS if not lacking[kind.name]]
     if fitting:
         return max(fitting, key=lambda kind: sum(column.name in header for column in kind.columns))
@@ -429,7 +431,8 @@ def _row(kind: Kind, header: list[str], line: int, cells: list[str]) -> Row:
         except InputError as mistake:
             mistakes.append(str(mistake))
         else:
-            if column.required and values[column.name] is None:
+            named = column.name in OF_MODEL and read.get("model", "").strip()
+            if column.required and values[column.name] is None and not named:
                 mistakes.append(f"{column.name} is empty. State it.")
     return Row(line, read, values, tuple(mistakes))
 

@@ -106,7 +106,7 @@ def test_the_command_shows_memory_on_a_line_of_its_own(tmp_path, capsys) -> None
     assert run(["validate", "--file", str(path)]) == 0
     shown = capsys.readouterr().out
     assert "states_bytes" in shown
-    assert "ran told to fit: 1." in shown
+    assert "plans that ran, predicted to fit: 1." in shown
     assert run(["validate", "--file", str(path), "--json"]) == 0
     document = json.loads(capsys.readouterr().out)
     assert document["summary"]["fits"] == {"ran_told_to_fit": 1}

@@ -17,7 +17,7 @@ from experiments.validation.predictions.training import (
     question,
     stated_plan,
 )
-from experiments.validation.reading.rows import machines_for
+from experiments.validation.reading.rows import machines_for, read_text
 from experiments.validation.validate import predictor
 from tests.support.validation_rows import TRAINING, rows_of, training_row
 from topologies.catalogue.catalogue import shipped_catalogue
@@ -142,3 +142,11 @@ def test_slices_have_the_links_of_the_catalogue():
         for part in [machine.shape] if switched else machine.shape.axes:
             assert part.bandwidth_bytes_per_s == rate
             assert part.latency_ps == shipped_catalogue().ps(machine.chip, "link_latency")
+
+
+def test_a_row_that_names_its_model_needs_no_sizes() -> None:
+    text = "model,cluster,chips,seq,layers,hidden,heads\nllama-3.1-8b,p5.48xlarge,8,4096,,,\n"
+    values = filled(read_text(text, "own.csv").rows[0].values).values
+    assert (values["layers"], values["hidden"], values["ffn"]) == (32, 4096, 14336)
+    without = read_text(text.replace("llama-3.1-8b", ""), "own.csv").rows[0]
+    assert without.mistakes[0] == "layers is empty. State it."
