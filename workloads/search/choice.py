@@ -14,6 +14,7 @@ from cluster_sim.progress import Watch, unwatched
 from topologies.catalogue.catalogue import shipped_catalogue
 from topologies.clusters.cluster import Cluster
 from topologies.errors import InputError
+from workloads.kernels.precision import TRAINING, check_precision
 from workloads.models.model import Model
 from workloads.search.candidates import ORDERS, Candidates, candidates, divisors
 from workloads.search.estimate import best_estimates, estimate
@@ -61,6 +62,9 @@ def usual_or_searched(
     # as well: never; to compare the two, on up to ``COMPARED_CHIPS`` chips, in which case the
     # search is returned if the best is shorter by ``WORTH_NAMING``; or to take the best. ``size``:
     # ``lnc`` and ``chips`` as ``complete`` takes them.
+    if cluster.chip and stated.get("precision"):
+        catalogue = cluster.catalogue or shipped_catalogue()
+        check_precision(stated["precision"], cluster.chip, catalogue, TRAINING, "train")
     usual = None if search == "always" else _usual(stated, model, cluster, size)
     if usual is None:
         choice = searched_plan(stated, model, cluster, watch=watch, **size)
@@ -196,6 +200,9 @@ def nearest_plan(
     if any(not isinstance(size, int) or not 1 <= size <= LARGEST for size in sizes):
         return None
     try:
+        if fixed.get("precision"):  # another plan would not mend a wrong one
+            catalogue = cluster.catalogue or shipped_catalogue()
+            check_precision(fixed["precision"], cluster.chip, catalogue, TRAINING, "train")
         # Without the fields that divide the model a plan is always possible.
         machine = {name: fixed[name] for name in fixed if name in ("ranks_per_chip", "seq")}
         ranks = complete(machine, model, cluster, **size).ranks

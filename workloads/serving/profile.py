@@ -365,7 +365,12 @@ def _left_for_cache(model: Model, weights: float, rank: RankShare) -> float:
     if weights >= budget:
         raise InputError(
             f"{model.name} has {weights / 1e9:,.0f} GB of weights, {rank.chips} chips hold "
-            f"{budget / 1e9:,.0f} GB; use more chips or a smaller precision."
+            f"{budget / 1e9:,.0f} GB; use a smaller precision, such as fp8, "
+            + (
+                "or a cluster of chips with more memory."
+                if rank.chips >= rank.cluster.chips_per_domain
+                else "or more chips."
+            )
         )
     return budget - weights
 
