@@ -143,7 +143,7 @@ def script_options(
     """
     # A comment ends with its line even where that line ends with a backslash.
     lines = re.sub(r"(?m)^\s*#.*$", "", text).replace("\\\n", " ")
-    lines = ARITHMETIC.sub(lambda found: re.sub(r"\s", "", found[0]), lines)
+    lines = ARITHMETIC.sub(lambda part: re.sub(r"\s", "", part[0]), lines)
     # The words of an array, NAME=(…), and of options in quotes are read as if they stood by
     # themselves, so that what the script sets hides no option, except by its arguments, a command
     # or the environment.
@@ -244,7 +244,7 @@ def _computed(text: str, variables: Mapping[str, set[str | None]], depth: int) -
                 return OPERATORS[type(sign)](value(left), value(right))
         raise ValueError
 
-    plain = VARIABLE.sub(lambda found: str(_resolved(found[0], variables, depth)), text)
+    plain = VARIABLE.sub(lambda part: str(_resolved(part[0], variables, depth)), text)
     try:
         return value(ast.parse(plain, mode="eval").body)
     except (SyntaxError, ValueError, KeyError, ZeroDivisionError):

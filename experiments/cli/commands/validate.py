@@ -276,8 +276,8 @@ def _print_summaries(results: Sequence[Result]) -> None:
     for result in results:
         if fits := result.summary.get("fits"):
             every.update(fits)
-            told = (name.replace("_told_", ", predicted ").replace("_", " ") for name in fits)
-            counts = "; ".join(map("{}: {}".format, told, fits.values()))
+            outcomes = (name.replace("_told_", ", predicted ").replace("_", " ") for name in fits)
+            counts = "; ".join(map("{}: {}".format, outcomes, fits.values()))
             click.echo(f"{result.name}: plans that {counts}.")
     for ran, wrong, verb in (("ran", "too_large", "refused"), ("failed", "to_fit", "accepted")):
         plans = sum(count for name, count in every.items() if name.startswith(ran))
