@@ -18,7 +18,7 @@ import numpy as np
 import simpy
 
 from topologies import display
-from topologies.arguments import checked
+from topologies.arguments import Seed, checked
 from topologies.arrays import FloatArray, IntArray
 from topologies.clusters.cluster import Cluster
 from topologies.clusters.names import CLUSTER_REMEDY, as_cluster
@@ -533,7 +533,7 @@ def queue_jobs(
     discipline: str = "backfill",
     place: str = "any",
     study: bool = False,
-    seed: int = 0,
+    seed: Seed = 0,
     **hazards: Any,
 ) -> Queue:
     """Run jobs that arrive one after another, and see how long each waits.

@@ -40,6 +40,8 @@ READ = (
     "study",
     "trace",
     "runs",
+    "first",
+    "second",
 )
 """Options that only read the file that they name, and those that no study can set."""
 
