@@ -53,7 +53,7 @@ def roles_figure(frame: pd.DataFrame, *, chips_per_unit: Mapping[str, int], titl
         axes.set_ylabel(f"chips{f' of {kind}' if prefix else ''} [thousand]")
         axes.set_ylim(0, np.sum(units, axis=0).max() * thousands)
     top, bottom = panels[0], panels[-1]
-    top.set_title(f"{title}\n{_finding(frame)}", loc="left", fontsize=11)
+    top.set_title(f"{title}\n{_finding(frame, chips_per_unit)}", loc="left", fontsize=11)
     handles, names = top.get_legend_handles_labels()
     top.legend(
         handles[::-1], names[::-1], loc="center left", bbox_to_anchor=(1.0, 0.5), frameon=False
@@ -65,11 +65,19 @@ def roles_figure(frame: pd.DataFrame, *, chips_per_unit: Mapping[str, int], titl
     return figure
 
 
-def _finding(frame: pd.DataFrame) -> str:
-    units = frame[[f"{role}_units" for role in STACK]].to_numpy().sum()
-    roles = ["training_units", "evaluation_units", "checkpointing_units"]
-    trains = frame[roles].to_numpy().sum() / units
-    batch = frame["batch_units"].to_numpy().sum() / units
+def _finding(frame: pd.DataFrame, chips_per_unit: Mapping[str, int]) -> str:
+    several = len(chips_per_unit) > 1
+
+    def chips(*roles: str) -> float:
+        """Chips in these roles, summed over the rows."""
+        return sum(
+            count * float(frame[f"{kind}_{role}_units" if several else f"{role}_units"].sum())
+            for kind, count in chips_per_unit.items()
+            for role in roles
+        )
+
+    trains = chips("training", "evaluation", "checkpointing") / chips(*STACK)
+    batch = float(frame["batch_units"].sum()) and chips("batch") / chips(*STACK)
     waits = f", {batch:.0%} answer batch requests" if batch else ""
     offered = frame["offered_requests"]
     kept = (frame["slo_attainment"] * offered).sum() / max(float(offered.sum()), 1e-300)

@@ -71,10 +71,12 @@ def missed_note(run: FleetRun, lead_s: float, *, attained: float, wanted: float)
         return ""
     quarters = missed_quarters(run, lead_s)
     worst = quarters[0]
+    of_first = f", counted as {run.kinds[0].name}," if len(run.kinds) > 1 else ""
     sentence = (
         f"{attained:.2%} of the requests keep the SLO, and {100 * wanted:.4g}% are asked for; "
         f"{worst.share:.0%} of those that miss it came in the 15 minutes from {worst.time_utc}, "
-        f"which needed {worst.needed_units:,.0f} units while {worst.serving_units:,.0f} served"
+        f"which needed {worst.needed_units:,.0f} units{of_first} while {worst.serving_units:,.0f} "
+        "served"
     )
     if worst.needed_units > sum(kind.units * kind.speed.mean() for kind in run.kinds):
         return f"{sentence}, more than the fleet has; fewer requests or more units keep it."

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from cluster_sim.progress import one_piece
 from experiments.cli.options.inputs import CatalogueInputs, Invocation, Ranking, SensitivityInputs
-from experiments.cli.output.printing import interval_frame, print_rows, print_table
+from experiments.cli.output.printing import interval_frame, print_rows, print_table, print_text
 from experiments.reports.formatting import Column, facts, number
 from topologies.errors import InputError
 from workloads.options.fleet import (
@@ -155,6 +155,7 @@ def print_fleet(document: Mapping[str, Any]) -> None:
     print_table(_title(document), ["", "chip-hours", "share"], hours)
     if "kinds" in document:
         print_rows("Kinds of units, in the order in which they serve", KINDS, document["kinds"])
+        print_text(f"Units below are counted as {document['kinds'][0]['kind']}.")
     sizes = facts(SIZE, document, "fleet") + _replica_facts(document["replicas"])
     by_domain = document["failures_by_domain"]
     failures = by_domain if set(by_domain) - {"server"} else {}
