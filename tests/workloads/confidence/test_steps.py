@@ -123,7 +123,7 @@ def test_naming_the_framework_never_widens_a_neuron_step(kind: str) -> None:
         pytest.param("", 0.8, 3, marks=pytest.mark.slow),
         pytest.param(FRAMEWORK, 0.84, 3, marks=pytest.mark.slow),
         (PLAN, 0.84, 4),
-        (BARE, 0.78, 5),
+        (BARE, 0.78, 6),
     ],
 )
 def test_tables_that_were_left_out_are_covered(
@@ -135,7 +135,8 @@ def test_tables_that_were_left_out_are_covered(
     of a framework nobody knows that SimuMax's B200 was throttled, that torch-xla and PaxML are not
     MaxText, or that some of torchtitan's H100s had less power. By the plan
     alone nobody knows that a network gave ZeRO-3 a third of its rate. Told the least, plans of
-    Megatron before fused attention take 40 % longer than predicted.
+    Megatron before fused attention take 40 % longer than predicted, and those of JAX on GPUs and of
+    adapters by PEFT are taken for other stacks' too.
     """
     residuals, shares = shipped_residuals(), []
     every = residuals.at_level(stated).rows
