@@ -308,7 +308,7 @@ def _moments(item: Mapping[str, Any]) -> tuple[Any, Any, Any]:
     has conditions in place of times, and of a Job that failed a condition alone says when.
     """
     created = _at(item, "metadata", "creationTimestamp")
-    conditions = _at(item, "status", "conditions") or []
+    conditions = _listed(item, "status", "conditions")
     changed = {
         each.get("type"): each.get("lastTransitionTime")
         for each in conditions
@@ -327,13 +327,17 @@ def _devices(item: Mapping[str, Any]) -> Iterator[int]:
     if item["kind"] == "Job":
         replicated = [(1, item.get("spec"))]
     else:
-        sets = _at(item, "spec", "replicatedJobs") or []
+        sets = _listed(item, "spec", "replicatedJobs")
         replicated = [(_at(each, "replicas") or 1, _at(each, "template", "spec")) for each in sets]
     for replicas, spec in replicated:
         pods = _count(_at(spec, "parallelism") or 1, "parallelism")
-        containers = _at(spec, "template", "spec", "containers") or []
-        limits = [_at(each, "resources", "limits") or {} for each in containers]
-        chips = [each[name] for each in limits for name in DEVICES if name in each]
+        containers = _listed(spec, "template", "spec", "containers")
+        chips = [
+            count
+            for each in containers
+            for name in DEVICES
+            if (count := _at(each, "resources", "limits", name)) is not None
+        ]
         if not chips:
             raise InputError(f"its containers have no limit of {', '.join(DEVICES)}. State one.")
         yield _count(replicas, "replicas") * pods * sum(_count(each, "chips") for each in chips)
@@ -344,6 +348,12 @@ def _at(item: Any, *keys: str) -> Any:
     for key in keys:
         item = item.get(key) if isinstance(item, Mapping) else None
     return item
+
+
+def _listed(item: Any, *keys: str) -> list[Any]:
+    """Return a list within nested mappings; an empty one where something else is there."""
+    value = _at(item, *keys)
+    return value if isinstance(value, list) else []
 
 
 def _left_out(left: Mapping[str, int]) -> tuple[str, ...]:

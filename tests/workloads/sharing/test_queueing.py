@@ -14,6 +14,7 @@ from hypothesis import strategies as st
 import cluster_sim as cs
 from tests.support.queues import CLUSTER, JOBS, WAITING, job
 from tests.support.small_models import TOY_CONFIG, config_file
+from topologies.errors import InputError
 from workloads.sharing.queueing import DISCIPLINES, PLACES
 
 
@@ -207,6 +208,16 @@ def kubernetes() -> dict[str, Any]:
     status = {"startTime": times["startTime"], "conditions": [failed]}
     broken = {**single, "metadata": {"name": "broken", **created}, "status": status}
     return {"kind": "List", "items": [single, several, broken, {"kind": "Pod"}]}
+
+
+@pytest.mark.parametrize("wrong", [7, "x", [7], {"resources": 7}, [{"resources": {"limits": 7}}]])
+def test_containers_of_another_kind_have_no_chips(wrong: Any, tmp_path: Path) -> None:
+    export = kubernetes()
+    export["items"][0]["spec"]["template"] = {"spec": {"containers": wrong}}
+    path = tmp_path / "week.json"
+    path.write_text(json.dumps(export))
+    with pytest.raises(InputError, match="job single: its containers have no limit"):
+        cs.queue_jobs(CLUSTER, path)
 
 
 def test_a_list_of_kubernetes_jobs_is_read_as_kubectl_prints_it(tmp_path: Path) -> None:

@@ -66,6 +66,12 @@ def test_a_recipe_of_fp8_without_fp8_is_ignored_by_name(tmp_path: Path) -> None:
     assert "fp8 recipe rowwise without fp8" in read.ignored
 
 
+def test_keys_that_are_not_read_are_named_without_control_characters(tmp_path: Path) -> None:
+    file = tmp_path / "nxd.yaml"
+    file.write_text(NXD + "\nmodel\ufeff_kind: 1\n", encoding="utf-8")
+    assert r"model\ufeff_kind" in read_any_plan(file).ignored
+
+
 def test_our_own_plan_is_ours(tmp_path: Path) -> None:
     path = tmp_path / "plan.yaml"
     path.write_text("tp: 8\npp: 2\n")

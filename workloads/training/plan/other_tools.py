@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from topologies.arguments import check_names
-from topologies.errors import InputError, excerpt
+from topologies.errors import InputError, excerpt, shown
 from topologies.files.reading import read_text
 from topologies.files.tool_files import EMPTY, flattened, in_environment
 from topologies.units import parse_bytes
@@ -496,7 +496,7 @@ def other_plan(path: Path, text: str, environment: Mapping[str, str] = EMPTY) ->
     compiled = any(str(keys.get(key)).lower() == "true" for key in COMPILED)
     eager = ":eager" if tool == "torchtitan" and not compiled else ""
     fields |= {"framework": f"{FRAMEWORKS[tool]}{eager}"}
-    return OtherPlan(tool, fields, tuple(sorted(ignored)), keys)
+    return OtherPlan(tool, fields, tuple(sorted(map(shown, ignored))), keys)
 
 
 RANKING = {"overlap": ("none", "dp", "all"), "precision": ("bf16", "fp8")}
