@@ -10,7 +10,8 @@ from pathlib import Path
 from typing import Any
 
 from experiments.figures.training import NAMES
-from experiments.reports.formatting import heading, option_name, ratios, value_text
+from experiments.reports.certainty import ratios
+from experiments.reports.formatting import heading, option_name, value_text
 from experiments.reports.run_directory import MEASURED
 from experiments.reports.run_record import check_files, read_record
 from topologies.clusters.names import cluster as cluster_of

@@ -6,13 +6,13 @@ from pathlib import Path
 import pytest
 
 from experiments.cli.main import run
+from experiments.reports.certainty import ratios
 from experiments.reports.differences import (
     change_sentence,
     differences,
     question_rows,
     result_rows,
 )
-from experiments.reports.formatting import ratios
 from tests.support.small_models import TOY_CONFIG, config_file
 from topologies.errors import InputError
 
