@@ -147,10 +147,8 @@ def ratios(command: str, rows: Rows) -> list[dict[str, Any]]:
 
     entries = []
     first, *others = rows
-    place = INTERVAL_OF.get(command)
-    compared = COMPARED.get(command) or ({place: f"the {heading(place)}"} if place else {})
     for row in others:
-        for place, words in compared.items():
+        for place, words in COMPARED.get(command, {}).items():
             mine, base = (_ends(command, one, place) for one in (row, first))
             if mine is None or base is None:
                 continue

@@ -98,6 +98,8 @@ def compare(inputs: ComparedRuns, call: Invocation) -> None:
     answer = differences((inputs.first, inputs.second))
     heads = answer["runs"]
     sentences = [*ratio_sentences(answer["ratios"]), change_sentence(answer)]
+    for run, only in zip(heads, ("only_first", "only_second"), strict=True):
+        sentences += [f"Only {run} has {', '.join(answer[only])}."] if answer[only] else []
 
     def show(_: Any) -> None:
         """Print both tables, and the sentences on them."""
