@@ -129,7 +129,7 @@ def _ratios(
     """Return the ratios of the second run's numbers to the first's, with their intervals."""
     entries = ratios(command, results)
     alike = all(inputs[0].get(name) == inputs[1].get(name) for name in ("model", "cluster"))
-    changed = any(asked.get(name) for asked in inputs for name in UNLIKE_MACHINES)
+    changed = any(run.get(name) for run in inputs for name in UNLIKE_MACHINES)
     if command != "train" or not alike or changed or not all("plan" in each for each in results):
         return entries
     # Two steps of one model on one machine share most of their errors.
