@@ -40,7 +40,7 @@ from experiments.reports.formatting import (
 )
 from experiments.reports.run_record import REPORT, option_words, read_record, sha256_of
 from topologies.errors import InputError
-from topologies.files.reading import as_named
+from topologies.files.table import as_named
 from topologies.files.writing import whole_file
 from topologies.units import format_memory
 
