@@ -329,29 +329,14 @@ def shares(run: Iteration) -> list[tuple[str, float, float]]:
     return [*rows, ("iteration", run.iteration_s, 1.0)]
 
 
-FIGURE = "step_time_breakdown"  # name of the figure of the breakdown in a run directory
-
-
-def write(
-    out: Run,
-    run: Iteration,
-    engine: str,
-    *,
-    alone: bool = True,
-    more: Mapping[str, Any] | None = None,
-) -> None:
-    """Add results, breakdowns, figures and trace to a run directory.
-
-    ``alone`` says that nothing else writes ``metrics.csv`` and the figure of the breakdown, and
-    ``more`` has further entries of the results.
-    """
+def write(out: Run, run: Iteration, engine: str, more: Mapping[str, Any]) -> None:
+    """Add results, to which ``more`` adds, breakdowns, figures and trace to a run directory."""
     from workloads.training.explain import input_table, step_table
 
-    results = {**document(run, engine), **(more or {})}
-    if alone:
-        out.table("metrics", metrics(results), title="Results", note=headline(run))
-        bar = one_step(headline(run), run.breakdown_s, run.mfu, run.interval)
-        out.figure(FIGURE, bar, title="Step-time breakdown")
+    results = {**document(run, engine), **more}
+    out.table("metrics", metrics(results), title="Results", note=headline(run))
+    bar = one_step(headline(run), run.breakdown_s, run.mfu, run.interval)
+    out.figure("step_time_breakdown", bar, title="Step-time breakdown")
     times_s = run.ranks.filter(like="_ps").rename(columns=lambda part: f"{part[:-2]}s") / PS_PER_S
     ranks = run.ranks[["count"]].join(times_s).reset_index()
     out.table("ranks", ranks, title="Breakdown by rank", note="count: equal ranks it stands for")

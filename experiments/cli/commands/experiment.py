@@ -1,8 +1,7 @@
 """``cluster-sim experiment``: runs an experiment, whose options are the parameters of its ``run``.
 
-With ``--out DIR`` the frame and the figure are written to a run directory. The figure has the name
-of the module, or its ``FIGURE``. An optional function ``save(run, frame, **options)`` of the module
-adds more files (:class:`experiments.reports.run_directory.Run`).
+With ``--out DIR`` the frame and the figure, which has the name of the module, are written to a run
+directory.
 """
 
 from __future__ import annotations
@@ -170,7 +169,6 @@ def _run(
     has_progress = WATCH in inspect.signature(module.run).parameters
     watched = {WATCH: call.watch} if has_progress else {}
     frame = module.run(**values, **watched)
-    brief = module.brief(frame) if hasattr(module, "brief") else frame
     inputs = _by_option(values)
     from experiments.reports.drawing import headline
 
@@ -182,22 +180,19 @@ def _run(
         "question": chosen.question,
         "answer": answer,
         "inputs": plain(inputs),
-        "rows": _records(brief),
+        "rows": _records(frame),
     }
 
     def show(_: object) -> None:
         """Print the answer and its rows."""
-        print_experiment(Explained(chosen.question, answer, about(module)), brief)
+        print_experiment(Explained(chosen.question, answer, about(module)), frame)
         if call.out is not None:
             sys.stderr.write(f"written to {call.out}\n")
 
     def write(run: Run, _: object) -> None:
         """Write figure and rows of the experiment."""
-        called = getattr(module, "FIGURE", chosen.name)
-        run.figure(called, figure, title=chosen.question)
+        run.figure(chosen.name, figure, title=chosen.question)
         run.table("metrics", frame, title="Rows", parquet=True)
-        if hasattr(module, "save"):
-            module.save(run, frame, **values)
 
     call.answer(document, show, write, inputs=inputs)
 
