@@ -404,8 +404,7 @@ def _of_table(name: str, rows: Sequence[Compared]) -> Iterator[Residual]:
             prediction = prediction_of(each, name)
             if prediction is None:
                 continue
-            features = {key: value for key, value in vars(prediction).items() if key != "slow"}
-            residual = -math.log1p(off)
+            residual, features = -math.log1p(off), vars(prediction)
             yield Residual(table=name, group=group_of(row), log_residual=residual, **features)
 
 
