@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 from cluster_sim.collectives.duration.nccl import covers
 from cluster_sim.trace.trace import Trace
 from experiments.figures.training import NAMES, one_step
-from experiments.reports.formatting import format_interval, idle_entry, value_text
+from experiments.reports.formatting import format_interval, idle_entry, value_text, values_of
 from experiments.reports.plan_rows import memory_document
 from experiments.reports.remarks import assumed_document, remarks_entry
 from topologies.memory_limit import peak_rss_bytes
@@ -56,26 +56,18 @@ def document(run: Iteration, engine: str) -> dict[str, Any]:
         "tokens": plan.tokens,
         "tokens_per_s": run.tokens_per_s,
         "tokens_per_s_per_chip": run.tokens_per_s / run.chips,
-        "model_flops_per_s_per_chip": run.model_flops_per_s_per_chip,
-        "mfu": run.mfu,
-        "hfu": run.hfu,
+        **values_of(run, "model_flops_per_s_per_chip", "mfu", "hfu"),
         "memory_bytes": memory_document(memory),
-        "memory_range_bytes": {"least": memory.least, "most": memory.most},
-        "fits": memory.fits,
-        "tight": memory.tight,
-        "breakdown_s": run.breakdown_s,
-        "overlapped_s": run.overlapped_s,
+        "memory_range_bytes": values_of(memory, "least", "most"),
+        **values_of(memory, "fits", "tight"),
+        **values_of(run, "breakdown_s", "overlapped_s"),
         **_disturbed(run),
         **_unlike(run),
         **asdict(run.cost),
-        "level": run.level,
-        "folded": run.folded,
+        **values_of(run, "level", "folded"),
         "simulated_ranks": len(run.program),
         "engine": engine,
-        "shares_memory": run.shares_memory,
-        "ops": run.ops,
-        "build_s": run.build_s,
-        "simulate_s": run.simulate_s,
+        **values_of(run, "shares_memory", "ops", "build_s", "simulate_s"),
         "peak_rss_bytes": peak_rss_bytes(),
         "provenance": dict(run.provenance),
     }
