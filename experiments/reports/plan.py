@@ -30,7 +30,7 @@ from experiments.reports.plan_rows import (
 from experiments.reports.remarks import check_remarks
 from experiments.reports.training import interval_document, stated
 from topologies.units import format_memory, format_seconds
-from workloads.search import Finalist, Search
+from workloads.search.search import Finalist, Search
 from workloads.training.plan.other_tools import plan_yaml
 from workloads.training.program.breakdown import PARTS
 

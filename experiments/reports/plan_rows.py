@@ -14,7 +14,7 @@ from workloads.training.program.breakdown import PARTS
 if TYPE_CHECKING:
     import pandas as pd
 
-    from workloads.search import Finalist, Search
+    from workloads.search.search import Finalist, Search
     from workloads.training.memory.memory import Memory
 
 

@@ -14,7 +14,7 @@ from experiments.figures.plan import bars
 from experiments.figures.training import one_step
 from experiments.reports.plan_rows import BRIEF, brief
 from tests.support.small_models import TOY_CONFIG, config_file
-from workloads.search import search
+from workloads.search.search import search
 from workloads.training.program.breakdown import PARTS
 
 
