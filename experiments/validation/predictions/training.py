@@ -258,11 +258,6 @@ class Steps:
         return self._steps[key]
 
 
-def predict(values: Mapping[str, Any], catalogue: Catalogue | None = None) -> Outcome:
-    """Predict a row of its own, see :meth:`Steps.predict`."""
-    return Steps().predict(values, catalogue)
-
-
 def question(
     row: Mapping[str, Any], catalogue: Catalogue | None = None
 ) -> tuple[Model, Cluster, ParallelPlan]:

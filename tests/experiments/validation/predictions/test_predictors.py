@@ -56,7 +56,7 @@ def test_rows_of_a_table_with_one_step_simulate_it_once(monkeypatch):
     outcomes = [predict(values, None) for values in rows]
     assert list(dict.fromkeys(plan.global_batch for plan in simulated)) == [8, 16]
     assert len(simulated) == len(set(simulated))
-    assert outcomes == [training.predict(values) for values in rows]
+    assert outcomes == [training.Steps().predict(values) for values in rows]
 
 
 def test_chips_become_machines_of_which_the_last_may_be_used_in_part():
