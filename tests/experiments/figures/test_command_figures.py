@@ -36,8 +36,8 @@ def test_a_step_is_drawn_with_its_interval_and_mfu(model: cs.Model) -> None:
 
 def test_bars_of_plans_are_as_long_as_their_steps(model: cs.Model) -> None:
     machine = cs.cluster("trn2.48xlarge")
-    found = search(model, machine, 16, stated={"seq": 512}, finalists=6, each=("tp", "pp"))
-    rows = brief(found, 6)
+    searched = search(model, machine, 16, stated={"seq": 512}, finalists=6, each=("tp", "pp"))
+    rows = brief(searched, 6)
     assert rows.columns.tolist() == ["model", "cluster", *BRIEF]
     assert len(rows) == 6
     assert not rows.duplicated(["tp", "pp"]).any()
