@@ -48,7 +48,7 @@ def memory_kernel(
         OpColumns(kind=np.full(count, FLOW), size_bytes=np.tile(part, len(kernels))),
         edges=Edges.from_pairs(count, [], []),
         resources=covered.resources,
-        flows=_memory_flows(np.repeat(covered.hbm(kernels), cores), -(-most // cores)),
+        flows=_memory_flows(np.repeat(covered.of_chip("hbm", kernels), cores), -(-most // cores)),
         labels={"rank": np.repeat(np.arange(len(kernels), dtype=np.int32), cores)},
         facts={"kernel_bytes": int(size_bytes)},
     )
