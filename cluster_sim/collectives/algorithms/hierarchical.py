@@ -47,6 +47,7 @@ from cluster_sim.collectives.few_ranks import (
     repeated_rounds_ps,
     schedule_of_few,
     spans_many_domains,
+    stage_lines,
     with_latency_of_stages,
     with_one_latency,
     with_uplink_rate,
@@ -349,24 +350,16 @@ def hierarchical(call: CollectiveCall, slices: int) -> Messages:
     ranks = rank_table(call.group)
     if ranks is None:
         raise ValueError("the group is not symmetric over its domains")
-    inside, across = runs_inside(call), _lines_across(ranks, radices(call.group))
+    inside = runs_inside(call)
+    across = [
+        ranks[line].swapaxes(1, 2).reshape(-1, line.shape[1]).astype(np.int32)
+        for line in stage_lines(radices(call.group))
+    ]
     parts = [
         Part((*(over_domains(lines, ranks) for lines in part.lines), *across), part.weight)
         for part in inside.parts
     ]
     return inside.marked(staged(call, parts, slices))
-
-
-def _lines_across(ranks: IntArray, sizes: Sequence[int]) -> list[IntArray]:
-    """Return the lines of each stage between domains, int32 (lines, domains of a line) each.
-
-    A line joins ranks whose domains differ in one digit alone, in the radices ``sizes``.
-    """
-    digits = ranks.reshape(*sizes[::-1], -1)
-    return [
-        np.moveaxis(digits, axis, -1).reshape(-1, digits.shape[axis]).astype(np.int32)
-        for axis in reversed(range(len(sizes)))
-    ]
 
 
 def _lengths(call: CollectiveCall) -> list[list[int]]:
