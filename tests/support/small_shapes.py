@@ -134,8 +134,7 @@ def _cut(src: np.ndarray, dst: np.ndarray, rate: np.ndarray, inside: np.ndarray,
 def equal_paths(shape: Clos, src: int, dst: int) -> list[list[int]]:
     """All shortest paths between two chips, as rows of the links, found on the graph."""
     links = domain_links(shape)
-    row = {
-        ends: k for k, ends in enumerate(zip(links.src.tolist(), links.dst.tolist(), strict=True))
-    }
-    found = nx.all_shortest_paths(nx.DiGraph(list(row)), src, dst)
-    return [[row[hop] for hop in pairwise(nodes)] for nodes in found]
+    pairs = zip(links.src.tolist(), links.dst.tolist(), strict=True)
+    row = {ends: number for number, ends in enumerate(pairs)}
+    paths = nx.all_shortest_paths(nx.DiGraph(list(row)), src, dst)
+    return [[row[hop] for hop in pairwise(nodes)] for nodes in paths]

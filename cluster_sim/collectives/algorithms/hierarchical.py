@@ -168,7 +168,7 @@ def inside_first(group: Group) -> Group:
 
 
 class Inside(NamedTuple):
-    """What runs inside every domain."""
+    """Messages that run inside every domain."""
 
     parts: list[Part]  # of the payload, with their stages inside the first domain
     cycles: int = 1  # directed cycles that run at once
