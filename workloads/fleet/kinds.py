@@ -7,6 +7,7 @@ first. A unit of another kind counts as many units of the first as it takes to s
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
@@ -64,14 +65,19 @@ def targets(
     worlds: Sequence[World], speeds: FloatArray, wanted: FloatArray
 ) -> list[npt.NDArray[np.int64]]:
     """Return the units of each kind that should serve; each (pools,)."""
-    # ``wanted`` (pools,) in units of the first kind, or (kinds, pools) in those of each kind.
+    # ``wanted`` (pools,) in units of the first kind, or (kinds, pools) in those of each kind, which
+    # are placed as their sum where floor and cap do not allow them.
     limits = worlds[0].limits
-    if len(worlds) == 1:
-        return [limits.quantised(wanted, len(worlds[0].ledger))]
-    each = [replace(world.limits, floor=0, cap=0) for world in worlds]
+    # Floor and cap hold for all kinds together.
+    each = [limits, *(replace(world.limits, floor=0, cap=0) for world in worlds[1:])]
     if wanted.ndim == 2:
-        rows = zip(each, worlds, wanted, strict=True)
-        return [limit.quantised(row, len(world.ledger)) for limit, world, row in rows]
+        placed = [
+            replace(limit, floor=0, cap=0).quantised(row * (speed > 0), len(world.ledger))
+            for limit, row, speed, world in zip(each, wanted, speeds, worlds, strict=True)
+        ]
+        if limits.floor <= np.sum(placed * speeds) <= (limits.cap or math.inf):
+            return placed
+        wanted = (wanted * speeds).sum(axis=0)
     whole = sum(
         len(world.ledger) * speed.max() for world, speed in zip(worlds, speeds, strict=True)
     )

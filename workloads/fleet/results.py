@@ -288,11 +288,12 @@ def summary(run: FleetRun, costs: Costs, prices: Prices | None = None) -> dict[s
         "store_bytes": run.loaded_bytes,
         **({} if batch is None else {"batch": batch}),
     }
-    results |= _money(results, costs, kinds := _kinds(run, costs) if len(run.kinds) > 1 else [])
+    kinds = _kinds(run, costs, prices) if len(run.kinds) > 1 else []
+    results |= _money(results, costs, kinds)
     return {**results, "kinds": kinds} if kinds else results
 
 
-def _kinds(run: FleetRun, costs: Costs) -> list[dict[str, Any]]:
+def _kinds(run: FleetRun, costs: Costs, prices: Prices | None) -> list[dict[str, Any]]:
     """Return the account of each kind of units by its keys in the command line's JSON."""
     rows = []
     tokens = [
@@ -308,7 +309,7 @@ def _kinds(run: FleetRun, costs: Costs) -> list[dict[str, Any]]:
             "served_tokens": tokens_of,
             **_training(part),
             **_changes(part),
-            **_power(part, chip, None),
+            **_power(part, chip, prices),
         }
         rows.append({"kind": kind.name, **results, **_money(results, chip, [])})
     return rows
@@ -524,14 +525,25 @@ def _power(run: FleetRun, costs: Costs, prices: Prices | None) -> dict[str, Any]
         "power_ramp_15min_w": float(np.abs(change_w(draw)).max()),
         "carbon_kg": energy * each_kind(costs)[0].carbon_kg_per_j or None,
         "electricity_usd": None if prices is None else prices.cost_usd(draw),
-        "training_usd_per_mwh": None if prices is None else _paid_by_training(run, prices),
+        "training_usd_per_mwh": (None if prices is None else _paid_by_training(run, costs, prices)),
         "held_minutes": 0 if prices is None else int(prices.dear.sum()),
     }
 
 
-def _paid_by_training(run: FleetRun, prices: Prices) -> float | None:
-    """Mean price of electricity, weighted by the units that train or evaluate [USD/MWh]."""
-    trains = role_units(run)[:, [Role.TRAINING, Role.EVALUATION]].sum(axis=1)
+def _paid_by_training(run: FleetRun, costs: Costs, prices: Prices) -> float | None:
+    """Mean price of electricity, weighted by the draw of training and evaluation [USD/MWh]."""
+    draws_w = [
+        kind.chips_per_unit * chip.busy_w * chip.pue or 1.0  # alike where none is known
+        for kind, chip in zip(run.kinds, each_kind(costs), strict=True)
+    ]
+    works = [Role.TRAINING, Role.EVALUATION]
+    trains: FloatArray = np.sum(
+        [
+            kind_units(kind)[:, works].sum(axis=1) * (draw_w / draws_w[0])
+            for kind, draw_w in zip(run.kinds, draws_w, strict=True)
+        ],
+        axis=0,
+    )
     return float(trains @ prices.usd_per_mwh / trains.sum()) if trains.any() else None
 
 
@@ -544,8 +556,7 @@ def _money(
         for row, chip in zip(kinds or [results], each_kind(costs), strict=True)
     ]
     cost = sum(each) if all(each) else 0.0  # unknown where the price of a kind is
-    shares = [serving_share(row) for row in kinds or [results]]
-    share = shares[0] if len(shares) == 1 else float(np.dot(each, shares)) / (cost or 1.0)
+    share = _serving_share(kinds or [results], each)
     economics = each_kind(costs)[0]
     tokens, steps = results["served_tokens"], results["training_steps"]
     has_cost = cost > 0
@@ -568,7 +579,11 @@ def _money(
     }
 
 
-def serving_share(results: Mapping[str, Any]) -> float:
-    """Share of the chip-hours that serve, of those that serve or train."""
-    served, trained = results["inference_chip_hours"], results["training_chip_hours"]
-    return float(served / (served + trained)) if served + trained else 0.0
+def _serving_share(kinds: Sequence[Mapping[str, Any]], costs_usd: Sequence[float]) -> float:
+    """Share of the costs of serving and training that is for serving."""
+    # Costs of kinds that did neither are divided in proportion, as other idle time is.
+    served = np.array([row["inference_chip_hours"] for row in kinds])
+    worked = served + np.array([row["training_chip_hours"] for row in kinds])
+    shares = np.divide(served, worked, out=np.zeros(len(kinds)), where=worked > 0)
+    weights = np.where(worked > 0, costs_usd, 0.0)
+    return float(weights / (weights.sum() or 1.0) @ shares)  # the weight of one kind is exactly 1

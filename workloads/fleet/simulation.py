@@ -10,7 +10,6 @@ from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
-from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -199,9 +198,9 @@ def view_at(worlds: Sequence[World], inputs: Inputs, minute: int) -> View:
     )
 
 
-def _in_first(counts: Sequence[IntArray], speeds: FloatArray) -> npt.NDArray[Any]:
+def _in_first(counts: Sequence[IntArray], speeds: FloatArray) -> FloatArray:
     """Return units of all kinds in units of the first kind; (pools,)."""
-    return counts[0] if len(counts) == 1 else np.asarray((np.stack(counts) * speeds).sum(axis=0))
+    return np.asarray((np.stack(counts) * speeds).sum(axis=0))
 
 
 def _kind_view(world: World, speed: FloatArray) -> KindView:
@@ -351,7 +350,7 @@ def opened(
         Queue(row, service.patience_s / 60.0)
         for row, service in zip(demand.requests.astype(np.int64), kinds[0].services, strict=True)
     )
-    draws = [rng] if len(kinds) == 1 else rng.spawn(len(kinds))
+    draws = [rng, *rng.spawn(len(kinds) - 1)]
     queue = None if batch is None else _batch(batch, demand)
     return [
         _world(demand, kind, env, store, queues, each, queue)

@@ -16,9 +16,10 @@ import cluster_sim as cs
 from tests.support.toy_fleet import FREE, PRICES
 from workloads.demand import Demand, azure_code, constant
 from workloads.fleet.inputs.jobs import evaluation_job
+from workloads.fleet.inputs.prices import Prices
 from workloads.fleet.kinds import Kind, serving_units, speeds_of
 from workloads.fleet.policies.rules import forecast, static, threshold
-from workloads.fleet.policies.view import Policy, View
+from workloads.fleet.policies.view import Limits, Policy, View
 from workloads.fleet.processes.failures import Failures, Fleet
 from workloads.fleet.results import (
     kind_shares,
@@ -182,6 +183,63 @@ def test_a_limit_on_training_is_spent_where_units_serve_last() -> None:
     run = simulate(constant(60.0, minutes=10), kinds, four)
     lent = [role_units(replace(run, kinds=(kind,)))[-1, Role.EVALUATION] for kind in run.kinds]
     assert lent == [1.0, 3.0]
+
+
+@pytest.mark.parametrize(
+    ("limits", "placed"),
+    [
+        (Limits(), [[1], [0]]),
+        (Limits(floor=3), [[3], [0]]),
+        (Limits(floor=6), [[4], [4]]),  # four of the first, and four that serve as two of it
+        (Limits(cap=2), [[1], [0]]),
+    ],
+)
+def test_floor_and_cap_hold_for_all_kinds_together(limits: Limits, placed: list[list[int]]) -> None:
+    kinds = [_kind("first", 4, 3.0), _kind("second", 6, 1.5)]
+    kinds = [replace(kind, fleet=replace(kind.fleet, limits=limits)) for kind in kinds]
+    for policy in (static(1), lambda _: [[1], [0]]):
+        run = simulate(constant(60.0, minutes=2), kinds, policy)
+        assert [kind.service_units[-1].tolist() for kind in run.kinds] == placed
+    crowded = simulate(constant(60.0, minutes=2), kinds, lambda _: [[3], [4]])
+    counted = (
+        3 * crowded.kinds[0].service_units[-1, 0] + 1.5 * crowded.kinds[1].service_units[-1, 0]
+    )
+    assert counted / 3 == (2 if limits.cap else max(5, limits.floor))
+
+
+def test_a_kind_that_never_serves_gets_no_requests_from_a_policy() -> None:
+    kinds = [_kind("serves", 4), replace(_kind("trains", 3), serves=False)]
+    run = simulate(constant(60.0, minutes=2), kinds, lambda _: [[2], [3]])
+    assert [kind.service_units[-1, 0] for kind in run.kinds] == [2.0, 0.0]
+
+
+def test_electricity_of_training_is_weighed_by_the_draw_of_each_kind() -> None:
+    kinds = [_kind("small", 2), _kind("large", 3, chips=128)]
+    kinds = [replace(kind, serves=number == 0) for number, kind in enumerate(kinds)]
+    dear = np.repeat([10.0, 50.0], 5)
+
+    def by_day(view: View) -> Any:
+        """Serve on all units of the first kind in the dear minutes."""
+        return 2 if view.minute >= 5 else 0
+
+    run = simulate(constant(0.001, minutes=10), kinds, by_day)
+    numbers = summary(run, [PRICES, replace(PRICES, busy_w=1500.0)], Prices(dear))
+    always, by_turns = 3 * 128 * 1500.0, 2 * 64 * 750.0
+    paid = (10 * (always + by_turns) + 50 * always) / (2 * always + by_turns)
+    assert numbers["training_usd_per_mwh"] == pytest.approx(paid)
+    rows = numbers["kinds"]
+    assert [row["training_usd_per_mwh"] for row in rows] == [10.0, 30.0]
+    assert sum(row["electricity_usd"] for row in rows) == pytest.approx(numbers["electricity_usd"])
+
+
+def test_costs_are_divided_among_the_kinds_that_work() -> None:
+    kinds = [_kind("serves", 4), replace(_kind("idle", 4, jobs=()), serves=False)]
+    kinds[0] = replace(kinds[0], jobs=())
+    numbers = summary(simulate(constant(60.0, minutes=5), kinds, static(1)), [PRICES] * 2)
+    assert numbers["serving_cost_share"] == 1.0  # nothing trains, so that serving pays for all
+    assert numbers["usd_per_million_tokens"] == pytest.approx(
+        numbers["cost_usd"] / numbers["served_tokens"] * 1e6
+    )
 
 
 def test_speed_is_the_ratio_of_rates() -> None:
