@@ -38,10 +38,11 @@ def simulate(
     policy: Policy,
     *,
     jobs: Sequence[TrainingJob] = (),
+    economics: Economics = PRICES,
     **others: Any,
 ) -> FleetRun:
     """Run a fleet of one kind of units."""
-    kind = Kind("unit", tuple(services), fleet, tuple(jobs))
+    kind = Kind("unit", tuple(services), fleet, tuple(jobs), economics)
     return simulation.simulate(demand, [kind], policy, **others)
 
 
@@ -66,7 +67,7 @@ def check_conserved(run: FleetRun) -> None:
     total = role_server_ms(run.kinds[0])
     assert np.all(total.sum(axis=1) == np.arange(run.minutes + 1) * 60_000 * run.units)
     assert np.all(np.diff(total, axis=0) >= 0)
-    numbers = summary(run, PRICES)
+    numbers = summary(run)
     groups = ("inference", "training", "moving", "idle", "broken")
     hours = sum(numbers[f"{name}_chip_hours"] for name in groups)
     assert hours == numbers["chip_hours"]

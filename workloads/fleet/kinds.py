@@ -16,10 +16,14 @@ import numpy.typing as npt
 
 from topologies.arrays import FloatArray
 from workloads.demand import Demand
+from workloads.economics import Economics
 from workloads.fleet.inputs.jobs import TrainingJob
 from workloads.fleet.processes.failures import Fleet
 from workloads.fleet.state.services import Service, by_pool, pools_from, units_needed
 from workloads.fleet.state.world import World
+
+UNKNOWN = Economics(0.0, 0.0)
+"""Power and price of a chip of which neither is known."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -31,10 +35,7 @@ class Kind:
     services: tuple[Service, ...]
     fleet: Fleet
     jobs: tuple[TrainingJob, ...] = ()  # jobs that run on this kind
-    # unit_busy_w, unit_idle_w: draw of the site for one unit that computes, and for one that does
-    # not [W]
-    unit_busy_w: float = 0.0
-    unit_idle_w: float = 0.0
+    economics: Economics = UNKNOWN  # power and price of a chip
     serves: bool = True  # whether units of this kind may serve
 
 
@@ -61,30 +62,27 @@ def serving_units(demand: Demand, kinds: Sequence[Kind]) -> float:
     )
 
 
-def targets(
-    worlds: Sequence[World], speeds: FloatArray, wanted: FloatArray
-) -> list[npt.NDArray[np.int64]]:
+def targets(worlds: Sequence[World], wanted: FloatArray) -> list[npt.NDArray[np.int64]]:
     """Return the units of each kind that should serve; each (pools,)."""
     # ``wanted`` (pools,) in units of the first kind, or (kinds, pools) in those of each kind, which
     # are placed as their sum where floor and cap do not allow them.
-    limits = worlds[0].limits
+    limits, speeds = worlds[0].limits, np.stack([world.speed for world in worlds])
     # Floor and cap hold for all kinds together.
     each = [limits, *(replace(world.limits, floor=0, cap=0) for world in worlds[1:])]
     if wanted.ndim == 2:
         placed = [
-            replace(limit, floor=0, cap=0).quantised(row * (speed > 0), len(world.ledger))
-            for limit, row, speed, world in zip(each, wanted, speeds, worlds, strict=True)
+            replace(limit, floor=0, cap=0).quantised(row * (world.speed > 0), len(world.ledger))
+            for limit, row, world in zip(each, wanted, worlds, strict=True)
         ]
         if limits.floor <= np.sum(placed * speeds) <= (limits.cap or math.inf):
             return placed
         wanted = (wanted * speeds).sum(axis=0)
-    whole = sum(
-        len(world.ledger) * speed.max() for world, speed in zip(worlds, speeds, strict=True)
-    )
+    whole = sum(len(world.ledger) * world.speed.max() for world in worlds)
     left = replace(limits, block=1).quantised(wanted, int(whole)).astype(float)
     last = max(number for number, speed in enumerate(speeds) if speed.any())
     result = []
-    for number, (limit, world, speed) in enumerate(zip(each, worlds, speeds, strict=True)):
+    for number, (limit, world) in enumerate(zip(each, worlds, strict=True)):
+        speed = world.speed
         units = np.divide(left, speed, out=np.zeros_like(left), where=speed > 0)
         most = len(world.ledger)
         if number < last:

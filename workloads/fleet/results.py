@@ -12,12 +12,11 @@ import numpy as np
 import pandas as pd
 
 from topologies.arrays import FloatArray, IntArray
-from workloads.economics import Economics
 from workloads.fleet.inputs.jobs import STEP_TOKENS
 from workloads.fleet.inputs.prices import Prices
-from workloads.fleet.simulation import MINUTE_MS, FleetRun, KindRun
+from workloads.fleet.simulation import MINUTE_MS, FleetRun
 from workloads.fleet.state.services import Queue, split_tokens, waits_s
-from workloads.fleet.state.world import GROUPS, MS, OUT, ROLES, Role
+from workloads.fleet.state.world import GROUPS, MS, OUT, ROLES, Role, World
 
 BUSY = (Role.TRAINING, Role.EVALUATION, Role.BATCH)
 CHANGE_MINUTES = 15  # minutes over which reports state changes of power and the worst attainment
@@ -52,13 +51,13 @@ def role_units(run: FleetRun) -> FloatArray:
     return result
 
 
-def kind_units(kind: KindRun) -> FloatArray:
+def kind_units(kind: World) -> FloatArray:
     """Mean number of units of a kind in each role in each minute; (minutes, 13)."""
     result: FloatArray = np.diff(role_server_ms(kind), axis=0) / (MINUTE_MS * kind.servers)
     return result
 
 
-def role_server_ms(kind: KindRun) -> IntArray:
+def role_server_ms(kind: World) -> IntArray:
     """Server-milliseconds spent until each minute begins, by role; (minutes + 1, 13)."""
     roles = kind.spent_server_ms[:, : len(Role)].copy()
     roles[:, Role.SERVING] += kind.spent_server_ms[:, len(Role) :].sum(axis=1)
@@ -67,7 +66,7 @@ def role_server_ms(kind: KindRun) -> IntArray:
 
 def role_chip_ms(run: FleetRun) -> IntArray:
     """Chip-milliseconds spent until each minute begins, by role; (minutes + 1, 13)."""
-    parts = [role_server_ms(kind) * kind.chips_per_server for kind in run.kinds]
+    parts = [role_server_ms(kind) * (kind.chips_per_unit // kind.servers) for kind in run.kinds]
     result: IntArray = np.sum(parts, axis=0)
     return result
 
@@ -126,28 +125,18 @@ def kind_shares(run: FleetRun, number: int) -> FloatArray:
     return result
 
 
-Costs = Economics | Sequence[Economics]
-"""Power and price of a chip: those of each kind of units, or one for a fleet of one kind."""
-
-
-def each_kind(costs: Costs) -> Sequence[Economics]:
-    """Return power and price of a chip of each kind."""
-    return (costs,) if isinstance(costs, Economics) else costs
-
-
-def power_w(run: FleetRun, costs: Costs) -> FloatArray:
+def power_w(run: FleetRun) -> FloatArray:
     """Draw of the site in each minute [W]."""
-    kinds = zip(run.kinds, each_kind(costs), strict=True)
-    result: FloatArray = np.sum([_kind_w(run, kind, chip) for kind, chip in kinds], axis=0)
+    result: FloatArray = np.sum([_kind_w(run, kind) for kind in run.kinds], axis=0)
     return result
 
 
-def _kind_w(run: FleetRun, kind: KindRun, chip: Economics) -> FloatArray:
+def _kind_w(run: FleetRun, kind: World) -> FloatArray:
     """Draw of the site for the units of a kind in each minute [W]."""
     # Units that train, evaluate or do batch work draw the busy power; units that serve lie between
     # idle and busy by their utilisation; those out of service are off; all others draw the idle
     # power.
-    units = kind_units(kind)
+    units, chip = kind_units(kind), kind.economics
     level = np.full(len(Role), chip.idle_w)
     level[list(BUSY)] = chip.busy_w
     level[list(OUT)] = 0.0
@@ -175,7 +164,7 @@ def attainment(minutes: list[ServiceMinutes]) -> FloatArray:
     return result
 
 
-def timeline(run: FleetRun, costs: Costs) -> pd.DataFrame:
+def timeline(run: FleetRun) -> pd.DataFrame:
     """Return a table with one row a minute."""
     # Columns: ``time_utc``; mean units by role (``serving_units`` …); ``load_units`` that the
     # demand needed; requests and tokens offered, served, queued (at the end of the minute) and
@@ -209,7 +198,7 @@ def timeline(run: FleetRun, costs: Costs) -> pd.DataFrame:
     columns["utilisation"] = np.max([minutes.utilisation for minutes in each], axis=0)
     columns["ttft_p99_s"] = np.max([minutes.ttft_p99_s for minutes in each], axis=0)
     columns["slo_attainment"] = attainment(each)
-    columns["power_w"] = power_w(run, costs)
+    columns["power_w"] = power_w(run)
     if run.batch is not None:
         for kind in ("arrivals", "served", "late", "waiting"):
             columns[f"batch_{kind}_requests"] = getattr(run.batch, kind)
@@ -228,7 +217,7 @@ def worst_window(queues: tuple[Queue, ...], kept: FloatArray) -> float:
 HOUR_MS = 3600 * MS
 
 
-def batch_document(run: FleetRun, economics: Economics) -> dict[str, Any] | None:
+def batch_document(run: FleetRun) -> dict[str, Any] | None:
     """Return the account of the batch tier by its keys in the command line's JSON."""
     # Requests and tokens are exact integers, with ``arrived = served + waiting + late``. Waits last
     # from a request's arrival to its answer, by the minute. None for a run without a batch tier.
@@ -244,6 +233,7 @@ def batch_document(run: FleetRun, economics: Economics) -> dict[str, Any] | None
     served, late = int((middle - before).sum()), int((after - middle).sum())
     arrived = int(queue.tokens.sum())
     minutes = np.arange(len(queue.served)) - queue.arrived_minute((begins + between) / 2)
+    economics = run.kinds[0].economics
     price = economics.usd_per_million_tokens * (1 - economics.batch_discount)
     return {
         "deadline_s": queue.deadline_minutes * 60.0,
@@ -272,28 +262,28 @@ def _quantiles(waits_s: Any, served: Any) -> dict[str, float | None]:
     return dict(zip(("p50", "p99", "max"), values, strict=True))
 
 
-def summary(run: FleetRun, costs: Costs, prices: Prices | None = None) -> dict[str, Any]:
+def summary(run: FleetRun, prices: Prices | None = None) -> dict[str, Any]:
     """Headline numbers of a run, by their keys in the command line's JSON."""
     # The five ``…_chip_hours`` of the groups sum to ``chip_hours``. All offered tokens were served,
     # wait at the end, or were shed. For prices of tokens and steps, the chip-hours of moving, idle
     # and broken units are divided between inference and training in proportion.
-    batch = batch_document(run, each_kind(costs)[0])
+    batch = batch_document(run)
     results = {
         **_sizes(run),
         **_chip_hours(run),
         **_service(run),
         **_training(run),
         **_changes(run),
-        **_power(run, costs, prices),
+        **_power(run, prices),
         "store_bytes": run.loaded_bytes,
         **({} if batch is None else {"batch": batch}),
     }
-    kinds = _kinds(run, costs, prices) if len(run.kinds) > 1 else []
-    results |= _money(results, costs, kinds)
+    kinds = _kinds(run, prices) if len(run.kinds) > 1 else []
+    results |= _money(results, run, kinds)
     return {**results, "kinds": kinds} if kinds else results
 
 
-def _kinds(run: FleetRun, costs: Costs, prices: Prices | None) -> list[dict[str, Any]]:
+def _kinds(run: FleetRun, prices: Prices | None) -> list[dict[str, Any]]:
     """Return the account of each kind of units by its keys in the command line's JSON."""
     rows = []
     tokens = [
@@ -301,7 +291,7 @@ def _kinds(run: FleetRun, costs: Costs, prices: Prices | None) -> list[dict[str,
         for number in range(len(run.queues))
     ]
     served = np.sum(tokens, axis=0)
-    for kind, chip, tokens_of in zip(run.kinds, each_kind(costs), served.tolist(), strict=True):
+    for kind, tokens_of in zip(run.kinds, served.tolist(), strict=True):
         part = replace(run, kinds=(kind,))
         results = {
             **_sizes(part),
@@ -309,9 +299,9 @@ def _kinds(run: FleetRun, costs: Costs, prices: Prices | None) -> list[dict[str,
             "served_tokens": tokens_of,
             **_training(part),
             **_changes(part),
-            **_power(part, chip, prices),
+            **_power(part, prices),
         }
-        rows.append({"kind": kind.name, **results, **_money(results, chip, [])})
+        rows.append({"kind": kind.name, **results, **_money(results, part, [])})
     return rows
 
 
@@ -515,27 +505,24 @@ def _changes(run: FleetRun) -> dict[str, Any]:
     }
 
 
-def _power(run: FleetRun, costs: Costs, prices: Prices | None) -> dict[str, Any]:
-    draw = power_w(run, costs)
+def _power(run: FleetRun, prices: Prices | None) -> dict[str, Any]:
+    draw = power_w(run)
     energy = float(draw.sum() * 60.0)
     return {
         "energy_joules": energy,
         "power_mean_w": float(draw.mean()),
         "power_peak_w": float(draw.max()),
         "power_ramp_15min_w": float(np.abs(change_w(draw)).max()),
-        "carbon_kg": energy * each_kind(costs)[0].carbon_kg_per_j or None,
+        "carbon_kg": energy * run.kinds[0].economics.carbon_kg_per_j or None,
         "electricity_usd": None if prices is None else prices.cost_usd(draw),
-        "training_usd_per_mwh": (None if prices is None else _paid_by_training(run, costs, prices)),
+        "training_usd_per_mwh": None if prices is None else _paid_by_training(run, prices),
         "held_minutes": 0 if prices is None else int(prices.dear.sum()),
     }
 
 
-def _paid_by_training(run: FleetRun, costs: Costs, prices: Prices) -> float | None:
+def _paid_by_training(run: FleetRun, prices: Prices) -> float | None:
     """Mean price of electricity, weighted by the draw of training and evaluation [USD/MWh]."""
-    draws_w = [
-        kind.chips_per_unit * chip.busy_w * chip.pue or 1.0  # alike where none is known
-        for kind, chip in zip(run.kinds, each_kind(costs), strict=True)
-    ]
+    draws_w = [kind.unit_busy_w or 1.0 for kind in run.kinds]  # alike where none is known
     works = [Role.TRAINING, Role.EVALUATION]
     trains: FloatArray = np.sum(
         [
@@ -548,16 +535,16 @@ def _paid_by_training(run: FleetRun, costs: Costs, prices: Prices) -> float | No
 
 
 def _money(
-    results: Mapping[str, Any], costs: Costs, kinds: Sequence[Mapping[str, Any]]
+    results: Mapping[str, Any], run: FleetRun, kinds: Sequence[Mapping[str, Any]]
 ) -> dict[str, Any]:
     """Return costs and prices; ``kinds`` are the accounts of several kinds."""
     each = [
-        row["chip_hours"] * 3600.0 * chip.usd_per_chip_s
-        for row, chip in zip(kinds or [results], each_kind(costs), strict=True)
+        row["chip_hours"] * 3600.0 * kind.economics.usd_per_chip_s
+        for row, kind in zip(kinds or [results], run.kinds, strict=True)
     ]
     cost = sum(each) if all(each) else 0.0  # unknown where the price of a kind is
     share = _serving_share(kinds or [results], each)
-    economics = each_kind(costs)[0]
+    economics = run.kinds[0].economics
     tokens, steps = results["served_tokens"], results["training_steps"]
     has_cost = cost > 0
     trained_tokens, electricity = results["training_tokens"], results["electricity_usd"] or 0.0

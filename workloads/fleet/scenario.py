@@ -127,11 +127,6 @@ class Scenario:
         return tuple(job for kind in self.kinds for job in kind.jobs)
 
     @property
-    def costs(self) -> tuple[Economics, ...]:
-        """Price and power of a chip of each kind."""
-        return tuple(kind.economics for kind in self.kinds)
-
-    @property
     def units(self) -> float:
         """Units that may serve, in units of the first kind."""
         return serving_units(self.horizon.demand, self.kinds)
@@ -318,19 +313,12 @@ def run(scenario: Scenario, policy: Policy, *, seed: int = 0) -> FleetRun:
     """Run a scenario under a policy."""
     return simulate(
         scenario.demand,
-        [_with_watts(kind) for kind in scenario.kinds],
+        scenario.kinds,
         policy,
         batch=scenario.batch,
         signals=_signals(scenario),
         rng=np.random.default_rng(seed),
     )
-
-
-def _with_watts(kind: Machines) -> Machines:
-    """Return a kind with what the site draws for a unit of it."""
-    # Economics has watts of a chip; the site draws PUE times that for all chips of a unit.
-    chip, chips = kind.economics, kind.cluster.chips_per_domain * kind.economics.pue
-    return replace(kind, unit_busy_w=chip.busy_w * chips, unit_idle_w=chip.idle_w * chips)
 
 
 def _signals(scenario: Scenario) -> Signals:

@@ -86,27 +86,21 @@ class Inputs:
     # (pools, history + minutes): units of the first kind that are needed, at the rate that a unit
     # sustains under the SLO
     load: FloatArray
-    # (kinds, services, minutes): requests that one unit serves at saturation, at that minute's
-    # prompt and output lengths [1/s]
-    rate_max_per_s: FloatArray
-    # (kinds, pools): requests that a unit serves relative to one of the first kind; 0 where a kind
-    # does not serve
-    speeds: FloatArray
-    history: int
+    history: int  # columns of ``load`` before the run
     first_minute_of_week: int  # minute of the week at which the run begins; 0 is Monday 00:00 UTC
     signals: Signals = field(default_factory=Signals)
 
 
 def controlling(worlds: Sequence[World], inputs: Inputs, policy: Policy) -> Process:
     """Run the fleet, minute after minute, and record what it did."""
-    minutes, env = inputs.rate_max_per_s.shape[2], worlds[0].env
+    minutes, env = worlds[0].rate_max_per_s.shape[1], worlds[0].env
     wanted = np.zeros(len(worlds[0].pools))
     carry = [0.0] * len(worlds[0].services)  # parts of requests that the last minute had begun
     for minute in range(minutes):
         view = view_at(worlds, inputs, minute)
         decision = answer(policy, view, wanted)
         wanted = np.asarray(decision.serving, float)
-        serving, training = targets(worlds, inputs.speeds, wanted), decision.training
+        serving, training = targets(worlds, wanted), decision.training
         if inputs.signals.held is not None and inputs.signals.held[minute]:
             training = 0
         limits = training_limits(worlds, serving, training)
@@ -124,21 +118,21 @@ def controlling(worlds: Sequence[World], inputs: Inputs, policy: Policy) -> Proc
         for world in worlds:
             world.ledger.advance(world.now)
             world.spent_server_ms[minute + 1] = world.ledger.spent_server_ms
-        _serve(worlds, inputs, minute, carry)
+        _serve(worlds, minute, carry)
 
 
-def _serve(worlds: Sequence[World], inputs: Inputs, minute: int, carry: list[float]) -> None:
+def _serve(worlds: Sequence[World], minute: int, carry: list[float]) -> None:
     """Serve the requests of a minute that has ended."""
     # The unit-time of a pool is divided among its services in proportion to their work, as if their
     # requests waited in one line: any unit of the pool can answer any of them.
     possible = [0.0] * len(carry)
-    for world, every_rate in zip(worlds, inputs.rate_max_per_s, strict=True):
+    for world in worlds:
         spent = world.spent_server_ms[minute + 1] - world.spent_server_ms[minute]
         if world.batch is not None:
             world.batch.serve(minute, float(spent[Role.BATCH]) / (world.ledger.servers * MS))
         for number, pool in enumerate(world.pools):
             unit_s = float(spent[len(Role) + number]) / (world.ledger.servers * MS)
-            rates = every_rate[list(pool.services), minute]
+            rates = world.rate_max_per_s[list(pool.services), minute]
             shares = _shares(world, pool, rates, minute) if len(pool.services) > 1 else [1.0]
             for service, rate, share in zip(pool.services, rates.tolist(), shares, strict=True):
                 possible[service] += unit_s * share * rate
@@ -165,12 +159,12 @@ def view_at(worlds: Sequence[World], inputs: Inputs, minute: int) -> View:
     clock = (inputs.first_minute_of_week + minute) % MINUTES_PER_WEEK
     # No minute has ended before the first one, which policies are therefore shown.
     past = inputs.history + max(minute, 1)
-    rates = inputs.rate_max_per_s[0, :, max(minute - 1, 0)]
     first = worlds[0]
+    rates = first.rate_max_per_s[:, max(minute - 1, 0)]
     waiting = np.array([queue.waiting for queue in first.queues], float)
     backlog, batch = by_pool(waiting / (rates * 60.0), first.pools), first.batch
     batch_rate = 1.0 if batch is None else float(batch.rate_per_s[minute]) * 60.0
-    kinds = [_kind_view(world, speed) for world, speed in zip(worlds, inputs.speeds, strict=True)]
+    kinds = [_kind_view(world) for world in worlds]
     units = sum(kind.units for kind in kinds)
     shares = [kind.units / units for kind in kinds]  # exactly 1 for one kind
     return View(
@@ -179,8 +173,8 @@ def view_at(worlds: Sequence[World], inputs: Inputs, minute: int) -> View:
         hour=(clock % MINUTES_PER_DAY) / 60.0,
         load=inputs.load[:, :past],
         history=inputs.history,
-        serving=_in_first([kind.serving for kind in kinds], inputs.speeds),
-        coming=_in_first([kind.coming for kind in kinds], inputs.speeds),
+        serving=np.sum([kind.serving * kind.speed for kind in kinds], axis=0),
+        coming=np.sum([kind.coming * kind.speed for kind in kinds], axis=0),
         backlog=backlog,
         units=units,
         broken=sum(kind.broken for kind in kinds),
@@ -198,12 +192,7 @@ def view_at(worlds: Sequence[World], inputs: Inputs, minute: int) -> View:
     )
 
 
-def _in_first(counts: Sequence[IntArray], speeds: FloatArray) -> FloatArray:
-    """Return units of all kinds in units of the first kind; (pools,)."""
-    return np.asarray((np.stack(counts) * speeds).sum(axis=0))
-
-
-def _kind_view(world: World, speed: FloatArray) -> KindView:
+def _kind_view(world: World) -> KindView:
     return KindView(
         name=world.name,
         units=len(world.ledger),
@@ -211,7 +200,7 @@ def _kind_view(world: World, speed: FloatArray) -> KindView:
         serving=world.serving(),
         coming=world.coming(),
         training=world.lent(),
-        speed=speed,
+        speed=world.speed,
         unit_busy_w=world.unit_busy_w,
         unit_idle_w=world.unit_idle_w,
     )
@@ -314,9 +303,8 @@ def in_whole_requests(demand: Demand) -> Demand:
     return Demand(demand.services, demand.start, counts, *lengths)
 
 
-def inputs_of(demand: Demand, kinds: Sequence[Kind], signals: Signals) -> Inputs:
+def inputs_of(demand: Demand, services: Sequence[Service], signals: Signals) -> Inputs:
     """Return the inputs of the control loop, with the load of the history in front."""
-    services = kinds[0].services
     pools = pools_from(services)
     load = by_pool(units_needed(demand, services), pools)
     past = load[:, :0]
@@ -325,8 +313,6 @@ def inputs_of(demand: Demand, kinds: Sequence[Kind], signals: Signals) -> Inputs
     start = pd.Timestamp(demand.start)
     return Inputs(
         load=np.concatenate([past, load], axis=1),
-        rate_max_per_s=np.stack([rates_max(demand, kind.services) for kind in kinds]),
-        speeds=speeds_of(demand, kinds),
         history=past.shape[1],
         first_minute_of_week=start.weekday() * MINUTES_PER_DAY + start.hour * 60 + start.minute,
         signals=signals,
@@ -353,14 +339,15 @@ def opened(
     draws = [rng, *rng.spawn(len(kinds) - 1)]
     queue = None if batch is None else _batch(batch, demand)
     return [
-        _world(demand, kind, env, store, queues, each, queue)
-        for kind, each in zip(kinds, draws, strict=True)
+        _world(demand, kind, speed, env, store, queues, each, queue)
+        for kind, speed, each in zip(kinds, speeds_of(demand, kinds), draws, strict=True)
     ]
 
 
 def _world(
     demand: Demand,
     kind: Kind,
+    speed: FloatArray,
     env: simpy.Environment,
     store: Store,
     queues: tuple[Queue, ...],
@@ -380,6 +367,10 @@ def _world(
     _check_sizes(ordered, kind)
     world = World(
         name=kind.name,
+        chips_per_unit=fleet.chips_per_unit,
+        economics=kind.economics,
+        speed=speed,
+        rate_max_per_s=rates_max(demand, kind.services),
         env=env,
         ledger=ledger,
         store=store,
@@ -398,9 +389,6 @@ def _world(
         heading=np.full(len(ledger), NOBODY, np.int16),
         spent_server_ms=np.zeros((demand.minutes + 1, ledger.accounts), np.int64),
         service_units=np.zeros((demand.minutes, len(kind.services))),
-        unit_busy_w=kind.unit_busy_w,
-        unit_idle_w=kind.unit_idle_w,
-        serves=kind.serves,
         surge=np.zeros(len(pools), np.int64),
         batch=batch,
     )
@@ -445,38 +433,6 @@ def _check_sizes(jobs: Sequence[TrainingJob], kind: Kind) -> None:
 
 
 @dataclass(frozen=True, eq=False)
-class KindRun:
-    """Record of the units of one kind."""
-
-    name: str
-    services: tuple[Service, ...]
-    pools: tuple[Pool, ...]
-    units: int
-    chips_per_unit: int
-    servers: int  # servers of a unit where each fails on its own; else 1
-    # (pools,): requests that a unit serves relative to one of the first kind; 0 if it never serves
-    speed: FloatArray
-    # (services, minutes): requests that one unit serves at saturation [1/s]
-    rate_max_per_s: FloatArray
-    # (minutes + 1, accounts): server-time by role up to each minute's start; serving by pool from
-    # account 13 on
-    spent_server_ms: npt.NDArray[np.int64]
-    service_units: FloatArray  # (minutes, services): mean units that worked for each service
-    jobs: tuple[tuple[TrainingJob, Tally], ...]  # training jobs without evaluation
-    evaluation: TrainingJob | None
-    changes: tuple[Change, ...] = field(repr=False, default=())
-    # Failures by what failed: a server, a rack, a scale-up domain, a power feed, a switch, an
-    # optical link, software
-    failures_by_domain: dict[str, int] = field(default_factory=dict)
-    maintained: int = 0  # units that have been out for maintenance
-
-    @property
-    def chips_per_server(self) -> int:
-        """Chips that fail together."""
-        return self.chips_per_unit // self.servers
-
-
-@dataclass(frozen=True, eq=False)
 class FleetRun:
     """Result of a fleet run."""
 
@@ -485,7 +441,7 @@ class FleetRun:
     # sustains under the SLO
     load: FloatArray
     queues: tuple[Queue, ...]
-    kinds: tuple[KindRun, ...]
+    kinds: tuple[World, ...]  # as the run left them
     loaded_bytes: float = 0.0  # read from and written to the shared store [B]
     batch: BatchQueue | None = None
 
@@ -528,7 +484,7 @@ class FleetRun:
     @property
     def failures_by_domain(self) -> dict[str, int]:
         """Failures of all kinds of units by what failed."""
-        return dict(sum((Counter(kind.failures_by_domain) for kind in self.kinds), Counter[str]()))
+        return dict(sum((kind.failures for kind in self.kinds), Counter[str]()))
 
 
 def simulate(
@@ -555,39 +511,16 @@ def simulate(
     [60, 60, 60, 60, 60]
     """
     whole = in_whole_requests(demand)
-    inputs = inputs_of(whole, kinds, signals or Signals())
+    inputs = inputs_of(whole, kinds[0].services, signals or Signals())
     worlds = opened(whole, kinds, rng or np.random.default_rng(0), batch)
     _run_to_end(worlds, inputs, policy, kinds)
     return FleetRun(
         demand=whole,
         load=units_needed(whole, kinds[0].services),
         queues=worlds[0].queues,
-        kinds=tuple(
-            _kind_run(kind, world, inputs.speeds[number], inputs.rate_max_per_s[number])
-            for number, (kind, world) in enumerate(zip(kinds, worlds, strict=True))
-        ),
+        kinds=tuple(worlds),
         loaded_bytes=worlds[0].store.moved_bytes,
         batch=worlds[0].batch,
-    )
-
-
-def _kind_run(kind: Kind, world: World, speed: FloatArray, rates: FloatArray) -> KindRun:
-    return KindRun(
-        name=kind.name,
-        services=world.services,
-        pools=world.pools,
-        units=len(world.ledger),
-        chips_per_unit=kind.fleet.chips_per_unit,
-        servers=world.ledger.servers,
-        speed=speed,
-        rate_max_per_s=rates,
-        spent_server_ms=world.spent_server_ms,
-        service_units=world.service_units,
-        jobs=tuple((gang.job, gang.finish()) for gang in world.gangs),
-        evaluation=world.evaluation,
-        changes=tuple(world.changes),
-        failures_by_domain=dict(world.failures),
-        maintained=world.maintained,
     )
 
 
@@ -610,3 +543,6 @@ def _run_to_end(
         for window in kind.fleet.maintenance:
             env.process(maintaining(world, window))
     env.run(until=end)
+    for world in worlds:
+        for gang in world.gangs:
+            gang.settle()

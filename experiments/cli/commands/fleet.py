@@ -389,7 +389,7 @@ def _notes_of_run(result: FleetResult) -> list[str]:
     attained = result.summary["slo_attainment"]
     notes = [missed_note(run, scenario.lead_s, attained=attained, wanted=wanted)]
     if cap_w is not None:
-        notes.append(over_cap_note(power_w(run, scenario.costs), cap_w))
+        notes.append(over_cap_note(power_w(run), cap_w))
     return list(filter(None, notes))
 
 

@@ -62,13 +62,12 @@ def _run(batch: BatchWork, units: int = 10, serve: int = 4, **options: Any) -> F
     jobs = options.pop("jobs", (evaluation_job(units),))
     policy = options.pop("policy", static(serve))
     fleet = Fleet(units, costs=options.pop("costs", FREE), **options)
-    return simulate(
-        constant(1.0, minutes=minutes), [SERVICE], fleet, policy, jobs=jobs, batch=batch
-    )
+    demand = constant(1.0, minutes=minutes)
+    return simulate(demand, [SERVICE], fleet, policy, jobs=jobs, batch=batch, economics=ECONOMICS)
 
 
 def _account(run: FleetRun) -> dict[str, Any]:
-    document: dict[str, Any] = summary(run, ECONOMICS)["batch"]
+    document: dict[str, Any] = summary(run)["batch"]
     for what in ("requests", "tokens"):
         parts = [document[f"{kind}_{what}"] for kind in ("served", "waiting", "late")]
         assert document[f"arrived_{what}"] == sum(parts)
@@ -169,7 +168,7 @@ def test_requests_tokens_and_time_are_conserved(
     assert total == pytest.approx(32.0)
     assert work is not None
     assert account["arrived_requests"] == pytest.approx(work.demand.requests.sum(), abs=1)
-    frame = timeline(run, ECONOMICS)
+    frame = timeline(run)
     assert frame["batch_waiting_requests"].min() >= 0
     assert frame["batch_served_requests"].sum() == account["served_requests"]
 
@@ -191,7 +190,7 @@ def test_batch_work_lowers_what_trains_and_not_what_serves() -> None:
         run = simulate(
             demand, [SERVICE], Fleet(100), threshold(), jobs=default_jobs(100), batch=work
         )
-        summaries.append(summary(run, ECONOMICS))
+        summaries.append(summary(run))
     assert summaries[1]["slo_attainment"] == pytest.approx(
         summaries[0]["slo_attainment"], abs=0.002
     )

@@ -29,7 +29,7 @@ def base() -> Scenario:
 
 
 def _simulated(built: Scenario) -> float:
-    simulated = summary(run(built, policy_of("oracle", built)), built.economics)
+    simulated = summary(run(built, policy_of("oracle", built)))
     return float(simulated["training_chip_hours"] / simulated["chip_hours"])
 
 

@@ -58,6 +58,7 @@ def _run(held: np.ndarray[tuple[int], np.dtype[np.bool_]]) -> FleetRun:
         static(10),
         signals=Signals(held=held),
         jobs=jobs,
+        economics=ECONOMICS,
     )
 
 
@@ -83,12 +84,12 @@ def test_what_is_saved_is_not_lost_and_time_held_is() -> None:
 def test_electricity_costs_its_price_in_every_minute() -> None:
     prices = Prices(np.where(DEAR, 90.0, 30.0), cap_usd_per_mwh=50.0)
     held, free = _run(prices.dear), _run(np.zeros(MINUTES, bool))
-    numbers = summary(held, ECONOMICS, prices)
+    numbers = summary(held, prices)
     assert numbers["held_minutes"] == 120
-    mwh = power_w(held, ECONOMICS) / 60 / 1e6
+    mwh = power_w(held) / 60 / 1e6
     assert numbers["electricity_usd"] == pytest.approx(30 * mwh[~DEAR].sum() + 90 * mwh[DEAR].sum())
-    assert numbers["electricity_usd"] < summary(free, ECONOMICS, prices)["electricity_usd"]
-    assert summary(free, ECONOMICS)["electricity_usd"] is None
+    assert numbers["electricity_usd"] < summary(free, prices)["electricity_usd"]
+    assert summary(free)["electricity_usd"] is None
 
 
 def test_hours_of_a_day_repeat_and_those_of_a_week_begin_on_monday(tmp_path: Path) -> None:

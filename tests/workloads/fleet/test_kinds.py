@@ -42,7 +42,7 @@ def _kind(name: str, units: int, rate: float = 2.0, **others: Any) -> Kind:
     fleet = replace(fleet, failures=others.pop("failures", None))
     jobs = others.pop("jobs", (evaluation_job(units),))
     service = Service("chat", fixed_rate(rate), weights_bytes=1e12)
-    return Kind(name, (service,), fleet, jobs, **others)
+    return Kind(name, (service,), fleet, jobs, PRICES, **others)
 
 
 def _demand(peak_per_s: float) -> Demand:
@@ -67,7 +67,7 @@ def test_kinds_of_the_same_units_are_one_kind_of_their_sum(
     assert np.array_equal(role_chip_ms(whole), role_chip_ms(divided))
     for name in ("served", "shed", "backlog", "capacity"):
         assert np.array_equal(getattr(whole.queues[0], name), getattr(divided.queues[0], name))
-    numbers = [summary(run, [PRICES] * len(run.kinds)) for run in (whole, divided)]
+    numbers = [summary(run) for run in (whole, divided)]
     for name in ("served_tokens", "training_chip_hours", "cost_usd", "slo_attainment"):
         assert numbers[0][name] == pytest.approx(numbers[1][name], rel=1e-13)
     assert numbers[1]["usd_per_million_tokens"] == pytest.approx(
@@ -112,7 +112,7 @@ def test_every_kind_keeps_its_chips_and_every_token_is_counted(
             total.sum(axis=1), minutes * 60_000 * kind.units * kind.chips_per_unit
         )
         assert kind.speed.any() or total[-1, Role.SERVING] == 0
-    numbers = summary(run, [PRICES] * len(kinds))
+    numbers = summary(run)
     parts = numbers["served_tokens"] + numbers["queued_tokens"] + numbers["shed_tokens"]
     assert parts == numbers["offered_tokens"]
     assert np.allclose(kind_shares(run, 0).sum(axis=0), 1.0)
@@ -120,7 +120,7 @@ def test_every_kind_keeps_its_chips_and_every_token_is_counted(
         rows = numbers["kinds"]
         for name in ("chip_hours", "served_tokens", "cost_usd", "energy_joules", "failures"):
             assert sum(row[name] for row in rows) == pytest.approx(numbers[name], rel=1e-12)
-        frame = timeline(run, [PRICES] * len(kinds))
+        frame = timeline(run)
         for role in ("serving", "evaluation", "broken"):
             each = sum(frame[f"{kind.name}_{role}_units"] for kind in kinds)
             assert np.allclose(each, frame[f"{role}_units"])
@@ -214,8 +214,8 @@ def test_a_kind_that_never_serves_gets_no_requests_from_a_policy() -> None:
 
 
 def test_electricity_of_training_is_weighed_by_the_draw_of_each_kind() -> None:
-    kinds = [_kind("small", 2), _kind("large", 3, chips=128)]
-    kinds = [replace(kind, serves=number == 0) for number, kind in enumerate(kinds)]
+    kinds = [_kind("small", 2), _kind("large", 3, chips=128, serves=False)]
+    kinds[1] = replace(kinds[1], economics=replace(PRICES, busy_w=1500.0))
     dear = np.repeat([10.0, 50.0], 5)
 
     def by_day(view: View) -> Any:
@@ -223,7 +223,7 @@ def test_electricity_of_training_is_weighed_by_the_draw_of_each_kind() -> None:
         return 2 if view.minute >= 5 else 0
 
     run = simulate(constant(0.001, minutes=10), kinds, by_day)
-    numbers = summary(run, [PRICES, replace(PRICES, busy_w=1500.0)], Prices(dear))
+    numbers = summary(run, Prices(dear))
     always, by_turns = 3 * 128 * 1500.0, 2 * 64 * 750.0
     paid = (10 * (always + by_turns) + 50 * always) / (2 * always + by_turns)
     assert numbers["training_usd_per_mwh"] == pytest.approx(paid)
@@ -235,7 +235,7 @@ def test_electricity_of_training_is_weighed_by_the_draw_of_each_kind() -> None:
 def test_costs_are_divided_among_the_kinds_that_work() -> None:
     kinds = [_kind("serves", 4), replace(_kind("idle", 4, jobs=()), serves=False)]
     kinds[0] = replace(kinds[0], jobs=())
-    numbers = summary(simulate(constant(60.0, minutes=5), kinds, static(1)), [PRICES] * 2)
+    numbers = summary(simulate(constant(60.0, minutes=5), kinds, static(1)))
     assert numbers["serving_cost_share"] == 1.0  # nothing trains, so that serving pays for all
     assert numbers["usd_per_million_tokens"] == pytest.approx(
         numbers["cost_usd"] / numbers["served_tokens"] * 1e6

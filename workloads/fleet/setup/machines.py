@@ -25,10 +25,9 @@ from workloads.options.fleet import FleetOptions, LimitInputs, MoneyInputs, seco
 
 @dataclass(frozen=True, eq=False, kw_only=True)
 class Machines(Kind):
-    """Units of one kind, with their machine and its price."""
+    """Units of one kind, with their machine."""
 
     cluster: Cluster
-    economics: Economics
 
     @property
     def usd_per_s(self) -> float:
