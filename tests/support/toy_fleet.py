@@ -13,11 +13,10 @@ from workloads.economics import Economics
 from workloads.fleet import simulation
 from workloads.fleet.inputs.costs import ChangeCosts
 from workloads.fleet.inputs.jobs import TrainingJob
-from workloads.fleet.kinds import Kind
 from workloads.fleet.policies.view import Policy
 from workloads.fleet.processes.failures import Fleet
 from workloads.fleet.results import role_server_ms, summary
-from workloads.fleet.simulation import FleetRun
+from workloads.fleet.simulation import FleetRun, Kind
 from workloads.fleet.state.services import Service, units_needed
 from workloads.fleet.state.world import Role
 from workloads.serving.capacity import fixed_rate

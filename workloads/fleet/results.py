@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from fractions import Fraction
 from typing import Any
 
@@ -20,29 +20,6 @@ from workloads.fleet.state.world import GROUPS, MS, OUT, ROLES, Role, World
 
 BUSY = (Role.TRAINING, Role.EVALUATION, Role.BATCH)
 CHANGE_MINUTES = 15  # minutes over which reports state changes of power and the worst attainment
-
-
-@dataclass(frozen=True, eq=False)
-class ServiceMinutes:
-    """One service by the minute; all arrays are (minutes,)."""
-
-    # Requests and tokens are integers: offered ones were served, queued or shed. ``queued`` counts
-    # those that wait at the end of a minute.
-
-    name: str
-    offered_requests: IntArray
-    served_requests: IntArray
-    queued_requests: IntArray
-    shed_requests: IntArray
-    offered_tokens: IntArray
-    served_tokens: IntArray
-    queued_tokens: IntArray
-    shed_tokens: IntArray
-    output_tokens: IntArray
-    utilisation: FloatArray
-    wait_s: FloatArray
-    ttft_p99_s: FloatArray
-    attainment: FloatArray
 
 
 def role_units(run: FleetRun) -> FloatArray:
@@ -71,10 +48,11 @@ def role_chip_ms(run: FleetRun) -> IntArray:
     return result
 
 
-def service_minutes(run: FleetRun, number: int) -> ServiceMinutes:
-    """Return requests, tokens, latency and attainment of one service by the minute."""
-    # Attainment counts the requests that arrive in a minute. A request that is shed misses the SLO;
-    # the others keep it with the probability that the capacity table has for the minute's
+def service_minutes(run: FleetRun, number: int) -> pd.DataFrame:
+    """Return requests, tokens, latency and attainment of one service, one row a minute."""
+    # Requests and tokens are integers: offered ones were served, queued (at the end of the minute)
+    # or shed. Attainment counts the requests that arrive in a minute. A request that is shed misses
+    # the SLO; the others keep it with the probability that the capacity table has for the minute's
     # utilisation and their wait.
     queue = run.queues[number]
     prompt = np.rint(queue.arrivals * run.demand.prompt_tokens[number]).astype(np.int64)
@@ -94,22 +72,22 @@ def service_minutes(run: FleetRun, number: int) -> ServiceMinutes:
         alone_s = capacity.ttft_quantile_s(utilisation, 0.99)
         slowest_s = np.maximum(slowest_s, np.where(share > 0, alone_s, 0.0))
     admitted = np.where(queue.arrivals > 0, 1 - queue.shed / np.maximum(queue.arrivals, 1), 1.0)
-    return ServiceMinutes(
-        name=run.kinds[0].services[number].name,
-        offered_requests=queue.arrivals,
-        served_requests=queue.served,
-        queued_requests=queue.backlog,
-        shed_requests=queue.shed,
-        offered_tokens=prompt + output,
-        served_tokens=served,
-        queued_tokens=queued,
-        shed_tokens=shed,
-        output_tokens=split_tokens(queue, output)[0],
-        utilisation=utilisation,
-        wait_s=wait,
-        ttft_p99_s=slowest_s + wait,
-        attainment=kept * admitted,
-    )
+    columns = {
+        "offered_requests": queue.arrivals,
+        "served_requests": queue.served,
+        "queued_requests": queue.backlog,
+        "shed_requests": queue.shed,
+        "offered_tokens": prompt + output,
+        "served_tokens": served,
+        "queued_tokens": queued,
+        "shed_tokens": shed,
+        "output_tokens": split_tokens(queue, output)[0],
+        "utilisation": utilisation,
+        "wait_s": wait,
+        "ttft_p99_s": slowest_s + wait,
+        "attainment": kept * admitted,
+    }
+    return pd.DataFrame(columns)
 
 
 def kind_shares(run: FleetRun, number: int) -> FloatArray:
@@ -156,7 +134,7 @@ def change_w(draw_w: FloatArray) -> FloatArray:
     return change
 
 
-def attainment(minutes: list[ServiceMinutes]) -> FloatArray:
+def attainment(minutes: list[pd.DataFrame]) -> FloatArray:
     """Share of all services' requests in each minute that keep their SLO; 1 without requests."""
     offered = np.sum([each.offered_requests for each in minutes], axis=0)
     kept = np.sum([each.offered_requests * each.attainment for each in minutes], axis=0)
@@ -187,14 +165,13 @@ def timeline(run: FleetRun) -> pd.DataFrame:
             )
     if len(each) > 1:
         service_units = run.service_units
-        for number, minutes in enumerate(each):
-            columns[f"{minutes.name}_units"] = service_units[:, number]
-            columns[f"{minutes.name}_slo_attainment"] = minutes.attainment
+        for number, name in enumerate(run.demand.services):
+            columns[f"{name}_units"] = service_units[:, number]
+            columns[f"{name}_slo_attainment"] = each[number].attainment
     for what in ("requests", "tokens"):
         for kind in ("offered", "served", "queued", "shed"):
-            columns[f"{kind}_{what}"] = np.sum(
-                [getattr(minutes, f"{kind}_{what}") for minutes in each], axis=0
-            )
+            name = f"{kind}_{what}"
+            columns[name] = np.sum([minutes[name] for minutes in each], axis=0)
     columns["utilisation"] = np.max([minutes.utilisation for minutes in each], axis=0)
     columns["ttft_p99_s"] = np.max([minutes.ttft_p99_s for minutes in each], axis=0)
     columns["slo_attainment"] = attainment(each)
@@ -287,7 +264,7 @@ def _kinds(run: FleetRun, prices: Prices | None) -> list[dict[str, Any]]:
     """Return the account of each kind of units by its keys in the command line's JSON."""
     rows = []
     tokens = [
-        kind_shares(run, number) @ service_minutes(run, number).served_tokens
+        kind_shares(run, number) @ service_minutes(run, number).served_tokens.to_numpy()
         for number in range(len(run.queues))
     ]
     served = np.sum(tokens, axis=0)
@@ -428,18 +405,18 @@ def _service(run: FleetRun) -> dict[str, Any]:
     good = sum(float((minutes.offered_requests * minutes.attainment).sum()) for minutes in each)
     waits = np.concatenate([minutes.wait_s for minutes in each])
     tokens = {
-        f"{kind}_tokens": sum(int(getattr(minutes, f"{kind}_tokens").sum()) for minutes in each)
+        f"{kind}_tokens": sum(int(minutes[f"{kind}_tokens"].sum()) for minutes in each)
         for kind in ("offered", "served", "shed")
     }
     return {
         "slo_attainment": good / offered if offered else 1.0,
         "slo_attainment_worst_15min": worst_window(run.queues, kept),
         "slo_attainment_by_service": {
-            minutes.name: _weighted(minutes.attainment, minutes.offered_requests)
-            for minutes in each
+            name: _weighted(minutes.attainment, minutes.offered_requests)
+            for name, minutes in zip(run.demand.services, each, strict=True)
         },
         **tokens,
-        "queued_tokens": sum(int(minutes.queued_tokens[-1]) for minutes in each),
+        "queued_tokens": sum(int(minutes.queued_tokens.iloc[-1]) for minutes in each),
         "served_output_tokens": sum(int(minutes.output_tokens.sum()) for minutes in each),
         "longest_wait_s": float(waits.max(initial=0.0)),
     }

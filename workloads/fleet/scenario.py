@@ -33,7 +33,6 @@ from workloads.demand.what_if import check_texts
 from workloads.economics import Economics
 from workloads.fleet.inputs.jobs import TrainingJob
 from workloads.fleet.inputs.prices import Prices, check_prices, read_prices
-from workloads.fleet.kinds import serving_units
 from workloads.fleet.policies.registry import KINDS, bound_of, check_name, policy_named
 from workloads.fleet.policies.view import Policy, Situation
 from workloads.fleet.processes.failures import Fleet
@@ -51,7 +50,7 @@ from workloads.fleet.setup.demand import (
 from workloads.fleet.setup.machines import CHEAPEST, Machines, kinds_from, placed
 from workloads.fleet.setup.night_work import gang_note, host_memory_note
 from workloads.fleet.setup.serving import serving_notes
-from workloads.fleet.simulation import FleetRun, Signals, simulate
+from workloads.fleet.simulation import FleetRun, Signals, serving_units, simulate
 from workloads.fleet.state.services import (
     BatchTier,
     BatchWork,
@@ -93,8 +92,6 @@ class Scenario:
     prices: Prices | None = None
     # Requests that may wait; ``batch`` are the requests of this tier in this run
     tier: BatchTier | None = None
-    # Requests of a tier that has a demand of its own, cut to the run and scaled
-    own_batch: Demand | None = None
     batch: BatchWork | None = None
     # One for each service, or none where the options state a rate in their place
     models: tuple[Model, ...] = ()
@@ -194,7 +191,7 @@ class Scenario:
                 scale=scale,
             ),
             prices=None if self.tariff is None else self.tariff(demand.start, demand.minutes),
-            batch=batch_work(horizon.demand, self.own_batch, self.services, self.tier),
+            batch=batch_work(horizon.demand, self.services, self.tier),
         )
 
 
@@ -250,8 +247,7 @@ def scenario(
         sizing=sized,
         demand=horizon.demand,
         tariff=tariff,
-        tier=tier,
-        own_batch=_own_batch(tier, period, sized.demand_scale),
+        tier=tier and replace(tier, demand=_of_period(tier, period, sized.demand_scale)),
         models=each,
         demand_level=demand_level(
             units_needed(demand, services).sum(axis=0), demand.start, window.demand.minutes
@@ -284,9 +280,9 @@ def _batch_tier(inputs: DemandInputs) -> BatchTier | None:
     return BatchTier(share, demand, seconds(inputs.batch_deadline, "--batch-deadline"))
 
 
-def _own_batch(tier: BatchTier | None, inputs: DemandInputs, factor: float) -> Demand | None:
-    """Return the requests of a batch tier with a demand of its own, scaled if it is a shape."""
-    if tier is None or tier.demand is None:
+def _of_period(tier: BatchTier, inputs: DemandInputs, factor: float) -> Demand | None:
+    """Return the own demand of a batch tier, cut to the run, and scaled if it is a shape."""
+    if tier.demand is None:
         return None
     demand = cut_to_period(tier.demand, inputs.days, inputs.start_day).demand
     return demand if demand.absolute else demand.times(factor)

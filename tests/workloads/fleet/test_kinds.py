@@ -17,7 +17,6 @@ from tests.support.toy_fleet import FREE, PRICES
 from workloads.demand import Demand, azure_code, constant
 from workloads.fleet.inputs.jobs import evaluation_job
 from workloads.fleet.inputs.prices import Prices
-from workloads.fleet.kinds import Kind, serving_units, speeds_of
 from workloads.fleet.policies.rules import forecast, static, threshold
 from workloads.fleet.policies.view import Limits, Policy, View
 from workloads.fleet.processes.failures import Failures, Fleet
@@ -28,7 +27,7 @@ from workloads.fleet.results import (
     summary,
     timeline,
 )
-from workloads.fleet.simulation import FleetRun, simulate
+from workloads.fleet.simulation import FleetRun, Kind, serving_units, simulate, speeds_of
 from workloads.fleet.state.services import Service
 from workloads.fleet.state.world import Role
 from workloads.serving.capacity import fixed_rate

@@ -12,12 +12,11 @@ from topologies.errors import InputError, shown, suggestion
 from workloads.demand import Demand, Horizon
 from workloads.economics import Economics
 from workloads.fleet.inputs.costs import ChangeCosts
-from workloads.fleet.kinds import Kind
 from workloads.fleet.policies.view import Limits
-from workloads.fleet.processes.failures import Fleet, failures_from
-from workloads.fleet.processes.maintenance import windows_from
+from workloads.fleet.processes.failures import Fleet, failures_from, windows_from
 from workloads.fleet.setup.night_work import night_work
 from workloads.fleet.setup.serving import block_of, services_from
+from workloads.fleet.simulation import Kind
 from workloads.fleet.state.services import Service, units_needed
 from workloads.models.model import Model
 from workloads.options.fleet import FleetOptions, LimitInputs, MoneyInputs, seconds
