@@ -284,17 +284,15 @@ def _kinds(run: FleetRun, prices: Prices | None) -> list[dict[str, Any]]:
 
 def jobs_frame(run: FleetRun) -> pd.DataFrame:
     """Return the progress, stops and goodput of the training jobs, one row a job."""
-    chips = {kind.name: kind.chips_per_unit for kind in run.kinds}
-    usual = run.kinds[0].name
     rows = [
         {
-            **({"kind": job.kind} if len(chips) > 1 else {}),
+            **({"kind": kind.name} if len(run.kinds) > 1 else {}),
             "job": job.name,
             "tokens": tally.tokens if job.rated else None,
             "steps": tally.tokens / job.step_tokens if job.rated else None,
             "lost_tokens": tally.lost_tokens if job.rated else None,
             "goodput": tally.useful_unit_ms / tally.held_unit_ms if tally.held_unit_ms else 0.0,
-            "chip_hours": tally.held_unit_ms * chips[job.kind or usual] / HOUR_MS,
+            "chip_hours": tally.held_unit_ms * kind.chips_per_unit / HOUR_MS,
             "starts": tally.starts,
             "resizes": tally.resizes,
             "reclaims": tally.reclaims,
@@ -303,7 +301,8 @@ def jobs_frame(run: FleetRun) -> pd.DataFrame:
             "deadline_h": job.deadline_s / 3600.0,
             "in_time": tally.finished_s <= job.deadline_s if job.deadline_s < math.inf else None,
         }
-        for job, tally in run.jobs
+        for kind in run.kinds
+        for job, tally in kind.jobs
     ]
     return pd.DataFrame(rows)
 

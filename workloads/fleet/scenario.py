@@ -24,12 +24,11 @@ from workloads.demand import (
     Demand,
     Horizon,
     demand_from,
-    horizons,
     measured_noise,
     with_noise,
 )
 from workloads.demand.trace import MINUTES_PER_DAY
-from workloads.demand.what_if import check_texts
+from workloads.demand.what_if import changed, check_texts
 from workloads.economics import Economics
 from workloads.fleet.inputs.jobs import TrainingJob
 from workloads.fleet.inputs.prices import Prices, check_prices, read_prices
@@ -290,7 +289,7 @@ def _of_period(tier: BatchTier, inputs: DemandInputs, factor: float) -> Demand |
 
 def what_ifs(base: Scenario, texts: Sequence[str]) -> list[tuple[str, Scenario]]:
     """Return the base scenario and one for each what-if, all with their names."""
-    return [(name, base.at(horizon)) for name, horizon in horizons(base.horizon, texts)]
+    return [("base", base), *((text, base.at(changed(base.horizon, text))) for text in texts)]
 
 
 def side_by_side(base: Scenario) -> list[tuple[str, Scenario]]:

@@ -510,12 +510,11 @@ def _arrive(world: World, at_ms: int) -> Process:
 
 
 def _check_sizes(jobs: Sequence[TrainingJob], kind: Kind) -> None:
-    units = kind.fleet.units
     for job in jobs:
-        if job.min_units > units:
-            of = f"{kind.name} has {units:,} units" if job.kind else f"the fleet has {units:,}"
+        if job.min_units > kind.fleet.units:
             raise InputError(
-                f"job {job.name} needs {job.min_units:,} units, {of}; make the job smaller."
+                f"job {job.name} needs {job.min_units:,} units, {kind.name} has "
+                f"{kind.fleet.units:,} units; make the job smaller."
             )
 
 

@@ -153,7 +153,7 @@ def test_history_teaches_the_forecast() -> None:
     [
         ({"fleet": Fleet(0)}, "0 units"),
         ({"services": []}, "0 services for a demand of 1"),
-        ({"jobs": [TrainingJob("big", 200, 150)]}, "needs 150 units, the fleet has 100"),
+        ({"jobs": [TrainingJob("big", 200, 150)]}, "needs 150 units, unit has 100 units"),
         ({"jobs": [evaluation_job(3), evaluation_job(3)]}, "2 evaluation jobs"),
     ],
 )

@@ -158,7 +158,7 @@ class TrainingJob:
     phases: PostTraining | None = None
     # Factor between which ends the time of a step lies; 1 where a rate is stated
     step_time: Uncertain = AS_STATED
-    kind: str = ""  # kind of units that the job runs on; empty in a fleet of one kind
+    kind: str = ""  # kind of units that a file states for the job; may be empty for the only one
 
     def __post_init__(self) -> None:
         if not 1 <= self.min_units <= self.units or self.step_units < 1:

@@ -45,13 +45,12 @@ def kinds_from(
         joined[name] = replace(cluster, domains=cluster.domains + (before.domains if before else 0))
     units = {name: cluster.domains for name, cluster in joined.items()}
     windows = windows_from(options.policy.maintenance, units, window.demand)
-    several = len(joined) > 1
     result = []
     for name, cluster in joined.items():
         services = services_from(window.demand, cluster, models, options.fleet)
         fleet = replace(_fleet(cluster, services, options), maintenance=windows[name])
         work = cluster, models, options.fleet, services, window.demand, fleet
-        jobs = night_work(*work, kinds=[*joined], name=name if several else "")
+        jobs = night_work(*work, kinds=[*joined], name=name)
         economics = _economics(cluster, options.money)
         result.append(Machines(name, services, fleet, jobs, cluster=cluster, economics=economics))
     return tuple(result)
