@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import pickle
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -260,6 +261,13 @@ def test_a_machine_that_is_stated_twice_is_one_kind() -> None:
         for names in (["trn2-ultraserver:9"], ["trn2-ultraserver:4", "trn2-ultraserver:5"])
     )
     assert once.summary == twice.summary
+
+
+def test_a_run_can_be_sent_to_another_process() -> None:
+    fleet = _fleet(failures="on")
+    sent = pickle.loads(pickle.dumps(fleet))
+    assert sent.summary == fleet.summary
+    assert sent.frame().equals(fleet.frame())
 
 
 def test_the_cheapest_the_fastest_and_the_stated_serve_first() -> None:

@@ -291,6 +291,11 @@ class Gang:
         self._running = False
         self._process: simpy.Process | None = None
 
+    def __getstate__(self) -> dict[str, Any]:
+        # Processes cannot be copied or sent to another process; a run that has ended needs none.
+        live = ("env", "store", "on_finish", "_process")
+        return {name: each for name, each in vars(self).items() if name not in live}
+
     @property
     def size(self) -> int:
         """Units that compute for the job."""
@@ -570,6 +575,10 @@ class World:
     batch: BatchQueue | None = None
     maintained: int = 0  # units that have been out for maintenance
     tickets: Iterator[int] = field(default_factory=lambda: itertools.count(1))
+
+    def __getstate__(self) -> dict[str, Any]:
+        live = ("env", "store", "tickets")  # as of a gang
+        return {name: each for name, each in vars(self).items() if name not in live}
 
     @property
     def now(self) -> int:
