@@ -31,7 +31,7 @@ from workloads.demand.trace import MINUTES_PER_DAY
 from workloads.demand.what_if import changed, check_texts
 from workloads.economics import Economics
 from workloads.fleet.inputs.jobs import TrainingJob
-from workloads.fleet.inputs.prices import Prices, check_prices, read_prices
+from workloads.fleet.inputs.prices import Prices, read_tariff
 from workloads.fleet.policies.registry import KINDS, bound_of, check_name, policy_named
 from workloads.fleet.policies.view import Policy, Situation
 from workloads.fleet.processes.failures import Fleet
@@ -257,10 +257,8 @@ def scenario(
 
 def _tariff(money: MoneyInputs) -> Callable[[str, int], Prices] | None:
     cap = math.inf if money.price_cap is None else money.price_cap
-    path = money.price
-    if path is not None:
-        check_prices(path)  # before the capacity of a replica is simulated, which takes long
-        return lambda start, minutes: read_prices(path, start, minutes, cap=cap)
+    if money.price is not None:
+        return read_tariff(money.price, cap=cap)
     if money.price_cap is not None:
         raise InputError(f"--price-cap {cap:g} without prices; add --price FILE.csv.")
     return None

@@ -263,8 +263,11 @@ def test_a_machine_that_is_stated_twice_is_one_kind() -> None:
     assert once.summary == twice.summary
 
 
-def test_a_run_can_be_sent_to_another_process() -> None:
-    fleet = _fleet(failures="on")
+def test_a_run_can_be_sent_to_another_process(tmp_path: Path) -> None:
+    (tmp_path / "prices.csv").write_text(
+        "hour,usd_per_mwh\n" + "".join(f"{hour},{hour}\n" for hour in range(24))
+    )
+    fleet = _fleet(failures="on", price=tmp_path / "prices.csv")
     sent = pickle.loads(pickle.dumps(fleet))
     assert sent.summary == fleet.summary
     assert sent.frame().equals(fleet.frame())

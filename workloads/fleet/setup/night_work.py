@@ -71,14 +71,11 @@ def gang_goodput(job: TrainingJob, units: int, fleet: Fleet) -> float:
     """Share of time for which a gang of some units computes, by a closed form."""
     if fleet.failures is None:
         return 1.0
-    costs, rate = fleet.change_costs, job.rate(units)
-    recovery, part_bytes = costs.recovery, job.state_bytes / units
+    costs = fleet.change_costs
+    recovery, copies = costs.recovery, costs.copies(job, units)
     warm_s = recovery.warm_saves_s if job.standby == "warm" else 0.0
     mtbf_s = gang_mtbf_s(fleet.failures, units, fleet.units)
-    if job.checkpoint == "peer":
-        copies = costs.peers.copies(
-            part_bytes / costs.servers, step_s=job.step_tokens / rate, start_s=recovery.restart_s
-        )
+    if copies is not None:
         return expected_goodput(
             copies.every_s,
             mtbf_s,

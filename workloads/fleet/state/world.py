@@ -377,7 +377,7 @@ class Gang:
         """Lose units, replace some of them, and return the units that the job can no longer use."""
         self.settle()
         self.tally.failures += 1
-        copies = self._copies()
+        copies = self.costs.copies(self.job, self.size)
         if copies is not None and self._exposed and len(broken) and rng is not None:
             partner = self._exposed / max(self.size - 1, 1)
             copies = None if rng.random() < partner else copies
@@ -392,17 +392,6 @@ class Gang:
         self.units, left = rest[:size], rest[size:]
         self._stall(self._recovery_s(copies, cold=cold), Role.LOADING)
         return left
-
-    def _copies(self) -> PeerCopies | None:
-        """Return the copies in the memory of peers at this size; None for a job without any."""
-        rate = self.job.rate(self.size)
-        if self.job.checkpoint != "peer" or not rate:
-            return None
-        return self.costs.peers.copies(
-            self.job.state_bytes / (self.size * self.costs.servers),
-            step_s=self.job.step_tokens / rate,
-            start_s=self.costs.recovery.restart_s,
-        )
 
     def _recovery_s(self, copies: PeerCopies | None, *, cold: bool) -> float:
         """Time from a failure to the next step [s]."""
