@@ -96,8 +96,8 @@ def lead_times(
         # Cutting the last hours off the history puts the same night further ahead.
         cut = (lead * 60 - ahead) % MINUTES_PER_DAY
         try:
-            known = history[: len(history) - cut]
-            errors = question.errors(known, moment, lead * 60, length)
+            shortened = history[: len(history) - cut]
+            errors = question.errors(shortened, moment, lead * 60, length)
         except InputError:
             continue
         for level in (level for level in LEVELS if level <= surest(errors.known)):

@@ -586,7 +586,7 @@ class World:
 
     @property
     def serves(self) -> bool:
-        """Whether units of this kind may serve."""
+        """Return whether units of this kind may serve."""
         return bool(self.speed.any())
 
     @property
