@@ -363,8 +363,6 @@ def policy_of(
     return policy_named(name, replace(settings or PolicyInputs(), **changes), situation)
 
 
-OLDER = {"chunk_tokens": "chunk", "unit_rate_per_s": "unit_rate", "prefix_share": "prefix_cache"}
-"""Older keywords, which are read as their newer names."""
 NO_KEYWORDS = ("demand", "compare", "intervals", "kind")
 """Options that are a parameter of another name, and what a result always offers."""
 Inputs = TypeVar("Inputs")
@@ -373,8 +371,7 @@ Inputs = TypeVar("Inputs")
 def keywords_of(function: Callable[..., Any], *kinds: type) -> list[str]:
     """Names of the options of some dataclasses that a function takes as ``**keywords``."""
     taken = {*signature(function).parameters, *NO_KEYWORDS}
-    names = [name for kind in kinds for name in described(kind) if name not in taken]
-    return [*names, *OLDER]
+    return [name for kind in kinds for name in described(kind) if name not in taken]
 
 
 def fleet_options(
@@ -396,7 +393,7 @@ def read_options(kind: type[Inputs], words: Mapping[str, Any]) -> Inputs:
     >>> read_options(PolicyInputs, {"hold": 600, "tp": 8}).hold
     '600s'
     """
-    stated = {OLDER.get(name, name): value for name, value in words.items() if value is not None}
+    stated = {name: value for name, value in words.items() if value is not None}
     hints = get_type_hints(kind)
     values = {
         name: _as_typed(option, hints[name], stated[name])
