@@ -112,7 +112,7 @@ def targets(worlds: Sequence[World], wanted: FloatArray) -> list[npt.NDArray[np.
     """Return the units of each kind that should serve; each (pools,)."""
     # ``wanted`` (pools,) in units of the first kind, or (kinds, pools) in those of each kind, which
     # are placed as their sum where floor and cap do not allow them.
-    limits, speeds = worlds[0].limits, np.stack([world.speed for world in worlds])
+    limits, speeds = worlds[0].limits, [world.speed for world in worlds]
     # Floor and cap hold for all kinds together.
     each = [limits, *(replace(world.limits, floor=0, cap=0) for world in worlds[1:])]
     if wanted.ndim == 2:
@@ -120,15 +120,14 @@ def targets(worlds: Sequence[World], wanted: FloatArray) -> list[npt.NDArray[np.
             replace(limit, floor=0, cap=0).quantised(row * (world.speed > 0), len(world.ledger))
             for limit, row, world in zip(each, wanted, worlds, strict=True)
         ]
-        if limits.floor <= np.sum(placed * speeds) <= (limits.cap or math.inf):
+        if limits.floor <= np.sum(placed * np.stack(speeds)) <= (limits.cap or math.inf):
             return placed
-        wanted = (wanted * speeds).sum(axis=0)
+        wanted = (wanted * np.stack(speeds)).sum(axis=0)
     whole = sum(len(world.ledger) * world.speed.max() for world in worlds)
     left = replace(limits, block=1).quantised(wanted, int(whole)).astype(float)
-    last = max(number for number, speed in enumerate(speeds) if speed.any())
+    last = max(number for number, world in enumerate(worlds) if world.serves)
     result = []
-    for number, (limit, world) in enumerate(zip(each, worlds, strict=True)):
-        speed = world.speed
+    for number, (limit, world, speed) in enumerate(zip(each, worlds, speeds, strict=True)):
         units = np.divide(left, speed, out=np.zeros_like(left), where=speed > 0)
         most = len(world.ledger)
         if number < last:

@@ -584,7 +584,7 @@ class World:
         """Servers of a unit where each fails on its own; else 1."""
         return self.ledger.servers
 
-    @property
+    @cached_property
     def serves(self) -> bool:
         """Return whether units of this kind may serve."""
         return bool(self.speed.any())
