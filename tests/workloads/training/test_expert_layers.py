@@ -63,8 +63,10 @@ def test_what_arrives_rank_by_rank_is_sorted_by_expert(changes: Any, blocks: boo
     assert not [step for step in forward(on_trainium, moe=True) if "sort" in step.name]
 
 
-@pytest.mark.parametrize(("machine", "merged"), [("dgx-h100", True), ("dgx-b200", False)])
-def test_deepep_sends_a_token_once_to_a_rank_where_its_kernels_were_measured(
+@pytest.mark.parametrize(
+    ("machine", "merged"), [("dgx-h100", True), ("dgx-b200", True), ("dgx-a100", False)]
+)
+def test_deepep_sends_a_token_once_to_a_rank_where_the_rates_of_its_kernels_are_known(
     machine: str, merged: bool
 ) -> None:
     fabric = cluster(machine)

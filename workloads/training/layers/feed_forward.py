@@ -117,7 +117,7 @@ class Load(NamedTuple):
 
 
 def merged_exchange(catalogue: Catalogue | None, chip: str) -> bool:
-    """Return whether DeepEP's kernels, as far as they were measured on a chip, exchange tokens."""
+    """Return whether DeepEP's kernels exchange tokens, where their rates on a chip are known."""
     if catalogue is None or not catalogue.integer("training", "token_exchange"):
         return False
     return known(catalogue, MERGING, chip)
