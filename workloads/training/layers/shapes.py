@@ -88,7 +88,11 @@ class RankShapes:
     @property
     def _cast_bytes(self) -> float:
         """Memory traffic of casting an element of a product's input [B]; 0 without such casts."""
-        return CASTS[self.plan.fp8_recipe]
+        # Blocks of mxfp8 lie along the product's inner dimension, too. torchao, which keeps inputs
+        # in bf16, casts them for each product; Transformer Engine casts both ways at once.
+        kept_wide = self.catalogue.integer("training", "fp8_input_bytes") == TWO
+        by_blocks = self.plan.precision == "mxfp8" and kept_wide
+        return CASTS["blockwise" if by_blocks else self.plan.fp8_recipe]
 
     @property
     def _exchanges_beside(self) -> bool:
