@@ -114,6 +114,8 @@ class Load(NamedTuple):
     local: int  # experts that the rank holds
     each: int  # tokens that one of its experts computes
     inner: int  # columns of an expert on the rank
+    tiled: int  # rows of a product of one of its experts, with those of a tile that it shares
+    weight_tiled: int  # the same of the product that gives the gradient of its weights
 
 
 def merged_exchange(catalogue: Catalogue | None, chip: str) -> bool:
@@ -145,7 +147,20 @@ def load(shapes: RankShapes) -> Load:
     local = experts.count // plan.ep
     computed = copies * plan.expert_tp * plan.expert_load
     each = max(1, math.ceil(computed / local))
-    return Load(rows, copies, local, each, experts.ffn // plan.expert_tp)
+    tiled = (
+        each + _shared_tile(shapes, name, local) for name in ("expert_tile", "expert_weight_tile")
+    )
+    return Load(rows, copies, local, each, experts.ffn // plan.expert_tp, *tiled)
+
+
+def _shared_tile(shapes: RankShapes, quantity: str, local: int) -> int:
+    """Return the rows of others' tiles that an expert computes in JAX's grouped products."""
+    # Experts' tokens lie one after the other. A tile in which an expert begins is computed once
+    # for it and once for the one before (``make_group_metadata``); the first begins with a tile.
+    # Under a capacity each expert has rows of its own.
+    if shapes.plan.capacity_factor or not shapes.catalogue.has(shapes.chip, quantity):
+        return 0
+    return shapes.catalogue.integer(shapes.chip, quantity) * (local - 1) // local
 
 
 def experts_forward(shapes: RankShapes) -> list[LayerOp]:
@@ -168,13 +183,13 @@ def experts_forward(shapes: RankShapes) -> list[LayerOp]:
             [
                 *_regroup(shapes, "experts.sort"),
                 *_cast(shapes, "experts.up.cast", h, arrives=True),
-                _product("experts.up", shapes, work.each, wide, h),
+                _product("experts.up", shapes, work.tiled, wide, h),
             ],
             dispatch,
         ),
         kernel("experts.activation", _activation(shapes, wide + work.inner)),
         *_cast(shapes, "experts.down.cast", work.inner),
-        _product("experts.down", shapes, work.each, h, work.inner),
+        _product("experts.down", shapes, work.tiled, h, work.inner),
         *_biased(shapes, "experts.down.bias", BIAS_FORWARD_BYTES),
         *_regroup(shapes, "experts.unsort"),
         *combine,
@@ -205,15 +220,15 @@ def experts_backward(shapes: RankShapes) -> list[LayerOp]:
                 *_regroup(shapes, "experts.unsort.data"),
                 *_biased(shapes, "experts.down.bias.data", BIAS_BACKWARD_BYTES),
                 *_cast(shapes, "experts.down.cast.data", h),
-                _product("experts.down.data", shapes, work.each, work.inner, h),
+                _product("experts.down.data", shapes, work.tiled, work.inner, h),
             ],
             dispatch,
         ),
-        _product("experts.down.weight", shapes, work.inner, h, work.each),
+        _product("experts.down.weight", shapes, work.inner, h, work.weight_tiled),
         kernel("experts.activation.data", _activation(shapes, 2 * wide + work.inner)),
         *_cast(shapes, "experts.up.cast.data", wide),
-        _product("experts.up.data", shapes, work.each, h, wide),
-        _product("experts.up.weight", shapes, h, wide, work.each),
+        _product("experts.up.data", shapes, work.tiled, h, wide),
+        _product("experts.up.weight", shapes, h, wide, work.weight_tiled),
         *_regroup(shapes, "experts.sort.data"),
         *combine,
         *after,
