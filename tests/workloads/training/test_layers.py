@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from tests.support.counted_layers import counted, product_flops
-from tests.support.toy_training import LATENT, SELECTING, SPARSE, TOY, plan
+from tests.support.toy_training import LATENT, NARROW, SELECTING, SPARSE, TOY, plan
 from topologies.catalogue.catalogue import shipped_catalogue
 from topologies.clusters.names import cluster
 from workloads.kernels import gemm as kernel_times
@@ -40,7 +40,9 @@ PLANS: list[dict[str, Any]] = [
 
 
 @pytest.mark.parametrize("changes", PLANS)
-@pytest.mark.parametrize(("model", "moe"), [(TOY, False), (SPARSE, True), (SPARSE, False)])
+@pytest.mark.parametrize(
+    ("model", "moe"), [(TOY, False), (SPARSE, True), (SPARSE, False), (NARROW, True)]
+)
 def test_products_are_the_flops_of_the_layer(
     model: Model, moe: bool, changes: dict[str, Any]
 ) -> None:
@@ -136,7 +138,7 @@ def test_torchao_casts_blocks_of_mxfp8_for_each_product() -> None:
     assert longer == pytest.approx(kept.stream(3 * (4096 + 2048) * 1024).seconds, rel=1e-9)
 
 
-@pytest.mark.parametrize("toy", [LATENT, SELECTING])
+@pytest.mark.parametrize("toy", [LATENT, SELECTING, replace(LATENT, attention_gate=True)])
 @pytest.mark.parametrize("query_rank", [0, 256])
 def test_products_of_latent_attention(query_rank: int, toy: Model) -> None:
     assert toy.latent is not None
