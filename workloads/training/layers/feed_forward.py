@@ -302,8 +302,7 @@ def _cast(shapes: RankShapes, name: str, columns: int, *, arrives: bool = False)
 
 def _biased(shapes: RankShapes, name: str, element_bytes: int) -> list[LayerOp]:
     """Kernels that add biases to what the experts return, or pass their gradients back."""
-    # Compilers of whole programs fuse them.
-    eager = chip_family(shapes.chip, shapes.catalogue).runtime == NCCL
+    eager = chip_family(shapes.chip, shapes.catalogue).runtime == NCCL  # compilers fuse them
     if not _experts(shapes).bias or not eager:
         return []
     work = load(shapes)
