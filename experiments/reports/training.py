@@ -332,22 +332,13 @@ def shares(run: Iteration) -> list[tuple[str, float, float]]:
 FIGURE = "step_time_breakdown"  # name of the figure of the breakdown in a run directory
 
 
-def write(
-    out: Run,
-    run: Iteration,
-    engine: str,
-    *,
-    alone: bool = True,
-    more: Mapping[str, Any] | None = None,
-) -> None:
+def write(out: Run, run: Iteration, results: Mapping[str, Any], *, alone: bool = True) -> None:
     """Add results, breakdowns, figures and trace to a run directory.
 
-    ``alone`` says that nothing else writes ``metrics.csv`` and the figure of the breakdown, and
-    ``more`` has further entries of the results.
+    ``alone`` says that nothing else writes ``metrics.csv`` and the figure of the breakdown.
     """
     from workloads.training.explain import input_table, step_table
 
-    results = {**document(run, engine), **(more or {})}
     if alone:
         out.table("metrics", metrics(results), title="Results", note=headline(run))
         bar = one_step(headline(run), run.breakdown_s, run.mfu, run.interval)

@@ -92,6 +92,7 @@ def plot(frame: pd.DataFrame) -> Figure:
 
 def save(run: Run, frame: pd.DataFrame, **options: Any) -> None:
     """Add the trace, figures and tables of the step to a run directory."""
-    from experiments.reports.training import write
+    from experiments.reports.training import document, write
 
-    write(run, simulate(**options), "fast", alone=False)
+    step = simulate(**options)
+    write(run, step, document(step, "fast"), alone=False)

@@ -232,11 +232,12 @@ def train(
         write_chakra(training_recording(step), how.chakra, name=step.model.name)
     filed = plan.file_beside(step)
     job = {**_whole_job(step, beside, call), **_compared(step, measured)}
+    answered = {**document(step, call.engine), **job}
     more = {**(_explained(step) if how.explain else {}), **(filed.document() if filed else {})}
     call.answer(
-        {**document(step, call.engine), **more, **job},
-        show=lambda _: _print(step, more, filed, job),
-        write=lambda directory, _: write(directory, step, call.engine, more=job),
+        {**answered, **more},
+        show=lambda results: _print(step, results, filed),
+        write=lambda directory, _: write(directory, step, answered),
         rankings=rankings,
     )
 
@@ -320,10 +321,8 @@ def run_step(
     return replace(step, choice=choice)
 
 
-def _print(
-    run: Iteration, more: Mapping[str, Any], filed: OtherPlan | None, job: Mapping[str, Any]
-) -> None:
-    from experiments.reports.remarks import assumed_sentences, remarks
+def _print(run: Iteration, answered: Mapping[str, Any], filed: OtherPlan | None) -> None:
+    from experiments.reports.remarks import assumed_sentences
     from experiments.reports.training import (
         STAGE_HEADINGS,
         beside_rows,
@@ -343,7 +342,7 @@ def _print(
     for line in idle_sentences(idle):
         click.echo(line)
     print_table(headline(run), ["result", "value"], results(run), left=2)
-    for line in (*remarks(run), *assumed_sentences(run)):
+    for line in (*answered.get("remarks", ()), *assumed_sentences(run)):
         print_text(line)
     if slowed := slowed_rows(run):
         of_faults = ["collectives that cross a fault", "groups", "calls", "without it", "with it"]
@@ -358,10 +357,10 @@ def _print(
     print_table("", columns, parts)
     grades = ", ".join(f"{name} {grade}" for name, grade in run.provenance.items())
     click.echo(f"Inputs: {grades}.")
-    if "steps" in more:
-        _print_explained(more)
-    print_whole_job(job)
-    if compared := job.get("compared"):
+    if "steps" in answered:
+        _print_explained(answered)
+    print_whole_job(answered)
+    if compared := answered.get("compared"):
         _print_compared(compared, run)
 
 
