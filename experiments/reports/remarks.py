@@ -19,11 +19,11 @@ from topologies.clusters.cluster import Cluster
 from topologies.clusters.names import BETWEEN, RAINIER, cluster
 from topologies.units import PS_PER_S, format_memory, format_seconds
 from workloads.kernels.gemm import sustained_flops_per_s
-from workloads.training.alternatives import BATCH_TOKENS, describe
 from workloads.training.execution.jitter import TYPICAL, largest
 from workloads.training.memory.memory import Memory
 from workloads.training.plan.other_tools import OtherPlan
 from workloads.training.plan.plan import ParallelPlan
+from workloads.training.usual_plan import BATCH_TOKENS, describe
 
 if TYPE_CHECKING:
     from workloads.search import Finalist

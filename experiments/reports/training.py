@@ -17,7 +17,7 @@ from experiments.reports.plan_rows import memory_document
 from experiments.reports.remarks import assumed_document, remarks_entry
 from topologies.memory_limit import peak_rss_bytes
 from topologies.units import PS_PER_S, format_bytes, format_memory, format_seconds
-from workloads.training.execution.levels import APART
+from workloads.training.detail import APART
 from workloads.training.explain import memory_in_use
 from workloads.training.iteration import Iteration
 from workloads.training.plan.plan import ParallelPlan

@@ -23,23 +23,19 @@ from workloads.confidence.interval import Interval
 from workloads.economics import StepCost, step_cost, sum_of_costs
 from workloads.kernels.chip_share import worst
 from workloads.models.model import Model, all_attention_flops, forward_flops, output_flops
-from workloads.training.alternatives import (
-    Alternative,
-    Choice,
-    alternatives,
-    hull,
-    training_interval,
-)
 from workloads.training.detail import (
+    WRITTEN_OUT,
     Detail,
+    Ready,
+    automatic,
     check_plausible,
     check_step,
     chip_catalogue,
     counts_equal_ranks,
     peak_flops_per_s,
+    ready,
 )
 from workloads.training.execution.jitter import Chips, Disturbance, Uneven, with_slower_network
-from workloads.training.execution.levels import WRITTEN_OUT, Ready, automatic, ready
 from workloads.training.execution.links import folded_flows
 from workloads.training.execution.rank_vector import Progress, RankVector
 from workloads.training.execution.struck_groups import Crossed, composed, of_messages
@@ -47,11 +43,11 @@ from workloads.training.frameworks.framework import Framework, framework_of
 from workloads.training.layers.adapters import trained_flops
 from workloads.training.layers.feed_forward import fed_again
 from workloads.training.layers.layer import PREDICTED, ends_early
-from workloads.training.layers.shapes import RankShapes
+from workloads.training.layers.steps import RankShapes
 from workloads.training.memory.memory import Memory
-from workloads.training.plan.checks import idle_fields
 from workloads.training.plan.placement import Joined, place
 from workloads.training.plan.plan import ParallelPlan
+from workloads.training.plan.stages import idle_fields
 from workloads.training.program.breakdown import (
     RankTimes,
     breakdown,
@@ -61,6 +57,13 @@ from workloads.training.program.breakdown import (
 from workloads.training.program.fold import affected_ranks, equal_ranks, fold, keep
 from workloads.training.program.groups import ByValue, SharedParts
 from workloads.training.program.program import Program, program
+from workloads.training.usual_plan import (
+    Alternative,
+    Choice,
+    alternatives,
+    hull,
+    training_interval,
+)
 
 if TYPE_CHECKING:
     import pandas as pd

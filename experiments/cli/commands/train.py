@@ -197,8 +197,7 @@ def train(
     """
     from experiments.reports.training import document, write
 
-    names = cluster_names(inputs.cluster)
-    if len(names) > 1:
+    if len(names := cluster_names(inputs.cluster)) > 1:
 
         def answer(name: str, catalogue: Catalogue) -> dict[str, Any]:
             """Document of the step on one of the clusters."""
@@ -286,10 +285,9 @@ def run_step(
     search: When = "compared",
 ) -> Iteration:
     """Simulate the step of the options; where these leave the plan open, it may be searched."""
-    from workloads.training.alternatives import is_open
     from workloads.training.iteration import iteration
-    from workloads.training.plan.checks import check_chips
-    from workloads.training.usual_plan import complete
+    from workloads.training.plan.stages import check_chips
+    from workloads.training.usual_plan import complete, is_open
 
     model, cluster = inputs.read_model(), inputs.read_cluster(catalogue)
     if plan.chips is not None:

@@ -17,7 +17,7 @@ from workloads.models.model import Model
 from workloads.training.execution import lower
 from workloads.training.iteration import iteration
 from workloads.training.layers import layer
-from workloads.training.layers.shapes import RankShapes
+from workloads.training.layers.steps import RankShapes
 from workloads.training.plan import placement
 from workloads.training.plan.placement import place
 from workloads.training.plan.plan import PLAN_FIELDS, ParallelPlan

@@ -20,8 +20,7 @@ from topologies.arrays import IntArray, present
 from topologies.clusters.cluster import Cluster
 from topologies.routing import period
 from workloads.training.layers.feed_forward import merged_exchange
-from workloads.training.layers.shapes import RankShapes
-from workloads.training.layers.steps import LayerOp
+from workloads.training.layers.steps import LayerOp, RankShapes
 from workloads.training.plan.placement import Joined, Placement, Side, place
 from workloads.training.plan.plan import PLAN_FIELDS, ParallelPlan
 from workloads.training.program.ops import LaidOut

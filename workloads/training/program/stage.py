@@ -19,7 +19,6 @@ from cluster_sim.schedule.table import PS_PER_S
 from topologies.arrays import BoolArray, IntArray, distinct
 from workloads.kernels.chip_share import Timing
 from workloads.training.layers.adapters import whole, without_frozen
-from workloads.training.layers.host import host_s, issued_ahead, scheduling_share, start_s
 from workloads.training.layers.layer import (
     backward,
     data_half,
@@ -30,8 +29,14 @@ from workloads.training.layers.layer import (
     output_backward,
     weight_half,
 )
-from workloads.training.layers.replicas import ReplicaExchange, Stretch
-from workloads.training.layers.shapes import RankShapes
+from workloads.training.layers.replicas import (
+    ReplicaExchange,
+    Stretch,
+    host_s,
+    issued_ahead,
+    scheduling_share,
+    start_s,
+)
 from workloads.training.layers.steps import (
     CC,
     CC_DP,
@@ -45,6 +50,7 @@ from workloads.training.layers.steps import (
     SEND,
     STREAM_KINDS,
     LayerOp,
+    RankShapes,
     collective,
     kernel,
 )
