@@ -39,7 +39,7 @@ from workloads.training.plan.stages import (
     layer_kinds,
 )
 from workloads.training.program.fold import equal_ranks, keep
-from workloads.training.program.groups import ByValue, routing_mistake
+from workloads.training.program.groups import routing_mistake
 from workloads.training.program.program import Exchange, Program, fits_in_memory_rate
 
 LEVELS = ("auto", "chunk", "flow", "collective", "rank-vector")
@@ -350,7 +350,6 @@ def ready(
     disturbed: Disturbance | None,
     *,
     engine: str = "fast",
-    structures: ByValue | None = None,
     healthy: Program | None = None,
 ) -> Ready:
     """Prepare the run of a program at a level of detail."""
@@ -363,7 +362,7 @@ def ready(
         )
     if level == "rank-vector":
         return Ready(with_shared_memory(program), disturbed)
-    usual = lower(program, memory=level == "collective", structures=structures)
+    usual = lower(program, memory=level == "collective")
     schedule = disturb(usual, program, disturbed) if disturbed else usual
     compared = bool(disturbed or faults or healthy)
     if level == "collective":
@@ -372,7 +371,7 @@ def ready(
             return Ready(program, disturbed, schedule, table)
         usually = healthy or program
         like = equal_ranks(usually)
-        undisturbed = lower(keep(usually, like), memory=True, structures=structures)
+        undisturbed = lower(keep(usually, like), memory=True)
         return Ready(program, disturbed, schedule, table, undisturbed, like)
     in_place = engine == "fast" and not faults
     down, slow = gone_around(faults)

@@ -55,7 +55,7 @@ from workloads.training.program.breakdown import (
     overlapped_s,
 )
 from workloads.training.program.fold import affected_ranks, equal_ranks, fold, keep
-from workloads.training.program.groups import ByValue, SharedParts
+from workloads.training.program.groups import SharedParts
 from workloads.training.program.program import Program, program
 from workloads.training.usual_plan import (
     Alternative,
@@ -459,7 +459,6 @@ def _build(
     plan, cluster = shapes.plan, joined.clusters[0]
     placed = place(plan, joined, detail.chips)
     step_program = program(shapes, placed, detail.iterations, shared, later)
-    structures = None if shared is None else shared.structures
     disturbed, level, engine = detail.disturbed, detail.level, detail.engine
     if disturbed and disturbed.network:
         domain = placed.chip // cluster.chips_per_domain
@@ -484,7 +483,7 @@ def _build(
         if disturbed:
             apart = np.union1d(apart, disturbed.slow_rows(step_program.rank))
         if slowed is None:
-            step_program = _folded(step_program, apart, detail, structures)
+            step_program = _folded(step_program, apart, detail)
         else:
             classes = equal_ranks(slowed.both, apart)
             step_program, healthy = keep(step_program, classes), keep(slowed.usual, classes)
@@ -494,16 +493,15 @@ def _build(
     run = ready(
         *(step_program, cluster, level, others, disturbed),
         engine=engine,
-        structures=structures,
         healthy=healthy,
     )
     return level, step_program, run, None if slowed is None else slowed.crossed
 
 
-def _folded(whole: Program, apart: IntArray, detail: Detail, structures: ByValue | None) -> Program:
+def _folded(whole: Program, apart: IntArray, detail: Detail) -> Program:
     """Return the folded program, or the whole one where the rank vector is to follow stragglers."""
     # The rank vector follows disturbed ranks one by one, and ``auto`` hands it what stays large.
-    folded = fold(whole, apart, structures)
+    folded = fold(whole, apart)
     large = detail.level == "auto" and automatic(folded, detail.faults) == "rank-vector"
     return whole if detail.disturbed and large else folded
 

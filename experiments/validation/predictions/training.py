@@ -32,7 +32,7 @@ from workloads.training.layers.steps import LayerOp, RankShapes, length_s
 from workloads.training.memory.memory import Memory
 from workloads.training.memory.memory import worst as worst_rank
 from workloads.training.plan.plan import ParallelPlan
-from workloads.training.program.groups import ByValue, SharedParts, group_of, group_ps
+from workloads.training.program.groups import SharedParts, group_of, group_ps
 from workloads.training.usual_plan import alternatives, complete, hull, ranks_per_chip
 
 Cells = Mapping[str, Any]
@@ -220,7 +220,6 @@ class Steps:
 
     def __init__(self) -> None:
         self._steps: dict[tuple[Model, Cluster, ParallelPlan], LongStep] = {}
-        self._structures = ByValue()
         self._shared: dict[Cluster, SharedParts] = {}
 
     def predict(self, values: Mapping[str, Any], catalogue: Catalogue | None = None) -> Outcome:
@@ -251,7 +250,7 @@ class Steps:
         key = model, machine, plan
         if key not in self._steps:
             if machine not in self._shared:
-                self._shared[machine] = SharedParts(self._structures)
+                self._shared[machine] = SharedParts()
             self._steps[key] = long_step(model, machine, plan, self._shared[machine])
         return self._steps[key]
 
