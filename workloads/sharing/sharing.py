@@ -31,7 +31,7 @@ from workloads.training.execution.links import (
     side_by_side,
 )
 from workloads.training.iteration import Iteration, iteration
-from workloads.training.layers.shapes import RankShapes
+from workloads.training.layers.steps import RankShapes
 from workloads.training.plan.placement import place
 from workloads.training.program.groups import SharedParts
 from workloads.training.program.program import Draws, Exchange, Program, program
