@@ -448,13 +448,9 @@ def _job(step: Iteration, settings: JobPlan, state: State, unit: int) -> Job:
     """Return the job with the catalogue's values where the settings state none."""
     cluster = step.cluster
     catalogue = cluster.catalogue or shipped_catalogue()
-    recovery = Recovery.from_catalogue(catalogue, state.read_s, warm=settings.warm)
-    if settings.restart_s is not None:
-        recovery = replace(recovery, restart_s=settings.restart_s)
+    recovery = settings.recovery(catalogue, state.read_s)
     start_s = catalogue.value("job.restart", "start")
     peers = _peers(step, settings, state, start_s, catalogue) if settings.peers else None
-    if settings.repair_s is not None:
-        recovery = replace(recovery, repair_s=settings.repair_s)
     rates = settings.rates or failure_rates(cluster, step.chips, catalogue)
     stall_s = (
         state.write_s

@@ -245,7 +245,7 @@ class _State:
     ):
         cluster = hazards.cluster
         self.env, self.discipline, self.place = simpy.Environment(), discipline, place
-        self.hazards, self.cluster = hazards, cluster
+        self.hazards, self.cluster, self.recovery = hazards, cluster, hazards.recovery()
         self.per_domain = cluster.chips_per_domain // cluster.chips_per_server
         self.per_server = cluster.chips_per_server
         self.free = np.full(cluster.domains, self.per_domain)
@@ -286,6 +286,9 @@ class _State:
     def _enter(self, run: Started, phase: str) -> int:
         """Let a job begin a phase, and return its number."""
         run.count(self.env.now)
+        meets = self.hazards.neighbours is not None and run.job.trained
+        if meets and run.phase != phase:
+            self._consider()  # what it slows goes on at another pace
         run.phase, run.turn = phase, run.turn + 1
         return run.turn
 
@@ -321,8 +324,6 @@ class _State:
 
     def _compute(self, run: Started) -> None:
         self._spend(run, COMPUTING, (run.left_s - run.done_s) * run.pace, self._finish)
-        if self.hazards.neighbours is not None and run.job.trained:
-            self._consider()
 
     def _finish(self, run: Started) -> None:
         self._leave(run)
@@ -370,12 +371,9 @@ class _State:
                 "fewer --failures, or a shorter --restart or --repair."
             )
         # All is drawn at every failure, so that these are the same ones under all disciplines.
-        causes, recovery = self.hazards.rates.causes, self.hazards.recovery
         server = int(self.failing_rng.integers(self.cluster.servers))
-        bounds = np.cumsum([cause.per_s for cause in causes]) / self.hazards.rates.per_s
-        place = int(np.searchsorted(bounds, self.failing_rng.random(), side="right"))
-        replaces = causes[min(place, len(causes) - 1)].replaces
-        hangs = self.failing_rng.random() < recovery.hang_share
+        replaces = self.hazards.rates.draw(self.failing_rng).replaces
+        detection_s = self.recovery.draw_detection_s(self.failing_rng)
         run = self.held.get(server)
         if run is None:
             if replaces and server not in self.down:
@@ -388,7 +386,6 @@ class _State:
         if run.phase != DETECTION:
             run.go_back(self.env.now)
             run.failures += 1
-            detection_s = recovery.timeout_s if hangs else recovery.explicit_s
             self._spend(run, DETECTION, detection_s, self._detect)
 
     def _detect(self, run: Started) -> None:
@@ -400,9 +397,9 @@ class _State:
             self._restart(run)
 
     def _repair(self, server: int) -> None:
-        repair_s = self.hazards.recovery.repair_s
-        self.down[server] = self.env.now + repair_s
-        self._after(self.repair_rng.exponential(repair_s), lambda: self._return(server))
+        self.down[server] = self.env.now + self.recovery.repair_s
+        repair_s = self.repair_rng.exponential(self.recovery.repair_s)
+        self._after(repair_s, lambda: self._return(server))
 
     def _return(self, server: int) -> None:
         del self.down[server]
@@ -419,13 +416,13 @@ class _State:
 
     def _start(self) -> None:
         """Start all jobs that may start now."""
-        self.is_changed = False
         while self.waiting and (servers := self._first_servers()) is not None:
             self._begin(self.waiting[0], servers)
         if self.discipline.fills and len(self.waiting) > 1:
             self._backfill()
         if self.hazards.neighbours is not None:
             self._meet(self.hazards.neighbours)
+        self.is_changed = False  # what has changed meanwhile is considered
         self.changes.append((self.env.now, len(self.held), len(self.waiting), len(self.down)))
         if not self.unfinished:
             self.ended.succeed()
