@@ -37,7 +37,6 @@ from workloads.job.job import (
     Job,
     JobPlan,
     Outcome,
-    Recovery,
     Replicas,
     Stragglers,
     plan_with,

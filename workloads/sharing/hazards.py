@@ -24,6 +24,7 @@ from workloads.options.job import HazardInputs
 from workloads.sharing.arrivals import Arrival
 from workloads.sharing.jobs import Job
 from workloads.sharing.sharing import pair_slowdowns
+from workloads.sharing.teams import Teams
 
 CATALOGUE = "catalogue"
 """Word for the causes of failures that the catalogue has."""
@@ -95,7 +96,7 @@ def _renumbered(cluster: Cluster, chips: Sequence[IntArray]) -> list[IntArray]:
 
 @dataclass(frozen=True, eq=False)
 class Hazards:
-    """Events and conditions that stop and slow jobs of a queue."""
+    """Events and conditions that stop, slow and hold back jobs of a queue."""
 
     cluster: Cluster
     plan: JobPlan  # stated times of checkpoints and recovery
@@ -104,6 +105,7 @@ class Hazards:
     seed: tuple[int, ...]
     # Checkpoints by size and plan of a job; at drawn rates too they are as far apart as at these
     savings: dict[object, Saving] = field(default_factory=dict)
+    teams: Teams = field(default_factory=Teams)
 
     def recovery(self, read_s: float = 0.0) -> Recovery:
         """Return the times after a failure of a job that reads its state in ``read_s``."""
@@ -136,7 +138,7 @@ class Hazards:
 
 def hazards_of(cluster: Cluster, options: Mapping[str, Any], seed: int) -> Hazards:
     """Return the hazards that options state, by the names of :class:`HazardInputs`."""
-    named = ("cluster", "jobs", "discipline", "place", "study", "seed")
+    named = ("cluster", "jobs", "discipline", "place", "study", "quota", "reserve", "seed")
     check_names("queue_jobs", options, [*named, *described(HazardInputs)])
     stated = {"seed": seed, **options}
     neighbours, failures = stated.pop("neighbours", False), stated.pop("failures", None)

@@ -19,10 +19,11 @@ from topologies.catalogue.catalogue import choose, shipped_catalogue
 from topologies.clusters.names import cluster
 from workloads.job import expected_goodput
 from workloads.job.job import Recovery
-from workloads.sharing import hazards, queueing
+from workloads.sharing import hazards, queueing, servers
 from workloads.sharing.hazards import Neighbours, _renumbered
 from workloads.sharing.jobs import jobs_from
-from workloads.sharing.queueing import DISCIPLINES, PLACES, Queue
+from workloads.sharing.queueing import Queue
+from workloads.sharing.servers import DISCIPLINES, PLACES
 from workloads.sharing.sharing import share
 
 RESUMED: dict[str, Any] = {"discipline": "preempt", "checkpoint_interval": 0.001, "restart": 0}
@@ -159,7 +160,7 @@ def test_failures_are_at_the_same_times_under_every_discipline() -> None:
 
 
 def test_a_queue_that_would_not_get_on_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(queueing, "MOST_FAILURES", 1000)
+    monkeypatch.setattr(servers, "MOST_FAILURES", 1000)
     with pytest.raises(cs.InputError, match="more than 1,000 failures until all jobs have ended"):
         cs.queue_jobs(CLUSTER, [job(0, 8, 600)], failures=1e5)
 
@@ -215,7 +216,7 @@ def test_a_neighbour_goes_on_faster_while_the_other_is_stopped(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     times_s = iter([600.0, 1e9])
-    monkeypatch.setattr(queueing._State, "_next_failure_s", lambda _: next(times_s))
+    monkeypatch.setattr(servers.Servers, "_next_failure_s", lambda _: next(times_s))
     monkeypatch.setattr(queueing, "with_ends", lambda queue, *_: queue)
     monkeypatch.setattr(Neighbours, "slowdowns", lambda *_: (2.0, 2.0))
     stated = [trained(tmp_path, tp=4, chips=64, steps=10**6)] * 2
