@@ -69,20 +69,15 @@ first,0s,96,4h,a
 second,1h,64,1h,b
 third,90min,64,2h,b
 """
-KUEUE = json.dumps(
-    {
-        "kind": "List",
-        "items": [
-            {
-                "kind": "ClusterQueue",
-                "metadata": {"name": name},
-                "spec": {"cohort": "all", "resourceGroups": [{"flavors": [{"resources": [quota]}]}]},
-            }
-            for name in ("a", "b")
-            for quota in [{"name": "aws.amazon.com/neuron", "nominalQuota": "64"}]
-        ],
-    }
-).encode()
+KUEUE = b"""{"kind": "List", "items": [
+    {"kind": "ClusterQueue", "metadata": {"name": "a"}, "spec": {"cohort": "all",
+     "resourceGroups": [{"flavors": [{"resources": [
+         {"name": "aws.amazon.com/neuron", "nominalQuota": "64", "borrowingLimit": 32}]}]}]}},
+    {"kind": "ClusterQueue", "metadata": {"name": "b"}, "spec": {"cohort": "all",
+     "resourceGroups": [{"flavors": [{"resources": [
+         {"name": "aws.amazon.com/neuron", "nominalQuota": 64}]}]}]}}
+]}
+"""
 SACCT = b"""JobID|Submit|Start|End|NNodes|Timelimit|Priority
 7|2026-11-02T08:00:00|2026-11-02T08:00:00|2026-11-02T09:00:00|1|02:00:00|10
 8|2026-11-02T08:30:00|2026-11-02T09:30:00|2026-11-02T10:00:00|2|1-00:00:00|20

@@ -113,8 +113,6 @@ class Queue:
 
     def _team(self, name: str) -> dict[str, Any]:
         jobs, quota = [each for each in self.jobs if each.job.team == name], self.rights.quotas
-        chips = [each.servers * self.cluster.chips_per_server for each in jobs]
-        held_s = sum(count * each.held_s for count, each in zip(chips, jobs, strict=True))
         waits_s = [each.wait_s for each in jobs]
         return {
             "team": name,
@@ -122,7 +120,7 @@ class Queue:
             "jobs": len(jobs),
             "mean_wait_s": float(np.mean(waits_s)) if jobs else None,
             "longest_wait_s": max(waits_s, default=None),
-            "chip_hours": held_s / 3600,
+            "chip_hours": sum(each.chips * each.held_s for each in jobs) / 3600,
             "borrowed_chip_hours": self.borrowed_s.get(name, 0.0) / 3600 if quota else None,
             "preemptions": sum(each.preemptions for each in jobs),
         }

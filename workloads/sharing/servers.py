@@ -64,6 +64,7 @@ class Started:
     job: Arrival
     saving: Saving
     servers: int
+    chips: int  # of these servers
     least_domains: int  # domains that its size needs
     left_s: float  # its work that no checkpoint holds [s]
     done_s: float = 0.0  # of this, what is done since its last start [s]
@@ -147,7 +148,8 @@ class Servers:
             servers = -(-job.chips // self.per_server)
             saving = hazards.saving(job) if stops else NEVER_STOPPED
             least = -(-servers // self.per_domain)
-            self.runs.append(Started(job, saving, servers, least, left_s=job.run_s))
+            chips = servers * self.per_server
+            self.runs.append(Started(job, saving, servers, chips, least, left_s=job.run_s))
         self.teams, self.used = hazards.teams, Counter[str]()  # chips that each team holds
         self.borrowed_s, self.counted_s = defaultdict[str, float](float), 0.0
         self.unfinished, self.ended = len(jobs), self.env.event()
@@ -328,14 +330,15 @@ class Servers:
             return self.waiting
         within, beyond, behind = list[Started](), list[Started](), set[str]()
         for run in self.waiting:
-            if run.job.team in behind:
+            team, used = run.job.team, self._without(self._stopped_by_priority(run))
+            if team in behind:
                 continue
             if not self._borrows(run):
                 within.append(run)
-            elif self._fits(run, self._without(self._stopped_by_priority(run)), self.env.now):
+            elif self.teams.allows(team, run.chips, used, self.env.now):
                 beyond.append(run)
             elif not self.discipline.fills:
-                behind.add(run.job.team)
+                behind.add(team)
         return within + beyond
 
     def _first_servers(self, first: Started) -> IntArray | None:
@@ -378,7 +381,7 @@ class Servers:
             lends = self.teams.lends(first.job.team, team)
             if lends and used[team] > self.teams.own(team, self.env.now):
                 borrowers.append(run)
-                used[team] -= self._held(run)
+                used[team] -= run.chips
         return borrowers
 
     def _victims(self, first: Started) -> list[Started]:
@@ -390,40 +393,32 @@ class Servers:
             return []
         victims = list[Started]()
         for run in reversed(later):  # the others go on
-            used[run.job.team] += self._held(run)
+            used[run.job.team] += run.chips
             if self._room(first, free - healthy[run], used, self.env.now) is None:
                 victims.append(run)
-                used[run.job.team] -= self._held(run)
+                used[run.job.team] -= run.chips
             else:
                 free = free - healthy[run]
         return victims
 
     # Quotas and reservations of teams
 
-    def _held(self, run: Started) -> int:
-        """Chips of the servers of a job."""
-        return run.servers * self.per_server
-
     def _borrows(self, run: Started) -> bool:
         """Return whether a waiting job takes its team beyond its own chips."""
         team = run.job.team
-        return self.used[team] + self._held(run) > self.teams.own(team, self.env.now)
+        return self.used[team] + run.chips > self.teams.own(team, self.env.now)
 
     def _without(self, runs: Sequence[Started]) -> Counter[str]:
         """Chips that each team uses without some jobs."""
         used = Counter(self.used)
         for run in runs:
-            used[run.job.team] -= self._held(run)
+            used[run.job.team] -= run.chips
         return used
-
-    def _fits(self, run: Started, used: Mapping[str, int], at_s: float) -> bool:
-        """Return whether quotas allow a job at a time beside the chips that teams use."""
-        return self.teams.allows(run.job.team, self._held(run), used, at_s)
 
     def _use(self, run: Started, sign: int) -> None:
         """Let the team of a job use its chips, or give them back."""
         self._count_borrowed()
-        self.used[run.job.team] += sign * self._held(run)
+        self.used[run.job.team] += sign * run.chips
 
     def _count_borrowed(self) -> None:
         """Count what teams have borrowed since the last change."""
@@ -472,12 +467,15 @@ class Servers:
             ends_before = self.env.now + run.job.limit_s <= turn_s
             room = self.free if ends_before else np.minimum(self.free, spare)
             servers = self._room(run, room, self.used, self.env.now)
-            if servers is None or not (ends_before or self._fits(run, used, turn_s)):
+            stays = not ends_before  # beyond the turn of the first
+            if servers is None or (
+                stays and not self.teams.allows(run.job.team, run.chips, used, turn_s)
+            ):
                 continue
             self._begin(run, servers)
-            if not ends_before:
+            if stays:
                 spare = spare - servers
-                used[run.job.team] += self._held(run)
+                used[run.job.team] += run.chips
 
     def _turn(self, first: Started) -> tuple[float, IntArray, Counter[str]]:
         """Return when a job can start by all limits [s], and what is left free and used then."""
@@ -490,10 +488,10 @@ class Servers:
         for end_s, servers, run in sorted(ends, key=lambda item: max(item[0], now_s)):
             free += self._counts(servers)
             if run is not None:
-                used[run.job.team] -= self._held(run)
+                used[run.job.team] -= run.chips
             at_s = max(end_s, now_s)
             if (reserved := self._room(first, free, used, at_s)) is not None:
-                used[first.job.team] += self._held(first)
+                used[first.job.team] += first.chips
                 return at_s, free - reserved, used
         raise RuntimeError("a job that fits in the empty cluster has no turn")
 
@@ -501,7 +499,7 @@ class Servers:
         self, run: Started, free: IntArray, used: Mapping[str, int], at_s: float
     ) -> IntArray | None:
         """Servers of each domain that a job gets at a time, where its team may have so many."""
-        if not self._fits(run, used, at_s):
+        if not self.teams.allows(run.job.team, run.chips, used, at_s):
             return None
         return self._servers(run.job, self.teams.free(run.job, free, at_s))
 
