@@ -8,7 +8,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 from topologies.arguments import check_names
 from topologies.clusters.cluster import Cluster
@@ -57,13 +57,7 @@ class Arrival:
     team: str = ""  # team whose quota and reservations it uses
 
 
-class _Step(NamedTuple):
-    """The predicted step of a job: its time and the ends of its interval [s]."""
-
-    job: Job
-    time_s: float
-    low_s: float
-    high_s: float
+Step = tuple[Job, float, float, float]  # job, and time of its step with the ends of that [s]
 
 
 def read_arrivals(path: Path | str, cluster: Cluster) -> tuple[list[Arrival], tuple[str, ...]]:
@@ -119,7 +113,7 @@ def arrivals_from(entries: Sequence[Mapping[str, Any]], cluster: Cluster) -> lis
 
 def _arrivals(entries: Iterable[tuple[str, Mapping[str, Any]]], cluster: Cluster) -> list[Arrival]:
     """Return the jobs of entries, each with its place for messages."""
-    arrivals, steps, dated = list[Arrival](), dict[str, _Step](), set[bool]()
+    arrivals, steps, dated = list[Arrival](), dict[str, Step](), set[bool]()
     for place, entry in entries:
         try:
             arrivals.append(_arrival(len(arrivals) + 1, dict(entry), cluster, steps))
@@ -132,7 +126,7 @@ def _arrivals(entries: Iterable[tuple[str, Mapping[str, Any]]], cluster: Cluster
 
 
 def _arrival(
-    number: int, stated: dict[str, Any], cluster: Cluster, steps: dict[str, _Step]
+    number: int, stated: dict[str, Any], cluster: Cluster, steps: dict[str, Step]
 ) -> Arrival:
     check_names("a job of a queue", stated, [*KEYS, *PLAN_FIELDS])
     if "submit" not in stated:
@@ -164,7 +158,7 @@ def _arrival(
 
 
 def _predicted(
-    number: int, stated: dict[str, Any], cluster: Cluster, steps: dict[str, _Step]
+    number: int, stated: dict[str, Any], cluster: Cluster, steps: dict[str, Step]
 ) -> tuple[Job, float, tuple[float, float]]:
     """Return what a job trains, its time by its predicted step, and the ends of the interval.
 
@@ -176,13 +170,13 @@ def _predicted(
     if alike not in steps:
         (job,) = jobs_from([{**stated, "name": name}], cluster)
         run = iteration(job.model, cluster, job.plan, Detail(level="collective", partial=True))
-        ends = run.interval
-        steps[alike] = _Step(job, run.iteration_s, ends.low, ends.high)
-    step = steps[alike]
-    return step.job, count * step.time_s, (count * step.low_s, count * step.high_s)
+        steps[alike] = (job, run.iteration_s, run.interval.low, run.interval.high)
+    job, time_s, low_s, high_s = steps[alike]
+    return job, count * time_s, (count * low_s, count * high_s)
 
 
 def whole_number(value: object, what: str, least: int = 1, most: int = 10**9) -> int:
+    """Return a whole number within bounds, or refuse it by its name."""
     try:
         count = int(str(value))
     except ValueError:
@@ -215,6 +209,7 @@ def moment_s(text: str, what: str) -> float:
 
 
 def is_date(text: str) -> bool:
+    """Return whether a time is written as a date."""
     return re.match(r"\d{4}-", text) is not None
 
 
