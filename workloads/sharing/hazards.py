@@ -138,15 +138,18 @@ class Hazards:
 
 def hazards_of(cluster: Cluster, options: Mapping[str, Any], seed: int) -> Hazards:
     """Return the hazards that options state, by the names of :class:`HazardInputs`."""
-    named = ("cluster", "jobs", "discipline", "place", "study", "quota", "reserve", "seed")
+    named = ("cluster", "jobs", "discipline", "place", "study", "seed")
     check_names("queue_jobs", options, [*named, *described(HazardInputs)])
     stated = {"seed": seed, **options}
-    neighbours, failures = stated.pop("neighbours", False), stated.pop("failures", None)
-    check_fields(HazardInputs, {"neighbours": neighbours})
+    failures = stated.pop("failures", None)
+    names = [name for name in ("neighbours", "quota", "reserve") if name in stated]
+    others: dict[str, Any] = {name: stated.pop(name) for name in names}
+    check_fields(HazardInputs, others)
     if failures != CATALOGUE:
         stated["failures"] = failures
     plan = plan_with(JobPlan(), stated, cluster, cluster.chips)
     rates = plan.rates or FailureRates(())
     if failures == CATALOGUE:
         rates = failure_rates(cluster, cluster.chips)
-    return Hazards(cluster, plan, rates, Neighbours(cluster) if neighbours else None, (seed,))
+    beside = Neighbours(cluster) if others.get("neighbours") else None
+    return Hazards(cluster, plan, rates, beside, (seed,))

@@ -174,8 +174,6 @@ def queue_jobs(
     discipline: str = "backfill",
     place: str = "any",
     study: bool = False,
-    quota: Sequence[str] = (),
-    reserve: Sequence[str] = (),
     seed: Seed = 0,
     **hazards: Any,
 ) -> Queue:
@@ -189,21 +187,19 @@ def queue_jobs(
     cluster : Cluster or str
         Object, or its name as :func:`cluster_sim.cluster` takes it.
     jobs : list of mappings, str or Path
-        For each job ``submit``, ``chips`` and ``time``, or ``model``, fields of a plan and
-        ``steps``; optionally ``name``, ``limit``, ``priority``, ``team``. Or a file: CSV of these,
-        output of Slurm's ``sacct --parsable2``, or Kubernetes' list of jobs.
+        For each job ``submit``, ``chips``, ``time``, or ``model``, fields of a plan, ``steps``;
+        optionally ``name``, ``limit``, ``priority``, ``team``. Or a file: CSV of these, output of
+        Slurm's ``sacct --parsable2``, or Kubernetes' list of jobs.
     discipline : {"fifo", "backfill", "priority", "preempt", "shortest"}, optional
         Order of waiting jobs; under ``preempt`` the first stops others of lower priority.
     place : {"any", "domain"}, optional
         Whether a job may be in more scale-up domains than its size needs.
     study, seed : bool and int, optional
         Whether all disciplines and places are run as well, into ``others``; seed of failures.
-    quota, reserve : sequences of str, optional
-        Chips of teams, ``"team=64"`` each, or a file of Kueue's ClusterQueues; reservations,
-        ``"team=64@24h+12h"`` each, which begin so long after the first arrival, or at a date.
     **hazards
         ``failures`` ("catalogue", or as of :func:`run_job`; by default none), ``restart``,
-        ``repair``, ``checkpoint_interval``, ``neighbours``, as options of ``cluster-sim queue``.
+        ``repair``, ``checkpoint_interval``, ``neighbours``, ``quota`` (``["research=64"]``),
+        ``reserve``, as options of ``cluster-sim queue``.
 
     Returns
     -------
@@ -213,24 +209,20 @@ def queue_jobs(
     Raises
     ------
     InputError
-        For an unknown name, a record that cannot be read, a job larger than the cluster or than its
-        team may have, and quotas and reservations of more chips than there are.
+        For an unknown name, a record that cannot be read, and more chips than there are.
 
     Examples
     --------
-    >>> jobs = [
-    ...     {"submit": "0s", "chips": 48, "time": "2h"},
-    ...     {"submit": "1min", "chips": 64, "time": "1h"},
-    ... ]
+    >>> jobs = [{"submit": at, "chips": 48, "time": "2h"} for at in ("0s", "1min")]
     >>> [job.wait_s / 60 for job in queue_jobs("trn2-ultraserver", jobs).jobs]
     [0.0, 119.0]
     """
     check_choice("discipline", discipline, DISCIPLINES)
     check_choice("place", place, PLACES)
     machine = as_cluster(cluster)
-    of_jobs = hazards_of(machine, hazards, seed)
+    usual = hazards_of(machine, hazards, seed)
     arrivals, left_out = _fitting(jobs, machine)
-    of_jobs = replace(of_jobs, teams=teams_of(machine, arrivals, quota, reserve))
+    of_jobs = replace(usual, teams=teams_of(machine, arrivals, **hazards))
     answer = _answer(arrivals, discipline, place, of_jobs, study=study)
     idle = _without_effect(answer, of_jobs, hazards)
     return replace(answer, left_out=left_out, without_effect=idle)

@@ -165,8 +165,8 @@ class Servers:
         for block in self.teams.reservations:
             # After all that ends at the same time
             edges = ((max(0.0, block.start_s), False), (block.end_s, True))
-            for at_s, own in edges:
-                clear = partial(self._clear, block, own)
+            for at_s, is_over in edges:
+                clear = partial(self._clear, block, is_over)
                 self._after(at_s, partial(self._after, 0, clear))
         self.env.run(until=self.ended)
         if self.held or self.waiting or (self.free.sum() + len(self.down) != self.cluster.servers):
@@ -427,12 +427,12 @@ class Servers:
             beyond = max(0, chips - self.teams.own(team, from_s))
             self.borrowed_s[team] += beyond * (self.counted_s - from_s)
 
-    def _clear(self, block: Reservation, own: bool) -> None:
+    def _clear(self, block: Reservation, is_over: bool) -> None:
         """Stop jobs on reserved servers: others' as the time begins, the team's as it ends."""
         self._count_borrowed()
         for run in list(self.running):
             on = {server // self.per_domain for server in run.on} & {*block.domains.tolist()}
-            if on and (run.job.team == block.team) == own:
+            if on and (run.job.team == block.team) == is_over:
                 self._stop(run)
         self._consider()
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -101,31 +102,35 @@ class Teams:
 
 
 def teams_of(
-    cluster: Cluster, jobs: Sequence[Arrival], quotas: Sequence[str], reservations: Sequence[str]
+    cluster: Cluster,
+    jobs: Sequence[Arrival],
+    quota: Sequence[str] = (),
+    reserve: Sequence[str] = (),
+    **_: Any,
 ) -> Teams:
     """Read the options ``--quota`` and ``--reserve``, and check that all jobs may run.
 
     Times of a reservation count from the first arrival, or are dates.
     """
-    by_team = _quotas(cluster, quotas)
-    names = [*by_team] if quotas else sorted({job.team for job in jobs if job.team})
-    if reservations and not names:
+    by_team = _quotas(cluster, quota)
+    names = [*by_team] if quota else sorted({job.team for job in jobs if job.team})
+    if reserve and not names:
         raise InputError("--reserve is for a team, and no job names one. Add a column team.")
     first_s = min(job.submit_s for job in jobs)
-    blocks = _reservations(cluster, [_block(each, names, first_s) for each in reservations])
-    cohorts = {quota.cohort: 0 for quota in by_team.values()}
-    for quota in by_team.values():
-        cohorts[quota.cohort] += quota.chips
+    blocks = _reservations(cluster, [_block(each, names, first_s) for each in reserve])
+    cohorts = Counter[str]()
+    for each in by_team.values():
+        cohorts[each.cohort] += each.chips
     if "" in cohorts:  # of the command line, where what no quota has may be borrowed too
         cohorts[""] = cluster.chips
-    if sum(quota.chips for quota in by_team.values()) > cluster.chips:
-        stated = ", ".join(f"{name} {quota.chips:,}" for name, quota in by_team.items())
+    if sum(each.chips for each in by_team.values()) > cluster.chips:
+        stated = ", ".join(f"{name} {each.chips:,}" for name, each in by_team.items())
         raise InputError(
             f"--quota: the quotas ({shown(stated, 80)}) are more than the {cluster.chips:,} chips "
             f"of {cluster.name}. Lower them, or use a larger cluster."
         )
     teams = Teams(by_team, cohorts, blocks, cluster.chips_per_domain)
-    for job in jobs if quotas else ():
+    for job in jobs if quota else ():
         if not job.team:
             raise InputError(
                 f"job {job.name} names no team, and --quota is stated. Name its team in column "
@@ -133,8 +138,8 @@ def teams_of(
             )
         check_choice(f"job {job.name}: team", job.team, by_team)
         if not teams.allows(job.team, held_chips(job, cluster), {}, math.inf):
-            quota = by_team[job.team]
-            most = min(quota.most, cohorts[quota.cohort])
+            team = by_team[job.team]
+            most = min(team.most, cohorts[team.cohort])
             raise InputError(
                 f"job {job.name} needs {held_chips(job, cluster):,} chips, but its team {job.team} "
                 f"may have {most:,} with what it borrows. Leave it out, or raise the quota."
@@ -205,10 +210,10 @@ def _of_flavors(queue: Mapping[str, Any], cohort: str) -> Quota:
     for resource in resources:
         if value_at(resource, "lendingLimit") is not None:
             raise InputError("a lendingLimit is not simulated. Take it out.")
-        own = whole_number(value_at(resource, "nominalQuota"), "nominalQuota", 0)
+        nominal = whole_number(value_at(resource, "nominalQuota"), "nominalQuota", 0)
         limit = value_at(resource, "borrowingLimit")
         borrowed = 10**9 if limit is None else whole_number(limit, "borrowingLimit", 0)
-        chips, most = chips + own, most + own + borrowed
+        chips, most = chips + nominal, most + nominal + borrowed
     return Quota(chips, most, cohort)
 
 

@@ -42,20 +42,6 @@ class QueueInputs:
         "Whether a job may be in more scale-up domains than its size needs, or waits for fewer",
         choices="workloads.sharing.servers:PLACES",
     )
-    quota: tuple[str, ...] = setting(
-        (),
-        "Chips of a team, repeated for each, or a file of Kueue's ClusterQueues; others borrow "
-        "what is idle, and preempt takes it back",
-        metavar="TEAM=CHIPS|FILE",
-        default="none",
-    )
-    reserve: tuple[str, ...] = setting(
-        (),
-        "Whole scale-up domains for a team alone, such as research=64@24h+12h: from 24 h after the "
-        "first arrival, or a date, for 12 h; may be repeated",
-        metavar="TEAM=CHIPS@START+TIME",
-        default="none",
-    )
     study: bool = setting(False, "Run every discipline and place, and show them side by side")
 
 
@@ -80,8 +66,6 @@ def queue(
         discipline=inputs.discipline,
         place=inputs.place,
         study=inputs.study,
-        quota=inputs.quota,
-        reserve=inputs.reserve,
         seed=call.seed,
         **asdict(hazards),
     )
