@@ -330,12 +330,14 @@ class Servers:
             return self.waiting
         within, beyond, behind = list[Started](), list[Started](), set[str]()
         for run in self.waiting:
-            team, used = run.job.team, self._without(self._stopped_by_priority(run))
+            team = run.job.team
             if team in behind:
                 continue
             if not self._borrows(run):
                 within.append(run)
-            elif self.teams.allows(team, run.chips, used, self.env.now):
+                continue
+            used = self._without(self._stopped_by_priority(run))
+            if self.teams.allows(team, run.chips, used, self.env.now):
                 beyond.append(run)
             elif not self.discipline.fills:
                 behind.add(team)
