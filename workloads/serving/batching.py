@@ -85,11 +85,16 @@ class Batching:
             )
 
     def of_groups(self, count: int) -> Batching:
-        """Return the batching of groups that divide the requests, each with tokens of its own."""
+        """Return the batching of groups that divide the requests, each with these slots and tokens.
+
+        SGLang divides its tokens among the groups (``chunked_prefill_size`` of its server_args.py).
+        """
+        each = 1 if self.engine == "sglang" else count
         return replace(
             self,
-            chunk_tokens=count * self.chunk_tokens,
-            gather_tokens=count * self.gather_tokens,
+            slots=count * self.slots,
+            chunk_tokens=each * self.chunk_tokens,
+            gather_tokens=each * self.gather_tokens,
         )
 
     @property

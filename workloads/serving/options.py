@@ -133,7 +133,9 @@ class ServingOptions:
     ) -> PromptReplica:
         """Return a replica of another kind that processes prompts, and the prices of both."""
         place = self.prompt_cluster(cluster)
-        how = batching if place == cluster else batching_from(place)
+        how = batching
+        if place != cluster:
+            how = batching_from(place).of_groups(self.attention_dp)
         catalogue = place.catalogue or shipped_catalogue()
         numbers = engine_numbers(catalogue, how.engine)
         replica = profile(model, place, tp=self.prefill_tp, catalogue=numbers, **sizes)

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
+from dataclasses import replace
 from fractions import Fraction
 from functools import lru_cache
 from typing import Any, NamedTuple
@@ -177,6 +178,7 @@ def _steady_state(
         return static_batch(replica, prompt, output, users, BUCKETS if neuron else ())
     groups = values.get("attention_dp") or 1
     batching = _batching(values, cluster, users, neuron=neuron).of_groups(groups)
+    batching = replace(batching, slots=users)
     shortest, rounds = values.get("shortest_lengths") or 1.0, values.get("rounds") or ROUNDS
     return benchmark(replica, (prompt, output), shortest, rounds, batching, speculation)
 
