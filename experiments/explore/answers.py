@@ -17,19 +17,19 @@ import pandas as pd
 
 from cluster_sim.collectives.duration.duration import collective_time
 from cluster_sim.collectives.results import first_ranks
-from experiments.reports.differences import input_text, plan_fields
+from experiments.reports.differences import input_text, recorded_plan
+from experiments.reports.formatting import option_name
 from experiments.reports.run_record import check_unchanged, read_record
 from topologies.catalogue.catalogue import Catalogue
 from topologies.clusters.names import cluster as cluster_of
 from topologies.errors import InputError
 from topologies.units import format_bytes
 from workloads.confidence.sensitivity import sensitivity
-from workloads.models.huggingface import model as read_model
 from workloads.training.iteration import iteration
-from workloads.training.usual_plan import complete
 
 Parts = Mapping[str, float]
-DISTURBED = ("jitter", "straggler", "fault")  # options of a step whose effect is not computed again
+DISTURBED = ("jitter", "straggler", "fault", "later_stages")
+"""Options of a step whose effect is not computed again."""
 DEGREES = ("tp", "pp", "dp", "cp", "ep")
 """Degrees of a plan in its description; degrees of 1 are left out."""
 FACTOR_DIGITS = 1000
@@ -77,7 +77,8 @@ def read_runs(folders: Sequence[Path]) -> tuple[list[Explored], dict[str, pd.Dat
         disturbed = next((name for name in DISTURBED if inputs.get(name)), None)
         if disturbed is not None:
             raise InputError(
-                f"{folder} ran with --{disturbed}, which sliders leave out. Run it without."
+                f"{folder} ran with {option_name(disturbed)}, which sliders leave out. Run it "
+                "without."
             )
         named = str(inputs.get("cluster") or inputs.get("clusters") or "")
         if "," in named:
@@ -94,14 +95,12 @@ def read_runs(folders: Sequence[Path]) -> tuple[list[Explored], dict[str, pd.Dat
 
 def _train(folder: Path, inputs: Mapping[str, Any]) -> Explored:
     results = json.loads((folder / "results.json").read_text())
-    model = read_model(input_text(inputs["model"]))
-    fields = plan_fields(results)
 
     def ask(catalogue: Catalogue) -> Parts:
         """Answer with the numbers of a catalogue."""
-        machine = cluster_of(input_text(inputs["cluster"]), catalogue=catalogue)
-        step = iteration(model, machine, complete(fields, model, machine), allow_oversized=True)
-        return step.breakdown_s
+        model, plan, machine = recorded_plan(inputs, results, catalogue)
+        part = inputs.get("chips") is not None
+        return iteration(model, machine, plan, partial=part, allow_oversized=True).breakdown_s
 
     interval = results["interval"]
     return Explored(

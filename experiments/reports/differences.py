@@ -5,29 +5,38 @@ from __future__ import annotations
 import json
 import math
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 from experiments.figures.training import NAMES
-from experiments.reports.formatting import heading, option_name, ratios, value_text
+from experiments.reports.certainty import ratios
+from experiments.reports.formatting import heading, option_name, value_text
 from experiments.reports.run_directory import MEASURED
 from experiments.reports.run_record import check_files, read_record
+from topologies.catalogue.catalogue import Catalogue
+from topologies.clusters.cluster import Cluster
 from topologies.clusters.names import cluster as cluster_of
 from topologies.errors import InputError
 from topologies.units import format_seconds
 from workloads.confidence.split_conformal import margin
 from workloads.models.huggingface import model as read_model
+from workloads.models.model import Model
 from workloads.training.alternatives import training_features
+from workloads.training.plan.plan import ParallelPlan
 from workloads.training.usual_plan import complete
 
 RESULTS = "Results"  # title of the file of a run that has its command's JSON
-NOT_RESULTS = re.compile(rf"{'|'.join(MEASURED)}|(.*_)?interval|rows|assumed|sensitivity|engine")
+NOT_RESULTS = re.compile(rf"{'|'.join(MEASURED)}|(.*_)?interval|assumed|sensitivity|engine")
 """Keys of results that are no answers, or stand elsewhere."""
+UNLIKE_MACHINES = ("catalogue", "variant", "later_stages")
+"""Options with which a step's machine is not that of its cluster's name."""
 NOT_PLANNED = ("sharding", "assumed")
 """Keys of a plan in results that are not fields of a plan."""
 LEAST = 1e-3
 """Relative difference from which a number is printed."""
+MOST_ROWS = 40
+"""Rows that are printed, and length up to which lists of results are compared row by row."""
 LONGEST = 60
 """Length to which words in a table are cut."""
 
@@ -50,14 +59,18 @@ def differences(folders: tuple[Path, Path]) -> dict[str, Any]:
             "command."
         )
     results = [_results(folder, record) for folder, record in zip(folders, records, strict=True)]
+    leaves = [dict(_leaves(result)) for result in results]
     named = [
         {**result, "cluster": str(folder)} for folder, result in zip(folders, results, strict=True)
     ]
+    first_only, second_only = ({*leaves[k]} - {*leaves[1 - k]} for k in (0, 1))
     return {
         "command": first,
         "runs": list(map(str, folders)),
         "question": _unlike(*(dict(_question(record)) for record in records)),
-        "results": _unlike(*(dict(_leaves(result)) for result in results)),
+        "results": [row for row in _unlike(*leaves) if all(row["name"] in each for each in leaves)],
+        "only_first": _keys(first_only),
+        "only_second": _keys(second_only),
         "ratios": _ratios(first, named, [record["inputs"] for record in records]),
         "change_s": _parts(*(result.get("breakdown_s") for result in results)),
     }
@@ -95,6 +108,10 @@ def _leaves(value: Any, place: str = "") -> Iterator[tuple[str, Any]]:
                 yield from _leaves(item, f"{place}.{key}" if place else str(key))
     elif not isinstance(value, list):
         yield place, value
+    elif len(value) <= MOST_ROWS:
+        for number, item in enumerate(value):
+            if isinstance(item, Mapping):
+                yield from _leaves(item, f"{place}.{number}")
 
 
 def _unlike(first: Document, second: Document) -> list[dict[str, Any]]:
@@ -111,14 +128,14 @@ def _ratios(
 ) -> list[dict[str, Any]]:
     """Return the ratios of the second run's numbers to the first's, with their intervals."""
     entries = ratios(command, results)
-    same = ("model", "cluster", "catalogue", "variant")
-    if command != "train" or any(inputs[0].get(name) != inputs[1].get(name) for name in same):
+    alike = all(inputs[0].get(name) == inputs[1].get(name) for name in ("model", "cluster"))
+    changed = any(run.get(name) for run in inputs for name in UNLIKE_MACHINES)
+    if command != "train" or not alike or changed or not all("plan" in each for each in results):
         return entries
     # Two steps of one model on one machine share most of their errors.
-    model, cluster = (input_text(inputs[0][name]) for name in ("model", "cluster"))
-    shape, machine = read_model(model), cluster_of(cluster)
-    plans = [complete(plan_fields(result), shape, machine) for result in results]
-    one, other = (training_features(shape, plan, machine) for plan in plans)
+    one, other = (
+        training_features(*recorded_plan(*run)) for run in zip(inputs, results, strict=True)
+    )
     half = margin(one, other)
     for entry in entries:
         low, high = (entry["ratio"] * math.exp(sign * half) for sign in (-1, 1))
@@ -131,13 +148,24 @@ def input_text(value: Any) -> str:
     return str(value["path"] if isinstance(value, dict) else value)
 
 
-def plan_fields(results: Document) -> dict[str, Any]:
-    """Return the fields of the plan of a recorded step."""
-    return {
+def recorded_plan(
+    inputs: Document, results: Document, catalogue: Catalogue | None = None
+) -> tuple[Model, ParallelPlan, Cluster]:
+    """Return model, plan and cluster of a recorded step."""
+    model = read_model(input_text(inputs["model"]))
+    machine = cluster_of(input_text(inputs["cluster"]), catalogue=catalogue)
+    fields = {
         name: value
         for name, value in results["plan"].items()
         if name not in NOT_PLANNED and value not in ([], "")
     }
+    size = {name: inputs.get(name) for name in ("lnc", "chips")}
+    return model, complete(fields, model, machine, **size), machine
+
+
+def _keys(places: Iterable[str]) -> list[str]:
+    """Return the keys of results that places lie in."""
+    return sorted({place.split(".")[0] for place in places})
 
 
 def _parts(first: Document | None, second: Document | None) -> dict[str, float]:
@@ -145,9 +173,7 @@ def _parts(first: Document | None, second: Document | None) -> dict[str, float]:
     if not first or not second:
         return {}
     longer_s = {name: second[name] - first[name] for name in first if name in second}
-    return {
-        name: longer_s[name] for name in sorted(longer_s, key=lambda name: -abs(longer_s[name]))
-    }
+    return dict(sorted(longer_s.items(), key=lambda part: -abs(part[1])))
 
 
 def question_rows(answer: Document) -> list[list[str]]:
@@ -159,7 +185,10 @@ def question_rows(answer: Document) -> list[list[str]]:
 
 
 def result_rows(answer: Document) -> list[list[str]]:
-    """Return the printed rows of what came out differently, with ratios of numbers."""
+    """Return the printed rows of what came out differently, with ratios of numbers.
+
+    Of many rows the first are shown.
+    """
     rows = []
     for entry in answer["results"]:
         name, values = entry["name"], (entry["first"], entry["second"])
@@ -168,7 +197,9 @@ def result_rows(answer: Document) -> list[list[str]]:
         if ratio is None or abs(ratio - 1) >= LEAST:
             words = [_word(name, value) for value in values]
             rows.append([heading(name), *words, "" if ratio is None else f"{ratio:.3g}"])
-    return rows
+    left = len(rows) - MOST_ROWS
+    more = [[f"{left:,} more, all with --json", "", "", ""]] if left > 0 else []
+    return rows[:MOST_ROWS] + more
 
 
 def _word(name: str, value: Any) -> str:

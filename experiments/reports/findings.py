@@ -6,14 +6,8 @@ from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from experiments.figures.training import NAMES
-from experiments.reports.formatting import (
-    ends_text,
-    heading,
-    interval_at,
-    number,
-    value_at,
-    value_text,
-)
+from experiments.reports.certainty import ends_text, interval_at, value_at
+from experiments.reports.formatting import heading, number, value_text
 from topologies.units import format_bytes, format_rate, format_seconds
 
 if TYPE_CHECKING:

@@ -25,24 +25,22 @@ from markupsafe import Markup
 
 from cluster_sim.plot.palette import colors, ink
 from experiments.figures.training import NAMES
+from experiments.reports.certainty import basis, interval_band, ratio_sentences
 from experiments.reports.findings import FAULTS, TABLED, answers, finding
 from experiments.reports.formatting import (
     STATISTICS,
-    basis,
     columns_of,
     constants,
     heading,
-    interval_band,
     is_missing,
     is_number,
-    ratio_sentences,
     table_text,
     unit_of,
     value_text,
 )
 from experiments.reports.run_record import REPORT, option_words, read_record, sha256_of
 from topologies.errors import InputError
-from topologies.files.reading import as_named
+from topologies.files.table import as_named
 from topologies.files.writing import whole_file
 from topologies.units import format_memory
 

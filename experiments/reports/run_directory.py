@@ -26,7 +26,7 @@ from experiments.reports.run_record import (
     sha256_of,
     whole_directory,
 )
-from topologies.files.reading import as_text
+from topologies.files.table import as_text
 
 if TYPE_CHECKING:
     import click

@@ -22,7 +22,6 @@ from experiments.validation.reading.rows import (
     servers_reach,
     unsupported,
 )
-from experiments.validation.reading.step_logs import read_steps
 from topologies.arrays import FloatArray
 from topologies.catalogue.catalogue import Catalogue
 from topologies.errors import InputError
@@ -51,6 +50,7 @@ from workloads.training.frameworks.framework import framework_of
 if TYPE_CHECKING:
     import pandas as pd
 
+    from experiments.validation.reading.step_logs import MeasuredSteps
     from experiments.validation.reading.tool_outputs import Measured
     from workloads.training.iteration import Iteration
 
@@ -306,15 +306,15 @@ def normality(compared: pd.DataFrame) -> list[str | None]:
     return [str(word) or None for word in words]
 
 
-def compared_step(text: str, step: Iteration) -> dict[str, Any]:
+def compared_step(measured: MeasuredSteps, step: Iteration) -> dict[str, Any]:
     """Return measured times, their error, and whether they are usual: the key ``compared``."""
-    source, tool, times_s = read_steps(text, step)
+    times_s = measured.times_s(step)
     low_s, measured_s, high_s = map(float, np.quantile(times_s, (0.1, 0.5, 0.9)))
     ends = step.interval
     normal = SLOWER if measured_s > ends.high else FASTER if measured_s < ends.low else USUAL
     return {
-        "source": source,
-        "tool": tool,
+        "source": measured.source or None,
+        "tool": measured.form.tool or None,
         "steps": len(times_s),
         "measured_s": measured_s,
         "p10_s": low_s,

@@ -102,8 +102,7 @@ READERS = {
 """Modules that read files from outside, each with the files that the fuzzer mutates for it."""
 OWN_DATA = {
     "cluster_sim/collectives/algorithms/cycles.py",
-    "experiments/reports/run_directory.py", "experiments/scripts/generations.py",
-    "experiments/validation/reading/rows.py",
+    "experiments/scripts/generations.py", "experiments/validation/reading/rows.py",
     "workloads/confidence/residuals.py", "workloads/kernels/gemm.py",
 }  # fmt: skip
 """Modules that read data of this program alone."""

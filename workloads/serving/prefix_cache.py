@@ -20,7 +20,7 @@ import numpy.typing as npt
 
 from topologies.arrays import IntArray
 from topologies.errors import InputError
-from topologies.files.reading import read_table
+from topologies.files.table import read_table
 from workloads.demand.read import MAX_BYTES
 from workloads.demand.request_logs import BLOCKS as JSON_BLOCKS
 from workloads.demand.request_logs import HASHES, is_json_log, read_json_log

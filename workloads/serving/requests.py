@@ -11,7 +11,7 @@ import numpy as np
 
 from topologies.arrays import FloatArray, IntArray
 from topologies.errors import InputError, check_choice, shown
-from topologies.files.reading import read_table
+from topologies.files.table import read_table
 from workloads.demand.bundled import data_file
 from workloads.demand.read import CLOCK, MAX_BYTES, TIME_S, meanings
 from workloads.demand.request_logs import is_json_log, read_json_log

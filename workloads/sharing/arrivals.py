@@ -12,7 +12,8 @@ from typing import Any, NamedTuple
 from topologies.arguments import check_names
 from topologies.clusters.cluster import Cluster
 from topologies.errors import InputError, shown
-from topologies.files.reading import TRUTHS, WHOLE, csv_rows, read_text
+from topologies.files.reading import csv_rows, read_text
+from topologies.files.table import TRUTHS, WHOLE
 from topologies.files.yaml_documents import yaml_mapping
 from topologies.units import parse_seconds
 from workloads.sharing.jobs import Job, jobs_from

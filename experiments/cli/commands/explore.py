@@ -87,17 +87,19 @@ def compare(inputs: ComparedRuns, call: Invocation) -> None:
     Options that differ, results that differ, whether the difference is beyond the error of two
     predictions and, for steps, which parts of them it is made of.
     """
+    from experiments.reports.certainty import ratio_sentences
     from experiments.reports.differences import (
         change_sentence,
         differences,
         question_rows,
         result_rows,
     )
-    from experiments.reports.formatting import ratio_sentences
 
     answer = differences((inputs.first, inputs.second))
     heads = answer["runs"]
     sentences = [*ratio_sentences(answer["ratios"]), change_sentence(answer)]
+    for run, only in zip(heads, ("only_first", "only_second"), strict=True):
+        sentences += [f"Only {run} has {', '.join(answer[only])}."] if answer[only] else []
 
     def show(_: Any) -> None:
         """Print both tables, and the sentences on them."""

@@ -10,7 +10,8 @@ from typing import TYPE_CHECKING, Any
 from cluster_sim.progress import one_piece
 from experiments.cli.options.inputs import CatalogueInputs, Invocation, Ranking, SensitivityInputs
 from experiments.cli.output.printing import interval_frame, print_rows, print_table, print_text
-from experiments.reports.formatting import Column, facts, number
+from experiments.reports.certainty import facts
+from experiments.reports.formatting import Column, number
 from topologies.errors import InputError
 from workloads.options.fleet import (
     DemandInputs,

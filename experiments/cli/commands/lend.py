@@ -14,7 +14,8 @@ import click
 from experiments.cli.main import tell
 from experiments.cli.options.inputs import CatalogueInputs, Invocation
 from experiments.cli.output.printing import interval_frame, print_rows, print_table
-from experiments.reports.formatting import Column, facts
+from experiments.reports.certainty import facts
+from experiments.reports.formatting import Column
 from topologies.errors import InputError, printable
 from topologies.options import setting
 from workloads.options.fleet import (

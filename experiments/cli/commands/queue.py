@@ -9,7 +9,8 @@ from typing import TYPE_CHECKING, Any
 
 from experiments.cli.options.inputs import CatalogueInputs, Invocation
 from experiments.cli.output.printing import print_rows, print_table, print_text
-from experiments.reports.formatting import Column, facts, idle_entry, idle_sentences
+from experiments.reports.certainty import facts
+from experiments.reports.formatting import Column, idle_entry, idle_sentences
 from topologies.options import required, setting
 from topologies.units import format_seconds
 from workloads.options.job import HazardInputs

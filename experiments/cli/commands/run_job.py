@@ -16,7 +16,8 @@ from experiments.cli.options.inputs import (
     TrainedModel,
 )
 from experiments.cli.output.printing import SPENT, print_table, print_text
-from experiments.reports.formatting import Column, facts, idle_sentences
+from experiments.reports.certainty import facts
+from experiments.reports.formatting import Column, idle_sentences
 from topologies.catalogue.catalogue import Catalogue
 from topologies.clusters.cluster import Cluster
 from workloads.options.job import JobInputs

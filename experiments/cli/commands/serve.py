@@ -19,7 +19,8 @@ from experiments.cli.options.inputs import (
 )
 from experiments.cli.output.printing import print_rows, print_table, print_text
 from experiments.cli.output.side_by_side import answer_beside, cluster_names
-from experiments.reports.formatting import Column, facts, value_text
+from experiments.reports.certainty import facts
+from experiments.reports.formatting import Column, value_text
 from topologies.catalogue.catalogue import Catalogue
 from topologies.errors import InputError
 from topologies.options import setting

@@ -16,7 +16,7 @@ from experiments.cli.options.from_fields import parameters
 from experiments.cli.options.inputs import Invocation
 from experiments.cli.output.printing import print_json, print_table
 from experiments.reports.formatting import table_text
-from experiments.reports.run_record import check_results
+from experiments.reports.result_checks import check_results
 from topologies.errors import shown, suggestion
 from topologies.options import required, setting
 

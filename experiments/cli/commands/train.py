@@ -37,6 +37,7 @@ from workloads.training.frameworks.conditions import Conditions
 from workloads.training.plan.plan import PLAN_FIELDS, ParallelPlan
 
 if TYPE_CHECKING:
+    from experiments.validation.reading.step_logs import MeasuredSteps
     from workloads.search.choice import When
     from workloads.training.detail import Detail
     from workloads.training.iteration import Iteration
@@ -169,13 +170,13 @@ class BesideInputs(TokensInputs):
         metavar="TIME|FILE",
     )
 
-    def comparison(self, step: Iteration) -> dict[str, Any]:
-        """Return the key ``compared`` of the answer; empty without a measured step."""
+    def measured(self) -> MeasuredSteps | None:
+        """Read the measured step; None without one."""
         if self.compare is None:
-            return {}
-        from experiments.validation.comparison import compared_step
+            return None
+        from experiments.validation.reading.step_logs import read_steps
 
-        return {"compared": compared_step(self.compare, step)}
+        return read_steps(self.compare)
 
 
 def train(
@@ -214,6 +215,7 @@ def train(
         )
         return
     catalogue = catalogue_inputs.watched(inputs.cluster, *how.later)
+    measured = beside.measured()
     step = run_step(inputs, stated, plan, how, catalogue, call)
     quietly = replace(call, quiet=True)  # the ranking shows a progress bar of its own
     # Other numbers of the catalogue change the time of this plan, not which plan it is.
@@ -229,7 +231,7 @@ def train(
 
         write_chakra(training_recording(step), how.chakra, name=step.model.name)
     filed = plan.file_beside(step)
-    job = {**_whole_job(step, beside, call), **beside.comparison(step)}
+    job = {**_whole_job(step, beside, call), **_compared(step, measured)}
     more = {**(_explained(step) if how.explain else {}), **(filed.document() if filed else {})}
     call.answer(
         {**document(step, call.engine), **more, **job},
@@ -251,6 +253,15 @@ def _whole_job(step: Iteration, length: TokensInputs, call: Invocation) -> dict[
     from workloads.job.front import whole_job
 
     return whole_job(step, length.tokens, call.seed)
+
+
+def _compared(step: Iteration, measured: MeasuredSteps | None) -> dict[str, Any]:
+    """Return the key ``compared`` of the answer; empty without a measured step."""
+    if measured is None:
+        return {}
+    from experiments.validation.comparison import compared_step
+
+    return {"compared": compared_step(measured, step)}
 
 
 def _print_left_out(step: Iteration, filed: OtherPlan | None) -> None:

@@ -16,7 +16,7 @@ import click
 from cluster_sim.progress import progress
 from experiments.cli.output.printing import print_json, print_rows
 from experiments.reports.formatting import Column
-from experiments.reports.run_record import check_results
+from experiments.reports.result_checks import check_results
 from topologies.errors import InputError, check_choice, printable
 from topologies.options import required, setting
 

@@ -8,7 +8,8 @@ import sys
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
-from experiments.reports.formatting import Column, facts, number
+from experiments.reports.certainty import facts
+from experiments.reports.formatting import Column, number
 from experiments.reports.run_record import plain
 from topologies.errors import printable
 

@@ -9,13 +9,8 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from experiments.cli.output.printing import print_table, print_text
-from experiments.reports.formatting import (
-    idle_sentences,
-    ratio_sentences,
-    ratios,
-    value_at,
-    value_text,
-)
+from experiments.reports.certainty import ratio_sentences, ratios, value_at
+from experiments.reports.formatting import idle_sentences, value_text
 from topologies.errors import InputError
 
 if TYPE_CHECKING:

@@ -8,7 +8,7 @@ from __future__ import annotations
 import json
 import math
 import re
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 WARM_UP = 3
 """Steps at the start of a log that compile, allocate and connect, so that they are left out."""
 LARGEST_BYTES = 2**28
-"""Largest log that is read; its last part says as much as the whole."""
+"""Largest log that is read."""
 NUMBER = r"([\d,]+(?:\.\d+)?(?:[eE][-+]?\d+)?)"
 
 
@@ -51,51 +51,71 @@ LOG_FORMS = (
     LogForm("Transformers", rf"'train_steps_per_second': {NUMBER}", lambda rate, _: 1 / rate),
     LogForm("MLPerf logging", rf"\"train_step_time\": {NUMBER}", lambda s, _: s),
 )
-"""Forms of logs, the first that matches a line counts: Megatron-LM's ``training_log``, NeMo's
-progress bar and logger, MaxText's ``metric_logger``, torchtitan's ``MetricsProcessor``, whose
-``tps`` is of one device, DeepSpeed's ``ThroughputTimer``, Transformers' ``speed_metrics``, which
-is a mean over the run, and the tracked statistics of MLPerf's submissions."""
+"""Forms of logs, of which the first that is in a file counts: Megatron-LM's ``training_log``,
+NeMo's progress bar and logger, MaxText's ``metric_logger``, torchtitan's ``MetricsProcessor``,
+whose ``tps`` is of one device, DeepSpeed's ``ThroughputTimer``, Transformers' ``speed_metrics``,
+which is a mean over the run, and the tracked statistics of MLPerf's submissions."""
+MONITOR = LogForm(
+    "neuron-monitor",
+    "",
+    lambda rate, step: step.hfu * step.peak_flops_per_s * step.iteration_s / rate,
+)
+"""Reports whose numbers are the FLOP/s that a chip counted."""
+TYPED = LogForm("", "", lambda s, _: s)
 BATCH = re.compile(r"global[ _]batch[ _]size:\s*(\d+)")
 
 
-def read_steps(text: str, step: Iteration) -> tuple[str | None, str | None, list[float]]:
-    """Return the file and the tool of the times, None where they are typed, and the times [s].
+class MeasuredSteps(NamedTuple):
+    """Numbers of measured steps, as a tool wrote them."""
 
-    ``text`` is a file, or a time such as 3.2s. Raises :class:`InputError` if the file is of no
-    known form, or of steps of another batch.
+    source: str  # file that they stand in; empty for a time that was typed
+    form: LogForm
+    numbers: list[float]
+    batches: frozenset[int] = frozenset()  # global batches that the file names
+
+    def times_s(self, step: Iteration) -> list[float]:
+        """Return the time of each step [s], without those that warm up.
+
+        Raises :class:`InputError` if the file names other batches than that of the step.
+        """
+        if self.batches and step.plan.global_batch not in self.batches:
+            of_log = ", ".join(map(str, sorted(self.batches)))
+            raise InputError(
+                f"{self.source} has steps of {of_log} sequences, and --global-batch is "
+                f"{step.plan.global_batch}. State the batch of the log."
+            )
+        times_s = [self.form.seconds(number, step) for number in self.numbers]
+        return times_s[WARM_UP:] if len(times_s) > 2 * WARM_UP else times_s
+
+
+def read_steps(text: str) -> MeasuredSteps:
+    """Read measured steps from a file, or from a time such as 3.2s.
+
+    Raises :class:`InputError` if the file is of no known form.
     """
     if not Path(text).is_file() and re.match(r"[\d.]", text):
         seconds = parse_seconds(text, "--compare")
         if not 0 < seconds < math.inf:
             raise InputError(f"--compare {text} is not a positive time. Write it as 3.2s.")
-        return None, None, [seconds]
+        return MeasuredSteps("", TYPED, [seconds])
     written = read_text(Path(text), limit_bytes=LARGEST_BYTES, lenient=True)
-    reports = _reports(written)
-    tool, times_s = _monitored(reports, text, step) if reports else _logged(written, text, step)
-    if not times_s:
-        tools = ", ".join(form.tool for form in LOG_FORMS)
-        raise InputError(
-            f"{text}: no time of a training step in it. Name a log of {tools} or the JSON of "
-            "neuron-monitor, or type the time, as in --compare 3.2s."
-        )
-    return text, tool, times_s
+    if reports := _reports(written):
+        numbers_of = {MONITOR: _monitored(reports, text)}
+    else:
+        numbers_of = {form: _positive(re.findall(form.pattern, written)) for form in LOG_FORMS}
+    for form, numbers in numbers_of.items():
+        if numbers:
+            return MeasuredSteps(text, form, numbers, frozenset(map(int, BATCH.findall(written))))
+    tools = ", ".join(form.tool for form in LOG_FORMS)
+    raise InputError(
+        f"{text}: no time of a training step in it. Name a log of {tools} or the JSON of "
+        "neuron-monitor, or type the time, as in --compare 3.2s."
+    )
 
 
-def _logged(written: str, name: str, step: Iteration) -> tuple[str, list[float]]:
-    """Return the tool of a log and the times of its steps [s]."""
-    batches = {int(batch) for batch in BATCH.findall(written)}
-    if batches and step.plan.global_batch not in batches:
-        of_log = ", ".join(map(str, sorted(batches)))
-        raise InputError(
-            f"{name} has steps of {of_log} sequences, and --global-batch is "
-            f"{step.plan.global_batch}. State the batch of the log."
-        )
-    for form in LOG_FORMS:
-        numbers = [float(each.replace(",", "")) for each in re.findall(form.pattern, written)]
-        times_s = [form.seconds(number, step) for number in numbers if number > 0]
-        if times_s:
-            return form.tool, times_s[WARM_UP:] if len(times_s) > 2 * WARM_UP else times_s
-    return "", []
+def _positive(numbers: list[str]) -> list[float]:
+    read = (float(number.replace(",", "")) for number in numbers)
+    return [number for number in read if 0 < number < math.inf]
 
 
 def _reports(written: str) -> list[Mapping[str, Any]]:
@@ -108,19 +128,15 @@ def _reports(written: str) -> list[Mapping[str, Any]]:
     return lines if whole else []
 
 
-def _monitored(
-    reports: Sequence[Mapping[str, Any]], name: str, step: Iteration
-) -> tuple[str, list[float]]:
-    """Return the tool and the step's time in each report, by the FLOP/s that cores counted."""
-    flops = step.hfu * step.peak_flops_per_s * step.iteration_s  # of one chip
+def _monitored(reports: list[Mapping[str, Any]], name: str) -> list[float]:
+    """Return the FLOP/s of a chip in each report, where cores were in use."""
     try:
-        rates = [_flops_per_s_per_chip(report) for report in reports]
+        return [rate for report in reports if (rate := _flops_per_s_per_chip(report)) > 0]
     except (AttributeError, KeyError, TypeError, ValueError, ZeroDivisionError):
         raise InputError(
             f"{name}: a report has no FLOP/s of its NeuronCores. Enable neuroncore_counters in "
             "neuron-monitor's configuration, or type the time, as in --compare 3.2s."
         ) from None
-    return "neuron-monitor", [flops / rate for rate in rates if rate > 0]
 
 
 def _flops_per_s_per_chip(report: Mapping[str, Any]) -> float:

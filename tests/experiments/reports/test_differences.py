@@ -6,13 +6,13 @@ from pathlib import Path
 import pytest
 
 from experiments.cli.main import run
+from experiments.reports.certainty import ratios
 from experiments.reports.differences import (
     change_sentence,
     differences,
     question_rows,
     result_rows,
 )
-from experiments.reports.formatting import ratios
 from tests.support.small_models import TOY_CONFIG, config_file
 from topologies.errors import InputError
 
@@ -57,6 +57,24 @@ def test_options_and_results_that_differ_stand_side_by_side(folders: dict[str, P
     for one, other in zip(answer["ratios"], apart, strict=True):  # one machine shares errors
         assert other["low"] < one["low"] < one["ratio"] < one["high"] < other["high"]
     assert sum(answer["change_s"].values()) == pytest.approx(steps_s[1] - steps_s[0])
+
+
+def test_a_part_of_a_machine_and_several_machines_are_compared(tmp_path: Path) -> None:
+    config = config_file(tmp_path / "config.json", TOY_CONFIG)
+    step = ["train", "--model", config, "--global-batch", "16", "--seq", "512", "--quiet"]
+    where = {"part": ["trn2.48xlarge", "--chips", "4"], "both": ["trn2.48xlarge,trn1.32xlarge"]}
+    for name, cluster in where.items():
+        for tp in ("2", "4"):
+            folder = str(tmp_path / f"{name}{tp}")
+            assert run([*step, "--cluster", *cluster, "--tp", tp, "--out", folder]) == 0
+    part = differences((tmp_path / "part2", tmp_path / "part4"))
+    assert "the tokens a second" in {entry["number"] for entry in part["ratios"]}
+    both = differences((tmp_path / "both2", tmp_path / "both4"))
+    assert {"rows.0.iteration_s", "rows.1.iteration_s"} <= {row["name"] for row in both["results"]}
+    unlike = differences((tmp_path / "part2", tmp_path / "both2"))
+    assert "iteration_s" in unlike["only_first"]
+    assert {"ratios", "rows"} <= set(unlike["only_second"])
+    assert unlike["results"] == []
 
 
 def test_the_command_prints_both_tables(

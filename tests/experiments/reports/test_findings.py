@@ -14,9 +14,9 @@ from matplotlib.figure import Figure
 
 from experiments.cli.main import app, run
 from experiments.figures.layout import settle
+from experiments.reports.certainty import basis, interval_band
 from experiments.reports.drawing import description, headline, hover
 from experiments.reports.findings import SENTENCES, TABLED, answers, finding
-from experiments.reports.formatting import basis, interval_band
 from experiments.reports.html import command_line
 from experiments.reports.run_record import read_record
 from topologies.errors import InputError

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from experiments.reports.formatting import NONE, ratio_sentences, ratios
+from experiments.reports.certainty import NONE, ratio_sentences, ratios
 from workloads.confidence.split_conformal import ratio_ends
 
 

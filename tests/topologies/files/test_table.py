@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from topologies.files.arrow_arrays import numbers, texts
-from topologies.files.reading import as_named, as_text
+from topologies.files.table import as_named, as_text
 
 
 def test_arrow_arrays_are_those_that_arrow_makes() -> None:

@@ -13,7 +13,7 @@ import numpy as np
 
 from topologies.arguments import check_names
 from topologies.errors import InputError, check_choice, shown
-from topologies.files.reading import read_table
+from topologies.files.table import read_table
 from workloads.confidence.sensitivity import AS_STATED, Uncertain
 
 LOCKSTEP, BEHIND = "lockstep", "one-behind"

@@ -13,7 +13,7 @@ import pandas as pd
 from topologies.arguments import check_names
 from topologies.arrays import FloatArray
 from topologies.errors import InputError, shown
-from topologies.files.reading import read_table
+from topologies.files.table import read_table
 
 COLUMNS = ("hour", "time", "usd_per_mwh")
 CYCLES = (24, 168)

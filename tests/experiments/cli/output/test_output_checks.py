@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 import experiments.cli
-from experiments.reports.run_record import check_results
+from experiments.reports.result_checks import check_results
 from topologies.errors import InputError
 
 

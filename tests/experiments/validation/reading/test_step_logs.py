@@ -8,6 +8,7 @@ import pytest
 import cluster_sim as cs
 from experiments.reports.remarks import comparison_sentence
 from experiments.validation.comparison import compared_step
+from experiments.validation.reading.step_logs import read_steps
 from topologies.errors import InputError
 from workloads.training.iteration import Iteration
 
@@ -34,7 +35,7 @@ FORMS = {
 def test_every_tool_states_the_same_two_seconds(tool: str, step: Iteration, tmp_path: Path) -> None:
     log = tmp_path / "run.log"
     log.write_text(f"starting\n{FORMS[tool]}\n")
-    document = compared_step(str(log), step)
+    document = compared_step(read_steps(str(log)), step)
     assert (document["tool"], document["steps"]) == (tool, 1)
     assert document["measured_s"] == pytest.approx(2.0)
 
@@ -44,7 +45,7 @@ def test_steps_that_warm_up_are_left_out(step: Iteration, tmp_path: Path) -> Non
     times_ms = [27607, 900, 800, 510, 500, 490, 505, 495]
     lines = [f"elapsed time per iteration (ms): {ms} | global batch size: 16" for ms in times_ms]
     log.write_text("\n".join(lines))
-    document = compared_step(str(log), step)
+    document = compared_step(read_steps(str(log)), step)
     assert document["steps"] == 5
     assert document["measured_s"] == pytest.approx(0.5)
     assert 0.49 <= document["p10_s"] < 0.5 < document["p90_s"] <= 0.51
@@ -63,12 +64,12 @@ def test_flops_of_neuron_monitor_give_the_mean_step(step: Iteration, tmp_path: P
     idle = {**report, "neuron_runtime_data": []}
     stream = tmp_path / "monitor.json"
     stream.write_text("\n".join(map(json.dumps, (report, idle, report))))
-    document = compared_step(str(stream), step)
+    document = compared_step(read_steps(str(stream)), step)
     assert (document["steps"], document["normal"]) == (2, "usual")
     assert document["measured_s"] == pytest.approx(step.iteration_s)
     stream.write_text(json.dumps({**report, "neuron_hardware_info": {}}))
     with pytest.raises(InputError, match="neuroncore_counters"):
-        compared_step(str(stream), step)
+        compared_step(read_steps(str(stream)), step)
 
 
 def test_a_measured_time_is_usual_inside_the_interval(step: Iteration) -> None:
@@ -79,7 +80,7 @@ def test_a_measured_time_is_usual_inside_the_interval(step: Iteration) -> None:
         (ends.high * 0.99, "usual"),
         (ends.high * 1.01, "slower"),
     ):
-        document = compared_step(f"{time_s!r}s", step)
+        document = compared_step(read_steps(f"{time_s!r}s"), step)
         assert document["normal"] == word
         assert document["error"] == pytest.approx(step.iteration_s / time_s - 1)
         assert word in comparison_sentence(document, step)
@@ -88,7 +89,7 @@ def test_a_measured_time_is_usual_inside_the_interval(step: Iteration) -> None:
 def test_choices_that_come_nearer_are_named(step: Iteration) -> None:
     ratios = {other.ratio: other.field for other in step.alternatives if other.ratio > 1.02}
     largest = max(ratios)
-    document = compared_step(f"{step.interval.high * 1.5!r}s", step)
+    document = compared_step(read_steps(f"{step.interval.high * 1.5!r}s"), step)
     sentence = comparison_sentence(document, step)
     assert f"Of what is not stated, {ratios[largest].replace('_', ' ')}" in sentence
 
@@ -106,9 +107,9 @@ def test_a_log_of_something_else_is_refused(
     log = tmp_path / "run.log"
     log.write_text(text)
     with pytest.raises(InputError, match=message):
-        compared_step(str(log), step)
+        compared_step(read_steps(str(log)), step)
 
 
 def test_a_time_is_positive(step: Iteration) -> None:
     with pytest.raises(InputError, match="not a positive time"):
-        compared_step("0s", step)
+        compared_step(read_steps("0s"), step)

@@ -1,0 +1,186 @@
+"""Intervals in the results of a run, as texts and as a band: how sure its answer is."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+from experiments.reports.formatting import Column, heading, value_text
+from topologies.errors import InputError
+
+Document = Mapping[str, Any]
+
+INTERVAL_OF: Mapping[str, str] = {
+    "train": "iteration_s",
+    "plan": "rows.0.iteration_s",
+    "replay": "iteration_s",
+    "serve": "ttft_s.p50",
+    "run-job": "goodput",
+    "fleet": "unit_capacity_requests_per_s",
+}
+"""Place of the number that the key ``interval`` of a command's results is about."""
+INTERVAL_KEYS = {
+    "tpot_s.p50": "tpot_interval",
+    "regret.gain_over_static_chip_hours": "regret.gain_interval",
+}
+"""Keys of other intervals whose name does not follow from the name of their number."""
+SIMULATED = ("run-job",)  # commands whose interval holds simulated runs and not measurements
+EDGE = 0.12  # share of the drawing that is left free on either side of the band
+
+
+def value_at(results: Document, place: str) -> Any:
+    """Value at a place such as ``rows.0.mfu``; None where there is nothing."""
+    value: Any = results
+    for step in place.split("."):
+        if isinstance(value, list) and value and step == "0":
+            value = value[0]
+        else:
+            value = value.get(step) if isinstance(value, Mapping) else None
+    return value
+
+
+def interval_at(command: str, results: Document, place: str) -> Any:
+    """Interval of the number at a place, None where the results give none.
+
+    It is the results' ``interval`` for the number which that is about. Others have a key of their
+    own, such as ``tokens_per_s_interval``, or an entry in ``interval``.
+    """
+    if INTERVAL_OF.get(command) == place:
+        return results.get("interval")
+    name = place.removeprefix("rows.0.")
+    separate = value_at(results, INTERVAL_KEYS.get(place, f"{name}_interval"))
+    return value_at(results, f"interval.{name}") if separate is None else separate
+
+
+def ends_text(name: str, interval: Any, write: Callable[[Any], str] | None = None) -> str:
+    """Interval of a number as it stands beside the number; empty where it has none, or is a point.
+
+    ``write``: function that writes the number, in place of that of its unit.
+
+    >>> ends_text("time_s", {"low": 0.01888, "high": 0.0251})
+    '80 %: 18.9 ms – 25.1 ms'
+    """
+    try:
+        ends = float(interval["low"]), float(interval["high"])
+        level = float(interval["level"]) if "level" in interval else 0.8
+    except (KeyError, TypeError, ValueError, IndexError):
+        return ""
+    # An end is not known to more than three digits.
+    low, high = (write(end) if write else value_text(name, float(f"{end:.3g}")) for end in ends)
+    return f"{100 * level:.0f} %: {low} – {high}" if low != high else ""
+
+
+def facts(columns: Sequence[Column], results: Document, command: str = "") -> list[tuple[str, str]]:
+    """Return heading and text of each number of a document, with its interval if it has one.
+
+    The name of a column is the number's place, such as ``ttft_s.p50``. A number that is missing,
+    or is written as nothing, has no row.
+
+    >>> rent = {"usd": 2.5, "energy_joules": None, "interval": {"usd": {"low": 2.25, "high": 2.75}}}
+    >>> facts([Column("usd", "rent"), Column("energy_joules", "energy")], rent)
+    [('rent', '2.5 USD (80 %: 2.25 USD – 2.75 USD)')]
+    """
+    rows = []
+    for column in columns:
+        value = value_at(results, column.name)
+        text = "" if value is None else column.written(value)
+        ends = interval_at(command, results, column.name)
+        between = ends_text(column.like or column.name, ends, column.write) if text else ""
+        rows += [(column.heading, f"{text} ({between})" if between else text)] * bool(text)
+    return rows
+
+
+def interval_band(command: str, results: Document) -> dict[str, Any]:
+    """The interval of a command's first number as a band, with the number marked in it."""
+    place = INTERVAL_OF.get(command, "")
+    interval, middle = results.get("interval"), value_at(results, place)
+    if not isinstance(interval, Mapping) or middle is None:
+        raise InputError(f"results of {command} have no interval")
+    name, low, high = place.removeprefix("rows.0."), float(interval["low"]), float(interval["high"])
+    if not high > low:
+        raise InputError("the interval has no width")
+    span = (high - low) / (1 - 2 * EDGE)
+    first = low - EDGE * span
+    shown = f"{heading(name)} {value_text(name, middle)}"
+    return {
+        "kind": "interval",
+        "alt": f"Predicted {shown}, {ends_text(name, interval)}.",
+        "left": f"{100 * EDGE:.2f}",
+        "width": f"{100 * (1 - 2 * EDGE):.2f}",
+        "right": f"{100 * (1 - EDGE):.2f}",
+        "at": f"{min(100.0, max(0.0, 100 * (middle - first) / span)):.2f}",
+        "low": value_text(name, low),
+        "middle": shown,
+        "high": value_text(name, high),
+    }
+
+
+def basis(command: str, results: Document) -> str:
+    """One sentence on what the interval holds, and where its width comes from; empty for none."""
+    interval = results.get("interval")
+    if not isinstance(interval, Mapping):
+        return ""
+    try:
+        share = f"{float(interval['level']):.0%}"
+    except (KeyError, TypeError, ValueError):
+        return ""
+    held = "runs" if command in SIMULATED else "measurements"
+    return f"{share} of {held} would lie in this band. Basis: {interval.get('basis', '')}."
+
+
+Rows = Sequence[Mapping[str, Any]]
+PRICE = {"usd_per_million_tokens": "the price of a million tokens"}
+COMPARED: Mapping[str, Mapping[str, str]] = {
+    "train": {"tokens_per_s": "the tokens a second", **PRICE},
+    "serve": {
+        "ttft_s.p50": "the median time to first token",
+        "tpot_s.p50": "the median time per output token",
+        **PRICE,
+    },
+}
+"""Numbers of a command's answers that are compared, by their place in them, in words."""
+
+
+def ratios(command: str, rows: Rows) -> list[dict[str, Any]]:
+    """Return the ratios of each cluster's numbers to those of the first, with their intervals."""
+    from workloads.confidence.split_conformal import ratio_ends  # costly, for the help of train
+
+    entries = []
+    first, *others = rows
+    for row in others:
+        for place, words in COMPARED.get(command, {}).items():
+            mine, base = (_ends(command, one, place) for one in (row, first))
+            if mine is None or base is None:
+                continue
+            low, ratio, high = ratio_ends(mine, base)
+            named = {"cluster": row["cluster"], "of": first["cluster"], "number": words}
+            differs = not low <= 1 <= high
+            entries.append({**named, "ratio": ratio, "low": low, "high": high, "differs": differs})
+    return entries
+
+
+def _ends(command: str, row: Mapping[str, Any], place: str) -> tuple[float, float, float] | None:
+    """Return the interval of a number around it; None where a document has none of them."""
+    value, ends = value_at(row, place), interval_at(command, row, place)
+    if not value or not isinstance(ends, Mapping) or not ends["low"] > 0:
+        return None
+    return float(ends["low"]), float(value), float(ends["high"])
+
+
+def ratio_sentences(entries: Rows) -> list[str]:
+    """Return a sentence on the ratios of each cluster, and one on those beyond their intervals."""
+    sentences = []
+    for cluster in dict.fromkeys(entry["cluster"] for entry in entries):
+        mine = [entry for entry in entries if entry["cluster"] == cluster]
+        numbers = ", ".join(
+            f"{entry['ratio']:.3g} times {entry['number']} (80 %: {entry['low']:.3g} – "
+            f"{entry['high']:.3g})"
+            for entry in mine
+        )
+        sure = " and ".join(entry["number"] for entry in mine if entry["differs"])
+        beyond = f"Beyond the error of two predictions: {sure}." if sure else NONE
+        sentences.append(f"{cluster} has {numbers} of {mine[0]['of']}. {beyond}")
+    return sentences
+
+
+NONE = "No difference is beyond the error of two predictions."
