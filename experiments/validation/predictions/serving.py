@@ -235,7 +235,10 @@ AHEAD_FROM = "2026-01"  # month of vLLM 0.14, from which it plans an iteration a
 AHEAD_OVERHEADS = ("serving.gpu.iteration_overhead", "serving.gpu.request_iteration")
 """Overheads that are others from then on."""
 COMPILED_FROM = "2025-03"  # month of vLLM 0.8, which compiles layers and captures prompts in pieces
-EAGER_OVERHEADS = ("serving.gpu.graph_tokens", "serving.gpu.layer_host")
+EAGER_OVERHEADS = (
+    *("serving.gpu.graph_tokens", "serving.gpu.layer_host"),
+    "serving.mi300x.layer_start",
+)
 UNFUSED_BEFORE = "2025-12"
 """Month of Neuron's SDK 2.27: up to 2.26 its loops over blocks of experts were not fused."""
 SLOW_BLOCK_SCALES = ("tensorrt-llm", "b200")

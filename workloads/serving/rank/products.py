@@ -224,5 +224,8 @@ def small_kernels_s(rank: RankShare, tokens: FloatArray, family: str) -> FloatAr
         count += model.moe_layers * each
     passed = 2 * 2.0 * tokens / rank.attention_dp * model.hidden
     started_s = rank.attention_layers * rank.overhead("attention_floor")
-    started_s += rank.model.layers * rank.overhead("layer_start")
+    scaled = ELEMENT_BYTES[rank.format.products] < 2  # inputs are scaled before products
+    started_s += rank.model.layers * rank.overhead(
+        "scaled_layer_start" if scaled else "layer_start"
+    )
     return np.asarray(count * rank.pass_s(passed) + started_s)
