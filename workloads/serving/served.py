@@ -110,8 +110,12 @@ def serving_summary(served: Served, profile: Profile, slo: Slo) -> dict[str, Any
     span = served.end_of_run_s - float(served.requests.arrival_s[0])
     output = int(served.requests.output.sum())
     good = int(attained(served, slo).sum())
+    limits = {"ttft_s": slo.ttft_s, "tpot_s": slo.tpot_s}
     return {
         "requests": len(served.requests),
+        "prompt_tokens_mean": float(served.requests.prompt.mean()),
+        "output_tokens_mean": float(served.requests.output.mean()),
+        "slo": {name: limit if limit < math.inf else None for name, limit in limits.items()},
         "ttft_s": latency(served.ttft_s),
         "tpot_s": latency(served.tpot_s),
         "itl_s": latency(served.gap_s, served.gap_count),

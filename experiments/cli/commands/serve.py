@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, fields, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -170,6 +170,15 @@ def print_serving(document: Mapping[str, Any]) -> None:
     )
     if document.get("binds") == "slots":
         print_text("More slots would serve more: --slots sets them, --search finds how many.")
+    within = ", ".join(
+        f"{name.removesuffix('_s').upper()} {format_seconds(limit)}"
+        for name, limit in document["slo"].items()
+        if limit is not None
+    )
+    print_text(
+        f"Requests have {document['prompt_tokens_mean']:,.0f} prompt and "
+        f"{document['output_tokens_mean']:,.0f} output tokens in the mean. SLO: {within or 'none'}."
+    )
 
 
 def _demand(document: Mapping[str, Any]) -> dict[str, str]:
@@ -278,38 +287,28 @@ def serve(
     document |= engines.launch(stated, filed, highest, inputs.read_model(), cluster)
     call.answer(
         document,
-        lambda _: _print(document, filed, cluster, _load(highest.deployed, limits)),
+        lambda _: _print(document, filed, cluster),
         lambda run, _: _write(run, document, highest, limits),
         rankings=rankings,
     )
 
 
-def _load(deployed: Deployed, limits: Limits) -> Iterator[str]:
-    """Say what arrives within which limits, and whether the replica keeps up with it."""
+def _overload(deployed: Deployed) -> Iterator[str]:
+    """Name a rate of arrivals that the replica does not keep up with."""
     requests, served = deployed.served.requests, deployed.served
-    named = {"TTFT": limits.ttft_s, "TPOT": limits.tpot_s}
-    within = ", ".join(
-        f"{name} {format_seconds(seconds)}" for name, seconds in named.items() if seconds < math.inf
-    )
-    yield (
-        f"Requests have {requests.prompt.mean():,.0f} prompt and {requests.output.mean():,.0f} "
-        f"output tokens in the mean. SLO: {within}."
-    )
     count, first, last = len(requests), requests.arrival_s[0], requests.arrival_s[-1]
     # Of a replica that keeps up, the last requests wait no longer than others.
-    waits_s = sorted(served.ttft_s[-max(1, count // 10) :])[0]
+    waits_s = min(served.ttft_s[-max(1, count // 10) :])
     if deployed.concurrency is None and waits_s > LATE * (last - first) > 0:
         arrive, answered = count / (last - first), count / (served.end_of_run_s - first)
         yield (
             f"It is overloaded: {arrive:.3g} requests/s arrive and {answered:.3g} are answered, so "
-            f"each waits longer than the last. About {math.ceil(arrive / answered)} replicas keep "
+            f"each waits longer than the one before. About {math.ceil(arrive / answered)} replicas keep "
             "up; --max-rate says how many keep the SLO."
         )
 
 
-def _print(
-    document: Mapping[str, Any], filed: EngineFile | None, cluster: Cluster, load: Iterable[str]
-) -> None:
+def _print(document: Mapping[str, Any], filed: EngineFile | None, cluster: Cluster) -> None:
     from workloads.serving.engine_files import is_neuron
 
     if filed and filed.sentence:
@@ -317,7 +316,7 @@ def _print(
     if filed and is_neuron(cluster):
         print_text(f"Neuron's engine runs prompts one at a time, not {filed.title}'s scheduler.")
     print_serving(document)
-    for sentence in load:
+    for sentence in document.get("remarks", ()):
         print_text(sentence)
     if launch := document.get("written"):
         print_text(
@@ -343,6 +342,8 @@ def _document(
         **highest.summary(Economics.of(cluster)),
         "price_basis": Economics.of(cluster).price_basis,
     }
+    if sentences := list(_overload(deployed)):
+        plain["remarks"] = sentences
     return with_intervals(plain, inputs.read_model(), cluster, deployed, limits)
 
 

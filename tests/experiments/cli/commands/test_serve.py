@@ -42,6 +42,24 @@ def test_the_precision_of_the_cache_is_named_and_follows_the_engine(
         assert room.endswith(f", in {expected}")
 
 
+def test_an_overload_is_a_remark_everywhere(
+    capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    words = ["serve", "--model=llama-3.1-8b", "--cluster=dgx-h100", "--tp=1", "--count=300"]
+    words += ["--requests=poisson:90", "--slots=8", "--slo=ttft=2s"]
+    assert run([*words, "--json"]) == 0
+    document = json.loads(capsys.readouterr().out)
+    (overload,) = document["remarks"]
+    assert overload.startswith("It is overloaded: 77.8 requests/s arrive and ")
+    assert document["slo"] == {"ttft_s": 2.0, "tpot_s": None}
+    assert run([*words, f"--out={tmp_path}"]) == 0
+    shown = " ".join(capsys.readouterr().out.split())
+    assert overload in shown
+    assert "tokens in the mean. SLO: TTFT 2 s." in shown
+    assert "It is overloaded" in (tmp_path / "report.html").read_text()
+    assert "remarks" not in answer(capsys)
+
+
 def test_each_way_is_faster_and_tells_of_itself(capsys: pytest.CaptureFixture[str]) -> None:
     plain = answer(capsys)
     cached = answer(capsys, "--prefix-cache=60%")
