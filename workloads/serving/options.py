@@ -27,7 +27,7 @@ from workloads.serving.speculation import Speculation, parse_speculation
 
 MOST_OFFERED = 50_000
 """Most requests of each run of a search for a rate, unless stated."""
-DRAWING = ("count", "rate", "prompt", "output", "service")
+DRAWING = ("count", "rate", "prompt", "output", "shortest_lengths", "service")
 """Options about requests that are drawn or read."""
 BATCHING = ("prefill", "chunk", "slots", "scheduler", "poll", "gather")
 """Options about the batching of a replica."""

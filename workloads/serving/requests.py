@@ -101,6 +101,17 @@ def fixed_lengths(prompt: int, output: int) -> Lengths:
     return Lengths(np.array([prompt]), np.array([output]))
 
 
+def even_lengths(
+    prompt: int, output: int, shortest: float, count: int, rng: np.random.Generator
+) -> tuple[IntArray, IntArray]:
+    """Draw lengths evenly from ``shortest`` times the stated ones to these, at least one token."""
+    prompts, outputs = (
+        np.maximum(1, np.rint(most * rng.uniform(shortest, 1, count))).astype(np.int64)
+        for most in (prompt, output)
+    )
+    return prompts, outputs
+
+
 @cache
 def azure_lengths(service: str = "conv") -> Lengths:
     """Return the lengths of Azure's 2023 traces, ``conv`` (19,366) or ``code`` (8,819 requests)."""
@@ -301,6 +312,7 @@ def _tokens(table: pd.DataFrame, name: str, file: Path) -> IntArray:
     return tokens
 
 
+EVEN_PAIRS = 2**14  # pairs that stand for all between the shortest lengths and the longest
 DRAWN = 2000
 """Default number of requests of a Poisson process."""
 
@@ -312,6 +324,7 @@ def requests_from(
     rate: float | None = None,
     prompt: int | None = None,
     output: int | None = None,
+    shortest_lengths: float | None = None,
     service: str | None = None,
     seed: int = 0,
 ) -> Requests:
@@ -327,28 +340,42 @@ def requests_from(
     """
     per_s = drawn_rate(text)
     if per_s is None:
-        if prompt is not None:
-            raise InputError(
-                f"--prompt {prompt} is for poisson:RATE; {text} states its prompts. Leave it out."
-            )
+        for name, value in (("prompt", prompt), ("shortest-lengths", shortest_lengths)):
+            if value is not None:
+                raise InputError(
+                    f"--{name} {value} is for poisson:RATE; {text} states its prompts. Leave it "
+                    "out."
+                )
         logged = read_requests(
             text, service=service, rate_per_s=rate, output_tokens=output, seed=seed
         )
         return logged if count is None else logged.first(count)
     if rate is not None:
         raise InputError(f"--rate {rate:g} is for a log without times; write poisson:RATE.")
-    lengths = drawn_lengths(prompt, output, service)
+    lengths = drawn_lengths(prompt, output, service, shortest_lengths)
     return poisson(per_s, count or DRAWN, lengths, np.random.default_rng(seed))
 
 
 def drawn_lengths(
-    prompt: int | None = None, output: int | None = None, service: str | None = None
+    prompt: int | None = None,
+    output: int | None = None,
+    service: str | None = None,
+    shortest_lengths: float | None = None,
 ) -> Lengths:
     """Return the lengths of drawn requests: those of a trace, or stated ones."""
     lengths = azure_lengths(service or "conv")
     if prompt is None and output is None:
+        if shortest_lengths is not None:
+            raise InputError(
+                f"--shortest-lengths {shortest_lengths:g} is a share of stated lengths, and those "
+                "of a trace differ anyway; state --prompt and --output, or leave it out."
+            )
         return lengths
-    return fixed_lengths(
+    longest = fixed_lengths(
         round(lengths.prompt.mean()) if prompt is None else prompt,
         round(lengths.output.mean()) if output is None else output,
     )
+    if shortest_lengths is None:
+        return longest
+    both = int(longest.prompt[0]), int(longest.output[0])
+    return Lengths(*even_lengths(*both, shortest_lengths, EVEN_PAIRS, np.random.default_rng(0)))

@@ -293,18 +293,24 @@ def serve(
     )
 
 
-def _overload(deployed: Deployed) -> Iterator[str]:
-    """Name a rate of arrivals that the replica does not keep up with."""
+def _remarks(deployed: Deployed) -> Iterator[str]:
+    """Name requests in step, and a rate of arrivals that the replica does not keep up with."""
     requests, served = deployed.served.requests, deployed.served
     count, first, last = len(requests), requests.arrival_s[0], requests.arrival_s[-1]
     # Of a replica that keeps up, the last requests wait no longer than others.
+    alike = len(set(zip(requests.prompt.tolist(), requests.output.tolist(), strict=True))) == 1
+    if alike and (deployed.concurrency or 1) > 1:
+        yield (
+            "All requests are alike, so those of a closed loop end together and wait for each "
+            "other's prompts. A load generator that draws lengths is --shortest-lengths."
+        )
     waits_s = min(served.ttft_s[-max(1, count // 10) :])
     if deployed.concurrency is None and waits_s > LATE * (last - first) > 0:
         arrive, answered = count / (last - first), count / (served.end_of_run_s - first)
         yield (
             f"It is overloaded: {arrive:.3g} requests/s arrive and {answered:.3g} are answered, so "
-            f"each waits longer than the one before. About {math.ceil(arrive / answered)} replicas keep "
-            "up; --max-rate says how many keep the SLO."
+            f"each waits longer than the one before. About {math.ceil(arrive / answered)} replicas "
+            "keep up; --max-rate says how many keep the SLO."
         )
 
 
@@ -342,7 +348,7 @@ def _document(
         **highest.summary(Economics.of(cluster)),
         "price_basis": Economics.of(cluster).price_basis,
     }
-    if sentences := list(_overload(deployed)):
+    if sentences := list(_remarks(deployed)):
         plain["remarks"] = sentences
     return with_intervals(plain, inputs.read_model(), cluster, deployed, limits)
 

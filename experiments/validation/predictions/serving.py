@@ -30,7 +30,7 @@ from workloads.serving.batching import (
 )
 from workloads.serving.profile import Profile, profile
 from workloads.serving.replica import closed_loop
-from workloads.serving.requests import Requests
+from workloads.serving.requests import Requests, even_lengths
 from workloads.serving.speculation import Speculation, parse_speculation
 from workloads.training.frameworks.framework import DATE
 
@@ -63,10 +63,7 @@ def benchmark(
     """
     users, rng = batching.slots, np.random.default_rng(0)
     count = rounds * users
-    prompt, output = (
-        np.maximum(1, np.rint(most * rng.uniform(shortest, 1, count))).astype(np.int64)
-        for most in longest
-    )
+    prompt, output = even_lengths(*longest, shortest, count, rng)
     requests = Requests(np.zeros(count), prompt, output)
     served = closed_loop(replica, requests, users, batching, speculation=speculation)
     later = served.tpot_s[np.isfinite(served.tpot_s)]

@@ -216,6 +216,19 @@ def test_a_closed_loop_keeps_its_users(capsys: pytest.CaptureFixture[str]) -> No
     assert document["tokens_per_s"] == result.tokens_per_s
     ends = document["tokens_per_s_interval"]
     assert ends["low"] * ends["high"] == pytest.approx(document["tokens_per_s"] ** 2)
+    assert document["remarks"][0].startswith("All requests are alike, so those of a closed loop")
+
+
+def test_requests_of_unlike_lengths_do_not_wait_in_step() -> None:
+    """Equal requests that end together wait for each other's prompts, as many as there are."""
+    words = {"tp": 4, "concurrency": 16, "count": 400, "prompt": 1000, "output": 100}
+    alike = cs.serve("llama-3.1-8b", "dgx-h100", **words)
+    drawn = cs.serve("llama-3.1-8b", "dgx-h100", **words, shortest_lengths=0.8)
+    lengths = drawn.frame()[["prompt_tokens", "output_tokens"]]
+    assert (lengths.min() == [800, 80]).all()
+    assert (lengths.max() == [1000, 100]).all()
+    assert lengths.mean().to_numpy() == pytest.approx([900, 90], rel=0.02)
+    assert drawn.ttft_s["p50"] < 0.6 * alike.ttft_s["p50"]
 
 
 def test_a_launch_of_an_engine_is_read_and_written(
