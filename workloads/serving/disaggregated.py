@@ -219,7 +219,9 @@ def serve_apart(
 
 def decoding(batching: Batching) -> Batching:
     """Return the batching of a replica to which prompts come with their keys and values."""
-    return replace(batching, chunk_tokens=0, prompts=BESIDE, gather_passes=0, arrived=True)
+    # A request that has to give way would have its prompt processed anew elsewhere, so none has to.
+    whole = {"prompts": BESIDE, "gather_passes": 0, "reserved": 1.0}
+    return replace(batching, chunk_tokens=0, arrived=True, **whole)
 
 
 def _prefilled(

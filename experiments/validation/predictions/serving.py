@@ -23,6 +23,7 @@ from topologies.clusters.cluster import Cluster
 from topologies.errors import InputError
 from workloads.serving.batching import (
     BUCKETS,
+    RESERVED,
     USUAL_CACHE,
     Batching,
     engine_batching,
@@ -194,9 +195,9 @@ def _batching(values: Mapping[str, Any], cluster: Cluster, users: int, *, neuron
     scheduler = values.get("scheduler")
     if scheduler is None:
         _check_scheduler(values, "the row states no scheduler")
-        return Batching(
-            users, 0 if neuron else max(GPU_CHUNK, users + 1), BUCKETS if neuron else ()
-        )
+        if neuron:
+            return Batching(users, buckets=BUCKETS)
+        return Batching(users, max(GPU_CHUNK, users + 1), reserved=RESERVED["vllm"])
     return engine_batching(
         cluster,
         scheduler,
