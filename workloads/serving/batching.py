@@ -58,8 +58,8 @@ class Batching:
     # unless those that wait fill an iteration to ``gather_tokens`` already; 0 for no wait
     gather_passes: int = 0
     gather_tokens: int = 0
-    # Share of the tokens that admitted requests still generate for which the cache keeps room. Below
-    # 1 the cache may fill up, and then the requests admitted last give way, see ``RESERVED``
+    # Share of the tokens still to be generated for which the cache keeps room, see ``RESERVED``.
+    # Below 1 it may fill up, and then the requests admitted last give way
     reserved: float = 1.0
     engine: str = ""
 

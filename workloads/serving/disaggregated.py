@@ -220,8 +220,8 @@ def serve_apart(
 def decoding(batching: Batching) -> Batching:
     """Return the batching of a replica to which prompts come with their keys and values."""
     # A request that has to give way would have its prompt processed anew elsewhere, so none has to.
-    whole = {"prompts": BESIDE, "gather_passes": 0, "reserved": 1.0}
-    return replace(batching, chunk_tokens=0, arrived=True, **whole)
+    apart = replace(batching, chunk_tokens=0, prompts=BESIDE, gather_passes=0, arrived=True)
+    return replace(apart, reserved=1.0)
 
 
 def _prefilled(
