@@ -6,7 +6,6 @@ from collections.abc import Mapping
 from dataclasses import dataclass, fields, replace
 from functools import cached_property
 from inspect import signature
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from cluster_sim.progress import Watch, unwatched
@@ -241,8 +240,7 @@ def answered(
             f"--requests {source} states when requests arrive, and the {users} users of "
             "--concurrency send them. Leave one out."
         )
-    requests, log = _requests(**drawing)
-    cached = options.cached(requests, replicas.prompt_profile, log)
+    cached = options.cached(_requests(**drawing), replicas.prompt_profile)
     seed = stated.get("seed", 0)
     if users is None:
         return Highest(replicas.run(cached, seed))
@@ -258,15 +256,12 @@ def _check_together(stated: Mapping[str, Any]) -> None:
                 raise InputError(f"{' and '.join(names)} exclude each other; give one of them.")
 
 
-def _requests(
-    requests: Requests | str, seed: int = 0, **drawing: Any
-) -> tuple[Requests, Path | None]:
-    """Draw or read requests, unless they are passed; return the path of a log as well."""
+def _requests(requests: Requests | str, seed: int = 0, **drawing: Any) -> Requests:
+    """Draw or read requests, unless they are passed."""
     if isinstance(requests, str):
-        log = None if drawn_rate(requests) is not None else Path(requests)
-        return requests_from(requests, seed=seed, **drawing), log
+        return requests_from(requests, seed=seed, **drawing)
     if drawing:
         raise InputError(
             f"{', '.join(drawing)} for requests as they are; give a log or poisson:RATE."
         )
-    return requests, None
+    return requests

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, fields, replace
-from pathlib import Path
 from typing import Any
 
 from topologies.catalogue.catalogue import shipped_catalogue
@@ -190,24 +189,15 @@ class ServingOptions:
             drawn,
             count or enough,
             seed,
-            lambda requests: self.cached(requests, replica, None),
+            lambda requests: self.cached(requests, replica),
             None if source == USUAL_REQUESTS else demand_per_s,
         )
 
-    def cached(self, requests: Requests, replica: Profile, path: Path | None) -> Requests:
-        """Return the requests with the tokens of their prompts that a prefix cache holds.
-
-        Parameters
-        ----------
-        requests : Requests
-        replica : Profile
-        path : Path, optional
-            Log that the requests were read from; ``"trace"`` needs it.
-        """
+    def cached(self, requests: Requests, replica: Profile) -> Requests:
+        """Return the requests with the tokens of their prompts that a prefix cache holds."""
         if self.prefix_cache is None:
             return requests
-        kv_tokens = replica.kv_tokens
-        return with_prefix_cache(requests, self.prefix_cache, kv_tokens=kv_tokens, path=path)
+        return with_prefix_cache(requests, self.prefix_cache, kv_tokens=replica.kv_tokens)
 
 
 HOW = ("max_rate", "search", "concurrency")

@@ -12,28 +12,16 @@ from __future__ import annotations
 from collections import OrderedDict
 from collections.abc import Iterable, Sequence
 from dataclasses import replace
-from pathlib import Path
-from typing import TYPE_CHECKING, Any
 
 import numpy as np
-import numpy.typing as npt
 
 from topologies.arrays import IntArray
 from topologies.errors import InputError
-from topologies.files.table import read_table
-from workloads.demand.read import MAX_BYTES
-from workloads.demand.request_logs import BLOCKS as JSON_BLOCKS
-from workloads.demand.request_logs import HASHES, is_json_log, read_json_log
-from workloads.serving.requests import Requests
+from workloads.demand.request_logs import HASHES
+from workloads.serving.requests import BLOCK_TOKENS, COUNTS, Requests
 
-if TYPE_CHECKING:
-    import pandas as pd
-
-BLOCK_TOKENS = 512  # tokens of one block of Mooncake's traces (FAST 2025)
 SMALL_BLOCK_TOKENS = 16
 """Tokens of one block of the Qwen-Bailian and ServeGen traces (their README files)."""
-COUNTS = ("cached_tokens", "prefix_tokens")
-BLOCKS = "reused_prefix_blocks"
 TRACE, COLD = "trace", "cold"
 
 
@@ -77,28 +65,15 @@ def share_hits(prompt: IntArray, share: float, *, cold_tokens: int = 0) -> IntAr
     return np.floor(prompt * share * filled).astype(np.int64)
 
 
-def with_prefix_cache(
-    requests: Requests, text: str, *, kv_tokens: int, path: Path | None = None
-) -> Requests:
+def with_prefix_cache(requests: Requests, text: str, *, kv_tokens: int) -> Requests:
     """Return the requests with the tokens that a prefix cache holds of each prompt.
 
-    Parameters
-    ----------
-    requests : Requests
-    text : str
-        ``50%`` or ``0.5``, ``50%:cold``, or ``trace``.
-    kv_tokens : int
-        Tokens that the replica's cache holds.
-    path : Path, optional
-        Log that the requests were read from.
-
-    Raises
-    ------
-    InputError
-        For another text, and for a log that states nothing on prefixes.
+    ``text``: ``50%`` or ``0.5``, ``50%:cold``, or ``trace``. ``kv_tokens``: tokens that the
+    replica's cache holds. Raises InputError for another text, and for a log that states nothing on
+    prefixes.
     """
     if text.strip() == TRACE:
-        return replace(requests, cached=_of_trace(requests, path, kv_tokens))
+        return replace(requests, cached=_of_trace(requests, kv_tokens))
     value, _, state = text.strip().partition(":")
     whole = value.endswith("%")
     try:
@@ -114,67 +89,24 @@ def with_prefix_cache(
     return replace(requests, cached=share_hits(requests.prompt, share, cold_tokens=cold))
 
 
-def _of_trace(requests: Requests, path: Path | None, kv_tokens: int) -> IntArray:
-    if path is None:
+def _of_trace(requests: Requests, kv_tokens: int) -> IntArray:
+    """Cached tokens by a log's own counts, or by its blocks in a cache of this size."""
+    if requests.counted is not None:
+        if not np.all(requests.counted >= 0):
+            raise InputError(
+                "--prefix-cache trace: the log counts cached tokens of which one is no number of "
+                "at least 0. Correct it."
+            )
+        return np.minimum(requests.counted, requests.prompt).astype(np.int64)
+    if requests.blocks is None:
         raise InputError(
-            "--prefix-cache trace needs --requests FILE; drawn requests share nothing."
+            f"--prefix-cache trace needs --requests FILE, a log with {HASHES} or one of the "
+            f"columns {', '.join(COUNTS)}; drawn requests share nothing. Give a share, such as "
+            "--prefix-cache 50%."
         )
-    times, hits = _json_hits(path, kv_tokens) if is_json_log(path) else _csv_hits(path)
-    order = np.argsort(times, kind="stable")[: len(requests)]  # --count keeps the first
-    return np.minimum(hits[order], requests.prompt)
-
-
-def _json_hits(path: Path, kv_tokens: int) -> tuple[npt.NDArray[np.float64], IntArray]:
-    """Times and cached tokens of a JSON log, whose blocks are run through a cache of this size."""
-    table = read_json_log(path)
-    if JSON_BLOCKS not in table:
-        raise InputError(
-            f"{path} has no {HASHES}, so it does not say which prompts begin alike. "
-            "Give a share, such as --prefix-cache 50%."
-        )
-    times = table["time_s"].to_numpy(float) if "time_s" in table else np.arange(float(len(table)))
-    order = np.argsort(times, kind="stable")
-    blocks = [table[JSON_BLOCKS].iloc[row] for row in order]
     # Blocks are small ones if every prompt fits into its number of them.
-    counts = table[JSON_BLOCKS].map(len).to_numpy(float)
-    fits = table["prompt_tokens"].to_numpy(float) <= SMALL_BLOCK_TOKENS * counts
+    counts = np.array([len(each) for each in requests.blocks])
+    fits = requests.prompt <= SMALL_BLOCK_TOKENS * counts
     block_tokens = SMALL_BLOCK_TOKENS if fits[counts > 0].all() else BLOCK_TOKENS
-    capacity = max(1, kv_tokens // block_tokens)
-    hits = np.zeros(len(table), np.int64)
-    hits[order] = np.array(lru_hits(blocks, capacity), np.int64) * block_tokens
-    return times, hits
-
-
-def _csv_hits(path: Path) -> tuple[npt.NDArray[np.float64], IntArray]:
-    """Times and cached tokens of a CSV log, which counts them itself."""
-    import pandas as pd
-
-    table = read_table(
-        path,
-        "requests",
-        remedy="give a log, poisson:RATE, or --concurrency USERS instead",
-        limit_bytes=MAX_BYTES,
-    )
-    column = next((name for name in (*COUNTS, BLOCKS) if name in table), None)
-    if column is None:
-        raise InputError(
-            f"{path} has none of the columns {', '.join((*COUNTS, BLOCKS))}. "
-            "Give a share, such as --prefix-cache 50%."
-        )
-    values = pd.to_numeric(table[column], errors="coerce").to_numpy(float)
-    if not np.all(values >= 0):
-        raise InputError(f"{path}: {column} holds what is no number of at least 0. Correct it.")
-    hits = (values * (BLOCK_TOKENS if column == BLOCKS else 1)).astype(np.int64)
-    clock = next((name for name in table if str(name).startswith("time")), None)
-    times = np.arange(len(table), dtype=float) if clock is None else _moments(table[clock])
-    return times, hits
-
-
-def _moments(column: pd.Series[Any]) -> npt.NDArray[np.float64]:
-    """Times of a column as numbers; dates become nanoseconds."""
-    import pandas as pd
-
-    numbers = pd.to_numeric(column, errors="coerce")
-    if numbers.isna().any():
-        numbers = pd.to_datetime(column, utc=True, format="ISO8601").astype("int64")
-    return numbers.to_numpy(float)
+    hits = lru_hits(requests.blocks, max(1, kv_tokens // block_tokens))
+    return np.minimum(np.array(hits, np.int64) * block_tokens, requests.prompt)

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Sequence
+from dataclasses import dataclass, fields
 from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -14,7 +15,7 @@ from topologies.errors import InputError, check_choice, shown
 from topologies.files.table import read_table
 from workloads.demand.bundled import data_file
 from workloads.demand.read import CLOCK, MAX_BYTES, TIME_S, meanings
-from workloads.demand.request_logs import is_json_log, read_json_log
+from workloads.demand.request_logs import BLOCKS, is_json_log, read_json_log
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -26,6 +27,9 @@ MOST_TOKENS = 10**8
 MOST_PER_S = 1e9
 """Bound of a drawn rate [1/s]."""
 AZURE_SERVICES = ("conv", "code")
+BLOCK_TOKENS = 512  # tokens of one block of Mooncake's traces (FAST 2025)
+COUNTS = {"cached_tokens": 1, "prefix_tokens": 1, "reused_prefix_blocks": BLOCK_TOKENS}
+"""Columns of a log that count the part of a prompt that a cache held, with the tokens of one."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -41,12 +45,18 @@ class Requests:
     cached : int array (requests,), optional
         Tokens at the beginning of each prompt whose keys and values are in a cache already; by
         default none. At least one token of a prompt is processed.
+    counted : float array (requests,), optional
+        Such tokens by a log's own count, which a cache that follows the log takes.
+    blocks : sequence of lists, optional
+        Blocks of each prompt by their hashes, where a log names them.
     """
 
     arrival_s: FloatArray
     prompt: IntArray
     output: IntArray
     cached: IntArray | None = None
+    counted: FloatArray | None = None
+    blocks: Sequence[Sequence[int]] | None = None
 
     def __len__(self) -> int:
         return len(self.arrival_s)
@@ -58,8 +68,8 @@ class Requests:
         return min(int(self.cached[request]), int(self.prompt[request]) - 1)
 
     def _kept(self, which: slice) -> Requests:
-        cached = None if self.cached is None else self.cached[which]
-        return Requests(self.arrival_s[which], self.prompt[which], self.output[which], cached)
+        columns = [getattr(self, each.name) for each in fields(self)]
+        return Requests(*(None if column is None else column[which] for column in columns))
 
     def first(self, count: int) -> Requests:
         """Return the first ``count`` requests."""
@@ -224,12 +234,27 @@ def read_requests(
                 f"{file} states no times; add --rate REQUESTS_PER_S and they are drawn."
             )
         rng = np.random.default_rng(seed)
-        return Requests(_gaps_s(rate_per_s, len(table), rng), prompt, output)
+        arrival = _gaps_s(rate_per_s, len(table), rng)
+        return Requests(arrival, prompt, output, None, *_prefixes(table, file))
     if rate_per_s is not None:
         raise InputError(f"{file} states its times; leave --rate {rate_per_s:g} out.")
     arrival = _seconds(table, file)
     order = np.argsort(arrival, kind="stable")
-    return Requests(arrival[order] - arrival.min(), prompt[order], output[order])
+    table = table.iloc[order]
+    since = arrival[order] - arrival.min()
+    return Requests(since, prompt[order], output[order], None, *_prefixes(table, file))
+
+
+def _prefixes(
+    table: pd.DataFrame, file: Path
+) -> tuple[FloatArray | None, Sequence[Sequence[int]] | None]:
+    """Return cached tokens that a log counts (NaN: no number), and blocks that it names."""
+    import pandas as pd
+
+    name = next((name for name in COUNTS if name in table), None)
+    if name is None or is_json_log(file):
+        return None, table[BLOCKS].tolist() if BLOCKS in table else None
+    return COUNTS[name] * pd.to_numeric(table[name], errors="coerce").to_numpy(float), None
 
 
 def _csv_log(file: Path) -> pd.DataFrame:

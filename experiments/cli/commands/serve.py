@@ -357,8 +357,6 @@ def _stated(
     load: RequestInputs, replica: ReplicaInputs, faster: DeploymentInputs, seed: int
 ) -> dict[str, Any]:
     """Return the stated options as the keywords of :func:`workloads.serving.front.serve`."""
-    if (faster.prefix_cache or "").strip() == "trace" and load.service is not None:
-        raise InputError("--prefix-cache trace is for all requests of a log; leave --service out.")
     stated: dict[str, Any] = {"requests": load.requests, "seed": seed}
     for inputs in (load, replica, faster):
         values = {each.name: (getattr(inputs, each.name), each.default) for each in fields(inputs)}
