@@ -180,17 +180,8 @@ def serve_apart(
 ) -> Apart:
     """Serve requests with prefill and decode on replicas of their own.
 
-    Parameters
-    ----------
-    profile : Profile
-        Times and sizes of a replica of either kind, or of one that decodes where ``pools`` have
-        another for prompts.
-    requests : Requests
-    pools : Pools
-    batching : Batching, optional
-        Batching of decode replicas; prompts are padded to its buckets.
-    speculation, seed
-        As of :func:`workloads.serving.replica.serve`.
+    ``profile`` is a replica of either kind, or one that decodes where ``pools`` have another for
+    prompts; prompts are padded to the buckets of ``batching``.
     """
     how = batching or Batching()
     prompts = pools.prompts

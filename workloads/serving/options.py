@@ -36,35 +36,10 @@ BATCHING = ("prefill", "chunk", "slots", "scheduler", "poll", "gather")
 class ServingOptions:
     """Options of the replicas that serve a model.
 
-    Attributes
-    ----------
-    batching : Batching, optional
-        By default the batching of the chip's serving library, see
-        :func:`~workloads.serving.batching.batching_from`.
-    ep : int, default 1
-        Groups of ranks that divide the experts, see :func:`workloads.serving.profile.profile`.
-    attention_dp : int, default 1
-        Groups of ranks that divide the requests and share the routed experts.
-    cache_precision : str, optional
-        Precision of cached keys and values, ``bf16`` or ``fp8``; by default as the engine has it,
-        or else ``fp8`` where products are in as few bits.
-    prefix_cache : str, optional
-        Part of the prompts that a cache holds: a share such as ``"50%"``, ``"50%:cold"`` for a
-        cache that is empty at first, or ``"trace"`` for the blocks that a log names.
-    speculate : str or Speculation, optional
-        Proposals that one pass verifies. ``"7:0.9:llama-3.2-1b"`` means seven tokens from that
-        draft model, each accepted with probability 0.9. A number instead of the draft is its share
-        of the model's time.
-    disaggregate : str or (int, int), optional
-        Prefill and decode replicas, such as ``"1:3"``; by default one replica does both.
-    prefill_cluster : str or Cluster, optional
-        Cluster of the prefill replicas, where it is another than that of the decode replicas.
-    prefill_tp : int, optional
-        Tensor-parallel degree of prefill replicas; by default that of the decode replicas, or on
-        another cluster the chips of one of its servers.
+    They are those of :mod:`workloads.options.serving`, as text or as what the text describes.
     """
 
-    batching: Batching | None = None
+    batching: Batching | None = None  # by default that of the chip, see ``batching_from``
     ep: int = 1
     attention_dp: int = 1
     cache_precision: str | None = None
@@ -82,14 +57,7 @@ class ServingOptions:
     def deployment(
         self, model: Model, cluster: Cluster, *, tp: int | None, precision: str | None
     ) -> Deployment:
-        """Return the replicas that serve a model on the first chips of a cluster.
-
-        Raises
-        ------
-        InputError
-            For a model or draft that does not fit, and for more replicas than the cluster has
-            chips for.
-        """
+        """Return the replicas that serve a model on the first chips of a cluster."""
         batching = (self.batching or batching_from(cluster)).of_groups(self.attention_dp)
         numbers = engine_numbers(cluster.catalogue or shipped_catalogue(), batching.engine)
         cache = self.cache_precision or USUAL_CACHE.get(batching.engine)
@@ -155,22 +123,9 @@ class ServingOptions:
     ) -> Offered:
         """Return drawn requests that are offered to replicas at any rate.
 
-        Parameters
-        ----------
-        deployment : Deployment
-        requests : str
-            ``poisson:RATE``; a rate that is stated is one for which replicas are counted.
-        count : int, optional
-            By default 2,000, or more where slots and caches need more to be full.
-        rate, seed
-            As of :func:`workloads.serving.requests.requests_from`.
-        **lengths
-            ``prompt``, ``output`` and ``service`` of :func:`drawn_lengths`.
-
-        Raises
-        ------
-        InputError
-            For a log, and for the rate of one.
+        Replicas are counted for the rate of ``poisson:RATE``, if one is stated. By default there
+        are 2,000 requests, or more where slots and caches need more to be full. ``lengths`` are
+        those of :func:`drawn_lengths`.
         """
         source = requests if isinstance(requests, str) else "as they are"
         demand_per_s = drawn_rate(source)

@@ -31,16 +31,18 @@ from topologies.clusters.cluster import Cluster
 from topologies.errors import InputError
 from workloads.kernels.precision import ELEMENT_BYTES
 from workloads.models.model import ATTENTION, Model, expert_parameters
-from workloads.serving.rank.attention import (
+from workloads.serving.rank.share import RankShare, check_cache
+from workloads.serving.rank.times import (
+    EXPERT_BLOCK,
     KeyTimes,
     decode_keys,
     decode_request_s,
     prefill_keys,
+    products_s,
+    reduces_s,
     scan_token_s,
+    small_kernels_s,
 )
-from workloads.serving.rank.products import EXPERT_BLOCK, products_s, small_kernels_s
-from workloads.serving.rank.reduces import reduces_s
-from workloads.serving.rank.share import RankShare, check_cache
 
 LNC1 = "lnc1"
 """Variant of a Trainium chip whose logical cores are single physical ones."""

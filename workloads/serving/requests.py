@@ -34,29 +34,16 @@ COUNTS = {"cached_tokens": 1, "prefix_tokens": 1, "reused_prefix_blocks": BLOCK_
 
 @dataclass(frozen=True, eq=False)
 class Requests:
-    """Requests in the order of their arrival.
+    """Requests in the order of their arrival; all arrays are (requests,)."""
 
-    Attributes
-    ----------
-    arrival_s : float array (requests,)
-        Ascending [s].
-    prompt, output : int array (requests,)
-        Tokens, at least 1 each.
-    cached : int array (requests,), optional
-        Tokens at the beginning of each prompt whose keys and values are in a cache already; by
-        default none. At least one token of a prompt is processed.
-    counted : float array (requests,), optional
-        Such tokens by a log's own count, which a cache that follows the log takes.
-    blocks : sequence of lists, optional
-        Blocks of each prompt by their hashes, where a log names them.
-    """
-
-    arrival_s: FloatArray
-    prompt: IntArray
+    arrival_s: FloatArray  # ascending [s]
+    prompt: IntArray  # tokens, at least 1 each
     output: IntArray
+    # Tokens at the beginning of each prompt whose keys and values are in a cache already; at least
+    # one token of a prompt is processed
     cached: IntArray | None = None
-    counted: FloatArray | None = None
-    blocks: Sequence[Sequence[int]] | None = None
+    counted: FloatArray | None = None  # such tokens by a log's own count
+    blocks: Sequence[Sequence[int]] | None = None  # blocks of each prompt that a log names
 
     def __len__(self) -> int:
         return len(self.arrival_s)
@@ -155,17 +142,7 @@ def drawn_rate(text: str) -> float | None:
 
 
 def poisson(rate_per_s: float, count: int, lengths: Lengths, rng: np.random.Generator) -> Requests:
-    """Draw requests with exponential gaps.
-
-    Parameters
-    ----------
-    rate_per_s : float
-        Mean rate of arrivals [1/s]. With infinity all requests arrive at time 0, to measure
-        saturation.
-    count : int
-    lengths : Lengths
-    rng : numpy.random.Generator
-    """
+    """Draw requests with exponential gaps; at an infinite rate all arrive at time 0."""
     arrival_s = _gaps_s(rate_per_s, count, rng)
     prompt, output = lengths.draw(count, rng)
     return Requests(arrival_s, prompt, output)
@@ -199,26 +176,9 @@ def read_requests(
 
     A CSV file has the columns of :func:`workloads.demand.read_demand`, ``prompt_tokens`` and
     ``output_tokens`` among them; JSON and JSON lines are read as
-    :mod:`workloads.demand.request_logs` describes (Mooncake, vLLM, ShareGPT).
-
-    Parameters
-    ----------
-    path : path
-    service : str, optional
-        Service of a CSV file whose requests are kept.
-    rate_per_s : float, optional
-        Mean rate of arrivals for a log without times [1/s]; gaps are drawn from an exponential
-        distribution.
-    output_tokens : int, optional
-        Output tokens of requests for which the log states none.
-    seed : int
-        Seed of the drawn gaps.
-
-    Raises
-    ------
-    InputError
-        For a missing file, columns or values that are not numbers, a service that is not there, a
-        log without times or lengths that are not given here, and a rate for a log with times.
+    :mod:`workloads.demand.request_logs` describes (Mooncake, vLLM, ShareGPT). ``service`` keeps
+    requests of one, ``rate_per_s`` is the rate at which those of a log without times are drawn
+    [1/s], and ``output_tokens`` stands where a log has no length of an answer.
     """
     file = Path(path)
     table = read_json_log(file) if is_json_log(file) else _csv_log(file)

@@ -10,9 +10,8 @@ from topologies.catalogue.catalogue import shipped_catalogue
 from topologies.errors import InputError
 from workloads.serving.batching import engine_batching
 from workloads.serving.profile import profile
-from workloads.serving.rank.products import projections_s
-from workloads.serving.rank.reduces import exchange_s
 from workloads.serving.rank.share import RankShare
+from workloads.serving.rank.times import exchange_s, projections_s
 
 DEEPSEEK, SERVER = cs.model("deepseek-v3"), cs.cluster("dgx-h200")
 

@@ -16,10 +16,15 @@ from topologies.errors import InputError
 from workloads.models.huggingface import named
 from workloads.models.model import Model
 from workloads.serving import BUCKETS, Batching, profile, serve
-from workloads.serving.rank.attention import scan_token_s
-from workloads.serving.rank.products import products_s, small_kernels_s
-from workloads.serving.rank.reduces import SIZES, direct_reduce_s, library_reduce_s
 from workloads.serving.rank.share import RankShare
+from workloads.serving.rank.times import (
+    SIZES,
+    direct_reduce_s,
+    library_reduce_s,
+    products_s,
+    scan_token_s,
+    small_kernels_s,
+)
 
 TRN2 = cluster("trn2.48xlarge")
 
