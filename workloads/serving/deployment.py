@@ -18,12 +18,11 @@ from workloads.confidence.split_conformal import interval
 from workloads.economics import Economics
 from workloads.models.model import Model
 from workloads.serving.batching import Batching
-from workloads.serving.capacity import Slo
 from workloads.serving.disaggregated import Apart, Pools, serve_apart
 from workloads.serving.profile import Profile
 from workloads.serving.replica import closed_loop, serve
 from workloads.serving.requests import Lengths, Requests
-from workloads.serving.served import Served, attained, latency, serving_summary
+from workloads.serving.served import Served, Slo, attained, latency, serving_summary
 from workloads.serving.speculation import Speculation
 
 

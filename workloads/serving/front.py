@@ -20,18 +20,38 @@ from workloads.models.huggingface import MODEL_REMEDY, as_model
 from workloads.models.model import Model
 from workloads.options.serving import USUAL_REQUESTS, USUAL_SLO, ReplicaInputs, RequestInputs
 from workloads.serving.batching import batching_from
-from workloads.serving.capacity import Slo, parse_slo
-from workloads.serving.deployment import Deployed, intervals_of, with_intervals
-from workloads.serving.deployment_search import DeploymentQuestion, search_deployments
+from workloads.serving.deployment import (
+    Deployed,
+    intervals_of,
+    with_intervals,
+)
+from workloads.serving.deployment_search import (
+    DeploymentQuestion,
+    ServingOptions,
+    search_deployments,
+)
 from workloads.serving.highest_rate import Highest, at_highest_rate
-from workloads.serving.options import BATCHING, DRAWING, WORDS, ServingOptions
 from workloads.serving.profile import Profile
-from workloads.serving.requests import DRAWN, Requests, drawn_rate, requests_from
-from workloads.serving.served import Served
+from workloads.serving.requests import (
+    DRAWN,
+    Requests,
+    drawn_rate,
+    requests_from,
+)
+from workloads.serving.served import Served, Slo, parse_slo
 
 if TYPE_CHECKING:
     import pandas as pd
 
+DRAWING = ("count", "rate", "prompt", "output", "shortest_lengths", "service")
+"""Options about requests that are drawn or read."""
+BATCHING = ("prefill", "chunk", "slots", "scheduler", "poll", "gather")
+"""Options about the batching of a replica."""
+
+
+HOW = ("max_rate", "search", "concurrency")
+WORDS = (*(each.name for each in fields(ServingOptions)), *DRAWING, *BATCHING, *HOW)
+"""Keywords of ``cs.serve`` beside its parameters."""
 EXCLUDED = {"batching": ("search", *BATCHING), "concurrency": ("search", "max_rate", "rate")}
 """Keywords that exclude each other."""
 

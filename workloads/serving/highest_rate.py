@@ -11,10 +11,9 @@ from typing import Any
 import numpy as np
 
 from workloads.economics import TOKENS, Economics
-from workloads.serving.capacity import Slo, SloMissed
 from workloads.serving.deployment import Deployed, Deployment
 from workloads.serving.requests import Lengths, Requests, poisson
-from workloads.serving.served import attained, attained_alone
+from workloads.serving.served import Slo, SloMissed, attained, attained_alone
 
 LEAST, MOST = 0.05, 0.99  # rates between which the search goes, over the saturated rate
 NEAR = 1.01  # ratio of a rate that misses the SLO to one that keeps it at which the search ends

@@ -14,7 +14,7 @@ from topologies.errors import InputError
 from workloads.demand import read_demand
 from workloads.demand.request_logs import read_json_log
 from workloads.serving import read_requests
-from workloads.serving.prefix_cache import with_prefix_cache
+from workloads.serving.requests import with_prefix_cache
 
 
 def _lines(path: Path, entries: list[dict[str, Any]]) -> Path:

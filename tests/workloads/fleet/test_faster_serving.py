@@ -33,7 +33,7 @@ from workloads.serving import (
     saturated_rate,
     serve,
 )
-from workloads.serving.prefix_cache import share_hits
+from workloads.serving.requests import share_hits
 
 MODEL, WHERE = named("llama-3.1-70b"), cluster("trn2.48xlarge")
 SLO, LIMITS = Slo(5.0, 0.2), "ttft=5s,tpot=200ms"

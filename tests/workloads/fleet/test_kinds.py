@@ -30,7 +30,7 @@ from workloads.fleet.results import (
 from workloads.fleet.simulation import FleetRun, simulate
 from workloads.fleet.state.services import Service
 from workloads.fleet.state.world import Role
-from workloads.serving.capacity import fixed_rate
+from workloads.serving.tables import fixed_rate
 
 MINUTES = 480
 

@@ -14,10 +14,10 @@ from topologies.catalogue.catalogue import shipped_catalogue, usable_hbm_bytes
 from topologies.errors import InputError
 from workloads.serving import profile
 from workloads.serving.batching import FIRST, Batching
-from workloads.serving.capacity import Slo
 from workloads.serving.disaggregated import Pools, PromptReplica
 from workloads.serving.profile import Profile
 from workloads.serving.requests import Lengths
+from workloads.serving.served import Slo
 from workloads.serving.speculation import Speculation
 from workloads.serving.tables import TableRuns, capacity_table, table_digest
 

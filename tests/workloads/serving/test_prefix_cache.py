@@ -12,8 +12,7 @@ from hypothesis import strategies as st
 
 from topologies.errors import InputError
 from workloads.serving import Batching, Profile, Requests, read_requests, serve, with_prefix_cache
-from workloads.serving.prefix_cache import lru_hits, share_hits
-from workloads.serving.requests import BLOCK_TOKENS
+from workloads.serving.requests import BLOCK_TOKENS, lru_hits, share_hits
 
 
 def replica() -> Profile:
