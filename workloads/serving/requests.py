@@ -7,7 +7,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from functools import cache
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -56,10 +56,9 @@ class Requests:
         return min(int(self.cached[request]), int(self.prompt[request]) - 1)
 
     def _kept(self, which: slice) -> Requests:
-        columns = {
-            name: None if column is None else column[which] for name, column in vars(self).items()
-        }
-        return Requests(**columns)
+        stated = {name: each for name, each in vars(self).items() if each is not None}
+        kept: dict[str, Any] = {name: each[which] for name, each in stated.items()}
+        return Requests(**kept)
 
     def first(self, count: int) -> Requests:
         """Return the first ``count`` requests."""
