@@ -4,7 +4,7 @@ from workloads.serving.batching import BUCKETS, Batching, batching_from
 from workloads.serving.deployment import Deployment, parse_pools
 from workloads.serving.deployment_search import ServingOptions
 from workloads.serving.disaggregated import Pools, pools, serve_apart
-from workloads.serving.highest_rate import FILLS, Highest, at_highest_rate
+from workloads.serving.highest_rate import FILLS, at_highest_rate
 from workloads.serving.profile import Profile, profile
 from workloads.serving.replica import closed_loop, serve
 from workloads.serving.requests import (
@@ -36,7 +36,7 @@ from workloads.serving.tables import (
 )
 
 __all__ = [
-    "BUCKETS", "FILLS", "Batching", "Deployment", "Highest",
+    "BUCKETS", "FILLS", "Batching", "Deployment",
     "Lengths", "Pools", "Profile", "Requests", "Served", "ServingOptions", "Slo",
     "SloMissed", "Speculation", "TableRuns", "at_highest_rate", "attained",
     "azure_lengths", "batching_from", "capacity_table", "closed_loop",

@@ -15,7 +15,7 @@ from workloads.confidence.answers import of_first_token, serving_features
 from workloads.confidence.interval import Interval
 from workloads.confidence.sensitivity import Uncertain
 from workloads.confidence.split_conformal import interval
-from workloads.economics import Economics
+from workloads.economics import TOKENS, Economics
 from workloads.models.model import Model
 from workloads.serving.batching import Batching
 from workloads.serving.disaggregated import Apart, Pools, serve_apart
@@ -98,40 +98,39 @@ class Deployment:
             return None
         return sum(chips * span_s * kind.usd_per_chip_s for chips, kind in kinds)
 
-    def run(self, requests: Requests, seed: int = 0) -> Deployed:
-        """Serve requests; ``seed`` determines which proposals are accepted."""
-        options: dict[str, Any] = {"speculation": self.speculation, "seed": seed}
-        if self.pools is None:
-            return Deployed(self, serve(self.profile, requests, self.batching, **options), None)
-        apart = serve_apart(self.profile, requests, self.pools, self.batching, **options)
-        return Deployed(self, apart.served, apart)
+    def run(self, requests: Requests, seed: int = 0, users: int | None = None) -> Deployed:
+        """Serve requests, as they arrive or of a constant number of users.
 
-    def run_closed(self, requests: Requests, concurrency: int, seed: int = 0) -> Deployed:
-        """Serve a constant number of users, each of whom sends the next request at an answer."""
-        if self.pools is not None:
+        ``seed`` determines which proposals are accepted.
+        """
+        how: dict[str, Any] = {"batching": self.batching, "speculation": self.speculation}
+        if self.pools is None:
+            if users is None:
+                return Deployed(self, serve(self.profile, requests, seed=seed, **how))
+            served = closed_loop(self.profile, requests, users, seed=seed, **how)
+            return Deployed(self, served, concurrency=users)
+        if users is not None:
             raise InputError(
-                f"--concurrency {concurrency} is for replicas that run prompts and decode; leave "
+                f"--concurrency {users} is for replicas that run prompts and decode; leave "
                 "--disaggregate out."
             )
-        served = closed_loop(
-            self.profile, requests, concurrency, self.batching,
-            speculation=self.speculation, seed=seed,
-        )  # fmt: skip
-        return Deployed(self, served, None, concurrency)
+        apart = serve_apart(self.profile, requests, self.pools, seed=seed, **how)
+        return Deployed(self, apart.served, apart)
 
 
 @dataclass(frozen=True, eq=False)
 class Deployed:
-    """Outcome of a deployment.
-
-    ``apart``: use of both pools and the transfers between them, if prefill and decode were apart.
-    ``concurrency``: users of a closed loop.
-    """
+    """Outcome of a deployment: of requests as they arrive, of users, or at the highest rate."""
 
     deployment: Deployment
     served: Served
-    apart: Apart | None
-    concurrency: int | None = None
+    # Use of both pools and the transfers between them, if prefill and decode were apart
+    apart: Apart | None = None
+    concurrency: int | None = None  # users of a closed loop
+    rate_per_s: float | None = None  # the highest rate within an SLO, where it was sought [1/s]
+    binds: str = ""  # cause that keeps the replicas from a higher rate, see ``what_binds``
+    demand_per_s: float | None = None  # rate for which replicas are counted [1/s]
+    search: Any = None  # ``DeploymentSearch`` that found the deployment, if one did
 
     @property
     def known(self) -> dict[str, str]:
@@ -163,6 +162,33 @@ class Deployed:
         if apart is not None and self.deployment.pools is not None:
             numbers |= self._pools(apart, self.deployment.pools)
         return numbers
+
+    def document(self, slo: Slo, each: Economics) -> dict[str, Any]:
+        """Return all numbers by their key in ``cluster-sim serve --json``, without intervals.
+
+        At the highest rate, tokens and the price of a million are those of requests that go on
+        arriving, without the beginning and the end of a run. ``each``: price of a chip.
+        """
+        numbers = {**self.summary(slo), **self.cost(each)}
+        if self.rate_per_s is None:
+            return numbers
+        tokens_per_s = self.rate_per_s * float(self.served.requests.output.mean())
+        usd_per_s = self.deployment.usd(each, 1.0)
+        numbers |= {
+            "max_rate_per_s": self.rate_per_s,
+            "binds": self.binds,
+            "tokens_per_s": tokens_per_s,
+            "usd_per_million_tokens": usd_per_s * TOKENS / tokens_per_s if usd_per_s else None,
+        }
+        if self.demand_per_s is not None:
+            count = math.ceil(self.demand_per_s / self.rate_per_s)
+            numbers["demand"] = {
+                "requests_per_s": self.demand_per_s,
+                "deployments": count,
+                "chips": count * self.deployment.chips,
+                "usd_per_h": count * usd_per_s * 3600.0 if usd_per_s else None,
+            }
+        return numbers | (self.search.summary() if self.search else {})
 
     def cost(
         self, each: Economics, *, longer: float = 1.0, slower: float = 1.0

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -26,16 +26,15 @@ from workloads.models.huggingface import as_model
 from workloads.models.model import Model
 from workloads.options.serving import USUAL_REQUESTS
 from workloads.serving.batching import USUAL_CACHE, Batching, batching_from, engine_numbers
-from workloads.serving.deployment import Deployment, parse_pools
+from workloads.serving.deployment import Deployed, Deployment, parse_pools
 from workloads.serving.disaggregated import PromptReplica, decoding, pools
 from workloads.serving.highest_rate import (
     FILLS,
     FREED,
     MOST,
-    Highest,
     Offered,
+    at_rate,
     highest_rate,
-    what_binds,
 )
 from workloads.serving.profile import Profile, profile
 from workloads.serving.requests import (
@@ -253,11 +252,10 @@ class DeploymentSearch:
     # Those whose rate was searched, the best first; the first ``KEPT`` are the best of all
     ranked: list[Ranked]
 
-    def best(self) -> BestDeployment:
+    def best(self) -> Deployed:
         """Return what the best deployment serves at its highest rate."""
         offered, rate = self.ranked[0].offered, self.ranked[0].rate_per_s
-        binds = what_binds(offered, self.question.slo, rate)
-        return BestDeployment(offered.run(rate), rate, binds, offered.demand_per_s, search=self)
+        return replace(at_rate(offered, self.question.slo, rate, offered.run(rate)), search=self)
 
     def summary(self) -> dict[str, Any]:
         """Return the deployments by their keys in ``cluster-sim serve --search --json``."""
@@ -296,17 +294,6 @@ class DeploymentSearch:
                     }
                 )
         return rows
-
-
-@dataclass(frozen=True, eq=False)
-class BestDeployment(Highest):
-    """The best deployment of a search, at its highest rate."""
-
-    search: DeploymentSearch = field(kw_only=True)
-
-    def summary(self, chip: Economics) -> dict[str, Any]:
-        """Return the highest rate with what binds and its price, and the best deployments."""
-        return {**super().summary(chip), **self.search.summary()}
 
 
 def search_deployments(question: DeploymentQuestion, watch: Watch = unwatched) -> DeploymentSearch:

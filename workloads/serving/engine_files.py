@@ -32,7 +32,7 @@ from workloads.options.tool_keys import (
     whole,
     written,
 )
-from workloads.serving.highest_rate import Highest
+from workloads.serving.deployment import Deployed
 
 LARGEST_FILE_BYTES = 2**18
 Keys = Mapping[str, Any]
@@ -386,16 +386,16 @@ def engine_on(cluster: Cluster, engine: str) -> dict[str, str]:
     return {} if is_neuron(cluster) else {"scheduler": engine}
 
 
-def launched(options: Keys, highest: Highest, model: Model) -> dict[str, Any]:
+def launched(options: Keys, deployed: Deployed, model: Model) -> dict[str, Any]:
     """Return the options of a replica as it was run, searched ones among them."""
-    search = getattr(highest, "search", None)
-    words = {**options, **(search.ranked[0].words if search else {})}
+    found = deployed.search.ranked[0].words if deployed.search else {}
+    words = {**options, **found}
     if "disaggregate" in words:
         raise InputError(
             f"--disaggregate {words['disaggregate']} is several launches. Leave it out, or state "
             "--scheduler for replicas that do both."
         )
-    replica, batching = highest.deployed.deployment.profile, highest.deployed.deployment.batching
+    replica, batching = deployed.deployment.profile, deployed.deployment.batching
     alike = ("ep", "attention_dp", "cache_precision", "speculate", "gather")
     same = {name: words.get(name) for name in alike}
     return {

@@ -30,7 +30,7 @@ from workloads.serving.deployment_search import (
     ServingOptions,
     search_deployments,
 )
-from workloads.serving.highest_rate import Highest, at_highest_rate
+from workloads.serving.highest_rate import at_highest_rate
 from workloads.serving.profile import Profile
 from workloads.serving.requests import (
     DRAWN,
@@ -61,25 +61,14 @@ EXCLUDED = {"batching": ("search", *BATCHING), "concurrency": ("search", "max_ra
 class ServingResult:
     """Requests that a deployment served.
 
-    Attributes
-    ----------
-    model : Model
-    cluster : Cluster
-    highest : Highest
-        Replicas, what became of each request, and the highest rate if it was sought.
-    slo : Slo
-        Limits that count as kept.
+    ``deployed``: replicas, what became of each request, and the highest rate if it was sought.
+    ``slo``: limits that count as kept.
     """
 
     model: Model
     cluster: Cluster
-    highest: Highest
+    deployed: Deployed
     slo: Slo
-
-    @property
-    def deployed(self) -> Deployed:
-        """Replicas, and what became of each request."""
-        return self.highest.deployed
 
     @property
     def replica(self) -> Profile:
@@ -94,8 +83,7 @@ class ServingResult:
     @cached_property
     def summary(self) -> dict[str, Any]:
         """Headline numbers by their key in ``cluster-sim serve --json``."""
-        highest = self.highest.summary(Economics.of(self.cluster))
-        return {**self.deployed.summary(self.slo), **highest}
+        return self.deployed.document(self.slo, Economics.of(self.cluster))
 
     @property
     def interval(self) -> Interval:
@@ -231,7 +219,7 @@ def answered(
     stated: Mapping[str, Any],
     *,
     watch: Watch = unwatched,
-) -> Highest:
+) -> Deployed:
     """Serve as stated: requests as they arrive, a closed loop, or the highest rate.
 
     ``stated``: parameters and keywords of :func:`serve` by name. ``watch``: wraps the sequence of
@@ -262,9 +250,7 @@ def answered(
         )
     cached = options.cached(_requests(**drawing), replicas.prompt_profile)
     seed = stated.get("seed", 0)
-    if users is None:
-        return Highest(replicas.run(cached, seed))
-    return Highest(replicas.run_closed(cached, users, seed))
+    return replicas.run(cached, seed, users)
 
 
 def _check_together(stated: Mapping[str, Any]) -> None:

@@ -6,11 +6,9 @@ import math
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field, replace
 from functools import cached_property
-from typing import Any
 
 import numpy as np
 
-from workloads.economics import TOKENS, Economics
 from workloads.serving.deployment import Deployed, Deployment
 from workloads.serving.requests import Lengths, Requests, poisson
 from workloads.serving.served import Slo, SloMissed, attained, attained_alone
@@ -100,45 +98,7 @@ def narrowed(offered: Offered, slo: Slo, kept: float, missed: float) -> tuple[fl
     return kept, missed
 
 
-@dataclass(frozen=True, eq=False)
-class Highest:
-    """Replicas at a stated rate, in a closed loop, or at the highest rate within an SLO."""
-
-    deployed: Deployed  # outcome of the run at that rate
-    rate_per_s: float | None = None  # the highest rate, where it was sought [1/s]
-    binds: str = ""  # cause that keeps the replicas from a higher rate, see :func:`what_binds`
-    demand_per_s: float | None = None  # rate for which replicas are counted [1/s]
-
-    def summary(self, chip: Economics) -> dict[str, Any]:
-        """Return the highest rate, what binds, and the price at it, by their JSON keys.
-
-        Tokens and price are those of requests that go on arriving at that rate, without the
-        beginning and the end of a run. For a stated rate there are none.
-        """
-        if self.rate_per_s is None:
-            return {}
-        tokens_per_s = self.rate_per_s * float(self.deployed.served.requests.output.mean())
-        usd_per_s = self.deployed.deployment.usd(chip, 1.0)
-        return {
-            "max_rate_per_s": self.rate_per_s,
-            "binds": self.binds,
-            "tokens_per_s": tokens_per_s,
-            "usd_per_million_tokens": usd_per_s * TOKENS / tokens_per_s if usd_per_s else None,
-            **self._demand(usd_per_s),
-        }
-
-    def _demand(self, usd_per_s: float | None) -> dict[str, Any]:
-        """Return how many such deployments serve a demand that they divide among them."""
-        if self.demand_per_s is None or self.rate_per_s is None:
-            return {}
-        count = math.ceil(self.demand_per_s / self.rate_per_s)
-        chips = count * self.deployed.deployment.chips
-        usd_per_h = count * usd_per_s * 3600.0 if usd_per_s else None
-        numbers = {"deployments": count, "chips": chips, "usd_per_h": usd_per_h}
-        return {"demand": {"requests_per_s": self.demand_per_s, **numbers}}
-
-
-def at_highest_rate(offered: Offered, slo: Slo, *, least: int | None = None) -> Highest:
+def at_highest_rate(offered: Offered, slo: Slo, *, least: int | None = None) -> Deployed:
     """Return what replicas serve at the highest rate that keeps an SLO.
 
     ``least``: number of requests to begin with, where fewer than those offered may be enough to
@@ -154,7 +114,13 @@ def at_highest_rate(offered: Offered, slo: Slo, *, least: int | None = None) -> 
         at_once = rate * float(np.mean(served.end_s - served.requests.arrival_s))
         enough = min(math.ceil(FILLS * at_once), offered.count)
         if enough <= tried.count:
-            return Highest(deployed, rate, what_binds(tried, slo, rate), offered.demand_per_s)
+            return at_rate(tried, slo, rate, deployed)
+
+
+def at_rate(offered: Offered, slo: Slo, rate_per_s: float, deployed: Deployed) -> Deployed:
+    """Return an outcome at the highest rate with what binds and the rate to be served."""
+    binds = what_binds(offered, slo, rate_per_s)
+    return replace(deployed, rate_per_s=rate_per_s, binds=binds, demand_per_s=offered.demand_per_s)
 
 
 def what_binds(offered: Offered, slo: Slo, rate_per_s: float) -> str:

@@ -31,7 +31,6 @@ if TYPE_CHECKING:
     from experiments.reports.run_directory import Run
     from topologies.clusters.cluster import Cluster
     from workloads.models.model import Model
-    from workloads.serving import Highest
     from workloads.serving import Slo as Limits
     from workloads.serving.deployment import Deployed
     from workloads.serving.engine_files import EngineFile
@@ -85,7 +84,7 @@ class EngineInputs:
         self,
         stated: Mapping[str, Any],
         filed: EngineFile | None,
-        highest: Highest,
+        deployed: Deployed,
         model: Model,
         cluster: Cluster,
     ) -> dict[str, Any]:
@@ -99,7 +98,7 @@ class EngineInputs:
         engine, path = self.write.partition(":")[0], target_of(self.write, "serve.sh")
         options = self.options(stated, filed, cluster)
         try:
-            text = launch_command(engine, launched(options, highest, model), model.name)
+            text = launch_command(engine, launched(options, deployed, model), model.name)
         except InputError as mistake:
             raise InputError(f"--write {engine}: {mistake}") from None
         path.parent.mkdir(parents=True, exist_ok=True)
@@ -257,7 +256,7 @@ def serve(
     filed = engines.read(stated)
     beside = [faster.prefill_cluster] if faster.prefill_cluster else []
 
-    def simulate(name: str, catalogue: Catalogue) -> Highest:
+    def simulate(name: str, catalogue: Catalogue) -> Deployed:
         """Serve on one of the clusters, at the stated or the highest rate."""
         cluster = replace(inputs, cluster=name).read_cluster(catalogue)
         options = engines.options(stated, filed, cluster)
@@ -274,7 +273,7 @@ def serve(
         )
         return
     catalogue = catalogue_inputs.watched(inputs.cluster, *beside)
-    highest = simulate(inputs.cluster, catalogue)
+    deployed = simulate(inputs.cluster, catalogue)
     rankings = sure.rank(
         lambda moved: _ranked(simulate(inputs.cluster, moved)),
         catalogue,
@@ -283,12 +282,12 @@ def serve(
         jumps=True,
     )
     cluster = inputs.read_cluster(catalogue)
-    document = _document(inputs, catalogue, highest, limits)
-    document |= engines.launch(stated, filed, highest, inputs.read_model(), cluster)
+    document = _document(inputs, catalogue, deployed, limits)
+    document |= engines.launch(stated, filed, deployed, inputs.read_model(), cluster)
     call.answer(
         document,
         lambda _: _print(document, filed, cluster),
-        lambda run, _: _write(run, document, highest, limits),
+        lambda run, _: _write(run, document, deployed, limits),
         rankings=rankings,
     )
 
@@ -332,21 +331,20 @@ def _print(document: Mapping[str, Any], filed: EngineFile | None, cluster: Clust
 
 
 def _document(
-    inputs: ModelOnCluster, catalogue: Catalogue, highest: Highest, limits: Limits
+    inputs: ModelOnCluster, catalogue: Catalogue, deployed: Deployed, limits: Limits
 ) -> dict[str, Any]:
     """Return the results of a replica with their intervals and price."""
     from workloads.economics import Economics
     from workloads.serving.deployment import with_intervals
 
-    cluster, deployed = inputs.read_cluster(catalogue), highest.deployed
+    cluster = inputs.read_cluster(catalogue)
+    each = Economics.of(cluster)
     plain = {
         "model": inputs.model,
         "cluster": inputs.cluster,
         "chips": deployed.deployment.chips,
-        **deployed.summary(limits),
-        **deployed.cost(Economics.of(cluster)),
-        **highest.summary(Economics.of(cluster)),
-        "price_basis": Economics.of(cluster).price_basis,
+        **deployed.document(limits, each),
+        "price_basis": each.price_basis,
     }
     if sentences := list(_remarks(deployed)):
         plain["remarks"] = sentences
@@ -365,27 +363,26 @@ def _stated(
     return stated
 
 
-def _ranked(highest: Highest) -> float:
+def _ranked(deployed: Deployed) -> float:
     """Highest rate [1/s], or else the median time to the first token [s]."""
     import numpy as np
 
-    return highest.rate_per_s or float(np.median(highest.deployed.served.ttft_s))
+    return deployed.rate_per_s or float(np.median(deployed.served.ttft_s))
 
 
-def _write(run: Run, document: Mapping[str, Any], highest: Highest, limits: Limits) -> None:
+def _write(run: Run, document: Mapping[str, Any], deployed: Deployed, limits: Limits) -> None:
     import pandas as pd
 
     from experiments.figures.serving import frontier, latencies
-    from workloads.serving.deployment_search import BestDeployment
 
-    served = highest.deployed.served
+    served = deployed.served
     title = (
         f"{document['model']} on {chips_of(document)}: "
         f"{document['slo_attainment']:.2%} of {document['requests']:,} requests within the SLO"
     )
     run.figure("latency", latencies(served, limits, title), title="Latency of requests")
-    if isinstance(highest, BestDeployment):
-        points = pd.DataFrame(highest.search.frontier())
+    if deployed.search:
+        points = pd.DataFrame(deployed.search.frontier())
         heading = f"{document['model']} on {document['cluster']}: speed for a user and for a chip"
         run.figure("frontier", frontier(points, heading), title="Speed for a user and for a chip")
         run.table("frontier", points, title="Points of the curves")
