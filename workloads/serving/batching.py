@@ -153,29 +153,31 @@ def engine_batching(
 ) -> Batching:
     """Return the batching of a serving engine on the chips of a cluster.
 
+    Where no engine is named, it is that of vLLM of 2025, which plans no iteration ahead.
     ``mixed_chunk`` is SGLang's option of that name, with which prompts run beside decode.
 
     >>> import cluster_sim as cs
     >>> engine_batching(cs.cluster("dgx-h200"), "tensorrt-llm", 64, gather="20:0.9").gather_tokens
     7372
     """
-    check_choice("scheduler", engine, ENGINES)
-    if chip_family(cluster.chip, cluster.catalogue).is_neuron:
+    alike, neuron = engine or "vllm", chip_family(cluster.chip, cluster.catalogue).is_neuron
+    check_choice("scheduler", alike, ENGINES)
+    if engine and neuron:
         raise InputError(
             f"scheduler {engine}: {cluster.chip} is served by Neuron's engine, which runs whole "
             "prompts one at a time. Leave the scheduler out."
         )
-    tokens = chunk_tokens or max(_usual_tokens(cluster, engine), slots + 1)
+    tokens = chunk_tokens or max(_usual_tokens(cluster, alike), slots + 1)
     passes, share = read_gather(gather) if gather else (0, 0.0)
     return Batching(
         slots,
         tokens,
-        prompts=BESIDE if mixed_chunk else PROMPTS_OF[engine],
-        overlapped=overlapped,
+        prompts=BESIDE if mixed_chunk else PROMPTS_OF[alike],
+        overlapped=overlapped and bool(engine),
         poll_passes=poll_passes,
         gather_passes=passes,
         gather_tokens=int(share * tokens),
-        reserved=RESERVED[engine],
+        reserved=1.0 if neuron else RESERVED[alike],
         engine=engine,
     )
 
@@ -267,27 +269,15 @@ def batching_from(
 ) -> Batching:
     """Return the batching that these options describe."""
     slots = slots or usual_slots(cluster, scheduler, chunk)
-    if scheduler is not None:
-        if prefill != "auto":
-            raise InputError(
-                f"--scheduler {scheduler} states how prompts run; leave --prefill {prefill} out."
-            )
-        return engine_batching(
-            cluster, scheduler, slots, chunk_tokens=chunk, poll_passes=poll, gather=gather
+    if scheduler is not None and prefill != "auto":
+        raise InputError(
+            f"--scheduler {scheduler} states how prompts run; leave --prefill {prefill} out."
         )
     trainium = chip_family(cluster.chip, cluster.catalogue).is_neuron
     check_choice("prefill", prefill, PREFILLS)
-    if prefill == "chunked" or (prefill == "auto" and not trainium):
-        # Where no engine is named, iterations are those of vLLM of 2025 and later.
-        tokens = chunk or max(_usual_tokens(cluster, "vllm"), slots + 1)
-        passes, share = read_gather(gather) if gather else (0, 0.0)
-        return Batching(
-            slots,
-            tokens,
-            poll_passes=poll,
-            gather_passes=passes,
-            gather_tokens=int(share * tokens),
-            reserved=1.0 if trainium else RESERVED["vllm"],
+    if scheduler or prefill == "chunked" or (prefill == "auto" and not trainium):
+        return engine_batching(
+            cluster, scheduler or "", slots, chunk_tokens=chunk, poll_passes=poll, gather=gather
         )
     if chunk is not None:
         raise InputError(

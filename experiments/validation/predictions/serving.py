@@ -23,7 +23,6 @@ from topologies.clusters.cluster import Cluster
 from topologies.errors import InputError
 from workloads.serving.batching import (
     BUCKETS,
-    RESERVED,
     USUAL_CACHE,
     Batching,
     engine_batching,
@@ -197,7 +196,7 @@ def _batching(values: Mapping[str, Any], cluster: Cluster, users: int, *, neuron
         _check_scheduler(values, "the row states no scheduler")
         if neuron:
             return Batching(users, buckets=BUCKETS)
-        return Batching(users, max(GPU_CHUNK, users + 1), reserved=RESERVED["vllm"])
+        return engine_batching(cluster, "", users, chunk_tokens=max(GPU_CHUNK, users + 1))
     return engine_batching(
         cluster,
         scheduler,
