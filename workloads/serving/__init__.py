@@ -1,10 +1,8 @@
 """Serving: one replica at token level, and what a unit of the fleet can serve."""
 
 from workloads.serving.batching import BUCKETS, Batching, batching_from
-from workloads.serving.deployment import Deployment, parse_pools
-from workloads.serving.deployment_search import ServingOptions
-from workloads.serving.disaggregated import Pools, pools, serve_apart
-from workloads.serving.highest_rate import FILLS, at_highest_rate
+from workloads.serving.deployment import Deployment, Pools, parse_pools, pools, serve_apart
+from workloads.serving.deployment_search import FILLS, ServingOptions, at_highest_rate
 from workloads.serving.profile import Profile, profile
 from workloads.serving.replica import closed_loop, serve
 from workloads.serving.requests import (

@@ -28,9 +28,9 @@ from workloads.serving.deployment import (
 from workloads.serving.deployment_search import (
     DeploymentQuestion,
     ServingOptions,
+    at_highest_rate,
     search_deployments,
 )
-from workloads.serving.highest_rate import at_highest_rate
 from workloads.serving.profile import Profile
 from workloads.serving.requests import (
     DRAWN,

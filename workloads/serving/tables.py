@@ -16,9 +16,8 @@ from topologies.arrays import FloatArray, IntArray
 from topologies.errors import InputError
 from topologies.files import kept_files
 from workloads.serving.batching import Batching
-from workloads.serving.deployment import Deployment
-from workloads.serving.disaggregated import Pools
-from workloads.serving.highest_rate import MOST, Offered, highest_rate, narrowed, what_binds
+from workloads.serving.deployment import Deployment, Pools
+from workloads.serving.deployment_search import MOST, Offered, highest_rate, narrowed, what_binds
 from workloads.serving.profile import Profile
 from workloads.serving.requests import Lengths, Requests, share_hits
 from workloads.serving.served import Served, Slo, SloMissed, attained, attained_alone
@@ -318,7 +317,7 @@ class Ranking:
     # within the SLO of one replica [1/s]
     best: tuple[tuple[int, float], ...]
     # Cause that binds the best way, for requests of each kind, see
-    # :func:`workloads.serving.highest_rate.what_binds`
+    # :func:`workloads.serving.deployment_search.what_binds`
     binds: tuple[str, ...]
 
 

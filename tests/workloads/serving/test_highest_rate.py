@@ -23,7 +23,7 @@ from workloads.serving import (
     fixed_lengths,
     rank_ways,
 )
-from workloads.serving.highest_rate import (
+from workloads.serving.deployment_search import (
     FILLS,
     MOST,
     NEAR,

@@ -14,7 +14,7 @@ from topologies.catalogue.catalogue import shipped_catalogue, usable_hbm_bytes
 from topologies.errors import InputError
 from workloads.serving import profile
 from workloads.serving.batching import FIRST, Batching
-from workloads.serving.disaggregated import Pools, PromptReplica
+from workloads.serving.deployment import Pools, PromptReplica
 from workloads.serving.profile import Profile
 from workloads.serving.requests import Lengths
 from workloads.serving.served import Slo
