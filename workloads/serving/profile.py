@@ -28,10 +28,10 @@ from topologies.catalogue.catalogue import (
     usable_hbm_bytes,
 )
 from topologies.clusters.cluster import Cluster
-from topologies.errors import InputError
-from workloads.kernels.precision import ELEMENT_BYTES
+from topologies.errors import InputError, check_choice
+from workloads.kernels.precision import ELEMENT_BYTES, SERVING_CACHES
 from workloads.models.model import ATTENTION, Model, expert_parameters
-from workloads.serving.rank.share import RankShare, check_cache
+from workloads.serving.rank.share import RankShare
 from workloads.serving.rank.times import (
     EXPERT_BLOCK,
     KeyTimes,
@@ -248,7 +248,8 @@ def profile(
     precision = precision or model.precision
     catalogue = catalogue or cluster.catalogue or shipped_catalogue()
     rank = replica_share(model, cluster, tp, precision, catalogue, chips=chips)
-    check_cache(shared.get("cache_precision"))
+    if shared.get("cache_precision"):
+        check_choice("cache precision", shared["cache_precision"], SERVING_CACHES)
     rank = replace(rank, **shared)
     check_groups(rank)
     return _profile_of(rank)

@@ -152,14 +152,6 @@ Batch = Lockstep | Speculating  # decoding requests, and the tokens that each st
 
 
 @dataclass
-class Prompt:
-    """An admitted prompt that is processed in pieces."""
-
-    request: int
-    tokens: int  # tokens of the prompt whose keys and values are cached so far
-
-
-@dataclass
 class State:
     """A replica in the middle of a run."""
 
@@ -177,7 +169,8 @@ class State:
     unseen_passes: int = 0  # passes of decode since the scheduler last looked for new requests
     # Passes of decode for which the first waiting prompt has been held back
     gathering_passes: int = 0
-    prompts: list[Prompt] = field(default_factory=list)
+    # Admitted prompts in pieces, with the tokens whose keys and values are cached so far
+    prompts: dict[int, int] = field(default_factory=dict)
     # Admitted requests in their order, with the tokens of their prompts: those of one that gave way
     # hold what it had generated
     running: dict[int, int] = field(default_factory=dict)
@@ -255,6 +248,10 @@ class State:
         if tokens:
             self.gaps.append((token_s, tokens))
 
+    def whole_tokens(self, request: int) -> int:
+        """Tokens of a request's prompt and output."""
+        return int(self.requests.prompt[request] + self.requests.output[request])
+
     def prompt_tokens(self, request: int) -> int:
         """Tokens that a waiting request has processed before its next token."""
         return int(self.requests.prompt[request]) + self.gone.get(request, (0, 0.0))[0]
@@ -271,14 +268,13 @@ class State:
         while self.batching.reserved < 1 and self.free_tokens < 0 and len(self.running) > 1:
             self.gave_way = True
             request, prompt = self.running.popitem()
-            whole = int(self.requests.prompt[request] + self.requests.output[request])
+            whole = self.whole_tokens(request)
             self.reserved_tokens -= whole
             self.waiting.appendleft(request)
-            left = dict(self.batch.left()).get(request)
-            if left is None:  # its prompt, or what it had generated, is in pieces
-                self.prompts = [each for each in self.prompts if each.request != request]
+            if self.prompts.pop(request, None) is not None:
                 self.pieces_tokens -= prompt
                 continue
+            left = dict(self.batch.left())[request]
             self.batch.drop(request)
             self.cached_tokens -= whole - 1 - left
             self.gone[request] = whole - int(self.requests.prompt[request]) - left, self.now_s
@@ -304,15 +300,13 @@ class State:
     def release(self, done: list[int]) -> None:
         """Drop the caches of requests that are done; a request's last token was never cached."""
         for request in done:
-            tokens = int(self.requests.prompt[request] + self.requests.output[request])
-            self.cached_tokens -= tokens - 1
+            self.cached_tokens -= self.whole_tokens(request) - 1
             self.record_end(request)
 
     def record_end(self, request: int) -> None:
         """Note the end of a request and free its room; in a closed loop its user sends the next."""
         self.end_s[request] = self.now_s
-        tokens = int(self.requests.prompt[request] + self.requests.output[request])
-        self.reserved_tokens -= tokens
+        self.reserved_tokens -= self.whole_tokens(request)
         del self.running[request]
         if self.closed and self.sent < len(self.requests):
             self.requests.arrival_s[self.sent] = self.now_s
@@ -360,8 +354,7 @@ def admissible(state: State) -> bool:
     if not state.waiting or len(state.running) >= state.batching.slots or state.gave_way:
         return False
     request, share = state.waiting[0], state.batching.reserved
-    whole = int(state.requests.prompt[request] + state.requests.output[request])
-    room = state.profile.kv_tokens - state.reserved_tokens - whole
+    room = state.profile.kv_tokens - state.reserved_tokens - state.whole_tokens(request)
     if share == 1:
         return room >= 0
     return (1 - share) * (state.free_tokens - state.prompt_tokens(request)) + share * room >= 0
@@ -371,7 +364,7 @@ def admit(state: State) -> int:
     """Reserve the cache of the first request that waits, and return the request."""
     request = state.waiting.popleft()
     state.running[request] = state.prompt_tokens(request)
-    state.reserved_tokens += int(state.requests.prompt[request] + state.requests.output[request])
+    state.reserved_tokens += state.whole_tokens(request)
     return request
 
 
@@ -553,19 +546,17 @@ def _with_prompts(state: State) -> None:
         state.release(_advance(state, took_s, 1))
     else:
         state.pause_decode(took_s)
-    whole = state.running
-    done = [prompt for prompt in state.prompts if prompt.tokens >= whole[prompt.request]]
-    state.prompts = [prompt for prompt in state.prompts if prompt.tokens < whole[prompt.request]]
-    for prompt in done:
-        state.pieces_tokens -= state.running[prompt.request]
-        state.record_first_token(prompt.request)
+    for request in [each for each, had in state.prompts.items() if had >= state.running[each]]:
+        del state.prompts[request]
+        state.pieces_tokens -= state.running[request]
+        state.record_first_token(request)
 
 
 def _taken_tokens(state: State, room: int) -> tuple[int, float]:
     """Prompt tokens of an iteration, and the time that they add to its linear part [s]."""
     taken, extra_s = 0, 0.0
-    for prompt in state.prompts:
-        tokens, more_s = _take(state, prompt, room - taken)
+    for request in state.prompts:
+        tokens, more_s = _take(state, request, room - taken)
         taken, extra_s = taken + tokens, extra_s + more_s
     whole = state.batching.prompts == WHOLE
     while taken < room and admissible(state):
@@ -573,20 +564,20 @@ def _taken_tokens(state: State, room: int) -> tuple[int, float]:
         cached_before = state.requests.held(request)
         if whole and taken and taken + state.prompt_tokens(request) - cached_before > room:
             break
-        state.prompts.append(Prompt(admit(state), cached_before))
+        state.prompts[admit(state)] = cached_before
         state.pieces_tokens += state.running[request]
-        tokens, more_s = _take(state, state.prompts[-1], room - taken)
+        tokens, more_s = _take(state, request, room - taken)
         taken, extra_s = taken + tokens, extra_s + more_s
     return taken, extra_s
 
 
-def _take(state: State, prompt: Prompt, room: int) -> tuple[int, float]:
+def _take(state: State, request: int, room: int) -> tuple[int, float]:
     """Add to an iteration what fits of a prompt; return its tokens and their extra time [s]."""
-    before = prompt.tokens
-    tokens = state.running[prompt.request] - before
+    before = state.prompts[request]
+    tokens = state.running[request] - before
     if state.batching.prompts != WHOLE:
         tokens = min(tokens, room)
-    prompt.tokens += tokens
+    state.prompts[request] += tokens
     return tokens, state.profile.prefill_extra_s(tokens, before)
 
 

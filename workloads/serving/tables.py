@@ -151,15 +151,11 @@ def load_table(digest: str, slo: Slo, folder: Path | None = None) -> Capacity | 
         rates = {name: float(values[name]) for name in RATES}
         return Capacity(slo=slo, **rates, **arrays)  # type: ignore[arg-type]
 
-    return kept_files.read_json(_name(digest), table, _within(folder))
+    return kept_files.read_json(_name(digest), table, (folder,) if folder else ())
 
 
 def _name(digest: str) -> str:
     return f"capacity-{digest}.json"
-
-
-def _within(folder: Path | None) -> tuple[Path, ...]:
-    return () if folder is None else (folder,)
 
 
 LOADS = (0.05, 0.2, 0.35, 0.5, 0.6, 0.7, 0.75, 0.8, 0.85, 0.9, 0.95, 0.99)
@@ -228,7 +224,9 @@ def capacity_table(
         values = {name: getattr(capacity, name).tolist() for name in ARRAYS}
         values |= {name: float(getattr(capacity, name)) for name in RATES}
         content = json.dumps(values).encode()
-        kept_files.keep(_name(digest), content, _name("*"), most=MOST_KEPT, within=_within(cache))
+        kept_files.keep(
+            _name(digest), content, _name("*"), most=MOST_KEPT, within=(cache,) if cache else ()
+        )
     return replace(
         capacity,
         rate_slo_per_s=capacity.rate_slo_per_s * replicas,
@@ -331,7 +329,7 @@ def rank_ways(
 ) -> Ranking:
     """Return the two ways in which each replica serves most requests under an SLO."""
     name = f"ways-{table_digest(profile, kinds, slo, ways)}.json"
-    within = () if cache is None else (cache,)
+    within = (cache,) if cache else ()
     kept = kept_files.read_json(name, _read, within)
     if kept is not None:
         return kept
