@@ -388,8 +388,8 @@ def engine_on(cluster: Cluster, engine: str) -> dict[str, str]:
 
 def launched(options: Keys, deployed: Deployed, model: Model) -> dict[str, Any]:
     """Return the options of a replica as it was run, searched ones among them."""
-    found = deployed.search.ranked[0].words if deployed.search else {}
-    words = {**options, **found}
+    searched = deployed.search.ranked[0].words if deployed.search else {}
+    words = {**options, **searched}
     if "disaggregate" in words:
         raise InputError(
             f"--disaggregate {words['disaggregate']} is several launches. Leave it out, or state "
