@@ -101,5 +101,5 @@ def test_a_cache_in_16_bits_is_twice_as_large_and_takes_twice_as_long() -> None:
     )
     assert long.kv_bytes_per_token == 2 * short.kv_bytes_per_token
     assert long.decode_kv_s == pytest.approx(2 * short.decode_kv_s)
-    with pytest.raises(InputError, match="cache precision .fp4. is none of bf16, fp8"):
+    with pytest.raises(InputError, match=r"cache precision .fp4. is none of bf16, fp8"):
         profile(SPARSE, DGX, cache_precision="fp4")
