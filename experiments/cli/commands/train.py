@@ -236,7 +236,7 @@ def train(
     call.answer(
         {**document(step, call.engine), **more, **job},
         show=lambda _: _print(step, more, filed, job),
-        write=lambda directory, _: write(directory, step, call.engine, more=job),
+        write=lambda directory, _: write(directory, step, call.engine, job),
         rankings=rankings,
     )
 
