@@ -24,6 +24,7 @@ from workloads.training.plan.plan import PLAN_FIELDS
 
 LARGEST_FILE_BYTES = 2**28
 MOST_JOBS = 200_000
+LONGEST = 10**9  # largest number of days, hours, minutes or seconds of a limit
 KEYS = ("name", "submit", "chips", "time", "limit", "priority", "team", "model", "plan", "steps")
 """Keys of a stated job beside the fields of its plan."""
 PRIORITIES = (-(2**31), 2**32 - 1)
@@ -273,7 +274,7 @@ def _slurm_limit(text: str) -> float:
         whole_days = int(days) if dash else 0
     except ValueError:
         numbers, whole_days = [], 0
-    if len(numbers) != 3 or min(*numbers, whole_days) < 0:
+    if len(numbers) != 3 or min(*numbers, whole_days) < 0 or max(*numbers, whole_days) > LONGEST:
         raise InputError(f"Timelimit {shown(text, 40)!r} is no time. Slurm writes 1-12:00:00.")
     hours, minutes, seconds = numbers
     return 86_400.0 * whole_days + 3600 * hours + 60 * minutes + seconds

@@ -329,6 +329,9 @@ class Servers:
         if not self.teams.quotas:
             return self.waiting
         within, beyond, behind = list[Started](), list[Started](), set[str]()
+        lowest: dict[str, int] = {}  # priority of a team's running jobs, where jobs may be stopped
+        for running in self._in_order_of_stops() if self.discipline.stops else ():
+            lowest.setdefault(running.job.team, running.job.priority)
         for run in self.waiting:
             team = run.job.team
             if team in behind:
@@ -336,7 +339,8 @@ class Servers:
             if not self._borrows(run):
                 within.append(run)
                 continue
-            used = self._without(self._stopped_by_priority(run))
+            stops = lowest.get(team, run.job.priority) < run.job.priority
+            used = self._without(self._stopped_by_priority(run)) if stops else self.used
             if self.teams.allows(team, run.chips, used, self.env.now):
                 beyond.append(run)
             elif not self.discipline.fills:

@@ -265,6 +265,7 @@ def test_a_job_that_cannot_queue_is_refused(change: dict[str, Any], message: str
         ("JobID|Submit\n", "no column Start. Export it with sacct --parsable2"),
         (SLURM.replace("|8|", "|eight|"), "line 4: NNodes 'eight' must be a whole number"),
         (SLURM.replace("02:00:00", "2 hours"), "Timelimit '2 hours' is no time"),
+        (SLURM.replace("|1-00", f"|{10**400}-00"), "Timelimit '1000.* is no time"),
         (SLURM.replace("|1-00", "|-1-00"), "Timelimit '-1-00:00:00' is no time"),
         (SLURM.replace("T09:30", "T08:20"), "line 4: Submit, start and end do not follow"),
         ("submit,model,steps,dp\n0s,gpt2,9,x\n", "line 2: job 1: dp is 'x'; it must be"),
