@@ -187,12 +187,12 @@ def measure(
     """Build, run and prove a call, or several calls of one size at once; returns row and trace.
 
     ``best`` as the algorithm tries all that suit and keeps the fastest. On NVIDIA's machines
-    ``auto`` is a model of NCCL's measured behaviour, which is among those that ``best`` tries. The time of a group whose schedule does not
-    fit in memory comes from a few ranks that stand for all. ``ideal``: count link rates and
-    latencies only. ``sbuf``: keep the buffers in the scratchpads of the cores. ``proof``: by
-    default up to ``LARGEST_RANKS`` ranks. ``faults``: the lower bound stays that of the healthy
-    fabric. ``watched``: whether the caller looks at single messages; else a large collective may be
-    run in parts whose messages are dropped.
+    ``auto`` is a model of NCCL's measured behaviour, which ``best`` tries too. The time of a group
+    whose schedule does not fit in memory comes from a few ranks that stand for all. ``ideal``:
+    count link rates and latencies only. ``sbuf``: keep the buffers in the scratchpads of the cores.
+    ``proof``: by default up to ``LARGEST_RANKS`` ranks. ``faults``: the lower bound stays that of
+    the healthy fabric. ``watched``: whether the caller looks at single messages; else a large
+    collective may be run in parts whose messages are dropped.
     """
     check_choice("engine", engine, ENGINES)
     many = [calls] if isinstance(calls, CollectiveCall) else list(calls)

@@ -20,7 +20,10 @@ if TYPE_CHECKING:
 FIGURE = "step_time_breakdown"
 
 
-STATED = {"framework": "neuronx", "recompute": "selective", "zero": 1, "vpp": 1}
+STATED = {
+    "framework": "neuronx", "recompute": "selective", "zero": 1, "vpp": 1, "microbatch": 1,
+    "sequence_parallel": True,
+}  # fmt: skip
 """Fields that the plan states besides the parameters, so that its interval is that of a whole plan.
 """
 

@@ -37,6 +37,7 @@ from workloads.training.frameworks.conditions import Conditions
 from workloads.training.plan.plan import PLAN_FIELDS, ParallelPlan
 
 if TYPE_CHECKING:
+    from experiments.reports.run_directory import Run
     from experiments.validation.reading.step_logs import MeasuredSteps
     from workloads.search.choice import When
     from workloads.training.detail import Detail
@@ -195,7 +196,7 @@ def train(
     is stated and that plan does not fit in memory, the plan is searched. Several clusters, written
     --cluster A,B,C, are compared side by side.
     """
-    from experiments.reports.training import document, write
+    from experiments.reports.training import document
 
     names = cluster_names(inputs.cluster)
     if len(names) > 1:
@@ -236,7 +237,7 @@ def train(
     call.answer(
         {**document(step, call.engine), **more, **job},
         show=lambda _: _print(step, more, filed, job),
-        write=lambda directory, _: write(directory, step, call.engine, more=job),
+        write=lambda directory, _: _write(directory, step, call.engine, job),
         rankings=rankings,
     )
 
@@ -365,21 +366,42 @@ def _print(
         _print_compared(compared, run)
 
 
-def _print_compared(compared: Mapping[str, Any], run: Iteration) -> None:
-    from experiments.reports.remarks import comparison_sentence
-
-    title, ends = "Measured step, as typed", (compared["measured_s"], None, None)
+def _measured_beside(
+    compared: Mapping[str, Any], run: Iteration
+) -> tuple[str, list[dict[str, Any]]]:
+    """Return title and rows of the table of a measured step beside the predicted one."""
+    title, ends = "Measured step, as typed", (None, None)
     if compared["source"]:
         steps, tool = compared["steps"], compared["tool"]
         title = f"Measured step, median of {steps} by {tool} in {compared['source']}"
-        ends = (compared["measured_s"], compared["p10_s"], compared["p90_s"])
-    rows = {"measured": ends, "predicted": (run.iteration_s, run.interval.low, run.interval.high)}
+        ends = (compared["p10_s"], compared["p90_s"])
+    predicted = (run.iteration_s, run.interval.low, run.interval.high)
+    rows = {"measured": (compared["measured_s"], *ends), "predicted": predicted}
+    keys = ("step_s", "low_s", "high_s")
+    return title, [{"step": name, **dict(zip(keys, rows[name], strict=True))} for name in rows]
+
+
+def _print_compared(compared: Mapping[str, Any], run: Iteration) -> None:
+    from experiments.reports.remarks import comparison_sentence
+
+    title, rows = _measured_beside(compared, run)
     cells = [
-        [name, *("" if time_s is None else format_seconds(time_s) for time_s in rows[name])]
-        for name in rows
+        [name, *("" if time_s is None else format_seconds(time_s) for time_s in times)]
+        for name, *times in map(dict.values, rows)
     ]
     print_table(title, ["", "step", "80 % from", "to"], cells)
     print_text(comparison_sentence(compared, run))
+
+
+def _write(directory: Run, step: Iteration, engine: str, job: Mapping[str, Any]) -> None:
+    from experiments.reports.remarks import comparison_sentence
+    from experiments.reports.training import write
+
+    write(directory, step, engine, more=job)
+    if compared := job.get("compared"):
+        title, rows = _measured_beside(compared, step)
+        note = comparison_sentence(compared, step)
+        directory.table("compared", rows, title=title, note=note)
 
 
 def _explained(run: Iteration) -> dict[str, Any]:
