@@ -66,14 +66,7 @@ class PlanInputs(Conditions):
 
     def fields(self, stated: Mapping[str, Any], cluster: Cluster) -> dict[str, Any]:
         """Return the fields of the plan that file, options and conditions state together."""
-        from workloads.training.frameworks.framework import framework
-        from workloads.training.plan.other_tools import read_any_plan
-
-        filed = read_any_plan(self.plan) if self.plan else None
-        plan_fields = {**(filed.fields if filed else {}), **stated}
-        implied = filed.implied if filed and "framework" not in stated else ""
-        if implied and not framework(implied).trains_on(cluster):
-            del plan_fields["framework"]  # the answer says so
+        plan_fields = {**(runnable_fields(self.plan, cluster) if self.plan else {}), **stated}
         written = {**plan_fields, "chips": self.chips}
         return {**plan_fields, "framework": self.framework_text(written, cluster)}
 
@@ -84,6 +77,18 @@ class PlanInputs(Conditions):
 
         filed = read_any_plan(self.plan) if self.plan else None
         return filed and beside_the_plan(filed, step.plan, step.model, step.cluster)
+
+
+def runnable_fields(plan: Path, cluster: Cluster) -> dict[str, Any]:
+    """Return the fields of a file, without the framework of a tool that cannot use the chips."""
+    from workloads.training.frameworks.framework import framework
+    from workloads.training.plan.other_tools import read_any_plan
+
+    filed = read_any_plan(plan)
+    mine = dict(filed.fields)
+    if filed.implied and not framework(filed.implied).trains_on(cluster):
+        del mine["framework"]  # the answer says so
+    return mine
 
 
 @dataclass(frozen=True)
@@ -378,7 +383,7 @@ def _measured_beside(
     predicted = (run.iteration_s, run.interval.low, run.interval.high)
     rows = {"measured": (compared["measured_s"], *ends), "predicted": predicted}
     keys = ("step_s", "low_s", "high_s")
-    return title, [{"step": name, **dict(zip(keys, rows[name], strict=True))} for name in rows]
+    return title, [{"run": name, **dict(zip(keys, rows[name], strict=True))} for name in rows]
 
 
 def _print_compared(compared: Mapping[str, Any], run: Iteration) -> None:
