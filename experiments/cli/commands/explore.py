@@ -110,9 +110,13 @@ def compare(inputs: ComparedRuns, call: Invocation) -> None:
 
     def write(run: Run, _: Any) -> None:
         """Write both tables and the whole answer."""
-        run.table("question", answer["question"], title="Asked differently")
-        note = " ".join(filter(None, sentences))
-        run.table("metrics", answer["results"], title="Came out differently", note=note)
+        columns, note = ("name", "first", "second", "ratio"), " ".join(filter(None, sentences))
+        asked, numbers = (
+            [dict(zip(columns, row, strict=False)) for row in rows]
+            for rows in (question_rows(answer), result_rows(answer))
+        )
+        run.table("question", asked, title="Asked differently")
+        run.table("metrics", numbers, title="Came out differently", note=note)
         run.json("results", answer, title="Results")
 
     call.answer(answer, show, write)

@@ -3,6 +3,7 @@
 import json
 from pathlib import Path
 
+import pandas as pd
 import pytest
 
 from experiments.cli.main import run
@@ -98,3 +99,10 @@ def test_runs_of_unlike_commands_and_changed_results_are_refused(folders: dict[s
     (served / "summary.json").write_text("{}")
     with pytest.raises(InputError, match="was changed since the run"):
         compare(served, served)
+
+
+def test_the_page_has_numbers_as_they_are_printed(folders: dict[str, Path], tmp_path: Path) -> None:
+    words = ["compare", str(folders["narrow"]), str(folders["wide"]), "--out"]
+    assert run([*words, str(tmp_path / "out")]) == 0
+    rows = pd.read_csv(tmp_path / "out" / "metrics.csv").set_index("name")
+    assert rows.loc["iteration", "first"].endswith(" ms")
