@@ -264,6 +264,8 @@ def _matches(value: object, hint: Any) -> bool:
     if origin in (Sequence, list):
         items = _items(value)
         return items is not None and all(_matches(item, parts[0]) for item in items)
+    if origin is Mapping and isinstance(value, Mapping):
+        return all(_items_match(item, parts) for item in value.items())
     kind = origin or hint
     if hint is Any or not isinstance(kind, type):
         return True
@@ -304,6 +306,8 @@ def _in_words(hint: Any) -> str:
     if origin is Callable:
         return "a function"
     if origin in (Sequence, list, Iterable, tuple):
-        return f"a sequence, each {_in_words(parts[0])}"
+        return "a sequence" if parts[0] is Any else f"a sequence, each {_in_words(parts[0])}"
+    if origin is Mapping:
+        return "a mapping" if parts[1] is Any else f"a mapping, each value {_in_words(parts[1])}"
     name = getattr(origin or hint, "__name__", str(hint))
     return f"{'an' if name[:1] in 'AEIOU' else 'a'} {name}"

@@ -68,8 +68,8 @@ def ends_text(
     except (KeyError, TypeError, ValueError, IndexError):
         return ""
     # An end is not known to more than three digits, unless it is the number itself.
-    known = (end if end == value else float(f"{end:.3g}") for end in ends)
-    low, high = (write(end) if write else value_text(name, end) for end in known)
+    rounded = (end if end == value else float(f"{end:.3g}") for end in ends)
+    low, high = (write(end) if write else value_text(name, end) for end in rounded)
     return f"{100 * level:.0f} %: {low} – {high}" if low != high else ""
 
 

@@ -22,6 +22,8 @@ TOY = Model("toy", 8, 1024, 16, 4, 64, 4096, 32_000)
 SPARSE = Model(
     "sparse", 8, 1024, 16, 4, 64, 4096, 32_000, experts=Experts(16, 2, 1024, 2048, dense_layers=1)
 )
+NARROW = replace(SPARSE, name="narrow", experts=Experts(16, 2, 1024, 2048, latent=256))
+"""Experts on a narrower hidden state."""
 LATENT = Model(
     "latent", 4, 1024, 16, 16, 96, 4096, 32_000,
     experts=Experts(16, 4, 512, 512, dense_layers=1, router_bias=True),

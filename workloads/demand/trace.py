@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
@@ -178,6 +178,28 @@ def beside(parts: Sequence[Demand], services: Sequence[str]) -> Demand:
 def joined(parts: Sequence[Demand]) -> Demand:
     """Put demands of the same services one after the other in time."""
     return replace(parts[0], **_tables(lambda *tables: np.concatenate(tables, axis=1), *parts))
+
+
+def from_zones(demand: Demand, shares: Mapping[float, float]) -> Demand:
+    """Sum a demand over time zones: hours by which their clocks are ahead, and their shares."""
+    # The end continues at the beginning, so that each zone's requests keep their number.
+    moved = _tables(
+        lambda table: np.stack([np.roll(table, -round(60 * hours), axis=1) for hours in shares]),
+        demand,
+    )
+    each = moved["requests"] * np.array(list(shares.values()))[:, None, None]
+    requests = each.sum(axis=0)
+    # Minutes without requests keep the lengths that they have.
+    lengths = {
+        name: np.divide(
+            (each * moved[name]).sum(axis=0),
+            requests,
+            out=getattr(demand, name).astype(float),
+            where=requests > 0,
+        )
+        for name in ("prompt_tokens", "output_tokens")
+    }
+    return replace(demand, requests=requests, **lengths)
 
 
 def whole_requests(demand: Demand) -> npt.NDArray[np.int64]:

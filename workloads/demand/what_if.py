@@ -12,7 +12,7 @@ import numpy as np
 from topologies.arrays import FloatArray
 from topologies.errors import InputError, suggestion
 from topologies.units import parse_seconds
-from workloads.demand.trace import MINUTES_PER_DAY, Demand, joined
+from workloads.demand.trace import MINUTES_PER_DAY, Demand, from_zones, joined
 
 TREND = 61  # minutes of the centred mean around which noise is measured
 LARGEST_NOISE = 10.0
@@ -138,7 +138,7 @@ def _change(text: str) -> Change:
     """Read one change, such as ``growth=30%``."""
     name = re.split(r"[@=x/+]|-\d", text, maxsplit=1)[0].strip()
     rest = text[len(name) :]
-    if name in KINDS and name not in ("growth", "plus") and rest.startswith("="):
+    if name in KINDS and name not in ("growth", "plus", "zones") and rest.startswith("="):
         raise InputError(f"what-if {text!r} takes no '='; write it as {KINDS[name][1]}.")
     if name not in KINDS:
         forms = ", ".join(form for _, form in KINDS.values())
@@ -215,6 +215,40 @@ def _monday(text: str, rest: str) -> Change:
     return change
 
 
+ZONE = re.compile(r"(?P<hours>[+-]?\d+(?:\.\d+)?):(?P<share>[^/]+)")
+"""Pattern of ``+9:20%``: hours by which the users' clocks are ahead, and their share."""
+
+
+def _zones(text: str, rest: str) -> Change:
+    """Spread the users over time zones, in the history too."""
+    example, shares = KINDS["zones"][1], {}
+    for part in rest.removeprefix("=").split("/"):
+        match = ZONE.fullmatch(part.strip())
+        if match is None or abs(float(match["hours"])) > 24 or float(match["hours"]) in shares:
+            raise InputError(
+                f"what-if {text!r}: {part.strip()!r} is not hours from -24 to 24, each once, and a "
+                f"share; write {example}."
+            )
+        shares[float(match["hours"])] = share_from(match["share"], f"what-if {text!r}", example)
+    if min(shares.values()) < 0:
+        raise InputError(f"what-if {text!r} has a share below 0; write {example}.")
+
+    def change(horizon: Horizon) -> Horizon:
+        """Sum the demand over the zones, with its history before it."""
+        before = horizon.history.minutes if horizon.history else 0
+        whole = joined([*filter(None, [horizon.history]), horizon.demand])
+        if whole.minutes % MINUTES_PER_DAY:
+            raise InputError(
+                f"what-if {text!r} needs whole days, and the demand with its history has "
+                f"{whole.minutes / MINUTES_PER_DAY:.4g}; choose --days."
+            )
+        spread = from_zones(whole, shares)
+        history = spread.between(0, before) if before else None
+        return Horizon(spread.between(before, spread.minutes), history)
+
+    return change
+
+
 KINDS: dict[str, tuple[Callable[[str, str], Change], str]] = {
     "growth": (_growth, "growth=30%"),
     "plus": (_growth, "plus-30"),
@@ -229,6 +263,7 @@ KINDS: dict[str, tuple[Callable[[str, str], Change], str]] = {
         "failover@3d12:00+12h",
     ),
     "monday": (_monday, "monday"),
+    "zones": (_zones, "zones=-8:50%/0:30%/+9:20%"),
 }
 """Kinds of what-ifs: a function that reads the text, and an example of the text."""
 

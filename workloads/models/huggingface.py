@@ -83,8 +83,6 @@ NOT_MODELLED = {
     "gated_norm_rank": "gated norms",
     "per_layer_config": "layers of different widths",
     "global_head_dim": "layers of different widths",
-    "moe_latent_size": "experts on a narrower hidden state",
-    "routed_expert_hidden_size": "experts on a narrower hidden state",
     "block_configs": "layers of different widths",
 }
 """Fields of structures that the simulator does not model, and the names of the structures."""
@@ -92,12 +90,9 @@ NOT_MODELLED_NAMES = {
     "deepseek-v4": "hc_mult",
     "gemma-3n": "altup_num_inputs",
     "gemma-4": "global_head_dim",
-    "kimi-k3": "routed_expert_hidden_size",
-    "nemotron-3-super": "moe_latent_size",
-    "nemotron-3-ultra": "moe_latent_size",
 }
 """Released models with such a structure, by a part of their names, and the field of it. Sources:
-their config.json; arXiv 2512.20848 for Nemotron 3, arXiv 2607.24653 for Kimi K3."""
+their config.json."""
 NOT_MODELLED_FAMILIES = {
     "bert_generation": "the layers of an encoder, with norms behind their parts",
     "git": "images among its tokens",
@@ -109,6 +104,10 @@ NOT_MODELLED_FAMILIES = {
 def models() -> list[str]:
     """Return the names of the shipped models."""
     return sorted(path.stem for path in SHIPPED.glob("*.json"))
+
+
+RESIDUALS = "attention residuals (under 4% of a training step, by their authors)"
+"""Sums over the outputs of blocks of layers before each layer (Kimi Team, Attention Residuals)."""
 
 
 def named(name: str) -> Model:
@@ -258,7 +257,7 @@ def from_fields(fields: Fields, name: str) -> Model:
         "precision": precision(stated_quantization(text, fields), name),
         **family.fixed,
     }
-    left_out = (*left_out, *_predicting(read), *_unread(read, text))
+    left_out = (*left_out, *_beside_layers(read), *_unread(read, text))
     return Model(name=name, left_out=left_out, **described)
 
 
@@ -328,7 +327,7 @@ WITHOUT_TIME = re.compile(
     r"attn_output_gate|full_attention_interval|qk_(head_dim|norm_type)|n_shared_experts|moe_layer_freq|"
     r"index_share_for_mtp_iteration|index(er)?_(topk_pattern|rope.*)|(use_)?mtp_.*|use_mtp|num_mtp_modules|"
     r"routed_scaling_factor|swiglu_.*|use_gemma_norm|initial_context_length|moe_router_.*|moe_renormalize|moe_shared_expert_overlap|"
-    r"num_expert_group|use_grouped_topk|mla_use_nope|use_mamba_kernels|mamba_(use_mlp|norm_before_gate)|(mlp|ssm)_multipliers|projectors_bias|(mamba_)?(chunk_size|hidden_act)|"
+    r"num_expert_group|use_grouped_topk|latent_moe_use_norm|mla_use_nope|use_mamba_kernels|mamba_(use_mlp|norm_before_gate)|(mlp|ssm)_multipliers|projectors_bias|(mamba_)?(chunk_size|hidden_act)|"
     r"num_logits_to_keep|num_(beam_groups|return_sequences)|temperature|top_[kp]|do_sample|typical_p|num_beams|(min|max)_length|.*_penalty|moe_shared_width|"
     r"num_kv_heads|parallel_attn|n_embed|(mamba_)?expand|learned_pos_emb|block_ff_dim|(patch|image|num_patch)_.*)|"
     r".*(token_ids?|token_index|dropout|pdrop|_drop|_eps|_epsilon|initializer.*|_init|init_.*|"
@@ -349,10 +348,11 @@ def _unread(read: Reader, text: Fields) -> tuple[str, ...]:
     return tuple(f"the field {shown(name, 40)}, which is not understood" for name in unread)
 
 
-def _predicting(read: Reader) -> tuple[str, ...]:
-    """Name of the layers that predict several tokens, which are left out; empty for none."""
+def _beside_layers(read: Reader) -> tuple[str, ...]:
+    """Names of layers that predict several tokens, and of residuals of blocks of layers."""
     count = read.count("num_nextn_predict_layers", "mtp_num_hidden_layers", default=0, least=0)
-    return (f"{count} {PREDICTION}{'s' * (count > 1)}",) * (count > 0)
+    predicting = (f"{count} {PREDICTION}{'s' * (count > 1)}",) * (count > 0)
+    return (*predicting, *(RESIDUALS,) * read.has("attn_res_block_size"))
 
 
 # Reader of the precision of stored weights from ``quantization_config``; others are refused.

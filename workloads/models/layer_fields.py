@@ -326,9 +326,12 @@ def _kimi_delta(read: Reader) -> Recurrence:
     """Sizes of a delta rule with a decay for each column (arXiv 2510.26692, section 4)."""
     heads, width = read.count(f"{KIMI}.num_heads"), read.count(f"{KIMI}.head_dim")
     inner, kernel = heads * width, read.count(f"{KIMI}.short_conv_kernel_size", default=4)
-    columns = 3 * inner + 2 * width + heads  # decay and output gate have a rank of one head's width
+    # The decay has a rank of one head's width, and so has the output gate unless it is whole.
+    whole = bool(read.value(f"{KIMI}.use_full_rank_gate"))
+    columns = 3 * inner + width + heads + (inner if whole else width)
     other = 3 * inner * kernel + heads + inner + width
-    return Recurrence("gated-delta", columns, inner, 2 * width * inner, other, inner * width)
+    products = (1 if whole else 2) * width * inner
+    return Recurrence("gated-delta", columns, inner, products, other, inner * width)
 
 
 def _short_convolution(read: Reader) -> Recurrence:
@@ -340,7 +343,7 @@ def _short_convolution(read: Reader) -> Recurrence:
 
 FFN = ("intermediate_size", "ffn_hidden_size", "n_inner", "ffn_dim", "ffn_config.ffn_hidden_size")
 ACTIVATION = ("hidden_act", "hidden_activation", "activation_function", "mlp_hidden_act")
-GATED = ("silu", "swish", "swiglu", "geglu", "reglu")
+GATED = ("silu", "swish", "swiglu", "geglu", "reglu", "situ")
 """Activations that have a gate unless a family says otherwise."""
 COUNT = (
     "num_local_experts", "n_routed_experts", "num_experts", "moe_num_experts",
@@ -411,6 +414,7 @@ def experts(read: Reader) -> Experts | None:
         router_bias=read.value("topk_method") == "noaux_tc"
         or read.flag("use_routing_bias", "moe_router_enable_expert_bias", "router_bias"),
         bias=read.flag("expert_bias"),
+        latent=read.count("moe_latent_size", "routed_expert_hidden_size", default=0, least=0),
     )
 
 
@@ -579,4 +583,7 @@ def _latent(read: Reader) -> dict[str, Any]:
         value_dim=read.count("v_head_dim", default=read.count("qk_nope_head_dim")),
     )
     width = latent.nope_dim + latent.rope_dim
-    return {"latent": latent, "head_dim": width, "kv_heads": read.count(*HEADS)}
+    gate = read.flag("mla_use_output_gate")
+    return {
+        "latent": latent, "head_dim": width, "kv_heads": read.count(*HEADS), "attention_gate": gate,
+    }  # fmt: skip

@@ -38,6 +38,10 @@ class Experts:
     # Whether the router adds one learned number for each expert to its scores
     router_bias: bool = False
     bias: bool = False  # whether the products of an expert have biases
+    # Width to which a product brings the hidden state before it goes to routed experts, and from
+    # which another one brings the sum of their results back (LatentMoE, arXiv 2512.20848); 0 if
+    # experts take the hidden state
+    latent: int = 0
 
 
 @dataclass(frozen=True)
@@ -155,7 +159,7 @@ class Model:
     qk_norm_wide : bool
         Whether queries and keys are normalised with a scale for every column of every head.
     attention_gate : bool
-        Whether a projection as wide as the queries gates attention's output.
+        Whether a projection as wide as the heads' values gates attention's output.
     sinks : bool
         Whether each head has a learned score that belongs to no key (an attention sink).
     final_norm, embedding_norm : bool
@@ -315,6 +319,11 @@ class Model:
         return sum(layer.experts for layer in self.each_layer)
 
     @property
+    def expert_hidden(self) -> int:
+        """Width of what routed experts take and return."""
+        return (self.experts and self.experts.latent) or self.hidden
+
+    @property
     def norm_parameters(self) -> int:
         """Parameters of one norm over the hidden width."""
         return self.hidden * {"layer": 2, "rms": 1, "plain": 0}[self.norm]
@@ -396,7 +405,8 @@ def mixer_size(model: Model) -> Size:
         rank = latent.query_rank
         down = h * (latent.kv_rank + latent.rope_dim)
         up = latent.kv_rank * model.heads * (latent.nope_dim + latent.value_dim)
-        weights = ((h + q) * rank if rank else h * q) + down + up + output
+        weights = ((h + q) * rank if rank else h * q) + down + up
+        weights += output * (1 + model.attention_gate)
         vectors = rank + latent.kv_rank + index.vectors
         return Size(weights + index.weights + state.weights, vectors + state.vectors)
     kv = model.kv_heads * model.head_dim
@@ -426,8 +436,8 @@ def _expert_size(model: Model) -> Size:
     if model.experts is None:
         return Size(0, 0)
     matrices, ffn = 3 if model.gated_mlp else 2, model.experts.ffn
-    biases = (ffn * (matrices - 1) + model.hidden) * model.experts.bias
-    return Size(matrices * model.hidden * ffn, biases)
+    biases = (ffn * (matrices - 1) + model.expert_hidden) * model.experts.bias
+    return Size(matrices * model.expert_hidden * ffn, biases)
 
 
 def mlp_size(model: Model, *, moe: bool, visited: bool = False) -> Size:
@@ -441,7 +451,7 @@ def mlp_size(model: Model, *, moe: bool, visited: bool = False) -> Size:
         return Size(matrices * h * model.ffn, biases if model.ffn else 0)
     one, count = _expert_size(model), experts.per_token if visited else experts.count
     shared = matrices * h * experts.shared_ffn + h * experts.shared_gate
-    weights = count * one.weights + shared + experts.count * h
+    weights = count * one.weights + shared + experts.count * h + 2 * h * experts.latent
     return Size(weights, count * one.vectors + experts.count * experts.router_bias)
 
 

@@ -215,8 +215,8 @@ class DemandInputs:
     what_if: tuple[str, ...] = setting(
         (),
         "Change of the scaled demand: growth=30%, spike@2d02:00x3/30min, "
-        "failover@3d12:00+12h, launch@2d09:00=30% or monday; may be repeated for several "
-        "scenarios side by side",
+        "failover@3d12:00+12h, launch@2d09:00=30%, zones=-8:50%/0:30%/+9:20% or monday; may be "
+        "repeated for several scenarios side by side",
         metavar="CHANGE",
     )
     scale_to_peak: float | None = setting(

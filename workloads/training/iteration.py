@@ -525,8 +525,9 @@ def recomputed_flops(model: Model, plan: ParallelPlan, catalogue: Catalogue) -> 
 KERNELS = {
     "gemm": (
         "attention.qkv", "attention.out", "mlp.up", "mlp.down", "output.logits", "attention.down",
-        "attention.queries", "attention.keys-values", "attention.index.queries", "experts.up",
-        "experts.down", "shared.up", "shared.down", "router.logits",
+        "attention.queries", "attention.keys-values", "attention.gate", "attention.index.queries",
+        "experts.up", "experts.down", "experts.latent.down", "experts.latent.up", "shared.up",
+        "shared.down", "router.logits",
     ),
     "attention": ("attention.core", "attention.index"),
     "elementwise": (

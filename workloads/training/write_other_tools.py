@@ -177,6 +177,7 @@ def _megatron(plan: ParallelPlan, model: Model, cluster: Cluster) -> dict[str, A
             "moe-ffn-hidden-size": experts.ffn, "moe-grouped-gemm": True,
             "moe-token-dispatcher-type": "alltoall",
             "moe-shared-expert-intermediate-size": experts.shared_ffn or None,
+            "moe-latent-size": experts.latent or None,
         }  # fmt: skip
     if plan.recompute == "full":
         sizes |= {"recompute-method": "uniform", "recompute-num-layers": plan.recompute_every}

@@ -99,8 +99,8 @@ def compare(inputs: ComparedRuns, call: Invocation) -> None:
 
     def show(_: Any) -> None:
         """Print both tables, and the sentences on them."""
-        if asked := question_rows(answer):
-            print_table("", ["asked differently", *heads], asked, left=3)
+        if options := question_rows(answer):
+            print_table("", ["asked differently", *heads], options, left=3)
         if numbers := result_rows(answer):
             print_table("", ["came out differently", *heads, "ratio"], numbers)
         else:
@@ -111,11 +111,11 @@ def compare(inputs: ComparedRuns, call: Invocation) -> None:
     def write(run: Run, _: Any) -> None:
         """Write both tables and the whole answer."""
         columns, note = ("name", "first", "second", "ratio"), " ".join(filter(None, sentences))
-        asked, numbers = (
+        options, numbers = (
             [dict(zip(columns, row, strict=False)) for row in rows]
             for rows in (question_rows(answer), result_rows(answer))
         )
-        run.table("question", asked, title="Asked differently")
+        run.table("question", options, title="Asked differently")
         run.table("metrics", numbers, title="Came out differently", note=note)
         run.json("results", answer, title="Results")
 

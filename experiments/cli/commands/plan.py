@@ -314,13 +314,14 @@ def _on_fewer(
     if count != str(domains) or _divides_well(domains):
         return {}
     fewer = next(number for number in range(domains - 1, 0, -1) if _divides_well(number))
-    asked = replace(inputs, cluster=f"{name}:{fewer}")
+    smaller = replace(inputs, cluster=f"{name}:{fewer}")
     try:
-        found = _search(asked, stated, replace(how, finalists=1, with_plan=None), catalogue, call)
+        alone = replace(how, finalists=1, with_plan=None)
+        of_fewer = _search(smaller, stated, alone, catalogue, call)
     except InputError:
         return {}
-    step_s, all_s = found.finalists[0].iteration_s, search.finalists[0].iteration_s
-    return {"fewer": {"cluster": asked.cluster, "iteration_s": step_s}} if step_s < all_s else {}
+    step_s, all_s = of_fewer.finalists[0].iteration_s, search.finalists[0].iteration_s
+    return {"fewer": {"cluster": smaller.cluster, "iteration_s": step_s}} if step_s < all_s else {}
 
 
 OF_ONE_PLAN = ("global_batch", "microbatches", "stage_layers", "recompute_every")

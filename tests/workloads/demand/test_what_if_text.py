@@ -2,13 +2,18 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
+from tests.support.examples import examples
 from topologies.errors import InputError
 from workloads.demand import Horizon, constant, horizons, read_demand
+from workloads.demand.trace import joined
 from workloads.demand.what_if import changed
 
 FLAT = Horizon(constant(10.0, minutes=4 * 1440))
@@ -72,6 +77,43 @@ def test_growth_holds_for_the_history_and_a_launch_does_not() -> None:
     assert (grown.requests.max(), launched.requests.max()) == (15.0, 10.0)
 
 
+@given(
+    shares=st.dictionaries(st.integers(-24, 24), st.integers(0, 100), min_size=1, max_size=4),
+    days=st.integers(1, 2),
+)
+@examples(20)
+def test_zones_move_requests_by_hours_and_keep_their_number(
+    shares: dict[int, int], days: int
+) -> None:
+    rng = np.random.default_rng(0)
+    counts, lengths = rng.integers(0, 5, (1, 3 * 1440)), rng.integers(1, 9, (2, 1, 3 * 1440))
+    whole = replace(
+        constant(1.0, minutes=3 * 1440),
+        requests=counts.astype(float), prompt_tokens=lengths[0], output_tokens=lengths[1],
+    )  # fmt: skip
+    cut = days * 1440
+    text = "zones=" + "/".join(f"{hours:+}:{share}%" for hours, share in shares.items())
+    spread = changed(Horizon(whole.between(cut, whole.minutes), whole.between(0, cut)), text)
+    assert spread.history is not None
+    both = joined([spread.history, spread.demand])
+    for minute in (0, cut, whole.minutes - 1):
+        expected = sum(
+            share / 100 * counts[0, (minute + 60 * hours) % whole.minutes]
+            for hours, share in shares.items()
+        )
+        assert both.requests[0, minute] == pytest.approx(expected)
+    assert both.requests.sum() == pytest.approx(counts.sum() * sum(shares.values()) / 100)
+    tokens = (both.requests * both.prompt_tokens).sum()
+    assert tokens == pytest.approx((counts * lengths[0]).sum() * sum(shares.values()) / 100)
+
+
+def test_one_zone_of_all_users_changes_nothing_and_half_a_day_is_refused() -> None:
+    day = Horizon(constant(10.0, minutes=1440).times(np.arange(1440)))
+    assert (changed(day, "zones=0:100%").demand.requests == day.demand.requests).all()
+    with pytest.raises(InputError, match=r"needs whole days, and .* has 0\.5; choose --days"):
+        changed(Horizon(constant(10.0, minutes=720)), "zones=+9:100%")
+
+
 def test_several_changes_make_one_scenario_and_several_texts_make_several() -> None:
     rows = horizons(FLAT, ["growth=10%,spike@1d00:00x2/1min", "failover"])
     assert [name for name, _ in rows] == ["base", "growth=10%,spike@1d00:00x2/1min", "failover"]
@@ -90,6 +132,11 @@ def test_several_changes_make_one_scenario_and_several_texts_make_several() -> N
         ("growth=lots", "is not a share"),
         ("monday@2d", "takes no numbers"),
         ("failover@1d+12parsecs", "parsecs"),
+        ("zones", "'' is not hours from -24 to 24, each once, and a share; write zones=-8:50%"),
+        ("zones=+9:50%/9:50%", "'9:50%' is not hours from -24 to 24, each once"),
+        ("zones=30:50%", "'30:50%' is not hours from -24 to 24"),
+        ("zones=0:half", "'half' is not a share; write zones="),
+        ("zones=0:-50%", "has a share below 0"),
     ],
 )
 def test_mistakes(text: str, message: str) -> None:

@@ -9,12 +9,12 @@ import numpy as np
 import pytest
 
 from tests.support.counted_layers import counted, product_flops
-from tests.support.toy_training import TOY
+from tests.support.toy_training import NARROW, SPARSE, TOY
 from topologies.catalogue.catalogue import shipped_catalogue
 from topologies.clusters.names import cluster
 from workloads.models.huggingface import models, named
 from workloads.models.model import Model, Recurrence, attention_flops, layer_flops, mixer_size
-from workloads.serving.rank.products import mixer_s, products_s
+from workloads.serving.rank.products import experts_s, mixer_s, products_s
 from workloads.serving.rank.share import RankShare
 from workloads.training.layers.layer import backward, forward
 from workloads.training.memory.memory import layer_activations
@@ -22,7 +22,6 @@ from workloads.training.memory.memory import layer_activations
 STATE = Recurrence("mamba", 3072, 1024, 0, 40, 65_536)
 BOTH = replace(TOY, mixer="both", recurrence=STATE)
 ALONE = [replace(BOTH, mixer=mixer) for mixer in ("attention", "recurrence")]
-ONE_PART = ("nemotron-3-nano-30b-a3b", "nemotron-h-56b")
 
 
 def share(model: Model) -> RankShare:
@@ -84,7 +83,7 @@ def test_falcon_h1_is_read_and_served() -> None:
 @pytest.mark.parametrize("name", models())
 def test_each_part_of_a_layer_is_reduced_once(name: str) -> None:
     rank = share(named(name))
-    assert (rank.parts == 2 * rank.model.layers) == (name not in ONE_PART)
+    assert (rank.parts == 2 * rank.model.layers) == (not name.startswith("nemotron"))
 
 
 def test_layers_of_one_part_are_counted_once() -> None:
@@ -97,3 +96,14 @@ def test_layers_of_one_part_are_counted_once() -> None:
     seconds = float(products_s(dense, np.array([1.0]))[0])
     floor_s = 2 * dense.model.parameters / 8 / 4.8e12
     assert floor_s * 0.95 < seconds < 2 * floor_s
+
+
+def test_narrower_experts_stream_and_compute_less() -> None:
+    wide, narrow = (RankShare(m, cluster("dgx-h200"), 8, "bf16", shipped_catalogue())
+                    for m in (SPARSE, NARROW))  # fmt: skip
+    assert narrow.model.experts
+    tokens = np.array([1.0, 256.0, 65_536.0])
+    around = narrow.product_s(tokens, 256, 1024) + narrow.product_s(tokens, 1024, 256)
+    assert (experts_s(narrow, tokens) - around < experts_s(wide, tokens)).all()
+    # Many tokens are bound by products, of which a quarter is left.
+    assert (experts_s(narrow, tokens) - around)[2] < 0.7 * experts_s(wide, tokens)[2]

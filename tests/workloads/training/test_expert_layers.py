@@ -10,13 +10,14 @@ import pytest
 
 from cluster_sim.collectives.duration.expert_library import library_s
 from tests.support.counted_layers import counted, product_flops
-from tests.support.toy_training import SPARSE, plan, sixteen
+from tests.support.toy_training import NARROW, SPARSE, plan, sixteen
 from topologies.catalogue.catalogue import shipped_catalogue
 from topologies.clusters.names import cluster
 from workloads.training.iteration import iteration
 from workloads.training.layers.layer import backward, forward
 from workloads.training.layers.shapes import RankShapes
 from workloads.training.layers.steps import NOTHING, PREVIOUS
+from workloads.training.plan.stages import layer_share
 from workloads.training.program.groups import GroupCosts, group_of, group_ps
 
 
@@ -101,6 +102,27 @@ def test_libraries_take_over_kernels_around_experts(taken_over: str, precision: 
     fused = taken_over == "fused" and precision == "fp8"
     assert bool(named["experts.activation"].seconds) != fused
     assert ("experts.up.cast" in named) == (precision == "fp8" and not fused)
+
+
+def test_experts_on_a_narrower_hidden_state_exchange_less() -> None:
+    narrow, wide = (
+        RankShapes(model, plan(dp=8, ep=8), "h100", shipped_catalogue())
+        for model in (NARROW, SPARSE)
+    )
+    for direction in (forward, backward):
+        steps, usual = (
+            {s.name: s for s in direction(shapes, moe=True)} for shapes in (narrow, wide)
+        )
+        exchanges = [name for name in usual if usual[name].axis == "ep"]
+        assert len(exchanges) == 2
+        for name in exchanges:
+            assert steps[name].size_bytes == usual[name].size_bytes / 4
+        for name in ("experts.permute", "experts.sum.data"):
+            assert name not in usual or steps[name].seconds < usual[name].seconds
+    # The products before and behind the exchange are whole on every rank, as in Megatron-Core.
+    whole = [layer_share(NARROW, plan(tp=tp, dp=8, ep=8), moe=True).dense for tp in (1, 2)]
+    around = 2 * 1024 * 256
+    assert 2 * whole[1] - whole[0] >= around
 
 
 def test_experts_of_one_rank_talk_to_nobody() -> None:

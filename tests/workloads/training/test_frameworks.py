@@ -271,8 +271,25 @@ GOOD = "title: ours\nruntimes: [nccl]\n"
     ("text", "message"),
     [
         (GOOD + "kernel: fast\n", r"mine.yaml: a framework has no 'kernel'. .*It takes title,"),
-        (GOOD + "runs: {zero: 1}\n", r"runs needs a list for each field. Write \{zero: \[0, 1\]\}"),
-        (GOOD + "runs: [1f1b]\n", "runs needs a list for each field"),
+        (
+            GOOD + "runs: {zero: 1}\n",
+            r"runs is \{'zero': 1\} .*Pass a mapping, each value a sequence\.",
+        ),
+        (
+            GOOD + "runs: [1f1b]\n",
+            r"mine.yaml: runs is \['1f1b'\] .*Pass a mapping, each value a sequence\.",
+        ),
+        (
+            GOOD + "plan: 4\n",
+            r"mine.yaml: plan is 4 .*Pass a mapping\.",
+        ),
+        (
+            GOOD + "settings: {fast: 2}\n",
+            r"settings .*Pass a mapping, each value a mapping, each value text\.",
+        ),
+        (GOOD + "releases: 3\n", r"mine.yaml: a release needs before and numbers\."),
+        (GOOD + "releases: [{before: 2024}, 7]\n", "a release needs before and numbers"),
+        ("title: ours\nruntimes: nccl\n", r"runtimes is 'nccl' .*Pass a sequence, each text\."),
         (GOOD + "runs: {seq: [4096]}\n", r"mine.yaml: runs has no 'seq'"),
         (GOOD + "runs: {schedule: [1f1c]}\n", "1f1c"),
         (GOOD + "selectiv: layers\n", r"has no 'selectiv'. Did you mean selective\?"),

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from tests.support.counted_layers import counted, product_flops
-from tests.support.toy_training import LATENT, SELECTING, SPARSE, TOY, plan
+from tests.support.toy_training import LATENT, NARROW, SELECTING, SPARSE, TOY, plan
 from topologies.catalogue.catalogue import shipped_catalogue
 from topologies.clusters.names import cluster
 from workloads.kernels import gemm as kernel_times
@@ -40,7 +40,9 @@ PLANS: list[dict[str, Any]] = [
 
 
 @pytest.mark.parametrize("changes", PLANS)
-@pytest.mark.parametrize(("model", "moe"), [(TOY, False), (SPARSE, True), (SPARSE, False)])
+@pytest.mark.parametrize(
+    ("model", "moe"), [(TOY, False), (SPARSE, True), (SPARSE, False), (NARROW, True)]
+)
 def test_products_are_the_flops_of_the_layer(
     model: Model, moe: bool, changes: dict[str, Any]
 ) -> None:
@@ -128,7 +130,7 @@ def test_a_product_casts_both_of_its_inputs(recipe: str, each: int) -> None:
     assert rank.gathered_bytes == rank.wide_bytes // (1 if each else 2)
 
 
-@pytest.mark.parametrize("toy", [LATENT, SELECTING])
+@pytest.mark.parametrize("toy", [LATENT, SELECTING, replace(LATENT, attention_gate=True)])
 @pytest.mark.parametrize("query_rank", [0, 256])
 def test_products_of_latent_attention(query_rank: int, toy: Model) -> None:
     assert toy.latent is not None

@@ -13,11 +13,12 @@ from workloads.models.model import Experts, expert_parameters
 from workloads.serving.rank.share import RankShare
 
 
-def mlp_s(rank: RankShare, tokens: FloatArray, ffn: int) -> FloatArray:
+def mlp_s(rank: RankShare, tokens: FloatArray, ffn: int, hidden: int = 0) -> FloatArray:
     """Return the time of the products of one MLP of width ``ffn``, which all ranks divide [s]."""
+    hidden = hidden or rank.model.hidden
     up = (2 if rank.model.gated_mlp else 1) * ffn / rank.ranks
-    first = rank.product_s(tokens, up, rank.model.hidden)
-    return first + rank.product_s(tokens, rank.model.hidden, round(ffn / rank.ranks))
+    first = rank.product_s(tokens, up, hidden)
+    return first + rank.product_s(tokens, hidden, round(ffn / rank.ranks))
 
 
 def projections_s(rank: RankShare, tokens: FloatArray) -> FloatArray:
@@ -30,8 +31,10 @@ def projections_s(rank: RankShare, tokens: FloatArray) -> FloatArray:
     queries = rank.query_heads * (model.query_width // model.heads)
     output = rank.product_s(tokens, model.hidden, values)
     if not model.latent:
-        qkv = queries + 2 * rank.kv_heads * model.head_dim
+        qkv = queries * (1 + model.attention_gate) + 2 * rank.kv_heads * model.head_dim
         return output + rank.product_s(tokens, qkv, model.hidden)
+    if model.attention_gate:
+        output = output + rank.product_s(tokens, values, model.hidden)
     latent = model.latent
     down = rank.product_s(tokens, latent.kv_rank + latent.rope_dim, model.hidden)
     heads_up = rank.query_heads * (latent.nope_dim + latent.value_dim)
@@ -78,9 +81,14 @@ def experts_s(rank: RankShare, tokens: FloatArray, *, prompts: bool = False) -> 
     if prompts and rank.overhead("expert_block"):
         whole = tokens * some.per_token >= EXPERT_BLOCK
         routed = np.where(whole, expert_blocks(rank, tokens) * block_s(rank), routed)
+    alone, kept = rank.alone, tokens / rank.attention_dp
+    if some.latent:  # every rank has the whole products around the experts
+        hidden = rank.model.hidden
+        routed = routed + alone.product_s(kept, some.latent, hidden)
+        routed = routed + alone.product_s(kept, hidden, some.latent)
     if not some.shared_ffn:
         return np.asarray(routed)
-    return np.asarray(routed + mlp_s(rank.alone, tokens / rank.attention_dp, some.shared_ffn))
+    return np.asarray(routed + mlp_s(alone, kept, some.shared_ffn))
 
 
 def _fetched_experts_s(rank: RankShare, tokens: FloatArray, some: Experts) -> FloatArray:
@@ -100,12 +108,13 @@ def _fetched_experts_s(rank: RankShare, tokens: FloatArray, some: Experts) -> Fl
     share, rate = rank.overhead("expert_stream"), rank.overhead("expert_rate") or 1.0
     hbm = rank.catalogue.value(rank.cluster.chip, "hbm_bandwidth")
     streamed = weights / (share * hbm) if share else rank.pass_s(weights)
-    computed = mlp_s(rank.experts, rows_of_experts, some.ffn * groups) / rate
+    inner, width = some.ffn * groups, rank.model.expert_hidden
+    computed = mlp_s(rank.experts, rows_of_experts, inner, width) / rate
     fused = rank.experts.format.products == "mxfp8"
     start_s = (fused and rank.overhead("fused_expert_layer")) or rank.overhead("expert_layer")
     routed = np.maximum(streamed, computed) + start_s
     looped = np.minimum(tokens, some.count / some.per_token)
-    rows = some.per_token * rank.model.hidden
+    rows = some.per_token * width
     fetched_s = rank.overhead("expert_token") + rank.overhead("expert_row") * rows
     return np.asarray(routed + fetched_s * np.maximum(0.0, looped - 1))
 
@@ -165,8 +174,9 @@ def block_s(rank: RankShare) -> float:
     if some is None:
         return 0.0
     rows = np.array([float(EXPERT_BLOCK)])
-    products = float(mlp_s(rank.experts, rows, some.ffn * rank.ep)[0])
-    moved = BLOCK_PASSES * 2.0 * EXPERT_BLOCK * rank.model.hidden
+    width = rank.model.expert_hidden
+    products = float(mlp_s(rank.experts, rows, some.ffn * rank.ep, width)[0])
+    moved = BLOCK_PASSES * 2.0 * EXPERT_BLOCK * width
     return rank.overhead("expert_block") + products + moved / rank.overhead("expert_block_rate")
 
 

@@ -15,7 +15,7 @@ from functools import cache, lru_cache
 from importlib.resources import files
 from typing import Any
 
-from topologies.arguments import check_names
+from topologies.arguments import check_fields, check_names
 from topologies.catalogue.catalogue import NEURON, Catalogue, chip_family, shipped_catalogue
 from topologies.clusters.cluster import Cluster
 from topologies.errors import InputError, suggestion
@@ -211,33 +211,34 @@ def _read(path: str, name: str = "") -> Framework:
     for key in ("title", "runtimes"):
         if not document.get(key):
             raise InputError(f"{path}: a framework needs {key}. Add it.")
-    for key, value in (document.get("plan") or {}).items():
-        check_names(f"{path}: a plan", [str(key)], PLAN_FIELDS)
-        check_field(key, value)
-    document["runs"] = _runs(document.get("runs") or {}, path)
-    if document.get("selective", "attention") not in ("attention", "layers"):
+    stated = {key: value for key, value in document.items() if value is not None}
+    try:
+        stated["releases"] = [
+            (str(release["before"]), release.get("numbers") or {})
+            for release in stated.get("releases", ())
+        ]
+    except (AttributeError, KeyError, TypeError):
+        raise InputError(
+            f"{path}: a release needs before and numbers. Write {{before: 2024-06, numbers: {{}}}}."
+        ) from None
+    try:
+        check_fields(Framework, stated)
+    except InputError as error:
+        raise InputError(f"{path}: {error}") from None
+    if stated.get("selective", "attention") not in ("attention", "layers"):
         raise InputError(f"{path}: selective is attention or layers. Correct it.")
-    document["runtimes"] = tuple(document["runtimes"])
-    document["usual_for"] = tuple(document.get("usual_for") or ())
-    document["usual_on"] = tuple(document.get("usual_on") or document["runtimes"])
-    document["releases"] = tuple(
-        (str(release["before"]), release.get("numbers") or {})
-        for release in document.get("releases") or ()
-    )
-    return Framework(name=name or path, **document)
-
-
-def _runs(stated: Any, path: str) -> Mapping[str, Sequence[Any]]:
-    """Return the values that a stack can run, by field of a plan, if they are stated as lists."""
-    if not isinstance(stated, Mapping) or not all(
-        isinstance(each, list) for each in stated.values()
-    ):
-        raise InputError(f"{path}: runs needs a list for each field. Write {{zero: [0, 1]}}.")
-    check_names(f"{path}: runs", map(str, stated), RUNS)
-    for key, values in stated.items():
-        for value in values:
-            check_field(key, value)
-    return stated
+    plan = {key: [value] for key, value in stated.get("plan", {}).items()}
+    for part, names_of, choices in (
+        ("a plan", PLAN_FIELDS, plan), ("runs", RUNS, stated.get("runs", {})),
+    ):  # fmt: skip
+        check_names(f"{path}: {part}", choices, names_of)
+        for key, values in choices.items():
+            for value in values:
+                check_field(key, value)
+    for key in ("runtimes", "usual_for", "usual_on", "releases"):
+        stated[key] = tuple(stated.get(key, ()))
+    stated["usual_on"] = stated["usual_on"] or stated["runtimes"]
+    return Framework(name=name or path, **stated)
 
 
 def usual_framework(cluster: Cluster, stated: Mapping[str, Any]) -> str:

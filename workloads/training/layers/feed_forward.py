@@ -151,7 +151,7 @@ def load(shapes: RankShapes) -> Load:
 def experts_forward(shapes: RankShapes) -> list[LayerOp]:
     """Return the steps of one layer's experts for the forward pass of a microbatch."""
     experts, work, h = _experts(shapes), load(shapes), shapes.model.hidden
-    wide = _up_width(shapes, work.inner)
+    wide, width = _up_width(shapes, work.inner), shapes.model.expert_hidden
     shared = _products(shapes, experts.shared_ffn, "shared") if experts.shared_ffn else []
     dispatch, combine = _dispatch(shapes, "experts"), _combine(shapes, "experts")
     before, after = [], []
@@ -161,25 +161,27 @@ def experts_forward(shapes: RankShapes) -> list[LayerOp]:
         norm(shapes, "mlp.norm"),
         kernel("router.logits", shapes.gemm(work.rows, experts.count, h)),
         kernel("router.choice", shapes.stream(ROUTER_PASSES * 4 * work.rows * experts.count)),
+        *_latent(shapes, "down", work.rows, experts.latent, h),
         _move(shapes, "experts.permute"),
         *dispatch,
         *before,
         *_waiting(
             [
                 *_regroup(shapes, "experts.sort"),
-                *_cast(shapes, "experts.up.cast", h, arrives=True),
-                _product("experts.up", shapes, work.each, wide, h),
+                *_cast(shapes, "experts.up.cast", width, arrives=True),
+                _product("experts.up", shapes, work.each, wide, width),
             ],
             dispatch,
         ),
         kernel("experts.activation", _activation(shapes, wide + work.inner)),
         *_cast(shapes, "experts.down.cast", work.inner),
-        _product("experts.down", shapes, work.each, h, work.inner),
+        _product("experts.down", shapes, work.each, width, work.inner),
         *_biased(shapes, "experts.down.bias", BIAS_FORWARD_BYTES),
         *_regroup(shapes, "experts.unsort"),
         *combine,
         *after,
         _move(shapes, "experts.sum")._replace(after=_end(combine)),
+        *_latent(shapes, "up", work.rows, h, experts.latent),
         *shared,
         *_whole(shapes, "experts.output"),
         residual(shapes, "mlp.residual"),
@@ -189,7 +191,7 @@ def experts_forward(shapes: RankShapes) -> list[LayerOp]:
 def experts_backward(shapes: RankShapes) -> list[LayerOp]:
     """Return the steps of one layer's experts for the backward pass of a microbatch."""
     experts, work, h = _experts(shapes), load(shapes), shapes.model.hidden
-    wide = _up_width(shapes, work.inner)
+    wide, width = _up_width(shapes, work.inner), shapes.model.expert_hidden
     shared = _products_backward(shapes, experts.shared_ffn, "shared") if experts.shared_ffn else []
     dispatch, combine = _dispatch(shapes, "experts.gradient"), _combine(shapes, "experts.gradient")
     before, after = [], []
@@ -197,6 +199,8 @@ def experts_backward(shapes: RankShapes) -> list[LayerOp]:
     if _beside(shapes):
         before, after, shared = _apart(shared[:3]), _apart(shared[3:-1]), shared[-1:]
     return [
+        *_latent(shapes, "up.data", work.rows, experts.latent, h),
+        *_latent(shapes, "up.weight", experts.latent, h, work.rows),
         _move(shapes, "experts.sum.data"),
         *dispatch,
         *before,
@@ -204,26 +208,35 @@ def experts_backward(shapes: RankShapes) -> list[LayerOp]:
             [
                 *_regroup(shapes, "experts.unsort.data"),
                 *_biased(shapes, "experts.down.bias.data", BIAS_BACKWARD_BYTES),
-                *_cast(shapes, "experts.down.cast.data", h),
-                _product("experts.down.data", shapes, work.each, work.inner, h),
+                *_cast(shapes, "experts.down.cast.data", width),
+                _product("experts.down.data", shapes, work.each, work.inner, width),
             ],
             dispatch,
         ),
-        _product("experts.down.weight", shapes, work.inner, h, work.each),
+        _product("experts.down.weight", shapes, work.inner, width, work.each),
         kernel("experts.activation.data", _activation(shapes, 2 * wide + work.inner)),
         *_cast(shapes, "experts.up.cast.data", wide),
-        _product("experts.up.data", shapes, work.each, h, wide),
-        _product("experts.up.weight", shapes, h, wide, work.each),
+        _product("experts.up.data", shapes, work.each, width, wide),
+        _product("experts.up.weight", shapes, width, wide, work.each),
         *_regroup(shapes, "experts.sort.data"),
         *combine,
         *after,
         _move(shapes, "experts.permute.data")._replace(after=_end(combine)),
+        *_latent(shapes, "down.data", work.rows, h, experts.latent),
+        *_latent(shapes, "down.weight", h, experts.latent, work.rows),
         kernel("router.logits.data", shapes.gemm(work.rows, h, experts.count)),
         kernel("router.logits.weight", shapes.gemm(h, experts.count, work.rows)),
         *shared,
         *_whole(shapes, "experts.hidden"),
         *last,
     ]
+
+
+def _latent(shapes: RankShapes, name: str, m: int, n: int, k: int) -> list[LayerOp]:
+    """Product around experts on a narrower hidden state, whole on every rank (Megatron-Core)."""
+    if not _experts(shapes).latent:
+        return []
+    return [kernel(f"experts.latent.{name}", shapes.gemm(m, n, k))]
 
 
 def _beside(shapes: RankShapes) -> bool:
@@ -289,7 +302,7 @@ def _biased(shapes: RankShapes, name: str, element_bytes: int) -> list[LayerOp]:
     if not _experts(shapes).bias or not eager:
         return []
     work = load(shapes)
-    moved = shapes.passes(element_bytes * work.each * work.local * shapes.model.hidden)
+    moved = shapes.passes(element_bytes * work.each * work.local * shapes.model.expert_hidden)
     return [kernel(name, moved)._replace(issued=_issued(shapes))]
 
 
@@ -299,7 +312,7 @@ def _move(shapes: RankShapes, name: str) -> LayerOp:
     if _sorted_on_the_way(shapes):
         return kernel(name, Timing(0.0, "measured"))
     work, per_token = load(shapes), _experts(shapes).per_token
-    read = TWO * work.rows * shapes.model.hidden
+    read = TWO * work.rows * shapes.model.expert_hidden
     return kernel(name, shapes.gather(read * (1 + per_token)))
 
 
@@ -314,7 +327,8 @@ def _regroup(shapes: RankShapes, name: str) -> list[LayerOp]:
         by_index = False  # sorted where they arrive, and not before
     if work.local == 1 or plan.ep * plan.expert_tp == 1 or by_index:
         return []
-    return [kernel(name, shapes.passes(2 * TWO * work.each * work.local * shapes.model.hidden))]
+    moved = 2 * TWO * work.each * work.local * shapes.model.expert_hidden
+    return [kernel(name, shapes.passes(moved))]
 
 
 def _activation(shapes: RankShapes, width: int) -> Timing:
@@ -349,8 +363,8 @@ def _combine(shapes: RankShapes, name: str) -> list[LayerOp]:
 
 def _sent(shapes: RankShapes, element_bytes: float = TWO) -> int:
     """Buffer of an all-to-all between experts on the busiest rank [B]."""
-    expert_load = shapes.plan.expert_load
-    return math.ceil(element_bytes * load(shapes).copies * shapes.model.hidden * expert_load)
+    copies, width = load(shapes).copies, shapes.model.expert_hidden
+    return math.ceil(element_bytes * copies * width * shapes.plan.expert_load)
 
 
 def _whole(shapes: RankShapes, name: str) -> list[LayerOp]:

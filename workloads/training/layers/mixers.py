@@ -309,6 +309,7 @@ def _up_products(shapes: RankShapes) -> list[tuple[str, int, int]]:
         ),
         ("attention.queries", shapes.heads * shapes.model.head_dim, latent.query_rank or h),
         ("attention.keys-values", key_value_columns, latent.kv_rank),
+        *(("attention.gate", shapes.values, h) for _ in range(shapes.model.attention_gate)),
     ]
 
 
@@ -319,9 +320,9 @@ def _compressed(shapes: RankShapes, *, passes: int) -> Timing:
 
 def _compressed_bytes(shapes: RankShapes) -> int:
     """Size of the state that all ranks of a tensor-parallel group need of a sequence [B]."""
-    # Queries that the model does not compress need the hidden state itself.
-    uncompressed = 0 if _latent(shapes).query_rank else shapes.model.hidden
-    return TWO * shapes.tokens * (_down(shapes) + uncompressed)
+    # Queries that the model does not compress need the hidden state itself, as does a gate.
+    uncompressed = shapes.model.attention_gate or not _latent(shapes).query_rank
+    return TWO * shapes.tokens * (_down(shapes) + shapes.model.hidden * uncompressed)
 
 
 def _gather_compressed(shapes: RankShapes, name: str) -> list[LayerOp]:

@@ -144,13 +144,15 @@ def orthogonalized(shapes: RankShapes, owned: Share, edges: Share) -> list[Layer
         return []
     experts = Share(0, owned.experts)
     dense = _divided(plan, Share(max(0, owned.dense - edges.dense), 0))
-    seconds = dense * _orthogonal_s(shapes, model.ffn or model.hidden)
+    seconds = dense * _orthogonal_s(shapes, model.hidden, model.ffn or model.hidden)
     # The host issues one matrix after the other: four of attention, two or three of the
     # feed-forward part. Those of experts are stacked.
     matrices = (7 if model.gated_mlp else 6) * dense / layer_share(model, plan).total
     seconds = max(seconds, NEWTON_SCHULZ * matrices * issued_s(shapes))
     if model.experts and owned.experts:
-        seconds += _divided(plan, experts) * _orthogonal_s(shapes, model.experts.ffn)
+        seconds += _divided(plan, experts) * _orthogonal_s(
+            shapes, model.expert_hidden, model.experts.ffn
+        )
     steps = [kernel("muon.newton_schulz", Timing(seconds, "assumed"), "optimizer")]
     if plan.tp == 1:
         return steps
@@ -161,9 +163,9 @@ def orthogonalized(shapes: RankShapes, owned: Share, edges: Share) -> list[Layer
     return [before, *steps, after]
 
 
-def _orthogonal_s(shapes: RankShapes, columns: int) -> float:
-    """Time of five Newton–Schulz steps for a parameter of matrices of hidden × columns [s]."""
-    short, long = sorted((shapes.model.hidden, columns))
+def _orthogonal_s(shapes: RankShapes, rows: int, columns: int) -> float:
+    """Time of five Newton–Schulz steps for a parameter of matrices of rows × columns [s]."""
+    short, long = sorted((rows, columns))
     sides = [(short, short, long), (short, short, short), (short, long, short)]
     times = [gemm(shapes.chip, *side, "bf16", **shapes.rank).seconds for side in sides]
     return NEWTON_SCHULZ * float(sum(times)) / (short * long)

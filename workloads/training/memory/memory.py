@@ -183,7 +183,8 @@ def _experts(model: Model, plan: ParallelPlan, stack: Stack) -> int:
     copies = math.ceil(rows * experts.per_token * plan.expert_load)
     came = min(plan.exchange_bytes, _input_bytes(plan, "mlp", stack))
     element_bytes = came + ELEMENT_BYTES * stack.returned_kept
-    moved = math.ceil(element_bytes * copies * model.hidden * plan.expert_tp)
+    moved = math.ceil(element_bytes * copies * model.expert_hidden * plan.expert_tp)
+    moved += ELEMENT_BYTES * rows * experts.latent  # input of the product behind them
     scores = 2 * 4 * rows * experts.count  # the router's scores and their softmax in fp32
     shared = _inner(model, plan, tokens_of(plan) * experts.shared_ffn // plan.tp, stack)
     return moved + scores + shared + _inner(model, plan, copies * experts.ffn, stack)

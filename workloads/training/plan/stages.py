@@ -250,7 +250,7 @@ def _undivided(model: Model, *, moe: bool) -> int:
     if moe and model.experts:
         experts = model.experts
         router = experts.count * (model.hidden + experts.router_bias)
-        whole += router + model.hidden * experts.shared_gate
+        whole += router + model.hidden * (experts.shared_gate + 2 * experts.latent)
     return whole
 
 
