@@ -53,7 +53,7 @@ def test_json_has_every_key(config: str, capsys: pytest.CaptureFixture[str]) -> 
 
 def test_the_page_of_a_compared_step_has_the_measured_one(config: str, tmp_path: Path) -> None:
     run(*arguments(config, "--seq", "1024", "--compare", "3s", "--out", str(tmp_path / "out")))
-    rows = pd.read_csv(tmp_path / "out" / "compared.csv").set_index("step")["step_s"]
+    rows = pd.read_csv(tmp_path / "out" / "compared.csv").set_index("run")["step_s"]
     assert rows["measured"] == 3.0
     assert rows["predicted"] < 3.0
     page = (tmp_path / "out" / "report.html").read_text()
