@@ -16,7 +16,7 @@ from functools import partial
 
 from benchmarks._by_hand import BY_HAND, CHUNK_BYTES
 from benchmarks._measure import clocks
-from cluster_sim.collectives import CollectiveCall, build, whole
+from cluster_sim.collectives import CollectiveCall, compose, whole
 from cluster_sim.engine import simulate
 from cluster_sim.schedule.table import Schedule
 from topologies.clusters.names import cluster
@@ -42,7 +42,7 @@ def main() -> None:
 def ring(ranks: int) -> Schedule:
     """Schedule of a ring all-reduce in which each rank sends one chunk in each step."""
     group = whole(cluster(f"ring:{ranks}", bandwidth="100GB/s", latency="1us"))
-    return build(CollectiveCall("all-reduce", group, ranks * CHUNK_BYTES), "ring")
+    return compose(CollectiveCall("all-reduce", group, ranks * CHUNK_BYTES), "ring").schedule
 
 
 def assert_same_time() -> None:

@@ -57,8 +57,7 @@ def routes(
     On a torus and on tiers a route goes along one axis after the other, on rings the shorter way
     round. Where both ways are equally long, sources whose coordinates have an even sum go up and
     the others down, so that uniform traffic loads both ways equally; ``tie`` overrides this. On a
-    Clos the destination's number chooses one of the equal paths; see also
-    :func:`topologies.shapes.links.split_routes`.
+    Clos the destination's number chooses one of the equal paths.
 
     ``src, dst`` (pairs,): local chip numbers of the pairs; a pair of the same chip has no links.
     ``axis_order``: axes or tiers in the order in which routes go along them; by default the fastest

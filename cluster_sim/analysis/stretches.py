@@ -103,12 +103,6 @@ class _Unions(NamedTuple):
     alone: IntArray  # (groups, categories): time covered by category k
 
 
-def merged(intervals: Intervals) -> Intervals:
-    """Merge intervals of a group that touch or overlap, in order of group and start."""
-    pieces, _ = _pieces(intervals)
-    return pieces
-
-
 def gaps(intervals: Intervals, total_ps: int) -> tuple[Intervals, IntArray]:
     """Find the gaps of each group from 0 to ``total_ps`` in which none of its intervals is active.
 
@@ -255,15 +249,6 @@ def end_of_run_ps(trace: Trace) -> int:
     stopped = trace.times.stopped_ps
     latest = int(max(trace.total_ps, trace.times.attempts.end_ps.max(initial=0)))
     return latest if stopped is None else max(stopped, latest)
-
-
-def drawn_on(trace: Trace) -> IntArray:
-    """Return the resource that each op is drawn on: its slot, else its first share, else -1."""
-    resource, flows = trace.schedule.resource.astype(np.int64), trace.schedule.flows
-    if len(flows):
-        bare = resource[flows.op] < 0
-        resource[flows.op[bare]] = flows.resource[flows.ptr[:-1][bare]]
-    return resource
 
 
 def groups_of(trace: Trace, label: str) -> tuple[IntArray, Sequence[Any] | IntArray]:

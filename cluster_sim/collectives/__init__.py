@@ -2,7 +2,7 @@
 
 from cluster_sim.collectives.algorithms.algorithm import Algorithm
 from cluster_sim.collectives.algorithms.registry import ALGORITHMS, suitable
-from cluster_sim.collectives.builder import Collective, build, collective, compose
+from cluster_sim.collectives.builder import Collective, collective, compose
 from cluster_sim.collectives.call import KINDS, CollectiveCall
 from cluster_sim.collectives.duration.duration import (
     CollectiveTime,
@@ -26,7 +26,6 @@ __all__ = [
     "CollectiveTime",
     "Group",
     "ProofError",
-    "build",
     "bus_factor",
     "collective",
     "collective_time",

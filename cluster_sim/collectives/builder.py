@@ -103,22 +103,7 @@ def collective(
     ('multi-ring', 232)
     """
     call = CollectiveCall(kind, as_group(group), as_bytes(size_bytes))
-    return build(call, algorithm, ideal=ideal, sbuf=sbuf, contended=contended)
-
-
-def build(
-    calls: CollectiveCall | Sequence[CollectiveCall],
-    algorithm: str | Algorithm = AUTO,
-    *,
-    ideal: bool = False,
-    sbuf: bool = False,
-    contended: bool = False,
-    down: tuple[str, ...] = (),
-) -> Schedule:
-    """Build the schedule of a call; see :func:`compose` for the parameters."""
-    return compose(
-        calls, algorithm, ideal=ideal, sbuf=sbuf, contended=contended, down=down
-    ).schedule
+    return compose(call, algorithm, ideal=ideal, sbuf=sbuf, contended=contended).schedule
 
 
 def compose(

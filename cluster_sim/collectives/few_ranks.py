@@ -85,16 +85,28 @@ def far_stages_ps(
     ones before have left. All chips of a domain are taken to send, as groups of a plan run side by
     side.
     """
-    cluster, row, stride = call.group.cluster, np.arange(math.prod(sizes)), 1
+    cluster, first = call.group.cluster, chip[:, 0]
     left_bytes, longer_s = call.size_bytes / chip.shape[1], 0.0
-    for size in sizes:
-        wraps = row // stride % size == size - 1
-        after = row + np.where(wraps, stride - size * stride, stride)
-        rate = uplink_rate(costs, cluster, chip[row, 0], chip[after, 0], cluster.chips_per_domain)
+    for size, line in zip(sizes, stage_lines(sizes), strict=True):
+        ends = first[line.ravel()], first[np.roll(line, -1, axis=1).ravel()]
+        rate = uplink_rate(costs, cluster, *ends, cluster.chips_per_domain)
         moved_bytes = left_bytes * (size - 1) / size
         longer_s += moved_bytes * (1 / rate - 1 / costs.scale_out_bytes_per_s)
-        left_bytes, stride = left_bytes / size, stride * size
+        left_bytes /= size
     return round(call.ways * longer_s * PS_PER_S)
+
+
+def stage_lines(sizes: Sequence[int]) -> list[IntArray]:
+    """Return the lines of each stage between domains, (lines, domains of a line) each.
+
+    A line joins domains whose numbers differ in one digit alone, in the radices ``sizes``, of which
+    the first is that of the lowest digit.
+    """
+    digits = np.arange(math.prod(sizes)).reshape(sizes[::-1])
+    return [
+        np.moveaxis(digits, axis, -1).reshape(-1, digits.shape[axis])
+        for axis in reversed(range(len(sizes)))
+    ]
 
 
 def with_one_latency(group: Group, ring: IntArray, rounds: int) -> Cluster:
@@ -118,14 +130,11 @@ def with_latency_of_stages(group: Group, first: IntArray, sizes: Sequence[int]) 
     ``first`` (domains,): first chip of each domain. Only the far stages pay the way to another
     building or site, which takes many times as long as the others.
     """
-    row, stride, longest = np.arange(math.prod(sizes)), 1, 0
-    for size in sizes:
-        digit = row // stride % size
-        after = row + np.where(digit == size - 1, stride - size * stride, stride)
-        hop_ps = scale_out_paths(group.cluster, first[row], first[after]).latency_ps
-        lines = hop_ps[np.lexsort((digit, row - digit * stride))].reshape(-1, size)
-        longest += int((lines.sum(axis=1) - lines.min(axis=1)).max())
-        stride *= size
+    longest = 0
+    for line in stage_lines(sizes):
+        ends = first[line.ravel()], first[np.roll(line, -1, axis=1).ravel()]
+        hop_ps = scale_out_paths(group.cluster, *ends).latency_ps.reshape(line.shape)
+        longest += int((hop_ps.sum(axis=1) - hop_ps.min(axis=1)).max())
     return _with_latency(group.cluster, longest, sum(sizes) - len(sizes))
 
 

@@ -256,12 +256,12 @@ def _memory(
             most = costs.reduce_accesses if messages.reduce.any() else costs.copy_accesses
             arriving = _arriving(chips, fabric, paths, shares)
             can_saturate = arriving * most > costs.hbm_bytes_per_s
-        memory = fabric.hbm(chips.dst)
+        memory = fabric.of_chip("hbm", chips.dst)
         channel = np.flatnonzero(chips.sends & can_saturate[memory])
         yield channel, memory[channel], *_weights(fused[channel], costs)
     channel = np.flatnonzero(chips.inside)
     taken = np.full(len(channel), shares, np.int32)
-    yield channel, fabric.dma(chips.dst[channel]), taken, taken
+    yield channel, fabric.of_chip("dma", chips.dst[channel]), taken, taken
 
 
 def _arriving(chips: _Ends, fabric: Fabric, paths: Paths, shares: int) -> IntArray:
@@ -270,9 +270,9 @@ def _arriving(chips: _Ends, fabric: Fabric, paths: Paths, shares: int) -> IntArr
     links = distinct(last[chips.sends & (last >= 0)])
     peer, owner = fabric.resources.peer[links], fabric.resources.owner[links]
     rate = np.zeros(len(fabric.resources), np.int64)
-    np.add.at(rate, fabric.hbm(np.where(peer >= 0, peer, owner)), fabric.rate[links])
+    np.add.at(rate, fabric.of_chip("hbm", np.where(peer >= 0, peer, owner)), fabric.rate[links])
     copied = DMA_SHARES * fabric.costs.dma_bytes_per_s // shares
-    rate[fabric.hbm(distinct(chips.dst[chips.inside]))] += copied
+    rate[fabric.of_chip("hbm", distinct(chips.dst[chips.inside]))] += copied
     return rate
 
 
@@ -455,7 +455,7 @@ def _routes(
     used[paths.resource] = True
     rates = distinct(fabric.rate[used[:-1]])
     rates = rates[rates > 0] if rates.any() else np.full(1, NO_RATE, np.int64)
-    core = fabric.cc(chip_of_rank[channels.src]) if issue_ps else np.empty(0, np.int64)
+    core = fabric.of_chip("cc", chip_of_rank[channels.src]) if issue_ps else np.empty(0, np.int64)
     return Routes(
         ptr=np.ascontiguousarray(paths.ptr, np.int64),
         resource=np.ascontiguousarray(paths.resource, np.int64),

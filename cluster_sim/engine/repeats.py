@@ -34,13 +34,13 @@ OP_COLUMNS = {"kind": JOIN, "resource": NO_RESOURCE, "duration": 0, "priority": 
 """Columns of ops that every schedule has, and their values for an op that does nothing."""
 
 
-def simulate_rounds(rounds: Rounds, *, engine: str = "fast", window: int | None = None) -> int:
+def simulate_rounds(rounds: Rounds, *, window: int | None = None) -> int:
     """Run a schedule in rounds and return the latest end of any op [ps].
 
-    The compiled engine holds some rounds at a time: ``window`` of them at first, by default as many
-    as fit in a processor's cache, and twice as many when some ops are so far ahead of others that
-    an op may end before the round that follows its own is there. SimPy runs the schedule written
-    out, and so does the compiled engine where no window is long enough.
+    Some rounds are held at a time: ``window`` of them at first, by default as many as fit in a
+    processor's cache, and twice as many when some ops are so far ahead of others that an op may end
+    before the round that follows its own is there. Where no window is long enough, the schedule is
+    run written out.
 
     A million transfers, one after the other:
 
@@ -54,12 +54,12 @@ def simulate_rounds(rounds: Rounds, *, engine: str = "fast", window: int | None 
     """
     fitting = min(OPS_IN_WINDOW // rounds.ops, rounds.count // LEAST_MOVES)
     length = window or max(FEWEST_ROUNDS, fitting)
-    while engine == "fast" and length < rounds.count:
+    while length < rounds.count:
         latest_ps = _Window(rounds, length).latest_end_ps()
         if latest_ps is not None:
             return latest_ps
         length *= 2
-    times = simulate(rounds_written_out(rounds), engine=engine)
+    times = simulate(rounds_written_out(rounds))
     if times.blocked.any():
         raise ValueError("some ops of the rounds never run")
     return times.total_ps

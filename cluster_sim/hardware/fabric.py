@@ -73,10 +73,11 @@ def uplinks(cluster: Cluster, chips: IntArray, adapter_bytes_per_s: int) -> Upli
     return Uplinks(np.concatenate(rows).astype(np.int32), tuple(tables))
 
 
-KINDS = ("link", "cc", "engine", "tx", "rx", "hbm", "dma")
-"""Kinds of resource: ``link:0-1``, ``cc:0``, ``engine:0``, and the adapter's ``tx:0`` and ``rx:0``;
-and, shared by flows, ``hbm:0`` and ``dma:0`` if the accesses of messages to memory are known. Links
-of an oversubscribed scale-out fabric follow (:class:`Uplinks`)."""
+OF_CHIPS = ("cc", "engine", "tx", "rx", "hbm", "dma")
+"""Kinds of resource that every chip has, in the order of their numbers: CC-Cores, compute engine,
+and the sending and the receiving side of its adapter; and, shared by flows, memory and DMA engines
+if the accesses of messages to memory are known. Links such as ``link:0-1`` come before, and those
+of an oversubscribed scale-out fabric behind (:class:`Uplinks`)."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -133,40 +134,15 @@ class Fabric:
         """Return the resource of link ``link`` (a row of ``links``) of a domain."""
         return np.asarray(self._row(domain) * len(self.links) + np.asarray(link))
 
-    def cc(self, chip: npt.ArrayLike) -> IntArray:
-        """Return the resource of a chip's CC-Cores."""
-        return self._of_chip(1, chip)
-
-    def engine(self, chip: npt.ArrayLike) -> IntArray:
-        """Return the resource of a chip's compute engine."""
-        return self._of_chip(2, chip)
-
-    def tx(self, chip: npt.ArrayLike) -> IntArray:
-        """Return the resource of the sending side of a chip's network adapter."""
-        return self._of_chip(3, chip)
-
-    def rx(self, chip: npt.ArrayLike) -> IntArray:
-        """Return the resource of the receiving side of a chip's network adapter."""
-        return self._of_chip(4, chip)
-
-    def hbm(self, chip: npt.ArrayLike) -> IntArray:
-        """Return the resource of a chip's memory."""
-        return self._of_chip(5, chip)
-
-    def dma(self, chip: npt.ArrayLike) -> IntArray:
-        """Return the resource of a chip's DMA engines."""
-        return self._of_chip(6, chip)
+    def of_chip(self, kind: str, chip: npt.ArrayLike) -> IntArray:
+        """Return the resource of a kind, such as ``cc`` or ``hbm``, of each chip."""
+        each = self.cluster.chips_per_domain
+        domain, local = np.divmod(np.asarray(chip), each)
+        first = len(self.domains) * (len(self.links) + OF_CHIPS.index(kind) * each)
+        return np.asarray(first + self._row(domain) * each + local)
 
     def _row(self, domain: npt.ArrayLike) -> IntArray:
         return np.searchsorted(self.domains, np.asarray(domain))
-
-    def _of_chip(self, kind: int, chip: npt.ArrayLike) -> IntArray:
-        """Return the resource of a kind, by its place in ``KINDS``, of each chip."""
-        each = self.cluster.chips_per_domain
-        domain, local = np.divmod(np.asarray(chip), each)
-        chips = len(self.domains) * each
-        links = len(self.domains) * len(self.links)
-        return np.asarray(links + (kind - 1) * chips + self._row(domain) * each + local)
 
     def route(self, src: npt.ArrayLike, dst: npt.ArrayLike) -> Paths:
         """Return the resources between the chips of each pair: links, two adapters, or none."""
@@ -184,7 +160,9 @@ class Fabric:
         resource = np.empty(int(ptr[-1]), np.int64)
         in_domain = np.repeat(inside, hops)
         resource[in_domain] = self.link(np.repeat(here[inside], local.hops), local.link)
-        outside = np.stack([self.tx(sources[~inside]), self.rx(targets[~inside])], axis=1)
+        outside = np.stack(
+            [self.of_chip("tx", sources[~inside]), self.of_chip("rx", targets[~inside])], axis=1
+        )
         resource[~in_domain] = outside.ravel()
         latency = self.latency_ps[resource]
         if len(outside):

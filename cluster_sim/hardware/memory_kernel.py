@@ -23,13 +23,13 @@ def memory_kernel(
     messages of a collective cross it, the larger the share that the kernel keeps.
 
     >>> from cluster_sim.schedule.build import merge
-    >>> from cluster_sim.collectives import CollectiveCall, build, whole
+    >>> from cluster_sim.collectives import CollectiveCall, compose, whole
     >>> from cluster_sim.trace.trace import run
     >>> from topologies.clusters.names import cluster
     >>> node = cluster("trn2.48xlarge")
     >>> kernel = memory_kernel(node, range(16), 2 * 10**9)
     >>> call = CollectiveCall("all-gather", whole(node, 4), 2**29)
-    >>> gathered = build(call, contended=True)
+    >>> gathered = compose(call, contended=True).schedule
     >>> [round(run(one).total_s * 1e3, 2) for one in (kernel, gathered)]
     [0.88, 1.75]
     >>> run(merge(kernel, gathered)).total_s < (0.88 + 1.75) * 1e-3
@@ -48,7 +48,7 @@ def memory_kernel(
         OpColumns(kind=np.full(count, FLOW), size_bytes=np.tile(part, len(kernels))),
         edges=Edges.from_pairs(count, [], []),
         resources=covered.resources,
-        flows=_memory_flows(np.repeat(covered.hbm(kernels), cores), -(-most // cores)),
+        flows=_memory_flows(np.repeat(covered.of_chip("hbm", kernels), cores), -(-most // cores)),
         labels={"rank": np.repeat(np.arange(len(kernels), dtype=np.int32), cores)},
         facts={"kernel_bytes": int(size_bytes)},
     )

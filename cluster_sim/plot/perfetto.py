@@ -16,7 +16,6 @@ from pathlib import Path
 import numpy as np
 import numpy.typing as npt
 
-from cluster_sim.analysis.stretches import drawn_on
 from cluster_sim.schedule.table import Codes
 from cluster_sim.trace.trace import Picks, Trace
 from topologies.arguments import checked
@@ -310,13 +309,13 @@ def _rank_or_owner(trace: Trace) -> IntArray:
     """Return the rank of each op or, without that label, the owner of its resource."""
     rank = trace.schedule.labels.get("rank")
     if rank is None or isinstance(rank, Codes):
-        rank = np.append(trace.schedule.resources.owner, 0)[drawn_on(trace)]
+        rank = np.append(trace.schedule.resources.owner, 0)[trace.schedule.crossed]
     return np.asarray(np.maximum(rank, 0), np.int64)
 
 
 def _slices(trace: Trace, rows: IntArray) -> Slices:
     """Return the slices of these ops; ops that overlap on a resource are on different tracks."""
-    resource, lost = drawn_on(trace), trace.times.attempts
+    resource, lost = trace.schedule.crossed, trace.times.attempts
     shown = np.isin(lost.op, rows)
     start = np.concatenate([trace.times.start_ps[rows], lost.start_ps[shown]])
     end = np.concatenate([trace.times.end_ps[rows], lost.end_ps[shown]])

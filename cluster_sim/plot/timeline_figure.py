@@ -13,7 +13,7 @@ from matplotlib.colors import to_rgba
 from matplotlib.figure import Figure
 from matplotlib.patches import Patch
 
-from cluster_sim.analysis.stretches import drawn_on, end_of_run_ps, groups_of, stretches
+from cluster_sim.analysis.stretches import end_of_run_ps, groups_of, stretches
 from cluster_sim.plot.palette import colors
 from cluster_sim.schedule.table import PS_PER_S, Codes
 from cluster_sim.trace.trace import Picks, Trace
@@ -49,7 +49,7 @@ def trace_bars(
         chosen[ran.op] & (ran.end_ps > low) & (ran.start_ps < high) & (ran.end_ps > ran.start_ps)
     )
     if by == "resource":
-        drawn &= drawn_on(trace)[ran.op] >= 0
+        drawn &= trace.schedule.crossed[ran.op] >= 0
     if not drawn.any():
         raise InputError("no op runs on what was asked for in that window; nothing to draw")
     op = ran.op[drawn]
@@ -76,7 +76,7 @@ def _window_ps(window_s: tuple[float, float]) -> tuple[int, int]:
 def _lanes(trace: Trace, by: str, op: IntArray) -> tuple[IntArray, list[str]]:
     """Return the lane of each op, and the names of the lanes that occur."""
     if by == "resource":
-        numbers, lane = present(drawn_on(trace)[op])
+        numbers, lane = present(trace.schedule.crossed[op])
         return lane, trace.schedule.resources.names(numbers)
     code, values = groups_of(trace, by)
     shown, lane = present(code[op])

@@ -307,6 +307,14 @@ class Schedule:
         return f"<table><caption>Schedule</caption>{''.join(rows)}</table>"
 
     @property
+    def crossed(self) -> IntArray:
+        """Resource that each op crosses first: its slot, else its first share, else -1, (ops,)."""
+        resource, flows = self.resource.astype(np.int64), self.flows
+        bare = resource[flows.op] < 0
+        resource[flows.op[bare]] = flows.resource[flows.ptr[:-1][bare]]
+        return resource
+
+    @property
     def nbytes(self) -> int:
         """Memory of all columns of ops, edges, flows and labels, without those of resources [B]."""
         labels = sum(

@@ -43,11 +43,11 @@ def run(
     options = FleetOptions(demand=DemandInputs(days=days))
     week = scenario(machine, demand_from([demand]), options, models=read_model(model))
     result = run_scenario(week, policy_of(policy, week), seed=seed)
-    frame = timeline(result, week.economics)
+    frame = timeline(result)
     frame.attrs = {
         "title": f"{machine.chips:,} chips of {cluster}, {demand}, {policy} policy",
         "chips_per_unit": machine.chips_per_domain,
-        "summary": summary(result, week.economics),
+        "summary": summary(result),
     }
     return frame
 

@@ -87,7 +87,7 @@ def _row(
     """Return a policy, its setting and results, and the chip-hours that it trains on each day."""
     name, setting, policy = point
     done = run_scenario(scene, policy, seed=seed)
-    results = summary(done, scene.economics)
+    results = summary(done)
     row = {
         "policy": name,
         "setting": setting,

@@ -84,7 +84,7 @@ def _least(week: Scenario, lead: int, target: float) -> tuple[float, float, floa
     timed = week.changed(lambda _: {"fleet": fleet})
 
     def tried(headroom: float) -> tuple[float, float, float]:
-        done = summary(run_scenario(timed, threshold(headroom=headroom)), week.economics)
+        done = summary(run_scenario(timed, threshold(headroom=headroom)))
         freed = 1 - done["inference_chip_hours"] / done["chip_hours"]
         return headroom, float(freed), float(done["slo_attainment"])
 

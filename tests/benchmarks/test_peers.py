@@ -18,7 +18,7 @@ from benchmarks._peers import astra_sim, loggopsim, simgrid
 from benchmarks._peers.peers import PEERS, Peer
 from benchmarks._peers.step import Node, Step, hops, nodes
 from benchmarks._peers.work import BANDWIDTH_BYTES_PER_S, LATENCY_PS, SIZE_BYTES, Work
-from cluster_sim.collectives import CollectiveCall, build, whole
+from cluster_sim.collectives import CollectiveCall, compose, whole
 from cluster_sim.schedule.repeats import calls_written_out
 from cluster_sim.trace.trace import run
 from topologies.clusters.names import cluster
@@ -43,7 +43,7 @@ def call(work: Work) -> CollectiveCall:
 
 def our_sizes(work: Work) -> Counter[int]:
     """How many messages of which size we put on links."""
-    schedule = build(call(work), "ring" if len(work.sides) == 1 else "per-axis")
+    schedule = compose(call(work), "ring" if len(work.sides) == 1 else "per-axis").schedule
     sizes = schedule.size_bytes[schedule.resource >= 0]
     return Counter(sizes.tolist())
 
@@ -248,7 +248,7 @@ PRINTED = {
 def test_output_is_read_as_the_time_that_we_simulate(name: str) -> None:
     work = Work((4,))
     (peer,) = (one for one in PEERS if one.name == name)
-    ours_s = run(build(call(work), "ring")).total_s
+    ours_s = run(compose(call(work), "ring").schedule).total_s
     assert peer.simulated_s(PRINTED[name]) == pytest.approx(ours_s, rel=peer.tolerance(work))
 
 

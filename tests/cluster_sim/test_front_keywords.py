@@ -119,7 +119,6 @@ def test_plain_numbers_are_seconds_and_shares() -> None:
     policy = read_options(PolicyInputs, {"lease": 90, "notice": np.inf})
     assert (policy.lease, policy.notice) == ("90s", "inf")
     assert read_options(FleetInputs, {"prefix_cache": 0.5}).prefix_cache == "0.5"
-    assert read_options(FleetInputs, {"unit_rate_per_s": 3.0}).unit_rate == 3.0
     assert read_options(DemandInputs, {"noise": 0.1}).noise == "0.1"
 
 

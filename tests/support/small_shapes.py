@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from fractions import Fraction
-from itertools import combinations
+from itertools import combinations, pairwise
 
 import networkx as nx
 import numpy as np
@@ -129,3 +129,12 @@ def _cut(src: np.ndarray, dst: np.ndarray, rate: np.ndarray, inside: np.ndarray,
         theirs = rate[(dst == switch) & ~inside[src]].sum()
         total += int(min(mine, theirs))
     return total
+
+
+def equal_paths(shape: Clos, src: int, dst: int) -> list[list[int]]:
+    """All shortest paths between two chips, as rows of the links, found on the graph."""
+    links = domain_links(shape)
+    pairs = zip(links.src.tolist(), links.dst.tolist(), strict=True)
+    row = {ends: number for number, ends in enumerate(pairs)}
+    paths = nx.all_shortest_paths(nx.DiGraph(list(row)), src, dst)
+    return [[row[hop] for hop in pairwise(nodes)] for nodes in paths]

@@ -13,11 +13,10 @@ from workloads.economics import Economics
 from workloads.fleet import simulation
 from workloads.fleet.inputs.costs import ChangeCosts
 from workloads.fleet.inputs.jobs import TrainingJob
-from workloads.fleet.kinds import Kind
 from workloads.fleet.policies.view import Policy
 from workloads.fleet.processes.failures import Fleet
 from workloads.fleet.results import role_server_ms, summary
-from workloads.fleet.simulation import FleetRun
+from workloads.fleet.simulation import FleetRun, Kind
 from workloads.fleet.state.services import Service, units_needed
 from workloads.fleet.state.world import Role
 from workloads.serving.capacity import fixed_rate
@@ -38,10 +37,11 @@ def simulate(
     policy: Policy,
     *,
     jobs: Sequence[TrainingJob] = (),
+    economics: Economics = PRICES,
     **others: Any,
 ) -> FleetRun:
     """Run a fleet of one kind of units."""
-    kind = Kind("unit", tuple(services), fleet, tuple(jobs))
+    kind = Kind("unit", tuple(services), fleet, tuple(jobs), economics)
     return simulation.simulate(demand, [kind], policy, **others)
 
 
@@ -66,7 +66,7 @@ def check_conserved(run: FleetRun) -> None:
     total = role_server_ms(run.kinds[0])
     assert np.all(total.sum(axis=1) == np.arange(run.minutes + 1) * 60_000 * run.units)
     assert np.all(np.diff(total, axis=0) >= 0)
-    numbers = summary(run, PRICES)
+    numbers = summary(run)
     groups = ("inference", "training", "moving", "idle", "broken")
     hours = sum(numbers[f"{name}_chip_hours"] for name in groups)
     assert hours == numbers["chip_hours"]

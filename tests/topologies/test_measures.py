@@ -13,6 +13,7 @@ from tests.support.small_shapes import (
     GB,
     closes,
     distances,
+    equal_paths,
     shapes,
     smallest_cut,
     tiereds,
@@ -22,7 +23,7 @@ from tests.support.small_shapes import (
 from topologies.clusters.names import cluster
 from topologies.routing import routes
 from topologies.shapes.basic import Clos, FullMesh, Shape, Switch, Tier, Tiered, Torus
-from topologies.shapes.links import domain_links, split_routes
+from topologies.shapes.links import domain_links
 from topologies.shapes.measures import (
     all_to_all_bytes_per_s,
     bisection,
@@ -91,9 +92,10 @@ def busiest_load(shape: Shape) -> float:
     src, dst = np.divmod(np.arange(shape.chips**2), shape.chips)
     links = domain_links(shape)
     if isinstance(shape, Clos):
-        split = split_routes(shape, src, dst)
-        share = split.weight / np.repeat(split.whole, np.diff(split.ptr))
-        load = np.bincount(split.link, share, len(links))
+        load = np.zeros(len(links))
+        for ends in zip(src.tolist(), dst.tolist(), strict=True):
+            paths = equal_paths(shape, *ends)
+            np.add.at(load, [row for path in paths for row in path], 1 / len(paths))
     else:
         both = [routes(shape, src, dst, tie=tie).link for tie in (1, -1)]
         load = np.bincount(np.concatenate(both), minlength=len(links)) / 2

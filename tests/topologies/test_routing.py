@@ -9,12 +9,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tests.support.small_shapes import GB, closes, distances, shapes, tori, torus
+from tests.support.small_shapes import GB, closes, distances, equal_paths, shapes, tori, torus
 from topologies.clusters.names import cluster
 from topologies.errors import InputError
 from topologies.routing import Routes, routes
 from topologies.shapes.basic import Clos, Shape, Switch, Torus
-from topologies.shapes.links import coordinates, domain_links, split_routes
+from topologies.shapes.links import coordinates, domain_links
 
 
 def all_pairs(chips: int) -> tuple[np.ndarray, np.ndarray]:
@@ -145,36 +145,20 @@ def test_a_million_pairs_at_once() -> None:
     assert abs(routed.hops.mean() - 3.0) < 0.01
 
 
-@given(closes(24))
-def test_split_routes_conserve_traffic(shape: Clos) -> None:
-    links = domain_links(shape)
-    src, dst = all_pairs(shape.chips)
-    split = split_routes(shape, src, dst)
-    for k in range(len(src)):
-        part = slice(split.ptr[k], split.ptr[k + 1])
-        balance = np.zeros(links.nodes, np.int64)
-        np.subtract.at(balance, links.src[split.link[part]], split.weight[part])
-        np.add.at(balance, links.dst[split.link[part]], split.weight[part])
-        expected = np.zeros(links.nodes, np.int64)
-        if src[k] != dst[k]:
-            expected[[src[k], dst[k]]] = [-split.whole[k], split.whole[k]]
-        assert np.array_equal(balance, expected)
+@given(closes(24), st.data())
+def test_the_route_of_a_clos_is_one_of_the_equal_paths(shape: Clos, data: st.DataObject) -> None:
+    chips = st.integers(0, shape.chips - 1)
+    src, dst = data.draw(chips), data.draw(chips)
+    path = routes(shape, [src], [dst]).link.tolist()
+    assert path in equal_paths(shape, src, dst)
 
 
-@given(closes(24))
-def test_the_single_route_is_one_of_the_equal_paths(shape: Clos) -> None:
-    src, dst = all_pairs(shape.chips)
-    one, split = routes(shape, src, dst), split_routes(shape, src, dst)
-    for k in range(len(src)):
-        path = one.link[one.ptr[k] : one.ptr[k + 1]].tolist()
-        assert set(path) <= set(split.link[split.ptr[k] : split.ptr[k + 1]].tolist())
-
-
-def test_the_split_is_even_over_all_paths_of_a_fat_tree() -> None:
+def test_the_destination_chooses_among_the_paths_of_a_fat_tree() -> None:
     shape = Clos(16, 4, GB, 0)
-    split = split_routes(shape, [0], [15])
-    assert split.whole.tolist() == [4]
-    assert sorted(split.weight.tolist()) == [1] * 8 + [2] * 4 + [4] * 2
+    paths = equal_paths(shape, 0, 15)
+    assert len(paths) == 4
+    taken = [routes(shape, [0], [dst]).link.tolist()[1:3] for dst in range(12, 16)]
+    assert len({tuple(hops) for hops in taken}) == 4
 
 
 def test_cyclic_axis_orders_share_the_axes_evenly() -> None:

@@ -26,6 +26,7 @@ from topologies.clusters.cluster import Cluster
 from topologies.errors import InputError, shown
 from topologies.files.reading import read_text
 from topologies.shapes.basic import AXIS_NAMES, Axis, FullMesh, Shape, Switch, Torus
+from topologies.shapes.links import domain_links
 from topologies.units import PS_PER_S, parse_ps, parse_rate
 
 # Recognition of the shape of a graph: a ring, grid or torus, a full mesh, or one switch.
@@ -243,17 +244,10 @@ def _factors(number: int, least: int) -> Iterator[tuple[int, ...]]:
 def _torus_sketch(torus: Torus) -> Sketch:
     """Return the graph of a torus, with the numbers of its chips as names."""
     links: dict[tuple[Hashable, Hashable], list[Cable]] = {}
-    stride = torus.chips
-    for axis in torus.axes:
-        stride //= axis.size
-        cable = Cable(axis.bandwidth_bytes_per_s, axis.latency_ps)
-        for chip in range(torus.chips):
-            place = chip // stride % axis.size
-            if not axis.wrap and place == axis.size - 1:
-                continue
-            to = chip + ((place + 1) % axis.size - place) * stride
-            links.setdefault((chip, to), []).append(cable)
-            links.setdefault((to, chip), []).append(cable)
+    table = domain_links(torus)
+    columns = (table.src, table.dst, table.bandwidth_bytes_per_s, table.latency_ps)
+    for begin, end, *cable in zip(*(column.tolist() for column in columns), strict=True):
+        links.setdefault((begin, end), []).append(Cable(*cable))
     fixed = {pair: tuple(sorted(cables)) for pair, cables in links.items()}
     return Sketch(tuple(range(torus.chips)), frozenset(), fixed)
 

@@ -13,6 +13,7 @@ import re
 import shlex
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
+from fractions import Fraction
 from pathlib import Path
 from typing import Any
 
@@ -117,12 +118,13 @@ def _leaves(document: Mapping[Any, Any], prefix: str = "", depth: int = 0) -> li
 DEEPEST_VARIABLES = 8
 VARIABLE = re.compile(r"\$\{?(\w+)(?:\[[@*]\])?(?::?[-=]([^}]*))?\}?")
 ARITHMETIC = re.compile(r"\$\(\(([^\n;`]*?)\)\)(?!\))")
+# A shell divides towards zero.
 OPERATORS: Mapping[type, Callable[[int, int], int]] = {
     ast.Add: operator.add,
     ast.Sub: operator.sub,
     ast.Mult: operator.mul,
-    ast.Div: operator.floordiv,
-    ast.Mod: operator.mod,
+    ast.Div: lambda left, right: int(Fraction(left, right)),
+    ast.Mod: lambda left, right: left - right * int(Fraction(left, right)),
 }
 ASSIGNMENT = re.compile(r"([A-Za-z_]\w*)=(.*)", re.DOTALL)
 OPTION = re.compile(r"(^|\s)--[a-z]")
@@ -247,5 +249,5 @@ def _computed(text: str, variables: Mapping[str, set[str | None]], depth: int) -
     plain = VARIABLE.sub(lambda part: str(_resolved(part[0], variables, depth)), text)
     try:
         return value(ast.parse(plain, mode="eval").body)
-    except (SyntaxError, ValueError, KeyError, ZeroDivisionError):
+    except (SyntaxError, ValueError, KeyError, ZeroDivisionError, RecursionError, MemoryError):
         return None

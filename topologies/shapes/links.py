@@ -12,18 +12,6 @@ from topologies.arrays import BoolArray, IntArray
 from topologies.shapes.basic import LAYER_NAMES, Clos, FullMesh, Shape, Switch, Tier, Tiered, Torus
 
 
-@dataclass(frozen=True, eq=False)
-class SplitRoutes:
-    """Links over which the traffic of each pair of chips is split."""
-
-    ptr: IntArray  # (pairs + 1,): links of pair k are ``link[ptr[k]:ptr[k + 1]]``
-    link: IntArray  # (crossings,): rows of :func:`topologies.shapes.links.domain_links`
-    # (crossings,): number of the pair's paths that cross the link: it carries ``weight / whole`` of
-    # the traffic
-    weight: IntArray
-    whole: IntArray  # (pairs,): number of equal paths of each pair
-
-
 def clos_ends(shape: Clos) -> tuple[IntArray, IntArray, IntArray, int]:
     """Return source, destination and layer of every link, and the number of nodes.
 
@@ -47,31 +35,6 @@ def clos_ends(shape: Clos) -> tuple[IntArray, IntArray, IntArray, int]:
     dst = np.concatenate([end for low, high in pairs for end in (high, low)])
     layer = np.repeat(np.arange(len(pairs)), [2 * len(low) for low, _ in pairs])
     return src.astype(np.int32), dst.astype(np.int32), layer.astype(np.int8), int(first[-1])
-
-
-def split_routes(shape: Clos, src: npt.ArrayLike, dst: npt.ArrayLike) -> SplitRoutes:
-    """Split the traffic of each pair evenly over all its shortest paths."""
-    starts, ends = np.broadcast_arrays(np.atleast_1d(src), np.atleast_1d(dst))
-    levels, fans = _levels(shape, starts, ends), _fans(shape)
-    # The first layer is crossed by one link each way, a layer above by one for each path up to it.
-    paths = np.cumprod(fans)
-    ptr = np.zeros(len(starts) + 1, np.int64)
-    crossings = np.concatenate([[0], 2 * np.cumsum(paths)])
-    np.cumsum(crossings[levels], out=ptr[1:])
-    link = np.empty(int(ptr[-1]), np.int32)
-    weight = np.empty(len(link), np.int32)
-    whole = paths[np.maximum(levels - 1, 0)]
-    for layer in range(shape.layers):
-        pair = np.flatnonzero(levels > layer)
-        path = np.arange(paths[layer])
-        up, down = _path_links(shape, layer, starts[pair, None], ends[pair, None], path)
-        offset = int(crossings[layer] // 2)
-        # Links up stand from the front of the pair's list on, links down from its back.
-        row_up = ptr[pair, None] + offset + path
-        row_down = ptr[pair + 1, None] - offset - int(paths[layer]) + path
-        link[row_up], link[row_down] = up, down
-        weight[row_up] = weight[row_down] = (whole[pair] // paths[layer])[:, None]
-    return SplitRoutes(ptr, link, weight, whole.astype(np.int32))
 
 
 def single_routes(shape: Clos, src: IntArray, dst: IntArray) -> tuple[IntArray, IntArray]:

@@ -16,7 +16,6 @@ from workloads.demand.read import read_demand
 from workloads.demand.trace import Demand, constant, mix, period_means, whole_requests
 from workloads.demand.what_if import (
     Horizon,
-    horizons,
     measured_noise,
     with_noise,
 )
@@ -24,6 +23,6 @@ from workloads.demand.what_if import (
 __all__ = [
     "BUNDLED", "Demand", "Horizon", "azure_code", "azure_conv", "azure_mix", "burstgpt",
     "constant", "deepseek_day", "deepseek_nodes", "demand", "demand_from",
-    "horizons", "measured_noise", "mix", "period_means", "read_demand",
+    "measured_noise", "mix", "period_means", "read_demand",
     "servegen", "whole_requests", "with_noise",
 ]  # fmt: skip

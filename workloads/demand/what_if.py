@@ -113,12 +113,6 @@ PLACE = re.compile(
 """Pattern of ``@2d02:00x3/30min``: a moment, a factor and a length, all of them optional."""
 
 
-def horizons(base: Horizon, what_ifs: Sequence[str]) -> list[tuple[str, Horizon]]:
-    """Return the horizon, named ``base``, and one changed by each what-if, named by its text."""
-    # Several changes in one what-if are joined by commas: ``growth=30%,spike@2d02:00x3/30min``.
-    return [("base", base), *((text, changed(base, text)) for text in what_ifs)]
-
-
 def check_texts(what_ifs: Sequence[str]) -> None:
     """Check that what-ifs can be read, before there is a demand to change."""
     for text in what_ifs:
@@ -127,7 +121,7 @@ def check_texts(what_ifs: Sequence[str]) -> None:
 
 
 def changed(base: Horizon, text: str) -> Horizon:
-    """Apply the changes of one what-if in the order of its text."""
+    """Apply the changes of one what-if: ``growth=30%,spike@2d02:00x3/30min``, in this order."""
     horizon = base
     for part in text.split(","):
         horizon = _change(part.strip())(horizon)

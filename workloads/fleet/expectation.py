@@ -16,11 +16,12 @@ import numpy as np
 import pandas as pd
 
 from topologies.arrays import FloatArray
-from topologies.clusters.cluster import Cluster
+from topologies.catalogue.catalogue import Catalogue
+from topologies.clusters.names import machine
 from workloads.economics import Economics
-from workloads.fleet.inputs.costs import ChangeCosts
 from workloads.fleet.processes.failures import Failures, failures_from
 from workloads.fleet.scenario import Scenario
+from workloads.fleet.setup.machines import costs_of
 from workloads.fleet.setup.serving import services_from
 
 MINUTE_S = 60.0
@@ -60,10 +61,12 @@ def expected(scenario: Scenario) -> Expectation:
     return Expectation(share, price * chip_s / tokens * 1e6 if has_price else None)
 
 
-def at(base: Scenario, cluster: Cluster, costs: ChangeCosts) -> Expectation:
-    """Return the expectation under other values of the catalogue and the same demand."""
+def at(base: Scenario, catalogue: Catalogue) -> Expectation:
+    """Return the expectation under another catalogue and the same demand."""
     # A demand that was scaled to the fleet is not scaled again, so faster units mean fewer units.
-    replicas = base.options.fleet
+    replicas, name = base.options.fleet, base.options.clusters[0]
+    cluster = replace(machine(name, catalogue=catalogue), domains=base.cluster.domains)
+    costs = costs_of(cluster, base.options.limits)
     services = services_from(base.demand, cluster, base.models, replicas, requests=REQUESTS)
     failures = base.fleet.failures
     if failures is not None:

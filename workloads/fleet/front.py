@@ -125,7 +125,7 @@ class FleetResult:
     @cached_property
     def summary(self) -> dict[str, Any]:
         """Headline numbers by their key in ``cluster-sim fleet --json``."""
-        return summary(self.run, self.scenario.costs, self.scenario.prices)
+        return summary(self.run, self.scenario.prices)
 
     @cached_property
     def intervals(self) -> dict[str, Any]:
@@ -142,7 +142,7 @@ class FleetResult:
 
     def frame(self) -> pd.DataFrame:
         """Roles, load and power, one row a minute."""
-        return timeline(self.run, self.scenario.costs)
+        return timeline(self.run)
 
     @cached_property
     def regret(self) -> dict[str, Any]:
@@ -153,7 +153,7 @@ class FleetResult:
             run(scenario, policy_of(name, scenario, usual), seed=self.seed)
             for name in self.watch(names, "fleet, to compare")
         )
-        others = [summary(each, scenario.costs, scenario.prices) for each in (bound, static)]
+        others = [summary(each, scenario.prices) for each in (bound, static)]
         return {
             **regret(self.summary, *others),
             "regret_interval": _difference(bound, self.run),

@@ -255,7 +255,7 @@ def fleet_intervals(
     for each in watch(questions, "fleet, for intervals"):
         changed = each.scenario
         done = run(changed, policy(changed), seed=each.seed)
-        answers.append(_relative(summary(done, changed.costs, changed.prices)))
+        answers.append(_relative(summary(done, changed.prices)))
     whole = _relative(results)
     middle = whole if part is scenario else answers[0]
     repeated = [

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from fractions import Fraction
 from typing import Any
 
@@ -12,38 +12,14 @@ import numpy as np
 import pandas as pd
 
 from topologies.arrays import FloatArray, IntArray
-from workloads.economics import Economics
 from workloads.fleet.inputs.jobs import STEP_TOKENS
 from workloads.fleet.inputs.prices import Prices
-from workloads.fleet.simulation import MINUTE_MS, FleetRun, KindRun
+from workloads.fleet.simulation import MINUTE_MS, FleetRun
 from workloads.fleet.state.services import Queue, split_tokens, waits_s
-from workloads.fleet.state.world import GROUPS, MS, OUT, ROLES, Role
+from workloads.fleet.state.world import GROUPS, MS, OUT, ROLES, Role, World
 
 BUSY = (Role.TRAINING, Role.EVALUATION, Role.BATCH)
 CHANGE_MINUTES = 15  # minutes over which reports state changes of power and the worst attainment
-
-
-@dataclass(frozen=True, eq=False)
-class ServiceMinutes:
-    """One service by the minute; all arrays are (minutes,)."""
-
-    # Requests and tokens are integers: offered ones were served, queued or shed. ``queued`` counts
-    # those that wait at the end of a minute.
-
-    name: str
-    offered_requests: IntArray
-    served_requests: IntArray
-    queued_requests: IntArray
-    shed_requests: IntArray
-    offered_tokens: IntArray
-    served_tokens: IntArray
-    queued_tokens: IntArray
-    shed_tokens: IntArray
-    output_tokens: IntArray
-    utilisation: FloatArray
-    wait_s: FloatArray
-    ttft_p99_s: FloatArray
-    attainment: FloatArray
 
 
 def role_units(run: FleetRun) -> FloatArray:
@@ -52,13 +28,13 @@ def role_units(run: FleetRun) -> FloatArray:
     return result
 
 
-def kind_units(kind: KindRun) -> FloatArray:
+def kind_units(kind: World) -> FloatArray:
     """Mean number of units of a kind in each role in each minute; (minutes, 13)."""
     result: FloatArray = np.diff(role_server_ms(kind), axis=0) / (MINUTE_MS * kind.servers)
     return result
 
 
-def role_server_ms(kind: KindRun) -> IntArray:
+def role_server_ms(kind: World) -> IntArray:
     """Server-milliseconds spent until each minute begins, by role; (minutes + 1, 13)."""
     roles = kind.spent_server_ms[:, : len(Role)].copy()
     roles[:, Role.SERVING] += kind.spent_server_ms[:, len(Role) :].sum(axis=1)
@@ -67,15 +43,16 @@ def role_server_ms(kind: KindRun) -> IntArray:
 
 def role_chip_ms(run: FleetRun) -> IntArray:
     """Chip-milliseconds spent until each minute begins, by role; (minutes + 1, 13)."""
-    parts = [role_server_ms(kind) * kind.chips_per_server for kind in run.kinds]
+    parts = [role_server_ms(kind) * (kind.chips_per_unit // kind.servers) for kind in run.kinds]
     result: IntArray = np.sum(parts, axis=0)
     return result
 
 
-def service_minutes(run: FleetRun, number: int) -> ServiceMinutes:
-    """Return requests, tokens, latency and attainment of one service by the minute."""
-    # Attainment counts the requests that arrive in a minute. A request that is shed misses the SLO;
-    # the others keep it with the probability that the capacity table has for the minute's
+def service_minutes(run: FleetRun, number: int) -> pd.DataFrame:
+    """Return requests, tokens, latency and attainment of one service, one row a minute."""
+    # Requests and tokens are integers: offered ones were served, queued (at the end of the minute)
+    # or shed. Attainment counts the requests that arrive in a minute. A request that is shed misses
+    # the SLO; the others keep it with the probability that the capacity table has for the minute's
     # utilisation and their wait.
     queue = run.queues[number]
     prompt = np.rint(queue.arrivals * run.demand.prompt_tokens[number]).astype(np.int64)
@@ -95,22 +72,22 @@ def service_minutes(run: FleetRun, number: int) -> ServiceMinutes:
         alone_s = capacity.ttft_quantile_s(utilisation, 0.99)
         slowest_s = np.maximum(slowest_s, np.where(share > 0, alone_s, 0.0))
     admitted = np.where(queue.arrivals > 0, 1 - queue.shed / np.maximum(queue.arrivals, 1), 1.0)
-    return ServiceMinutes(
-        name=run.kinds[0].services[number].name,
-        offered_requests=queue.arrivals,
-        served_requests=queue.served,
-        queued_requests=queue.backlog,
-        shed_requests=queue.shed,
-        offered_tokens=prompt + output,
-        served_tokens=served,
-        queued_tokens=queued,
-        shed_tokens=shed,
-        output_tokens=split_tokens(queue, output)[0],
-        utilisation=utilisation,
-        wait_s=wait,
-        ttft_p99_s=slowest_s + wait,
-        attainment=kept * admitted,
-    )
+    columns = {
+        "offered_requests": queue.arrivals,
+        "served_requests": queue.served,
+        "queued_requests": queue.backlog,
+        "shed_requests": queue.shed,
+        "offered_tokens": prompt + output,
+        "served_tokens": served,
+        "queued_tokens": queued,
+        "shed_tokens": shed,
+        "output_tokens": split_tokens(queue, output)[0],
+        "utilisation": utilisation,
+        "wait_s": wait,
+        "ttft_p99_s": slowest_s + wait,
+        "attainment": kept * admitted,
+    }
+    return pd.DataFrame(columns)
 
 
 def kind_shares(run: FleetRun, number: int) -> FloatArray:
@@ -126,28 +103,18 @@ def kind_shares(run: FleetRun, number: int) -> FloatArray:
     return result
 
 
-Costs = Economics | Sequence[Economics]
-"""Power and price of a chip: those of each kind of units, or one for a fleet of one kind."""
-
-
-def each_kind(costs: Costs) -> Sequence[Economics]:
-    """Return power and price of a chip of each kind."""
-    return (costs,) if isinstance(costs, Economics) else costs
-
-
-def power_w(run: FleetRun, costs: Costs) -> FloatArray:
+def power_w(run: FleetRun) -> FloatArray:
     """Draw of the site in each minute [W]."""
-    kinds = zip(run.kinds, each_kind(costs), strict=True)
-    result: FloatArray = np.sum([_kind_w(run, kind, chip) for kind, chip in kinds], axis=0)
+    result: FloatArray = np.sum([_kind_w(run, kind) for kind in run.kinds], axis=0)
     return result
 
 
-def _kind_w(run: FleetRun, kind: KindRun, chip: Economics) -> FloatArray:
+def _kind_w(run: FleetRun, kind: World) -> FloatArray:
     """Draw of the site for the units of a kind in each minute [W]."""
     # Units that train, evaluate or do batch work draw the busy power; units that serve lie between
     # idle and busy by their utilisation; those out of service are off; all others draw the idle
     # power.
-    units = kind_units(kind)
+    units, chip = kind_units(kind), kind.economics
     level = np.full(len(Role), chip.idle_w)
     level[list(BUSY)] = chip.busy_w
     level[list(OUT)] = 0.0
@@ -167,7 +134,7 @@ def change_w(draw_w: FloatArray) -> FloatArray:
     return change
 
 
-def attainment(minutes: list[ServiceMinutes]) -> FloatArray:
+def attainment(minutes: list[pd.DataFrame]) -> FloatArray:
     """Share of all services' requests in each minute that keep their SLO; 1 without requests."""
     offered = np.sum([each.offered_requests for each in minutes], axis=0)
     kept = np.sum([each.offered_requests * each.attainment for each in minutes], axis=0)
@@ -175,7 +142,7 @@ def attainment(minutes: list[ServiceMinutes]) -> FloatArray:
     return result
 
 
-def timeline(run: FleetRun, costs: Costs) -> pd.DataFrame:
+def timeline(run: FleetRun) -> pd.DataFrame:
     """Return a table with one row a minute."""
     # Columns: ``time_utc``; mean units by role (``serving_units`` …); ``load_units`` that the
     # demand needed; requests and tokens offered, served, queued (at the end of the minute) and
@@ -198,18 +165,17 @@ def timeline(run: FleetRun, costs: Costs) -> pd.DataFrame:
             )
     if len(each) > 1:
         service_units = run.service_units
-        for number, minutes in enumerate(each):
-            columns[f"{minutes.name}_units"] = service_units[:, number]
-            columns[f"{minutes.name}_slo_attainment"] = minutes.attainment
+        for number, name in enumerate(run.demand.services):
+            columns[f"{name}_units"] = service_units[:, number]
+            columns[f"{name}_slo_attainment"] = each[number].attainment
     for what in ("requests", "tokens"):
         for kind in ("offered", "served", "queued", "shed"):
-            columns[f"{kind}_{what}"] = np.sum(
-                [getattr(minutes, f"{kind}_{what}") for minutes in each], axis=0
-            )
+            name = f"{kind}_{what}"
+            columns[name] = np.sum([minutes[name] for minutes in each], axis=0)
     columns["utilisation"] = np.max([minutes.utilisation for minutes in each], axis=0)
     columns["ttft_p99_s"] = np.max([minutes.ttft_p99_s for minutes in each], axis=0)
     columns["slo_attainment"] = attainment(each)
-    columns["power_w"] = power_w(run, costs)
+    columns["power_w"] = power_w(run)
     if run.batch is not None:
         for kind in ("arrivals", "served", "late", "waiting"):
             columns[f"batch_{kind}_requests"] = getattr(run.batch, kind)
@@ -228,7 +194,7 @@ def worst_window(queues: tuple[Queue, ...], kept: FloatArray) -> float:
 HOUR_MS = 3600 * MS
 
 
-def batch_document(run: FleetRun, economics: Economics) -> dict[str, Any] | None:
+def batch_document(run: FleetRun) -> dict[str, Any] | None:
     """Return the account of the batch tier by its keys in the command line's JSON."""
     # Requests and tokens are exact integers, with ``arrived = served + waiting + late``. Waits last
     # from a request's arrival to its answer, by the minute. None for a run without a batch tier.
@@ -244,6 +210,7 @@ def batch_document(run: FleetRun, economics: Economics) -> dict[str, Any] | None
     served, late = int((middle - before).sum()), int((after - middle).sum())
     arrived = int(queue.tokens.sum())
     minutes = np.arange(len(queue.served)) - queue.arrived_minute((begins + between) / 2)
+    economics = run.kinds[0].economics
     price = economics.usd_per_million_tokens * (1 - economics.batch_discount)
     return {
         "deadline_s": queue.deadline_minutes * 60.0,
@@ -272,35 +239,36 @@ def _quantiles(waits_s: Any, served: Any) -> dict[str, float | None]:
     return dict(zip(("p50", "p99", "max"), values, strict=True))
 
 
-def summary(run: FleetRun, costs: Costs, prices: Prices | None = None) -> dict[str, Any]:
+def summary(run: FleetRun, prices: Prices | None = None) -> dict[str, Any]:
     """Headline numbers of a run, by their keys in the command line's JSON."""
     # The five ``…_chip_hours`` of the groups sum to ``chip_hours``. All offered tokens were served,
     # wait at the end, or were shed. For prices of tokens and steps, the chip-hours of moving, idle
     # and broken units are divided between inference and training in proportion.
-    batch = batch_document(run, each_kind(costs)[0])
+    batch = batch_document(run)
     results = {
         **_sizes(run),
         **_chip_hours(run),
         **_service(run),
         **_training(run),
         **_changes(run),
-        **_power(run, costs, prices),
+        **_power(run, prices),
         "store_bytes": run.loaded_bytes,
         **({} if batch is None else {"batch": batch}),
     }
-    results |= _money(results, costs, kinds := _kinds(run, costs) if len(run.kinds) > 1 else [])
+    kinds = _kinds(run, prices) if len(run.kinds) > 1 else []
+    results |= _money(results, run, kinds)
     return {**results, "kinds": kinds} if kinds else results
 
 
-def _kinds(run: FleetRun, costs: Costs) -> list[dict[str, Any]]:
+def _kinds(run: FleetRun, prices: Prices | None) -> list[dict[str, Any]]:
     """Return the account of each kind of units by its keys in the command line's JSON."""
     rows = []
     tokens = [
-        kind_shares(run, number) @ service_minutes(run, number).served_tokens
+        kind_shares(run, number) @ service_minutes(run, number).served_tokens.to_numpy()
         for number in range(len(run.queues))
     ]
     served = np.sum(tokens, axis=0)
-    for kind, chip, tokens_of in zip(run.kinds, each_kind(costs), served.tolist(), strict=True):
+    for kind, tokens_of in zip(run.kinds, served.tolist(), strict=True):
         part = replace(run, kinds=(kind,))
         results = {
             **_sizes(part),
@@ -308,25 +276,23 @@ def _kinds(run: FleetRun, costs: Costs) -> list[dict[str, Any]]:
             "served_tokens": tokens_of,
             **_training(part),
             **_changes(part),
-            **_power(part, chip, None),
+            **_power(part, prices),
         }
-        rows.append({"kind": kind.name, **results, **_money(results, chip, [])})
+        rows.append({"kind": kind.name, **results, **_money(results, part, [])})
     return rows
 
 
 def jobs_frame(run: FleetRun) -> pd.DataFrame:
     """Return the progress, stops and goodput of the training jobs, one row a job."""
-    chips = {kind.name: kind.chips_per_unit for kind in run.kinds}
-    usual = run.kinds[0].name
     rows = [
         {
-            **({"kind": job.kind} if len(chips) > 1 else {}),
+            **({"kind": kind.name} if len(run.kinds) > 1 else {}),
             "job": job.name,
             "tokens": tally.tokens if job.rated else None,
             "steps": tally.tokens / job.step_tokens if job.rated else None,
             "lost_tokens": tally.lost_tokens if job.rated else None,
             "goodput": tally.useful_unit_ms / tally.held_unit_ms if tally.held_unit_ms else 0.0,
-            "chip_hours": tally.held_unit_ms * chips[job.kind or usual] / HOUR_MS,
+            "chip_hours": tally.held_unit_ms * kind.chips_per_unit / HOUR_MS,
             "starts": tally.starts,
             "resizes": tally.resizes,
             "reclaims": tally.reclaims,
@@ -335,7 +301,8 @@ def jobs_frame(run: FleetRun) -> pd.DataFrame:
             "deadline_h": job.deadline_s / 3600.0,
             "in_time": tally.finished_s <= job.deadline_s if job.deadline_s < math.inf else None,
         }
-        for job, tally in run.jobs
+        for kind in run.kinds
+        for job, tally in kind.jobs
     ]
     return pd.DataFrame(rows)
 
@@ -437,18 +404,18 @@ def _service(run: FleetRun) -> dict[str, Any]:
     good = sum(float((minutes.offered_requests * minutes.attainment).sum()) for minutes in each)
     waits = np.concatenate([minutes.wait_s for minutes in each])
     tokens = {
-        f"{kind}_tokens": sum(int(getattr(minutes, f"{kind}_tokens").sum()) for minutes in each)
+        f"{kind}_tokens": sum(int(minutes[f"{kind}_tokens"].sum()) for minutes in each)
         for kind in ("offered", "served", "shed")
     }
     return {
         "slo_attainment": good / offered if offered else 1.0,
         "slo_attainment_worst_15min": worst_window(run.queues, kept),
         "slo_attainment_by_service": {
-            minutes.name: _weighted(minutes.attainment, minutes.offered_requests)
-            for minutes in each
+            name: _weighted(minutes.attainment, minutes.offered_requests)
+            for name, minutes in zip(run.demand.services, each, strict=True)
         },
         **tokens,
-        "queued_tokens": sum(int(minutes.queued_tokens[-1]) for minutes in each),
+        "queued_tokens": sum(int(minutes.queued_tokens.iloc[-1]) for minutes in each),
         "served_output_tokens": sum(int(minutes.output_tokens.sum()) for minutes in each),
         "longest_wait_s": float(waits.max(initial=0.0)),
     }
@@ -514,15 +481,15 @@ def _changes(run: FleetRun) -> dict[str, Any]:
     }
 
 
-def _power(run: FleetRun, costs: Costs, prices: Prices | None) -> dict[str, Any]:
-    draw = power_w(run, costs)
+def _power(run: FleetRun, prices: Prices | None) -> dict[str, Any]:
+    draw = power_w(run)
     energy = float(draw.sum() * 60.0)
     return {
         "energy_joules": energy,
         "power_mean_w": float(draw.mean()),
         "power_peak_w": float(draw.max()),
         "power_ramp_15min_w": float(np.abs(change_w(draw)).max()),
-        "carbon_kg": energy * each_kind(costs)[0].carbon_kg_per_j or None,
+        "carbon_kg": energy * run.kinds[0].economics.carbon_kg_per_j or None,
         "electricity_usd": None if prices is None else prices.cost_usd(draw),
         "training_usd_per_mwh": None if prices is None else _paid_by_training(run, prices),
         "held_minutes": 0 if prices is None else int(prices.dear.sum()),
@@ -530,23 +497,30 @@ def _power(run: FleetRun, costs: Costs, prices: Prices | None) -> dict[str, Any]
 
 
 def _paid_by_training(run: FleetRun, prices: Prices) -> float | None:
-    """Mean price of electricity, weighted by the units that train or evaluate [USD/MWh]."""
-    trains = role_units(run)[:, [Role.TRAINING, Role.EVALUATION]].sum(axis=1)
+    """Mean price of electricity, weighted by the draw of training and evaluation [USD/MWh]."""
+    draws_w = [kind.unit_busy_w or 1.0 for kind in run.kinds]  # alike where none is known
+    works = [Role.TRAINING, Role.EVALUATION]
+    trains: FloatArray = np.sum(
+        [
+            kind_units(kind)[:, works].sum(axis=1) * (draw_w / draws_w[0])
+            for kind, draw_w in zip(run.kinds, draws_w, strict=True)
+        ],
+        axis=0,
+    )
     return float(trains @ prices.usd_per_mwh / trains.sum()) if trains.any() else None
 
 
 def _money(
-    results: Mapping[str, Any], costs: Costs, kinds: Sequence[Mapping[str, Any]]
+    results: Mapping[str, Any], run: FleetRun, kinds: Sequence[Mapping[str, Any]]
 ) -> dict[str, Any]:
     """Return costs and prices; ``kinds`` are the accounts of several kinds."""
     each = [
-        row["chip_hours"] * 3600.0 * chip.usd_per_chip_s
-        for row, chip in zip(kinds or [results], each_kind(costs), strict=True)
+        row["chip_hours"] * 3600.0 * kind.economics.usd_per_chip_s
+        for row, kind in zip(kinds or [results], run.kinds, strict=True)
     ]
     cost = sum(each) if all(each) else 0.0  # unknown where the price of a kind is
-    shares = [serving_share(row) for row in kinds or [results]]
-    share = shares[0] if len(shares) == 1 else float(np.dot(each, shares)) / (cost or 1.0)
-    economics = each_kind(costs)[0]
+    share = _serving_share(kinds or [results], each)
+    economics = run.kinds[0].economics
     tokens, steps = results["served_tokens"], results["training_steps"]
     has_cost = cost > 0
     trained_tokens, electricity = results["training_tokens"], results["electricity_usd"] or 0.0
@@ -568,7 +542,11 @@ def _money(
     }
 
 
-def serving_share(results: Mapping[str, Any]) -> float:
-    """Share of the chip-hours that serve, of those that serve or train."""
-    served, trained = results["inference_chip_hours"], results["training_chip_hours"]
-    return float(served / (served + trained)) if served + trained else 0.0
+def _serving_share(kinds: Sequence[Mapping[str, Any]], costs_usd: Sequence[float]) -> float:
+    """Share of the costs of serving and training that is for serving."""
+    # Costs of kinds that did neither are divided in proportion, as other idle time is.
+    served = np.array([row["inference_chip_hours"] for row in kinds])
+    worked = served + np.array([row["training_chip_hours"] for row in kinds])
+    shares = np.divide(served, worked, out=np.zeros(len(kinds)), where=worked > 0)
+    weights = np.where(worked > 0, costs_usd, 0.0)
+    return float(weights / (weights.sum() or 1.0) @ shares)  # the weight of one kind is exactly 1

@@ -24,16 +24,14 @@ from workloads.demand import (
     Demand,
     Horizon,
     demand_from,
-    horizons,
     measured_noise,
     with_noise,
 )
 from workloads.demand.trace import MINUTES_PER_DAY
-from workloads.demand.what_if import check_texts
+from workloads.demand.what_if import changed, check_texts
 from workloads.economics import Economics
 from workloads.fleet.inputs.jobs import TrainingJob
-from workloads.fleet.inputs.prices import Prices, check_prices, read_prices
-from workloads.fleet.kinds import serving_units
+from workloads.fleet.inputs.prices import Prices, read_tariff
 from workloads.fleet.policies.registry import KINDS, bound_of, check_name, policy_named
 from workloads.fleet.policies.view import Policy, Situation
 from workloads.fleet.processes.failures import Fleet
@@ -51,7 +49,7 @@ from workloads.fleet.setup.demand import (
 from workloads.fleet.setup.machines import CHEAPEST, Machines, kinds_from, placed
 from workloads.fleet.setup.night_work import gang_note, host_memory_note
 from workloads.fleet.setup.serving import serving_notes
-from workloads.fleet.simulation import FleetRun, Signals, simulate
+from workloads.fleet.simulation import FleetRun, Signals, serving_units, simulate
 from workloads.fleet.state.services import (
     BatchTier,
     BatchWork,
@@ -93,8 +91,6 @@ class Scenario:
     prices: Prices | None = None
     # Requests that may wait; ``batch`` are the requests of this tier in this run
     tier: BatchTier | None = None
-    # Requests of a tier that has a demand of its own, cut to the run and scaled
-    own_batch: Demand | None = None
     batch: BatchWork | None = None
     # One for each service, or none where the options state a rate in their place
     models: tuple[Model, ...] = ()
@@ -125,11 +121,6 @@ class Scenario:
     def jobs(self) -> tuple[TrainingJob, ...]:
         """Jobs of all kinds."""
         return tuple(job for kind in self.kinds for job in kind.jobs)
-
-    @property
-    def costs(self) -> tuple[Economics, ...]:
-        """Price and power of a chip of each kind."""
-        return tuple(kind.economics for kind in self.kinds)
 
     @property
     def units(self) -> float:
@@ -199,7 +190,7 @@ class Scenario:
                 scale=scale,
             ),
             prices=None if self.tariff is None else self.tariff(demand.start, demand.minutes),
-            batch=batch_work(horizon.demand, self.own_batch, self.services, self.tier),
+            batch=batch_work(horizon.demand, self.services, self.tier),
         )
 
 
@@ -255,8 +246,7 @@ def scenario(
         sizing=sized,
         demand=horizon.demand,
         tariff=tariff,
-        tier=tier,
-        own_batch=_own_batch(tier, period, sized.demand_scale),
+        tier=tier and replace(tier, demand=_of_period(tier, period, sized.demand_scale)),
         models=each,
         demand_level=demand_level(
             units_needed(demand, services).sum(axis=0), demand.start, window.demand.minutes
@@ -267,10 +257,8 @@ def scenario(
 
 def _tariff(money: MoneyInputs) -> Callable[[str, int], Prices] | None:
     cap = math.inf if money.price_cap is None else money.price_cap
-    path = money.price
-    if path is not None:
-        check_prices(path)  # before the capacity of a replica is simulated, which takes long
-        return lambda start, minutes: read_prices(path, start, minutes, cap=cap)
+    if money.price is not None:
+        return read_tariff(money.price, cap=cap)
     if money.price_cap is not None:
         raise InputError(f"--price-cap {cap:g} without prices; add --price FILE.csv.")
     return None
@@ -289,9 +277,9 @@ def _batch_tier(inputs: DemandInputs) -> BatchTier | None:
     return BatchTier(share, demand, seconds(inputs.batch_deadline, "--batch-deadline"))
 
 
-def _own_batch(tier: BatchTier | None, inputs: DemandInputs, factor: float) -> Demand | None:
-    """Return the requests of a batch tier with a demand of its own, scaled if it is a shape."""
-    if tier is None or tier.demand is None:
+def _of_period(tier: BatchTier, inputs: DemandInputs, factor: float) -> Demand | None:
+    """Return the own demand of a batch tier, cut to the run, and scaled if it is a shape."""
+    if tier.demand is None:
         return None
     demand = cut_to_period(tier.demand, inputs.days, inputs.start_day).demand
     return demand if demand.absolute else demand.times(factor)
@@ -299,7 +287,7 @@ def _own_batch(tier: BatchTier | None, inputs: DemandInputs, factor: float) -> D
 
 def what_ifs(base: Scenario, texts: Sequence[str]) -> list[tuple[str, Scenario]]:
     """Return the base scenario and one for each what-if, all with their names."""
-    return [(name, base.at(horizon)) for name, horizon in horizons(base.horizon, texts)]
+    return [("base", base), *((text, base.at(changed(base.horizon, text))) for text in texts)]
 
 
 def side_by_side(base: Scenario) -> list[tuple[str, Scenario]]:
@@ -318,19 +306,12 @@ def run(scenario: Scenario, policy: Policy, *, seed: int = 0) -> FleetRun:
     """Run a scenario under a policy."""
     return simulate(
         scenario.demand,
-        [_with_watts(kind) for kind in scenario.kinds],
+        scenario.kinds,
         policy,
         batch=scenario.batch,
         signals=_signals(scenario),
         rng=np.random.default_rng(seed),
     )
-
-
-def _with_watts(kind: Machines) -> Machines:
-    """Return a kind with what the site draws for a unit of it."""
-    # Economics has watts of a chip; the site draws PUE times that for all chips of a unit.
-    chip, chips = kind.economics, kind.cluster.chips_per_domain * kind.economics.pue
-    return replace(kind, unit_busy_w=chip.busy_w * chips, unit_idle_w=chip.idle_w * chips)
 
 
 def _signals(scenario: Scenario) -> Signals:
@@ -382,8 +363,6 @@ def policy_of(
     return policy_named(name, replace(settings or PolicyInputs(), **changes), situation)
 
 
-OLDER = {"chunk_tokens": "chunk", "unit_rate_per_s": "unit_rate", "prefix_share": "prefix_cache"}
-"""Older keywords, which are read as their newer names."""
 NO_KEYWORDS = ("demand", "compare", "intervals", "kind")
 """Options that are a parameter of another name, and what a result always offers."""
 Inputs = TypeVar("Inputs")
@@ -392,8 +371,7 @@ Inputs = TypeVar("Inputs")
 def keywords_of(function: Callable[..., Any], *kinds: type) -> list[str]:
     """Names of the options of some dataclasses that a function takes as ``**keywords``."""
     taken = {*signature(function).parameters, *NO_KEYWORDS}
-    names = [name for kind in kinds for name in described(kind) if name not in taken]
-    return [*names, *OLDER]
+    return [name for kind in kinds for name in described(kind) if name not in taken]
 
 
 def fleet_options(
@@ -415,7 +393,7 @@ def read_options(kind: type[Inputs], words: Mapping[str, Any]) -> Inputs:
     >>> read_options(PolicyInputs, {"hold": 600, "tp": 8}).hold
     '600s'
     """
-    stated = {OLDER.get(name, name): value for name, value in words.items() if value is not None}
+    stated = {name: value for name, value in words.items() if value is not None}
     hints = get_type_hints(kind)
     values = {
         name: _as_typed(option, hints[name], stated[name])

@@ -1,6 +1,9 @@
-"""Simulation of a fleet: demand, services, jobs and a policy give a record of every minute.
+"""Simulation of a fleet: demand, kinds of units and a policy give a record of every minute.
 
-Once a minute the control loop asks the policy, orders role changes, and serves requests.
+Once a minute the control loop asks the policy, orders role changes, and serves requests. Demand is
+counted in units of the first kind. Serving takes the kinds in their order, as many units of each as
+work, and goes on to the next where those are too few; the kinds that serve last train first. A unit
+of another kind counts as many units of the first as it takes to serve the same.
 """
 
 from __future__ import annotations
@@ -10,7 +13,6 @@ from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
-from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -20,16 +22,17 @@ import simpy
 from topologies.arrays import FloatArray, IntArray
 from topologies.errors import InputError
 from workloads.demand.trace import MINUTES_PER_DAY, MINUTES_PER_WEEK, Demand, whole_requests
+from workloads.economics import Economics
 from workloads.fleet.inputs.jobs import TrainingJob
-from workloads.fleet.kinds import Kind, speeds_of, targets, training_limits
 from workloads.fleet.policies.rules import best_static, static
 from workloads.fleet.policies.view import JobView, KindView, Policy, View, answer
 from workloads.fleet.processes.failures import (
+    Fleet,
     failing,
     failing_together,
     interrupting,
+    maintaining,
 )
-from workloads.fleet.processes.maintenance import maintaining
 from workloads.fleet.processes.moves import (
     Phase,
     Process,
@@ -65,6 +68,88 @@ from workloads.fleet.state.world import (
 )
 
 MINUTE_MS = 60 * MS
+UNKNOWN = Economics(0.0, 0.0)
+"""Power and price of a chip of which neither is known."""
+
+
+@dataclass(frozen=True, eq=False)
+class Kind:
+    """Units of one kind in a fleet."""
+
+    name: str
+    # One for each service of the demand, with the capacity of a unit of this kind
+    services: tuple[Service, ...]
+    fleet: Fleet
+    jobs: tuple[TrainingJob, ...] = ()  # jobs that run on this kind
+    economics: Economics = UNKNOWN  # power and price of a chip
+    serves: bool = True  # whether units of this kind may serve
+
+
+def speeds_of(demand: Demand, kinds: Sequence[Kind]) -> FloatArray:
+    """Requests that a unit of each kind serves, relative to one of the first; (kinds, pools)."""
+    needs = [
+        by_pool(units_needed(demand, kind.services), pools_from(kind.services)).sum(axis=1)
+        for kind in kinds
+    ]
+    result = np.array(
+        [np.where(need > 0, needs[0] / np.maximum(need, 1e-300), 1.0) for need in needs]
+    )
+    result[[not kind.serves for kind in kinds]] = 0.0
+    return result
+
+
+def serving_units(demand: Demand, kinds: Sequence[Kind]) -> float:
+    """Units that may serve, in units of the first kind, for the mix of a demand."""
+    needs = [float(units_needed(demand, kind.services).sum()) for kind in kinds]
+    return sum(
+        kind.fleet.units * (needs[0] / need if need else 1.0)
+        for kind, need in zip(kinds, needs, strict=True)
+        if kind.serves
+    )
+
+
+def targets(worlds: Sequence[World], wanted: FloatArray) -> list[npt.NDArray[np.int64]]:
+    """Return the units of each kind that should serve; each (pools,)."""
+    # ``wanted`` (pools,) in units of the first kind, or (kinds, pools) in those of each kind, which
+    # are placed as their sum where floor and cap do not allow them.
+    limits, speeds = worlds[0].limits, [world.speed for world in worlds]
+    # Floor and cap hold for all kinds together.
+    each = [limits, *(replace(world.limits, floor=0, cap=0) for world in worlds[1:])]
+    if wanted.ndim == 2:
+        placed = [
+            replace(limit, floor=0, cap=0).quantised(row * (world.speed > 0), len(world.ledger))
+            for limit, row, world in zip(each, wanted, worlds, strict=True)
+        ]
+        if limits.floor <= np.sum(placed * np.stack(speeds)) <= (limits.cap or math.inf):
+            return placed
+        wanted = (wanted * np.stack(speeds)).sum(axis=0)
+    whole = sum(len(world.ledger) * world.speed.max() for world in worlds)
+    left = replace(limits, block=1).quantised(wanted, int(whole)).astype(float)
+    last = max(number for number, world in enumerate(worlds) if world.serves)
+    result = []
+    for number, (limit, world, speed) in enumerate(zip(each, worlds, speeds, strict=True)):
+        units = np.divide(left, speed, out=np.zeros_like(left), where=speed > 0)
+        most = len(world.ledger)
+        if number < last:
+            most -= world.ledger.out_of_service()
+        result.append(limit.quantised(units, most))
+        left = np.maximum(left - result[-1] * speed, 0.0)
+    return result
+
+
+def training_limits(
+    worlds: Sequence[World], serving: Sequence[npt.NDArray[np.int64]], most: int | None
+) -> list[int | None]:
+    """Divide the most units that may train among the kinds, those that serve last first."""
+    limits: list[int | None] = []
+    for world, target in zip(reversed(worlds), reversed(serving), strict=True):
+        if most is not None and len(limits) < len(worlds) - 1:
+            room = len(world.ledger) - world.ledger.out_of_service() - int(target.sum())
+            limits.append(min(most, max(0, room)))
+            most -= limits[-1] or 0
+        else:
+            limits.append(most)
+    return limits[::-1]
 
 
 @dataclass(frozen=True, eq=False)
@@ -87,27 +172,21 @@ class Inputs:
     # (pools, history + minutes): units of the first kind that are needed, at the rate that a unit
     # sustains under the SLO
     load: FloatArray
-    # (kinds, services, minutes): requests that one unit serves at saturation, at that minute's
-    # prompt and output lengths [1/s]
-    rate_max_per_s: FloatArray
-    # (kinds, pools): requests that a unit serves relative to one of the first kind; 0 where a kind
-    # does not serve
-    speeds: FloatArray
-    history: int
+    history: int  # columns of ``load`` before the run
     first_minute_of_week: int  # minute of the week at which the run begins; 0 is Monday 00:00 UTC
     signals: Signals = field(default_factory=Signals)
 
 
 def controlling(worlds: Sequence[World], inputs: Inputs, policy: Policy) -> Process:
     """Run the fleet, minute after minute, and record what it did."""
-    minutes, env = inputs.rate_max_per_s.shape[2], worlds[0].env
+    minutes, env = worlds[0].rate_max_per_s.shape[1], worlds[0].env
     wanted = np.zeros(len(worlds[0].pools))
     carry = [0.0] * len(worlds[0].services)  # parts of requests that the last minute had begun
     for minute in range(minutes):
         view = view_at(worlds, inputs, minute)
         decision = answer(policy, view, wanted)
         wanted = np.asarray(decision.serving, float)
-        serving, training = targets(worlds, inputs.speeds, wanted), decision.training
+        serving, training = targets(worlds, wanted), decision.training
         if inputs.signals.held is not None and inputs.signals.held[minute]:
             training = 0
         limits = training_limits(worlds, serving, training)
@@ -125,21 +204,21 @@ def controlling(worlds: Sequence[World], inputs: Inputs, policy: Policy) -> Proc
         for world in worlds:
             world.ledger.advance(world.now)
             world.spent_server_ms[minute + 1] = world.ledger.spent_server_ms
-        _serve(worlds, inputs, minute, carry)
+        _serve(worlds, minute, carry)
 
 
-def _serve(worlds: Sequence[World], inputs: Inputs, minute: int, carry: list[float]) -> None:
+def _serve(worlds: Sequence[World], minute: int, carry: list[float]) -> None:
     """Serve the requests of a minute that has ended."""
     # The unit-time of a pool is divided among its services in proportion to their work, as if their
     # requests waited in one line: any unit of the pool can answer any of them.
     possible = [0.0] * len(carry)
-    for world, every_rate in zip(worlds, inputs.rate_max_per_s, strict=True):
+    for world in worlds:
         spent = world.spent_server_ms[minute + 1] - world.spent_server_ms[minute]
         if world.batch is not None:
             world.batch.serve(minute, float(spent[Role.BATCH]) / (world.ledger.servers * MS))
         for number, pool in enumerate(world.pools):
             unit_s = float(spent[len(Role) + number]) / (world.ledger.servers * MS)
-            rates = every_rate[list(pool.services), minute]
+            rates = world.rate_max_per_s[list(pool.services), minute]
             shares = _shares(world, pool, rates, minute) if len(pool.services) > 1 else [1.0]
             for service, rate, share in zip(pool.services, rates.tolist(), shares, strict=True):
                 possible[service] += unit_s * share * rate
@@ -166,12 +245,12 @@ def view_at(worlds: Sequence[World], inputs: Inputs, minute: int) -> View:
     clock = (inputs.first_minute_of_week + minute) % MINUTES_PER_WEEK
     # No minute has ended before the first one, which policies are therefore shown.
     past = inputs.history + max(minute, 1)
-    rates = inputs.rate_max_per_s[0, :, max(minute - 1, 0)]
     first = worlds[0]
+    rates = first.rate_max_per_s[:, max(minute - 1, 0)]
     waiting = np.array([queue.waiting for queue in first.queues], float)
     backlog, batch = by_pool(waiting / (rates * 60.0), first.pools), first.batch
     batch_rate = 1.0 if batch is None else float(batch.rate_per_s[minute]) * 60.0
-    kinds = [_kind_view(world, speed) for world, speed in zip(worlds, inputs.speeds, strict=True)]
+    kinds = [_kind_view(world) for world in worlds]
     units = sum(kind.units for kind in kinds)
     shares = [kind.units / units for kind in kinds]  # exactly 1 for one kind
     return View(
@@ -180,8 +259,8 @@ def view_at(worlds: Sequence[World], inputs: Inputs, minute: int) -> View:
         hour=(clock % MINUTES_PER_DAY) / 60.0,
         load=inputs.load[:, :past],
         history=inputs.history,
-        serving=_in_first([kind.serving for kind in kinds], inputs.speeds),
-        coming=_in_first([kind.coming for kind in kinds], inputs.speeds),
+        serving=np.sum([kind.serving * kind.speed for kind in kinds], axis=0),
+        coming=np.sum([kind.coming * kind.speed for kind in kinds], axis=0),
         backlog=backlog,
         units=units,
         broken=sum(kind.broken for kind in kinds),
@@ -199,12 +278,7 @@ def view_at(worlds: Sequence[World], inputs: Inputs, minute: int) -> View:
     )
 
 
-def _in_first(counts: Sequence[IntArray], speeds: FloatArray) -> npt.NDArray[Any]:
-    """Return units of all kinds in units of the first kind; (pools,)."""
-    return counts[0] if len(counts) == 1 else np.asarray((np.stack(counts) * speeds).sum(axis=0))
-
-
-def _kind_view(world: World, speed: FloatArray) -> KindView:
+def _kind_view(world: World) -> KindView:
     return KindView(
         name=world.name,
         units=len(world.ledger),
@@ -212,7 +286,7 @@ def _kind_view(world: World, speed: FloatArray) -> KindView:
         serving=world.serving(),
         coming=world.coming(),
         training=world.lent(),
-        speed=speed,
+        speed=world.speed,
         unit_busy_w=world.unit_busy_w,
         unit_idle_w=world.unit_idle_w,
     )
@@ -315,9 +389,8 @@ def in_whole_requests(demand: Demand) -> Demand:
     return Demand(demand.services, demand.start, counts, *lengths)
 
 
-def inputs_of(demand: Demand, kinds: Sequence[Kind], signals: Signals) -> Inputs:
+def inputs_of(demand: Demand, services: Sequence[Service], signals: Signals) -> Inputs:
     """Return the inputs of the control loop, with the load of the history in front."""
-    services = kinds[0].services
     pools = pools_from(services)
     load = by_pool(units_needed(demand, services), pools)
     past = load[:, :0]
@@ -326,8 +399,6 @@ def inputs_of(demand: Demand, kinds: Sequence[Kind], signals: Signals) -> Inputs
     start = pd.Timestamp(demand.start)
     return Inputs(
         load=np.concatenate([past, load], axis=1),
-        rate_max_per_s=np.stack([rates_max(demand, kind.services) for kind in kinds]),
-        speeds=speeds_of(demand, kinds),
         history=past.shape[1],
         first_minute_of_week=start.weekday() * MINUTES_PER_DAY + start.hour * 60 + start.minute,
         signals=signals,
@@ -351,17 +422,18 @@ def opened(
         Queue(row, service.patience_s / 60.0)
         for row, service in zip(demand.requests.astype(np.int64), kinds[0].services, strict=True)
     )
-    draws = [rng] if len(kinds) == 1 else rng.spawn(len(kinds))
+    draws = [rng, *rng.spawn(len(kinds) - 1)]
     queue = None if batch is None else _batch(batch, demand)
     return [
-        _world(demand, kind, env, store, queues, each, queue)
-        for kind, each in zip(kinds, draws, strict=True)
+        _world(demand, kind, speed, env, store, queues, each, queue)
+        for kind, speed, each in zip(kinds, speeds_of(demand, kinds), draws, strict=True)
     ]
 
 
 def _world(
     demand: Demand,
     kind: Kind,
+    speed: FloatArray,
     env: simpy.Environment,
     store: Store,
     queues: tuple[Queue, ...],
@@ -381,6 +453,10 @@ def _world(
     _check_sizes(ordered, kind)
     world = World(
         name=kind.name,
+        chips_per_unit=fleet.chips_per_unit,
+        economics=kind.economics,
+        speed=speed,
+        rate_max_per_s=rates_max(demand, kind.services),
         env=env,
         ledger=ledger,
         store=store,
@@ -399,9 +475,6 @@ def _world(
         heading=np.full(len(ledger), NOBODY, np.int16),
         spent_server_ms=np.zeros((demand.minutes + 1, ledger.accounts), np.int64),
         service_units=np.zeros((demand.minutes, len(kind.services))),
-        unit_busy_w=kind.unit_busy_w,
-        unit_idle_w=kind.unit_idle_w,
-        serves=kind.serves,
         surge=np.zeros(len(pools), np.int64),
         batch=batch,
     )
@@ -436,45 +509,12 @@ def _arrive(world: World, at_ms: int) -> Process:
 
 
 def _check_sizes(jobs: Sequence[TrainingJob], kind: Kind) -> None:
-    units = kind.fleet.units
     for job in jobs:
-        if job.min_units > units:
-            of = f"{kind.name} has {units:,} units" if job.kind else f"the fleet has {units:,}"
+        if job.min_units > kind.fleet.units:
             raise InputError(
-                f"job {job.name} needs {job.min_units:,} units, {of}; make the job smaller."
+                f"job {job.name} needs {job.min_units:,} units, {kind.name} has "
+                f"{kind.fleet.units:,} units; make the job smaller."
             )
-
-
-@dataclass(frozen=True, eq=False)
-class KindRun:
-    """Record of the units of one kind."""
-
-    name: str
-    services: tuple[Service, ...]
-    pools: tuple[Pool, ...]
-    units: int
-    chips_per_unit: int
-    servers: int  # servers of a unit where each fails on its own; else 1
-    # (pools,): requests that a unit serves relative to one of the first kind; 0 if it never serves
-    speed: FloatArray
-    # (services, minutes): requests that one unit serves at saturation [1/s]
-    rate_max_per_s: FloatArray
-    # (minutes + 1, accounts): server-time by role up to each minute's start; serving by pool from
-    # account 13 on
-    spent_server_ms: npt.NDArray[np.int64]
-    service_units: FloatArray  # (minutes, services): mean units that worked for each service
-    jobs: tuple[tuple[TrainingJob, Tally], ...]  # training jobs without evaluation
-    evaluation: TrainingJob | None
-    changes: tuple[Change, ...] = field(repr=False, default=())
-    # Failures by what failed: a server, a rack, a scale-up domain, a power feed, a switch, an
-    # optical link, software
-    failures_by_domain: dict[str, int] = field(default_factory=dict)
-    maintained: int = 0  # units that have been out for maintenance
-
-    @property
-    def chips_per_server(self) -> int:
-        """Chips that fail together."""
-        return self.chips_per_unit // self.servers
 
 
 @dataclass(frozen=True, eq=False)
@@ -486,7 +526,7 @@ class FleetRun:
     # sustains under the SLO
     load: FloatArray
     queues: tuple[Queue, ...]
-    kinds: tuple[KindRun, ...]
+    kinds: tuple[World, ...]  # as the run left them
     loaded_bytes: float = 0.0  # read from and written to the shared store [B]
     batch: BatchQueue | None = None
 
@@ -529,7 +569,7 @@ class FleetRun:
     @property
     def failures_by_domain(self) -> dict[str, int]:
         """Failures of all kinds of units by what failed."""
-        return dict(sum((Counter(kind.failures_by_domain) for kind in self.kinds), Counter[str]()))
+        return dict(sum((kind.failures for kind in self.kinds), Counter[str]()))
 
 
 def simulate(
@@ -556,39 +596,16 @@ def simulate(
     [60, 60, 60, 60, 60]
     """
     whole = in_whole_requests(demand)
-    inputs = inputs_of(whole, kinds, signals or Signals())
+    inputs = inputs_of(whole, kinds[0].services, signals or Signals())
     worlds = opened(whole, kinds, rng or np.random.default_rng(0), batch)
     _run_to_end(worlds, inputs, policy, kinds)
     return FleetRun(
         demand=whole,
         load=units_needed(whole, kinds[0].services),
         queues=worlds[0].queues,
-        kinds=tuple(
-            _kind_run(kind, world, inputs.speeds[number], inputs.rate_max_per_s[number])
-            for number, (kind, world) in enumerate(zip(kinds, worlds, strict=True))
-        ),
+        kinds=tuple(worlds),
         loaded_bytes=worlds[0].store.moved_bytes,
         batch=worlds[0].batch,
-    )
-
-
-def _kind_run(kind: Kind, world: World, speed: FloatArray, rates: FloatArray) -> KindRun:
-    return KindRun(
-        name=kind.name,
-        services=world.services,
-        pools=world.pools,
-        units=len(world.ledger),
-        chips_per_unit=kind.fleet.chips_per_unit,
-        servers=world.ledger.servers,
-        speed=speed,
-        rate_max_per_s=rates,
-        spent_server_ms=world.spent_server_ms,
-        service_units=world.service_units,
-        jobs=tuple((gang.job, gang.finish()) for gang in world.gangs),
-        evaluation=world.evaluation,
-        changes=tuple(world.changes),
-        failures_by_domain=dict(world.failures),
-        maintained=world.maintained,
     )
 
 
@@ -611,3 +628,6 @@ def _run_to_end(
         for window in kind.fleet.maintenance:
             env.process(maintaining(world, window))
     env.run(until=end)
+    for world in worlds:
+        for gang in world.gangs:
+            gang.settle()

@@ -92,7 +92,7 @@ class FleetInputs:
         "Requests that decode at once on a replica",
         least=1,
         most=MOST_SLOTS,
-        default="as of serve",
+        default="as for serve",
     )
     prefix_cache: str | None = setting(
         None,

@@ -38,7 +38,6 @@ from cluster_sim.collectives.algorithms.stages import (
     staged_count,
     staged_rounds,
 )
-from cluster_sim.collectives.algorithms.torus import parts
 from cluster_sim.collectives.algorithms.torus import parts as torus_parts
 from cluster_sim.collectives.call import RING_KINDS, CollectiveCall
 from cluster_sim.collectives.few_ranks import (
@@ -48,6 +47,7 @@ from cluster_sim.collectives.few_ranks import (
     repeated_rounds_ps,
     schedule_of_few,
     spans_many_domains,
+    stage_lines,
     with_latency_of_stages,
     with_one_latency,
     with_uplink_rate,
@@ -167,37 +167,38 @@ def inside_first(group: Group) -> Group:
     return Group(group.cluster, first, group.ranks_per_chip)
 
 
-def inner_parts(call: CollectiveCall) -> list[Part]:
-    """Return the parts of the payload with their stages inside a domain, for the first domain.
+class Inside(NamedTuple):
+    """Messages that run inside every domain."""
 
-    With one rank a chip they go along the axes of a torus; with several, they are what the runtime
-    runs inside one domain: halving and doubling, for longer buffers KangaRing, or a ring.
+    parts: list[Part]  # of the payload, with their stages inside the first domain
+    cycles: int = 1  # directed cycles that run at once
+    pairs: bool = False  # pairs of ranks share what one of them received, as in KangaRing
+
+    def marked(self, messages: Messages) -> Messages:
+        """Return messages that run in these cycles, and among such pairs."""
+        messages = replace(messages, cycles=self.cycles)
+        return fuse_pairs(messages) if self.pairs else messages
+
+
+def runs_inside(call: CollectiveCall) -> Inside:
+    """Return what runs inside a domain.
+
+    With one rank a chip stages go along the axes of a torus; with several, they are what the
+    runtime runs inside one domain: halving and doubling, for longer buffers KangaRing, or a ring.
     """
     inside = inside_first(call.group)
     if inside.ranks == 1:
-        return [Part(())]
+        return Inside([Part(())])
     filled = inside.filled_box if inside.ranks_per_chip == 1 else None
     if filled is not None and filled.sizes:
-        return parts(filled)
+        return Inside(torus_parts(filled))
     if is_cube(inside) and halves_and_doubles(inside, call.size_bytes):
-        return cube_parts(inside)
+        return Inside(cube_parts(inside))
     if drives_pairs(inside):
-        return kangaring_parts(inside)
-    return [Part((order[None, :],)) for order in one_ring(inside).both_ways.order]
-
-
-def drives_pairs_inside(call: CollectiveCall) -> bool:
-    """Return whether pairs of ranks share what one of them received, as in KangaRing."""
-    inside = inside_first(call.group)
-    halved = is_cube(inside) and halves_and_doubles(inside, call.size_bytes)
-    return drives_pairs(inside) and not halved
-
-
-def cycles_inside(call: CollectiveCall) -> int:
-    """Return the directed cycles that run at once inside a domain; halving and doubling is one."""
-    inside = inside_first(call.group)
-    halved = is_cube(inside) and halves_and_doubles(inside, call.size_bytes)
-    return 1 if halved or inside.ranks_per_chip == 1 else len(inner_parts(call))
+        kangaring = kangaring_parts(inside)
+        return Inside(kangaring, len(kangaring), pairs=True)
+    rings = [Part((order[None, :],)) for order in one_ring(inside).both_ways.order]
+    return Inside(rings, 1 if inside.ranks_per_chip == 1 else len(rings))
 
 
 def over_domains(lines: IntArray, ranks: IntArray) -> IntArray:
@@ -282,14 +283,13 @@ def _simulated_ps(alike: _Alike) -> int:
     chips = np.repeat(chips.ravel(), cores)
     ranks = np.arange(chips.size).reshape(FEW, -1)
     across = np.ascontiguousarray(ranks.T).astype(np.int32)
-    inner = one_chip_legs or _inner_legs(call, ranks)
+    inside = runs_inside(call)
+    inner = one_chip_legs or _inner_legs(inside.parts, ranks)
 
     def schedule_of(outer: list[Leg], slices: int) -> Schedule:
         """Schedule of few messages with these steps between groups."""
         parts = [([*legs, *outer], weight) for legs, weight in inner]
-        messages = staged_by_few(call, ranks.size, parts, slices)
-        messages = replace(messages, cycles=cycles_inside(call))
-        messages = fuse_pairs(messages) if drives_pairs_inside(call) else messages
+        messages = inside.marked(staged_by_few(call, ranks.size, parts, slices))
         return schedule_of_few(messages, alike.cluster, chips, alike.costs)
 
     if len(alike.radices) > 1:
@@ -303,7 +303,7 @@ def _simulated_ps(alike: _Alike) -> int:
     )
 
 
-def _inner_legs(call: CollectiveCall, ranks: IntArray) -> Legs:
+def _inner_legs(parts: Sequence[Part], ranks: IntArray) -> Legs:
     """Return the stages inside the domains that are simulated, with all their ranks."""
     return [
         (
@@ -313,7 +313,7 @@ def _inner_legs(call: CollectiveCall, ranks: IntArray) -> Legs:
             ],
             part.weight,
         )
-        for part in inner_parts(call)
+        for part in parts
     ]
 
 
@@ -350,31 +350,22 @@ def hierarchical(call: CollectiveCall, slices: int) -> Messages:
     ranks = rank_table(call.group)
     if ranks is None:
         raise ValueError("the group is not symmetric over its domains")
-    across = _lines_across(ranks, radices(call.group))
+    inside = runs_inside(call)
+    across = [
+        ranks[line].swapaxes(1, 2).reshape(-1, line.shape[1]).astype(np.int32)
+        for line in stage_lines(radices(call.group))
+    ]
     parts = [
         Part((*(over_domains(lines, ranks) for lines in part.lines), *across), part.weight)
-        for part in inner_parts(call)
+        for part in inside.parts
     ]
-    messages = replace(staged(call, parts, slices), cycles=cycles_inside(call))
-    return fuse_pairs(messages) if drives_pairs_inside(call) else messages
-
-
-def _lines_across(ranks: IntArray, sizes: Sequence[int]) -> list[IntArray]:
-    """Return the lines of each stage between domains, int32 (lines, domains of a line) each.
-
-    A line joins ranks whose domains differ in one digit alone, in the radices ``sizes``.
-    """
-    digits = ranks.reshape(*sizes[::-1], -1)
-    return [
-        np.moveaxis(digits, axis, -1).reshape(-1, digits.shape[axis]).astype(np.int32)
-        for axis in reversed(range(len(sizes)))
-    ]
+    return inside.marked(staged(call, parts, slices))
 
 
 def _lengths(call: CollectiveCall) -> list[list[int]]:
     """Return the ranks in a line of each stage of each part, inside and then between domains."""
     across = radices(call.group)
-    return [[*inside, *across] for inside in lengths_of(inner_parts(call))]
+    return [[*inside, *across] for inside in lengths_of(runs_inside(call).parts)]
 
 
 def _message_count(call: CollectiveCall, costs: CommunicationCosts) -> int:
@@ -382,8 +373,8 @@ def _message_count(call: CollectiveCall, costs: CommunicationCosts) -> int:
 
 
 def _memory_accesses(call: CollectiveCall, costs: CommunicationCosts) -> Fraction:
-    shared = drives_pairs_inside(call)
-    return pairs_share(call, costs) if shared else each_byte_arrives_once(call, costs)
+    count = pairs_share if runs_inside(call).pairs else each_byte_arrives_once
+    return count(call, costs)
 
 
 HIERARCHICAL = Algorithm(

@@ -216,11 +216,6 @@ def exchange(call: CollectiveCall) -> Schedule:
     return _flows(cluster, paths, pairs[source, target] * chip_pair_bytes, members)
 
 
-def exchange_ps(call: CollectiveCall) -> int:
-    """Time of the part of an all-to-all that goes between domains [ps]."""
-    return run(exchange(call)).total_ps
-
-
 def _pairs_inside(group: Group, rack_of_chip: IntArray) -> IntArray:
     """Count for each rack the ordered pairs of chips of one domain, also of a chip with itself."""
     _, domain, counts = np.unique(group.domain, return_inverse=True, return_counts=True)
@@ -424,7 +419,7 @@ def _exchange_ps(call: CollectiveCall, *, ideal: bool) -> int:
     part = -(-call.size_bytes // group.ranks) * inside.ranks
     costs = communication_costs(group.cluster, ideal=ideal)
     issue = costs.issue_ps * (group.ranks - 1) * group.ranks_per_chip // costs.cc_slots
-    across = max(issue, exchange_ps(call) if call.size_bytes else 0)
+    across = max(issue, run(exchange(call)).total_ps if call.size_bytes else 0)
     start = costs.launch_ps + costs.handshake_ps + costs.step_ps
     within = duration_ps(CollectiveCall("all-to-all", inside, part), ideal=ideal)
     return max(start + across, within)

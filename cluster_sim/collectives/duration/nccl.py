@@ -48,13 +48,6 @@ from topologies.shapes.scale_out import ScaleOut
 NAME = "nccl"  # name that auto resolves to on machines whose collectives take NCCL's measured times
 
 
-def covers(cluster: Cluster) -> bool:
-    """Return whether the collectives of a cluster take NCCL's measured times."""
-    if cluster.plain or cluster.catalogue is None or not cluster.chip:
-        return False
-    return has_constants(cluster)
-
-
 def reduces_in_switch(cluster: Cluster) -> bool:
     """Return whether switches can sum, so that an all-reduce may be faster than its two halves."""
     return covers(cluster) and SWITCH[0] in constants(cluster).chip
@@ -348,14 +341,14 @@ class Machine(NamedTuple):
     far_later_ps: int = 0
 
 
-def has_constants(cluster: Cluster) -> bool:
-    """Return whether the catalogue has constants of NCCL that hold on a cluster.
+def covers(cluster: Cluster) -> bool:
+    """Return whether the collectives of a cluster take NCCL's measured times.
 
-    They were measured on chips around one switch and on fabrics that do not block.
+    Its constants were measured on chips around one switch and on fabrics that do not block.
     """
     catalogue, fabric = cluster.catalogue, _fabric(cluster)
     if cluster.plain or catalogue is None or not isinstance(cluster.shape, Switch):
-        return False
+        return False  # plain shapes have no chip
     if fabric is not None and fabric.oversubscription != 1:
         return False
     parts = catalogue.parts()
@@ -368,15 +361,13 @@ def constants(cluster: Cluster) -> Nccl:
     return constants_of(machine(cluster))
 
 
+@functools.lru_cache(maxsize=256)
 def machine(cluster: Cluster) -> Machine:
     """Return the facts on which a covered cluster's constants depend."""
-    if cluster.catalogue is None or not isinstance(cluster.shape, Switch):
+    catalogue, chip, shape = cluster.catalogue, cluster.chip, cluster.shape
+    fabric = _fabric(cluster)
+    if catalogue is None or not isinstance(shape, Switch):
         raise LookupError(f"{cluster.name} has no constants of NCCL")
-    return _machine_of(cluster.catalogue, cluster.chip, cluster.shape, _fabric(cluster))
-
-
-@functools.lru_cache(maxsize=256)
-def _machine_of(catalogue: Catalogue, chip: str, shape: Switch, fabric: ScaleOut | None) -> Machine:
     rate = catalogue.integer(chip, "links") * catalogue.integer(chip, "link_bandwidth")
     port = 0 if shape.bandwidth_bytes_per_s == rate else shape.bandwidth_bytes_per_s
     later_ps = shape.latency_ps - catalogue.ps(chip, "link_latency")

@@ -233,9 +233,7 @@ def _ends_of_hops(schedule: Schedule) -> tuple[IntArray, IntArray, BoolArray]:
 
     The end of an adapter is -1: what it sends arrives at another adapter.
     """
-    resources, resource, flows = schedule.resources, schedule.resource.copy(), schedule.flows
-    bare = resource[flows.op] < 0
-    resource[flows.op[bare]] = flows.resource[flows.ptr[:-1][bare]]
+    resources, resource = schedule.resources, schedule.crossed
     crosses = resource >= 0
     held = np.where(crosses, resource, 0)
     near = np.where(crosses, resources.owner[held], -1)

@@ -15,6 +15,7 @@ import numpy as np
 from cluster_sim.engine.compiler.jit import inlined, internal
 from cluster_sim.engine.fast.columns import FRESH, NO_OP, STREAMS, State, Streams
 from cluster_sim.engine.shared_rates import max_min
+from cluster_sim.engine.shared_rates.tables import sift
 from cluster_sim.engine.times import UNKNOWN_PS
 from cluster_sim.schedule.table import HORIZON_PS
 
@@ -88,7 +89,7 @@ def set_end(streams: Streams, state: State, item: int, end: int) -> None:
     if place == NO_OP:
         place = state.notes[STREAMS]
         state.notes[STREAMS] += 1
-    _settle(streams, state, item, place, end)
+    sift(streams.ends, streams.heap, streams.place, state.notes[STREAMS], place, end, item)
 
 
 @internal
@@ -99,33 +100,7 @@ def remove(streams: Streams, state: State, item: int) -> None:
     state.notes[STREAMS] -= 1
     last, end = streams.heap[state.notes[STREAMS]], streams.ends[state.notes[STREAMS]]
     if last != item:
-        _settle(streams, state, last, place, end)
-
-
-@internal
-def _settle(streams: Streams, state: State, item: int, place: int, end: int) -> None:
-    """Move an item up or down in the heap from this place to where its end belongs."""
-    heap, ends = streams.heap, streams.ends
-    while place:
-        parent = (place - 1) >> 1
-        if ends[parent] <= end:
-            break
-        heap[place], ends[place] = heap[parent], ends[parent]
-        streams.place[heap[place]] = place
-        place = parent
-    while True:
-        child = 2 * place + 1
-        if child >= state.notes[STREAMS]:
-            break
-        if child + 1 < state.notes[STREAMS] and ends[child + 1] < ends[child]:
-            child += 1
-        if ends[child] >= end:
-            break
-        heap[place], ends[place] = heap[child], ends[child]
-        streams.place[heap[place]] = place
-        place = child
-    heap[place], ends[place] = item, end
-    streams.place[item] = place
+        sift(streams.ends, streams.heap, streams.place, state.notes[STREAMS], place, end, last)
 
 
 @inlined

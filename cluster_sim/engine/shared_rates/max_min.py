@@ -45,6 +45,7 @@ from cluster_sim.engine.shared_rates.tables import (
     Solver,
     empty_solver,
     paths_of,
+    sift,
 )
 from cluster_sim.schedule.table import LARGEST_CAPACITY, IntArray
 
@@ -511,15 +512,7 @@ def _queue(solver: Solver, item: int, key: int) -> None:
     if place == NOWHERE:
         place = solver.sizes[QUEUED]
         solver.sizes[QUEUED] += 1
-    while place:
-        parent = (place - 1) >> 1
-        if solver.key[parent] <= key:
-            break
-        solver.key[place], solver.item[place] = solver.key[parent], solver.item[parent]
-        solver.place[solver.item[place]] = place
-        place = parent
-    solver.key[place], solver.item[place] = key, item
-    solver.place[item] = place
+    sift(solver.key, solver.item, solver.place, solver.sizes[QUEUED], place, key, item)
 
 
 @internal
@@ -527,22 +520,9 @@ def _take(solver: Solver) -> None:
     solver.place[solver.item[0]] = NOWHERE
     solver.sizes[QUEUED] -= 1
     length = solver.sizes[QUEUED]
-    if length == 0:
-        return
-    key, item, place = solver.key[length], solver.item[length], 0
-    while True:
-        child = 2 * place + 1
-        if child >= length:
-            break
-        if child + 1 < length and solver.key[child + 1] < solver.key[child]:
-            child += 1
-        if solver.key[child] >= key:
-            break
-        solver.key[place], solver.item[place] = solver.key[child], solver.item[child]
-        solver.place[solver.item[place]] = place
-        place = child
-    solver.key[place], solver.item[place] = key, item
-    solver.place[item] = place
+    if length:
+        key, item = solver.key[length], solver.item[length]
+        sift(solver.key, solver.item, solver.place, length, 0, key, item)
 
 
 # Flows that all run at once, without a schedule.

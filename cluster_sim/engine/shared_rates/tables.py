@@ -14,7 +14,7 @@ from typing import NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from cluster_sim.engine.compiler.jit import inlined, lean
+from cluster_sim.engine.compiler.jit import inlined, internal, lean
 from cluster_sim.schedule.table import NO_RESOURCE, Flows, IntArray, Schedule
 
 UNLIMITED = np.iinfo(np.int64).max  # rate cap of a flow without one [B/s]
@@ -116,6 +116,36 @@ def empty_solver(paths: Paths) -> Solver:
         far=np.empty(items, np.int32),
         due=np.full(items, UNLIMITED, np.int64),
     )
+
+
+@internal
+def sift(
+    keys: IntArray, items: IntArray, places: IntArray, length: int, place: int, key: int, item: int
+) -> None:
+    """Move an item of a binary heap up or down from a place to where its key belongs.
+
+    ``places`` has the place of each item in the heap.
+    """
+    while place:
+        parent = (place - 1) >> 1
+        if keys[parent] <= key:
+            break
+        keys[place], items[place] = keys[parent], items[parent]
+        places[items[place]] = place
+        place = parent
+    while True:
+        child = 2 * place + 1
+        if child >= length:
+            break
+        if child + 1 < length and keys[child + 1] < keys[child]:
+            child += 1
+        if keys[child] >= key:
+            break
+        keys[place], items[place] = keys[child], items[child]
+        places[items[place]] = place
+        place = child
+    keys[place], items[place] = key, item
+    places[item] = place
 
 
 def paths_of(

@@ -206,21 +206,12 @@ def _replica_facts(replicas: Sequence[Mapping[str, Any]]) -> list[tuple[str, str
     return rows + [row for replica in replicas for row in facts([cold], replica)]
 
 
-def expectation_at(base: Scenario, catalogue: Catalogue) -> Expectation:
-    """Return the expectation of a scenario under another catalogue."""
-    from topologies.clusters.names import machine
-    from workloads.fleet.expectation import at
-    from workloads.fleet.setup.machines import costs_of
-
-    cluster = machine(base.options.fleet.cluster, catalogue=catalogue)
-    return at(base, cluster, costs_of(cluster, base.options.limits))
-
-
 def rank_fleet(
     sure: SensitivityInputs, base: Scenario, catalogue: Catalogue, call: Invocation
 ) -> list[Ranking]:
     """Rank numbers by their effect on lending and on the cost; none without ``--sensitivity``."""
     from workloads.confidence.sensitivity import NotingCatalogue
+    from workloads.fleet.expectation import at
 
     if not sure.sensitivity:
         return []
@@ -234,7 +225,7 @@ def rank_fleet(
     def answer(catalogue: Catalogue) -> Expectation:
         # A catalogue that records reads has to be read again for each of the two answers.
         if catalogue.digest not in expectations or isinstance(catalogue, NotingCatalogue):
-            expectations[catalogue.digest] = expectation_at(base, catalogue)
+            expectations[catalogue.digest] = at(base, catalogue)
         return expectations[catalogue.digest]
 
     def cost(catalogue: Catalogue) -> float:
@@ -389,7 +380,7 @@ def _notes_of_run(result: FleetResult) -> list[str]:
     attained, policy = result.summary["slo_attainment"], result.settings.policy
     notes = [missed_note(run, scenario.lead_s, attained=attained, wanted=wanted, policy=policy)]
     if cap_w is not None:
-        notes.append(over_cap_note(power_w(run, scenario.costs), cap_w))
+        notes.append(over_cap_note(power_w(run), cap_w))
     return list(filter(None, notes))
 
 

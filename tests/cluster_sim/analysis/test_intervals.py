@@ -1,4 +1,4 @@
-"""Algebra of intervals: merged, gaps, and instants by category."""
+"""Algebra of intervals: gaps, and instants by category."""
 
 from __future__ import annotations
 
@@ -12,7 +12,6 @@ from cluster_sim.analysis.stretches import (
     Intervals,
     attribute_ps,
     gaps,
-    merged,
     stable_order,
     union_ps,
 )
@@ -43,20 +42,6 @@ def test_every_instant_goes_to_the_first_category_that_is_on(
 
 
 @given(table=st.lists(rows, max_size=25))
-def test_merged_intervals_cover_the_same_and_do_not_touch(
-    table: list[tuple[int, int, int, int]],
-) -> None:
-    columns, _ = _columns(table)
-    joined = merged(columns)
-    assert np.array_equal(union_ps(joined), union_ps(columns))
-    same = joined.group[1:] == joined.group[:-1]
-    assert np.all(joined.start_ps[1:][same] > joined.end_ps[:-1][same])
-    length = joined.end_ps - joined.start_ps
-    counted = np.bincount(joined.group, length, minlength=4)
-    assert np.array_equal(counted, union_ps(columns))
-
-
-@given(table=st.lists(rows, max_size=25))
 def test_gaps_and_intervals_make_up_the_whole(table: list[tuple[int, int, int, int]]) -> None:
     columns, _ = _columns(table)
     rest, _ = gaps(columns, 40)
@@ -66,7 +51,7 @@ def test_gaps_and_intervals_make_up_the_whole(table: list[tuple[int, int, int, i
 def test_intervals_of_zero_length_and_no_intervals_count_for_nothing() -> None:
     none = Intervals(*(np.empty(0, np.int64) for _ in range(3)), 2)
     assert attribute_ps(none, np.empty(0, np.int64), 1, 9).tolist() == [[0, 9], [0, 9]]
-    assert (len(merged(none)), len(gaps(none, 9)[0])) == (0, 2)
+    assert len(gaps(none, 9)[0]) == 2
     empty = Intervals(np.array([1]), np.array([3]), np.array([3]), 2)
     assert union_ps(empty).tolist() == [0, 0]
 

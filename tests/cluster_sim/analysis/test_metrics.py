@@ -17,7 +17,7 @@ from cluster_sim.analysis.metrics import (
     summary,
     time_by_category,
 )
-from cluster_sim.analysis.stretches import drawn_on, stretches
+from cluster_sim.analysis.stretches import stretches
 from cluster_sim.engine.times import DONE, RUNNING, Attempts, Times
 from cluster_sim.schedule.build import OpColumns, schedule
 from cluster_sim.schedule.table import FIXED, FLOW, Edges, Flows, Resources, Schedule
@@ -43,7 +43,7 @@ def test_resources_show_busy_time_utilisation_and_bytes() -> None:
     assert table["bytes"].tolist() == [100, 15, 0]
     assert table["mean_bytes_per_s"].tolist() == [1e13, 1.5e12, 0.0]
     assert table.index.tolist() == ["link:0-1", "link:1-2", "link:2-0"]
-    assert drawn_on(run(ops)).tolist() == ops.resource.tolist()
+    assert ops.crossed.tolist() == ops.resource.tolist()
     kinds = kind_use(run(ops))
     assert kinds.loc["link", "busiest"] == "link:1-2"
     assert kinds.loc["link", "mean_utilisation"] == pytest.approx(1.4 / 3)
@@ -57,7 +57,7 @@ def test_a_shared_resource_is_used_by_the_work_that_crosses_it() -> None:
         flows=Flows(*(np.array(c, np.int64) for c in ([0], [10**12], [0, 1], [0], [2]))),
     )
     trace = Trace(ops, ended(np.array([0]), np.array([200])))
-    assert drawn_on(trace).tolist() == [0]
+    assert trace.schedule.crossed.tolist() == [0]
     table = resource_use(trace)
     assert table["bytes"].tolist() == [100]
     assert table["utilisation"].tolist() == [pytest.approx(0.5)]

@@ -7,7 +7,6 @@ from hypothesis import given
 from cluster_sim.collectives import (
     ALGORITHMS,
     Group,
-    build,
     compose,
     duration_ps,
     few_ranks,
@@ -49,7 +48,7 @@ def busbw(op, machine, algorithm, size=GIB):
 
 @pytest.mark.parametrize("engine", ENGINES)
 def test_ring_all_reduce_is_alpha_beta_to_the_picosecond(engine):
-    schedule = build(Call("all-reduce", whole(plain("ring:8")), GIB), "ring")
+    schedule = compose(Call("all-reduce", whole(plain("ring:8")), GIB), "ring").schedule
     assert run(schedule, engine=engine).total_ps == 14 * (
         US + int(transfer_ps(GIB // 8, 100 * 10**9))
     )
@@ -69,13 +68,15 @@ def test_half_rings_take_ranks_less_one_steps_of_the_largest_chunk(op, steps, si
 
 
 def test_both_ways_halve_the_blocks():
-    one = run(build(Call("all-reduce", whole(plain("ring:8")), GIB), "ring")).total_ps
-    two = run(build(Call("all-reduce", whole(plain("ring:8")), GIB), "bidirectional-ring")).total_ps
+    one = run(compose(Call("all-reduce", whole(plain("ring:8")), GIB), "ring").schedule).total_ps
+    two = run(
+        compose(Call("all-reduce", whole(plain("ring:8")), GIB), "bidirectional-ring").schedule
+    ).total_ps
     assert two - 14 * US == (one - 14 * US) // 2
 
 
 def test_op_count_of_a_ring_all_reduce():
-    schedule = build(Call("all-reduce", whole(plain("ring:64")), GIB), "ring")
+    schedule = compose(Call("all-reduce", whole(plain("ring:64")), GIB), "ring").schedule
     assert len(schedule) == 2 * 63 * 64 + 64
     assert schedule.nbytes <= 100 * len(schedule)
 
@@ -110,26 +111,26 @@ def test_a_step_between_neighbours_costs_the_core_the_hop_and_the_wire():
     rate = int(128 * 10**9 * machine.catalogue.entry("trn2", "collective_efficiency").exact)
     start = 900_000 + 2_800_000
     expected = start + 1_200_000 + 300_000 + int(transfer_ps(1, rate))
-    assert run(build(Call("all-gather", group, 2), "ring")).total_ps == expected
+    assert run(compose(Call("all-gather", group, 2), "ring").schedule).total_ps == expected
 
 
 def test_a_step_between_servers_takes_fifteen_microseconds_and_the_adapter():
     machine = cluster("trn2.48xlarge:4")
     group = Group(machine, [0, 16])
-    ps = run(build(Call("all-gather", group, 2), "ring", ideal=True)).total_ps
+    ps = run(compose(Call("all-gather", group, 2), "ring", ideal=True).schedule).total_ps
     assert ps == 15 * US + int(transfer_ps(1, 25 * 10**9))
 
 
 def test_a_bad_rank_order_costs():
     machine = plain("torus:4x4")
-    good = run(build(Call("all-reduce", whole(machine), GIB), "ring")).total_ps
+    good = run(compose(Call("all-reduce", whole(machine), GIB), "ring").schedule).total_ps
     shuffled = Group(machine, np.random.default_rng(1).permutation(16))
-    assert run(build(Call("all-reduce", shuffled, GIB), "ring")).total_ps > 1.5 * good
+    assert run(compose(Call("all-reduce", shuffled, GIB), "ring").schedule).total_ps > 1.5 * good
 
 
 def test_a_route_over_three_links_is_three_ops():
     machine = plain("ring:8")
-    schedule = build(Call("all-gather", Group(machine, [3, 0]), 2), "ring")
+    schedule = compose(Call("all-gather", Group(machine, [3, 0]), 2), "ring").schedule
     frame = run(schedule).frame(ranks=0, resources="link")
     assert frame.resource.tolist() == ["link:3-2", "link:2-1", "link:1-0"]
     assert run(schedule).total_ps == 3 * (US + 10)
@@ -138,7 +139,7 @@ def test_a_route_over_three_links_is_three_ops():
 def test_disjoint_groups_run_at_once_and_do_not_disturb_each_other():
     machine = cluster("trn2-ultraserver")
     planes = [Group(machine, range(16 * z, 16 * z + 16)) for z in range(4)]
-    alone = run(build(Call("all-reduce", planes[2], 2**20), "multi-ring")).total_ps
+    alone = run(compose(Call("all-reduce", planes[2], 2**20), "multi-ring").schedule).total_ps
     calls = [Call("all-reduce", plane, 2**20) for plane in planes]
     schedule = compose(calls, "multi-ring")
     assert run(schedule.schedule).total_ps == alone
@@ -187,7 +188,7 @@ def test_a_folded_collective_equals_the_whole_one(
             messages, group.chip_of_rank, fabric(group.cluster, np.arange(domains)), {}
         )
     else:
-        schedule = build(Call(op, group, size), algorithm)
+        schedule = compose(Call(op, group, size), algorithm).schedule
     odd = 1e-5 if algorithm == "rdh" else 0  # five parts of a power of two differ by a byte
     assert folded == pytest.approx(run(schedule).total_ps, rel=odd, abs=0)
 
@@ -196,12 +197,12 @@ def test_blocks_and_climbs_that_differ_are_folded_closely():
     machine = cluster("trn2.48xlarge:17")
     group = Group(machine, 16 * np.arange(17))
     call, costs = Call("all-reduce", group, 5 * 2**20), communication_costs(machine)
-    whole_ps = run(build(call, "ring")).total_ps
+    whole_ps = run(compose(call, "ring").schedule).total_ps
     folded = ALGORITHMS["ring"].stands_for(call, costs)
     assert folded == pytest.approx(whole_ps, rel=0.001)
     wide = Group(machine, np.arange(16 * 17))
     call = Call("all-reduce", wide, 10**8 + 1)
-    whole_ps = run(build(call, "hierarchical")).total_ps
+    whole_ps = run(compose(call, "hierarchical").schedule).total_ps
     folded = ALGORITHMS["hierarchical"].stands_for(call, costs)
     assert folded == pytest.approx(whole_ps, rel=0.05)
 
@@ -279,13 +280,13 @@ def test_boxes_of_a_torus():
         (lambda m: Group(m, [0, 0]), "chip 0 is named twice"),
         (lambda m: Group(m, [16]), "chip 16 is not one of the 16 of trn2.48xlarge"),
         (lambda m: Group(m, []), "a group has no chips"),
-        (lambda m: build(Call("all-reduse", whole(m), 1)), "Did you mean all-reduce"),
-        (lambda m: build(Call("all-reduce", whole(m), -1)), "a size of -1 B"),
+        (lambda m: compose(Call("all-reduse", whole(m), 1)).schedule, "Did you mean all-reduce"),
+        (lambda m: compose(Call("all-reduce", whole(m), -1)).schedule, "a size of -1 B"),
         (
-            lambda m: build(Call("all-reduce", whole(m), 1), "direct"),
+            lambda m: compose(Call("all-reduce", whole(m), 1), "direct").schedule,
             "these do: auto, best, ring",
         ),
-        (lambda m: build([Call("all-reduce", whole(m), 1)] * 2), "groups share a chip"),
+        (lambda m: compose([Call("all-reduce", whole(m), 1)] * 2).schedule, "groups share a chip"),
         (lambda m: first_ranks(m, 17), "17 ranks on trn2.48xlarge"),
         (lambda m: first_ranks(m, 3, 2), "use 2"),
     ],

@@ -8,7 +8,6 @@ import pytest
 from cluster_sim.collectives import (
     KINDS,
     Group,
-    build,
     compose,
     duration_ps,
     hbm_bytes,
@@ -110,8 +109,8 @@ def test_collectives_in_scratchpads_escape_memory(node, op, each):
 )
 def test_a_memory_that_cannot_bind_changes_no_time(machine, op, algorithm):
     group = whole(cluster(machine))
-    alone = build(Call(op, group, 64 * 2**20), algorithm)
-    beside_others = build(Call(op, group, 64 * 2**20), algorithm, contended=True)
+    alone = compose(Call(op, group, 64 * 2**20), algorithm).schedule
+    beside_others = compose(Call(op, group, 64 * 2**20), algorithm, contended=True).schedule
     assert not len(alone.flows)
     assert len(beside_others.flows)
     assert accesses(beside_others).sum() == hbm_bytes(Call(op, group, 64 * 2**20), algorithm)
@@ -120,7 +119,9 @@ def test_a_memory_that_cannot_bind_changes_no_time(machine, op, algorithm):
 
 def test_on_ideal_wire_nothing_crosses_memory():
     group = whole(cluster("trn2.48xlarge"), 4)
-    assert not len(build(Call("all-reduce", group, GIB), "ring", ideal=True, contended=True).flows)
+    assert not len(
+        compose(Call("all-reduce", group, GIB), "ring", ideal=True, contended=True).schedule.flows
+    )
 
 
 def test_ranks_of_one_chip_are_bound_by_its_dma_engines():
@@ -152,7 +153,7 @@ def test_the_smallest_all_reduce_takes_what_it_was_measured_to(
 def test_bytes_of_memory_in_closed_form_are_those_of_the_schedule(machine, cores, op):
     group, size = whole(cluster(machine), cores), 64 * 2**20
     for name in algorithm_names(op, group):
-        schedule = build(Call(op, group, size), name, contended=True)
+        schedule = compose(Call(op, group, size), name, contended=True).schedule
         assert hbm_bytes(Call(op, group, size), name) == accesses(schedule).sum()
 
 

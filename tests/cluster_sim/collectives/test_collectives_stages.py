@@ -10,7 +10,6 @@ from cluster_sim.collectives import (
 )
 from cluster_sim.collectives import (
     Group,
-    build,
     compose,
     duration_ps,
     lower_bound,
@@ -123,7 +122,7 @@ def test_symmetry_is_that_of_the_runtime():
     assert not is_symmetric(Group(machine, [0, 16]))
     assert is_symmetric(Group(cluster("trn2.48xlarge:4"), [0, 16, 32, 48]))
     with pytest.raises(InputError, match="hierarchical does not make sense"):
-        build(Call("all-reduce", Group(machine, [0, 1, 16]), 1), "hierarchical")
+        compose(Call("all-reduce", Group(machine, [0, 1, 16]), 1), "hierarchical")
 
 
 def test_corners_of_the_cube_are_neighbours_on_the_torus():
@@ -213,12 +212,14 @@ def test_broadcast_reaches_everybody(algorithm, chips):
 
 def test_a_permute_takes_one_step():
     machine = cluster("ring:6", bandwidth="1GB/s", latency="1us")
-    assert run(build(Call("permute", whole(machine), 1000))).total_ps == 2 * US
+    assert run(compose(Call("permute", whole(machine), 1000)).schedule).total_ps == 2 * US
 
 
 def test_a_longer_buffer_takes_less_where_the_runtime_leaves_halving_inside_nodes():
     two, mib = whole(cluster("trn2.48xlarge:2"), 4), 2**20
-    below, above = (build(Call("all-reduce", two, size * mib), "hierarchical") for size in (53, 54))
+    below, above = (
+        compose(Call("all-reduce", two, size * mib), "hierarchical").schedule for size in (53, 54)
+    )
     assert max(below.labels["step"]) < max(above.labels["step"])
     # As inside one server, where 128 MiB took 1.3 times as long as 64 MiB with nccom-test.
     assert 0.5 < run(above).total_ps / run(below).total_ps < 0.7

@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from cluster_sim.collectives import CollectiveCall, Group, build, whole
+from cluster_sim.collectives import CollectiveCall, Group, compose, whole
 from cluster_sim.collectives.algorithms.cycles import all_rings
 from cluster_sim.collectives.duration.duration import duration_ps
 from cluster_sim.hardware.communication_costs import DMA_SHARES, communication_costs
@@ -39,13 +39,19 @@ def test_cycles_copy_side_by_side_up_to_the_rate_of_all_engines(cycles, shares):
 )
 def test_a_byte_copied_inside_a_chip_takes_its_share_of_the_engines(chips, algorithm, shares):
     group = Group(cluster("trn2.48xlarge"), np.arange(chips), 4)
-    assert dma_shares(build(CollectiveCall("all-gather", group, 2**26), algorithm)) == {shares}
+    assert dma_shares(compose(CollectiveCall("all-gather", group, 2**26), algorithm).schedule) == {
+        shares
+    }
 
 
 def test_ranks_of_one_chip_copy_as_fast_whatever_the_number_of_cycles():
     chip = Group(cluster("trn2.48xlarge"), [0], 4)
     call = CollectiveCall("all-gather", chip, 2**26)
-    assert dma_shares(build(call, "bidirectional-ring")) == dma_shares(build(call, "ring")) == {60}
+    assert (
+        dma_shares(compose(call, "bidirectional-ring").schedule)
+        == dma_shares(compose(call, "ring").schedule)
+        == {60}
+    )
 
 
 @pytest.mark.parametrize(

@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from cluster_sim.collectives import KINDS, Group, build, duration_ps, measure, whole
+from cluster_sim.collectives import KINDS, Group, compose, duration_ps, measure, whole
 from cluster_sim.collectives import CollectiveCall as Call
 from cluster_sim.collectives.algorithms import algorithm as footprint
 from cluster_sim.collectives.algorithms.registry import fitting_algorithms, suitable
@@ -23,14 +23,14 @@ def test_ops_are_foreseen_within_a_factor_of_two_or_not_far_above(machine, cores
     call = Call(op, group, size)
     for algorithm in suitable(call):
         foreseen = footprint.ops_foreseen([call], algorithm, costs)
-        assert 0.45 < foreseen / len(build(call, algorithm)) < 2.5, algorithm.name
+        assert 0.45 < foreseen / len(compose(call, algorithm).schedule) < 2.5, algorithm.name
 
 
 def test_what_does_not_fit_in_this_machine_is_refused_before_it_is_built():
     everything = whole(cluster("rainier"))
     message = r"all-to-all by direct on 499,968 ranks is about 7\.\de\+11 ops and needs .* TB; this"
     with pytest.raises(InputError, match=message):
-        build(Call("all-to-all", everything, 2**30), "direct")
+        compose(Call("all-to-all", everything, 2**30), "direct")
 
 
 def test_best_tries_what_fits(monkeypatch):
@@ -41,7 +41,7 @@ def test_best_tries_what_fits(monkeypatch):
     row, _ = measure(Call("all-gather", group, 2**20), "best")
     assert row["ops"] * footprint.BYTES_AN_OP < 4 * 10**6
     with pytest.raises(InputError, match="all-gather by multi-ring on 64 ranks"):
-        build(Call("all-gather", group, 2**20), "multi-ring")
+        compose(Call("all-gather", group, 2**20), "multi-ring")
 
 
 def test_a_group_too_large_to_hold_is_measured_by_a_few_that_stand_for_all():
@@ -68,6 +68,6 @@ def test_groups_at_once_on_nvidia_take_as_long_as_one():
 def test_an_unknown_algorithm_is_told_from_one_that_makes_no_sense_here():
     node = whole(cluster("trn2.48xlarge"))
     with pytest.raises(InputError, match=r"unknown algorithm 'rng'\. Did you mean ring\?"):
-        build(Call("all-reduce", node, 2**20), "rng")
+        compose(Call("all-reduce", node, 2**20), "rng")
     with pytest.raises(InputError, match="direct does not make sense for all-reduce"):
-        build(Call("all-reduce", node, 2**20), "direct")
+        compose(Call("all-reduce", node, 2**20), "direct")

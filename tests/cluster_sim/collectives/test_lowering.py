@@ -102,7 +102,11 @@ def _hops(
     if costs.issue_ps and not channels.joins[channel]:
         handshakes = bool((chips != chips[0]).any()) and (starts or messages.handshakes)
         start = costs.launch_ps * starts + costs.handshake_ps * handshakes
-        yield int(covered.cc(source)), costs.issue_ps, costs.step_ps - costs.issue_ps + start
+        yield (
+            int(covered.of_chip("cc", source)),
+            costs.issue_ps,
+            costs.step_ps - costs.issue_ps + start,
+        )
     paths = covered.route([source], [target])
     if channels.ptr is not None and channels.ptr[channel] < channels.ptr[channel + 1]:
         begin, end = channels.ptr[channel], channels.ptr[channel + 1]

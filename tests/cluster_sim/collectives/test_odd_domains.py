@@ -10,6 +10,7 @@ from cluster_sim.collectives import CollectiveCall, measure, results, whole
 from cluster_sim.collectives.algorithms.hierarchical import evened, radices, timed_radices
 from cluster_sim.collectives.duration.duration import FEW_RANKS, collective_time
 from cluster_sim.collectives.group import Group
+from cluster_sim.hardware.communication_costs import communication_costs
 from topologies.clusters.names import cluster
 
 MACHINE = cluster("trn2-ultraserver:4200")
@@ -41,6 +42,19 @@ def test_a_missing_rank_costs_at_most_its_adapters_and_no_ring_over_all(domains:
     even, odd = _ms(_group(domains)), _ms(_group(domains, missing=1))
     assert even < odd < 2.05 * even
     assert odd < 1.2 * _ms(_group(16, missing=1))
+
+
+def test_what_a_lone_rank_takes_longer_no_algorithm_can_save() -> None:
+    """Two stages of 1,025 replicas by two a domain share one: an odd number has no other way.
+
+    All 64 groups gather the buffer over its 64 adapters, where 32 do so over those of a full one.
+    """
+    odd, even = _group(513, missing=1), _group(512)
+    adapter_bytes_per_s = communication_costs(MACHINE).scale_out_bytes_per_s
+    for group, gathers in ((odd, 64), (even, 32)):
+        outside = 2**30 * (1 - np.bincount(group.domain).min() / group.ranks)
+        least_ms = gathers * outside / (64 * adapter_bytes_per_s) * 1e3
+        assert least_ms <= _ms(group) <= 1.03 * least_ms
 
 
 @pytest.mark.parametrize("kind", ["all-gather", "reduce-scatter", "all-reduce"])

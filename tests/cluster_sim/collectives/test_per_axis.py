@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from cluster_sim.collectives import CollectiveCall, build, whole
+from cluster_sim.collectives import CollectiveCall, compose, whole
 from cluster_sim.collectives.algorithms.torus import PER_AXIS, ring_by_ring_ps
 from cluster_sim.collectives.results import measure
 from cluster_sim.hardware.communication_costs import communication_costs
@@ -32,7 +32,7 @@ def test_rings_by_themselves_take_as_long_as_all_in_one_schedule(
 ) -> None:
     """Also where blocks differ by a byte."""
     call = call_on(shape, kind, size_bytes)
-    whole_ps = run(build(call, "per-axis")).total_ps
+    whole_ps = run(compose(call, "per-axis").schedule).total_ps
     assert ring_by_ring_ps(call, communication_costs(call.group.cluster)) == whole_ps
 
 
@@ -41,7 +41,7 @@ def test_rings_by_themselves_take_as_long_as_all_in_one_schedule(
 def test_one_line_of_an_exchange_stands_for_all(shape: str, block_bytes: int) -> None:
     ranks = call_on(shape, "all-to-all", 1).ranks
     call = call_on(shape, "all-to-all", block_bytes * ranks)
-    costs, schedule = communication_costs(call.group.cluster), build(call, "per-axis")
+    costs, schedule = communication_costs(call.group.cluster), compose(call, "per-axis").schedule
     assert ring_by_ring_ps(call, costs) == run(schedule).total_ps
     assert PER_AXIS.streamed_ops(call, costs) == len(schedule)
     uneven = call_on(shape, "all-to-all", block_bytes * ranks + 1)
@@ -66,7 +66,7 @@ def test_only_plain_rings_are_run_by_themselves() -> None:
 def test_a_million_ops_are_counted_as_they_are_run() -> None:
     call = call_on("torus:20x20x20", "all-reduce", 2**30)
     row, _ = measure(call, "per-axis")
-    assert row["ops"] == len(build(call, PER_AXIS))
+    assert row["ops"] == len(compose(call, PER_AXIS).schedule)
     assert row["steps"] == 6 * 19
 
 

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from cluster_sim.collectives import CollectiveCall as Call
-from cluster_sim.collectives import Group, build, whole
+from cluster_sim.collectives import Group, compose, whole
 from cluster_sim.engine import simulate
 from cluster_sim.hardware.memory_kernel import memory_kernel
 from cluster_sim.schedule.build import merge
@@ -33,7 +33,7 @@ def ends(trace):
     ],
 )
 def test_two_streams_slow_each_other_and_beat_one_after_the_other(machine, cores, size):
-    one = build(Call("all-reduce", whole(cluster(machine), cores), size), contended=True)
+    one = compose(Call("all-reduce", whole(cluster(machine), cores), size), contended=True).schedule
     alone, both = run(one).total_ps, run(merge(one, one))
     assert alone < both.total_ps < 2 * alone
     assert min(ends(both)) >= alone  # of equal messages those of the first stream go first
@@ -44,20 +44,24 @@ def test_streams_queue_for_cc_cores_even_where_their_links_are_apart():
     node = cluster("trn2.48xlarge")
     rows = [Group(node, 4 * np.arange(4) + column) for column in (0, 1)]
     one, other, mine = (
-        build(Call("all-to-all", group, 4096), "direct", contended=True)
+        compose(Call("all-to-all", group, 4096), "direct", contended=True).schedule
         for group in (rows[0], Group(node, [0, 1, 2, 3]), rows[1])
     )
     apart, crossing = run(merge(one, mine)), run(merge(one, other))
     assert apart.total_ps == run(one).total_ps
     assert crossing.total_ps == run(one).total_ps  # six messages of chip 0, sixteen CC-Cores
-    many = [build(Call("all-to-all", rows[0], 4096), "direct", contended=True) for _ in range(8)]
+    many = [
+        compose(Call("all-to-all", rows[0], 4096), "direct", contended=True).schedule
+        for _ in range(8)
+    ]
     assert run(merge(*many)).total_ps > run(one).total_ps + 800_000
 
 
 def test_both_engines_agree_on_streams_and_kernels():
     group = Group(cluster("trn2.48xlarge:2"), [0, 1, 4, 5, 16, 17, 20, 21], 2)
     parts = [
-        build(Call("all-reduce", group, MIB), name, contended=True) for name in ("ring", "mesh")
+        compose(Call("all-reduce", group, MIB), name, contended=True).schedule
+        for name in ("ring", "mesh")
     ]
     schedule = merge(*parts, memory_kernel(group.cluster, group.chips, 64 * MIB))
     fast, reference = simulate(schedule), simulate(schedule, engine="reference")
@@ -74,7 +78,7 @@ def test_a_kernel_takes_what_memory_gives_and_no_more_than_asked():
 
 def test_a_kernel_and_a_collective_slow_each_other():
     node = cluster("trn2.48xlarge")
-    gathered = build(Call("all-gather", whole(node, 4), 2**29), contended=True)
+    gathered = compose(Call("all-gather", whole(node, 4), 2**29), contended=True).schedule
     kernel = memory_kernel(node, range(16), 2 * 10**9)
     alone = run(kernel).total_ps, run(gathered).total_ps
     both = run(merge(kernel, gathered))
@@ -87,7 +91,9 @@ def test_a_kernel_and_a_collective_slow_each_other():
 
 def test_a_collective_in_scratchpads_leaves_memory_to_the_kernel():
     node = cluster("trn2.48xlarge")
-    gathered = build(Call("all-gather", whole(node, 4), 32 * MIB), sbuf=True, contended=True)
+    gathered = compose(
+        Call("all-gather", whole(node, 4), 32 * MIB), sbuf=True, contended=True
+    ).schedule
     kernel = memory_kernel(node, range(16), 10**8)
     both = run(merge(kernel, gathered))
     assert ends(both) == [run(kernel).total_ps, run(gathered).total_ps]
@@ -95,7 +101,9 @@ def test_a_collective_in_scratchpads_leaves_memory_to_the_kernel():
 
 def test_streams_of_other_domains_and_labels_are_numbered_on():
     two = cluster("trn2.48xlarge:2")
-    here, there = (build(Call("all-gather", Group(two, [k, k + 1]), MIB)) for k in (0, 16))
+    here, there = (
+        compose(Call("all-gather", Group(two, [k, k + 1]), MIB)).schedule for k in (0, 16)
+    )
     schedule = merge(here, there)
     assert run(schedule).total_ps == run(here).total_ps
     assert len(schedule.resources) == len(here.resources) + len(there.resources)
@@ -106,8 +114,8 @@ def test_streams_of_other_domains_and_labels_are_numbered_on():
 
 def test_schedules_of_different_machines_are_refused():
     ranks = [0, 1]
-    one = build(Call("all-gather", Group(cluster("trn2.48xlarge"), ranks), MIB))
-    other = build(Call("all-gather", Group(cluster("trn1.32xlarge"), ranks), MIB))
+    one = compose(Call("all-gather", Group(cluster("trn2.48xlarge"), ranks), MIB)).schedule
+    other = compose(Call("all-gather", Group(cluster("trn1.32xlarge"), ranks), MIB)).schedule
     with pytest.raises(InputError, match=r"cc:0 has slots 16 in one schedule and 6 in another"):
         merge(one, other)
 
@@ -131,4 +139,4 @@ def test_a_kernel_needs_a_memory_and_bytes():
 )
 def test_what_does_not_fit_in_scratchpads_is_refused(machine, cores, op, size, message):
     with pytest.raises(InputError, match=message):
-        build(Call(op, whole(cluster(machine), cores), size), sbuf=True)
+        compose(Call(op, whole(cluster(machine), cores), size), sbuf=True)

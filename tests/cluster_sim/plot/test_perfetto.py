@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 from hypothesis import given
 
-from cluster_sim.collectives import CollectiveCall, build, whole
+from cluster_sim.collectives import CollectiveCall, compose, whole
 from cluster_sim.engine.times import DONE, RUNNING, Attempts, Times
 from cluster_sim.plot.perfetto import (
     MOST_POINTS,
@@ -54,7 +54,7 @@ def tracks(document: Any) -> dict[int, Any]:
 @pytest.fixture(scope="module")
 def ring() -> Trace:
     four = whole(cluster("trn2.48xlarge"))
-    return run(build(CollectiveCall("all-reduce", four, 2**20), "ring"))
+    return run(compose(CollectiveCall("all-reduce", four, 2**20), "ring").schedule)
 
 
 def test_every_op_that_takes_time_is_a_slice_once(ring: Trace, tmp_path: Path) -> None:

@@ -62,13 +62,12 @@ def _run(batch: BatchWork, units: int = 10, serve: int = 4, **options: Any) -> F
     jobs = options.pop("jobs", (evaluation_job(units),))
     policy = options.pop("policy", static(serve))
     fleet = Fleet(units, costs=options.pop("costs", FREE), **options)
-    return simulate(
-        constant(1.0, minutes=minutes), [SERVICE], fleet, policy, jobs=jobs, batch=batch
-    )
+    demand = constant(1.0, minutes=minutes)
+    return simulate(demand, [SERVICE], fleet, policy, jobs=jobs, batch=batch, economics=ECONOMICS)
 
 
 def _account(run: FleetRun) -> dict[str, Any]:
-    document: dict[str, Any] = summary(run, ECONOMICS)["batch"]
+    document: dict[str, Any] = summary(run)["batch"]
     for what in ("requests", "tokens"):
         parts = [document[f"{kind}_{what}"] for kind in ("served", "waiting", "late")]
         assert document[f"arrived_{what}"] == sum(parts)
@@ -154,7 +153,7 @@ def test_requests_tokens_and_time_are_conserved(
     tier = BatchTier(share, deadline_s=hours * 3600)
     arrivals = azure_code().between(0, 1440)
     demand = scaled_to_fleet(interactive(arrivals, tier), [SERVICE], 24, peak_share=0.8)
-    work = batch_work(demand, None, [SERVICE], tier)
+    work = batch_work(demand, [SERVICE], tier)
     run = simulate(
         demand,
         [SERVICE],
@@ -169,7 +168,7 @@ def test_requests_tokens_and_time_are_conserved(
     assert total == pytest.approx(32.0)
     assert work is not None
     assert account["arrived_requests"] == pytest.approx(work.demand.requests.sum(), abs=1)
-    frame = timeline(run, ECONOMICS)
+    frame = timeline(run)
     assert frame["batch_waiting_requests"].min() >= 0
     assert frame["batch_served_requests"].sum() == account["served_requests"]
 
@@ -177,7 +176,7 @@ def test_requests_tokens_and_time_are_conserved(
 def test_a_share_leaves_the_interactive_service() -> None:
     tier, demand = BatchTier(0.2), constant(100.0, minutes=10)
     rest = interactive(demand, tier)
-    work = batch_work(rest, None, [SERVICE], tier)
+    work = batch_work(rest, [SERVICE], tier)
     assert work is not None
     assert rest.requests[0, 0] == 80.0
     assert work.demand.requests[0, 0] == pytest.approx(20.0)
@@ -187,11 +186,11 @@ def test_batch_work_lowers_what_trains_and_not_what_serves() -> None:
     demand = scaled_to_fleet(azure_code().between(0, 1440), [SERVICE], 100, peak_share=0.8)
     tier = BatchTier(0.2)
     summaries = []
-    for work in (None, batch_work(demand, None, [SERVICE], tier)):
+    for work in (None, batch_work(demand, [SERVICE], tier)):
         run = simulate(
             demand, [SERVICE], Fleet(100), threshold(), jobs=default_jobs(100), batch=work
         )
-        summaries.append(summary(run, ECONOMICS))
+        summaries.append(summary(run))
     assert summaries[1]["slo_attainment"] == pytest.approx(
         summaries[0]["slo_attainment"], abs=0.002
     )
@@ -218,10 +217,10 @@ def test_mistakes_are_refused(
 def test_two_models_and_a_short_demand_are_refused() -> None:
     two = [SERVICE, Service("code", fixed_rate(1.0), 1e9)]
     with pytest.raises(InputError, match="Give one --model"):
-        batch_work(constant(1.0, minutes=9), None, two, BatchTier(0.1))
+        batch_work(constant(1.0, minutes=9), two, BatchTier(0.1))
     short = constant(1.0, minutes=5)
     with pytest.raises(InputError, match="as long"):
-        batch_work(constant(1.0, minutes=9), short, [SERVICE], BatchTier(demand=short))
+        batch_work(constant(1.0, minutes=9), [SERVICE], BatchTier(demand=short))
 
 
 def test_a_saturated_unit_answers_as_many_as_the_token_level_replica(
@@ -240,7 +239,7 @@ def test_a_saturated_unit_answers_as_many_as_the_token_level_replica(
     waiting = constant(
         120 * table.rate_max_per_s, minutes=minutes, prompt_tokens=prompt, output_tokens=output
     )
-    work = batch_work(waiting, waiting, [service], BatchTier(demand=waiting))
+    work = batch_work(waiting, [service], BatchTier(demand=waiting))
     run = simulate(
         constant(0.01, minutes=minutes), [service], Fleet(2, costs=FREE), static(1), batch=work
     )
@@ -260,7 +259,7 @@ def test_batch_work_of_the_last_day_needs_its_part_of_the_loans() -> None:
         FleetInputs(unit_rate=2.0, failures="off"), DemandInputs(days=float("inf"))
     )
     built = scenario(cluster("trn2-ultraserver:100"), constant(6000.0, minutes=minutes), options)
-    built = replace(built, tier=tier, own_batch=tier.demand).at(built.horizon)
+    built = replace(built, tier=tier).at(built.horizon)
     loan = lend_on(built, Night("06:00")).summary()
     assert loan["lent_unit_hours"] == pytest.approx(50 * 6, rel=0.2)
     assert loan["batch"] == {

@@ -7,7 +7,6 @@ import pytest
 
 from tests.support.toy_fleet import SERVICE, scaled_to_fleet, simulate
 from workloads.demand import azure_code, constant
-from workloads.economics import Economics
 from workloads.fleet.inputs.costs import ChangeCosts
 from workloads.fleet.inputs.jobs import TrainingJob, evaluation_job
 from workloads.fleet.policies.rules import static, threshold
@@ -30,7 +29,7 @@ def test_a_lost_server_takes_its_share_and_no_more() -> None:
     assert np.array_equal(total.sum(axis=1), np.arange(601) * 40 * 4 * 60_000)
     capacity = run.queues[0].capacity[-1] / run.queues[0].capacity[0]
     assert capacity == pytest.approx(1 - run.failures / 160, abs=0.01)
-    hours = summary(run, Economics(100.0, 50.0))
+    hours = summary(run)
     assert hours["broken_chip_hours"] == pytest.approx(total[-1, Role.BROKEN] * 16 / 3.6e6)
 
 

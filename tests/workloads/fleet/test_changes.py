@@ -8,7 +8,6 @@ import pytest
 from tests.support.toy_fleet import (
     FLAT_DAY,
     FREE,
-    PRICES,
     SERVICE,
     scaled_to_fleet,
     share_of_time,
@@ -42,7 +41,7 @@ from workloads.fleet.state.world import Role
 def test_flat_demand_changes_no_roles(policy: Policy) -> None:
     run = simulate(FLAT_DAY, [SERVICE], Fleet(100), policy, jobs=default_jobs(100))
     assert run.changes == ()
-    assert summary(run, PRICES)["slo_attainment"] == 1.0
+    assert summary(run)["slo_attainment"] == 1.0
 
 
 @pytest.mark.parametrize("policy", [threshold(), forecast(), clock(90, 10)])
@@ -55,7 +54,7 @@ def test_an_infinite_change_cost_is_the_static_split(policy: Policy) -> None:
         for each in (policy, static(best_static(need)))
     ]
     assert np.array_equal(runs[0].kinds[0].spent_server_ms, runs[1].kinds[0].spent_server_ms)
-    assert summary(runs[0], PRICES) == summary(runs[1], PRICES)
+    assert summary(runs[0]) == summary(runs[1])
     assert runs[0].changes == ()
 
 
@@ -64,12 +63,12 @@ def test_a_spike_at_night_queues_while_units_come_back() -> None:
     load = raised(flat, 120, 30, 2.0)
     run = simulate(load, [SERVICE], Fleet(100), threshold(), jobs=default_jobs(100))
     undisturbed = simulate(flat, [SERVICE], Fleet(100), threshold(), jobs=default_jobs(100))
-    frame = timeline(run, PRICES)
-    assert summary(undisturbed, PRICES)["slo_attainment"] == 1.0
+    frame = timeline(run)
+    assert summary(undisturbed)["slo_attainment"] == 1.0
     assert frame["queued_requests"][:120].max() == 0
     assert frame["queued_requests"][120:150].max() > 0
     assert frame["slo_attainment"][120:135].min() < 0.5
-    assert summary(run, PRICES)["slo_attainment_worst_15min"] < 0.5
+    assert summary(run)["slo_attainment_worst_15min"] < 0.5
     assert run.changes[0].ready_ms > run.changes[0].ordered_ms
 
 
@@ -84,7 +83,7 @@ def test_faster_changes_serve_better() -> None:
             threshold(),
             jobs=default_jobs(110),
         )
-        kept.append(summary(run, PRICES)["slo_attainment"])
+        kept.append(summary(run)["slo_attainment"])
     assert kept[0] > kept[1] > kept[2]
 
 
@@ -142,8 +141,7 @@ def test_history_teaches_the_forecast() -> None:
                 forecast(),
                 signals=Signals(history=past),
                 jobs=default_jobs(330),
-            ),
-            PRICES,
+            )
         )["slo_attainment"]
         for past in (before, None)
     ]
@@ -155,7 +153,7 @@ def test_history_teaches_the_forecast() -> None:
     [
         ({"fleet": Fleet(0)}, "0 units"),
         ({"services": []}, "0 services for a demand of 1"),
-        ({"jobs": [TrainingJob("big", 200, 150)]}, "needs 150 units, the fleet has 100"),
+        ({"jobs": [TrainingJob("big", 200, 150)]}, "needs 150 units, unit has 100 units"),
         ({"jobs": [evaluation_job(3), evaluation_job(3)]}, "2 evaluation jobs"),
     ],
 )

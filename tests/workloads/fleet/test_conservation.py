@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.support.examples import examples
-from tests.support.toy_fleet import PRICES, SERVICE, check_conserved, scaled_to_fleet, simulate
+from tests.support.toy_fleet import SERVICE, check_conserved, scaled_to_fleet, simulate
 from workloads.demand import azure_code, azure_mix
 from workloads.fleet.inputs.costs import ChangeCosts
 from workloads.fleet.inputs.jobs import TrainingJob, default_jobs, evaluation_job
@@ -46,7 +46,7 @@ def test_unit_time_and_tokens_are_conserved_with_failures(name: str, source: str
     )
     assert run.failures > 100
     check_conserved(run)
-    frame = timeline(run, PRICES)
+    frame = timeline(run)
     assert len(frame) == 1440
     assert frame["power_w"].between(0, 200 * 64 * 750 * 1.12).all()
     assert jobs_frame(run)["goodput"].between(0, 1).all()

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from tests.support.toy_fleet import FLAT_DAY, PRICES, SERVICE, simulate
+from tests.support.toy_fleet import FLAT_DAY, SERVICE, simulate
 from topologies.clusters.names import cluster
 from workloads.economics import Economics
 from workloads.fleet.policies.rules import static
@@ -29,7 +29,7 @@ def test_economics_of_machines() -> None:
 
 def test_energy_and_cost_of_a_day() -> None:
     run = simulate(FLAT_DAY, [SERVICE], Fleet(100), static(100))
-    numbers = summary(run, PRICES)
+    numbers = summary(run)
     half = 100 * 64 * (400 + 0.5 * 350) * 1.12
     assert numbers["power_mean_w"] == pytest.approx(half, rel=0.01)
     assert numbers["cost_usd"] == pytest.approx(100 * 64 * 24 * 2.235)

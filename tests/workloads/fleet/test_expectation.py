@@ -8,13 +8,14 @@ import numpy as np
 import pytest
 
 from tests.support.toy_fleet import slower
+from topologies.catalogue.catalogue import shipped_catalogue
 from topologies.clusters.names import cluster
 from workloads.demand.bundled import demand
 from workloads.fleet.expectation import at, broken_share, expected, lendable_share, lent_units
 from workloads.fleet.processes.failures import Domain, Failures
 from workloads.fleet.results import summary
 from workloads.fleet.scenario import Scenario, policy_of, run, scenario
-from workloads.options.fleet import DemandInputs, FleetInputs, FleetOptions
+from workloads.options.fleet import DemandInputs, FleetInputs, FleetOptions, PolicyInputs
 
 UNITS = 200
 
@@ -24,12 +25,16 @@ def base() -> Scenario:
     return scenario(
         cluster(f"trn2-ultraserver:{UNITS}"),
         demand("azure-conv"),
-        FleetOptions(FleetInputs(unit_rate=20.0), DemandInputs(days=2, start_day=1)),
+        FleetOptions(
+            FleetInputs(unit_rate=20.0),
+            DemandInputs(days=2, start_day=1),
+            PolicyInputs(kind=("trn2-ultraserver:50", f"trn2-ultraserver:{UNITS - 50}")),
+        ),
     )
 
 
 def _simulated(built: Scenario) -> float:
-    simulated = summary(run(built, policy_of("oracle", built)), built.economics)
+    simulated = summary(run(built, policy_of("oracle", built)))
     return float(simulated["training_chip_hours"] / simulated["chip_hours"])
 
 
@@ -74,7 +79,7 @@ def test_what_is_not_lent_is_paid_for(base: Scenario) -> None:
     assert forecast.usd_per_million_tokens == pytest.approx(
         usd * (1 - forecast.lendable_share) / tokens * 1e6
     )
-    assert at(base, base.cluster, base.fleet.change_costs) == forecast
+    assert at(base, shipped_catalogue()) == forecast  # of kinds that are one, as of --cluster
 
 
 def test_changes_without_end_leave_what_the_peak_does_not_need() -> None:

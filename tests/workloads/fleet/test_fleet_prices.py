@@ -15,7 +15,7 @@ from workloads.demand import constant
 from workloads.economics import Economics
 from workloads.fleet.inputs.costs import ChangeCosts
 from workloads.fleet.inputs.jobs import TrainingJob, evaluation_job
-from workloads.fleet.inputs.prices import Prices, read_prices
+from workloads.fleet.inputs.prices import Prices, read_tariff
 from workloads.fleet.policies.rules import price_aware, static
 from workloads.fleet.policies.view import View
 from workloads.fleet.processes.failures import Fleet
@@ -58,6 +58,7 @@ def _run(held: np.ndarray[tuple[int], np.dtype[np.bool_]]) -> FleetRun:
         static(10),
         signals=Signals(held=held),
         jobs=jobs,
+        economics=ECONOMICS,
     )
 
 
@@ -83,22 +84,22 @@ def test_what_is_saved_is_not_lost_and_time_held_is() -> None:
 def test_electricity_costs_its_price_in_every_minute() -> None:
     prices = Prices(np.where(DEAR, 90.0, 30.0), cap_usd_per_mwh=50.0)
     held, free = _run(prices.dear), _run(np.zeros(MINUTES, bool))
-    numbers = summary(held, ECONOMICS, prices)
+    numbers = summary(held, prices)
     assert numbers["held_minutes"] == 120
-    mwh = power_w(held, ECONOMICS) / 60 / 1e6
+    mwh = power_w(held) / 60 / 1e6
     assert numbers["electricity_usd"] == pytest.approx(30 * mwh[~DEAR].sum() + 90 * mwh[DEAR].sum())
-    assert numbers["electricity_usd"] < summary(free, ECONOMICS, prices)["electricity_usd"]
-    assert summary(free, ECONOMICS)["electricity_usd"] is None
+    assert numbers["electricity_usd"] < summary(free, prices)["electricity_usd"]
+    assert summary(free)["electricity_usd"] is None
 
 
 def test_hours_of_a_day_repeat_and_those_of_a_week_begin_on_monday(tmp_path: Path) -> None:
     file = tmp_path / "prices.csv"
     file.write_text("hour,usd_per_mwh\n" + "".join(f"{h},{h - 5}\n" for h in reversed(range(24))))
-    day = read_prices(file, "2024-05-10T22:30", 180)
+    day = read_tariff(file)("2024-05-10T22:30", 180)
     assert day.usd_per_mwh.tolist() == [17.0] * 30 + [18.0] * 60 + [-5.0] * 60 + [-4.0] * 30
     assert not day.dear.any()
     file.write_text("hour,usd_per_mwh\n" + "".join(f"{h},{h}\n" for h in range(168)))
-    week = read_prices(file, "2024-05-12T23:59", 2, cap=100.0)  # Sunday, then Monday
+    week = read_tariff(file, cap=100.0)("2024-05-12T23:59", 2)  # Sunday, then Monday
     assert week.usd_per_mwh.tolist() == [167.0, 0.0]
     assert week.dear.tolist() == [True, False]
 
@@ -106,10 +107,10 @@ def test_hours_of_a_day_repeat_and_those_of_a_week_begin_on_monday(tmp_path: Pat
 def test_dated_prices_hold_until_the_next(tmp_path: Path) -> None:
     file = tmp_path / "prices.csv"
     file.write_text("time,usd_per_mwh\n2024-05-10T00:00,10\n2024-05-10T01:00Z,20\n")
-    assert read_prices(file, "2024-05-10T00:59", 2).usd_per_mwh.tolist() == [10.0, 20.0]
-    assert len(read_prices(file, "2024-05-10T00:00", 120).usd_per_mwh) == 120
+    assert read_tariff(file)("2024-05-10T00:59", 2).usd_per_mwh.tolist() == [10.0, 20.0]
+    assert len(read_tariff(file)("2024-05-10T00:00", 120).usd_per_mwh) == 120
     with pytest.raises(InputError, match="do not cover the run"):
-        read_prices(file, "2024-05-10T00:00", 121)
+        read_tariff(file)("2024-05-10T00:00", 121)
 
 
 @pytest.mark.parametrize(
@@ -131,7 +132,7 @@ def test_bad_prices_are_refused(tmp_path: Path, text: str, message: str) -> None
     file = tmp_path / "prices.csv"
     file.write_text(text)
     with pytest.raises(InputError, match=message):
-        read_prices(file, "2024-05-10T00:00", 60)
+        read_tariff(file)("2024-05-10T00:00", 60)
 
 
 DAY = 1440

@@ -109,7 +109,7 @@ def _by_brute_force(fleet: FleetResult, causes: Causes, draws: int) -> list[dict
         requests = changed.demand.times(demand)
         changed = replace(changed, demand=requests, horizon=Horizon(requests, past))
         done = run(changed, _forecast(changed), seed=seed)
-        rows.append(summary(done, changed.economics))
+        rows.append(summary(done))
     return rows
 
 

@@ -56,7 +56,7 @@ def test_jobs_from_a_file(tmp_path: Path) -> None:
         ("name,units,priority\na,2,1.5\n", "row 2: priority is '1.5'; it must be a whole number"),
         ("name,units\na,2.5\n", "row 2: units is '2.5'; it must be a whole number"),
         ("name,units,evaluation\na,2,yes\n", "row 2: evaluation is 'yes'"),
-        ("name,units,peer_recovery\na,2,2\n", "row 2: peer_recovery is '2'; write 1 or 0"),
+        ("name,units,evaluation\na,2,2\n", "row 2: evaluation is '2'; write 1 or 0"),
         ("name,units\n", "has no rows below its header"),
         (
             "name,units,tokens_per_s\na,2,1e300\n",

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import pickle
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -16,9 +17,9 @@ import cluster_sim as cs
 from tests.support.toy_fleet import FREE, PRICES
 from workloads.demand import Demand, azure_code, constant
 from workloads.fleet.inputs.jobs import evaluation_job
-from workloads.fleet.kinds import Kind, serving_units, speeds_of
+from workloads.fleet.inputs.prices import Prices
 from workloads.fleet.policies.rules import forecast, static, threshold
-from workloads.fleet.policies.view import Policy, View
+from workloads.fleet.policies.view import Limits, Policy, View
 from workloads.fleet.processes.failures import Failures, Fleet
 from workloads.fleet.results import (
     kind_shares,
@@ -27,7 +28,7 @@ from workloads.fleet.results import (
     summary,
     timeline,
 )
-from workloads.fleet.simulation import FleetRun, simulate
+from workloads.fleet.simulation import FleetRun, Kind, serving_units, simulate, speeds_of
 from workloads.fleet.state.services import Service
 from workloads.fleet.state.world import Role
 from workloads.serving.capacity import fixed_rate
@@ -41,7 +42,7 @@ def _kind(name: str, units: int, rate: float = 2.0, **others: Any) -> Kind:
     fleet = replace(fleet, failures=others.pop("failures", None))
     jobs = others.pop("jobs", (evaluation_job(units),))
     service = Service("chat", fixed_rate(rate), weights_bytes=1e12)
-    return Kind(name, (service,), fleet, jobs, **others)
+    return Kind(name, (service,), fleet, jobs, PRICES, **others)
 
 
 def _demand(peak_per_s: float) -> Demand:
@@ -66,7 +67,7 @@ def test_kinds_of_the_same_units_are_one_kind_of_their_sum(
     assert np.array_equal(role_chip_ms(whole), role_chip_ms(divided))
     for name in ("served", "shed", "backlog", "capacity"):
         assert np.array_equal(getattr(whole.queues[0], name), getattr(divided.queues[0], name))
-    numbers = [summary(run, [PRICES] * len(run.kinds)) for run in (whole, divided)]
+    numbers = [summary(run) for run in (whole, divided)]
     for name in ("served_tokens", "training_chip_hours", "cost_usd", "slo_attainment"):
         assert numbers[0][name] == pytest.approx(numbers[1][name], rel=1e-13)
     assert numbers[1]["usd_per_million_tokens"] == pytest.approx(
@@ -111,7 +112,7 @@ def test_every_kind_keeps_its_chips_and_every_token_is_counted(
             total.sum(axis=1), minutes * 60_000 * kind.units * kind.chips_per_unit
         )
         assert kind.speed.any() or total[-1, Role.SERVING] == 0
-    numbers = summary(run, [PRICES] * len(kinds))
+    numbers = summary(run)
     parts = numbers["served_tokens"] + numbers["queued_tokens"] + numbers["shed_tokens"]
     assert parts == numbers["offered_tokens"]
     assert np.allclose(kind_shares(run, 0).sum(axis=0), 1.0)
@@ -119,7 +120,7 @@ def test_every_kind_keeps_its_chips_and_every_token_is_counted(
         rows = numbers["kinds"]
         for name in ("chip_hours", "served_tokens", "cost_usd", "energy_joules", "failures"):
             assert sum(row[name] for row in rows) == pytest.approx(numbers[name], rel=1e-12)
-        frame = timeline(run, [PRICES] * len(kinds))
+        frame = timeline(run)
         for role in ("serving", "evaluation", "broken"):
             each = sum(frame[f"{kind.name}_{role}_units"] for kind in kinds)
             assert np.allclose(each, frame[f"{role}_units"])
@@ -184,6 +185,63 @@ def test_a_limit_on_training_is_spent_where_units_serve_last() -> None:
     assert lent == [1.0, 3.0]
 
 
+@pytest.mark.parametrize(
+    ("limits", "placed"),
+    [
+        (Limits(), [[1], [0]]),
+        (Limits(floor=3), [[3], [0]]),
+        (Limits(floor=6), [[4], [4]]),  # four of the first, and four that serve as two of it
+        (Limits(cap=2), [[1], [0]]),
+    ],
+)
+def test_floor_and_cap_hold_for_all_kinds_together(limits: Limits, placed: list[list[int]]) -> None:
+    kinds = [_kind("first", 4, 3.0), _kind("second", 6, 1.5)]
+    kinds = [replace(kind, fleet=replace(kind.fleet, limits=limits)) for kind in kinds]
+    for policy in (static(1), lambda _: [[1], [0]]):
+        run = simulate(constant(60.0, minutes=2), kinds, policy)
+        assert [kind.service_units[-1].tolist() for kind in run.kinds] == placed
+    crowded = simulate(constant(60.0, minutes=2), kinds, lambda _: [[3], [4]])
+    counted = (
+        3 * crowded.kinds[0].service_units[-1, 0] + 1.5 * crowded.kinds[1].service_units[-1, 0]
+    )
+    assert counted / 3 == (2 if limits.cap else max(5, limits.floor))
+
+
+def test_a_kind_that_never_serves_gets_no_requests_from_a_policy() -> None:
+    kinds = [_kind("serves", 4), replace(_kind("trains", 3), serves=False)]
+    run = simulate(constant(60.0, minutes=2), kinds, lambda _: [[2], [3]])
+    assert [kind.service_units[-1, 0] for kind in run.kinds] == [2.0, 0.0]
+
+
+def test_electricity_of_training_is_weighed_by_the_draw_of_each_kind() -> None:
+    kinds = [_kind("small", 2), _kind("large", 3, chips=128, serves=False)]
+    kinds[1] = replace(kinds[1], economics=replace(PRICES, busy_w=1500.0))
+    dear = np.repeat([10.0, 50.0], 5)
+
+    def by_day(view: View) -> Any:
+        """Serve on all units of the first kind in the dear minutes."""
+        return 2 if view.minute >= 5 else 0
+
+    run = simulate(constant(0.001, minutes=10), kinds, by_day)
+    numbers = summary(run, Prices(dear))
+    always, by_turns = 3 * 128 * 1500.0, 2 * 64 * 750.0
+    paid = (10 * (always + by_turns) + 50 * always) / (2 * always + by_turns)
+    assert numbers["training_usd_per_mwh"] == pytest.approx(paid)
+    rows = numbers["kinds"]
+    assert [row["training_usd_per_mwh"] for row in rows] == [10.0, 30.0]
+    assert sum(row["electricity_usd"] for row in rows) == pytest.approx(numbers["electricity_usd"])
+
+
+def test_costs_are_divided_among_the_kinds_that_work() -> None:
+    kinds = [_kind("serves", 4), replace(_kind("idle", 4, jobs=()), serves=False)]
+    kinds[0] = replace(kinds[0], jobs=())
+    numbers = summary(simulate(constant(60.0, minutes=5), kinds, static(1)))
+    assert numbers["serving_cost_share"] == 1.0  # nothing trains, so that serving pays for all
+    assert numbers["usd_per_million_tokens"] == pytest.approx(
+        numbers["cost_usd"] / numbers["served_tokens"] * 1e6
+    )
+
+
 def test_speed_is_the_ratio_of_rates() -> None:
     kinds = [_kind("a", 1, 2.0), _kind("b", 1, 3.0), replace(_kind("c", 1, 5.0), serves=False)]
     assert speeds_of(constant(6.0, minutes=3), kinds)[:, 0] == pytest.approx([1.0, 1.5, 0.0])
@@ -203,6 +261,16 @@ def test_a_machine_that_is_stated_twice_is_one_kind() -> None:
         for names in (["trn2-ultraserver:9"], ["trn2-ultraserver:4", "trn2-ultraserver:5"])
     )
     assert once.summary == twice.summary
+
+
+def test_a_run_can_be_sent_to_another_process(tmp_path: Path) -> None:
+    (tmp_path / "prices.csv").write_text(
+        "hour,usd_per_mwh\n" + "".join(f"{hour},{hour}\n" for hour in range(24))
+    )
+    fleet = _fleet(failures="on", price=tmp_path / "prices.csv")
+    sent = pickle.loads(pickle.dumps(fleet))
+    assert sent.summary == fleet.summary
+    assert sent.frame().equals(fleet.frame())
 
 
 def test_the_cheapest_the_fastest_and_the_stated_serve_first() -> None:

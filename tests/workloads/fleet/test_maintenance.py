@@ -16,13 +16,11 @@ from tests.support.toy_fleet import FREE, SERVICE, check_conserved
 from workloads.demand import constant
 from workloads.fleet.inputs.costs import ChangeCosts
 from workloads.fleet.inputs.jobs import RECLAIMS, TrainingJob, evaluation_job
-from workloads.fleet.kinds import Kind
 from workloads.fleet.policies.rules import static, threshold
 from workloads.fleet.policies.view import View
-from workloads.fleet.processes.failures import Failures, Fleet
-from workloads.fleet.processes.maintenance import Window, windows_from
+from workloads.fleet.processes.failures import Failures, Fleet, Window, windows_from
 from workloads.fleet.results import role_server_ms, role_units
-from workloads.fleet.simulation import FleetRun, simulate
+from workloads.fleet.simulation import FleetRun, Kind, simulate
 from workloads.fleet.state.world import Role
 
 MINUTES = 600

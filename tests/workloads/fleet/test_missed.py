@@ -87,4 +87,4 @@ def test_units_are_busy_with_what_arrives_and_waits_and_idle_without() -> None:
     assert minutes.utilisation[-100:].tolist() == [0.0] * 100
     assert queue.backlog[-100:].tolist() == [0] * 100
     share = service_minutes(_run(constant(300.0, minutes=60), headroom=1.0), 0).utilisation
-    assert share[-1] == pytest.approx(0.5)
+    assert share.iloc[-1] == pytest.approx(0.5)

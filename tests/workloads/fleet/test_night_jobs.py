@@ -26,7 +26,9 @@ FREE = ChangeCosts.fixed(0.0)
 
 
 def _run(*jobs: TrainingJob, costs: ChangeCosts = FREE) -> FleetRun:
-    return simulate(DEMAND, [SERVICE], Fleet(12, costs=costs), static(2), jobs=jobs)
+    return simulate(
+        DEMAND, [SERVICE], Fleet(12, costs=costs), static(2), jobs=jobs, economics=PRICES
+    )
 
 
 def _job(name: str, **changes: object) -> TrainingJob:
@@ -46,7 +48,7 @@ def test_a_job_arrives_ends_and_hands_on_its_units() -> None:
     # The third took the units after an hour and keeps them: it is endless, and nothing reclaims.
     assert frame.loc["third", "tokens"] == pytest.approx(9 * 360_000.0, rel=0.01)
     assert not frame.loc["second", "in_time"]
-    document = summary(run, PRICES)
+    document = summary(run)
     assert (document["jobs_in_time"], document["jobs_with_deadline"]) == (1, 2)
 
 
@@ -68,7 +70,7 @@ def test_checkpoints_are_written_to_the_store() -> None:
 
 def test_money_adds_up() -> None:
     run = _run(_job("one"))
-    document = summary(run, PRICES)
+    document = summary(run)
     assert document["revenue_usd"] == pytest.approx(document["served_tokens"] * 2e-6)
     cost = document["cost_usd"]
     by_tokens = document["usd_per_million_tokens"] * document["served_tokens"] / 1e6

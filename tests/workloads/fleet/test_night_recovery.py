@@ -88,11 +88,9 @@ def test_a_partner_that_fails_in_a_recovery_costs_the_work_since_the_checkpoint(
 
 def test_jobs_of_a_file_state_copies_and_spares(tmp_path: Path) -> None:
     file = tmp_path / "jobs.csv"
-    file.write_text(
-        "name,units,checkpoint,standby,peer_recovery\na,2,peer,warm,\nb,2,,,1\nc,2,peer,,\nd,2,,,\n"
-    )
+    file.write_text("name,units,checkpoint,standby\na,2,peer,warm\nb,2,peer,\nc,2,,\n")
     settings = [(job.checkpoint, job.standby) for job in read_jobs(file)]
-    assert settings == [("peer", "warm"), ("peer", "warm"), ("peer", "cold"), ("async", "cold")]
+    assert settings == [("peer", "warm"), ("peer", "cold"), ("async", "cold")]
     file.write_text("name,units,checkpoint\na,2,pear\n")
     with pytest.raises(InputError, match=r"checkpoint 'pear' is none of .* Did you mean peer\?"):
         read_jobs(file)

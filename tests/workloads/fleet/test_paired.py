@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from scipy import stats
 
-from tests.support.toy_fleet import PRICES, SERVICE, scaled_to_fleet, simulate
+from tests.support.toy_fleet import SERVICE, scaled_to_fleet, simulate
 from workloads.demand import azure_code
 from workloads.fleet.front import daily_training, paired_interval
 from workloads.fleet.inputs.costs import ChangeCosts
@@ -52,7 +52,7 @@ def test_failures_do_not_depend_on_the_policy() -> None:
 
 def test_the_days_of_a_run_sum_to_its_training() -> None:
     run = _run(threshold())
-    total = summary(run, PRICES)["training_chip_hours"]
+    total = summary(run)["training_chip_hours"]
     assert daily_training(run).sum() == pytest.approx(total)
     assert len(daily_training(run)) == 3
 

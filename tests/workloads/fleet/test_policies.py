@@ -69,7 +69,7 @@ def test_price_trains_only_in_the_cheap_half() -> None:
     assert units[(hours >= 12) & (np.arange(done.minutes) % 60 > 10)].max() < 1.0
     assert units[(hours < 12) & (np.arange(done.minutes) % 60 > 40)].mean() > 20
     always = run(prepared, policy_of("price", prepared, price_share=1.0))
-    cheap, dear = (summary(each, ECONOMICS, prepared.prices) for each in (done, always))
+    cheap, dear = (summary(each, prepared.prices) for each in (done, always))
     assert cheap["electricity_usd"] < dear["electricity_usd"]
     assert cheap["slo_attainment"] == pytest.approx(dear["slo_attainment"], abs=0.01)
 
@@ -77,14 +77,14 @@ def test_price_trains_only_in_the_cheap_half() -> None:
 def test_power_stays_under_its_cap_and_serving_goes_on() -> None:
     prepared = _scenario()
     free = run(prepared, policy_of("forecast", prepared))
-    cap_w = 0.9 * float(power_w(free, ECONOMICS).max())
+    cap_w = 0.9 * float(power_w(free).max())
     held = run(prepared, policy_of("power-cap", prepared, power_cap=cap_w / 1e6))
     serving = role_units(held)[:, Role.SERVING] * 64 * 1.12 * 750
     alone = serving + (UNITS * 64 * 1.12 * 400 - serving * 400 / 750)
-    over = power_w(held, ECONOMICS) > cap_w * 1.001
+    over = power_w(held) > cap_w * 1.001
     # Beyond the cap only where serving alone draws so much, or in the minute of a change.
     assert (over & (alone < 0.97 * cap_w)).mean() < 0.01
-    kept, was = (summary(each, ECONOMICS) for each in (held, free))
+    kept, was = (summary(each) for each in (held, free))
     assert kept["slo_attainment"] == pytest.approx(was["slo_attainment"], abs=0.01)
     assert kept["training_chip_hours"] < was["training_chip_hours"]
 
@@ -100,7 +100,7 @@ def test_a_view_tells_prices_power_and_a_forecast() -> None:
     done = run(prepared, policy)
     last = seen[-1]
     assert last.prices_usd_per_mwh[0] == prepared.prices.usd_per_mwh[last.minute]  # type: ignore[union-attr]
-    actual = timeline(done, ECONOMICS)["power_w"].iloc[last.minute - 1]
+    actual = timeline(done)["power_w"].iloc[last.minute - 1]
     assert last.power_w == pytest.approx(actual, rel=0.05)
     ahead = last.forecast(120)
     assert ahead.shape == (1, 120)
@@ -116,11 +116,11 @@ def test_the_documented_example_runs(tmp_path: Path) -> None:
     options = FleetOptions(FleetInputs(unit_rate=5.0, failures="off"))
     built = scenario(cluster("trn2-ultraserver:20"), constant(60 * 50.0, minutes=600), options)
     prepared = replace(built, tariff=_hourly_prices).at(built.horizon)
-    done = summary(run(prepared, policy_of(str(mine), prepared)), ECONOMICS)
+    done = summary(run(prepared, policy_of(str(mine), prepared)))
     assert done["slo_attainment"] == 1.0
     names: dict[str, object] = {}
     exec(blocks[-1], names)
     kind = names["KIND"]
     assert kind.name == "half"  # type: ignore[attr-defined]
     built = kind.build(PolicyInputs(), Situation(prepared.need, 60.0, 60.0))  # type: ignore[attr-defined]
-    assert summary(run(prepared, built), ECONOMICS)["inference_chip_hours"] > 0
+    assert summary(run(prepared, built))["inference_chip_hours"] > 0

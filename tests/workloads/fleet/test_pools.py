@@ -41,6 +41,7 @@ def _run(demand: Demand, weights: str = "") -> FleetRun:
         Fleet(UNITS, costs=ChangeCosts.from_catalogue(4)),
         threshold(),
         jobs=default_jobs(UNITS),
+        economics=PRICES,
     )
 
 
@@ -55,7 +56,7 @@ def _sum(demand: Demand) -> Demand:
 
 
 def test_two_services_of_one_model_do_as_well_as_their_sum() -> None:
-    both, joined = summary(_run(MIX, "m"), PRICES), summary(_run(_sum(MIX)), PRICES)
+    both, joined = summary(_run(MIX, "m")), summary(_run(_sum(MIX)))
     assert both["slo_attainment"] == pytest.approx(joined["slo_attainment"], abs=0.003)
     assert both["slo_attainment_worst_15min"] == pytest.approx(
         joined["slo_attainment_worst_15min"], abs=0.05
@@ -65,7 +66,7 @@ def test_two_services_of_one_model_do_as_well_as_their_sum() -> None:
 
 
 def test_services_of_other_weights_pay_for_every_move() -> None:
-    apart, together = (summary(_run(MIX, weights), PRICES) for weights in ("", "m"))
+    apart, together = (summary(_run(MIX, weights)) for weights in ("", "m"))
     assert apart["service_moves"] == 0
     assert apart["slo_attainment"] < together["slo_attainment"]
 
@@ -74,7 +75,7 @@ def test_units_of_services_sum_to_the_pool() -> None:
     run = _run(MIX.between(0, 1440), "m")
     pool = np.diff(run.kinds[0].spent_server_ms[:, -1]) / 60_000 / run.kinds[0].servers
     assert run.service_units.sum(axis=1) == pytest.approx(pool)
-    assert {"code_units", "conv_slo_attainment"} <= set(timeline(run, PRICES))
+    assert {"code_units", "conv_slo_attainment"} <= set(timeline(run))
 
 
 def test_services_of_one_model_hold_the_same_weights() -> None:

@@ -192,8 +192,8 @@ def _noisy_prices(_start: str, minutes: int) -> Prices:
 def _done(prepared: Scenario, name: str, **changes: Any) -> dict[str, Any]:
     done = run(prepared, policy_of(name, prepared, **changes))
     return {
-        **summary(done, prepared.economics, prepared.prices),
-        "over": float((power_w(done, prepared.economics) > 1.01 * CAP_W).mean()),
+        **summary(done, prepared.prices),
+        "over": float((power_w(done) > 1.01 * CAP_W).mean()),
     }
 
 

@@ -72,7 +72,7 @@ def test_units_chip_hours_and_tokens_are_conserved(name: str, seed: int, tmp_pat
     prepared = _prepared(_demand(seed, days=1.5, units=18.0), tmp_path)
     done = _run(prepared, name, seed)
     assert np.allclose(role_units(done).sum(axis=1), 24, rtol=0, atol=1e-9)
-    numbers = summary(done, ECONOMICS, prepared.prices)
+    numbers = summary(done, prepared.prices)
     groups = ("inference", "training", "moving", "idle", "broken")
     assert sum(numbers[f"{group}_chip_hours"] for group in groups) == numbers["chip_hours"]
     assert sum(numbers["chip_hours_by_role"].values()) == pytest.approx(numbers["chip_hours"])
@@ -89,7 +89,7 @@ def test_units_chip_hours_and_tokens_are_conserved(name: str, seed: int, tmp_pat
     held = sum(tally.held_unit_ms for _, tally in done.jobs) / 3.6e6 * 64
     roles = numbers["chip_hours_by_role"]
     assert held <= roles["training"] + roles["loading"] + roles["checkpointing"] + 1e-6
-    frame = timeline(done, ECONOMICS)
+    frame = timeline(done)
     assert frame["power_w"].max() <= 24 * 64 * 750 * 1.12 * (1 + 1e-9)
 
 
@@ -113,7 +113,7 @@ def test_twice_the_demand_needs_twice_the_units(name: str, tmp_path: Path) -> No
 def test_growth_never_lends_more(name: str, seed: int, tmp_path: Path) -> None:
     base = _prepared(_demand(seed, days=1.4, units=20.0), tmp_path, units=60, failing=False)
     lent = [
-        summary(_run(each, name), ECONOMICS, each.prices)["training_chip_hours"]
+        summary(_run(each, name), each.prices)["training_chip_hours"]
         for _, each in what_ifs(base, ["growth=30%"])
     ]
     assert lent[1] <= lent[0] * (1 + 1e-9)

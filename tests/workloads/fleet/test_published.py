@@ -8,7 +8,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from tests.support.toy_fleet import FREE, PRICES, SERVICE, scaled_to_fleet, share_of_time, simulate
+from tests.support.toy_fleet import FREE, SERVICE, scaled_to_fleet, share_of_time, simulate
 from topologies.arrays import FloatArray
 from workloads.demand import (
     Demand,
@@ -55,7 +55,7 @@ def test_free_switching_with_foresight_frees_one_minus_mean_over_peak(
     policy = oracle(units_needed(load, [SERVICE]))
     run = simulate(load, [SERVICE], Fleet(UNITS, costs=FREE), policy, jobs=default_jobs(UNITS))
     assert share_of_time(run, *TRAINING) == pytest.approx(freed, abs=0.001)
-    numbers = summary(run, PRICES)
+    numbers = summary(run)
     assert numbers["slo_attainment"] == 1.0
     assert numbers["moving_chip_hours"] == 0.0
 

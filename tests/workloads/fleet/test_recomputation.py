@@ -139,7 +139,14 @@ def _run(demand: Demand, name: str, costs: ChangeCosts = FREE) -> FleetRun:
         "forecast": forecast(),
         "oracle": oracle(need),
     }[name]
-    return simulate(demand, [SERVICE], Fleet(UNITS, costs=costs), policy, jobs=default_jobs(UNITS))
+    return simulate(
+        demand,
+        [SERVICE],
+        Fleet(UNITS, costs=costs),
+        policy,
+        jobs=default_jobs(UNITS),
+        economics=PRICES,
+    )
 
 
 LIKE_THEM = ("code", "servegen")
@@ -202,7 +209,7 @@ def _demands(draw: st.DrawFn) -> Demand:
 def _check_laws(demand: Demand, name: str) -> None:
     need, twice = (units_needed(demand.times(factor), [SERVICE]) for factor in (1.0, 2.0))
     assert np.array_equal(twice, 2 * need)
-    summaries = [summary(_run(demand.times(factor), name), PRICES) for factor in (1.0, 1.3)]
+    summaries = [summary(_run(demand.times(factor), name)) for factor in (1.0, 1.3)]
     assert summaries[1]["training_chip_hours"] <= summaries[0]["training_chip_hours"] + 1e-9
     for numbers in summaries:
         groups = ("inference", "training", "moving", "idle", "broken")

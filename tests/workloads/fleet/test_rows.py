@@ -22,7 +22,7 @@ def test_no_row_about_fleets_is_read_by_nothing() -> None:
     )
     models = models_of(question.fleet.model)
     built = scenario(cluster, demand_of(question.demand), question, models=models)
-    summary(run(built, policy_of("static", built), seed=0), built.economics)
+    summary(run(built, policy_of("static", built), seed=0))
     for source in described(LimitInputs)["weights"].choice_texts():
         ChangeCosts.of(cluster, source=source)
     rows = [row for row in shipped_catalogue().rows if row.part.startswith("fleet.")]

@@ -52,9 +52,7 @@ def test_what_ifs_act_after_scaling() -> None:
     peaks = [each.sizing.units_needed_peak for _, each in rows]
     assert peaks[1] == pytest.approx(1.3 * peaks[0])
     assert {each.sizing.demand_scale for _, each in rows} == {base.sizing.demand_scale}
-    lent = [
-        summary(run(each, threshold()), each.economics)["training_chip_hours"] for _, each in rows
-    ]
+    lent = [summary(run(each, threshold()))["training_chip_hours"] for _, each in rows]
     assert max(lent[1], lent[2]) < lent[0]
     assert lent[3] <= lent[0]
 

@@ -108,7 +108,8 @@ def test_a_gang_checkpoints_and_loses_what_it_did_not_save() -> None:
     units = gang.stop(keep=False)
     env.run(until=200_000)
     assert units.tolist() == [0, 1, 2, 3]
-    assert gang.finish().tokens == 800.0
+    gang.settle()
+    assert gang.tally.tokens == 800.0
     assert gang.tally.lost_tokens == 320.0
     assert gang.tally.held_unit_ms == 4 * 150_000
     assert gang.tally.useful_unit_ms == 4 * 100_000
@@ -127,7 +128,8 @@ def test_a_restart_waits_and_a_restore_is_shorter() -> None:
     env.run(until=800_000)
     gang.admit(np.arange(2))
     env.run(until=900_000)
-    assert gang.finish().tokens == 100 + 40
+    gang.settle()
+    assert gang.tally.tokens == 100 + 40
     assert gang.tally.starts == 2
 
 
@@ -143,7 +145,8 @@ def test_a_failure_stops_all_and_shrinks_to_what_fits() -> None:
     left = gang.fail(np.array([0]), np.empty(0, np.int64))
     assert (gang.size, len(left)) == (6, 2)
     env.run(until=200_000)
-    assert gang.finish().tokens == 6 * 50
+    gang.settle()
+    assert gang.tally.tokens == 6 * 50
     assert gang.tally.lost_tokens == 9 * 50
 
 

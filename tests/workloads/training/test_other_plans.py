@@ -250,6 +250,13 @@ def test_a_value_that_cannot_be_read_is_no_default(
         ("train --tensor-model-parallel-size $((64/$N))", r"is \$\(\(64/\$N\)\), which"),
         ("A=$((A+1))\ntrain --tensor-model-parallel-size $A", "does not state as a literal"),
         ("train --tensor-model-parallel-size $((8/0))", "does not state as a literal"),
+        ("A=7\ntrain --tensor-model-parallel-size $(( 11 + (A - 14) / 2 ))", 8),
+        ("A=7\ntrain --tensor-model-parallel-size $(( 9 + (2 - A) % 4 ))", 8),
+        pytest.param(
+            f"train --tensor-model-parallel-size $(({'1+' * 5000}1))",
+            "does not state as a literal",
+            id="sum of 5,001 numbers",
+        ),
         ("TP=$1\ntrain --tensor-model-parallel-size $TP", "does not state as a literal"),
         ("TP=1\nTP=2\ntrain --tensor-model-parallel-size $TP", "sets in several ways"),
         ("if a; then TP=2; fi\ntrain --tensor-model-parallel-size $TP", "does not state"),

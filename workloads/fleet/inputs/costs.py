@@ -9,7 +9,8 @@ from typing import Self
 from topologies.catalogue.catalogue import Catalogue, shipped_catalogue
 from topologies.clusters.cluster import Cluster
 from topologies.errors import InputError
-from workloads.job.checkpoints import PeerLinks
+from workloads.fleet.inputs.jobs import TrainingJob
+from workloads.job.checkpoints import PeerCopies, PeerLinks
 from workloads.job.job import Recovery
 
 AT_ONCE = Recovery(restart_s=0.0, explicit_s=0.0, timeout_s=0.0, hang_share=0.0, repair_s=0.0)
@@ -137,6 +138,17 @@ class ChangeCosts:
             + self.load_s(weights_bytes, units)
             + self.compile_hit_s
             + self.warm_up_s
+        )
+
+    def copies(self, job: TrainingJob, units: int) -> PeerCopies | None:
+        """Return the copies of a job's state in the memory of peers; None for a job without any."""
+        rate = job.rate(units)
+        if job.checkpoint != "peer" or not rate:
+            return None
+        return self.peers.copies(
+            job.state_bytes / (units * self.servers),
+            step_s=job.step_tokens / rate,
+            start_s=self.recovery.restart_s,
         )
 
     def load_s(self, weights_bytes: float, units: int = 1) -> float:

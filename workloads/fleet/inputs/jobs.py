@@ -158,7 +158,7 @@ class TrainingJob:
     phases: PostTraining | None = None
     # Factor between which ends the time of a step lies; 1 where a rate is stated
     step_time: Uncertain = AS_STATED
-    kind: str = ""  # kind of units that the job runs on; empty in a fleet of one kind
+    kind: str = ""  # kind of units that a file states for the job; may be empty for the only one
 
     def __post_init__(self) -> None:
         if not 1 <= self.min_units <= self.units or self.step_units < 1:
@@ -291,14 +291,15 @@ COLUMNS: Mapping[str, tuple[type, Any]] = {
     "name": (str, "job"), "units": (int, 0), "min_units": (int, None), "step_units": (int, 1),
     "count": (int, 1), "tokens_per_s": (float, 0.0), "iteration_s": (float, 0.0),
     "step_tokens": (float, 1.0), "reclaim": (str, ""), "priority": (int, 0),
-    "checkpoint_every_s": (float, None), "state_bytes": (float, 0.0), "checkpoint": (str, ""),
-    "standby": (str, ""), "peer_recovery": (bool, False), "evaluation": (bool, False),
-    "arrives_h": (float, 0.0), "deadline_h": (float, 0.0), "work_tokens": (float, 0.0),
-    "post_training": (str, ""), "kind": (str, ""),
+    "checkpoint_every_s": (float, None), "state_bytes": (float, 0.0), "checkpoint": (str, "async"),
+    "standby": (str, "cold"), "evaluation": (bool, False), "arrives_h": (float, 0.0),
+    "deadline_h": (float, 0.0), "work_tokens": (float, 0.0), "post_training": (str, ""),
+    "kind": (str, ""),
 }  # fmt: skip
 """Columns of a file of jobs, with the type of a cell and its value where it is empty."""
 AS_WRITTEN = (
-    "step_units", "step_tokens", "priority", "state_bytes", "evaluation", "post_training", "kind",
+    "step_units", "step_tokens", "priority", "state_bytes", "checkpoint", "standby", "evaluation",
+    "post_training", "kind",
 )  # fmt: skip
 """Columns that are fields of a job as they stand."""
 
@@ -309,9 +310,8 @@ def read_jobs(path: str | Path) -> tuple[TrainingJob, ...]:
     # throughput on ``units`` units; instead of it ``iteration_s`` may state the time of one step of
     # ``step_tokens`` tokens. A job with neither trains a model of the fleet at that model's rate.
     # ``count`` repeats a row. ``checkpoint`` is ``async`` or ``peer``, ``standby`` is ``cold`` or
-    # ``warm``; ``peer_recovery`` 1 is an older way to write ``peer`` and ``warm``.
-    # ``post_training`` is empty, ``lockstep`` or ``one-behind``. ``arrives_h`` and ``deadline_h``
-    # are hours from the start of the run. A job ends after ``work_tokens`` tokens.
+    # ``warm``, ``post_training`` empty, ``lockstep`` or ``one-behind``. ``arrives_h`` and
+    # ``deadline_h`` are hours from the start of the run. A job ends after ``work_tokens`` tokens.
     file = Path(path)
     table = read_table(
         file,
@@ -344,7 +344,7 @@ def read_jobs(path: str | Path) -> tuple[TrainingJob, ...]:
 def _jobs(cells: Mapping[str, str], where: str) -> list[TrainingJob]:
     """Return the jobs of one row; ``where`` names file and row in errors."""
     row = {name: _cell(cells, name, where) for name in COLUMNS}
-    units, evaluation, peers = row["units"], row["evaluation"], row["peer_recovery"]
+    units, evaluation = row["units"], row["evaluation"]
     least = 1 if evaluation else units
     stepped = row["iteration_s"] and row["step_tokens"] / row["iteration_s"]
     rate = stepped or row["tokens_per_s"]
@@ -354,8 +354,6 @@ def _jobs(cells: Mapping[str, str], where: str) -> list[TrainingJob]:
         min_units=least if row["min_units"] is None else row["min_units"],
         tokens_per_s=((max(units, 1), rate),) if rate else (),
         reclaim=row["reclaim"] or ("drain" if evaluation else "checkpoint"),
-        checkpoint=row["checkpoint"] or ("peer" if peers else "async"),
-        standby=row["standby"] or ("warm" if peers else "cold"),
         checkpoint_every_s=row["checkpoint_every_s"] or None,
         arrives_s=row["arrives_h"] * 3600.0,
         deadline_s=row["deadline_h"] * 3600.0 or math.inf,

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 
 import numpy as np
@@ -11,7 +13,7 @@ import numpy.typing as npt
 import pandas as pd
 
 from topologies.arguments import check_names
-from topologies.arrays import FloatArray
+from topologies.arrays import FloatArray, IntArray
 from topologies.errors import InputError, shown
 from topologies.files.table import read_table
 
@@ -40,24 +42,23 @@ class Prices:
         return float(np.sum(power_w * 60.0 * self.usd_per_mwh) / J_PER_MWH)
 
 
-def read_prices(path: str | Path, start: str, minutes: int, *, cap: float = math.inf) -> Prices:
-    """Read the prices of a run that begins at ``start`` (UTC) and lasts ``minutes``."""
+def read_tariff(path: str | Path, *, cap: float = math.inf) -> Callable[[str, int], Prices]:
+    """Read the prices of any run that begins at a time (UTC) and lasts so many minutes."""
     # The file has a column ``usd_per_mwh`` and one of two others. ``hour`` counts 0 to 23 in a day
     # or 0 to 167 in a week from Monday 00:00 UTC, which then repeats; ``time`` is the moment from
     # which a price holds until the next.
-    table, price = _read(Path(path))
-    run = pd.date_range(start, periods=minutes, freq="min")
-    rows = _by_hour if "hour" in table else _by_time
-    return Prices(price[rows(table, run, Path(path))], cap)
-
-
-def check_prices(path: str | Path) -> None:
-    """Check what can be checked of a price file before the time of the run is known."""
-    table, _ = _read(Path(path))
+    file = Path(path)
+    table, price = _read(file)
     if "hour" in table:
-        _hours(table, Path(path))
-    else:
-        _moments(table, Path(path))
+        return partial(_prices, price, cap, partial(_by_hour, _hours(table, file)))
+    return partial(_prices, price, cap, partial(_by_time, _moments(table, file), file))
+
+
+def _prices(
+    price: FloatArray, cap: float, rows: Callable[..., IntArray], start: str, minutes: int
+) -> Prices:
+    run = pd.date_range(start, periods=minutes, freq="min")
+    return Prices(price[rows(run)], cap)
 
 
 def _read(file: Path) -> tuple[pd.DataFrame, FloatArray]:
@@ -78,14 +79,13 @@ def _read(file: Path) -> tuple[pd.DataFrame, FloatArray]:
     return table, price
 
 
-def _by_hour(table: pd.DataFrame, run: pd.DatetimeIndex, file: Path) -> npt.NDArray[np.int64]:
+def _by_hour(order: IntArray, run: pd.DatetimeIndex) -> IntArray:
     """Row of the price of each minute, from a day or a week that repeats; (minutes,)."""
-    order = _hours(table, file)
     hour_of_week = run.day_of_week.to_numpy() * 24 + run.hour.to_numpy()
     return np.asarray(order[hour_of_week % len(order)])
 
 
-def _hours(table: pd.DataFrame, file: Path) -> npt.NDArray[np.int64]:
+def _hours(table: pd.DataFrame, file: Path) -> IntArray:
     """Row of the price of each hour of a day or a week; (hours,)."""
     hours = pd.to_numeric(table["hour"], errors="coerce").to_numpy(float)
     order = np.argsort(hours)
@@ -94,10 +94,9 @@ def _hours(table: pd.DataFrame, file: Path) -> npt.NDArray[np.int64]:
     return order
 
 
-def _by_time(table: pd.DataFrame, run: pd.DatetimeIndex, file: Path) -> npt.NDArray[np.int64]:
+def _by_time(moments: pd.DatetimeIndex, file: Path, run: pd.DatetimeIndex) -> IntArray:
     """Row of the price of each minute, from prices with dates; (minutes,)."""
     # The last price holds for as long as the one before it did.
-    moments = _moments(table, file)
     end = moments[-1] + (moments[-1] - moments[-2])
     if moments[0] > run[0] or end <= run[-1]:
         raise InputError(

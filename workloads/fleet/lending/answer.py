@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any
@@ -180,17 +180,14 @@ class Night:
                     f"a {name} of {value:.4g} is not in [0.5, 1); write it as 99.9% or 0.999."
                 )
 
-    def nights_of(self, need: FloatArray, start: pd.Timestamp) -> Nights:
-        """Cut the need of a history that begins at ``start`` into nights."""
-        lead, minutes = self.span(start + pd.Timedelta(minutes=len(need)))
-        return cut_nights(
-            need,
-            start=start,
-            lead=lead,
-            minutes=minutes,
-            window=self.window_minutes,
-            holidays=self.holidays,
+    def errors(self, need: FloatArray, start: pd.Timestamp, lead: int, minutes: int) -> NightErrors:
+        """Return the expectation of every night of a history, and its error."""
+        # Nights begin ``lead`` minutes after the decision and last ``minutes``.
+        window, days = self.window_minutes, self.holidays
+        nights = cut_nights(
+            need, start=start, lead=lead, minutes=minutes, window=window, holidays=days
         )
+        return night_errors(nights, self.share)
 
     def span(self, end: pd.Timestamp) -> tuple[int, int]:
         """Minutes from the end of the history to the night, and the length of the night."""
@@ -487,8 +484,12 @@ class Loan:
         )
 
 
-def lend(need: npt.ArrayLike, start: str, question: Night, terms: Terms) -> Loan:
+def lend(
+    need: npt.ArrayLike, start: str, question: Night, terms: Terms | Callable[[float], Terms]
+) -> Loan:
     """Answer the night question from a history of demand that ends now.
+
+    The terms may be a function of the confidence, which is what the history bears out.
 
     A fleet of 100 units whose demand is the same every day, 20 units at night and 80 by day:
 
@@ -497,23 +498,12 @@ def lend(need: npt.ArrayLike, start: str, question: Night, terms: Terms) -> Loan
     >>> [(loan.moment(window.first), window.units) for window in loan.windows]
     [('2024-01-15T00:00', 80)]
     """
-    history = np.asarray(need, float)
-    end = pd.Timestamp(start) + pd.Timedelta(minutes=len(history))
-    errors = errors_of(history, start, question)
-    return loan_from(errors, end, question, terms, borne_out(question.confidence, errors.known))
-
-
-def errors_of(need: npt.ArrayLike, start: str, question: Night) -> NightErrors:
-    """Return the expectation of every night of a history, and its error."""
-    nights = question.nights_of(np.asarray(need, float), pd.Timestamp(start))
-    return night_errors(nights, question.share)
-
-
-def loan_from(
-    errors: NightErrors, end: pd.Timestamp, question: Night, terms: Terms, confidence: float
-) -> Loan:
-    """Answer the night question from the errors of a history that ends at ``end``."""
-    lead, _ = question.span(end)
+    history, begin = np.asarray(need, float), pd.Timestamp(start)
+    end = begin + pd.Timedelta(minutes=len(history))
+    lead, minutes = question.span(end)
+    errors = question.errors(history, begin, lead, minutes)
+    confidence = borne_out(question.confidence, errors.known)
+    terms = terms if isinstance(terms, Terms) else terms(confidence)
     return Loan(
         question=question,
         confidence=confidence,

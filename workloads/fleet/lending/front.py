@@ -7,7 +7,7 @@ from bisect import bisect_left
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from datetime import date
-from functools import cached_property
+from functools import cached_property, partial
 from pathlib import Path
 from typing import Any
 
@@ -37,23 +37,16 @@ from workloads.demand import Demand
 from workloads.demand.trace import MINUTES_PER_DAY
 from workloads.fleet.inputs.jobs import TrainingJob
 from workloads.fleet.intervals import causes_of, more_failures
+from workloads.fleet.lending import answer
 from workloads.fleet.lending.answer import (
     Loan,
     Night,
     Terms,
     batch_need,
-    errors_of,
     largest_return,
     lendable_units,
-    loan_from,
 )
-from workloads.fleet.lending.backtest import (
-    backtest,
-    borne_out,
-    cut_nights,
-    night_errors,
-    surest,
-)
+from workloads.fleet.lending.backtest import backtest, surest
 from workloads.fleet.scenario import (
     Scenario,
     check_question,
@@ -103,20 +96,13 @@ def lead_times(
         # Cutting the last hours off the history puts the same night further ahead.
         cut = (lead * 60 - ahead) % MINUTES_PER_DAY
         try:
-            nights = cut_nights(
-                history[: len(history) - cut],
-                start=moment,
-                lead=lead * 60,
-                minutes=length,
-                window=question.window_minutes,
-                holidays=question.holidays,
-            )
-            errors = night_errors(nights, question.share)
+            shortened = history[: len(history) - cut]
+            errors = question.errors(shortened, moment, lead * 60, length)
         except InputError:
             continue
         for level in (level for level in LEVELS if level <= surest(errors.known)):
             tested = backtest(errors, level, terms.fewest_units, terms.most_units)
-            tests.append((lead, level, nights.edges, tested))
+            tests.append((lead, level, errors.nights.edges, tested))
     fewest = min((len(tested) for *_, tested in tests), default=0)
     rows = []
     for lead, level, edges, tested in tests:
@@ -131,11 +117,7 @@ def lend_on(scenario: Scenario, question: Night) -> Loan:
     """Answer the night question for a scenario whose demand is the history."""
     scenario.fleet.limits.check(scenario.cluster.domains)
     need = units_needed(scenario.demand, scenario.services).sum(axis=0)
-    errors = errors_of(need, scenario.demand.start, question)
-    confidence = borne_out(question.confidence, errors.known)
-    terms = terms_on(scenario, confidence=confidence)
-    end = pd.Timestamp(scenario.demand.start) + pd.Timedelta(minutes=len(need))
-    loan = loan_from(errors, end, question, terms, confidence)
+    loan = answer.lend(need, scenario.demand.start, question, partial(terms_on, scenario))
     costs, services = scenario.fleet.change_costs, scenario.services
     answered = with_shared_return(loan, lambda units: to_serving_s(costs, services, units))
     if scenario.batch is None:
@@ -226,7 +208,7 @@ def lead_times_on(scenario: Scenario, loan: Loan) -> pd.DataFrame:
     return lead_times(need, scenario.demand.start, loan.question, loan.terms)
 
 
-def terms_on(scenario: Scenario, *, confidence: float = 0.95) -> Terms:
+def terms_on(scenario: Scenario, confidence: float) -> Terms:
     """Return the costs and earnings of lending on a scenario's fleet."""
     # The reserve has two parts: the units that the limits keep back, and the number of units under
     # repair that is not exceeded with the stated confidence. Failures are independent, so that the

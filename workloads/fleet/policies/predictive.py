@@ -327,7 +327,7 @@ def _plan(
     outlook = Outlook(
         minutes=minutes,
         need=need,
-        kept=(view.serving + view.coming).astype(float),
+        kept=view.serving + view.coming,
         training=float(view.training),
         units=alive,
         lead=situation.lead_s / 60.0,

@@ -83,7 +83,7 @@ def threshold(*, headroom: float = 0.10, hysteresis: float = 0.05, hold_s: float
         # Units to work off the waiting requests within ten minutes come on top.
         need = view.load[:, -1] * (1 + headroom) + view.backlog / 10.0
         past = view.load[:, -hold_minutes:].max(axis=1) * (1 + headroom)
-        have = (view.serving + view.coming).astype(float)
+        have = view.serving + view.coming
         lower = np.maximum(need, past)
         return np.where(need > have, need, np.where(lower < have * (1 - hysteresis), lower, have))
 

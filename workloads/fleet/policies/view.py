@@ -6,7 +6,7 @@ import math
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from functools import cached_property
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -100,8 +100,8 @@ class View:
     hour: float
     load: FloatArray
     history: int
-    serving: npt.NDArray[Any]
-    coming: npt.NDArray[Any]
+    serving: FloatArray
+    coming: FloatArray
     backlog: FloatArray
     units: int
     broken: int

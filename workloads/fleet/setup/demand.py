@@ -219,7 +219,7 @@ def interactive(demand: Demand, tier: BatchTier | None) -> Demand:
 
 
 def batch_work(
-    demand: Demand, stated: Demand | None, services: Sequence[Service], tier: BatchTier | None
+    demand: Demand, services: Sequence[Service], tier: BatchTier | None
 ) -> BatchWork | None:
     """Return the batch work of a run."""
     if tier is None:
@@ -229,7 +229,7 @@ def batch_work(
             f"a batch tier on a fleet that serves {len(pools_from(services))} models; its requests "
             "need one model. Give one --model."
         )
-    tier_demand = demand.times(tier.share / (1 - tier.share)) if stated is None else stated
+    tier_demand = tier.demand or demand.times(tier.share / (1 - tier.share))
     if tier_demand.minutes < demand.minutes:
         raise InputError(
             f"a batch demand of {tier_demand.minutes / MINUTES_PER_DAY:.3g} days for a run of "

@@ -12,12 +12,11 @@ from topologies.errors import InputError, shown, suggestion
 from workloads.demand import Demand, Horizon
 from workloads.economics import Economics
 from workloads.fleet.inputs.costs import ChangeCosts
-from workloads.fleet.kinds import Kind
 from workloads.fleet.policies.view import Limits
-from workloads.fleet.processes.failures import Fleet, failures_from
-from workloads.fleet.processes.maintenance import windows_from
+from workloads.fleet.processes.failures import Fleet, failures_from, windows_from
 from workloads.fleet.setup.night_work import night_work
 from workloads.fleet.setup.serving import block_of, services_from
+from workloads.fleet.simulation import Kind
 from workloads.fleet.state.services import Service, units_needed
 from workloads.models.model import Model
 from workloads.options.fleet import FleetOptions, LimitInputs, MoneyInputs, seconds
@@ -25,10 +24,9 @@ from workloads.options.fleet import FleetOptions, LimitInputs, MoneyInputs, seco
 
 @dataclass(frozen=True, eq=False, kw_only=True)
 class Machines(Kind):
-    """Units of one kind, with their machine and its price."""
+    """Units of one kind, with their machine."""
 
     cluster: Cluster
-    economics: Economics
 
     @property
     def usd_per_s(self) -> float:
@@ -47,13 +45,12 @@ def kinds_from(
         joined[name] = replace(cluster, domains=cluster.domains + (before.domains if before else 0))
     units = {name: cluster.domains for name, cluster in joined.items()}
     windows = windows_from(options.policy.maintenance, units, window.demand)
-    several = len(joined) > 1
     result = []
     for name, cluster in joined.items():
         services = services_from(window.demand, cluster, models, options.fleet)
         fleet = replace(_fleet(cluster, services, options), maintenance=windows[name])
         work = cluster, models, options.fleet, services, window.demand, fleet
-        jobs = night_work(*work, kinds=[*joined], name=name if several else "")
+        jobs = night_work(*work, kinds=[*joined], name=name)
         economics = _economics(cluster, options.money)
         result.append(Machines(name, services, fleet, jobs, cluster=cluster, economics=economics))
     return tuple(result)

@@ -71,14 +71,11 @@ def gang_goodput(job: TrainingJob, units: int, fleet: Fleet) -> float:
     """Share of time for which a gang of some units computes, by a closed form."""
     if fleet.failures is None:
         return 1.0
-    costs, rate = fleet.change_costs, job.rate(units)
-    recovery, part_bytes = costs.recovery, job.state_bytes / units
+    costs = fleet.change_costs
+    recovery, copies = costs.recovery, costs.copies(job, units)
     warm_s = recovery.warm_saves_s if job.standby == "warm" else 0.0
     mtbf_s = gang_mtbf_s(fleet.failures, units, fleet.units)
-    if job.checkpoint == "peer":
-        copies = costs.peers.copies(
-            part_bytes / costs.servers, step_s=job.step_tokens / rate, start_s=recovery.restart_s
-        )
+    if copies is not None:
         return expected_goodput(
             copies.every_s,
             mtbf_s,
@@ -315,8 +312,7 @@ def night_work(
     name: str = "",
 ) -> tuple[TrainingJob, ...]:
     """Return the jobs of a file, or default ones, with their open fields filled in."""
-    # ``kinds``: all kinds of units of the fleet; ``name``: the kind of this cluster where there are
-    # several.
+    # ``kinds``: all kinds of units of the fleet; ``name``: the kind of this cluster.
     # Jobs without a throughput of their own train the largest served model by a simulated plan;
     # their state follows from its parameters. The interval of checkpoints comes from the catalogue.
     # Evaluation runs at the token rate of a saturated serving unit, and so do the rollouts of
@@ -338,7 +334,6 @@ def night_work(
             post_training=mode if mode and job.name.startswith(POST) else job.post_training,
             checkpoint_every_s=job.checkpoint_every_s or interval_s,
             tokens_per_s=((1, rate),) if job.evaluation and not job.rated else job.tokens_per_s,
-            kind=name,
         )
         for job in jobs
     ]
@@ -350,14 +345,14 @@ def night_work(
 
 def _is_of(job: TrainingJob, kinds: Sequence[str], name: str, file: Path) -> bool:
     """Return whether a job of a file runs on the kind of this name, or on the only kind."""
-    if job.kind not in kinds and (job.kind or name):
+    if job.kind not in kinds and (job.kind or len(kinds) > 1):
         listed = ", ".join(kinds)
         raise InputError(
             f"{file}: job {job.name} states "
             + (f"kind {shown(job.kind)!r}" if job.kind else "no kind of units")
             + f"; write one of {listed} in column kind."
         )
-    return job.kind == name or not name
+    return (job.kind or name) == name
 
 
 def _default_jobs(

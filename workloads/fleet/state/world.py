@@ -20,6 +20,7 @@ import numpy.typing as npt
 import simpy
 
 from topologies.arrays import FloatArray, IntArray
+from workloads.economics import Economics
 from workloads.fleet.inputs.costs import ChangeCosts
 from workloads.fleet.inputs.jobs import TrainingJob
 from workloads.fleet.policies.view import Limits
@@ -290,6 +291,11 @@ class Gang:
         self._running = False
         self._process: simpy.Process | None = None
 
+    def __getstate__(self) -> dict[str, Any]:
+        # Processes cannot be copied or sent to another process; a run that has ended needs none.
+        live = ("env", "store", "on_finish", "_process")
+        return {name: each for name, each in vars(self).items() if name not in live}
+
     @property
     def size(self) -> int:
         """Units that compute for the job."""
@@ -308,13 +314,13 @@ class Gang:
 
     def unsaved_unit_ms(self) -> float:
         """Unit-time that a stop without notice would lose: the price of reclaiming this gang."""
-        self._settle()
+        self.settle()
         rate = self.job.rate(self.size)
         return (self.tally.tokens - self._saved) / rate * self.size * MS if rate else 0.0
 
     def admit(self, units: IntArray) -> None:
         """Take in units that are ready, and start or resize the job."""
-        self._settle()
+        self.settle()
         new = np.concatenate([self.paused, units])
         was_running = self.size > 0
         self.paused = NONE
@@ -334,7 +340,7 @@ class Gang:
     def shrink(self, count: int) -> IntArray:
         """Drop the last ``count`` units and return them."""
         # The job loses one step, and the other units go on after a resize.
-        self._settle()
+        self.settle()
         self._lose(min(self.job.step_tokens, self.tally.tokens - self._saved))
         left, self.units = self.units[-count:], self.units[:-count]
         self.tally.resizes += 1
@@ -344,7 +350,7 @@ class Gang:
 
     def stop(self, *, keep: bool, in_host: bool = False) -> IntArray:
         """Stop the gang and return its units; without ``keep``, unsaved progress is lost."""
-        self._settle()
+        self.settle()
         if keep:
             self._saved = self.tally.tokens
         else:
@@ -369,9 +375,9 @@ class Gang:
         rng: np.random.Generator | None = None,
     ) -> IntArray:
         """Lose units, replace some of them, and return the units that the job can no longer use."""
-        self._settle()
+        self.settle()
         self.tally.failures += 1
-        copies = self._copies()
+        copies = self.costs.copies(self.job, self.size)
         if copies is not None and self._exposed and len(broken) and rng is not None:
             partner = self._exposed / max(self.size - 1, 1)
             copies = None if rng.random() < partner else copies
@@ -386,17 +392,6 @@ class Gang:
         self.units, left = rest[:size], rest[size:]
         self._stall(self._recovery_s(copies, cold=cold), Role.LOADING)
         return left
-
-    def _copies(self) -> PeerCopies | None:
-        """Return the copies in the memory of peers at this size; None for a job without any."""
-        rate = self.job.rate(self.size)
-        if self.job.checkpoint != "peer" or not rate:
-            return None
-        return self.costs.peers.copies(
-            self.job.state_bytes / (self.size * self.costs.servers),
-            step_s=self.job.step_tokens / rate,
-            start_s=self.costs.recovery.restart_s,
-        )
 
     def _recovery_s(self, copies: PeerCopies | None, *, cold: bool) -> float:
         """Time from a failure to the next step [s]."""
@@ -417,14 +412,14 @@ class Gang:
                 if self._stall_ms > 0:
                     self._begin(self._stall_role)
                     yield self.env.timeout(self._stall_ms)
-                    self._settle()
+                    self.settle()
                     self._stall_ms = 0
                     if self._exposed:  # all units have their parts of the state again
                         self._computed_ms, self._exposed = 0, 0
                 else:
                     self._begin(Role.TRAINING)
                     yield self.env.timeout(min(self._checkpoint_ms(), self._until_done_ms()))
-                    self._settle()
+                    self.settle()
                     if self.tally.tokens >= self.job.work_tokens * (1 - 1e-12):
                         self._finish_work()
                         return
@@ -479,7 +474,7 @@ class Gang:
         self._running = role is Role.TRAINING
         self._since_ms = int(self.env.now)
 
-    def _settle(self) -> None:
+    def settle(self) -> None:
         """Account for the progress, or for the part of a stall, since the last call."""
         elapsed_ms = int(self.env.now) - self._since_ms
         self._since_ms = int(self.env.now)
@@ -512,11 +507,6 @@ class Gang:
         if self._process is not None and self._process.is_alive:
             self._process.interrupt()
 
-    def finish(self) -> Tally:
-        """Settle everything up to the end of the run, and return the account."""
-        self._settle()
-        return self.tally
-
 
 @dataclass
 class Change:
@@ -532,9 +522,18 @@ class Change:
 
 @dataclass
 class World:
-    """The running units of one kind; all kinds of a fleet share its clock, queues and store."""
+    """Units of one kind, what they do, and what they did until the last minute that has ended."""
+
+    # All kinds of a fleet share its clock, queues and store.
 
     name: str
+    chips_per_unit: int
+    economics: Economics  # power and price of a chip
+    # (pools,): requests that a unit serves relative to one of the first kind; 0 if it never serves
+    speed: FloatArray
+    # (services, minutes): requests that one unit serves at saturation, at that minute's prompt and
+    # output lengths [1/s]
+    rate_max_per_s: FloatArray
     env: simpy.Environment
     ledger: Ledger
     store: Store
@@ -554,13 +553,10 @@ class World:
     # (minutes, services): mean number of units that worked for each service; units of a pool answer
     # all its services
     service_units: FloatArray
-    # unit_busy_w, unit_idle_w: draw of the site for a unit that computes, and for one that does not
-    # [W]
-    unit_busy_w: float
-    unit_idle_w: float
-    serves: bool
     surge: npt.NDArray[np.int64]  # (pools,): units that come for others due for maintenance
     changes: list[Change] = field(default_factory=list)
+    # Failures by what failed: a server, a rack, a scale-up domain, a power feed, a switch, an
+    # optical link, software
     failures: Counter[str] = field(default_factory=Counter)
     training_limit: int | None = None  # most units that may train or evaluate, None for any number
     # Most units of jobs by name, where a policy sets such limits
@@ -569,10 +565,44 @@ class World:
     maintained: int = 0  # units that have been out for maintenance
     tickets: Iterator[int] = field(default_factory=lambda: itertools.count(1))
 
+    def __getstate__(self) -> dict[str, Any]:
+        live = ("env", "store", "tickets")  # as of a gang
+        return {name: each for name, each in vars(self).items() if name not in live}
+
     @property
     def now(self) -> int:
         """Milliseconds since the start."""
         return int(self.env.now)
+
+    @property
+    def units(self) -> int:
+        """Number of units."""
+        return len(self.ledger)
+
+    @property
+    def servers(self) -> int:
+        """Servers of a unit where each fails on its own; else 1."""
+        return self.ledger.servers
+
+    @cached_property
+    def serves(self) -> bool:
+        """Return whether units of this kind may serve."""
+        return bool(self.speed.any())
+
+    @property
+    def jobs(self) -> tuple[tuple[TrainingJob, Tally], ...]:
+        """Training jobs without evaluation, each with its account."""
+        return tuple((gang.job, gang.tally) for gang in self.gangs)
+
+    @cached_property
+    def unit_busy_w(self) -> float:
+        """Draw of the site for a unit that computes [W]."""
+        return self.economics.busy_w * (self.chips_per_unit * self.economics.pue)
+
+    @cached_property
+    def unit_idle_w(self) -> float:
+        """Draw of the site for a unit that does not compute [W]."""
+        return self.economics.idle_w * (self.chips_per_unit * self.economics.pue)
 
     @cached_property
     def lead_s(self) -> float:

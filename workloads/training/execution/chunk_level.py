@@ -12,7 +12,7 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from cluster_sim.collectives import CollectiveCall, Group, build
+from cluster_sim.collectives import CollectiveCall, Group, compose
 from cluster_sim.collectives.duration.nccl import covers
 from cluster_sim.engine.times import Times
 from cluster_sim.schedule.build import OpColumns, schedule, unite_resources
@@ -171,8 +171,8 @@ def call_schedule(
 ) -> Schedule:
     """Return the schedule of a collective or a send of a group, around links that are down."""
     if collective != "send":
-        return build(CollectiveCall(collective, group, size_bytes), down=down)
-    return _one_way(build(CollectiveCall("permute", group, size_bytes), down=down))
+        return compose(CollectiveCall(collective, group, size_bytes), down=down).schedule
+    return _one_way(compose(CollectiveCall("permute", group, size_bytes), down=down).schedule)
 
 
 def _one_way(both: Schedule) -> Schedule:
