@@ -58,7 +58,9 @@ setup: $(RUNS)
 develop: $(READY)
 
 demo: $(RUNS)
-	$(BIN)/python -m experiments demo --out out/demo
+	$(BIN)/cluster-sim train --model llama-3.1-405b --cluster trn2-ultraserver:16 --tp 32 --pp 2 \
+		--vpp 1 --zero 1 --recompute selective --global-batch 256 --seq 8192 --overlap all \
+		--framework neuronx --out out/demo
 
 test: $(READY)
 	$(BIN)/python -m pytest $(SHARED) -m "not slow"

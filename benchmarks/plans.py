@@ -14,7 +14,9 @@ import numpy as np
 
 from topologies.clusters.names import cluster
 from workloads.models.huggingface import named
-from workloads.search import candidates, estimate, fit
+from workloads.search.candidates import candidates
+from workloads.search.estimate import estimate
+from workloads.search.fit import fit
 from workloads.training.iteration import iteration
 from workloads.training.plan.plan import ParallelPlan
 from workloads.training.program.groups import SharedParts

@@ -13,6 +13,7 @@ import sys
 import tempfile
 
 from benchmarks._measure import COMMAND, PLAIN, least, show
+from tools.precompile import DEMO
 
 SMALLEST = ("collective", "all-reduce", "ring:8", *PLAIN)
 LLAMA = ("--model", "llama-3.1-8b", "--cluster", "trn2.48xlarge", "--tp", "8")
@@ -82,8 +83,7 @@ def first_commands() -> None:
     with tempfile.TemporaryDirectory() as folder:
         for words in FIRST:
             show(words[0], 0, least(*COMMAND, *words, "--quiet"))
-        demo = (sys.executable, "-m", "experiments", "demo", "--out", f"{folder}/demo")
-        show("demo", 0, least(*demo, "--quiet"))
+        show("demo", 0, least(*COMMAND, *DEMO, "--out", f"{folder}/demo", "--quiet"))
 
 
 def _simpy_ring(ranks: int) -> tuple[str, ...]:

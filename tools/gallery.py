@@ -1,4 +1,4 @@
-"""``python -m tools.gallery``: pictures of all experiments, and the page that shows them.
+"""``python -m tools.gallery``: pictures of experiments and commands, and the page that shows them.
 
 Pictures are drawn with the options of their command and kept small. Each file contains the finding
 and the command of its picture, so that some pictures can be drawn anew and the page can still be
@@ -11,18 +11,26 @@ import importlib
 import inspect
 import shlex
 import sys
+import tempfile
 from collections.abc import Mapping, Sequence
-from io import BytesIO
+from contextlib import redirect_stdout
+from dataclasses import dataclass
+from io import BytesIO, StringIO
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
+from unittest.mock import patch
 
 import numpy as np
 from PIL import Image
 from PIL.PngImagePlugin import PngInfo
 from scipy.spatial.distance import cdist
 
+from experiments.cli.main import run
+from experiments.figures import layout
 from experiments.reports.drawing import description, headline
+from experiments.reports.run_record import read_record
 from experiments.scripts.registry import EXPERIMENTS, Experiment
+from tools.precompile import DEMO
 from topologies.errors import InputError, suggestion
 from topologies.files.writing import whole_file
 
@@ -36,10 +44,55 @@ DPI, COLORS = 100, 96
 MOST_BYTES = 60_000
 INTRODUCTION = """# Gallery
 
-Each experiment answers one question. The title of its picture states the finding, for the machine
-and the size of the command below it. `--out DIR` writes the picture, its rows and a report, and
-`make gallery` draws all pictures again.
+Each experiment or command answers one question. The title of its picture states the finding, for
+the machine and the size of the command below it. `--out DIR` writes the picture, its rows and a
+report, and `make gallery` draws all pictures again.
 """
+
+
+@dataclass(frozen=True)
+class Command:
+    """A command whose run directory has a picture for the gallery."""
+
+    name: str
+    question: str
+    words: tuple[str, ...]
+    figure: str
+    about: str
+
+
+COMMANDS = (
+    Command(
+        "demo",
+        "How long is a step of Llama-3.1-405B on 1,024 Trainium2 chips?",
+        DEMO,
+        "step_time_breakdown",
+        "The bar divides the step into computation and into communication and waiting that nothing "
+        "hides. The interval should contain 80 % of measured steps. `make demo` runs this command.",
+    ),
+    Command(
+        "fleet_week",
+        "What does a week of serving by day and training by night earn?",
+        ("fleet", "--cluster", "rainier", "--demand", "azure-code", "--days", "7"),
+        "roles",
+        "The upper panel shows the role of every chip and the chips that the demand needs, the "
+        "lower one the share of requests that keep the SLO. The demand is scaled so that its "
+        "busiest hour needs nine tenths of the fleet.",
+    ),
+    Command(
+        "plan_comparison",
+        "Which tensor and pipeline degrees suit a model best?",
+        (
+            *("plan", "--model", "llama-3.1-405b", "--cluster", "trn2-ultraserver:16"),
+            *("--global-batch", "256", "--seq", "8192", "--overlap", "all", "--precision", "bf16"),
+            *("--each", "tp,pp", "--top", "9", "--finalists", "9"),
+        ),
+        "plans",
+        "Each bar is the plan that is estimated fastest for a combination of tensor and pipeline "
+        "parallel degrees. The mark shows its estimate.",
+    ),
+)
+SHOWN: tuple[Experiment | Command, ...] = (*EXPERIMENTS, *COMMANDS)
 
 SIZES: Mapping[str, Mapping[str, Any]] = {
     "weak_scaling": {"overlap": ("all", "dp")},
@@ -48,30 +101,42 @@ SIZES: Mapping[str, Mapping[str, Any]] = {
 """Options of experiments whose defaults take too long for the gallery."""
 
 
-def draw(experiment: Experiment, docs: Path, options: Mapping[str, Any] | None = None) -> Path:
-    """Run an experiment, write its picture below ``docs``, and return the path.
-
-    Parameters
-    ----------
-    experiment : Experiment
-    docs : Path
-        Folder of the documentation.
-    options : mapping, optional
-        Parameters of the experiment; by default those of the gallery.
-    """
-    module = experiment.load()
-    chosen = SIZES.get(experiment.name, {}) if options is None else options
-    figure = module.plot(module.run(**chosen))
-    picture = docs / PICTURES / f"{experiment.name}.png"
+def draw(shown: Experiment | Command, docs: Path) -> Path:
+    """Run an experiment or a command, write its picture below ``docs``, and return the path."""
+    small = _drawn_by_command(shown) if isinstance(shown, Command) else _drawn(shown)
+    picture = docs / PICTURES / f"{shown.name}.png"
     picture.parent.mkdir(parents=True, exist_ok=True)
+    with whole_file(picture) as part:
+        part.write_bytes(small)
+    return picture
+
+
+def _drawn(experiment: Experiment) -> bytes:
+    """Return the picture of an experiment with the options of the gallery."""
+    module, chosen = experiment.load(), SIZES.get(experiment.name, {})
+    figure = module.plot(module.run(**chosen))
     texts = {
         "Title": headline(figure),
         "Description": description(figure),
         "Comment": _command(experiment, chosen),
     }
-    with whole_file(picture) as part:
-        part.write_bytes(small_png(figure, texts))
-    return picture
+    return small_png(figure, texts)
+
+
+def _drawn_by_command(shown: Command) -> bytes:
+    """Return a picture of the run directory that a command writes."""
+    with tempfile.TemporaryDirectory() as folder:
+        out = Path(folder) / "run"
+        # Drawn small: a picture that is reduced has more colours between two areas.
+        with patch.object(layout, "DOTS_PER_INCH", DPI), redirect_stdout(StringIO()):
+            if run([*shown.words, "--out", str(out), "--quiet"]):
+                raise InputError(f"the command of picture {shown.name} failed")
+        contents = read_record(out)["contents"]
+        entry = next(each for each in contents if each["file"] == f"{shown.figure}.svg")
+        texts = {"Title": entry["finding"], "Description": entry["alt"]}
+        words = shlex.join(["cluster-sim", *shown.words])
+        with Image.open(out / f"{shown.figure}.png") as image:
+            return _packed(image.convert("RGB"), {**texts, "Comment": words})
 
 
 def small_png(figure: Figure, texts: Mapping[str, str]) -> bytes:
@@ -79,7 +144,11 @@ def small_png(figure: Figure, texts: Mapping[str, str]) -> bytes:
     drawn = BytesIO()
     figure.savefig(drawn, dpi=DPI, bbox_inches="tight", format="png")
     with Image.open(drawn) as image:
-        few = _with_few_colors(image.convert("RGB"))
+        return _packed(image.convert("RGB"), texts)
+
+
+def _packed(image: Image.Image, texts: Mapping[str, str]) -> bytes:
+    few = _with_few_colors(image)
     header, packed = PngInfo(), BytesIO()
     for name, text in texts.items():
         header.add_itxt(name, text)
@@ -112,22 +181,27 @@ def _command(experiment: Experiment, options: Mapping[str, Any]) -> str:
 
 
 def page(docs: Path) -> str:
-    """Return the page of all experiments that have a picture below ``docs``."""
+    """Return the page of all experiments and commands that have a picture below ``docs``."""
     parts = [INTRODUCTION]
-    for experiment in EXPERIMENTS:
-        picture = PICTURES / f"{experiment.name}.png"
+    for shown in SHOWN:
+        picture = PICTURES / f"{shown.name}.png"
         if not (docs / picture).exists():
             continue
         with Image.open(docs / picture) as image:
             texts = {name: str(text) for name, text in image.info.items()}
-        about = inspect.getdoc(importlib.import_module(f"experiments.scripts.{experiment.name}"))
-        paragraph = " ".join((about or "").split("\n\n", 1)[-1].split())
+        about = shown.about if isinstance(shown, Command) else _about(shown)
         parts.append(
-            f"## {experiment.question}\n\n"
-            f"![{_plain(texts['Description'])}]({picture.as_posix()})\n\n{paragraph}\n\n"
+            f"## {shown.question}\n\n"
+            f"![{_plain(texts['Description'])}]({picture.as_posix()})\n\n{about}\n\n"
             f"```\n{texts['Comment']}\n```\n"
         )
     return "\n".join(parts)
+
+
+def _about(experiment: Experiment) -> str:
+    """Return what the module of an experiment says below its first line."""
+    text = inspect.getdoc(importlib.import_module(f"experiments.scripts.{experiment.name}")) or ""
+    return " ".join(text.split("\n\n", 1)[-1].split())
 
 
 def _plain(text: str) -> str:
@@ -136,23 +210,23 @@ def _plain(text: str) -> str:
 
 
 def main(names: Sequence[str], docs: Path = DOCS) -> int:
-    """Draw the pictures of the named experiments, or of all, and write the page.
+    """Draw the named pictures, or all, and write the page.
 
     Raises
     ------
     InputError
-        For an unknown experiment.
+        For an unknown name.
     """
-    by_name = {each.name: each for each in EXPERIMENTS}
+    by_name = {each.name: each for each in SHOWN}
     for name in names:
         if name not in by_name:
-            raise InputError(f"no experiment is called {name}.{suggestion(name, by_name)}")
-    for experiment in EXPERIMENTS:
-        if not names or experiment.name in names:
-            picture = draw(experiment, docs)
+            raise InputError(f"no picture is called {name}.{suggestion(name, by_name)}")
+    for shown in SHOWN:
+        if not names or shown.name in names:
+            picture = draw(shown, docs)
             size = picture.stat().st_size
             much = f", over {MOST_BYTES:,}" if size > MOST_BYTES else ""
-            sys.stdout.write(f"{experiment.name}: {size:,} bytes{much}\n")
+            sys.stdout.write(f"{shown.name}: {size:,} bytes{much}\n")
             sys.stdout.flush()
     with whole_file(docs / PAGE) as part:
         part.write_text(page(docs), encoding="utf-8")

@@ -27,7 +27,12 @@ PLAIN = ("ring:4", "--bandwidth", "1GB/s", "--latency", "1us")
 TRAIN = ("train", "--model", "llama-3.1-8b", "--cluster", "trn2.48xlarge", "--tp", "4")
 STEP = ("--global-batch", "8", "--seq", "4096", "--allow-oversized")
 
-DEMO = (("the demonstration", ("experiment", "demo", "--out", "demo")),)
+DEMO = (
+    *("train", "--model", "llama-3.1-405b", "--cluster", "trn2-ultraserver:16", "--tp", "32"),
+    *("--pp", "2", "--vpp", "1", "--zero", "1", "--recompute", "selective"),
+    *("--global-batch", "256", "--seq", "8192", "--overlap", "all", "--framework", "neuronx"),
+)
+"""The step that ``make demo`` simulates."""
 COMMANDS: tuple[tuple[str, tuple[str, ...]], ...] = (
     ("runs of schedules", ("collective", "all-reduce", *PLAIN, "--size", "1KiB")),
     ("clocks of all ranks", (*TRAIN, *STEP, "--level", "rank-vector", "--jitter", "0.01")),
@@ -41,7 +46,8 @@ COMMANDS: tuple[tuple[str, tuple[str, ...]], ...] = (
 
 def main(words: Sequence[str]) -> int:
     """Run every command once, or that of the demonstration; return the number that failed."""
-    commands = DEMO if "demo" in words else COMMANDS
+    demo = (("the demonstration", (*DEMO, "--out", "demo")),)
+    commands = demo if "demo" in words else COMMANDS
     begun = time.perf_counter()
     failed = 0
     for package in PACKAGES:  # Python caches byte code by itself only if the user allows it

@@ -200,17 +200,15 @@ def _checked_s(time_s: float, path: Path) -> float:
 
 def _time_s(cells: Mapping[str, Any]) -> float | None:
     """Time of a result, the median if there is one [s]; without a unit it is in microseconds."""
-    names = sorted((name for name in cells if name.startswith("time")), key=_not_median)
+    names = sorted(
+        (name for name in cells if name.startswith("time")), key=lambda name: "p50" not in name
+    )
     for name in names:
         value = cells[name]
         if _is_number(value) and abs(value) < 2**1000:
             unit = next((TIME_UNITS[end] for end in TIME_UNITS if name.endswith(end)), 1e-6)
             return float(value) * unit
     return None
-
-
-def _not_median(name: str) -> bool:
-    return "p50" not in name
 
 
 def _named(document: Any) -> tuple[str | None, int | None]:

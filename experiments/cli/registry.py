@@ -9,7 +9,6 @@ from __future__ import annotations
 import importlib
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from functools import partial
 from typing import Any
 
 import click
@@ -63,14 +62,6 @@ COMMANDS = (
 )
 
 
-@dataclass(frozen=True)
-class Entry:
-    """A line of a help page, and the function that loads its command."""
-
-    summary: str
-    load: Callable[[], Any]
-
-
 class LazyGroup(click.Group):
     """Commands by name, each loaded at its first use; by default those of the registry."""
 
@@ -79,27 +70,34 @@ class LazyGroup(click.Group):
     unknown = "No such command '{}'"  # message for a name that is not in the group
 
     @property
-    def entries(self) -> Mapping[str, Entry]:
-        """All commands by name, in the order of the help page."""
-        return {
-            command.name: Entry(command.summary, partial(_loaded, command)) for command in COMMANDS
-        }
+    def summaries(self) -> Mapping[str, str]:
+        """Summaries of all commands by name, in the order of the help page."""
+        return {command.name: command.summary for command in COMMANDS}
+
+    def load(self, name: str) -> Any:
+        """Load the command of a registered name."""
+        command = next(command for command in COMMANDS if command.name == name)
+        function: Any = command.load()
+        if isinstance(function, click.Group):
+            return function
+        return as_options(name, function, resumes=command.resumes)
 
     def list_commands(self, ctx: Any) -> list[str]:
         """Names in the order of the help page."""
-        return list(self.entries)
+        return list(self.summaries)
 
     def get_command(self, ctx: Any, cmd_name: str) -> Any:
         """Load a command; None for an unknown name."""
         name = self.spelled(cmd_name)
-        return self.entries[name].load() if name in self.entries else None
+        return self.load(name) if name in self.summaries else None
 
     def resolve_command(self, ctx: Any, args: list[str]) -> Any:
         """Find the command whose name is the first argument."""
-        if self.spelled(args[0]) not in self.entries and not args[0].startswith("-"):
-            near = suggestion(args[0], self.entries)
+        names = list(self.summaries)
+        if self.spelled(args[0]) not in names and not args[0].startswith("-"):
+            near = suggestion(args[0], names)
             raise InputError(
-                f"{self.unknown.format(args[0][:80])}.{near} There are: {', '.join(self.entries)}. "
+                f"{self.unknown.format(args[0][:80])}.{near} There are: {', '.join(names)}. "
                 f"See {ctx.command_path} --help."
             )
         return super().resolve_command(ctx, [self.spelled(args[0]), *args[1:]])
@@ -111,11 +109,4 @@ class LazyGroup(click.Group):
     def format_commands(self, ctx: Any, formatter: Any) -> None:
         """Write names and summaries without loading a command."""
         with formatter.section(f"{self.thing.capitalize()}s"):
-            formatter.write_dl([(name, entry.summary) for name, entry in self.entries.items()])
-
-
-def _loaded(command: Command) -> Any:
-    function: Any = command.load()
-    if isinstance(function, click.Group):
-        return function
-    return as_options(command.name, function, resumes=command.resumes)
+            formatter.write_dl(list(self.summaries.items()))

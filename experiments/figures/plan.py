@@ -20,7 +20,7 @@ from workloads.training.plan.schedules.registry import all_schedules
 from workloads.training.program.breakdown import PARTS
 
 if TYPE_CHECKING:
-    from workloads.search import Search
+    from workloads.search.search import Search
 
 
 def bars(rows: pd.DataFrame, title: str = "") -> Figure:

@@ -194,9 +194,8 @@ def stacked_rows(frame: pd.DataFrame, labels: Sequence[str], title: str, **share
 
 
 def lines(
-    frame: pd.DataFrame, x: str, y: str, by: str, title: str, *, labels: tuple[str, str],
-    log: bool = True,
-) -> Figure:  # fmt: skip
+    frame: pd.DataFrame, x: str, y: str, by: str, title: str, *, labels: tuple[str, str]
+) -> Figure:
     """Draw one line for each value of a column."""
     from matplotlib.ticker import NullLocator
 
@@ -207,11 +206,10 @@ def lines(
         first, label = together[0], " and ".join(together)
         style = f"{shapes[first]}{'--' if number % 2 else '-'}"
         axes.plot(rows[x], rows[y], style, ms=4, color=shades[first], label=label)
-    if log:
-        axes.set_xscale("log", base=2)
-        ticks = sorted(set(frame[x]))
-        axes.set_xticks(ticks, [f"{tick:,}" for tick in ticks])
-        axes.xaxis.set_minor_locator(NullLocator())
+    axes.set_xscale("log", base=2)
+    ticks = sorted(set(frame[x]))
+    axes.set_xticks(ticks, [f"{tick:,}" for tick in ticks])
+    axes.xaxis.set_minor_locator(NullLocator())
     axes.set_ylim(bottom=0)
     dress(axes, *labels, grid="both")
     axes.legend(frameon=False, fontsize=9, title=by if len(names) == 1 else None)

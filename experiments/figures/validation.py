@@ -17,15 +17,13 @@ MOST_TICKS = 7
 STEP = 5.0
 
 
-def scatter(compared: Sequence[Mapping[str, Any]], title: str, group: str = "") -> Figure:
+def scatter(compared: Sequence[Mapping[str, Any]], title: str) -> Figure:
     """Draw predicted over published, and a histogram of the errors."""
     figure, (plane, side) = canvas(10, 4.6, 1, 2, width_ratios=(3, 2))
     good = [row for row in compared if row["error"] is not None]
-    for name, rows in _groups(good, group).items():
-        published = [row["published"] for row in rows]
-        predicted = [row["predicted"] for row in rows]
-        plane.scatter(published, predicted, s=14, alpha=0.7, lw=0, label=name)
     if good:
+        published, predicted = ([row[key] for row in good] for key in ("published", "predicted"))
+        plane.scatter(published, predicted, s=14, alpha=0.7, lw=0)
         _diagonal(plane, good)
         errors = np.clip([100 * row["error"] for row in good], -100, 100)
         widest = max(STEP, float(STEP * np.ceil(np.abs(errors).max() / STEP)))
@@ -35,8 +33,6 @@ def scatter(compared: Sequence[Mapping[str, Any]], title: str, group: str = "") 
     side.axvline(0, color="black", linewidth=1)
     side.yaxis.get_major_locator().set_params(integer=True)
     plane.set_title(f"{title}{_finding(good)}", loc="left", fontsize=10)
-    if group and good:
-        plane.legend(fontsize="x-small", frameon=False)
     return figure
 
 
@@ -84,10 +80,3 @@ def _quantity(good: Sequence[Mapping[str, Any]]) -> str:
         return name.removesuffix("_s" if _is_time(good) else "").replace("_", " ")
     stem, _, unit = name.rpartition("_")
     return f"{stem.replace('_', ' ')} [{unit}]" if stem else name
-
-
-def _groups(good: Sequence[Mapping[str, Any]], group: str) -> dict[str, list[Mapping[str, Any]]]:
-    groups: dict[str, list[Mapping[str, Any]]] = {}
-    for row in good:
-        groups.setdefault(str(row.get(group, "")), []).append(row)
-    return groups

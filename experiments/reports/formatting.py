@@ -273,3 +273,8 @@ def idle_sentences(idle: Mapping[str, str]) -> list[str]:
     ['--cp-exchange changes nothing here: cp is 1.']
     """
     return [f"{option_name(name)} changes nothing here: {reason}." for name, reason in idle.items()]
+
+
+def values_of(thing: object, *names: str) -> dict[str, Any]:
+    """Return attributes of a result as entries of a document, each under its own name."""
+    return {name: getattr(thing, name) for name in names}

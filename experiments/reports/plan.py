@@ -14,6 +14,7 @@ from experiments.reports.formatting import (
     idle_sentences,
     option_name,
     ranges,
+    values_of,
 )
 from experiments.reports.plan_rows import (
     DEFAULTS,
@@ -29,7 +30,7 @@ from experiments.reports.plan_rows import (
 from experiments.reports.remarks import check_remarks
 from experiments.reports.training import interval_document, stated
 from topologies.units import format_memory, format_seconds
-from workloads.search import Finalist, Search
+from workloads.search.search import Finalist, Search
 from workloads.training.plan.other_tools import plan_yaml
 from workloads.training.program.breakdown import PARTS
 
@@ -47,11 +48,8 @@ def document(search: Search, top: int, inputs: Sequence[str] = ()) -> dict[str, 
         "chips": search.cluster.chips,
         "ranks": best.ranks,
         "parameters": search.model.parameters,
-        "global_batch": best.global_batch,
-        "seq": best.seq,
-        "candidates": search.candidates,
-        "pruned": dict(search.pruned),
-        "oversized": search.oversized,
+        **values_of(best, "global_batch", "seq"),
+        **values_of(search, "candidates", "pruned", "oversized"),
         "fitting": len(search.plans),
         "estimated": search.estimated,
         "bounded": len(search.plans) - search.estimated,
@@ -64,8 +62,7 @@ def document(search: Search, top: int, inputs: Sequence[str] = ()) -> dict[str, 
         "interval": interval_document(plan_interval(search, first), first.cost, mfu=first.mfu),
         "objective": search.objective,
         **asdict(first.cost),
-        "next_estimate_s": search.next_estimate_s,
-        "overlapped_s": search.overlapped_s,
+        **values_of(search, "next_estimate_s", "overlapped_s"),
         "train": train_command(search, inputs),
         "build_s": search.estimated_in_s,
         "simulate_s": search.simulated_in_s,

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
+from experiments.reports.formatting import values_of
 from workloads.confidence.interval import Interval
 from workloads.training.alternatives import tied, training_interval
 from workloads.training.plan.plan import ParallelPlan
@@ -13,7 +14,7 @@ from workloads.training.program.breakdown import PARTS
 if TYPE_CHECKING:
     import pandas as pd
 
-    from workloads.search import Finalist, Search
+    from workloads.search.search import Finalist, Search
     from workloads.training.memory.memory import Memory
 
 
@@ -83,16 +84,9 @@ def row(finalist: Finalist, place: int) -> dict[str, Any]:
         "rank": place,
         **fields_of(plan),
         "microbatches": plan.microbatches,
-        "estimate_rank": finalist.estimate_rank,
-        "estimate_s": finalist.estimate_s,
-        "iteration_s": finalist.iteration_s,
-        "estimate_error": finalist.estimate_error,
-        "tokens_per_s": finalist.tokens_per_s,
-        "mfu": finalist.mfu,
-        "hfu": finalist.hfu,
-        "cost_usd": finalist.cost.cost_usd,
-        "energy_joules": finalist.cost.energy_joules,
-        "usd_per_million_tokens": finalist.cost.usd_per_million_tokens,
+        **values_of(finalist, "estimate_rank", "estimate_s", "iteration_s", "estimate_error"),
+        **values_of(finalist, "tokens_per_s", "mfu", "hfu"),
+        **values_of(finalist.cost, "cost_usd", "energy_joules", "usd_per_million_tokens"),
         "memory_bytes": memory_document(finalist.memory),
         "tight": finalist.memory.tight,
         "breakdown_s": dict(finalist.breakdown_s),

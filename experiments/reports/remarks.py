@@ -26,7 +26,7 @@ from workloads.training.plan.other_tools import OtherPlan
 from workloads.training.plan.plan import ParallelPlan
 
 if TYPE_CHECKING:
-    from workloads.search import Finalist
+    from workloads.search.search import Finalist
     from workloads.training.iteration import Iteration
 
 

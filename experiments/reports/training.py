@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 from cluster_sim.collectives.duration.nccl import covers
 from cluster_sim.trace.trace import Trace
 from experiments.figures.training import NAMES, one_step
-from experiments.reports.formatting import format_interval, idle_entry, value_text
+from experiments.reports.formatting import format_interval, idle_entry, value_text, values_of
 from experiments.reports.plan_rows import memory_document
 from experiments.reports.remarks import assumed_document, remarks_entry
 from topologies.memory_limit import peak_rss_bytes
@@ -56,26 +56,18 @@ def document(run: Iteration, engine: str) -> dict[str, Any]:
         "tokens": plan.tokens,
         "tokens_per_s": run.tokens_per_s,
         "tokens_per_s_per_chip": run.tokens_per_s / run.chips,
-        "model_flops_per_s_per_chip": run.model_flops_per_s_per_chip,
-        "mfu": run.mfu,
-        "hfu": run.hfu,
+        **values_of(run, "model_flops_per_s_per_chip", "mfu", "hfu"),
         "memory_bytes": memory_document(memory),
-        "memory_range_bytes": {"least": memory.least, "most": memory.most},
-        "fits": memory.fits,
-        "tight": memory.tight,
-        "breakdown_s": run.breakdown_s,
-        "overlapped_s": run.overlapped_s,
+        "memory_range_bytes": values_of(memory, "least", "most"),
+        **values_of(memory, "fits", "tight"),
+        **values_of(run, "breakdown_s", "overlapped_s"),
         **_disturbed(run),
         **_unlike(run),
         **asdict(run.cost),
-        "level": run.level,
-        "folded": run.folded,
+        **values_of(run, "level", "folded"),
         "simulated_ranks": len(run.program),
         "engine": engine,
-        "shares_memory": run.shares_memory,
-        "ops": run.ops,
-        "build_s": run.build_s,
-        "simulate_s": run.simulate_s,
+        **values_of(run, "shares_memory", "ops", "build_s", "simulate_s"),
         "peak_rss_bytes": peak_rss_bytes(),
         "provenance": dict(run.provenance),
     }
@@ -329,29 +321,14 @@ def shares(run: Iteration) -> list[tuple[str, float, float]]:
     return [*rows, ("iteration", run.iteration_s, 1.0)]
 
 
-FIGURE = "step_time_breakdown"  # name of the figure of the breakdown in a run directory
-
-
-def write(
-    out: Run,
-    run: Iteration,
-    engine: str,
-    *,
-    alone: bool = True,
-    more: Mapping[str, Any] | None = None,
-) -> None:
-    """Add results, breakdowns, figures and trace to a run directory.
-
-    ``alone`` says that nothing else writes ``metrics.csv`` and the figure of the breakdown, and
-    ``more`` has further entries of the results.
-    """
+def write(out: Run, run: Iteration, engine: str, more: Mapping[str, Any]) -> None:
+    """Add results, to which ``more`` adds, breakdowns, figures and trace to a run directory."""
     from workloads.training.explain import input_table, step_table
 
-    results = {**document(run, engine), **(more or {})}
-    if alone:
-        out.table("metrics", metrics(results), title="Results", note=headline(run))
-        bar = one_step(headline(run), run.breakdown_s, run.mfu, run.interval)
-        out.figure(FIGURE, bar, title="Step-time breakdown")
+    results = {**document(run, engine), **more}
+    out.table("metrics", metrics(results), title="Results", note=headline(run))
+    bar = one_step(headline(run), run.breakdown_s, run.mfu, run.interval)
+    out.figure("step_time_breakdown", bar, title="Step-time breakdown")
     times_s = run.ranks.filter(like="_ps").rename(columns=lambda part: f"{part[:-2]}s") / PS_PER_S
     ranks = run.ranks[["count"]].join(times_s).reset_index()
     out.table("ranks", ranks, title="Breakdown by rank", note="count: equal ranks it stands for")

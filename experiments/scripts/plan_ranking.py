@@ -17,7 +17,8 @@ from cluster_sim.progress import Watch, unwatched
 from experiments.figures.layout import canvas, dress, logarithmic
 from experiments.validation.predictions.training import filled, question
 from experiments.validation.reading import rows as shipped
-from workloads.search import agreement, estimate
+from workloads.search.estimate import estimate
+from workloads.search.search import agreement
 
 SAME = ("cluster", "chips", "layers", "hidden", "ffn", "heads", "seq", "global_batch")
 """Columns that are equal for all rows of a group."""

@@ -25,15 +25,12 @@ EXPERIMENTS = (
     Experiment(
         "collective_offload", "What does a step gain when collectives need no compute cores?"
     ),
-    Experiment("demo", "How long is a step of Llama-3.1-405B on 1,024 Trainium2 chips?"),
-    Experiment("fleet_week", "What does a week of serving by day and training by night earn?"),
     Experiment("generations", "Which generation trains most at equal chips, power and dollars?"),
     Experiment("half_rate_z", "What does the thinner third axis of an UltraServer cost?"),
     Experiment("moe_on_torus_and_switch", "Does a mixture of experts want a torus or a switch?"),
     Experiment(
         "pipeline_schedules", "Which pipeline schedule idles least, at how many microbatches?"
     ),
-    Experiment("plan_comparison", "Which tensor and pipeline degrees suit a model best?"),
     Experiment("plan_ranking", "Do estimates rank plans in the order of their measured times?"),
     Experiment("policy_frontier", "How much training does each policy win at which attainment?"),
     Experiment("role_change_value", "How many chips can be lent, by the time a change takes?"),

@@ -15,7 +15,7 @@ from experiments.scripts.support import each
 from topologies.clusters.names import cluster as machine
 from workloads.models.huggingface import model as read_model
 from workloads.models.model import Model
-from workloads.search import search
+from workloads.search.search import search
 
 MODELS = (
     "llama-3.1-8b", "llama-2-13b", "gpt-neox-20b", "llama-3.1-70b", "qwen2-72b", "gpt3-175b",

@@ -15,7 +15,7 @@ from workloads.confidence.answers import collective_interval
 from workloads.models.huggingface import as_model
 from workloads.models.model import Model
 from workloads.training.execution.jitter import disturbance
-from workloads.training.iteration import Iteration, iteration
+from workloads.training.iteration import iteration
 from workloads.training.program.groups import SharedParts
 from workloads.training.usual_plan import complete
 
@@ -33,24 +33,15 @@ def each(
     watch: Watch = unwatched,
     *,
     task: str = "points",
-    workers: int | None = None,
 ) -> list[Result]:
-    """Return what a function gives for every point, in the order of the points.
+    """Return what a function gives for every point, in the order of the points, on all cores.
 
     ``function``: its results must be picklable, and must not depend on earlier points. ``watch``:
     shows the progress, such as a bar; nothing by default. ``task``: word for the points beside the
-    bar. ``workers``: number of processes, by default one for each core, where processes can be
-    forked (:func:`cluster_sim.processes.can_fork`). Results do not depend on it.
+    bar.
     """
-    count = min(workers or available_workers(), len(points))
-    with forked(function, points, count) as results:
+    with forked(function, points, min(available_workers(), len(points))) as results:
         return [next(results) for _ in watch(points, task)]
-
-
-def step_ends(step: Iteration) -> dict[str, float]:
-    """Ends ``low_s`` and ``high_s`` of the interval of a step's time [s]."""
-    ends = step.interval
-    return {"low_s": ends.low, "high_s": ends.high}
 
 
 def with_collective_ends(
@@ -155,7 +146,8 @@ class Steps:
             **fields,
             "dp": plan.dp,
             "iteration_s": step.iteration_s,
-            **step_ends(step),
+            "low_s": step.interval.low,
+            "high_s": step.interval.high,
             **({f"p{q}_s": step.uneven.quantile_s(q) for q in (90, 99)} if step.uneven else {}),
             "jitter": jitter or "0",
             "tokens_per_s": step.tokens_per_s,

@@ -299,19 +299,23 @@ BY_BANDWIDTH = 0.25
 """Share of a simulated time from which its lower bound, set by links and memory, counts as most."""
 
 
+def normal(measured: float, low: float, high: float, *, is_rate: bool = False) -> str:
+    """Return whether a measured value is usual for such machines, or slower or faster."""
+    if low <= measured <= high:
+        return USUAL
+    return FASTER if (measured > high) == is_rate else SLOWER
+
+
 def normality(compared: pd.DataFrame) -> list[str | None]:
     """Say for each row whether its measured time is as on such machines; None if not measured."""
-    seconds, low, high = (compared[name] for name in ("measured_time_s", "low", "high"))
-    words = np.select([seconds.isna(), seconds > high, seconds < low], ["", SLOWER, FASTER], USUAL)
-    return [str(word) or None for word in words]
+    times = zip(*(compared[name] for name in ("measured_time_s", "low", "high")), strict=True)
+    return [None if math.isnan(time_s) else normal(time_s, *ends) for time_s, *ends in times]
 
 
 def compared_step(measured: MeasuredSteps, step: Iteration) -> dict[str, Any]:
     """Return measured times, their error, and whether they are usual: the key ``compared``."""
     times_s = measured.times_s(step)
     low_s, measured_s, high_s = map(float, np.quantile(times_s, (0.1, 0.5, 0.9)))
-    ends = step.interval
-    normal = SLOWER if measured_s > ends.high else FASTER if measured_s < ends.low else USUAL
     return {
         "source": measured.source or None,
         "tool": measured.form.tool or None,
@@ -320,7 +324,7 @@ def compared_step(measured: MeasuredSteps, step: Iteration) -> dict[str, Any]:
         "p10_s": low_s,
         "p90_s": high_s,
         "error": step.iteration_s / measured_s - 1,
-        "normal": normal,
+        "normal": normal(measured_s, step.interval.low, step.interval.high),
     }
 
 
@@ -404,8 +408,7 @@ def _of_table(name: str, rows: Sequence[Compared]) -> Iterator[Residual]:
             prediction = prediction_of(each, name)
             if prediction is None:
                 continue
-            features = {key: value for key, value in vars(prediction).items() if key != "slow"}
-            residual = -math.log1p(off)
+            residual, features = -math.log1p(off), vars(prediction)
             yield Residual(table=name, group=group_of(row), log_residual=residual, **features)
 
 
@@ -548,12 +551,13 @@ def marked(rows: Sequence[Compared]) -> list[dict[str, Any]]:
 
 
 def _normal(row: Compared) -> str | None:
-    if row.get("low") is None or row["error"] is None:
+    if not _is_judged(row):
         return None
-    if row["low"] <= row["published"] <= row["high"]:
-        return USUAL
-    above = row["published"] > row["high"]
-    return FASTER if above == (row["quantity"] in RATES) else SLOWER
+    return normal(row["published"], row["low"], row["high"], is_rate=row["quantity"] in RATES)
+
+
+def _is_judged(row: Compared) -> bool:
+    return row.get("low") is not None and row["error"] is not None
 
 
 RATES = ("tokens_per_s", "goodput", "mtbf_s")  # quantities of which more is better
@@ -565,7 +569,7 @@ def coverage(rows: Sequence[Compared]) -> dict[str, float | None]:
     Returns ``coverage`` and ``median_half_width``; the latter is half of (high − low) / predicted.
     None where no row has both.
     """
-    judged = [row for row in rows if row.get("low") is not None and row["error"] is not None]
+    judged = [row for row in rows if _is_judged(row)]
     if not judged:
         return {"coverage": None, "median_half_width": None}
     inside = [row["low"] <= row["published"] <= row["high"] for row in judged]

@@ -1,8 +1,8 @@
 """Draw the pictures of the documents again and say which look different now.
 
-``python -m tests.docs.pictures [NAME…]``. Every picture of an experiment that stands in the gallery
-is drawn by the command that its header names, and compared with the one in the repository pixel by
-pixel; exit status 1 says that one changed visibly. ``make gallery`` writes the new ones down.
+``python -m tests.docs.pictures [NAME…]``. Every picture of the gallery is drawn by the command that
+its header names, and compared with the one in the repository pixel by pixel; exit status 1 says
+that one changed visibly. ``make gallery`` writes the new ones down.
 """
 
 from __future__ import annotations
@@ -15,8 +15,8 @@ from pathlib import Path
 import numpy as np
 from PIL import Image
 
-from experiments.scripts.registry import EXPERIMENTS, Experiment
-from tools.gallery import DOCS, PICTURES, draw
+from experiments.scripts.registry import Experiment
+from tools.gallery import DOCS, PICTURES, SHOWN, Command, draw
 
 VISIBLE = 0.004
 """Share of pixels that differ clearly from which on a change is told."""
@@ -36,14 +36,14 @@ def difference(before: Path, after: Path) -> float:
 
 
 def changes(
-    docs: Path, names: list[str], redraw: Callable[[Experiment, Path], Path] = draw
+    docs: Path, names: list[str], redraw: Callable[[Experiment | Command, Path], Path] = draw
 ) -> Iterator[tuple[str, float]]:
     """Names of pictures that are drawn again, each with the share of its pixels that changed."""
-    for experiment in EXPERIMENTS:
-        picture = docs / PICTURES / f"{experiment.name}.png"
-        if picture.exists() and (not names or experiment.name in names):
+    for shown in SHOWN:
+        picture = docs / PICTURES / f"{shown.name}.png"
+        if picture.exists() and (not names or shown.name in names):
             with tempfile.TemporaryDirectory() as folder:
-                yield experiment.name, difference(picture, redraw(experiment, Path(folder)))
+                yield shown.name, difference(picture, redraw(shown, Path(folder)))
 
 
 def main(names: list[str]) -> int:

@@ -94,23 +94,6 @@ KERNELS = ("kernel.product", "kernel.attention", "kernel.memory")
 PRODUCTS = ("gemm", "layer", "")
 """Kernels whose time is that of matrix products; a row without a kernel is one of a layer."""
 
-FAMILY = {
-    TENSOR: "training",
-    UNFUSED: "training",
-    SHARDED: "training",
-    EXPERTS: "training",
-    ADAPTERS: "training",
-    RESEARCH: "training",
-    **dict.fromkeys(COLLECTIVES, "collective"),
-    EXCHANGE: "collective",
-    SERVING: "serving",
-    SERVING_EXPERTS: "serving",
-    FIRST_TOKEN: "first_token",
-    FIRST_TOKEN_EXPERTS: "first_token",
-    **dict.fromkeys(KERNELS, "kernel"),
-}
-"""Family of each kind: a kind with few tables borrows from the others of its family."""
-
 NAMES = {
     TENSOR: "training with tensor or pipeline parallelism",
     UNFUSED: "training before fused attention kernels",
@@ -130,6 +113,10 @@ NAMES = {
     KERNELS[1]: "attention kernels",
     KERNELS[2]: "kernels that wait for memory",
 }
+
+
+FAMILY = {kind: kind.partition(".")[0] for kind in NAMES}
+"""Family of each kind: a kind with few tables borrows from the others of its family."""
 
 
 @dataclass(frozen=True)

@@ -9,7 +9,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, fields
-from functools import cache, cached_property
+from functools import cache, lru_cache
 from pathlib import Path
 from typing import Any
 
@@ -18,7 +18,7 @@ import numpy as np
 from topologies.arrays import FloatArray
 from topologies.catalogue.catalogue import chip_family
 from topologies.files.reading import csv_rows
-from workloads.confidence.kinds import FAMILY
+from workloads.confidence.kinds import FAMILY, Prediction
 
 READ: Mapping[str, Callable[[str], Any]] = {
     "str": str,
@@ -30,40 +30,24 @@ READ: Mapping[str, Callable[[str], Any]] = {
 
 
 @dataclass(frozen=True, kw_only=True)
-class Residual:
-    """One measured row beside its prediction."""
+class Residual(Prediction):
+    """One measured row beside its prediction, with the prediction's features."""
 
     table: str  # validation table that the row is in
-    kind: str  # kind of prediction, as :mod:`workloads.confidence.kinds` names it
-    chip: str  # catalogue name of the chip
     # Job or operation, and machine of the row. Rows of one table with the same group differ only in
     # their plan, so they share most of their error.
     group: str
-    # tp, cp, ranks: degrees and chips of the row; a prediction with larger ones has a wider
-    # interval
-    tp: int
-    cp: int
-    ranks: int
-    assumed: bool  # whether kernels or links rest on assumed numbers
-    # tool, family: timing tool or engine, and family of the model, as in
-    # :class:`~workloads.confidence.kinds.Prediction`
-    tool: str = ""
-    family: str = ""
-    crosses: bool = False  # whether a collective crosses servers
-    framework: str = ""  # framework of a training step, without settings
-    # Level of what the prediction was told, see :mod:`workloads.confidence.kinds`; empty for all
-    # that the row states
-    stated: str = ""
-    # below, above: ends of the hull of times that fields without a stated value leave open, as
-    # logarithms of their ratio to the prediction
-    below: float = 0.0
-    above: float = 0.0
     log_residual: float  # ln(measured / predicted)
+
+    @property
+    def family_of_kind(self) -> str:
+        """Family of the row's kind; empty for an unknown kind."""
+        return FAMILY.get(self.kind, "")
 
     @property
     def score(self) -> float:
         """Half-width with which the row's interval ends at its measured time; negative inside."""
-        if FAMILY.get(self.kind) != "training":
+        if self.family_of_kind != "training":
             return max(self.below - self.log_residual, self.log_residual - self.above)
         # As in ``step_ends``, squares add: of what nobody stated, and of what no model knows.
         left_open = self.above if self.log_residual > 0 else self.below
@@ -76,30 +60,6 @@ class Residuals:
     """Residuals of many rows; two sets are equal only if they are the same object."""
 
     rows: tuple[Residual, ...]
-
-    @cached_property
-    def by_kind(self) -> Mapping[str, Residuals]:
-        """Residuals of each kind of prediction that was told all that the row states."""
-        rows = _grouped(self.at_level("").rows, "kind")
-        return {kind: Residuals(of_kind) for kind, of_kind in rows.items()}
-
-    @cached_property
-    def by_table(self) -> Mapping[str, tuple[Residual, ...]]:
-        """Rows of each table."""
-        return _grouped(self.rows, "table")
-
-    @cached_property
-    def by_family(self) -> Mapping[str, Residuals]:
-        """Residuals of each family of kinds, of predictions that were told all."""
-        families: dict[str, list[Residual]] = {}
-        for row in self.at_level("").rows:
-            families.setdefault(FAMILY.get(row.kind, ""), []).append(row)
-        return {family: Residuals(tuple(rows)) for family, rows in families.items()}
-
-    @cached_property
-    def chips(self) -> frozenset[str]:
-        """Chips with at least one measured row."""
-        return frozenset(row.chip for row in self.rows)
 
     def largest(self, degree: str, chip: str) -> int:
         """Largest degree that was measured on a chip, or on others if none was measured on it."""
@@ -118,54 +78,52 @@ class Residuals:
 
     def at_level(self, level: str) -> Residuals:
         """Residuals of predictions that were told so much."""
-        return self.by_level.get(level, Residuals(()))
-
-    @cached_property
-    def by_level(self) -> Mapping[str, Residuals]:
-        """Residuals by the level of what the predictions were told."""
-        rows = _grouped(self.rows, "stated")
-        return {level: Residuals(of_level) for level, of_level in rows.items()}
+        return grouped(self, "stated").get(level, Residuals(()))
 
     def of(self, kind: str) -> Residuals:
-        """Residuals of one kind, which may be none."""
-        return self.by_kind.get(kind, Residuals(()))
+        """Residuals of one kind that were told all that the row states, which may be none."""
+        return grouped(self.at_level(""), "kind").get(kind, Residuals(()))
 
     def of_family(self, kind: str) -> Residuals:
-        """Residuals of all kinds of a kind's family, which may be none."""
-        return self.by_family.get(FAMILY[kind], Residuals(()))
+        """Residuals of all kinds of a kind's family, told all, which may be none."""
+        return grouped(self.at_level(""), "family_of_kind").get(FAMILY[kind], Residuals(()))
 
     def without(self, table: str) -> Residuals:
         """Residuals of all tables but one."""
         return Residuals(tuple(row for row in self.rows if row.table != table))
 
 
-def _grouped(rows: Iterable[Residual], field: str) -> dict[str, tuple[Residual, ...]]:
+@lru_cache(64)
+def grouped(residuals: Residuals, feature: str) -> dict[str, Residuals]:
+    """Return the residuals of each value of a feature."""
     groups: dict[str, list[Residual]] = {}
-    for row in rows:
-        groups.setdefault(getattr(row, field), []).append(row)
-    return {value: tuple(group) for value, group in groups.items()}
+    for row in residuals.rows:
+        groups.setdefault(getattr(row, feature), []).append(row)
+    return {value: Residuals(tuple(group)) for value, group in groups.items()}
+
+
+READERS = {field.name: READ[str(field.type)] for field in fields(Residual) if field.name != "slow"}
+COLUMNS = tuple(dict.fromkeys(("table", "kind", "chip", "group", *READERS)))
 
 
 def parse(text: str) -> Residuals:
     """Read residuals from the text of a CSV file with a header."""
     _, rows = csv_rows(text, "residuals.csv")
-    readers = {field.name: READ[str(field.type)] for field in fields(Residual)}
     return Residuals(
         tuple(
-            Residual(**{name: read(row[name]) for name, read in readers.items()}) for _, row in rows
+            Residual(**{name: read(row[name]) for name, read in READERS.items()}) for _, row in rows
         )
     )
 
 
 def csv_lines(rows: Iterable[Residual]) -> list[str]:
     """Lines of the CSV file that :func:`parse` reads; residuals to four decimals."""
-    names = [field.name for field in fields(Residual)]
     cells = (
-        [_cell(name, getattr(row, name)) for name in names]
+        [_cell(name, getattr(row, name)) for name in COLUMNS]
         for row in rows
         if math.isfinite(row.log_residual)
     )
-    return [",".join(line) for line in (names, *cells)]
+    return [",".join(line) for line in (COLUMNS, *cells)]
 
 
 def _cell(name: str, value: object) -> str:

@@ -32,7 +32,13 @@ from workloads.confidence.kinds import (
     Prediction,
     mixture_ends,
 )
-from workloads.confidence.residuals import Residual, Residuals, shipped_residuals, weighted_quantile
+from workloads.confidence.residuals import (
+    Residual,
+    Residuals,
+    grouped,
+    shipped_residuals,
+    weighted_quantile,
+)
 
 # Intervals of collectives, serving and kernels, by how far off the nearest measurements were. Pools
 # of rows nest: all of a family of kinds; those of the kind; on chips of the same runtime; of the
@@ -85,7 +91,7 @@ def domain_half_width(prediction: Prediction, residuals: Residuals) -> tuple[flo
 def _nested(prediction: Prediction, residuals: Residuals) -> list[list[Residual]]:
     """Rows of the prediction's family, and ever fewer that are more like it."""
     # Where no tool is stated, any may be meant.
-    features: list[Callable[[Residual | Prediction], Hashable]] = [
+    features: list[Callable[[Prediction], Hashable]] = [
         lambda row: FAMILY.get(row.kind),
         lambda row: row.kind,
         lambda row: runtime(row.chip),
@@ -245,13 +251,14 @@ def score_quantile(kind: str, residuals: Residuals) -> float:
 def _quantile(rows: Residuals) -> tuple[float, int]:
     """Quantile of the scores with equal weight for every table, and the number of tables."""
     scores, weights = [], []
-    for table in rows.by_table.values():
-        for row in table:
+    tables = grouped(rows, "table")
+    for table in tables.values():
+        for row in table.rows:
             scores.append(abs(row.log_residual) / (ASSUMED if row.assumed else 1.0))
-            weights.append(1 / len(table))
+            weights.append(1 / len(table.rows))
     if not scores:
         return math.log(2.0), 0
-    return weighted_quantile(np.array(scores), np.array(weights), LEVEL), len(rows.by_table)
+    return weighted_quantile(np.array(scores), np.array(weights), LEVEL), len(tables)
 
 
 # Intervals of training steps, by chip, framework and regime, and by what the predictor was told.
@@ -391,8 +398,8 @@ def ratio_half_width(kind: str, residuals: Residuals | None = None) -> float:
     # ``residuals``: shipped ones by default.
     shipped = shipped_residuals() if residuals is None else residuals
     differences, weights = [], []
-    for table in shipped.of_family(kind).by_table.values():
-        pairs = _pairs(table)
+    for table in grouped(shipped.of_family(kind), "table").values():
+        pairs = _pairs(table.rows)
         if not pairs:
             continue
         differences += pairs

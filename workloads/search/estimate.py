@@ -62,9 +62,7 @@ Found = TypeVar("Found")
 DENSE = ("tp", "cp")  # axes of communication in a layer without experts
 
 
-def estimate(
-    model: Model, cluster: Cluster, plans: Sequence[ParallelPlan], watch: Watch = unwatched
-) -> FloatArray:
+def estimate(model: Model, cluster: Cluster, plans: Sequence[ParallelPlan]) -> FloatArray:
     """Estimate the time of one optimizer step of every plan [s], float64 (plans,)."""
     seconds, rows_of = np.zeros(len(plans)), dict[str, list[int]]()
     for row, plan in enumerate(plans):
@@ -72,7 +70,7 @@ def estimate(
         rows_of.setdefault(text, []).append(row)
     for rows in rows_of.values():
         alike = [plans[row] for row in rows]
-        seconds[rows] = _all_s(_Shared(model, framed(model, cluster, alike)), alike, watch)
+        seconds[rows] = _all_s(_Shared(model, framed(model, cluster, alike)), alike)
     return seconds
 
 
@@ -104,7 +102,7 @@ def best_estimates(
     return seconds
 
 
-def _all_s(shared: _Shared, plans: Sequence[ParallelPlan], watch: Watch) -> FloatArray:
+def _all_s(shared: _Shared, plans: Sequence[ParallelPlan], watch: Watch = unwatched) -> FloatArray:
     seconds = np.zeros(len(plans))
     # Plans with the same passes follow one another, so that few orders of passes are kept.
     rows = sorted(range(len(plans)), key=lambda row: _fields(plans[row], ORDER_FIELDS))

@@ -8,7 +8,7 @@ from dataclasses import asdict, dataclass, replace
 from importlib.resources import files
 from pathlib import Path
 
-from topologies.catalogue.catalogue import Catalogue, shipped_catalogue
+from topologies.catalogue.catalogue import shipped_catalogue
 from topologies.errors import InputError, suggestion
 from topologies.files.reading import read_text
 from topologies.files.writing import whole_files
@@ -49,14 +49,14 @@ class Manifest:
     files: tuple[str, ...] = ()
 
 
-def manifest_for(chip: str, catalogue: Catalogue | None = None) -> Manifest:
+def manifest_for(chip: str) -> Manifest:
     """Return the manifest of a chip's kit.
 
     >>> manifest_for("trn2").ranks_per_chip, manifest_for("h200").flavour
     (4, 'cuda')
     """
-    catalogue = catalogue or shipped_catalogue()
     if chip in NEURON_MACHINES:
+        catalogue = shipped_catalogue()
         ranks = catalogue.integer(chip, "ranks_per_chip")
         cores = catalogue.integer(chip, "cores") // ranks
         return Manifest(chip, "neuron", NEURON_MACHINES[chip], ranks, cores)

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from experiments.cli.options.inputs import CatalogueInputs, Invocation
-from experiments.reports.formatting import idle_entry, idle_sentences
+from experiments.reports.formatting import idle_entry, idle_sentences, values_of
 from topologies.errors import InputError
 from topologies.options import required, setting
 
@@ -168,15 +168,15 @@ def _median(errors: Any) -> float | None:
     return condensed(errors)["median_abs_error"]
 
 
-ROW = ("part", "quantity", "value", "unit", "low", "high")
-
-
 def _document(groups: Sequence[Group], measured: Measurements) -> dict[str, Any]:
     entries = [entry for group in groups for entry in group.fit.entries]
     series = [each for _, each in measured.collectives]
     units = dict.fromkeys(each.bandwidth_unit for each in series if each.bandwidth_unit)
     return {
-        "rows": [{name: getattr(entry, name) for name in ROW} for entry in entries],
+        "rows": [
+            values_of(entry, "part", "quantity", "value", "unit", "low", "high")
+            for entry in entries
+        ],
         "measurements": len(measured),
         "left_out": sum(each.failed for each in series),
         "bandwidth_unit": ", ".join(units),

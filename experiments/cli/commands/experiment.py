@@ -1,8 +1,7 @@
 """``cluster-sim experiment``: runs an experiment, whose options are the parameters of its ``run``.
 
-With ``--out DIR`` the frame and the figure are written to a run directory. The figure has the name
-of the module, or its ``FIGURE``. An optional function ``save(run, frame, **options)`` of the module
-adds more files (:class:`experiments.reports.run_directory.Run`).
+With ``--out DIR`` the frame and the figure, which has the name of the module, are written to a run
+directory.
 """
 
 from __future__ import annotations
@@ -13,8 +12,6 @@ import re
 import sys
 import typing
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
-from functools import partial
 from types import ModuleType, SimpleNamespace
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -23,7 +20,7 @@ import click
 from experiments.cli.options.from_fields import PLAIN, as_options, without_none
 from experiments.cli.options.inputs import Invocation
 from experiments.cli.output.printing import print_table, print_text
-from experiments.cli.registry import Entry, LazyGroup
+from experiments.cli.registry import LazyGroup
 from experiments.reports.formatting import columns_of, constants, is_missing, table_text
 from experiments.reports.run_record import plain
 from experiments.scripts.registry import EXPERIMENTS, PARAMETERS, Experiment
@@ -48,9 +45,13 @@ class ExperimentGroup(LazyGroup):
     unknown = "no experiment is called {}"
 
     @property
-    def entries(self) -> Mapping[str, Entry]:
-        """All experiments by name."""
-        return {each.name: Entry(each.question, partial(_command, each)) for each in EXPERIMENTS}
+    def summaries(self) -> Mapping[str, str]:
+        """Questions of all experiments by name."""
+        return {each.name: each.question for each in EXPERIMENTS}
+
+    def load(self, name: str) -> Any:
+        """Build the command of an experiment."""
+        return _command(next(each for each in EXPERIMENTS if each.name == name))
 
     def spelled(self, name: str) -> str:
         """Name of an experiment as it is registered."""
@@ -174,7 +175,6 @@ def _run(
     has_progress = WATCH in inspect.signature(module.run).parameters
     watched = {WATCH: call.watch} if has_progress else {}
     frame = module.run(**values, **watched)
-    brief = module.brief(frame) if hasattr(module, "brief") else frame
     inputs = _by_option(values)
     from experiments.reports.drawing import headline
 
@@ -186,22 +186,19 @@ def _run(
         "question": chosen.question,
         "answer": answer,
         "inputs": plain(inputs),
-        "rows": _records(brief),
+        "rows": _records(frame),
     }
 
     def show(_: object) -> None:
         """Print the answer and its rows."""
-        print_experiment(Explained(chosen.question, answer, about(module)), brief)
+        print_experiment((chosen.question, answer, about(module)), frame)
         if call.out is not None:
             sys.stderr.write(f"written to {call.out}\n")
 
     def write(run: Run, _: object) -> None:
         """Write figure and rows of the experiment."""
-        called = getattr(module, "FIGURE", chosen.name)
-        run.figure(called, figure, title=chosen.question)
+        run.figure(chosen.name, figure, title=chosen.question)
         run.table("metrics", frame, title="Rows", parquet=True)
-        if hasattr(module, "save"):
-            module.save(run, frame, **values)
 
     call.answer(document, show, write, inputs=inputs)
 
@@ -226,32 +223,23 @@ ENDS = {"low": "80 % from", "high": "80 % to"}  # headings of the ends of an int
 CAVEAT = "80 % of measurements would lie between the two columns of 80 %."
 
 
-@dataclass(frozen=True)
-class Explained:
-    """Question of an experiment, its answer in a sentence, and how it was obtained."""
-
-    question: str
-    answer: str
-    method: str
-
-
 def about(module: ModuleType) -> str:
     """Return the docstring of an experiment's module without its first line."""
     return " ".join((inspect.getdoc(module) or "").partition("\n\n")[2].replace("``", "").split())
 
 
-def print_experiment(explained: Explained, rows: pd.DataFrame) -> None:
-    """Print the answer first, then how it was obtained, and the rows behind it.
+def print_experiment(explained: tuple[str, str, str], rows: pd.DataFrame) -> None:
+    """Print the question, its answer, then how it was obtained, and the rows behind it.
 
     Columns that tell rows apart come first, and again beside columns that do not fit.
     """
-    same, rest = constants(rows)
+    (question, answer, method), (same, rest) = explained, constants(rows)
     keys = row_keys(rest)
     headings, cells = table_text(rest[list(dict.fromkeys([*keys, *rest.columns]))])
     named = [ENDS.get(heading, heading) for heading in headings]
-    print_text(explained.question, bold=True)
-    print_text(f"{explained.answer.rstrip('.')}." if explained.answer else "")
-    print_text(explained.method)
+    print_text(question, bold=True)
+    print_text(f"{answer.rstrip('.')}." if answer else "")
+    print_text(method)
     print_table(f"\nIn all rows: {same}" if same else "", named, cells, left=max(1, len(keys)))
     if set(ENDS) <= set(headings):
         click.echo(CAVEAT)

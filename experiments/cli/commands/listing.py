@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 from experiments.cli.options.inputs import CatalogueInputs, Invocation
 from experiments.cli.output.printing import print_paragraphs, print_table
+from experiments.reports.formatting import values_of
 from topologies.errors import InputError, check_choice, shown, suggestion
 from topologies.options import required, setting
 
@@ -27,10 +28,7 @@ def models(catalogue: Catalogue) -> Rows:
     return [
         {
             "name": name,
-            "parameters": model.parameters,
-            "layers": model.layers,
-            "hidden": model.hidden,
-            "heads": model.heads,
+            **values_of(model, "parameters", "layers", "hidden", "heads"),
             "experts": None if model.experts is None else model.experts.count,
             "vocabulary": model.vocab,
         }
@@ -45,7 +43,7 @@ def clusters(catalogue: Catalogue) -> Rows:
 
     named = (*machines(catalogue), RAINIER)
     rows = [
-        {"name": name, "chip": machine.chip, "chips": machine.chips, "domains": machine.domains}
+        {"name": name, **values_of(machine, "chip", "chips", "domains")}
         for name, machine in ((name, cluster(name, catalogue=catalogue)) for name in named)
     ]
     shapes = [
@@ -151,12 +149,8 @@ def variants(catalogue: Catalogue) -> Rows:
 def prices(catalogue: Catalogue) -> Rows:
     """Prices in the catalogue."""
     return [
-        {
-            "name": f"{row.part}.{row.quantity}",
-            "value": row.written,
-            "grade": row.grade,
-            "source": row.source,
-        }
+        {"name": f"{row.part}.{row.quantity}", "value": row.written}
+        | values_of(row, "grade", "source")
         for row in catalogue.rows
         if "USD" in row.unit and not row.variant
     ]
@@ -171,17 +165,11 @@ def jitter(catalogue: Catalogue) -> Rows:
     ]
     return [
         {
-            "name": cause.name,
-            "about": cause.about,
-            "each": cause.each,
+            **values_of(cause, "name", "about", "each"),
             "drawn": "once a job" if cause.steady else "each step",
             "law": cause.law,
             "spread": entry.written,
-            "low": entry.low,
-            "high": entry.high,
-            "grade": entry.grade,
-            "source": entry.source,
-            "note": entry.note,
+            **values_of(entry, "low", "high", "grade", "source", "note"),
         }
         for cause, entry in entries
     ]
@@ -191,25 +179,14 @@ def experiments(catalogue: Catalogue) -> Rows:
     """Experiments and the question that each of them answers."""
     from experiments.scripts.registry import EXPERIMENTS
 
-    return [
-        {"name": experiment.name, "question": experiment.question} for experiment in EXPERIMENTS
-    ]
+    return [values_of(experiment, "name", "question") for experiment in EXPERIMENTS]
 
 
 KINDS: Mapping[str, Callable[[Catalogue], Rows]] = {
     function.__name__: function
     for function in (
-        models,
-        clusters,
-        algorithms,
-        schedules,
-        demands,
-        policies,
-        frameworks,
-        variants,
-        prices,
-        jitter,
-        experiments,
+        *(models, clusters, algorithms, schedules, demands, policies, frameworks, variants),
+        *(prices, jitter, experiments),
     )
 }
 """Kinds of names that can be listed, with the function that returns their rows."""
@@ -247,64 +224,66 @@ def listing(inputs: ListInputs, catalogue_inputs: CatalogueInputs, call: Invocat
             f"`cluster-sim list {inputs.kind}` shows all."
         )
     title = (inspect.getdoc(KINDS[inputs.kind]) or "").rstrip(".")
-    show = SHOWN.get((inputs.kind, bool(inputs.text)), _print)
     call.answer(
         {"kind": inputs.kind, "rows": rows},
-        lambda _: show(title, rows),
+        lambda _: _print(inputs, title, rows),
         lambda run, _: run.table(inputs.kind, rows, title=title),
     )
 
 
-def _print(title: str, rows: Rows) -> None:
-    columns = list(rows[0])
-    print_table(title, columns, [[_text(row[name]) for name in columns] for row in rows])
+def _print(inputs: ListInputs, title: str, rows: Rows) -> None:
+    """Print rows as a table: brief ones of a kind with much to say, and all about a named one."""
+    if inputs.text and inputs.kind in WHOLE:
+        for row in rows:
+            facts = {**row, **({"median_error": _error(row)} if "median_error" in row else {})}
+            name = facts.pop("name")
+            print_paragraphs(
+                name, [(key.replace("_", " "), str(v)) for key, v in facts.items() if v != ""]
+            )
+        return
+    left = 1
+    if inputs.kind in BRIEF and not inputs.text:
+        remark, brief, left = BRIEF[inputs.kind]
+        title, rows = remark or f"{title}; a NAME shows its source", brief(rows)
+    print_table(title, list(rows[0]), [list(map(_text, row.values())) for row in rows], left=left)
 
 
-def _print_variants(_kind: str, rows: Rows) -> None:
+def _by_part(rows: Rows) -> Rows:
     by_part: dict[str, dict[str, None]] = {}
     for row in rows:
         part, _, quantity = row["name"].partition("=")[0].rpartition(".")
         by_part.setdefault(part, {})[quantity] = None
-    print_table(
+    return [{"part": part, "quantities": ", ".join(names)} for part, names in by_part.items()]
+
+
+def _judged(rows: Rows) -> Rows:
+    return [
+        {"name": row["name"], "title": row["title"]}
+        | {"measured rows": row["measured_rows"], "median error": _error(row)}
+        for row in rows
+    ]
+
+
+def _without_sources(rows: Rows) -> Rows:
+    hidden = ("low", "high", "source", "note")
+    return [{name: cell for name, cell in row.items() if name not in hidden} for row in rows]
+
+
+BRIEF: Mapping[str, tuple[str, Callable[[Rows], Rows], int]] = {
+    "variants": (
         "Parts with contested values; `cluster-sim list variants PART` shows their alternatives",
-        ["part", "quantities"],
-        [[part, ", ".join(quantities)] for part, quantities in by_part.items()],
-    )
-
-
-def _print_frameworks(_kind: str, rows: Rows) -> None:
-    shown = [[row["name"], row["title"], f"{row['measured_rows']:,}", _error(row)] for row in rows]
-    print_table(
+        _by_part,
+        1,
+    ),
+    "frameworks": (
         "Training frameworks; `cluster-sim list frameworks NAME` shows all about one",
-        ["name", "title", "measured rows", "median error"],
-        shown,
-        left=2,
-    )
-
-
-def _print_few(title: str, rows: Rows) -> None:
-    columns = [name for name in rows[0] if name not in ("low", "high", "source", "note")]
-    texts = [[_text(row[name]) for name in columns] for row in rows]
-    print_table(f"{title}; a NAME shows its source", columns, texts, left=len(columns))
-
-
-def _print_whole(_kind: str, rows: Rows) -> None:
-    for row in rows:
-        facts = {**row, **({"median_error": _error(row)} if "median_error" in row else {})}
-        print_paragraphs(
-            facts.pop("name"),
-            [(key.replace("_", " "), str(value)) for key, value in facts.items() if value != ""],
-        )
-
-
-SHOWN: Mapping[tuple[str, bool], Callable[[str, Rows], None]] = {
-    ("variants", False): _print_variants,
-    ("frameworks", False): _print_frameworks,
-    ("frameworks", True): _print_whole,
-    ("jitter", False): _print_few,
-    ("jitter", True): _print_whole,
+        _judged,
+        2,
+    ),
+    "jitter": ("", _without_sources, 7),
 }
-"""Functions that print a kind in a way of its own, without and with a text."""
+"""Kinds that are printed in brief: title, function of their rows, and columns that align left."""
+WHOLE = ("frameworks", "jitter")  # kinds of which all is printed where a text is stated
 
 
 def _error(row: Mapping[str, Any]) -> str:

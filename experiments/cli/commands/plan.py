@@ -32,7 +32,7 @@ from workloads.training.frameworks.conditions import Conditions
 from workloads.training.plan.plan import SEARCHED, ParallelPlan
 
 if TYPE_CHECKING:
-    from workloads.search import Search
+    from workloads.search.search import Search
 
 
 @dataclass(frozen=True)
@@ -247,8 +247,7 @@ def _search(
     catalogue: Catalogue,
     call: Invocation,
 ) -> Search:
-    from workloads.search import search
-    from workloads.search.search import own_plan
+    from workloads.search.search import own_plan, search
     from workloads.training.frameworks.framework import framework_of
     from workloads.training.usual_plan import complete
 

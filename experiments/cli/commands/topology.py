@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 from cluster_sim.progress import one_piece
 from experiments.cli.options.inputs import CatalogueInputs, Invocation, MachineInputs
 from experiments.cli.output.printing import print_table, print_text
-from experiments.reports.formatting import value_text
+from experiments.reports.formatting import value_text, values_of
 from topologies.clusters.names import RAINIER
 from topologies.memory_limit import check_memory, peak_rss_bytes
 from topologies.options import setting
@@ -18,7 +18,6 @@ from topologies.units import PS_PER_S, format_seconds
 
 if TYPE_CHECKING:
     from experiments.reports.run_directory import Run
-    from topologies.catalogue.reader import Entry
     from topologies.clusters.cluster import Cluster
 
 ASSUMED = {"bandwidth": "100GB/s", "latency": "1us"}
@@ -107,6 +106,9 @@ def _assumed(machine: MachineInputs) -> dict[str, str]:
     return {name: value for name, value in ASSUMED.items() if getattr(machine, name) is None}
 
 
+ROW = ("value", "unit", "low", "high", "grade", "source", "note")  # of a row of the catalogue
+
+
 def _assumed_rows(machine: Cluster) -> dict[str, Any]:
     """Return the rates, latencies and rules of a cluster that the catalogue only assumes."""
     catalogue, fabric = machine.catalogue, machine.scale_out
@@ -117,15 +119,10 @@ def _assumed_rows(machine: Cluster) -> dict[str, Any]:
     entries = [row for part in parts if part in catalogue.parts()
                for row in catalogue.entries(part).values()]  # fmt: skip
     return {
-        f"{row.part}.{row.quantity}": _row(row)
+        f"{row.part}.{row.quantity}": values_of(row, *ROW)
         for row in entries
         if row.grade == "assumed" and f"{row.part}.{row.quantity}".endswith(OF_GRAPHS)
     }
-
-
-def _row(row: Entry) -> dict[str, Any]:
-    keys = ("value", "unit", "low", "high", "grade", "source", "note")
-    return {key: getattr(row, key) for key in keys}
 
 
 def _places(machine: Cluster) -> list[dict[str, Any]]:
@@ -144,7 +141,7 @@ def _places(machine: Cluster) -> list[dict[str, Any]]:
         climb_ps = fabric.climb_ps[min(number, len(fabric.climb_ps) - 1)]
         if climb_ps not in climbs:
             continue  # stated in a cluster file
-        row = _row(catalogue.entry(*climbs[climb_ps]))
+        row = values_of(catalogue.entry(*climbs[climb_ps]), *ROW)
         place = {"layer": layer.name, "chips": layer.chips, "groups": layer.groups}
         adapters = layer.chips * fabric.bandwidth_bytes_per_s
         place["oversubscription"] = round(adapters / (layer.up_bytes_per_s or adapters), 6)

@@ -402,7 +402,7 @@ def _write(directory: Run, step: Iteration, engine: str, job: Mapping[str, Any])
     from experiments.reports.remarks import comparison_sentence
     from experiments.reports.training import write
 
-    write(directory, step, engine, more=job)
+    write(directory, step, engine, job)
     if compared := job.get("compared"):
         title, rows = _measured_beside(compared, step)
         note = comparison_sentence(compared, step)

@@ -22,10 +22,15 @@ if TYPE_CHECKING:
     from experiments.validation.reading.rows import Table
     from experiments.validation.validate import Result
 
-SHOWN = (
-    *("rows", "ok", "unsupported", "infeasible", "median_abs_error", "p90_abs_error", "bias"),
-    *("coverage", "median_half_width"),
-)
+COUNTS = ("rows", "ok", "unsupported", "infeasible")
+ERRORS = {
+    "median_abs_error": "median",
+    "p90_abs_error": "p90",
+    "bias": "bias",
+    "coverage": "in 80 %",
+    "median_half_width": "±",
+}
+"""Keys of a summary that are shown, with their headings."""
 
 LEGEND = (
     "median, p90, bias: of predicted / published - 1, the first two without sign. in 80 %: rows "
@@ -106,6 +111,7 @@ def validate(wanted: ValidationInputs, catalogue_inputs: CatalogueInputs, call: 
     workers = wanted.workers or available_workers()
     shared: dict[str, Any] = {"watch": call.watch, "workers": workers, "catalogue": catalogue}
     results = validate_each(measured, **shared)
+    levels = {"row": [result for result in results if result.kind == "training"]}
     by_level = {}
     if wanted.as_user or wanted.residuals:
         by_level = validate_as_user(measured, **shared)
@@ -124,8 +130,8 @@ def validate(wanted: ValidationInputs, catalogue_inputs: CatalogueInputs, call: 
     documents = {result.name: document(result) for result in results}
     several = {"tables": documents} if len(results) > 1 else document(results[0])
     call.answer(
-        several | (_told_document(results, by_level) if wanted.as_user else {}),
-        lambda _: _print_told(results, by_level) if wanted.as_user else _print(results, chosen),
+        several | (_told_document(levels | by_level) if wanted.as_user else {}),
+        lambda _: _print_told(levels | by_level) if wanted.as_user else _print(results, chosen),
         lambda directory, _: _write(directory, results),
         inputs=inputs,
     )
@@ -150,16 +156,13 @@ def _write_residuals(results: Sequence[Result], path: Path) -> None:
         part.write_text("\n".join(lines) + "\n", encoding="utf-8")
 
 
-def _told_document(
-    results: Sequence[Result], by_level: Mapping[str, Sequence[Result]]
-) -> dict[str, Any]:
+def _told_document(levels: Mapping[str, Sequence[Result]]) -> dict[str, Any]:
     """Return the summaries of training tables by level of what was told, and their means."""
     from experiments.validation.validate import macro
 
-    levels = {"": [result for result in results if result.kind == "training"], **by_level}
     return {
         "as_user": {
-            level or "row": {
+            level: {
                 "mean": macro(of_level),
                 "tables": {result.name: dict(result.summary) for result in of_level},
             }
@@ -168,25 +171,21 @@ def _told_document(
     }
 
 
-def _print_told(results: Sequence[Result], by_level: Mapping[str, Sequence[Result]]) -> None:
+def _print_told(levels: Mapping[str, Sequence[Result]]) -> None:
     """Print the errors of each training table at each level, and the means over tables."""
     from experiments.validation.validate import macro
 
-    levels = {"": [result for result in results if result.kind == "training"], **by_level}
     cells = []
-    for name in [result.name for result in levels[""]]:
-        for level, of_level in levels.items():
-            summary = next(result.summary for result in of_level if result.name == name)
+    for of_table in zip(*levels.values(), strict=True):
+        for level, result in zip(levels, of_table, strict=True):
+            summary, name = result.summary, result.name if level == "row" else ""
             refused = summary["oversized"] + summary["infeasible"]
-            errors = [_percent(summary[key]) for key in SHOWN[4:]]
-            row = "" if level else name
-            cells.append((row, level or "row", str(summary["rows"]), *errors, str(refused)))
+            cells.append((name, level, str(summary["rows"]), *_errors(summary), str(refused)))
     for level, of_level in levels.items():
-        mean = macro(of_level)
-        errors = [_percent(mean[key]) for key in (*SHOWN[4:], "refused")]
+        mean, name = macro(of_level), "mean of tables" if level == "row" else ""
         rows = sum(result.summary["rows"] for result in of_level)
-        cells.append(("" if level else "mean of tables", level or "row", str(rows), *errors))
-    heads = ("table", "stated", "rows", "median", "p90", "bias", "in 80 %", "±", "refused")
+        cells.append((name, level, str(rows), *_errors(mean), _percent(mean["refused"])))
+    heads = ("table", "stated", "rows", *ERRORS.values(), "refused")
     print_table("Errors of training steps by what the predictor was told", heads, cells, left=2)
     print_text(TOLD_LEGEND)
 
@@ -271,8 +270,8 @@ def _print_rows(result: Result) -> None:
 
 def _print_summaries(results: Sequence[Result]) -> None:
     cells = [line for result in results for line in _lines(result)]
-    heads = (*SHOWN[:4], "median", "p90", "bias", "in 80 %", "±", "tau")
-    columns = ("table", "kind", *heads, "constant: median", "p90")
+    heads = (*COUNTS, *ERRORS.values(), "tau", "constant: median", "p90")
+    columns = ("table", "kind", *heads)
     print_table("Errors of predictions against published values", columns, cells, left=2)
     print_text(LEGEND)
     every: Counter[str] = Counter()
@@ -291,21 +290,19 @@ def _print_summaries(results: Sequence[Result]) -> None:
 
 def _lines(result: Result) -> list[tuple[str, ...]]:
     """Return the line of a table, and one for each further quantity of its rows, such as memory."""
-    summary = result.summary
-    constant = (_percent(result.baseline[key]) for key in SHOWN[4:6])
-    lines = [(result.name, result.kind, *_summary_cells(summary), *constant)]
+    summary, tau = result.summary, result.summary["kendall_tau"]
+    counts = (str(summary[key]) for key in COUNTS)
+    ranks, constant = "" if tau is None else f"{tau:.3f}", _errors(result.baseline)[:2]
+    lines = [(result.name, result.kind, *counts, *_errors(summary), ranks, *constant)]
     for name, errors in summary.get("quantities", {}).items():
-        shown = (_percent(errors[key]) for key in SHOWN[4:7])
-        blank = [""] * 5
-        lines.append((f"  {name}", "", str(errors["rows"]), "", "", "", *shown, *blank))
+        blank, counted = ("", "", ""), (str(errors["rows"]), "", "", "")
+        lines.append((f"  {name}", "", *counted, *_errors(errors), *blank))
     return lines
 
 
-def _summary_cells(summary: Mapping[str, Any]) -> tuple[str, ...]:
-    counts = tuple(str(summary[key]) for key in SHOWN[:4])
-    tau = summary["kendall_tau"]
-    errors = tuple(_percent(summary[key]) for key in SHOWN[4:])
-    return (*counts, *errors, "" if tau is None else f"{tau:.3f}")
+def _errors(summary: Mapping[str, Any]) -> list[str]:
+    """Return the errors of a summary as texts; those that it has not are empty."""
+    return [_percent(summary.get(key)) for key in ERRORS]
 
 
 def _percent(value: float | None) -> str:

@@ -480,8 +480,14 @@ def by_option_names(
     try:
         yield
     except InputError as mistake:
-        stated = [each for each in parameters if values.get(str(each.name)) is not None]
-        message = with_option_names(str(mistake), _spelled(stated))
+        spelled = {
+            str(each.name): flag
+            for each in parameters
+            if values.get(str(each.name)) is not None
+            for flag in each.opts
+            if flag.startswith("--")
+        }
+        message = with_option_names(str(mistake), spelled)
         if message == str(mistake):
             raise
         raise InputError(message) from None
@@ -501,13 +507,3 @@ def with_option_names(message: str, spelled: Mapping[str, str]) -> str:
     if subject is None or subject[1] not in spelled:
         return message
     return spelled[subject[1]] + message[subject.end() :]
-
-
-def _spelled(parameters: Sequence[click.Parameter]) -> dict[str, str]:
-    """Options by the names of their fields."""
-    return {
-        str(parameter.name): flag
-        for parameter in parameters
-        for flag in parameter.opts
-        if flag.startswith("--")
-    }

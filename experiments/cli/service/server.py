@@ -375,10 +375,9 @@ class Handler(RequestHandler):
         """Answer a question."""
         if name not in QUESTIONS:
             raise NO_SUCH_PATH
-        kind = self.request.headers.get("Content-Type", "")
-        if (
-            kind.partition(";")[0].strip() != "application/json"
-        ):  # what a form elsewhere cannot send
+        # A form of a page elsewhere cannot send this type.
+        kind = self.request.headers.get("Content-Type", "").partition(";")[0].strip()
+        if kind != "application/json":
             raise HTTPError(415, reason="send Content-Type: application/json")
         status, document = await self.service.ask(name, self.request.body)
         if status == 503:

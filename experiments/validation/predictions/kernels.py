@@ -18,9 +18,6 @@ from workloads.kernels.runtime import seen_by_host
 from workloads.kernels.tensor_engine import drain_s
 from workloads.kernels.times import Timing, worst
 
-LOADS = {"alone": "alone", "loaded": "loaded"}
-"""Variant of ``gemm_sustained`` for each state of the other cores of a chip."""
-
 
 def predict(values: Mapping[str, Value], catalogue: Catalogue | None = None) -> Outcome:
     """Time of the kernel of one row as its runtime shows it [s], under ``kernel_s``.
@@ -50,14 +47,14 @@ def predict(values: Mapping[str, Value], catalogue: Catalogue | None = None) -> 
 
 def _loaded(values: Mapping[str, Any], catalogue: Catalogue) -> Catalogue:
     """Catalogue for the load on the other cores of the chip, where the row states it."""
-    load = values.get("load")
+    load = values.get("load")  # the name of a variant where the load makes a difference
     if load is None:
         return catalogue
     part = f"kernels.{family(values['chip'], catalogue).name}"
     names = [entry.variant for entry in catalogue.variants(part, "gemm_sustained")]
-    if LOADS[load] not in names:
+    if load not in names:
         return catalogue
-    return catalogue.with_variants({f"{part}.gemm_sustained": LOADS[load]})
+    return catalogue.with_variants({f"{part}.gemm_sustained": load})
 
 
 def _ranks_per_chip(values: Mapping[str, Any], catalogue: Catalogue) -> int:

@@ -40,11 +40,12 @@ from workloads.training.usual_plan import complete, ranks_per_chip
 Cells = Mapping[str, Any]
 
 SAME_RATE = {
+    "mxfp8": ("mxfp8",),
     "fp8": ("fp8", "float8", "e4m3", "hybrid"),
     "bf16": ("bf16", "bfloat16", "fp16", "float16", "half", "mixed", "amp"),
 }
-"""Precisions by rate, each with parts of its spellings; fp8 comes first, so that *mixed fp8*
-is fp8."""
+"""Precisions, each with parts of its spellings; narrow ones come first, so that *mixed fp8* is
+fp8."""
 MOST = {"chips": 2**20, "layers": 2**12, "hidden": 2**20, "seq": 2**24}
 """Limits of one row: twice the largest machine there is, thirty times the deepest and the widest
 model, and longer sequences than any are trained on."""
@@ -256,11 +257,6 @@ class Steps:
                 self._shared[machine] = SharedParts(self._structures)
             self._steps[key] = long_step(model, machine, plan, self._shared[machine])
         return self._steps[key]
-
-
-def predict(values: Mapping[str, Any], catalogue: Catalogue | None = None) -> Outcome:
-    """Predict a row of its own, see :meth:`Steps.predict`."""
-    return Steps().predict(values, catalogue)
 
 
 def question(

@@ -615,7 +615,7 @@ def machines_for(name: str, chips: int, catalogue: Catalogue | None = None) -> C
 
     A cluster of a user's file is one machine. The file is read at each call, as it may change.
     """
-    place = shipped().get(name.lower())
+    place = shipped_clusters().get(name.lower())
     if place is None and name.endswith(FILES + GRAPHS):
         return cluster(name, catalogue=catalogue)
     return _shipped_machines(place or name.lower(), chips, catalogue)
@@ -640,28 +640,15 @@ def _shipped_machines(place: str, chips: int, catalogue: Catalogue | None) -> Cl
 
 def model_for(name: str) -> Model:
     """Return the model of a row: a shipped one, or that of a config, read anew at each call."""
-    return _shipped_model(name) if name in shipped_models() else model(name)
+    return _shipped_model(name) if name in _names_of_models() else model(name)
+
+
+# Shipped models do not change while the program runs.
+_shipped_model, _names_of_models = cache(model), cache(models)
 
 
 @cache
-def _shipped_model(name: str) -> Model:
-    """Return a model that does not change while the program runs."""
-    return model(name)
-
-
-@cache
-def shipped_models() -> frozenset[str]:
-    """Return the names of the shipped models."""
-    return frozenset(models())
-
-
-def shipped() -> dict[str, str]:
+def shipped_clusters() -> dict[str, str]:
     """Files of the slices that come with the tables, by name."""
-    return files_of_tables("clusters")
-
-
-@cache
-def files_of_tables(folder: str) -> dict[str, str]:
-    """Files in a folder that comes with the tables, by name without ending."""
-    places = (files("experiments.validation") / folder).iterdir()
+    places = (files("experiments.validation") / "clusters").iterdir()
     return {item.name.rpartition(".")[0]: str(item) for item in places}

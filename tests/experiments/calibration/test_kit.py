@@ -19,7 +19,7 @@ from experiments.calibration.measurements import read_measurements
 from experiments.cli.main import run
 from experiments.validation.predictions.collectives import time_s
 from experiments.validation.predictions.kernels import predict
-from experiments.validation.predictions.training import predict as predict_step
+from experiments.validation.predictions.training import Steps
 from experiments.validation.reading.rows import machines_for
 from experiments.validation.reading.rows import read_text as read_rows
 from tests.fuzz.foreign_seeds import KERNELS as KERNEL_ROWS
@@ -221,7 +221,7 @@ def timed_steps(catalogue: Catalogue, **more: object) -> list[dict[str, Any]]:
     rows = [{**STEP, "name": f"zero {zero}", "zero": zero, **more} for zero in (1, 2, 3)]
     texts = [{name: str(value) for name, value in row.items()} for row in rows]
     return [
-        {**row, "iteration_s": predict_step(read_row(text), catalogue).predicted["iteration_s"]}
+        {**row, "iteration_s": Steps().predict(read_row(text), catalogue).predicted["iteration_s"]}
         for row, text in zip(rows, texts, strict=True)
     ]
 

@@ -110,8 +110,8 @@ PRINTED = (
 )  # fmt: skip
 WRITTEN = (
     f"{SMALL['train']} --out {{}}/run",
-    "experiment demo --model llama-3.1-8b --cluster trn2.48xlarge --tp 8 --pp 1 "
-    "--global-batch 64 --out {}/demo",
+    "experiment step_time_breakdown --models llama-3.1-8b --cluster trn2.48xlarge --tp 8 "
+    "--global-batch 64 --out {}/breakdown",
 )
 
 

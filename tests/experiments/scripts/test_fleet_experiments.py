@@ -14,8 +14,7 @@ from click.testing import CliRunner
 mpl.use("Agg")
 
 from experiments.cli.main import app
-from experiments.figures.fleet import power_figure
-from experiments.scripts import fleet_week, policy_frontier, role_change_value
+from experiments.scripts import policy_frontier, role_change_value
 from tests.support.commands import document_of
 from topologies.errors import InputError
 
@@ -31,22 +30,6 @@ def _refused(name: str, *arguments: str) -> str:
     assert isinstance(done.exception, InputError), done.output
     assert "\n" not in str(done.exception)
     return str(done.exception)
-
-
-def test_fleet_week_draws_roles_and_power() -> None:
-    frame = fleet_week.run(cluster=SMALL, model="llama-3.1-70b", policy="threshold", days=0.25)
-    assert len(frame) == 360
-    units = frame[[name for name in frame if str(name).endswith("_units")]]
-    assert units.drop(columns="load_units").sum(axis=1).to_numpy() == pytest.approx(20.0)
-    assert frame.attrs["summary"]["chips"] == 1280
-    brief = fleet_week.brief(frame)
-    assert len(brief) == 1
-    assert brief["served_tokens"].sum() == frame["served_tokens"].sum()
-    top, bottom = fleet_week.plot(frame).axes
-    assert top.get_ylabel() == "chips [thousand]"
-    assert "needed for the demand" in top.get_legend_handles_labels()[1]
-    assert bottom.get_xlabel() == "time, UTC"
-    assert len(power_figure(frame, title="Fleet").axes) == 2
 
 
 @pytest.mark.slow

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from cluster_sim.collectives import rows, whole
-from experiments.scripts.support import Steps, step_ends, with_collective_ends
+from experiments.scripts.support import Steps, with_collective_ends
 from topologies.clusters.names import cluster
 from workloads.confidence.answers import collective_interval
 from workloads.models.huggingface import named
@@ -18,8 +18,8 @@ PLAN = {"tp": 4, "dp": 2, "global_batch": 8, "seq": 2048}
 def test_rows_of_steps_have_the_interval_of_the_step() -> None:
     model, machine = named("llama-3.1-8b"), cluster("dgx-h100")
     row = Steps(model, machine).row(PLAN)
-    ends = step_ends(iteration(model, machine, complete(PLAN, model, machine)))
-    assert (row["low_s"], row["high_s"]) == pytest.approx((ends["low_s"], ends["high_s"]), rel=1e-6)
+    ends = iteration(model, machine, complete(PLAN, model, machine)).interval
+    assert (row["low_s"], row["high_s"]) == pytest.approx((ends.low, ends.high), rel=1e-6)
     assert row["low_s"] < row["iteration_s"] < row["high_s"]
 
 

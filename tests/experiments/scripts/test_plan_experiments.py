@@ -12,9 +12,7 @@ from matplotlib.axes import Axes
 from matplotlib.patches import Rectangle
 
 from experiments.cli.main import run as run_line
-from experiments.reports.plan_rows import BRIEF
 from experiments.scripts import (
-    plan_comparison,
     plan_ranking,
     step_time_across_models,
     weak_scaling,
@@ -41,19 +39,6 @@ def drawn(axes: Axes) -> tuple[float, float]:
     """Widths and heights of all bars, summed."""
     bars = [patch for patch in axes.patches if isinstance(patch, Rectangle)]
     return sum(bar.get_width() for bar in bars), sum(bar.get_height() for bar in bars)
-
-
-def test_comparison_has_the_best_plan_of_each_division(config: str) -> None:
-    frame = plan_comparison.run(config, "trn2.48xlarge", global_batch=16, seq=512, most=6)
-    assert frame.columns.tolist() == ["model", "cluster", *BRIEF]
-    assert len(frame) == 6
-    assert not frame.duplicated(["tp", "pp"]).any()
-    assert frame["iteration_s"].is_monotonic_increasing
-    check_parts(frame)
-    axes = plan_comparison.plot(frame).axes[0]
-    assert drawn(axes)[0] == pytest.approx(frame["iteration_s"].sum())
-    (marks,) = axes.get_lines()
-    assert np.asarray(marks.get_xdata()).tolist() == frame["estimate_s"].tolist()
 
 
 def test_every_model_has_its_best_plan(config: str) -> None:

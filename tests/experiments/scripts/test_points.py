@@ -15,8 +15,7 @@ from experiments.scripts.registry import EXPERIMENTS
 from experiments.scripts.support import Replica, each
 from workloads.training.program import groups
 
-UNWATCHED = ("demo", "fleet_week", "strong_scaling")
-"""Experiments of a single run, which has no points, and one of few and small ones."""
+UNWATCHED = ("strong_scaling",)  # experiments of few and small points
 SMALL: dict[str, dict[str, Any]] = {
     "algorithm_switch_points": {"clusters": ("trn1.32xlarge", "trn2.48xlarge"), "sizes": "1MiB"},
     "collective_offload": {"model": "gpt2", "cluster": "trn2.48xlarge", "tp": (2, 4), "seq": 512},

@@ -170,15 +170,12 @@ def test_help_says_what_the_docstring_says(
 def test_out_is_a_run_directory_with_rows_and_figure(
     hop: types.SimpleNamespace, tmp_path: Path
 ) -> None:
-    extra: list[dict] = []
-    hop.save = lambda run, frame, **options: extra.append(options)
     assert main(["hop_time", "--seed", "5", "--out", str(tmp_path / "out")]) == 0
     record = read_record(tmp_path / "out")
     assert (record["command"], record["seed"]) == ("experiment hop_time", 5)
     assert {"metrics.csv", "metrics.parquet", "hop_time.png", "hop_time.svg"} <= set(
         record["files"]
     )
-    assert (extra[0]["cluster"], extra[0]["seed"]) == ("ring:8", 5)
 
 
 def test_out_that_holds_something_else_is_refused_before_the_work(

@@ -9,8 +9,7 @@ import pytest
 from tests.support.toy_training import TOY, plan, sixteen
 from topologies.errors import InputError
 from workloads.economics import Economics, step_cost
-from workloads.search import search
-from workloads.search.search import Runner, bundles
+from workloads.search.search import Runner, bundles, search
 from workloads.training.program import groups
 
 SHORT = {"seq": 1024}

@@ -13,8 +13,8 @@ from tests.support.toy_training import TOY, sixteen
 from topologies.clusters.names import cluster
 from topologies.errors import InputError
 from workloads.models.huggingface import named
-from workloads.search import candidates, search
-from workloads.search.candidates import divisors, light_end
+from workloads.search.candidates import candidates, divisors, light_end
+from workloads.search.search import search
 from workloads.training.plan.checks import check_model, check_ranks
 from workloads.training.plan.plan import PLAN_FIELDS
 

@@ -14,7 +14,7 @@ from topologies.errors import InputError
 from workloads.front import train
 from workloads.models.huggingface import named
 from workloads.models.model import Model
-from workloads.search import choice, search
+from workloads.search import choice
 from workloads.search.choice import (
     FREE,
     QUICK,
@@ -23,6 +23,7 @@ from workloads.search.choice import (
     usual_batch,
     usual_or_searched,
 )
+from workloads.search.search import search
 from workloads.training.alternatives import BATCH_TOKENS, is_open
 from workloads.training.frameworks.framework import framework_of
 from workloads.training.memory.memory import worst

@@ -10,7 +10,8 @@ import pytest
 from tests.support.toy_training import TOY, plan
 from topologies.clusters.names import cluster
 from workloads.models.model import Model
-from workloads.search import agreement, estimate
+from workloads.search.estimate import estimate
+from workloads.search.search import agreement
 from workloads.training.frameworks.framework import framework
 from workloads.training.iteration import iteration
 from workloads.training.plan.plan import ParallelPlan

@@ -14,9 +14,9 @@ from topologies.catalogue.catalogue import shipped_catalogue
 from topologies.clusters.names import cluster
 from topologies.errors import InputError
 from workloads.models.huggingface import named
-from workloads.search import candidates, fit
+from workloads.search.candidates import candidates
 from workloads.search.choice import nearest_plan
-from workloads.search.fit import NEEDLESS, least_bytes
+from workloads.search.fit import NEEDLESS, fit, least_bytes
 from workloads.training.alternatives import describe
 from workloads.training.iteration import iteration
 from workloads.training.memory.memory import likely, worst

@@ -13,9 +13,10 @@ from hypothesis import strategies as st
 from tests.support.pipeline_lines import line
 from tests.support.toy_training import SPARSE, TOY, sixteen
 from workloads.models.model import Model
-from workloads.search import best_estimates, candidates, estimate, search
-from workloads.search.estimate import _Shared
+from workloads.search.candidates import candidates
+from workloads.search.estimate import _Shared, best_estimates, estimate
 from workloads.search.pipeline_model import ROUNDING, Line, least_s, walk_s
+from workloads.search.search import search
 from workloads.training.plan.plan import ParallelPlan
 from workloads.training.plan.schedules.registry import all_schedules
 

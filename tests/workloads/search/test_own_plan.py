@@ -9,8 +9,7 @@ import pytest
 import cluster_sim as cs
 from tests.support.toy_training import TOY, sixteen
 from topologies.errors import InputError
-from workloads.search import Search, search
-from workloads.search.search import own_plan, single_changes
+from workloads.search.search import Search, own_plan, search, single_changes
 from workloads.training.iteration import iteration
 from workloads.training.plan.plan import ParallelPlan
 

@@ -13,8 +13,8 @@ from topologies.clusters.names import cluster
 from topologies.errors import InputError
 from workloads.models.huggingface import named
 from workloads.models.model import Model
-from workloads.search import Search, candidates, search
-from workloads.search.search import Runner
+from workloads.search.candidates import candidates
+from workloads.search.search import Runner, Search, search
 from workloads.training.iteration import iteration
 from workloads.training.plan.plan import ParallelPlan
 

@@ -14,6 +14,7 @@ from tests.support.toy_training import NARROW, SPARSE, plan, sixteen
 from topologies.catalogue.catalogue import shipped_catalogue
 from topologies.clusters.names import cluster
 from workloads.training.iteration import iteration
+from workloads.training.layers.feed_forward import load
 from workloads.training.layers.layer import backward, forward
 from workloads.training.layers.shapes import RankShapes
 from workloads.training.layers.steps import NOTHING, PREVIOUS
@@ -64,8 +65,10 @@ def test_what_arrives_rank_by_rank_is_sorted_by_expert(changes: Any, blocks: boo
     assert not [step for step in forward(on_trainium, moe=True) if "sort" in step.name]
 
 
-@pytest.mark.parametrize(("machine", "merged"), [("dgx-h100", True), ("dgx-b200", False)])
-def test_deepep_sends_a_token_once_to_a_rank_where_its_kernels_were_measured(
+@pytest.mark.parametrize(
+    ("machine", "merged"), [("dgx-h100", True), ("dgx-b200", True), ("dgx-a100", False)]
+)
+def test_deepep_sends_a_token_once_to_a_rank_where_the_rates_of_its_kernels_are_known(
     machine: str, merged: bool
 ) -> None:
     fabric = cluster(machine)
@@ -218,3 +221,16 @@ def test_tokens_sent_in_fp8_are_not_cast_where_they_arrive() -> None:
     how = plan(dp=8, ep=2, precision="fp8", fp8_exchange=True)
     steps = forward(RankShapes(SPARSE, how, "h100", shipped_catalogue()), moe=True)
     assert [step.name for step in steps if ".cast" in step.name] == ["experts.down.cast"]
+
+
+@pytest.mark.parametrize(
+    ("chip", "rows", "weight_rows"), [("tpu7x", 192, 1536), ("tpu-v6e", 384, 384), ("h100", 0, 0)]
+)
+def test_experts_share_tiles_of_grouped_products(chip: str, rows: int, weight_rows: int) -> None:
+    """Three of four experts begin in a tile of another, which is computed for both."""
+    experts = replace(SPARSE, experts=replace(SPARSE.experts, count=4))
+    shapes = RankShapes(experts, plan(), chip, shipped_catalogue())
+    work = load(shapes)
+    assert (work.tiled - work.each, work.weight_tiled - work.each) == (rows, weight_rows)
+    under_capacity = load(replace(shapes, plan=replace(shapes.plan, capacity_factor=1.25)))
+    assert under_capacity.tiled == under_capacity.weight_tiled == under_capacity.each

@@ -130,6 +130,14 @@ def test_a_product_casts_both_of_its_inputs(recipe: str, each: int) -> None:
     assert rank.gathered_bytes == rank.wide_bytes // (1 if each else 2)
 
 
+def test_torchao_casts_blocks_of_mxfp8_for_each_product() -> None:
+    shipped = shipped_catalogue()
+    kept = RankShapes(TOY, plan(precision="mxfp8"), "b200", shipped)
+    again = replace(kept, catalogue=shipped.with_variants({"training.fp8_input_bytes": "wide"}))
+    longer = again.gemm(4096, 2048, 1024).seconds - kept.gemm(4096, 2048, 1024).seconds
+    assert longer == pytest.approx(kept.stream(3 * (4096 + 2048) * 1024).seconds, rel=1e-9)
+
+
 @pytest.mark.parametrize("toy", [LATENT, SELECTING, replace(LATENT, attention_gate=True)])
 @pytest.mark.parametrize("query_rank", [0, 256])
 def test_products_of_latent_attention(query_rank: int, toy: Model) -> None:

@@ -44,7 +44,7 @@ from workloads.job.checkpoints import held_bytes, room_for_copies
 from workloads.job.goodput import expected_goodput
 from workloads.models.model import Model
 from workloads.options.fleet import FleetInputs
-from workloads.search import search
+from workloads.search.search import search
 from workloads.serving.profile import forward_s
 from workloads.training.alternatives import training_interval
 from workloads.training.plan.plan import ParallelPlan

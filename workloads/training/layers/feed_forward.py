@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import NamedTuple, cast
 
 from cluster_sim.collectives.duration.expert_library import MERGING, known
 from topologies.catalogue.catalogue import NCCL, Catalogue, chip_family
 from workloads.kernels.chip_share import Timing, rank_of
-from workloads.kernels.precision import CASTS, ELEMENT_BYTES
+from workloads.kernels.precision import ELEMENT_BYTES
 from workloads.models.model import Experts
 from workloads.training.layers.shapes import TWO, RankShapes
 from workloads.training.layers.steps import NOTHING, PREVIOUS, LayerOp, collective, kernel, prefixed
@@ -91,18 +91,13 @@ def _up_width(shapes: RankShapes, inner: int) -> int:
 ROUTER_PASSES = 4
 """Passes over the router's scores in fp32: write, read and write by softmax, read for the best."""
 
-BIAS_FORWARD_BYTES = 28
+BIAS_FORWARD_BYTES, BIAS_BACKWARD_BYTES = 28, 40
 """Moved for an element of the experts' output to add its bias times the token's weight [B].
 
 Megatron-Core does so in fp32, expert by expert, in kernels of their own
 (``TEGroupedMLP._apply_bias``): the weighted bias is written 4, added to the output 2 + 4 + 4,
-concatenated 4 + 4 and cast 4 + 2.
-"""
-BIAS_BACKWARD_BYTES = 40
-"""The same for the gradients [B].
-
-They are cast 2 + 4; that of the output is cast back 4 + 2 and joined 2 + 2; those of bias and
-weight are multiplied 4 + 4 each and summed 4 each.
+concatenated 4 + 4 and cast 4 + 2. Gradients are cast 2 + 4; that of the output is cast back 4 + 2
+and joined 2 + 2; those of bias and weight are multiplied 4 + 4 each and summed 4 each.
 """
 
 
@@ -114,10 +109,12 @@ class Load(NamedTuple):
     local: int  # experts that the rank holds
     each: int  # tokens that one of its experts computes
     inner: int  # columns of an expert on the rank
+    tiled: int  # rows of a product of one of its experts, with those of a tile that it shares
+    weight_tiled: int  # the same of the product that gives the gradient of its weights
 
 
 def merged_exchange(catalogue: Catalogue | None, chip: str) -> bool:
-    """Return whether DeepEP's kernels, as far as they were measured on a chip, exchange tokens."""
+    """Return whether DeepEP's kernels exchange tokens, where their rates on a chip are known."""
     if catalogue is None or not catalogue.integer("training", "token_exchange"):
         return False
     return known(catalogue, MERGING, chip)
@@ -145,7 +142,17 @@ def load(shapes: RankShapes) -> Load:
     local = experts.count // plan.ep
     computed = copies * plan.expert_tp * plan.expert_load
     each = max(1, math.ceil(computed / local))
-    return Load(rows, copies, local, each, experts.ffn // plan.expert_tp)
+    tiled = (each + shared for shared in _shared_tiles(shapes, local))
+    return Load(rows, copies, local, each, experts.ffn // plan.expert_tp, *tiled)
+
+
+def _shared_tiles(shapes: RankShapes, local: int) -> Iterator[int]:
+    """Yield the rows of others' tiles that an expert computes in JAX's grouped products."""
+    # A tile in which an expert's tokens begin is computed once for it and once for the one before
+    # (``make_group_metadata``). Under a capacity each expert has rows of its own.
+    for name in ("expert_tile", "expert_weight_tile"):
+        alone = shapes.plan.capacity_factor or not shapes.catalogue.has(shapes.chip, name)
+        yield 0 if alone else shapes.catalogue.integer(shapes.chip, name) * (local - 1) // local
 
 
 def experts_forward(shapes: RankShapes) -> list[LayerOp]:
@@ -169,13 +176,13 @@ def experts_forward(shapes: RankShapes) -> list[LayerOp]:
             [
                 *_regroup(shapes, "experts.sort"),
                 *_cast(shapes, "experts.up.cast", width, arrives=True),
-                _product("experts.up", shapes, work.each, wide, width),
+                _product("experts.up", shapes, work.tiled, wide, width),
             ],
             dispatch,
         ),
         kernel("experts.activation", _activation(shapes, wide + work.inner)),
         *_cast(shapes, "experts.down.cast", work.inner),
-        _product("experts.down", shapes, work.each, width, work.inner),
+        _product("experts.down", shapes, work.tiled, width, work.inner),
         *_biased(shapes, "experts.down.bias", BIAS_FORWARD_BYTES),
         *_regroup(shapes, "experts.unsort"),
         *combine,
@@ -209,15 +216,15 @@ def experts_backward(shapes: RankShapes) -> list[LayerOp]:
                 *_regroup(shapes, "experts.unsort.data"),
                 *_biased(shapes, "experts.down.bias.data", BIAS_BACKWARD_BYTES),
                 *_cast(shapes, "experts.down.cast.data", width),
-                _product("experts.down.data", shapes, work.each, work.inner, width),
+                _product("experts.down.data", shapes, work.tiled, work.inner, width),
             ],
             dispatch,
         ),
-        _product("experts.down.weight", shapes, work.inner, width, work.each),
+        _product("experts.down.weight", shapes, work.inner, width, work.weight_tiled),
         kernel("experts.activation.data", _activation(shapes, 2 * wide + work.inner)),
         *_cast(shapes, "experts.up.cast.data", wide),
-        _product("experts.up.data", shapes, work.each, width, wide),
-        _product("experts.up.weight", shapes, width, wide, work.each),
+        _product("experts.up.data", shapes, work.tiled, width, wide),
+        _product("experts.up.weight", shapes, width, wide, work.weight_tiled),
         *_regroup(shapes, "experts.sort.data"),
         *combine,
         *after,
@@ -256,8 +263,7 @@ def _waiting(kernels: Sequence[LayerOp], exchange: Sequence[LayerOp]) -> list[La
 
 
 def _end(exchange: Sequence[LayerOp]) -> str:
-    """Name of the last communication of an exchange, for which users of its result wait."""
-    # Without communication that is just the step before.
+    """Name of the last communication of an exchange, or of the step before where it has none."""
     return exchange[-1].name if exchange else PREVIOUS
 
 
@@ -267,15 +273,14 @@ def _experts(shapes: RankShapes) -> Experts:
 
 def _product(name: str, shapes: RankShapes, m: int, n: int, k: int) -> LayerOp:
     """Batched product of the rank's experts, of (m, k) × (k, n) each."""
-    timing = shapes.gemm(m, n, k, load(shapes).local)
-    return kernel(name, timing)._replace(issued=_issued(shapes))
+    return _for_each(name, shapes, shapes.gemm(m, n, k, load(shapes).local))
 
 
-def _issued(shapes: RankShapes) -> float:
-    """Steps that the host issues for one kernel of each expert."""
+def _for_each(name: str, shapes: RankShapes, timing: Timing) -> LayerOp:
+    """Kernel of each expert of the rank, with the time of all."""
     # The host prepares that of each expert, which takes longer the more experts there are.
-    further = load(shapes).local - 1
-    return 1 + further * shapes.catalogue.value("training", "expert_issue")
+    further = (load(shapes).local - 1) * shapes.catalogue.value("training", "expert_issue")
+    return kernel(name, timing)._replace(issued=1 + further)
 
 
 def _cast(shapes: RankShapes, name: str, columns: int, *, arrives: bool = False) -> list[LayerOp]:
@@ -287,23 +292,22 @@ def _cast(shapes: RankShapes, name: str, columns: int, *, arrives: bool = False)
     width = ELEMENT_BYTES.get(shapes.plan.precision, TWO)
     eager = chip_family(shapes.chip, shapes.catalogue).runtime == NCCL
     sent = arrives and shapes.plan.fp8_exchange
-    elsewhere = CASTS[shapes.plan.fp8_recipe] or sent or not _own_passes(shapes)
+    elsewhere = shapes.recast_bytes or sent or not _own_passes(shapes)
     if width >= TWO or elsewhere or not eager:
         return []
     work = load(shapes)
     moved = shapes.stream(round((TWO + 2 * width) * work.each * work.local * columns))
-    return [kernel(name, moved)._replace(issued=_issued(shapes))]
+    return [_for_each(name, shapes, moved)]
 
 
 def _biased(shapes: RankShapes, name: str, element_bytes: int) -> list[LayerOp]:
     """Kernels that add biases to what the experts return, or pass their gradients back."""
-    # Compilers of whole programs fuse them.
-    eager = chip_family(shapes.chip, shapes.catalogue).runtime == NCCL
+    eager = chip_family(shapes.chip, shapes.catalogue).runtime == NCCL  # compilers fuse them
     if not _experts(shapes).bias or not eager:
         return []
     work = load(shapes)
     moved = shapes.passes(element_bytes * work.each * work.local * shapes.model.expert_hidden)
-    return [kernel(name, moved)._replace(issued=_issued(shapes))]
+    return [_for_each(name, shapes, moved)]
 
 
 def _move(shapes: RankShapes, name: str) -> LayerOp:

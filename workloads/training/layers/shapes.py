@@ -50,7 +50,7 @@ class RankShapes:
         """Size of an element that is cast before it is gathered for a product [B]."""
         # Where one scale holds for a whole tensor, inputs and gradients are cast before they are
         # gathered, as torchao does in fp8 (``float8_tensor_parallel.py``). Sums stay in two bytes.
-        return TWO if self._cast_bytes else min(TWO, ELEMENT_BYTES.get(self.plan.precision, TWO))
+        return TWO if self.recast_bytes else min(TWO, ELEMENT_BYTES.get(self.plan.precision, TWO))
 
     @property
     def heads(self) -> int:
@@ -80,15 +80,18 @@ class RankShapes:
         timing = kernel_times.gemm(self.chip, m, n, k, precision, batch=batch, **self.rank)
         inputs = ELEMENT_BYTES.get(precision, TWO) * (m + n) * k
         timing = timing._replace(size_bytes=round(batch * (inputs + TWO * m * n)))
-        if self._cast_bytes:
-            cast = self.stream(round(batch * self._cast_bytes * (m + n) * k))
+        if self.recast_bytes:
+            cast = self.stream(round(batch * self.recast_bytes * (m + n) * k))
             timing = timing._replace(seconds=timing.seconds + cast.seconds)
         return self._with_fewer_processors(timing) if self._exchanges_beside else timing
 
     @property
-    def _cast_bytes(self) -> float:
+    def recast_bytes(self) -> float:
         """Memory traffic of casting an element of a product's input [B]; 0 without such casts."""
-        return CASTS[self.plan.fp8_recipe]
+        # torchao, which keeps inputs in bf16, casts both of each product to blocks of mxfp8, too.
+        kept_wide = self.catalogue.integer("training", "fp8_input_bytes") == TWO
+        by_blocks = self.plan.precision == "mxfp8" and kept_wide
+        return CASTS["blockwise" if by_blocks else self.plan.fp8_recipe]
 
     @property
     def _exchanges_beside(self) -> bool:

@@ -128,7 +128,7 @@ def test_the_scatter_draws_every_predicted_row():
         rows_of(COLLECTIVES + "all-reduce,dgx-h100,8,1024,1e-5,a\n,dgx-h100,8,1,1,b\n"),
         lambda values: Outcome({"time_s": 2e-5}),
     )
-    figure = scatter(compared, "title", group="mine")
+    figure = scatter(compared, "title")
     plane = figure.axes[0]
     assert plane.collections[0].get_offsets().tolist() == [[1e-5, 2e-5]]
     assert scatter([], "nothing").axes

@@ -8,8 +8,7 @@ import pytest
 
 from experiments.cli.main import run
 from experiments.validation.comparison import compare, summary, told
-from experiments.validation.predictions.training import predict as predict_training
-from experiments.validation.predictions.training import predict_memory
+from experiments.validation.predictions.training import Steps, predict_memory
 from experiments.validation.reading.rows import TRAINING, read_text, table, tables
 
 PLAN = "name,cluster,chips,layers,hidden,heads,seq,ffn,vocab,gated_mlp,tp,zero,recompute"
@@ -44,7 +43,7 @@ def test_what_fits_and_what_does_not_is_counted() -> None:
 def test_memory_beside_a_time_has_errors_of_its_own() -> None:
     lines = (f"{SMALL},0.1,2e9,", f"{SMALL},0.1,,4e9", f"{SMALL},0.2,,")
     head = f"{PLAN},iteration_s,memory_bytes,reserved_bytes"
-    compared = compare(read_text("\n".join((head, *lines)), "mine.csv"), predict_training)
+    compared = compare(read_text("\n".join((head, *lines)), "mine.csv"), Steps().predict)
     numbers = summary(compared)["quantities"]
     assert {name: one["rows"] for name, one in numbers.items()} == {
         "memory_bytes": 1,

@@ -56,7 +56,7 @@ def test_rows_of_a_table_with_one_step_simulate_it_once(monkeypatch):
     outcomes = [predict(values, None) for values in rows]
     assert list(dict.fromkeys(plan.global_batch for plan in simulated)) == [8, 16]
     assert len(simulated) == len(set(simulated))
-    assert outcomes == [training.predict(values) for values in rows]
+    assert outcomes == [training.Steps().predict(values) for values in rows]
 
 
 def test_chips_become_machines_of_which_the_last_may_be_used_in_part():
@@ -122,9 +122,9 @@ def test_slices_of_tables_are_machines_too():
 
 
 def test_a_cluster_file_keeps_its_case_and_is_read_again_after_an_edit(tmp_path: Path) -> None:
-    from experiments.validation.reading.rows import shipped
+    from experiments.validation.reading.rows import shipped_clusters
 
-    file, text = tmp_path / "Mine.yaml", Path(shipped()["tpu-v6e-16"]).read_text()
+    file, text = tmp_path / "Mine.yaml", Path(shipped_clusters()["tpu-v6e-16"]).read_text()
     file.write_text(text)
     assert machines_for(str(file), 4).chips == 16
     file.write_text(text.replace("name: X, size: 4", "name: X, size: 8"))
@@ -132,9 +132,9 @@ def test_a_cluster_file_keeps_its_case_and_is_read_again_after_an_edit(tmp_path:
 
 
 def test_slices_have_the_links_of_the_catalogue():
-    from experiments.validation.reading.rows import shipped
+    from experiments.validation.reading.rows import shipped_clusters
 
-    for name in shipped():
+    for name in shipped_clusters():
         machine = machines_for(name, 1)
         switched = not hasattr(machine.shape, "axes")
         quantity = "scale_up_bandwidth" if switched else "link_bandwidth"

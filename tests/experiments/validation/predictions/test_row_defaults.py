@@ -160,7 +160,7 @@ def test_stated_fields_and_mixtures_save_no_memory():
 def test_spellings_of_a_precision_run_at_one_rate():
     spellings = ("fp16 mixed", "BFloat16", "mxfp8", "fp8-hybrid", "fp32")
     rates = [filled(training_row(precision=text)).values["precision"] for text in spellings]
-    assert rates == ["bf16", "bf16", "fp8", "fp8", "fp32"]
+    assert rates == ["bf16", "bf16", "mxfp8", "fp8", "fp32"]
 
 
 def test_rows_of_trn1_count_cores_where_dp_is_not_stated():

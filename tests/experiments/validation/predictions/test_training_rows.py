@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from experiments.validation.predictions.training import filled, predict, question
+from experiments.validation.predictions.training import Steps, filled, question
 from experiments.validation.reading.rows import Row, table, tables
 from experiments.validation.validate import predictor
 from topologies.catalogue.catalogue import shipped_catalogue
@@ -23,7 +23,7 @@ ROW: dict[str, Any] = {
 
 
 def seconds(**stated: Any) -> float:
-    return predict({**ROW, **stated}).predicted["iteration_s"]
+    return Steps().predict({**ROW, **stated}).predicted["iteration_s"]
 
 
 @pytest.mark.parametrize(
@@ -103,10 +103,10 @@ def test_scales_of_rows_cost_more_than_of_blocks_and_of_tensors() -> None:
 def test_a_row_may_name_a_shipped_model() -> None:
     """Its own layers and width are taken, which those of the row must equal."""
     llama = {**ROW, "layers": 32, "vocab": 128256, "ffn": 14336}
-    named = predict({**llama, "model": "llama-3.1-8b"}).predicted["iteration_s"]
-    assert named == pytest.approx(predict(llama).predicted["iteration_s"], rel=1e-3)
+    named = Steps().predict({**llama, "model": "llama-3.1-8b"}).predicted["iteration_s"]
+    assert named == pytest.approx(Steps().predict(llama).predicted["iteration_s"], rel=1e-3)
     with pytest.raises(InputError, match=r"layers is 4, but llama-3.1-8b has 32"):
-        predict({**ROW, "model": "llama-3.1-8b"})
+        Steps().predict({**ROW, "model": "llama-3.1-8b"})
 
 
 def test_sums_in_fp32_cost_what_two_published_pairs_differ_by() -> None:
@@ -123,7 +123,7 @@ def test_sums_in_fp32_cost_what_two_published_pairs_differ_by() -> None:
             for half in (True, False)
         )
         published = _s(wide) / _s(narrow)
-        first, second = (predict(row).predicted["iteration_s"] for row in (narrow, wide))
+        first, second = (Steps().predict(row).predicted["iteration_s"] for row in (narrow, wide))
         assert second / first == pytest.approx(published, abs=0.012)
 
 
@@ -141,13 +141,14 @@ def test_launches_that_block_cost_what_ten_servers_lost() -> None:
     # 2,048 sequences took 844.81 s at 98.87 TFLOP/s.
     published_s = [844.81 / 4 * 98.87 / rate for rate in (97.20, 91.04)]
     steps_s = [
-        predict({**row, "launch_blocking": blocks}).predicted["iteration_s"] for blocks in (0, 1)
+        Steps().predict({**row, "launch_blocking": blocks}).predicted["iteration_s"]
+        for blocks in (0, 1)
     ]
     passes = 512 + 10 - 1
     assert (published_s[1] - published_s[0]) / passes == pytest.approx(0.028, abs=0.0005)
     assert (steps_s[1] - steps_s[0]) / passes == pytest.approx(0.028, rel=0.15)
     stated = {**row, "framework": "megatron-deepspeed:2021-12,fp16,blocking"}
-    assert predict(stated).predicted["iteration_s"] == steps_s[1]
+    assert Steps().predict(stated).predicted["iteration_s"] == steps_s[1]
 
 
 @pytest.mark.parametrize("name", ["dgx-h100", "dgx-b200", "gb200-nvl72"])

@@ -1,0 +1,66 @@
+"""Figures of run directories have the numbers of their commands, at toy size."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+from matplotlib.patches import Rectangle
+
+import cluster_sim as cs
+from experiments.figures.fleet import power_figure, roles_figure
+from experiments.figures.plan import bars
+from experiments.figures.training import one_step
+from experiments.reports.plan_rows import BRIEF, brief
+from tests.support.small_models import TOY_CONFIG, config_file
+from workloads.search.search import search
+from workloads.training.program.breakdown import PARTS
+
+
+@pytest.fixture
+def model(tmp_path: Path) -> cs.Model:
+    """A small model."""
+    return cs.model(config_file(tmp_path / "small.json", TOY_CONFIG))
+
+
+def test_a_step_is_drawn_with_its_interval_and_mfu(model: cs.Model) -> None:
+    step = cs.train(model, "trn2.48xlarge", cs.Plan(tp=4, pp=2, dp=2, global_batch=16, seq=512))
+    axes = one_step("a step", step.breakdown_s, step.mfu, step.interval).axes[0]
+    assert axes.get_xlabel().startswith("time of one iteration [s]")
+    mark, low, high = axes.get_lines()
+    assert low.get_xdata() == pytest.approx([step.interval.low])
+    assert high.get_xdata() == pytest.approx([step.interval.high])
+    assert mark.get_xdata() == pytest.approx([step.mfu * step.time_s])
+
+
+def test_bars_of_plans_are_as_long_as_their_steps(model: cs.Model) -> None:
+    machine = cs.cluster("trn2.48xlarge")
+    searched = search(model, machine, 16, stated={"seq": 512}, finalists=6, each=("tp", "pp"))
+    rows = brief(searched, 6)
+    assert rows.columns.tolist() == ["model", "cluster", *BRIEF]
+    assert len(rows) == 6
+    assert not rows.duplicated(["tp", "pp"]).any()
+    assert rows["iteration_s"].is_monotonic_increasing
+    parts = rows[[f"{part}_s" for part in PARTS]].sum(axis=1)
+    assert parts.tolist() == pytest.approx(rows["iteration_s"].tolist(), rel=1e-9)
+    axes = bars(rows).axes[0]
+    drawn = sum(bar.get_width() for bar in axes.patches if isinstance(bar, Rectangle))
+    assert drawn == pytest.approx(rows["iteration_s"].sum())
+    (marks,) = axes.get_lines()
+    assert np.asarray(marks.get_xdata()).tolist() == rows["estimate_s"].tolist()
+
+
+def test_roles_and_power_of_a_fleet_are_drawn() -> None:
+    result = cs.run_fleet(
+        cluster="trn2-ultraserver:20", model="llama-3.1-70b", policy="threshold", days=0.25
+    )
+    frame = result.frame()
+    assert len(frame) == 360
+    units = frame[[name for name in frame if str(name).endswith("_units")]]
+    assert units.drop(columns="load_units").sum(axis=1).to_numpy() == pytest.approx(20.0)
+    top, bottom = roles_figure(frame, chips_per_unit={"": 64}, title="Fleet").axes
+    assert top.get_ylabel() == "chips [thousand]"
+    assert "needed for the demand" in top.get_legend_handles_labels()[1]
+    assert bottom.get_xlabel() == "time, UTC"
+    assert len(power_figure(frame, title="Fleet").axes) == 2
