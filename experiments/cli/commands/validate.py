@@ -96,7 +96,6 @@ def validate(wanted: ValidationInputs, catalogue_inputs: CatalogueInputs, call: 
     from topologies.files.writing import check_target
 
     catalogue = catalogue_inputs.read()
-
     if wanted.file and wanted.table:
         raise InputError("--file and --table were given together. Use one of them.")
     if wanted.column and not wanted.file:
