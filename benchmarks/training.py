@@ -80,7 +80,7 @@ def training_program(cluster: str, **fields: Any) -> Program:
     from topologies.catalogue.catalogue import shipped_catalogue
     from topologies.clusters.names import cluster as machine
     from workloads.models.huggingface import named
-    from workloads.training.layers.shapes import RankShapes
+    from workloads.training.layers.steps import RankShapes
     from workloads.training.plan.placement import place
     from workloads.training.program.program import program
     from workloads.training.usual_plan import complete

@@ -222,6 +222,8 @@ LATE: dict[str, set[str]] = {
         "workloads.training.frameworks.framework",
         "workloads.training.detail",
         "workloads.training.iteration",
+        "workloads.training.plan.placement",
+        "workloads.training.program.groups",
     },
     "experiments/reports/certainty.py": {"workloads.confidence.split_conformal"},
     "experiments/reports/drawing.py": {"matplotlib"},

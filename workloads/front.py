@@ -16,15 +16,14 @@ from workloads.models.huggingface import MODEL_REMEDY, as_model
 from workloads.models.model import Model
 from workloads.search.choice import usual_or_searched
 from workloads.search.unlike import unlike_step
-from workloads.training.alternatives import is_open
 from workloads.training.detail import Detail
 from workloads.training.execution.jitter import Disturbance, disturbance
 from workloads.training.execution.rank_vector import Progress
 from workloads.training.frameworks.conditions import CONDITIONS, Conditions
 from workloads.training.iteration import Iteration, iteration
-from workloads.training.plan.checks import check_chips, check_ranks
 from workloads.training.plan.plan import PLAN_FIELDS, ParallelPlan, check_field
-from workloads.training.usual_plan import complete
+from workloads.training.plan.stages import check_chips, check_ranks
+from workloads.training.usual_plan import complete, is_open
 
 WATCH = partial(shown, quiet=False)  # progress of a search, which appears after two seconds
 DETAIL = frozenset(field.name for field in fields(Detail))

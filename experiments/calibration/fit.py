@@ -32,7 +32,7 @@ from topologies.catalogue.reader import COLUMNS, Entry
 from topologies.clusters.names import cluster
 from topologies.errors import InputError
 from workloads.kernels.chip_share import family
-from workloads.training.program.groups import ByValue, SharedParts
+from workloads.training.program.groups import SharedParts
 
 Predict = Callable[[Catalogue], FloatArray]
 
@@ -515,11 +515,9 @@ def fit_training(
 ) -> Group:
     """Fit the constants of steps to the rows that are not held out, if there are any."""
 
-    structures = ByValue()
-
     def times(steps: Sequence[Mapping[str, Any]], catalogue: Catalogue) -> FloatArray:
         questions = (question(filled(row).values, catalogue) for row in steps)
-        return np.array([long_step(*each, SharedParts(structures)).seconds for each in questions])
+        return np.array([long_step(*each, SharedParts()).seconds for each in questions])
 
     def errors(steps: Sequence[Mapping[str, Any]], catalogue: Catalogue) -> FloatArray:
         return times(steps, catalogue) / column(steps, "iteration_s") - 1 if steps else NONE

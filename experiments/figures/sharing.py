@@ -20,7 +20,7 @@ def slowdowns(shared: Sharing) -> Figure:
 
     Bars are means in every placement, and whiskers the spread over single steps.
     """
-    tried = {name: each for name, each in shared.placements.items() if not isinstance(each, str)}
+    tried = shared.simulated
     names = [job.job.name for job in shared.jobs]
     drawn, axes = canvas(9.5, 1.9 + 0.5 * len(names) * max(1, len(tried) / 2))
     height, shades = 0.8 / len(tried), colors(tried)

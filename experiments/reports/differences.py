@@ -22,9 +22,8 @@ from topologies.units import format_seconds
 from workloads.confidence.split_conformal import margin
 from workloads.models.huggingface import model as read_model
 from workloads.models.model import Model
-from workloads.training.alternatives import training_features
 from workloads.training.plan.plan import ParallelPlan
-from workloads.training.usual_plan import complete
+from workloads.training.usual_plan import complete, training_features
 
 RESULTS = "Results"  # title of the file of a run that has its command's JSON
 NOT_RESULTS = re.compile(rf"{'|'.join(MEASURED)}|(.*_)?interval|assumed|sensitivity|engine")

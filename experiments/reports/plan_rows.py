@@ -7,9 +7,9 @@ from typing import TYPE_CHECKING, Any
 
 from experiments.reports.formatting import values_of
 from workloads.confidence.interval import Interval
-from workloads.training.alternatives import tied, training_interval
 from workloads.training.plan.plan import ParallelPlan
 from workloads.training.program.breakdown import PARTS
+from workloads.training.usual_plan import tied, training_interval
 
 if TYPE_CHECKING:
     import pandas as pd

@@ -17,17 +17,18 @@ from experiments.reports.plan_rows import differing, fields_of, named
 from topologies.catalogue.catalogue import chip_family, shipped_catalogue
 from topologies.clusters.cluster import Cluster
 from topologies.clusters.names import BETWEEN, RAINIER, cluster
-from topologies.units import format_memory, format_seconds
+from topologies.units import PS_PER_S, format_memory, format_seconds
 from workloads.kernels.gemm import sustained_flops_per_s
-from workloads.training.alternatives import BATCH_TOKENS, describe
 from workloads.training.execution.jitter import TYPICAL, largest
 from workloads.training.memory.memory import Memory
 from workloads.training.plan.other_tools import OtherPlan
 from workloads.training.plan.plan import ParallelPlan
+from workloads.training.usual_plan import BATCH_TOKENS, describe
 
 if TYPE_CHECKING:
     from workloads.search.search import Finalist
     from workloads.training.iteration import Iteration
+    from workloads.training.program.groups import SharedParts
 
 
 def remarks(step: Iteration) -> list[str]:
@@ -150,8 +151,12 @@ def _shared_domains(step: Iteration) -> Iterator[str]:
     over = stage % (step.cluster.chips_per_domain * plan.ranks_per_chip)
     if step.undisturbed_s is not None or plan.pp == 1 or not 0 < over < stage:
         return
+    waited_s = step.rank_times.parts_ps["exposed_dp"].max() / PS_PER_S / step.iterations
+    if waited_s <= GAINED * step.iteration_s:
+        return  # no plan gains more, as only this becomes faster
     from workloads.training.detail import Detail
     from workloads.training.iteration import iteration
+    from workloads.training.program.groups import SharedParts
 
     others = dict[str, ParallelPlan]()
     if "order" in plan.assumed:
@@ -162,8 +167,11 @@ def _shared_domains(step: Iteration) -> Iterator[str]:
         chips = plan.pp * (stage - over) // plan.ranks_per_chip
         others[f"--chips {chips}"] = replace(plan, dp=fewer, global_batch=fewer * batch)
     how, gains = Detail(trace=False, partial=True, allow_oversized=True), dict[str, float]()
+    shared = SharedParts()
     for name, other in others.items():
-        faster = iteration(step.model, step.stated.clusters[0], other, how)
+        if _sooner_s(step, other, shared) <= GAINED * step.iteration_s:
+            continue  # which spares a simulation as long as the step's own
+        faster = iteration(step.model, step.stated.clusters[0], other, how, shared=shared)
         gains[name] = faster.tokens_per_s / step.tokens_per_s - 1
     best = max(gains, key=gains.__getitem__, default="")
     if best and gains[best] > GAINED:
@@ -171,6 +179,27 @@ def _shared_domains(step: Iteration) -> Iterator[str]:
             "Two stages share a scale-up domain, where each group of dp has fewer adapters than in "
             f"others: with {best} the job trains on {gains[best]:.1%} more tokens a second."
         )
+
+
+def _sooner_s(step: Iteration, other: ParallelPlan, shared: SharedParts) -> float:
+    """Time by which replicas exchange sooner on the ranks of a plan, in the busiest stage [s]."""
+    from workloads.training.plan.placement import place
+
+    run, experts = step.program, step.model.experts
+    placed, costs = shared.placed(place(other, step.joined)), shared.costs(step.joined)
+    saved_ps = dict[int, int]()
+    for exchange in run.exchanges:
+        if exchange.axis not in ("dp", "edp"):
+            continue
+        number = int(run.stage[exchange.members[0, 0]])
+        steps = [run.steps[each] for each in run.steps_of(exchange).tolist()]
+        how = (steps, other, experts.per_token if experts else 1)
+        then_ps = (
+            sum(costs.times_ps(chips, *how)) for chips in placed.within(exchange.axis)[number].chips
+        )
+        now_ps = int(exchange.duration_ps[exchange.kind].sum(axis=1).max())
+        saved_ps[number] = saved_ps.get(number, 0) + now_ps - max(then_ps)
+    return max(saved_ps.values(), default=0) / PS_PER_S / step.iterations
 
 
 def _neighbour(step: Iteration) -> Iterator[str]:

@@ -17,7 +17,7 @@ from experiments.reports.plan_rows import memory_document
 from experiments.reports.remarks import assumed_document, remarks_entry
 from topologies.memory_limit import peak_rss_bytes
 from topologies.units import PS_PER_S, format_bytes, format_memory, format_seconds
-from workloads.training.execution.levels import APART
+from workloads.training.detail import APART
 from workloads.training.explain import memory_in_use
 from workloads.training.iteration import Iteration
 from workloads.training.plan.plan import ParallelPlan
@@ -321,11 +321,10 @@ def shares(run: Iteration) -> list[tuple[str, float, float]]:
     return [*rows, ("iteration", run.iteration_s, 1.0)]
 
 
-def write(out: Run, run: Iteration, engine: str, more: Mapping[str, Any]) -> None:
-    """Add results, to which ``more`` adds, breakdowns, figures and trace to a run directory."""
+def write(out: Run, run: Iteration, results: Mapping[str, Any]) -> None:
+    """Add results, breakdowns, figures and trace to a run directory."""
     from workloads.training.explain import input_table, step_table
 
-    results = {**document(run, engine), **more}
     out.table("metrics", metrics(results), title="Results", note=headline(run))
     bar = one_step(headline(run), run.breakdown_s, run.mfu, run.interval)
     out.figure("step_time_breakdown", bar, title="Step-time breakdown")

@@ -30,7 +30,7 @@ from topologies.shapes.basic import Torus
 from workloads.models.huggingface import model as read_model
 from workloads.models.model import Model
 from workloads.search.search import search
-from workloads.training.alternatives import describe
+from workloads.training.usual_plan import describe
 
 MACHINES = (
     "trn1.32xlarge:4", "trn2-ultraserver", "trn3-gen1", "trn4-ultraserver",

@@ -64,6 +64,20 @@ fourth,2min,128,30min,1h,1
 fifth,3min,16,2h,3h,0
 sixth,4min,64,50min,55min,2
 """
+TEAMS = b"""name,submit,chips,time,team
+first,0s,96,4h,a
+second,1h,64,1h,b
+third,90min,64,2h,b
+"""
+KUEUE = b"""{"kind": "List", "items": [
+    {"kind": "ClusterQueue", "metadata": {"name": "a"}, "spec": {"cohort": "all",
+     "resourceGroups": [{"flavors": [{"resources": [
+         {"name": "aws.amazon.com/neuron", "nominalQuota": "64", "borrowingLimit": 32}]}]}]}},
+    {"kind": "ClusterQueue", "metadata": {"name": "b"}, "spec": {"cohort": "all",
+     "resourceGroups": [{"flavors": [{"resources": [
+         {"name": "aws.amazon.com/neuron", "nominalQuota": 64}]}]}]}}
+]}
+"""
 SACCT = b"""JobID|Submit|Start|End|NNodes|Timelimit|Priority
 7|2026-11-02T08:00:00|2026-11-02T08:00:00|2026-11-02T09:00:00|1|02:00:00|10
 8|2026-11-02T08:30:00|2026-11-02T09:30:00|2026-11-02T10:00:00|2|1-00:00:00|20
@@ -139,6 +153,8 @@ OWN_FILES: Mapping[str, bytes] = {
     "plan.yaml": PLAN,
     "jobs.yaml": SHARING,
     "queue.csv": QUEUE,
+    "teams.csv": TEAMS,
+    "kueue.json": KUEUE,
     "sacct.txt": SACCT,
     "pods.json": PODS,
     "framework.yaml": FRAMEWORK,
@@ -195,6 +211,7 @@ COMMANDS: tuple[tuple[str, ...], ...] = (
         *("queue", "trn2-ultraserver:2", "--jobs", "queue.csv", "--discipline", "preempt"),
         *("--failures", "40", "--restart", "5min", "--checkpoint-interval", "20min"),
     ),
+    ("queue", "trn2-ultraserver:2", "--jobs", "teams.csv", "--quota", "kueue.json"),
     ("queue", "trn2.48xlarge:2", "--jobs", "sacct.txt", "--study"),
     ("queue", "trn2.48xlarge:2", "--jobs", "pods.json", "--place", "domain"),
     ("plan", "--model", "config.json", "--cluster", "trn2.48xlarge", "--global-batch", "32"),

@@ -50,6 +50,10 @@ SLOW: tuple[tuple[str, ...], ...] = (
     ("share", "trn2.48xlarge", "--jobs", "jobs.yaml"),
     ("queue", "trn2-ultraserver:2", "--jobs", "queue.csv"),
     (
+        *("queue", "trn2-ultraserver:2", "--jobs", "teams.csv", "--quota", "a=32"),
+        *("--quota", "b=64", "--reserve", "b=64@6h+2h"),
+    ),
+    (
         *("queue", "trn2-ultraserver:2", "--jobs", "queue.csv", "--discipline", "preempt"),
         *("--failures", "40"),
     ),

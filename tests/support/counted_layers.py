@@ -8,8 +8,7 @@ from tests.support.toy_training import plan
 from topologies.catalogue.catalogue import shipped_catalogue
 from workloads.kernels.chip_share import Timing
 from workloads.models.model import Model
-from workloads.training.layers.shapes import RankShapes
-from workloads.training.layers.steps import LayerOp
+from workloads.training.layers.steps import LayerOp, RankShapes
 
 
 class CountedShapes(RankShapes):

@@ -10,7 +10,7 @@ from topologies.catalogue.catalogue import shipped_catalogue
 from topologies.clusters.cluster import Cluster
 from topologies.clusters.names import cluster
 from workloads.models.model import Experts, Indexer, LatentAttention, Model
-from workloads.training.layers.shapes import RankShapes
+from workloads.training.layers.steps import RankShapes
 from workloads.training.plan.placement import place
 from workloads.training.plan.plan import ParallelPlan
 from workloads.training.plan.schedules.held import most_held

@@ -5,11 +5,13 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
+from functools import cached_property
 from pathlib import Path
 
 import numpy as np
 
 from topologies.arguments import check_names
+from topologies.arrays import FloatArray
 from topologies.catalogue.catalogue import Catalogue, shipped_catalogue
 from topologies.clusters.cluster import Cluster
 from topologies.errors import InputError, check_choice, shown
@@ -69,6 +71,16 @@ class FailureRates:
     def mtbf_s(self) -> float:
         """Mean time between failures of the job [s]; infinity without failures."""
         return 1 / self.per_s if self.per_s else math.inf
+
+    def draw(self, rng: np.random.Generator) -> Cause:
+        """Draw the cause of a failure."""
+        place = int(np.searchsorted(self._bounds, rng.random(), side="right"))
+        return self.causes[min(place, len(self.causes) - 1)]
+
+    @cached_property
+    def _bounds(self) -> FloatArray:
+        """Upper bounds of the causes on a line of length 1."""
+        return np.cumsum(np.array([cause.per_s for cause in self.causes]) / self.per_s)
 
     @property
     def replacing_per_s(self) -> float:

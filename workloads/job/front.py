@@ -13,7 +13,7 @@ import numpy as np
 from topologies import display
 from topologies.arguments import checked
 from topologies.arrays import FloatArray
-from topologies.catalogue.catalogue import Catalogue, shipped_catalogue
+from topologies.catalogue.catalogue import shipped_catalogue
 from topologies.clusters.cluster import Cluster
 from topologies.errors import InputError
 from topologies.units import format_seconds
@@ -29,7 +29,7 @@ from workloads.confidence.sensitivity import (
 )
 from workloads.economics import TOKENS, Economics
 from workloads.job.causes import FailureRates, failure_rates
-from workloads.job.checkpoints import PeerCopies, State, job_state, peer_copies
+from workloads.job.checkpoints import State, job_state, peer_copies
 from workloads.job.goodput import Curve, daly_interval_s, search_interval, smooth_goodput
 from workloads.job.job import (
     DAYS,
@@ -37,7 +37,6 @@ from workloads.job.job import (
     Job,
     JobPlan,
     Outcome,
-    Recovery,
     Replicas,
     Stragglers,
     plan_with,
@@ -448,20 +447,19 @@ def _job(step: Iteration, settings: JobPlan, state: State, unit: int) -> Job:
     """Return the job with the catalogue's values where the settings state none."""
     cluster = step.cluster
     catalogue = cluster.catalogue or shipped_catalogue()
-    recovery = Recovery.from_catalogue(catalogue, state.read_s, warm=settings.warm)
-    if settings.restart_s is not None:
-        recovery = replace(recovery, restart_s=settings.restart_s)
+    recovery = settings.recovery(catalogue, state.read_s)
     start_s = catalogue.value("job.restart", "start")
-    peers = _peers(step, settings, state, start_s, catalogue) if settings.peers else None
-    if settings.repair_s is not None:
-        recovery = replace(recovery, repair_s=settings.repair_s)
+    peers = None
+    if settings.peers:
+        times = {"step_s": step.iteration_s, "start_s": start_s}
+        peers = peer_copies(state, cluster, state.writers, **times, catalogue=catalogue)
+        if settings.restart_s is not None:
+            peers = replace(peers, restart_s=settings.restart_s)
     rates = settings.rates or failure_rates(cluster, step.chips, catalogue)
-    stall_s = (
-        state.write_s
-        if settings.blocking
-        else catalogue.value("fleet.training", "checkpoint_stall")
-    )
-    if peers is not None:
+    stall_s = catalogue.value("fleet.training", "checkpoint_stall")
+    if settings.blocking:
+        stall_s = state.write_s
+    elif peers is not None:
         stall_s = 0.0
     spares = spares_needed(rates, recovery.repair_s) if settings.spares is None else settings.spares
     servers = step.chips / cluster.chips_per_server
@@ -543,21 +541,6 @@ def _elastic_note(result: JobResult, settings: JobPlan) -> str:
     )
 
 
-def _peers(
-    step: Iteration, settings: JobPlan, state: State, start_s: float, catalogue: Catalogue
-) -> PeerCopies:
-    """Return the copies in host memory; a restart time that the user states replaces theirs."""
-    copies = peer_copies(
-        state,
-        step.cluster,
-        state.writers,
-        step_s=step.iteration_s,
-        start_s=start_s,
-        catalogue=catalogue,
-    )
-    return copies if settings.restart_s is None else replace(copies, restart_s=settings.restart_s)
-
-
 def _simulated(job: Job, settings: JobPlan) -> list[Outcome]:
     """Simulate the runs of all seeds; the first has a timeline."""
     return [
@@ -608,8 +591,5 @@ def _rng(seed: int, run: int) -> np.random.Generator:
 
 def _varied(job: Job, settings: JobPlan) -> Sequence[Outcome]:
     """Simulate runs whose rates are drawn from the published range."""
-    outcomes = []
-    for run in range(settings.runs):
-        rng = _rng(settings.seed, settings.runs + run)
-        outcomes.append(simulate(replace(job, rates=job.rates.drawn(rng)), rng))
-    return outcomes
+    rngs = [_rng(settings.seed, settings.runs + run) for run in range(settings.runs)]
+    return [simulate(replace(job, rates=job.rates.drawn(rng)), rng) for rng in rngs]

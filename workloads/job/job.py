@@ -7,6 +7,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, fields, replace
 from typing import Any
 
+import numpy as np
+
 from topologies.arguments import Seed, check_fields, check_names
 from topologies.catalogue.catalogue import Catalogue
 from topologies.clusters.cluster import Cluster
@@ -46,6 +48,10 @@ class Recovery:
     def detection_s(self) -> float:
         """Mean time until a failure is detected [s]."""
         return self.hang_share * self.timeout_s + (1 - self.hang_share) * self.explicit_s
+
+    def draw_detection_s(self, rng: np.random.Generator) -> float:
+        """Draw the time until a failure is detected [s]."""
+        return self.timeout_s if rng.random() < self.hang_share else self.explicit_s
 
     @classmethod
     def from_catalogue(cls, catalogue: Catalogue, read_s: float, *, warm: bool = False) -> Recovery:
@@ -316,6 +322,12 @@ class JobPlan:
                 f"a restart of {self.restart_s:g} s is what it is with any spares; leave out "
                 "--restart, or --standby warm."
             )
+
+    def recovery(self, catalogue: Catalogue, read_s: float) -> Recovery:
+        """Return the catalogue's times after a failure, and those that are stated."""
+        usual = Recovery.from_catalogue(catalogue, read_s, warm=self.warm)
+        stated = {"restart_s": self.restart_s, "repair_s": self.repair_s}
+        return replace(usual, **{name: s for name, s in stated.items() if s is not None})
 
 
 LARGEST_SPARES = 10**6

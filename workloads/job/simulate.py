@@ -267,9 +267,7 @@ class _Run:
         self._enter("detection")
         self._go_back()
         while True:
-            hangs = self.hang_rng.random() < self.job.recovery.hang_share
-            times = self.job.recovery
-            yield self.env.timeout(_ms(times.timeout_s if hangs else times.explicit_s))
+            yield self.env.timeout(_ms(self.job.recovery.draw_detection_s(self.hang_rng)))
             try:
                 yield from self._start_again()
             except simpy.Interrupt:
@@ -313,13 +311,10 @@ class _Run:
     # Failures, repairs and slow servers
 
     def _failing(self) -> Process:
-        causes = self.job.rates.causes
-        shares = np.array([cause.per_s for cause in causes]) / self.job.rates.per_s
-        upper_bounds = np.cumsum(shares)
+        rates = self.job.rates
         while True:
-            yield self.env.timeout(_ms(self.failing_rng.exponential(self.job.rates.mtbf_s)))
-            place = int(np.searchsorted(upper_bounds, self.failing_rng.random(), side="right"))
-            self._fail(causes[min(place, len(causes) - 1)])
+            yield self.env.timeout(_ms(self.failing_rng.exponential(rates.mtbf_s)))
+            self._fail(rates.draw(self.failing_rng))
 
     def _fail(self, cause: Cause) -> None:
         """Let a failure stop the job, and take a unit out if its cause does."""

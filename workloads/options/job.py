@@ -96,7 +96,7 @@ class JobInputs:
 
 @dataclass(frozen=True)
 class HazardInputs:
-    """Failures, checkpoints and neighbours of jobs in a queue."""
+    """Failures, checkpoints, neighbours and teams of jobs in a queue."""
 
     failures: str | None = setting(
         None,
@@ -115,4 +115,18 @@ class HazardInputs:
     repair: str | None = field(default=None, metadata=REPAIR)
     neighbours: bool = setting(
         False, "Let jobs with a model slow each other on full links, as share simulates them"
+    )
+    quota: tuple[str, ...] = setting(
+        (),
+        "Chips of a team, repeated for each, or a file of Kueue's ClusterQueues; others borrow "
+        "what is idle, and preempt takes it back",
+        metavar="TEAM=CHIPS|FILE",
+        default="none",
+    )
+    reserve: tuple[str, ...] = setting(
+        (),
+        "Whole scale-up domains for a team alone, such as research=64@24h+12h: from 24 h after the "
+        "first arrival, or a date, for 12 h; may be repeated",
+        metavar="TEAM=CHIPS@START+TIME",
+        default="none",
     )

@@ -16,11 +16,10 @@ from workloads.kernels.times import step_overhead_s
 from workloads.models.model import Model, layer_flops, output_flops
 from workloads.training.detail import chip_catalogue
 from workloads.training.frameworks.framework import RUNS, framework, framework_text
-from workloads.training.plan.checks import check_model, check_runtime
 from workloads.training.plan.other_tools import field_value
 from workloads.training.plan.plan import ORDER, Overlap, ParallelPlan, Recompute, check_field
 from workloads.training.plan.schedules.registry import DEFAULT, pipeline_schedule, schedule_names
-from workloads.training.plan.stages import even_layers
+from workloads.training.plan.stages import check_model, check_runtime, even_layers
 from workloads.training.program.groups import routing_mistake
 from workloads.training.usual_plan import complete
 

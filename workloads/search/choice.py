@@ -19,13 +19,20 @@ from workloads.models.model import Model
 from workloads.search.candidates import ORDERS, Candidates, candidates, divisors
 from workloads.search.estimate import best_estimates, estimate
 from workloads.search.fit import fit
-from workloads.training.alternatives import BATCH_TOKENS, Choice, RunnerUp, tied
 from workloads.training.frameworks.framework import framework, framework_of, framework_text
 from workloads.training.memory.memory import likely, worst
-from workloads.training.plan.checks import check_model
 from workloads.training.plan.plan import PLAN_FIELDS, SEARCHED, ParallelPlan
+from workloads.training.plan.stages import check_model
 from workloads.training.program.groups import routing_mistake
-from workloads.training.usual_plan import DEFAULT_SEQ, complete, recomputation
+from workloads.training.usual_plan import (
+    BATCH_TOKENS,
+    DEFAULT_SEQ,
+    Choice,
+    RunnerUp,
+    complete,
+    recomputation,
+    tied,
+)
 
 When = Literal["needed", "compared", "always"]
 """Conditions under which a plan without stated degrees is searched."""
@@ -176,7 +183,7 @@ def _roomy(listed: Candidates, settled: Collection[str], watch: Watch) -> list[P
 # Plans near a stated one: the nearest that works, and faster ones that are one change away.
 #
 # A refused plan becomes possible by the smallest change. Of a plan that runs, fields that nobody
-# stated are varied by :mod:`workloads.training.alternatives`, and a whole search changes all
+# stated are varied by :mod:`workloads.training.usual_plan`, and a whole search changes all
 # degrees at once; its neighbours say what a user's own choice costs, field by field.
 
 RECOMPUTES = 0.9  # distance of changing recomputation, if halving a degree has the distance 1

@@ -39,8 +39,7 @@ from workloads.training.layers.replicas import (
     gather_parameters,
     reduce_gradients,
 )
-from workloads.training.layers.shapes import TWO, RankShapes
-from workloads.training.layers.steps import CC, LayerOp, collective
+from workloads.training.layers.steps import CC, TWO, LayerOp, RankShapes, collective
 from workloads.training.plan.placement import usual_chips
 from workloads.training.plan.plan import PLAN_FIELDS, ParallelPlan
 from workloads.training.plan.schedules.schedule import BACKWARD, FORWARD, WEIGHT

@@ -19,7 +19,6 @@ from topologies.catalogue.catalogue import shipped_catalogue
 from topologies.errors import InputError
 from workloads.models.model import Model
 from workloads.search.candidates import RECOMPUTE, Candidates
-from workloads.training.alternatives import describe
 from workloads.training.layers.adapters import whole
 from workloads.training.layers.replicas import sharded
 from workloads.training.memory.memory import Stack, likely, stack_of, worst
@@ -30,6 +29,7 @@ from workloads.training.plan.stages import (
     kind_shares,
     layer_weight_bytes,
 )
+from workloads.training.usual_plan import describe
 
 NEEDLESS = {
     "zero": "more sharded over replicas than memory asks for",

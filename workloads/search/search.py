@@ -29,9 +29,9 @@ from workloads.search.estimate import best_estimates, estimate
 from workloads.search.fit import fit
 from workloads.training.iteration import Iteration, iteration
 from workloads.training.memory.memory import Memory, likely
-from workloads.training.plan.checks import check_model, idle_fields_in_all
 from workloads.training.plan.plan import PLAN_FIELDS, ParallelPlan
 from workloads.training.plan.schedules.registry import DEFAULT
+from workloads.training.plan.stages import check_model, idle_fields_in_all
 from workloads.training.program.groups import SharedParts
 
 if TYPE_CHECKING:

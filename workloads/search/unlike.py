@@ -29,10 +29,9 @@ from workloads.training.execution.rank_vector import Progress
 from workloads.training.frameworks.framework import framework_of
 from workloads.training.iteration import Iteration, iteration
 from workloads.training.memory.memory import memory
-from workloads.training.plan.checks import check_model
 from workloads.training.plan.placement import Joined
 from workloads.training.plan.plan import ParallelPlan
-from workloads.training.plan.stages import layer_kinds
+from workloads.training.plan.stages import check_model, layer_kinds
 from workloads.training.usual_plan import DEFAULT_SEQ, complete, ranks_per_chip
 
 IDLE = 1 / 8

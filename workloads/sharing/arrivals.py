@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import re
+from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 from topologies.arguments import check_names
 from topologies.clusters.cluster import Cluster
@@ -23,7 +24,7 @@ from workloads.training.plan.plan import PLAN_FIELDS
 
 LARGEST_FILE_BYTES = 2**28
 MOST_JOBS = 200_000
-KEYS = ("name", "submit", "chips", "time", "limit", "priority", "model", "plan", "steps")
+KEYS = ("name", "submit", "chips", "time", "limit", "priority", "team", "model", "plan", "steps")
 """Keys of a stated job beside the fields of its plan."""
 PRIORITIES = (-(2**31), 2**32 - 1)
 """Least and largest priority: Kubernetes' have 32 bits with a sign, and Slurm's without."""
@@ -35,13 +36,14 @@ DEVICES = (
     "google.com/tpu",
 )
 """Names under which Kubernetes counts whole chips."""
+QUEUE_LABEL = "kueue.x-k8s.io/queue-name"
+"""Label of a job with the LocalQueue that Kueue admits it through."""
 
 
 @dataclass(frozen=True)
 class Arrival:
     """A job that arrives at the queue."""
 
-    number: int  # its place in the record, from 1 on
     name: str
     submit_s: float  # time of its arrival [s]; since the first one, in a queue
     chips: int
@@ -52,15 +54,10 @@ class Arrival:
     ends_s: tuple[float, float] | None = None
     trained: Job | None = None  # what it trains, where a predicted step is behind it
     recorded_wait_s: float | None = None  # wait under the scheduler that wrote the record [s]
+    team: str = ""  # team whose quota and reservations it uses
 
 
-class _Step(NamedTuple):
-    """The predicted step of a job: its time and the ends of its interval [s]."""
-
-    job: Job
-    time_s: float
-    low_s: float
-    high_s: float
+Step = tuple[Job, float, float, float]  # job, and time of its step with the ends of that [s]
 
 
 def read_arrivals(path: Path | str, cluster: Cluster) -> tuple[list[Arrival], tuple[str, ...]]:
@@ -71,9 +68,9 @@ def read_arrivals(path: Path | str, cluster: Cluster) -> tuple[list[Arrival], tu
     text = read_text(Path(path), limit_bytes=LARGEST_FILE_BYTES)
     named, head = shown(str(path)), text.lstrip()[:4096].partition("\n")[0]
     if "|" in head:
-        return _slurm(text, named, cluster)
+        return _collected(_slurm(text, named, cluster), named)
     if head.startswith(("{", "apiVersion:", "items:", "kind:")):
-        return _kubernetes(text, named)
+        return _collected(_kubernetes(text, named), named)
     header, rows = csv_rows(text, named)
     check_names(named, header, [*KEYS, *PLAN_FIELDS])
     entries = []
@@ -84,6 +81,18 @@ def read_arrivals(path: Path | str, cluster: Cluster) -> tuple[list[Arrival], tu
         entries.append((f"{named} line {line}", stated))
         _check_number(entries, named)
     return _arrivals(entries, cluster), ()
+
+
+def _collected(record: Record, named: str) -> tuple[list[Arrival], tuple[str, ...]]:
+    """Return the jobs of a record, and say what of it is left out."""
+    jobs, left = list[Arrival](), Counter[str]()
+    for entry in record:
+        if isinstance(entry, str):
+            left[entry] += 1
+        else:
+            jobs.append(entry)
+            _check_number(jobs, named)
+    return jobs, tuple(f"Left out: {what} ({count:,})." for what, count in left.items())
 
 
 def _cell(key: str, text: str) -> Any:
@@ -104,11 +113,11 @@ def arrivals_from(entries: Sequence[Mapping[str, Any]], cluster: Cluster) -> lis
 
 def _arrivals(entries: Iterable[tuple[str, Mapping[str, Any]]], cluster: Cluster) -> list[Arrival]:
     """Return the jobs of entries, each with its place for messages."""
-    arrivals, steps, dated = list[Arrival](), dict[str, _Step](), set[bool]()
+    arrivals, steps, dated = list[Arrival](), dict[str, Step](), set[bool]()
     for place, entry in entries:
         try:
             arrivals.append(_arrival(len(arrivals) + 1, dict(entry), cluster, steps))
-            dated.add(_is_date(str(entry["submit"])))
+            dated.add(is_date(str(entry["submit"])))
             if len(dated) > 1:
                 raise InputError("submit is a date for some jobs and a time for others. Use one.")
         except InputError as mistake:
@@ -117,13 +126,14 @@ def _arrivals(entries: Iterable[tuple[str, Mapping[str, Any]]], cluster: Cluster
 
 
 def _arrival(
-    number: int, stated: dict[str, Any], cluster: Cluster, steps: dict[str, _Step]
+    number: int, stated: dict[str, Any], cluster: Cluster, steps: dict[str, Step]
 ) -> Arrival:
     check_names("a job of a queue", stated, [*KEYS, *PLAN_FIELDS])
     if "submit" not in stated:
         raise InputError("it has no submit. State when it arrives, as 90min or 2026-11-02T08:30.")
     times = {name: stated.pop(name, None) for name in ("submit", "time", "limit", "priority")}
     name, ends_s, trained = str(stated.get("name") or f"job {number}"), None, None
+    team = str(stated.pop("team", None) or "")
     if "model" in stated:
         if times["time"] is not None:
             raise InputError("it states time and model. State one of them.")
@@ -134,7 +144,7 @@ def _arrival(
     else:
         if times["time"] is None:
             raise InputError("it has neither time nor model. State how long it runs, as time 3h.")
-        chips = _count(stated.get("chips"), "chips")
+        chips = whole_number(stated.get("chips"), "chips")
         run_s = _seconds(times["time"], "time")
     limit_s = run_s if times["limit"] is None else _seconds(times["limit"], "limit")
     if limit_s < run_s:
@@ -142,31 +152,31 @@ def _arrival(
             f"limit {times['limit']} is shorter than the {run_s:,.0f} s that it runs, and it would "
             "be stopped. State a longer limit."
         )
-    priority = _count(times["priority"] or 0, "priority", *PRIORITIES)
-    submit_s = _moment(str(times["submit"]), "submit")
-    return Arrival(number, name, submit_s, chips, run_s, limit_s, priority, ends_s, trained)
+    priority = whole_number(times["priority"] or 0, "priority", *PRIORITIES)
+    submit_s = moment_s(str(times["submit"]), "submit")
+    return Arrival(*(name, submit_s, chips, run_s, limit_s, priority, ends_s, trained), team=team)
 
 
 def _predicted(
-    number: int, stated: dict[str, Any], cluster: Cluster, steps: dict[str, _Step]
+    number: int, stated: dict[str, Any], cluster: Cluster, steps: dict[str, Step]
 ) -> tuple[Job, float, tuple[float, float]]:
     """Return what a job trains, its time by its predicted step, and the ends of the interval.
 
     ``steps``: steps that earlier jobs have predicted, by what they state.
     """
-    count = _count(stated.pop("steps", None), "steps")
+    count = whole_number(stated.pop("steps", None), "steps")
     name = stated.pop("name", number)
     alike = repr(sorted(stated.items()))
     if alike not in steps:
         (job,) = jobs_from([{**stated, "name": name}], cluster)
         run = iteration(job.model, cluster, job.plan, Detail(level="collective", partial=True))
-        ends = run.interval
-        steps[alike] = _Step(job, run.iteration_s, ends.low, ends.high)
-    step = steps[alike]
-    return step.job, count * step.time_s, (count * step.low_s, count * step.high_s)
+        steps[alike] = (job, run.iteration_s, run.interval.low, run.interval.high)
+    job, time_s, low_s, high_s = steps[alike]
+    return job, count * time_s, (count * low_s, count * high_s)
 
 
-def _count(value: object, what: str, least: int = 1, most: int = 10**9) -> int:
+def whole_number(value: object, what: str, least: int = 1, most: int = 10**9) -> int:
+    """Return a whole number within bounds, or refuse it by its name."""
     try:
         count = int(str(value))
     except ValueError:
@@ -185,9 +195,9 @@ def _seconds(value: object, what: str) -> float:
     return seconds
 
 
-def _moment(text: str, what: str) -> float:
+def moment_s(text: str, what: str) -> float:
     """Return a time that is a date or a quantity, in seconds since any fixed moment."""
-    if not _is_date(text):
+    if not is_date(text):
         return parse_seconds(text, what)
     try:
         moment = datetime.fromisoformat(text)
@@ -198,7 +208,8 @@ def _moment(text: str, what: str) -> float:
     return (moment if moment.tzinfo else moment.replace(tzinfo=UTC)).timestamp()
 
 
-def _is_date(text: str) -> bool:
+def is_date(text: str) -> bool:
+    """Return whether a time is written as a date."""
     return re.match(r"\d{4}-", text) is not None
 
 
@@ -207,52 +218,54 @@ def _check_number(jobs: Sequence[object], named: str) -> None:
         raise InputError(f"{named} has more than {MOST_JOBS:,} jobs. Cut it into parts.")
 
 
-def _slurm(text: str, named: str, cluster: Cluster) -> tuple[list[Arrival], tuple[str, ...]]:
+Record = Iterator[Arrival | str]
+"""Jobs of a scheduler's record, and in place of what is no job of the queue a word for it."""
+NEVER_RAN = "jobs that never ran or have not ended"
+
+
+def _slurm(text: str, named: str, cluster: Cluster) -> Record:
     """Read the output of ``sacct --parsable2``: jobs of whole nodes that have ended."""
     header, rows = csv_rows(text, named, delimiter="|")
     needed = ("JobID", "Submit", "Start", "End", "NNodes")
     if missing := [column for column in needed if column not in header]:
         raise InputError(
             f"{named} line 1: no column {missing[0]}. Export it with sacct --parsable2 "
-            f"--allocations --format={','.join(needed)},Timelimit,Priority."
+            f"--allocations --format={','.join(needed)},Timelimit,Priority,Account."
         )
-    jobs, left = list[Arrival](), {"job steps": 0, "jobs that never ran or have not ended": 0}
     for line, cells in rows:
-        place = f"{named} line {line}"
+        moments = [cells[name] for name in ("Submit", "Start", "End")]
         if "." in cells["JobID"]:
-            left["job steps"] += 1
+            yield "job steps"
             continue
-        if cells["Start"] in NEVER or cells["End"] in NEVER or cells["Start"] == cells["End"]:
-            left["jobs that never ran or have not ended"] += 1
+        if {*moments[1:]} & {*NEVER} or moments[1] == moments[2]:
+            yield NEVER_RAN
             continue
         try:
-            submit_s, start_s, end_s = (
-                _moment(cells[name], name) for name in ("Submit", "Start", "End")
-            )
-            chips = _count(cells["NNodes"], "NNodes") * cluster.chips_per_server
-            limit_s = _slurm_limit(cells.get("Timelimit", ""), end_s - start_s)
-            priority = _count(cells.get("Priority") or 0, "Priority", *PRIORITIES)
+            chips = whole_number(cells["NNodes"], "NNodes") * cluster.chips_per_server
+            limit_s = _slurm_limit(cells.get("Timelimit", ""))
+            priority = whole_number(cells.get("Priority") or 0, "Priority", *PRIORITIES)
+            job = _ran(cells["JobID"], moments, chips, limit_s)
         except InputError as mistake:
-            raise InputError(f"{place}: {mistake}") from None
-        if not submit_s <= start_s < end_s:
-            raise InputError(
-                f"{place}: Submit, Start and End do not follow each other. Correct it."
-            )
-        waited_s, run_s = start_s - submit_s, end_s - start_s
-        jobs.append(
-            Arrival(
-                *(len(jobs) + 1, cells["JobID"], submit_s, chips, run_s, limit_s, priority),
-                recorded_wait_s=waited_s,
-            )
-        )
-        _check_number(jobs, named)
-    return jobs, _left_out(left)
+            raise InputError(f"{named} line {line}: {mistake}") from None
+        yield replace(job, priority=priority, team=cells.get("Account", ""))
 
 
-def _slurm_limit(text: str, run_s: float) -> float:
-    """Return a limit as Slurm writes it, ``days-hours:minutes:seconds``; that of no limit [s]."""
+def _ran(name: str, moments: Sequence[str], chips: int, limit_s: float = 0.0) -> Arrival:
+    """Return a job of a record that was submitted, started and ended at these moments."""
+    submit_s, start_s, end_s = (moment_s(each, "time") for each in moments)
+    if not submit_s <= start_s < end_s:
+        raise InputError("Submit, start and end do not follow each other. Correct them.")
+    run_s = end_s - start_s
+    # A job may end some seconds after its limit.
+    waited_s = start_s - submit_s
+    limit_s = max(run_s, limit_s)
+    return Arrival(name, submit_s, chips, run_s, limit_s, recorded_wait_s=waited_s)
+
+
+def _slurm_limit(text: str) -> float:
+    """Return a limit as Slurm writes it, ``days-hours:minutes:seconds`` [s]; 0 where it is none."""
     if text in (*NEVER, "UNLIMITED", "Partition_Limit"):
-        return run_s
+        return 0.0
     days, dash, clock = text.rpartition("-")
     parts = clock.split(":")
     try:
@@ -263,43 +276,47 @@ def _slurm_limit(text: str, run_s: float) -> float:
     if len(numbers) != 3 or min(*numbers, whole_days) < 0:
         raise InputError(f"Timelimit {shown(text, 40)!r} is no time. Slurm writes 1-12:00:00.")
     hours, minutes, seconds = numbers
-    # A job may end some seconds after its limit.
-    return max(run_s, 86_400.0 * whole_days + 3600 * hours + 60 * minutes + seconds)
+    return 86_400.0 * whole_days + 3600 * hours + 60 * minutes + seconds
 
 
-def _kubernetes(text: str, named: str) -> tuple[list[Arrival], tuple[str, ...]]:
-    """Read the list that ``kubectl get jobs,jobsets --output json`` or ``yaml`` prints."""
-    document = yaml_mapping(text, named, content="jobs of Kubernetes")
+def kubernetes_items(text: str, named: str, content: str) -> list[dict[str, Any]]:
+    """Return the entries of a list that ``kubectl get --output json`` or ``yaml`` prints."""
+    document = yaml_mapping(text, named, content=content)
     items = document.get("items", [document])
     if not isinstance(items, list) or not all(isinstance(item, dict) for item in items):
-        raise InputError(f"{named}: items is no list of jobs. Export it with kubectl get jobs.")
-    jobs = list[Arrival]()
-    left = {"entries that are no Job or JobSet": 0, "jobs that never ran or have not ended": 0}
+        raise InputError(f"{named}: items is no list of {content}. Export it with kubectl get.")
+    return items
+
+
+def _kubernetes(text: str, named: str) -> Record:
+    """Read Jobs and JobSets, and the LocalQueues through which Kueue's ClusterQueues get them."""
+    items = kubernetes_items(text, named, "jobs of Kubernetes")
+    queues = {
+        _queue_of(item, value_at(item, "metadata", "name")): value_at(item, "spec", "clusterQueue")
+        for item in items
+        if item.get("kind") == "LocalQueue"
+    }
     for item in items:
         if item.get("kind") not in ("Job", "JobSet"):
-            left["entries that are no Job or JobSet"] += 1
+            if item.get("kind") != "LocalQueue":
+                yield "entries that are no Job or JobSet"
             continue
-        named_as = shown(str(_at(item, "metadata", "name")), 80)
-        submit, start, end = (str(moment or "") for moment in _moments(item))
-        if not start or not end:
-            left["jobs that never ran or have not ended"] += 1
+        named_as = shown(str(value_at(item, "metadata", "name")), 80)
+        moments = [str(moment or "") for moment in _moments(item)]
+        if not moments[1] or not moments[2]:
+            yield NEVER_RAN
             continue
         try:
-            submit_s, start_s, end_s = (_moment(each, "time") for each in (submit, start, end))
-            chips = sum(_devices(item))
+            job = _ran(named_as, moments, sum(_devices(item)))
         except InputError as mistake:
             raise InputError(f"{named}: job {named_as}: {mistake}") from None
-        if not submit_s <= start_s < end_s:
-            raise InputError(f"{named}: times of job {named_as} do not follow each other.")
-        run_s = end_s - start_s
-        jobs.append(
-            Arrival(
-                *(len(jobs) + 1, named_as, submit_s, chips, run_s, run_s),
-                recorded_wait_s=start_s - submit_s,
-            )
-        )
-        _check_number(jobs, named)
-    return jobs, _left_out(left)
+        label = value_at(item, "metadata", "labels", QUEUE_LABEL) or ""
+        yield replace(job, team=str(queues.get(_queue_of(item, label)) or label))
+
+
+def _queue_of(item: Mapping[str, Any], name: Any) -> str:
+    """Return a name with the namespace of an entry, as names of LocalQueues hold in one each."""
+    return f"{value_at(item, 'metadata', 'namespace')}/{name}"
 
 
 def _moments(item: Mapping[str, Any]) -> tuple[Any, Any, Any]:
@@ -308,16 +325,16 @@ def _moments(item: Mapping[str, Any]) -> tuple[Any, Any, Any]:
     Kueue suspends a job until it is admitted, so that its start is the end of the wait. A JobSet
     has conditions in place of times, and of a Job that failed a condition alone says when.
     """
-    created = _at(item, "metadata", "creationTimestamp")
-    conditions = _listed(item, "status", "conditions")
+    created = value_at(item, "metadata", "creationTimestamp")
+    conditions = listed_at(item, "status", "conditions")
     changed = {
         each.get("type"): each.get("lastTransitionTime")
         for each in conditions
         if isinstance(each, dict)
     }
     if item["kind"] == "Job":
-        completed = _at(item, "status", "completionTime") or changed.get("Failed")
-        return created, _at(item, "status", "startTime"), completed
+        completed = value_at(item, "status", "completionTime") or changed.get("Failed")
+        return created, value_at(item, "status", "startTime"), completed
     # The condition Suspended turns false when the set starts; without a queue it is not there.
     end = changed.get("Completed") or changed.get("Failed")
     return created, changed.get("Suspended", created), end
@@ -328,34 +345,36 @@ def _devices(item: Mapping[str, Any]) -> Iterator[int]:
     if item["kind"] == "Job":
         replicated = [(1, item.get("spec"))]
     else:
-        sets = _listed(item, "spec", "replicatedJobs")
-        replicated = [(_at(each, "replicas") or 1, _at(each, "template", "spec")) for each in sets]
+        sets = listed_at(item, "spec", "replicatedJobs")
+        replicated = [
+            (value_at(each, "replicas") or 1, value_at(each, "template", "spec")) for each in sets
+        ]
     for replicas, spec in replicated:
-        pods = _count(_at(spec, "parallelism") or 1, "parallelism")
-        containers = _listed(spec, "template", "spec", "containers")
+        pods = whole_number(value_at(spec, "parallelism") or 1, "parallelism")
+        containers = listed_at(spec, "template", "spec", "containers")
         chips = [
             count
             for each in containers
             for name in DEVICES
-            if (count := _at(each, "resources", "limits", name)) is not None
+            if (count := value_at(each, "resources", "limits", name)) is not None
         ]
         if not chips:
             raise InputError(f"its containers have no limit of {', '.join(DEVICES)}. State one.")
-        yield _count(replicas, "replicas") * pods * sum(_count(each, "chips") for each in chips)
+        yield (
+            whole_number(replicas, "replicas")
+            * pods
+            * sum(whole_number(each, "chips") for each in chips)
+        )
 
 
-def _at(item: Any, *keys: str) -> Any:
+def value_at(item: Any, *keys: str) -> Any:
     """Return a value within nested mappings; None where one of them lacks the key."""
     for key in keys:
         item = item.get(key) if isinstance(item, Mapping) else None
     return item
 
 
-def _listed(item: Any, *keys: str) -> list[Any]:
+def listed_at(item: Any, *keys: str) -> list[Any]:
     """Return a list within nested mappings; an empty one where something else is there."""
-    value = _at(item, *keys)
+    value = value_at(item, *keys)
     return value if isinstance(value, list) else []
-
-
-def _left_out(left: Mapping[str, int]) -> tuple[str, ...]:
-    return tuple(f"Left out: {what} ({count:,})." for what, count in left.items() if count)

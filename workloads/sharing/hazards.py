@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from itertools import pairwise
 from typing import Any
 
@@ -24,6 +24,7 @@ from workloads.options.job import HazardInputs
 from workloads.sharing.arrivals import Arrival
 from workloads.sharing.jobs import Job
 from workloads.sharing.sharing import pair_slowdowns
+from workloads.sharing.teams import Teams
 
 CATALOGUE = "catalogue"
 """Word for the causes of failures that the catalogue has."""
@@ -57,7 +58,7 @@ class Neighbours:
 
     def __init__(self, cluster: Cluster):
         self.cluster = cluster
-        # Slowdowns of both of a pair, by their plans and chips
+        # Slowdowns of both of a pair, by their plans and chips, as they are and renumbered
         self.kept: dict[tuple[object, ...], Sequence[float]] = {}
 
     def slowdowns(self, one: tuple[Job, IntArray], other: tuple[Job, IntArray]) -> Sequence[float]:
@@ -66,10 +67,13 @@ class Neighbours:
         domains = [np.unique(each // self.cluster.chips_per_domain) for each in chips]
         if max(map(len, domains)) == 1 and domains[0] != domains[1]:
             return 1.0, 1.0  # neither leaves its domain
-        alike = _renumbered(self.cluster, chips)
-        key = tuple((job, places.tobytes()) for job, places in zip(jobs, alike, strict=True))
+        key = tuple((job, places.tobytes()) for job, places in zip(jobs, chips, strict=True))
         if key not in self.kept:
-            self.kept[key] = pair_slowdowns(self.cluster, jobs, alike)
+            alike = _renumbered(self.cluster, chips)
+            if all(map(np.array_equal, alike, chips)):
+                self.kept[key] = pair_slowdowns(self.cluster, jobs, chips)
+            else:
+                self.kept[key] = self.slowdowns((jobs[0], alike[0]), (jobs[1], alike[1]))
         return self.kept[key]
 
 
@@ -84,24 +88,28 @@ def _renumbered(cluster: Cluster, chips: Sequence[IntArray]) -> list[IntArray]:
         return list(chips)  # a switch has parts of domains or fewer of them below it
     alike = places % sizes[0]
     for below, above in pairwise(sizes):
-        numbers = pd.Series(places // below).groupby(places // above)
-        alike += below * numbers.transform(lambda each: pd.factorize(each)[0]).to_numpy()
+        codes, parts = pd.factorize(places // below)
+        wholes = pd.Series(parts // (above // below))
+        alike += below * wholes.groupby(wholes).cumcount().to_numpy()[codes]
     return np.split(alike, [len(chips[0])])
 
 
 @dataclass(frozen=True, eq=False)
 class Hazards:
-    """Events and conditions that stop and slow jobs of a queue."""
+    """Events and conditions that stop, slow and hold back jobs of a queue."""
 
     cluster: Cluster
+    plan: JobPlan  # stated times of checkpoints and recovery
     rates: FailureRates  # of the whole cluster
-    recovery: Recovery  # of a job whose state is not known
-    interval_s: float | None = None  # stated time between checkpoints [s]
-    restart_s: float | None = None  # stated time of a restart [s]
-    neighbours: Neighbours | None = None
-    seed: tuple[int, ...] = (0,)
-    # Checkpoints by size and plan of a job
+    neighbours: Neighbours | None
+    seed: tuple[int, ...]
+    # Checkpoints by size and plan of a job; at drawn rates too they are as far apart as at these
     savings: dict[object, Saving] = field(default_factory=dict)
+    teams: Teams = field(default_factory=Teams)
+
+    def recovery(self, read_s: float = 0.0) -> Recovery:
+        """Return the times after a failure of a job that reads its state in ``read_s``."""
+        return self.plan.recovery(self.cluster.catalogue or shipped_catalogue(), read_s)
 
     def saving(self, job: Arrival) -> Saving:
         """Return the checkpoints of a job, which takes whole servers.
@@ -119,10 +127,10 @@ class Hazards:
         servers = -(-job.chips // cluster.chips_per_server)
         mtbf_s = cluster.servers / servers * rates.mtbf_s
         stall_s = catalogue.value("fleet.training", "checkpoint_stall")
-        interval_s = self.interval_s or daly_interval_s(mtbf_s, stall_s)
+        # As ``run_job`` has it: where saving costs nothing, once a second
+        interval_s = self.plan.interval_s or max(1.0, daly_interval_s(mtbf_s, stall_s))
         write_s, read_s = (state.write_s, state.read_s) if state else (0.0, 0.0)
-        usual_s = self.recovery.restart_s + read_s
-        restart_s = usual_s if self.restart_s is None else self.restart_s
+        restart_s = self.recovery(read_s).restart_s
         saving = Saving(interval_s, write_s, restart_s, stall_s / interval_s if state else 0.0)
         self.savings[key] = saving
         return saving
@@ -133,18 +141,15 @@ def hazards_of(cluster: Cluster, options: Mapping[str, Any], seed: int) -> Hazar
     named = ("cluster", "jobs", "discipline", "place", "study", "seed")
     check_names("queue_jobs", options, [*named, *described(HazardInputs)])
     stated = {"seed": seed, **options}
-    neighbours, failures = stated.pop("neighbours", False), stated.pop("failures", None)
-    check_fields(HazardInputs, {"neighbours": neighbours})
+    failures = stated.pop("failures", None)
+    names = [name for name in ("neighbours", "quota", "reserve") if name in stated]
+    others: dict[str, Any] = {name: stated.pop(name) for name in names}
+    check_fields(HazardInputs, others)
     if failures != CATALOGUE:
         stated["failures"] = failures
     plan = plan_with(JobPlan(), stated, cluster, cluster.chips)
     rates = plan.rates or FailureRates(())
     if failures == CATALOGUE:
         rates = failure_rates(cluster, cluster.chips)
-    recovery = Recovery.from_catalogue(cluster.catalogue or shipped_catalogue(), 0.0)
-    if plan.repair_s is not None:
-        recovery = replace(recovery, repair_s=plan.repair_s)
-    beside = Neighbours(cluster) if neighbours else None
-    return Hazards(
-        *(cluster, rates, recovery, plan.interval_s, plan.restart_s, beside), seed=(seed,)
-    )
+    beside = Neighbours(cluster) if others.get("neighbours") else None
+    return Hazards(cluster, plan, rates, beside, (seed,))

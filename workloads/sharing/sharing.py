@@ -31,7 +31,7 @@ from workloads.training.execution.links import (
     side_by_side,
 )
 from workloads.training.iteration import Iteration, iteration
-from workloads.training.layers.shapes import RankShapes
+from workloads.training.layers.steps import RankShapes
 from workloads.training.plan.placement import place
 from workloads.training.program.groups import SharedParts
 from workloads.training.program.program import Draws, Exchange, Program, program
@@ -339,17 +339,23 @@ class Sharing:
         return {self.placement or "as stated": self, **self.others}
 
     @property
+    def simulated(self) -> dict[str, Sharing]:
+        """Every placement for which there was room, by name."""
+        placements = self.placements.items()
+        return {name: each for name, each in placements if isinstance(each, Sharing)}
+
+    @property
     def best_alone_s(self) -> list[float]:
         """Time of each job's step alone in its best placement [s]."""
-        tried = [each for each in self.placements.values() if isinstance(each, Sharing)]
-        times = zip(*([job.alone_s for job in each.jobs] for each in tried), strict=True)
+        tried = ([job.alone_s for job in each.jobs] for each in self.simulated.values())
+        times = zip(*tried, strict=True)
         return [min(of_job) for of_job in times]
 
     @property
     def best(self) -> str:
         """Name of the placement that loses least; of equal ones the first."""
-        tried = {name: each for name, each in self.placements.items() if isinstance(each, Sharing)}
-        return min(tried, key=lambda name: round(tried[name].lost(self.best_alone_s), 9))
+        tried, best_s = self.simulated, self.best_alone_s
+        return min(tried, key=lambda name: round(tried[name].lost(best_s), 9))
 
 
 def share_jobs(

@@ -25,7 +25,6 @@ from workloads.traces.recording import (
     HOST,
     LARGEST,
     MEMORY,
-    MOST_NODES,
     NOTHING,
     OPERATIONS,
     RECEIVE,
@@ -36,7 +35,6 @@ from workloads.traces.recording import (
     Node,
     Recording,
     read_bounded,
-    too_many_nodes,
 )
 from workloads.training.layers.steps import HOST as HOST_STREAM
 
@@ -66,7 +64,6 @@ def read_chakra(paths: Sequence[Path]) -> Recording:
     by_rank = _ranks(paths)
     groups = groups_beside(paths)
     columns, versions = Columns(), set()
-    _check_count(by_rank)
     for rank, path in by_rank.items():
         versions.add(_read(columns, rank, path, read_bounded(path), groups))
     if not len(columns):
@@ -113,15 +110,6 @@ def _ranks(paths: Sequence[Path]) -> dict[int, Path]:
             f"missing; there {'is' if len(by_rank) == 1 else 'are'} {len(by_rank)} files. Give all."
         )
     return dict(sorted(by_rank.items()))
-
-
-def _check_count(by_rank: Mapping[int, Path]) -> None:
-    total = 0
-    for path in by_rank.values():
-        for _ in _message_spans(read_bounded(path), path):
-            total += 1
-            if total > MOST_NODES + len(by_rank):  # one message of each file is no node
-                raise InputError(f"{path}: {too_many_nodes('the traces', MOST_NODES)}")
 
 
 def _message_spans(content: bytes, path: Path) -> Iterator[tuple[int, int]]:

@@ -17,14 +17,12 @@ from topologies.errors import InputError
 from topologies.units import PS_PER_NS
 from workloads.traces.recording import (
     COMPUTE,
-    MOST_NODES,
     RECEIVE,
     SEND,
     Columns,
     Node,
     Recording,
     read_bounded,
-    too_many_nodes,
 )
 
 LONGEST_NS = 2**61 // PS_PER_NS
@@ -34,7 +32,6 @@ WORK = re.compile(r"(\w+):\s*calc\s+(\d+)(?:\s+(?:cpu|nic)\s+\d+)*")
 TALK = re.compile(
     r"(\w+):\s*(send|recv)\s+(\d+)b\s+(?:to|from)\s+(\d+)(?:\s+tag\s+(\d+))?(?:\s+(?:cpu|nic)\s+\d+)*"
 )
-OPERATION = re.compile(r":\s*(?:calc|send|recv)\b")
 NUMBER = re.compile(r"\b\d{18,}")  # numbers of 18 digits and more, which no time, size or rank has
 NEEDS = re.compile(r"(\w+)\s+i?requires\s+(\w+)")
 
@@ -45,8 +42,6 @@ def read_goal(paths: Sequence[Path]) -> Recording:
         raise InputError(f"{paths[0]}: a GOAL file holds all ranks. Give one file.")
     path = paths[0]
     text = read_bounded(path).decode("utf-8", "replace")
-    if sum(1 for _ in OPERATION.finditer(text)) > MOST_NODES:
-        raise InputError(too_many_nodes(f"{path}: its ranks", MOST_NODES))
     columns, rank, ranks = Columns(), -1, 0
     rows: dict[str, int] = {}
     for number, raw in enumerate(io.StringIO(text), start=1):

@@ -125,7 +125,10 @@ class Columns:
         """Add a node to a lane of a rank, and return its row."""
         row = len(self)
         if row >= MOST_NODES:
-            raise InputError(too_many_nodes("the traces", MOST_NODES))
+            raise InputError(
+                f"the traces have more than {MOST_NODES:,} nodes, the most that are read. Profile "
+                "fewer iterations, or give fewer ranks."
+            )
         kind, name, number, *amounts, operation, group, peer, tag = node
         code = self.names.setdefault(name, len(self.names))
         group_code = -1 if group is None else self.groups.setdefault(group, len(self.groups))
@@ -164,14 +167,6 @@ class Columns:
             group=group, peer=peer, tag=tag, number=number, src=src, dst=dst, lag_ps=lag,
             groups=tuple(self.groups), files=files, facts=facts,
         )  # fmt: skip
-
-
-def too_many_nodes(named: str, most: int) -> str:
-    """Return the message for traces with more nodes than are read."""
-    return (
-        f"{named} have more than {most:,} nodes, the most that are read. Profile fewer "
-        "iterations, or give fewer ranks."
-    )
 
 
 def read_bounded(path: Path, most_bytes: int = LARGEST_BYTES) -> bytes:

@@ -20,7 +20,7 @@ from topologies.arguments import checked
 from topologies.catalogue.catalogue import Catalogue, shipped_catalogue
 from topologies.clusters.cluster import Cluster
 from topologies.clusters.names import CLUSTER_REMEDY, as_cluster
-from topologies.errors import InputError, shown, suggestion
+from topologies.errors import InputError, check_choice, shown, suggestion
 from topologies.files.reading import no_such_file
 from topologies.units import format_seconds
 from workloads.traces.chakra import read_chakra
@@ -42,6 +42,8 @@ from workloads.traces.recording import (
 )
 
 MOST_FILES = 100_000
+COMPUTE_TIMES = ("auto", "recorded", "scaled")
+COMMUNICATION_TIMES = ("simulated", "recorded")
 PARTS = ("compute", "memory", "exposed_communication", "host")
 PART_OF = {COMPUTE: 0, NOTHING: 0, MEMORY: 1, COLLECTIVE: 2, SEND: 2, RECEIVE: 2, HOST: 3}
 """Part of an iteration, as a number in ``PARTS``, that nodes of each kind count to."""
@@ -257,6 +259,8 @@ def replay(
     >>> played.iteration_s > 1e-6
     True
     """
+    check_choice("compute", compute, COMPUTE_TIMES)
+    check_choice("communication", communication, COMMUNICATION_TIMES)
     machine = as_cluster(cluster)
     times = scaled(read_traces(paths), machine, recorded_on=recorded_on, compute=compute)
     return _replayed(times, machine, communication, engine)

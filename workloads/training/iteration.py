@@ -23,23 +23,19 @@ from workloads.confidence.interval import Interval
 from workloads.economics import StepCost, step_cost, sum_of_costs
 from workloads.kernels.chip_share import worst
 from workloads.models.model import Model, all_attention_flops, forward_flops, output_flops
-from workloads.training.alternatives import (
-    Alternative,
-    Choice,
-    alternatives,
-    hull,
-    training_interval,
-)
 from workloads.training.detail import (
+    WRITTEN_OUT,
     Detail,
+    Ready,
+    automatic,
     check_plausible,
     check_step,
     chip_catalogue,
     counts_equal_ranks,
     peak_flops_per_s,
+    ready,
 )
 from workloads.training.execution.jitter import Chips, Disturbance, Uneven, with_slower_network
-from workloads.training.execution.levels import WRITTEN_OUT, Ready, automatic, ready
 from workloads.training.execution.links import folded_flows
 from workloads.training.execution.rank_vector import Progress, RankVector
 from workloads.training.execution.struck_groups import Crossed, composed, of_messages
@@ -47,11 +43,11 @@ from workloads.training.frameworks.framework import Framework, framework_of
 from workloads.training.layers.adapters import trained_flops
 from workloads.training.layers.feed_forward import fed_again
 from workloads.training.layers.layer import PREDICTED, ends_early
-from workloads.training.layers.shapes import RankShapes
+from workloads.training.layers.steps import RankShapes
 from workloads.training.memory.memory import Memory
-from workloads.training.plan.checks import idle_fields
 from workloads.training.plan.placement import Joined, place
 from workloads.training.plan.plan import ParallelPlan
+from workloads.training.plan.stages import idle_fields
 from workloads.training.program.breakdown import (
     RankTimes,
     breakdown,
@@ -59,8 +55,15 @@ from workloads.training.program.breakdown import (
     overlapped_s,
 )
 from workloads.training.program.fold import affected_ranks, equal_ranks, fold, keep
-from workloads.training.program.groups import ByValue, SharedParts
+from workloads.training.program.groups import SharedParts
 from workloads.training.program.program import Program, program
+from workloads.training.usual_plan import (
+    Alternative,
+    Choice,
+    alternatives,
+    hull,
+    training_interval,
+)
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -456,7 +459,6 @@ def _build(
     plan, cluster = shapes.plan, joined.clusters[0]
     placed = place(plan, joined, detail.chips)
     step_program = program(shapes, placed, detail.iterations, shared, later)
-    structures = None if shared is None else shared.structures
     disturbed, level, engine = detail.disturbed, detail.level, detail.engine
     if disturbed and disturbed.network:
         domain = placed.chip // cluster.chips_per_domain
@@ -481,7 +483,7 @@ def _build(
         if disturbed:
             apart = np.union1d(apart, disturbed.slow_rows(step_program.rank))
         if slowed is None:
-            step_program = _folded(step_program, apart, detail, structures)
+            step_program = _folded(step_program, apart, detail)
         else:
             classes = equal_ranks(slowed.both, apart)
             step_program, healthy = keep(step_program, classes), keep(slowed.usual, classes)
@@ -491,16 +493,15 @@ def _build(
     run = ready(
         *(step_program, cluster, level, others, disturbed),
         engine=engine,
-        structures=structures,
         healthy=healthy,
     )
     return level, step_program, run, None if slowed is None else slowed.crossed
 
 
-def _folded(whole: Program, apart: IntArray, detail: Detail, structures: ByValue | None) -> Program:
+def _folded(whole: Program, apart: IntArray, detail: Detail) -> Program:
     """Return the folded program, or the whole one where the rank vector is to follow stragglers."""
     # The rank vector follows disturbed ranks one by one, and ``auto`` hands it what stays large.
-    folded = fold(whole, apart, structures)
+    folded = fold(whole, apart)
     large = detail.level == "auto" and automatic(folded, detail.faults) == "rank-vector"
     return whole if detail.disturbed and large else folded
 

@@ -21,7 +21,6 @@ from topologies.errors import InputError, check_choice
 from workloads.models.model import Model
 from workloads.options.tool_keys import written
 from workloads.training.frameworks.framework import framework, framework_of
-from workloads.training.plan.checks import DEFAULTS, idle_fields
 from workloads.training.plan.other_tools import (
     FRAMEWORKS,
     MEGATRON_FLAGS,
@@ -32,6 +31,7 @@ from workloads.training.plan.other_tools import (
     other_plan,
 )
 from workloads.training.plan.plan import PLAN_FIELDS, ParallelPlan
+from workloads.training.plan.stages import DEFAULTS, idle_fields
 from workloads.training.usual_plan import complete
 
 Keys = Mapping[str, Any]

@@ -17,7 +17,9 @@ from workloads.options.job import HazardInputs
 
 if TYPE_CHECKING:
     from experiments.reports.run_directory import Run
-    from workloads.sharing.queueing import Queue, Started
+    from workloads.sharing.queueing import Queue
+    from workloads.sharing.servers import Started
+    from workloads.sharing.teams import Reservation
 
 
 @dataclass(frozen=True)
@@ -33,12 +35,12 @@ class QueueInputs:
     discipline: str = setting(
         "backfill",
         "Order in which waiting jobs are considered",
-        choices="workloads.sharing.queueing:DISCIPLINES",
+        choices="workloads.sharing.servers:DISCIPLINES",
     )
     place: str = setting(
         "any",
         "Whether a job may be in more scale-up domains than its size needs, or waits for fewer",
-        choices="workloads.sharing.queueing:PLACES",
+        choices="workloads.sharing.servers:PLACES",
     )
     study: bool = setting(False, "Run every discipline and place, and show them side by side")
 
@@ -101,7 +103,7 @@ WAITS = (
     Column("scattered", "jobs in more domains than needed", write=PERCENT),
     Column("end_s", "last job ends after the first arrives by"),
     Column("failures", "stops by failures", write=_unless_none),
-    Column("preemptions", "stops by jobs of higher priority", write=_unless_none),
+    Column("preemptions", "stops for other jobs", write=_unless_none),
     *(
         Column(f"breakdown.{part}", f"  server-hours: {words}", write=_unless_none)
         for part, words in PARTS.items()
@@ -115,6 +117,15 @@ JOBS = (
     Column("run_s", "runs"),
     Column("stops", "stops", write="{:,}".format),
     Column("both", "domains (needed)", write=_domains),
+)
+TEAMS = (
+    Column("team", "team"),
+    Column("quota_chips", "quota"),
+    Column("jobs", "jobs"),
+    Column("mean_wait_s", "mean wait"),
+    Column("longest_wait_s", "longest"),
+    Column("chip_hours", "chip-hours", write="{:,.1f}".format),
+    Column("borrowed_chip_hours", "borrowed", write="{:,.1f}".format),
 )
 WAYS = (
     Column("discipline", "discipline"),
@@ -133,7 +144,8 @@ def document(queue: Queue) -> dict[str, Any]:
     remarks = list(queue.left_out)
     key = {"shortest": "limit_s"}.get(queue.discipline, "priority")
     key = "" if queue.discipline in ("fifo", "backfill") else key
-    if key and len({getattr(each.job, key) for each in queue.jobs}) == 1:
+    quotas = queue.discipline == "preempt" and len(queue.rights.quotas) > 1
+    if key and not quotas and len({getattr(each.job, key) for each in queue.jobs}) == 1:
         alike = f"All jobs have one {key.removesuffix('_s')}"
         remarks.append(f"{alike}, so discipline {queue.discipline} is backfill.")
     return {
@@ -144,6 +156,8 @@ def document(queue: Queue) -> dict[str, Any]:
         "failure_ends_s": queue.failure_ends_s,
         "recorded_mean_wait_s": sum(waits_s) / len(waits_s) if waits_s else None,
         "jobs": [_row(each) for each in queue.jobs],
+        "teams": queue.teams,
+        "reservations": [_reservation(each, queue) for each in queue.rights.reservations],
         "others": [_summary(each) for each in queue.others.values()],
         **idle_entry(queue.without_effect),
         "remarks": remarks,
@@ -172,6 +186,11 @@ def _summary(queue: Queue) -> dict[str, Any]:
     }
 
 
+def _reservation(each: Reservation, queue: Queue) -> dict[str, Any]:
+    chips = len(each.domains) * queue.cluster.chips_per_domain
+    return {"team": each.team, "chips": chips, "start_s": each.start_s, "end_s": each.end_s}
+
+
 def _row(each: Started) -> dict[str, Any]:
     return {
         "name": each.job.name,
@@ -185,7 +204,8 @@ def _row(each: Started) -> dict[str, Any]:
         "domains": each.domains,
         "least_domains": each.least_domains,
         "priority": each.job.priority,
-        "run_s": each.end_s - each.job.submit_s - each.wait_s,
+        "team": each.job.team or None,
+        "run_s": each.held_s,
         "failures": each.failures,
         "preemptions": each.preemptions,
         "parts_s": dict(each.parts_s),
@@ -195,6 +215,9 @@ def _row(each: Started) -> dict[str, Any]:
 def _sentences(results: Mapping[str, Any]) -> list[str]:
     """Say how sure the mean wait is, what the record shows, and which discipline waits least."""
     lines = [*idle_sentences(results.get("without_effect", {})), *results["remarks"]]
+    for each in results["reservations"]:
+        ends = " to ".join(format_seconds(each[end]) for end in ("start_s", "end_s"))
+        lines.append(f"{each['chips']:,} chips are reserved for {each['team']} from {ends}.")
     if results["failure_ends_s"] is not None:
         low, high = map(format_seconds, results["failure_ends_s"])
         lines.append(
@@ -239,6 +262,9 @@ def _print(results: Mapping[str, Any]) -> None:
     ]
     stopped = any(job["stops"] for job in jobs)
     print_rows("Longest waits", [each for each in JOBS if stopped or each.name != "stops"], jobs)
+    if results["teams"]:
+        shown = [each for each in TEAMS if results["teams"][0][each.name] is not None]
+        print_rows("Teams", shown, results["teams"])
     if results["others"]:
         print_rows("Disciplines", WAYS, [results, *results["others"]], left=2)
 
@@ -249,6 +275,8 @@ def _write(out: Run, queue: Queue, results: Mapping[str, Any]) -> None:
 
     out.json("results", results, title="Results")
     out.table("jobs", results["jobs"], title="Jobs in order of arrival")
+    if queue.teams:
+        out.table("teams", queue.teams, title="Teams")
     if queue.others:
         ways = [_summary(each) for each in (queue, *queue.others.values())]
         out.table("disciplines", ways, title="Disciplines")

@@ -11,7 +11,6 @@ import click
 
 from experiments.cli.options.inputs import CatalogueInputs, Invocation
 from experiments.cli.output.printing import print_table
-from topologies.errors import check_choice
 from topologies.options import required, setting
 from topologies.units import format_seconds
 
@@ -19,8 +18,6 @@ if TYPE_CHECKING:
     from experiments.reports.run_directory import Run
     from workloads.traces.replay import Replay
 
-COMPUTE = ("auto", "recorded", "scaled")
-COMMUNICATION = ("simulated", "recorded")
 MOST_UNMAPPED = 8
 MANY_WAITS = 0.2  # share of an iteration from which waits for the host are named
 
@@ -49,19 +46,17 @@ class TraceInputs:
         "auto",
         "Times of kernels: as recorded, or scaled by the rooflines of both chips; auto scales "
         "if both chips are known and differ",
-        choices=COMPUTE,
+        choices="workloads.traces.replay:COMPUTE_TIMES",
     )
-    communication: str = setting("simulated", "Times of communication", choices=COMMUNICATION)
+    communication: str = setting(
+        "simulated", "Times of communication", choices="workloads.traces.replay:COMMUNICATION_TIMES"
+    )
     chakra: Path | None = setting(
         None,
         "Write the trace as Chakra .et files, for other simulators",
         metavar="DIR",
         recorded=False,
     )
-
-    def __post_init__(self) -> None:
-        check_choice("--compute", self.compute, COMPUTE)
-        check_choice("--communication", self.communication, COMMUNICATION)
 
 
 def replay(inputs: TraceInputs, catalogue_inputs: CatalogueInputs, call: Invocation) -> None:

@@ -179,7 +179,7 @@ def _sentences(shared: Sharing) -> list[str]:
     """Say of each job what its slowdown is due to, and of a study which placement loses least."""
     lines = [*(_due_to(shared, job) for job in shared.jobs), *_sureness(shared)]
     if shared.others:
-        lost = f"{_simulated(shared)[shared.best].lost(shared.best_alone_s):.2%}"
+        lost = f"{shared.simulated[shared.best].lost(shared.best_alone_s):.2%}"
         lines.append(
             f"Placement {shared.best} loses least: {lost} of the jobs' chip-hours against each job "
             "alone in its best placement."
@@ -215,11 +215,6 @@ def _due_to(shared: Sharing, job: JobShare) -> str:
     )
 
 
-def _simulated(shared: Sharing) -> dict[str, Sharing]:
-    """Return the placements for which there was room, by name."""
-    return {name: each for name, each in shared.placements.items() if not isinstance(each, str)}
-
-
 def _placements_tried(shared: Sharing) -> list[tuple[str, ...]]:
     """Return the rows of the placements: what is lost, and the step and slowdown of each job."""
     rows = []
@@ -250,7 +245,7 @@ def _write(out: Run, shared: Sharing, results: Mapping[str, Any]) -> None:
     if shared.others:
         tried = [
             {"placement": name, **_row(job)}
-            for name, each in _simulated(shared).items()
+            for name, each in shared.simulated.items()
             for job in each.jobs
         ]
         out.table("placements", tried, title="Placements")

@@ -203,8 +203,7 @@ def train(
     """
     from experiments.reports.training import document
 
-    names = cluster_names(inputs.cluster)
-    if len(names) > 1:
+    if len(names := cluster_names(inputs.cluster)) > 1:
 
         def answer(name: str, catalogue: Catalogue) -> dict[str, Any]:
             """Document of the step on one of the clusters."""
@@ -238,11 +237,12 @@ def train(
         write_chakra(training_recording(step), how.chakra, name=step.model.name)
     filed = plan.file_beside(step)
     job = {**_whole_job(step, beside, call), **_compared(step, measured)}
+    answered = {**document(step, call.engine), **job}
     more = {**(_explained(step) if how.explain else {}), **(filed.document() if filed else {})}
     call.answer(
-        {**document(step, call.engine), **more, **job},
-        show=lambda _: _print(step, more, filed, job),
-        write=lambda directory, _: _write(directory, step, call.engine, job),
+        {**answered, **more},
+        show=lambda results: _print(step, results, filed),
+        write=lambda directory, _: _write(directory, step, answered),
         rankings=rankings,
     )
 
@@ -291,10 +291,9 @@ def run_step(
     search: When = "compared",
 ) -> Iteration:
     """Simulate the step of the options; where these leave the plan open, it may be searched."""
-    from workloads.training.alternatives import is_open
     from workloads.training.iteration import iteration
-    from workloads.training.plan.checks import check_chips
-    from workloads.training.usual_plan import complete
+    from workloads.training.plan.stages import check_chips
+    from workloads.training.usual_plan import complete, is_open
 
     model, cluster = inputs.read_model(), inputs.read_cluster(catalogue)
     if plan.chips is not None:
@@ -326,10 +325,8 @@ def run_step(
     return replace(step, choice=choice)
 
 
-def _print(
-    run: Iteration, more: Mapping[str, Any], filed: OtherPlan | None, job: Mapping[str, Any]
-) -> None:
-    from experiments.reports.remarks import assumed_sentences, remarks
+def _print(run: Iteration, answered: Mapping[str, Any], filed: OtherPlan | None) -> None:
+    from experiments.reports.remarks import assumed_sentences
     from experiments.reports.training import (
         STAGE_HEADINGS,
         beside_rows,
@@ -349,7 +346,7 @@ def _print(
     for line in idle_sentences(idle):
         click.echo(line)
     print_table(headline(run), ["result", "value"], results(run), left=2)
-    for line in (*remarks(run), *assumed_sentences(run)):
+    for line in (*answered.get("remarks", ()), *assumed_sentences(run)):
         print_text(line)
     if slowed := slowed_rows(run):
         of_faults = ["collectives that cross a fault", "groups", "calls", "without it", "with it"]
@@ -364,10 +361,10 @@ def _print(
     print_table("", columns, parts)
     grades = ", ".join(f"{name} {grade}" for name, grade in run.provenance.items())
     click.echo(f"Inputs: {grades}.")
-    if "steps" in more:
-        _print_explained(more)
-    print_whole_job(job)
-    if compared := job.get("compared"):
+    if "steps" in answered:
+        _print_explained(answered)
+    print_whole_job(answered)
+    if compared := answered.get("compared"):
         _print_compared(compared, run)
 
 
@@ -398,12 +395,12 @@ def _print_compared(compared: Mapping[str, Any], run: Iteration) -> None:
     print_text(comparison_sentence(compared, run))
 
 
-def _write(directory: Run, step: Iteration, engine: str, job: Mapping[str, Any]) -> None:
+def _write(directory: Run, step: Iteration, results: Mapping[str, Any]) -> None:
     from experiments.reports.remarks import comparison_sentence
     from experiments.reports.training import write
 
-    write(directory, step, engine, job)
-    if compared := job.get("compared"):
+    write(directory, step, results)
+    if compared := results.get("compared"):
         title, rows = _measured_beside(compared, step)
         note = comparison_sentence(compared, step)
         directory.table("compared", rows, title=title, note=note)

@@ -29,8 +29,7 @@ from topologies.clusters.cluster import Cluster
 from topologies.errors import InputError
 from topologies.units import PS_PER_S
 from workloads.confidence.answers import FIRST_NCCOM, PYTORCH_NEURON, collective_shown, hull
-from workloads.kernels.runtime import collective_seen_by_host
-from workloads.kernels.times import elementwise_s
+from workloads.kernels.times import collective_seen_by_host, elementwise_s
 
 TOOLS = {FIRST_NCCOM: "the first nccom-test"}
 """Names of tools other than PyTorch whose own time a row contains."""

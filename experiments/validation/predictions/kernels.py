@@ -13,10 +13,9 @@ from topologies.errors import InputError, check_choice
 from workloads.confidence.answers import kernel_shown
 from workloads.kernels import times
 from workloads.kernels.chip_share import family, rank_of
+from workloads.kernels.gemm import drain_s
 from workloads.kernels.precision import Format
-from workloads.kernels.runtime import seen_by_host
-from workloads.kernels.tensor_engine import drain_s
-from workloads.kernels.times import Timing, worst
+from workloads.kernels.times import Timing, seen_by_host, worst
 
 
 def predict(values: Mapping[str, Value], catalogue: Catalogue | None = None) -> Outcome:

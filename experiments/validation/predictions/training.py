@@ -24,18 +24,16 @@ from topologies.errors import InputError
 from topologies.units import PS_PER_S
 from workloads.kernels.chip_share import worst
 from workloads.models.model import Experts, Model
-from workloads.training.alternatives import alternatives, hull
 from workloads.training.frameworks.conditions import CONDITIONS, Conditions
 from workloads.training.frameworks.framework import framework_of
 from workloads.training.iteration import Iteration, iteration
 from workloads.training.layers.layer import as_tried, backward, forward
-from workloads.training.layers.shapes import RankShapes
-from workloads.training.layers.steps import LayerOp, length_s
+from workloads.training.layers.steps import LayerOp, RankShapes, length_s
 from workloads.training.memory.memory import Memory
 from workloads.training.memory.memory import worst as worst_rank
 from workloads.training.plan.plan import ParallelPlan
-from workloads.training.program.groups import ByValue, SharedParts, group_of, group_ps
-from workloads.training.usual_plan import complete, ranks_per_chip
+from workloads.training.program.groups import SharedParts, group_of, group_ps
+from workloads.training.usual_plan import alternatives, complete, hull, ranks_per_chip
 
 Cells = Mapping[str, Any]
 
@@ -223,7 +221,6 @@ class Steps:
 
     def __init__(self) -> None:
         self._steps: dict[tuple[Model, Cluster, ParallelPlan], LongStep] = {}
-        self._structures = ByValue()
         self._shared: dict[Cluster, SharedParts] = {}
 
     def predict(self, values: Mapping[str, Any], catalogue: Catalogue | None = None) -> Outcome:
@@ -254,7 +251,7 @@ class Steps:
         key = model, machine, plan
         if key not in self._steps:
             if machine not in self._shared:
-                self._shared[machine] = SharedParts(self._structures)
+                self._shared[machine] = SharedParts()
             self._steps[key] = long_step(model, machine, plan, self._shared[machine])
         return self._steps[key]
 

@@ -122,6 +122,9 @@ OWN: dict[str, tuple[str, ...]] = {
         "--variant=x", "--failures=-1", "--failures=nan", "--failures=pipe", "--failures=folder",
         "--failures=log.txt", "--failures=x", "--restart=x", "--restart=-1s", "--repair=-1s",
         "--repair=1GB", "--checkpoint-interval=0s", "--checkpoint-interval=1GB",
+        "--quota=", "--quota=a", "--quota=a=", "--quota==1", "--quota=a=-1", "--quota=a=1e9",
+        "--quota=pipe", "--quota=folder", "--quota=log.txt", "--quota=nowhere.yaml",
+        "--reserve=", "--reserve=a", "--reserve=a=1@1h", "--reserve=a=1@x+1h",
     ),
     "share": (
         "=", "=ring:8", "=trn9", "=pipe", "=log.txt", "--jobs=", "--jobs=pipe", "--jobs=folder",

@@ -47,8 +47,8 @@ from workloads.confidence.split_conformal import (
     widening,
 )
 from workloads.models.huggingface import named
-from workloads.training.alternatives import training_features, training_interval
 from workloads.training.plan.plan import ParallelPlan
+from workloads.training.usual_plan import training_features, training_interval
 
 
 def _row(table: str, residual: float, **other: object) -> Residual:

@@ -13,13 +13,20 @@ from topologies.catalogue.catalogue import shipped_catalogue
 from topologies.errors import InputError
 from workloads.kernels.attention import BLOCK, _compute_s, _core_s
 from workloads.kernels.chip_share import family, rank_of, worst
-from workloads.kernels.gemm import fill, gemm_table, interpolate, place, roofline_s
-from workloads.kernels.runtime import collective_seen_by_host, seen_by_host
-from workloads.kernels.tensor_engine import drain_s, product_s
+from workloads.kernels.gemm import (
+    drain_s,
+    fill,
+    gemm_table,
+    interpolate,
+    place,
+    product_s,
+    roofline_s,
+)
 from workloads.kernels.times import (
     AttentionShape,
     attention,
     attention_s,
+    collective_seen_by_host,
     elementwise,
     elementwise_s,
     gather,
@@ -27,6 +34,7 @@ from workloads.kernels.times import (
     gemm_s,
     host_dispatch_s,
     passes,
+    seen_by_host,
     unfused_attention,
 )
 

@@ -15,8 +15,8 @@ from topologies.errors import InputError
 from workloads.models.huggingface import named
 from workloads.search.candidates import candidates, divisors, light_end
 from workloads.search.search import search
-from workloads.training.plan.checks import check_model, check_ranks
 from workloads.training.plan.plan import PLAN_FIELDS
+from workloads.training.plan.stages import check_model, check_ranks
 
 SHORT = {"seq": 1024}
 

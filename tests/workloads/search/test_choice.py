@@ -24,11 +24,10 @@ from workloads.search.choice import (
     usual_or_searched,
 )
 from workloads.search.search import search
-from workloads.training.alternatives import BATCH_TOKENS, is_open
 from workloads.training.frameworks.framework import framework_of
 from workloads.training.memory.memory import worst
 from workloads.training.plan.plan import SEARCHED
-from workloads.training.usual_plan import complete
+from workloads.training.usual_plan import BATCH_TOKENS, complete, is_open
 
 SMALL, WHERE = named("llama-3.1-8b"), cluster("trn2.48xlarge:4")
 

@@ -17,11 +17,10 @@ from workloads.models.huggingface import named
 from workloads.search.candidates import candidates
 from workloads.search.choice import nearest_plan
 from workloads.search.fit import NEEDLESS, fit, least_bytes
-from workloads.training.alternatives import describe
 from workloads.training.iteration import iteration
 from workloads.training.memory.memory import likely, worst
 from workloads.training.plan.plan import ParallelPlan
-from workloads.training.usual_plan import complete
+from workloads.training.usual_plan import complete, describe
 
 SHORT = {"seq": 1024}
 

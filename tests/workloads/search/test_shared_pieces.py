@@ -13,7 +13,7 @@ from workloads.training.layers.replicas import (
     gather_parameters,
     reduce_gradients,
 )
-from workloads.training.layers.shapes import RankShapes
+from workloads.training.layers.steps import RankShapes
 from workloads.training.memory.memory import Stack, chunk_activations, layer_activations
 from workloads.training.plan.plan import ParallelPlan
 from workloads.training.plan.stages import (

@@ -15,14 +15,15 @@ import cluster_sim as cs
 from tests.support.queues import CLUSTER, JOBS, WAITING, job
 from tests.support.small_models import TOY_CONFIG, config_file
 from tools.shared_jobs import THIN
-from topologies.catalogue.catalogue import shipped_catalogue
+from topologies.catalogue.catalogue import choose, shipped_catalogue
 from topologies.clusters.names import cluster
 from workloads.job import expected_goodput
 from workloads.job.job import Recovery
-from workloads.sharing import hazards, queueing
+from workloads.sharing import hazards, queueing, servers
 from workloads.sharing.hazards import Neighbours, _renumbered
 from workloads.sharing.jobs import jobs_from
-from workloads.sharing.queueing import DISCIPLINES, PLACES, Queue
+from workloads.sharing.queueing import Queue
+from workloads.sharing.servers import DISCIPLINES, PLACES
 from workloads.sharing.sharing import share
 
 RESUMED: dict[str, Any] = {"discipline": "preempt", "checkpoint_interval": 0.001, "restart": 0}
@@ -159,7 +160,7 @@ def test_failures_are_at_the_same_times_under_every_discipline() -> None:
 
 
 def test_a_queue_that_would_not_get_on_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(queueing, "MOST_FAILURES", 1000)
+    monkeypatch.setattr(servers, "MOST_FAILURES", 1000)
     with pytest.raises(cs.InputError, match="more than 1,000 failures until all jobs have ended"):
         cs.queue_jobs(CLUSTER, [job(0, 8, 600)], failures=1e5)
 
@@ -209,6 +210,52 @@ def test_neighbours_take_as_long_as_share_says(tmp_path: Path) -> None:
     rest_s = alone_s[other] - ends_s[number] / factors[other]
     assert ends_s[other] == pytest.approx(ends_s[number] + rest_s)
     assert slowed.breakdown["neighbours"] > 0
+
+
+def test_a_neighbour_goes_on_faster_while_the_other_is_stopped(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    times_s = iter([600.0, 1e9])
+    monkeypatch.setattr(servers.Servers, "_next_failure_s", lambda _: next(times_s))
+    monkeypatch.setattr(queueing, "with_ends", lambda queue, *_: queue)
+    monkeypatch.setattr(Neighbours, "slowdowns", lambda *_: (2.0, 2.0))
+    stated = [trained(tmp_path, tp=4, chips=64, steps=10**6)] * 2
+    queue = cs.queue_jobs(
+        CLUSTER, stated, failures=causes(tmp_path, "software,server,80h,0"), neighbours=True,
+        restart="1min", checkpoint_interval="1000h",
+    )  # fmt: skip
+    goes_on, stopped = sorted(queue.jobs, key=lambda each: each.failures)
+    assert (goes_on.failures, stopped.failures) == (0, 1)
+    stopped_s = stopped.parts_s["detection"] + 60
+    # A second of work takes two beside the other, and one while that is stopped.
+    work_s = goes_on.job.run_s
+    end_s = 600 + stopped_s + 2 * (work_s - 300 - stopped_s)
+    assert goes_on.end_s == pytest.approx(end_s, rel=1e-4)
+    assert stopped.parts_s["lost_work"] == pytest.approx(300, rel=1e-4)
+    # It ends alone, from when the other has ended.
+    rest_s = work_s - (end_s - 600 - stopped_s) / 2
+    assert stopped.end_s == pytest.approx(end_s + rest_s, rel=1e-4)
+
+
+def test_jobs_that_share_no_link_are_as_without_neighbours(tmp_path: Path) -> None:
+    jobs = [trained(tmp_path, tp=4, chips=64, submit=f"{10 * n}s") for n in range(5)]
+    plain, beside = (cs.queue_jobs(CLUSTER, jobs, neighbours=on) for on in (False, True))
+    for name in ("times_s", "busy", "waiting", "waits_s"):
+        assert getattr(plain, name).tolist() == getattr(beside, name).tolist()
+    assert (plain.breakdown, plain.used) == (beside.breakdown, beside.used)
+
+
+def test_checkpoints_that_cost_nothing_are_taken_once_a_second(tmp_path: Path) -> None:
+    path = tmp_path / "catalogue.csv"
+    path.write_text(
+        "part,quantity,variant,value,unit,grade,source,note\n"
+        "fleet.training,checkpoint_stall,,0,s,stated,mine,\n"
+    )
+    machine = cluster(CLUSTER, catalogue=choose((), path))
+    queue = cs.queue_jobs(
+        machine, [job(0, 8, 60), job(1.005, 8, 10, priority=1)], discipline="preempt"
+    )
+    assert queue.jobs[0].parts_s["lost_work"] == pytest.approx(0.3)
 
 
 def test_a_pair_of_placements_is_simulated_once(

@@ -15,7 +15,7 @@ import cluster_sim as cs
 from tests.support.queues import CLUSTER, JOBS, WAITING, job
 from tests.support.small_models import TOY_CONFIG, config_file
 from topologies.errors import InputError
-from workloads.sharing.queueing import DISCIPLINES, PLACES
+from workloads.sharing.servers import DISCIPLINES, PLACES
 
 
 def waits_min(jobs: list[dict[str, Any]], discipline: str, place: str = "any") -> list[float]:
@@ -120,8 +120,7 @@ def test_every_job_runs_once_and_no_server_twice(
     if place == "domain":
         assert queue.scattered == 0
     if discipline == "fifo":
-        in_order = sorted(queue.jobs, key=lambda each: (each.job.submit_s, each.job.number))
-        starts_s = [each.start_s for each in in_order]
+        starts_s = [each.start_s for each in queue.jobs]
         assert starts_s == sorted(starts_s)
 
 
@@ -267,7 +266,7 @@ def test_a_job_that_cannot_queue_is_refused(change: dict[str, Any], message: str
         (SLURM.replace("|8|", "|eight|"), "line 4: NNodes 'eight' must be a whole number"),
         (SLURM.replace("02:00:00", "2 hours"), "Timelimit '2 hours' is no time"),
         (SLURM.replace("|1-00", "|-1-00"), "Timelimit '-1-00:00:00' is no time"),
-        (SLURM.replace("T09:30", "T08:20"), "line 4: Submit, Start and End do not follow"),
+        (SLURM.replace("T09:30", "T08:20"), "line 4: Submit, start and end do not follow"),
         ("submit,model,steps,dp\n0s,gpt2,9,x\n", "line 2: job 1: dp is 'x'; it must be"),
         ('{"items": 3}', "items is no list of jobs"),
         (json.dumps(kubernetes()).replace("aws.amazon.com/neuron", "cpu"), "have no limit of"),

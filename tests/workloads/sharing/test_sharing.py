@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -202,3 +203,16 @@ def test_a_study_simulates_every_placement_and_names_the_best(thin: Cluster) -> 
     lost = {each.placement: each.lost(answer.best_alone_s) for each in tried}
     assert lost[answer.best] == pytest.approx(min(lost.values()), abs=1e-9)
     assert 0 <= lost[answer.best] <= lost["spread"]
+
+
+def test_of_placements_that_differ_by_picoseconds_the_first_is_the_best(thin: Cluster) -> None:
+    job = {**USUAL, "name": "a", "tp": 4, "dp": 3, "global_batch": 12}
+    answer = share(thin, [job], steps=1)
+    (alone,) = answer.jobs
+    little_ps = int(alone.beside_ps[0] * 3e-10)
+    assert little_ps > 0
+    for more_ps, best in ((little_ps, "packed"), (10 * little_ps, "spread")):
+        slower = replace(alone, beside_ps=alone.beside_ps + more_ps)
+        first = replace(answer, placement="packed", jobs=(slower,))
+        first = replace(first, others={"spread": replace(answer, placement="spread")})
+        assert first.best == best

@@ -100,15 +100,6 @@ def test_too_many_kernels_are_refused_before_they_are_parsed(
         read_kineto([path])
 
 
-def test_too_many_operations_of_a_goal_schedule_are_refused(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr("workloads.traces.goal.MOST_NODES", 3)
-    (tmp_path / "long.goal").write_text(GOAL)
-    with pytest.raises(InputError, match=r"long\.goal: its ranks have more than 3 nodes"):
-        read_goal([tmp_path / "long.goal"])
-
-
 def test_a_node_takes_as_many_bytes_as_its_numbers() -> None:
     tracemalloc.start()
     columns = Columns()

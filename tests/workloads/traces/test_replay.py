@@ -158,10 +158,8 @@ def test_more_ranks_than_chips_are_refused(tmp_path: Path) -> None:
         replay([tmp_path], RING)
 
 
-def test_too_many_nodes_are_refused_before_they_are_read(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr("workloads.traces.chakra.MOST_NODES", 10)
+def test_too_many_nodes_are_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("workloads.traces.recording.MOST_NODES", 10)
     with pytest.raises(InputError, match="more than 10 nodes, the most that are read"):
         read_chakra(job(tmp_path))
 

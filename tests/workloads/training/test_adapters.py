@@ -14,10 +14,9 @@ from workloads.models.huggingface import named
 from workloads.models.model import Model
 from workloads.training.iteration import iteration
 from workloads.training.layers.adapters import layer_adapters, trained_share, with_adapters
-from workloads.training.layers.host import host_s
 from workloads.training.layers.layer import backward, forward
-from workloads.training.layers.shapes import RankShapes
-from workloads.training.layers.steps import kernel
+from workloads.training.layers.replicas import host_s
+from workloads.training.layers.steps import RankShapes, kernel
 from workloads.training.memory.memory import memory
 from workloads.training.plan.plan import ParallelPlan
 

@@ -12,9 +12,9 @@ from cluster_sim import train
 from experiments.reports.remarks import assumed_document, assumed_sentences
 from topologies.clusters.names import cluster
 from workloads.models.huggingface import named
-from workloads.training.alternatives import Alternative, common_frameworks, hull
 from workloads.training.execution.jitter import Disturbance
 from workloads.training.plan.plan import ParallelPlan
+from workloads.training.usual_plan import Alternative, common_frameworks, hull
 
 MACHINE = "dgx-h100:2"
 STATED = {

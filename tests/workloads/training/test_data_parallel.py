@@ -18,7 +18,7 @@ from workloads.training.layers.replicas import (
     reduce_gradients,
     update,
 )
-from workloads.training.layers.shapes import RankShapes
+from workloads.training.layers.steps import RankShapes
 from workloads.training.plan.stages import Share
 
 

@@ -16,8 +16,7 @@ from topologies.clusters.names import cluster
 from workloads.training.iteration import iteration
 from workloads.training.layers.feed_forward import load
 from workloads.training.layers.layer import backward, forward
-from workloads.training.layers.shapes import RankShapes
-from workloads.training.layers.steps import NOTHING, PREVIOUS
+from workloads.training.layers.steps import NOTHING, PREVIOUS, RankShapes
 from workloads.training.plan.stages import layer_share
 from workloads.training.program.groups import GroupCosts, group_of, group_ps
 

@@ -13,6 +13,7 @@ from topologies.catalogue.catalogue import Catalogue, chip_family, shipped_catal
 from topologies.clusters.machines import machines
 from topologies.clusters.names import cluster
 from topologies.errors import InputError
+from workloads.confidence.sensitivity import COUNTS
 from workloads.front import train
 from workloads.models.model import Model
 from workloads.training.frameworks.conditions import Conditions
@@ -24,6 +25,7 @@ from workloads.training.frameworks.framework import (
     usual_framework,
 )
 from workloads.training.iteration import iteration
+from workloads.training.memory.memory import Stack
 from workloads.training.plan.plan import ParallelPlan
 from workloads.training.usual_plan import complete
 
@@ -72,6 +74,32 @@ def test_a_shipped_framework_names_variants_that_some_chip_has(name: str) -> Non
     assert stack.title
     assert stack.assumes
     assert stack.source
+
+
+def test_what_frameworks_switch_is_no_uncertain_count() -> None:
+    # Memory has ranges of its counts: those of other stacks, which bound what a plan may need.
+    stacks, base = [framework(name) for name in names()], shipped_catalogue()
+    switched = {
+        path.replace(OF_THE_CHIP, f"{chip_family(cluster(machine).chip).kernels}.")
+        for stack in stacks
+        for variants in (
+            *(stack.numbers, stack.dense_numbers, *stack.settings.values()),
+            *(variants for _, variants in stack.releases),
+        )
+        for path in variants
+        for machine in machines(base)
+    }
+    counts = [
+        row
+        for row in base.rows
+        if row.unit in COUNTS and f"{row.part}.{row.quantity}" in switched
+        and row.quantity not in Stack._fields
+    ]  # fmt: skip
+    assert {"again_to_the_end", "gathered_weights", "expert_passes_gb200"} <= {
+        row.quantity for row in counts
+    }
+    for row in counts:
+        assert row.low == row.value == row.high, row[:3]
 
 
 @pytest.mark.parametrize("name", names())

@@ -16,7 +16,7 @@ from topologies.catalogue.catalogue import shipped_catalogue
 from topologies.clusters.cluster import Cluster
 from topologies.shapes.basic import Axis, Torus
 from topologies.shapes.scale_out import ScaleOut
-from workloads.training.layers.shapes import RankShapes
+from workloads.training.layers.steps import RankShapes
 from workloads.training.plan import placement
 from workloads.training.plan.placement import place
 from workloads.training.program.groups import GroupCosts, SharedParts

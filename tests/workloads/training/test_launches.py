@@ -20,7 +20,7 @@ from workloads.training.layers.layer import (
     output,
     output_backward,
 )
-from workloads.training.layers.shapes import RankShapes
+from workloads.training.layers.steps import RankShapes
 from workloads.training.plan.plan import ParallelPlan
 from workloads.training.usual_plan import complete
 

@@ -23,7 +23,7 @@ from workloads.training.layers.layer import (
     output_backward,
     weight_half,
 )
-from workloads.training.layers.shapes import RankShapes
+from workloads.training.layers.steps import RankShapes
 from workloads.training.memory.memory import layer_activations, stack_of
 from workloads.training.plan.placement import place
 from workloads.training.plan.stages import layer_share

@@ -16,8 +16,8 @@ from tests.support.conservation import violations
 from tests.support.toy_training import LATENT, SPARSE, TOY, plan, sixteen, toy_program
 from topologies.clusters.names import cluster
 from workloads.models.model import Model
+from workloads.training.detail import with_shared_memory
 from workloads.training.execution.jitter import Disturbance, disturb
-from workloads.training.execution.levels import with_shared_memory
 from workloads.training.execution.lower import lower
 from workloads.training.execution.rank_vector import evaluate
 from workloads.training.iteration import iteration

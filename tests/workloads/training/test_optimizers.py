@@ -13,7 +13,7 @@ from topologies.errors import InputError
 from workloads.kernels.times import gemm, host_dispatch_s
 from workloads.training.iteration import iteration
 from workloads.training.layers.replicas import orthogonalized, update
-from workloads.training.layers.shapes import RankShapes
+from workloads.training.layers.steps import RankShapes
 from workloads.training.memory.memory import memory
 from workloads.training.plan.stages import Share, layer_share
 

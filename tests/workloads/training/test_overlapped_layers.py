@@ -15,8 +15,7 @@ from topologies.clusters.names import cluster
 from workloads.kernels.chip_share import Timing
 from workloads.training.iteration import iteration
 from workloads.training.layers.layer import as_tried, backward, forward
-from workloads.training.layers.shapes import RankShapes
-from workloads.training.layers.steps import NOTHING, PREVIOUS
+from workloads.training.layers.steps import NOTHING, PREVIOUS, RankShapes
 
 
 class Undisturbed(RankShapes):

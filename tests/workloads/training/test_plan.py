@@ -16,10 +16,10 @@ from topologies.errors import InputError
 from workloads.models.huggingface import named
 from workloads.training import usual_plan
 from workloads.training.iteration import iteration
-from workloads.training.plan.checks import check_model, check_ranks, filling_dp
 from workloads.training.plan.other_tools import read_any_plan
 from workloads.training.plan.placement import place
 from workloads.training.plan.plan import ParallelPlan
+from workloads.training.plan.stages import check_model, check_ranks, filling_dp
 from workloads.training.usual_plan import _savings, _with_room, complete
 
 BAD: list[tuple[dict[str, Any], str]] = [

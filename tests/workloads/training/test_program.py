@@ -21,10 +21,10 @@ from topologies.errors import InputError
 from workloads.models.model import Model
 from workloads.training.execution.lower import lower
 from workloads.training.layers.steps import CC_DP, ENGINE, stream_kinds
-from workloads.training.plan.checks import check_model
 from workloads.training.plan.placement import place
 from workloads.training.plan.schedules.held import passes
 from workloads.training.plan.schedules.registry import pipeline_schedule
+from workloads.training.plan.stages import check_model
 from workloads.training.program.breakdown import breakdown
 from workloads.training.program.fold import fold
 from workloads.training.program.groups import group_of

@@ -40,7 +40,7 @@ from workloads.training.execution.rank_vector.nodes import (
     unions,
     wait_part,
 )
-from workloads.training.execution.rank_vector.run import Tape, cut_tapes
+from workloads.training.execution.rank_vector.run import Tape
 from workloads.training.program.breakdown import ORDER, breakdown, overlapped_s
 from workloads.training.program.fold import fold
 from workloads.training.program.program import Program
@@ -138,37 +138,6 @@ def test_wide_exchanges_are_met_in_phases(overlap: str, monkeypatch: pytest.Monk
     monkeypatch.setattr(nodes_module, "BLOCK_RANKS", 4)
     for degrees, how in itertools.product(DEGREES, (CALM, WILD)):
         agree(toy_program(plan(**degrees, overlap=overlap, zero=1), sixteen()), how)
-
-
-@pytest.mark.parametrize("room", [1, 2])
-def test_most_instructions_are_carried_out_once(room: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Reductions at the end of a step put off only what comes after them, also with little room."""
-    monkeypatch.setattr(nodes_module, "LARGEST_COMPONENT", 8)
-    monkeypatch.setattr(nodes_module, "BLOCK_RANKS", 8)
-    monkeypatch.setattr(evaluation, "ROOM", room)
-    carried = 0
-    original = evaluation.Machine.carry_out
-
-    def counted(self: evaluation.Machine, tape: Tape, part: tuple[int, int], *rest: Any) -> None:
-        nonlocal carried
-        blocks = rest[-1][1] - rest[-1][0]
-        carried += (part[1] - part[0]) * blocks * (self.layout.blocks > 1)
-        original(self, tape, part, *rest)
-
-    monkeypatch.setattr(evaluation.Machine, "carry_out", counted)
-    program = toy_program(plan(tp=2, pp=4, dp=2, overlap="dp", zero=1), sixteen())
-    graph = nodes(program)
-    where = nodes_module.layout(program)
-    assert where.wide.any()
-    cut = cut_tapes(graph, where.wide, np.arange(len(graph.exchange)), where.widest)
-    assert cut is not None
-    before = np.isin(
-        np.repeat(np.arange(len(graph.exchange)), np.diff(graph.part_ptr)), np.arange(cut.at)
-    )
-    assert (cut.timed.out == cut.rest.out)[before].all()
-    agree(program, WILD)
-    if room > 1:  # else blocks are repeated; nearly 2 if nothing were kept
-        assert carried < 1.6 * len(graph.exchange) * where.blocks
 
 
 def test_threads_change_nothing(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -20,8 +20,7 @@ from workloads.models.model import (
     training_flops,
 )
 from workloads.training.layers.layer import backward, forward
-from workloads.training.layers.shapes import RankShapes
-from workloads.training.layers.steps import LayerOp
+from workloads.training.layers.steps import LayerOp, RankShapes
 from workloads.training.memory.memory import layer_activations
 from workloads.training.plan.stages import layer_share
 

@@ -2,28 +2,25 @@
 
 from __future__ import annotations
 
-from dataclasses import fields, replace
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 
-from cluster_sim.trace.trace import run
 from tests.support.toy_training import SPARSE, TOY, plan, sixteen
 from topologies.catalogue.catalogue import shipped_catalogue
 from topologies.clusters.names import cluster
 from workloads.models.model import Model
-from workloads.training.execution import lower
 from workloads.training.iteration import iteration
 from workloads.training.layers import layer
-from workloads.training.layers.shapes import RankShapes
+from workloads.training.layers.steps import RankShapes
 from workloads.training.plan import placement
 from workloads.training.plan.placement import place
 from workloads.training.plan.plan import PLAN_FIELDS, ParallelPlan
 from workloads.training.program import stage
-from workloads.training.program.fold import fold
-from workloads.training.program.groups import ByValue, SharedParts
+from workloads.training.program.groups import SharedParts
 from workloads.training.program.program import Program, program
 
 OTHER_AXES = ("tp", "cp", "pp", "dp")
@@ -109,63 +106,6 @@ def test_geometries_are_worked_out_once_a_placement(monkeypatch: pytest.MonkeyPa
     assert asked_for == once
     built(plan(tp=2, pp=4, dp=2, overlap="dp", order=OTHER_AXES), shared)
     assert len(asked_for) == 2 * len(once)
-
-
-def test_schedules_that_share_structures_are_the_same(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Plans whose steps take other times share the order of ops, which is lowered once."""
-    built_skeletons = []
-    skeleton = lower._skeleton
-
-    def counted(program: Program) -> Any:
-        built_skeletons.append(len(program))
-        return skeleton(program)
-
-    monkeypatch.setattr(lower, "_skeleton", counted)
-    shared = SharedParts()
-    for changes in PLANS:
-        for more in ({}, {"seq": 1024}):
-            how = plan(**{**changes, **more})
-            alone, sharing = fold(built(how)), built(how, shared)
-            few = fold(sharing, structures=shared.structures)
-            usual = lower.lower(alone, memory=True)
-            begun = len(built_skeletons)
-            quick = lower.lower(few, memory=True, structures=shared.structures)
-            assert len(built_skeletons) == begun or not more
-            assert_same(usual, quick)
-            assert run(quick).total_ps == run(usual).total_ps
-
-
-def assert_same(usual: Any, quick: Any) -> None:
-    """Compare all columns of two schedules."""
-    for column in ("kind", "resource", "duration_ps", "size_bytes", "priority"):
-        np.testing.assert_array_equal(getattr(usual, column), getattr(quick, column))
-    for part in ("edges", "resources", "flows"):
-        for field in fields(getattr(usual, part)):
-            pair = (getattr(getattr(schedule, part), field.name) for schedule in (usual, quick))
-            np.testing.assert_equal(*pair)
-    assert list(usual.labels) == list(quick.labels)
-    for name, label in usual.labels.items():
-        np.testing.assert_array_equal(np.asarray(label), np.asarray(quick.labels[name]))
-
-
-def test_results_are_found_by_contents_and_the_oldest_go() -> None:
-    asked_for, kept = [], ByValue(most=2)
-
-    def once(size: int, *parts: object) -> int:
-        def answer() -> int:
-            asked_for.append(parts)
-            return len(asked_for)
-
-        return kept.once(answer, size, *parts)
-
-    numbers = np.arange(4)
-    first = once(1, "a", numbers)
-    assert once(1, "a", numbers.copy()) == first
-    others = (("b", numbers), ("a", numbers.astype(np.int32)), ("a", numbers.reshape(2, 2)))
-    assert len({first, *(once(1, *parts) for parts in others)}) == 4
-    assert len({once(3, "a", ((1,), 2)), once(3, "a", (1, (2,)))}) == 2  # too large to be kept
-    assert once(3, "a", ((1,), 2)) == len(asked_for)
-    assert (len(kept), once(1, "a", numbers)) == (2, len(asked_for))
 
 
 @pytest.mark.parametrize("model", [TOY, SPARSE], ids=["dense", "sparse"])

@@ -15,7 +15,7 @@ from workloads.models.huggingface import named
 from workloads.training import detail
 from workloads.training.detail import estimated_size
 from workloads.training.iteration import iteration
-from workloads.training.layers.shapes import RankShapes
+from workloads.training.layers.steps import RankShapes
 from workloads.training.usual_plan import complete
 
 HUGE: list[tuple[str, str, dict[str, Any], dict[str, Any]]] = [

@@ -14,9 +14,9 @@ from tests.support.toy_training import SPARSE, TOY, plan, sixteen
 from topologies.errors import InputError
 from workloads.models.model import Model
 from workloads.training.iteration import iteration
-from workloads.training.plan.checks import DEFAULTS, idle_fields, idle_fields_in_all
 from workloads.training.plan.plan import ORDER, PLAN_FIELDS, ParallelPlan
 from workloads.training.plan.schedules.registry import schedule_names
+from workloads.training.plan.stages import DEFAULTS, idle_fields, idle_fields_in_all
 from workloads.training.usual_plan import complete
 
 NO_EXPERTS = "the model has no experts"

@@ -16,9 +16,9 @@ from tests.support.examples import examples
 from topologies.clusters.names import cluster
 from topologies.errors import InputError
 from workloads.models.huggingface import named
-from workloads.training.plan.checks import idle_fields
 from workloads.training.plan.other_tools import other_plan
 from workloads.training.plan.plan import PLAN_FIELDS, ParallelPlan
+from workloads.training.plan.stages import idle_fields
 from workloads.training.usual_plan import complete
 from workloads.training.write_other_tools import TOOLS, beside_the_plan, launch_file
 

@@ -46,8 +46,8 @@ from workloads.models.model import Model
 from workloads.options.fleet import FleetInputs
 from workloads.search.search import search
 from workloads.serving.profile import forward_s
-from workloads.training.alternatives import training_interval
 from workloads.training.plan.plan import ParallelPlan
+from workloads.training.usual_plan import training_interval
 
 # All units of a gang stop when one of them fails, so a gang of n units is stopped n times as often
 # as one unit. Its goodput is that of a job with the times of `workloads.fleet.state.world`.

@@ -6,7 +6,7 @@ each of them waits for. This module adds the other columns, the resources and th
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import cached_property
 from itertools import pairwise
@@ -27,7 +27,6 @@ from cluster_sim.schedule.table import (
 )
 from topologies.arrays import IntArray
 from workloads.training.layers.steps import stream_kinds
-from workloads.training.program.groups import ByValue
 from workloads.training.program.program import Exchange, Program
 from workloads.training.program.stage import Stream
 
@@ -120,77 +119,27 @@ def tile(
             part += more[low:high, None].astype(column.dtype)
 
 
-NUMBERS_OF_AN_OP = 8
-"""Numbers of a skeleton for each op: its columns and labels of half the width, and two edges."""
-
-
-@dataclass(frozen=True, eq=False)
-class Skeleton:
-    """Parts of a schedule that depend neither on times and sizes of ops nor on chips of ranks."""
-
-    layout: Layout
-    edges: Edges
-    kind: IntArray  # (ops,): kind of each op before some become flows
-    resource: IntArray  # (ops,)
-    labels: Mapping[str, IntArray | Codes]  # all labels but those of ranks
-
-
-def lower(program: Program, *, memory: bool = False, structures: ByValue | None = None) -> Schedule:
+def lower(program: Program, *, memory: bool = False) -> Schedule:
     """Return the schedule of all rows of a program."""
     # Its labels are ``rank``, ``stage``, ``what``, ``name``, ``layer``, ``microbatch``, and
     # ``count``, the number of equal ranks that an op stands for. A join has the labels of its
     # group's first member.
     memory = memory and bool(program.memory_bytes_per_s.any())
-    if structures is None:
-        skeleton = _skeleton(program)
-    else:
-        size = NUMBERS_OF_AN_OP * sum(
-            len(program.streams[stage].ops) for stage in program.stage.tolist()
-        )
-        alike = (
-            repr([(step.stream, step.what, step.name) for step in program.steps]),
-            tuple(stream.origin for stream in program.streams),
-            program.stage,
-            tuple((each.members, each.role, *each.ops) for each in program.exchanges),
-        )
-        skeleton = structures.once(lambda: _skeleton(program), size, "skeleton", *alike)
-    layout, kind = skeleton.layout, skeleton.kind
-    duration, size_bytes = _columns(program, layout)
-    # Labels that say which ranks an op or join stands for: the first, and how many.
-    rows, times = _row_lengths(program)
-    rank, count = (
-        np.repeat(column.astype(np.int32)[rows], times) for column in (program.rank, program.count)
-    )
-    flows = Flows.none()
-    if memory:
-        kind = kind.copy()
-        flows = _flows(program, layout, kind, duration, size_bytes)
-    return schedule(
-        OpColumns(
-            kind=kind, resource=skeleton.resource, duration_ps=duration, size_bytes=size_bytes
-        ),
-        edges=skeleton.edges,
-        resources=_resources(program, memory=memory),
-        flows=flows,
-        labels={"rank": rank, **skeleton.labels, "count": count},
-        facts=dict(program.facts),
-    )
-
-
-def _skeleton(program: Program) -> Skeleton:
-    """Parts of the schedule of a program that follow from the order of its ops."""
     layout = lay_out(program)
     kind = np.full(layout.total, JOIN, np.uint8)
     kind[: layout.ops] = FIXED
     resource = np.full(layout.total, NO_RESOURCE, np.int32)
     first = len(stream_kinds(program.steps)) * np.arange(len(program))
     tile(program, layout, resource, by_step(program, program.stream_of), first)
-    return Skeleton(
-        layout=layout,
+    duration, size_bytes = _columns(program, layout)
+    flows = _flows(program, layout, kind, duration, size_bytes) if memory else Flows.none()
+    return schedule(
+        OpColumns(kind=kind, resource=resource, duration_ps=duration, size_bytes=size_bytes),
         edges=lowered_edges(program, layout),
-        kind=kind,
-        resource=resource,
+        resources=_resources(program, memory=memory),
+        flows=flows,
         labels=_labels(program, layout),
+        facts=dict(program.facts),
     )
 
 
@@ -266,7 +215,7 @@ def _columns(program: Program, layout: Layout) -> tuple[IntArray, IntArray]:
 
 
 def _labels(program: Program, layout: Layout) -> dict[str, IntArray | Codes]:
-    """Labels of every op and join that do not depend on its rank."""
+    """Labels of every op and join: which ranks it stands for, the first and how many, and what."""
     names = (*dict.fromkeys(step.name for step in program.steps), "meet")
     whats = (*dict.fromkeys(step.what for step in program.steps), "join")
     name_of = np.array([names.index(step.name) for step in program.steps], np.int16)
@@ -280,12 +229,17 @@ def _labels(program: Program, layout: Layout) -> dict[str, IntArray | Codes]:
     tile(program, layout, layer, [stream.ops.layer for stream in program.streams])
     tile(program, layout, microbatch, [stream.ops.microbatch for stream in program.streams])
     rows, times = _row_lengths(program)
+    rank, count = (
+        np.repeat(column.astype(np.int32)[rows], times) for column in (program.rank, program.count)
+    )
     return {
+        "rank": rank,
         "stage": np.repeat(program.stage.astype(np.int16)[rows], times),
         "what": Codes(what, whats),
         "name": Codes(name, names),
         "layer": layer,
         "microbatch": microbatch,
+        "count": count,
     }
 
 

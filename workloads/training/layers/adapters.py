@@ -13,8 +13,7 @@ from collections.abc import Sequence
 from topologies.catalogue.catalogue import chip_family
 from workloads.kernels.chip_share import Timing, family, worst
 from workloads.models.model import Model, forward_flops, training_flops
-from workloads.training.layers.shapes import RankShapes
-from workloads.training.layers.steps import PREVIOUS, LayerOp, kernel
+from workloads.training.layers.steps import PREVIOUS, LayerOp, RankShapes, kernel
 from workloads.training.plan.plan import ParallelPlan
 from workloads.training.plan.stages import Share, chunk_layers, end_stages, part, stage_share
 

@@ -11,12 +11,18 @@ from topologies.catalogue.catalogue import NCCL, Catalogue, chip_family
 from workloads.kernels.chip_share import Timing, rank_of
 from workloads.kernels.precision import ELEMENT_BYTES
 from workloads.models.model import Experts
-from workloads.training.layers.shapes import TWO, RankShapes
-from workloads.training.layers.steps import NOTHING, PREVIOUS, LayerOp, collective, kernel, prefixed
-from workloads.training.layers.tensor_parallel import (
+from workloads.training.layers.steps import (
+    NOTHING,
+    PREVIOUS,
+    TWO,
+    LayerOp,
+    RankShapes,
+    collective,
     column_backward,
     gathered_product,
+    kernel,
     norm,
+    prefixed,
     product_scattered,
     residual,
 )

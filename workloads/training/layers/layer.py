@@ -32,17 +32,21 @@ from workloads.training.layers.mixers import (
     recurrence_backward,
     recurrence_forward,
 )
-from workloads.training.layers.shapes import RankShapes
 from workloads.training.layers.steps import (
     PREVIOUS,
     LayerOp,
+    RankShapes,
     collective,
+    column_backward,
+    enter,
     kernel,
+    leave,
     length_s,
+    norm,
+    overlaps,
     prefixed,
     without,
 )
-from workloads.training.layers.tensor_parallel import column_backward, enter, leave, norm, overlaps
 from workloads.training.plan.plan import ParallelPlan
 from workloads.training.plan.stages import layer_share
 

@@ -16,12 +16,18 @@ from workloads.kernels import times as kernel_times
 from workloads.kernels.attention import Direction, index_score_s, scattered
 from workloads.kernels.chip_share import Timing
 from workloads.models.model import LatentAttention, Model, Recurrence, keys_seen
-from workloads.training.layers.shapes import TWO, RankShapes
-from workloads.training.layers.steps import NOTHING, PREVIOUS, LayerOp, collective, kernel, prefixed
-from workloads.training.layers.tensor_parallel import (
+from workloads.training.layers.steps import (
+    NOTHING,
+    PREVIOUS,
+    TWO,
+    LayerOp,
+    RankShapes,
+    collective,
     column_backward,
     gathered_product,
+    kernel,
     norm,
+    prefixed,
     product_scattered,
     residual,
 )

@@ -16,7 +16,6 @@ from workloads.models.model import ATTENTION, RECURRENCE, Model
 from workloads.training.layers.adapters import adapted, trained_share, whole
 from workloads.training.layers.feed_forward import fed_again
 from workloads.training.layers.replicas import sharded
-from workloads.training.plan.checks import check_model
 from workloads.training.plan.plan import ParallelPlan
 from workloads.training.plan.schedules.held import most_held
 from workloads.training.plan.schedules.registry import schedule_of_chunks
@@ -24,6 +23,7 @@ from workloads.training.plan.stages import (
     OPTIMIZER_BYTES,
     WEIGHT_BYTES,
     Share,
+    check_model,
     edge_share,
     end_stages,
     kind_shares,

@@ -15,13 +15,11 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import replace
-from typing import NamedTuple
 
 import numpy as np
 
 from cluster_sim.hardware.faults import Fault
 from topologies.arrays import IntArray, distinct, distinct_rows
-from workloads.training.program.groups import ByValue
 from workloads.training.program.program import Exchange, Program
 
 MOST_COUNTED = 4
@@ -29,64 +27,22 @@ MOST_COUNTED = 4
 faster for a wider one."""
 
 
-class FoldedGroups(NamedTuple):
-    """Groups of an exchange after folding."""
-
-    members: IntArray  # (groups, members): rows of each group's members in the folded program
-    role: IntArray  # (members,): role of each member
-    first: IntArray  # (groups,): first group of the whole exchange that each of them stands for
-
-
-class Folded(NamedTuple):
-    """Rows and groups of a folded program."""
-
-    first: IntArray  # (classes,): first row of each class
-    ranks: IntArray  # (classes,): number of ranks that each class stands for
-    groups: tuple[FoldedGroups, ...]  # groups of each exchange
-
-    def numbers(self) -> int:
-        """Return how many numbers this holds."""
-        return 2 * len(self.first) + sum(column.size for few in self.groups for column in few)
-
-
-def fold(
-    program: Program, apart: IntArray | None = None, structures: ByValue | None = None
-) -> Program:
+def fold(program: Program, apart: IntArray | None = None) -> Program:
     """Return the program with one row for each kind of equal ranks; faults keep rows ``apart``."""
-
-    def folded() -> Folded:
-        return _folded(program, equal_ranks(program, apart))
-
-    if structures is None:
-        return _kept(program, folded())
-    alike = ((exchange.members, exchange.role, _cost(exchange)) for exchange in program.exchanges)
-    key = "fold", program.stage, program.count, () if apart is None else apart, *alike
-    return _kept(program, structures.once(folded, Folded.numbers, *key))
+    return keep(program, equal_ranks(program, apart))
 
 
 def keep(program: Program, classes: IntArray) -> Program:
     """Return the program with the first rank of each class only."""
     # ``classes`` (rows,): class of each row, as :func:`equal_ranks` returns it.
-    return _kept(program, _folded(program, classes))
-
-
-def _folded(program: Program, classes: IntArray) -> Folded:
-    """Rows and groups of the program with the first rank of each class only."""
-    count = np.bincount(classes, weights=program.count).astype(np.int64)
-    groups = tuple(_folded_groups(exchange, classes) for exchange in program.exchanges)
-    return Folded(_first_rows(classes), count, groups)
-
-
-def _kept(program: Program, folded: Folded) -> Program:
-    exchanges = [
-        replace(exchange, members=few.members, role=few.role, kind=exchange.kind[few.first])
-        for exchange, few in zip(program.exchanges, folded.groups, strict=True)
-    ]
-    rows = {
-        name: getattr(program, name)[folded.first]
-        for name in ("stage", "rank", "domain", "chip", "core")
-    }
-    return replace(program, count=folded.ranks, exchanges=tuple(exchanges), **rows)
+    first = _first_rows(classes)
+    names = ("stage", "rank", "domain", "chip", "core")
+    return replace(
+        program,
+        count=np.bincount(classes, weights=program.count).astype(np.int64),
+        exchanges=tuple(_folded(exchange, classes) for exchange in program.exchanges),
+        **{name: getattr(program, name)[first] for name in names},
+    )
 
 
 def equal_ranks(program: Program, apart: IntArray | None = None) -> IntArray:
@@ -222,8 +178,8 @@ def _numbered(values: IntArray) -> IntArray:
     return place[values]
 
 
-def _folded_groups(exchange: Exchange, classes: IntArray) -> FoldedGroups:
-    """Groups of classes: one for each combination of classes, as a set in each role."""
+def _folded(exchange: Exchange, classes: IntArray) -> Exchange:
+    """Return an exchange with one group for each combination of classes, as a set in each role."""
     met = classes[exchange.members]
     if _all_as_first(met):
         met = met[:1]
@@ -233,7 +189,7 @@ def _folded_groups(exchange: Exchange, classes: IntArray) -> FoldedGroups:
     role = np.repeat(np.arange(len(sets)), [some.shape[1] for some in sets])
     members = np.concatenate(sets, axis=1)
     first = distinct_rows(members)[0]
-    return FoldedGroups(members[first], role, first)
+    return replace(exchange, members=members[first], role=role, kind=exchange.kind[first])
 
 
 def _sets(rows: IntArray) -> IntArray:

@@ -20,8 +20,7 @@ from cluster_sim.schedule.table import PS_PER_S
 from topologies.arrays import BoolArray, IntArray, present
 from workloads.kernels.chip_share import family
 from workloads.training.layers.layer import as_tried
-from workloads.training.layers.shapes import RankShapes
-from workloads.training.layers.steps import CC, CC_DP, ENGINE, STREAM_KINDS, LayerOp
+from workloads.training.layers.steps import CC, CC_DP, ENGINE, STREAM_KINDS, LayerOp, RankShapes
 from workloads.training.plan.placement import Placement
 from workloads.training.plan.plan import ParallelPlan
 from workloads.training.program.groups import (

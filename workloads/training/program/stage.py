@@ -19,7 +19,6 @@ from cluster_sim.schedule.table import PS_PER_S
 from topologies.arrays import BoolArray, IntArray, distinct
 from workloads.kernels.chip_share import Timing
 from workloads.training.layers.adapters import whole, without_frozen
-from workloads.training.layers.host import host_s, issued_ahead, scheduling_share, start_s
 from workloads.training.layers.layer import (
     backward,
     data_half,
@@ -30,8 +29,14 @@ from workloads.training.layers.layer import (
     output_backward,
     weight_half,
 )
-from workloads.training.layers.replicas import ReplicaExchange, Stretch
-from workloads.training.layers.shapes import RankShapes
+from workloads.training.layers.replicas import (
+    ReplicaExchange,
+    Stretch,
+    host_s,
+    issued_ahead,
+    scheduling_share,
+    start_s,
+)
 from workloads.training.layers.steps import (
     CC,
     CC_DP,
@@ -45,13 +50,14 @@ from workloads.training.layers.steps import (
     SEND,
     STREAM_KINDS,
     LayerOp,
+    RankShapes,
     collective,
     kernel,
 )
 from workloads.training.plan.plan import ParallelPlan
 from workloads.training.plan.schedules.held import passes
 from workloads.training.plan.schedules.schedule import FORWARD, Passes, PipelineSchedule
-from workloads.training.program.groups import SharedParts, digest
+from workloads.training.program.groups import SharedParts
 from workloads.training.program.ops import (
     Catalog,
     LaidOut,
@@ -374,8 +380,6 @@ class StagePasses:
 # Parts of an iteration: its passes, each of a kind, and what comes before and after them.
 
 ORDERS_KEPT = 256  # orders of passes that are cached
-NUMBERS_OF_AN_OP = 8
-"""Numbers that a stream has for each of its ops: four columns, and the ends of about two edges."""
 
 
 class StageParts(NamedTuple):
@@ -468,9 +472,6 @@ class Stream:
     src: IntArray
     dst: IntArray
     contends: BoolArray  # (ops,): ops that may contend for the rank's memory
-    # Digest of the contents that all but ``contends`` follow from; streams of one origin have the
-    # same ops and dependencies
-    origin: bytes
 
 
 def streams(
@@ -486,26 +487,13 @@ def streams(
     updates = np.array([step.what == "optimizer" for step in catalog.steps], np.bool_)
     gathers = np.array([step.name.startswith("parameters.") for step in catalog.steps], np.bool_)
     marks = catalog.column("stream"), updates, gathers
-    alike = (plan.pipeline.pairs_passes, plan.microbatches, _beside(plan), iterations, *marks)
-
-    def stream(of_stage: StageParts) -> Stream:
-        """Return the ops of a stage, shared with stages whose ops are the same."""
-        tables = (of_stage.start, *of_stage.blocks, of_stage.finish)
-        contents = ((ops.step, ops.back, ops.layer) for ops in tables)
-        origin = digest((alike, *contents, of_stage.which, *of_stage.passes))
-        return shared.structures.once(
-            lambda: _stream(_stage_ops(of_stage, plan, marks[0], iterations), *marks, origin),
-            lambda built: NUMBERS_OF_AN_OP * len(built.ops),
-            *("stream", origin),
-        )
-
-    return tuple(stream(of_stage) for of_stage in parts)
+    return tuple(
+        _stream(_stage_ops(of_stage, plan, marks[0], iterations), *marks) for of_stage in parts
+    )
 
 
-def _stream(
-    ops: Ops, stream_of: IntArray, updates: BoolArray, gathers: BoolArray, origin: bytes
-) -> Stream:
-    """Return the ops of a rank with their dependencies; ``origin`` is that of :class:`Stream`."""
+def _stream(ops: Ops, stream_of: IntArray, updates: BoolArray, gathers: BoolArray) -> Stream:
+    """Return the ops of a rank with their dependencies."""
     stream = stream_of[ops.step]
     gathered = np.flatnonzero(gathers[ops.step])
     # An update waits for the last reduction of gradients before it, as their stream runs in order.
@@ -516,7 +504,7 @@ def _stream(
     src, dst = (np.concatenate(column) for column in zip(*pairs, strict=True))
     # Sort edges by the op that waits, and keep each edge once.
     dst, src = np.divmod(distinct(dst * len(ops) + src), max(1, len(ops)))
-    return Stream(ops, src, dst, np.zeros(len(ops), np.bool_), origin)
+    return Stream(ops, src, dst, np.zeros(len(ops), np.bool_))
 
 
 def _parameters(ops: Ops, stream: IntArray, gathered: IntArray) -> tuple[IntArray, IntArray]:

@@ -45,10 +45,8 @@ from workloads.training.execution.rank_vector.nodes import (
     unions,
 )
 from workloads.training.execution.rank_vector.run import (
-    Cut,
     Tape,
     carry_out,
-    cut_tapes,
     phases_tape,
     starting_order,
     timed_tape,
@@ -113,7 +111,8 @@ def evaluate(
     until = follow(undisturbed, RECORD, recorded).until
     idle[-1, recorded.like] = until.max() - until
     usual = usual_of(idle, classes[machine.layout.order])
-    followed = compare(machine, undisturbed.in_order(), usual, progress)
+    meet(machine, progress)
+    followed = follow(machine, COMPARE, usual, progress)
     return replace(_summed(machine, followed, usual), undisturbed_ps=int(until.max()))
 
 
@@ -183,88 +182,6 @@ def over_blocks(
         except BaseException:
             pool.shutdown(cancel_futures=True)
             raise
-
-
-# Evaluation of a disturbed program, whose waiting is compared with the undisturbed one's.
-# The time at which ranks meet in a wide exchange is known only after the clocks of all blocks are
-# computed up to it, so that as a rule every instruction runs twice: once for the clocks, and once
-# more, block by block, to note where time goes. Instructions that no late meeting can delay run
-# only once, with their notes. The state of every block is then kept; from there the clocks go on
-# phase by phase, and once all meetings are known, the notes go on as well.
-
-
-def compare(
-    machine: Machine, order: IntArray, usual: Usual, progress: Progress | None = None
-) -> Notes:
-    """Find where the time of all ranks goes, and how much longer they wait than undisturbed."""
-    # ``order`` (nodes,): nodes in order of start without disturbance.
-    cut = cut_tapes(machine.nodes, machine.layout.wide, order, machine.layout.widest)
-    if cut is None:
-        meet(machine, progress)
-        return follow(machine, COMPARE, usual, progress)
-    return _Passes(machine, cut, usual, progress).run()
-
-
-class _Passes:
-    """Passes over the blocks before and after a cut."""
-
-    def __init__(self, machine: Machine, cut: Cut, usual: Usual, progress: Progress | None):
-        self.machine = machine
-        self.cut = cut
-        self.notes = machine.notes(COMPARE, usual)
-        self.covers: list[Cover] = [self.notes.cover] * machine.layout.blocks
-        blocks = machine.layout.blocks
-        self.early = list(pairwise(machine.tape.bounds.tolist()))[: cut.phases]
-        self.late = list(pairwise(cut.rest.bounds.tolist()))[:-1]
-        clocks = (len(self.early) + len(self.late)) * blocks
-        self.clocks = Counter(clocks, progress, "clocks")
-        self.breakdown = Counter(2 * blocks, progress, "breakdown")
-
-    def run(self) -> Notes:
-        """Run all passes, and return where the time goes."""
-        machine, cut = self.machine, self.cut
-        blocks = machine.layout.blocks
-        # Meetings that instructions before the cut wait for.
-        end = np.zeros(machine.tape.size * blocks if self.early else 0, np.int64)
-        go_through(machine, machine.tape, self.early, end, self.clocks)
-        # Clocks and notes up to the cut.
-        cut_end = np.zeros(cut.timed.size * blocks, np.int64)
-        clocks = [machine.clocks(cut_end, cut.timed.size) for _ in range(machine.threads)]
-        states = [State(of_thread, self.notes) for of_thread in clocks]
-        over_blocks(blocks, states, self._begin, self.breakdown.more)
-        # Clocks after the cut, on a copy: the notes go on from the clocks at the cut.
-        go_through(machine, cut.rest, self.late, cut_end.copy(), self.clocks)
-        over_blocks(blocks, states, self._go_on, self.breakdown.more)
-        return self.notes
-
-    def _begin(self, state: State, blocks: tuple[int, int]) -> None:
-        """Run the instructions before the cut, again with more room if a cover lost an interval."""
-        for block in range(*blocks):
-            room = self.notes.cover.gap_start.shape[0]
-            while True:
-                cover = self.machine.cover(room)
-                self._carry_out(state, block, cover, (0, self.cut.at))
-                if not cover.lost[0]:
-                    break
-                room *= 4
-            self.covers[block] = cover
-
-    def _go_on(self, state: State, blocks: tuple[int, int]) -> None:
-        """Run the instructions after the cut, or all again if a cover lost an interval."""
-        for block in range(*blocks):
-            cover = self.covers[block]
-            self._carry_out(state, block, cover, (self.cut.at, len(self.cut.timed.node)))
-            if cover.lost[0]:
-                cover.lost[0] = 0
-                room = 4 * cover.gap_start.shape[0]
-                state.notes = self.notes._replace(cover=self.machine.cover(room))
-                follow_blocks(self.machine, self.cut.timed, state, (block, block + 1))
-
-    def _carry_out(
-        self, state: State, block: int, cover: Cover, instructions: tuple[int, int]
-    ) -> None:
-        state.notes = self.notes._replace(cover=cover)
-        self.machine.carry_out(self.cut.timed, instructions, state, (block, block + 1))
 
 
 MOST_TABLES = 512
@@ -343,22 +260,14 @@ class State:
 
 def meet(machine: Machine, progress: Progress | None = None) -> None:
     """Find when the groups of wide exchanges meet, by running all phases but the last."""
-    phases = list(pairwise(machine.tape.bounds.tolist()))[:-1]
-    end = np.zeros(machine.tape.size * machine.layout.blocks if phases else 0, np.int64)
-    counter = Counter(len(phases) * machine.layout.blocks, progress, "clocks")
-    go_through(machine, machine.tape, phases, end, counter)
-
-
-def go_through(
-    machine: Machine, tape: Tape, phases: list[tuple[int, int]], end: IntArray, counter: Counter
-) -> None:
-    """Carry out phases, one by one, on all blocks, and find when wide exchanges meet."""
-    # ``end`` (blocks · clocks of the tape,): clocks of all blocks, which the phases continue [ps].
-    notes = machine.no_notes()
+    tape, blocks, notes = machine.tape, machine.layout.blocks, machine.no_notes()
+    phases = list(pairwise(tape.bounds.tolist()))[:-1]
+    # Clocks of all blocks, with which each phase goes on [ps].
+    end = np.zeros(tape.size * blocks if phases else 0, np.int64)
     states = [State(machine.clocks(end, tape.size), notes) for _ in range(machine.threads)]
+    counter = Counter(len(phases) * blocks, progress, "clocks")
     for instructions in phases:
-        work = partial(machine.carry_out, tape, instructions)
-        over_blocks(machine.layout.blocks, states, work, counter.more)
+        over_blocks(blocks, states, partial(machine.carry_out, tape, instructions), counter.more)
         for state in states:
             np.maximum(machine.meet_ps, state.clocks.ready, out=machine.meet_ps)
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from typing import NamedTuple
 
 import numpy as np
@@ -30,8 +29,6 @@ from workloads.training.execution.rank_vector.nodes import ASIDE, CLOSE, Layout,
 # A clock is the end of an op on all ranks of its stage, one element for each rank. Its place is
 # reused as soon as nothing waits for the op any more, so that the clocks of a block stay in cache.
 
-WORTH = 0.05
-"""Share of all ops that a cut must save to be worth the memory that the state of blocks takes."""
 AHEAD = 1000  # most instructions by which a node beside the chain may come before its turn
 
 
@@ -52,13 +49,6 @@ def phases_tape(nodes: Nodes, wide: BoolArray, rows: IntArray) -> Tape:
     """Return a tape on which members of a wide exchange meet in one phase and go on in the next."""
     # ``wide`` (exchanges,): whether the groups of an exchange span blocks. ``rows`` (stages,):
     # ranks of each stage in a block.
-    node, only, phase = _in_phases(nodes, wide)
-    bounds = np.searchsorted(phase, np.arange(int(phase.max()) + 2))
-    return _tapes(nodes, [(node, only, bounds)], rows)[0]
-
-
-def _in_phases(nodes: Nodes, wide: BoolArray) -> tuple[IntArray, BoolArray, IntArray]:
-    """Return instructions by phase: node, whether members only record readiness, and phase."""
     meets = (nodes.exchange >= 0) & np.append(wide, False)[nodes.exchange]
     number = np.arange(len(nodes.exchange))
     part_node = np.repeat(number, np.diff(nodes.part_ptr))
@@ -70,61 +60,14 @@ def _in_phases(nodes: Nodes, wide: BoolArray) -> tuple[IntArray, BoolArray, IntA
     only[: len(nodes.exchange)] = meets
     when = np.concatenate([phase, phase[meets] + 1])
     order = np.lexsort((node, only | ~meets[node], when))
-    return node[order], only[order], when[order]
-
-
-class Cut(NamedTuple):
-    """Two tapes with the same instructions before a cut, none of which waits for a late meeting."""
-
-    timed: Tape  # tape in order of start, of a single phase
-    # Tape whose first instructions are those before the cut, and which goes on in phases
-    rest: Tape
-    at: int  # number of instructions before the cut
-    phases: int  # number of phases that must have ended before the cut's instructions can run
-
-
-def cut_tapes(nodes: Nodes, wide: BoolArray, order: IntArray, rows: IntArray) -> Cut | None:
-    """Return tapes with the cut that saves most work, or None if none saves enough."""
-    # When ranks meet in a wide exchange is known only after everything before it is evaluated. So
-    # instructions run once to find the meetings and once more, in order of start, to take notes.
-    # Instructions that start before anything waits for a meeting of a later phase can do both in
-    # one run. The cut is behind the phase for which they are most.
-    # ``wide`` (exchanges,): whether the groups of an exchange span blocks. ``order`` (nodes,):
-    # nodes in order of start, see :func:`starting_order`. ``rows`` (stages,): ranks of each stage
-    # in a block.
-    node, only, phase = _in_phases(nodes, wide)
-    level = np.zeros(len(nodes.exchange), np.int64)
-    level[node[~only]] = phase[~only]
-    parts = np.diff(nodes.run_ptr)
-    work = np.add.reduceat(parts, nodes.part_ptr[:-1])[order]
-    last = int(phase.max())
-    if last == 0:
-        return None
-    latest = np.maximum.accumulate(level[order])
-    ends = np.searchsorted(latest, np.arange(last), side="right")
-    saved = [int(work[:end][level[order[:end]] == p].sum()) for p, end in enumerate(ends.tolist())]
-    first = int(np.argmax(saved))
-    at = int(ends[first])
-    if saved[first] < WORTH * work.sum():
-        return None
-    before = np.zeros(len(nodes.exchange), np.bool_)
-    before[order[:at]] = True
-    later = np.where(only, phase >= first, ~before[node])
-    behind, silent = node[later], only[later]
-    when = np.maximum(phase[later], first)
-    by_phase = np.argsort(when, kind="stable")
-    rest = np.concatenate([order[:at], behind[by_phase]])
-    quiet = np.concatenate([np.zeros(at, np.bool_), silent[by_phase]])
-    bounds = at + np.searchsorted(when[by_phase], np.arange(first, last + 2))
-    whole = (order, np.zeros(len(order), np.bool_), np.array([0, len(order)]))
-    timed, phased = _tapes(nodes, [whole, (rest, quiet, bounds)], rows)
-    return Cut(timed, phased, at, first)
+    bounds = np.searchsorted(when[order], np.arange(int(when.max()) + 2))
+    return _tape(nodes, node[order], only[order], bounds, rows)
 
 
 def timed_tape(nodes: Nodes, order: IntArray, rows: IntArray) -> Tape:
     """Return a tape of a single phase in order of start; see :func:`starting_order`."""
     bounds = np.array([0, len(order)])
-    return _tapes(nodes, [(order, np.zeros(len(order), np.bool_), bounds)], rows)[0]
+    return _tape(nodes, order, np.zeros(len(order), np.bool_), bounds, rows)
 
 
 def starting_order(nodes: Nodes, start_ps: IntArray, place: IntArray) -> IntArray:
@@ -146,23 +89,18 @@ def starting_order(nodes: Nodes, start_ps: IntArray, place: IntArray) -> IntArra
     return np.argsort(turn, kind="stable")
 
 
-def _tapes(
-    nodes: Nodes, lists: Sequence[tuple[IntArray, BoolArray, IntArray]], rows: IntArray
-) -> list[Tape]:
-    """Return a tape for each list of nodes; where lists agree, so do the places of clocks."""
-    slots = [_new_slots(nodes, len(rows)) for _ in lists]
-    for (node, only_meets, _), assigned in zip(lists, slots, strict=True):
-        _assign_slots(node, only_meets, nodes, assigned)
-    used = np.max([assigned.used for assigned in slots], axis=0)
-    stage_at = np.cumsum(used * rows) - used * rows
-    tapes = []
-    for (node, only_meets, bounds), assigned in zip(lists, slots, strict=True):
-        out = stage_at[nodes.stage] + assigned.slot * rows[nodes.stage]
-        value_at = np.zeros(nodes.base[-1], np.int64)
-        value_at[nodes.value] = out
-        size = int((used * rows).sum())
-        tapes.append(Tape(node, only_meets, out, value_at[nodes.wait], size, bounds))
-    return tapes
+def _tape(
+    nodes: Nodes, node: IntArray, only_meets: BoolArray, bounds: IntArray, rows: IntArray
+) -> Tape:
+    """Return the tape of a list of nodes, with a place for every clock that is needed."""
+    slots = _new_slots(nodes, len(rows))
+    _assign_slots(node, only_meets, nodes, slots)
+    stage_at = np.cumsum(slots.used * rows) - slots.used * rows
+    out = stage_at[nodes.stage] + slots.slot * rows[nodes.stage]
+    value_at = np.zeros(nodes.base[-1], np.int64)
+    value_at[nodes.value] = out
+    size = int((slots.used * rows).sum())
+    return Tape(node, only_meets, out, value_at[nodes.wait], size, bounds)
 
 
 @compiled
