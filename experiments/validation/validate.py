@@ -241,10 +241,10 @@ ALWAYS = (
 """Columns of a plan that are told at every level: what is trained, by which degrees."""
 
 SERVED = (
-    *("rounds", "shortest_lengths", "chunk_tokens", "overlapped", "mixed_chunk", "poll_passes"),
-    *("gather", "cache_precision", "memory_share", "graph_tokens", "block_scaled"),
+    *("chunk_tokens", "overlapped", "mixed_chunk", "poll_passes", "gather", "cache_precision"),
+    *("memory_share", "graph_tokens", "block_scaled"),
 )
-"""Columns of served rows that a user of ``serve`` hardly states: the benchmark's and server's."""
+"""Columns of served rows that a user of ``serve`` hardly states: those of the server."""
 
 
 def stripped(values: Mapping[str, Any], level: str) -> dict[str, Any]:

@@ -18,7 +18,7 @@ from workloads.job.job import KEYWORDS, JobPlan, plan_with
 from workloads.options.fleet import DemandInputs, FleetInputs, PolicyInputs
 from workloads.options.job import JobInputs
 from workloads.options.serving import DeploymentInputs, ReplicaInputs, RequestInputs
-from workloads.serving.options import WORDS
+from workloads.serving.front import WORDS
 
 FLEET = "trn2-ultraserver:20"
 

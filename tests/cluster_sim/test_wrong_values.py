@@ -18,7 +18,7 @@ from workloads.fleet.front import OPTIONS as GROUPS
 from workloads.fleet.lending.front import GROUPS as LENDING
 from workloads.fleet.scenario import keywords_of
 from workloads.job.job import KEYWORDS, JobPlan
-from workloads.serving.options import WORDS
+from workloads.serving.front import WORDS
 from workloads.training.detail import Detail
 from workloads.training.iteration import Iteration
 from workloads.training.plan.plan import PLAN_FIELDS

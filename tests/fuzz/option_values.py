@@ -91,6 +91,7 @@ TEXTS: dict[str, tuple[str, ...]] = {
     "requests": ("requests.csv", "poisson:3"),
     "restart": ("40min",),
     "service": ("chat", "code"),
+    "shortest-lengths": ("0.8", "0"),
     "size": ("3MiB",),
     "slo": ("ttft=30ms,tpot=2ms", "ttft=30ms,tpot=2ms,share=90%"),
     "spares": ("3", "0"),

@@ -19,7 +19,7 @@ from workloads.fleet.results import role_server_ms, summary
 from workloads.fleet.simulation import FleetRun, Kind
 from workloads.fleet.state.services import Service, units_needed
 from workloads.fleet.state.world import Role
-from workloads.serving.capacity import fixed_rate
+from workloads.serving.tables import fixed_rate
 
 WEIGHTS_BYTES = 4 * 0.75e12
 """Weights that a unit loads: four instances of a model of 0.75 TB."""

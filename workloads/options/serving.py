@@ -58,6 +58,14 @@ class RequestInputs:
         least=1,
         default="drawn from the lengths of Azure's trace",
     )
+    shortest_lengths: float | None = setting(
+        None,
+        "Shortest drawn lengths over --prompt and --output, the longest; load generators draw "
+        "evenly in between (InferenceMAX from 0.8 on, SGLang's from 0, so from one token)",
+        least=0,
+        most=1,
+        default="1: requests are alike",
+    )
     service: str | None = setting(None, "Only service to keep, where a log has several")
 
 

@@ -1,12 +1,8 @@
 """Serving: one replica at token level, and what a unit of the fleet can serve."""
 
 from workloads.serving.batching import BUCKETS, Batching, batching_from
-from workloads.serving.capacity import Slo, SloMissed, fixed_rate, parse_share, parse_slo
-from workloads.serving.deployment import Deployment, parse_pools
-from workloads.serving.disaggregated import Pools, pools, serve_apart
-from workloads.serving.highest_rate import FILLS, Highest, at_highest_rate
-from workloads.serving.options import ServingOptions
-from workloads.serving.prefix_cache import with_prefix_cache
+from workloads.serving.deployment import Deployment, Pools, parse_pools, pools, serve_apart
+from workloads.serving.deployment_search import FILLS, ServingOptions, at_highest_rate
 from workloads.serving.profile import Profile, profile
 from workloads.serving.replica import closed_loop, serve
 from workloads.serving.requests import (
@@ -17,13 +13,28 @@ from workloads.serving.requests import (
     poisson,
     read_requests,
     requests_from,
+    with_prefix_cache,
 )
-from workloads.serving.served import Served, attained, serving_summary
+from workloads.serving.served import (
+    Served,
+    Slo,
+    SloMissed,
+    attained,
+    parse_share,
+    parse_slo,
+    serving_summary,
+)
 from workloads.serving.speculation import Speculation, parse_speculation
-from workloads.serving.tables import TableRuns, capacity_table, rank_ways, saturated_rate
+from workloads.serving.tables import (
+    TableRuns,
+    capacity_table,
+    fixed_rate,
+    rank_ways,
+    saturated_rate,
+)
 
 __all__ = [
-    "BUCKETS", "FILLS", "Batching", "Deployment", "Highest",
+    "BUCKETS", "FILLS", "Batching", "Deployment",
     "Lengths", "Pools", "Profile", "Requests", "Served", "ServingOptions", "Slo",
     "SloMissed", "Speculation", "TableRuns", "at_highest_rate", "attained",
     "azure_lengths", "batching_from", "capacity_table", "closed_loop",

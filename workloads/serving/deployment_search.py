@@ -1,4 +1,4 @@
-"""Search for the deployments that serve most requests a chip within an SLO.
+"""The highest rate of requests that replicas serve under an SLO, and the best deployments for it.
 
 A deployment is a tensor-parallel degree, a way to run prompts and, where these have replicas of
 their own, a split of the replicas. No deployment serves more than when requests always wait, and a
@@ -9,23 +9,175 @@ for their rate.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
+from functools import cached_property
 from typing import Any
 
 import numpy as np
 
 from cluster_sim.progress import Watch, unwatched
-from topologies.catalogue.catalogue import chip_family
+from topologies.catalogue.catalogue import chip_family, shipped_catalogue
 from topologies.clusters.cluster import Cluster
+from topologies.clusters.machines import machine_of
+from topologies.clusters.names import machine
 from topologies.errors import InputError
-from workloads.economics import Economics
+from workloads.economics import Economics, one_kind_of_price
+from workloads.models.huggingface import as_model
 from workloads.models.model import Model
-from workloads.serving.batching import batching_from
-from workloads.serving.capacity import Slo, SloMissed
-from workloads.serving.disaggregated import decoding
-from workloads.serving.highest_rate import FREED, MOST, Highest, Offered, highest_rate, what_binds
-from workloads.serving.options import ServingOptions
+from workloads.options.serving import USUAL_REQUESTS
+from workloads.serving.batching import USUAL_CACHE, Batching, batching_from, engine_numbers
+from workloads.serving.deployment import (
+    Deployed,
+    Deployment,
+    PromptReplica,
+    decoding,
+    parse_pools,
+    pools,
+)
+from workloads.serving.profile import Profile, profile
+from workloads.serving.requests import (
+    DRAWN,
+    Lengths,
+    Requests,
+    drawn_lengths,
+    drawn_rate,
+    poisson,
+    with_prefix_cache,
+)
+from workloads.serving.served import Slo, SloMissed, attained, attained_alone
+from workloads.serving.speculation import Speculation, parse_speculation
+
+LEAST, MOST = 0.05, 0.99  # rates between which the search goes, over the saturated rate
+NEAR = 1.01  # ratio of a rate that misses the SLO to one that keeps it at which the search ends
+BEYOND = 1.05  # rate at which the binding cause is looked for, over the highest one
+FREED = 2  # factor on the memory of the cache, or on the slots, that shows whether it binds
+FILLS = 16  # least number of times that the requests of a run fill all slots that decode
+
+
+@dataclass(frozen=True, eq=False)
+class Offered:
+    """Requests that are offered to replicas at any rate, as a Poisson process."""
+
+    deployment: Deployment
+    lengths: Lengths  # lengths that are drawn
+    count: int  # number of requests of each run
+    seed: int = 0  # seed of arrivals, lengths and accepted proposals, the same at all rates
+    # Returns them with the tokens that a prefix cache holds
+    cached: Callable[[Requests], Requests] = field(default=lambda requests: requests)
+    demand_per_s: float | None = None  # rate for which replicas are counted [1/s]
+
+    def requests(self, rate_per_s: float) -> Requests:
+        """Draw the requests at a rate; all arrive at once where it is infinite."""
+        rng = np.random.default_rng(self.seed)
+        return self.cached(poisson(rate_per_s, self.count, self.lengths, rng))
+
+    def run(self, rate_per_s: float) -> Deployed:
+        """Serve the requests at a rate."""
+        return self.deployment.run(self.requests(rate_per_s), self.seed)
+
+    def share(self, rate_per_s: float, slo: Slo) -> float:
+        """Return the share of the requests that keep the SLO at a rate."""
+        return float(attained(self.run(rate_per_s).served, slo).mean())
+
+    @cached_property
+    def saturated_per_s(self) -> float:
+        """Requests per second that are finished when some always wait [1/s].
+
+        The first and last fifth of the completions are left out: the batch fills and empties there.
+        """
+        prompt, output = self.lengths.draw(self.count, np.random.default_rng(self.seed))
+        requests = Requests(np.zeros(self.count), prompt, output)
+        ends = np.sort(self.deployment.run(self.cached(requests), self.seed).served.end_s)
+        first, last = self.count // 5, self.count - self.count // 5 - 1
+        if not ends[last] > ends[first]:  # one batch of equal requests, which end together
+            return float(self.count / ends[last])
+        return float((last - first) / (ends[last] - ends[first]))
+
+    def freed(self) -> Iterator[tuple[str, Offered]]:
+        """Yield the same replicas with more memory for the cache, and with more slots."""
+        deployment, batching = self.deployment, self.deployment.batching
+        profile = deployment.profile
+        roomy = replace(profile, kv_budget_bytes=FREED * profile.kv_budget_bytes)
+        yield "memory", replace(self, deployment=replace(deployment, profile=roomy))
+        most = batching.chunk_tokens - 1 if batching.chunk_tokens else FREED * batching.slots
+        slots = max(batching.slots, min(FREED * batching.slots, most))
+        wide = replace(deployment, batching=replace(batching, slots=slots))
+        yield "slots", replace(self, deployment=wide)
+
+
+def highest_rate(offered: Offered, slo: Slo, *, above_per_s: float = 0.0) -> float:
+    """Return the highest rate at which a run keeps the SLO, to one per cent [1/s]."""
+    kept = LEAST * offered.saturated_per_s
+    missed = MOST * offered.saturated_per_s
+    if above_per_s > kept:
+        if above_per_s >= missed or offered.share(above_per_s, slo) < slo.share:
+            return 0.0
+        kept = above_per_s
+    elif (share := offered.share(kept, slo)) < slo.share:
+        alone = attained_alone(offered.run(kept).served, slo)
+        raise SloMissed(offered.deployment.profile.name, slo, share, alone)
+    if offered.share(missed, slo) >= slo.share:
+        return missed
+    return narrowed(offered, slo, kept, missed)[0]
+
+
+def narrowed(offered: Offered, slo: Slo, kept: float, missed: float) -> tuple[float, float]:
+    """Return rates one per cent apart, of which the lower one keeps the SLO, by bisection [1/s]."""
+    while missed > NEAR * kept:
+        middle = (kept + missed) / 2
+        if offered.share(middle, slo) >= slo.share:
+            kept = middle
+        else:
+            missed = middle
+    return kept, missed
+
+
+def at_highest_rate(offered: Offered, slo: Slo, *, least: int | None = None) -> Deployed:
+    """Return what replicas serve at the highest rate that keeps an SLO.
+
+    ``least``: number of requests to begin with, where fewer than those offered may be enough to
+    fill the slots that are in use at the highest rate.
+    """
+    enough = min(least or offered.count, offered.count)
+    while True:
+        tried = replace(offered, count=enough)
+        rate = highest_rate(tried, slo)
+        deployed = tried.run(rate)
+        served = deployed.served
+        # By Little's law, the requests that are served at once.
+        at_once = rate * float(np.mean(served.end_s - served.requests.arrival_s))
+        enough = min(math.ceil(FILLS * at_once), offered.count)
+        if enough <= tried.count:
+            return at_rate(tried, slo, rate, deployed)
+
+
+def at_rate(offered: Offered, slo: Slo, rate_per_s: float, deployed: Deployed) -> Deployed:
+    """Return an outcome at the highest rate with what binds and the rate to be served."""
+    binds = what_binds(offered, slo, rate_per_s)
+    return replace(deployed, rate_per_s=rate_per_s, binds=binds, demand_per_s=offered.demand_per_s)
+
+
+def what_binds(offered: Offered, slo: Slo, rate_per_s: float) -> str:
+    """Return what keeps replicas from a higher rate than the highest one.
+
+    It is ``memory`` or ``slots`` where twice as much would allow a rate 5 % higher, else the limit
+    that more requests miss at that rate, ``TTFT`` or ``TPOT``. Where few miss any, the replicas
+    are always busy: ``throughput``.
+    """
+    beyond = BEYOND * rate_per_s
+    served = offered.run(beyond).served
+    late = float(np.mean(served.ttft_s > slo.ttft_s))
+    slow = float(np.mean(np.nan_to_num(served.tpot_s, nan=0.0) > slo.tpot_s))
+    saturated = late + slow <= 1 - slo.share
+    for name, freed in offered.freed():
+        enough = freed.saturated_per_s >= BEYOND * offered.saturated_per_s
+        if enough if saturated else freed.share(beyond, slo) >= slo.share:
+            return name
+    if saturated:
+        return "throughput"
+    return "TTFT" if late >= slow else "TPOT"
+
 
 PIECES = (512, 2048, 8192)  # tokens of an iteration that are tried where prompts run in pieces
 MOST_IN_GROUP = 8
@@ -36,6 +188,131 @@ WORTH = 1.01  # gain in rate for which twice the slots are kept
 KEPT = 3  # number of deployments, from the best on, that no candidate without a search can exceed
 FRONTIER = (0.02, 0.1, 0.25, 0.4, 0.55, 0.7, 0.85, 0.95, 0.99)
 """Rates over the saturated one at which the speed for a user and for a chip are shown."""
+MOST_OFFERED = 50_000
+"""Most requests of each run of a search for a rate, unless stated."""
+
+
+@dataclass(frozen=True, eq=False)
+class ServingOptions:
+    """Options of the replicas that serve a model.
+
+    They are those of :mod:`workloads.options.serving`, as text or as what the text describes.
+    """
+
+    batching: Batching | None = None  # by default that of the chip, see ``batching_from``
+    ep: int = 1
+    attention_dp: int = 1
+    cache_precision: str | None = None
+    prefix_cache: str | None = None
+    speculate: str | Speculation | None = None
+    disaggregate: str | tuple[int, int] | None = None
+    prefill_cluster: str | Cluster | None = None
+    prefill_tp: int | None = None
+
+    @property
+    def unlike(self) -> bool:
+        """Return whether prefill replicas have a stated cluster or degree of their own."""
+        return self.prefill_cluster is not None or self.prefill_tp is not None
+
+    def deployment(
+        self, model: Model, cluster: Cluster, *, tp: int | None, precision: str | None
+    ) -> Deployment:
+        """Return the replicas that serve a model on the first chips of a cluster."""
+        batching = (self.batching or batching_from(cluster)).of_groups(self.attention_dp)
+        numbers = engine_numbers(cluster.catalogue or shipped_catalogue(), batching.engine)
+        cache = self.cache_precision or USUAL_CACHE.get(batching.engine)
+        sizes: Mapping[str, Any] = {
+            "precision": precision, "ep": self.ep, "cache_precision": cache,
+            "attention_dp": self.attention_dp,
+        }  # fmt: skip
+        replica = profile(model, cluster, tp=tp, catalogue=numbers, **sizes)
+
+        def draft(name: str) -> Profile:
+            return profile(as_model(name), cluster, tp=tp, catalogue=numbers)
+
+        speculation, apart = self.speculate, self.disaggregate
+        if isinstance(speculation, str):
+            speculation = parse_speculation(speculation, draft)
+        if isinstance(apart, str):
+            apart = parse_pools(apart)
+        if self.unlike and not apart:
+            stated = "--prefill-tp" if self.prefill_cluster is None else "--prefill-cluster"
+            raise InputError(
+                f"{stated} is for replicas that process prompts alone. State how many there are, "
+                "such as --disaggregate 1:3, or leave it out."
+            )
+        if not apart:
+            return Deployment(replica, batching, speculation)
+        prompts = None
+        if self.prompt_cluster(cluster) != cluster or self.prefill_tp not in (None, tp):
+            prompts = self._prompts(model, cluster, batching, sizes)
+        return Deployment(replica, batching, speculation, pools(cluster, replica, *apart, prompts))
+
+    def prompt_cluster(self, cluster: Cluster) -> Cluster:
+        """Return the cluster on which prompts are processed."""
+        place = self.prefill_cluster
+        if isinstance(place, str):
+            place = machine(place, catalogue=cluster.catalogue)
+        return place or cluster
+
+    def _prompts(
+        self, model: Model, cluster: Cluster, batching: Batching, sizes: Mapping[str, Any]
+    ) -> PromptReplica:
+        """Return a replica of another kind that processes prompts, and the prices of both."""
+        place = self.prompt_cluster(cluster)
+        how = batching
+        if place != cluster:
+            how = batching_from(place).of_groups(self.attention_dp)
+        catalogue = place.catalogue or shipped_catalogue()
+        numbers = engine_numbers(catalogue, how.engine)
+        replica = profile(model, place, tp=self.prefill_tp, catalogue=numbers, **sizes)
+        named = [machine_of(cluster), machine_of(place)]
+        priced, prices = one_kind_of_price(cluster.catalogue or catalogue, named)
+        both = [Economics.of(replace(each, catalogue=priced)) for each in (cluster, place)]
+        return PromptReplica(replica, how, place, (both[0], both[1]), prices)
+
+    def offered(
+        self,
+        deployment: Deployment,
+        requests: Requests | str,
+        *,
+        count: int | None = None,
+        rate: float | None = None,
+        seed: int = 0,
+        **lengths: Any,
+    ) -> Offered:
+        """Return drawn requests that are offered to replicas at any rate.
+
+        Replicas are counted for the rate of ``poisson:RATE``, if one is stated. By default there
+        are 2,000 requests, or more where slots and caches need more to be full. ``lengths`` are
+        those of :func:`drawn_lengths`.
+        """
+        source = requests if isinstance(requests, str) else "as they are"
+        demand_per_s = drawn_rate(source)
+        if rate is not None or demand_per_s is None:
+            stated = f"--rate {rate:g}" if rate is not None else f"--requests {source}"
+            raise InputError(
+                f"{stated} states when requests arrive, and the highest rate is searched. Leave it "
+                "out; --service, --prompt and --output state lengths, --requests poisson:RATE a "
+                "rate for which replicas are counted."
+            )
+        drawn = drawn_lengths(**lengths)
+        enough = min(max(DRAWN, FILLS * deployment.most_at_once(drawn)), MOST_OFFERED)
+        replica = deployment.prompt_profile
+        return Offered(
+            deployment,
+            drawn,
+            count or enough,
+            seed,
+            lambda requests: self.cached(requests, replica),
+            None if source == USUAL_REQUESTS else demand_per_s,
+        )
+
+    def cached(self, requests: Requests, replica: Profile) -> Requests:
+        """Return the requests with the tokens of their prompts that a prefix cache holds."""
+        if self.prefix_cache is None:
+            return requests
+        return with_prefix_cache(requests, self.prefix_cache, kv_tokens=replica.kv_tokens)
 
 
 @dataclass(frozen=True, eq=False)
@@ -107,11 +384,10 @@ class DeploymentSearch:
     # Those whose rate was searched, the best first; the first ``KEPT`` are the best of all
     ranked: list[Ranked]
 
-    def best(self) -> BestDeployment:
+    def best(self) -> Deployed:
         """Return what the best deployment serves at its highest rate."""
         offered, rate = self.ranked[0].offered, self.ranked[0].rate_per_s
-        binds = what_binds(offered, self.question.slo, rate)
-        return BestDeployment(offered.run(rate), rate, binds, offered.demand_per_s, search=self)
+        return replace(at_rate(offered, self.question.slo, rate, offered.run(rate)), search=self)
 
     def summary(self) -> dict[str, Any]:
         """Return the deployments by their keys in ``cluster-sim serve --search --json``."""
@@ -150,17 +426,6 @@ class DeploymentSearch:
                     }
                 )
         return rows
-
-
-@dataclass(frozen=True, eq=False)
-class BestDeployment(Highest):
-    """The best deployment of a search, at its highest rate."""
-
-    search: DeploymentSearch = field(kw_only=True)
-
-    def summary(self, chip: Economics) -> dict[str, Any]:
-        """Return the highest rate with what binds and its price, and the best deployments."""
-        return {**super().summary(chip), **self.search.summary()}
 
 
 def search_deployments(question: DeploymentQuestion, watch: Watch = unwatched) -> DeploymentSearch:

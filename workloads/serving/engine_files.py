@@ -32,7 +32,7 @@ from workloads.options.tool_keys import (
     whole,
     written,
 )
-from workloads.serving.highest_rate import Highest
+from workloads.serving.deployment import Deployed
 
 LARGEST_FILE_BYTES = 2**18
 Keys = Mapping[str, Any]
@@ -105,16 +105,25 @@ SIXTEEN_BITS = _alone(
 )
 
 
-def _copies(value: Any, keys: Keys) -> str | None:
-    """Refuse copies of a replica that share their experts; one of several others is simulated."""
-    divided = ("enable-expert-parallel", "enable-dp-attention", "enable-attention-dp")
-    if number(value) > 1 and any(str(keys.get(name)).lower() == "true" for name in divided):
-        raise ValueError("1 where ranks share experts; state --attention-dp in its place")
-    return "one" if number(value) == 1 else None
+def _groups(value: Any, keys: Keys) -> int | None:
+    """Groups that divide the requests of SGLang; of copies that share nothing one is simulated."""
+    if number(value) > 1 and str(keys.get("enable-expert-parallel")).lower() == "true":
+        raise ValueError(
+            "1 where ranks share experts; beside it, state --tp, --ep and --attention-dp of all"
+        )
+    divided = str(keys.get("enable-dp-attention")).lower() == "true"
+    return number(value) if divided or number(value) == 1 else None
 
 
-COPIES = Key("", _copies)
+def _slots(value: Any, keys: Keys) -> int:
+    """Requests of one group, of those that SGLang states for all."""
+    groups = next((_groups(keys[name], keys) for name in DATA if name in keys), None)
+    return max(1, number(value) // (groups or 1))
+
+
+GROUPS = Key("attention_dp", _groups)
 TENSOR = ("tensor-parallel-size", "tp-size", "tp")
+DATA = ("dp-size", "data-parallel-size", "dp")
 QUANTIZATION = {
     "fp8": "fp8", "modelopt": "fp8", "w8a8_fp8": "fp8", "modelopt_fp4": "fp4", "nvfp4": "fp4",
     "mxfp4": "mxfp4", "mxfp8": "mxfp8", "fp8_block_scales": "fp8",
@@ -125,7 +134,7 @@ CACHE = {"fp8": "fp8", "fp8_e4m3": "fp8", "fp8_e5m2": "fp8", "bfloat16": "bf16",
 
 
 def _all_ranks(value: Any, keys: Keys) -> int | None:
-    """Groups of experts where every rank of a replica has experts of its own."""
+    """Number of groups where every rank of a replica is one."""
     if str(value).lower() not in ("true", "false"):
         raise ValueError("a flag without a value")
     degree = next((keys[name] for name in TENSOR if name in keys), 1)
@@ -176,7 +185,7 @@ def _waits(value: Any, keys: Keys) -> str | None:
 VLLM: Mapping[str, Key] = {
     "tensor-parallel-size": whole("tp"),
     "pipeline-parallel-size": ONE_STAGE,
-    "data-parallel-size": COPIES,
+    "data-parallel-size": GROUPS,
     "enable-expert-parallel": EXPERTS,
     "max-num-seqs": whole("slots"),
     "max-num-batched-tokens": whole("chunk"),
@@ -190,10 +199,11 @@ VLLM: Mapping[str, Key] = {
 SGLANG: Mapping[str, Key] = {
     **dict.fromkeys(TENSOR, whole("tp")),
     **dict.fromkeys(("pp-size", "pipeline-parallel-size"), ONE_STAGE),
-    **dict.fromkeys(("dp-size", "data-parallel-size", "dp"), COPIES),
+    **dict.fromkeys(DATA, GROUPS),
+    "enable-dp-attention": Key("", lambda _value, _all: "read with the groups"),
     **dict.fromkeys(("ep-size", "expert-parallel-size", "ep"), MORE_GROUPS),
     "enable-ep-moe": Key("ep", _all_ranks),
-    "max-running-requests": whole("slots"),
+    "max-running-requests": whole("slots")._replace(read=_slots),
     "chunked-prefill-size": Key("chunk", _piece, lambda tokens, _fields: tokens),
     "quantization": choice("precision", QUANTIZATION),
     "dtype": SIXTEEN_BITS,
@@ -205,6 +215,7 @@ TENSORRT: Mapping[str, Key] = {
     **dict.fromkeys(("tp-size", "tensor-parallel-size"), whole("tp")),
     **dict.fromkeys(("pp-size", "pipeline-parallel-size"), ONE_STAGE),
     **dict.fromkeys(("ep-size", "moe-expert-parallel-size"), MORE_GROUPS),
+    "enable-attention-dp": Key("attention_dp", _all_ranks),
     "max-batch-size": whole("slots"),
     "max-num-tokens": whole("chunk"),
     # A file of its own, which a command names, has this; a checkpoint in fp8 needs no option.
@@ -219,7 +230,9 @@ TENSORRT: Mapping[str, Key] = {
 }
 TABLES = {"vllm": VLLM, "sglang": SGLANG, "tensorrt-llm": TENSORRT}
 """Keys of each engine and the options that they stand for, one table an engine."""
-FLAGS = frozenset({"enable-expert-parallel", "enable-ep-moe", "trust-remote-code"})
+FLAGS = frozenset(
+    {"enable-expert-parallel", "enable-ep-moe", "enable-dp-attention", "trust-remote-code"}
+)
 LAUNCHES = {
     "vllm": r"\bvllm serve\b|\bvllm\.entrypoints\.\w+|\bdynamo\.vllm\b|\bvllm/vllm-openai\b",
     "sglang": r"\bsglang\.launch_server\b|\bsglang serve\b|\bdynamo\.sglang\b",
@@ -373,17 +386,18 @@ def engine_on(cluster: Cluster, engine: str) -> dict[str, str]:
     return {} if is_neuron(cluster) else {"scheduler": engine}
 
 
-def launched(options: Keys, highest: Highest, model: Model) -> dict[str, Any]:
+def launched(options: Keys, deployed: Deployed, model: Model) -> dict[str, Any]:
     """Return the options of a replica as it was run, searched ones among them."""
-    search = getattr(highest, "search", None)
-    words = {**options, **(search.ranked[0].words if search else {})}
+    searched = deployed.search.ranked[0].words if deployed.search else {}
+    words = {**options, **searched}
     if "disaggregate" in words:
         raise InputError(
             f"--disaggregate {words['disaggregate']} is several launches. Leave it out, or state "
             "--scheduler for replicas that do both."
         )
-    replica, batching = highest.deployed.deployment.profile, highest.deployed.deployment.batching
-    same = {name: words.get(name) for name in ("ep", "cache_precision", "speculate", "gather")}
+    replica, batching = deployed.deployment.profile, deployed.deployment.batching
+    alike = ("ep", "attention_dp", "cache_precision", "speculate", "gather")
+    same = {name: words.get(name) for name in alike}
     return {
         "scheduler": words.get("scheduler"),
         "tp": words.get("tp", replica.chips),
@@ -409,10 +423,12 @@ def launch_command(engine: str, fields: Keys, model: str) -> str:
     lacking = [
         f"--{name.replace('_', '-')} {value}"
         for name, value in stated.items()
-        if name not in has and (name, value) not in {("ep", 1), ("poll", 1)}
+        if name not in has and (name, value) not in {("ep", 1), ("attention_dp", 1), ("poll", 1)}
     ]
     if lacking:
-        raise InputError(f"{engine} has no option for {', '.join(lacking)}. Leave it out.")
+        raise InputError(
+            f"no launch of {engine} is written with {', '.join(lacking)}. Leave it out."
+        )
     names = {key: key.replace("-", "_") if engine == "tensorrt-llm" else key for key in keys}
     words = [
         f"--{names[key]}" if value is True else f"--{names[key]} {shlex.quote(str(value))}"

@@ -6,7 +6,6 @@ from collections.abc import Mapping
 from dataclasses import dataclass, fields, replace
 from functools import cached_property
 from inspect import signature
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from cluster_sim.progress import Watch, unwatched
@@ -21,18 +20,38 @@ from workloads.models.huggingface import MODEL_REMEDY, as_model
 from workloads.models.model import Model
 from workloads.options.serving import USUAL_REQUESTS, USUAL_SLO, ReplicaInputs, RequestInputs
 from workloads.serving.batching import batching_from
-from workloads.serving.capacity import Slo, parse_slo
-from workloads.serving.deployment import Deployed, intervals_of, with_intervals
-from workloads.serving.deployment_search import DeploymentQuestion, search_deployments
-from workloads.serving.highest_rate import Highest, at_highest_rate
-from workloads.serving.options import BATCHING, DRAWING, WORDS, ServingOptions
+from workloads.serving.deployment import (
+    Deployed,
+    intervals_of,
+    with_intervals,
+)
+from workloads.serving.deployment_search import (
+    DeploymentQuestion,
+    ServingOptions,
+    at_highest_rate,
+    search_deployments,
+)
 from workloads.serving.profile import Profile
-from workloads.serving.requests import DRAWN, Requests, drawn_rate, requests_from
-from workloads.serving.served import Served
+from workloads.serving.requests import (
+    DRAWN,
+    Requests,
+    drawn_rate,
+    requests_from,
+)
+from workloads.serving.served import Served, Slo, parse_slo
 
 if TYPE_CHECKING:
     import pandas as pd
 
+DRAWING = ("count", "rate", "prompt", "output", "shortest_lengths", "service")
+"""Options about requests that are drawn or read."""
+BATCHING = ("prefill", "chunk", "slots", "scheduler", "poll", "gather")
+"""Options about the batching of a replica."""
+
+
+HOW = ("max_rate", "search", "concurrency")
+WORDS = (*(each.name for each in fields(ServingOptions)), *DRAWING, *BATCHING, *HOW)
+"""Keywords of ``cs.serve`` beside its parameters."""
 EXCLUDED = {"batching": ("search", *BATCHING), "concurrency": ("search", "max_rate", "rate")}
 """Keywords that exclude each other."""
 
@@ -42,25 +61,14 @@ EXCLUDED = {"batching": ("search", *BATCHING), "concurrency": ("search", "max_ra
 class ServingResult:
     """Requests that a deployment served.
 
-    Attributes
-    ----------
-    model : Model
-    cluster : Cluster
-    highest : Highest
-        Replicas, what became of each request, and the highest rate if it was sought.
-    slo : Slo
-        Limits that count as kept.
+    ``deployed``: replicas, what became of each request, and the highest rate if it was sought.
+    ``slo``: limits that count as kept.
     """
 
     model: Model
     cluster: Cluster
-    highest: Highest
+    deployed: Deployed
     slo: Slo
-
-    @property
-    def deployed(self) -> Deployed:
-        """Replicas, and what became of each request."""
-        return self.highest.deployed
 
     @property
     def replica(self) -> Profile:
@@ -75,8 +83,7 @@ class ServingResult:
     @cached_property
     def summary(self) -> dict[str, Any]:
         """Headline numbers by their key in ``cluster-sim serve --json``."""
-        highest = self.highest.summary(Economics.of(self.cluster))
-        return {**self.deployed.summary(self.slo), **highest}
+        return self.deployed.document(self.slo, Economics.of(self.cluster))
 
     @property
     def interval(self) -> Interval:
@@ -212,7 +219,7 @@ def answered(
     stated: Mapping[str, Any],
     *,
     watch: Watch = unwatched,
-) -> Highest:
+) -> Deployed:
     """Serve as stated: requests as they arrive, a closed loop, or the highest rate.
 
     ``stated``: parameters and keywords of :func:`serve` by name. ``watch``: wraps the sequence of
@@ -241,12 +248,9 @@ def answered(
             f"--requests {source} states when requests arrive, and the {users} users of "
             "--concurrency send them. Leave one out."
         )
-    requests, log = _requests(**drawing)
-    cached = options.cached(requests, replicas.prompt_profile, log)
+    cached = options.cached(_requests(**drawing), replicas.prompt_profile)
     seed = stated.get("seed", 0)
-    if users is None:
-        return Highest(replicas.run(cached, seed))
-    return Highest(replicas.run_closed(cached, users, seed))
+    return replicas.run(cached, seed, users)
 
 
 def _check_together(stated: Mapping[str, Any]) -> None:
@@ -258,15 +262,12 @@ def _check_together(stated: Mapping[str, Any]) -> None:
                 raise InputError(f"{' and '.join(names)} exclude each other; give one of them.")
 
 
-def _requests(
-    requests: Requests | str, seed: int = 0, **drawing: Any
-) -> tuple[Requests, Path | None]:
-    """Draw or read requests, unless they are passed; return the path of a log as well."""
+def _requests(requests: Requests | str, seed: int = 0, **drawing: Any) -> Requests:
+    """Draw or read requests, unless they are passed."""
     if isinstance(requests, str):
-        log = None if drawn_rate(requests) is not None else Path(requests)
-        return requests_from(requests, seed=seed, **drawing), log
+        return requests_from(requests, seed=seed, **drawing)
     if drawing:
         raise InputError(
             f"{', '.join(drawing)} for requests as they are; give a log or poisson:RATE."
         )
-    return requests, None
+    return requests

@@ -28,19 +28,21 @@ from topologies.catalogue.catalogue import (
     usable_hbm_bytes,
 )
 from topologies.clusters.cluster import Cluster
-from topologies.errors import InputError
-from workloads.kernels.precision import ELEMENT_BYTES
+from topologies.errors import InputError, check_choice
+from workloads.kernels.precision import ELEMENT_BYTES, SERVING_CACHES
 from workloads.models.model import ATTENTION, Model, expert_parameters
-from workloads.serving.rank.attention import (
+from workloads.serving.rank.share import RankShare
+from workloads.serving.rank.times import (
+    EXPERT_BLOCK,
     KeyTimes,
     decode_keys,
     decode_request_s,
     prefill_keys,
+    products_s,
+    reduces_s,
     scan_token_s,
+    small_kernels_s,
 )
-from workloads.serving.rank.products import EXPERT_BLOCK, products_s, small_kernels_s
-from workloads.serving.rank.reduces import reduces_s
-from workloads.serving.rank.share import RankShare, check_cache
 
 LNC1 = "lnc1"
 """Variant of a Trainium chip whose logical cores are single physical ones."""
@@ -246,7 +248,8 @@ def profile(
     precision = precision or model.precision
     catalogue = catalogue or cluster.catalogue or shipped_catalogue()
     rank = replica_share(model, cluster, tp, precision, catalogue, chips=chips)
-    check_cache(shared.get("cache_precision"))
+    if shared.get("cache_precision"):
+        check_choice("cache precision", shared["cache_precision"], SERVING_CACHES)
     rank = replace(rank, **shared)
     check_groups(rank)
     return _profile_of(rank)

@@ -52,6 +52,11 @@ class Lockstep:
         """Requests, and the tokens that each still has to generate."""
         return ((request, last - self._step) for last, request in self._ends)
 
+    def drop(self, request: int) -> None:
+        """Take out a request that gives way."""
+        self._ends = [end for end in self._ends if end[1] != request]
+        heapq.heapify(self._ends)
+
     def advance(self, steps: int) -> tuple[int, list[int]]:
         """Make some passes, and return the tokens of all requests and the finished requests."""
         tokens = len(self._ends) * steps
@@ -95,6 +100,12 @@ class Speculating:
     def left(self) -> Iterator[tuple[int, int]]:
         """Requests, and the tokens that each still has to generate."""
         return zip(self._requests.tolist(), self._left.tolist(), strict=True)
+
+    def drop(self, request: int) -> None:
+        """Take out a request that gives way."""
+        kept = self._requests != request
+        self._ahead = None
+        self._requests, self._left = self._requests[kept], self._left[kept]
 
     def ahead(self) -> IntArray:
         """Tokens that each of the next passes gives to all requests together, int64 (passes,)."""
@@ -141,14 +152,6 @@ Batch = Lockstep | Speculating  # decoding requests, and the tokens that each st
 
 
 @dataclass
-class Prompt:
-    """An admitted prompt that is processed in pieces."""
-
-    request: int
-    tokens: int  # tokens of the prompt whose keys and values are cached so far
-
-
-@dataclass
 class State:
     """A replica in the middle of a run."""
 
@@ -166,10 +169,19 @@ class State:
     unseen_passes: int = 0  # passes of decode since the scheduler last looked for new requests
     # Passes of decode for which the first waiting prompt has been held back
     gathering_passes: int = 0
-    prompts: list[Prompt] = field(default_factory=list)
-    # cached_tokens, reserved_tokens, peak_tokens: tokens in the cache now, those for which admitted
-    # requests have reserved room, and the most that were in the cache
+    # Admitted prompts in pieces, with the tokens whose keys and values are cached so far
+    prompts: dict[int, int] = field(default_factory=dict)
+    # Admitted requests in their order, with the tokens of their prompts: those of one that gave way
+    # hold what it had generated
+    running: dict[int, int] = field(default_factory=dict)
+    # Requests that gave way: tokens that they had generated, and when they last decoded [s]
+    gone: dict[int, tuple[int, float]] = field(default_factory=dict)
+    gave_way: bool = False  # whether a request gave way for the coming pass, so that none begins
+    # cached_tokens, pieces_tokens, reserved_tokens, peak_tokens: tokens in the cache now, those of
+    # prompts in pieces, which count when they are done, those of all that admitted requests will
+    # have, and the most that were in the cache
     cached_tokens: int = 0
+    pieces_tokens: int = 0
     reserved_tokens: int = 0
     peak_tokens: int = 0
     closed: bool = False
@@ -236,11 +248,47 @@ class State:
         if tokens:
             self.gaps.append((token_s, tokens))
 
+    def whole_tokens(self, request: int) -> int:
+        """Tokens of a request's prompt and output."""
+        return int(self.requests.prompt[request] + self.requests.output[request])
+
+    def prompt_tokens(self, request: int) -> int:
+        """Tokens that a waiting request has processed before its next token."""
+        return int(self.requests.prompt[request]) + self.gone.get(request, (0, 0.0))[0]
+
+    @property
+    def free_tokens(self) -> int:
+        """Tokens that the cache still holds after one pass of decode."""
+        held = self.cached_tokens + self.pieces_tokens + len(self.batch) * self.batch.width
+        return self.profile.kv_tokens - held
+
+    def make_room(self) -> None:
+        """Make room for a pass of decode; the requests admitted last give way."""
+        self.gave_way = False
+        while self.batching.reserved < 1 and self.free_tokens < 0 and len(self.running) > 1:
+            self.gave_way = True
+            request, prompt = self.running.popitem()
+            whole = self.whole_tokens(request)
+            self.reserved_tokens -= whole
+            self.waiting.appendleft(request)
+            if self.prompts.pop(request, None) is not None:
+                self.pieces_tokens -= prompt
+                continue
+            left = dict(self.batch.left())[request]
+            self.batch.drop(request)
+            self.cached_tokens -= whole - 1 - left
+            self.gone[request] = whole - int(self.requests.prompt[request]) - left, self.now_s
+
     def record_first_token(self, request: int) -> None:
         """Note the first token of a request, and let it decode the rest of its output."""
-        prompt, output = int(self.requests.prompt[request]), int(self.requests.output[request])
+        prompt, output = self.prompt_tokens(request), int(self.requests.output[request])
         first_s = self.now_s if self.first_by_s is None else float(self.first_by_s[request])
-        self.first_token_s[request] = first_s
+        if request in self.gone:
+            generated, decoded_s = self.gone.pop(request)
+            output -= generated
+            self.gaps.append((self.now_s - decoded_s, 1))
+        else:
+            self.first_token_s[request] = first_s
         if output == 1:
             self.peak_tokens = max(self.peak_tokens, self.cached_tokens + prompt)
             self.record_end(request)
@@ -252,15 +300,14 @@ class State:
     def release(self, done: list[int]) -> None:
         """Drop the caches of requests that are done; a request's last token was never cached."""
         for request in done:
-            tokens = int(self.requests.prompt[request] + self.requests.output[request])
-            self.cached_tokens -= tokens - 1
+            self.cached_tokens -= self.whole_tokens(request) - 1
             self.record_end(request)
 
     def record_end(self, request: int) -> None:
         """Note the end of a request and free its room; in a closed loop its user sends the next."""
         self.end_s[request] = self.now_s
-        tokens = int(self.requests.prompt[request] + self.requests.output[request])
-        self.reserved_tokens -= tokens
+        self.reserved_tokens -= self.whole_tokens(request)
+        del self.running[request]
         if self.closed and self.sent < len(self.requests):
             self.requests.arrival_s[self.sent] = self.now_s
             self.sent += 1
@@ -304,17 +351,20 @@ def look_for_arrivals(state: State) -> None:
 
 def admissible(state: State) -> bool:
     """Return whether a slot and the cache have room for the first request that waits."""
-    if not state.waiting or len(state.batch) + len(state.prompts) >= state.batching.slots:
+    if not state.waiting or len(state.running) >= state.batching.slots or state.gave_way:
         return False
-    request = state.waiting[0]
-    tokens = int(state.requests.prompt[request] + state.requests.output[request])
-    return state.reserved_tokens + tokens <= state.profile.kv_tokens
+    request, share = state.waiting[0], state.batching.reserved
+    room = state.profile.kv_tokens - state.reserved_tokens - state.whole_tokens(request)
+    if share == 1:
+        return room >= 0
+    return (1 - share) * (state.free_tokens - state.prompt_tokens(request)) + share * room >= 0
 
 
 def admit(state: State) -> int:
     """Reserve the cache of the first request that waits, and return the request."""
     request = state.waiting.popleft()
-    state.reserved_tokens += int(state.requests.prompt[request] + state.requests.output[request])
+    state.running[request] = state.prompt_tokens(request)
+    state.reserved_tokens += state.whole_tokens(request)
     return request
 
 
@@ -327,7 +377,7 @@ def held_back(state: State) -> bool:
     batching = state.batching
     if state.gathering_passes >= batching.gather_passes or not len(state.batch):
         return False
-    prompts = sum(int(state.requests.prompt[request]) for request in state.waiting)
+    prompts = sum(state.prompt_tokens(request) for request in state.waiting)
     return len(state.batch) * state.batch.width + prompts < batching.gather_tokens
 
 
@@ -443,6 +493,7 @@ def _serve(state: State) -> Served:
 def _step(state: State) -> bool:
     """Advance to the next event; False when nothing is left to do."""
     look_for_arrivals(state)
+    state.make_room()
     waiting = admissible(state)
     if waiting and not state.batching.chunk_tokens:
         _prefill(state, admit(state))
@@ -495,38 +546,38 @@ def _with_prompts(state: State) -> None:
         state.release(_advance(state, took_s, 1))
     else:
         state.pause_decode(took_s)
-    whole = state.requests.prompt
-    done = [prompt for prompt in state.prompts if prompt.tokens >= whole[prompt.request]]
-    state.prompts = [prompt for prompt in state.prompts if prompt.tokens < whole[prompt.request]]
-    for prompt in done:
-        state.record_first_token(prompt.request)
+    for request in [each for each, had in state.prompts.items() if had >= state.running[each]]:
+        del state.prompts[request]
+        state.pieces_tokens -= state.running[request]
+        state.record_first_token(request)
 
 
 def _taken_tokens(state: State, room: int) -> tuple[int, float]:
     """Prompt tokens of an iteration, and the time that they add to its linear part [s]."""
     taken, extra_s = 0, 0.0
-    for prompt in state.prompts:
-        tokens, more_s = _take(state, prompt, room - taken)
+    for request in state.prompts:
+        tokens, more_s = _take(state, request, room - taken)
         taken, extra_s = taken + tokens, extra_s + more_s
     whole = state.batching.prompts == WHOLE
     while taken < room and admissible(state):
         request = state.waiting[0]
         cached_before = state.requests.held(request)
-        if whole and taken and taken + int(state.requests.prompt[request]) - cached_before > room:
+        if whole and taken and taken + state.prompt_tokens(request) - cached_before > room:
             break
-        state.prompts.append(Prompt(admit(state), cached_before))
-        tokens, more_s = _take(state, state.prompts[-1], room - taken)
+        state.prompts[admit(state)] = cached_before
+        state.pieces_tokens += state.running[request]
+        tokens, more_s = _take(state, request, room - taken)
         taken, extra_s = taken + tokens, extra_s + more_s
     return taken, extra_s
 
 
-def _take(state: State, prompt: Prompt, room: int) -> tuple[int, float]:
+def _take(state: State, request: int, room: int) -> tuple[int, float]:
     """Add to an iteration what fits of a prompt; return its tokens and their extra time [s]."""
-    before = prompt.tokens
-    tokens = int(state.requests.prompt[prompt.request]) - before
+    before = state.prompts[request]
+    tokens = state.running[request] - before
     if state.batching.prompts != WHOLE:
         tokens = min(tokens, room)
-    prompt.tokens += tokens
+    state.prompts[request] += tokens
     return tokens, state.profile.prefill_extra_s(tokens, before)
 
 
@@ -546,6 +597,8 @@ def _decode(state: State) -> None:
             until_s = max(until_s, 0.0)
             steps = min(steps, passes_until_seen(state, passes_until(until_s, pass_s, growth_s)))
     steps = min(steps, most_passes(state) or steps)
+    if state.batching.reserved < 1:
+        steps = min(steps, 1 + max(0, state.free_tokens) // batch)
     state.planned_s = state.now_s + (steps - 1) * pass_s + growth_s * (steps - 1) * (steps - 2) / 2
     took_s = steps * pass_s + growth_s * steps * (steps - 1) / 2
     state.release(_advance(state, took_s, steps))
@@ -570,6 +623,9 @@ def _verify(state: State, batch: Speculating, speculation: Speculation) -> list[
         seen = passes_until_seen(state, begun)
         tokens, took_s, ends_s = tokens[:seen], took_s[:seen], ends_s[:seen]
     most = most_passes(state)
+    if state.batching.reserved < 1:
+        room = state.free_tokens + requests * batch.width
+        most = min(most or len(tokens), max(1, int((np.cumsum(tokens) <= room).sum())))
     tokens, took_s, ends_s = tokens[:most], took_s[:most], ends_s[:most]
     state.planned_s = float(ends_s[-2]) if len(ends_s) > 1 else state.now_s
     verified, done = batch.advance(len(tokens))

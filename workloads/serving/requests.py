@@ -1,11 +1,13 @@
-"""Requests of a replica: arrival times with prompt and output lengths, from a file or drawn."""
+"""Requests of a replica, drawn or from a log, and the part of their prompts that a cache holds."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections import OrderedDict
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, replace
 from functools import cache
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -14,7 +16,7 @@ from topologies.errors import InputError, check_choice, shown
 from topologies.files.table import read_table
 from workloads.demand.bundled import data_file
 from workloads.demand.read import CLOCK, MAX_BYTES, TIME_S, meanings
-from workloads.demand.request_logs import is_json_log, read_json_log
+from workloads.demand.request_logs import BLOCKS, HASHES, is_json_log, read_json_log
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -26,27 +28,23 @@ MOST_TOKENS = 10**8
 MOST_PER_S = 1e9
 """Bound of a drawn rate [1/s]."""
 AZURE_SERVICES = ("conv", "code")
+BLOCK_TOKENS = 512  # tokens of one block of Mooncake's traces (FAST 2025)
+COUNTS = {"cached_tokens": 1, "prefix_tokens": 1, "reused_prefix_blocks": BLOCK_TOKENS}
+"""Columns of a log that count the part of a prompt that a cache held, with the tokens of one."""
 
 
 @dataclass(frozen=True, eq=False)
 class Requests:
-    """Requests in the order of their arrival.
+    """Requests in the order of their arrival; all arrays are (requests,)."""
 
-    Attributes
-    ----------
-    arrival_s : float array (requests,)
-        Ascending [s].
-    prompt, output : int array (requests,)
-        Tokens, at least 1 each.
-    cached : int array (requests,), optional
-        Tokens at the beginning of each prompt whose keys and values are in a cache already; by
-        default none. At least one token of a prompt is processed.
-    """
-
-    arrival_s: FloatArray
-    prompt: IntArray
+    arrival_s: FloatArray  # ascending [s]
+    prompt: IntArray  # tokens, at least 1 each
     output: IntArray
+    # Tokens at the beginning of each prompt whose keys and values are in a cache already; at least
+    # one token of a prompt is processed
     cached: IntArray | None = None
+    counted: FloatArray | None = None  # such tokens by a log's own count
+    blocks: Sequence[Sequence[int]] | None = None  # blocks of each prompt that a log names
 
     def __len__(self) -> int:
         return len(self.arrival_s)
@@ -58,8 +56,9 @@ class Requests:
         return min(int(self.cached[request]), int(self.prompt[request]) - 1)
 
     def _kept(self, which: slice) -> Requests:
-        cached = None if self.cached is None else self.cached[which]
-        return Requests(self.arrival_s[which], self.prompt[which], self.output[which], cached)
+        stated = {name: each for name, each in vars(self).items() if each is not None}
+        kept: dict[str, Any] = {name: each[which] for name, each in stated.items()}
+        return Requests(**kept)
 
     def first(self, count: int) -> Requests:
         """Return the first ``count`` requests."""
@@ -101,6 +100,17 @@ def fixed_lengths(prompt: int, output: int) -> Lengths:
     return Lengths(np.array([prompt]), np.array([output]))
 
 
+def even_lengths(
+    prompt: int, output: int, shortest: float, count: int, rng: np.random.Generator
+) -> tuple[IntArray, IntArray]:
+    """Draw lengths evenly from ``shortest`` times the stated ones to these, at least one token."""
+    prompts, outputs = (
+        np.maximum(1, np.rint(most * rng.uniform(shortest, 1, count))).astype(np.int64)
+        for most in (prompt, output)
+    )
+    return prompts, outputs
+
+
 @cache
 def azure_lengths(service: str = "conv") -> Lengths:
     """Return the lengths of Azure's 2023 traces, ``conv`` (19,366) or ``code`` (8,819 requests)."""
@@ -134,17 +144,7 @@ def drawn_rate(text: str) -> float | None:
 
 
 def poisson(rate_per_s: float, count: int, lengths: Lengths, rng: np.random.Generator) -> Requests:
-    """Draw requests with exponential gaps.
-
-    Parameters
-    ----------
-    rate_per_s : float
-        Mean rate of arrivals [1/s]. With infinity all requests arrive at time 0, to measure
-        saturation.
-    count : int
-    lengths : Lengths
-    rng : numpy.random.Generator
-    """
+    """Draw requests with exponential gaps; at an infinite rate all arrive at time 0."""
     arrival_s = _gaps_s(rate_per_s, count, rng)
     prompt, output = lengths.draw(count, rng)
     return Requests(arrival_s, prompt, output)
@@ -178,26 +178,9 @@ def read_requests(
 
     A CSV file has the columns of :func:`workloads.demand.read_demand`, ``prompt_tokens`` and
     ``output_tokens`` among them; JSON and JSON lines are read as
-    :mod:`workloads.demand.request_logs` describes (Mooncake, vLLM, ShareGPT).
-
-    Parameters
-    ----------
-    path : path
-    service : str, optional
-        Service of a CSV file whose requests are kept.
-    rate_per_s : float, optional
-        Mean rate of arrivals for a log without times [1/s]; gaps are drawn from an exponential
-        distribution.
-    output_tokens : int, optional
-        Output tokens of requests for which the log states none.
-    seed : int
-        Seed of the drawn gaps.
-
-    Raises
-    ------
-    InputError
-        For a missing file, columns or values that are not numbers, a service that is not there, a
-        log without times or lengths that are not given here, and a rate for a log with times.
+    :mod:`workloads.demand.request_logs` describes (Mooncake, vLLM, ShareGPT). ``service`` keeps
+    requests of one, ``rate_per_s`` is the rate at which those of a log without times are drawn
+    [1/s], and ``output_tokens`` stands where a log has no length of an answer.
     """
     file = Path(path)
     table = read_json_log(file) if is_json_log(file) else _csv_log(file)
@@ -213,12 +196,27 @@ def read_requests(
                 f"{file} states no times; add --rate REQUESTS_PER_S and they are drawn."
             )
         rng = np.random.default_rng(seed)
-        return Requests(_gaps_s(rate_per_s, len(table), rng), prompt, output)
+        arrival = _gaps_s(rate_per_s, len(table), rng)
+        return Requests(arrival, prompt, output, None, *_prefixes(table, file))
     if rate_per_s is not None:
         raise InputError(f"{file} states its times; leave --rate {rate_per_s:g} out.")
     arrival = _seconds(table, file)
     order = np.argsort(arrival, kind="stable")
-    return Requests(arrival[order] - arrival.min(), prompt[order], output[order])
+    table = table.iloc[order]
+    since = arrival[order] - arrival.min()
+    return Requests(since, prompt[order], output[order], None, *_prefixes(table, file))
+
+
+def _prefixes(
+    table: pd.DataFrame, file: Path
+) -> tuple[FloatArray | None, Sequence[Sequence[int]] | None]:
+    """Return cached tokens that a log counts (NaN: no number), and blocks that it names."""
+    import pandas as pd
+
+    name = next((name for name in COUNTS if name in table), None)
+    if name is None or is_json_log(file):
+        return None, table[BLOCKS].tolist() if BLOCKS in table else None
+    return COUNTS[name] * pd.to_numeric(table[name], errors="coerce").to_numpy(float), None
 
 
 def _csv_log(file: Path) -> pd.DataFrame:
@@ -301,6 +299,7 @@ def _tokens(table: pd.DataFrame, name: str, file: Path) -> IntArray:
     return tokens
 
 
+EVEN_PAIRS = 2**14  # pairs that stand for all between the shortest lengths and the longest
 DRAWN = 2000
 """Default number of requests of a Poisson process."""
 
@@ -312,6 +311,7 @@ def requests_from(
     rate: float | None = None,
     prompt: int | None = None,
     output: int | None = None,
+    shortest_lengths: float | None = None,
     service: str | None = None,
     seed: int = 0,
 ) -> Requests:
@@ -327,28 +327,139 @@ def requests_from(
     """
     per_s = drawn_rate(text)
     if per_s is None:
-        if prompt is not None:
-            raise InputError(
-                f"--prompt {prompt} is for poisson:RATE; {text} states its prompts. Leave it out."
-            )
+        for name, value in (("prompt", prompt), ("shortest-lengths", shortest_lengths)):
+            if value is not None:
+                raise InputError(
+                    f"--{name} {value} is for poisson:RATE; {text} states its prompts. Leave it "
+                    "out."
+                )
         logged = read_requests(
             text, service=service, rate_per_s=rate, output_tokens=output, seed=seed
         )
         return logged if count is None else logged.first(count)
     if rate is not None:
         raise InputError(f"--rate {rate:g} is for a log without times; write poisson:RATE.")
-    lengths = drawn_lengths(prompt, output, service)
+    lengths = drawn_lengths(prompt, output, service, shortest_lengths)
     return poisson(per_s, count or DRAWN, lengths, np.random.default_rng(seed))
 
 
 def drawn_lengths(
-    prompt: int | None = None, output: int | None = None, service: str | None = None
+    prompt: int | None = None,
+    output: int | None = None,
+    service: str | None = None,
+    shortest_lengths: float | None = None,
 ) -> Lengths:
     """Return the lengths of drawn requests: those of a trace, or stated ones."""
     lengths = azure_lengths(service or "conv")
     if prompt is None and output is None:
+        if shortest_lengths is not None:
+            raise InputError(
+                f"--shortest-lengths {shortest_lengths:g} is a share of stated lengths, and those "
+                "of a trace differ anyway; state --prompt and --output, or leave it out."
+            )
         return lengths
-    return fixed_lengths(
+    longest = fixed_lengths(
         round(lengths.prompt.mean()) if prompt is None else prompt,
         round(lengths.output.mean()) if output is None else output,
     )
+    if shortest_lengths is None:
+        return longest
+    both = int(longest.prompt[0]), int(longest.output[0])
+    return Lengths(*even_lengths(*both, shortest_lengths, EVEN_PAIRS, np.random.default_rng(0)))
+
+
+# A prefix cache holds a share of every prompt, or follows a log. A log that names the blocks of its
+# prompts is run through a least-recently-used cache, which is empty at the start: each of its
+# ``hash_ids`` stands for 512 tokens in Mooncake's traces, and for 16 in those of Alibaba's Model
+# Studio. A log that counts them gives the hits of a cache without limit.
+
+SMALL_BLOCK_TOKENS = 16
+"""Tokens of one block of the Qwen-Bailian and ServeGen traces (their README files)."""
+TRACE, COLD = "trace", "cold"
+
+
+def lru_hits(blocks: Iterable[Sequence[int]], capacity: int) -> list[int]:
+    """Count the leading blocks of each prompt that a least-recently-used cache holds.
+
+    A block hits only if all blocks before it do, because its keys and values depend on them. The
+    cache is empty at the start.
+
+    >>> lru_hits([[1, 2, 3], [1, 2, 4], [9], [1, 2, 3]], capacity=4)
+    [0, 2, 0, 2]
+    """
+    kept: OrderedDict[int, None] = OrderedDict()
+    hits = []
+    for prompt in blocks:
+        leading = 0
+        for block in prompt:
+            if block not in kept:
+                break
+            leading += 1
+        hits.append(leading)
+        # Blocks are used from the last to the first, so that the end of a prompt is evicted first.
+        for block in reversed(prompt):
+            kept[block] = None
+            kept.move_to_end(block)
+        while len(kept) > capacity:
+            kept.popitem(last=False)
+    return hits
+
+
+def share_hits(prompt: IntArray, share: float, *, cold_tokens: int = 0) -> IntArray:
+    """Return the cached tokens of each prompt for a cached share, int64 (requests,).
+
+    >>> share_hits(np.array([100, 100, 100]), 0.5, cold_tokens=200).tolist()
+    [0, 25, 50]
+    """
+    filled = np.ones(len(prompt))
+    if cold_tokens:
+        before = np.cumsum(prompt) - prompt
+        filled = np.minimum(1.0, before / cold_tokens)
+    return np.floor(prompt * share * filled).astype(np.int64)
+
+
+def with_prefix_cache(requests: Requests, text: str, *, kv_tokens: int) -> Requests:
+    """Return the requests with the tokens that a prefix cache holds of each prompt.
+
+    ``text``: ``50%`` or ``0.5``, ``50%:cold``, or ``trace``. ``kv_tokens``: tokens that the
+    replica's cache holds. Raises InputError for another text, and for a log that states nothing on
+    prefixes.
+    """
+    if text.strip() == TRACE:
+        return replace(requests, cached=_of_trace(requests, kv_tokens))
+    value, _, state = text.strip().partition(":")
+    whole = value.endswith("%")
+    try:
+        share = float(value.removesuffix("%")) / (100 if whole else 1)
+    except ValueError:
+        share = -1.0
+    if not 0 <= share < 1 or state not in ("", COLD):
+        raise InputError(
+            f"--prefix-cache {text[:80]!r} must be a share of prompts' tokens below 1, such as 50% "
+            "or 50%:cold, or trace."
+        )
+    cold = kv_tokens if state == COLD else 0
+    return replace(requests, cached=share_hits(requests.prompt, share, cold_tokens=cold))
+
+
+def _of_trace(requests: Requests, kv_tokens: int) -> IntArray:
+    """Cached tokens by a log's own counts, or by its blocks in a cache of this size."""
+    if requests.counted is not None:
+        if not np.all(requests.counted >= 0):
+            raise InputError(
+                "--prefix-cache trace: the log counts cached tokens of which one is no number of "
+                "at least 0. Correct it."
+            )
+        return np.minimum(requests.counted, requests.prompt).astype(np.int64)
+    if requests.blocks is None:
+        raise InputError(
+            f"--prefix-cache trace needs --requests FILE, a log with {HASHES} or one of the "
+            f"columns {', '.join(COUNTS)}; drawn requests share nothing. Give a share, such as "
+            "--prefix-cache 50%."
+        )
+    # Blocks are small ones if every prompt fits into its number of them.
+    counts = np.array([len(each) for each in requests.blocks])
+    fits = requests.prompt <= SMALL_BLOCK_TOKENS * counts
+    block_tokens = SMALL_BLOCK_TOKENS if fits[counts > 0].all() else BLOCK_TOKENS
+    hits = lru_hits(requests.blocks, max(1, kv_tokens // block_tokens))
+    return np.minimum(np.array(hits, np.int64) * block_tokens, requests.prompt)

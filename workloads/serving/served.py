@@ -1,8 +1,9 @@
-"""The outcome of serving requests on one replica: when each request began and ended."""
+"""Limits of latency, and the outcome of serving requests: when each began and ended."""
 
 from __future__ import annotations
 
 import math
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
@@ -10,12 +11,97 @@ import numpy as np
 import numpy.typing as npt
 
 from topologies.arrays import FloatArray
-from workloads.serving.capacity import Slo
+from topologies.errors import InputError, suggestion
+from topologies.units import format_seconds, parse_seconds
 from workloads.serving.profile import Profile
 from workloads.serving.requests import Requests
 
 if TYPE_CHECKING:
     import pandas as pd
+
+
+@dataclass(frozen=True)
+class Slo:
+    """Service-level objective: limits that a request must keep to count as attained."""
+
+    # ttft_s, tpot_s: largest time to first token and mean time per later token [s]
+    ttft_s: float = float("inf")
+    tpot_s: float = float("inf")
+    # Share of requests that must attain both for a rate to count as under the SLO
+    share: float = 0.99
+
+    def __str__(self) -> str:
+        """Text of the limits as people write it; a limit that is not set is left out."""
+        limits = (("ttft", self.ttft_s), ("tpot", self.tpot_s))
+        limited = [f"{name} {format_seconds(value)}" for name, value in limits if value < math.inf]
+        return " and ".join(limited) or "no limit"
+
+
+LIMITS = ("ttft", "tpot")
+
+
+def parse_slo(text: str, *, share: float = 0.99) -> Slo:
+    """Read ``ttft=2s,tpot=50ms,share=99.9%``; a limit that is left out is infinite.
+
+    >>> parse_slo("ttft=2s,tpot=50ms")
+    Slo(ttft_s=2.0, tpot_s=0.05, share=0.99)
+    >>> parse_slo("tpot=50ms,share=99.9%").share
+    0.999
+    """
+    limits: dict[str, float] = {}
+    for part in text.split(","):
+        name, equals, value = part.partition("=")
+        name = name.strip().lower()
+        if name == "share" or (not equals and name.endswith("%")):
+            share = parse_share(value if equals else name, "slo share")
+            continue
+        if not equals or name not in LIMITS:
+            raise InputError(
+                f"slo {part.strip()!r} is not of the form ttft=2s,tpot=50ms."
+                + suggestion(name, LIMITS)
+            )
+        if name in limits:
+            raise InputError(f"slo {text!r} names {name} twice; keep one limit.")
+        limits[name] = parse_seconds(value, f"slo {name}")
+        if not limits[name] > 0:
+            raise InputError(f"slo {name} is {value}; it must be above 0.")
+    return Slo(limits.get("ttft", math.inf), limits.get("tpot", math.inf), share)
+
+
+def parse_share(text: str, where: str) -> float:
+    """Read a share below 1, as ``99.9%`` or ``0.999``.
+
+    >>> parse_share("99.9%", "slo share"), parse_share("0.95", "slo share")
+    (0.999, 0.95)
+    """
+    plain = text.strip()
+    try:
+        value = float(plain.removesuffix("%")) / (100.0 if plain.endswith("%") else 1.0)
+    except ValueError:
+        value = math.nan
+    if not 0 < value < 1:
+        raise InputError(f"{where} is {text!r}; write a share such as 99.9% or 0.999.")
+    return round(value, 12)
+
+
+class SloMissed(InputError):  # noqa: N818 - a property of the replica, not a fault of the program
+    """An SLO that a replica misses even at a twentieth of its full rate.
+
+    ``replica``: name of the replica.
+    ``attained``: share of the requests that keep the limits at that rate.
+    ``of_each``: shares that keep each of several limits, by its name.
+    """
+
+    def __init__(
+        self, replica: str, slo: Slo, attained: float, of_each: Mapping[str, float]
+    ) -> None:
+        apart = ", ".join(f"{name} alone {share:.1%}" for name, share in of_each.items())
+        super().__init__(
+            f"{replica} keeps {slo} for only {attained:.1%} of the requests, even at 5% of its "
+            f"full rate, under {slo.share:.0%}{f' ({apart})' if apart else ''}; use more chips, "
+            "shorter requests or a looser SLO."
+        )
+        self.replica, self.attained, self.of_each = replica, attained, of_each
 
 
 @dataclass(frozen=True, eq=False)
@@ -110,8 +196,12 @@ def serving_summary(served: Served, profile: Profile, slo: Slo) -> dict[str, Any
     span = served.end_of_run_s - float(served.requests.arrival_s[0])
     output = int(served.requests.output.sum())
     good = int(attained(served, slo).sum())
+    limits = {"ttft_s": slo.ttft_s, "tpot_s": slo.tpot_s}
     return {
         "requests": len(served.requests),
+        "prompt_tokens_mean": float(served.requests.prompt.mean()),
+        "output_tokens_mean": float(served.requests.output.mean()),
+        "slo": {name: limit if limit < math.inf else None for name, limit in limits.items()},
         "ttft_s": latency(served.ttft_s),
         "tpot_s": latency(served.tpot_s),
         "itl_s": latency(served.gap_s, served.gap_count),

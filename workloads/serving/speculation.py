@@ -23,26 +23,12 @@ MOST = 64  # most proposals of one pass
 
 @dataclass(frozen=True, eq=False)
 class Speculation:
-    """Proposals that a draft makes and one pass of the model verifies.
+    """Proposals that a draft makes and one pass of the model verifies."""
 
-    Attributes
-    ----------
-    tokens : int
-        Number of proposals of a pass.
-    acceptance : float
-        Probability that a proposal is accepted if all before it were.
-    draft : Profile or float
-        Model that proposes, on the same chips; or the time of one proposal relative to that of a
-        token of the model, 0 for a look-up in the prompt.
-
-    Raises
-    ------
-    InputError
-        If a number is out of range.
-    """
-
-    tokens: int
-    acceptance: float
+    tokens: int  # number of proposals of a pass
+    acceptance: float  # probability that a proposal is accepted if all before it were
+    # Model that proposes, on the same chips; or the time of a proposal over that of a token of the
+    # model, 0 for a look-up in the prompt
     draft: Profile | float = 0.0
 
     def __post_init__(self) -> None:

@@ -10,20 +10,128 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import numpy.typing as npt
 
 from topologies.arrays import FloatArray, IntArray
 from topologies.errors import InputError
 from topologies.files import kept_files
 from workloads.serving.batching import Batching
-from workloads.serving.capacity import Capacity, Slo, SloMissed
-from workloads.serving.deployment import Deployment
-from workloads.serving.disaggregated import Pools
-from workloads.serving.highest_rate import MOST, Offered, highest_rate, narrowed, what_binds
-from workloads.serving.prefix_cache import share_hits
+from workloads.serving.deployment import Deployment, Pools
+from workloads.serving.deployment_search import MOST, Offered, highest_rate, narrowed, what_binds
 from workloads.serving.profile import Profile
-from workloads.serving.requests import Lengths, Requests
-from workloads.serving.served import Served, attained, attained_alone
+from workloads.serving.requests import Lengths, Requests, share_hits
+from workloads.serving.served import Served, Slo, SloMissed, attained, attained_alone
 from workloads.serving.speculation import Speculation
+
+
+@dataclass(frozen=True, eq=False)
+class Capacity:
+    """Rates and latencies of one unit, such as an UltraServer with all its replicas."""
+
+    # rate_slo_per_s, rate_max_per_s: rates of requests of the reference mix, within the SLO and at
+    # saturation [1/s]
+    rate_slo_per_s: float
+    rate_max_per_s: float
+    slo: Slo
+    utilisation: FloatArray  # (loads,): rates of the runs divided by ``rate_max_per_s``, ascending
+    quantiles: FloatArray  # (quantiles,): levels of the two tables, from 0 to 1
+    # ttft_s, tpot_s (loads, quantiles): latencies at each load [s]
+    ttft_s: FloatArray
+    tpot_s: FloatArray
+    attainment: FloatArray  # (loads,): share of requests that keep both limits
+    # prompt_tokens, output_tokens (mixes,): mean lengths at which ``cost`` was measured, ascending
+    prompt_tokens: FloatArray
+    output_tokens: FloatArray
+    # (prompts, outputs): work of a request of each mix relative to the reference mix
+    cost: FloatArray
+
+    def work(self, prompt_tokens: npt.ArrayLike, output_tokens: npt.ArrayLike) -> FloatArray:
+        """Return the work of a request of these mean lengths, relative to the reference mix.
+
+        It is interpolated bilinearly between the mixes that were run, and constant outside them.
+        """
+        prompt = np.asarray(prompt_tokens, float)
+        output = np.asarray(output_tokens, float)
+        row, across = _place(self.prompt_tokens, prompt)
+        column, along = _place(self.output_tokens, output)
+        next_row = np.minimum(row + 1, len(self.prompt_tokens) - 1)
+        next_column = np.minimum(column + 1, len(self.output_tokens) - 1)
+        low = self.cost[row, column] * (1 - along) + self.cost[row, next_column] * along
+        high = self.cost[next_row, column] * (1 - along) + self.cost[next_row, next_column] * along
+        result: FloatArray = low * (1 - across) + high * across
+        return result
+
+    def ttft_quantile_s(self, utilisation: npt.ArrayLike, level: float) -> FloatArray:
+        """Return the time to first token at a quantile, without waiting for a backlog [s]."""
+        at_level = np.array([np.interp(level, self.quantiles, row) for row in self.ttft_s])
+        load = np.asarray(utilisation, float)
+        return np.asarray(np.interp(load, self.utilisation, at_level))
+
+    def attained(self, utilisation: npt.ArrayLike, wait_s: npt.ArrayLike) -> FloatArray:
+        """Return the share of requests that keep the SLO after waiting in a backlog.
+
+        The wait shifts the distribution of the time to first token; its share under the limit,
+        relative to the share without a wait, scales the tabulated attainment.
+        """
+        load, wait = np.broadcast_arrays(np.asarray(utilisation, float), np.asarray(wait_s, float))
+        if not np.isfinite(self.slo.ttft_s):
+            return np.asarray(np.interp(load, self.utilisation, self.attainment))
+        left = self.slo.ttft_s - wait
+        shares = np.stack([_share_under(row, self.quantiles, left) for row in self.ttft_s])
+        alone = np.array(
+            [_share_under(row, self.quantiles, np.asarray(self.slo.ttft_s)) for row in self.ttft_s]
+        )
+        with np.errstate(invalid="ignore", divide="ignore"):
+            scaled = np.where(
+                alone[:, None] > 0, shares.reshape(len(alone), -1) / alone[:, None], 0.0
+            )
+        kept = np.minimum(1.0, scaled) * self.attainment[:, None]
+        flat = load.ravel()
+        row, along = _place(self.utilisation, flat)
+        after = np.minimum(row + 1, len(self.utilisation) - 1)
+        column = np.arange(len(flat))
+        result: FloatArray = kept[row, column] * (1 - along) + kept[after, column] * along
+        return result.reshape(load.shape)
+
+
+def fixed_rate(rate_per_s: float) -> Capacity:
+    """Return a capacity without a latency model: a request keeps the SLO unless it is queued.
+
+    >>> float(fixed_rate(2.0).attained(0.5, 0.0)), float(fixed_rate(2.0).attained(1.0, 90.0))
+    (1.0, 0.0)
+    """
+    if not 0 < rate_per_s < float("inf"):
+        raise InputError(f"a unit's rate is {rate_per_s} requests/s; it must be above 0.")
+    alone = np.array([1.0])
+    return Capacity(
+        rate_per_s,
+        rate_per_s,
+        Slo(ttft_s=1.0),
+        np.array([0.0, 1.0]),
+        np.array([0.0, 1.0]),
+        np.zeros((2, 2)),
+        np.zeros((2, 2)),
+        np.ones(2),
+        alone,
+        alone,
+        np.ones((1, 1)),
+    )
+
+
+def _place(grid: FloatArray, values: FloatArray) -> tuple[npt.NDArray[np.int64], FloatArray]:
+    """Index of the grid point at or below each value, and its distance to it in grid steps."""
+    if len(grid) == 1:
+        return np.zeros(values.shape, np.int64), np.zeros(values.shape)
+    index = np.clip(np.searchsorted(grid, values, side="right") - 1, 0, len(grid) - 2)
+    along = (values - grid[index]) / (grid[index + 1] - grid[index])
+    return index, np.clip(along, 0.0, 1.0)
+
+
+def _share_under(latencies: FloatArray, levels: FloatArray, limit: FloatArray) -> FloatArray:
+    """Share of a distribution that is at most the limit; its quantiles are ``latencies``."""
+    shares = np.interp(limit, latencies, levels, left=0.0, right=1.0)
+    return np.where(limit < latencies[0], 0.0, np.where(limit >= latencies[-1], 1.0, shares))
+
 
 RATES = ("rate_slo_per_s", "rate_max_per_s")
 ARRAYS = (
@@ -43,15 +151,11 @@ def load_table(digest: str, slo: Slo, folder: Path | None = None) -> Capacity | 
         rates = {name: float(values[name]) for name in RATES}
         return Capacity(slo=slo, **rates, **arrays)  # type: ignore[arg-type]
 
-    return kept_files.read_json(_name(digest), table, _within(folder))
+    return kept_files.read_json(_name(digest), table, (folder,) if folder else ())
 
 
 def _name(digest: str) -> str:
     return f"capacity-{digest}.json"
-
-
-def _within(folder: Path | None) -> tuple[Path, ...]:
-    return () if folder is None else (folder,)
 
 
 LOADS = (0.05, 0.2, 0.35, 0.5, 0.6, 0.7, 0.75, 0.8, 0.85, 0.9, 0.95, 0.99)
@@ -73,7 +177,7 @@ class TableRuns:
     requests: int = 3000
     seed: int = 0
     # Share of every prompt that a prefix cache holds, see
-    # :func:`workloads.serving.prefix_cache.share_hits`
+    # :func:`workloads.serving.requests.share_hits`
     prefix_share: float = 0.0
     speculation: Speculation | None = None
     # Prefill and decode replicas that serve together; by default one replica does both
@@ -120,7 +224,9 @@ def capacity_table(
         values = {name: getattr(capacity, name).tolist() for name in ARRAYS}
         values |= {name: float(getattr(capacity, name)) for name in RATES}
         content = json.dumps(values).encode()
-        kept_files.keep(_name(digest), content, _name("*"), most=MOST_KEPT, within=_within(cache))
+        kept_files.keep(
+            _name(digest), content, _name("*"), most=MOST_KEPT, within=(cache,) if cache else ()
+        )
     return replace(
         capacity,
         rate_slo_per_s=capacity.rate_slo_per_s * replicas,
@@ -209,7 +315,7 @@ class Ranking:
     # within the SLO of one replica [1/s]
     best: tuple[tuple[int, float], ...]
     # Cause that binds the best way, for requests of each kind, see
-    # :func:`workloads.serving.highest_rate.what_binds`
+    # :func:`workloads.serving.deployment_search.what_binds`
     binds: tuple[str, ...]
 
 
@@ -223,7 +329,7 @@ def rank_ways(
 ) -> Ranking:
     """Return the two ways in which each replica serves most requests under an SLO."""
     name = f"ways-{table_digest(profile, kinds, slo, ways)}.json"
-    within = () if cache is None else (cache,)
+    within = (cache,) if cache else ()
     kept = kept_files.read_json(name, _read, within)
     if kept is not None:
         return kept

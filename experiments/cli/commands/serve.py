@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, fields, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -31,7 +31,6 @@ if TYPE_CHECKING:
     from experiments.reports.run_directory import Run
     from topologies.clusters.cluster import Cluster
     from workloads.models.model import Model
-    from workloads.serving import Highest
     from workloads.serving import Slo as Limits
     from workloads.serving.deployment import Deployed
     from workloads.serving.engine_files import EngineFile
@@ -85,7 +84,7 @@ class EngineInputs:
         self,
         stated: Mapping[str, Any],
         filed: EngineFile | None,
-        highest: Highest,
+        deployed: Deployed,
         model: Model,
         cluster: Cluster,
     ) -> dict[str, Any]:
@@ -99,7 +98,7 @@ class EngineInputs:
         engine, path = self.write.partition(":")[0], target_of(self.write, "serve.sh")
         options = self.options(stated, filed, cluster)
         try:
-            text = launch_command(engine, launched(options, highest, model), model.name)
+            text = launch_command(engine, launched(options, deployed, model), model.name)
         except InputError as mistake:
             raise InputError(f"--write {engine}: {mistake}") from None
         path.parent.mkdir(parents=True, exist_ok=True)
@@ -170,6 +169,15 @@ def print_serving(document: Mapping[str, Any]) -> None:
     )
     if document.get("binds") == "slots":
         print_text("More slots would serve more: --slots sets them, --search finds how many.")
+    within = ", ".join(
+        f"{name.removesuffix('_s').upper()} {format_seconds(limit)}"
+        for name, limit in document["slo"].items()
+        if limit is not None
+    )
+    print_text(
+        f"Requests have {document['prompt_tokens_mean']:,.0f} prompt and "
+        f"{document['output_tokens_mean']:,.0f} output tokens in the mean. SLO: {within or 'none'}."
+    )
 
 
 def _demand(document: Mapping[str, Any]) -> dict[str, str]:
@@ -248,7 +256,7 @@ def serve(
     filed = engines.read(stated)
     beside = [faster.prefill_cluster] if faster.prefill_cluster else []
 
-    def simulate(name: str, catalogue: Catalogue) -> Highest:
+    def simulate(name: str, catalogue: Catalogue) -> Deployed:
         """Serve on one of the clusters, at the stated or the highest rate."""
         cluster = replace(inputs, cluster=name).read_cluster(catalogue)
         options = engines.options(stated, filed, cluster)
@@ -265,7 +273,7 @@ def serve(
         )
         return
     catalogue = catalogue_inputs.watched(inputs.cluster, *beside)
-    highest = simulate(inputs.cluster, catalogue)
+    deployed = simulate(inputs.cluster, catalogue)
     rankings = sure.rank(
         lambda moved: _ranked(simulate(inputs.cluster, moved)),
         catalogue,
@@ -274,42 +282,38 @@ def serve(
         jumps=True,
     )
     cluster = inputs.read_cluster(catalogue)
-    document = _document(inputs, catalogue, highest, limits)
-    document |= engines.launch(stated, filed, highest, inputs.read_model(), cluster)
+    document = _document(inputs, catalogue, deployed, limits)
+    document |= engines.launch(stated, filed, deployed, inputs.read_model(), cluster)
     call.answer(
         document,
-        lambda _: _print(document, filed, cluster, _load(highest.deployed, limits)),
-        lambda run, _: _write(run, document, highest, limits),
+        lambda _: _print(document, filed, cluster),
+        lambda run, _: _write(run, document, deployed, limits),
         rankings=rankings,
     )
 
 
-def _load(deployed: Deployed, limits: Limits) -> Iterator[str]:
-    """Say what arrives within which limits, and whether the replica keeps up with it."""
+def _remarks(deployed: Deployed) -> Iterator[str]:
+    """Name requests in step, and a rate of arrivals that the replica does not keep up with."""
     requests, served = deployed.served.requests, deployed.served
-    named = {"TTFT": limits.ttft_s, "TPOT": limits.tpot_s}
-    within = ", ".join(
-        f"{name} {format_seconds(seconds)}" for name, seconds in named.items() if seconds < math.inf
-    )
-    yield (
-        f"Requests have {requests.prompt.mean():,.0f} prompt and {requests.output.mean():,.0f} "
-        f"output tokens in the mean. SLO: {within}."
-    )
     count, first, last = len(requests), requests.arrival_s[0], requests.arrival_s[-1]
     # Of a replica that keeps up, the last requests wait no longer than others.
-    waits_s = sorted(served.ttft_s[-max(1, count // 10) :])[0]
+    alike = len(set(zip(requests.prompt.tolist(), requests.output.tolist(), strict=True))) == 1
+    if alike and (deployed.concurrency or 1) > 1:
+        yield (
+            "All requests are alike, so those of a closed loop end together and wait for each "
+            "other's prompts. A load generator that draws lengths is --shortest-lengths."
+        )
+    waits_s = min(served.ttft_s[-max(1, count // 10) :])
     if deployed.concurrency is None and waits_s > LATE * (last - first) > 0:
         arrive, answered = count / (last - first), count / (served.end_of_run_s - first)
         yield (
             f"It is overloaded: {arrive:.3g} requests/s arrive and {answered:.3g} are answered, so "
-            f"each waits longer than the last. About {math.ceil(arrive / answered)} replicas keep "
-            "up; --max-rate says how many keep the SLO."
+            f"each waits longer than the one before. About {math.ceil(arrive / answered)} replicas "
+            "keep up; --max-rate says how many keep the SLO."
         )
 
 
-def _print(
-    document: Mapping[str, Any], filed: EngineFile | None, cluster: Cluster, load: Iterable[str]
-) -> None:
+def _print(document: Mapping[str, Any], filed: EngineFile | None, cluster: Cluster) -> None:
     from workloads.serving.engine_files import is_neuron
 
     if filed and filed.sentence:
@@ -317,7 +321,7 @@ def _print(
     if filed and is_neuron(cluster):
         print_text(f"Neuron's engine runs prompts one at a time, not {filed.title}'s scheduler.")
     print_serving(document)
-    for sentence in load:
+    for sentence in document.get("remarks", ()):
         print_text(sentence)
     if launch := document.get("written"):
         print_text(
@@ -327,22 +331,23 @@ def _print(
 
 
 def _document(
-    inputs: ModelOnCluster, catalogue: Catalogue, highest: Highest, limits: Limits
+    inputs: ModelOnCluster, catalogue: Catalogue, deployed: Deployed, limits: Limits
 ) -> dict[str, Any]:
     """Return the results of a replica with their intervals and price."""
     from workloads.economics import Economics
     from workloads.serving.deployment import with_intervals
 
-    cluster, deployed = inputs.read_cluster(catalogue), highest.deployed
+    cluster = inputs.read_cluster(catalogue)
+    each = Economics.of(cluster)
     plain = {
         "model": inputs.model,
         "cluster": inputs.cluster,
         "chips": deployed.deployment.chips,
-        **deployed.summary(limits),
-        **deployed.cost(Economics.of(cluster)),
-        **highest.summary(Economics.of(cluster)),
-        "price_basis": Economics.of(cluster).price_basis,
+        **deployed.document(limits, each),
+        "price_basis": each.price_basis,
     }
+    if sentences := list(_remarks(deployed)):
+        plain["remarks"] = sentences
     return with_intervals(plain, inputs.read_model(), cluster, deployed, limits)
 
 
@@ -350,8 +355,6 @@ def _stated(
     load: RequestInputs, replica: ReplicaInputs, faster: DeploymentInputs, seed: int
 ) -> dict[str, Any]:
     """Return the stated options as the keywords of :func:`workloads.serving.front.serve`."""
-    if (faster.prefix_cache or "").strip() == "trace" and load.service is not None:
-        raise InputError("--prefix-cache trace is for all requests of a log; leave --service out.")
     stated: dict[str, Any] = {"requests": load.requests, "seed": seed}
     for inputs in (load, replica, faster):
         values = {each.name: (getattr(inputs, each.name), each.default) for each in fields(inputs)}
@@ -360,27 +363,26 @@ def _stated(
     return stated
 
 
-def _ranked(highest: Highest) -> float:
+def _ranked(deployed: Deployed) -> float:
     """Highest rate [1/s], or else the median time to the first token [s]."""
     import numpy as np
 
-    return highest.rate_per_s or float(np.median(highest.deployed.served.ttft_s))
+    return deployed.rate_per_s or float(np.median(deployed.served.ttft_s))
 
 
-def _write(run: Run, document: Mapping[str, Any], highest: Highest, limits: Limits) -> None:
+def _write(run: Run, document: Mapping[str, Any], deployed: Deployed, limits: Limits) -> None:
     import pandas as pd
 
     from experiments.figures.serving import frontier, latencies
-    from workloads.serving.deployment_search import BestDeployment
 
-    served = highest.deployed.served
+    served = deployed.served
     title = (
         f"{document['model']} on {chips_of(document)}: "
         f"{document['slo_attainment']:.2%} of {document['requests']:,} requests within the SLO"
     )
     run.figure("latency", latencies(served, limits, title), title="Latency of requests")
-    if isinstance(highest, BestDeployment):
-        points = pd.DataFrame(highest.search.frontier())
+    if deployed.search:
+        points = pd.DataFrame(deployed.search.frontier())
         heading = f"{document['model']} on {document['cluster']}: speed for a user and for a chip"
         run.figure("frontier", frontier(points, heading), title="Speed for a user and for a chip")
         run.table("frontier", points, title="Points of the curves")

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
+from dataclasses import replace
 from fractions import Fraction
 from functools import lru_cache
 from typing import Any, NamedTuple
@@ -29,7 +30,7 @@ from workloads.serving.batching import (
 )
 from workloads.serving.profile import Profile, profile
 from workloads.serving.replica import closed_loop
-from workloads.serving.requests import Requests
+from workloads.serving.requests import Requests, even_lengths
 from workloads.serving.speculation import Speculation, parse_speculation
 from workloads.training.frameworks.framework import DATE
 
@@ -62,10 +63,7 @@ def benchmark(
     """
     users, rng = batching.slots, np.random.default_rng(0)
     count = rounds * users
-    prompt, output = (
-        np.maximum(1, np.rint(most * rng.uniform(shortest, 1, count))).astype(np.int64)
-        for most in longest
-    )
+    prompt, output = even_lengths(*longest, shortest, count, rng)
     requests = Requests(np.zeros(count), prompt, output)
     served = closed_loop(replica, requests, users, batching, speculation=speculation)
     later = served.tpot_s[np.isfinite(served.tpot_s)]
@@ -177,6 +175,7 @@ def _steady_state(
         return static_batch(replica, prompt, output, users, BUCKETS if neuron else ())
     groups = values.get("attention_dp") or 1
     batching = _batching(values, cluster, users, neuron=neuron).of_groups(groups)
+    batching = replace(batching, slots=users)
     shortest, rounds = values.get("shortest_lengths") or 1.0, values.get("rounds") or ROUNDS
     return benchmark(replica, (prompt, output), shortest, rounds, batching, speculation)
 
@@ -195,9 +194,9 @@ def _batching(values: Mapping[str, Any], cluster: Cluster, users: int, *, neuron
     scheduler = values.get("scheduler")
     if scheduler is None:
         _check_scheduler(values, "the row states no scheduler")
-        return Batching(
-            users, 0 if neuron else max(GPU_CHUNK, users + 1), BUCKETS if neuron else ()
-        )
+        if neuron:
+            return Batching(users, buckets=BUCKETS)
+        return engine_batching(cluster, "", users, chunk_tokens=max(GPU_CHUNK, users + 1))
     return engine_batching(
         cluster,
         scheduler,
@@ -233,7 +232,10 @@ AHEAD_FROM = "2026-01"  # month of vLLM 0.14, from which it plans an iteration a
 AHEAD_OVERHEADS = ("serving.gpu.iteration_overhead", "serving.gpu.request_iteration")
 """Overheads that are others from then on."""
 COMPILED_FROM = "2025-03"  # month of vLLM 0.8, which compiles layers and captures prompts in pieces
-EAGER_OVERHEADS = ("serving.gpu.graph_tokens", "serving.gpu.layer_host")
+EAGER_OVERHEADS = (
+    *("serving.gpu.graph_tokens", "serving.gpu.layer_host"),
+    "serving.mi300x.layer_start",
+)
 UNFUSED_BEFORE = "2025-12"
 """Month of Neuron's SDK 2.27: up to 2.26 its loops over blocks of experts were not fused."""
 SLOW_BLOCK_SCALES = ("tensorrt-llm", "b200")

@@ -134,6 +134,8 @@ MISTAKES = {
         ("--concurrency=3 --disaggregate=1:1", "leave --disaggregate out"),
         ("--concurrency=3 --requests=poisson:3", "poisson:3 states when requests arrive"),
         ("--concurrency=3 --rate=3", "exclude each other"),
+        ("--shortest-lengths=0.8", "state --prompt and --output, or leave it out"),
+        ("--shortest-lengths=0.8 --requests=requests.csv", "is for poisson:RATE; requests.csv"),
         ("--cluster=trn2.48xlarge,dgx-h100 --sensitivity", "--sensitivity is for one cluster"),
         ("--cluster=dgx-h100 --requests=requests.csv --output=5",
          "requests.csv states the tokens of every answer; leave --output 5 out"),

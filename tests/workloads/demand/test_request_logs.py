@@ -14,7 +14,7 @@ from topologies.errors import InputError
 from workloads.demand import read_demand
 from workloads.demand.request_logs import read_json_log
 from workloads.serving import read_requests
-from workloads.serving.prefix_cache import with_prefix_cache
+from workloads.serving.requests import with_prefix_cache
 
 
 def _lines(path: Path, entries: list[dict[str, Any]]) -> Path:
@@ -39,7 +39,7 @@ def test_chats_of_model_studio_count_seconds_and_blocks_of_16_tokens(tmp_path: P
     path = _lines(tmp_path / "qwen.jsonl", entries)
     requests = read_requests(path)
     assert requests.arrival_s.tolist() == [0.0, 1.5, 3.0]
-    cached = with_prefix_cache(requests, "trace", kv_tokens=10_000, path=path).cached
+    cached = with_prefix_cache(requests, "trace", kv_tokens=10_000).cached
     assert cached is not None
     assert cached.tolist() == [0, 32, 32]
 
@@ -159,6 +159,6 @@ def test_blocks_of_prompts_are_read_and_may_be_missing(tmp_path: Path) -> None:
     alone = {"timestamp": 9, "input_length": 700, "output_length": 5}
     path = _lines(tmp_path / "trace.jsonl", [*MOONCAKE, alone])
     assert read_json_log(path)["blocks"].tolist() == [[0, 1], [0, 42], []]
-    hits = with_prefix_cache(read_requests(path), "trace", kv_tokens=10**6, path=path).cached
+    hits = with_prefix_cache(read_requests(path), "trace", kv_tokens=10**6).cached
     assert hits is not None
     assert hits.tolist() == [0, 0, 512]

@@ -229,7 +229,7 @@ def test_a_saturated_unit_answers_as_many_as_the_token_level_replica(
     """Requests that always wait, one by one on a replica, against the fluid batch queue."""
     # The rate of saturation is read, not the latencies, for which a table runs twelve loads.
     monkeypatch.setattr("workloads.serving.tables.LOADS", (0.05, 0.99))
-    monkeypatch.setattr("workloads.serving.highest_rate.NEAR", 100.0)
+    monkeypatch.setattr("workloads.serving.deployment_search.NEAR", 100.0)
     served = profile(named("llama-3.1-70b"), cluster("trn2.48xlarge"))
     lengths, batching = azure_lengths("conv"), Batching(chunk_tokens=512)
     table = capacity_table(served, lengths, Slo(5.0, 0.2), batching=batching, requests=1500)

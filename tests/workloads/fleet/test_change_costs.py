@@ -16,7 +16,7 @@ from workloads.fleet.results import role_server_ms
 from workloads.fleet.simulation import FleetRun
 from workloads.fleet.state.services import Service
 from workloads.fleet.state.world import Role
-from workloads.serving.capacity import fixed_rate
+from workloads.serving.tables import fixed_rate
 
 WEIGHTS_BYTES, STATE_BYTES, MORE_S = 3e12, 2e13, 7.0
 UNITS, GANG, MINUTES = 10, 8, 90

@@ -128,7 +128,7 @@ def test_groups_fill_units_or_take_several(
     """Twice the groups in a unit serve twice as much; a group of two units serves half in each."""
     # The rates of saturation are read, not the latencies, for which a table runs twelve loads.
     monkeypatch.setattr("workloads.serving.tables.LOADS", (0.05, 0.99))
-    monkeypatch.setattr("workloads.serving.highest_rate.NEAR", 100.0)
+    monkeypatch.setattr("workloads.serving.deployment_search.NEAR", 100.0)
     two = _service("1:1")
     assert (two.group, two.units_together) == (2, 1)
     assert two.weights_bytes == 4 * served.weights_bytes == service.weights_bytes

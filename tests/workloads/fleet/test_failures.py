@@ -23,7 +23,7 @@ from workloads.fleet.simulation import FleetRun
 from workloads.fleet.state.services import Service
 from workloads.fleet.state.world import Role
 from workloads.job.causes import failure_rates
-from workloads.serving.capacity import fixed_rate
+from workloads.serving.tables import fixed_rate
 
 GPUS, DAYS, UNEXPECTED = 16_384, 54, 419
 """Llama 3's pre-training on H100 (arXiv 2407.21783, table 5): a window of 54 days in which 419

@@ -33,7 +33,7 @@ from workloads.serving import (
     saturated_rate,
     serve,
 )
-from workloads.serving.prefix_cache import share_hits
+from workloads.serving.requests import share_hits
 
 MODEL, WHERE = named("llama-3.1-70b"), cluster("trn2.48xlarge")
 SLO, LIMITS = Slo(5.0, 0.2), "ttft=5s,tpot=200ms"
@@ -69,7 +69,7 @@ def test_a_unit_serves_what_the_replica_with_hits_or_proposals_does(
     """The gain of a unit against that of saturated replicas on other draws, within 5 %."""
     # The rate of saturation is read, not the latencies, for which a table runs twelve loads.
     monkeypatch.setattr("workloads.serving.tables.LOADS", (0.05, 0.99))
-    monkeypatch.setattr("workloads.serving.highest_rate.NEAR", 100.0)
+    monkeypatch.setattr("workloads.serving.deployment_search.NEAR", 100.0)
     plain = _service(lengths, prefill=prefill)
     prompts = ways_of(FleetInputs(prefill=prefill), MODEL, WHERE, served)[0]
     other = TableRuns(batching=prompts.batching, requests=1200, seed=7, pools=prompts.apart)

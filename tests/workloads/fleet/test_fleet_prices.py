@@ -23,7 +23,7 @@ from workloads.fleet.results import power_w, role_units, summary
 from workloads.fleet.simulation import FleetRun, Signals
 from workloads.fleet.state.services import Service
 from workloads.fleet.state.world import Role
-from workloads.serving.capacity import fixed_rate
+from workloads.serving.tables import fixed_rate
 
 SERVICE = Service("service", fixed_rate(10.0))
 ECONOMICS = Economics(busy_w=500.0, idle_w=150.0)

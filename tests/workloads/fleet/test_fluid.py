@@ -32,7 +32,7 @@ from workloads.serving import (
     serve,
     serve_apart,
 )
-from workloads.serving.capacity import Capacity
+from workloads.serving.tables import Capacity
 
 MODEL, WHERE = named("llama-3.1-70b"), cluster("trn2-ultraserver:2")
 PROMPT, OUTPUT = 1500, 100

@@ -25,7 +25,7 @@ from workloads.fleet.setup.night_work import (
 )
 from workloads.fleet.state.services import Service
 from workloads.options.fleet import FleetOptions
-from workloads.serving.capacity import fixed_rate
+from workloads.serving.tables import fixed_rate
 
 COSTS = ChangeCosts.of(cluster("trn2-ultraserver:8"))
 SERVICE = Service("chat", fixed_rate(3.5), 1e9)

@@ -31,7 +31,7 @@ from workloads.fleet.results import (
 from workloads.fleet.simulation import FleetRun, Kind, serving_units, simulate, speeds_of
 from workloads.fleet.state.services import Service
 from workloads.fleet.state.world import Role
-from workloads.serving.capacity import fixed_rate
+from workloads.serving.tables import fixed_rate
 
 MINUTES = 480
 

@@ -17,7 +17,7 @@ from workloads.fleet.processes.failures import Fleet
 from workloads.fleet.results import jobs_frame, summary
 from workloads.fleet.simulation import FleetRun
 from workloads.fleet.state.services import Service
-from workloads.serving.capacity import fixed_rate
+from workloads.serving.tables import fixed_rate
 
 PRICES = Economics(750.0, 400.0, usd_per_chip_s=0.001, usd_per_million_tokens=2.0)
 SERVICE = Service("chat", fixed_rate(1.0))

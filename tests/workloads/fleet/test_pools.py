@@ -22,7 +22,7 @@ from workloads.fleet.setup.serving import services_from
 from workloads.fleet.simulation import FleetRun, _shares
 from workloads.fleet.state.services import Pool, Service, by_pool
 from workloads.options.fleet import FleetInputs
-from workloads.serving.capacity import fixed_rate
+from workloads.serving.tables import fixed_rate
 
 UNITS = 400
 WEIGHTS = 4 * 0.75e12

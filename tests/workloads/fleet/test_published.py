@@ -30,7 +30,7 @@ from workloads.fleet.results import changes_frame, role_server_ms, summary
 from workloads.fleet.simulation import FleetRun
 from workloads.fleet.state.services import Service, units_needed
 from workloads.fleet.state.world import Role
-from workloads.serving.capacity import fixed_rate
+from workloads.serving.tables import fixed_rate
 
 UNITS = 7812
 TRAINING = (Role.TRAINING, Role.EVALUATION, Role.CHECKPOINTING)

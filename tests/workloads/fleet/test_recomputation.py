@@ -23,7 +23,7 @@ from workloads.fleet.results import role_server_ms, summary
 from workloads.fleet.simulation import FleetRun
 from workloads.fleet.state.services import Service, units_needed
 from workloads.fleet.state.world import Role
-from workloads.serving.capacity import fixed_rate
+from workloads.serving.tables import fixed_rate
 
 FloatArray = npt.NDArray[np.float64]
 UNITS, DAY = 300, 1440

@@ -20,7 +20,7 @@ from workloads.fleet.processes.failures import Failures, Fleet
 from workloads.fleet.results import role_units, summary
 from workloads.fleet.state.services import Queue, Service, units_needed
 from workloads.fleet.state.world import Role
-from workloads.serving.capacity import fixed_rate
+from workloads.serving.tables import fixed_rate
 
 UNITS, DAY = 40, 1440
 

@@ -14,8 +14,8 @@ from topologies.catalogue.catalogue import shipped_catalogue
 from topologies.clusters.names import cluster
 from workloads.models.huggingface import models, named
 from workloads.models.model import Model, Recurrence, attention_flops, layer_flops, mixer_size
-from workloads.serving.rank.products import experts_s, mixer_s, products_s
 from workloads.serving.rank.share import RankShare
+from workloads.serving.rank.times import experts_s, mixer_s, products_s
 from workloads.training.layers.layer import backward, forward
 from workloads.training.memory.memory import layer_activations
 

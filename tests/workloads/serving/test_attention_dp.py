@@ -8,10 +8,10 @@ import pytest
 import cluster_sim as cs
 from topologies.catalogue.catalogue import shipped_catalogue
 from topologies.errors import InputError
+from workloads.serving.batching import engine_batching
 from workloads.serving.profile import profile
-from workloads.serving.rank.products import projections_s
-from workloads.serving.rank.reduces import exchange_s
 from workloads.serving.rank.share import RankShare
+from workloads.serving.rank.times import exchange_s, projections_s
 
 DEEPSEEK, SERVER = cs.model("deepseek-v3"), cs.cluster("dgx-h200")
 
@@ -49,6 +49,14 @@ def test_many_users_of_a_latent_cache_are_served_faster_apart() -> None:
         for groups in (1, 8)
     )
     assert apart.tokens_per_s > 1.2 * together.tokens_per_s
+
+
+@pytest.mark.parametrize(("engine", "tokens"), [("vllm", 4 * 512), ("sglang", 512)])
+def test_every_group_has_slots_and_but_for_sglang_tokens_of_its_own(
+    engine: str, tokens: int
+) -> None:
+    batching = engine_batching(SERVER, engine, 64, chunk_tokens=512).of_groups(4)
+    assert (batching.slots, batching.chunk_tokens) == (4 * 64, tokens)
 
 
 @pytest.mark.parametrize(

@@ -13,11 +13,12 @@ from workloads.models.huggingface import model
 from workloads.serving import ServingOptions, Slo, SloMissed
 from workloads.serving.deployment_search import (
     KEPT,
+    NEAR,
     DeploymentQuestion,
     DeploymentSearch,
+    highest_rate,
     search_deployments,
 )
-from workloads.serving.highest_rate import NEAR, highest_rate
 
 SLO = Slo(ttft_s=0.5, tpot_s=0.02)
 

@@ -27,7 +27,7 @@ from workloads.serving import (
     serve,
     serve_apart,
 )
-from workloads.serving.disaggregated import PromptReplica
+from workloads.serving.deployment import PromptReplica
 
 
 def replica() -> Profile:

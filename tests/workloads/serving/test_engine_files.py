@@ -45,7 +45,7 @@ kv_cache_config:
     dtype: fp8
 batch_wait_timeout_iters: 20
 batch_wait_max_tokens_ratio: 0.9
-enable_attention_dp: false
+enable_attention_dp: true
 EOF
 trtllm-serve nvidia/model --tp_size 8 --ep_size 4 --max_batch_size 512 --max_num_tokens 8192 \\
     --extra_llm_api_options config.yml
@@ -66,10 +66,14 @@ SGLANG = (
         ("pod.yaml", MANIFEST, {"scheduler": "vllm", "tp": 4, "slots": 32}, (), ("model",)),
         ("serve.sh", TENSORRT, {
             "scheduler": "tensorrt-llm", "tp": 8, "ep": 4, "slots": 512, "chunk": 8192,
-            "cache_precision": "fp8", "gather": "20:0.9",
-        }, ("enable-attention-dp", "extra-llm-api-options"), ()),
+            "cache_precision": "fp8", "gather": "20:0.9", "attention_dp": 8,
+        }, ("extra-llm-api-options",), ()),
         ("serve.sh", SGLANG, {
             "scheduler": "sglang", "tp": 8, "slots": 256, "chunk": 16384, "poll": 10,
+        }, ("disable-radix-cache",), ("log-level", "model-path")),
+        ("serve.sh", f"{SGLANG} --enable-dp-attention --dp 4", {
+            "scheduler": "sglang", "tp": 8, "slots": 64, "chunk": 16384, "poll": 10,
+            "attention_dp": 4,
         }, ("disable-radix-cache",), ("log-level", "model-path")),
         ("vllm.yaml", "model: m\ntensor-parallel-size: 2\nmax_num_seqs: 64\nport: 8000\n",
          {"scheduler": "vllm", "tp": 2, "slots": 64}, (), ("model", "port")),
@@ -77,7 +81,8 @@ SGLANG = (
          "batch_wait_timeout_iters: 0\nbatch_wait_max_tokens_ratio: 0.9\n",
          {"scheduler": "tensorrt-llm", "tp": 8}, ("kv-cache-config.dtype = auto",),
          ("batch-wait-timeout-iters = 0",)),
-        ("serve.txt", "vllm serve m -tp 2 -dp 1", {"scheduler": "vllm", "tp": 2}, (), ()),
+        ("serve.txt", "vllm serve m -tp 2 -dp 1",
+         {"scheduler": "vllm", "tp": 2, "attention_dp": 1}, (), ()),
     ],
 )  # fmt: skip
 def test_a_replica_is_read_and_other_keys_are_named(
@@ -106,7 +111,7 @@ def test_a_replica_is_read_and_other_keys_are_named(
         ("a.sh", """vllm serve m --speculative-config '{"num_speculative_tokens": 3}'""",
          "proposes 3 tokens a pass.*--speculate 3:0.7"),
         ("a.sh", "vllm serve m --data-parallel-size 8 --enable-expert-parallel",
-         "state --attention-dp in its place"),
+         "beside it, state --tp, --ep and --attention-dp of all"),
         ("a.sh", "vllm serve m\npython -m sglang.launch_server --tp 2", "launches vllm and sglang"),
         ("a.sh", "vllm serve m -tp 2\nvllm serve n -tp 4", "stated as 2 and as 4"),
         ("a.sh", "echo hello --port 1", "is no launch of vLLM, SGLang or TensorRT-LLM"),
@@ -128,6 +133,9 @@ def test_what_is_stated_beside_a_file_may_be_open_in_it(tmp_path: Path) -> None:
     assert dict(read_engine_file(path, {"tp", "speculate"}).fields) == {"scheduler": "vllm"}
     set_before = read_engine_file(Path(f"TP=8 {path}"), {"speculate"})
     assert set_before.fields["tp"] == 8
+    path.write_text("vllm serve m --data-parallel-size 8 --enable-expert-parallel")
+    stated = {"tp", "ep", "attention_dp"}
+    assert dict(read_engine_file(path, stated).fields) == {"scheduler": "vllm"}
 
 
 def test_a_file_leaves_open_what_it_does_not_state(tmp_path: Path) -> None:
@@ -176,10 +184,12 @@ def test_a_written_launch_is_read_as_the_replica(
 def test_what_an_engine_has_no_option_for_is_not_written() -> None:
     assert '"num_speculative_tokens": 3' in launch_command("vllm", {"speculate": "3:0.7"}, "m")
     assert '"model": "d"' in launch_command("vllm", {"speculate": "3:0.7:d"}, "m")
-    with pytest.raises(InputError, match=r"vllm has no option for --gather 20:0\.9"):
+    with pytest.raises(InputError, match=r"no launch of vllm is written with --gather 20:0\.9"):
         launch_command("vllm", {"tp": 2, "gather": "20:0.9"}, "m")
-    with pytest.raises(InputError, match="no option for --ep 2"):
+    with pytest.raises(InputError, match="written with --ep 2"):
         launch_command("vllm", {"tp": 4, "ep": 2}, "m")
+    with pytest.raises(InputError, match="sglang is written with --attention-dp 8"):
+        launch_command("sglang", {"tp": 8, "attention_dp": 8}, "m")
     with pytest.raises(InputError, match="runs as sglang"):
         launch_command("vllm", {"scheduler": "sglang"}, "m")
 

@@ -12,15 +12,15 @@ from topologies.clusters.names import cluster
 from topologies.errors import InputError
 from workloads.models.huggingface import named
 from workloads.serving import Batching, Requests, profile, serve
-from workloads.serving.rank.products import (
+from workloads.serving.rank.share import RankShare
+from workloads.serving.rank.times import (
     block_s,
     expert_blocks,
     experts_s,
     mlp_s,
     products_s,
+    reduces_s,
 )
-from workloads.serving.rank.reduces import reduces_s
-from workloads.serving.rank.share import RankShare
 
 TRN2 = cluster("trn2.48xlarge")
 

@@ -9,8 +9,8 @@ import cluster_sim as cs
 from topologies.catalogue.catalogue import shipped_catalogue
 from workloads.serving import profile
 from workloads.serving.batching import engine_numbers
-from workloads.serving.rank.products import busiest_group, experts_s, small_kernels_s
 from workloads.serving.rank.share import RankShare
+from workloads.serving.rank.times import busiest_group, experts_s, small_kernels_s
 
 DGX = cs.cluster("dgx-h100")
 SPARSE = cs.model("qwen3-235b-a22b")

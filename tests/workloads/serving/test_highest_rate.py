@@ -23,7 +23,7 @@ from workloads.serving import (
     fixed_lengths,
     rank_ways,
 )
-from workloads.serving.highest_rate import (
+from workloads.serving.deployment_search import (
     FILLS,
     MOST,
     NEAR,
@@ -52,7 +52,7 @@ def test_requests_fill_the_slots_in_use_and_no_more() -> None:
         for slots in (500, 5000)
     ]
     assert many[0].rate_per_s == many[1].rate_per_s
-    served = many[0].deployed.served
+    served = many[0].served
     at_once = many[0].rate_per_s * float((served.end_s - served.requests.arrival_s).mean())
     assert max(500, FILLS * at_once) <= len(served.requests) < 3000
 

@@ -14,10 +14,10 @@ from topologies.catalogue.catalogue import shipped_catalogue, usable_hbm_bytes
 from topologies.errors import InputError
 from workloads.serving import profile
 from workloads.serving.batching import FIRST, Batching
-from workloads.serving.capacity import Slo
-from workloads.serving.disaggregated import Pools, PromptReplica
+from workloads.serving.deployment import Pools, PromptReplica
 from workloads.serving.profile import Profile
 from workloads.serving.requests import Lengths
+from workloads.serving.served import Slo
 from workloads.serving.speculation import Speculation
 from workloads.serving.tables import TableRuns, capacity_table, table_digest
 
@@ -35,7 +35,7 @@ CHANGES: dict[Any, dict[str, Any]] = {
     Batching: {
         "slots": 9, "chunk_tokens": 513, "buckets": (128,), "arrived": True, "prompts": FIRST,
         "overlapped": True, "poll_passes": 2, "gather_passes": 3, "gather_tokens": 4,
-        "engine": "vllm",
+        "reserved": 0.5, "engine": "vllm",
     },
     Speculation: {"tokens": 3, "acceptance": 0.8 * LITTLE, "draft": REPLICA},
     Pools: {
@@ -101,5 +101,5 @@ def test_a_cache_in_16_bits_is_twice_as_large_and_takes_twice_as_long() -> None:
     )
     assert long.kv_bytes_per_token == 2 * short.kv_bytes_per_token
     assert long.decode_kv_s == pytest.approx(2 * short.decode_kv_s)
-    with pytest.raises(InputError, match="Use bf16 or fp8"):
+    with pytest.raises(InputError, match=r"cache precision .fp4. is none of bf16, fp8"):
         profile(SPARSE, DGX, cache_precision="fp4")

@@ -11,8 +11,8 @@ from topologies.clusters.names import cluster
 from workloads.models.huggingface import named
 from workloads.serving import profile
 from workloads.serving.profile import prompt_overhead_s
-from workloads.serving.rank.reduces import reduces_s
 from workloads.serving.rank.share import RankShare
+from workloads.serving.rank.times import reduces_s
 
 
 def test_prompts_of_trainium_wait_for_all_reduces_of_their_size() -> None:

@@ -11,8 +11,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from topologies.errors import InputError
-from workloads.serving import Batching, Profile, Requests, serve, with_prefix_cache
-from workloads.serving.prefix_cache import BLOCK_TOKENS, lru_hits, share_hits
+from workloads.serving import Batching, Profile, Requests, read_requests, serve, with_prefix_cache
+from workloads.serving.requests import BLOCK_TOKENS, lru_hits, share_hits
 
 
 def replica() -> Profile:
@@ -101,14 +101,13 @@ def mooncake(path: Path, blocks: list[list[int]]) -> Requests:
         for n, one in enumerate(blocks)
     ]  # fmt: skip
     path.write_text("\n".join(lines) + "\n")
-    return requests_with([BLOCK_TOKENS * len(one) for one in blocks])
+    return read_requests(path)
 
 
 def test_blocks_of_a_mooncake_trace_hit(tmp_path: Path) -> None:
-    path = tmp_path / "trace.jsonl"
-    requests = mooncake(path, [[1, 2], [1, 2, 3], [4], [1, 2, 3]])
-    large = with_prefix_cache(requests, "trace", kv_tokens=10**6, path=path)
-    small = with_prefix_cache(requests, "trace", kv_tokens=3 * BLOCK_TOKENS, path=path)
+    requests = mooncake(tmp_path / "trace.jsonl", [[1, 2], [1, 2, 3], [4], [1, 2, 3]])
+    large = with_prefix_cache(requests, "trace", kv_tokens=10**6)
+    small = with_prefix_cache(requests, "trace", kv_tokens=3 * BLOCK_TOKENS)
     assert large.cached is not None
     assert small.cached is not None
     assert (large.cached // BLOCK_TOKENS).tolist() == [0, 2, 0, 3]
@@ -121,10 +120,13 @@ def test_counts_of_a_csv_are_taken_at_their_word(tmp_path: Path) -> None:
         "timestamp_ms,prompt_tokens,output_tokens,reused_prefix_blocks\n"
         "2000,1200,5,2\n1000,900,5,1\n"
     )
-    requests = Requests(np.array([0.0, 1.0]), np.array([900, 1200]), np.array([5, 5]))
-    cached = with_prefix_cache(requests, "trace", kv_tokens=10**5, path=path)
+    cached = with_prefix_cache(read_requests(path), "trace", kv_tokens=10**5)
     assert cached.cached is not None
     assert cached.cached.tolist() == [512, 1024]
+    assert cached.first(1).cached == [512]
+    path.write_text(path.read_text().replace(",5,2", ",5,-2"))
+    with pytest.raises(InputError, match="of which one is no number of at least 0"):
+        with_prefix_cache(read_requests(path), "trace", kv_tokens=10**5)
 
 
 @pytest.mark.parametrize("text", ["half", "1.0", "-5%", "150%", "50%:warm", "nan", ""])
@@ -136,11 +138,11 @@ def test_mistakes_are_refused(text: str) -> None:
 def test_a_log_without_prefixes_is_refused(tmp_path: Path) -> None:
     path = tmp_path / "log.csv"
     path.write_text("time_s,prompt_tokens,output_tokens\n0,10,2\n")
-    with pytest.raises(InputError, match="none of the columns"):
-        with_prefix_cache(requests_with([10]), "trace", kv_tokens=100, path=path)
+    with pytest.raises(InputError, match="one of the columns cached_tokens, prefix_tokens"):
+        with_prefix_cache(read_requests(path), "trace", kv_tokens=100)
     lines = tmp_path / "log.jsonl"
     lines.write_text('{"timestamp": 0, "input_length": 10, "output_length": 2}\n')
-    with pytest.raises(InputError, match="no hash_ids"):
-        with_prefix_cache(requests_with([10]), "trace", kv_tokens=100, path=lines)
+    with pytest.raises(InputError, match="a log with hash_ids"):
+        with_prefix_cache(read_requests(lines), "trace", kv_tokens=100)
     with pytest.raises(InputError, match="drawn requests share nothing"):
         with_prefix_cache(requests_with([10]), "trace", kv_tokens=100)

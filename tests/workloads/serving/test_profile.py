@@ -16,10 +16,15 @@ from topologies.errors import InputError
 from workloads.models.huggingface import named
 from workloads.models.model import Model
 from workloads.serving import BUCKETS, Batching, profile, serve
-from workloads.serving.rank.attention import scan_token_s
-from workloads.serving.rank.products import products_s
-from workloads.serving.rank.reduces import SIZES, direct_reduce_s, library_reduce_s
 from workloads.serving.rank.share import RankShare
+from workloads.serving.rank.times import (
+    SIZES,
+    direct_reduce_s,
+    library_reduce_s,
+    products_s,
+    scan_token_s,
+    small_kernels_s,
+)
 
 TRN2 = cluster("trn2.48xlarge")
 
@@ -175,3 +180,14 @@ def test_a_model_with_some_attention_keeps_keys_and_values_of_these_layers_alone
     """Every fourth of 48 layers attends, with 2 key-value heads of 256 values in 2 bytes."""
     replica = profile(named("qwen3-next-80b-a3b"), cluster("dgx-h200"), tp=2)
     assert replica.kv_bytes_per_token == 12 * 2 * 2 * 256 * 2
+
+
+def test_layers_of_mi300x_start_later_where_inputs_are_scaled() -> None:
+    model, machine = named("llama-3.1-70b"), cluster("mi300x-platform")
+    plain_s, scaled_s = (
+        small_kernels_s(
+            RankShare(model, machine, 8, precision, shipped_catalogue()), np.ones(1), "serving.gpu"
+        )
+        for precision in ("bf16", "fp8")
+    )
+    assert scaled_s - plain_s == pytest.approx(80 * (110e-6 - 15e-6))

@@ -19,12 +19,14 @@ from workloads.serving import (
     Profile,
     Requests,
     Slo,
+    Speculation,
     attained,
     closed_loop,
     poisson,
     serve,
     serving_summary,
 )
+from workloads.serving.batching import BESIDE, FIRST
 from workloads.serving.deployment import Deployment
 
 TRN2 = cluster("trn2.48xlarge")
@@ -67,6 +69,41 @@ def test_chunks_ride_along_with_decode() -> None:
     assert served.first_token_s[0] == pytest.approx(1.3)
     assert served.first_token_s[1] == pytest.approx(1.3 + 2 * 1.4)
     assert served.gap_s.max() == pytest.approx(1.4)
+
+
+def test_the_request_admitted_last_gives_way_in_a_full_cache() -> None:
+    """100 tokens hold both requests for 40 passes; then one decodes and the other is run anew."""
+    replica = toy_replica(decode_kv_s=0.0, kv_budget_bytes=200.0)
+    two = requests_of((0.0, 10, 60), (0.0, 10, 60))
+    served = serve(replica, two, Batching(slots=8, chunk_tokens=64, reserved=0.0))
+    assert served.first_token_s.tolist() == [3.0, 3.0]
+    alone_s = 3.0 + 40 * 1.2 + 19 * 1.1
+    assert served.end_s.tolist() == pytest.approx([alone_s, alone_s + (1 + 0.1 * 51) + 18 * 1.1])
+    assert (served.kv_peak_tokens, served.iterations) == (100, 1 + 40 + 19 + 1 + 18)
+    assert served.gap_s.max() == pytest.approx(19 * 1.1 + 6.1)
+    whole = serve(replica, two, Batching(slots=8, chunk_tokens=64))
+    assert whole.first_token_s[1] == pytest.approx(whole.end_s[0] + 2.0)
+
+
+@examples(60)
+@given(
+    st.lists(st.tuples(st.integers(1, 40), st.integers(1, 50)), min_size=1, max_size=12),
+    st.sampled_from((0.0, 0.098, 0.5)),
+    st.sampled_from((BESIDE, FIRST)),
+    st.sampled_from((None, Speculation(3, 0.6))),
+)
+def test_every_request_ends_within_the_cache_however_few_tokens_are_reserved(
+    lengths: list[tuple[int, int]], reserved: float, prompts: str, guess: Speculation | None
+) -> None:
+    requests = requests_of(*((float(3 * n), *both) for n, both in enumerate(lengths)))
+    batching = Batching(6, 32, reserved=reserved, prompts=prompts, overlapped=True)
+    replica = toy_replica(kv_budget_bytes=200.0)
+    served = serve(replica, requests, batching, speculation=guess)
+    assert np.isfinite(served.end_s).all()
+    assert (served.first_token_s > requests.arrival_s).all()
+    assert (served.end_s >= served.first_token_s).all()
+    assert served.gap_count.sum() == (requests.output - 1).sum()
+    assert served.kv_peak_tokens <= replica.kv_tokens
 
 
 def test_slots_and_cache_make_requests_wait() -> None:

@@ -16,9 +16,8 @@ from workloads.kernels.attention import decode_key_s, index_score_s
 from workloads.models.huggingface import from_fields, named
 from workloads.models.model import Model
 from workloads.serving.profile import Profile, profile
-from workloads.serving.rank.attention import decode_keys, decode_request_s
-from workloads.serving.rank.products import index_s, projections_s
 from workloads.serving.rank.share import RankShare
+from workloads.serving.rank.times import decode_keys, decode_request_s, index_s, projections_s
 
 V32 = named("deepseek-v3.2")
 DENSE = replace(V32, window=0, keys="last", indexer=None)

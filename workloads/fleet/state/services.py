@@ -12,8 +12,8 @@ from topologies.errors import InputError
 from workloads.confidence.kinds import Prediction
 from workloads.demand.trace import MINUTES_PER_DAY, Demand
 from workloads.fleet.inputs.costs import ChangeCosts
-from workloads.serving.capacity import Capacity
-from workloads.serving.disaggregated import Pools
+from workloads.serving.deployment import Pools
+from workloads.serving.tables import Capacity
 
 
 @dataclass(frozen=True)

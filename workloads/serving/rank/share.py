@@ -12,8 +12,7 @@ import numpy as np
 from topologies.arrays import FloatArray
 from topologies.catalogue.catalogue import Catalogue, chip_family
 from topologies.clusters.cluster import Cluster
-from topologies.errors import InputError, suggestion
-from workloads.kernels.precision import SERVING_CACHES, Format, served_formats
+from workloads.kernels.precision import Format, served_formats
 from workloads.kernels.times import elementwise_s, gemm_s
 from workloads.models.model import ATTENTION, RECURRENCE, Model
 
@@ -26,16 +25,6 @@ SHORTEST = 128
 """Side of a product that is so small that its time is that of its launches."""
 MEASURED_WITH_QUANTISATION = ("fp8", "mxfp8")
 """Precisions whose measured products include a kernel that quantises the activations."""
-
-
-def check_cache(precision: str | None) -> str | None:
-    """Return a precision of cached keys and values, or refuse an unknown one."""
-    if precision is not None and precision not in SERVING_CACHES:
-        raise InputError(
-            f"a cache in {precision[:80]!r} is not known.{suggestion(precision, SERVING_CACHES)} "
-            f"Use {' or '.join(SERVING_CACHES)}."
-        )
-    return precision
 
 
 @dataclass(frozen=True)

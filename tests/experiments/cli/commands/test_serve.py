@@ -42,6 +42,24 @@ def test_the_precision_of_the_cache_is_named_and_follows_the_engine(
         assert room.endswith(f", in {expected}")
 
 
+def test_an_overload_is_a_remark_everywhere(
+    capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    words = ["serve", "--model=llama-3.1-8b", "--cluster=dgx-h100", "--tp=1", "--count=300"]
+    words += ["--requests=poisson:90", "--slots=8", "--slo=ttft=2s"]
+    assert run([*words, "--json"]) == 0
+    document = json.loads(capsys.readouterr().out)
+    (overload,) = document["remarks"]
+    assert overload.startswith("It is overloaded: 77.8 requests/s arrive and ")
+    assert document["slo"] == {"ttft_s": 2.0, "tpot_s": None}
+    assert run([*words, f"--out={tmp_path}"]) == 0
+    shown = " ".join(capsys.readouterr().out.split())
+    assert overload in shown
+    assert "tokens in the mean. SLO: TTFT 2 s." in shown
+    assert "It is overloaded" in (tmp_path / "report.html").read_text()
+    assert "remarks" not in answer(capsys)
+
+
 def test_each_way_is_faster_and_tells_of_itself(capsys: pytest.CaptureFixture[str]) -> None:
     plain = answer(capsys)
     cached = answer(capsys, "--prefix-cache=60%")
@@ -198,6 +216,19 @@ def test_a_closed_loop_keeps_its_users(capsys: pytest.CaptureFixture[str]) -> No
     assert document["tokens_per_s"] == result.tokens_per_s
     ends = document["tokens_per_s_interval"]
     assert ends["low"] * ends["high"] == pytest.approx(document["tokens_per_s"] ** 2)
+    assert document["remarks"][0].startswith("All requests are alike, so those of a closed loop")
+
+
+def test_requests_of_unlike_lengths_do_not_wait_in_step() -> None:
+    """Equal requests that end together wait for each other's prompts, as many as there are."""
+    words = {"tp": 4, "concurrency": 16, "count": 400, "prompt": 1000, "output": 100}
+    alike = cs.serve("llama-3.1-8b", "dgx-h100", **words)
+    drawn = cs.serve("llama-3.1-8b", "dgx-h100", **words, shortest_lengths=0.8)
+    lengths = drawn.frame()[["prompt_tokens", "output_tokens"]]
+    assert (lengths.min() == [800, 80]).all()
+    assert (lengths.max() == [1000, 100]).all()
+    assert lengths.mean().to_numpy() == pytest.approx([900, 90], rel=0.02)
+    assert drawn.ttft_s["p50"] < 0.6 * alike.ttft_s["p50"]
 
 
 def test_a_launch_of_an_engine_is_read_and_written(
