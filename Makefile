@@ -60,7 +60,7 @@ develop: $(READY)
 demo: $(RUNS)
 	$(BIN)/cluster-sim train --model llama-3.1-405b --cluster trn2-ultraserver:16 --tp 32 --pp 2 \
 		--vpp 1 --zero 1 --recompute selective --global-batch 256 --seq 8192 --overlap all \
-		--framework neuronx --out out/demo
+		--microbatch 1 --sequence-parallel --framework neuronx --out out/demo
 
 test: $(READY)
 	$(BIN)/python -m pytest $(SHARED) -m "not slow"

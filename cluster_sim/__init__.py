@@ -1,4 +1,4 @@
-"""The front door of the simulator: twenty names, and the modules ``metrics`` and ``plot``.
+"""The front door of the simulator: functions, classes, and the modules ``metrics`` and ``plot``.
 
 >>> import cluster_sim as cs
 >>> cs.cluster("trn2-ultraserver:16").chips
@@ -24,6 +24,7 @@ if TYPE_CHECKING:
     from cluster_sim.schedule.table import Schedule
     from cluster_sim.trace.trace import Trace
     from cluster_sim.trace.trace import run as simulate
+    from experiments.reports.differences import compare
     from experiments.validation.validate import validate
     from topologies.clusters.names import cluster
     from topologies.errors import InputError
@@ -50,6 +51,7 @@ __all__ = [
     "cluster",
     "collective",
     "collective_time",
+    "compare",
     "lend",
     "metrics",
     "model",
@@ -75,6 +77,7 @@ _PLACES = {
     "cluster": "topologies.clusters.names:cluster",
     "collective": "cluster_sim.collectives.builder:collective",
     "collective_time": "cluster_sim.collectives.duration.duration:collective_time",
+    "compare": "experiments.reports.differences:compare",
     "lend": "workloads.fleet.lending.front:lend",
     "metrics": "cluster_sim.analysis.metrics:",
     "model": "workloads.models.huggingface:model",

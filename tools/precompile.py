@@ -30,6 +30,7 @@ STEP = ("--global-batch", "8", "--seq", "4096", "--allow-oversized")
 DEMO = (
     *("train", "--model", "llama-3.1-405b", "--cluster", "trn2-ultraserver:16", "--tp", "32"),
     *("--pp", "2", "--vpp", "1", "--zero", "1", "--recompute", "selective"),
+    *("--microbatch", "1", "--sequence-parallel"),
     *("--global-batch", "256", "--seq", "8192", "--overlap", "all", "--framework", "neuronx"),
 )
 """The step that ``make demo`` simulates."""

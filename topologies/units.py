@@ -54,6 +54,7 @@ _COUNTS = {"": 1, "k": 10**3, "M": 10**6, "B": 10**9, "G": 10**9, "T": 10**12}
 """Factors of the suffixes of counts; billions are written B, as in 70B parameters, or G."""
 _USUAL = ("B", "kB", "MB", "GB", "TB", "KiB", "MiB", "GiB", "us", "ms", "min", "h", "d")
 _USUAL_RATES = ("B/s", "kB/s", "MB/s", "GB/s", "TB/s", "GiB/s", "Gbit/s", "Tbit/s")
+_FIGURE = re.compile(r"[0-9.]+")  # number of an example
 _NUMBER = re.compile(r"\s*([+-]?(?:\d+\.?\d*|\.\d+)(?:[eE][+-]?\d{1,3})?)\s*(\D*?)\s*", re.ASCII)
 _LONGEST = 60
 _LARGEST_EXPONENT = 40
@@ -135,6 +136,7 @@ def _parse(text: str, what: str, base: str, example: str) -> Fraction:
         raise InputError(f"{what} {shown} is not a number with a unit. Write it as {example}.")
     digits, spelled = matched.groups()
     if not spelled:
+        example = _FIGURE.sub(digits, example)
         raise InputError(f"{what} {shown} has no unit. Write it as {example}.")
     try:
         factor, dimension = unit(spelled)
@@ -200,7 +202,7 @@ def parse_seconds(text: str, what: str = "time") -> float:
     >>> parse_seconds("1.5us"), parse_seconds("7d")
     (1.5e-06, 604800.0)
     """
-    return float(_parse(text, what, "s", "1.5us or 90s"))
+    return float(_parse(text, what, "s", "20ms or 90s"))
 
 
 def parse_ps(text: str, what: str = "latency") -> int:

@@ -117,6 +117,10 @@ to gain."""
 FOLDED_FROM = 11_000_000
 """Ops from which a collective over many domains is timed by a few ranks that stand for all, where
 the caller does not look at single messages: building and running as many takes 1.6 GB."""
+BY_NCCL = (
+    "NCCL's time is a closed form without links. Name an algorithm that is simulated here, such as "
+    "--algorithm ring in one scale-up domain, or hierarchical among several."
+)
 MOST_PER_CHIP = 256  # most ranks of a chip that are accepted, more than any chip has cores
 
 
@@ -183,18 +187,19 @@ def measure(
     """Build, run and prove a call, or several calls of one size at once; returns row and trace.
 
     ``best`` as the algorithm tries all that suit and keeps the fastest. On NVIDIA's machines
-    ``auto`` is a model of NCCL's measured behaviour. The time of a group whose schedule does not
-    fit in memory comes from a few ranks that stand for all. ``ideal``: count link rates and
-    latencies only. ``sbuf``: keep the buffers in the scratchpads of the cores. ``proof``: by
-    default up to ``LARGEST_RANKS`` ranks. ``faults``: the lower bound stays that of the healthy
-    fabric. ``watched``: whether the caller looks at single messages; else a large collective may be
-    run in parts whose messages are dropped.
+    ``auto`` is a model of NCCL's measured behaviour, which ``best`` tries too. The time of a group
+    whose schedule does not fit in memory comes from a few ranks that stand for all. ``ideal``:
+    count link rates and latencies only. ``sbuf``: keep the buffers in the scratchpads of the cores.
+    ``proof``: by default up to ``LARGEST_RANKS`` ranks. ``faults``: the lower bound stays that of
+    the healthy fabric. ``watched``: whether the caller looks at single messages; else a large
+    collective may be run in parts whose messages are dropped.
     """
     check_choice("engine", engine, ENGINES)
     many = [calls] if isinstance(calls, CollectiveCall) else list(calls)
     first, frame = many[0], row_frame(many, engine, ideal=ideal, sbuf=sbuf)
-    if algorithm == AUTO and not (ideal or sbuf) and nccl.covers(first.group.cluster):
-        refuse_faults(faults, "NCCL's time is a closed form without links")
+    by_nccl = not (ideal or sbuf) and nccl.covers(first.group.cluster)
+    if algorithm == AUTO and by_nccl:
+        refuse_faults(faults, BY_NCCL)
         return _measure_nccl(frame, many)
 
     def measured(picked: Algorithm) -> tuple[dict[str, Any], Trace]:
@@ -204,7 +209,8 @@ def measure(
         streamed = _is_streamed(many, picked, unwatched=unwatched) and not faults
         folded = alone and unwatched and not faults and _is_folded(first, picked, ideal=ideal)
         if alone and (streamed or folded or not fits_by(many, picked)):
-            refuse_faults(faults, f"{picked.name} is timed by a few ranks that stand for all")
+            few = f"{picked.name} is timed by a few ranks that stand for all"
+            refuse_faults(faults, f"{few}. Take fewer ranks, or another algorithm.")
             return _measure_large(frame, first, picked, ideal=ideal)
         down = gone_around(spelled_out(faults, first.group.cluster))[0]
         build = functools.partial(compose, many, picked, ideal=ideal, sbuf=sbuf, down=down)
@@ -212,7 +218,10 @@ def measure(
 
     is_best = algorithm == BEST
     candidates = fitting_algorithms(many) if is_best else [choose_algorithm(first, algorithm)]
-    return min(map(measured, candidates), key=lambda result: int(result[1].total_ps))
+    results = list(map(measured, candidates))
+    if is_best and by_nccl and not faults:
+        results.append(_measure_nccl(frame, many))
+    return min(results, key=lambda result: int(result[1].total_ps))
 
 
 def measure_built(
@@ -247,10 +256,7 @@ def measure_built(
 def refuse_faults(faults: Sequence[Fault], why: str) -> None:
     """Refuse faults where a time has no resources that they could slow."""
     if faults:
-        raise InputError(
-            f"fault on {faults[0].resource}: {why}. Name an algorithm that is simulated here, such "
-            "as --algorithm ring, or take fewer ranks"
-        )
+        raise InputError(f"fault on {faults[0].resource}: {why}")
 
 
 def _measure_nccl(frame: RowFrame, calls: Sequence[CollectiveCall]) -> tuple[dict[str, Any], Trace]:
@@ -411,8 +417,8 @@ def measure_v(
         engine,
     )
 
-    if algorithm == AUTO and not ideal and nccl.covers(group.cluster):
-        refuse_faults(faults, "NCCL's time is a closed form without links")
+    def timed_by_nccl() -> tuple[dict[str, Any], Trace]:
+        """Row and trace of NCCL's exchange."""
         even = CollectiveCall("all-to-all", group, buffer_bytes(sent_bytes))
         row, trace = measure_timed(
             frame,
@@ -423,13 +429,21 @@ def measure_v(
         )
         return {**row, "collective": KIND}, trace
 
+    by_nccl = not ideal and nccl.covers(group.cluster)
+    if algorithm == AUTO and by_nccl:
+        refuse_faults(faults, BY_NCCL)
+        return timed_by_nccl()
+
     def measured(name: str) -> tuple[dict[str, Any], Trace]:
         """Row and trace of one algorithm."""
         build = functools.partial(compose_v, group, sent_bytes, name, ideal=ideal)
         return measure_built(build, frame, faults=faults)
 
-    names = algorithms_v(group) if algorithm == BEST else [algorithm]
-    return min(map(measured, names), key=lambda run: int(run[1].total_ps))
+    is_best = algorithm == BEST
+    results = [measured(name) for name in (algorithms_v(group) if is_best else [algorithm])]
+    if is_best and by_nccl and not faults:
+        results.append(timed_by_nccl())
+    return min(results, key=lambda run: int(run[1].total_ps))
 
 
 def algorithms_v(group: Group) -> list[str]:

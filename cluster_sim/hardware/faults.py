@@ -110,12 +110,12 @@ def _resources_of(fault: Fault, cluster: Cluster, ranks_per_chip: int) -> Sequen
 
 def _remedy(kind: str, kinds: Sequence[str]) -> str:
     """Say where resources of a kind that this run does not have are found."""
-    if kind in OF_MESSAGES and kind not in kinds:
+    if kind in OF_MESSAGES and not set(kinds) & set(OF_MESSAGES):
         return (
             "A collective is one op at this level; use --level chunk or flow, which have links "
             "and adapters, or cluster-sim collective --fault."
         )
-    return "Take one from the trace."
+    return "Take one from the trace, or write cable:0-1, adapter:0, chip:0 or server:0."
 
 
 OF_MESSAGES = ("link", "tx", "rx", "uplink", "switch", "down", "up", "port", "nic")

@@ -15,6 +15,7 @@ from typing import Any
 
 import pandas as pd
 
+from cluster_sim.collectives.algorithms.registry import ALGORITHMS, AUTO
 from cluster_sim.collectives.duration.duration import collective_time
 from cluster_sim.collectives.results import first_ranks
 from experiments.reports.differences import input_text, recorded_plan
@@ -131,7 +132,9 @@ def _collective(folder: Path, inputs: Mapping[str, Any]) -> Explored:
         group = first_ranks(machine, ranks, each)
         times = {
             size: collective_time(
-                str(inputs["op"]), group, size_bytes=size, algorithm=algorithm,
+                str(inputs["op"]), group, size_bytes=size,
+                # What no name runs, such as NCCL's closed form, is the runtime's own choice.
+                algorithm=algorithm if algorithm in ALGORITHMS else AUTO,
                 ideal=bool(inputs.get("ideal")),
             ).time_s
             for size, algorithm in rows

@@ -156,7 +156,8 @@ def _days(axes: Axes, frame: pd.DataFrame) -> None:
     first, last = frame["time_utc"].iloc[0], frame["time_utc"].iloc[-1]
     axes.set_xlim(first, last)
     short = last - first <= pd.Timedelta(days=2)
-    every_day: dates.DateLocator = dates.DayLocator()  # type: ignore[no-untyped-call]
+    apart = -((first - last) // pd.Timedelta(days=8))  # at most eight dates have room
+    every_day: dates.DateLocator = dates.DayLocator(interval=apart)  # type: ignore[no-untyped-call]
     if short:
         every_day = dates.HourLocator(byhour=(0, 6, 12, 18))  # type: ignore[no-untyped-call]
     axes.xaxis.set_major_locator(every_day)

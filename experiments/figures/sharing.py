@@ -39,6 +39,7 @@ def slowdowns(shared: Sharing) -> Figure:
         )
     axes.set_yticks([row + 0.4 - height / 2 for row in range(len(names))], names)
     axes.invert_yaxis()
+    axes.set_xlim(right=max(1.0, axes.get_xlim()[1]))  # where nothing is lost, bars have no length
     across = "step beside the others, longer than alone in the best placement [%]"
     dress(axes, f"{across}; lines: single steps", "", grid="x")
     axes.legend(title="placement", frameon=False)

@@ -58,8 +58,8 @@ def one_step(headline: str, parts: Mapping[str, float], mfu: float, ends: Interv
     axes.set_xlim(0, 1.02 * max(seconds, ends.high))
     _label(axes, [""], "time of one iteration [s]")
     axes.set_ylim(0.4, ABOVE_BAR - 0.12)
-    title = f"{headline}\n{finding(parts)}, MFU {mfu:.0%} ({ends.level:.0%}: {low} – {high})"
-    _finish(figure, title)
+    between = f" ({ends.level:.0%}: {low} – {high})"
+    _finish(figure, f"{headline}\n{finding(parts, between=between)}; MFU {mfu:.0%}")
     _write_in(figure, axes, scale, np.array([seconds]))
     return figure
 
@@ -72,8 +72,8 @@ def _draw_interval(axes: Axes, ends: Interval) -> None:
     )  # fmt: skip
 
 
-def finding(parts: Mapping[str, float], most: int = 3) -> str:
-    """Return the length of an iteration and its largest parts, in one line.
+def finding(parts: Mapping[str, float], most: int = 3, between: str = "") -> str:
+    """Return the length of an iteration, its interval in words, and its largest parts, in one line.
 
     >>> finding({"compute": 3.0, "exposed_tp": 0.9, "bubble": 0.1}, most=2)
     '4 s a step: 75% compute; 22% tensor parallel, exposed'
@@ -81,7 +81,7 @@ def finding(parts: Mapping[str, float], most: int = 3) -> str:
     seconds = sum(parts.values())
     largest = sorted(parts, key=lambda part: -parts[part])[:most]
     shares = [f"{parts[part] / seconds:.0%} {NAMES[part]}" for part in largest if parts[part]]
-    return f"{format_seconds(seconds)} a step: {'; '.join(shares)}"
+    return f"{format_seconds(seconds)} a step{between}: {'; '.join(shares)}"
 
 
 def stacked(

@@ -52,10 +52,12 @@ def interval_at(command: str, results: Document, place: str) -> Any:
     return value_at(results, f"interval.{name}") if separate is None else separate
 
 
-def ends_text(name: str, interval: Any, write: Callable[[Any], str] | None = None) -> str:
+def ends_text(
+    name: str, interval: Any, write: Callable[[Any], str] | None = None, value: Any = None
+) -> str:
     """Interval of a number as it stands beside the number; empty where it has none, or is a point.
 
-    ``write``: function that writes the number, in place of that of its unit.
+    ``write``: function that writes the number, in place of that of its unit. ``value``: the number.
 
     >>> ends_text("time_s", {"low": 0.01888, "high": 0.0251})
     '80 %: 18.9 ms – 25.1 ms'
@@ -65,8 +67,9 @@ def ends_text(name: str, interval: Any, write: Callable[[Any], str] | None = Non
         level = float(interval["level"]) if "level" in interval else 0.8
     except (KeyError, TypeError, ValueError, IndexError):
         return ""
-    # An end is not known to more than three digits.
-    low, high = (write(end) if write else value_text(name, float(f"{end:.3g}")) for end in ends)
+    # An end is not known to more than three digits, unless it is the number itself.
+    rounded = (end if end == value else float(f"{end:.3g}") for end in ends)
+    low, high = (write(end) if write else value_text(name, end) for end in rounded)
     return f"{100 * level:.0f} %: {low} – {high}" if low != high else ""
 
 
@@ -85,7 +88,8 @@ def facts(columns: Sequence[Column], results: Document, command: str = "") -> li
         value = value_at(results, column.name)
         text = "" if value is None else column.written(value)
         ends = interval_at(command, results, column.name)
-        between = ends_text(column.like or column.name, ends, column.write) if text else ""
+        like = column.like or column.name
+        between = ends_text(like, ends, column.write, value) if text else ""
         rows += [(column.heading, f"{text} ({between})" if between else text)] * bool(text)
     return rows
 

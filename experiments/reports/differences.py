@@ -42,20 +42,40 @@ LONGEST = 60
 Document = Mapping[str, Any]
 
 
-def differences(folders: tuple[Path, Path]) -> dict[str, Any]:
-    """Return what differs between two run directories, under the keys of ``compare``'s JSON.
+def compare(first: Path | str, second: Path | str) -> dict[str, Any]:
+    """Say what differs between two recorded runs of one command, and why.
+
+    Parameters
+    ----------
+    first, second : path
+        Run directories that ``--out`` wrote.
+
+    Returns
+    -------
+    dict
+        The keys of ``cluster-sim compare --json``: ``question`` and ``results`` have a row for each
+        option and each number that differ, ``ratios`` say whether a difference is beyond the error
+        of two predictions, ``change_s`` has the parts of a step, the second less the first [s].
 
     Raises
     ------
     InputError
         If the runs are of unlike commands, have no results, or were changed since.
+
+    Examples
+    --------
+    >>> compare("nowhere", "nowhere")
+    Traceback (most recent call last):
+        ...
+    topologies.errors.InputError: nowhere is no run directory: it has no run.json. Name a \
+directory that --out wrote.
     """
+    folders = Path(first), Path(second)
     records = [read_record(folder) for folder in folders]
-    first, second = (str(record["command"]) for record in records)
-    if first != second:
+    command, other = (str(record["command"]) for record in records)
+    if command != other:
         raise InputError(
-            f"{folders[0]} is a run of {first} and {folders[1]} of {second}. Compare runs of one "
-            "command."
+            f"{first} is a run of {command} and {second} of {other}. Compare runs of one command."
         )
     results = [_results(folder, record) for folder, record in zip(folders, records, strict=True)]
     leaves = [dict(_leaves(result)) for result in results]
@@ -64,13 +84,13 @@ def differences(folders: tuple[Path, Path]) -> dict[str, Any]:
     ]
     first_only, second_only = ({*leaves[k]} - {*leaves[1 - k]} for k in (0, 1))
     return {
-        "command": first,
+        "command": command,
         "runs": list(map(str, folders)),
         "question": _unlike(*(dict(_question(record)) for record in records)),
         "results": [row for row in _unlike(*leaves) if all(row["name"] in each for each in leaves)],
         "only_first": _keys(first_only),
         "only_second": _keys(second_only),
-        "ratios": _ratios(first, named, [record["inputs"] for record in records]),
+        "ratios": _ratios(command, named, [record["inputs"] for record in records]),
         "change_s": _parts(*(result.get("breakdown_s") for result in results)),
     }
 

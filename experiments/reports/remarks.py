@@ -93,7 +93,7 @@ def _faster(step: Iteration) -> Iterator[str]:
     if choice is not None and choice.default_ratio is not None:
         saved = 1 - 1 / choice.default_ratio
         yield (
-            f"No degree of parallelism was stated. By its estimate another plan takes {saved:.0%} "
+            f"No degree of parallelism was stated. By an estimate, another plan takes {saved:.0%} "
             f"less: {describe(choice.best)}."
         )
 
@@ -215,7 +215,7 @@ def _neighbour(step: Iteration) -> Iterator[str]:
     for best in faster_neighbours(step.model, step.plan, step.stated.clusters[0])[:1]:
         changed = differing(replace(step.plan, **best.changes), step.plan)
         yield (
-            f"By its estimate a step takes {1 - best.ratio:.0%} less with {named(changed)}, which "
+            f"By an estimate, a step takes {1 - best.ratio:.0%} less with {named(changed)}, which "
             "fits in memory."
         )
 

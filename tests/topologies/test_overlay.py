@@ -73,6 +73,7 @@ def test_the_digest_follows_values_not_words(tmp_path: Path, shipped: Catalogue)
         ("trn2,tdp,,480,W,stated,me,,490,500", "outside its range, 490 to 500."),
         ("trn2,tdp,,480,W,stated,me,,,low", "line 2: high: 'low' is not a number."),
         ("trn2,tdp,,480,GB,stated,me,,,", "line 2: trn2 tdp is in B, elsewhere in W."),
+        ("new,hbm_bytes,,144,TB/s,stated,me,,,", "new hbm_bytes is in B/s, elsewhere in B."),
         ("trn2,tdp,x,480,GB,stated,me,,,", "line 2: trn2 tdp is in B, elsewhere in W."),
         ("trn2,zebra,x,1,W,stated,me,,,", "line 2: trn2 zebra: the variant 'x' has no default"),
         (

@@ -234,7 +234,9 @@ def check_overlay(rows: Iterable[Entry], in_force: InForce, overlay: Rows, path:
     merged = {(row.part, row.quantity, row.variant): row for row in shipped}
     merged |= {(row.part, row.quantity, row.variant): row for _, row in overlay}
     parts = {row.part for row in merged.values()}
-    quantities = {row.quantity for row in shipped}
+    units: dict[str, set[str]] = {}
+    for row in shipped:
+        units.setdefault(row.quantity, set()).add(row.unit)
     for line, row in overlay:
         default = merged.get((row.part, row.quantity, ""))
         replaced = in_force.get((row.part, row.quantity)) or default
@@ -244,11 +246,13 @@ def check_overlay(rows: Iterable[Entry], in_force: InForce, overlay: Rows, path:
                 f"{where}: the variant {row.variant!r} has no default beside it; "
                 "add a row with an empty variant."
             )
-        if row.unit != replaced.unit:
+        usual = {replaced.unit} if replaced is not row else units.get(row.quantity, {row.unit})
+        if row.unit not in usual:
+            elsewhere = " or ".join(sorted(usual))
             raise InputError(
-                f"{where} is in {row.unit}, elsewhere in {replaced.unit}. Write it in that."
+                f"{where} is in {row.unit}, elsewhere in {elsewhere}. Write it in that."
             )
-        _check_read(row, where, quantities, parts)
+        _check_read(row, where, set(units), parts)
         check_row(row, where)
     _check_parts(in_force, overlay, path)
 

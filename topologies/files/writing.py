@@ -52,18 +52,23 @@ def remove_orphans(path: Path) -> None:
                     orphan.unlink()
 
 
-@contextmanager
-def whole_file(path: Path) -> Iterator[Path]:
-    """Give a temporary sibling to write to; on success it takes the name of ``path``.
-
-    An error or Ctrl-C on the way removes it and leaves what stood at ``path`` before.
-    """
+def check_target(path: Path) -> None:
+    """Refuse a path at which no file can be written."""
     if "\0" in path.name:
         raise InputError(f"cannot write {path}: its name holds a zero byte. Choose another name.")
     if not path.parent.is_dir():
         raise InputError(f"cannot write {path}: there is no directory {path.parent}. Create it.")
     if path.exists() and not path.is_file():
         raise InputError(f"cannot write {path}: it is no file. Choose another name.")
+
+
+@contextmanager
+def whole_file(path: Path) -> Iterator[Path]:
+    """Give a temporary sibling to write to; on success it takes the name of ``path``.
+
+    An error or Ctrl-C on the way removes it and leaves what stood at ``path`` before.
+    """
+    check_target(path)
     remove_orphans(path)
     part = unfinished(path)
     try:

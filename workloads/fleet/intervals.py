@@ -58,7 +58,7 @@ ARRIVING = ("served_tokens", "sold_tokens", "revenue_usd")
 STATED = (
     "inference_chip_hours", "training_chip_hours", "training_goodput", "training_tokens",
     "training_steps", "slo_attainment", "served_tokens", "energy_joules", "electricity_usd",
-    "cost_usd", "cost_with_electricity_usd", "revenue_usd", "margin_usd",
+    "carbon_kg", "cost_usd", "cost_with_electricity_usd", "revenue_usd", "margin_usd",
     "usd_per_million_tokens", "usd_per_million_trained_tokens", "usd_per_training_step",
 )  # fmt: skip
 """Results with an interval, by their keys in the command line's JSON."""
@@ -372,7 +372,9 @@ class _Draws:
         share = drawn.get("serving_cost_share", share)
         tokens = drawn.get("training_tokens", none)
         steps = tokens / results["training_step_tokens"]
+        carbon = (results["carbon_kg"] or 0.0) / results["energy_joules"]
         return {
+            "carbon_kg": drawn["energy_joules"] * carbon,
             "training_steps": steps,
             "cost_usd": cost,
             "cost_with_electricity_usd": with_electricity,

@@ -65,7 +65,9 @@ def missed_quarters(run: FleetRun, lead_s: float) -> list[Missed]:
     return result
 
 
-def missed_note(run: FleetRun, lead_s: float, *, attained: float, wanted: float) -> str:
+def missed_note(
+    run: FleetRun, lead_s: float, *, attained: float, wanted: float, policy: str = "threshold"
+) -> str:
     """Sentence about the worst quarter of an hour and its remedy; empty where the SLO is kept."""
     if attained >= wanted:
         return ""
@@ -86,9 +88,10 @@ def missed_note(run: FleetRun, lead_s: float, *, attained: float, wanted: float)
     headroom = _headroom(quarters, allowed=(1 - wanted) / (1 - attained))
     remedy = f"--headroom {headroom:.2f} on what is needed now meets such rises."
     if headroom > MOST_HEADROOM:
+        forecast = "--policy forecast, which keeps what its past errors ask for, or "
         remedy = (
-            "No headroom up to 1 meets such rises, units that wait do: --policy forecast, which "
-            "keeps what its past errors ask for, or --floor."
+            "No --headroom up to 1 meets such rises; more units that always serve do: "
+            f"{forecast if policy == 'threshold' else ''}--floor."
         )
     return (
         f"{sentence}: {worst.rise:.2f} times the need of {math.ceil(lead_s / 60)} minutes before, "

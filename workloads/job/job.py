@@ -358,7 +358,7 @@ def _read(name: str, value: Any, cluster: Cluster, chips: int) -> dict[str, Any]
     if name == "tokens":
         return {"tokens": parse_count(text, "--tokens")}
     if name == "checkpoint_interval":
-        seconds = None if text == AUTO else _seconds(text, "--checkpoint-interval", least=0.001)
+        seconds = None if text == AUTO else _seconds(value, "--checkpoint-interval", least=0.001)
         return {"interval_s": seconds}
     if name == "checkpoint":
         check_choice("--checkpoint", text, CHECKPOINTS)
@@ -368,15 +368,14 @@ def _read(name: str, value: Any, cluster: Cluster, chips: int) -> dict[str, Any]
         return {"warm": text == "warm"}
     if name == "failures":
         return {"rates": read_failures(text, cluster, chips)}
-    return {f"{name}_s": _seconds(text, f"--{name}")}
+    return {f"{name}_s": _seconds(value, f"--{name}")}
 
 
-def _seconds(text: str, name: str, least: float = 0.0) -> float:
-    """Read a time with its unit; a bare number is seconds."""
-    bare = text.strip().replace(".", "", 1)
-    seconds = parse_seconds(f"{text}s" if bare.isdecimal() else text, name)
+def _seconds(value: Any, name: str, least: float = 0.0) -> float:
+    """Read text with its unit, or a number, which in Python is seconds."""
+    seconds = parse_seconds(value if isinstance(value, str) else f"{value}s", name)
     if seconds < least:
-        raise InputError(f"{name} {text} must be at least {least:g} s, such as 10min.")
+        raise InputError(f"{name} {value} must be at least {least:g} s, such as 10min.")
     return seconds
 
 

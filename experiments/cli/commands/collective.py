@@ -212,10 +212,13 @@ def _side_by_side(
 ) -> None:
     """Measure the collective on several clusters, and show them in one table."""
 
+    single = {name: replace(machine, cluster=name, clusters=None) for name in machine.names}
+    for each in single.values():
+        each.read(catalogue)  # a name that is misspelt, before any cluster answers
+
     def answer(name: str) -> list[dict[str, Any]]:
         """Rows of one of the clusters."""
-        single = replace(machine, cluster=name, clusters=None)
-        cluster, groups = _groups(inputs, single, ranks, catalogue)
+        cluster, groups = _groups(inputs, single[name], ranks, catalogue)
         sizes, measure = how_to_measure(inputs, groups, call.engine)
         wanted = sizes or _sizes(inputs.size, None)
         measured = call.watch(wanted, f"{inputs.op} on {name}")

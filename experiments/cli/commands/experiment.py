@@ -140,13 +140,17 @@ def _value(name: str, parameter: _Parameter, options: Any) -> Any:
     if not parameter.is_list or stated is None:
         return stated
     item: Any = next(part for part in typing.get_args(kind) if part is not Ellipsis)
-    try:
-        return tuple(item(part.strip()) for part in stated.split(","))
-    except ValueError:
-        raise InputError(
-            f"--{name.replace('_', '-')} {stated!r} is no list of "
-            f"{getattr(item, '__name__', 'text')} values; write them with commas, as A,B,C."
-        ) from None
+    values = []
+    for part in stated.split(","):
+        try:
+            values.append(item(part.strip()))
+        except ValueError:
+            what = "a whole number" if item is int else "a number"
+            raise InputError(
+                f"--{name.replace('_', '-')} {stated!r}: {part.strip()!r} must be {what}; write "
+                "digits alone, with commas between values."
+            ) from None
+    return tuple(values)
 
 
 def parameter_texts(docstring: str) -> dict[str, str]:

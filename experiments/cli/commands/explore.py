@@ -87,15 +87,11 @@ def compare(inputs: ComparedRuns, call: Invocation) -> None:
     Options that differ, results that differ, whether the difference is beyond the error of two
     predictions and, for steps, which parts of them it is made of.
     """
+    from experiments.reports import differences
     from experiments.reports.certainty import ratio_sentences
-    from experiments.reports.differences import (
-        change_sentence,
-        differences,
-        question_rows,
-        result_rows,
-    )
+    from experiments.reports.differences import change_sentence, question_rows, result_rows
 
-    answer = differences((inputs.first, inputs.second))
+    answer = differences.compare(inputs.first, inputs.second)
     heads = answer["runs"]
     sentences = [*ratio_sentences(answer["ratios"]), change_sentence(answer)]
     for run, only in zip(heads, ("only_first", "only_second"), strict=True):
@@ -103,16 +99,24 @@ def compare(inputs: ComparedRuns, call: Invocation) -> None:
 
     def show(_: Any) -> None:
         """Print both tables, and the sentences on them."""
-        print_table("", ["asked differently", *heads], question_rows(answer), left=3)
-        print_table("", ["came out differently", *heads, "ratio"], result_rows(answer))
+        if options := question_rows(answer):
+            print_table("", ["asked differently", *heads], options, left=3)
+        if numbers := result_rows(answer):
+            print_table("", ["came out differently", *heads, "ratio"], numbers)
+        else:
+            click.echo("Nothing came out differently.")
         for sentence in filter(None, sentences):
             print_text(sentence)
 
     def write(run: Run, _: Any) -> None:
         """Write both tables and the whole answer."""
-        run.table("question", answer["question"], title="Asked differently")
-        note = " ".join(filter(None, sentences))
-        run.table("metrics", answer["results"], title="Came out differently", note=note)
+        columns, note = ("name", "first", "second", "ratio"), " ".join(filter(None, sentences))
+        options, numbers = (
+            [dict(zip(columns, row, strict=False)) for row in rows]
+            for rows in (question_rows(answer), result_rows(answer))
+        )
+        run.table("question", options, title="Asked differently")
+        run.table("metrics", numbers, title="Came out differently", note=note)
         run.json("results", answer, title="Results")
 
     call.answer(answer, show, write)

@@ -82,7 +82,7 @@ MONEY = (
     Column("training_tokens", "training tokens"),
     Column("training_steps", "training steps of 16 million tokens"),
     Column("won", "training gained, of the oracle's gain", write="{:.1%}".format),
-    Column("regret.gain_over_static_chip_hours", "chip-hours more than static trains",
+    Column("regret.gain_over_static_chip_hours", "chip-hours of training beyond static's",
            write="{:,.0f}".format),
     Column("jobs_with_deadline", "jobs with a deadline", write=_counted),
     Column("in_time", "  done by it"),
@@ -377,8 +377,8 @@ def _notes_of_run(result: FleetResult) -> list[str]:
 
     scenario, run = result.scenario, result.run
     wanted, cap_w = parse_slo(scenario.options.fleet.slo).share, result.settings.power_cap_w
-    attained = result.summary["slo_attainment"]
-    notes = [missed_note(run, scenario.lead_s, attained=attained, wanted=wanted)]
+    attained, policy = result.summary["slo_attainment"], result.settings.policy
+    notes = [missed_note(run, scenario.lead_s, attained=attained, wanted=wanted, policy=policy)]
     if cap_w is not None:
         notes.append(over_cap_note(power_w(run), cap_w))
     return list(filter(None, notes))

@@ -37,6 +37,7 @@ from workloads.training.frameworks.conditions import Conditions
 from workloads.training.plan.plan import PLAN_FIELDS, ParallelPlan
 
 if TYPE_CHECKING:
+    from experiments.reports.run_directory import Run
     from experiments.validation.reading.step_logs import MeasuredSteps
     from workloads.search.choice import When
     from workloads.training.detail import Detail
@@ -65,14 +66,7 @@ class PlanInputs(Conditions):
 
     def fields(self, stated: Mapping[str, Any], cluster: Cluster) -> dict[str, Any]:
         """Return the fields of the plan that file, options and conditions state together."""
-        from workloads.training.frameworks.framework import framework
-        from workloads.training.plan.other_tools import read_any_plan
-
-        filed = read_any_plan(self.plan) if self.plan else None
-        plan_fields = {**(filed.fields if filed else {}), **stated}
-        implied = filed.implied if filed and "framework" not in stated else ""
-        if implied and not framework(implied).trains_on(cluster):
-            del plan_fields["framework"]  # the answer says so
+        plan_fields = {**(runnable_fields(self.plan, cluster) if self.plan else {}), **stated}
         written = {**plan_fields, "chips": self.chips}
         return {**plan_fields, "framework": self.framework_text(written, cluster)}
 
@@ -83,6 +77,18 @@ class PlanInputs(Conditions):
 
         filed = read_any_plan(self.plan) if self.plan else None
         return filed and beside_the_plan(filed, step.plan, step.model, step.cluster)
+
+
+def runnable_fields(plan: Path, cluster: Cluster) -> dict[str, Any]:
+    """Return the fields of a file, without the framework of a tool that cannot use the chips."""
+    from workloads.training.frameworks.framework import framework
+    from workloads.training.plan.other_tools import read_any_plan
+
+    filed = read_any_plan(plan)
+    mine = dict(filed.fields)
+    if filed.implied and not framework(filed.implied).trains_on(cluster):
+        del mine["framework"]  # the answer says so
+    return mine
 
 
 @dataclass(frozen=True)
@@ -195,7 +201,7 @@ def train(
     is stated and that plan does not fit in memory, the plan is searched. Several clusters, written
     --cluster A,B,C, are compared side by side.
     """
-    from experiments.reports.training import document, write
+    from experiments.reports.training import document
 
     if len(names := cluster_names(inputs.cluster)) > 1:
 
@@ -236,7 +242,7 @@ def train(
     call.answer(
         {**answered, **more},
         show=lambda results: _print(step, results, filed),
-        write=lambda directory, _: write(directory, step, answered),
+        write=lambda directory, _: _write(directory, step, answered),
         rankings=rankings,
     )
 
@@ -362,21 +368,42 @@ def _print(run: Iteration, answered: Mapping[str, Any], filed: OtherPlan | None)
         _print_compared(compared, run)
 
 
-def _print_compared(compared: Mapping[str, Any], run: Iteration) -> None:
-    from experiments.reports.remarks import comparison_sentence
-
-    title, ends = "Measured step, as typed", (compared["measured_s"], None, None)
+def _measured_beside(
+    compared: Mapping[str, Any], run: Iteration
+) -> tuple[str, list[dict[str, Any]]]:
+    """Return title and rows of the table of a measured step beside the predicted one."""
+    title, ends = "Measured step, as typed", (None, None)
     if compared["source"]:
         steps, tool = compared["steps"], compared["tool"]
         title = f"Measured step, median of {steps} by {tool} in {compared['source']}"
-        ends = (compared["measured_s"], compared["p10_s"], compared["p90_s"])
-    rows = {"measured": ends, "predicted": (run.iteration_s, run.interval.low, run.interval.high)}
+        ends = (compared["p10_s"], compared["p90_s"])
+    predicted = (run.iteration_s, run.interval.low, run.interval.high)
+    rows = {"measured": (compared["measured_s"], *ends), "predicted": predicted}
+    keys = ("step_s", "low_s", "high_s")
+    return title, [{"run": name, **dict(zip(keys, rows[name], strict=True))} for name in rows]
+
+
+def _print_compared(compared: Mapping[str, Any], run: Iteration) -> None:
+    from experiments.reports.remarks import comparison_sentence
+
+    title, rows = _measured_beside(compared, run)
     cells = [
-        [name, *("" if time_s is None else format_seconds(time_s) for time_s in rows[name])]
-        for name in rows
+        [name, *("" if time_s is None else format_seconds(time_s) for time_s in times)]
+        for name, *times in map(dict.values, rows)
     ]
     print_table(title, ["", "step", "80 % from", "to"], cells)
     print_text(comparison_sentence(compared, run))
+
+
+def _write(directory: Run, step: Iteration, results: Mapping[str, Any]) -> None:
+    from experiments.reports.remarks import comparison_sentence
+    from experiments.reports.training import write
+
+    write(directory, step, results)
+    if compared := results.get("compared"):
+        title, rows = _measured_beside(compared, step)
+        note = comparison_sentence(compared, step)
+        directory.table("compared", rows, title=title, note=note)
 
 
 def _explained(run: Iteration) -> dict[str, Any]:

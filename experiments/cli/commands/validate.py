@@ -93,13 +93,15 @@ def validate(wanted: ValidationInputs, catalogue_inputs: CatalogueInputs, call: 
     from experiments.validation.reading.rows import misses, read_file, tables
     from experiments.validation.reading.rows import table as named
     from experiments.validation.validate import as_served, validate_as_user, validate_each
+    from topologies.files.writing import check_target
 
     catalogue = catalogue_inputs.read()
-
     if wanted.file and wanted.table:
         raise InputError("--file and --table were given together. Use one of them.")
     if wanted.column and not wanted.file:
         raise InputError("--column is for the rows of --file. Name a file, or leave it out.")
+    if wanted.residuals:
+        check_target(wanted.residuals)
     chosen = [] if wanted.file else [named(name) for name in wanted.table or tables()]
     if wanted.file:
         measured = [(read_file(wanted.file, wanted.stated()), wanted.file.name)]

@@ -104,15 +104,11 @@ class CatalogueInputs:
         from topologies.clusters.names import cluster
         from workloads.economics import one_kind_of_price
 
-        catalogue, machines = self.watched(*names), dict[str, None]()
+        catalogue = self.watched(*names)
+        machines = [machine_of(cluster(name, catalogue=catalogue)) for name in names]
         if self.catalogue or any(".price=" in text for text in self.variant):
             return catalogue, ""
-        for name in names:
-            try:
-                machines[machine_of(cluster(name, catalogue=catalogue))] = None
-            except InputError:
-                continue  # its row has the reason
-        return one_kind_of_price(catalogue, machines)
+        return one_kind_of_price(catalogue, dict.fromkeys(machines))
 
     def _check_parts(self, clusters: Sequence[str], catalogue: Catalogue) -> None:
         """Refuse a variant of a part of other machines."""

@@ -306,3 +306,10 @@ def test_best_is_the_fastest_and_is_named():
     table, names = rows("all-reduce", node, [GIB], "best"), algorithm_names("all-reduce", node)
     assert table.time_s[0] == min(rows("all-reduce", node, [GIB], one).time_s[0] for one in names)
     assert table.algorithm[0] in names
+
+
+def test_best_is_never_slower_than_nccl_on_its_machines():
+    node = whole(cluster("dgx-h100"))
+    table = rows("all-reduce", node, [GIB], "best")
+    assert table.algorithm[0] == "nccl"
+    assert table.time_s[0] == rows("all-reduce", node, [GIB]).time_s[0]

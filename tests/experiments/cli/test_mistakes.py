@@ -63,6 +63,7 @@ MISTAKES = {
     ),
     "collective all-reduce dgx-h100 --size=1MiB": (
         ("--fault=link:0-8@0s:slow=1/2", "closed form without links. Name an algorithm"),
+        ("--algorithm=ring --fault=nic:0@0s:dead", "no resource nic:0.*or write .*adapter:0"),
     ),
     SEVERAL: (
         ("", "are both missing"),
@@ -98,7 +99,8 @@ MISTAKES = {
         ("--days=nan", "'nan' must be greater than or equal to 0"),
         ("--days=1e9", "at most 7,305 days"),
         ("--checkpoint-interval=soon", "--checkpoint-interval"),
-        ("--checkpoint-interval=0", "at least"),
+        ("--checkpoint-interval=0s", "at least"),
+        ("--checkpoint-interval=30", "'30' has no unit. Write it as 30ms or 30s"),
         ("--checkpoint-interval=-5min", "the least is 0"),
         ("--spares=many", "whole number"),
         ("--spares=-1", "whole number"),

@@ -58,6 +58,13 @@ def test_unmoved_numbers_give_what_was_recorded(runs: list[Explored]) -> None:
     assert reduce.ask(shipped_catalogue()) == pytest.approx(reduce.recorded, rel=0.05)
 
 
+def test_a_collective_of_nccl_is_answered_again(tmp_path: Path) -> None:
+    words = ["collective", "all-reduce", "dgx-h100", "--size", "1MiB", "--quiet"]
+    assert run([*words, "--out", str(tmp_path / "nccl")]) == 0
+    (reduce,) = read_runs([tmp_path / "nccl"])[0]
+    assert reduce.ask(shipped_catalogue()) == pytest.approx(reduce.recorded)
+
+
 def test_the_table_says_what_was_asked_found_and_is_now(runs: list[Explored]) -> None:
     slower = moved(shipped_catalogue(), {"trn2.bf16_matmul": 0.5})
     table = answer_table(runs, [run.ask(slower) for run in runs])

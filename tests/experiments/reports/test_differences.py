@@ -3,13 +3,14 @@
 import json
 from pathlib import Path
 
+import pandas as pd
 import pytest
 
 from experiments.cli.main import run
 from experiments.reports.certainty import ratios
 from experiments.reports.differences import (
     change_sentence,
-    differences,
+    compare,
     question_rows,
     result_rows,
 )
@@ -36,14 +37,14 @@ def folders(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
 
 
 def test_a_run_differs_in_nothing_from_its_repetition(folders: dict[str, Path]) -> None:
-    answer = differences((folders["narrow"], folders["again"]))
+    answer = compare(folders["narrow"], folders["again"])
     assert (answer["question"], answer["results"]) == ([], [])
     assert change_sentence(answer) == ""
     assert all(entry["ratio"] == 1 and not entry["differs"] for entry in answer["ratios"])
 
 
 def test_options_and_results_that_differ_stand_side_by_side(folders: dict[str, Path]) -> None:
-    answer = differences((folders["narrow"], folders["wide"]))
+    answer = compare(folders["narrow"], folders["wide"])
     assert question_rows(answer) == [["--tp", "2", "4"], ["--recompute", "default", "full"]]
     documents = [
         json.loads((folders[name] / "results.json").read_text()) for name in ("narrow", "wide")
@@ -67,11 +68,11 @@ def test_a_part_of_a_machine_and_several_machines_are_compared(tmp_path: Path) -
         for tp in ("2", "4"):
             folder = str(tmp_path / f"{name}{tp}")
             assert run([*step, "--cluster", *cluster, "--tp", tp, "--out", folder]) == 0
-    part = differences((tmp_path / "part2", tmp_path / "part4"))
+    part = compare(tmp_path / "part2", tmp_path / "part4")
     assert "the tokens a second" in {entry["number"] for entry in part["ratios"]}
-    both = differences((tmp_path / "both2", tmp_path / "both4"))
+    both = compare(tmp_path / "both2", tmp_path / "both4")
     assert {"rows.0.iteration_s", "rows.1.iteration_s"} <= {row["name"] for row in both["results"]}
-    unlike = differences((tmp_path / "part2", tmp_path / "both2"))
+    unlike = compare(tmp_path / "part2", tmp_path / "both2")
     assert "iteration_s" in unlike["only_first"]
     assert {"ratios", "rows"} <= set(unlike["only_second"])
     assert unlike["results"] == []
@@ -84,15 +85,24 @@ def test_the_command_prints_both_tables(
     assert run([*words, "--out", str(tmp_path / "out")]) == 0
     printed = capsys.readouterr().out
     assert "asked differently" in printed
-    assert "came out differently" in printed
+    assert "\niteration " in printed
     assert "The step is" in printed
     assert {"question.csv", "metrics.csv"} <= {file.name for file in (tmp_path / "out").iterdir()}
+    assert run(["compare", str(folders["narrow"]), str(folders["again"])]) == 0
+    assert capsys.readouterr().out.startswith("Nothing came out differently.\n")
 
 
 def test_runs_of_unlike_commands_and_changed_results_are_refused(folders: dict[str, Path]) -> None:
     with pytest.raises(InputError, match="Compare runs of one command"):
-        differences((folders["narrow"], folders["served"]))
+        compare(folders["narrow"], folders["served"])
     served = folders["served"]
     (served / "summary.json").write_text("{}")
     with pytest.raises(InputError, match="was changed since the run"):
-        differences((served, served))
+        compare(served, served)
+
+
+def test_the_page_has_numbers_as_they_are_printed(folders: dict[str, Path], tmp_path: Path) -> None:
+    words = ["compare", str(folders["narrow"]), str(folders["wide"]), "--out"]
+    assert run([*words, str(tmp_path / "out")]) == 0
+    rows = pd.read_csv(tmp_path / "out" / "metrics.csv").set_index("name")
+    assert rows.loc["iteration", "first"].endswith(" ms")

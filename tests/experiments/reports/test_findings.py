@@ -115,7 +115,7 @@ def test_the_interval_of_a_job_is_drawn_about_its_goodput_and_not_about_its_step
     assert basis("run-job", results) == "80% of runs would lie in this band. Basis: 16 runs."
     assert [answer for answer in answers("run-job", results, None) if answer.interval] == [
         ("goodput", "98.8 %", "80 %: 98 % – 99 %"),
-        ("tokens", "2,000,000,000", "80 %: 1,000,000,000 – 3,000,000,000"),
+        ("tokens", "2 G", "80 %: 1 G – 3 G"),
     ]
     with pytest.raises(InputError, match="no interval"):
         interval_band("topology", results)

@@ -147,7 +147,7 @@ def test_the_command_prints_a_faster_plan_once_and_runs_the_default(
     line = ["train", "--model", "gpt2", "--cluster", "trn1.32xlarge:8", "--quiet"]
     assert run_line([*line, "--out", str(tmp_path / "run")]) == 0
     text = " ".join(capsys.readouterr().out.split())
-    assert text.count("By its estimate another plan takes 8") == 1
+    assert text.count("By an estimate, another plan takes 8") == 1
     document = json.loads((tmp_path / "run" / "results.json").read_text())
     assert document["plan"]["dp"] == 256
     assert document["searched"]["default_ratio"] > 4

@@ -195,7 +195,7 @@ def test_out_that_holds_something_else_is_refused_before_the_work(
     [
         (["hop_tme"], "no experiment is called hop_tme. Did you mean hop_time?"),
         (["zebra"], "no experiment is called zebra. There are: hop_time"),
-        (["hop_time", "--ranks", "x"], "--ranks 'x' is no list of int values"),
+        (["hop_time", "--ranks", "2,1k"], "--ranks '2,1k': '1k' must be a whole number; write"),
         (["hop_time", "--rank"], "See cluster-sim experiment hop_time --help"),
         (["hop_time", "--speed", "3"], "No such option '--speed'"),
     ],

@@ -70,7 +70,12 @@ def test_a_need_beyond_the_fleet_and_a_rise_beyond_any_headroom_say_so() -> None
     assert "more than the fleet has" in missed_note(large, LEAD_S, attained=0.5, wanted=0.99)
     steep = _run(_step(2100.0, 125), 0.1)
     note = missed_note(steep, LEAD_S, attained=_attained(steep), wanted=0.999)
-    assert "No headroom up to 1 meets such rises" in note
+    assert "No --headroom up to 1 meets such rises" in note
+    assert "--policy forecast, which" in note
+    by_forecast = missed_note(
+        steep, LEAD_S, attained=_attained(steep), wanted=0.999, policy="forecast"
+    )
+    assert by_forecast.endswith("more units that always serve do: --floor.")
     assert "full hour" not in note
 
 

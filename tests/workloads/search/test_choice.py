@@ -157,7 +157,7 @@ def test_a_neighbour_is_faster_when_it_is_simulated() -> None:
     other = complete({**STATED, "tp": 8, "recompute": "full", **best.changes}, MODEL, PLACE)
     ratio = cs.train(MODEL, PLACE, other).time_s / step.time_s
     assert ratio == pytest.approx(best.ratio, rel=0.03)
-    (sentence,) = (text for text in remarks(step) if "By its estimate" in text)
+    (sentence,) = (text for text in remarks(step) if "By an estimate" in text)
     assert f"a step takes {1 - best.ratio:.0%} less with " in sentence
 
 

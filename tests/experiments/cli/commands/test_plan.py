@@ -213,6 +213,31 @@ def test_a_plan_of_ones_own_stands_beside_the_others(
     assert f"{mine['rank']}, yours" in text
 
 
+def test_fewer_domains_are_named_where_all_divide_worse(capsys: pytest.CaptureFixture[str]) -> None:
+    """Of 11 servers all divide a batch of 88, and one of 64 only by eleven stages of a pipeline."""
+    line = ["--model", "llama-3.1-8b", "--top", "1", "--finalists", "1", "--quiet"]
+    for batch, cluster in ((64, "trn2.48xlarge:10"), (88, None)):
+        words = [*line, "--cluster", "trn2.48xlarge:11", "--global-batch", str(batch)]
+        assert run(*words, "--json") == 0
+        answer = json.loads(capsys.readouterr().out)
+        assert answer.get("fewer", {}).get("cluster") == cluster
+        if cluster:
+            assert answer["fewer"]["iteration_s"] < 0.9 * answer["rows"][0]["iteration_s"]
+            assert run(*words) == 0
+            assert "11 scale-up domains divide into few shapes: on" in capsys.readouterr().out
+
+
+def test_a_plan_of_a_tool_for_other_chips_stands_beside_the_others(
+    command_line: list[str], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Megatron-LM runs on GPUs; its degrees are compared on Trainium all the same."""
+    path = tmp_path / "megatron.txt"
+    path.write_text("--tensor-model-parallel-size 8 --seq-length 1024 --recompute-activations\n")
+    assert run(*command_line, "--top", "1", "--with", str(path), "--json") == 0
+    mine = json.loads(capsys.readouterr().out)["own"]
+    assert (mine["tp"], mine["framework"]) == (8, "neuronx")
+
+
 def test_the_first_plan_as_ones_own_is_marked_in_the_table(
     command_line: list[str], tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -73,7 +73,7 @@ def test_options_do_what_they_say() -> None:
     assert (often["checkpoint_interval_s"], often["spares"]) == (600, 0)
     assert often["breakdown"]["waiting_for_spares"] > 0.02
     assert often["interval"]["basis"].endswith("as stated")
-    spared = answer("--failures=20", "--checkpoint-interval=600", "--spares=9", "--restart=30min")
+    spared = answer("--failures=20", "--checkpoint-interval=600s", "--spares=9", "--restart=30min")
     assert spared["breakdown"]["waiting_for_spares"] == 0
     assert spared["restart_s"] == 1800
     blocking = answer("--checkpoint=blocking", "--no-stragglers")

@@ -51,6 +51,16 @@ def test_json_has_every_key(config: str, capsys: pytest.CaptureFixture[str]) -> 
     assert (document["ranks"], document["chips"], document["folded"]) == (16, 16, True)
 
 
+def test_the_page_of_a_compared_step_has_the_measured_one(config: str, tmp_path: Path) -> None:
+    run(*arguments(config, "--seq", "1024", "--compare", "3s", "--out", str(tmp_path / "out")))
+    rows = pd.read_csv(tmp_path / "out" / "compared.csv").set_index("run")["step_s"]
+    assert rows["measured"] == 3.0
+    assert rows["predicted"] < 3.0
+    page = (tmp_path / "out" / "report.html").read_text()
+    assert "Measured step, as typed" in page
+    assert "The measured step is" in page
+
+
 def test_an_option_without_effect_is_named(config: str, capsys: pytest.CaptureFixture[str]) -> None:
     stated = arguments(config, "--seq", "1024", "--cp-exchange", "all-gather")
     run(*stated)

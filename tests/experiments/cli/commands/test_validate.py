@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+from pathlib import Path
 
 import pytest
 
@@ -144,3 +145,14 @@ ROW_OF = {
     "collective": "collective,cluster,chips,ranks,size_bytes,time_s\n"
     "all-reduce,dgx-h100,8,8,1048576,0.00005\n",
 }
+
+
+def test_residuals_that_cannot_be_written_are_refused_before_any_row_is_predicted(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def never(*_: object, **__: object) -> None:
+        raise AssertionError("predicted")
+
+    monkeypatch.setattr("experiments.validation.validate.validate_each", never)
+    assert run(["validate", f"--residuals={tmp_path}"]) == 2
+    assert "it is no file. Choose another name." in capsys.readouterr().err

@@ -47,13 +47,24 @@ def test_steps_are_those_of_each_cluster_alone(capsys: pytest.CaptureFixture[str
 
 
 def test_a_cluster_that_refuses_has_its_reason(capsys: pytest.CaptureFixture[str]) -> None:
-    rows = answer(capsys, *REDUCE, "trn2.48xlarge,p5.48xlarge,ring:4")["rows"]
+    rows = answer(capsys, *REDUCE, "trn2.48xlarge,p5.48xlarge,trn2.3xlarge")["rows"]
     assert [row["status"] for row in rows] == ["ok", "ok", "ok", "ok", "refused"]
-    assert "ring:4" in rows[-1]["why"]
-    assert run([*STEP, "--cluster=trn2.48xlarge,ring:8"]) == 0
+    assert "trn2.3xlarge" in rows[-1]["why"]
+    assert run([*STEP, "--cluster=trn2.48xlarge,trn2.3xlarge"]) == 0
     printed = capsys.readouterr().out
-    assert "ring:8: " in printed
+    assert "trn2.3xlarge: " in printed
     assert "MFU" in printed
+
+
+def test_an_unknown_cluster_is_refused_before_the_others_answer(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    plan = ("plan", "--model=llama-3.1-8b", "--global-batch=32")
+    for words in (STEP, plan, REDUCE):
+        assert run([*words, "--cluster=trn2.48xlarge,p5.48xlarg", "--quiet"]) == 2
+        printed = capsys.readouterr()
+        assert printed.out == ""
+        assert "unknown cluster 'p5.48xlarg'. Did you mean p5.48xlarge?" in printed.err
 
 
 def test_tables_compare_with_the_first(capsys: pytest.CaptureFixture[str]) -> None:
@@ -95,7 +106,9 @@ def test_the_first_plan_of_each_cluster_is_that_of_a_search_alone(
         "--quiet",
         "--pp=1",
     )
-    both = answer(capsys, *line, f"--cluster={','.join(CLUSTERS)},ring:4", f"--out={tmp_path}/a")
+    both = answer(
+        capsys, *line, f"--cluster={','.join(CLUSTERS)},trn1.2xlarge", f"--out={tmp_path}/a"
+    )
     for name, row in zip(CLUSTERS, both["rows"], strict=False):
         alone = answer(capsys, *line, f"--cluster={name}")
         first = alone["rows"][0]
