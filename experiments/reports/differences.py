@@ -14,6 +14,7 @@ from experiments.reports.certainty import ratios
 from experiments.reports.formatting import heading, option_name, value_text
 from experiments.reports.run_directory import MEASURED
 from experiments.reports.run_record import check_files, read_record
+from topologies.arguments import checked
 from topologies.catalogue.catalogue import Catalogue
 from topologies.clusters.cluster import Cluster
 from topologies.clusters.names import cluster as cluster_of
@@ -42,6 +43,7 @@ LONGEST = 60
 Document = Mapping[str, Any]
 
 
+@checked()
 def compare(first: Path | str, second: Path | str) -> dict[str, Any]:
     """Say what differs between two recorded runs of one command, and why.
 

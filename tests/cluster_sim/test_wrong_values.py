@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import inspect
+import tempfile
 from collections.abc import Callable
 from dataclasses import fields
 from functools import cache
@@ -14,6 +15,7 @@ import pandas as pd
 import pytest
 
 import cluster_sim as cs
+from experiments.cli.main import run
 from workloads.fleet.front import OPTIONS as GROUPS
 from workloads.fleet.lending.front import GROUPS as LENDING
 from workloads.fleet.scenario import keywords_of
@@ -54,6 +56,15 @@ def _step() -> Iteration:
     return cs.train("llama-3.2-1b", MACHINE, tp=4, global_batch=8, seq=512)
 
 
+@cache
+def _recorded() -> str:
+    """Directory of a recorded run."""
+    folder = f"{tempfile.mkdtemp()}/run"
+    line = ["collective", "all-reduce", MACHINE, "--size", "1KiB", "--json", "--out", folder]
+    assert run(line) == 0
+    return folder
+
+
 def _arguments(folder: Path) -> dict[str, dict[str, Any]]:
     """Arguments of a quick call of every function."""
     goal = folder / "one.goal"
@@ -68,6 +79,7 @@ def _arguments(folder: Path) -> dict[str, dict[str, Any]]:
         "Plan": {},
         "cluster": {"text": MACHINE},
         "collective": call,
+        "compare": {"first": _recorded(), "second": _recorded()},
         "collective_time": call,
         "lend": {"cluster": FLEET, "history": "burstgpt", "unit_rate": 9.0},
         "model": {"text": "gpt2"},

@@ -113,6 +113,8 @@ TEXTS: dict[str, tuple[str, ...]] = {
     ),
     "what-if": ("growth=30%",),
     "kind": ("trn2-ultraserver:7", "trn3-gen2:5"),
+    "quota": ("a=64",),
+    "reserve": ("b=64@1h+2h",),
     "serve-on": ("trn3-gen2", "fastest"),
     "maintenance": ("out@0d02:00+2h=5",),
     "window": ("2h",),
@@ -176,7 +178,7 @@ def _default(option: DescribedOption) -> Any:
 def _texts(name: str, option: DescribedOption) -> tuple[str, ...]:
     usual = str(_default(option))
     kind: Any = option.type
-    if name in TEXTS:
+    if name in TEXTS and (isinstance(kind, Text) or name not in NUMBERS):
         texts = TEXTS[name]
     elif name in NUMBERS:
         texts = NUMBERS[name]
