@@ -189,10 +189,10 @@ def _covers(name: str) -> dict[str, list[Cover]]:
         pytest.param(
             "tool",
             {"serving": 0.77, "first_token": 0.75, "collective": 0.8, "kernel": 0.82},
-            1.3,
+            1.2,
             marks=pytest.mark.slow,
         ),
-        ("family", {"serving": 0.78, "first_token": 0.8, "kernel": 0.8}, 1.1),
+        ("family", {"serving": 0.78, "first_token": 0.8, "kernel": 0.8}, 1.05),
     ],
 )
 def test_what_was_left_out_is_covered(
