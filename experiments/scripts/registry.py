@@ -45,6 +45,15 @@ EXPERIMENTS = (
     Experiment("weak_scaling", "Does a chip train as fast among a million as among a thousand?"),
 )
 
+NOW_COMMANDS = {
+    "demo": "train --model llama-3.1-405b --cluster trn2-ultraserver:16 --tp 32 --pp 2 "
+    "--global-batch 256 --seq 8192 --overlap all",
+    "fleet_week": "fleet --cluster rainier --demand azure-code",
+    "plan_comparison": "plan --model llama-3.1-405b --cluster trn2-ultraserver:16 "
+    "--global-batch 256 --seq 8192 --each tp,pp",
+}
+"""Commands whose ``--out`` has the table and the figure of an experiment that there was."""
+
 
 PARAMETERS = {
     "cluster": "Named machine or cluster file",

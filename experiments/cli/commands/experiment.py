@@ -23,7 +23,7 @@ from experiments.cli.output.printing import print_table, print_text
 from experiments.cli.registry import LazyGroup
 from experiments.reports.formatting import columns_of, constants, is_missing, table_text
 from experiments.reports.run_record import plain
-from experiments.scripts.registry import EXPERIMENTS, PARAMETERS, Experiment
+from experiments.scripts.registry import EXPERIMENTS, NOW_COMMANDS, PARAMETERS, Experiment
 from topologies.errors import InputError
 from topologies.options import KEY, described, required, setting
 
@@ -52,6 +52,14 @@ class ExperimentGroup(LazyGroup):
     def load(self, name: str) -> Any:
         """Build the command of an experiment."""
         return _command(next(each for each in EXPERIMENTS if each.name == name))
+
+    def resolve_command(self, ctx: Any, args: list[str]) -> Any:
+        """Find an experiment, or name the command that is in its place."""
+        if command := NOW_COMMANDS.get(self.spelled(args[0])):
+            raise InputError(
+                f"experiment {args[0]} is a command now: cluster-sim {command} --out DIR"
+            )
+        return super().resolve_command(ctx, args)
 
     def spelled(self, name: str) -> str:
         """Name of an experiment as it is registered."""
