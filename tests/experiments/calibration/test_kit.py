@@ -233,6 +233,7 @@ def read_row(cells: Mapping[str, str]) -> Mapping[str, Any]:
     return row.values
 
 
+@pytest.mark.slow
 def test_known_constants_of_training_steps_come_back(tmp_path: Path) -> None:
     catalogue, path = shipped_catalogue(), tmp_path / "steps.csv"
     write_rows(path, timed_steps(with_values(catalogue, OF_STEPS)))

@@ -61,6 +61,7 @@ def test_every_millisecond_is_booked_once_and_peers_lose_less() -> None:
     assert together.parts_ms["restart"] < 0.2 * alone.parts_ms["restart"]
 
 
+@pytest.mark.slow
 def test_a_pair_is_lost_as_often_as_both_of_it_are_out() -> None:
     """Two units of N that are out at once are a pair with probability 1 / (N - 1)."""
     for units in (4, 16):
