@@ -53,9 +53,8 @@ class Teams:
     """Quotas by team, and reservations; without any, every job may have all chips."""
 
     quotas: Mapping[str, Quota] = field(default_factory=dict)
-    cohorts: Mapping[str, int] = field(
-        default_factory=dict
-    )  # chips of each cohort's teams together
+    # Chips of each cohort's teams together
+    cohorts: Mapping[str, int] = field(default_factory=dict)
     reservations: tuple[Reservation, ...] = ()
     chips_per_domain: int = 1
 
