@@ -293,10 +293,9 @@ def _search(
 
 def _divides_well(count: int) -> bool:
     """Return whether a number has no prime factor above 7, so that plans have enough shapes."""
-    for prime in (2, 3, 5, 7):
-        while count % prime == 0:
-            count //= prime
-    return count == 1
+    from cluster_sim.collectives.algorithms.hierarchical import prime_factors
+
+    return max(prime_factors(count), default=1) <= 7
 
 
 def _on_fewer(
