@@ -17,7 +17,9 @@ from workloads.serving.engine_files import LAUNCHES, read_engine_file
 from workloads.training.plan.other_tools import OURS, read_any_plan
 
 ENDINGS = (".sh", ".yaml", ".yml", ".toml", ".json", ".txt")
-PLANS = re.compile(r"tensor.model.parallel.size|\[parallelism\]|zero_optimization")
+PLANS = re.compile(
+    r"tensor.model.parallel.size|\[parallelism\]|zero_optimization|per_device_batch_size *[:=]"
+)
 LONGEST_REASON = 80
 
 

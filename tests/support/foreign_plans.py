@@ -67,3 +67,13 @@ DEEPSPEED = """{"train_batch_size": 512, "train_micro_batch_size_per_gpu": 2,
 "zero_optimization": {"stage": 3, "overlap_comm": true, "reduce_bucket_size": 5e8,
                       "stage3_prefetch_bucket_size": 5e7},
 "bf16": {"enabled": true}, "gradient_clipping": 1.0}"""
+
+
+MAXTEXT = r"""
+for ARGUMENT in "$@"; do echo "$ARGUMENT"; done
+export LIBTPU_INIT_ARGS="--xla_enable_async_all_gather=true --xla_tpu_megacore_fusion=false"
+python3 -m maxtext.trainers.pre_train.train "${CONFIGS:-configs}"/base.yml run_name=$RUN \
+    steps=15 per_device_batch_size=3 gradient_accumulation_steps=2 remat_policy=minimal \
+    ici_fsdp_parallelism=-1 ici_tensor_parallelism=4 dcn_tensor_parallelism=2 \
+    attention='flash' quantization="" model_name=llama3.1-70b
+"""

@@ -60,14 +60,16 @@ def flattened(
     from topologies.files.yaml_documents import yaml_mapping
 
     # Compiler flags within YAML look like a command line, so its ending decides.
-    is_yaml = path.suffix in (".yaml", ".yml")
+    sets_keys = bool(SETTINGS.search(text))
+    is_manifest = sets_keys and re.search(r"^apiVersion:", text, re.MULTILINE)
+    is_yaml = path.suffix in (".yaml", ".yml") and not is_manifest  # which holds a command
     document: Any = None
     try:
         if path.suffix == ".toml":
             document = tomllib.loads(text)
         elif path.suffix == ".json":
             document = json.loads(COMMENT.sub(lambda part: part[1] or "", text))
-        elif is_yaml or not re.search(r"^[^#\n]*--[a-z]", text, re.MULTILINE):
+        elif is_yaml or not (sets_keys or re.search(r"^[^#\n]*--[a-z]", text, re.MULTILINE)):
             document = yaml_mapping(text, path, content="fields")
     except (InputError, ValueError, RecursionError) as mistake:
         if path.suffix in (".toml", ".json"):
@@ -128,6 +130,11 @@ OPERATORS: Mapping[type, Callable[[int, int], int]] = {
 }
 ASSIGNMENT = re.compile(r"([A-Za-z_]\w*)=(.*)", re.DOTALL)
 OPTION = re.compile(r"(^|\s)--[a-z]")
+TESTED = re.compile(r"\[ +(?:-\w +)?[\"']?\$\{?(\w+)")  # a variable that is compared
+# Commands of MaxText set keys of a file: ``python3 -m MaxText.train base.yml remat_policy=full``.
+SETTINGS = re.compile(
+    r"\b(per_device_batch_size|max_target_length|remat_policy|ici_\w+_parallelism)="
+)
 
 
 def script_options(
@@ -150,6 +157,7 @@ def script_options(
     # themselves, so that what the script sets hides no option, except by its arguments, a command
     # or the environment.
     visible = set(re.findall(r"\b([A-Za-z_]\w*)\+?=(?![\"']?\$[@*\d({])", lines))
+    visible.update(re.findall(r"\bfor +(\w+)", lines), re.findall(TESTED, lines))
     try:
         words = list(_words(re.sub(r"\b\w+\+?=\((?!\()", " ", lines)))
     except ValueError as mistake:
@@ -157,16 +165,24 @@ def script_options(
     variables = _variables(words)
     variables |= {name: {each} for name, each in environment.items()}
     options: dict[str, str | bool | Unknown] = {}
-    expects_value = False
+    expects_value = follows = False
+    sets_keys = bool(SETTINGS.search(text))
     for (word, conditional), (after, _) in zip(words, [*words[1:], ("", False)], strict=True):
         option = re.fullmatch(r"(?:[A-Za-z_]\w*=)?--([\w.-]+)(?:=(.*))?", word, re.DOTALL)
-        if option is None:
-            variable = VARIABLE.fullmatch(word)
-            if variable and not expects_value and variable[1] not in visible | set(environment):
+        setting = re.fullmatch(r"([a-z]\w*)=(.*)", word, re.DOTALL) if sets_keys else None
+        stated = option or setting
+        if stated is None:
+            variable = None if "=$" in word else VARIABLE.fullmatch(word)
+            seen = expects_value or (sets_keys and not follows)
+            if variable and not seen and variable[1] not in visible | set(environment):
                 options[word] = True  # options that nobody can see
+            follows = sets_keys and word.endswith((".yml", ".yaml"))
+            if follows:
+                options["base_config"] = word
             expects_value = False
             continue
-        name, value = option[1].replace("_", "-"), option[2]
+        follows = setting is not None
+        name, value = stated[1] if setting else stated[1].replace("_", "-"), stated[2]
         expects_value = value is None and name not in flags
         may_follow = name not in flags or after.lower() in ("true", "false")
         if value is None and may_follow and after and not after.startswith("--"):
@@ -175,7 +191,8 @@ def script_options(
         if conditional:
             read = Unknown("decided by an if or a case of the script")
         elif name in options and options[name] != read:
-            read = Unknown(f"stated as {_text(options[name])} and as {_text(read)}")
+            earlier = _text(options[name]).removeprefix("stated as ")
+            read = Unknown(f"stated as {earlier} and as {_text(read)}")
         options[name] = read
     return options
 
@@ -191,7 +208,8 @@ def _words(text: str, conditional: bool = False, depth: int = 0) -> Iterator[tup
         bare = word if "$((" in word else word.rstrip(");")
         open_conditions += (bare in ("if", "case")) - (bare in ("fi", "esac"))
         within = conditional or open_conditions > 0
-        if re.search(r"\s", word) and OPTION.search(word) and depth < DEEPEST_VARIABLES:
+        holds = OPTION.search(word) or SETTINGS.search(word)
+        if holds and re.search(r"\s", word) and depth < DEEPEST_VARIABLES:
             # Options within quotes, as in ARGS="--bf16 --lr 1" or bash -c "…".
             yield from _words(re.sub(r"^[A-Za-z_]\w*=", "", word), within, depth + 1)
         elif bare:

@@ -82,21 +82,31 @@ def beside_the_plan(
     """Return a file's plan, its sizes of model and servers compared with the simulated ones."""
     # What agrees is not worth naming. Words such as those of norms and activations have many forms,
     # so that only numbers tell that the file is of another job.
-    tool = next((each for each in TOOLS.values() if each.name == filed.tool), None)
+    sizes = {"MaxText": _maxtext, **{tool.name: tool.beside for tool in TOOLS.values()}}
     try:
-        ours = tool.beside(plan, model, cluster) if tool else {}
+        ours = sizes[filed.tool](plan, model, cluster) if filed.tool in sizes else {}
     except InputError:
         return filed  # the tool does not launch such a plan
     kept, differs = [], []
     for key in filed.ignored:
         value, mine = filed.values.get(key), ours.get(key)
-        agrees = mine is not None and str(value).lower() == str(mine).lower()
+        same = _released if key == "model_name" else lambda text: str(text).lower()
+        agrees = mine is not None and same(value) == same(mine)
         settings = cannot_change_time(key) or re.search("recompute|checkpoint|^parallelism", key)
-        if (type(mine) is int or key == "model.flavor") and not agrees and not settings:
+        named = key == "model.flavor" or (same is _released and same(value) and same(mine))
+        if (type(mine) is int or named) and not agrees and not settings:
             differs.append(f"{key} is {str(value)[:40]}, not {mine}")
         elif not agrees:
             kept.append(key)
     return replace(filed, ignored=tuple(kept), differs=tuple(differs))
+
+
+def _released(name: Any) -> tuple[str, str] | None:
+    """Family and size of a model by its name, such as llama3 and 70b; None for one without size."""
+    plain = re.sub(r"[^a-z0-9.]", "", str(name).lower())
+    parts = re.match(r"([a-z]+\d?)[\d.]*", plain)
+    size = re.search(r"\d+(x\d+)?b", str(name).lower())
+    return (parts[1], size[0]) if parts and size else None
 
 
 def tool_named(name: str) -> Tool:
@@ -253,6 +263,15 @@ def _titan(plan: ParallelPlan, model: Model, cluster: Cluster) -> dict[str, Any]
         "parallelism.data_parallel_replicate_degree": 1 if plan.zero else plan.dp,
         "compile.enable": plan.framework.partition(":")[2] != "eager",
     }
+
+
+def _maxtext(plan: ParallelPlan, model: Model, cluster: Cluster) -> dict[str, Any]:
+    del plan, cluster
+    return {
+        "model_name": model.name, "head_dim": model.head_dim, "base_emb_dim": model.hidden,
+        "base_num_decoder_layers": model.layers, "base_mlp_dim": model.ffn,
+        "base_num_query_heads": model.heads, "base_num_kv_heads": model.kv_heads,
+    }  # fmt: skip
 
 
 # Forms of files.

@@ -26,7 +26,7 @@ from experiments.cli.output.printing import (
 )
 from experiments.cli.output.side_by_side import answer_beside, cluster_names
 from experiments.reports.formatting import idle_sentences, table_text
-from topologies.catalogue.catalogue import Catalogue
+from topologies.catalogue.catalogue import Catalogue, shipped_catalogue
 from topologies.clusters.cluster import Cluster
 from topologies.errors import InputError, check_choice
 from topologies.options import setting
@@ -59,8 +59,8 @@ class PlanInputs(Conditions):
     lnc: int | None = setting(None, "Physical cores of one logical NeuronCore (Trainium2 and 3)")
     plan: Path | None = setting(
         None,
-        "Plan from a file: fields one a line, or arguments of Megatron-LM, YAML of NeMo or NxD "
-        "Training, TOML of torchtitan, JSON of DeepSpeed. Options take precedence",
+        "Plan from a file: fields one a line, or arguments of Megatron-LM, YAML of NeMo, NxD "
+        "Training or MaxText, TOML of torchtitan, JSON of DeepSpeed. Options take precedence",
         metavar="FILE",
     )
 
@@ -88,6 +88,9 @@ def runnable_fields(plan: Path, cluster: Cluster) -> dict[str, Any]:
     mine = dict(filed.fields)
     if filed.implied and not framework(filed.implied).trains_on(cluster):
         del mine["framework"]  # the answer says so
+    if filed.tool == "MaxText" and "microbatch" in mine:
+        devices = (cluster.catalogue or shipped_catalogue()).integer(cluster.chip, "jax_devices", 1)
+        mine["microbatch"] *= devices
     return mine
 
 

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from tests.support.foreign_plans import DEEPSPEED, MEGATRON, NEMO, NXD, TITAN
+from tests.support.foreign_plans import DEEPSPEED, MAXTEXT, MEGATRON, NEMO, NXD, TITAN
 from topologies.clusters.names import as_cluster
 from topologies.errors import InputError
 from workloads.models.huggingface import as_model
@@ -46,6 +46,11 @@ from workloads.training.usual_plan import complete
             "global_batch": 512, "microbatch": 2, "zero": 3, "overlap": "dp",
             "bucket_bytes": 10**9, "precision": "bf16", "framework": "deepspeed",
         }, {"gradient_clipping", "zero_optimization.stage3_prefetch_bucket_size"}),
+        ("v5p.sh", MAXTEXT, "MaxText", {
+            "tp": 8, "zero": 3, "microbatch": 24, "microbatches": 2, "seq": 2048,
+            "recompute": "none", "cp_exchange": "all-gather", "attention": "fused",
+            "precision": "bf16", "framework": "maxtext",
+        }, {"XLA flags", "model_name", "remat_policy = minimal", "run_name", "steps"}),
     ],
 )  # fmt: skip
 def test_a_plan_carries_over(
@@ -175,6 +180,14 @@ def test_a_batch_left_to_accumulation_is_that_of_the_tool(
          "  strategy: {tensor_model_parallel_size: 4, ddp: {overlap_grad_reduce: true, "
          "use_distributed_optimizer: true}}\n",
          {"tp": 4, "zero": 1, "overlap": "dp", "recompute": "full", "precision": "bf16"}),
+        ("a.yml", "base_config: base.yml\nper_device_batch_size: 2.0\nici_pipeline_parallelism: 4\n"
+         "num_pipeline_repeats: 2\nnum_pipeline_microbatches: 8\nquantization: te_mxfp8\n"
+         "remat_policy: full\ncapacity_factor: -1.0\ndcn_data_parallelism: 1\n",
+         {"pp": 4, "vpp": 2, "schedule": "interleaved", "microbatch": 1, "microbatches": 8,
+          "precision": "mxfp8", "capacity_factor": 0.0, "seq": 2048}),
+        ("a.yml", "apiVersion: v1\nargs:\n- |\n  (python3 -m MaxText.train base.yml "
+         "ici_fsdp_parallelism=1 ici_pipeline_parallelism=2 num_pipeline_repeats=1)",
+         {"zero": 0, "pp": 2, "schedule": "gpipe", "microbatch": 12, "microbatches": 2}),
         ("ds.json", '{ // of "us"\n"train_batch_size": 8, # sequences\n/* all */ "path": "a//b"}',
          {"global_batch": 8}),
     ],
@@ -187,6 +200,14 @@ def test_other_forms_of_files_are_read(
     read = read_any_plan(path)
     assert fields.items() <= read.fields.items()
     assert not read.may_change_time
+
+
+def test_maxtext_over_another_file_than_base_leaves_its_fields_open(tmp_path: Path) -> None:
+    path = tmp_path / "run.sh"
+    path.write_text("python3 train.py configs/llama2_7b.yml ici_fsdp_parallelism=8 dtype=float32")
+    read = read_any_plan(path)
+    assert read.fields == {"zero": 3, "framework": "maxtext"}
+    assert read.ignored == ("base_config", "dtype = float32")
 
 
 @pytest.mark.parametrize("stage", ["Infinity", "-1", "true", "[1, 2]", '"x"', "1e999"])
@@ -219,6 +240,13 @@ def test_a_value_of_which_no_field_can_be_made_is_named(tmp_path: Path, stage: s
         ("nemo.yaml", "model: {tensor_model_parallel_size: two}", "two.*whole number"),
         ("nemo.yaml", "trainer: {precision: 8, strategy: x}", "8.*one of bf16"),
         ("nemo.yaml", "model: {micro_batch_size: 1, sequence_parallel: maybe}", "true or false"),
+        ("a.yml", "remat_policy: some", "some.*one of full, none"),
+        ("a.yml", "remat_policy: full\nquantization: int8", "int8.*precision"),
+        ("a.yml", "per_device_batch_size: 0.25\nici_tensor_parallelism: 2",
+         "0.25.*a replica of 2 devices has 0.5 at once"),
+        ("a.yml", "ici_tensor_parallelism: -1", "ici_tensor.* is -1.*whole number"),
+        ("a.yml", "ici_sequence_parallelism: 2", "no such axis"),
+        ("a.yml", "dcn_pipeline_parallelism: 2", "num_pipeline_repeats"),
         ("nxd.yaml", "trainer: {lnc: 3}\ndistributed_strategy: {x: 1}", "lnc is 3.*1 or 2"),
         ("nxd.yaml", "distributed_strategy: {tensor_model_parallel_size: '${env:TP}'}", "env:TP"),
     ],

@@ -148,6 +148,12 @@ def test_sizes_of_a_file_are_compared_with_the_model_and_the_servers() -> None:
     assert titan is not None
     titan = beside_the_plan(titan, complete({"tp": 8}, large, machine), large, machine)
     assert titan.differs == ("model.flavor is 8B, not 70B",)
+    for name, differs in (("llama3.1-70b", 0), ("llama2-70b", 1), ("llama3-tuned", 0)):
+        keys = f"remat_policy: full\nmodel_name: {name}\nbase_emb_dim: 8192\n"
+        maxtext = other_plan(Path("a.yml"), keys)
+        assert maxtext is not None
+        maxtext = beside_the_plan(maxtext, complete({"tp": 8}, large, machine), large, machine)
+        assert maxtext.differs == (f"model_name is {name}, not llama-3.1-70b",) * differs
 
 
 def test_a_file_of_torchtitan_and_one_of_deepspeed() -> None:

@@ -1,4 +1,4 @@
-"""Reader of plans that other tools wrote: Megatron-LM, NeMo, torchtitan, NxD Training, DeepSpeed.
+"""Reader of plans of other tools: Megatron-LM, NeMo, torchtitan, NxD Training, DeepSpeed, MaxText.
 
 A file is flattened to dotted keys. The tool's table says which of them are fields of a plan, and
 how a value is read, and written by :mod:`workloads.training.write_other_tools`. A value that
@@ -7,8 +7,10 @@ no rule can read is refused; keys that a plan has no field for are named in the 
 
 from __future__ import annotations
 
+import math
 import re
 from collections.abc import Mapping
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -99,6 +101,55 @@ def _local_batch(value: Any, keys: Mapping[str, Any]) -> int:
     piece = number(keys.get("parallelism.pipeline_parallel_microbatch_size", 1))
     pp = keys.get("parallelism.pipeline_parallel_degree")
     return local if pp is None or number(pp) == 1 else min(local, piece)
+
+
+def _degree(axis: str, keys: Mapping[str, Any]) -> int:
+    """Degree of an axis of MaxText's mesh, the product of those within and between slices."""
+    degree = 1
+    for net in ("ici", "dcn"):
+        with suppress(ValueError):  # the key is refused where it is read for itself
+            degree *= number(keys.get(f"{net}_{axis}_parallelism", 1))
+    return degree
+
+
+def _mesh(field: str, axis: str) -> dict[str, Key]:
+    """Keys of an axis of MaxText's mesh that is a degree of a plan; ``""`` is one of no plan."""
+
+    def read(value: Any, keys: Mapping[str, Any]) -> int:
+        """Read the degree, and refuse one that no plan has."""
+        if not field and number(value) > 1:
+            raise ValueError("1, as plans have no such axis")
+        if field == "pp" and number(value) > 1 and "num_pipeline_repeats" not in keys:
+            raise ValueError("beside num_pipeline_repeats, the chunks of a stage")
+        return number(value) and _degree(axis, keys)
+
+    return {f"{net}_{axis}_parallelism": Key(field, read) for net in ("ici", "dcn")}
+
+
+def _sharded(value: Any, _all: Mapping[str, Any]) -> int:
+    return 3 if str(value) == "-1" or number(value) > 1 else 0  # -1 is all
+
+
+def _replicas(value: Any, _all: Mapping[str, Any]) -> bool | None:
+    """Name replicas of whole models or shards, which a plan has only if it shards nothing."""
+    return True if str(value) == "-1" or number(value) == 1 else None
+
+
+def _device_batch(value: Any, keys: Mapping[str, Any]) -> int:
+    """Sequences that MaxText's replica of several devices works on at once."""
+    devices = math.prod(_degree(axis, keys) for axis in ("tensor", "context", "pipeline"))
+    sequences = float(value) * devices / _pipelined(keys)
+    if not sequences.is_integer():
+        raise ValueError(
+            f"a batch of whole sequences: a replica of {devices} devices has {sequences:g} at once"
+        )
+    return number(sequences)
+
+
+def _pipelined(keys: Mapping[str, Any]) -> int:
+    """Microbatches of MaxText's pipeline, by default one a stage."""
+    stated = keys.get("num_pipeline_microbatches", -1)
+    return _degree("pipeline", keys) if str(stated) == "-1" else number(stated)
 
 
 def _recomputed(value: Any, plan: Mapping[str, Any]) -> str:
@@ -245,9 +296,7 @@ TITAN: Mapping[str, Key] = {
     "parallelism.expert_parallel_degree": whole("ep"),
     "parallelism.expert_tensor_parallel_degree": whole("etp"),
     "parallelism.data_parallel_shard_degree": Key(
-        "zero",
-        lambda value, _all: 3 if str(value) == "-1" or number(value) > 1 else 0,  # -1 is all
-        lambda zero, _plan: {0: 1, 3: -1}.get(zero),
+        "zero", _sharded, lambda zero, _plan: {0: 1, 3: -1}.get(zero)
     ),
     "parallelism.fsdp_reshard_after_forward": choice(
         "reshard", {"always": True, "never": False, "default": None}
@@ -375,6 +424,61 @@ DEEPSPEED: Mapping[str, Key] = {
         for name in ("seq", "recompute", "recompute_every", "sequence_parallel", "attention")
     },
 }
+MAXTEXT: Mapping[str, Key] = {
+    **_mesh("tp", "tensor"),
+    **_mesh("pp", "pipeline"),
+    **_mesh("cp", "context"),
+    **_mesh("ep", "expert"),
+    **_mesh("", "sequence"),
+    **_mesh("", "tensor_sequence"),
+    **_mesh("", "tensor_transpose"),
+    **_mesh("", "autoregressive"),
+    **{f"{net}_fsdp_parallelism": Key("zero", _sharded) for net in ("ici", "dcn")},
+    **{f"{net}_fsdp_transpose_parallelism": Key("zero", _sharded) for net in ("ici", "dcn")},
+    **{f"{net}_data_parallelism": Key("", _replicas) for net in ("ici", "dcn")},
+    "num_pipeline_microbatches": Key("", lambda _value, keys: _pipelined(keys)),
+    "num_pipeline_repeats": whole("vpp", unset="-1"),
+    "per_device_batch_size": Key("microbatch", _device_batch),
+    "gradient_accumulation_steps": Key(
+        "microbatches", lambda value, keys: number(value) * _pipelined(keys)
+    ),
+    "max_target_length": whole("seq"),
+    # Policies of ``get_remat_policy`` in MaxText's decoders.py: those of *minimal* keep all
+    # products, those near full recomputation keep some of a layer's, or move them to the host.
+    "remat_policy": choice("recompute", {
+        "full": "full", "none": "none",
+        **dict.fromkeys(("minimal_with_context", "minimal_flash"), "none"),
+        **dict.fromkeys(("minimal", "minimal_with_quantization", "minimal_offloaded",
+            "minimal_with_context_and_quantization"), Near("none")),
+        **dict.fromkeys(("save_dot_with_context_except_mlp", "save_dot_except_mlp",
+            "save_dot_except_mlpwi", "save_qkv_proj", "save_out_proj", "qkv_proj_offloaded",
+            "custom"), Near("full")),
+    }),
+    "quantization": choice("precision", {
+        "": "bf16", "te_mxfp8": "mxfp8",
+        **dict.fromkeys(("fp8", "fp8_full", "fp8_gpu", "fp8_nanoo", "nanoo_fp8",
+            "te_fp8_delayedscaling", "te_fp8_currentscaling"), "fp8"),
+    }),
+    "dtype": choice("", {"bfloat16": True, "float32": None, "float16": True}),
+    "attention": choice("attention", {
+        **dict.fromkeys(("autoselected", "flash", "cudnn_flash_te", "cudnn_flash_jax"), "fused"),
+        "dot_product": "unfused",
+    }),
+    "context_parallel_strategy": choice("cp_exchange", {
+        "all_gather": "all-gather", "ring": "ring",
+    }),
+    "capacity_factor": Key(
+        "capacity_factor", lambda value, _all: 0.0 if float(value) < 0 else _capacity(value, _all)
+    ),
+    "opt_type": choice("optimizer", {
+        "adamw": "adamw", "adam_pax": "adamw", "muon": "muon", "sgd": "sgd",
+    }),
+}  # fmt: skip
+MAXTEXT_BASE = {
+    "per_device_batch_size": 12, "gradient_accumulation_steps": 1, "max_target_length": 2048,
+    "remat_policy": "full", "ici_fsdp_parallelism": -1, "context_parallel_strategy": "all_gather",
+}  # fmt: skip
+"""Values of MaxText's base.yml, which its files and command lines change."""
 ABSENT = {
     "Megatron-LM": {
         "vpp": 1, "zero": 0, "sequence_parallel": False, "recompute": "none", "overlap": "none",
@@ -389,6 +493,7 @@ TABLES: Mapping[str, Mapping[str, Key]] = {
     "NxD Training": NXD,
     "NeMo": NEMO,
     "DeepSpeed": DEEPSPEED,
+    "MaxText": MAXTEXT,
 }
 NULLS = {
     "model.activations_checkpoint_granularity": "none",
@@ -402,12 +507,12 @@ WITHOUT_TIME = re.compile(
     r"load|resume|restore|ckpt|checkpoints?|path|dir|directory|files?|folder|splits?|tokenizer|eval|"
     r"val|validation|test|iters|steps|epochs|samples|init|warmup|exp|experiment|"
     r"manager|sched|scheduler|description|addr|port|timeout|metrics|nsys|hysteresis|dataset|prefix|url|"
-    r"print|exit)\b|^(run )?name$"
+    r"print|exit|goodput|monitor|profiler?|prompt)\b|^(run )?name$"
 )
 """Words of keys that set numerics, data, logs or files, but not the work of a step."""
 WITH_TIME = re.compile(
     r"\b(activations?|recompute|moe|balancing|accumulation|accumulate|offload|async|optimizer|grad|"
-    r"precision|cpu)\b"
+    r"precision|cpu|dtype|quant\w*|sparsity|shard|splash)\b|split schedule$"
 )
 """Words with which a key may change the time although it has one of ``WITHOUT_TIME``."""
 
@@ -416,7 +521,9 @@ def cannot_change_time(key: str) -> bool:
     """Return whether a key of a tool's file cannot change the time of a step, by its words."""
     words = re.sub(r"[._-]", " ", key.partition(" =")[0].lower())
     if re.search(
-        r"\bclip|\binitialization|max position embeddings|node rank|\blr$| target $", words
+        r"\bclip|\binitialization|max position embeddings|node rank|\blr$| target $|learning rate|"
+        r"^(enable|async) checkpointing$|^adamw? (b1|b2|mask)$",
+        words,
     ):
         return True
     return bool(WITHOUT_TIME.search(words)) and not WITH_TIME.search(words)
@@ -430,12 +537,17 @@ MARKS = {
     "NxD Training": ("distributed_strategy",),
     "NeMo": ("model.tensor_model_parallel_size", "trainer.strategy", "model.micro_batch_size"),
     "DeepSpeed": ("zero_optimization", "train_micro_batch_size_per_gpu", "train_batch_size"),
+    "MaxText": (
+        "per_device_batch_size", "max_target_length", "remat_policy", "base_config",
+        "base_emb_dim", *(key for key in MAXTEXT if key.endswith("_parallelism")),
+    ),
 }  # fmt: skip
 """Keys by which a tool's file is recognised, any of them alone; a section stands for its keys."""
 
 FRAMEWORKS = {
     "Megatron-LM": "megatron-core", "NeMo": "megatron-core", "torchtitan": "torchtitan",
     "DeepSpeed": "deepspeed", "NxD Training": "neuronx",
+    "MaxText": "maxtext",
 }  # fmt: skip
 """Framework that runs the plans of a tool."""
 SECTIONS = {
@@ -479,6 +591,8 @@ def other_plan(path: Path, text: str, environment: Mapping[str, str] = EMPTY) ->
         return None
     if tool in SECTIONS:
         keys = {re.sub(*SECTIONS[tool], key): value for key, value in keys.items()}
+    if tool == "MaxText":
+        keys = _over_base(keys)
     fields, ignored = fields_of_keys(keys, TABLES[tool], path, NULLS, RANKING)
     if tool == "torchtitan":
         ignored = [key for key in ignored if key not in COMPILED]
@@ -491,6 +605,8 @@ def other_plan(path: Path, text: str, environment: Mapping[str, str] = EMPTY) ->
             fields["microbatches"] = number(local) // fields["microbatch"] if local else 1
     if fields.get("vpp", 1) > 1:
         fields.setdefault("schedule", schedule_of_chunks(fields["vpp"]))
+    if tool == "MaxText" and fields.get("pp", 1) > 1:
+        fields.setdefault("schedule", "gpipe")
     if "fp8_recipe" in fields and fields.get("precision") != "fp8":
         ignored.append(f"fp8 recipe {fields.pop('fp8_recipe')} without fp8")
     compiled = any(str(keys.get(key)).lower() == "true" for key in COMPILED)
@@ -499,20 +615,34 @@ def other_plan(path: Path, text: str, environment: Mapping[str, str] = EMPTY) ->
     return OtherPlan(tool, fields, tuple(sorted(map(shown, ignored))), keys)
 
 
-RANKING = {"overlap": ("none", "dp", "all"), "precision": ("bf16", "fp8")}
+def _over_base(keys: Mapping[str, Any]) -> dict[str, Any]:
+    """Keys of MaxText over those of its base.yml, unless another file or ``$ARGS`` has more."""
+    config = str(keys.get("base_config", "base.yml"))
+    is_base = config.rpartition("/")[2] == "base.yml"
+    is_whole = is_base and not any(key.startswith("$") for key in keys)
+    kept = {
+        "XLA flags" if key.startswith("xla-") else key: value
+        for key, value in keys.items()
+        if key != "base_config" or not is_base
+    }
+    return {**MAXTEXT_BASE, **kept} if is_whole else kept
+
+
+RANKING = {
+    "overlap": ("none", "dp", "all"), "precision": ("bf16", "fp8"), "zero": (0, 1, 2, 3),
+}  # fmt: skip
 """Values of fields that several keys of one file set, from the weakest to the strongest."""
 
 
 # Plans in files: our own YAML, and files of other tools.
 
-LARGEST_FILE_BYTES = 2**16
+LARGEST_FILE_BYTES = 2**17
 
 
 def read_any_plan(path: Path) -> OtherPlan:
     """Read a plan from YAML as :func:`plan_yaml` gives it, or from a file of another tool."""
-    # Arguments of Megatron-LM, YAML of NeMo and of NxD Training, TOML of torchtitan and JSON of
-    # DeepSpeed are recognised by their keys. Keys that a plan has no field for are listed as
-    # ``ignored``. Raises InputError for a file that cannot be read, is not a mapping, or has an
+    # Files of other tools are recognised by their keys. Keys that a plan has no field for are
+    # listed as ``ignored``. Raises InputError for a file that cannot be read, is not a mapping, or has an
     # unknown key.
     path, environment = in_environment(path)
     text = read_text(path, limit_bytes=LARGEST_FILE_BYTES, remedy="Name a plan's file.")
