@@ -262,7 +262,7 @@ def refuse_faults(faults: Sequence[Fault], why: str) -> None:
 def _measure_nccl(frame: RowFrame, calls: Sequence[CollectiveCall]) -> tuple[dict[str, Any], Trace]:
     """Return row and trace of NCCL's time; groups that run at once share no port, so each takes
     as long as alone."""
-    frame = replace(frame, bound=nccl.bound_with_switch(calls[0], frame.bound))
+    frame = replace(frame, bound=nccl.bound_with_switch(calls[0]))
     return measure_timed(frame, calls, nccl.NAME, nccl.steps(calls[0]), nccl.nccl_ps)
 
 

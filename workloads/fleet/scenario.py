@@ -530,6 +530,9 @@ def check_question(options: FleetOptions) -> None:
             f"{fleet.training} replaces. State post_training in its rows, or leave one of them out."
         )
     check_name(options.policy.policy)
+    if options.policy.policy in KINDS:
+        priced = options.money.price is not None
+        KINDS[options.policy.policy].check(options.policy, priced=priced)
     check_texts(options.demand.what_if)
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -257,8 +257,22 @@ def from_fields(fields: Fields, name: str) -> Model:
         "precision": precision(stated_quantization(text, fields), name),
         **family.fixed,
     }
-    left_out = (*left_out, *_beside_layers(read), *_unread(read, text))
-    return Model(name=name, left_out=left_out, **described)
+    read_as = Model(name=name, **described)
+    left_out = (*left_out, *_beside_layers(read), *_unread(read, text), *_beyond(kind, read_as))
+    return replace(read_as, left_out=left_out)
+
+
+def _beyond(kind: str, model: Model) -> tuple[str, ...]:
+    """Name what an unknown architecture may have beyond its fields, and how it was read."""
+    if kind in FAMILIES or kind == NO_KIND:
+        return ()
+    gated = "gated" if model.gated_mlp else "plain"
+    norm = {"rms": "RMS", "layer": "layer", "plain": "plain"}[model.norm]
+    return (
+        f"what architecture {shown(kind, 40)}, which is unknown, has beyond its fields (read as "
+        f"layers with {gated} feed-forward parts, {model.norms} {norm} norms and the biases that are "
+        f"stated; compare its parameters with the published ones.{suggestion(kind, FAMILIES)})",
+    )
 
 
 def _decoder(fields: Fields) -> tuple[Fields, tuple[str, ...]]:
@@ -273,12 +287,15 @@ def _decoder(fields: Fields) -> tuple[Fields, tuple[str, ...]]:
     return text, towers
 
 
+NO_KIND = "none stated"  # name of the architecture of a config that states none
+
+
 def _kind(fields: Fields) -> str:
     """Name of the architecture, from ``model_type`` or from the name of the model's class."""
     if fields.get("model_type"):
         return str(fields["model_type"]).lower().replace("-", "_")
     stated = fields.get("architectures")
-    first = str(stated[0]) if isinstance(stated, list) and stated else "none stated"
+    first = str(stated[0]) if isinstance(stated, list) and stated else NO_KIND
     plain = first.removesuffix("ForCausalLM").removesuffix("LMHeadModel").lower()
     return next((kind for kind in FAMILIES if kind.replace("_", "") == plain), first)
 
@@ -472,7 +489,7 @@ def _details(stated: dict[str, Any]) -> str:
 # Sizes, biases, norms, windows and experts are read from fields, whatever the family is called. Two
 # things are not in the file: the defaults of the family's config class for fields that a file
 # leaves out (``absent``), and choices that are fixed in the family's code (``fixed``). A family
-# that needs neither has no row here.
+# that needs neither has an empty row, which says that its parameters were compared.
 
 BIASED: Mapping[str, Any] = {"qkv_bias": True, "output_bias": True, "mlp_bias": True}
 GPT: Mapping[str, Any] = {"gated_mlp": False, "norm": "layer"}
@@ -520,6 +537,7 @@ HYBRID_DELTA = {
 }  # fmt: skip
 
 FAMILIES: Mapping[str, Family] = {
+    "afmoe": Family(),
     "apertus": _family(
         {"hidden_act": "xielu", "rms_norm_eps": 1e-5}, gated_mlp=False, qk_norm=True
     ),
@@ -598,6 +616,7 @@ FAMILIES: Mapping[str, Family] = {
     "minicpm3": LLAMA,
     "minimax": LLAMA,
     "minimax_m2": _family(SWIGLU, qk_norm_wide=True),
+    "minimax_m3": Family(),
     "minimax_text_01": LLAMA,
     "ministral": LLAMA,
     "mistral": LLAMA,

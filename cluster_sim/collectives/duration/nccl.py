@@ -37,7 +37,7 @@ import numpy.typing as npt
 
 from cluster_sim.collectives.call import CollectiveCall
 from cluster_sim.collectives.group import Group
-from cluster_sim.collectives.verify.bounds import AROUND, Bound
+from cluster_sim.collectives.verify.bounds import AROUND, Bound, bounds
 from cluster_sim.schedule.table import PS_PER_S
 from topologies.arrays import IntArray
 from topologies.catalogue.catalogue import Catalogue
@@ -589,9 +589,15 @@ def steps(call: CollectiveCall) -> int:
     return math.ceil(float(load.steps + load.far_steps))
 
 
-def bound_with_switch(call: CollectiveCall, bound: Bound) -> Bound:
-    """Halve an all-reduce's bound where switches reduce: a rank sends its buffer once."""
+def bound_with_switch(call: CollectiveCall) -> Bound:
+    """Return the tightest bound of a call where the switches of a chip's domain reduce."""
+    # A rank then sends its buffer once in an all-reduce, half of what rings send; a domain still
+    # sends and receives a whole buffer through its adapters.
     reduces = SWITCH[0] in constants(call.group.cluster).chip and call.kind == "all-reduce"
-    if not reduces or bound.what in ("distance", AROUND):
-        return bound
-    return Bound(f"{bound.what}, reduced in the switch", bound.time_ps // 2)
+    halved = [
+        Bound(f"{bound.what}, reduced in the switch", bound.time_ps // 2)
+        if reduces and bound.what not in ("distance", AROUND)
+        else bound
+        for bound in bounds(call)
+    ]
+    return max(halved, key=lambda bound: bound.time_ps)

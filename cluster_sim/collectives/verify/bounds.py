@@ -49,19 +49,24 @@ class Bound:
 
 def lower_bound(call: CollectiveCall, *, ideal: bool = False, sbuf: bool = False) -> Bound:
     """Return the tightest of all bounds of a call; if ``ideal`` or in ``sbuf``, memory is none."""
+    return max(bounds(call, ideal=ideal, sbuf=sbuf), key=lambda bound: bound.time_ps)
+
+
+def bounds(call: CollectiveCall, *, ideal: bool = False, sbuf: bool = False) -> list[Bound]:
+    """Return all bounds of a call where chips alone reduce."""
     group = call.group
-    bounds = [Bound("nothing to move", 0)]
+    reasons = [Bound("nothing to move", 0)]
     if len(group.chips) > 1 and call.size_bytes > 0:
         least = least_latency(group)
         # With fewer bytes than ranks some pairs of an all-gather have nothing to tell each other.
         everybody = call.kind in ("all-reduce", "broadcast", "permute")
         far = everybody or call.size_bytes >= group.ranks
-        bounds.append(Bound("distance", _distance(call) if far else least))
-        bounds.append(_injection(call, least))
-        bounds += list(_cuts(call, least))
+        reasons.append(Bound("distance", _distance(call) if far else least))
+        reasons.append(_injection(call, least))
+        reasons += list(_cuts(call, least))
     if call.size_bytes > 0:
-        bounds.append(_memory(call, communication_costs(group.cluster, ideal=ideal, sbuf=sbuf)))
-    return max(bounds, key=lambda bound: bound.time_ps)
+        reasons.append(_memory(call, communication_costs(group.cluster, ideal=ideal, sbuf=sbuf)))
+    return reasons
 
 
 def crossing_bytes(call: CollectiveCall, inside: int) -> Fraction:

@@ -7,6 +7,9 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
+import click
+from click.core import ParameterSource
+
 from cluster_sim.progress import one_piece
 from experiments.cli.options.inputs import CatalogueInputs, Invocation, Ranking, SensitivityInputs
 from experiments.cli.output.printing import interval_frame, print_rows, print_table, print_text
@@ -269,7 +272,8 @@ def fleet(
     question = FleetOptions(fleet, demand, policy, limits, money)
     catalogue, prices = catalogue_inputs.read(fleet.cluster), ""
     if policy.kind:
-        if fleet.cluster != FleetInputs.cluster:
+        source = click.get_current_context().get_parameter_source("cluster")
+        if source is not ParameterSource.DEFAULT:
             raise InputError(
                 f"--cluster {fleet.cluster} beside --kind, which states the whole fleet; leave one "
                 "of them out."

@@ -311,5 +311,9 @@ class PolicyKind:
     def reads(self) -> set[str]:
         """Options that the policy reads, observed as it is built for an hour of one unit."""
         options, read = observed(PolicyInputs(power_cap=1.0))
-        self.build(options, Situation(np.ones((1, 60)), lead_s=60.0, back_s=60.0, priced=True))
+        self.check(options, priced=True)
         return read
+
+    def check(self, options: PolicyInputs, *, priced: bool) -> None:
+        """Refuse options that the policy cannot run with, as it is built for an hour of a unit."""
+        self.build(options, Situation(np.ones((1, 60)), lead_s=60.0, back_s=60.0, priced=priced))
