@@ -469,16 +469,24 @@ class Servers:
         """Start later jobs that do not delay the first waiting one, by all limits."""
         first, *later = turns
         turn_s, spare, used = self._turn(first)
+        now_s, most = self.env.now, list[int]()
+        room: tuple[IntArray, ...] = ()
         for run in later:
-            ends_before = self.env.now + run.job.limit_s <= turn_s
-            room = self.free if ends_before else np.minimum(self.free, spare)
-            servers = self._room(run, room, self.used, self.env.now)
-            stays = not ends_before  # beyond the turn of the first
+            if not room:
+                room = (self.free, np.minimum(self.free, spare))
+                most = [int(free.sum()) * self.per_server for free in room]
+                if not most[0]:
+                    break
+            stays = now_s + run.job.limit_s > turn_s  # beyond the turn of the first
+            if run.job.chips > most[stays]:
+                continue
+            servers = self._room(run, room[stays], self.used, now_s)
             if servers is None or (
                 stays and not self.teams.allows(run.job.team, run.chips, used, turn_s)
             ):
                 continue
             self._begin(run, servers)
+            room = ()
             if stays:
                 spare = spare - servers
                 used[run.job.team] += run.chips
