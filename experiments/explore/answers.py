@@ -29,6 +29,10 @@ from workloads.confidence.sensitivity import sensitivity
 from workloads.training.iteration import iteration
 
 Parts = Mapping[str, float]
+Changes = Mapping[str, Any]
+NO_CHANGES: Changes = {}
+CHANGED = ("model", "cluster", "tp", "pp", "global_batch", "seq")
+"""Options of a step that may be given other values; a collective has another cluster."""
 DISTURBED = ("jitter", "straggler", "fault", "later_stages")
 """Options of a step whose effect is not computed again."""
 DEGREES = ("tp", "pp", "dp", "cp", "ep")
@@ -47,7 +51,8 @@ class Explored:
     recorded: Parts  # recorded times [s], by parts of the step or by sizes as text
     # Ends between which 80 % of measured times should lie [s], of the step or of all sizes
     interval_s: tuple[float, float]
-    ask: Callable[[Catalogue], Parts]  # returns the times with the numbers of a catalogue [s]
+    # Returns the times with the numbers of a catalogue, and with other values of options [s]
+    ask: Callable[..., Parts]
 
     def seconds(self, catalogue: Catalogue) -> float:
         """Return the time of the step, or of all sizes together [s]."""
@@ -97,9 +102,9 @@ def read_runs(folders: Sequence[Path]) -> tuple[list[Explored], dict[str, pd.Dat
 def _train(folder: Path, inputs: Mapping[str, Any]) -> Explored:
     results = json.loads((folder / "results.json").read_text())
 
-    def ask(catalogue: Catalogue) -> Parts:
-        """Answer with the numbers of a catalogue."""
-        model, plan, machine = recorded_plan(inputs, results, catalogue)
+    def ask(catalogue: Catalogue, changes: Changes = NO_CHANGES) -> Parts:
+        """Answer with the numbers of a catalogue, and other values of options."""
+        model, plan, machine = recorded_plan(inputs, results, catalogue, changes)
         part = inputs.get("chips") is not None
         return iteration(model, machine, plan, partial=part, allow_oversized=True).breakdown_s
 
@@ -123,11 +128,11 @@ def _collective(folder: Path, inputs: Mapping[str, Any]) -> Explored:
     rows = [(int(row["size_bytes"]), str(row["algorithm"])) for row in fastest.to_dict("records")]
     ranks, each = inputs.get("ranks"), int(inputs.get("ranks_per_chip") or 1)
 
-    def ask(catalogue: Catalogue) -> Parts:
-        """Answer with the numbers of a catalogue."""
+    def ask(catalogue: Catalogue, changes: Changes = NO_CHANGES) -> Parts:
+        """Answer with the numbers of a catalogue, and perhaps on another cluster."""
         machine = cluster_of(
-            input_text(inputs["cluster"]), bandwidth=inputs.get("bandwidth"),
-            latency=inputs.get("latency"), catalogue=catalogue,
+            input_text(changes.get("cluster", inputs["cluster"])),
+            bandwidth=inputs.get("bandwidth"), latency=inputs.get("latency"), catalogue=catalogue,
         )  # fmt: skip
         group = first_ranks(machine, ranks, each)
         times = {

@@ -10,9 +10,10 @@ import pandas as pd
 from matplotlib.figure import Figure
 
 from cluster_sim.plot.palette import colors
-from experiments.explore.answers import Explored, Parts, moved
+from experiments.explore.answers import CHANGED, Explored, Parts, moved
 from experiments.figures.layout import canvas, logarithmic, over_bytes
 from experiments.figures.training import stacked
+from experiments.reports.formatting import option_name
 from topologies.catalogue.catalogue import Catalogue
 from topologies.errors import InputError
 from topologies.units import format_seconds
@@ -28,8 +29,8 @@ PHONES = """{% extends base %}
 {% block contents %}{{ embed(roots.page) }}{% endblock %}"""
 """Template of the page; without the preamble a phone would show it at the width of a desktop."""
 HEAD = """## cluster-sim explore
-Move a number of the catalogue and see what the runs become. The numbers that matter most to these
-runs come first."""
+State another option, or move a number of the catalogue, and see what the runs become."""
+NUMBERS = "Numbers of the catalogue that matter most to these runs:"
 
 
 def answer_table(runs: Sequence[Explored], answers: Sequence[Parts]) -> pd.DataFrame:
@@ -124,6 +125,13 @@ def page(
 ) -> Any:
     """Build the page: a slider for each number, the answers, and tables of sweeps."""
     pn = panel()
+    options = CHANGED if any(run.kind == "train" for run in runs) else CHANGED[1:2] * bool(runs)
+    boxes = {
+        name: pn.widgets.TextInput(
+            name=option_name(name), placeholder="as recorded", width=SLIDER_WIDTH
+        )
+        for name in options
+    }
     sliders = {
         name: pn.widgets.FloatSlider(
             name=f"{name} ×", start=LOW, end=HIGH, step=STEP, value=1.0, width=SLIDER_WIDTH
@@ -131,10 +139,19 @@ def page(
         for name in names
     }
 
-    def view(*factors: float) -> Any:
-        """Pictures and table for one place of the sliders."""
-        numbers_now = moved(catalogue, dict(zip(names, factors, strict=True)))
-        answers = [run.ask(numbers_now) for run in runs]
+    def view(*values: Any) -> Any:
+        """Pictures and table for one state of the boxes and sliders, or why there are none."""
+        stated = dict(zip(boxes, values, strict=False))
+        numbers_now = moved(catalogue, dict(zip(names, values[len(boxes) :], strict=True)))
+        changes = {
+            name: int(text) if text.strip().isdecimal() else text.strip()
+            for name, text in stated.items()
+            if text.strip()
+        }
+        try:
+            answers = [run.ask(numbers_now, changes) for run in runs]
+        except InputError as mistake:
+            return pn.pane.HTML(f"<p><b>{escape(str(mistake))}</b></p>", **WIDE)
         drawn = [
             pn.pane.Matplotlib(
                 figure, format="svg", tight=False, sizing_mode="scale_width",
@@ -148,7 +165,8 @@ def page(
         )  # fmt: skip
         return pn.Column(table, *drawn, **WIDE)
 
-    answers = pn.bind(view, *(slider.param.value_throttled for slider in sliders.values()))
+    moves = (slider.param.value_throttled for slider in sliders.values())
+    answers = pn.bind(view, *(box.param.value for box in boxes.values()), *moves)
     tables = [
         pn.Column(
             pn.pane.HTML(f"<h3>Sweep {escape(name)}</h3>"),
@@ -158,7 +176,8 @@ def page(
         )
         for name, frame in sweeps.items()
     ]
-    left = pn.Column(pn.pane.Markdown(HEAD), *_controls(pn, sliders, catalogue), width=360)
+    controls = _controls(pn, sliders, catalogue)
+    left = pn.Column(pn.pane.Markdown(HEAD), *boxes.values(), *controls, width=360)
     shown = [pn.panel(answers, **WIDE)] if runs else []
     right = pn.Column(*shown, *tables, styles={"flex": "1 1 340px", "min-width": "0"}, **WIDE)
     return pn.FlexBox(left, right)
@@ -193,4 +212,4 @@ def _controls(pn: Any, sliders: Mapping[str, Any], catalogue: Catalogue) -> list
 
     back.on_click(put_back)
     pairs = [part for both in zip(sliders.values(), below, strict=True) for part in both]
-    return [*pairs, back] if sliders else []
+    return [pn.pane.Markdown(NUMBERS), *pairs, back] if sliders else []

@@ -170,18 +170,24 @@ def input_text(value: Any) -> str:
 
 
 def recorded_plan(
-    inputs: Document, results: Document, catalogue: Catalogue | None = None
+    inputs: Document,
+    results: Document,
+    catalogue: Catalogue | None = None,
+    changes: Document | None = None,
 ) -> tuple[Model, ParallelPlan, Cluster]:
-    """Return model, plan and cluster of a recorded step."""
-    model = read_model(input_text(inputs["model"]))
-    machine = cluster_of(input_text(inputs["cluster"]), catalogue=catalogue)
+    """Return model, plan and cluster of a recorded step, perhaps with other values of options."""
+    named = dict(changes or {})
+    model = read_model(input_text(named.pop("model", inputs["model"])))
+    machine = cluster_of(input_text(named.pop("cluster", inputs["cluster"])), catalogue=catalogue)
+    # What nobody stated follows from a change, as the data-parallel degree does from another tp.
+    left = (*NOT_PLANNED, *(results["plan"]["assumed"] if changes else ()))
     fields = {
         name: value
         for name, value in results["plan"].items()
-        if name not in NOT_PLANNED and value not in ([], "")
+        if name not in left and value not in ([], "")
     }
     size = {name: inputs.get(name) for name in ("lnc", "chips")}
-    return model, complete(fields, model, machine, **size), machine
+    return model, complete({**fields, **named}, model, machine, **size), machine
 
 
 def _keys(places: Iterable[str]) -> list[str]:

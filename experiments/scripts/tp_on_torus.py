@@ -61,7 +61,7 @@ def plot(frame: pd.DataFrame) -> Figure:
         for row in frame.itertuples()
     ]
     title = (
-        f"tp {best.tp} among {best.placement} is the fastest that fits; groups apart cost up to "
-        f"{dear:.0%}\n{best.model} on {best.cluster}"
+        f"tp {best.tp} among {best.placement} is the fastest that fits; a step with groups apart, "
+        f"spread over the torus, is up to {dear:.0%} longer\n{best.model} on {best.cluster}"
     )
     return stacked_rows(frame, labels, title)

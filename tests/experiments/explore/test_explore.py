@@ -20,6 +20,7 @@ from pathlib import Path
 import pandas as pd
 import pytest
 
+import cluster_sim as cs
 from experiments.cli.commands.serve_api import HOST, check_free
 from experiments.cli.main import run
 from experiments.explore.answers import Explored, knobs, moved, read_runs
@@ -63,6 +64,18 @@ def test_a_collective_of_nccl_is_answered_again(tmp_path: Path) -> None:
     assert run([*words, "--out", str(tmp_path / "nccl")]) == 0
     (reduce,) = read_runs([tmp_path / "nccl"])[0]
     assert reduce.ask(shipped_catalogue()) == pytest.approx(reduce.recorded)
+
+
+def test_another_option_gives_the_answer_of_train(runs: list[Explored]) -> None:
+    train, reduce = runs
+    changes = {"model": "llama-3.2-1b", "cluster": "trn2.48xlarge:2", "tp": 2, "global_batch": 64}
+    seconds = sum(train.ask(shipped_catalogue(), changes).values())
+    step = cs.train("llama-3.2-1b", "trn2.48xlarge:2", tp=2, pp=2, global_batch=64, seq=512)
+    assert seconds == pytest.approx(step.time_s)
+    apart = reduce.ask(shipped_catalogue(), {"cluster": "trn2.48xlarge:2"})
+    assert apart != reduce.ask(shipped_catalogue())
+    with pytest.raises(InputError, match="tp is 'two'"):
+        train.ask(shipped_catalogue(), {"tp": "two"})
 
 
 def test_the_table_says_what_was_asked_found_and_is_now(runs: list[Explored]) -> None:
@@ -196,7 +209,7 @@ def test_the_page_has_a_slider_for_each_number(runs: list[Explored]) -> None:
     from experiments.explore.page import page
 
     left, right = page(runs, {}, ["trn2.link_bandwidth"], shipped_catalogue())
-    _, slider, _, back = left
+    *boxes, _, slider, _, back = left[1:]
     assert slider.name == "trn2.link_bandwidth ×"
     assert len(right) == 1
     with edit_constant(slider):
@@ -205,6 +218,11 @@ def test_the_page_has_a_slider_for_each_number(runs: list[Explored]) -> None:
     assert table["change"].tolist()[1] != "+0.0%"
     back.clicks += 1
     assert slider.value == slider.value_throttled == 1.0
+    cluster = next(box for box in boxes if box.name == "--cluster")
+    cluster.value = "trn2.48xlarge:2"
+    assert right[0].object()[0].object["change"].tolist()[1] != "+0.0%"
+    cluster.value = "<nowhere>"
+    assert "unknown cluster &#x27;&lt;nowhere&gt;" in right[0].object().object
 
 
 @pytest.mark.skipif(importlib.util.find_spec("panel") is None, reason="Panel is not installed")
