@@ -52,9 +52,9 @@ def run(
 def plot(frame: pd.DataFrame) -> Figure:
     """Draw the efficiency over the number of chips."""
     first = frame.iloc[0]
-    kept = chips_kept(frame).replace(" keeps ", " keeps\n")  # wider than the axes on one line
     title = (
-        f"{kept}\n{first.model}, global batch {first.global_batch:,}, tp {first.tp}, pp {first.pp}"
+        f"{chips_kept(frame)}\n"
+        f"{first.model}, global batch {first.global_batch:,}, tp {first.tp}, pp {first.pp}"
     )
     case = "overlap " + frame.overlap + ", jitter " + frame.jitter
     percent = frame.assign(percent=100 * frame.efficiency, case=case)

@@ -65,17 +65,11 @@ def relative(frame: pd.DataFrame) -> pd.DataFrame:
 
 def chips_kept(frame: pd.DataFrame) -> str:
     """Sentence with the share of a chip's speed that remains at the largest size."""
-    last = frame.groupby(["overlap", "jitter"], sort=False).last().reset_index()
-    parts = []
-    for overlap, rows in last.groupby("overlap", sort=False):
-        kept = [
-            f"{row.efficiency:.1%}" + ("" if row.jitter == "0" else f" (jitter {row.jitter})")
-            for row in rows.itertuples()
-        ]
-        parts.append(f"{', '.join(kept)} with overlap {overlap}")
+    kept = frame.groupby(["overlap", "jitter"], sort=False).efficiency.last()
+    shares = dict.fromkeys(f"{share:.0%}" for share in (kept.min(), kept.max()))
     return (
-        f"Among {last.chips.max():,} chips, a chip keeps {'; '.join(parts)}, "
-        f"of its speed among {frame.chips.min():,}"
+        f"On {frame.chips.max():,} chips each is {' to '.join(shares)} as fast as on "
+        f"{frame.chips.min():,}"
     )
 
 

@@ -87,8 +87,8 @@ def plot(frame: pd.DataFrame) -> Figure:
     first = frame.iloc[0]
     each = first.global_batch // first.dp
     title = (
+        f"{chips_kept(frame)}\n"
         f"{first.model} on {first.cluster}, tp {first.tp}, pp {first.pp}: {each} sequences of "
-        f"{first.seq:,} tokens for every replica\n"
-        f"{chips_kept(frame)}"
+        f"{first.seq:,} tokens for every replica"
     )
     return scaling(frame, title)

@@ -270,8 +270,8 @@ def _beyond(kind: str, model: Model) -> tuple[str, ...]:
     norm = {"rms": "RMS", "layer": "layer", "plain": "plain"}[model.norm]
     return (
         f"what architecture {shown(kind, 40)}, which is unknown, has beyond its fields (read as "
-        f"layers with {gated} feed-forward parts, {model.norms} {norm} norms and the biases that are "
-        f"stated; compare its parameters with the published ones.{suggestion(kind, FAMILIES)})",
+        f"layers with {gated} feed-forward parts, {model.norms} {norm} norms and biases that it "
+        f"states; compare its parameters with the published ones.{suggestion(kind, FAMILIES)})",
     )
 
 

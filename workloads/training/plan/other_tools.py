@@ -642,8 +642,8 @@ LARGEST_FILE_BYTES = 2**17
 def read_any_plan(path: Path) -> OtherPlan:
     """Read a plan from YAML as :func:`plan_yaml` gives it, or from a file of another tool."""
     # Files of other tools are recognised by their keys. Keys that a plan has no field for are
-    # listed as ``ignored``. Raises InputError for a file that cannot be read, is not a mapping, or has an
-    # unknown key.
+    # listed as ``ignored``. Raises InputError for a file that cannot be read, is not a mapping, or
+    # has an unknown key.
     path, environment = in_environment(path)
     text = read_text(path, limit_bytes=LARGEST_FILE_BYTES, remedy="Name a plan's file.")
     other = other_plan(path, text, environment)
