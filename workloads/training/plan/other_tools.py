@@ -7,10 +7,8 @@ no rule can read is refused; keys that a plan has no field for are named in the 
 
 from __future__ import annotations
 
-import math
 import re
 from collections.abc import Mapping
-from contextlib import suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -32,6 +30,7 @@ from workloads.options.tool_keys import (
     when,
     whole,
 )
+from workloads.training.plan.maxtext import MAXTEXT, over_base, sharded
 from workloads.training.plan.plan import CHOICES, ORDER, PLAN_FIELDS, ParallelPlan, check_field
 from workloads.training.plan.schedules.registry import all_schedules, schedule_of_chunks
 
@@ -64,6 +63,25 @@ FP8_RECIPE = {
     "delayed": "tensorwise", "tensorwise": "tensorwise", "rowwise": "rowwise",
     "rowwise_with_gw_hp": Near("rowwise"), "blockwise": "blockwise",
 }  # fmt: skip
+# Fields that no plan has: settings of the framework that a file states.
+SETTING = "setting of "
+EXCHANGE = f"{SETTING}experts' exchanges"
+MODULES = f"{SETTING}recomputed modules"
+COMPILED = f"{SETTING}layers"
+MODULE_SETTINGS = {
+    "core_attn": "", "moe_act": "moe-act", "layernorm": "layernorm", "mla_up_proj": "mla-up-proj",
+}  # fmt: skip
+"""Settings by the module that *selective* recomputes; attention's core is what a plan means."""
+
+
+def _recomputed_modules(value: Any, _all: Mapping[str, Any]) -> Any:
+    """Settings of the modules that are recomputed; one is empty if attention's core is of them."""
+    if not isinstance(value, list):
+        raise ValueError(f"a list of {', '.join(MODULE_SETTINGS)}")
+    settings = tuple(MODULE_SETTINGS[word] for word in map(str, value) if word in MODULE_SETTINGS)
+    return settings if len(settings) == len(value) else Near(settings)
+
+
 SHARDING = {"no_shard": 0, "optim": 1, "optim_grads": 2, "optim_grads_params": 3}
 
 
@@ -101,55 +119,6 @@ def _local_batch(value: Any, keys: Mapping[str, Any]) -> int:
     piece = number(keys.get("parallelism.pipeline_parallel_microbatch_size", 1))
     pp = keys.get("parallelism.pipeline_parallel_degree")
     return local if pp is None or number(pp) == 1 else min(local, piece)
-
-
-def _degree(axis: str, keys: Mapping[str, Any]) -> int:
-    """Degree of an axis of MaxText's mesh, the product of those within and between slices."""
-    degree = 1
-    for net in ("ici", "dcn"):
-        with suppress(ValueError):  # the key is refused where it is read for itself
-            degree *= number(keys.get(f"{net}_{axis}_parallelism", 1))
-    return degree
-
-
-def _mesh(field: str, axis: str) -> dict[str, Key]:
-    """Keys of an axis of MaxText's mesh that is a degree of a plan; ``""`` is one of no plan."""
-
-    def read(value: Any, keys: Mapping[str, Any]) -> int:
-        """Read the degree, and refuse one that no plan has."""
-        if not field and number(value) > 1:
-            raise ValueError("1, as plans have no such axis")
-        if field == "pp" and number(value) > 1 and "num_pipeline_repeats" not in keys:
-            raise ValueError("beside num_pipeline_repeats, the chunks of a stage")
-        return number(value) and _degree(axis, keys)
-
-    return {f"{net}_{axis}_parallelism": Key(field, read) for net in ("ici", "dcn")}
-
-
-def _sharded(value: Any, _all: Mapping[str, Any]) -> int:
-    return 3 if str(value) == "-1" or number(value) > 1 else 0  # -1 is all
-
-
-def _replicas(value: Any, _all: Mapping[str, Any]) -> bool | None:
-    """Name replicas of whole models or shards, which a plan has only if it shards nothing."""
-    return True if str(value) == "-1" or number(value) == 1 else None
-
-
-def _device_batch(value: Any, keys: Mapping[str, Any]) -> int:
-    """Sequences that MaxText's replica of several devices works on at once."""
-    devices = math.prod(_degree(axis, keys) for axis in ("tensor", "context", "pipeline"))
-    sequences = float(value) * devices / _pipelined(keys)
-    if not sequences.is_integer():
-        raise ValueError(
-            f"a batch of whole sequences: a replica of {devices} devices has {sequences:g} at once"
-        )
-    return number(sequences)
-
-
-def _pipelined(keys: Mapping[str, Any]) -> int:
-    """Microbatches of MaxText's pipeline, by default one a stage."""
-    stated = keys.get("num_pipeline_microbatches", -1)
-    return _degree("pipeline", keys) if str(stated) == "-1" else number(stated)
 
 
 def _recomputed(value: Any, plan: Mapping[str, Any]) -> str:
@@ -286,6 +255,13 @@ MEGATRON: Mapping[str, Key] = {
     }),
     "use-flash-attn": when("attention", "fused", "unfused"),
     "use-tp-pp-dp-mapping": when("order", TP_PP_DP, ORDER),
+    "moe-token-dispatcher-type": choice(EXCHANGE, {
+        "alltoall": "alltoall", "alltoall_seq": "alltoall", "allgather": Near("alltoall"),
+        "flex": "deepep",
+    }),
+    "moe-enable-deepep": when(EXCHANGE, "deepep", "alltoall"),
+    "moe-flex-dispatcher-backend": choice(EXCHANGE, {"deepep": "deepep", "hybridep": "deepep"}),
+    "grad-reduce-in-bf16": when(f"{SETTING}gradients", "bf16-gradients"),
 }  # fmt: skip
 MEGATRON_FLAGS = frozenset(key for key, rule in MEGATRON.items() if rule.is_flag)
 """Options of Megatron-LM's command line that take no value."""
@@ -296,7 +272,7 @@ TITAN: Mapping[str, Key] = {
     "parallelism.expert_parallel_degree": whole("ep"),
     "parallelism.expert_tensor_parallel_degree": whole("etp"),
     "parallelism.data_parallel_shard_degree": Key(
-        "zero", _sharded, lambda zero, _plan: {0: 1, 3: -1}.get(zero)
+        "zero", sharded, lambda zero, _plan: {0: 1, 3: -1}.get(zero)
     ),
     "parallelism.fsdp_reshard_after_forward": choice(
         "reshard", {"always": True, "never": False, "default": None}
@@ -320,6 +296,8 @@ TITAN: Mapping[str, Key] = {
         lambda value, _all: "fp8" if any("float8" in str(name) for name in list(value)) else None,
         lambda name, _plan: ["float8"] if name == "fp8" else None,
     ),
+    # Layers run eagerly unless one of these, new and old, is true.
+    **dict.fromkeys(("compile.enable", "training.compile"), when(COMPILED, "", "eager")),
     "float8.enable_float8_linear": when("precision", "fp8"),
     "float8.recipe_name": _with_fp8(choice("fp8_recipe", FP8_RECIPE)),
 }  # fmt: skip
@@ -359,20 +337,25 @@ NEMO: Mapping[str, Key] = {
     "model.optim.overlap_grad_sync": when("overlap", "dp", "none"),
     # NeMo 2 has the names of Megatron-Core.
     "model.recompute_granularity": choice("recompute", RECOMPUTE),
+    "model.recompute_modules": Key(MODULES, _recomputed_modules),
+    **{
+        f"model.{key.replace('-', '_')}": MEGATRON[key]
+        for key in (
+            "moe-token-dispatcher-type", "moe-enable-deepep", "moe-flex-dispatcher-backend",
+        )
+    },
     "trainer.plugins.precision": choice("precision", PRECISION),
     "trainer.strategy.ddp.use_distributed_optimizer": when("zero", 1, 0),
     "trainer.strategy.ddp.overlap_grad_reduce": when("overlap", "dp", "none"),
 }  # fmt: skip
-NEMO_ALONE = (
-    "model.optim.name", "model.optim.overlap_grad_sync", "model.use_tp_pp_dp_mapping",
-)  # fmt: skip
+NEMO_ALONE = re.compile(r"model\.(optim\.(name|overlap)|use_tp_pp_dp|recompute_mod|moe_)")
 """Keys that NxD Training does not share with NeMo."""
 NXD: Mapping[str, Key] = {
     "precision.type": choice("precision", {"mixed_precision": "bf16", **PRECISION}),
     **{
         key.replace("trainer.strategy", "distributed_strategy"): rule
         for key, rule in sorted(NEMO.items(), key=lambda item: item[0].startswith("model."))
-        if key not in NEMO_ALONE
+        if not NEMO_ALONE.match(key)
     },
     "distributed_strategy.zero1": when("zero", 1, 0),
     "trainer.lnc": Key("ranks_per_chip", _ranks_by_lnc, lambda each, _plan: {8: 1, 4: 2}.get(each)),
@@ -424,61 +407,6 @@ DEEPSPEED: Mapping[str, Key] = {
         for name in ("seq", "recompute", "recompute_every", "sequence_parallel", "attention")
     },
 }
-MAXTEXT: Mapping[str, Key] = {
-    **_mesh("tp", "tensor"),
-    **_mesh("pp", "pipeline"),
-    **_mesh("cp", "context"),
-    **_mesh("ep", "expert"),
-    **_mesh("", "sequence"),
-    **_mesh("", "tensor_sequence"),
-    **_mesh("", "tensor_transpose"),
-    **_mesh("", "autoregressive"),
-    **{f"{net}_fsdp_parallelism": Key("zero", _sharded) for net in ("ici", "dcn")},
-    **{f"{net}_fsdp_transpose_parallelism": Key("zero", _sharded) for net in ("ici", "dcn")},
-    **{f"{net}_data_parallelism": Key("", _replicas) for net in ("ici", "dcn")},
-    "num_pipeline_microbatches": Key("", lambda _value, keys: _pipelined(keys)),
-    "num_pipeline_repeats": whole("vpp", unset="-1"),
-    "per_device_batch_size": Key("microbatch", _device_batch),
-    "gradient_accumulation_steps": Key(
-        "microbatches", lambda value, keys: number(value) * _pipelined(keys)
-    ),
-    "max_target_length": whole("seq"),
-    # Policies of ``get_remat_policy`` in MaxText's decoders.py: those of *minimal* keep all
-    # products, those near full recomputation keep some of a layer's, or move them to the host.
-    "remat_policy": choice("recompute", {
-        "full": "full", "none": "none",
-        **dict.fromkeys(("minimal_with_context", "minimal_flash"), "none"),
-        **dict.fromkeys(("minimal", "minimal_with_quantization", "minimal_offloaded",
-            "minimal_with_context_and_quantization"), Near("none")),
-        **dict.fromkeys(("save_dot_with_context_except_mlp", "save_dot_except_mlp",
-            "save_dot_except_mlpwi", "save_qkv_proj", "save_out_proj", "qkv_proj_offloaded",
-            "custom"), Near("full")),
-    }),
-    "quantization": choice("precision", {
-        "": "bf16", "te_mxfp8": "mxfp8",
-        **dict.fromkeys(("fp8", "fp8_full", "fp8_gpu", "fp8_nanoo", "nanoo_fp8",
-            "te_fp8_delayedscaling", "te_fp8_currentscaling"), "fp8"),
-    }),
-    "dtype": choice("", {"bfloat16": True, "float32": None, "float16": True}),
-    "attention": choice("attention", {
-        **dict.fromkeys(("autoselected", "flash", "cudnn_flash_te", "cudnn_flash_jax"), "fused"),
-        "dot_product": "unfused",
-    }),
-    "context_parallel_strategy": choice("cp_exchange", {
-        "all_gather": "all-gather", "ring": "ring",
-    }),
-    "capacity_factor": Key(
-        "capacity_factor", lambda value, _all: 0.0 if float(value) < 0 else _capacity(value, _all)
-    ),
-    "opt_type": choice("optimizer", {
-        "adamw": "adamw", "adam_pax": "adamw", "muon": "muon", "sgd": "sgd",
-    }),
-}  # fmt: skip
-MAXTEXT_BASE = {
-    "per_device_batch_size": 12, "gradient_accumulation_steps": 1, "max_target_length": 2048,
-    "remat_policy": "full", "ici_fsdp_parallelism": -1, "context_parallel_strategy": "all_gather",
-}  # fmt: skip
-"""Values of MaxText's base.yml, which its files and command lines change."""
 ABSENT = {
     "Megatron-LM": {
         "vpp": 1, "zero": 0, "sequence_parallel": False, "recompute": "none", "overlap": "none",
@@ -555,8 +483,6 @@ SECTIONS = {
     "NeMo": (r"^model\.config\.", "model."),
 }
 """Sections of older and newer files, and the one in which their keys are read."""
-COMPILED = ("compile.enable", "training.compile")
-"""Keys of torchtitan, new and old, that compile layers; it does not unless one of them is true."""
 
 
 @dataclass(frozen=True)
@@ -592,10 +518,8 @@ def other_plan(path: Path, text: str, environment: Mapping[str, str] = EMPTY) ->
     if tool in SECTIONS:
         keys = {re.sub(*SECTIONS[tool], key): value for key, value in keys.items()}
     if tool == "MaxText":
-        keys = _over_base(keys)
+        keys = over_base(keys)
     fields, ignored = fields_of_keys(keys, TABLES[tool], path, NULLS, RANKING)
-    if tool == "torchtitan":
-        ignored = [key for key in ignored if key not in COMPILED]
     if fields.get("stage_layers"):
         fields.setdefault("vpp", max(1, len(fields["stage_layers"]) // fields.get("pp", 1)))
     if not any(key.startswith("$") for key in ignored):
@@ -609,27 +533,27 @@ def other_plan(path: Path, text: str, environment: Mapping[str, str] = EMPTY) ->
         fields.setdefault("schedule", "gpipe")
     if "fp8_recipe" in fields and fields.get("precision") != "fp8":
         ignored.append(f"fp8 recipe {fields.pop('fp8_recipe')} without fp8")
-    compiled = any(str(keys.get(key)).lower() == "true" for key in COMPILED)
-    eager = ":eager" if tool == "torchtitan" and not compiled else ""
-    fields |= {"framework": f"{FRAMEWORKS[tool]}{eager}"}
-    return OtherPlan(tool, fields, tuple(sorted(map(shown, ignored))), keys)
+    stated = _framework(tool, fields)
+    return OtherPlan(tool, stated, tuple(sorted(map(shown, ignored))), keys)
 
 
-def _over_base(keys: Mapping[str, Any]) -> dict[str, Any]:
-    """Keys of MaxText over those of its base.yml, unless another file or ``$ARGS`` has more."""
-    config = str(keys.get("base_config", "base.yml"))
-    is_base = config.rpartition("/")[2] == "base.yml"
-    is_whole = is_base and not any(key.startswith("$") for key in keys)
-    kept = {
-        "XLA flags" if key.startswith("xla-") else key: value
-        for key, value in keys.items()
-        if key != "base_config" or not is_base
-    }
-    return {**MAXTEXT_BASE, **kept} if is_whole else kept
+def _framework(tool: str, fields: Mapping[str, Any]) -> dict[str, Any]:
+    """Return fields of a plan, with the settings among them at the framework's name."""
+    settings: dict[str, Any] = {COMPILED: "eager"} if tool == "torchtitan" else {}
+    if FRAMEWORKS[tool] == "megatron-core" and fields.get("ep", 1) > 1:
+        settings[EXCHANGE] = "alltoall"  # Megatron-Core has DeepEP for those who name it
+    settings |= {name: fields[name] for name in sorted(fields) if name.startswith(SETTING)}
+    plan = {name: value for name, value in fields.items() if name not in settings}
+    modules = settings.pop(MODULES, ("",))
+    if "" not in modules and plan.get("recompute") == "selective":
+        plan["recompute"] = "none"
+    named = ",".join(filter(None, (*settings.values(), *modules)))
+    return {**plan, "framework": f"{FRAMEWORKS[tool]}:{named}".rstrip(":")}
 
 
 RANKING = {
-    "overlap": ("none", "dp", "all"), "precision": ("bf16", "fp8"), "zero": (0, 1, 2, 3),
+    "overlap": ("none", "dp", "all"), "precision": ("bf16", "fp8"), COMPILED: ("eager", ""),
+    EXCHANGE: ("alltoall", "deepep"), "zero": (0, 1, 2, 3),
 }  # fmt: skip
 """Values of fields that several keys of one file set, from the weakest to the strongest."""
 
