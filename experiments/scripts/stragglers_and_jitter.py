@@ -51,7 +51,7 @@ def run(
             rank, _, factor = case.partition(":")
             if factor:
                 row = of_size.row(plan, stragglers=(case,))
-                rows_of_size.append({**row, "case": f"rank {rank} {factor} times as slow"})
+                rows_of_size.append({**row, "case": f"rank {rank} takes {factor} times as long"})
             else:
                 row = of_size.row(plan, jitter=case, seed=seed, steps=STEPS)
                 rows_of_size.append({**row, "case": case})

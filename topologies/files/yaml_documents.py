@@ -56,7 +56,22 @@ def yaml_mapping(
 
 
 class _Checked(yaml.SafeLoader):
-    """A safe loader that refuses merge keys, and keys that occur twice in a mapping."""
+    """A safe loader that refuses tags, deep nesting, merge keys, and keys that occur twice."""
+
+    depth = 0
+
+    def compose_node(self, parent: yaml.Node | None, index: Any) -> yaml.Node | None:
+        """Read a node, once it is known to have no tag and to lie not too deep."""
+        event = self.peek_event()  # type: ignore[no-untyped-call]
+        tag = getattr(event, "tag", None)
+        if tag is not None:
+            raise _mistake(f"the tag {shown(str(tag), 60)} is not read; leave it out", event)
+        if isinstance(event, yaml.CollectionStartEvent) and self.depth >= DEEPEST:
+            raise _mistake(f"it is nested too deeply, at most {DEEPEST} levels are read", event)
+        self.depth += 1
+        node = super().compose_node(parent, index)
+        self.depth -= 1
+        return node
 
     def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> dict[Any, Any]:
         """Build a mapping; the library would let a later key silently replace an earlier one."""
@@ -86,7 +101,6 @@ class _TextLoader(_Checked):
 def _document(text: str, loader_type: type[_Checked]) -> Any:
     loader = loader_type(text)
     try:
-        _check_events(text, loader_type)
         node = loader.get_single_node()
         if node is None:
             return None
@@ -94,21 +108,6 @@ def _document(text: str, loader_type: type[_Checked]) -> Any:
         return loader.construct_document(node)
     finally:
         loader.dispose()
-
-
-def _check_events(text: str, loader_type: type[_Checked]) -> None:
-    """Refuse tags and deep nesting in the stream of events, which is parsed without recursion."""
-    depth = 0
-    for event in yaml.parse(text, Loader=loader_type):
-        tag = getattr(event, "tag", None)
-        if tag is not None:
-            raise _mistake(f"the tag {shown(str(tag), 60)} is not read; leave it out", event)
-        if isinstance(event, yaml.CollectionStartEvent):
-            depth += 1
-            if depth > DEEPEST:
-                raise _mistake(f"it is nested too deeply, at most {DEEPEST} levels are read", event)
-        elif isinstance(event, yaml.CollectionEndEvent):
-            depth -= 1
 
 
 def _check_size(root: yaml.Node) -> None:

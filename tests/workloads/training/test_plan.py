@@ -140,7 +140,7 @@ def test_a_plan_from_a_file(tmp_path: Path) -> None:
         (b"- 4", "holds no fields"),
         (b"tp: [", "is not YAML"),
         (b"\xff\xfe\x00", "line 1: not UTF-8 text"),
-        (b"a" * 2**17, "is over the limit of 64 KiB"),
+        (b"a" * 2**18, "is over the limit of 128 KiB"),
         (b"!!python/object/apply:os.system ['true']", "is not YAML"),
     ],
 )
