@@ -125,13 +125,7 @@ def page(
 ) -> Any:
     """Build the page: a slider for each number, the answers, and tables of sweeps."""
     pn = panel()
-    options = CHANGED if any(run.kind == "train" for run in runs) else CHANGED[1:2] * bool(runs)
-    boxes = {
-        name: pn.widgets.TextInput(
-            name=option_name(name), placeholder="as recorded", width=SLIDER_WIDTH
-        )
-        for name in options
-    }
+    boxes = _boxes(pn, runs)
     sliders = {
         name: pn.widgets.FloatSlider(
             name=f"{name} ×", start=LOW, end=HIGH, step=STEP, value=1.0, width=SLIDER_WIDTH
@@ -141,12 +135,10 @@ def page(
 
     def view(*values: Any) -> Any:
         """Pictures and table for one state of the boxes and sliders, or why there are none."""
-        stated = dict(zip(boxes, values, strict=False))
         numbers_now = moved(catalogue, dict(zip(names, values[len(boxes) :], strict=True)))
+        texts = {name: text.strip() for name, text in zip(boxes, values, strict=False)}
         changes = {
-            name: int(text) if text.strip().isdecimal() else text.strip()
-            for name, text in stated.items()
-            if text.strip()
+            name: int(text) if text.isdecimal() else text for name, text in texts.items() if text
         }
         try:
             answers = [run.ask(numbers_now, changes) for run in runs]
@@ -189,6 +181,18 @@ def framed(content: Any, title: str) -> Any:
     document.title = title
     document.add_panel("page", content)
     return document
+
+
+def _boxes(pn: Any, runs: Sequence[Explored]) -> dict[str, Any]:
+    """Boxes for other values of options; collectives have another cluster alone."""
+    trains = any(run.kind == "train" for run in runs)
+    return {
+        name: pn.widgets.TextInput(
+            name=option_name(name), placeholder="as recorded", width=SLIDER_WIDTH
+        )
+        for name in CHANGED
+        if trains or (runs and name == "cluster")
+    }
 
 
 def _controls(pn: Any, sliders: Mapping[str, Any], catalogue: Catalogue) -> list[Any]:

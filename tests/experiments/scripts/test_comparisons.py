@@ -68,7 +68,7 @@ def test_uneven_chips_make_steps_longer(config: str) -> None:
         "typical",
         "chips",
         "0.05",
-        "rank 0 1.5 times as slow",
+        "rank 0 takes 1.5 times as long",
     ]
     assert (frame[frame.case != "equal"].slowdown > 0).all()
     drawn = frame[frame.case.isin(("typical", "chips"))]
