@@ -272,7 +272,7 @@ def _quantile(rows: Residuals) -> tuple[float, int]:
 TRAINING = "training"
 UNMEASURED = math.log(1.54)
 """Smallest half-width of a Neuron chip, framework and kind without rows of two tables: the median
-error of 19 steps on Trn2 before any constant had seen them (both tables of ``trainium2_contest``)."""
+error of 19 steps on Trn2 before any constant had seen them (both ``trainium2_contest`` tables)."""
 TOLD = {
     "": "plan, framework and conditions stated",
     FRAMEWORK: "plan and framework stated",
