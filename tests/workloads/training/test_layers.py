@@ -14,7 +14,7 @@ from topologies.catalogue.catalogue import shipped_catalogue
 from topologies.clusters.names import cluster
 from workloads.kernels import gemm as kernel_times
 from workloads.models.model import Model, attention_flops, layer_flops
-from workloads.training.iteration import iteration
+from workloads.training.iteration import iteration, recomputed_flops
 from workloads.training.layers.layer import (
     backward,
     data_half,
@@ -77,6 +77,32 @@ def test_long_sequences_in_pipelines_of_nxd_run_the_up_projection_again(
         for each in (shipped_catalogue(), catalogue)
     )
     assert (not_kept < kept) == again
+
+
+@pytest.mark.parametrize("attention", ["fused", "unfused"])
+@pytest.mark.parametrize("zero", [1, 3])
+def test_policies_of_jax_keep_attentions_projections_alone(attention: str, zero: int) -> None:
+    """The core of attention and the up-projection run again, and nothing is kept of them."""
+    catalogue = shipped_catalogue().with_variants(
+        {"training.selective_keeps": "projections", "training.again_to_the_end": "early-stop"}
+    )
+    stated = {"dp": 4, "zero": zero, "recompute": "selective", "attention": attention}
+    shapes = replace(counted(TOY, **stated), catalogue=catalogue)
+    again = [step for step in backward(shapes) if step.name.startswith("again.")]
+    products = {"again.attention.core", "again.mlp.up"}
+    assert {step.name for step in again} >= products
+    assert not [step for step in again if "qkv" in step.name or "out" in step.name]
+    assert len([step for step in backward(shapes) if "again.attention.core" in step.name]) == 1
+    kept, whole, full = (
+        layer_activations(TOY, replace(shapes.plan, recompute=how), stack=stack_of(catalogue))
+        for how in ("selective", "none", "full")
+    )
+    columns = 2 * TOY.hidden + TOY.query_width + 2 * TOY.kv_heads * TOY.head_dim + TOY.value_width
+    assert full < kept < whole
+    assert kept == 2 * shapes.tokens * columns + 4 * shapes.tokens * TOY.heads
+    per_token = recomputed_flops(TOY, shapes.plan, catalogue) / TOY.layers
+    scores = attention_flops(TOY, shapes.plan.seq)
+    assert product_flops(again) == pytest.approx((per_token - scores) * shapes.tokens, rel=1e-9)
 
 
 @pytest.mark.parametrize(

@@ -194,7 +194,7 @@ def _norms_after(
 def _backward(alike: _Alike, moe: bool, again: bool) -> tuple[LayerOp, ...]:
     shapes = alike.shapes
     recomputed: list[LayerOp] = []
-    if again and shapes.plan.recompute == "full":
+    if again and (shapes.plan.recompute == "full" or shapes.keeps_projections):
         recomputed = prefixed(_needed_again(shapes, moe=moe), "again.")
     mix, feed = _mixed(shapes, backward=True), _fed(shapes, moe=moe, backward=True)
     if shapes.model.parallel and mix and feed:
@@ -215,6 +215,13 @@ def _backward(alike: _Alike, moe: bool, again: bool) -> tuple[LayerOp, ...]:
     return tuple(trained_backward(shapes, steps))
 
 
+PROJECTIONS = tuple(
+    f"attention.{step}"
+    for step in ("qkv", "down", "queries", "keys-values", "out", "residual", *ENTERING, *LEAVING)
+)
+"""Beginnings of the names of the steps that make what policies of JAX keep of attention."""
+
+
 def ends_early(model: Model, plan: ParallelPlan, catalogue: Catalogue) -> bool:
     """Return whether a dense layer's recomputation leaves out its down-projection."""
     # Its result only enters a sum, whose gradients need no values; norms after it and adapters
@@ -225,8 +232,10 @@ def ends_early(model: Model, plan: ParallelPlan, catalogue: Catalogue) -> bool:
 
 
 def _needed_again(shapes: RankShapes, *, moe: bool) -> Sequence[LayerOp]:
-    """Return the steps of a layer's forward pass that full recomputation runs again."""
-    steps = forward(shapes, moe=moe)
+    """Return the steps of a layer's forward pass that run again before its backward pass."""
+    steps: Sequence[LayerOp] = forward(shapes, moe=moe)
+    if shapes.keeps_projections:
+        steps = without(steps, "", PROJECTIONS)
     experts = moe and shapes.model.experts
     if experts or not ends_early(shapes.model, shapes.plan, shapes.catalogue):
         return steps
