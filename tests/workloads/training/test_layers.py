@@ -18,6 +18,8 @@ from workloads.training.iteration import iteration, recomputed_flops
 from workloads.training.layers.layer import (
     backward,
     data_half,
+    embedding,
+    embedding_backward,
     forward,
     output,
     output_backward,
@@ -77,6 +79,18 @@ def test_long_sequences_in_pipelines_of_nxd_run_the_up_projection_again(
         for each in (shipped_catalogue(), catalogue)
     )
     assert (not_kept < kept) == again
+
+
+@pytest.mark.parametrize("tp", [1, 4])
+def test_a_look_up_by_one_hot_rows_is_a_product_with_the_vocabulary(tp: int) -> None:
+    catalogue = shipped_catalogue().with_variants({"training.embedding_products": "one-hot"})
+    looked_up, fetched = counted(TOY, tp=tp), counted(TOY, tp=tp)
+    looked_up = replace(looked_up, catalogue=catalogue)
+    expected = 2 * looked_up.tokens * TOY.vocab * TOY.hidden / tp
+    for steps in (embedding, embedding_backward):
+        plain = [step for step in steps(fetched) if step.axis == ""]
+        assert product_flops(steps(looked_up)) == pytest.approx(expected, rel=1e-9)
+        assert product_flops(plain) < expected / 1e6
 
 
 @pytest.mark.parametrize("attention", ["fused", "unfused"])

@@ -307,20 +307,25 @@ def _loss(shapes: RankShapes, direction: str) -> Timing:
 
 def embedding(shapes: RankShapes) -> list[LayerOp]:
     """Return the steps of the look-up and of the sum over the ranks that divide the vocabulary."""
-    return [
-        kernel("embedding.look-up", shapes.gather(2 * shapes.wide_bytes, shapes.tokens)),
-        *leave(shapes, "embedding"),
-    ]
+    looked_up = shapes.gather(2 * shapes.wide_bytes, shapes.tokens)
+    if _one_hot(shapes):
+        columns, h = _vocabulary(shapes), shapes.model.hidden
+        looked_up = _in_bf16(shapes).gemm(shapes.tokens, h, columns)
+    return [kernel("embedding.look-up", looked_up), *leave(shapes, "embedding")]
+
+
+def _one_hot(shapes: RankShapes) -> bool:
+    """Return whether a look-up is a product with a row of the vocabulary for each token."""
+    return shapes.catalogue.integer("training", "embedding_products") > 0
 
 
 def embedding_backward(shapes: RankShapes) -> list[LayerOp]:
     """Return the steps that add gradients to the rows of the embedding that were looked up."""
-    return [
-        *enter(_in_bf16(shapes), "embedding.gradient"),
-        kernel(
-            "embedding.add", shapes.gather(2 * shapes.wide_bytes, shapes.tokens, scattered=True)
-        ),
-    ]
+    added = shapes.gather(2 * shapes.wide_bytes, shapes.tokens, scattered=True)
+    if _one_hot(shapes):
+        columns, h = _vocabulary(shapes), shapes.model.hidden
+        added = _in_bf16(shapes).gemm(columns, h, shapes.tokens)
+    return [*enter(_in_bf16(shapes), "embedding.gradient"), kernel("embedding.add", added)]
 
 
 PREDICTED = "prediction."
