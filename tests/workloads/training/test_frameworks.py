@@ -369,7 +369,7 @@ def test_a_name_or_setting_that_is_unknown_is_refused(text: str, message: str) -
         ("torchtitan", "trn2.48xlarge", "axlearn, neuronx, torch-neuronx, torchneuron"),
         ("neuronx", "dgx-h100", "automodel, axlearn, deepspeed, .*torchtitan, transformers"),
         ("nanotron", "mi300x-platform", "deepspeed, fsdp, .*torchtitan, transformers"),
-        ("megatron-core", "tpu-v6e-pod", "axlearn, maxtext"),
+        ("megatron-core", "tpu-v6e-pod", "axlearn, maxtext, paxml"),
     ],
 )
 def test_chips_that_a_framework_does_not_train_on_are_refused(

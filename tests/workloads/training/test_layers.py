@@ -81,6 +81,29 @@ def test_long_sequences_in_pipelines_of_nxd_run_the_up_projection_again(
     assert (not_kept < kept) == again
 
 
+@pytest.mark.parametrize(
+    ("stated", "variants", "cast"),
+    [
+        ({"precision": "fp8", "zero": 3}, {"training.gathered_cast": "whole"}, True),
+        ({"precision": "fp8", "zero": 1}, {"training.gathered_cast": "whole"}, False),
+        ({"precision": "bf16", "zero": 3}, {"training.gathered_cast": "whole"}, False),
+        ({"precision": "fp8", "zero": 3}, {}, False),
+    ],
+)
+def test_weights_gathered_in_bf16_are_cast_in_each_pass(
+    stated: dict[str, Any], variants: dict[str, str], cast: bool
+) -> None:
+    """Two bytes read and one written of every weight of the layer, forward and backward."""
+    catalogue = shipped_catalogue().with_variants(variants)
+    how = plan(dp=4, recompute="full", **stated)
+    shapes = RankShapes(TOY, how, "h100", catalogue)
+    for steps in (forward(shapes), backward(shapes)):
+        sizes = [step.size_bytes for step in steps if step.name.endswith("layer.unshard")]
+        assert sizes == [3 * layer_share(TOY, how).total] * cast
+    on_tpu = RankShapes(TOY, how, "tpu7x", catalogue)
+    assert not [step for step in forward(on_tpu) if step.name == "layer.unshard"]
+
+
 @pytest.mark.parametrize("tp", [1, 4])
 def test_a_look_up_by_one_hot_rows_is_a_product_with_the_vocabulary(tp: int) -> None:
     catalogue = shipped_catalogue().with_variants({"training.embedding_products": "one-hot"})

@@ -12,7 +12,7 @@ from dataclasses import replace
 from functools import lru_cache
 from itertools import takewhile
 
-from topologies.catalogue.catalogue import Catalogue
+from topologies.catalogue.catalogue import Catalogue, chip_family
 from workloads.kernels.chip_share import Timing
 from workloads.models.model import Model
 from workloads.training.layers.adapters import gathered_apart, trained_backward, with_adapters
@@ -32,8 +32,10 @@ from workloads.training.layers.mixers import (
     recurrence_backward,
     recurrence_forward,
 )
+from workloads.training.layers.replicas import COMPILED
 from workloads.training.layers.steps import (
     PREVIOUS,
+    TWO,
     LayerOp,
     RankShapes,
     collective,
@@ -264,11 +266,24 @@ def _shard_handling(shapes: RankShapes, name: str, *, moe: bool) -> list[LayerOp
     # pack (_register_post_backward_reshard_only_hook of torch/distributed/fsdp/_runtime_utils.py).
     frozen = name == "layer.shard" and apart > 0
     start_s = shapes.catalogue.value("training", "sharded_start") * (apart + (not frozen))
-    element_bytes = shapes.catalogue.integer("training", "sharded_copy_bytes") * (not frozen)
+    element_bytes = shapes.catalogue.value("training", "sharded_copy_bytes") * (not frozen)
+    if name == "layer.unshard":
+        element_bytes += _cast_after_gathering(shapes)
     if not (start_s or element_bytes):
         return []
-    copied = shapes.passes(element_bytes * layer_share(shapes.model, shapes.plan, moe=moe).total)
+    parameters = layer_share(shapes.model, shapes.plan, moe=moe).total
+    copied = shapes.passes(round(element_bytes * parameters))
     return [kernel(name, copied._replace(seconds=copied.seconds + start_s))]
+
+
+def _cast_after_gathering(shapes: RankShapes) -> float:
+    """Traffic of casting a gathered weight for its products, in bytes; 0 where none is cast."""
+    # Each rank casts the whole layer in each pass: 2 read, and 1 written in fp8. Products whose
+    # scales are of rows or blocks cast their own inputs. A TPU casts as its product reads.
+    numbers = shapes.catalogue
+    after = numbers.integer("training", "gathered_cast") and shapes.cast_bytes < TWO
+    in_product = chip_family(shapes.chip, numbers).runtime == COMPILED
+    return TWO + shapes.cast_bytes if after and not in_product else 0.0
 
 
 def data_half(steps: Sequence[LayerOp]) -> list[LayerOp]:
