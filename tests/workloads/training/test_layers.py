@@ -134,7 +134,7 @@ def test_policies_of_jax_keep_attentions_projections_alone(attention: str, zero:
         layer_activations(TOY, replace(shapes.plan, recompute=how), stack=stack_of(catalogue))
         for how in ("selective", "none", "full")
     )
-    columns = 2 * TOY.hidden + TOY.query_width + 2 * TOY.kv_heads * TOY.head_dim + TOY.value_width
+    columns = 2 * TOY.hidden + TOY.query_width + 2 * TOY.kv_heads * TOY.head_dim
     assert full < kept < whole
     assert kept == 2 * shapes.tokens * columns + 4 * shapes.tokens * TOY.heads
     per_token = recomputed_flops(TOY, shapes.plan, catalogue) / TOY.layers

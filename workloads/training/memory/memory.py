@@ -111,7 +111,9 @@ def layer_activations(
         ("attention", model.mixer != "none"), ("mlp", moe or model.ffn)) if has]  # fmt: skip
     size = len(halves) * (ELEMENT_BYTES * elements + masks) + _mixer(model, plan, tokens, stack)
     if _runs_again(plan, stack):
-        return size
+        # The result of attention is computed again.
+        result = model.value_width // plan.tp if model.mixer in ATTENTION else 0
+        return size - ELEMENT_BYTES * tokens * result
     for half in halves:
         if stack.norms_kept:
             more = ELEMENT_BYTES * (stack.norms_kept - 1)
