@@ -88,7 +88,7 @@ def complete(
     if framework_text(plan.framework, cluster, vars(plan)) != text:
         plan = replace(plan, framework=text)  # it followed from what was left open
     on_stack = stack.on(cluster, model)
-    plan = _with_room(plan, model, on_stack)
+    plan = _with_large_microbatches(_with_room(plan, model, on_stack), model, on_stack)
     if model.experts is None and DIVIDING & set(named) and not fits(model, plan, on_stack):
         for savings in _savings(plan):
             try:
@@ -127,6 +127,20 @@ def _with_room(plan: ParallelPlan, model: Model, cluster: Cluster) -> ParallelPl
     whole = replace(plan, vpp=1, schedule=DEFAULT)
     too_large = not fits(model, plan, cluster) and fits(model, whole, cluster)
     return whole if too_large else plan
+
+
+def _with_large_microbatches(plan: ParallelPlan, model: Model, cluster: Cluster) -> ParallelPlan:
+    """Return a plan whose microbatches, where nobody stated their size, are usual ones that fit."""
+    # Without a pipeline to fill nothing but memory speaks for small ones, and who states a batch
+    # and no microbatch most likely had no reason to divide it.
+    if "microbatch" not in plan.assumed or "global_batch" in plan.assumed or plan.pp > 1:
+        return plan
+    larger = (
+        replace(plan, microbatch=size)
+        for size in reversed(MICROBATCHES)
+        if plan.global_batch % (plan.dp * size) == 0
+    )
+    return next((other for other in larger if fits(model, other, cluster)), plan)
 
 
 def fits(model: Model, plan: ParallelPlan, cluster: Cluster) -> bool:
@@ -369,7 +383,7 @@ def _changes(plan: ParallelPlan, model: Model, cluster: Cluster) -> Iterator[dic
         yield {"sequence_parallel": not plan.sequence_parallel}
     if "microbatch" in assumed:
         sequences = plan.global_batch // plan.dp
-        sizes = [size for size in MICROBATCHES if sequences % size == 0]
+        sizes = [size for size in (1, *MICROBATCHES) if sequences % size == 0]
         # Nobody has fewer microbatches than stages, which then wait for most of the step.
         yield from ({"microbatch": size} for size in sizes if sequences // size >= plan.pp)
     if plan.pp > 1 and {"vpp", "schedule"} <= assumed:
