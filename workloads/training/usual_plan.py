@@ -376,6 +376,8 @@ def _changes(plan: ParallelPlan, model: Model, cluster: Cluster) -> Iterator[dic
         yield {"recompute": "none", "recompute_every": 1}
         if framework_of(plan, cluster).selective == "layers":
             yield {"recompute": "full", "recompute_every": 2}
+        else:
+            yield {"recompute": "selective"}
     if "overlap" in assumed:
         yield from ({"overlap": name} for name in ("none", "dp", "all"))
     if "zero" in assumed and several:
