@@ -88,7 +88,7 @@ def complete(
     if framework_text(plan.framework, cluster, vars(plan)) != text:
         plan = replace(plan, framework=text)  # it followed from what was left open
     on_stack = stack.on(cluster, model)
-    plan = _with_large_microbatches(_with_room(plan, model, on_stack), model, on_stack)
+    plan = _with_large_microbatches(_with_room(plan, model, on_stack), model, cluster)
     if model.experts is None and DIVIDING & set(named) and not fits(model, plan, on_stack):
         for savings in _savings(plan):
             try:
@@ -137,12 +137,8 @@ def _with_large_microbatches(plan: ParallelPlan, model: Model, cluster: Cluster)
     on_neuron = chip_family(cluster.chip, cluster.catalogue).is_neuron
     if open_fields != {"microbatch"} or plan.pp > 1 or on_neuron:
         return plan
-    larger = (
-        replace(plan, microbatch=size)
-        for size in reversed(MICROBATCHES)
-        if plan.global_batch % (plan.dp * size) == 0
-    )
-    return next((other for other in larger if fits(model, other, cluster)), plan)
+    larger = ({"microbatch": size} for size in reversed(MICROBATCHES))
+    return next(filter(None, (_runnable(plan, one, model, cluster) for one in larger)), plan)
 
 
 def fits(model: Model, plan: ParallelPlan, cluster: Cluster) -> bool:
