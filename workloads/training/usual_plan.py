@@ -130,15 +130,20 @@ def _with_room(plan: ParallelPlan, model: Model, cluster: Cluster) -> ParallelPl
 
 
 def _with_large_microbatches(plan: ParallelPlan, model: Model, cluster: Cluster) -> ParallelPlan:
-    """Return a plan whose microbatches, where nobody stated their size, are usual ones that fit."""
+    """Return a plan whose microbatches, where nobody stated their size, surely fit in memory."""
     # Layers that are divided fill their ranks with larger ones only, against which without a
     # pipeline nothing but memory speaks. On Trainium one is usual.
     open_fields = {"microbatch", "global_batch"} & {*plan.assumed}
     on_neuron = chip_family(cluster.chip, cluster.catalogue).is_neuron
     if open_fields != {"microbatch"} or plan.tp == 1 or plan.pp > 1 or on_neuron:
         return plan
-    larger = ({"microbatch": size} for size in reversed(MICROBATCHES))
-    return next(filter(None, (_runnable(plan, one, model, cluster) for one in larger)), plan)
+    catalogue = framework_of(plan, cluster).on(cluster, model).catalogue or shipped_catalogue()
+    for size in reversed(MICROBATCHES):
+        other = _runnable(plan, {"microbatch": size}, model, cluster)
+        memory = other and worst(model, other, catalogue, cluster.chip)
+        if other and memory and memory.most <= memory.capacity:
+            return other
+    return plan
 
 
 def fits(model: Model, plan: ParallelPlan, cluster: Cluster) -> bool:
