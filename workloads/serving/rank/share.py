@@ -23,6 +23,8 @@ SCALED = 1 + 4 / 128
 """Bytes of a cached element in fp8 with its share of a scale of 128 (FlashMLA, DeepGEMM)."""
 SHORTEST = 128
 """Side of a product that is so small that its time is that of its launches."""
+STATE_BYTES = 4.0
+"""Bytes of one element of a recurrent state, which is stored in 32 bits."""
 MEASURED_WITH_QUANTISATION = ("fp8", "mxfp8")
 """Precisions whose measured products include a kernel that quantises the activations."""
 
@@ -115,6 +117,12 @@ class RankShare:
     def recurrent_layers(self) -> int:
         """Layers that keep a state."""
         return sum(layer.mixer in RECURRENCE for layer in self.model.each_layer)
+
+    @property
+    def state_bytes(self) -> float:
+        """Size of the states of one request in all layers of all ranks [B]."""
+        mixer = self.model.recurrence
+        return STATE_BYTES * mixer.state * self.recurrent_layers if mixer else 0.0
 
     @property
     def dense_layers(self) -> int:

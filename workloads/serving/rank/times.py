@@ -250,8 +250,6 @@ def small_kernels_s(rank: RankShare, tokens: FloatArray, family: str) -> FloatAr
     return np.asarray(count * rank.pass_s(passed) + started_s)
 
 
-STATE_BYTES = 4.0
-"""Bytes of one element of a recurrent state, which is stored in 32 bits."""
 SCAN_TOKENS = 128
 """Tokens of a chunk that a scan over states processes at once."""
 SCAN_STATE = 128 * 128
@@ -382,13 +380,12 @@ def _pair_s(rank: RankShare) -> float:
 
 
 def _state_s(rank: RankShare) -> float:
-    """Time of reading and writing the states of one request on one rank, in all layers [s]."""
-    mixer = rank.model.recurrence
-    if mixer is None:
-        return 0.0
-    moved = 2 * STATE_BYTES * mixer.state / rank.ranks
-    seconds = rank.pass_s(moved)
-    return float(rank.recurrent_layers * seconds)
+    """Time of reading and writing the states of one request on one rank, in all layers [s].
+
+    One kernel updates the states of all requests, so that its start is no request's.
+    """
+    moved = 2 * rank.state_bytes / rank.ranks
+    return float(rank.pass_s(2 * moved) - rank.pass_s(moved)) if moved else 0.0
 
 
 def scan_token_s(rank: RankShare) -> float:
