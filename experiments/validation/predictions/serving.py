@@ -184,7 +184,7 @@ def _saturating(replica: Profile, values: Mapping[str, Any]) -> int:
     """Users of a row that states none: one, or, of a rate alone, as many as the cache holds."""
     if values.get("tokens_per_s") is None or values.get("ttft_s") or values.get("tpot_s"):
         return 1
-    tokens: int = values["prompt_tokens"] + values["output_tokens"]
+    tokens: int = values["prompt_tokens"] + values["output_tokens"] + replica.state_tokens
     most = MOST_USERS * (values.get("attention_dp") or 1)
     return max(1, min(most, replica.kv_tokens // tokens))
 

@@ -125,6 +125,18 @@ class RankShare:
         return STATE_BYTES * mixer.state * self.recurrent_layers if mixer else 0.0
 
     @property
+    def divides_memory(self) -> bool:
+        """Return whether states have a memory of their own beside the cache."""
+        return self.state_bytes > 0 and 0 < self.overhead("cache_share") < 1
+
+    @property
+    def kept_state_bytes(self) -> float:
+        """Memory for a request's states and the copies that an engine has room for [B]."""
+        delta = self.model.recurrence is not None and self.model.recurrence.name == "gated-delta"
+        more = self.overhead("ahead_states") if delta else 0.0
+        return (self.overhead("request_states") + more) * self.state_bytes
+
+    @property
     def dense_layers(self) -> int:
         """Layers with a feed-forward part without experts."""
         return sum(layer.mlp and not layer.experts for layer in self.model.each_layer)
