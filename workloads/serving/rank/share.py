@@ -132,9 +132,9 @@ class RankShare:
     @property
     def kept_state_bytes(self) -> float:
         """Memory for a request's states and the copies that an engine has room for [B]."""
-        delta = self.model.recurrence is not None and self.model.recurrence.name == "gated-delta"
-        more = self.overhead("ahead_states") if delta else 0.0
-        return (self.overhead("request_states") + more) * self.state_bytes
+        mixer = self.model.recurrence
+        delta = mixer is not None and mixer.name == "gated-delta"
+        return self.overhead("delta_states" if delta else "request_states") * self.state_bytes
 
     @property
     def dense_layers(self) -> int:

@@ -104,8 +104,8 @@ def _fetched_experts_s(rank: RankShare, tokens: FloatArray, some: Experts) -> Fl
     """Time of the grouped products of the experts that tokens are routed to [s].
 
     A grouped kernel takes the longer of streaming the weights of every such expert once, and of
-    computing all rows at a share of the rate of one product of that many rows; on GPUs a start is
-    added. Where groups of ranks divide the experts, all groups wait for the busiest one. Neuron's
+    computing all rows. On GPUs both add to a start: the weights of an expert are read for each tile
+    of its rows, and rows beyond the first are computed at a share of the rate of one product. Where groups of ranks divide the experts, all groups wait for the busiest one. Neuron's
     programs of decode loop over the tokens and fetch the experts of each, until all experts are
     fetched. Fetching takes a start and some time for each row of an expert's matrices, however few
     columns of it a rank holds.
@@ -118,10 +118,13 @@ def _fetched_experts_s(rank: RankShare, tokens: FloatArray, some: Experts) -> Fl
     hbm = rank.catalogue.value(rank.cluster.chip, "hbm_bandwidth")
     streamed = weights / (share * hbm) if share else rank.pass_s(weights)
     inner, width = some.ffn * groups, rank.model.expert_hidden
-    computed = mlp_s(rank.experts, rows_of_experts, inner, width) / rate
+    computed, one = (
+        mlp_s(rank.experts, rows, inner, width) for rows in (rows_of_experts, np.ones(1))
+    )
     fused = rank.experts.format.products == "mxfp8"
     start_s = (fused and rank.overhead("fused_expert_layer")) or rank.overhead("expert_layer")
-    routed = np.maximum(streamed, computed) + start_s
+    added = (computed - one) / rate if share else np.maximum(0.0, computed / rate - streamed)
+    routed = streamed + added + start_s
     looped = np.minimum(tokens, some.count / some.per_token)
     rows = some.per_token * width
     fetched_s = rank.overhead("expert_token") + rank.overhead("expert_row") * rows
