@@ -105,10 +105,11 @@ def _fetched_experts_s(rank: RankShare, tokens: FloatArray, some: Experts) -> Fl
 
     A grouped kernel takes the longer of streaming the weights of every such expert once, and of
     computing all rows. On GPUs both add to a start: the weights of an expert are read for each tile
-    of its rows, and rows beyond the first are computed at a share of the rate of one product. Where groups of ranks divide the experts, all groups wait for the busiest one. Neuron's
-    programs of decode loop over the tokens and fetch the experts of each, until all experts are
-    fetched. Fetching takes a start and some time for each row of an expert's matrices, however few
-    columns of it a rank holds.
+    of its rows, and rows beyond the first are computed at a share of the rate of one product. Where
+    groups of ranks divide the experts, all groups wait for the busiest one. Neuron's programs of
+    decode loop over the tokens and fetch the experts of each, until all experts are fetched.
+    Fetching takes a start and some time for each row of an expert's matrices, however few columns
+    of it a rank holds.
     """
     groups = 1 if rank.overhead("expert_block") else rank.ep
     touched, rows_of_experts = busiest_group(some, tokens, groups)
@@ -123,7 +124,10 @@ def _fetched_experts_s(rank: RankShare, tokens: FloatArray, some: Experts) -> Fl
     )
     fused = rank.experts.format.products == "mxfp8"
     start_s = (fused and rank.overhead("fused_expert_layer")) or rank.overhead("expert_layer")
-    added = (computed - one) / rate if share else np.maximum(0.0, computed / rate - streamed)
+    skewed = groups ** rank.overhead("expert_skew")  # the busiest group has more than its share
+    added = (
+        (computed - one) * skewed / rate if share else np.maximum(0.0, computed / rate - streamed)
+    )
     routed = streamed + added + start_s
     looped = np.minimum(tokens, some.count / some.per_token)
     rows = some.per_token * width
