@@ -234,7 +234,7 @@ AHEAD_OVERHEADS = ("serving.gpu.iteration_overhead", "serving.gpu.request_iterat
 COMPILED_FROM = "2025-03"  # month of vLLM 0.8, which compiles layers and captures prompts in pieces
 EAGER_OVERHEADS = (
     *("serving.gpu.graph_tokens", "serving.gpu.layer_host"),
-    "serving.mi300x.layer_start",
+    *("serving.mi300x.layer_start", "serving.mi300x.scaled_layer_start"),
 )
 UNFUSED_BEFORE = "2025-12"
 """Month of Neuron's SDK 2.27: up to 2.26 its loops over blocks of experts were not fused."""

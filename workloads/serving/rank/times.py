@@ -251,9 +251,9 @@ def small_kernels_s(rank: RankShare, tokens: FloatArray, family: str) -> FloatAr
     passed = 2 * 2.0 * tokens / rank.attention_dp * model.hidden
     started_s = rank.attention_layers * rank.overhead("attention_floor")
     scaled = ELEMENT_BYTES[rank.format.products] < 2  # inputs are scaled before products
-    started_s += rank.model.layers * rank.overhead(
-        "scaled_layer_start" if scaled else "layer_start"
-    )
+    layers = model.layers - model.moe_layers if scaled else model.layers
+    started_s += layers * rank.overhead("scaled_layer_start" if scaled else "layer_start")
+    started_s += (model.layers - layers) * rank.overhead("scaled_expert_start")
     return np.asarray(count * rank.pass_s(passed) + started_s)
 
 
