@@ -269,7 +269,7 @@ def profile(
 
 def _profile_of(rank: RankShare) -> Profile:
     """Return the times and sizes of a replica from the share of one rank."""
-    model = rank.model
+    model, chip, catalogue = rank.model, rank.cluster.chip, rank.catalogue
     experts = (
         model.moe_layers * model.experts.count * expert_parameters(model) if model.experts else 0
     )
@@ -283,10 +283,10 @@ def _profile_of(rank: RankShare) -> Profile:
     prompt_s = _other_than_products_s(rank, tokens, prompts=True)
     alone, share = rank.alone, 1 / rank.attention_dp  # prompts are divided evenly, as under load
     left = _left_for_cache(model, weights, rank)
-    divided = 1 - rank.overhead("cache_share") if rank.divides_memory else 0.0
+    divided = 1 - (rank.overhead("cache_share") or 1.0) if rank.state_bytes else 0.0
     decode, prefill = decode_keys(alone), prefill_keys(alone)
     return Profile(
-        name=f"{model.name} on {rank.chips} x {rank.cluster.chip}",
+        name=f"{model.name} on {rank.chips} x {chip}",
         expert_groups=rank.ep,
         precision=rank.experts.format.weights,
         cache_precision=rank.cached_as,
@@ -301,7 +301,7 @@ def _profile_of(rank: RankShare) -> Profile:
         window_tokens=decode.most,
         decode_window_s=share * decode.most_s,
         decode_request_s=share * (decode_request_s(alone) + rank.overhead("request_iteration")),
-        prefill_token_s=share * _prompt_token_s(alone),
+        prefill_token_s=share * (prompt_overhead_s(model, chip, catalogue) + scan_token_s(alone)),
         prefill_square_s=share * prefill.all_s,
         prefill_window_tokens=prefill.most,
         prefill_window_s=share * prefill.most_s,
@@ -312,11 +312,6 @@ def _profile_of(rank: RankShare) -> Profile:
         most_requests=int(divided * left / rank.kept_state_bytes) if divided else MOST_REQUESTS,
         request_s=rank.overhead("request_overhead"),
     )
-
-
-def _prompt_token_s(rank: RankShare) -> float:
-    """Overhead of a prompt token over all layers, and its scan by layers that keep a state [s]."""
-    return prompt_overhead_s(rank.model, rank.cluster.chip, rank.catalogue) + scan_token_s(rank)
 
 
 def prompt_overhead_s(model: Model, chip: str, catalogue: Catalogue) -> float:

@@ -125,11 +125,6 @@ class RankShare:
         return STATE_BYTES * mixer.state * self.recurrent_layers if mixer else 0.0
 
     @property
-    def divides_memory(self) -> bool:
-        """Return whether states have a memory of their own beside the cache."""
-        return self.state_bytes > 0 and 0 < self.overhead("cache_share") < 1
-
-    @property
     def kept_state_bytes(self) -> float:
         """Memory for a request's states and the copies that an engine has room for [B]."""
         mixer = self.model.recurrence
@@ -172,11 +167,7 @@ class RankShare:
     @property
     def divides_sequences(self) -> bool:
         """Return whether ranks with the same key-value head divide its sequence."""
-        part = f"serving.{self.cluster.chip}"
-        return (
-            self.catalogue.has(part, "flash_decoding")
-            and self.catalogue.value(part, "flash_decoding") > 0
-        )
+        return self.overhead("flash_decoding") > 0
 
     def product_s(self, m: FloatArray, n: float, k: int) -> FloatArray:
         """Return the time of products (m, k) × (k, n), without quantising their inputs [s].

@@ -368,10 +368,12 @@ def decode_request_s(rank: RankShare) -> float:
     """Return the time of one decoding request besides its cached tokens, in all layers [s].
 
     The attention kernel takes some time for each pair of a sequence and a key-value head. Layers
-    without attention read and write their state.
+    without attention read and write states, those of all requests in one kernel, whose start is no
+    request's.
     """
-    heads = max(1.0, rank.model.kv_heads / rank.ranks)
-    return rank.attention_layers * heads * _pair_s(rank) + _state_s(rank)
+    heads, moved = max(1.0, rank.model.kv_heads / rank.ranks), 2 * rank.state_bytes / rank.ranks
+    states_s = float(rank.pass_s(2 * moved) - rank.pass_s(moved)) if moved else 0.0
+    return rank.attention_layers * heads * _pair_s(rank) + states_s
 
 
 def _pair_s(rank: RankShare) -> float:
@@ -384,15 +386,6 @@ def _pair_s(rank: RankShare) -> float:
         for requests in (1, 0)
     )
     return float(one_request_s - none_s)
-
-
-def _state_s(rank: RankShare) -> float:
-    """Time of reading and writing the states of one request on one rank, in all layers [s].
-
-    One kernel updates the states of all requests, so that its start is no request's.
-    """
-    moved = 2 * rank.state_bytes / rank.ranks
-    return float(rank.pass_s(2 * moved) - rank.pass_s(moved)) if moved else 0.0
 
 
 def scan_token_s(rank: RankShare) -> float:
