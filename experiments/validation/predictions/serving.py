@@ -174,7 +174,8 @@ def _steady_state(
         _check_scheduler(values, "a static batch has no scheduler")
         return static_batch(replica, prompt, output, users, BUCKETS if neuron else ())
     groups = values.get("attention_dp") or 1
-    batching = _batching(values, cluster, users, neuron=neuron).of_groups(groups)
+    each = -(-users // groups)  # slots and tokens of an engine are those of a group
+    batching = _batching(values, cluster, each, neuron=neuron).of_groups(groups)
     batching = replace(batching, slots=users)
     shortest, rounds = values.get("shortest_lengths") or 1.0, values.get("rounds") or ROUNDS
     return benchmark(replica, (prompt, output), shortest, rounds, batching, speculation)
