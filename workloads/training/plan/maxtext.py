@@ -64,18 +64,21 @@ def _pipelined(keys: Mapping[str, Any]) -> int:
     return _degree("pipeline", keys) if str(stated) == "-1" else number(stated)
 
 
+AXES = {
+    "tensor": "tp", "pipeline": "pp", "context": "cp", "expert": "ep", "sequence": "",
+    "tensor_sequence": "", "tensor_transpose": "", "autoregressive": "",
+}  # fmt: skip
+"""Axes of a mesh, and the degrees of a plan that they are."""
 MAXTEXT: Mapping[str, Key] = {
-    **_mesh("tp", "tensor"),
-    **_mesh("pp", "pipeline"),
-    **_mesh("cp", "context"),
-    **_mesh("ep", "expert"),
-    **_mesh("", "sequence"),
-    **_mesh("", "tensor_sequence"),
-    **_mesh("", "tensor_transpose"),
-    **_mesh("", "autoregressive"),
-    **{f"{net}_fsdp_parallelism": Key("zero", sharded) for net in ("ici", "dcn")},
-    **{f"{net}_fsdp_transpose_parallelism": Key("zero", sharded) for net in ("ici", "dcn")},
-    **{f"{net}_data_parallelism": Key("", _replicas) for net in ("ici", "dcn")},
+    **{key: rule for axis in AXES for key, rule in _mesh(AXES[axis], axis).items()},
+    **{
+        f"{net}_{axis}_parallelism": rule
+        for axis, rule in {
+            "fsdp": Key("zero", sharded), "fsdp_transpose": Key("zero", sharded),
+            "data": Key("", _replicas),
+        }.items()
+        for net in ("ici", "dcn")
+    },
     "num_pipeline_microbatches": Key("", lambda _value, keys: _pipelined(keys)),
     "num_pipeline_repeats": whole("vpp", unset="-1"),
     "per_device_batch_size": Key("microbatch", _device_batch),
