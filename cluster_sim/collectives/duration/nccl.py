@@ -122,7 +122,7 @@ def load_of(call: CollectiveCall, *, rings: bool = False) -> Load:
     if kind == "all-reduce":
         switch = 0.0 if near < 3 else size_bytes * (1 + 1 / near)
         # A tree of two servers has a single edge, over which each sends its buffer once.
-        outside = min(2 * ring, (1 if far == 2 else 2) * size_bytes) / near
+        outside = (size_bytes if far == 2 else 2 * ring) / near
         fields = {"steps": 2 * (near - 1), "far_steps": 2 * math.ceil(math.log2(far))}
         return load("tree", 2 * ring, outside, shard=shard, in_switch=switch, **fields)
     if kind in ("all-gather", "reduce-scatter"):

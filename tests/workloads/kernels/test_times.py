@@ -14,6 +14,7 @@ from topologies.errors import InputError
 from workloads.kernels.attention import BLOCK, _compute_s, _core_s
 from workloads.kernels.chip_share import family, rank_of, worst
 from workloads.kernels.gemm import (
+    _arithmetic_s,
     drain_s,
     fill,
     gemm_table,
@@ -132,6 +133,15 @@ def test_a_batch_is_no_shorter_than_one_and_arrays_equal_scalars(m, n, k, chip):
     assert gemm_s(chip, [m, m], [n, n], k).tolist() == [one, one]
 
 
+def test_a_shorter_instruction_is_paid_by_its_columns():
+    """512 columns move in one instruction of Trainium; fewer take less time for each left out."""
+    rank = rank_of("trn3", "fp8", 1, None)
+    moved = np.array([256.0, 384.0, 512.0, 512.0 + 256.0])
+    first, second, whole, both = _arithmetic_s(rank, moved, np.array(128.0), np.array(128.0), 1.0)
+    assert whole - second == pytest.approx(second - first)
+    assert both == pytest.approx(whole + first)
+
+
 def test_fp8_is_faster_where_it_was_measured_to_be():
     assert gemm_s("h100", 8192, 8192, 8192, precision="fp8") < gemm_s("h100", 8192, 8192, 8192)
     assert gemm("h100", 8192, 8192, 8192, "fp8").provenance == "measured"
@@ -228,6 +238,8 @@ def test_unfused_attention_moves_the_scores_through_memory():
     separate = unfused_attention("a100-80gb", 4, 2048, 8, 96)
     assert separate.seconds > 2 * fused
     assert unfused_attention("a100-80gb", 4, 2048, 8, 96, "backward").seconds > separate.seconds
+    # Heads of a sequence and of other sequences are alike.
+    assert unfused_attention("a100-80gb", 8, 2048, 4, 96) == separate
 
 
 def test_the_layer_of_korthikanti_2022_table_4_comes_out_right():
