@@ -324,6 +324,20 @@ def test_minutes_that_nobody_counted_are_filled_and_told(tmp_path: Path) -> None
     assert read.between(0, 1440).notes == read.notes
 
 
+def test_a_shape_beside_several_files_is_as_large_as_their_mean(tmp_path: Path) -> None:
+    counts = [f"{minute},{{}}" for minute in range(1440)]
+    shares = [f"{hour},{1 + hour % 3}" for hour in range(24)]
+    texts = [
+        "minute,requests\n" + "\n".join(counts).replace("{}", "100"),
+        "minute,requests\n" + "\n".join(counts).replace("{}", "300"),
+        "hour,load_share\n" + "\n".join(shares),
+    ]
+    paths = [str(tmp_path / f"{number}.csv") for number in range(3)]
+    for path, text in zip(paths, texts, strict=True):
+        Path(path).write_text(text + "\n")
+    assert demand_from(paths).requests.mean(axis=1) == pytest.approx([100, 300, 200])
+
+
 def test_a_shape_beside_a_file_is_as_large_as_the_file(tmp_path: Path) -> None:
     """Three days of counts beside a bundled week: no weight is needed, and the counts stand."""
     minutes = "\n".join(f"{minute},{300 + minute % 7}" for minute in range(3 * 1440))
