@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -300,6 +301,12 @@ def test_averages_and_whole_requests_keep_the_sum(values: list[float], minutes: 
     assert averaged.requests.sum() == pytest.approx(load.requests.sum(), abs=1e-6)
     assert abs(whole_requests(load).sum() - load.requests.sum()) <= 0.5
     assert period_means(load.requests, len(values)).std() == pytest.approx(0, abs=1e-9)
+
+
+def test_lengths_of_averaged_minutes_are_those_of_their_requests() -> None:
+    load = constant(1.0, minutes=4).times(np.array([1.0, 3.0, 0.0, 0.0]))
+    load = replace(load, prompt_tokens=np.array([[100.0, 200.0, 5.0, 7.0]]))
+    assert load.averaged(2).prompt_tokens.tolist() == [[175.0, 175.0, 5.0, 7.0]]
 
 
 def test_a_rate_is_load_on_its_own_scale(tmp_path: Path) -> None:
