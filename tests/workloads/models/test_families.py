@@ -131,6 +131,8 @@ def test_layers_with_experts_are_read_from_a_list_of_kinds() -> None:
     kinds = ["dense", "sparse", "sparse"]
     model = small(num_local_experts=2, num_experts_per_tok=1, mlp_layer_types=kinds)
     assert [layer.experts for layer in model.each_layer] == [False, True, True, False]
+    assert model.experts is not None
+    assert (model.experts.count, model.moe_layers) == (2, 2)
 
 
 def test_blocks_of_selected_keys_are_read() -> None:
