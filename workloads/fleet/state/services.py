@@ -107,8 +107,8 @@ def by_pool(values: FloatArray, pools: Sequence[Pool]) -> FloatArray:
 
 def to_serving_s(costs: ChangeCosts, services: Sequence[Service], units: int = 1) -> float:
     """Time until ``units`` units, changed from training together, serve at their full rate [s]."""
-    heaviest = max((service.weights_bytes for service in services), default=0.0)
-    cold_s = max((service.cold_s for service in services), default=0.0)
+    heaviest = max(service.weights_bytes for service in services)
+    cold_s = max(service.cold_s for service in services)
     return costs.to_serving_s(heaviest, units) + cold_s
 
 
