@@ -15,6 +15,7 @@ from workloads.kernels.attention import BLOCK, _compute_s, _core_s
 from workloads.kernels.chip_share import family, rank_of, worst
 from workloads.kernels.gemm import (
     _arithmetic_s,
+    _traffic_bytes,
     drain_s,
     fill,
     gemm_table,
@@ -131,6 +132,20 @@ def test_a_batch_is_no_shorter_than_one_and_arrays_equal_scalars(m, n, k, chip):
     one, many = gemm_s(chip, m, n, k), gemm_s(chip, m, n, k, batch=64)
     assert many >= one
     assert gemm_s(chip, [m, m], [n, n], k).tolist() == [one, one]
+
+
+def test_full_instructions_of_trainium_lose_only_what_issuing_them_takes():
+    """512 columns at the peak and 25 lost cycles, at half of the peak in the long run."""
+    rank = rank_of("trn2", "bf16", 1, None)
+    seconds = _arithmetic_s(rank, np.array(1024.0), np.array(256.0), np.array(384.0), 0.5)
+    at_peak_s = 2 * 1024 * 256 * 384 / rank.bf16_flops_per_s
+    assert seconds == pytest.approx(2 * at_peak_s * (512 + 25) / 512)
+
+
+def test_operands_that_fit_are_read_once_and_the_result_is_written_once():
+    rank = rank_of("trn2", "bf16", 1, None)
+    moved = _traffic_bytes(rank, np.array(256.0), np.array(384.0), np.array(128.0))
+    assert moved == 2 * (256 * 128 + 384 * 128 + 256 * 384)
 
 
 def test_a_shorter_instruction_is_paid_by_its_columns():
