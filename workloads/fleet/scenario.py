@@ -219,9 +219,8 @@ def scenario(
     shares: Sequence[Share] = [(models, None)] if isinstance(models, Model) else models
     demand, served = divided(demand, shares) if shares else (demand, ())
     window = cut_to_period(interactive(demand, tier), period.days, period.start_day)
-    kinds = kinds_from(
-        [cluster] if isinstance(cluster, Cluster) else cluster, window, served, options
-    )
+    clusters = [cluster] if isinstance(cluster, Cluster) else cluster
+    kinds = kinds_from(clusters, window, served, options)
     if tier is not None and len(kinds) > 1:
         raise InputError(
             f"a batch tier on a fleet of {len(kinds)} kinds of units; leave --batch-share and "
@@ -233,11 +232,8 @@ def scenario(
             f"units, and all of this one are {kinds[0].name}; state each with --kind."
         )
     placements = [placed(kinds, text, window.demand) for text in options.policy.serve_on or (None,)]
-    horizon, sized = scaled_to_fleet(
-        window,
-        [(each[0].services, serving_units(window.demand, each)) for each in placements],
-        period.scale_to_peak,
-    )
+    units = [(each[0].services, serving_units(window.demand, each)) for each in placements]
+    horizon, sized = scaled_to_fleet(window, units, period.scale_to_peak)
     spread = period.noise_spread
     services = placements[0][0].services
     without_noise = Scenario(

@@ -260,6 +260,7 @@ class State:
     def free_tokens(self) -> int:
         """Tokens that the cache still holds after one pass of decode."""
         held = self.cached_tokens + self.pieces_tokens + len(self.batch) * self.batch.width
+        held += len(self.running) * self.profile.state_tokens
         return self.profile.kv_tokens - held
 
     def make_room(self) -> None:
@@ -351,13 +352,18 @@ def look_for_arrivals(state: State) -> None:
 
 def admissible(state: State) -> bool:
     """Return whether a slot and the cache have room for the first request that waits."""
-    if not state.waiting or len(state.running) >= state.batching.slots or state.gave_way:
+    profile, count = state.profile, len(state.running)
+    most = min(state.batching.slots, profile.most_requests)
+    if not state.waiting or count >= most or state.gave_way:
         return False
     request, share = state.waiting[0], state.batching.reserved
-    room = state.profile.kv_tokens - state.reserved_tokens - state.whole_tokens(request)
+    states = profile.state_tokens
+    room = profile.kv_tokens - state.reserved_tokens - state.whole_tokens(request)
+    room -= (count + 1) * states
     if share == 1:
         return room >= 0
-    return (1 - share) * (state.free_tokens - state.prompt_tokens(request)) + share * room >= 0
+    free = state.free_tokens - state.prompt_tokens(request) - states
+    return (1 - share) * free + share * room >= 0
 
 
 def admit(state: State) -> int:
@@ -479,7 +485,7 @@ def closed_loop(
 
 def _serve(state: State) -> Served:
     profile, requests = state.profile, state.requests
-    largest = int((requests.prompt + requests.output).max(initial=0))
+    largest = int((requests.prompt + requests.output).max(initial=0)) + profile.state_tokens
     if largest > profile.kv_tokens:
         raise InputError(
             f"a request of {largest:,} tokens does not fit: the cache of {profile.name} holds "
@@ -587,10 +593,10 @@ def _decode(state: State) -> None:
         state.release(_verify(state, state.batch, state.speculation))
         return
     batch, profile = len(state.batch), state.profile
-    cached, growing, steps = _read_by_decode(state)
+    rows, cached, growing, steps = _read_by_decode(state)
     steps = min(steps, state.batch.steps())
-    pass_s = profile.decode_s(batch, cached)
-    growth_s = profile.growth_s(batch, cached, growing)
+    pass_s = profile.decode_s(rows, cached)
+    growth_s = profile.growth_s(rows, cached, growing)
     if stops_for_arrivals(state):
         until_s = float(state.requests.arrival_s[state.next_arrival]) - state.now_s
         if until_s < float("inf"):
@@ -611,12 +617,12 @@ def _verify(state: State, batch: Speculating, speculation: Speculation) -> list[
     reads grows by the tokens that the pass before accepted.
     """
     requests, arrivals = len(batch), state.requests.arrival_s
-    read, _, _ = _read_by_decode(state)
+    rows, read, _, _ = _read_by_decode(state)
     tokens = batch.ahead()
     if state.batching.buckets:  # a pass may fill the bucket that it reads, so passes go one by one
         tokens = tokens[:1]
     cached = read + (np.cumsum(tokens) - tokens).astype(float)
-    took_s = speculation.step_s(state.profile, requests, cached)
+    took_s = speculation.step_s(state.profile, rows, cached)
     ends_s = np.cumsum(np.append(state.now_s, took_s))[1:]
     if stops_for_arrivals(state):
         begun = int(np.searchsorted(ends_s, arrivals[state.next_arrival])) + 1
@@ -639,21 +645,23 @@ def _verify(state: State, batch: Speculating, speculation: Speculation) -> list[
     return done
 
 
-def _read_by_decode(state: State) -> tuple[int, int, int]:
-    """Return what a pass of decode reads, its growth in each pass, and the passes it holds for.
+def _read_by_decode(state: State) -> tuple[int, int, int, int]:
+    """Return a pass's requests, the tokens it reads, their growth, and the passes it holds for.
 
-    All cached tokens are read, or, by a program compiled for buckets, the bucket of the longest
-    request for every request; the passes are those until that request outgrows its bucket.
+    All cached tokens are read, or, by a program compiled for buckets, that of the longest request
+    for every slot, empty ones too (``_pad_helper`` of NxD Inference's ``model_wrapper.py``); the
+    passes are those until that request outgrows its bucket.
     """
     batch, sizes = len(state.batch), state.batching.buckets
     if not sizes:
-        return state.cached_tokens, batch, sys.maxsize
+        return batch, state.cached_tokens, batch, sys.maxsize
+    batch = state.batching.slots
     cached = state.most_cached
     longest = max(cached[request] - left for request, left in state.batch.left())
     size = state.batching.padded(longest)
     if size > sizes[-1]:
-        return batch * longest, batch, sys.maxsize
-    return batch * size, 0, size - longest + 1
+        return batch, batch * longest, batch, sys.maxsize
+    return batch, batch * size, 0, size - longest + 1
 
 
 def _advance(state: State, took_s: float, steps: int) -> list[int]:
