@@ -251,10 +251,12 @@ def _shard_handling(shapes: RankShapes, name: str, *, moe: bool) -> list[LayerOp
     if shapes.plan.sharding < 3:
         return []
     apart = gathered_apart(shapes)
-    # Where adapters are units of their own, the frozen weights around them have no gradients to
-    # pack (_register_post_backward_reshard_only_hook of torch/distributed/fsdp/_runtime_utils.py).
-    frozen = name == "layer.shard" and apart > 0
-    start_s = shapes.catalogue.value("training", "sharded_start") * (apart + (not frozen))
+    # Frozen weights have no gradients to pack, and where adapters are units of their own no hook
+    # either (_register_post_backward_reshard_only_hook of torch/distributed/fsdp/_runtime_utils.py)
+    frozen = name == "layer.shard" and shapes.plan.lora_rank > 0
+    start_s = shapes.catalogue.value("training", "sharded_start") * (
+        apart + (not frozen or not apart)
+    )
     element_bytes = shapes.catalogue.integer("training", "sharded_copy_bytes") * (not frozen)
     if not (start_s or element_bytes):
         return []
