@@ -261,7 +261,12 @@ def _shard_handling(shapes: RankShapes, name: str, *, moe: bool) -> list[LayerOp
     if not (start_s or element_bytes):
         return []
     copied = shapes.passes(element_bytes * layer_share(shapes.model, shapes.plan, moe=moe).total)
-    return [kernel(name, copied._replace(seconds=copied.seconds + start_s))]
+    fetched = shapes.catalogue.integer("training", "gathered_weights")
+    # A backward pass fetches what the forward pass that runs again has let go.
+    times = 1 + (name == "layer.shard" and shapes.plan.recompute == "full")
+    issued = times * fetched * shapes.catalogue.value("training", "fetch_issued")
+    handled = kernel(name, copied._replace(seconds=copied.seconds + start_s))
+    return [handled._replace(issued=issued)]
 
 
 def data_half(steps: Sequence[LayerOp]) -> list[LayerOp]:
