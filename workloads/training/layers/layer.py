@@ -264,7 +264,7 @@ def _shard_handling(shapes: RankShapes, name: str, *, moe: bool) -> list[LayerOp
     fetched = shapes.catalogue.integer("training", "gathered_weights")
     # A backward pass fetches what the forward pass that runs again has let go.
     times = 1 + (name == "layer.shard" and shapes.plan.recompute == "full")
-    issued = times * fetched * shapes.catalogue.value("training", "fetch_issued")
+    issued = times * fetched * shapes.catalogue.integer("training", "fetch_issued")
     handled = kernel(name, copied._replace(seconds=copied.seconds + start_s))
     return [handled._replace(issued=issued)]
 
