@@ -250,23 +250,20 @@ def _shard_handling(shapes: RankShapes, name: str, *, moe: bool) -> list[LayerOp
     # layer, so the host's work there is not hidden, and neither are copies, casts and divisions.
     if shapes.plan.sharding < 3:
         return []
-    apart = gathered_apart(shapes)
+    apart, numbers = gathered_apart(shapes), shapes.catalogue
     # Frozen weights have no gradients to pack, and where adapters are units of their own no hook
     # either (_register_post_backward_reshard_only_hook of torch/distributed/fsdp/_runtime_utils.py)
     frozen = name == "layer.shard" and shapes.plan.lora_rank > 0
-    start_s = shapes.catalogue.value("training", "sharded_start") * (
-        apart + (not frozen or not apart)
-    )
-    element_bytes = shapes.catalogue.integer("training", "sharded_copy_bytes") * (not frozen)
+    start_s = numbers.value("training", "sharded_start") * (apart + (not (frozen and apart)))
+    element_bytes = numbers.integer("training", "sharded_copy_bytes") * (not frozen)
     if not (start_s or element_bytes):
         return []
     copied = shapes.passes(element_bytes * layer_share(shapes.model, shapes.plan, moe=moe).total)
-    fetched = shapes.catalogue.integer("training", "gathered_weights")
+    handled = kernel(name, copied._replace(seconds=copied.seconds + start_s))
     # A backward pass fetches what the forward pass that runs again has let go.
     times = 1 + (name == "layer.shard" and shapes.plan.recompute == "full")
-    issued = times * fetched * shapes.catalogue.integer("training", "fetch_issued")
-    handled = kernel(name, copied._replace(seconds=copied.seconds + start_s))
-    return [handled._replace(issued=issued)]
+    fetches = times * numbers.integer("training", "gathered_weights")
+    return [handled._replace(issued=fetches * numbers.integer("training", "fetch_issued"))]
 
 
 def data_half(steps: Sequence[LayerOp]) -> list[LayerOp]:
