@@ -263,7 +263,7 @@ def _shard_handling(shapes: RankShapes, name: str, *, moe: bool) -> list[LayerOp
     # A backward pass fetches what the forward pass that runs again has let go.
     times = 1 + (name == "layer.shard" and shapes.plan.recompute == "full")
     fetches = times * numbers.integer("training", "gathered_weights")
-    return [handled._replace(issued=fetches * numbers.integer("training", "fetch_issued"))]
+    return [handled._replace(issued=fetches * numbers.value("training", "fetch_issued"))]
 
 
 def data_half(steps: Sequence[LayerOp]) -> list[LayerOp]:
