@@ -349,6 +349,8 @@ def _changes(plan: ParallelPlan, model: Model, cluster: Cluster) -> Iterator[dic
                 open_too["zero"] = min(1, open_too["zero"])
             settings = ",".join(word for word in stack.chosen if framework(name).has(word))
             yield {"framework": f"{name}:{settings}" if settings else name, **open_too}
+        if plan.ep > 1 and not stack.chosen:
+            yield from ({"framework": f"{stack.name}:{word}"} for word in stack.experts_may)
     on_neuron = chip_family(cluster.chip, cluster.catalogue).is_neuron
     if "runtime" in assumed and on_neuron and plan.ranks <= plan.ranks_per_chip:
         # Work on one chip is often run by PyTorch itself, or traced lazily.

@@ -116,11 +116,11 @@ def _check_same(
     tool: Tool, plan: ParallelPlan, read: ParallelPlan, model: Model, cluster: Cluster
 ) -> None:
     """Refuse a plan that the tool would run in another way."""
-    stack, other = (framework_of(each, cluster).text for each in (plan, read))
-    if stack != other:
+    stack, other = (framework_of(each, cluster) for each in (plan, read))
+    if stack.name != other.name or stack.on(cluster, model) != other.on(cluster, model):
         raise InputError(
-            f"the plan is predicted for framework {stack}, and a file of {tool.name} stands for "
-            f"{other}. State --framework {other}, or leave it out."
+            f"the plan is predicted for framework {stack.text}, and a file of {tool.name} stands "
+            f"for {other.text}. State --framework {other.text}, or leave it out."
         )
     # Fields that change nothing in a plan take their defaults.
     mine, theirs = (
@@ -175,7 +175,7 @@ def _megatron(plan: ParallelPlan, model: Model, cluster: Cluster) -> dict[str, A
         sizes |= {
             "num-experts": experts.count, "moe-router-topk": experts.per_token,
             "moe-ffn-hidden-size": experts.ffn, "moe-grouped-gemm": True,
-            "moe-token-dispatcher-type": "alltoall",
+            **_exchange(plan, model, cluster),
             "moe-shared-expert-intermediate-size": experts.shared_ffn or None,
             "moe-latent-size": experts.latent or None,
         }  # fmt: skip
@@ -189,6 +189,14 @@ def _megatron(plan: ParallelPlan, model: Model, cluster: Cluster) -> dict[str, A
         **sizes, "bf16": True, "overlap-grad-reduce": beside,
         "overlap-param-gather": beside and plan.zero > 0,
     }  # fmt: skip
+
+
+def _exchange(plan: ParallelPlan, model: Model, cluster: Cluster) -> dict[str, Any]:
+    """Keys of Megatron-Core that say how experts get their tokens."""
+    numbers = framework_of(plan, cluster).on(cluster, model).catalogue or shipped_catalogue()
+    if not numbers.integer("training", "token_exchange"):
+        return {"moe-token-dispatcher-type": "alltoall"}
+    return {"moe-token-dispatcher-type": "flex", "moe-enable-deepep": True}
 
 
 def _nemo(plan: ParallelPlan, model: Model, cluster: Cluster) -> dict[str, Any]:
@@ -205,6 +213,8 @@ def _nemo(plan: ParallelPlan, model: Model, cluster: Cluster) -> dict[str, Any]:
     }  # fmt: skip
     if experts:
         sizes |= {"num_moe_experts": experts.count, "moe_router_topk": experts.per_token}
+        exchange = _exchange(plan, model, cluster)
+        sizes |= {key.replace("-", "_"): value for key, value in exchange.items()}
     if plan.recompute == "full":
         method, every = (f"activations_checkpoint_{word}" for word in ("method", "num_layers"))
         sizes |= {method: "uniform", every: 1}

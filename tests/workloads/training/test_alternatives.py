@@ -57,6 +57,17 @@ def test_another_framework_takes_as_long_as_if_it_were_named() -> None:
         assert ratios[name] < 0.9
 
 
+def test_exchanges_that_nobody_named_may_be_of_another_kind() -> None:
+    """The answer says what an all-to-all would take; who names an exchange has it."""
+    plan = {"tp": 2, "pp": 2, "ep": 8, "global_batch": 64}
+    step = train("mixtral-8x7b", "dgx-h100:4", **plan)
+    ratios = {other.value: other.ratio for other in step.alternatives}
+    as_named = train("mixtral-8x7b", "dgx-h100:4", framework=":alltoall", **plan)
+    assert ratios["megatron-core:alltoall"] == pytest.approx(as_named.time_s / step.time_s)
+    assert ratios["megatron-core:alltoall"] > 1.05
+    assert "megatron-core:alltoall" not in {other.value for other in as_named.alternatives}
+
+
 def test_a_disturbed_step_leaves_as_much_open() -> None:
     usual = train("llama-3.1-8b", MACHINE, tp=8, global_batch=16)
     disturbed = Disturbance(stragglers=((3, 1.5),))

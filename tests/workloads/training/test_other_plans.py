@@ -107,6 +107,36 @@ def test_a_file_of_torchtitan_says_whether_layers_are_compiled(
     assert (read.implied, read.ignored) == (framework, ())
 
 
+EXPERTS = "--tensor-model-parallel-size 2 --expert-model-parallel-size 8"
+
+
+@pytest.mark.parametrize(
+    ("name", "text", "settings", "recompute"),
+    [
+        ("a.sh", "--tensor-model-parallel-size 2", "", "none"),
+        ("a.sh", EXPERTS, ":alltoall", "none"),
+        ("a.sh", f"{EXPERTS} --moe-token-dispatcher-type alltoall", ":alltoall", "none"),
+        ("a.sh", f"{EXPERTS} --moe-token-dispatcher-type flex --grad-reduce-in-bf16",
+         ":deepep,bf16-gradients", "none"),
+        ("a.sh", f"{EXPERTS} --moe-enable-deepep", ":deepep", "none"),
+        ("a.yaml", "model: {moe_flex_dispatcher_backend: hybridep, moe_enable_deepep: false,\n"
+         " micro_batch_size: 1, expert_model_parallel_size: 8}", ":deepep", None),
+        ("a.yaml", "model: {recompute_modules: [moe_act, layernorm], micro_batch_size: 1,\n"
+         " recompute_granularity: selective}", ":moe-act,layernorm", "none"),
+        ("a.yaml", "model: {recompute_modules: [core_attn, moe_act], micro_batch_size: 1,\n"
+         " recompute_granularity: selective}", ":moe-act", "selective"),
+    ],
+)  # fmt: skip
+def test_a_file_of_megatron_core_states_settings_of_the_framework(
+    tmp_path: Path, name: str, text: str, settings: str, recompute: str | None
+) -> None:
+    path = tmp_path / name
+    path.write_text(text)
+    read = read_any_plan(path)
+    assert read.fields["framework"] == f"megatron-core{settings}"
+    assert (read.fields.get("recompute"), read.ignored) == (recompute, ())
+
+
 def test_a_framework_of_our_own_plan_is_stated_and_not_implied(tmp_path: Path) -> None:
     path = tmp_path / "plan.yaml"
     path.write_text("tp: 8\nframework: torchtitan\n")
@@ -119,6 +149,8 @@ def test_a_framework_of_our_own_plan_is_stated_and_not_implied(tmp_path: Path) -
     [
         ("job.toml", "[parallelism\n", "is not TOML"),
         ("ds.json", '{"train_batch_size": ', "is not JSON"),
+        ("a.yaml", "model: {recompute_modules: moe, micro_batch_size: 1}", "a list of core_attn, "),
+        ("run.sh", f"{EXPERTS} --moe-token-dispatcher-type nccl", "must be one of alltoall, "),
         ("run.sh", "--tensor-model-parallel-size 2 --num-layers-per-virtual-pipeline-stage 2",
          "needs num-layers"),
     ],

@@ -130,6 +130,19 @@ def test_a_file_of_megatron_has_the_sizes_of_model_and_servers() -> None:
     assert "--nproc-per-node 8 --nnodes 2" in text
 
 
+@pytest.mark.parametrize("tool", ["megatron", "nemo"])
+@pytest.mark.parametrize(
+    ("settings", "exchange"),
+    [("", "deepep"), (":deepep", "deepep"), (":alltoall", "alltoall")],
+)
+def test_a_file_says_how_experts_get_their_tokens(tool: str, settings: str, exchange: str) -> None:
+    model, place = named("mixtral-8x7b"), cluster("dgx-h100:2")
+    plan = replace(PLAN, dp=8, ep=8, framework=f"megatron-core{settings}", zero=1)
+    read = other_plan(Path(TOOLS[tool].file), launch_file(tool, plan, model, place))
+    assert read is not None
+    assert read.fields["framework"] == f"megatron-core:{exchange}"
+
+
 def test_sizes_of_a_file_are_compared_with_the_model_and_the_servers() -> None:
     """Equal ones are not named, and a file of another model or cluster is called one."""
     machine, small = cluster("dgx-h100:2"), named("llama-3.1-8b")

@@ -61,6 +61,7 @@ class Framework:
     dense_numbers: Variants = field(default_factory=dict)
     # Further variants by the name of a setting that a user may add
     settings: Mapping[str, Variants] = field(default_factory=dict)
+    experts_may: tuple[str, ...] = ()  # settings that many of those have who exchange tokens
     # (str, mapping): Ends of the periods of its releases, ascending, each with the variants of the
     # period. The setting of a date chooses one; without a date none applies.
     releases: tuple[tuple[str, Variants], ...] = ()
@@ -235,7 +236,7 @@ def _read(path: str, name: str = "") -> Framework:
         for key, values in choices.items():
             for value in values:
                 check_field(key, value)
-    for key in ("runtimes", "usual_for", "usual_on", "releases"):
+    for key in ("runtimes", "usual_for", "usual_on", "releases", "experts_may"):
         stated[key] = tuple(stated.get(key, ()))
     stated["usual_on"] = stated["usual_on"] or stated["runtimes"]
     return Framework(name=name or path, **stated)

@@ -62,6 +62,25 @@ FP8_RECIPE = {
     "delayed": "tensorwise", "tensorwise": "tensorwise", "rowwise": "rowwise",
     "rowwise_with_gw_hp": Near("rowwise"), "blockwise": "blockwise",
 }  # fmt: skip
+# Fields that no plan has: settings of the framework that a file states.
+SETTING = "setting of "
+EXCHANGE = f"{SETTING}experts' exchanges"
+MODULES = f"{SETTING}recomputed modules"
+COMPILED = f"{SETTING}layers"
+MODULE_SETTINGS = {
+    "core_attn": "", "moe_act": "moe-act", "layernorm": "layernorm", "mla_up_proj": "mla-up-proj",
+}  # fmt: skip
+"""Settings by the module that *selective* recomputes; attention's core is what a plan means."""
+
+
+def _recomputed_modules(value: Any, _all: Mapping[str, Any]) -> Any:
+    """Settings of the modules that are recomputed; one is empty if attention's core is of them."""
+    if not isinstance(value, list):
+        raise ValueError(f"a list of {', '.join(MODULE_SETTINGS)}")
+    settings = tuple(MODULE_SETTINGS[word] for word in map(str, value) if word in MODULE_SETTINGS)
+    return settings if len(settings) == len(value) else Near(settings)
+
+
 SHARDING = {"no_shard": 0, "optim": 1, "optim_grads": 2, "optim_grads_params": 3}
 
 
@@ -235,6 +254,13 @@ MEGATRON: Mapping[str, Key] = {
     }),
     "use-flash-attn": when("attention", "fused", "unfused"),
     "use-tp-pp-dp-mapping": when("order", TP_PP_DP, ORDER),
+    "moe-token-dispatcher-type": choice(EXCHANGE, {
+        "alltoall": "alltoall", "alltoall_seq": "alltoall", "allgather": Near("alltoall"),
+        "flex": "deepep",
+    }),
+    "moe-enable-deepep": when(EXCHANGE, "deepep", "alltoall"),
+    "moe-flex-dispatcher-backend": choice(EXCHANGE, {"deepep": "deepep", "hybridep": "deepep"}),
+    "grad-reduce-in-bf16": when(f"{SETTING}gradients", "bf16-gradients"),
 }  # fmt: skip
 MEGATRON_FLAGS = frozenset(key for key, rule in MEGATRON.items() if rule.is_flag)
 """Options of Megatron-LM's command line that take no value."""
@@ -271,6 +297,8 @@ TITAN: Mapping[str, Key] = {
         lambda value, _all: "fp8" if any("float8" in str(name) for name in list(value)) else None,
         lambda name, _plan: ["float8"] if name == "fp8" else None,
     ),
+    # Layers run eagerly unless one of these, new and old, is true.
+    **dict.fromkeys(("compile.enable", "training.compile"), when(COMPILED, "", "eager")),
     "float8.enable_float8_linear": when("precision", "fp8"),
     "float8.recipe_name": _with_fp8(choice("fp8_recipe", FP8_RECIPE)),
 }  # fmt: skip
@@ -310,20 +338,25 @@ NEMO: Mapping[str, Key] = {
     "model.optim.overlap_grad_sync": when("overlap", "dp", "none"),
     # NeMo 2 has the names of Megatron-Core.
     "model.recompute_granularity": choice("recompute", RECOMPUTE),
+    "model.recompute_modules": Key(MODULES, _recomputed_modules),
+    **{
+        f"model.{key.replace('-', '_')}": MEGATRON[key]
+        for key in (
+            "moe-token-dispatcher-type", "moe-enable-deepep", "moe-flex-dispatcher-backend",
+        )
+    },
     "trainer.plugins.precision": choice("precision", PRECISION),
     "trainer.strategy.ddp.use_distributed_optimizer": when("zero", 1, 0),
     "trainer.strategy.ddp.overlap_grad_reduce": when("overlap", "dp", "none"),
 }  # fmt: skip
-NEMO_ALONE = (
-    "model.optim.name", "model.optim.overlap_grad_sync", "model.use_tp_pp_dp_mapping",
-)  # fmt: skip
+NEMO_ALONE = re.compile(r"model\.(optim\.(name|overlap)|use_tp_pp_dp|recompute_mod|moe_)")
 """Keys that NxD Training does not share with NeMo."""
 NXD: Mapping[str, Key] = {
     "precision.type": choice("precision", {"mixed_precision": "bf16", **PRECISION}),
     **{
         key.replace("trainer.strategy", "distributed_strategy"): rule
         for key, rule in sorted(NEMO.items(), key=lambda item: item[0].startswith("model."))
-        if key not in NEMO_ALONE
+        if not NEMO_ALONE.match(key)
     },
     "distributed_strategy.zero1": when("zero", 1, 0),
     "trainer.lnc": Key("ranks_per_chip", _ranks_by_lnc, lambda each, _plan: {8: 1, 4: 2}.get(each)),
@@ -443,8 +476,6 @@ SECTIONS = {
     "NeMo": (r"^model\.config\.", "model."),
 }
 """Sections of older and newer files, and the one in which their keys are read."""
-COMPILED = ("compile.enable", "training.compile")
-"""Keys of torchtitan, new and old, that compile layers; it does not unless one of them is true."""
 
 
 @dataclass(frozen=True)
@@ -480,8 +511,6 @@ def other_plan(path: Path, text: str, environment: Mapping[str, str] = EMPTY) ->
     if tool in SECTIONS:
         keys = {re.sub(*SECTIONS[tool], key): value for key, value in keys.items()}
     fields, ignored = fields_of_keys(keys, TABLES[tool], path, NULLS, RANKING)
-    if tool == "torchtitan":
-        ignored = [key for key in ignored if key not in COMPILED]
     if fields.get("stage_layers"):
         fields.setdefault("vpp", max(1, len(fields["stage_layers"]) // fields.get("pp", 1)))
     if not any(key.startswith("$") for key in ignored):
@@ -493,13 +522,28 @@ def other_plan(path: Path, text: str, environment: Mapping[str, str] = EMPTY) ->
         fields.setdefault("schedule", schedule_of_chunks(fields["vpp"]))
     if "fp8_recipe" in fields and fields.get("precision") != "fp8":
         ignored.append(f"fp8 recipe {fields.pop('fp8_recipe')} without fp8")
-    compiled = any(str(keys.get(key)).lower() == "true" for key in COMPILED)
-    eager = ":eager" if tool == "torchtitan" and not compiled else ""
-    fields |= {"framework": f"{FRAMEWORKS[tool]}{eager}"}
-    return OtherPlan(tool, fields, tuple(sorted(map(shown, ignored))), keys)
+    stated = _framework(tool, fields)
+    return OtherPlan(tool, stated, tuple(sorted(map(shown, ignored))), keys)
 
 
-RANKING = {"overlap": ("none", "dp", "all"), "precision": ("bf16", "fp8")}
+def _framework(tool: str, fields: Mapping[str, Any]) -> dict[str, Any]:
+    """Return fields of a plan, with the settings among them at the framework's name."""
+    settings: dict[str, Any] = {COMPILED: "eager"} if tool == "torchtitan" else {}
+    if FRAMEWORKS[tool] == "megatron-core" and fields.get("ep", 1) > 1:
+        settings[EXCHANGE] = "alltoall"  # Megatron-Core has DeepEP for those who name it
+    settings |= {name: fields[name] for name in sorted(fields) if name.startswith(SETTING)}
+    plan = {name: value for name, value in fields.items() if name not in settings}
+    modules = settings.pop(MODULES, ("",))
+    if "" not in modules and plan.get("recompute") == "selective":
+        plan["recompute"] = "none"
+    named = ",".join(filter(None, (*settings.values(), *modules)))
+    return {**plan, "framework": f"{FRAMEWORKS[tool]}:{named}".rstrip(":")}
+
+
+RANKING = {
+    "overlap": ("none", "dp", "all"), "precision": ("bf16", "fp8"), COMPILED: ("eager", ""),
+    EXCHANGE: ("alltoall", "deepep"),
+}  # fmt: skip
 """Values of fields that several keys of one file set, from the weakest to the strongest."""
 
 
