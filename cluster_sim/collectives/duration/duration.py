@@ -19,7 +19,8 @@ symmetry of the fabric, which moves every rank of the one to the same rank of th
 
 - Within a domain that is a torus, a shift along axes that wrap around. It must keep the way round
   that routes take between opposite chips of a ring.
-- Within a domain that is a switch, any other chips, as all are alike.
+- Within a domain that is a switch or joins every two chips, any other chips, as all are alike; and
+  so along each tier of such tiers.
 - Where every chip is the only one in its domain, any other chip of the domain, as each has an
   adapter of its own and sends nothing over the links between chips.
 - Between domains, other domains whose chips are above and below the same switches of each other:
@@ -35,7 +36,6 @@ from __future__ import annotations
 
 import functools
 from dataclasses import dataclass, replace
-from itertools import pairwise
 
 import numpy as np
 import numpy.typing as npt
@@ -66,7 +66,7 @@ from topologies.routing import (
     shared_links,
     switch_chips,
 )
-from topologies.shapes.basic import Shape, Switch, Torus
+from topologies.shapes.basic import Clos, Shape, Torus
 from topologies.shapes.links import coordinates
 from topologies.units import as_bytes, format_seconds
 
@@ -111,12 +111,9 @@ def places(cluster: Cluster, chips: IntArray) -> IntArray:
     domain, local = np.divmod(chips, cluster.chips_per_domain)
     in_one_domain: BoolArray = np.all(domain == domain[:, :1], axis=1)
     ascends: BoolArray = np.all(chips[:, 1:] > chips[:, :-1], axis=1)
-    sizes = switch_chips(cluster)
-    ranked = [_ranked(chips // size) for size in sizes]
+    ranked = [_ranked(chips // size) for size in switch_chips(cluster)]
     inside = _inside(cluster.shape, local, in_one_domain)
-    # Domains and groups under switches lie whole in larger ones.
-    if all(above % below == 0 for below, above in pairwise(sorted(sizes))):
-        inside = np.where(_each_alone(ranked[0])[:, None], 0, inside)
+    inside = np.where(_each_alone(ranked[0])[:, None], 0, inside)
     columns = [np.where(in_one_domain[:, None], 0, ranks) for ranks in ranked]
     return np.concatenate([ascends[:, None], inside, *columns], axis=1)
 
@@ -129,14 +126,15 @@ def _each_alone(domain: IntArray) -> BoolArray:
 
 def _inside(shape: Shape, local: IntArray, in_one_domain: BoolArray) -> IntArray:
     """Return places in the domains that are equal for groups that a symmetry moves there."""
-    if isinstance(shape, Switch):
-        return np.where(in_one_domain[:, None], _ranked(local), local)
     if isinstance(shape, Torus):
         at = np.stack(coordinates(shape, local))
         size = np.array(shape.sizes)[:, None, None]
         moved = (at - _shift(shape, at[:, :, 0])[:, :, None]) % size
         return np.asarray(np.ravel_multi_index(tuple(moved), shape.sizes))
-    return local
+    if isinstance(shape, Clos) or any(tier.ring for tier in getattr(shape, "tiers", ())):
+        return local
+    named = tuple(_ranked(along) for along in coordinates(shape, local))
+    return np.where(in_one_domain[:, None], np.ravel_multi_index(named, shape.sizes), local)
 
 
 def _shift(shape: Torus, first: IntArray) -> IntArray:
