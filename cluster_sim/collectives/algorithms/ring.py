@@ -57,11 +57,14 @@ from cluster_sim.schedule.repeats import LargerBlocks, Rounds
 from cluster_sim.schedule.table import HORIZON_PS, Edges, Schedule, transfer_ps
 from topologies.arrays import IntArray, distinct
 from topologies.clusters.cluster import Cluster
+from topologies.errors import InputError
 from topologies.routing import period
 from topologies.shapes.basic import Torus
 
 ROUNDS_FROM = 200_000
 """Messages from which rounds are held a few at a time; fewer are as fast all at once."""
+MOST_MESSAGES = 2 * 10**9
+"""Most messages of rings that are run round by round, which takes about a quarter of an hour."""
 RANKS_OF_FEW = 3
 """Ranks of a ring that stands for a longer one; with two, a ring and its reverse would be equal."""
 
@@ -179,8 +182,15 @@ def _round_by_round_ps(
     if call.kind not in RING_KINDS:
         return None
     rings = rings_of(call.group)
-    if len(rings.order) * costs.slices * call.ways * call.ranks**2 < ROUNDS_FROM:
+    messages = len(rings.order) * costs.slices * call.ways * call.ranks**2
+    if messages < ROUNDS_FROM:
         return None
+    if messages > MOST_MESSAGES and len(call.group.domains) == 1:
+        raise InputError(
+            f"{call.kind} round rings of {call.ranks:,} ranks is {messages:.1e} messages, more than "
+            f"the {MOST_MESSAGES:.0e} that end in a quarter of an hour. Use fewer ranks or another "
+            "--algorithm, such as rdh."
+        )
     rounds = in_rounds(call, costs, rings)
     return None if rounds is None else simulate_rounds(rounds)
 
