@@ -187,9 +187,9 @@ def _round_by_round_ps(
         return None
     if messages > MOST_MESSAGES and len(call.group.domains) == 1:
         raise InputError(
-            f"{call.kind} round rings of {call.ranks:,} ranks is {messages:.1e} messages, more than "
-            f"the {MOST_MESSAGES:.0e} that end in a quarter of an hour. Use fewer ranks or another "
-            "--algorithm, such as rdh."
+            f"{call.kind} round rings of {call.ranks:,} ranks is {messages:.1e} messages, more "
+            f"than the {MOST_MESSAGES:.0e} that end in a quarter of an hour. Use fewer ranks or "
+            "another --algorithm, such as rdh."
         )
     rounds = in_rounds(call, costs, rings)
     return None if rounds is None else simulate_rounds(rounds)

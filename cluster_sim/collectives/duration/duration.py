@@ -364,29 +364,30 @@ def time_of(
     if algorithm == AUTO and not ideal and covers(call.group.cluster):
         return CollectiveTime(nccl_ps(call), NCCL, NCCL)
     chosen = choose_algorithm(call, algorithm)
-    geometry = Geometry(call.group)
+    geometry, even = Geometry(call.group), None
     if algorithm == AUTO and call.kind in RING_KINDS and chosen is not HIERARCHICAL:
-        evened_ps = _evened_ps(call.kind, geometry, call.size_bytes, ideal)
-        if evened_ps is not None:
-            return CollectiveTime(evened_ps, HIERARCHICAL.name, FEW_RANKS)
-    time_ps, method = _timed(call.kind, geometry, call.size_bytes, chosen, ideal)
-    return CollectiveTime(time_ps, chosen.name, method)
+        even = _evened(call.kind, geometry, call.size_bytes, ideal)
+    if even is None or len(call.group.domains) < FOLD_FROM:
+        time_ps, method = _timed(call.kind, geometry, call.size_bytes, chosen, ideal)
+        if even is None or time_ps <= even[0]:
+            return CollectiveTime(time_ps, chosen.name, method)
+    return CollectiveTime(even[0], HIERARCHICAL.name, even[1])
 
 
-@functools.lru_cache(maxsize=4096)
-def _evened_ps(kind: str, geometry: Geometry, size_bytes: int, ideal: bool) -> int | None:
-    """Time of a group over many domains of which some are less full [ps]; None for others.
+def _evened(kind: str, geometry: Geometry, size_bytes: int, ideal: bool) -> tuple[int, str] | None:
+    """Time [ps] and method of a group of which some domains are less full; None for others.
 
-    A rank of a short domain takes the places of several, one after the other, and all wait for it:
-    every rank has that share of its adapters' rate. A ring would take a round for each rank.
+    Ranks of a short domain share the places of all, and all wait for them: every rank has that
+    share of its adapters' rate. A ring would take a round for each rank.
     """
-    group = geometry.group
-    even = evened(group) if len(group.domains) >= FOLD_FROM else None
-    if even is None or not is_symmetric(even[0]):
+    group, fabric = geometry.group, geometry.group.cluster.scale_out
+    even = evened(group) if fabric is not None and len(group.domains) > 1 else None
+    if even is None or fabric is None or not is_symmetric(even[0]):
         return None
-    costs = communication_costs(group.cluster, ideal=ideal)
-    shared = replace(costs, scale_out_bytes_per_s=max(1, costs.scale_out_bytes_per_s // even[1]))
-    return HIERARCHICAL.stands_for(CollectiveCall(kind, even[0], size_bytes), shared)
+    rate = max(1, int(fabric.bandwidth_bytes_per_s * even[1]))
+    slower = replace(group.cluster, scale_out=replace(fabric, bandwidth_bytes_per_s=rate))
+    full = Geometry(Group(slower, even[0].chips, group.ranks_per_chip))
+    return _timed(kind, full, size_bytes, HIERARCHICAL, ideal)
 
 
 @functools.lru_cache(maxsize=4096)
