@@ -323,7 +323,7 @@ def _inner_legs(parts: Sequence[Part], ranks: IntArray) -> Legs:
 
 def _legs_of_one_chip(group: Group) -> Legs:
     """Return stages for one chip of each domain where all fill a torus and are alike; else none."""
-    first = Group(group.cluster, group.chips[group.domain == group.domain[0]])
+    first = inside_first(group)
     filled = first.filled_box
     if group.ranks_per_chip > 1 or filled is None or not all(filled.wraps) or not filled.sizes:
         return []

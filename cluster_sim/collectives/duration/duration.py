@@ -266,7 +266,6 @@ def _flows(
 FLOWS_FROM = 512
 """Ranks from which an all-to-all between domains is run as flows, not message by message."""
 FLOWS, FEW_RANKS, SIMULATED = "flows", "few-ranks", "simulated"
-METHODS = (NCCL, FLOWS, FEW_RANKS, SIMULATED)
 
 
 @display.by_facts("Collective")
@@ -281,7 +280,7 @@ class CollectiveTime:
     algorithm : str
         Algorithm that runs; ``nccl`` where NCCL chooses one itself.
     method : str
-        Method that gave the time, one of ``METHODS``.
+        Method that gave the time: ``nccl``, ``flows``, ``few-ranks`` or ``simulated``.
     """
 
     time_ps: int

@@ -113,14 +113,13 @@ def load_of(call: CollectiveCall, *, rings: bool = False) -> Load:
 
     # Steps of a ring that cross between domains; with one rank a domain, every step does.
     crossings = 0 if far == 1 else far if near > 1 else far - 1
+    switch = 0.0 if rings or near < 3 else size_bytes
     if kind == "all-reduce" and (rings or far == 1):
-        switch = 0.0 if rings or near < 3 else size_bytes
         fields = {"shard": shard, "in_switch": switch, "far_steps": 2 * crossings}
         half = ranks - 1 - crossings
         outside = 2 * ring / near if far > 1 else 0
         return load("ring", 2 * ring, outside, steps=2 * half, second_steps=half, **fields)
     if kind == "all-reduce":
-        switch = 0.0 if near < 3 else size_bytes
         # A tree of two servers has a single edge, over which each sends its buffer once.
         outside = min(2 * ring, (1 if far == 2 else 2) * size_bytes) / near
         # The switch of a domain of many servers reduces in as few steps as that of one.
@@ -563,18 +562,13 @@ def _long_tree_s(load: Load, costs: Nccl) -> Number:
     chip, fabric = costs.chip, costs.fabric
     start = chip["launch"] + load.steps * chip["step"] + load.far_steps * fabric["step"]
     inside = np.minimum(simple_s(load, costs), in_switch_s(load, costs))
-    far, racks, levels = costs.far_s(load), _are_racks(load), np.log2(load.domains)
+    far, racks, levels = costs.far_s(load), _heads(load) > SERVER, np.log2(load.domains)
     far = np.where(racks, np.maximum(far, levels * load.size / costs.level_rate), far)
     wire = _together_s(inside, far)
     filled = wire * np.minimum(1.0, _whole_bytes(load, costs) / np.asarray(load.size))
     # Among racks a loop of all heads climbs level by level, and down again.
     filling = filling_s(fabric["slice"] * load.far_steps / 2, filled)
     return start + wire + np.where(racks, 2 * levels * filled, filling)
-
-
-def _are_racks(load: Load) -> npt.NDArray[np.bool_]:
-    """Return whether each domain has more chips than a server."""
-    return np.asarray(np.asarray(load.ranks) > SERVER * np.asarray(load.domains))
 
 
 def _together_s(inside_s: Number, far_s: Number) -> Number:
@@ -591,9 +585,10 @@ def _together_s(inside_s: Number, far_s: Number) -> Number:
 def _whole_bytes(load: Load, costs: Nccl) -> Number:
     """Size of the buffer from which the chunks of a tree have their full length [B]."""
     few = (np.asarray(load.in_switch) > 0) & (np.asarray(load.domains) < SERVERS_OF_SHORT_CHUNKS)
-    few, tuner = few & ~_are_racks(load), costs.tuner
+    heads, tuner = _heads(load), costs.tuner
+    few &= np.asarray(heads <= SERVER)
     whole: Number = np.where(few, tuner.whole_chunks_of_few, tuner.whole_chunks)
-    return whole * _heads(load)
+    return whole * heads
 
 
 def _short_tree_s(load: Load, costs: Nccl, share: Number) -> Number:
