@@ -100,10 +100,10 @@ class ReplicaInputs:
     )
     slots: int | None = setting(
         None,
-        "Requests that decode at once",
+        "Requests that decode at once; a program of Trainium runs all of them, empty ones too",
         least=1,
         most=MOST_SLOTS,
-        default="the engine's (1,024 by vLLM on large GPUs); 64 on Trainium",
+        default="the engine's (1,024 by vLLM on large GPUs); on Trainium 64, or --concurrency",
     )
     scheduler: str | None = setting(
         None,

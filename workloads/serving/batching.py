@@ -214,11 +214,6 @@ def _usual_tokens(cluster: Cluster, engine: str) -> int:
     return 8_192
 
 
-NEURON_SLOTS = 64
-"""Requests that decode at once on Neuron machines, whose programs are compiled for a number that
-the user states (assumed: vLLM's plugin of NxD Inference takes 32, published programs 1 to 48)."""
-
-
 def usual_slots(cluster: Cluster, engine: str | None = None, chunk: int | None = None) -> int:
     """Return how many requests an engine, or else vLLM, decodes at once if none are stated.
 
@@ -231,7 +226,7 @@ def usual_slots(cluster: Cluster, engine: str | None = None, chunk: int | None =
     [64, 256, 1024]
     """
     if chip_family(cluster.chip, cluster.catalogue).is_neuron:
-        slots = NEURON_SLOTS
+        slots = 64  # assumed: vLLM's plugin takes 32 unless told, published programs 1 to 48
     elif engine not in (None, "vllm"):
         slots = 2_048
     else:
@@ -266,14 +261,17 @@ def batching_from(
     scheduler: str | None = None,
     poll: int = 1,
     gather: str | None = None,
+    users: int | None = None,
 ) -> Batching:
-    """Return the batching that these options describe."""
-    slots = slots or usual_slots(cluster, scheduler, chunk)
+    """Return the batching that these options describe, for ``users`` of a closed loop if any."""
+    trainium = chip_family(cluster.chip, cluster.catalogue).is_neuron
+    usual = usual_slots(cluster, scheduler, chunk)
+    # A program runs all its slots, so that nobody compiles one for more requests than there are.
+    slots = slots or min(usual, (trainium and users) or usual)
     if scheduler is not None and prefill != "auto":
         raise InputError(
             f"--scheduler {scheduler} states how prompts run; leave --prefill {prefill} out."
         )
-    trainium = chip_family(cluster.chip, cluster.catalogue).is_neuron
     check_choice("prefill", prefill, PREFILLS)
     if scheduler or prefill == "chunked" or (prefill == "auto" and not trainium):
         return engine_batching(

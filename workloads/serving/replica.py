@@ -587,10 +587,10 @@ def _decode(state: State) -> None:
         state.release(_verify(state, state.batch, state.speculation))
         return
     batch, profile = len(state.batch), state.profile
-    cached, growing, steps = _read_by_decode(state)
+    rows, cached, growing, steps = _read_by_decode(state)
     steps = min(steps, state.batch.steps())
-    pass_s = profile.decode_s(batch, cached)
-    growth_s = profile.growth_s(batch, cached, growing)
+    pass_s = profile.decode_s(rows, cached)
+    growth_s = profile.growth_s(rows, cached, growing)
     if stops_for_arrivals(state):
         until_s = float(state.requests.arrival_s[state.next_arrival]) - state.now_s
         if until_s < float("inf"):
@@ -611,12 +611,12 @@ def _verify(state: State, batch: Speculating, speculation: Speculation) -> list[
     reads grows by the tokens that the pass before accepted.
     """
     requests, arrivals = len(batch), state.requests.arrival_s
-    read, _, _ = _read_by_decode(state)
+    rows, read, _, _ = _read_by_decode(state)
     tokens = batch.ahead()
     if state.batching.buckets:  # a pass may fill the bucket that it reads, so passes go one by one
         tokens = tokens[:1]
     cached = read + (np.cumsum(tokens) - tokens).astype(float)
-    took_s = speculation.step_s(state.profile, requests, cached)
+    took_s = speculation.step_s(state.profile, rows, cached)
     ends_s = np.cumsum(np.append(state.now_s, took_s))[1:]
     if stops_for_arrivals(state):
         begun = int(np.searchsorted(ends_s, arrivals[state.next_arrival])) + 1
@@ -639,21 +639,23 @@ def _verify(state: State, batch: Speculating, speculation: Speculation) -> list[
     return done
 
 
-def _read_by_decode(state: State) -> tuple[int, int, int]:
-    """Return what a pass of decode reads, its growth in each pass, and the passes it holds for.
+def _read_by_decode(state: State) -> tuple[int, int, int, int]:
+    """Return a pass's requests, the tokens it reads, their growth, and the passes it holds for.
 
-    All cached tokens are read, or, by a program compiled for buckets, the bucket of the longest
-    request for every request; the passes are those until that request outgrows its bucket.
+    All cached tokens are read, or, by a program compiled for buckets, that of the longest request
+    for every slot, empty ones too (``_pad_helper`` of NxD Inference's ``model_wrapper.py``); the
+    passes are those until that request outgrows its bucket.
     """
     batch, sizes = len(state.batch), state.batching.buckets
     if not sizes:
-        return state.cached_tokens, batch, sys.maxsize
+        return batch, state.cached_tokens, batch, sys.maxsize
+    batch = state.batching.slots
     cached = state.most_cached
     longest = max(cached[request] - left for request, left in state.batch.left())
     size = state.batching.padded(longest)
     if size > sizes[-1]:
-        return batch * longest, batch, sys.maxsize
-    return batch * size, 0, size - longest + 1
+        return batch, batch * longest, batch, sys.maxsize
+    return batch, batch * size, 0, size - longest + 1
 
 
 def _advance(state: State, took_s: float, steps: int) -> list[int]:

@@ -22,7 +22,13 @@ from topologies.errors import InputError
 from workloads.confidence.interval import Interval
 from workloads.economics import StepCost, step_cost, sum_of_costs
 from workloads.kernels.chip_share import worst
-from workloads.models.model import Model, all_attention_flops, forward_flops, output_flops
+from workloads.models.model import (
+    Model,
+    all_attention_flops,
+    forward_flops,
+    mixer_size,
+    output_flops,
+)
 from workloads.training.detail import (
     WRITTEN_OUT,
     Detail,
@@ -43,7 +49,7 @@ from workloads.training.frameworks.framework import Framework, framework_of
 from workloads.training.layers.adapters import trained_flops
 from workloads.training.layers.feed_forward import fed_again
 from workloads.training.layers.layer import PREDICTED, ends_early
-from workloads.training.layers.steps import RankShapes
+from workloads.training.layers.steps import RankShapes, keeps_projections
 from workloads.training.memory.memory import Memory
 from workloads.training.plan.placement import Joined, place
 from workloads.training.plan.plan import ParallelPlan
@@ -152,6 +158,8 @@ class Iteration:
     def without_effect(self) -> dict[str, str]:
         """Stated fields of the plan and faults that change nothing, with the reason."""
         idle = idle_fields(self.plan, self.model)
+        if self.cluster.catalogue and self.cluster.catalogue.integer("training", "selective_keeps"):
+            idle.pop("recompute", None)  # selective would leave out more than what fused kernels do
         chosen = self.choice
         stated = chosen.stated if chosen and chosen.default_ratio is None else idle
         faults = self.crossed.idle if self.crossed else {}
@@ -510,10 +518,14 @@ def recomputed_flops(model: Model, plan: ParallelPlan, catalogue: Catalogue) -> 
     """Recomputed FLOPs of the backward pass for one token."""
     # Scores that the fused attention kernel computes again are part of that kernel's time whatever
     # the plan says, so they are not counted.
-    if plan.recompute == "full":
+    projections_kept = keeps_projections(plan, catalogue)
+    if plan.recompute == "full" or projections_kept:
         layers = forward_flops(model, plan.seq) - output_flops(model)
         if ends_early(model, plan, catalogue):
             layers -= 2 * (model.layers - model.moe_layers) * model.hidden * model.ffn
+        if projections_kept:
+            kinds = [(model.each_layer.count(kind), model.of_kind(kind)) for kind in model.kinds]
+            return layers - 2 * sum(count * mixer_size(each).weights for count, each in kinds)
         return layers * -(-model.layers // plan.recompute_every) / model.layers
     scores = plan.recompute == "selective" and plan.attention == "unfused"
     flops = all_attention_flops(model, plan.seq) if scores else 0.0

@@ -55,7 +55,7 @@ def complete(
     room = cluster.chips if chips is None else chips
     text = framework_text(plan_fields.get("framework", ""), cluster, {"chips": room, **plan_fields})
     stack = framework(text)
-    plan_fields = {**stack.plan, **recomputation(plan_fields, stack)}
+    plan_fields = {**stack.usual, **recomputation(plan_fields, stack)}
     _set_ranks_per_chip(plan_fields, cluster, lnc, room)
     plan_fields.setdefault("seq", min(DEFAULT_SEQ, model.positions or DEFAULT_SEQ))
     # Each size is checked before the next ones are computed from it.
@@ -342,7 +342,7 @@ def _changes(plan: ParallelPlan, model: Model, cluster: Cluster) -> Iterator[dic
         for name in common_frameworks(plan, cluster):
             if name == stack.name:
                 continue
-            usual = framework(name).plan.items()
+            usual = framework(name).usual.items()
             # Each framework with its own usual values of what is open as well.
             open_too = {key: value for key, value in usual if key in assumed}
             if plan.pp > 1 and "zero" in open_too:

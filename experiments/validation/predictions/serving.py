@@ -56,12 +56,13 @@ def benchmark(
     rounds: int,
     batching: Batching,
     speculation: Speculation | None = None,
+    users: int | None = None,
 ) -> Steady:
     """Return means of a closed loop of several rounds, with its first burst of requests.
 
     Lengths are drawn from ``shortest`` times the stated ones to these.
     """
-    users, rng = batching.slots, np.random.default_rng(0)
+    users, rng = users or batching.slots, np.random.default_rng(0)
     count = rounds * users
     prompt, output = even_lengths(*longest, shortest, count, rng)
     requests = Requests(np.zeros(count), prompt, output)
@@ -75,18 +76,19 @@ def benchmark(
 
 
 def static_batch(
-    replica: Profile, prompt: int, output: int, batch: int, buckets: tuple[int, ...]
+    replica: Profile, prompt: int, output: int, batch: int, buckets: tuple[int, ...], slots: int = 0
 ) -> Steady:
-    """Return the times of a batch whose requests begin and end together.
+    """Return the times of a batch whose requests begin and end together, in a program of slots.
 
     The time of a later token is the median over all tokens, as Neuron's tables state it.
     """
+    rows = max(batch, slots)
     padded = Batching(buckets=buckets).padded
     tokens = padded(prompt)
     first_s = replica.prompt_linear(batch * tokens) + batch * replica.prefill_extra_s(tokens, 0)
     later = np.arange(1, output)
     cached = np.array([padded(int(prompt + step)) for step in later], float)
-    once = [replica.decode_s(batch, batch * size) for size in cached]
+    once = [replica.decode_s(rows, rows * size) for size in cached]
     return Steady(
         ttft_s=replica.request_s + first_s,
         tpot_s=float(np.median(once)) if once else 0.0,
@@ -172,12 +174,13 @@ def _steady_state(
         raise InputError(f"speculate {values['speculate']}: a static batch has no proposals.")
     if static:
         _check_scheduler(values, "a static batch has no scheduler")
-        return static_batch(replica, prompt, output, users, BUCKETS if neuron else ())
+        buckets = BUCKETS if neuron else ()
+        return static_batch(replica, prompt, output, users, buckets, values.get("slots") or 0)
     groups = values.get("attention_dp") or 1
     batching = _batching(values, cluster, users, neuron=neuron).of_groups(groups)
-    batching = replace(batching, slots=users)
+    batching = replace(batching, slots=values.get("slots") or users)
     shortest, rounds = values.get("shortest_lengths") or 1.0, values.get("rounds") or ROUNDS
-    return benchmark(replica, (prompt, output), shortest, rounds, batching, speculation)
+    return benchmark(replica, (prompt, output), shortest, rounds, batching, speculation, users)
 
 
 def _saturating(replica: Profile, values: Mapping[str, Any]) -> int:

@@ -215,7 +215,7 @@ SERVING = Kind(
         *_counts("chips", "tp", "pp", "ep"),
         Column("precision", "text"),
         *_columns("count", "prompt_tokens", "output_tokens", required=True, least=1),
-        *_counts("concurrency", "rounds"),
+        *_counts("concurrency", "slots", "rounds"),
         Column("shortest_lengths", "number", least=0),
         Column("batching", "text", choices=("static", "continuous")),
         Column("scheduler", "text", choices=("vllm", "sglang", "tensorrt-llm")),

@@ -39,7 +39,7 @@ MEASURED = [
 def test_trainium2_points_at_batch_one(name: str, ttft_s: float, tpot_s: float) -> None:
     """10,000-token prompt, 1,500 tokens out, TP64: one trn2.48xlarge; one set of overheads."""
     replica = profile(named(name), TRN2, tp=64)
-    served = serve(replica, requests_of((0.0, 10_000, 1500)), Batching(buckets=BUCKETS))
+    served = serve(replica, requests_of((0.0, 10_000, 1500)), Batching(1, buckets=BUCKETS))
     assert served.ttft_s[0] == pytest.approx(ttft_s, rel=0.15)
     assert served.tpot_s[0] == pytest.approx(tpot_s, rel=0.2)
     assert replica.chips == 16

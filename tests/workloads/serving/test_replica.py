@@ -158,13 +158,23 @@ def test_decode_reads_the_bucket_of_the_longest_request() -> None:
     """Prompts of 5 and 2, buckets of 8 and 16: eight is read for both until the ninth token."""
     replica = toy_replica(decode_kv_s=0.01)
     both = requests_of((0.0, 5, 9), (0.0, 2, 9))
-    served = serve(replica, both, Batching(buckets=(8, 16)))
+    served = serve(replica, both, Batching(2, buckets=(8, 16)))
     first = max(served.first_token_s)
     expected = 4 * replica.decode_s(2, 2 * 8) + 4 * replica.decode_s(2, 2 * 16)
     assert served.end_s[0] - first == pytest.approx(expected)
-    beyond = serve(replica, both, Batching(buckets=(4,)))
+    beyond = serve(replica, both, Batching(2, buckets=(4,)))
     steps = sum(replica.decode_s(2, 2 * length) for length in range(5, 13))
     assert beyond.end_s[0] - max(beyond.first_token_s) == pytest.approx(steps)
+
+
+def test_a_compiled_program_runs_its_empty_slots() -> None:
+    """One request of a program of four slots decodes as slowly as four do; none pads on a GPU."""
+    replica = toy_replica(decode_kv_s=0.01)
+    one = requests_of((0.0, 5, 3))
+    compiled = serve(replica, one, Batching(4, buckets=(8,)))
+    assert compiled.tpot_s[0] == pytest.approx(replica.decode_s(4, 4 * 8))
+    alone = serve(replica, one, Batching(4))
+    assert alone.tpot_s[0] < replica.decode_s(2, 2 * 7)
 
 
 @given(

@@ -54,7 +54,7 @@ def test_a_shipped_framework_names_variants_that_some_chip_has(name: str) -> Non
     stack, base = framework(name), shipped_catalogue()
     chips = {cluster(machine).chip for machine in machines(base)}
     trains_on = [chip for chip in chips if chip_family(chip).runtime in stack.runtimes]
-    periods = [variants for _, variants in stack.releases]
+    periods = [variants for _, variants, _ in stack.releases]
     for variants in (stack.numbers, *stack.settings.values(), *periods):
         for path, variant in variants.items():
             paths = (
@@ -84,7 +84,7 @@ def test_what_frameworks_switch_is_no_uncertain_count() -> None:
         for stack in stacks
         for variants in (
             *(stack.numbers, stack.dense_numbers, *stack.settings.values()),
-            *(variants for _, variants in stack.releases),
+            *(variants for _, variants, _ in stack.releases),
         )
         for path in variants
         for machine in machines(base)
@@ -185,10 +185,19 @@ def test_selective_recomputation_means_what_the_framework_means() -> None:
     machine = cluster("dgx-h100")
     plans = [
         complete({"framework": name, "recompute": "selective"}, TOY, machine)
-        for name in ("megatron-core", "torchtitan")
+        for name in ("megatron-core", "axlearn", "torchtitan")
     ]
     recomputed = [(plan.recompute, plan.recompute_every) for plan in plans]
-    assert recomputed == [("selective", 1), ("full", 2)]
+    assert recomputed == [("selective", 1), ("selective", 1), ("full", 2)]
+
+
+def test_a_date_chooses_the_usual_plan_of_its_release() -> None:
+    machine = cluster("dgx-h100")
+    plans = [
+        complete({"framework": f"axlearn{date}"}, TOY, machine)
+        for date in ("", ":2024-05", ":2024-07")
+    ]
+    assert [plan.attention for plan in plans] == ["fused", "unfused", "fused"]
 
 
 def test_sharded_parameters_are_kept_across_a_pipeline() -> None:
@@ -360,7 +369,7 @@ def test_a_name_or_setting_that_is_unknown_is_refused(text: str, message: str) -
         ("torchtitan", "trn2.48xlarge", "axlearn, neuronx, torch-neuronx, torchneuron"),
         ("neuronx", "dgx-h100", "automodel, axlearn, deepspeed, .*torchtitan, transformers"),
         ("nanotron", "mi300x-platform", "deepspeed, fsdp, .*torchtitan, transformers"),
-        ("megatron-core", "tpu-v6e-pod", "axlearn, maxtext"),
+        ("megatron-core", "tpu-v6e-pod", "axlearn, maxtext, paxml"),
     ],
 )
 def test_chips_that_a_framework_does_not_train_on_are_refused(

@@ -14,10 +14,12 @@ from topologies.catalogue.catalogue import shipped_catalogue
 from topologies.clusters.names import cluster
 from workloads.kernels import gemm as kernel_times
 from workloads.models.model import Model, attention_flops, layer_flops
-from workloads.training.iteration import iteration
+from workloads.training.iteration import iteration, recomputed_flops
 from workloads.training.layers.layer import (
     backward,
     data_half,
+    embedding,
+    embedding_backward,
     forward,
     output,
     output_backward,
@@ -77,6 +79,67 @@ def test_long_sequences_in_pipelines_of_nxd_run_the_up_projection_again(
         for each in (shipped_catalogue(), catalogue)
     )
     assert (not_kept < kept) == again
+
+
+@pytest.mark.parametrize(
+    ("stated", "variants", "cast"),
+    [
+        ({"precision": "fp8", "zero": 3}, {"training.gathered_cast": "whole"}, True),
+        ({"precision": "fp8", "zero": 1}, {"training.gathered_cast": "whole"}, False),
+        ({"precision": "bf16", "zero": 3}, {"training.gathered_cast": "whole"}, False),
+        ({"precision": "fp8", "zero": 3}, {}, False),
+    ],
+)
+def test_weights_gathered_in_bf16_are_cast_in_each_pass(
+    stated: dict[str, Any], variants: dict[str, str], cast: bool
+) -> None:
+    """Two bytes read and one written of every weight of the layer, forward and backward."""
+    catalogue = shipped_catalogue().with_variants(variants)
+    how = plan(dp=4, recompute="full", **stated)
+    shapes = RankShapes(TOY, how, "h100", catalogue)
+    for steps in (forward(shapes), backward(shapes)):
+        sizes = [step.size_bytes for step in steps if step.name.endswith("layer.unshard")]
+        assert sizes == [3 * layer_share(TOY, how).total] * cast
+    on_tpu = RankShapes(TOY, how, "tpu7x", catalogue)
+    assert not [step for step in forward(on_tpu) if step.name == "layer.unshard"]
+
+
+@pytest.mark.parametrize("tp", [1, 4])
+def test_a_look_up_by_one_hot_rows_is_a_product_with_the_vocabulary(tp: int) -> None:
+    catalogue = shipped_catalogue().with_variants({"training.embedding_products": "one-hot"})
+    looked_up, fetched = counted(TOY, tp=tp), counted(TOY, tp=tp)
+    looked_up = replace(looked_up, catalogue=catalogue)
+    expected = 2 * looked_up.tokens * TOY.vocab * TOY.hidden / tp
+    for steps in (embedding, embedding_backward):
+        plain = [step for step in steps(fetched) if step.axis == ""]
+        assert product_flops(steps(looked_up)) == pytest.approx(expected, rel=1e-9)
+        assert product_flops(plain) < expected / 1e6
+
+
+@pytest.mark.parametrize("attention", ["fused", "unfused"])
+@pytest.mark.parametrize("zero", [1, 3])
+def test_policies_of_jax_keep_attentions_projections_alone(attention: str, zero: int) -> None:
+    """The core of attention and the up-projection run again, and nothing is kept of them."""
+    catalogue = shipped_catalogue().with_variants(
+        {"training.selective_keeps": "projections", "training.again_to_the_end": "early-stop"}
+    )
+    stated = {"dp": 4, "zero": zero, "recompute": "selective", "attention": attention}
+    shapes = replace(counted(TOY, **stated), catalogue=catalogue)
+    again = [step for step in backward(shapes) if step.name.startswith("again.")]
+    products = {"again.attention.core", "again.mlp.up"}
+    assert {step.name for step in again} >= products
+    assert not [step for step in again if "qkv" in step.name or "out" in step.name]
+    assert len([step for step in backward(shapes) if "again.attention.core" in step.name]) == 1
+    kept, whole, full = (
+        layer_activations(TOY, replace(shapes.plan, recompute=how), stack=stack_of(catalogue))
+        for how in ("selective", "none", "full")
+    )
+    columns = 2 * TOY.hidden + TOY.query_width + 2 * TOY.kv_heads * TOY.head_dim
+    assert full < kept < whole
+    assert kept == 2 * shapes.tokens * columns + 4 * shapes.tokens * TOY.heads
+    per_token = recomputed_flops(TOY, shapes.plan, catalogue) / TOY.layers
+    scores = attention_flops(TOY, shapes.plan.seq)
+    assert product_flops(again) == pytest.approx((per_token - scores) * shapes.tokens, rel=1e-9)
 
 
 @pytest.mark.parametrize(

@@ -143,8 +143,8 @@ def test_every_field_of_a_plan_has_a_case() -> None:
 
 def test_what_a_framework_gives_is_not_named() -> None:
     """Fields that nobody stated are no options, whatever they would change."""
-    assert complete({"framework": "axlearn"}, TOY, sixteen()).reshard
-    piped = complete({"framework": "axlearn", "pp": 2, "zero": 1}, TOY, sixteen())
+    assert complete({"framework": "torchtitan"}, TOY, sixteen()).reshard
+    piped = complete({"framework": "torchtitan", "pp": 2, "zero": 1}, TOY, sixteen())
     assert not piped.reshard
     assert idle_fields(piped, TOY) == {}
     assert "reshard" in idle_fields(replace(piped, assumed=()), TOY)

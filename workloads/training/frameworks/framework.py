@@ -62,9 +62,10 @@ class Framework:
     # Further variants by the name of a setting that a user may add
     settings: Mapping[str, Variants] = field(default_factory=dict)
     experts_may: tuple[str, ...] = ()  # settings that many of those have who exchange tokens
-    # (str, mapping): Ends of the periods of its releases, ascending, each with the variants of the
-    # period. The setting of a date chooses one; without a date none applies.
-    releases: tuple[tuple[str, Variants], ...] = ()
+    # (str, mapping, mapping): Ends of the periods of its releases, ascending, each with variants of
+    # the period and values that it gives to fields of a plan that nobody states. The setting of a
+    # date chooses one; without a date none applies.
+    releases: tuple[tuple[str, Variants, Mapping[str, Any]], ...] = ()
     # Kinds of plans that it is used for today: ``divided`` by tensor or pipeline parallelism, by
     # ``tensor`` parallelism alone, ``sharded`` by data parallelism alone, or ``unfused``, with
     # separate attention kernels
@@ -81,10 +82,9 @@ class Framework:
 
     def variants(self, chip: str, base: Catalogue, *, dense: bool) -> dict[str, str]:
         """Return the catalogue variants of the stack and its settings on a chip."""
-        dates = [word for word in self.chosen if word not in self.settings]
         # A release comes first: what else was chosen holds whatever the release is.
         layers = [self.numbers, self.dense_numbers if dense else {}]
-        layers += map(self._release, dates)
+        layers += [variants for variants, _ in self._of_date()]
         layers += [self.settings[word] for word in self.chosen if word in self.settings]
         named = {path: name for layer in layers for path, name in layer.items()}
         kernels = f"kernels.{family(chip, base).name}"
@@ -94,8 +94,19 @@ class Framework:
         """Return whether a word is a setting of the stack, as every date is."""
         return setting in self.settings or re.fullmatch(DATE, setting) is not None
 
-    def _release(self, date: str) -> Variants:
-        return next((variants for end, variants in self.releases if date < end), {})
+    @property
+    def usual(self) -> dict[str, Any]:
+        """Values of fields of a plan that nobody states, by its release where a date is chosen."""
+        usual = dict(self.plan)
+        for _, plan in self._of_date():
+            usual |= plan
+        return usual
+
+    def _of_date(self) -> list[tuple[Variants, Mapping[str, Any]]]:
+        """Variants, and values of a plan, of the release that each chosen date means."""
+        dates = [word for word in self.chosen if word not in self.settings]
+        periods = [[period[1:] for period in self.releases if date < period[0]] for date in dates]
+        return [within[0] for within in periods if within]
 
     def lacks(self, plan: Any) -> Iterator[tuple[str, Any]]:
         """Yield the fields of a plan, with their values, that the stack cannot run so."""
@@ -215,7 +226,7 @@ def _read(path: str, name: str = "") -> Framework:
     stated = {key: value for key, value in document.items() if value is not None}
     try:
         stated["releases"] = [
-            (str(release["before"]), release.get("numbers") or {})
+            (str(release["before"]), release.get("numbers") or {}, release.get("plan") or {})
             for release in stated.get("releases", ())
         ]
     except (AttributeError, KeyError, TypeError):
@@ -228,10 +239,11 @@ def _read(path: str, name: str = "") -> Framework:
         raise InputError(f"{path}: {error}") from None
     if stated.get("selective", "attention") not in ("attention", "layers"):
         raise InputError(f"{path}: selective is attention or layers. Correct it.")
-    plan = {key: [value] for key, value in stated.get("plan", {}).items()}
+    plans = [stated.get("plan", {}), *(plan for _, _, plan in stated["releases"])]
     for part, names_of, choices in (
-        ("a plan", PLAN_FIELDS, plan), ("runs", RUNS, stated.get("runs", {})),
-    ):  # fmt: skip
+        *(("a plan", PLAN_FIELDS, {key: [value] for key, value in plan.items()}) for plan in plans),
+        ("runs", RUNS, stated.get("runs", {})),
+    ):
         check_names(f"{path}: {part}", choices, names_of)
         for key, values in choices.items():
             for value in values:

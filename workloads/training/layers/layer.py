@@ -12,7 +12,7 @@ from dataclasses import replace
 from functools import lru_cache
 from itertools import takewhile
 
-from topologies.catalogue.catalogue import Catalogue
+from topologies.catalogue.catalogue import Catalogue, chip_family
 from workloads.kernels.chip_share import Timing
 from workloads.models.model import Model
 from workloads.training.layers.adapters import gathered_apart, trained_backward, with_adapters
@@ -32,8 +32,10 @@ from workloads.training.layers.mixers import (
     recurrence_backward,
     recurrence_forward,
 )
+from workloads.training.layers.replicas import COMPILED
 from workloads.training.layers.steps import (
     PREVIOUS,
+    TWO,
     LayerOp,
     RankShapes,
     collective,
@@ -194,7 +196,7 @@ def _norms_after(
 def _backward(alike: _Alike, moe: bool, again: bool) -> tuple[LayerOp, ...]:
     shapes = alike.shapes
     recomputed: list[LayerOp] = []
-    if again and shapes.plan.recompute == "full":
+    if again and (shapes.plan.recompute == "full" or shapes.keeps_projections):
         recomputed = prefixed(_needed_again(shapes, moe=moe), "again.")
     mix, feed = _mixed(shapes, backward=True), _fed(shapes, moe=moe, backward=True)
     if shapes.model.parallel and mix and feed:
@@ -215,6 +217,13 @@ def _backward(alike: _Alike, moe: bool, again: bool) -> tuple[LayerOp, ...]:
     return tuple(trained_backward(shapes, steps))
 
 
+PROJECTIONS = tuple(
+    f"attention.{step}"
+    for step in ("qkv", "down", "queries", "keys-values", "out", "residual", *ENTERING, *LEAVING)
+)
+"""Beginnings of the names of the steps that make what policies of JAX keep of attention."""
+
+
 def ends_early(model: Model, plan: ParallelPlan, catalogue: Catalogue) -> bool:
     """Return whether a dense layer's recomputation leaves out its down-projection."""
     # Its result only enters a sum, whose gradients need no values; norms after it and adapters
@@ -225,8 +234,10 @@ def ends_early(model: Model, plan: ParallelPlan, catalogue: Catalogue) -> bool:
 
 
 def _needed_again(shapes: RankShapes, *, moe: bool) -> Sequence[LayerOp]:
-    """Return the steps of a layer's forward pass that full recomputation runs again."""
-    steps = forward(shapes, moe=moe)
+    """Return the steps of a layer's forward pass that run again before its backward pass."""
+    steps: Sequence[LayerOp] = forward(shapes, moe=moe)
+    if shapes.keeps_projections:
+        steps = without(steps, "", PROJECTIONS)
     experts = moe and shapes.model.experts
     if experts or not ends_early(shapes.model, shapes.plan, shapes.catalogue):
         return steps
@@ -255,11 +266,24 @@ def _shard_handling(shapes: RankShapes, name: str, *, moe: bool) -> list[LayerOp
     # pack (_register_post_backward_reshard_only_hook of torch/distributed/fsdp/_runtime_utils.py).
     frozen = name == "layer.shard" and apart > 0
     start_s = shapes.catalogue.value("training", "sharded_start") * (apart + (not frozen))
-    element_bytes = shapes.catalogue.integer("training", "sharded_copy_bytes") * (not frozen)
+    element_bytes = shapes.catalogue.value("training", "sharded_copy_bytes") * (not frozen)
+    if name == "layer.unshard":
+        element_bytes += _cast_after_gathering(shapes)
     if not (start_s or element_bytes):
         return []
-    copied = shapes.passes(element_bytes * layer_share(shapes.model, shapes.plan, moe=moe).total)
+    parameters = layer_share(shapes.model, shapes.plan, moe=moe).total
+    copied = shapes.passes(round(element_bytes * parameters))
     return [kernel(name, copied._replace(seconds=copied.seconds + start_s))]
+
+
+def _cast_after_gathering(shapes: RankShapes) -> float:
+    """Traffic of casting a gathered weight for its products, in bytes; 0 where none is cast."""
+    # Each rank casts the whole layer in each pass: 2 read, and 1 written in fp8. Products whose
+    # scales are of rows or blocks cast their own inputs. A TPU casts as its product reads.
+    numbers = shapes.catalogue
+    after = numbers.integer("training", "gathered_cast") and shapes.cast_bytes < TWO
+    in_product = chip_family(shapes.chip, numbers).runtime == COMPILED
+    return TWO + shapes.cast_bytes if after and not in_product else 0.0
 
 
 def data_half(steps: Sequence[LayerOp]) -> list[LayerOp]:
@@ -298,20 +322,25 @@ def _loss(shapes: RankShapes, direction: str) -> Timing:
 
 def embedding(shapes: RankShapes) -> list[LayerOp]:
     """Return the steps of the look-up and of the sum over the ranks that divide the vocabulary."""
-    return [
-        kernel("embedding.look-up", shapes.gather(2 * shapes.wide_bytes, shapes.tokens)),
-        *leave(shapes, "embedding"),
-    ]
+    looked_up = shapes.gather(2 * shapes.wide_bytes, shapes.tokens)
+    if _one_hot(shapes):
+        columns, h = _vocabulary(shapes), shapes.model.hidden
+        looked_up = _in_bf16(shapes).gemm(shapes.tokens, h, columns)
+    return [kernel("embedding.look-up", looked_up), *leave(shapes, "embedding")]
+
+
+def _one_hot(shapes: RankShapes) -> bool:
+    """Return whether a look-up is a product with a row of the vocabulary for each token."""
+    return shapes.catalogue.integer("training", "embedding_products") > 0
 
 
 def embedding_backward(shapes: RankShapes) -> list[LayerOp]:
     """Return the steps that add gradients to the rows of the embedding that were looked up."""
-    return [
-        *enter(_in_bf16(shapes), "embedding.gradient"),
-        kernel(
-            "embedding.add", shapes.gather(2 * shapes.wide_bytes, shapes.tokens, scattered=True)
-        ),
-    ]
+    added = shapes.gather(2 * shapes.wide_bytes, shapes.tokens, scattered=True)
+    if _one_hot(shapes):
+        columns, h = _vocabulary(shapes), shapes.model.hidden
+        added = _in_bf16(shapes).gemm(columns, h, shapes.tokens)
+    return [*enter(_in_bf16(shapes), "embedding.gradient"), kernel("embedding.add", added)]
 
 
 PREDICTED = "prediction."

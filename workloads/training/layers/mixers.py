@@ -124,7 +124,8 @@ def _core_backward(shapes: RankShapes) -> list[LayerOp]:
     plan, name = shapes.plan, "attention.core.data"
     if plan.cp == 1:
         again = []
-        if plan.recompute == "selective" and plan.attention == "unfused":
+        scores = plan.recompute == "selective" and plan.attention == "unfused"
+        if scores and not shapes.keeps_projections:
             again = [kernel("again.attention.core", _whole(shapes, "forward"))]
         return [*again, kernel(name, _whole(shapes, "backward"))]
     if plan.cp_exchange == "all-gather":

@@ -376,7 +376,9 @@ class ReplicaExchange:
             gathered = gather_parameters(shapes, "all", owned)
         tied, edges = tie(shapes, self.stage), self.trained_edges
         layers = sum(len(chunk) for chunk in self.chunks)
-        if waited_s := start_s(shapes, layers, "update"):
+        if waited_s := start_s(shapes, layers, "update") + traced_update_s(
+            shapes, self.job, layers
+        ):
             gathered = [LayerOp("host.update", "host", ENGINE, waited_s), *gathered]
         updated = [*orthogonalized(shapes, owned, edges), update(shapes, owned, edges)]
         return [*tied, *reduced, *clip(shapes, owned), *updated, *gathered]
@@ -449,6 +451,16 @@ def start_s(shapes: RankShapes, layers: int, of: str) -> float:
     if not chip_family(shapes.chip, shapes.catalogue).is_neuron:
         return 0.0
     return layers * shapes.catalogue.value(PART, f"layer_{of}_start")
+
+
+def traced_update_s(shapes: RankShapes, job: ParallelPlan, layers: int) -> float:
+    """Time in which the host of torch-xla traces the update of some layers [s]."""
+    # Tensor by tensor: two of each adapter, or seven products and two norms, or biases as well.
+    if job.runtime != "xla":
+        return 0.0
+    tensors = 14 if shapes.plan.lora_rank else 9 if shapes.model.gated_mlp else 16
+    rank = rank_of(shapes.chip, "bf16", shapes.plan.ranks_per_chip, shapes.catalogue)
+    return layers * tensors * rank.constant("host_update_tensor") * rank.constant("host_layer_pass")
 
 
 def scheduling_share(shapes: RankShapes, job: ParallelPlan) -> float:

@@ -133,6 +133,12 @@ def back(steps: Sequence[LayerOp]) -> list[int]:
 TWO = 2  # bytes of an activation in bf16
 
 
+def keeps_projections(plan: ParallelPlan, catalogue: Catalogue) -> bool:
+    """Return whether recomputation keeps attention's projections and runs the rest again."""
+    kept = catalogue.integer("training", "selective_keeps")
+    return plan.recompute == "selective" and kept > 0
+
+
 @dataclass(frozen=True)
 class RankShapes:
     """Sizes of the tensors that one rank of a plan works on, and times of its kernels."""
@@ -210,6 +216,11 @@ class RankShapes:
         kept_wide = self.catalogue.integer("training", "fp8_input_bytes") == TWO
         by_blocks = self.plan.precision == "mxfp8" and kept_wide
         return CASTS["blockwise" if by_blocks else self.plan.fp8_recipe]
+
+    @property
+    def keeps_projections(self) -> bool:
+        """Return whether recomputation keeps attention's projections and runs the rest again."""
+        return keeps_projections(self.plan, self.catalogue)
 
     @property
     def _exchanges_beside(self) -> bool:

@@ -59,6 +59,8 @@ class Stack(NamedTuple):
     # length of a sequence from which selective recomputation runs feed-forward parts again in
     # pipelines; 0 for none
     feed_again_tokens: int = 0
+    # 1 where selective recomputation keeps attention's projections and runs the rest again
+    selective_keeps: int = 0
     norms_kept: int = 1  # tensors of a norm beside its input; 0 where its output is computed again
     # 1 for the queries, keys and values of latent attention; 0 where they are computed again
     latent_kept: int = 1
@@ -108,6 +110,10 @@ def layer_activations(
     halves = [name for name, has in (
         ("attention", model.mixer != "none"), ("mlp", moe or model.ffn)) if has]  # fmt: skip
     size = len(halves) * (ELEMENT_BYTES * elements + masks) + _mixer(model, plan, tokens, stack)
+    if _runs_again(plan, stack):
+        # The result of attention is computed again.
+        result = model.value_width // plan.tp if model.mixer in ATTENTION else 0
+        return size - ELEMENT_BYTES * tokens * result
     for half in halves:
         if stack.norms_kept:
             more = ELEMENT_BYTES * (stack.norms_kept - 1)
@@ -117,6 +123,11 @@ def layer_activations(
     if fed_again(plan, stack.feed_again_tokens):
         return size
     return size + _inner(model, plan, tokens * model.ffn // plan.tp, stack)
+
+
+def _runs_again(plan: ParallelPlan, stack: Stack) -> bool:
+    """Return whether most of a layer runs again: all, or all but attention's projections."""
+    return plan.recompute == "full" or (plan.recompute == "selective" and stack.selective_keeps > 0)
 
 
 def _input_bytes(plan: ParallelPlan, half: str, stack: Stack) -> int:
@@ -235,8 +246,9 @@ def _of_kinds(model: Model, plan: ParallelPlan, stack: Stack) -> tuple[int, ...]
 
 @lru_cache(maxsize=PLANS_KEPT)
 def kept_activations(model: Model, plan: ParallelPlan, stack: Stack) -> tuple[int, ...]:
-    """Return the activations of a layer of each kind that full recomputation leaves alone [B]."""
-    return _each_kind(model, replace(plan, recompute="selective"), stack)
+    """Return the activations of a layer of each kind of which nothing runs again [B]."""
+    whole_layer = stack._replace(selective_keeps=0)
+    return _each_kind(model, replace(plan, recompute="selective"), whole_layer)
 
 
 def _each_kind(model: Model, plan: ParallelPlan, stack: Stack) -> tuple[int, ...]:
@@ -370,7 +382,7 @@ def _work(model: Model, plan: ParallelPlan, stage: int, stack: Stack) -> int:
     tokens = tokens_of(plan)
     gradients = _gradients(model, plan, stage, stack.gradient_bytes)
     layer = 2 * ELEMENT_BYTES * tokens * model.hidden + gradients
-    if plan.recompute == "full":
+    if _runs_again(plan, stack):
         kept = kept_activations(model, plan, stack)
         layer += max(kept[kind] for kind in _held(model, plan, stage))
     if stage != end_stages(plan)[1]:
