@@ -340,7 +340,7 @@ class Deployment:
     def most_at_once(self, lengths: Lengths) -> int:
         """Return the most requests of these lengths that slots and caches let decode at once."""
         mean_tokens = float((lengths.prompt + lengths.output).mean())
-        cached = math.ceil(self.profile.kv_tokens / mean_tokens)
+        cached = math.ceil(self.profile.kv_tokens / (mean_tokens + self.profile.state_tokens))
         return min(self.batching.slots, cached) * (self.pools.decode if self.pools else 1)
 
     def by_price(self, each: Economics) -> list[tuple[int, Economics]]:

@@ -15,6 +15,7 @@ a prompt for each request that is prefilled. Its time is the sum of
 from __future__ import annotations
 
 import math
+import sys
 from dataclasses import dataclass, replace
 from typing import Any, TypeVar
 
@@ -130,6 +131,8 @@ def check_groups(rank: RankShare) -> None:
 
 MAX_TOKENS = 131_072
 """Most tokens of one iteration."""
+MOST_REQUESTS = sys.maxsize
+"""Requests of a replica without a memory for states alone."""
 Tokens = TypeVar("Tokens", float, FloatArray)
 """Cached tokens of one iteration, or an array of those of several; times have the same type."""
 
@@ -158,6 +161,8 @@ class Profile:
     ``decode_window_s``: attention time of these layers for each token that they read [s].
     ``prefill_window_tokens, prefill_window_s``: the same of a prompt token and those before it.
     ``cache_precision``: precision of cached keys and values.
+    ``state_bytes``: memory that a request's recurrent states take from the cache [B].
+    ``most_requests``: requests whose states fit where they have a memory of their own.
     ``weights_text``: sentence on how weights are held, where it is not in the products' precision.
     """
 
@@ -182,11 +187,18 @@ class Profile:
     prefill_window_tokens: int = 0
     prefill_window_s: float = 0.0
     weights_text: str = ""
+    state_bytes: float = 0.0
+    most_requests: int = MOST_REQUESTS
 
     @property
     def kv_tokens(self) -> int:
         """Tokens that the cache holds."""
         return int(self.kv_budget_bytes / self.kv_bytes_per_token)
+
+    @property
+    def state_tokens(self) -> int:
+        """Cached tokens in whose memory a request keeps its states."""
+        return math.ceil(self.state_bytes / self.kv_bytes_per_token)
 
     def linear(self, tokens: float) -> float:
         """Time of an iteration of decode without attention [s]."""
@@ -257,7 +269,7 @@ def profile(
 
 def _profile_of(rank: RankShare) -> Profile:
     """Return the times and sizes of a replica from the share of one rank."""
-    model = rank.model
+    model, chip, catalogue = rank.model, rank.cluster.chip, rank.catalogue
     experts = (
         model.moe_layers * model.experts.count * expert_parameters(model) if model.experts else 0
     )
@@ -270,9 +282,11 @@ def _profile_of(rank: RankShare) -> Profile:
     other_s = _other_than_products_s(rank, tokens)
     prompt_s = _other_than_products_s(rank, tokens, prompts=True)
     alone, share = rank.alone, 1 / rank.attention_dp  # prompts are divided evenly, as under load
+    left = _left_for_cache(model, weights, rank)
+    divided = 1 - (rank.overhead("cache_share") or 1.0) if rank.state_bytes else 0.0
     decode, prefill = decode_keys(alone), prefill_keys(alone)
     return Profile(
-        name=f"{model.name} on {rank.chips} x {rank.cluster.chip}",
+        name=f"{model.name} on {rank.chips} x {chip}",
         expert_groups=rank.ep,
         precision=rank.experts.format.weights,
         cache_precision=rank.cached_as,
@@ -287,20 +301,17 @@ def _profile_of(rank: RankShare) -> Profile:
         window_tokens=decode.most,
         decode_window_s=share * decode.most_s,
         decode_request_s=share * (decode_request_s(alone) + rank.overhead("request_iteration")),
-        prefill_token_s=share * _prompt_token_s(alone),
+        prefill_token_s=share * (prompt_overhead_s(model, chip, catalogue) + scan_token_s(alone)),
         prefill_square_s=share * prefill.all_s,
         prefill_window_tokens=prefill.most,
         prefill_window_s=share * prefill.most_s,
         weights_bytes=weights,
         kv_bytes_per_token=alone.kv_bytes_per_token(),
-        kv_budget_bytes=_left_for_cache(model, weights, rank),
+        kv_budget_bytes=(1 - divided) * left,
+        state_bytes=0.0 if divided else rank.state_bytes,
+        most_requests=int(divided * left / rank.kept_state_bytes) if divided else MOST_REQUESTS,
         request_s=rank.overhead("request_overhead"),
     )
-
-
-def _prompt_token_s(rank: RankShare) -> float:
-    """Overhead of a prompt token over all layers, and its scan by layers that keep a state [s]."""
-    return prompt_overhead_s(rank.model, rank.cluster.chip, rank.catalogue) + scan_token_s(rank)
 
 
 def prompt_overhead_s(model: Model, chip: str, catalogue: Catalogue) -> float:

@@ -260,6 +260,7 @@ class State:
     def free_tokens(self) -> int:
         """Tokens that the cache still holds after one pass of decode."""
         held = self.cached_tokens + self.pieces_tokens + len(self.batch) * self.batch.width
+        held += len(self.running) * self.profile.state_tokens
         return self.profile.kv_tokens - held
 
     def make_room(self) -> None:
@@ -351,13 +352,18 @@ def look_for_arrivals(state: State) -> None:
 
 def admissible(state: State) -> bool:
     """Return whether a slot and the cache have room for the first request that waits."""
-    if not state.waiting or len(state.running) >= state.batching.slots or state.gave_way:
+    profile, count = state.profile, len(state.running)
+    most = min(state.batching.slots, profile.most_requests)
+    if not state.waiting or count >= most or state.gave_way:
         return False
     request, share = state.waiting[0], state.batching.reserved
-    room = state.profile.kv_tokens - state.reserved_tokens - state.whole_tokens(request)
+    states = profile.state_tokens
+    room = profile.kv_tokens - state.reserved_tokens - state.whole_tokens(request)
+    room -= (count + 1) * states
     if share == 1:
         return room >= 0
-    return (1 - share) * (state.free_tokens - state.prompt_tokens(request)) + share * room >= 0
+    free = state.free_tokens - state.prompt_tokens(request) - states
+    return (1 - share) * free + share * room >= 0
 
 
 def admit(state: State) -> int:
@@ -479,7 +485,7 @@ def closed_loop(
 
 def _serve(state: State) -> Served:
     profile, requests = state.profile, state.requests
-    largest = int((requests.prompt + requests.output).max(initial=0))
+    largest = int((requests.prompt + requests.output).max(initial=0)) + profile.state_tokens
     if largest > profile.kv_tokens:
         raise InputError(
             f"a request of {largest:,} tokens does not fit: the cache of {profile.name} holds "

@@ -88,7 +88,7 @@ def complete(
     if framework_text(plan.framework, cluster, vars(plan)) != text:
         plan = replace(plan, framework=text)  # it followed from what was left open
     on_stack = stack.on(cluster, model)
-    plan = _with_room(plan, model, on_stack)
+    plan = _with_large_microbatches(_with_room(plan, model, on_stack), model, cluster)
     if model.experts is None and DIVIDING & set(named) and not fits(model, plan, on_stack):
         for savings in _savings(plan):
             try:
@@ -127,6 +127,23 @@ def _with_room(plan: ParallelPlan, model: Model, cluster: Cluster) -> ParallelPl
     whole = replace(plan, vpp=1, schedule=DEFAULT)
     too_large = not fits(model, plan, cluster) and fits(model, whole, cluster)
     return whole if too_large else plan
+
+
+def _with_large_microbatches(plan: ParallelPlan, model: Model, cluster: Cluster) -> ParallelPlan:
+    """Return a plan whose microbatches, where nobody stated their size, surely fit in memory."""
+    # Layers that are divided fill their ranks with larger ones only, against which without a
+    # pipeline nothing but memory speaks. On Trainium one is usual.
+    open_fields = {"microbatch", "global_batch"} & {*plan.assumed}
+    on_neuron = chip_family(cluster.chip, cluster.catalogue).is_neuron
+    if open_fields != {"microbatch"} or plan.tp == 1 or plan.pp > 1 or on_neuron:
+        return plan
+    catalogue = framework_of(plan, cluster).on(cluster, model).catalogue or shipped_catalogue()
+    for size in reversed(MICROBATCHES):
+        other = _runnable(plan, {"microbatch": size}, model, cluster)
+        memory = other and worst(model, other, catalogue, cluster.chip)
+        if other and memory and memory.most <= memory.capacity:
+            return other
+    return plan
 
 
 def fits(model: Model, plan: ParallelPlan, cluster: Cluster) -> bool:
@@ -362,6 +379,8 @@ def _changes(plan: ParallelPlan, model: Model, cluster: Cluster) -> Iterator[dic
         yield {"recompute": "none", "recompute_every": 1}
         if framework_of(plan, cluster).selective == "layers":
             yield {"recompute": "full", "recompute_every": 2}
+        else:
+            yield {"recompute": "selective"}
     if "overlap" in assumed:
         yield from ({"overlap": name} for name in ("none", "dp", "all"))
     if "zero" in assumed and several:
@@ -371,7 +390,7 @@ def _changes(plan: ParallelPlan, model: Model, cluster: Cluster) -> Iterator[dic
         yield {"sequence_parallel": not plan.sequence_parallel}
     if "microbatch" in assumed:
         sequences = plan.global_batch // plan.dp
-        sizes = [size for size in MICROBATCHES if sequences % size == 0]
+        sizes = [size for size in (1, *MICROBATCHES) if sequences % size == 0]
         # Nobody has fewer microbatches than stages, which then wait for most of the step.
         yield from ({"microbatch": size} for size in sizes if sequences // size >= plan.pp)
     if plan.pp > 1 and {"vpp", "schedule"} <= assumed:

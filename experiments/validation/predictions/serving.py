@@ -177,7 +177,8 @@ def _steady_state(
         buckets = BUCKETS if neuron else ()
         return static_batch(replica, prompt, output, users, buckets, values.get("slots") or 0)
     groups = values.get("attention_dp") or 1
-    batching = _batching(values, cluster, users, neuron=neuron).of_groups(groups)
+    each = -(-users // groups)  # slots and tokens of an engine are those of a group
+    batching = _batching(values, cluster, each, neuron=neuron).of_groups(groups)
     batching = replace(batching, slots=values.get("slots") or users)
     shortest, rounds = values.get("shortest_lengths") or 1.0, values.get("rounds") or ROUNDS
     return benchmark(replica, (prompt, output), shortest, rounds, batching, speculation, users)
@@ -187,7 +188,7 @@ def _saturating(replica: Profile, values: Mapping[str, Any]) -> int:
     """Users of a row that states none: one, or, of a rate alone, as many as the cache holds."""
     if values.get("tokens_per_s") is None or values.get("ttft_s") or values.get("tpot_s"):
         return 1
-    tokens: int = values["prompt_tokens"] + values["output_tokens"]
+    tokens: int = values["prompt_tokens"] + values["output_tokens"] + replica.state_tokens
     most = MOST_USERS * (values.get("attention_dp") or 1)
     return max(1, min(most, replica.kv_tokens // tokens))
 
@@ -237,7 +238,7 @@ AHEAD_OVERHEADS = ("serving.gpu.iteration_overhead", "serving.gpu.request_iterat
 COMPILED_FROM = "2025-03"  # month of vLLM 0.8, which compiles layers and captures prompts in pieces
 EAGER_OVERHEADS = (
     *("serving.gpu.graph_tokens", "serving.gpu.layer_host"),
-    "serving.mi300x.layer_start",
+    *("serving.mi300x.layer_start", "serving.mi300x.scaled_layer_start"),
 )
 UNFUSED_BEFORE = "2025-12"
 """Month of Neuron's SDK 2.27: up to 2.26 its loops over blocks of experts were not fused."""

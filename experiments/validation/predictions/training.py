@@ -69,7 +69,7 @@ MODEL: Mapping[str, int | str] = {
     "shared_experts": 0,
     "dense_layers": 0,
 }
-DEGREES = ("tp", "pp", "cp", "ep", "microbatch")
+DEGREES = ("tp", "pp", "cp", "ep")
 """Columns of a plan that are 1 where they are empty."""
 
 
@@ -151,13 +151,13 @@ def _replicas(row: Cells) -> int:
 
 def _batch(row: Cells) -> Cells:
     """Global batch of whole microbatches on each replica, nearest to the stated one."""
-    dp, microbatch = row["dp"], row["microbatch"]
+    dp, stated = row["dp"], row.get("microbatch")
     whole = row.get("global_batch")
     if whole is None:
-        return {"global_batch": dp * microbatch}
-    microbatch = min(microbatch, max(1, whole // dp))
+        return {"global_batch": dp * (stated or 1)}
+    microbatch = min(stated or 1, max(1, whole // dp))
     count = max(1, round(whole / (dp * microbatch)))
-    return {"microbatch": microbatch, "global_batch": count * dp * microbatch}
+    return {"microbatch": stated and microbatch, "global_batch": count * dp * microbatch}
 
 
 def _padded(row: Cells) -> Cells:

@@ -10,7 +10,7 @@ from topologies.catalogue.catalogue import shipped_catalogue
 from workloads.serving import profile
 from workloads.serving.batching import engine_numbers
 from workloads.serving.rank.share import RankShare
-from workloads.serving.rank.times import busiest_group, experts_s, small_kernels_s
+from workloads.serving.rank.times import busiest_group, experts_s, mlp_s, small_kernels_s
 
 DGX = cs.cluster("dgx-h100")
 SPARSE = cs.model("qwen3-235b-a22b")
@@ -90,3 +90,17 @@ def test_experts_of_one_token_take_what_engines_measured() -> None:
     machine = cs.cluster("dgx-h100")
     rank = RankShare(cs.model("qwen3-30b-a3b"), machine, 1, "bf16", shipped_catalogue())
     assert experts_s(rank, np.ones(1))[0] == pytest.approx(51e-6, rel=0.15)
+
+
+@pytest.mark.parametrize(
+    ("groups", "tokens", "measured_s"), [(1, 1024, 599e-6), (8, 1024, 601e-6), (8, 16384, 5147e-6)]
+)
+def test_reading_and_computing_experts_add_up(groups: int, tokens: int, measured_s: float) -> None:
+    """DeepSeek-V3 in fp8 on eight H200 by vLLM 0.19, even routing (aiconfigurator)."""
+    rank = RankShare(
+        cs.model("deepseek-v3"), cs.cluster("dgx-h200"), 8, "fp8", shipped_catalogue(), ep=groups
+    )
+    sizes = np.array([1.0, float(tokens)])
+    routed_s = experts_s(rank, sizes) - mlp_s(rank, sizes, 2048)
+    assert routed_s[1] == pytest.approx(measured_s, rel=0.3)
+    assert routed_s[1] > routed_s[0]

@@ -190,4 +190,4 @@ def test_layers_of_mi300x_start_later_where_inputs_are_scaled() -> None:
         )
         for precision in ("bf16", "fp8")
     )
-    assert scaled_s - plain_s == pytest.approx(80 * (110e-6 - 15e-6))
+    assert scaled_s - plain_s == pytest.approx(80 * (45e-6 - 15e-6))

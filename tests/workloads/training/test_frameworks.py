@@ -38,7 +38,7 @@ WIDE = Model("wide", 4, 4096, 32, 8, 128, 14336, 32_000)
 def seconds(machine: str = "dgx-h100", catalogue: Catalogue | None = None, **stated: Any) -> float:
     """Time of a step of a wide model on one server [s]."""
     where = cluster(machine, catalogue=catalogue)
-    fields = {"seq": 4096, "global_batch": 2 * where.chips, **stated}
+    fields = {"seq": 4096, "microbatch": 1, "global_batch": 2 * where.chips, **stated}
     return train(WIDE, where, **fields).time_s
 
 
@@ -475,7 +475,7 @@ def test_a_limit_at_the_power_of_the_chip_is_none() -> None:
 
 def test_chips_may_be_fewer_than_the_cluster_has() -> None:
     """A plan on the first chips is that of a cluster of them, but for what they share."""
-    part = train(WIDE, "dgx-h100:2", chips=8, seq=4096, global_batch=16)
+    part = train(WIDE, "dgx-h100:2", chips=8, seq=4096, microbatch=1, global_batch=16)
     assert part.plan.dp == 8
     assert part.time_s == pytest.approx(seconds(), rel=1e-9)
     with pytest.raises(InputError, match="chips 17 must be a whole number from 1 to the 16"):

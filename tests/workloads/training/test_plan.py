@@ -109,6 +109,19 @@ def test_defaults_fit_the_cluster_and_the_model() -> None:
     assert complete({"order": "dp-tp-cp-pp"}, TOY, sixteen()).order[0] == "dp"
 
 
+def test_an_open_microbatch_is_the_largest_usual_one_that_fits_beside_tp_alone() -> None:
+    def size(machine: str = "dgx-h100", **stated: Any) -> int:
+        """Microbatch of a plan on one server."""
+        return complete({"tp": 4, **stated}, TOY, cluster(machine)).microbatch
+
+    assert [size(global_batch=batch) for batch in (2, 4, 6, 8, 64)] == [1, 2, 1, 4, 4]
+    for one in ({}, {"global_batch": 64, "pp": 2}, {"global_batch": 64, "tp": 1}):
+        assert size(**one) == 1
+    assert size("trn2.48xlarge", global_batch=64) == 1
+    large = complete({"tp": 8, "global_batch": 4}, named("llama-3.1-405b"), cluster("dgx-h100"))
+    assert large.microbatch == 1  # none fits
+
+
 def test_logical_cores_are_checked() -> None:
     with pytest.raises(InputError, match="--lnc 3 does not divide the 8 cores of trn2"):
         complete({}, TOY, sixteen(), lnc=3)

@@ -23,6 +23,8 @@ SCALED = 1 + 4 / 128
 """Bytes of a cached element in fp8 with its share of a scale of 128 (FlashMLA, DeepGEMM)."""
 SHORTEST = 128
 """Side of a product that is so small that its time is that of its launches."""
+STATE_BYTES = 4.0
+"""Bytes of one element of a recurrent state, which is stored in 32 bits."""
 MEASURED_WITH_QUANTISATION = ("fp8", "mxfp8")
 """Precisions whose measured products include a kernel that quantises the activations."""
 
@@ -117,6 +119,19 @@ class RankShare:
         return sum(layer.mixer in RECURRENCE for layer in self.model.each_layer)
 
     @property
+    def state_bytes(self) -> float:
+        """Size of the states of one request in all layers of all ranks [B]."""
+        mixer = self.model.recurrence
+        return STATE_BYTES * mixer.state * self.recurrent_layers if mixer else 0.0
+
+    @property
+    def kept_state_bytes(self) -> float:
+        """Memory for a request's states and the copies that an engine has room for [B]."""
+        mixer = self.model.recurrence
+        delta = mixer is not None and mixer.name == "gated-delta"
+        return self.overhead("delta_states" if delta else "request_states") * self.state_bytes
+
+    @property
     def dense_layers(self) -> int:
         """Layers with a feed-forward part without experts."""
         return sum(layer.mlp and not layer.experts for layer in self.model.each_layer)
@@ -152,11 +167,7 @@ class RankShare:
     @property
     def divides_sequences(self) -> bool:
         """Return whether ranks with the same key-value head divide its sequence."""
-        part = f"serving.{self.cluster.chip}"
-        return (
-            self.catalogue.has(part, "flash_decoding")
-            and self.catalogue.value(part, "flash_decoding") > 0
-        )
+        return self.overhead("flash_decoding") > 0
 
     def product_s(self, m: FloatArray, n: float, k: int) -> FloatArray:
         """Return the time of products (m, k) × (k, n), without quantising their inputs [s].

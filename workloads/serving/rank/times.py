@@ -104,11 +104,12 @@ def _fetched_experts_s(rank: RankShare, tokens: FloatArray, some: Experts) -> Fl
     """Time of the grouped products of the experts that tokens are routed to [s].
 
     A grouped kernel takes the longer of streaming the weights of every such expert once, and of
-    computing all rows at a share of the rate of one product of that many rows; on GPUs a start is
-    added. Where groups of ranks divide the experts, all groups wait for the busiest one. Neuron's
-    programs of decode loop over the tokens and fetch the experts of each, until all experts are
-    fetched. Fetching takes a start and some time for each row of an expert's matrices, however few
-    columns of it a rank holds.
+    computing all rows. On GPUs both add to a start: the weights of an expert are read for each tile
+    of its rows, and rows beyond the first are computed at a share of the rate of one product. Where
+    groups of ranks divide the experts, all groups wait for the busiest one. Neuron's programs of
+    decode loop over the tokens and fetch the experts of each, until all experts are fetched.
+    Fetching takes a start and some time for each row of an expert's matrices, however few columns
+    of it a rank holds.
     """
     groups = 1 if rank.overhead("expert_block") else rank.ep
     touched, rows_of_experts = busiest_group(some, tokens, groups)
@@ -118,10 +119,16 @@ def _fetched_experts_s(rank: RankShare, tokens: FloatArray, some: Experts) -> Fl
     hbm = rank.catalogue.value(rank.cluster.chip, "hbm_bandwidth")
     streamed = weights / (share * hbm) if share else rank.pass_s(weights)
     inner, width = some.ffn * groups, rank.model.expert_hidden
-    computed = mlp_s(rank.experts, rows_of_experts, inner, width) / rate
+    computed, one = (
+        mlp_s(rank.experts, rows, inner, width) for rows in (rows_of_experts, np.ones(1))
+    )
     fused = rank.experts.format.products == "mxfp8"
     start_s = (fused and rank.overhead("fused_expert_layer")) or rank.overhead("expert_layer")
-    routed = np.maximum(streamed, computed) + start_s
+    skewed = groups ** rank.overhead("expert_skew")  # the busiest group has more than its share
+    added = (
+        (computed - one) * skewed / rate if share else np.maximum(0.0, computed / rate - streamed)
+    )
+    routed = streamed + added + start_s
     looped = np.minimum(tokens, some.count / some.per_token)
     rows = some.per_token * width
     fetched_s = rank.overhead("expert_token") + rank.overhead("expert_row") * rows
@@ -244,14 +251,12 @@ def small_kernels_s(rank: RankShare, tokens: FloatArray, family: str) -> FloatAr
     passed = 2 * 2.0 * tokens / rank.attention_dp * model.hidden
     started_s = rank.attention_layers * rank.overhead("attention_floor")
     scaled = ELEMENT_BYTES[rank.format.products] < 2  # inputs are scaled before products
-    started_s += rank.model.layers * rank.overhead(
-        "scaled_layer_start" if scaled else "layer_start"
-    )
+    layers = model.layers - model.moe_layers if scaled else model.layers
+    started_s += layers * rank.overhead("scaled_layer_start" if scaled else "layer_start")
+    started_s += (model.layers - layers) * rank.overhead("scaled_expert_start")
     return np.asarray(count * rank.pass_s(passed) + started_s)
 
 
-STATE_BYTES = 4.0
-"""Bytes of one element of a recurrent state, which is stored in 32 bits."""
 SCAN_TOKENS = 128
 """Tokens of a chunk that a scan over states processes at once."""
 SCAN_STATE = 128 * 128
@@ -363,10 +368,12 @@ def decode_request_s(rank: RankShare) -> float:
     """Return the time of one decoding request besides its cached tokens, in all layers [s].
 
     The attention kernel takes some time for each pair of a sequence and a key-value head. Layers
-    without attention read and write their state.
+    without attention read and write states, those of all requests in one kernel, whose start is no
+    request's.
     """
-    heads = max(1.0, rank.model.kv_heads / rank.ranks)
-    return rank.attention_layers * heads * _pair_s(rank) + _state_s(rank)
+    heads, moved = max(1.0, rank.model.kv_heads / rank.ranks), 2 * rank.state_bytes / rank.ranks
+    states_s = float(rank.pass_s(2 * moved) - rank.pass_s(moved)) if moved else 0.0
+    return rank.attention_layers * heads * _pair_s(rank) + states_s
 
 
 def _pair_s(rank: RankShare) -> float:
@@ -379,16 +386,6 @@ def _pair_s(rank: RankShare) -> float:
         for requests in (1, 0)
     )
     return float(one_request_s - none_s)
-
-
-def _state_s(rank: RankShare) -> float:
-    """Time of reading and writing the states of one request on one rank, in all layers [s]."""
-    mixer = rank.model.recurrence
-    if mixer is None:
-        return 0.0
-    moved = 2 * STATE_BYTES * mixer.state / rank.ranks
-    seconds = rank.pass_s(moved)
-    return float(rank.recurrent_layers * seconds)
 
 
 def scan_token_s(rank: RankShare) -> float:

@@ -281,8 +281,12 @@ def usual_framework(cluster: Cluster, stated: Mapping[str, Any]) -> str:
     one_rank = (stated.get("dp") or stated.get("chips") or cluster.chips) == 1
     if not divided and (adapted or (one_rank and stated.get("zero") != 3)):
         return "transformers"
+    # Beside a pipeline only PyTorch's FSDP shards gradients: Megatron's optimizer shards its states
+    # alone, and DeepSpeed refuses stages 2 and 3 there (deepspeed/runtime/pipe/engine.py).
+    if stated.get("pp", 1) > 1 and (stated.get("zero") or 0) >= 2:
+        return "torchtitan"
     if stated.get("zero") == 3:
-        return "fsdp" if stated.get("pp", 1) == 1 else "torchtitan"
+        return "fsdp"
     return "megatron-core"
 
 

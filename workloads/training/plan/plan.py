@@ -275,7 +275,9 @@ class ParallelPlan:
     ep: int = setting(1, "Expert-parallel degree")
     etp: int = setting(0, "Tensor-parallel degree of experts", default="that of --tp")
     vpp: int = setting(1, "Model chunks of a pipeline stage")
-    microbatch: int = setting(1, "Sequences that a rank processes at once")
+    microbatch: int = setting(
+        1, "Sequences that a rank processes at once", default="1; with tp alone up to 4 that fit"
+    )
     global_batch: int = setting(
         1, "Sequences of one optimizer step, tokens over seq", default="16 microbatches a rank"
     )
