@@ -121,7 +121,7 @@ def load_of(call: CollectiveCall, *, rings: bool = False) -> Load:
         return load("ring", 2 * ring, outside, steps=2 * half, second_steps=half, **fields)
     if kind == "all-reduce":
         # A tree of two servers has a single edge, over which each sends its buffer once.
-        outside = min(2 * ring, (1 if far == 2 else 2) * size_bytes) / near
+        outside = (size_bytes if far == 2 else 2 * ring) / near
         # The switch of a domain of many servers reduces in as few steps as that of one.
         inner = 2 * (min(near, SERVER) - 1)
         fields = {"steps": inner, "far_steps": 2 * math.ceil(math.log2(far))}
