@@ -212,7 +212,7 @@ def fabric_held_out(task: FabricRows) -> list[str]:
 
 def main(path: str | None) -> None:
     """Fit all constants, print their quality, and write the rows if a path is given."""
-    aic, others = nccl_rows("nccl_aic"), nccl_rows("nccl_tests", "nccl_more")
+    aic, others = nccl_rows("nccl_aic"), nccl_rows("nccl_tests", "nccl_more", "nccl_efa_more")
     chips = fit_chips(aic, others)
     fabrics = fit_fabrics(others, chips)
     for chip, machine in MACHINES.items():

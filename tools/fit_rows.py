@@ -27,10 +27,14 @@ HEIRS: tuple[tuple[str, str, tuple[str, ...], str], ...] = (
     ("gb200", "h100", SWITCH[2:], "no group was measured that reduces in the switch"),
     ("b200", "gb200", tuple(name for name in CHIP if name not in LL128), "the same NVLinks"),
     ("b200", "h100", (*LL128, *SWITCH[2:]), "no measurement of its own"),
+    ("gb300", "gb200", tuple(name for name in CHIP if name not in LL128), "the same NVLinks"),
+    ("gb300", "h100", (*LL128, *SWITCH[2:]), "no measurement of its own"),
+    ("gb300", "b200", SWITCH[:2], "the same NVLinks"),
     ("a100-40gb", "a100-80gb", CHIP, "the same NVLinks"),
     ("h200", "h100", (*CHIP, *SWITCH), "the same NVLinks"),
     ("efa-v3", "efa-v2", (*FABRIC, *TREE), "no measurement of its own"),
     ("infiniband-hdr", "infiniband-ndr", FABRIC, "no measurement of its own"),
+    ("infiniband-xdr", "infiniband-ndr", FABRIC, "no measurement of its own"),
 )
 """Constants without measurements: heir, part whose fit it takes, names, and the reason."""
 MEANS = {

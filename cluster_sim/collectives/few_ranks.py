@@ -46,11 +46,6 @@ def spans_many_domains(call: CollectiveCall) -> bool:
     return many and call.kind in RING_KINDS and group.cluster.scale_out is not None
 
 
-def has_thin_uplinks(group: Group, costs: CommunicationCosts) -> bool:
-    """Return whether links above the chips of a group carry less than their adapters send."""
-    return len(uplinks(group.cluster, group.chips, costs.scale_out_bytes_per_s)) > 0
-
-
 def with_uplink_rate(
     costs: CommunicationCosts, cluster: Cluster, ring: IntArray
 ) -> CommunicationCosts:

@@ -134,41 +134,21 @@ class Channels:
 
 @dataclass(frozen=True, eq=False)
 class Messages:
-    """Messages in program order; columns are arrays, one element for each message.
+    """Messages in program order; columns are arrays, one element for each message."""
 
-    Attributes
-    ----------
-    channel : int32 array (messages,)
-        Channel of each message.
-    first, count : int32 array (messages,)
-        A message carries the chunks ``first … first + count - 1``; see :class:`Chunks`.
-    reduce : bool array (messages,)
-        Whether a message is added to what the receiver holds; otherwise it replaces that.
-    step, priority : int32 array (messages,)
-        Round of the collective; order on a contended link, smallest first.
-    edges : Edges
-        Dependencies from the arrival of one message to the start of another, without lags.
-    channels : Channels
-    chunks : Chunks
-    ranks : int
-        Number of ranks.
-    cycles : int
-        Directed cycles that run at once, each of which the DMA engines of a chip serve by itself.
-    handshakes : bool
-        Whether every message waits for a handshake with its receiver, and not the first ones only.
-    """
-
-    channel: IntArray
-    first: IntArray
+    channel: IntArray  # int32 (messages,), as are the columns that follow
+    first: IntArray  # a message carries the chunks first … first + count - 1 of Chunks
     count: IntArray
-    reduce: BoolArray
-    step: IntArray
-    priority: IntArray
-    edges: Edges
+    reduce: BoolArray  # whether it is added to what the receiver holds, or replaces that
+    step: IntArray  # round of the collective
+    priority: IntArray  # order on a contended link, smallest first
+    edges: Edges  # from the arrival of one message to the start of another, without lags
     channels: Channels
     chunks: Chunks
     ranks: int
+    # Directed cycles that run at once, each of which the DMA engines of a chip serve by itself.
     cycles: int = 1
+    # Whether every message waits for a handshake with its receiver, and not the first ones only.
     handshakes: bool = False
 
     def __len__(self) -> int:

@@ -255,6 +255,8 @@ def stripped(values: Mapping[str, Any], level: str) -> dict[str, Any]:
     {'tp': 8, 'recompute': 'full', 'framework': 'megatron-core', 'date': None}
     >>> stripped(row, "bare")
     {'tp': 8, 'recompute': None, 'framework': None, 'date': None}
+    >>> stripped({"cluster": "a", "variant": "a.nic_bandwidth=slow;nccl.step=slow"}, "plan")
+    {'cluster': 'a', 'variant': 'a.nic_bandwidth=slow'}
     """
     framework = str(values.get("framework") or "").partition(":")[0] or None
     # The power limit of a machine is known to who owns it, as its chips are.
@@ -264,7 +266,11 @@ def stripped(values: Mapping[str, Any], level: str) -> dict[str, Any]:
     if level == BARE:
         hidden |= {*STATED, *FLAGS} - {*ALWAYS}
     kept = {**values, "framework": framework} if "framework" in values else dict(values)
-    return {name: None if name in hidden else value for name, value in kept.items()}
+    shown = {name: None if name in hidden else value for name, value in kept.items()}
+    # So are its adapters: of numbers that a row names, those of its machine are told.
+    variants = str(values.get("variant") or "").split(";")
+    of_machine = [each for each in variants if each.startswith(f"{values.get('cluster')}.")]
+    return {**shown, "variant": ";".join(of_machine)} if of_machine else shown
 
 
 def as_told(rows: Rows, level: str) -> Rows:
@@ -278,5 +284,5 @@ def _as_told(row: Row, level: str) -> Row:
     values = stripped(row.values, level)
     # A name stays as a label of the row; a framework stays without its settings.
     shown = {name: "" for name in row.cells if name != "name" and values.get(name, 0) is None}
-    framework = {"framework": str(values["framework"])} if values.get("framework") else {}
-    return replace(row, values=values, cells={**row.cells, **shown, **framework, "stated": level})
+    stated = {name: str(values[name]) for name in ("framework", "variant") if values.get(name)}
+    return replace(row, values=values, cells={**row.cells, **shown, **stated, "stated": level})

@@ -9,6 +9,7 @@ import shutil
 import subprocess
 import sys
 import tempfile
+from collections import Counter
 from collections.abc import Iterator, Sequence
 from functools import cache
 from pathlib import Path
@@ -78,6 +79,11 @@ def described(mutant: Mutant) -> str:
     return f"{module}, {_places(module)[number]}"
 
 
+def room_of(mutant: Mutant) -> str:
+    """Return the room of a mutant's module."""
+    return "/".join(mutant[0].parts[:2])
+
+
 def of_report(report: Path) -> list[Mutant]:
     """Return the mutants that a report of an earlier run calls alive, where they still exist."""
     words = {
@@ -141,13 +147,18 @@ def main() -> int:
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--alive", type=Path, help="mutants that this output calls alive")
     parser.add_argument("--slow", type=float, help="name tests of so many seconds that kill none")
+    parser.add_argument("--rooms", nargs="+", default=ROOMS, help="rooms to draw from, in turn")
     stated = parser.parse_args()
-    chosen = of_report(stated.alive) if stated.alive else drawn(stated.count, stated.seed)
-    alive = 0
+    draw = drawn(stated.count, stated.seed, stated.rooms)
+    chosen = of_report(stated.alive) if stated.alive else draw
+    alive = Counter[str]()
     for key, outcome in outcomes(chosen, stated.slow):
-        alive += outcome.startswith("alive")
+        if outcome.startswith("alive"):
+            alive[room_of(chosen[key])] += 1
         print(outcome if key < 0 else f"{described(chosen[key])} | {outcome}", flush=True)
-    score = 1 - alive / max(1, len(chosen))
+    for room, tried in sorted(Counter(map(room_of, chosen)).items()):
+        print(f"{room}: {tried - alive[room]} of {tried} killed")
+    score = 1 - alive.total() / max(1, len(chosen))
     print(f"{len(chosen)} mutants, {score:.1%} killed, at least {LEAST:.0%} should be")
     return int(score < LEAST)
 

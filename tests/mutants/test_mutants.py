@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.mutants.__main__ import ROOT, described, drawn, neighbours, of_report
+from tests.mutants.__main__ import ROOT, described, drawn, neighbours, of_report, room_of
 from tests.mutants.active import ACTIVE, mutated
 from tests.mutants.mutate import lots, places, switched
 
@@ -62,7 +62,7 @@ def test_a_process_notes_the_places_that_it_reaches_once(
 def test_a_draw_is_made_again_and_takes_from_every_room() -> None:
     chosen = drawn(4, 3, ROOMS)
     assert chosen == drawn(4, 3, ROOMS) != drawn(4, 4, ROOMS)
-    assert len({"/".join(module.parts[:2]) for module, _ in chosen}) == len(ROOMS)
+    assert {room_of(mutant) for mutant in chosen} == set(ROOMS)
 
 
 def test_a_draw_stays_while_other_lines_change() -> None:

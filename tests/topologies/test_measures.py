@@ -70,6 +70,15 @@ def test_bisection_of_tiers_against_all_halves(shape: Tiered) -> None:
         assert bisection(shape) >= smallest_cut(shape)
 
 
+@pytest.mark.parametrize(("size", "layers"), [(8, 1), (32, 2), (128, 3)])
+def test_a_full_clos_without_oversubscription_has_a_link_a_chip_in_each_layer(
+    size: int, layers: int
+) -> None:
+    """k-port switches: a leaf has k/2 chips and k/2 uplinks, so every layer has a link a chip."""
+    shape = Clos(size, 8, GB, 0)
+    assert (shape.layers, _counts(shape)[1]) == (layers, 2 * size * layers)
+
+
 @pytest.mark.parametrize("switches", [(0, 2, 0), (0, 3, 2)])
 def test_bisection_of_small_trn3_likenesses(switches: tuple[int, int, int]) -> None:
     tiers = zip((128, 512, 512), (2, 2, 2), switches, strict=True)

@@ -72,6 +72,7 @@ def test_oversubscription_divides_the_ports_of_a_leaf() -> None:
         (lambda: Tier("rack", 4, GB, 0, 3, ring=True), "tier rack: a ring with 3 switches"),
         (lambda: Tier("rack", 2, GB, 0, ring=True), "tier rack: a ring with 2 chips; a ring joins"),
         (lambda: Tier("rack", 4, 2, 0, 3), "link of tier rack: a bandwidth of 0 B/s"),
+        (lambda: Clos(16, 2**16 + 2, GB, 0), "a radix of 65538 is not an even number from 4"),
         (lambda: Clos(16, 5, GB, 0), "a radix of 5 is not an even number from 4 to 65,536"),
         (lambda: Clos(17, 4, GB, 0), "more than three layers of switches of 4 ports; at most 16"),
         (lambda: Clos(9, 4, GB, 0, Fraction(4)), "an oversubscription of 4 is not between 1 and 3"),

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import functools
 import hashlib
-import json
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from fractions import Fraction
@@ -334,15 +333,14 @@ def shipped_rows() -> tuple[str, list[Entry]]:
     files = sorted(path for path in DATA.glob("*.csv") if path.name != _SOURCES)
     parsers = [DATA.parent / name for name in _PARSERS]
     inputs = [part for path in files + parsers for part in (path.name, path.read_bytes())]
-    name = f"catalogue-{kept_files.digest(*inputs)}.json"
-    kept = kept_files.read_json(name, _entries)
-    if kept is not None:
-        return kept
-    rows = [row for path in files for _, row in read_entries(path, path.name)]
-    digest = digest_of(rows)
-    content = json.dumps([digest, list(map(_plain, rows))]).encode()
-    kept_files.keep(name, content, replaces="catalogue-*.json")
-    return digest, rows
+
+    def parsed() -> tuple[str, list[Entry]]:
+        """Return the digest and the rows of the files as they are now."""
+        rows = [row for path in files for _, row in read_entries(path, path.name)]
+        return digest_of(rows), rows
+
+    digest = kept_files.digest(*inputs)
+    return kept_files.made_once("catalogue", digest, parsed, _entries, _plain, most=0)
 
 
 def _entries(document: Any) -> tuple[str, list[Entry]]:
@@ -354,10 +352,11 @@ def _entries(document: Any) -> tuple[str, list[Entry]]:
     return digest, rows
 
 
-def _plain(row: Entry) -> list[Any]:
-    """Return a row for JSON; its exact value has a denominator unless that is 1."""
-    numerator, denominator = row.exact.as_integer_ratio()
-    return [*row[:-1], [numerator] if denominator == 1 else [numerator, denominator]]
+def _plain(shipped: tuple[str, list[Entry]]) -> list[Any]:
+    """Return digest and rows for JSON; an exact value has a denominator unless that is 1."""
+    digest, rows = shipped
+    ratios = ((row, row.exact.as_integer_ratio()) for row in rows)
+    return [digest, [[*row[:-1], ratio if ratio[1] > 1 else ratio[:1]] for row, ratio in ratios]]
 
 
 def digest_of(rows: Iterable[Entry]) -> str:

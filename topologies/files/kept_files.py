@@ -24,6 +24,7 @@ from topologies.files.writing import whole_file
 
 T = TypeVar("T")
 WRITABLE_BY_OTHERS = 0o022  # mode bits that let a group or everyone write
+MOST_KEPT = 1000  # documents of a kind that are kept; the oldest are removed first
 FOLDER_VARIABLE = "CLUSTER_SIM_CACHE"  # environment variable that names the folder of the cache
 
 
@@ -65,6 +66,29 @@ def read_json(name: str, convert: Callable[[Any], T], within: Sequence[Path] = (
         return None if content is None else convert(json.loads(content))
     except (ValueError, TypeError, LookupError, ArithmeticError, AttributeError):
         return None
+
+
+def made_once(
+    kind: str,
+    digest: str,
+    make: Callable[[], T],
+    convert: Callable[[Any], T],
+    plain: Callable[[T], Any] = lambda value: value,
+    *,
+    most: int = MOST_KEPT,
+    within: Path | None = None,
+) -> T:
+    """Return what ``convert`` makes of a kept document, or else make it, and keep it for later.
+
+    ``plain`` writes it as a document of JSON; for ``most`` and ``within`` see :func:`keep`.
+    """
+    name, folders = f"{kind}-{digest}.json", (within,) if within else ()
+    result = read_json(name, convert, folders)
+    if result is None:
+        result = make()
+        content = json.dumps(plain(result)).encode()
+        keep(name, content, f"{kind}-*.json", most=most, within=folders)
+    return result
 
 
 def is_private(place: Path | int) -> bool:

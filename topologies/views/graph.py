@@ -260,8 +260,8 @@ def link_table(cluster: Cluster) -> pd.DataFrame:
         )
     links = domain_links(cluster.shape, fold=False)
     chips = cluster.chips_per_domain
-    switches = links.nodes - chips
-    names = np.array([*map(str, range(chips)), *(f"switch:{k}" for k in range(switches))], object)
+    numbers = range(links.nodes)
+    names = np.array([f"switch:{k - chips}" if k >= chips else str(k) for k in numbers], object)
     return pd.DataFrame(
         {
             "src": names[links.src],

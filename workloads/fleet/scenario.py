@@ -217,11 +217,10 @@ def scenario(
     options = options or FleetOptions()
     period, tariff, tier = options.demand, _tariff(options.money), _batch_tier(options.demand)
     shares: Sequence[Share] = [(models, None)] if isinstance(models, Model) else models
-    demand, each = divided(demand, shares) if shares else (demand, ())
+    demand, served = divided(demand, shares) if shares else (demand, ())
     window = cut_to_period(interactive(demand, tier), period.days, period.start_day)
-    kinds = kinds_from(
-        [cluster] if isinstance(cluster, Cluster) else cluster, window, each, options
-    )
+    clusters = [cluster] if isinstance(cluster, Cluster) else cluster
+    kinds = kinds_from(clusters, window, served, options)
     if tier is not None and len(kinds) > 1:
         raise InputError(
             f"a batch tier on a fleet of {len(kinds)} kinds of units; leave --batch-share and "
@@ -233,21 +232,21 @@ def scenario(
             f"units, and all of this one are {kinds[0].name}; state each with --kind."
         )
     placements = [placed(kinds, text, window.demand) for text in options.policy.serve_on or (None,)]
-    horizon, sized = scaled_to_fleet(
-        window,
-        [(kinds[0].services, serving_units(window.demand, kinds)) for kinds in placements],
-        period.scale_to_peak,
-    )
+    units = [(each[0].services, serving_units(window.demand, each)) for each in placements]
+    horizon, sized = scaled_to_fleet(window, units, period.scale_to_peak)
     spread = period.noise_spread
     services = placements[0][0].services
     without_noise = Scenario(
-        *(placements[0], options, seed, horizon),
+        kinds=placements[0],
+        options=options,
+        seed=seed,
+        horizon=horizon,
         spread=measured_noise(demand) if spread is None else spread,
         sizing=sized,
         demand=horizon.demand,
         tariff=tariff,
         tier=tier and replace(tier, demand=_of_period(tier, period, sized.demand_scale)),
-        models=each,
+        models=served,
         demand_level=demand_level(
             units_needed(demand, services).sum(axis=0), demand.start, window.demand.minutes
         ),

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from topologies.arguments import fitting
-from topologies.errors import InputError, check_type, shown, suggestion
+from topologies.errors import InputError, check_type, excerpt, shown, suggestion
 from topologies.files.reading import check_regular
 from workloads.models.layer_fields import (
     HEADS,
@@ -324,9 +324,9 @@ def _check_complete(read: Reader, family: Family, kind: str) -> None:
     ]
     if lacking:
         stated = read.value("architectures")
-        shown = f"{kind[:60]!r}" + (f" ({str(stated)[:80]})" if stated else "")
+        named = excerpt(kind) + (f" ({excerpt(stated)})" if stated else "")
         raise InputError(
-            f"model {read.name}: architecture {shown} is unknown, and its config lacks "
+            f"model {read.name}: architecture {named} is unknown, and its config lacks "
             f"{', '.join(lacking)}.{suggestion(kind, FAMILIES)} Add them under these names."
         )
 

@@ -263,8 +263,7 @@ def replicas(
         after_s=finished[:, 0],
         tie_s=float(finished[:, 1].max()),
     )
-    if plan.replicas > 1 or plan.expert_replicas > 1:
-        _fill(exchange, shapes, edges, gather_s, reduce_s)
+    _fill(exchange, shapes, edges, gather_s, reduce_s)
     return exchange
 
 

@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import asdict, dataclass, field, replace
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -138,24 +137,11 @@ ARRAYS = (
     "utilisation", "quantiles", "ttft_s", "tpot_s", "attainment", "prompt_tokens", "output_tokens",
     "cost",
 )  # fmt: skip
-MOST_KEPT = 1000
-"""Largest number of tables in a folder, of about seven kilobytes each; the oldest are deleted."""
 
 
-def load_table(digest: str, slo: Slo, folder: Path | None = None) -> Capacity | None:
-    """Read the table of a digest, exactly as it was kept; None if there is none."""
-
-    def table(values: Any) -> Capacity:
-        """Return the capacity that a kept file describes."""
-        arrays = {name: np.array(values[name], float) for name in ARRAYS}
-        rates = {name: float(values[name]) for name in RATES}
-        return Capacity(slo=slo, **rates, **arrays)  # type: ignore[arg-type]
-
-    return kept_files.read_json(_name(digest), table, (folder,) if folder else ())
-
-
-def _name(digest: str) -> str:
-    return f"capacity-{digest}.json"
+def _plain(table: Capacity) -> dict[str, Any]:
+    rates = {name: float(getattr(table, name)) for name in RATES}
+    return rates | {name: getattr(table, name).tolist() for name in ARRAYS}
 
 
 LOADS = (0.05, 0.2, 0.35, 0.5, 0.6, 0.7, 0.75, 0.8, 0.85, 0.9, 0.95, 0.99)
@@ -216,17 +202,18 @@ def capacity_table(
     Each replica of a unit gets its share of Poisson arrivals; there is no imbalance between them,
     and latencies are trusted up to about 85 to 90 % of saturation.
     """
-    runs = replace(runs or TableRuns(), **changes)
-    digest = table_digest(profile, lengths, slo, runs)
-    capacity = load_table(digest, slo, cache)
-    if capacity is None:
-        capacity = _run(profile, lengths, slo, runs)
-        values = {name: getattr(capacity, name).tolist() for name in ARRAYS}
-        values |= {name: float(getattr(capacity, name)) for name in RATES}
-        content = json.dumps(values).encode()
-        kept_files.keep(
-            _name(digest), content, _name("*"), most=MOST_KEPT, within=(cache,) if cache else ()
-        )
+    how = replace(runs or TableRuns(), **changes)
+
+    def table(values: Any) -> Capacity:
+        """Return the capacity that a kept file describes, exactly as it was."""
+        arrays = {name: np.array(values[name], float) for name in ARRAYS}
+        rates = {name: float(values[name]) for name in RATES}
+        return Capacity(slo=slo, **rates, **arrays)  # type: ignore[arg-type]
+
+    digest = table_digest(profile, lengths, slo, how)
+    capacity = kept_files.made_once(
+        "capacity", digest, lambda: _run(profile, lengths, slo, how), table, _plain, within=cache
+    )
     return replace(
         capacity,
         rate_slo_per_s=capacity.rate_slo_per_s * replicas,
@@ -328,19 +315,17 @@ def rank_ways(
     cache: Path | None = None,
 ) -> Ranking:
     """Return the two ways in which each replica serves most requests under an SLO."""
-    name = f"ways-{table_digest(profile, kinds, slo, ways)}.json"
-    within = (cache,) if cache else ()
-    kept = kept_files.read_json(name, _read, within)
-    if kept is not None:
-        return kept
-    offers = [
-        [runs.offered(profile, lengths) for (lengths, _), runs in zip(kinds, way, strict=True)]
-        for way in ways
-    ]
-    ranking = _ranked(offers, [share for _, share in kinds], slo)
-    content = json.dumps({"best": ranking.best, "binds": ranking.binds}).encode()
-    kept_files.keep(name, content, "ways-*.json", most=MOST_KEPT, within=within)
-    return ranking
+
+    def ranking() -> Ranking:
+        """Search the best of the ways."""
+        offers = [
+            [runs.offered(profile, lengths) for (lengths, _), runs in zip(kinds, way, strict=True)]
+            for way in ways
+        ]
+        return _ranked(offers, [share for _, share in kinds], slo)
+
+    digest = table_digest(profile, kinds, slo, ways)
+    return kept_files.made_once("ways", digest, ranking, _read, asdict, within=cache)
 
 
 def _ranked(offers: list[list[Offered]], shares: list[float], slo: Slo) -> Ranking:

@@ -13,7 +13,6 @@ then one that does, until each permutation is a single cycle.
 from __future__ import annotations
 
 import functools
-import json
 import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
@@ -403,16 +402,13 @@ def _searched(grid: Grid) -> BoxCycles:
     """Search for cycles, and keep them for later runs: some boxes take several seconds."""
     # A change of the search makes the cycles that an earlier version found out of date, and so may
     # other random numbers of numpy.
-    source = Path(__file__).read_bytes()
-    name = f"cycles-{kept_files.digest(repr(grid), source, np.__version__)}.json"
-    kept = kept_files.read_json(
-        name, lambda document: BoxCycles(np.array(document[0], np.int32), bool(document[1]))
+    return kept_files.made_once(
+        "cycles",
+        kept_files.digest(repr(grid), Path(__file__).read_bytes(), np.__version__),
+        lambda: find(grid, np.random.default_rng(0)),
+        lambda document: BoxCycles(np.array(document[0], np.int32), bool(document[1])),
+        lambda cycles: [cycles.orders.tolist(), cycles.both_ways],
     )
-    if kept is not None:
-        return kept
-    cycles = find(grid, np.random.default_rng(0))
-    kept_files.keep(name, json.dumps([cycles.orders.tolist(), cycles.both_ways]).encode())
-    return cycles
 
 
 def snake(sizes: tuple[int, ...]) -> IntArray:

@@ -114,12 +114,12 @@ def timed_radices(group: Group) -> list[int]:
     return sizes
 
 
-def evened(group: Group) -> tuple[Group, int] | None:
-    """Return a group with all domains as full as the fullest, and how many ranks one stands for.
+def evened(group: Group) -> tuple[Group, Fraction] | None:
+    """Return a group with all domains as full as the fullest, and its share of adapters' rates.
 
     A group over an odd number of halves, such as two ranks of every domain and one of the last, has
-    no equal places. Ranks of a short domain then take the places of several. None where full
-    domains differ in their chips, or where the group is even already.
+    no equal places. Ranks of a short domain then share the places of all, and the others wait. None
+    where full domains differ in their chips, or where the group is even already.
     """
     inside = group.cluster.chips_per_domain
     domains, counts = np.unique(group.domain, return_counts=True)
@@ -133,7 +133,11 @@ def evened(group: Group) -> tuple[Group, int] | None:
     if not (table == places).all() or not np.isin(local, places).all():
         return None
     chips = (domains[:, None] * inside + places).ravel()
-    return Group(group.cluster, chips, group.ranks_per_chip), int(-(-full // counts.min()))
+    # What an adapter of the emptiest domain takes in, of each byte of the buffer.
+    least, number = int(counts.min()), len(domains)
+    outside = Fraction(len(group.chips) - least, len(group.chips) * least)
+    share = Fraction(number - 1, number * int(full)) / outside
+    return Group(group.cluster, chips, group.ranks_per_chip), share
 
 
 def is_symmetric(group: Group) -> bool:
@@ -319,7 +323,7 @@ def _inner_legs(parts: Sequence[Part], ranks: IntArray) -> Legs:
 
 def _legs_of_one_chip(group: Group) -> Legs:
     """Return stages for one chip of each domain where all fill a torus and are alike; else none."""
-    first = Group(group.cluster, group.chips[group.domain == group.domain[0]])
+    first = inside_first(group)
     filled = first.filled_box
     if group.ranks_per_chip > 1 or filled is None or not all(filled.wraps) or not filled.sizes:
         return []

@@ -17,7 +17,6 @@ from __future__ import annotations
 import functools
 from collections.abc import Callable
 from dataclasses import replace
-from typing import NamedTuple
 
 import numpy as np
 
@@ -57,11 +56,14 @@ from cluster_sim.schedule.repeats import LargerBlocks, Rounds
 from cluster_sim.schedule.table import HORIZON_PS, Edges, Schedule, transfer_ps
 from topologies.arrays import IntArray, distinct
 from topologies.clusters.cluster import Cluster
+from topologies.errors import InputError
 from topologies.routing import period
 from topologies.shapes.basic import Torus
 
 ROUNDS_FROM = 200_000
 """Messages from which rounds are held a few at a time; fewer are as fast all at once."""
+MOST_MESSAGES = 2 * 10**9
+"""Most messages of rings that are run round by round, which takes about a quarter of an hour."""
 RANKS_OF_FEW = 3
 """Ranks of a ring that stands for a longer one; with two, a ring and its reverse would be equal."""
 
@@ -179,8 +181,14 @@ def _round_by_round_ps(
     if call.kind not in RING_KINDS:
         return None
     rings = rings_of(call.group)
-    if len(rings.order) * costs.slices * call.ways * call.ranks**2 < ROUNDS_FROM:
+    messages = len(rings.order) * costs.slices * call.ways * call.ranks**2
+    if messages < ROUNDS_FROM:
         return None
+    if messages > MOST_MESSAGES and len(call.group.domains) == 1:
+        raise InputError(
+            f"{call.kind} round rings of {call.ranks:,} ranks is {messages:.1e} messages; a "
+            f"quarter of an hour runs {MOST_MESSAGES:.0e}. Use fewer ranks or --algorithm rdh."
+        )
     rounds = in_rounds(call, costs, rings)
     return None if rounds is None else simulate_rounds(rounds)
 
@@ -340,13 +348,6 @@ MULTI_RING = _ring_algorithm(
 REMEMBERED = 16  # groups whose links are remembered: a step calls each with many sizes
 
 
-class Steps(NamedTuple):
-    """A step of rings whose links are all alike: rate [B/s] and latency [ps]."""
-
-    rate_bytes_per_s: int
-    latency_ps: int
-
-
 def rings_alone_ps(
     call: CollectiveCall, costs: CommunicationCosts, rings_of: Callable[[Group], Cycles]
 ) -> int | None:
@@ -355,30 +356,29 @@ def rings_alone_ps(
     None where rings share anything, links differ, or the run might pass the engine's horizon.
     """
     group = call.group
-    if call.kind not in RING_KINDS or group.ranks == 1 or _shares_more_than_links(group, costs):
+    torus = isinstance(group.cluster.shape, Torus) and len(group.domains) == 1
+    # Messages take turns at links alone, and do not leave the torus.
+    alone = group.ranks_per_chip == 1 and not costs.issue_ps and not costs.hbm_bytes_per_s
+    if call.kind not in RING_KINDS or group.ranks == 1 or not (torus and alone):
         return None
     rings = rings_of(group)
     steps = _steps(group.cluster, costs, group.chips.tobytes(), rings.order.tobytes())
-    blocks_bytes = shards(call.size_bytes, group.ranks, np.repeat(rings.weight, costs.slices))
     if steps is None:
         return None
+    rate_bytes_per_s, latency_ps = steps
+    blocks_bytes = shards(call.size_bytes, group.ranks, np.repeat(rings.weight, costs.slices))
     by_ring = blocks_bytes.reshape(len(rings.order), costs.slices, group.ranks)
     in_order = np.take_along_axis(by_ring, rings.order[:, None], axis=2)
-    wire_ps = transfer_ps(in_order, np.array(steps.rate_bytes_per_s)) * (in_order > 0)
+    wire_ps = transfer_ps(in_order, np.array(rate_bytes_per_s)) * (in_order > 0)
     rounds = call.ways * (group.ranks - 1)
-    return last_end_ps(wire_ps, steps.latency_ps, rounds)
-
-
-def _shares_more_than_links(group: Group, costs: CommunicationCosts) -> bool:
-    """Return whether messages take turns at more than links, or may leave the torus."""
-    torus = isinstance(group.cluster.shape, Torus) and len(group.domains) == 1
-    alone = group.ranks_per_chip == 1 and not costs.issue_ps and not costs.hbm_bytes_per_s
-    return not (torus and alone)
+    return last_end_ps(wire_ps, latency_ps, rounds)
 
 
 @functools.lru_cache(REMEMBERED)
-def _steps(cluster: Cluster, costs: CommunicationCosts, chips: bytes, order: bytes) -> Steps | None:
-    """Return what all steps of rings have in common; None where they differ or share links."""
+def _steps(
+    cluster: Cluster, costs: CommunicationCosts, chips: bytes, order: bytes
+) -> tuple[int, int] | None:
+    """Return rate [B/s] and latency [ps] of rings' steps; None where they differ or share links."""
     chip = np.frombuffer(chips, np.int64)
     here = chip[np.frombuffer(order, np.int32).reshape(-1, len(chip))]
     domain = distinct(chip // cluster.chips_per_domain)
@@ -389,7 +389,7 @@ def _steps(cluster: Cluster, costs: CommunicationCosts, chips: bytes, order: byt
     alone = crosses_one and len(distinct(paths.resource)) == here.size
     if not alone or len(rates) > 1 or len(latencies) > 1:
         return None
-    return Steps(int(rates[0]), int(latencies[0]))
+    return int(rates[0]), int(latencies[0])
 
 
 def last_end_ps(wire_ps: IntArray, latency_ps: int, rounds: int) -> int | None:

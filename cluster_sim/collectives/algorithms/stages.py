@@ -29,7 +29,6 @@ from cluster_sim.collectives.algorithms.cycles import all_rings
 from cluster_sim.collectives.call import RING_KINDS, CollectiveCall
 from cluster_sim.collectives.few_ranks import (
     FEW,
-    has_thin_uplinks,
     schedule_of_few,
     spans_many_domains,
     with_one_latency,
@@ -47,6 +46,7 @@ from cluster_sim.collectives.messages import (
     share,
 )
 from cluster_sim.hardware.communication_costs import CommunicationCosts
+from cluster_sim.hardware.fabric import uplinks
 from cluster_sim.schedule.table import Edges
 from cluster_sim.trace.trace import run
 from topologies.arrays import IntArray
@@ -415,7 +415,7 @@ def _one_rank_a_domain_ps(call: CollectiveCall, costs: CommunicationCosts) -> in
     group = call.group
     if not spans_many_domains(call) or len(group.domains) != group.ranks:
         return None
-    if has_thin_uplinks(group, costs):
+    if len(uplinks(group.cluster, group.chips, costs.scale_out_bytes_per_s)):
         return None
     dimensions = group.ranks.bit_length() - 1
     level = with_one_latency(group, group.chips, 1)

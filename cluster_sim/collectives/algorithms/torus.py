@@ -22,7 +22,6 @@ from __future__ import annotations
 import functools
 import importlib.util
 import itertools
-import json
 import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
@@ -124,13 +123,8 @@ def shares(
     if len(sizes) == 1:
         return (((0,), WHOLE),)
     source = Path(__file__).read_bytes()
-    name = f"shares-{kept_files.digest(repr((sizes, capacities)), source, _solver())}.json"
-    kept = kept_files.read_json(name, _stated)
-    if kept is not None:
-        return kept
-    evenest = _evenest(sizes, capacities)
-    kept_files.keep(name, json.dumps(evenest).encode())
-    return evenest
+    digest = kept_files.digest(repr((sizes, capacities)), source, _solver())
+    return kept_files.made_once("shares", digest, lambda: _evenest(sizes, capacities), _stated)
 
 
 def _stated(document: list[list[Any]]) -> tuple[tuple[tuple[int, ...], int], ...]:

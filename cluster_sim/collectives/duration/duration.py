@@ -19,7 +19,8 @@ symmetry of the fabric, which moves every rank of the one to the same rank of th
 
 - Within a domain that is a torus, a shift along axes that wrap around. It must keep the way round
   that routes take between opposite chips of a ring.
-- Within a domain that is a switch, any other chips, as all are alike.
+- Within a domain that is a switch or joins every two chips, any other chips, as all are alike; and
+  so along each tier of such tiers.
 - Where every chip is the only one in its domain, any other chip of the domain, as each has an
   adapter of its own and sends nothing over the links between chips.
 - Between domains, other domains whose chips are above and below the same switches of each other:
@@ -35,7 +36,6 @@ from __future__ import annotations
 
 import functools
 from dataclasses import dataclass, replace
-from itertools import pairwise
 
 import numpy as np
 import numpy.typing as npt
@@ -66,7 +66,7 @@ from topologies.routing import (
     shared_links,
     switch_chips,
 )
-from topologies.shapes.basic import Shape, Switch, Torus
+from topologies.shapes.basic import Clos, Shape, Torus
 from topologies.shapes.links import coordinates
 from topologies.units import as_bytes, format_seconds
 
@@ -111,12 +111,9 @@ def places(cluster: Cluster, chips: IntArray) -> IntArray:
     domain, local = np.divmod(chips, cluster.chips_per_domain)
     in_one_domain: BoolArray = np.all(domain == domain[:, :1], axis=1)
     ascends: BoolArray = np.all(chips[:, 1:] > chips[:, :-1], axis=1)
-    sizes = switch_chips(cluster)
-    ranked = [_ranked(chips // size) for size in sizes]
+    ranked = [_ranked(chips // size) for size in switch_chips(cluster)]
     inside = _inside(cluster.shape, local, in_one_domain)
-    # Domains and groups under switches lie whole in larger ones.
-    if all(above % below == 0 for below, above in pairwise(sorted(sizes))):
-        inside = np.where(_each_alone(ranked[0])[:, None], 0, inside)
+    inside = np.where(_each_alone(ranked[0])[:, None], 0, inside)
     columns = [np.where(in_one_domain[:, None], 0, ranks) for ranks in ranked]
     return np.concatenate([ascends[:, None], inside, *columns], axis=1)
 
@@ -129,14 +126,15 @@ def _each_alone(domain: IntArray) -> BoolArray:
 
 def _inside(shape: Shape, local: IntArray, in_one_domain: BoolArray) -> IntArray:
     """Return places in the domains that are equal for groups that a symmetry moves there."""
-    if isinstance(shape, Switch):
-        return np.where(in_one_domain[:, None], _ranked(local), local)
     if isinstance(shape, Torus):
         at = np.stack(coordinates(shape, local))
         size = np.array(shape.sizes)[:, None, None]
         moved = (at - _shift(shape, at[:, :, 0])[:, :, None]) % size
         return np.asarray(np.ravel_multi_index(tuple(moved), shape.sizes))
-    return local
+    if isinstance(shape, Clos) or any(tier.ring for tier in getattr(shape, "tiers", ())):
+        return local
+    named = tuple(_ranked(along) for along in coordinates(shape, local))
+    return np.where(in_one_domain[:, None], np.ravel_multi_index(named, shape.sizes), local)
 
 
 def _shift(shape: Torus, first: IntArray) -> IntArray:
@@ -268,7 +266,6 @@ def _flows(
 FLOWS_FROM = 512
 """Ranks from which an all-to-all between domains is run as flows, not message by message."""
 FLOWS, FEW_RANKS, SIMULATED = "flows", "few-ranks", "simulated"
-METHODS = (NCCL, FLOWS, FEW_RANKS, SIMULATED)
 
 
 @display.by_facts("Collective")
@@ -283,7 +280,7 @@ class CollectiveTime:
     algorithm : str
         Algorithm that runs; ``nccl`` where NCCL chooses one itself.
     method : str
-        Method that gave the time, one of ``METHODS``.
+        Method that gave the time: ``nccl``, ``flows``, ``few-ranks`` or ``simulated``.
     """
 
     time_ps: int
@@ -366,29 +363,30 @@ def time_of(
     if algorithm == AUTO and not ideal and covers(call.group.cluster):
         return CollectiveTime(nccl_ps(call), NCCL, NCCL)
     chosen = choose_algorithm(call, algorithm)
-    geometry = Geometry(call.group)
+    geometry, even = Geometry(call.group), None
     if algorithm == AUTO and call.kind in RING_KINDS and chosen is not HIERARCHICAL:
-        evened_ps = _evened_ps(call.kind, geometry, call.size_bytes, ideal)
-        if evened_ps is not None:
-            return CollectiveTime(evened_ps, HIERARCHICAL.name, FEW_RANKS)
-    time_ps, method = _timed(call.kind, geometry, call.size_bytes, chosen, ideal)
-    return CollectiveTime(time_ps, chosen.name, method)
+        even = _evened(call.kind, geometry, call.size_bytes, ideal)
+    if even is None or len(call.group.domains) < FOLD_FROM:
+        time_ps, method = _timed(call.kind, geometry, call.size_bytes, chosen, ideal)
+        if even is None or time_ps <= even[0]:
+            return CollectiveTime(time_ps, chosen.name, method)
+    return CollectiveTime(even[0], HIERARCHICAL.name, even[1])
 
 
-@functools.lru_cache(maxsize=4096)
-def _evened_ps(kind: str, geometry: Geometry, size_bytes: int, ideal: bool) -> int | None:
-    """Time of a group over many domains of which some are less full [ps]; None for others.
+def _evened(kind: str, geometry: Geometry, size_bytes: int, ideal: bool) -> tuple[int, str] | None:
+    """Time [ps] and method of a group of which some domains are less full; None for others.
 
-    A rank of a short domain takes the places of several, one after the other, and all wait for it:
-    every rank has that share of its adapters' rate. A ring would take a round for each rank.
+    Ranks of a short domain share the places of all, and all wait for them: every rank has that
+    share of its adapters' rate. A ring would take a round for each rank.
     """
-    group = geometry.group
-    even = evened(group) if len(group.domains) >= FOLD_FROM else None
-    if even is None or not is_symmetric(even[0]):
+    group, fabric = geometry.group, geometry.group.cluster.scale_out
+    even = evened(group) if fabric is not None and len(group.domains) > 1 else None
+    if even is None or fabric is None or not is_symmetric(even[0]):
         return None
-    costs = communication_costs(group.cluster, ideal=ideal)
-    shared = replace(costs, scale_out_bytes_per_s=max(1, costs.scale_out_bytes_per_s // even[1]))
-    return HIERARCHICAL.stands_for(CollectiveCall(kind, even[0], size_bytes), shared)
+    rate = max(1, int(fabric.bandwidth_bytes_per_s * even[1]))
+    slower = replace(group.cluster, scale_out=replace(fabric, bandwidth_bytes_per_s=rate))
+    full = Geometry(Group(slower, even[0].chips, group.ranks_per_chip))
+    return _timed(kind, full, size_bytes, HIERARCHICAL, ideal)
 
 
 @functools.lru_cache(maxsize=4096)

@@ -75,7 +75,7 @@ class Load:
     inside: Number  # bytes that one rank sends over NVLink …
     outside: Number  # … and over its network adapter
     shard: Number  # bytes of a rank's own shard, which it copies in place
-    in_switch: Number  # bytes that one rank sends when the switch reduces, 0 where it cannot
+    in_switch: Number  # bytes that the switch reduces, 0 where it cannot
     steps: Number  # over NVLink that follow one another …
     second_steps: Number  # … those in the second half of a ring's all-reduce, which only gathers …
     far_steps: Number  # … and steps between domains
@@ -113,17 +113,18 @@ def load_of(call: CollectiveCall, *, rings: bool = False) -> Load:
 
     # Steps of a ring that cross between domains; with one rank a domain, every step does.
     crossings = 0 if far == 1 else far if near > 1 else far - 1
+    switch = 0.0 if rings or near < 3 else size_bytes
     if kind == "all-reduce" and (rings or far == 1):
-        switch = 0.0 if rings or near < 3 else size_bytes * (1 + 1 / near)
         fields = {"shard": shard, "in_switch": switch, "far_steps": 2 * crossings}
         half = ranks - 1 - crossings
         outside = 2 * ring / near if far > 1 else 0
         return load("ring", 2 * ring, outside, steps=2 * half, second_steps=half, **fields)
     if kind == "all-reduce":
-        switch = 0.0 if near < 3 else size_bytes * (1 + 1 / near)
         # A tree of two servers has a single edge, over which each sends its buffer once.
-        outside = min(2 * ring, (1 if far == 2 else 2) * size_bytes) / near
-        fields = {"steps": 2 * (near - 1), "far_steps": 2 * math.ceil(math.log2(far))}
+        outside = (size_bytes if far == 2 else 2 * ring) / near
+        # The switch of a domain of many servers reduces in as few steps as that of one.
+        inner = 2 * (min(near, SERVER) - 1)
+        fields = {"steps": inner, "far_steps": 2 * math.ceil(math.log2(far))}
         return load("tree", 2 * ring, outside, shard=shard, in_switch=switch, **fields)
     if kind in ("all-gather", "reduce-scatter"):
         fields = {"shard": shard, "steps": ranks - 1 - crossings, "far_steps": crossings}
@@ -304,6 +305,8 @@ HOPS = 2  # links between two chips of a switch
 BESIDE = ("nccl-beside", "efficiency")
 """Catalogue part and quantity of the share of its adapter's rate that a rank of a small group keeps
 while other groups of its server use theirs."""
+LEVEL_RATE = ("nccl-racks", "level_rate")
+"""Part and quantity of the bytes a second that one level of a tree over racks carries."""
 TREE = ("tree_step", "tree_efficiency")
 """Constants of a fabric whose network plugin picks trees in protocol LL128."""
 
@@ -319,6 +322,7 @@ class Nccl:
     tuner: Tuner  # NCCL's own estimates for the machine
     # Share of an adapter's rate that a rank of a small group keeps while other groups use theirs.
     beside: float = 1.0
+    level_rate: float = math.inf  # at which a tree over racks climbs one level [B/s]
 
     def far_s(self, load: Load, payload: float = 1.0) -> Number:
         """Time of a rank's bytes over its adapter, of which ``payload`` is data, not flags [s]."""
@@ -399,6 +403,7 @@ def constants_of(facts: Machine) -> Nccl:
         fabric=_later(catalogue, fabric_part, of_fabric, FAR_STEPS, facts.far_later_ps),
         tuner=tuner(catalogue, chip, fabric, facts.adapter_bytes_per_s),
         beside=catalogue.value(*BESIDE),
+        level_rate=catalogue.value(*LEVEL_RATE),
     )
 
 
@@ -504,8 +509,21 @@ def in_switch_s(load: Load, costs: Nccl) -> Number:
     if not share:
         return math.inf
     wire = load.in_switch / (share * costs.port)
-    direct = costs.chip["in_switch_latency"] + wire + filling_s(costs.chip["in_switch_slice"], wire)
+    # A loop moves a chunk for each head, so that its slices grow with the heads.
+    slice_s = costs.chip["in_switch_slice"] * _heads(load) / SERVER
+    direct = costs.chip["in_switch_latency"] + wire + filling_s(slice_s, wire)
     return np.where(np.asarray(load.in_switch) > 0, direct, np.inf)
+
+
+HEADS = 32
+"""Most chips of a domain between which NCCL divides a reduction in the switch
+(``NCCL_MAX_NVLS_ARITY``); its tuner takes the rate to be the same for any number of them."""
+
+
+def _heads(load: Load) -> Number:
+    """Count the chips of a domain that each reduce a part of the buffer in the switch."""
+    heads: Number = np.minimum(np.asarray(load.ranks) / load.domains, HEADS)
+    return heads
 
 
 def filling_s(slice_s: Number, wire_s: Number) -> Number:
@@ -544,9 +562,13 @@ def _long_tree_s(load: Load, costs: Nccl) -> Number:
     chip, fabric = costs.chip, costs.fabric
     start = chip["launch"] + load.steps * chip["step"] + load.far_steps * fabric["step"]
     inside = np.minimum(simple_s(load, costs), in_switch_s(load, costs))
-    wire = _together_s(inside, costs.far_s(load))
+    far, racks, levels = costs.far_s(load), _heads(load) > SERVER, np.log2(load.domains)
+    far = np.where(racks, np.maximum(far, levels * load.size / costs.level_rate), far)
+    wire = _together_s(inside, far)
     filled = wire * np.minimum(1.0, _whole_bytes(load, costs) / np.asarray(load.size))
-    return start + wire + filling_s(fabric["slice"] * load.far_steps / 2, filled)
+    # Among racks a loop of all heads climbs level by level, and down again.
+    filling = filling_s(fabric["slice"] * load.far_steps / 2, filled)
+    return start + wire + np.where(racks, 2 * levels * filled, filling)
 
 
 def _together_s(inside_s: Number, far_s: Number) -> Number:
@@ -563,9 +585,10 @@ def _together_s(inside_s: Number, far_s: Number) -> Number:
 def _whole_bytes(load: Load, costs: Nccl) -> Number:
     """Size of the buffer from which the chunks of a tree have their full length [B]."""
     few = (np.asarray(load.in_switch) > 0) & (np.asarray(load.domains) < SERVERS_OF_SHORT_CHUNKS)
-    tuner = costs.tuner
+    heads, tuner = _heads(load), costs.tuner
+    few &= np.asarray(heads <= SERVER)
     whole: Number = np.where(few, tuner.whole_chunks_of_few, tuner.whole_chunks)
-    return whole * (np.asarray(load.ranks) / load.domains)
+    return whole * heads
 
 
 def _short_tree_s(load: Load, costs: Nccl, share: Number) -> Number:

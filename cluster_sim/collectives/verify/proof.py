@@ -206,10 +206,11 @@ def check_routes(schedule: Schedule, chip_of_rank: IntArray) -> None:
     what = op_label(schedule, "what")
     # Every op of a message but the last leads to one op, the next of the same message.
     inner = np.flatnonzero((what == ISSUE) | (what == PASS))
-    following = schedule.edges.dst[np.minimum(schedule.edges.ptr[inner], len(schedule.edges) - 1)]
-    alone = np.diff(schedule.edges.ptr)[inner] != 1
+    leads = np.diff(schedule.edges.ptr)[inner] == 1
+    _refuse_ops(~leads, inner, "does not lead on to the next hop of its message")
+    following = schedule.edges.dst[schedule.edges.ptr[inner]]
     same = (rank[inner] == rank[following]) & (peer[inner] == peer[following])
-    _refuse_ops(alone | ~same, inner, "does not lead on to the next hop of its message")
+    _refuse_ops(~same, inner, "does not lead on to the next hop of its message")
     # Where one hop over links ends, the next begins.
     near, far, crosses = _ends_of_hops(schedule)
     passes = inner[what[inner] == PASS]

@@ -22,7 +22,7 @@ from topologies.arguments import check_names
 from topologies.catalogue.catalogue import Catalogue
 from topologies.clusters.cluster import Cluster
 from topologies.clusters.names import FILES, GRAPHS, cluster
-from topologies.errors import InputError, check_choice, suggestion
+from topologies.errors import InputError, check_choice, excerpt, suggestion
 from topologies.files.reading import csv_lines, csv_rows, read_bytes
 from workloads.kernels.precision import CASTS
 from workloads.models.huggingface import model, models
@@ -450,7 +450,7 @@ def read_cell(column: Column, text: str) -> Value:
     text = text.strip()
     if not text:
         return None
-    shown = repr(text if len(text) <= 40 else text[:40] + "…")
+    shown = excerpt(text)
     if column.holds == "text":
         return _text(column, text, shown)
     if column.holds == "flag":

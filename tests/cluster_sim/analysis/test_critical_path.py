@@ -58,6 +58,7 @@ def test_the_critical_path_explains_the_whole_run(schedule: Schedule, block: int
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr("cluster_sim.analysis.metrics.BLOCK_OPS", block)
         path = critical_path(trace)
+    assert path.equals(critical_path(trace))
     assert path["lag_ps"].sum() + path["on_path_ps"].sum() == trace.total_ps
     assert (path["lag_ps"] >= 0).all()
     if len(path):

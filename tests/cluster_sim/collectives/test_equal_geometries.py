@@ -18,7 +18,7 @@ from topologies.arrays import IntArray
 from topologies.clusters.cluster import Cluster
 from topologies.clusters.names import cluster
 from topologies.routing import clos
-from topologies.shapes.basic import Axis, FullMesh, Shape, Switch, Torus
+from topologies.shapes.basic import Axis, FullMesh, Shape, Switch, Tier, Tiered, Torus
 from topologies.shapes.scale_out import ScaleOut
 
 SIZE_BYTES = 3 * 2**20
@@ -32,6 +32,18 @@ def torus(*sides: int, open_axis: int = -1) -> Torus:
         tuple(
             Axis("XYZ"[axis], side, RATE << (axis % 2), 300_001, axis != open_axis)
             for axis, side in enumerate(sides)
+        )
+    )
+
+
+def tiers(*sides: int, ring: bool = False) -> Tiered:
+    """Tiers of direct links and of planes of two switches; the last may be a ring."""
+    last = len(sides) - 1
+    return Tiered(
+        tuple(
+            Tier(f"tier {k}", side, RATE << (k % 2), 300_001, switches, ring and k == last)
+            for k, side in enumerate(sides)
+            for switches in [2 * (k == 1 and not ring)]
         )
     )
 
@@ -84,6 +96,13 @@ MACHINES = {
     "thin racks": lambda: racks(torus(3), 11, over=3),
     "switches": lambda: racks(Switch(5, RATE, 10**6), 7, radix=6),
     "meshes": lambda: racks(FullMesh(4, RATE, 10**6), 9),
+    "tiers": lambda: racks(tiers(3, 2, 4), 3),
+    "tier of a ring": lambda: racks(tiers(3, 5, ring=True), 2),
+    "Trn3": lambda: cluster("trn3-gen2:2"),
+    "straddled": lambda: replace(racks(torus(3, 2), 7, radix=8), chips_per_server=2),
+    "thin straddled": lambda: replace(
+        racks(Switch(6, RATE, 10**6), 7, over=3, radix=8), chips_per_server=1
+    ),
     "servers": lambda: cluster("trn2.48xlarge:40"),
     "split domains": lambda: replace(racks(torus(4, 2), 5), chips_per_server=2),
     "nvlink": lambda: cluster("gb300-nvl72:2"),
@@ -187,7 +206,7 @@ def test_groups_on_one_switch_are_alike_in_their_order() -> None:
 
 
 @pytest.mark.parametrize(
-    "name", ["racks", "thin racks", "switches", "meshes", "servers", "split domains", "nvlink"]
+    "name", [name for name, machine in MACHINES.items() if machine().domains > 1]
 )
 @pytest.mark.parametrize("kinds", [1, pytest.param(len(KINDS), marks=pytest.mark.slow)])
 def test_chips_alone_in_their_domains_take_equally_long_wherever_they_are(
@@ -206,3 +225,12 @@ def test_chips_alone_in_their_domains_take_equally_long_wherever_they_are(
     for first, *others in alike.values():
         for kind in draw.choice(KINDS, kinds, replace=False) if others else ():
             assert alone_ps(kind, first) == alone_ps(kind, others[-1]), (kind, first, others[-1])
+
+
+def test_sends_between_stages_of_trn3_are_timed_once_for_each_kind_of_way() -> None:
+    """Each tier is crossed up, down or not at all, and two domains share a switch or do not."""
+    machine = cluster("trn3-gen2:4")
+    inside = np.array([(a, b) for a in range(144) for b in range(144) if a < b])
+    across = inside * [1, 1] + [0, 144]
+    assert len(geometries(machine, inside)[0]) == (3**3 - 1) // 2
+    assert len(geometries(machine, across)[0]) <= 2

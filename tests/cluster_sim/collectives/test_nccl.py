@@ -33,7 +33,7 @@ from topologies.clusters.names import cluster
 def test_loads_follow_the_algorithms():
     inside = whole(cluster("dgx-h100"))
     ring = load_of(Call("all-reduce", inside, 800))
-    assert (ring.inside, ring.in_switch, ring.steps, ring.far_steps) == (1400, 900, 14, 0)
+    assert (ring.inside, ring.in_switch, ring.steps, ring.far_steps) == (1400, 800, 14, 0)
     two, four = (whole(cluster(f"dgx-h100:{count}")) for count in (2, 4))
     assert load_of(Call("all-reduce", two, 800)).outside == 100
     assert load_of(Call("all-reduce", four, 800)).outside == pytest.approx(193.75)
@@ -240,3 +240,20 @@ def test_a_domain_s_adapters_bound_what_its_switches_reduce():
     )
     assert (inside.what, across.what) == ("injection, reduced in the switch", AROUND)
     assert 2**28 / 400e9 < across.time_ps / 1e12 < 2**28 / 400e9 + 20e-6
+
+
+@pytest.mark.parametrize("size", [2**20, 2**24, 2**29, 2**34])
+def test_more_racks_and_more_bytes_take_longer(size):
+    domains = [f"gb200-nvl72:{count}" for count in range(2, 40)]
+    times = [nccl_ps(Call("all-reduce", whole(cluster(name)), size)) for name in domains]
+    assert times == sorted(times)
+    assert times[0] < nccl_ps(Call("all-reduce", whole(cluster(domains[0])), 2 * size))
+
+
+@pytest.mark.parametrize(
+    ("racks", "size", "measured_s"), [(2, 2**32, 0.011469), (20, 2**32, 0.024782)]
+)
+def test_all_reduces_over_racks_are_near_those_measured(racks, size, measured_s):
+    """Of 144 and 1,440 GB200 (``nccl_racks.csv``)."""
+    reduced = Call("all-reduce", whole(cluster(f"gb200-nvl72:{racks}")), size)
+    assert nccl_ps(reduced) / 1e12 == pytest.approx(measured_s, rel=0.1)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from fractions import Fraction
+
 import numpy as np
 import pytest
 
@@ -30,7 +32,8 @@ def _ms(group: Group, size_bytes: int = 2**30, kind: str = "all-gather") -> floa
 def test_a_short_domain_is_evened_and_its_ranks_stand_for_several() -> None:
     even = evened(_group(20, missing=1))
     assert even is not None
-    assert (even[0].ranks, even[1]) == (40, 2)
+    # A byte in 40 chips of full domains is 19/40 outside, in 39 for the lone rank 38/39.
+    assert (even[0].ranks, even[1]) == (40, Fraction(19, 40) / Fraction(38, 39))
     assert evened(_group(20)) is None
     lopsided = np.array([0, 32, 64, 97, 128])  # full domains have chips at unlike places
     assert evened(Group(MACHINE, lopsided)) is None
@@ -55,6 +58,20 @@ def test_what_a_lone_rank_takes_longer_no_algorithm_can_save() -> None:
         outside = 2**30 * (1 - np.bincount(group.domain).min() / group.ranks)
         least_ms = gathers * outside / (64 * adapter_bytes_per_s) * 1e3
         assert least_ms <= _ms(group) <= 1.03 * least_ms
+
+
+@pytest.mark.parametrize("missing", [1, 2, 3])
+@pytest.mark.parametrize("domains", [2, 3, 9, 15, 16, 17, 100])
+def test_a_short_domain_costs_what_its_adapters_take_in_and_no_more(
+    domains: int, missing: int
+) -> None:
+    chips = np.array(
+        [64 * domain + place for domain in range(domains) for place in (0, 16, 32, 48)]
+    )
+    group = Group(MACHINE, chips[: len(chips) - missing])
+    outside = 2**30 * (1 - (4 - missing) / group.ranks) / (4 - missing)
+    least_ms = outside / communication_costs(MACHINE).scale_out_bytes_per_s * 1e3
+    assert least_ms <= _ms(group) <= 1.07 * least_ms
 
 
 @pytest.mark.parametrize("kind", ["all-gather", "reduce-scatter", "all-reduce"])

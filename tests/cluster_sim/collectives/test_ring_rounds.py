@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from cluster_sim.collectives import CollectiveCall, Group, whole
+from cluster_sim.collectives import CollectiveCall, Group, collective_time, whole
 from cluster_sim.collectives.algorithms import ring
 from cluster_sim.collectives.algorithms.cycles import all_rings, one_ring
 from cluster_sim.collectives.algorithms.registry import ALGORITHMS
@@ -25,6 +25,7 @@ from tests.support.collective_cases import named
 from tests.support.examples import examples
 from tests.support.written_rules import check_rounds
 from topologies.clusters.names import cluster
+from topologies.errors import InputError
 
 RINGS = {"ring": one_ring, "multi-ring": all_rings}
 MACHINES = (
@@ -163,3 +164,9 @@ def test_a_ring_that_does_not_repeat_is_run_whole() -> None:
     chips = np.array([*range(0, 1024, 16), 1025])
     group = Group(cluster("trn2.48xlarge:128"), chips)
     assert ring._with_all_hops(group).tolist() == chips.tolist()
+
+
+def test_rings_that_would_run_for_hours_are_refused_before_they_are_built():
+    machine = cluster("clos:65536:64", bandwidth="100GB/s", latency="1us")
+    with pytest.raises(InputError, match=r"65,536 ranks is 1\.7e\+10 messages.*Use fewer ranks or"):
+        collective_time("all-reduce", machine, size_bytes="1GiB")

@@ -135,10 +135,11 @@ def test_a_slow_hop_lets_the_next_begin_later_so_that_nothing_leaves_too_early(e
 
 @ENGINES
 def test_an_edge_from_a_lost_start_counts_again_from_the_next(engine: str) -> None:
-    ops = fixed([10, 10], [0, 1], forwarded([10, 10], 5))
+    # The last op waits for the engine of the two before it all the same.
+    ops = fixed([10, 10, 8, 3], [0, 1, 1, 1], forwarded([10, 10, 8, 3], 5))
     faults = Faults.table([5, 20], 0, [0, 1])
     times = simulate(ops, engine=engine, faults=faults)
-    assert times_of(times) == [(0, 20, 30), (25, 25, 35)]
+    assert times_of(times) == [(0, 20, 30), (25, 25, 35), (0, 0, 8), (0, 8, 11)]
 
 
 @ENGINES
@@ -181,7 +182,8 @@ def test_a_slower_shared_resource_divides_less(engine: str) -> None:
 
 @ENGINES
 def test_a_flow_on_a_slow_slot_has_a_lower_cap(engine: str) -> None:
-    ops = flow_schedule([10, 10], [[1], [1]], [PS, 4 * PS], cap=[PS, PS], resource=[0, -1])
+    capacity = [PS, 4 * PS, 4 * PS]
+    ops = flow_schedule([10, 10], [[1], [2]], capacity, cap=[PS, PS], resource=[0, -1])
     times = simulate(ops, engine=engine, faults=Faults.table([4], 0, 1, 2))
     assert times.end_ps.tolist() == [16, 10]
 

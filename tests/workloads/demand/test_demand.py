@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -302,6 +303,12 @@ def test_averages_and_whole_requests_keep_the_sum(values: list[float], minutes: 
     assert period_means(load.requests, len(values)).std() == pytest.approx(0, abs=1e-9)
 
 
+def test_lengths_of_averaged_minutes_are_those_of_their_requests() -> None:
+    load = constant(1.0, minutes=4).times(np.array([1.0, 3.0, 0.0, 0.0]))
+    load = replace(load, prompt_tokens=np.array([[100.0, 200.0, 5.0, 7.0]]))
+    assert load.averaged(2).prompt_tokens.tolist() == [[175.0, 175.0, 5.0, 7.0]]
+
+
 def test_a_rate_is_load_on_its_own_scale(tmp_path: Path) -> None:
     load = read_demand(_file(tmp_path, "datetime,qps\n2024-01-01 00:00,5\n2024-01-01 01:00,10\n"))
     assert load.minutes == 120
@@ -322,6 +329,20 @@ def test_minutes_that_nobody_counted_are_filled_and_told(tmp_path: Path) -> None
     )
     assert np.array_equal(read.requests[0], counts)
     assert read.between(0, 1440).notes == read.notes
+
+
+def test_a_shape_beside_several_files_is_as_large_as_their_mean(tmp_path: Path) -> None:
+    counts = [f"{minute},{{}}" for minute in range(1440)]
+    shares = [f"{hour},{1 + hour % 3}" for hour in range(24)]
+    texts = [
+        "minute,requests\n" + "\n".join(counts).replace("{}", "100"),
+        "minute,requests\n" + "\n".join(counts).replace("{}", "300"),
+        "hour,load_share\n" + "\n".join(shares),
+    ]
+    paths = [str(tmp_path / f"{number}.csv") for number in range(3)]
+    for path, text in zip(paths, texts, strict=True):
+        Path(path).write_text(text + "\n")
+    assert demand_from(paths).requests.mean(axis=1) == pytest.approx([100, 300, 200])
 
 
 def test_a_shape_beside_a_file_is_as_large_as_the_file(tmp_path: Path) -> None:

@@ -18,9 +18,7 @@ from topologies.files import kept_files
 from workloads.fleet.setup import night_work
 from workloads.fleet.setup.night_work import (
     TrainingRate,
-    keep_rate,
-    load_rate,
-    rate_name,
+    rate_digest,
     training_rate,
 )
 from workloads.models.huggingface import named
@@ -38,11 +36,14 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
     kept_files.folders.cache_clear()
 
 
-def test_a_rate_is_searched_once(monkeypatch: pytest.MonkeyPatch) -> None:
-    searched = iter([TrainingRate(1, 5.0)])
+@pytest.mark.parametrize("plan", [None, ParallelPlan(tp=4, pp=2, stage_layers=(9, 7))])
+def test_a_rate_is_searched_once_and_kept_exactly(
+    plan: ParallelPlan | None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    searched = iter([TrainingRate(2, 1 / 3, plan)])
     monkeypatch.setattr(night_work, "_searched", lambda *inputs: next(searched))
     rates = [training_rate(MODEL, cluster("trn2.48xlarge")) for _ in range(2)]
-    assert rates == [TrainingRate(1, 5.0)] * 2
+    assert rates == [TrainingRate(2, 1 / 3, plan)] * 2
 
 
 @pytest.mark.parametrize(
@@ -70,34 +71,26 @@ def test_a_plan_is_searched_on_128_chips_or_most_of_a_small_fleet(
     assert searched == [(units, units * where.chips_per_domain)]
 
 
-@pytest.mark.parametrize("plan", [None, ParallelPlan(tp=4, pp=2, stage_layers=(9, 7))])
-def test_a_kept_rate_is_exactly_what_it_was(plan: ParallelPlan | None) -> None:
-    rate = TrainingRate(2, 1 / 3, plan)
-    keep_rate("training-rate-a.json", rate)
-    assert load_rate("training-rate-a.json") == rate
-    assert load_rate("training-rate-b.json") is None
-
-
 def test_every_process_names_a_rate_alike() -> None:
     code = (
         "from topologies.clusters.names import cluster;"
-        "from workloads.fleet.setup.night_work import rate_name;"
+        "from workloads.fleet.setup.night_work import rate_digest;"
         "from workloads.models.huggingface import named;"
-        "print(rate_name(named('llama-3.1-8b'), cluster('trn2.48xlarge')))"
+        "print(rate_digest(named('llama-3.1-8b'), cluster('trn2.48xlarge')))"
     )
     environment = {**os.environ, "PYTHONHASHSEED": "1"}
     process = subprocess.run(
         [sys.executable, "-c", code], env=environment, capture_output=True, text=True, check=True
     )
-    assert process.stdout.strip() == rate_name(MODEL, cluster("trn2.48xlarge"))
+    assert process.stdout.strip() == rate_digest(MODEL, cluster("trn2.48xlarge"))
 
 
 def test_other_inputs_have_other_names() -> None:
     machine = cluster("trn2.48xlarge")
-    assert rate_name(MODEL, machine) == rate_name(MODEL, cluster("trn2.48xlarge"))
+    assert rate_digest(MODEL, machine) == rate_digest(MODEL, cluster("trn2.48xlarge"))
     others = {
-        rate_name(replace(MODEL, layers=31), machine),
-        rate_name(MODEL, replace(machine, domains=machine.domains + 1)),
-        rate_name(MODEL, machine),
+        rate_digest(replace(MODEL, layers=31), machine),
+        rate_digest(MODEL, replace(machine, domains=machine.domains + 1)),
+        rate_digest(MODEL, machine),
     }
     assert len(others) == 3

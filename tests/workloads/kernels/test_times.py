@@ -14,6 +14,8 @@ from topologies.errors import InputError
 from workloads.kernels.attention import BLOCK, _compute_s, _core_s
 from workloads.kernels.chip_share import family, rank_of, worst
 from workloads.kernels.gemm import (
+    _arithmetic_s,
+    _traffic_bytes,
     drain_s,
     fill,
     gemm_table,
@@ -132,6 +134,29 @@ def test_a_batch_is_no_shorter_than_one_and_arrays_equal_scalars(m, n, k, chip):
     assert gemm_s(chip, [m, m], [n, n], k).tolist() == [one, one]
 
 
+def test_full_instructions_of_trainium_lose_only_what_issuing_them_takes():
+    """512 columns at the peak and 25 lost cycles, at half of the peak in the long run."""
+    rank = rank_of("trn2", "bf16", 1, None)
+    seconds = _arithmetic_s(rank, np.array(1024.0), np.array(256.0), np.array(384.0), 0.5)
+    at_peak_s = 2 * 1024 * 256 * 384 / rank.bf16_flops_per_s
+    assert seconds == pytest.approx(2 * at_peak_s * (512 + 25) / 512)
+
+
+def test_operands_that_fit_are_read_once_and_the_result_is_written_once():
+    rank = rank_of("trn2", "bf16", 1, None)
+    moved = _traffic_bytes(rank, np.array(256.0), np.array(384.0), np.array(128.0))
+    assert moved == 2 * (256 * 128 + 384 * 128 + 256 * 384)
+
+
+def test_a_shorter_instruction_is_paid_by_its_columns():
+    """512 columns move in one instruction of Trainium; fewer take less time for each left out."""
+    rank = rank_of("trn3", "fp8", 1, None)
+    moved = np.array([256.0, 384.0, 512.0, 512.0 + 256.0])
+    first, second, whole, both = _arithmetic_s(rank, moved, np.array(128.0), np.array(128.0), 1.0)
+    assert whole - second == pytest.approx(second - first)
+    assert both == pytest.approx(whole + first)
+
+
 def test_fp8_is_faster_where_it_was_measured_to_be():
     assert gemm_s("h100", 8192, 8192, 8192, precision="fp8") < gemm_s("h100", 8192, 8192, 8192)
     assert gemm("h100", 8192, 8192, 8192, "fp8").provenance == "measured"
@@ -228,6 +253,11 @@ def test_unfused_attention_moves_the_scores_through_memory():
     separate = unfused_attention("a100-80gb", 4, 2048, 8, 96)
     assert separate.seconds > 2 * fused
     assert unfused_attention("a100-80gb", 4, 2048, 8, 96, "backward").seconds > separate.seconds
+    # Beside the products each score of 2 bytes is at least written and read once.
+    sides = (2048, 2048, 96), (2048, 96, 2048)
+    products = sum(gemm("a100-80gb", *each, batch=32).seconds for each in sides)
+    moved_s = 4 * 32 * 2048**2 / shipped_catalogue().value("a100-80gb", "hbm_bandwidth")
+    assert separate.seconds > products + moved_s
 
 
 def test_the_layer_of_korthikanti_2022_table_4_comes_out_right():

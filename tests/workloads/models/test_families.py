@@ -118,6 +118,27 @@ def test_layers_of_kimi_linear_are_counted_from_one() -> None:
     assert model.recurrence.state == 32 * 128 * 128
 
 
+def test_the_gates_of_kimi_are_factored_or_whole() -> None:
+    """A gate of rank r for d columns has r (hidden + d) weights, a whole one hidden · d."""
+    gate = {"num_heads": 4, "head_dim": 16, "kda_layers": [1, 2, 3], "full_attn_layers": [4]}
+    factored, whole = (
+        small(model_type="kimi_linear", linear_attn_config={**gate, "use_full_rank_gate": flag})
+        for flag in (False, True)
+    )
+    assert factored.recurrence is not None
+    assert whole.recurrence is not None
+    assert factored.recurrence.products == 2 * whole.recurrence.products == 2 * 16 * 64
+    assert whole.recurrence.columns - factored.recurrence.columns == 64 - 16
+
+
+def test_layers_with_experts_are_read_from_a_list_of_kinds() -> None:
+    kinds = ["dense", "sparse", "sparse"]
+    model = small(num_local_experts=2, num_experts_per_tok=1, mlp_layer_types=kinds)
+    assert [layer.experts for layer in model.each_layer] == [False, True, True, False]
+    assert model.experts is not None
+    assert (model.experts.count, model.moe_layers) == (2, 2)
+
+
 def test_blocks_of_selected_keys_are_read() -> None:
     kinds = named("minimax-m3").each_layer
     assert {layer.window for layer in kinds[:3]} == {0}

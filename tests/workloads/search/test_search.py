@@ -38,6 +38,7 @@ def test_the_search_finds_the_best_of_all_plans() -> None:
     for one in result.finalists:
         assert sum(one.breakdown_s.values()) == pytest.approx(one.iteration_s, rel=1e-9)
         assert one.memory.total <= one.memory.capacity
+        assert one.estimate_s == pytest.approx((1 + one.estimate_error) * one.iteration_s)
 
 
 def _rivals(result: Search) -> list[ParallelPlan]:

@@ -18,7 +18,7 @@ from tests.support.examples import examples
 from tests.support.toy_training import SPARSE, TOY, plan
 from topologies.clusters.names import cluster
 from topologies.errors import InputError
-from workloads.search.unlike import divided
+from workloads.search.unlike import Question, divided
 from workloads.training.detail import Detail
 from workloads.training.iteration import Iteration, iteration
 from workloads.training.plan.placement import Joined
@@ -216,6 +216,13 @@ def test_a_plain_shape_and_what_nothing_joins_are_refused() -> None:
 def test_a_model_for_which_there_is_no_memory_is_refused() -> None:
     with pytest.raises(InputError, match="memory has room for"):
         cs.train("llama-3.1-405b", HOPPER, later_stages=BLACKWELL, **PAIR)
+
+
+def test_degrees_that_are_tried_leave_few_chips_of_any_cluster_idle() -> None:
+    pair = cluster("trn2.48xlarge"), cluster("dgx-h100:3")  # 16 and 24 chips
+    tried = list(Question(TOY, pair, {}, Detail(), None, 1, 1.0).degrees())
+    assert {each["tp"] * each["dp"] for each in tried} == {1, 2, 4, 8}
+    assert all(each["pp"] == 40 // (each["tp"] * each["dp"]) for each in tried)
 
 
 def test_degrees_that_leave_chips_idle_are_named() -> None:

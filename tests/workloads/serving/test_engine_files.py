@@ -83,6 +83,8 @@ SGLANG = (
          ("batch-wait-timeout-iters = 0",)),
         ("serve.txt", "vllm serve m -tp 2 -dp 1",
          {"scheduler": "vllm", "tp": 2, "attention_dp": 1}, (), ()),
+        ("compose.yaml", "services: {a: {image: i, entrypoint: vllm serve m -tp 2}}",
+         {"scheduler": "vllm", "tp": 2}, (), ()),
     ],
 )  # fmt: skip
 def test_a_replica_is_read_and_other_keys_are_named(

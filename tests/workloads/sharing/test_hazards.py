@@ -185,6 +185,7 @@ def test_a_stopped_job_with_a_model_pays_what_run_job_says(tmp_path: Path) -> No
     assert first.parts_s["checkpoint"] == pytest.approx(
         (first.job.run_s + first.parts_s["lost_work"]) * saving
     )
+    assert first.held_s == pytest.approx(first.job.run_s + sum(first.parts_s.values()), rel=1e-9)
 
 
 def test_neighbours_take_as_long_as_share_says(tmp_path: Path) -> None:

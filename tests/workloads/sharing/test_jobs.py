@@ -64,6 +64,7 @@ def test_a_mistaken_job_is_refused_by_name(changes: dict[str, Any], message: str
         ("jobs: [{name: a, model: gpt2}]", "job a: states neither chips nor dp"),
         ("jobs: [{name: a, model: gpt3, dp: 1}]", "job a: unknown model 'gpt3'"),
         ("jobs: [{name: a, dp: 1}]", "job a has no model."),
+        ("jobs: [{dp: 1}]", "job 1 has no model."),
         (
             "jobs: [{name: a, model: gpt2, dp: 1}, {name: a, model: gpt2, dp: 1}]",
             "two jobs are called a.",

@@ -18,7 +18,8 @@ from workloads.training.layers.layer import backward, forward
 from workloads.training.layers.replicas import host_s, traced_update_s
 from workloads.training.layers.steps import RankShapes, kernel
 from workloads.training.memory.memory import memory
-from workloads.training.plan.plan import ParallelPlan
+from workloads.training.plan.plan import ParallelPlan, Recompute
+from workloads.training.plan.stages import layer_share
 
 EIGHT = named("llama-3.1-8b")
 LORA = ParallelPlan(
@@ -254,6 +255,29 @@ def test_adapters_run_on_gpus_and_recompute_there(recompute: str) -> None:
     step = iteration(EIGHT, cluster("dgx-h100"), replace(plan, recompute=recompute))
     repeated = sum(step.trace.frame().name.str.startswith("again."))
     assert (repeated > 0) == (recompute == "full")
+
+
+@pytest.mark.parametrize(("rank", "packed"), [(0, 3), (16, 2)])
+def test_frozen_weights_have_no_gradients_to_copy(rank: int, packed: int) -> None:
+    """A layer is copied out of both gatherings; into a reduction only where it is trained."""
+    how = ParallelPlan(dp=8, zero=3, global_batch=8, seq=2048, lora_rank=rank, recompute="none")
+    numbers = shipped_catalogue().with_variants({"training.sharded_copy_bytes": "fsdp2"})
+    shapes = RankShapes(EIGHT, how, "h100", numbers)
+    steps = [*forward(shapes), *backward(shapes)]
+    copied = sum(step.size_bytes for step in steps if step.name.startswith("layer."))
+    assert copied == packed * 5 * layer_share(EIGHT, how).total
+
+
+@pytest.mark.parametrize(("recompute", "fetched"), [("none", 3), ("full", 4)])
+def test_hooks_fetch_each_weight(recompute: Recompute, fetched: int) -> None:
+    """Forward, again, backward and to reduce: seven weights of a layer, six plain kernels each."""
+    how = ParallelPlan(dp=8, zero=3, global_batch=8, seq=2048, recompute=recompute)
+    variants = {"training.gathered_weights": "seven", "training.fetch_issued": "hooks"}
+    numbers = shipped_catalogue().with_variants({**variants, "training.sharded_start": "eager"})
+    shapes = RankShapes(EIGHT, how, "h100", numbers)
+    steps = [*forward(shapes), *backward(shapes, again=recompute == "full")]
+    issued = sum(step.issued for step in steps if step.name.endswith("shard"))
+    assert issued == fetched * 7 * 6
 
 
 def test_a_place_for_adapters_needs_adapters() -> None:

@@ -43,6 +43,18 @@ def test_in_fp16_the_update_moves_more_bytes() -> None:
     assert read == {"": 30, "fp16": 56, "fp16-2020": 66}
 
 
+def test_a_state_in_two_bytes_moves_less() -> None:
+    """Without a master copy a parameter is read and written, and two bytes each of its state."""
+    narrow = {"training.optimizer_bytes": "bf16", "training.gradient_bytes": "bf16"}
+    read = []
+    for more in ({}, {"training.update_copies_bytes": "clipped"}):
+        parts = shipped_catalogue().with_variants({**narrow, **more})
+        shapes = RankShapes(TOY, plan(dp=1), "h100", parts)
+        owned = ReplicaExchange(shapes, 0, shapes.plan).owned
+        read.append(update(shapes, owned).size_bytes / owned.total)
+    assert read == [14, 18]
+
+
 @pytest.mark.parametrize("chip", ["trn2", "trn3-gen2", "h100"])
 def test_other_stacks_have_no_such_overhead_that_is_known(chip: str) -> None:
     assert step_overhead_s(chip, 4096) == 0

@@ -7,7 +7,8 @@ from typing import Any
 
 import pytest
 
-from tests.support.toy_training import LATENT, SELECTING, plan
+from tests.support.counted_layers import counted, product_flops
+from tests.support.toy_training import LATENT, SELECTING, TOY, plan
 from topologies.catalogue.catalogue import shipped_catalogue
 from workloads.kernels.attention import index_score_s
 from workloads.models.model import (
@@ -52,7 +53,15 @@ def test_flops_of_selected_keys_by_hand() -> None:
     assert index_flops(SELECTING, 1024) == 2 * scores * 512.5
     assert index_flops(SELECTING, 1024, 128) == 2 * scores * seen
     assert index_size(SELECTING) == (256 * scores + 1024 * (32 + 4), 2 * 32)
+    plain = replace(TOY, window=128, keys="selected", indexer=SELECTING.indexer)
+    assert index_size(plain) == (1024 * (scores + 32 + 4), 2 * 32)  # no compressed queries
     assert SELECTING.parameters - LATENT.parameters == 4 * sum(index_size(SELECTING))
+
+
+def test_an_indexer_without_compressed_queries_takes_its_columns_of_one_product() -> None:
+    model = replace(TOY, window=128, keys="selected", indexer=SELECTING.indexer)
+    expected = layer_flops(model, 1024, moe=False) - attention_flops(model, 1024)
+    assert product_flops(list(forward(counted(model)))) == pytest.approx(1024 * expected)
 
 
 def test_scores_of_keys_that_are_not_selected_have_no_gradients() -> None:

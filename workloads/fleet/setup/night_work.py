@@ -8,7 +8,6 @@ search.
 
 from __future__ import annotations
 
-import json
 import math
 from bisect import bisect_right
 from collections.abc import Mapping, Sequence
@@ -125,7 +124,6 @@ def gang_note(jobs: Sequence[TrainingJob], fleet: Fleet) -> str:
 PACKAGES = ("cluster_sim", "topologies", "workloads")
 READ = (".py", ".csv", ".json", ".yaml", ".toml")  # suffixes of the files that results depend on
 CACHE = "__pycache__"  # folder whose files follow from the others
-MOST_KEPT = 1000  # files that are kept, of about 700 bytes each; the oldest are removed first
 
 
 @dataclass(frozen=True)
@@ -140,11 +138,6 @@ class TrainingRate:
     plan: ParallelPlan | None = None
 
 
-def load_rate(name: str) -> TrainingRate | None:
-    """Read the rate of this name, exactly as it was; None where there is none."""
-    return kept_files.read_json(name, _rate)
-
-
 def _rate(document: dict[str, Any]) -> TrainingRate:
     plan: dict[str, Any] | None = document.pop("plan")
     if plan is None:
@@ -154,16 +147,10 @@ def _rate(document: dict[str, Any]) -> TrainingRate:
     return TrainingRate(**document, plan=ParallelPlan(**plan))
 
 
-def keep_rate(name: str, rate: TrainingRate) -> None:
-    """Keep a rate under its name."""
-    content = json.dumps(asdict(rate)).encode()
-    kept_files.keep(name, content, "training-rate-*.json", most=MOST_KEPT)
-
-
-def rate_name(model: Model, cluster: Cluster) -> str:
-    """Return the name of the file of a rate, with a digest of its inputs and of all code."""
+def rate_digest(model: Model, cluster: Cluster) -> str:
+    """Return a digest of the inputs of a rate and of all code."""
     inputs = (model, cluster, cluster.catalogue or shipped_catalogue(), np.__version__)
-    return f"training-rate-{kept_files.digest(kept_files.exact_text(inputs), _program())}.json"
+    return kept_files.digest(kept_files.exact_text(inputs), _program())
 
 
 @cache
@@ -205,12 +192,10 @@ def training_rate(model: Model, cluster: Cluster) -> TrainingRate:
     # on which any fits; every chip adds one sequence of 8,192 tokens to a step. Where no plan fits
     # the fleet, a step takes three times the roofline of a forward pass. The result is kept in a
     # file, from which the next call with equal inputs reads it.
-    name = rate_name(model, cluster)
-    rate = load_rate(name)
-    if rate is None:
-        rate = _searched(model, cluster)
-        keep_rate(name, rate)
-    return rate
+    digest = rate_digest(model, cluster)
+    return kept_files.made_once(
+        "training-rate", digest, lambda: _searched(model, cluster), _rate, asdict
+    )
 
 
 def _searched(model: Model, cluster: Cluster) -> TrainingRate:

@@ -107,8 +107,8 @@ def by_pool(values: FloatArray, pools: Sequence[Pool]) -> FloatArray:
 
 def to_serving_s(costs: ChangeCosts, services: Sequence[Service], units: int = 1) -> float:
     """Time until ``units`` units, changed from training together, serve at their full rate [s]."""
-    heaviest = max((service.weights_bytes for service in services), default=0.0)
-    cold_s = max((service.cold_s for service in services), default=0.0)
+    heaviest = max(service.weights_bytes for service in services)
+    cold_s = max(service.cold_s for service in services)
     return costs.to_serving_s(heaviest, units) + cold_s
 
 
@@ -182,17 +182,13 @@ def waits_s(queue: Queue) -> FloatArray:
     later = np.maximum(middle - served[-1], 0.0) / last if last else np.zeros(len(middle))
     turn = edges[-1] + later
     after = np.searchsorted(served, middle, side="left")
-    inside = (after < len(served)) & (after > 0)
-    rows = after[inside]
+    inside = after < len(served)
+    rows = np.maximum(after[inside], 1)
     step = served[rows] - served[rows - 1]
     part = np.where(step > 0, (middle[inside] - served[rows - 1]) / np.where(step > 0, step, 1), 0)
     turn[inside] = edges[rows - 1] + part
     came = edges[:-1] + 0.5
-    waiting_before = np.concatenate([[0], queue.backlog[:-1]])
-    result: FloatArray = np.where(
-        queue.backlog + waiting_before > 0, np.maximum(turn - came, 0.0) * 60.0, 0.0
-    )
-    return result
+    return np.asarray(np.maximum(turn - came, 0.0) * 60.0)
 
 
 def split_tokens(queue: Queue, tokens: IntArray) -> tuple[IntArray, IntArray, IntArray]:

@@ -59,9 +59,8 @@ GROUPS = {
 }
 """Groups of roles; every role is in exactly one of them."""
 
-
-NOBODY = -1
-MS = 1000
+NOBODY = -1  # owner, loaded pool or heading of a unit that has none
+MS = 1000  # milliseconds of a second
 
 
 class Ledger:
@@ -235,7 +234,7 @@ def _until_done_ms(entry: _Load) -> int:
     return math.ceil(entry.left_bytes / entry.rate_bytes_per_s * MS - 1e-6)
 
 
-NONE = np.empty(0, np.int64)
+NONE = np.empty(0, np.int64)  # no units
 USUAL_INTERVAL_S = 1800.0  # interval of checkpoints of a job without one outside of a scenario [s]
 
 

@@ -319,7 +319,7 @@ def lowered_edges(program: Program, layout: Layout) -> Edges:
         at = of_stage[stage].write(offset[row], targets, at)
     for number, leads in zip(meeting, of_exchange, strict=True):
         for members in program.exchanges[number].members:
-            at = leads.write(offset[members].reshape(-1), targets, at)
+            at = leads.write(offset[members].ravel(), targets, at)
     return Edges(ptr, targets, np.zeros(len(targets), np.int64))
 
 

@@ -261,19 +261,23 @@ def _shard_handling(shapes: RankShapes, name: str, *, moe: bool) -> list[LayerOp
     # layer, so the host's work there is not hidden, and neither are copies, casts and divisions.
     if shapes.plan.sharding < 3:
         return []
-    apart = gathered_apart(shapes)
-    # Where adapters are units of their own, the frozen weights around them have no gradients to
-    # pack (_register_post_backward_reshard_only_hook of torch/distributed/fsdp/_runtime_utils.py).
-    frozen = name == "layer.shard" and apart > 0
-    start_s = shapes.catalogue.value("training", "sharded_start") * (apart + (not frozen))
-    element_bytes = shapes.catalogue.value("training", "sharded_copy_bytes") * (not frozen)
+    apart, numbers = gathered_apart(shapes), shapes.catalogue
+    # Frozen weights have no gradients to pack, and where adapters are units of their own no hook
+    # either (_register_post_backward_reshard_only_hook of torch/distributed/fsdp/_runtime_utils.py)
+    frozen = name == "layer.shard" and shapes.plan.lora_rank > 0
+    start_s = numbers.value("training", "sharded_start") * (apart + (not (frozen and apart)))
+    element_bytes = numbers.value("training", "sharded_copy_bytes") * (not frozen)
     if name == "layer.unshard":
         element_bytes += _cast_after_gathering(shapes)
     if not (start_s or element_bytes):
         return []
     parameters = layer_share(shapes.model, shapes.plan, moe=moe).total
     copied = shapes.passes(round(element_bytes * parameters))
-    return [kernel(name, copied._replace(seconds=copied.seconds + start_s))]
+    handled = kernel(name, copied._replace(seconds=copied.seconds + start_s))
+    # A backward pass fetches what the forward pass that runs again has let go.
+    times = 1 + (name == "layer.shard" and shapes.plan.recompute == "full")
+    fetches = times * numbers.integer("training", "gathered_weights")
+    return [handled._replace(issued=fetches * numbers.value("training", "fetch_issued"))]
 
 
 def _cast_after_gathering(shapes: RankShapes) -> float:

@@ -32,6 +32,7 @@ from workloads.training.layers.steps import (
 from workloads.training.plan.plan import ParallelPlan
 from workloads.training.plan.stages import (
     GRADIENT_BYTES,
+    OPTIMIZER_BYTES,
     WEIGHT_BYTES,
     Share,
     chunk_layers,
@@ -57,6 +58,7 @@ REDUCED_TOGETHER = 500_000_000
 overflow it are reduced on their own (``__add_grad_to_ipg_bucket`` of its ``zero/stage3.py``)."""
 NEWTON_SCHULZ = 5  # steps of Newton–Schulz iteration in an update by Muon
 NORM_BYTES = 4  # bytes of a sum of squares in fp32
+LEAST_WITH_MASTER = 8  # bytes of Adam's state with a master copy in fp32
 
 
 def bucket_parameters(shapes: RankShapes) -> int:
@@ -125,14 +127,18 @@ def _exchange(
 def update(shapes: RankShapes, owned: Share, edges: Share = Share(0, 0)) -> LayerOp:
     """Return the step of the optimizer's update of the parameters that a rank owns."""
     # It reads gradient, master copy and state (mean and variance of Adam), and writes the last two
-    # and the parameter. In fp16 gradients are cast, unscaled and clipped before, by kernels of
-    # their own. Of the owned parameters ``edges`` are of embedding and output layer.
-    plan = shapes.plan
+    # and the parameter, which it reads itself where it has no master copy. In fp16 gradients are
+    # cast, unscaled and clipped before, by kernels of their own. Of the owned parameters ``edges``
+    # are of embedding and output layer.
+    plan, numbers = shapes.plan, shapes.catalogue
     parameters = _divided(plan, owned)
     of_edges = min(parameters, _divided(plan, edges))
-    each = GRADIENT_BYTES + WEIGHT_BYTES
-    each += shapes.catalogue.integer("training", "update_copies_bytes")
+    adam_bytes = numbers.integer("training", "optimizer_bytes")
+    each = numbers.integer("training", "gradient_bytes") + WEIGHT_BYTES
+    each += WEIGHT_BYTES * (adam_bytes < LEAST_WITH_MASTER)
+    each += numbers.integer("training", "update_copies_bytes")
     state = optimizer_bytes(plan, parameters, of_edges) if parameters else 0
+    state = part(state * adam_bytes, OPTIMIZER_BYTES["adamw"])
     timing = shapes.stream(each * max(1, parameters) + 2 * state)
     if plan.sharding and plan.replicas > 1:
         overhead_s = step_overhead_s(shapes.chip, plan.ranks, catalogue=shapes.catalogue)
@@ -190,7 +196,8 @@ def clip(shapes: RankShapes, owned: Share) -> list[LayerOp]:
     # 1909.08053, section 4.2). Gradients are assumed to be scaled within the update.
     plan = shapes.plan
     parameters = _divided(plan, owned)
-    read = shapes.stream(GRADIENT_BYTES * max(1, parameters))
+    gradient_bytes = shapes.catalogue.integer("training", "gradient_bytes")
+    read = shapes.stream(gradient_bytes * max(1, parameters))
     squares = kernel("norm.squares", read, "optimizer")
     if plan.norm_ranks == 1:
         return [squares]

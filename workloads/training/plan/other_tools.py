@@ -226,10 +226,8 @@ MEGATRON: Mapping[str, Key] = {
     "expert-model-parallel-size": whole("ep"),
     "expert-tensor-parallel-size": whole("etp"),
     "pipeline-model-parallel-layout": Key("stage_layers", _layout, _layout_text),
-    "num-virtual-stages-per-pipeline-rank": Key(
-        "vpp",
-        lambda value, _all: number(value),
-        lambda vpp, plan: vpp if vpp > 1 and not plan["stage_layers"] else None,
+    "num-virtual-stages-per-pipeline-rank": whole("vpp")._replace(
+        write=lambda vpp, plan: vpp if vpp > 1 and not plan["stage_layers"] else None
     ),
     "virtual-pipeline-model-parallel-size": whole("vpp"),
     "num-layers-per-virtual-pipeline-stage": Key("vpp", _chunks_of_stage),
@@ -280,10 +278,8 @@ TITAN: Mapping[str, Key] = {
     "parallelism.pipeline_parallel_schedule": Key(
         "schedule", _schedule, lambda name, plan: TITAN_SCHEDULES.get((name, plan["vpp"]))
     ),
-    "parallelism.pipeline_parallel_microbatch_size": Key(
-        "microbatch",
-        lambda value, _all: number(value),
-        lambda size, plan: size if plan["pp"] > 1 else None,
+    "parallelism.pipeline_parallel_microbatch_size": whole("microbatch")._replace(
+        write=lambda size, plan: size if plan["pp"] > 1 else None
     ),
     "parallelism.enable_async_tensor_parallel": when("overlap", "all"),
     "training.local_batch_size": Key("microbatch", _local_batch, lambda size, _plan: size),

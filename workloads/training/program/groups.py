@@ -19,10 +19,9 @@ from topologies.arrays import IntArray, present
 from topologies.clusters.cluster import Cluster
 from topologies.routing import period
 from workloads.training.layers.feed_forward import merged_exchange
-from workloads.training.layers.steps import LayerOp, RankShapes
+from workloads.training.layers.steps import LayerOp
 from workloads.training.plan.placement import Joined, Placement, Side, place
-from workloads.training.plan.plan import PLAN_FIELDS, ParallelPlan
-from workloads.training.program.ops import LaidOut
+from workloads.training.plan.plan import ParallelPlan
 
 LOCAL_ACCESSES = 2
 """Memory accesses for each byte that ranks of one chip send each other: a write and a read."""
@@ -344,13 +343,8 @@ class PlacedGroups:
         return Groups(ranks, kind, self.placement.chip[ranks[first]])
 
 
-# Parts that programs on one cluster share: costs, groups, and passes that differ in batch alone.
+# Parts that programs on one cluster share: costs and groups.
 
-NO_PART = ("global_batch", "order")
-"""Fields of a plan that passes do not depend on, but only their number and the place of ranks."""
-ALIKE = tuple(name for name in PLAN_FIELDS if name not in NO_PART)
-"""Fields in which plans with the same passes agree."""
-PLANS = 64  # plans whose passes are kept
 MOST_PLACED = 1_000_000
 """Ranks of the placements that are kept: two orders of half a million ranks, of which a search
 simulates plans by turns."""
@@ -365,27 +359,12 @@ class SharedParts:
     def __init__(self) -> None:
         self._costs: dict[Joined, JoinedCosts] = {}
         self._placed: OrderedDict[Hashable, PlacedGroups] = OrderedDict()
-        self._laid_out: OrderedDict[Hashable, dict[Hashable, LaidOut]] = OrderedDict()
 
     def costs(self, joined: Joined) -> JoinedCosts:
         """Return the costs of the calls of groups on clusters with a framework's numbers."""
         if joined not in self._costs:
             self._costs[joined] = JoinedCosts(joined)
         return self._costs[joined]
-
-    def passes(self, shapes: RankShapes) -> dict[Hashable, LaidOut]:
-        """Return the passes that plans share if they differ only in batch and order of the axes."""
-        plan = shapes.plan
-        # With several microbatches a pass also adds its gradients to those of earlier ones.
-        several = plan.microbatches > 1
-        alike = tuple(getattr(plan, name) for name in ALIKE)
-        rank = shapes.model, shapes.chip, shapes.catalogue, shapes.beside_tp
-        key = *rank, several, alike
-        laid_out = self._laid_out.setdefault(key, {})
-        self._laid_out.move_to_end(key)
-        if len(self._laid_out) > PLANS:
-            self._laid_out.popitem(last=False)
-        return laid_out
 
     def placed(self, placement: Placement) -> PlacedGroups:
         """Return the groups that placements share whose ranks are in the same places."""

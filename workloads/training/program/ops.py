@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import NamedTuple
 
@@ -41,8 +41,7 @@ class Ops:
 
 
 EMPTY = Ops(*(np.zeros(0, np.int32) for _ in range(4)))  # a table without ops
-LaidOut = tuple[int, Ops, tuple[LayerOp, ...]]
-"""First layer that a pass was built for, ops of the pass, and the steps that their numbers mean."""
+LaidOut = tuple[int, Ops]  # first layer that a pass was built for, and its ops
 
 
 class Catalog:
@@ -51,29 +50,18 @@ class Catalog:
     def __init__(self) -> None:
         self.steps: list[LayerOp] = []
         self._number: dict[LayerOp, int] = {}
-        self._renumbered: dict[Hashable, Ops] = {}
 
     def ops(self, steps: Sequence[LayerOp]) -> Ops:
         """Return a block of steps as ops, with the waits that the steps' ``after`` names."""
         if not steps:
             return EMPTY
-        empty = np.full(len(steps), NONE, np.int32)
-        return Ops(self.numbers(steps), np.array(back(steps), np.int32), empty, empty)
-
-    def numbers(self, steps: Sequence[LayerOp]) -> IntArray:
-        """Return the number of each step, int32 (steps,); new steps are added."""
         for step in steps:
             if step not in self._number:
                 self._number[step] = len(self.steps)
                 self.steps.append(step)
-        return np.array([self._number[step] for step in steps], np.int32)
-
-    def renumbered(self, key: Hashable, ops: Ops, steps: Sequence[LayerOp]) -> Ops:
-        """Return ops with this catalog's numbers of their steps, kept under a key."""
-        if key not in self._renumbered:
-            step = self.numbers(steps)[ops.step]
-            self._renumbered[key] = Ops(step, ops.back, ops.layer, ops.microbatch)
-        return self._renumbered[key]
+        numbers = np.array([self._number[step] for step in steps], np.int32)
+        empty = np.full(len(steps), NONE, np.int32)
+        return Ops(numbers, np.array(back(steps), np.int32), empty, empty)
 
     def column(self, name: str) -> IntArray:
         """Return one attribute of all steps, int64 (steps,); ``duration_ps`` is the time [ps]."""

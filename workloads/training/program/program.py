@@ -451,7 +451,7 @@ def program(
     tried = [
         as_tried(each, partial(slowest_s, stage)) for each, stage in zip(kinds, firsts, strict=True)
     ]
-    of_ranks = streams([tried[kind] for kind in of_stages], catalog, iterations, shared)
+    of_ranks = streams([tried[kind] for kind in of_stages], catalog, iterations)
     rates = [memory_bytes_per_s(each) if overlaps(plan) else 0 for each in kinds]
     memory = np.array(rates, np.int64)[of_stages]
     exchanges = Exchanges(placed, plan, catalog.steps, of_ranks, memory, per_token, costs)

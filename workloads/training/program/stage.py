@@ -7,6 +7,7 @@ for all layers. ``streams`` joins the passes of an iteration and adds what waits
 
 from __future__ import annotations
 
+from collections import defaultdict
 from collections.abc import Hashable, Sequence
 from dataclasses import dataclass, replace
 from functools import lru_cache
@@ -57,7 +58,6 @@ from workloads.training.layers.steps import (
 from workloads.training.plan.plan import ParallelPlan
 from workloads.training.plan.schedules.held import passes
 from workloads.training.plan.schedules.schedule import FORWARD, Passes, PipelineSchedule
-from workloads.training.program.groups import SharedParts
 from workloads.training.program.ops import (
     Catalog,
     LaidOut,
@@ -139,7 +139,7 @@ LEAST_HOST_S = 1e-6
 class StagePasses:
     """Builder of the ops of a rank of one stage; its shapes may show a part of a job's plan."""
 
-    # ``laid_out`` has passes that other stages and programs with these shapes have built.
+    # ``laid_out`` has passes that other stages with these shapes have built.
 
     def __init__(
         self,
@@ -161,12 +161,9 @@ class StagePasses:
         key = self._likeness(phase, chunk, last=last)
         if key not in self._laid_out:
             make = (self._forward, self._backward, self._weights)[phase]
-            # With numbers of its own, so that programs with other catalogs can use the pass.
-            catalog = Catalog()
-            ops = make(catalog, chunk, reduces=phase != FORWARD and self._reduces(last))
-            self._laid_out[key] = begin, ops, tuple(catalog.steps)
-        first, ops, named = self._laid_out[key]
-        ops = self.catalog.renumbered((self.shapes.chip, key), ops, named)
+            ops = make(chunk, reduces=phase != FORWARD and self._reduces(last))
+            self._laid_out[key] = begin, ops
+        first, ops = self._laid_out[key]
         return ops if first == begin else ops.of_layers(begin - first)
 
     def start(self) -> Ops:
@@ -191,13 +188,12 @@ class StagePasses:
         reduces = phase != FORWARD and self._reduces(last)
         return phase, reduces, turned, self._begins(chunk), self._ends(chunk), at_turn, kinds
 
-    def _forward(self, catalog: Catalog, chunk: int, *, reduces: bool) -> Ops:
+    def _forward(self, chunk: int, *, reduces: bool) -> Ops:
         shapes, layers = self.shapes, self.exchange.chunks[chunk]
         begins, ends, number = self._begins(chunk), self._ends(chunk), self._number(chunk)
         sharded = shapes.plan.sharding == 3
         edges = self.exchange.gathered_edges() if sharded and (begins or ends) else []
         return self._ops(
-            catalog,
             (
                 embedding(shapes) if begins else _received(shapes, number, "forward"),
                 output(shapes) if ends else _sent(shapes, number, "forward"),
@@ -211,7 +207,7 @@ class StagePasses:
             gathered=(edges, self._gathered(layers)),
         )
 
-    def _backward(self, catalog: Catalog, chunk: int, *, reduces: bool) -> Ops:
+    def _backward(self, chunk: int, *, reduces: bool) -> Ops:
         """Ops of a backward pass, which reduces each bucket of gradients once it is full."""
         # Where the schedule splits backward passes, this one has no gradients of weights.
         shapes, number = self.shapes, self._number(chunk)
@@ -231,7 +227,6 @@ class StagePasses:
         if leaves:
             end = [*end, *self.exchange.reduced(left, edges=begins or ends)]
         return self._ops(
-            catalog,
             (begin, [*end, *_sent(shapes, number, "backward")]),
             blocks=blocks,
             stretches=stretches,
@@ -240,14 +235,13 @@ class StagePasses:
             gathered=([], self._gathered(layers)),
         )
 
-    def _weights(self, catalog: Catalog, chunk: int, *, reduces: bool) -> Ops:
+    def _weights(self, chunk: int, *, reduces: bool) -> Ops:
         """Ops of a pass over gradients of weights, where the backward pass is split."""
         shapes, layers = self.shapes, self.exchange.chunks[chunk]
         begins, ends = self._begins(chunk), self._ends(chunk)
         stretches, left = self.exchange.stretches(layers[::-1], reduces=reduces)
         begin = without_frozen(shapes, output_backward(shapes)) if ends else []
         return self._ops(
-            catalog,
             (
                 weight_half(begin),
                 self.exchange.reduced(left, edges=begins or ends) if reduces else [],
@@ -293,7 +287,6 @@ class StagePasses:
 
     def _ops(
         self,
-        catalog: Catalog,
         ends: tuple[list[LayerOp], list[LayerOp]],
         *,
         blocks: Blocks,
@@ -308,6 +301,7 @@ class StagePasses:
         # kernels wait for shards of other ranks. ``traced``: passes over the layers that the host
         # issues; 0 if it issues them with another pass. ``gathered``: gathering of the model's ends
         # and of each layer, under ZeRO-3.
+        catalog = self.catalog
         of_kinds = [[catalog.ops(block) for block in kind] for kind in blocks if stretches]
         layers = [
             join([self._repeated(of_kinds, run.layers), catalog.ops(run.steps)])
@@ -319,10 +313,10 @@ class StagePasses:
             pairs = zip_longest(ahead[1:], layers, fillvalue=catalog.ops([]))
             layers = [part for pair in pairs for part in pair]
         first, last, body = catalog.ops(ends[0]), catalog.ops(ends[1]), join(layers)
-        scheduling = catalog.ops(self._scheduling(catalog, body) if traced else [])
+        scheduling = catalog.ops(self._scheduling(body) if traced else [])
         shards = catalog.ops(waits)
         if traced:
-            body = self._issued(catalog, body, traced, join([first, last]))
+            body = self._issued(body, traced, join([first, last]))
         return join([edges, *ahead[:1], first, body, scheduling, shards, last])
 
     def _repeated(self, blocks: Sequence[Sequence[Ops]], layers: IntArray) -> Ops:
@@ -333,45 +327,45 @@ class StagePasses:
         runs = [run for run in runs if len(run)]
         return join([repeat(blocks[kind[run[0]]][kept[run[0]]], layers[run]) for run in runs])
 
-    def _scheduling(self, catalog: Catalog, layers: Ops) -> list[LayerOp]:
+    def _scheduling(self, layers: Ops) -> list[LayerOp]:
         """Unexplained time of a pass over the layers, as a step of its own."""
         # Published training runs leave it: stalls between engines that no kernel's time has.
         share = scheduling_share(self.shapes, self.job)
         if not share or not len(layers):
             return []
-        engine = catalog.column("stream") == ENGINE
-        kernel_ps = np.where(engine, catalog.column("duration_ps"), 0)
+        engine = self.catalog.column("stream") == ENGINE
+        kernel_ps = np.where(engine, self.catalog.column("duration_ps"), 0)
         seconds = share * float(kernel_ps[layers.step].sum()) / PS_PER_S
         return [kernel("scheduling", Timing(seconds, "assumed"), "scheduling")]
 
-    def _issued(self, catalog: Catalog, layers: Ops, traced: int, ends: Ops) -> Ops:
+    def _issued(self, layers: Ops, traced: int, ends: Ops) -> Ops:
         """Add the host to a pass over layers, which cannot end before it is issued."""
         # The host issues the steps of both ``ends`` of the pass as well. While a launch blocks it,
         # the chip waits for it instead, as it does until compiled layers are started.
         shapes, count = self.shapes, int((distinct(layers.layer) >= 0).sum())
-        issued_s = self._host_s(catalog, layers, count, traced, ends) if len(layers) else 0.0
+        issued_s = self._host_s(layers, count, traced, ends) if len(layers) else 0.0
         ahead_s = issued_s * issued_ahead(shapes)
-        body = self._beside_host(catalog, layers, ahead_s) if ahead_s >= LEAST_HOST_S else layers
+        body = self._beside_host(layers, ahead_s) if ahead_s >= LEAST_HOST_S else layers
         waited_s = issued_s - ahead_s + start_s(shapes, count * traced, "pass")
         if waited_s < LEAST_HOST_S:
             return body
         launch = LayerOp("host.launch", "host", ENGINE, waited_s)
-        return join([body, catalog.ops([launch])])
+        return join([body, self.catalog.ops([launch])])
 
-    def _beside_host(self, catalog: Catalog, layers: Ops, ahead_s: float) -> Ops:
+    def _beside_host(self, layers: Ops, ahead_s: float) -> Ops:
         """Add the host that runs ahead of the chip, and starts when the pass has begun."""
-        issue = catalog.ops([LayerOp("host.issue", "host", HOST, ahead_s)])
-        wait = catalog.ops([kernel("host.wait", Timing(0.0, "measured"))])
+        issue = self.catalog.ops([LayerOp("host.issue", "host", HOST, ahead_s)])
+        wait = self.catalog.ops([kernel("host.wait", Timing(0.0, "measured"))])
         layers_back = layers.back.copy()
         # The first kernel waits for the beginning of the pass, not for the host's op between them.
         layers_back[:1] += layers_back[:1] == 1
         wait_back = np.array([len(layers) + 1], np.int32)
         return join([issue, replace(layers, back=layers_back), replace(wait, back=wait_back)])
 
-    def _host_s(self, catalog: Catalog, layers: Ops, count: int, traced: int, ends: Ops) -> float:
+    def _host_s(self, layers: Ops, count: int, traced: int, ends: Ops) -> float:
         """Time in which the host issues a pass over layers that it traces ``traced`` times [s]."""
-        stream = catalog.column("stream")
-        issued = np.array([step.issued for step in catalog.steps])
+        stream = self.catalog.column("stream")
+        issued = np.array([step.issued for step in self.catalog.steps])
         counted = np.where((stream == ENGINE) | (stream == CC), issued, 0.0)
         kernels = float(counted[layers.step].sum() + counted[ends.step].sum())
         return host_s(self.shapes, self.job, kernels, count, traced)
@@ -475,12 +469,13 @@ class Stream:
 
 
 def streams(
-    of_stages: Sequence[RankShapes], catalog: Catalog, iterations: int, shared: SharedParts
+    of_stages: Sequence[RankShapes], catalog: Catalog, iterations: int
 ) -> tuple[Stream, ...]:
     """Return the streams of all stages, whose steps are added to a catalog."""
     plan = of_stages[0].plan
+    laid_out: dict[int, dict[Hashable, LaidOut]] = defaultdict(dict)  # by identity of shapes
     parts = [
-        _stage_parts(shapes, stage, catalog, shared.passes(shapes))
+        _stage_parts(shapes, stage, catalog, laid_out[id(shapes)])
         for stage, shapes in enumerate(of_stages)
     ]
     # Of each step: its stream, whether it updates parameters, and whether it gathers some.

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -19,11 +20,13 @@ from experiments.validation.predictions.training import (
 )
 from experiments.validation.reading.rows import machines_for, read_text
 from experiments.validation.validate import predictor
+from tests.support.toy_training import TOY, plan
 from tests.support.validation_rows import TRAINING, rows_of, training_row
 from topologies.catalogue.catalogue import shipped_catalogue
 from topologies.errors import InputError
 from workloads.training.iteration import iteration
-from workloads.training.layers.steps import CC, ENGINE, PREVIOUS, LayerOp
+from workloads.training.layers.layer import forward
+from workloads.training.layers.steps import CC, ENGINE, PREVIOUS, LayerOp, RankShapes
 from workloads.training.layers.steps import length_s as steps_length_s
 
 
@@ -96,6 +99,16 @@ def test_kernel_rows_say_what_they_need():
     missing, whole = compare(read, predict_kernel)
     assert "needs k" in missing["why"]
     assert whole["status"] == "ok"
+
+
+def test_a_layer_of_a_row_takes_as_long_as_that_layer_of_a_plan():
+    """Both without the rotation of queries and keys, which rows of layers leave out."""
+    cells = {"chip": "h100", "seq": 4096, "heads": 32, "kv_heads": 32, "head_dim": 128}
+    row = {"kernel": "layer", **cells, "n": 11_008, "k": 4096, "precision": None}
+    model = replace(TOY, hidden=4096, heads=32, kv_heads=32, head_dim=128, ffn=11_008)
+    shapes = RankShapes(model, plan(seq=4096), "h100", shipped_catalogue())
+    steps = [step.seconds for step in forward(shapes) if step.name != "attention.rotate"]
+    assert predict_kernel(row).predicted["kernel_s"] == pytest.approx(sum(steps), rel=5e-3)
 
 
 def test_other_libraries_are_told_apart_by_tool():

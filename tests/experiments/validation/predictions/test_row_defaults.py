@@ -36,6 +36,7 @@ def test_empty_cells_take_what_is_usual_and_are_counted():
         ({"heads": 25, "hidden": 1600, "tp": 2}, {"heads": 26, "kv_heads": 26, "head_dim": 64}),
         ({"heads": 40, "kv_heads": 10, "tp": 8}, {"kv_heads": 8}),
         ({"heads": 18, "kv_heads": 10, "tp": 8}, {"heads": 24, "kv_heads": 8}),
+        ({"heads": 32, "kv_heads": 4, "tp": 8}, {"heads": 32, "kv_heads": 4}),
         ({"ffn": 1365, "tp": 2}, {"ffn": 1366}),
         ({"seq": 1001, "tp": 2, "sequence_parallel": 1}, {"seq": 1001, "sequence_parallel": 0}),
         ({"seq": 1001, "cp": 2}, {"seq": 1004}),

@@ -64,6 +64,7 @@ def test_short_and_long_rows_are_mistakes_not_shifts():
         (b"\xff\xfe\x00a", "not UTF-8"),
         (b"a,a\n", "stands twice"),
         (b"a,b\n1,2\n", "no known kind"),
+        (COLLECTIVES.replace("cluster", "clustre").encode(), r"needs cluster\..*mean cluster\?"),
         (b'collective,"x\n' + b"y" * 200_000, "not CSV"),
     ],
 )

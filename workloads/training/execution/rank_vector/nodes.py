@@ -337,18 +337,18 @@ class Unions(NamedTuple):
 
 def unions(nodes: Nodes) -> Unions:
     """Return the unions to follow for a program's nodes."""
-    present = np.unique(nodes.category).tolist()
+    codes = np.unique(nodes.category).tolist()
     first, alone = np.full((2, IDLE), SUMMED)
     top = [IDLE - 1]
     for code in range(IDLE):
-        if code >= present[-1]:
+        if code >= codes[-1]:
             first[code] = ALL
-        elif code not in present:
+        elif code not in codes:
             first[code] = first[code - 1] if code else SUMMED
         elif not in_a_row(nodes, nodes.category <= code):
             first[code] = len(top)
             top.append(code)
-    overlaps = [code for code in present if not in_a_row(nodes, nodes.category == code)]
+    overlaps = [code for code in codes if not in_a_row(nodes, nodes.category == code)]
     alone[overlaps] = len(top) + np.arange(len(overlaps))
     lowest = int(np.argmax(first != SUMMED))
     allowed = (nodes.category == lowest) & (alone[lowest] == SUMMED)
