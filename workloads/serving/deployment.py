@@ -410,6 +410,7 @@ class Deployed:
             batching.prompts_text if self.apart is None else "whole, on replicas of their own"
         )
         numbers["slots"] = batching.slots
+        numbers["runs_empty_slots"] = bool(batching.buckets)
         if self.deployment.profile.weights_text:
             numbers["weights"] = self.deployment.profile.weights_text
         if self.concurrency is not None:

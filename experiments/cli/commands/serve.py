@@ -167,6 +167,11 @@ def print_serving(document: Mapping[str, Any]) -> None:
         f"Prompts are processed {document['prompts']}; at most {document['slots']:,} requests "
         "decode at once."
     )
+    if document["runs_empty_slots"] and 2 * document["batch_mean"] < document["slots"]:
+        print_text(
+            f"A pass of decode takes as long as with {document['slots']:,} requests; in the mean "
+            f"{document['batch_mean']:.2g} decode. With fewer --slots tokens come sooner."
+        )
     if document.get("binds") == "slots":
         print_text("More slots would serve more: --slots sets them, --search finds how many.")
     within = ", ".join(

@@ -24,7 +24,9 @@ class Conditions:
     """Conditions of a run, each of which stands for a setting of its framework."""
 
     date: str | None = setting(
-        None, "Month of the training software, such as 2024-06", default="the latest"
+        None,
+        "Month of the training software, such as 2024-06",
+        default="its usual one (`list frameworks`)",
     )
     compiled: bool | None = setting(None, "Layers are compiled", default="as the framework does")
     graphs: bool | None = setting(
