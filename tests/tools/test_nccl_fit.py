@@ -75,7 +75,7 @@ def test_left_out_rows_are_met():
 
 
 def test_the_shipped_rows_are_those_of_the_fits(tmp_path):
-    others = nccl_rows("nccl_tests", "nccl_more")
+    others = nccl_rows("nccl_tests", "nccl_more", "nccl_efa_more")
     chips = fit_chips(nccl_rows("nccl_aic"), others)
     written = write(tmp_path / "fits.csv", chips, fit_fabrics(others, chips))
     again, shipped = shipped_catalogue().with_overlay(tmp_path / "fits.csv"), shipped_catalogue()
