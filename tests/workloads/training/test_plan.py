@@ -225,8 +225,10 @@ def test_experts_of_racks_in_part_stay_in_a_rack() -> None:
     assert (racks == racks[:, :1]).all()
     # Filled in order the fifth group would have eight ranks in either rack.
     filled = [*range(72), *range(72, 128)]
-    across = iteration(SPARSE, where, how, chips=np.array(filled), partial=True)
-    assert iteration(SPARSE, where, how, partial=True).iteration_s < across.iteration_s
+    # The host sets the time of this step, so only what waits for the exchanges is compared.
+    across = iteration(SPARSE, where, how, chips=np.array(filled), partial=True).breakdown_s
+    within = iteration(SPARSE, where, how, partial=True).breakdown_s
+    assert within["exposed_ep"] < 0.7 * across["exposed_ep"]
 
 
 @pytest.mark.parametrize(

@@ -526,7 +526,7 @@ def other_plan(path: Path, text: str, environment: Mapping[str, str] = EMPTY) ->
     if fields.get("vpp", 1) > 1:
         fields.setdefault("schedule", schedule_of_chunks(fields["vpp"]))
     if tool == "MaxText" and fields.get("pp", 1) > 1:
-        fields.setdefault("schedule", "gpipe")
+        fields.setdefault("schedule", _schedule("GPipe", keys))
     if "fp8_recipe" in fields and fields.get("precision") != "fp8":
         ignored.append(f"fp8 recipe {fields.pop('fp8_recipe')} without fp8")
     stated = _framework(tool, fields)

@@ -45,7 +45,7 @@ def test_empty_cells_take_what_is_usual_and_are_counted():
         ({"tp": 2, "cp": 2, "dp": 4}, {"dp": 2}),
         ({"dp": 8, "global_batch": 100, "microbatch": 4}, {"global_batch": 96, "microbatch": 4}),
         ({"dp": 8, "global_batch": 32, "microbatch": 64}, {"global_batch": 32, "microbatch": 4}),
-        ({"dp": 8, "global_batch": 4}, {"global_batch": 8, "microbatch": 1}),
+        ({"dp": 8, "global_batch": 4}, {"global_batch": 8, "microbatch": None}),
         ({"ffn": 4096}, {"gated_mlp": 0}),
         ({"ffn": 4096, "kv_heads": 4}, {"gated_mlp": 1}),
         ({"kv_heads": 4}, {"ffn": 3584, "gated_mlp": 1}),
