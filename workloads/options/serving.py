@@ -100,10 +100,11 @@ class ReplicaInputs:
     )
     slots: int | None = setting(
         None,
-        "Requests that decode at once; a program of Trainium runs all of them, empty ones too",
+        "Requests that decode at once; a program of Trainium runs all stated ones, empty ones too",
         least=1,
         most=MOST_SLOTS,
-        default="the engine's (1,024 by vLLM on large GPUs); on Trainium 64, or --concurrency",
+        default="the engine's (1,024 by vLLM on large GPUs); on Trainium up to 64, by a program of "
+        "the load's size",
     )
     scheduler: str | None = setting(
         None,

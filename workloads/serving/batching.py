@@ -45,6 +45,10 @@ class Batching:
     # Lengths, ascending, to which separate prompts and the caches of decode are padded; empty for
     # no padding
     buckets: tuple[int, ...] = ()
+    # Whether a pass of decode takes as long as with all slots, empty ones too, as in a program of
+    # Trainium that was compiled for them. Where nobody states the slots it is taken to be compiled
+    # for its load
+    runs_empty_slots: bool = False
     # Whether prompts arrive with their keys and values, as at a decode replica, and take no time
     arrived: bool = False
     # Way to fill iterations with prompts, one of ``PROMPTS``, where ``chunk_tokens`` is not 0
@@ -261,13 +265,10 @@ def batching_from(
     scheduler: str | None = None,
     poll: int = 1,
     gather: str | None = None,
-    users: int | None = None,
 ) -> Batching:
-    """Return the batching that these options describe, for ``users`` of a closed loop if any."""
+    """Return the batching that these options describe."""
     trainium = chip_family(cluster.chip, cluster.catalogue).is_neuron
-    usual = usual_slots(cluster, scheduler, chunk)
-    # A program runs all its slots, so that nobody compiles one for more requests than there are.
-    slots = slots or min(usual, (trainium and users) or usual)
+    stated, slots = slots is not None, slots or usual_slots(cluster, scheduler, chunk)
     if scheduler is not None and prefill != "auto":
         raise InputError(
             f"--scheduler {scheduler} states how prompts run; leave --prefill {prefill} out."
@@ -287,4 +288,5 @@ def batching_from(
             f"--gather {gather} collects prompts, but they run one at a time here; "
             "add --prefill chunked, or leave --gather out."
         )
-    return Batching(slots, 0, BUCKETS if trainium else (), poll_passes=poll)
+    buckets = BUCKETS if trainium else ()
+    return Batching(slots, 0, buckets, runs_empty_slots=trainium and stated, poll_passes=poll)

@@ -410,7 +410,7 @@ class Deployed:
             batching.prompts_text if self.apart is None else "whole, on replicas of their own"
         )
         numbers["slots"] = batching.slots
-        numbers["runs_empty_slots"] = bool(batching.buckets)
+        numbers["runs_empty_slots"] = batching.runs_empty_slots
         if self.deployment.profile.weights_text:
             numbers["weights"] = self.deployment.profile.weights_text
         if self.concurrency is not None:

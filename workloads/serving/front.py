@@ -234,13 +234,13 @@ def answered(
     if "search" in stated:
         question = DeploymentQuestion(model, cluster, slo, options, batching, drawing, **size)
         return search_deployments(question, watch).best()
-    users = stated.get("concurrency")
-    if batching or users:
-        options = replace(options, batching=batching_from(cluster, **batching, users=users))
+    if batching:
+        options = replace(options, batching=batching_from(cluster, **batching))
     replicas = options.deployment(model, cluster, **size)
     if "max_rate" in stated:
         least = stated.get("count", DRAWN)
         return at_highest_rate(options.offered(replicas, **drawing), slo, least=least)
+    users = stated.get("concurrency")
     source = drawing["requests"]
     stated_rate = isinstance(source, str) and source != USUAL_REQUESTS and drawn_rate(source)
     if users is not None and stated_rate:

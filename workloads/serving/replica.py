@@ -648,17 +648,17 @@ def _verify(state: State, batch: Speculating, speculation: Speculation) -> list[
 def _read_by_decode(state: State) -> tuple[int, int, int, int]:
     """Return a pass's requests, the tokens it reads, their growth, and the passes it holds for.
 
-    All cached tokens are read, or, by a program compiled for buckets, that of the longest request
-    for every slot, empty ones too (``_pad_helper`` of NxD Inference's ``model_wrapper.py``); the
-    passes are those until that request outgrows its bucket.
+    All cached tokens are read, or, by a program compiled for buckets, the bucket of the longest
+    request for every request; the passes are those until that request outgrows its bucket. A
+    program of stated slots runs empty ones too (``_pad_helper`` of its ``model_wrapper.py``).
     """
     batch, sizes = len(state.batch), state.batching.buckets
     if not sizes:
         return batch, state.cached_tokens, batch, sys.maxsize
-    batch = state.batching.slots
     cached = state.most_cached
     longest = max(cached[request] - left for request, left in state.batch.left())
     size = state.batching.padded(longest)
+    batch = state.batching.slots if state.batching.runs_empty_slots else batch
     if size > sizes[-1]:
         return batch, batch * longest, batch, sys.maxsize
     return batch, batch * size, 0, size - longest + 1

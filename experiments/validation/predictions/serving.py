@@ -179,7 +179,8 @@ def _steady_state(
     groups = values.get("attention_dp") or 1
     each = -(-users // groups)  # slots and tokens of an engine are those of a group
     batching = _batching(values, cluster, each, neuron=neuron).of_groups(groups)
-    batching = replace(batching, slots=values.get("slots") or users)
+    program = values.get("slots")
+    batching = replace(batching, slots=program or users, runs_empty_slots=bool(program and neuron))
     shortest, rounds = values.get("shortest_lengths") or 1.0, values.get("rounds") or ROUNDS
     return benchmark(replica, (prompt, output), shortest, rounds, batching, speculation, users)
 

@@ -115,7 +115,7 @@ def test_a_bare_question_holds_what_every_tool_shows() -> None:
     bare, inside = (
         collective_interval(machine, 8, 2**16, 18e-6, tool=tool) for tool in ("", "nccl-tests")
     )
-    assert inside.high < 25e-6
+    assert inside.high < 40e-6  # one process that drives eight GPUs takes 31 to 42 us
     assert bare.high > 60e-6
     assert bare.low < 18e-6
     assert "18 us to 60 us by the tool that times it" in bare.basis

@@ -171,7 +171,7 @@ def test_a_compiled_program_runs_its_empty_slots() -> None:
     """One request of a program of four slots decodes as slowly as four do; none pads on a GPU."""
     replica = toy_replica(decode_kv_s=0.01)
     one = requests_of((0.0, 5, 3))
-    compiled = serve(replica, one, Batching(4, buckets=(8,)))
+    compiled = serve(replica, one, Batching(4, buckets=(8,), runs_empty_slots=True))
     assert compiled.tpot_s[0] == pytest.approx(replica.decode_s(4, 4 * 8))
     alone = serve(replica, one, Batching(4))
     assert alone.tpot_s[0] < replica.decode_s(2, 2 * 7)

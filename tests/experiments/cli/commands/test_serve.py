@@ -128,7 +128,7 @@ def test_the_highest_rate_keeps_the_slo_and_a_higher_one_does_not(
         beyond = ask(f"--requests=poisson:{1.011 * rate!r}", *way)
         # 400 requests end before the queue of a saturated group grows.
         assert beyond["slo_attainment"] < 0.99 or way
-        assert highest["binds"] == ("throughput" if way else "TPOT")
+        assert highest["binds"] == ("slots" if way else "TPOT")
         per_request = at["tokens_per_s"] / at["requests_per_s"]
         assert highest["tokens_per_s"] == pytest.approx(rate * per_request)
         usd_per_s = 35.7608 / 16 / 3600 * highest["chips"]
