@@ -341,8 +341,8 @@ def verdict(compared: pd.DataFrame, *, crosses: bool) -> str:
         return f"All {len(measured)} times are usual for such machines (80 % intervals)."
     if slower.empty:
         return (
-            f"{len(faster)} of {len(measured)} times are shorter than nine of ten such machines "
-            "take. Check that machine, ranks and operation are those that were measured."
+            f"Shorter than nine of ten such machines take: {len(faster)} of {len(measured)} times. "
+            "Check that machine, ranks and operation are those that were measured."
         )
     by_bandwidth = slower.lower_bound_s > BY_BANDWIDTH * slower.time_s
     where = "cables, adapters and routes between servers" if crosses else "links and their lanes"
@@ -355,8 +355,8 @@ def verdict(compared: pd.DataFrame, *, crosses: bool) -> str:
         )
         if which.any()
     ]
-    counted = f"{len(slower)} of {len(measured)} times are longer than nine of ten such machines"
-    return " ".join([f"{counted} take.", *looks])
+    counted = f"{len(slower)} of {len(measured)} times"
+    return " ".join([f"Longer than nine of ten such machines take: {counted}.", *looks])
 
 
 def agreement(compared: pd.DataFrame) -> dict[str, Any]:

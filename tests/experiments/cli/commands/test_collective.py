@@ -157,9 +157,13 @@ def test_measured_times_stand_beside_the_simulated_ones(capsys, measured):
     ("factors", "normal", "says"),
     [
         ((1, 1), ["usual", "usual"], "All 2 times are usual for such machines (80 % intervals)."),
-        ((3, 1), ["slower", "usual"], "1 of 2 times are longer .* At 4 KiB look at what sets lat"),
-        ((1, 3), ["usual", "slower"], "1 of 2 .* At 1 GiB look at what sets bandwidth: links and"),
-        ((0.3, 1), ["faster", "usual"], "1 of 2 times are shorter .* Check that machine, ranks"),
+        (
+            (3, 1),
+            ["slower", "usual"],
+            "Longer than .*: 1 of 2 times. At 4 KiB look at what sets lat",
+        ),
+        ((1, 3), ["usual", "slower"], ": 1 of 2 times. At 1 GiB look at what sets bandwidth: links and"),
+        ((0.3, 1), ["faster", "usual"], "Shorter than .*: 1 of 2 times. Check that machine, ranks"),
     ],
 )
 def test_measured_times_that_are_not_normal_are_said(capsys, tmp_path, factors, normal, says):
