@@ -162,7 +162,11 @@ def test_measured_times_stand_beside_the_simulated_ones(capsys, measured):
             ["slower", "usual"],
             "Longer than .*: 1 of 2 times. At 4 KiB look at what sets lat",
         ),
-        ((1, 3), ["usual", "slower"], ": 1 of 2 times. At 1 GiB look at what sets bandwidth: links and"),
+        (
+            (1, 3),
+            ["usual", "slower"],
+            "Longer than .*: 1 of 2 times. At 1 GiB look at what sets bandwidth: links and",
+        ),
         ((0.3, 1), ["faster", "usual"], "Shorter than .*: 1 of 2 times. Check that machine, ranks"),
     ],
 )
