@@ -57,6 +57,7 @@ def _looks(follower: Follower, api: QueryApi, until: int, step: int = 20) -> lis
     return problems
 
 
+@pytest.mark.slow
 def test_half_a_day_with_faults_loses_no_hour(
     api: QueryApi, address: str, ask: Ask, tmp_path: Path, demand: Demand, monday: int
 ) -> None:

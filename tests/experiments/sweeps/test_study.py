@@ -258,6 +258,7 @@ def test_without_a_path_nothing_is_written(
     assert list((tmp_path / "here").iterdir()) == []
 
 
+@pytest.mark.slow
 def test_a_run_that_kills_its_process_does_not_stop_the_rest(log: Path, tmp_path: Path) -> None:
     sizes_study = study(_sizes(1, 666, 3))
     frame = sweep(sizes_study, PROBE, out=tmp_path / "out", workers=1)

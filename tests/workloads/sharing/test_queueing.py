@@ -95,6 +95,7 @@ def test_a_job_takes_the_fullest_domain_that_has_room() -> None:
     assert waits_min(jobs, "fifo", "domain") == [0, 0, 0]
 
 
+@pytest.mark.slow
 def test_the_mean_wait_of_equal_jobs_at_random_is_that_of_the_formula() -> None:
     # M/D/1, as every job needs all servers: ρ / (2 (1 − ρ)) run times (Pollaczek–Khinchine).
     load, run_min = 0.6, 60

@@ -218,6 +218,7 @@ def test_train_runs_the_added_schedule_with_its_own_memory(added: str) -> None:
     assert ours["iteration_s"] == pytest.approx(usual["iteration_s"], rel=0.02)
 
 
+@pytest.mark.slow
 def test_plan_searches_the_added_schedule_and_draws_it(added: str, tmp_path: Path) -> None:
     line = (
         "plan --model gpt2 --cluster trn2.48xlarge --global-batch 64 --seq 512 --tp 4 --pp 4 "

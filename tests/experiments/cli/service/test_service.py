@@ -153,6 +153,7 @@ def test_a_token_is_asked_for_everywhere_but_for_health() -> None:
     asked_of(lambda: Service(token="s" * 16), questions)
 
 
+@pytest.mark.slow
 def test_twenty_clients_at_once_are_answered(monkeypatch: pytest.MonkeyPatch) -> None:
     async def questions(ask: Ask) -> None:
         shape = {"tp": 2, "global_batch": 64, "seq": 256}
