@@ -18,9 +18,9 @@ from topologies.files.yaml_documents import read_yaml
 from topologies.routing import switch_chips
 from workloads.models.huggingface import as_model
 from workloads.models.model import Model
-from workloads.training.plan.other_tools import field_value, read_any_plan
+from workloads.training.plan.other_tools import field_value
 from workloads.training.plan.plan import PLAN_FIELDS, ParallelPlan, check_field
-from workloads.training.usual_plan import complete, ranks_per_chip
+from workloads.training.usual_plan import complete, ranks_per_chip, runnable_fields
 
 PLACEMENTS = {
     "packed": "the next free chips, whatever they share with the job before",
@@ -184,7 +184,7 @@ def _job(entry: dict[str, Any], number: int, cluster: Cluster, folder: Path) -> 
     _check_count(name, "chips", chips, 1, cluster)
     try:
         model = as_model(stated.pop("model"))
-        fields = dict(read_any_plan(folder / str(filed)).fields) if filed is not None else {}
+        fields = runnable_fields(folder / str(filed), cluster) if filed is not None else {}
         for key, value in stated.items():
             fields[key] = field_value(key, value)
             check_field(key, fields[key])

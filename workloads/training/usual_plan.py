@@ -6,6 +6,7 @@ import math
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import groupby
+from pathlib import Path
 from typing import Any, NamedTuple
 
 from topologies.catalogue.catalogue import chip_family, shipped_catalogue
@@ -24,7 +25,7 @@ from workloads.training.frameworks.framework import (
     names,
 )
 from workloads.training.memory.memory import likely, worst
-from workloads.training.plan.other_tools import field_value
+from workloads.training.plan.other_tools import field_value, read_any_plan
 from workloads.training.plan.plan import PLAN_FIELDS, ParallelPlan, check_field
 from workloads.training.plan.schedules.registry import (
     DEFAULT,
@@ -36,6 +37,19 @@ from workloads.training.plan.stages import check_model, check_ranks, filling_dp
 DEFAULT_SEQ = 4096
 """Tokens of a sequence where none are stated; less for a model with fewer positions."""
 DEFAULT_MICROBATCHES = 16  # microbatches of a replica where no global batch is stated
+
+
+def runnable_fields(path: Path, cluster: Cluster) -> dict[str, Any]:
+    """Return the fields of a plan's file, without the framework of a tool that lacks the chips."""
+    filed = read_any_plan(path)
+    fields = dict(filed.fields)
+    if filed.implied and not framework(filed.implied).trains_on(cluster):
+        del fields["framework"]  # the answer says so
+    if filed.tool == "MaxText" and "microbatch" in fields:
+        # A batch is one of each device, of which a chip may have two.
+        catalogue = cluster.catalogue or shipped_catalogue()
+        fields["microbatch"] *= catalogue.integer(cluster.chip, "jax_devices", 1)
+    return fields
 
 
 def complete(

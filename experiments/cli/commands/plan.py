@@ -10,7 +10,6 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import click
 
-from experiments.cli.commands.train import runnable_fields
 from experiments.cli.options.from_fields import Stated, as_options
 from experiments.cli.options.inputs import (
     CatalogueInputs,
@@ -329,6 +328,7 @@ OF_ONE_PLAN = ("global_batch", "microbatches", "stage_layers", "recompute_every"
 def _own_fields(text: str, stated: Mapping[str, Any], cluster: Cluster) -> dict[str, Any]:
     """Return the fields of the user's own plan, from a file or from options in one text."""
     from workloads.training.plan.other_tools import field_value
+    from workloads.training.usual_plan import runnable_fields
 
     mine: dict[str, Any] = {}
 

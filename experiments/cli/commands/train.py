@@ -26,7 +26,7 @@ from experiments.cli.output.printing import (
 )
 from experiments.cli.output.side_by_side import answer_beside, cluster_names
 from experiments.reports.formatting import idle_sentences, table_text
-from topologies.catalogue.catalogue import Catalogue, shipped_catalogue
+from topologies.catalogue.catalogue import Catalogue
 from topologies.clusters.cluster import Cluster
 from topologies.errors import InputError, check_choice
 from topologies.options import setting
@@ -66,6 +66,8 @@ class PlanInputs(Conditions):
 
     def fields(self, stated: Mapping[str, Any], cluster: Cluster) -> dict[str, Any]:
         """Return the fields of the plan that file, options and conditions state together."""
+        from workloads.training.usual_plan import runnable_fields
+
         plan_fields = {**(runnable_fields(self.plan, cluster) if self.plan else {}), **stated}
         written = {**plan_fields, "chips": self.chips}
         return {**plan_fields, "framework": self.framework_text(written, cluster)}
@@ -77,21 +79,6 @@ class PlanInputs(Conditions):
 
         filed = read_any_plan(self.plan) if self.plan else None
         return filed and beside_the_plan(filed, step.plan, step.model, step.cluster)
-
-
-def runnable_fields(plan: Path, cluster: Cluster) -> dict[str, Any]:
-    """Return the fields of a file, without the framework of a tool that cannot use the chips."""
-    from workloads.training.frameworks.framework import framework
-    from workloads.training.plan.other_tools import read_any_plan
-
-    filed = read_any_plan(plan)
-    mine = dict(filed.fields)
-    if filed.implied and not framework(filed.implied).trains_on(cluster):
-        del mine["framework"]  # the answer says so
-    if filed.tool == "MaxText" and "microbatch" in mine:
-        devices = (cluster.catalogue or shipped_catalogue()).integer(cluster.chip, "jax_devices", 1)
-        mine["microbatch"] *= devices
-    return mine
 
 
 @dataclass(frozen=True)

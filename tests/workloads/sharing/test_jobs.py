@@ -90,6 +90,21 @@ def test_a_job_takes_fields_from_a_plan_file_beside_the_jobs(tmp_path: Path) -> 
 
 
 @pytest.mark.parametrize(
+    ("machine", "microbatch", "framework"),
+    [("tpu7x-pod", 6, "maxtext"), ("tpu-v5p-pod", 3, "maxtext"), ("trn2.48xlarge", 3, "")],
+)
+def test_a_file_of_maxtext_gets_the_devices_and_the_framework_of_the_chips(
+    tmp_path: Path, machine: str, microbatch: int, framework: str
+) -> None:
+    """A chip of TPU7x is two devices to JAX, each with a batch of its own."""
+    (tmp_path / "a.yml").write_text("base_config: base.yml\nper_device_batch_size: 3\n")
+    path = tmp_path / "jobs.yaml"
+    path.write_text("jobs: [{name: a, model: llama-3.1-8b, plan: a.yml, chips: 16}]")
+    (job,) = read_jobs(path, cluster(machine))
+    assert (job.plan.microbatch, job.plan.framework) == (microbatch, framework)
+
+
+@pytest.mark.parametrize(
     ("jobs", "message"),
     [
         ([{}, {"name": "b", "dp": 16}], "the jobs use 72 chips (a 8, b 64), but"),

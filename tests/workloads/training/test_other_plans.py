@@ -220,6 +220,8 @@ def test_a_batch_left_to_accumulation_is_that_of_the_tool(
         ("a.yml", "apiVersion: v1\nargs:\n- |\n  (python3 -m MaxText.train base.yml "
          "ici_fsdp_parallelism=1 ici_pipeline_parallelism=2 num_pipeline_repeats=1)",
          {"zero": 0, "pp": 2, "schedule": "gpipe", "microbatch": 12, "microbatches": 2}),
+        ("a.yml", "base_config: base.yml\nremat_policy: save_dot_except_mlp\n",
+         {"recompute": "selective", "microbatch": 12}),
         ("ds.json", '{ // of "us"\n"train_batch_size": 8, # sequences\n/* all */ "path": "a//b"}',
          {"global_batch": 8}),
     ],

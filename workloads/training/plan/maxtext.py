@@ -87,15 +87,17 @@ MAXTEXT: Mapping[str, Key] = {
     ),
     "max_target_length": whole("seq"),
     # Policies of ``get_remat_policy`` in MaxText's decoders.py: those of *minimal* keep all
-    # products, those near full recomputation keep some of a layer's, or move them to the host.
+    # products; *selective* is that of attention's four projections, to which those are near that
+    # keep some of them, one product more or the result of attention, or move them to the host.
     "remat_policy": choice("recompute", {
         "full": "full", "none": "none",
         **dict.fromkeys(("minimal_with_context", "minimal_flash"), "none"),
         **dict.fromkeys(("minimal", "minimal_with_quantization", "minimal_offloaded",
             "minimal_with_context_and_quantization"), Near("none")),
-        **dict.fromkeys(("save_dot_with_context_except_mlp", "save_dot_except_mlp",
-            "save_dot_except_mlpwi", "save_qkv_proj", "save_out_proj", "qkv_proj_offloaded",
-            "custom"), Near("full")),
+        "save_dot_except_mlp": "selective",
+        **dict.fromkeys(("save_dot_with_context_except_mlp", "save_dot_except_mlpwi",
+            "save_qkv_proj", "save_out_proj", "qkv_proj_offloaded"), Near("selective")),
+        "custom": Near("full"),
     }),
     "quantization": choice("precision", {
         "": "bf16", "te_mxfp8": "mxfp8",
