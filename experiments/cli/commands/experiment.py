@@ -196,10 +196,16 @@ def _run(
         "inputs": plain(inputs),
         "rows": _records(frame),
     }
+    beside = module.claims(frame) if hasattr(module, CLAIMS) else None
+    if beside is not None:
+        document[CLAIMS] = _records(beside)
 
     def show(_: object) -> None:
-        """Print the answer and its rows."""
+        """Print the answer and its rows, then what others claim."""
         print_experiment((chosen.question, answer, about(module)), frame)
+        if beside is not None:
+            headings, cells = table_text(beside.drop(columns="source"))
+            print_table("\nClaims beside these ratios", headings, cells)
         if call.out is not None:
             sys.stderr.write(f"written to {call.out}\n")
 
@@ -207,8 +213,14 @@ def _run(
         """Write figure and rows of the experiment."""
         run.figure(chosen.name, figure, title=chosen.question)
         run.table("metrics", frame, title="Rows", parquet=True)
+        if beside is not None:
+            run.table(CLAIMS, beside, title="Claims beside these ratios")
 
     call.answer(document, show, write, inputs=inputs)
+
+
+CLAIMS = "claims"
+"""Function of an experiment that compares claims with its rows, and the key of its answer."""
 
 
 def _by_option(values: Mapping[str, Any]) -> dict[str, Any]:
