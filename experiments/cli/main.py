@@ -226,18 +226,13 @@ def _explain(mistake: click.ClickException) -> int:
         sys.stdout.write(context.get_help() + "\n" if context else "")
         return 2
     command = context.command_path if context else "cluster-sim"
-    reason = (_wrong_value(mistake) or mistake.format_message()).rstrip(".")
+    reason, parameter = mistake.format_message(), getattr(mistake, "param", None)
+    if parameter is not None and not isinstance(mistake, click.MissingParameter):
+        name = next((flag for flag in parameter.opts if flag.startswith("-")), parameter.name)
+        reason = f"{name} {mistake.message}"  # the option, its value, and the rule that it breaks
+    reason = reason.rstrip(".")
     stop = "" if reason.endswith("?") else "."
     return _refuse(f"{reason}{stop} See {command} --help.")
-
-
-def _wrong_value(mistake: click.ClickException) -> str:
-    """Text with the option, its value and the rule that it breaks; empty for other mistakes."""
-    parameter = getattr(mistake, "param", None)
-    if parameter is None or isinstance(mistake, click.MissingParameter):
-        return ""
-    name = next((flag for flag in parameter.opts if flag.startswith("-")), parameter.name)
-    return f"{name} {mistake.message}"
 
 
 def _refuse(message: str, status: int = 2) -> int:
