@@ -195,6 +195,10 @@ PHONES = """{% extends base %}
 HEAD = """## cluster-sim explore
 State another option, or move a number of the catalogue, and see what the runs become."""
 NUMBERS = "Numbers of the catalogue that matter most to these runs:"
+WEIGHING = "Finding the numbers of the catalogue that matter most to these runs …"
+Weighed = Callable[[], Sequence[str] | None]
+"""Returns the numbers that matter most, or None as long as they are being weighed."""
+LOOK_MS = 200  # time between two looks whether these numbers are known [ms]
 
 
 def answer_table(runs: Sequence[Explored], answers: Sequence[Parts]) -> pd.DataFrame:
@@ -284,23 +288,18 @@ def panel() -> Any:
 def page(
     runs: Sequence[Explored],
     sweeps: Mapping[str, pd.DataFrame],
-    names: Sequence[str],
+    weighed: Weighed,
     catalogue: Catalogue,
 ) -> Any:
     """Build the page: a slider for each number, the answers, and tables of sweeps."""
     pn = panel()
     boxes = _boxes(pn, runs)
-    sliders = {
-        name: pn.widgets.FloatSlider(
-            name=f"{name} ×", start=LOW, end=HIGH, step=STEP, value=1.0, width=SLIDER_WIDTH
-        )
-        for name in names
-    }
+    factors = pn.rx({})
 
-    def view(*values: Any) -> Any:
+    def view(by_number: Mapping[str, float], *values: str) -> Any:
         """Pictures and table for one state of the boxes and sliders, or why there are none."""
-        numbers_now = moved(catalogue, dict(zip(names, values[len(boxes) :], strict=True)))
-        texts = {name: text.strip() for name, text in zip(boxes, values, strict=False)}
+        numbers_now = moved(catalogue, by_number)
+        texts = {name: text.strip() for name, text in zip(boxes, values, strict=True)}
         changes = {
             name: int(text) if text.isdecimal() else text for name, text in texts.items() if text
         }
@@ -321,8 +320,7 @@ def page(
         )  # fmt: skip
         return pn.Column(table, *drawn, **WIDE)
 
-    moves = (slider.param.value_throttled for slider in sliders.values())
-    answers = pn.bind(view, *(box.param.value for box in boxes.values()), *moves)
+    answers = pn.bind(view, factors, *(box.param.value for box in boxes.values()))
     tables = [
         pn.Column(
             pn.pane.HTML(f"<h3>Sweep {escape(name)}</h3>"),
@@ -332,8 +330,8 @@ def page(
         )
         for name, frame in sweeps.items()
     ]
-    controls = _controls(pn, sliders, catalogue)
-    left = pn.Column(pn.pane.Markdown(HEAD), *boxes.values(), *controls, width=360)
+    controls = _controls(pn, weighed, factors, catalogue)
+    left = pn.Column(pn.pane.Markdown(HEAD), *boxes.values(), controls, width=360)
     shown = [pn.panel(answers, **WIDE)] if runs else []
     right = pn.Column(*shown, *tables, styles={"flex": "1 1 340px", "min-width": "0"}, **WIDE)
     return pn.FlexBox(left, right)
@@ -359,17 +357,35 @@ def _boxes(pn: Any, runs: Sequence[Explored]) -> dict[str, Any]:
     }
 
 
-def _controls(pn: Any, sliders: Mapping[str, Any], catalogue: Catalogue) -> list[Any]:
+def _controls(pn: Any, weighed: Weighed, factors: Any, catalogue: Catalogue) -> Any:
+    """Return the sliders, or a line that is replaced by them as soon as their numbers are known."""
+    controls = pn.Column(pn.pane.Markdown(WEIGHING))
+
+    def look() -> None:
+        """Put the sliders on the page if their numbers are known."""
+        if (names := weighed()) is not None:
+            looking.stop()
+            controls[:] = _sliders(pn, names, factors, catalogue)
+
+    looking = pn.state.add_periodic_callback(look, LOOK_MS, start=weighed() is None)
+    look()
+    return controls
+
+
+def _sliders(pn: Any, names: Sequence[str], factors: Any, catalogue: Catalogue) -> list[Any]:
+    """Sliders that set the factors, with the number below each, and a button to put them back."""
     from param import edit_constant
 
-    below = [
-        pn.pane.Markdown(
-            pn.bind(lambda factor, name=name: number_in_words(catalogue, name, factor), slider),
-            styles={"color": "#666", "font-size": "0.85em"}, margin=(-12, 10, 0, 12),
+    sliders = {
+        name: pn.widgets.FloatSlider(
+            name=f"{name} ×", start=LOW, end=HIGH, step=STEP, value=1.0, width=SLIDER_WIDTH
         )
-        for name, slider in sliders.items()
-    ]  # fmt: skip
-    back = pn.widgets.Button(name="Back to the catalogue", width=SLIDER_WIDTH)
+        for name in names
+    }
+
+    def change(_: Any) -> None:
+        """Ask the runs again, with the factors that the sliders show."""
+        factors.rx.value = {name: slider.value_throttled for name, slider in sliders.items()}
 
     def put_back(_: Any) -> None:
         """Move every slider back to 1."""
@@ -378,6 +394,14 @@ def _controls(pn: Any, sliders: Mapping[str, Any], catalogue: Catalogue) -> list
             with edit_constant(slider):
                 slider.param.update(value=1.0, value_throttled=1.0)
 
+    pairs = []
+    for name, slider in sliders.items():
+        slider.param.watch(change, "value_throttled")
+        below = pn.pane.Markdown(
+            pn.bind(lambda factor, name=name: number_in_words(catalogue, name, factor), slider),
+            styles={"color": "#666", "font-size": "0.85em"}, margin=(-12, 10, 0, 12),
+        )  # fmt: skip
+        pairs += [slider, below]
+    back = pn.widgets.Button(name="Back to the catalogue", width=SLIDER_WIDTH)
     back.on_click(put_back)
-    pairs = [part for both in zip(sliders.values(), below, strict=True) for part in both]
     return [pn.pane.Markdown(NUMBERS), *pairs, back] if sliders else []
