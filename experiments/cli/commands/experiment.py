@@ -223,10 +223,10 @@ CAVEAT = "80 % of measurements would lie between the two columns of 80 %."
 def about(run: Callable[..., Any]) -> str:
     """Return how an experiment answers: what its docstring says before the parameters."""
     paragraphs = (" ".join(part.split()) for part in (inspect.getdoc(run) or "").split("\n\n")[1:])
-    said = takewhile(
+    method = takewhile(
         lambda text: not (DESCRIPTION.match(text) or text[:8] == "Returns "), paragraphs
     )
-    return " ".join(said)
+    return " ".join(method)
 
 
 def print_experiment(explained: tuple[str, str, str], rows: pd.DataFrame) -> None:
