@@ -226,9 +226,21 @@ def _explain(mistake: click.ClickException) -> int:
         sys.stdout.write(context.get_help() + "\n" if context else "")
         return 2
     command = context.command_path if context else "cluster-sim"
-    reason = (_wrong_value(mistake) or mistake.format_message()).rstrip(".")
+    reason = _unknown_option(mistake) or _wrong_value(mistake)
+    reason = (reason or mistake.format_message()).rstrip(".")
     stop = "" if reason.endswith("?") else "."
     return _refuse(f"{reason}{stop} See {command} --help.")
+
+
+def _unknown_option(mistake: click.ClickException) -> str:
+    """Text with what an option of other tools is called here; empty for other mistakes."""
+    from experiments.cli.options.other_names import other_name
+
+    if not isinstance(mistake, click.NoSuchOption) or mistake.ctx is None:
+        return ""
+    flags = [flag for option in mistake.ctx.command.params for flag in option.opts]
+    here = other_name(mistake.option_name, flags)
+    return f"No such option {mistake.option_name!r}; it is called {here} here" if here else ""
 
 
 def _wrong_value(mistake: click.ClickException) -> str:
