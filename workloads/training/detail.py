@@ -17,7 +17,7 @@ from cluster_sim.schedule.repeats import calls_written_out
 from cluster_sim.schedule.table import Schedule
 from cluster_sim.trace.trace import ENGINES, Trace, run
 from topologies.arrays import IntArray
-from topologies.catalogue.catalogue import Catalogue, shipped_catalogue
+from topologies.catalogue.catalogue import Catalogue
 from topologies.clusters.cluster import Cluster
 from topologies.errors import InputError, check_choice
 from topologies.memory_limit import machine_bytes
@@ -115,7 +115,7 @@ def chip_catalogue(cluster: Cluster) -> Catalogue:
             f"{cluster.name} is a plain shape without chips, so nothing can be computed on it. "
             "Use a named machine such as trn2-ultraserver:16."
         )
-    return cluster.catalogue or shipped_catalogue()
+    return cluster.numbers
 
 
 def peak_flops_per_s(shapes: RankShapes) -> float:
