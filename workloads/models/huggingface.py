@@ -197,7 +197,11 @@ def from_fields(fields: Fields, name: str) -> Model:
         **family.fixed,
     }
     read_as = Model(name=name, **described)
-    left_out = (*left_out, *_beside_layers(read), *_unread(read, text), *_beyond(kind, read_as))
+    # Layers that predict several tokens, and residuals of blocks of layers, are left out too.
+    count = read.count("num_nextn_predict_layers", "mtp_num_hidden_layers", default=0, least=0)
+    predicting = (f"{count} {PREDICTION}{'s' * (count > 1)}",) * (count > 0)
+    beside = (*predicting, *(RESIDUALS,) * read.has("attn_res_block_size"))
+    left_out = (*left_out, *beside, *_unread(read, text), *_beyond(kind, read_as))
     return replace(read_as, left_out=left_out)
 
 
@@ -306,13 +310,6 @@ def _unread(read: Reader, text: Fields) -> tuple[str, ...]:
         and not WITHOUT_TIME.fullmatch(name)
     )
     return tuple(f"the field {shown(name, 40)}, which is not understood" for name in unread)
-
-
-def _beside_layers(read: Reader) -> tuple[str, ...]:
-    """Names of layers that predict several tokens, and of residuals of blocks of layers."""
-    count = read.count("num_nextn_predict_layers", "mtp_num_hidden_layers", default=0, least=0)
-    predicting = (f"{count} {PREDICTION}{'s' * (count > 1)}",) * (count > 0)
-    return (*predicting, *(RESIDUALS,) * read.has("attn_res_block_size"))
 
 
 # Reader of the precision of stored weights from ``quantization_config``; others are refused.
