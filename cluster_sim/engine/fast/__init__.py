@@ -180,10 +180,9 @@ def _streams(schedule: Schedule, faults: Faults, berths: int | None) -> tuple[In
     """Return the class of each flow, and room for the flows in flight."""
     # np.unique loads numpy's masked arrays, which takes longer than many a run
     faulty = np.unique(faults.resource) if len(faults) else faults.resource
-    number, slot, paths, solver, groups = share_tables(schedule, faulty)
+    number, slot, paths, solver = share_tables(schedule, faulty)
     room = _most_in_flight(schedule) if berths is None else berths
-    streams = empty_streams(room, _column(slot, np.int64), paths, solver, groups)
-    return number, streams
+    return number, empty_streams(room, _column(slot, np.int64), paths, solver)
 
 
 def _most_in_flight(schedule: Schedule) -> int:

@@ -19,8 +19,7 @@ from typing import NamedTuple
 import numpy as np
 
 from cluster_sim.engine.compiler.jit import inlined, leading_zeros, trailing_zeros
-from cluster_sim.engine.shared_rates.tables import Groups, Paths, Solver
-from cluster_sim.engine.times import UNKNOWN_PS
+from cluster_sim.engine.shared_rates.tables import Paths, Solver
 from cluster_sim.schedule.table import BoolArray, IntArray
 
 NO_OP = -1  # end of a chain of ops that are linked by State.next
@@ -87,13 +86,15 @@ class Calls(NamedTuple):
     clash: IntArray  # [routine that was called while it ran, or -1]
 
 
-ARRIVED, LAST_ARRIVED, TROUBLE, STOP, ENDED, ATTEMPTS, FAULT, TOUCHED, STREAMS, FRESH = range(10)
-NOTES = 10
+ARRIVED, LAST_ARRIVED, TROUBLE, STOP, ENDED, ATTEMPTS, FAULT, TOUCHED, STREAMS, FRESH, ANEW = range(
+    11
+)
+NOTES = 11
 """Places in ``State.notes``. ARRIVED and LAST_ARRIVED are the ends of the chain of arrivals,
 TROUBLE is an op that would pass the horizon, or -1, and STOP is whether to stop after this instant.
 The others are counts: ops that ENDED, ATTEMPTS that were lost, faults that happened (FAULT),
-resources TOUCHED at this instant, planned ends of flows (STREAMS), and flows started at this
-instant (FRESH)."""
+resources TOUCHED at this instant, planned ends of flows (STREAMS), flows started at this
+instant (FRESH), and classes whose next end is to be found anew at it (ANEW)."""
 
 
 class Streams(NamedTuple):
@@ -115,8 +116,8 @@ class Streams(NamedTuple):
     tail: IntArray  # last of this line
     root: IntArray  # root of the heap of flows in step that came out of order; -1 for none
     loose: IntArray  # first of the chain of loose flows, -1 for none
-    end: IntArray  # when the first of the flows in step ends [ps], UNKNOWN_PS for none
-    stale: IntArray  # 1 if ``end`` is to be computed anew at this instant
+    anew: IntArray  # list of the classes whose flows in step, or their rate, changed …
+    stale: IntArray  # … 1 for each in it
     # One element for each berth.
     op: IntArray  # op of the flow in a berth, -1 for none
     number: IntArray  # class of the flow
@@ -127,7 +128,7 @@ class Streams(NamedTuple):
     before: IntArray  # previous flow in the chain of loose flows
     # The order in which flows end.
     vacant: IntArray  # [first of the chain of vacant berths, berths ever used]
-    heap: IntArray  # heap by next end: groups, and loose flows as number of groups + berth
+    heap: IntArray  # heap by next end: classes, and loose flows as number of classes + berth
     ends: IntArray  # end of each item of the heap [ps], so that sifting reads nothing else
     place: IntArray  # place of each item in the heap, -1 for none
     fresh: IntArray  # berths of flows that started at this instant
@@ -138,16 +139,13 @@ class Streams(NamedTuple):
     nominal_capacity: IntArray
     paths: Paths
     solver: Solver
-    groups: Groups
 
 
-def empty_streams(
-    berths: int, slot: IntArray, paths: Paths, solver: Solver, groups: Groups
-) -> Streams:
+def empty_streams(berths: int, slot: IntArray, paths: Paths, solver: Solver) -> Streams:
     """Return tables with room for ``berths`` flows in flight, of which there are none yet."""
-    classes, items = len(slot), len(groups.small) + berths
+    classes, items = len(slot), len(slot) + berths
     place = np.empty(items, np.int32)  # that of a berth is set when it is first used
-    place[: len(groups.small)] = NO_OP
+    place[:classes] = NO_OP
     return Streams(
         slot=slot,
         work=np.zeros(classes, np.int64),
@@ -157,7 +155,7 @@ def empty_streams(
         tail=np.full(classes, NO_OP, np.int32),
         root=np.full(classes, NO_OP, np.int32),
         loose=np.full(classes, NO_OP, np.int32),
-        end=np.full(classes, UNKNOWN_PS, np.int64),
+        anew=np.empty(classes, np.int32),
         stale=np.zeros(classes, np.uint8),
         op=np.empty(berths, np.int32),
         number=np.empty(berths, np.int32),
@@ -177,7 +175,6 @@ def empty_streams(
         nominal_capacity=paths.capacity.copy(),
         paths=paths,
         solver=solver,
-        groups=groups,
     )
 
 
