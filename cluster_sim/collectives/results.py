@@ -499,17 +499,13 @@ def read_matrix(path: Path) -> IntArray:
 
 def _size(text: str, path: Path) -> int:
     """Parse a cell, which is mostly a plain number of bytes."""
-    size = int(text) if text.isdecimal() and len(text) < 20 else _size_with_unit(text, path)
+    try:
+        size = int(text) if text.isdecimal() and len(text) < 20 else parse_bytes(text)
+    except InputError as mistake:
+        raise InputError(f"--bytes {path}: {mistake}") from None
     if size > MOST_BYTES:
         raise InputError(f"--bytes {path}: {text[:40]} is over {MOST_BYTES} B (1 PiB). Correct it.")
     return size
-
-
-def _size_with_unit(text: str, path: Path) -> int:
-    try:
-        return parse_bytes(text)
-    except InputError as mistake:
-        raise InputError(f"--bytes {path}: {mistake}") from None
 
 
 def skewed(ranks: int, size_bytes: int, skew: float) -> IntArray:

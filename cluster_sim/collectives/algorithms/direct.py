@@ -32,7 +32,7 @@ from cluster_sim.collectives.messages import (
 )
 from cluster_sim.hardware.communication_costs import CommunicationCosts
 from cluster_sim.schedule.table import Edges
-from topologies.arrays import BoolArray, IntArray, distinct
+from topologies.arrays import BoolArray, IntArray, distinct, pointers
 from topologies.routing import Routes, routes
 from topologies.shapes.basic import Torus
 from topologies.shapes.links import coordinates
@@ -243,7 +243,7 @@ def _routed(
     link = np.concatenate([leg.link for leg in legs])
     order = np.lexsort((begin, -hops))
     pair, size, hops, begin = pair[order], size[order], hops[order], begin[order]
-    ptr = np.concatenate([[0], np.cumsum(hops)])
+    ptr = pointers(hops)
     along = np.arange(ptr[-1]) + np.repeat(begin - ptr[:-1], hops)
     each = np.arange(len(pair), dtype=np.int32)
     return one_chunk_messages(

@@ -49,7 +49,7 @@ from cluster_sim.hardware.communication_costs import CommunicationCosts
 from cluster_sim.hardware.fabric import uplinks
 from cluster_sim.schedule.table import Edges
 from cluster_sim.trace.trace import run
-from topologies.arrays import IntArray
+from topologies.arrays import IntArray, pointers
 
 
 @dataclass(frozen=True, eq=False)
@@ -211,7 +211,7 @@ class StageChannels:
         has_link = link != NO_LINK
         if not has_link.any():
             return Channels.table(src, dst)
-        ptr = np.concatenate([[0], np.cumsum(has_link)])
+        ptr = pointers(has_link)
         return Channels.table(src, dst, ptr=ptr, link=link[has_link].astype(np.int32))
 
 

@@ -13,7 +13,16 @@ from __future__ import annotations
 import numpy as np
 
 from cluster_sim.engine.compiler.jit import inlined, internal
-from cluster_sim.engine.fast.columns import ANEW, FRESH, NO_OP, STREAMS, State, Streams
+from cluster_sim.engine.fast.columns import (
+    ANEW,
+    FRESH,
+    NO_OP,
+    STREAMS,
+    State,
+    Streams,
+    meld,
+    without_root,
+)
 from cluster_sim.engine.shared_rates import max_min
 from cluster_sim.engine.shared_rates.tables import sift
 from cluster_sim.engine.times import UNKNOWN_PS
@@ -186,40 +195,19 @@ def _leave_line(streams: Streams, number: int, berth: int) -> bool:
 
 
 @inlined
+def _has_less(streams: Streams, one: int, other: int) -> bool:
+    """Return whether one flow in step has less work left than another."""
+    return bool(streams.left[one] - streams.left[other] < 0)  # a difference, as sums may wrap
+
+
+@inlined
 def _meld(streams: Streams, one: int, other: int) -> int:
-    """Merge two heaps of a class, whose siblings are linked by ``after``; return the root."""
-    if one == NO_OP:
-        return other
-    if other == NO_OP:
-        return one
-    if streams.left[other] - streams.left[one] < 0:
-        one, other = other, one
-    streams.after[other] = streams.child[one]
-    streams.child[one] = other
-    return one
+    return meld(_has_less, streams, streams.after, streams.child, one, other)
 
 
 @internal
 def _without_root(streams: Streams, root: int) -> int:
-    """Merge the children of a root to one heap: by pairs, then the pairs from last to first."""
-    pairs = NO_OP
-    child = streams.child[root]
-    streams.child[root] = NO_OP
-    while child != NO_OP:
-        other = streams.after[child]
-        following = NO_OP
-        if other != NO_OP:
-            following = streams.after[other]
-            child = _meld(streams, child, other)
-        streams.after[child] = pairs
-        pairs = child
-        child = following
-    heap = NO_OP
-    while pairs != NO_OP:
-        following = streams.after[pairs]
-        heap = _meld(streams, heap, pairs)
-        pairs = following
-    return heap
+    return without_root(_has_less, streams, streams.after, streams.child, root)
 
 
 @internal
