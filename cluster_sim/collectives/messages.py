@@ -173,16 +173,17 @@ def one_chunk_messages(
     *,
     channel: npt.ArrayLike,
     first: npt.ArrayLike,
-    edges: Edges,
     channels: Channels,
     chunks: Chunks,
     ranks: int,
+    edges: Edges | None = None,
     reduce: npt.ArrayLike = False,
     step: npt.ArrayLike = 0,
 ) -> Messages:
     """Make a table of messages of one chunk each; columns broadcast to the shape of ``channel``.
 
-    ``edges`` lead from the arrival of one message to the start of another, numbered in this order.
+    ``edges`` lead from the arrival of one message to the start of another, numbered in this order;
+    by default no message waits for another.
     """
     shape = np.shape(channel)
 
@@ -200,7 +201,7 @@ def one_chunk_messages(
         reduce=column(reduce, np.bool_),
         step=column(step, np.int32),
         priority=column(0, np.int32),
-        edges=edges,
+        edges=edges or Edges.from_pairs(int(np.prod(shape)), [], []),
         channels=channels,
         chunks=chunks,
         ranks=ranks,
@@ -213,7 +214,6 @@ def no_messages(chunks: Chunks, ranks: int) -> Messages:
     return one_chunk_messages(
         channel=none,
         first=none,
-        edges=Edges.from_pairs(0, none, none),
         channels=Channels.table(none, none),
         chunks=chunks,
         ranks=ranks,

@@ -67,9 +67,7 @@ def mesh(call: CollectiveCall) -> Messages:
         first=np.concatenate([block[1] for block in blocks]),
         reduce=np.concatenate([np.full(len(block[0]), block[2]) for block in blocks]),
         step=np.concatenate([np.full(len(block[0]), block[3]) for block in blocks]),
-        edges=_two_phases(ranks, dst)
-        if len(blocks) == 3
-        else Edges.from_pairs(len(channel), [], []),
+        edges=_two_phases(ranks, dst) if len(blocks) == 3 else None,
         channels=channels,
         chunks=chunks,
         ranks=ranks,
@@ -86,7 +84,6 @@ def single_step_mesh(ranks: int, size_bytes: int) -> Messages:
         channel=ranks + np.arange(len(src), dtype=np.int32),
         first=np.zeros(len(src), np.int32),
         reduce=True,
-        edges=Edges.from_pairs(len(src), [], []),
         channels=channels,
         chunks=chunks,
         ranks=ranks,
@@ -102,7 +99,6 @@ def mesh_broadcast(ranks: int, size_bytes: int) -> Messages:
     return one_chunk_messages(
         channel=dst - 1,
         first=np.zeros(ranks - 1, np.int32),
-        edges=Edges.from_pairs(ranks - 1, [], []),
         channels=Channels.table(np.zeros(ranks - 1, np.int32), dst),
         chunks=chunks,
         ranks=ranks,
@@ -191,7 +187,6 @@ def direct(group: Group, size_bytes: int | IntArray) -> Messages:
         channel=each,
         first=each,
         step=step,
-        edges=Edges.from_pairs(len(src), [], []),
         channels=Channels.table(src, dst),
         chunks=chunks,
         ranks=group.ranks,
@@ -250,7 +245,6 @@ def _routed(
         channel=each,
         first=each,
         step=step[pair],
-        edges=Edges.from_pairs(len(pair), [], []),
         channels=Channels.table(src[pair], dst[pair], ptr, link[along]),
         chunks=Chunks.table(size, src[pair], dst[pair]),
         ranks=ranks,
@@ -310,7 +304,6 @@ def permute(ranks: int, size_bytes: int) -> Messages:
     return one_chunk_messages(
         channel=src,
         first=src,
-        edges=Edges.from_pairs(ranks, [], []),
         channels=Channels.table(src, dst),
         chunks=chunks,
         ranks=ranks,
