@@ -48,8 +48,7 @@ def explore(inputs: ExploreInputs, call: Invocation) -> None:
     The page is served on 127.0.0.1 until Ctrl-C. With --json these numbers and the answers are
     printed instead, and nothing is served.
     """
-    from experiments.explore.answers import knobs, read_runs
-    from experiments.explore.page import framed, page, panel
+    from experiments.explore.page import framed, knobs, page, panel, read_runs
     from topologies.catalogue.catalogue import shipped_catalogue
 
     pn = None if call.json else panel()

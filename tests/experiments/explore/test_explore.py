@@ -23,8 +23,16 @@ import pytest
 import cluster_sim as cs
 from experiments.cli.commands.serve_api import HOST, check_free
 from experiments.cli.main import run
-from experiments.explore.answers import Explored, knobs, moved, read_runs
-from experiments.explore.page import answer_table, number_in_words, panel, pictures
+from experiments.explore.page import (
+    Explored,
+    answer_table,
+    knobs,
+    moved,
+    number_in_words,
+    panel,
+    pictures,
+    read_runs,
+)
 from tests.support.browser import CHROMIUM, WHY_NOT
 from tests.support.live_page import live_page
 from tests.support.small_models import TOY_CONFIG, config_file
@@ -141,8 +149,8 @@ def test_runs_that_sliders_cannot_answer_are_refused(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, inputs: dict[str, object], message: str
 ) -> None:
     record = {"command": "train", "inputs": inputs}
-    monkeypatch.setattr("experiments.explore.answers.read_record", lambda folder: record)
-    monkeypatch.setattr("experiments.explore.answers.check_unchanged", lambda *_: None)
+    monkeypatch.setattr("experiments.explore.page.read_record", lambda folder: record)
+    monkeypatch.setattr("experiments.explore.page.check_unchanged", lambda *_: None)
     with pytest.raises(InputError, match=message):
         read_runs([tmp_path])
 
