@@ -91,7 +91,8 @@ def communication_costs(
         stores=False,
     )
     costs = _with_memory(costs, catalogue, chip)
-    return _without_accesses(costs) if sbuf else costs
+    accesses = ("copy_accesses", "reduce_accesses", "fused_copy_accesses", "fused_reduce_accesses")
+    return replace(costs, **dict.fromkeys(accesses, 0)) if sbuf else costs
 
 
 def within_chip(
@@ -153,12 +154,6 @@ def _engines(catalogue: Catalogue, chip: str) -> Fraction:
     if not catalogue.has(chip, "dma_bandwidth"):
         return Fraction(1)
     return catalogue.entry(chip, "dma_bandwidth").exact
-
-
-def _without_accesses(costs: CommunicationCosts) -> CommunicationCosts:
-    return replace(
-        costs, copy_accesses=0, reduce_accesses=0, fused_copy_accesses=0, fused_reduce_accesses=0
-    )
 
 
 def _efficiency(catalogue: Catalogue, part: str, quantity: str) -> Fraction:

@@ -11,7 +11,7 @@ import numpy as np
 import numpy.typing as npt
 
 from cluster_sim.engine.compiler.jit import inlined, internal, lean
-from cluster_sim.schedule.table import NO_RESOURCE, Flows, IntArray, Schedule
+from cluster_sim.schedule.table import NO_RESOURCE, Flows, IntArray, Schedule, pointers
 
 UNLIMITED = np.iinfo(np.int64).max  # rate cap of a flow without one [B/s]
 NOWHERE = -1  # place of what is not in the heap
@@ -160,7 +160,7 @@ def share_tables(schedule: Schedule, faulty: IntArray) -> tuple[IntArray, IntArr
     held = np.where(np.isin(held, faulty), held, NO_RESOURCE)
     number, example = classify(flows, held)
     length = np.diff(flows.ptr)[example]
-    ptr = np.concatenate([[0], np.cumsum(length)]).astype(np.int64)
+    ptr = pointers(length)
     share = np.repeat(flows.ptr[example] - ptr[:-1], length) + np.arange(ptr[-1])
     paths = paths_of(
         ptr,
