@@ -12,7 +12,7 @@ import math
 from dataclasses import replace
 from typing import TYPE_CHECKING, NamedTuple
 
-from topologies.catalogue.catalogue import NCCL, Catalogue, chip_family, shipped_catalogue
+from topologies.catalogue.catalogue import NCCL, Catalogue, chip_family
 from workloads.confidence.interval import Interval
 from workloads.confidence.kinds import (
     FIRST_TOKEN,
@@ -121,9 +121,8 @@ def collective_features(
     # has several, more ranks than a server has chips do.
     if crosses is None:
         crosses = ranks > cluster.chips_per_domain
-    catalogue = cluster.catalogue or shipped_catalogue()
-    runtime = chip_family(cluster.chip, catalogue).runtime
-    least, most = hull(tool, runtime, seconds, catalogue, cluster.domains)
+    runtime = chip_family(cluster.chip, cluster.numbers).runtime
+    least, most = hull(tool, runtime, seconds, cluster.numbers, cluster.domains)
     return Prediction(
         collective_kind(size_bytes),
         cluster.chip,

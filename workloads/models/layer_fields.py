@@ -138,12 +138,23 @@ def layers(read: Reader) -> dict[str, Any]:
     if read.flag("one_part_a_layer") and read.has(*TYPES):
         letters = "".join(SPELLED.get(str(kind), "?") for kind in read.items(*TYPES))
     if isinstance(letters, str) and letters:
-        layout = tuple(_lettered(read, letter) for letter in letters)
+        unknown = next((letter for letter in letters if letter not in LETTERS), None)
+        if unknown is not None:
+            raise InputError(
+                f"model {read.name}: hybrid_override_pattern has {unknown!r}; it may have "
+                f"{', '.join(LETTERS)}."
+            )
+        layout = tuple(LETTERS[letter] for letter in letters)
         return {"layers": len(layout), "layout": layout, "recurrence": recurrence(read)}
     if read.has("mamba_version") and not read.has("num_attention_heads"):
         return {"mixer": "recurrence", "recurrence": recurrence(read)}
     sparse = first_count(read, COUNT, 0) > 1
-    layout = _layer_by_layer(read, sparse=sparse)
+    kinds = []
+    for layer in range(depth(read)):
+        mixer, moe = _mixer(read, layer), sparse and has_experts(read, layer)
+        window, keys = _keys_of(read, layer) if mixer in ATTENTION else (0, "last")
+        kinds.append(Layer(mixer, window, keys, experts=moe))
+    layout = tuple(kinds)
     mixes = any(layer.mixer in RECURRENCE for layer in layout)
     from_first_sparse = [sparse and layer >= dense_layers(read) for layer in range(len(layout))]
     regular = [layer.experts for layer in layout] == from_first_sparse
@@ -152,16 +163,6 @@ def layers(read: Reader) -> dict[str, Any]:
         # Layers differ in no more than leading dense ones, which ``Experts.dense_layers`` counts.
         return {"window": layout[0].window, "keys": layout[0].keys, **fields}
     return {"layout": layout, "recurrence": recurrence(read) if mixes else None, **fields}
-
-
-def _layer_by_layer(read: Reader, *, sparse: bool) -> tuple[Layer, ...]:
-    """Kind of each layer; only where ``sparse`` may a layer have experts."""
-    layers = []
-    for layer in range(depth(read)):
-        mixer, moe = _mixer(read, layer), sparse and has_experts(read, layer)
-        window, keys = _keys_of(read, layer) if mixer in ATTENTION else (0, "last")
-        layers.append(Layer(mixer, window, keys, experts=moe))
-    return tuple(layers)
 
 
 def _keys_of(read: Reader, layer: int) -> tuple[int, Keys]:
@@ -185,16 +186,6 @@ def _indexer(read: Reader) -> Indexer:
     heads = read.count("index_n_heads", f"{BLOCKS}.sparse_num_index_heads")
     width = read.count("index_head_dim", f"{BLOCKS}.sparse_index_dim")
     return Indexer(heads, width, weighs=not read.has(BLOCKS))
-
-
-def _lettered(read: Reader, letter: str) -> Layer:
-    """Kind of layer that a letter stands for."""
-    if letter not in LETTERS:
-        raise InputError(
-            f"model {read.name}: hybrid_override_pattern has {letter!r}; it may have "
-            f"{', '.join(LETTERS)}."
-        )
-    return LETTERS[letter]
 
 
 def _window(read: Reader) -> int:
@@ -491,7 +482,13 @@ def sizes(read: Reader) -> dict[str, Any]:
             "attention_dropout", "hidden_dropout", "resid_pdrop", "attn_pdrop", "dropout"
         ),
     }
-    return {**fields, **_halves(read)}
+    # Attention and the feed-forward part may work in parallel.
+    if read.flag("new_decoder_architecture"):
+        norms = read.count("num_ln_in_parallel_attn", default=2)
+        return {**fields, "parallel": True, "norms": norms}
+    if read.flag("parallel_attn", "use_parallel_residual"):
+        return {**fields, "parallel": True, "norms": read.count("parallel_norms", default=1)}
+    return fields
 
 
 def depth(read: Reader) -> int:
@@ -511,15 +508,6 @@ def _positions(read: Reader) -> int:
     """Number of learned positions, with those that a family reserves."""
     names = ("n_positions", "max_position_embeddings", "n_ctx")
     return read.count(*names) + read.count("position_offset", default=0)
-
-
-def _halves(read: Reader) -> dict[str, Any]:
-    """Fields of layers whose attention and feed-forward part work in parallel, and their norms."""
-    if read.flag("new_decoder_architecture"):
-        return {"parallel": True, "norms": read.count("num_ln_in_parallel_attn", default=2)}
-    if read.flag("parallel_attn", "use_parallel_residual"):
-        return {"parallel": True, "norms": read.count("parallel_norms", default=1)}
-    return {}
 
 
 def attention(read: Reader) -> dict[str, Any]:

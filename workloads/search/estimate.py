@@ -23,7 +23,7 @@ import numpy as np
 from cluster_sim.collectives.duration.duration import geometries
 from cluster_sim.progress import Watch, unwatched
 from topologies.arrays import FloatArray, IntArray
-from topologies.catalogue.catalogue import Catalogue, shipped_catalogue
+from topologies.catalogue.catalogue import Catalogue
 from topologies.clusters.cluster import Cluster
 from topologies.routing import period
 from topologies.units import PS_PER_S
@@ -115,7 +115,7 @@ class _Shared:
 
     def __init__(self, model: Model, cluster: Cluster):
         self.model, self.cluster = model, cluster
-        self.catalogue, self.chip = cluster.catalogue or shipped_catalogue(), cluster.chip
+        self.catalogue, self.chip = cluster.numbers, cluster.chip
         self.kind = np.array([kind.experts for kind in model.each_layer], np.int64)
         per_token = model.experts.per_token if model.experts else 1
         self.communication = Communication(cluster, per_token)
