@@ -149,12 +149,6 @@ def _has_less(streams: Streams, one: int, other: int) -> bool:
 
 
 @inlined
-def _has_less(streams: Streams, one: int, other: int) -> bool:
-    """Return whether one flow in step has less work left than another."""
-    return bool(streams.left[one] - streams.left[other] < 0)  # a difference, as sums may wrap
-
-
-@inlined
 def _meld(streams: Streams, one: int, other: int) -> int:
     return meld(_has_less, streams, streams.after, streams.child, one, other)
 
