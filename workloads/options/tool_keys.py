@@ -142,7 +142,9 @@ def fields_of_keys(
             ignored.append(f"{key} = {str(value)[:40]}")
             converted = converted and converted.value
         if converted is not None and field:
-            fields[field] = _stronger(fields.get(field), converted, ranking.get(field))
+            if field in fields and field in ranking:
+                converted = max(fields[field], converted, key=ranking[field].index)
+            fields[field] = converted
     return fields, ignored
 
 
@@ -172,13 +174,6 @@ def _converted(rule: Key, key: str, keys: Fields, where: str) -> Any:
             f"{where}{key} is {excerpt(value)}, of which no {rule.field or 'replica'} can be made"
             f"{needed}. Correct the value."
         ) from None
-
-
-def _stronger(earlier: Any, later: Any, ranking: Sequence[Any] | None) -> Any:
-    """Value of a field that two keys set: the stronger one, or else that of the later key."""
-    if earlier is None or ranking is None:
-        return later
-    return max(earlier, later, key=ranking.index)
 
 
 def tool_of(keys: Fields, marks: Mapping[str, Sequence[str]]) -> str | None:
