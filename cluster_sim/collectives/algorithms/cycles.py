@@ -330,7 +330,10 @@ def all_rings(group: Group) -> Cycles:
     as fast as 8 ranks (4 chips) and half as fast as 32.
     """
     if isinstance(group.cluster.shape, FullMesh) and len(group.domains) == 1:
-        return _with_cores(_strides(len(group.chips)), group)
+        # Every stride that has no factor in common with the size is a cycle.
+        chips = len(group.chips)
+        strides = [stride for stride in range(1, max(2, chips)) if math.gcd(stride, chips) == 1]
+        return _with_cores(np.outer(strides, np.arange(chips)) % chips, group)
     filled = ordered_box(group)
     if filled is None:
         return one_ring(group).both_ways
@@ -352,12 +355,6 @@ def _has_one_cycle(filled: Box) -> bool:
     """Return whether each chip has three equal cables: one along a side of two chips, else two."""
     cables = sum(1 if size == 2 else 2 for size in filled.sizes)
     return cables == THREE_CABLES and len(set(filled.rates)) == 1
-
-
-def _strides(chips: int) -> IntArray:
-    """Return cycles of a full mesh: every stride that has no factor in common with the size."""
-    strides = [s for s in range(1, max(2, chips)) if math.gcd(s, chips) == 1]
-    return np.outer(strides, np.arange(chips)) % chips
 
 
 def _slow_steps(orders: IntArray, box: Box) -> IntArray:

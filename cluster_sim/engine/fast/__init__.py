@@ -21,7 +21,6 @@ from cluster_sim.engine.fast.columns import (
     Ops,
     Speeds,
     State,
-    Streams,
     empty_agenda,
     empty_queues,
     empty_streams,
@@ -88,13 +87,16 @@ def new_run(
     schedule: Schedule, faults: Faults, until_ops: Sequence[int], berths: int | None = None
 ) -> Run:
     """Return the tables of a run before its first instant, with room for ``berths`` flows."""
-    number, streams = _streams(schedule, faults, berths)
+    # np.unique loads numpy's masked arrays, which takes longer than many a run
+    faulty = np.unique(faults.resource) if len(faults) else faults.resource
+    number, slot, paths, solver = share_tables(schedule, faulty)
+    room = _most_in_flight(schedule) if berths is None else berths
     return Run(
         ops=_ops(schedule, until_ops, number),
         state=empty_state(len(schedule)),
         agenda=empty_agenda(),
         queues=empty_queues(_column(schedule.resources.slots, np.int64)),
-        streams=streams,
+        streams=empty_streams(room, _column(slot, np.int64), paths, solver),
         speeds=_speeds(schedule, faults),
         calls=no_calls(),
     )
@@ -174,16 +176,6 @@ def _most_attempts(schedule: Schedule, faults: Faults) -> int:
     most = np.minimum(holds, schedule.resources.slots) + shares
     edges = schedule.edges.from_start if faults.fails.any() else None
     return int(deaths @ most) + (0 if edges is None else int(np.count_nonzero(edges)))
-
-
-def _streams(schedule: Schedule, faults: Faults, berths: int | None) -> tuple[IntArray, Streams]:
-    """Return the class of each flow, and room for the flows in flight."""
-    # np.unique loads numpy's masked arrays, which takes longer than many a run
-    faulty = np.unique(faults.resource) if len(faults) else faults.resource
-    number, slot, paths, solver, groups = share_tables(schedule, faulty)
-    room = _most_in_flight(schedule) if berths is None else berths
-    streams = empty_streams(room, _column(slot, np.int64), paths, solver, groups)
-    return number, streams
 
 
 def _most_in_flight(schedule: Schedule) -> int:

@@ -151,8 +151,8 @@ def _follow(
     call: Invocation,
 ) -> None:
     """Answer every hour that comes, once or until interrupted."""
+    from experiments.hourly.demand import source_of
     from experiments.hourly.follow import USUAL_DAYS, Follower, of_this_night
-    from experiments.hourly.sources import source_of
     from topologies.clusters.names import machine
     from topologies.units import parse_seconds
     from workloads.fleet.lending.front import lend_on

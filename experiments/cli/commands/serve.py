@@ -156,7 +156,12 @@ def print_serving(document: Mapping[str, Any]) -> None:
         "TTFT: time to first token; TPOT: mean time of a request's later tokens; ITL: each gap "
         "between two tokens."
     )
-    click.echo(_sentence_of_intervals(document))
+    spans = [
+        f"{name} between {format_seconds(ends['low'])} and {format_seconds(ends['high'])}"
+        for name, key in (("TTFTs", "interval"), ("TPOTs", "tpot_interval"))
+        if (ends := document.get(key))
+    ]
+    click.echo(f"80 % of measured medians would lie within these: {'; '.join(spans)}.")
     network = NETWORK if "kv_network" in document else ""
     basis = document["price_basis"]
     prices = document.get("prices") or (f"Price: {basis}." if basis else "")
@@ -211,30 +216,12 @@ def print_deployments(document: Mapping[str, Any]) -> None:
     click.echo("Below is the first, at its highest rate.\n")
 
 
-def _sentence_of_intervals(document: Mapping[str, Any]) -> str:
-    """Sentence with the intervals of the medians."""
-    named = (("TTFTs", "interval"), ("TPOTs", "tpot_interval"))
-    spans = [
-        f"{name} between {format_seconds(ends['low'])} and {format_seconds(ends['high'])}"
-        for name, key in named
-        if (ends := document.get(key))
-    ]
-    return f"80 % of measured medians would lie within these: {'; '.join(spans)}."
-
-
 def chips_of(document: Mapping[str, Any]) -> str:
     """Text of the chips of a replica and their cluster."""
     prompts = document.get("prefill_chips", 0)
     count = document["chips"] - prompts
     other = f" and {prompts:,} of {document['prefill_cluster']} for prompts" if prompts else ""
     return f"{count:,} chip{'s' * (count != 1)} of {document['cluster']}{other}"
-
-
-def _check_search(replica: ReplicaInputs, sure: SensitivityInputs) -> None:
-    if replica.search and sure.sensitivity:
-        raise InputError(
-            "--sensitivity is for stated replicas. State the options that --search finds."
-        )
 
 
 def serve(
@@ -256,7 +243,10 @@ def serve(
     from workloads.serving.front import answered
 
     limits, names = parse_slo(replica.slo), cluster_names(inputs.cluster)
-    _check_search(replica, sure)
+    if replica.search and sure.sensitivity:
+        raise InputError(
+            "--sensitivity is for stated replicas. State the options that --search finds."
+        )
     stated = _stated(load, replica, faster, call.seed)
     filed = engines.read(stated)
     beside = [faster.prefill_cluster] if faster.prefill_cluster else []

@@ -38,7 +38,7 @@ from workloads.training.plan.plan import PLAN_FIELDS, ParallelPlan
 
 if TYPE_CHECKING:
     from experiments.reports.run_directory import Run
-    from experiments.validation.reading.step_logs import MeasuredSteps
+    from experiments.validation.reading.tool_outputs import MeasuredSteps
     from workloads.search.choice import When
     from workloads.training.detail import Detail
     from workloads.training.iteration import Iteration
@@ -170,7 +170,7 @@ class BesideInputs(TokensInputs):
         """Read the measured step; None without one."""
         if self.compare is None:
             return None
-        from experiments.validation.reading.step_logs import read_steps
+        from experiments.validation.reading.tool_outputs import read_steps
 
         return read_steps(self.compare)
 
@@ -228,7 +228,11 @@ def train(
     filed = plan.file_beside(step)
     job = {**_whole_job(step, beside, call), **_compared(step, measured)}
     answered = {**document(step, call.engine), **job}
-    more = {**(_explained(step) if how.explain else {}), **(filed.document() if filed else {})}
+    more = filed.document() if filed else {}
+    if how.explain:
+        from workloads.training.explain import input_table, step_table
+
+        more = {"steps": step_table(step), "inputs": input_table(step), **more}
     call.answer(
         {**answered, **more},
         show=lambda results: _print(step, results, filed),
@@ -394,12 +398,6 @@ def _write(directory: Run, step: Iteration, results: Mapping[str, Any]) -> None:
         title, rows = _measured_beside(compared, step)
         note = comparison_sentence(compared, step)
         directory.table("compared", rows, title=title, note=note)
-
-
-def _explained(run: Iteration) -> dict[str, Any]:
-    from workloads.training.explain import input_table, step_table
-
-    return {"steps": step_table(run), "inputs": input_table(run)}
 
 
 def _print_explained(tables: Mapping[str, Any]) -> None:

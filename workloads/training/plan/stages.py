@@ -64,6 +64,12 @@ def first_layers(model: Model, plan: ParallelPlan) -> tuple[int, ...]:
 
 
 def _counts(model: Model, plan: ParallelPlan) -> tuple[int, ...]:
+    """Layers of every chunk; stated ones that are not all of the model's are refused."""
+    if plan.stage_layers and sum(plan.stage_layers) != model.layers:
+        raise InputError(
+            f"stage_layers sum to {sum(plan.stage_layers)}, but {model.name} has {model.layers} "
+            "layers. Correct them or leave them out."
+        )
     return plan.stage_layers or even_layers(model, plan.pp * plan.vpp)
 
 
@@ -333,11 +339,7 @@ def check_model(plan: ParallelPlan, model: Model) -> None:
             f"pp {plan.pp} × vpp {plan.vpp} = {stages} stages, but {model.name} has "
             f"{model.layers} layers. Use {remedy} or less."
         )
-    if plan.stage_layers and sum(plan.stage_layers) != model.layers:
-        raise InputError(
-            f"stage_layers sum to {sum(plan.stage_layers)}, but {model.name} has {model.layers} "
-            "layers. Correct them or leave them out."
-        )
+    _counts(model, plan)
 
 
 def _check_heads(plan: ParallelPlan, model: Model) -> None:
