@@ -128,7 +128,17 @@ def fields_of_keys(
     """Return the fields that a file's keys stand for, and the keys that no field has."""
     # ``nulls``: keys whose null leaves nothing open, with the value that it stands for.
     # ``ranking``: values of fields that several keys set, from the weakest to the strongest.
-    _check_known(path, {key: keys[key] for key in keys if key in table})
+    unknown = [
+        f"{key} is {value.why}"
+        for key, value in keys.items()
+        if key in table and isinstance(value, Unknown)
+    ]
+    if unknown:
+        more = f"; and {len(unknown) - 4} more" if len(unknown) > 4 else ""
+        raise InputError(
+            f"{path}: {'; '.join(unknown[:4])}{more}. Write numbers into the file, or give a "
+            f"script its variables, as 'TP=8 {path.name}'."
+        )
     fields: dict[str, Any] = {}
     ignored = []
     for key, value in keys.items():
@@ -146,18 +156,6 @@ def fields_of_keys(
                 converted = max(fields[field], converted, key=ranking[field].index)
             fields[field] = converted
     return fields, ignored
-
-
-def _check_known(path: Path, stated: Fields) -> None:
-    unknown = [
-        f"{key} is {value.why}" for key, value in stated.items() if isinstance(value, Unknown)
-    ]
-    if unknown:
-        more = f"; and {len(unknown) - 4} more" if len(unknown) > 4 else ""
-        raise InputError(
-            f"{path}: {'; '.join(unknown[:4])}{more}. Write numbers into the file, or give a "
-            f"script its variables, as 'TP=8 {path.name}'."
-        )
 
 
 def _converted(rule: Key, key: str, keys: Fields, where: str) -> Any:

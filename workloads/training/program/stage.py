@@ -159,8 +159,10 @@ class StagePasses:
         layers = self.exchange.chunks[chunk]
         begin = int(layers[0]) if len(layers) else 0
         # Passes of any stages share a key if only their layers' numbers differ.
-        pipeline, reduces = self.shapes.plan.pipeline, phase != FORWARD and self._reduces(last)
-        at_turn = pipeline.turns and self.stage in (0, self.shapes.plan.pp - 1)
+        plan, pipeline = self.shapes.plan, self.shapes.plan.pipeline
+        # Under ZeRO-2 and 3 each backward pass reduces gradients.
+        reduces = phase != FORWARD and (plan.sharding >= 2 or (last and plan.overlap != "none"))
+        at_turn = pipeline.turns and self.stage in (0, plan.pp - 1)
         kinds = self.exchange.kinds[layers].tobytes(), self.exchange.kept[layers].tobytes()
         turned = chunk if pipeline.turns else 0
         key = phase, reduces, turned, self._begins(chunk), self._ends(chunk), at_turn, kinds
@@ -274,11 +276,6 @@ class StagePasses:
     def _ends(self, chunk: int) -> bool:
         plan = self.shapes.plan
         return self._number(chunk) == plan.pp * plan.vpp - 1
-
-    def _reduces(self, last: bool) -> bool:
-        """Return whether a backward pass reduces gradients; under ZeRO-2 and 3 each pass does."""
-        plan = self.shapes.plan
-        return plan.sharding >= 2 or (last and plan.overlap != "none")
 
     def _ops(
         self,
