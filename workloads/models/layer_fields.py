@@ -160,7 +160,11 @@ def layers(read: Reader) -> dict[str, Any]:
     mixes = any(layer.mixer in RECURRENCE for layer in layout)
     from_first_sparse = [sparse and layer >= dense_layers(read) for layer in range(len(layout))]
     regular = [layer.experts for layer in layout] == from_first_sparse
-    fields = {"indexer": _indexer(read)} if any(layer.keys != "last" for layer in layout) else {}
+    fields: dict[str, Any] = {}
+    if any(layer.keys != "last" for layer in layout):
+        heads = read.count("index_n_heads", f"{BLOCKS}.sparse_num_index_heads")
+        width = read.count("index_head_dim", f"{BLOCKS}.sparse_index_dim")
+        fields = {"indexer": Indexer(heads, width, weighs=not read.has(BLOCKS))}
     alike = len({replace(layer, experts=False) for layer in layout}) == 1
     if regular and not mixes and alike and not wide:
         # Layers differ in no more than leading dense ones, which ``Experts.dense_layers`` counts.
@@ -193,13 +197,6 @@ def _global_heads(read: Reader) -> dict[str, Any]:
         "kv_heads": read.count("num_global_key_value_heads", default=0, least=0),
         "tied_values": read.flag("attention_k_eq_v"),
     }
-
-
-def _indexer(read: Reader) -> Indexer:
-    """Return the sizes of what selects keys."""
-    heads = read.count("index_n_heads", f"{BLOCKS}.sparse_num_index_heads")
-    width = read.count("index_head_dim", f"{BLOCKS}.sparse_index_dim")
-    return Indexer(heads, width, weighs=not read.has(BLOCKS))
 
 
 def _window(read: Reader) -> int:
@@ -529,7 +526,10 @@ def _positions(read: Reader) -> int:
 def attention(read: Reader) -> dict[str, Any]:
     """Read heads, their width, biases and norms; latent attention where keys are compressed."""
     if not read.has(*HEADS) or (read.has("mamba_version") and not read.has(HEADS[0])):
-        return _recurrent_heads(read)
+        # Heads of a model without attention are what tensor parallelism divides.
+        inner = read.count("intermediate_size", default=2 * read.count(*HIDDEN))
+        heads = read.count("num_heads", default=inner)
+        return {"heads": heads, "kv_heads": heads, "head_dim": max(1, inner // heads)}
     hidden, heads = read.count(*HIDDEN), read.count(*HEADS)
     if not read.has(*HEAD_DIM) and hidden % heads and not read.has("kv_lora_rank"):
         raise InputError(
@@ -552,13 +552,6 @@ def attention(read: Reader) -> dict[str, Any]:
     if read.has("kv_lora_rank"):
         fields |= _latent(read)
     return fields
-
-
-def _recurrent_heads(read: Reader) -> dict[str, Any]:
-    """Heads of a model without attention, which tensor parallelism divides."""
-    inner = read.count("intermediate_size", default=2 * read.count(*HIDDEN))
-    heads = read.count("num_heads", default=inner)
-    return {"heads": heads, "kv_heads": heads, "head_dim": max(1, inner // heads)}
 
 
 def _bias(read: Reader, *names: str) -> bool:
