@@ -1,10 +1,4 @@
-"""Training throughput of every generation of chips, each with its own best plan.
-
-Each machine trains in bf16 and, where its chip has a faster fp8, also in fp8; the better of the two
-steps counts. Throughput is compared at equal chips, equal power (the limit of the chip) and equal
-dollars (the catalogue's default price). Vendors' claims are listed beside it with a verdict and,
-where the two differ, the cause of the difference.
-"""
+"""Generations of chips beside each other, and the claims of their vendors."""
 
 from __future__ import annotations
 
@@ -58,7 +52,7 @@ ASSUMED = (
 )
 
 
-def run(
+def generations(
     model: str = "llama-3.1-8b",
     machines: tuple[str, ...] = MACHINES,
     global_batch: int = 256,
@@ -67,6 +61,11 @@ def run(
     watch: Watch = unwatched,
 ) -> pd.DataFrame:
     """Simulate the best plan of each machine in bf16, and in fp8 where the chip gains from it.
+
+    Each machine trains in bf16 and, where its chip has a faster fp8, also in fp8; the better of the
+    two steps counts. Throughput is compared at equal chips, equal power (the limit of the chip) and
+    equal dollars (the catalogue's default price). Vendors' claims are listed beside it with a
+    verdict and, where the two differ, the cause of the difference.
 
     ``machines``: named machines with similar numbers of chips. ``global_batch``: sequences of one
     optimizer step on every machine. ``finalists``: best estimates that are simulated on each
@@ -156,7 +155,7 @@ def _price(catalogue: Catalogue, instance: str) -> float:
     return catalogue.value(instance, "price") / catalogue.value(instance, "chips")
 
 
-def plot(frame: pd.DataFrame) -> Figure:
+def draw_generations(frame: pd.DataFrame) -> Figure:
     """Draw throughput at equal chips, power and dollars, relative to the first machine."""
     shown = frame[frame.best].reset_index(drop=True)
     assumed = shown.kernels == "assumed"
