@@ -177,18 +177,13 @@ def collective_seen_by_host(
     catalogue = shipped_catalogue() if catalogue is None else catalogue
     if runtime == "compiled" or not chip_family(chip, catalogue).is_neuron:
         return device_s
-    added, least = (
-        _collective_constant(runtime, kind, name, catalogue) for name in ("added", "least")
-    )
+    constants = []
+    for name in ("added", "least"):
+        of_kind = f"{runtime}_{kind.replace('-', '_')}_{name}"
+        quantity = of_kind if catalogue.has(PART, of_kind) else f"{runtime}_collective_{name}"
+        constants.append(catalogue.value(PART, quantity))
+    added, least = constants
     return max(least, device_s + added)
-
-
-def _collective_constant(runtime: str, kind: str, name: str, catalogue: Catalogue) -> float:
-    """Constant of a runtime for an operation, or for all collectives if it has none [s]."""
-    quantity = f"{runtime}_{kind.replace('-', '_')}_{name}"
-    if not catalogue.has(PART, quantity):
-        quantity = f"{runtime}_collective_{name}"
-    return catalogue.value(PART, quantity)
 
 
 def seen_by_host(

@@ -276,28 +276,13 @@ def _check_complete(read: Reader, family: Family, kind: str) -> None:
         )
 
 
-WITHOUT_TIME = re.compile(
-    r"_?(architectures|model_type|auto_map|name_or_path|attn_implementation|use_cache|is_decoder|"
-    r"tokenizer_class|task_specific_params|problem_type|id2label|label2id|gradient_checkpointing|"
-    r"pretraining_tp|(sub)?pooling.*|prefix|n_ctx|seq_length|max_sequence_length|max_seq_len|"
-    r"max_position_embeddings|model_max_length|original_max_position.*|n_positions|position.*type|"
-    r"(use_)?sliding_window.*|max_window_layers|attention_window.*|layer_types|cache_.*|"
-    r"norm_topk_prob|scoring_func|topk_method|topk_group|n_group|seq_aux|ep_size|"
-    r"hidden_act(ivation)?|activation_function|act_fn|quantization_config|compression_config|"
-    r"time_step_.*|rescale_prenorm_residual|residual_in_fp32|summary_.*|dim_model_base|mup_.*|"
-    r"query_pre_attn_scalar|logits?_.*|reorder_and_upcast_attn|use_flash_attn|torchscript|"
-    r"attn_output_gate|full_attention_interval|qk_(head_dim|norm_type)|n_shared_experts|moe_layer_freq|"
-    r"index_share_for_mtp_iteration|index(er)?_(topk_pattern|rope.*)|(use_)?mtp_.*|use_mtp|num_mtp_modules|"
-    r"routed_scaling_factor|swiglu_.*|use_gemma_norm|initial_context_length|moe_router_.*|moe_renormalize|moe_shared_expert_overlap|"
-    r"num_expert_group|use_grouped_topk|latent_moe_use_norm|mla_use_nope|use_mamba_kernels|mamba_(use_mlp|norm_before_gate)|(mlp|ssm)_multipliers|projectors_bias|(mamba_)?(chunk_size|hidden_act)|"
-    r"num_logits_to_keep|num_(beam_groups|return_sequences)|temperature|top_[kp]|do_sample|typical_p|num_beams|(min|max)_length|.*_penalty|moe_shared_width|"
-    r"num_kv_heads|parallel_attn|n_embed|(mamba_)?expand|learned_pos_emb|block_ff_dim|(patch|image|num_patch)_.*)|"
-    r".*(token_ids?|token_index|dropout|pdrop|_drop|_eps|_epsilon|initializer.*|_init|init_.*|"
-    r"rope.*|rotary.*|_loss.*|_coef|softcap.*|scal(e|ing)|multiplier|version|dtype|jitter_noise)|"
-    r"(rope|rotary|init|initializer|output|return|scale|partial_rotary|router_(aux|z)_loss)_.*"
-)
-"""Fields, by their whole name, that set numerics, tokens or what a checkpoint is called, and fields
-of which other fields that are read say all."""
+@cache
+def _without_time() -> re.Pattern[str]:
+    """Return the pattern of fields that set numerics, tokens or what a checkpoint is called."""
+    # Fields are among them of which other fields that are read say all.
+    stated = facts()["without_time"]
+    names = ("|".join(stated[part]) for part in ("whole", "endings", "beginnings"))
+    return re.compile("_?({})|.*({})|({})_.*".format(*names))
 
 
 def _unread(read: Reader, text: Fields) -> tuple[str, ...]:
@@ -307,7 +292,7 @@ def _unread(read: Reader, text: Fields) -> tuple[str, ...]:
         for name, value in text.items()
         if value
         and name not in read.asked | facts()["towers"].keys()
-        and not WITHOUT_TIME.fullmatch(name)
+        and not _without_time().fullmatch(name)
     )
     return tuple(f"the field {shown(name, 40)}, which is not understood" for name in unread)
 
@@ -432,7 +417,9 @@ def _details(stated: dict[str, Any]) -> str:
 # that needs neither has an empty row, which says that its parameters were compared. Besides, the
 # facts name released models with the ``same_sizes`` as a shipped one; ``towers`` beside a decoder,
 # as ``Model.left_out`` names them, by field; structures that are ``not_modelled``, by field; and
-# models and families that have one, by a part of their names. Sources: their config.json.
+# models and families that have one, by a part of their names. Fields ``without_time``, by their
+# whole name, their ending or their beginning, are not named where nobody reads them. Sources: their
+# config.json.
 
 
 @dataclass(frozen=True)

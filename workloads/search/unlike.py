@@ -246,7 +246,14 @@ class Question(NamedTuple):
                 most = room_for_layers(model, plan, on_stack)
             least = [0, *[1] * (chunks - 2), model.prediction_heads]
             plan = replace(plan, stage_layers=divided(times, most, least))
-        return _estimate_s(plan, times), plan, joined
+        # Time of 1F1B without transfers and exchanges of gradients.
+        cuts = np.cumsum([0, *plan.stage_layers])
+        of_chunks = times[np.arange(len(times)), cuts[:-1], cuts[1:]]
+        held_by = [plan.pipeline.stage(plan.pp, chunk) for chunk in range(len(times))]
+        of_stages = np.bincount(held_by, of_chunks)
+        fill = (of_stages.sum() - of_stages.max()) / plan.vpp
+        seconds = float(plan.microbatches * of_stages.max() + fill)
+        return seconds / plan.global_batch, plan, joined
 
     def best_plan(self) -> tuple[ParallelPlan, Joined]:
         """Return the plan with the least estimated time a sequence."""
@@ -282,16 +289,6 @@ def _framed(plan: ParallelPlan, model: Model, clusters: Sequence[Cluster]) -> tu
             "that trains on all of these chips (--framework)."
         )
     return tuple(stack.on(each, model) for stack, each in zip(stacks, clusters, strict=True))
-
-
-def _estimate_s(plan: ParallelPlan, times: FloatArray) -> float:
-    """Time of 1F1B without transfers and exchanges of gradients, for a sequence [s]."""
-    cuts = np.cumsum([0, *plan.stage_layers])
-    of_chunks = times[np.arange(len(times)), cuts[:-1], cuts[1:]]
-    stages = [plan.pipeline.stage(plan.pp, chunk) for chunk in range(len(times))]
-    of_stages = np.bincount(stages, of_chunks)
-    fill = (of_stages.sum() - of_stages.max()) / plan.vpp
-    return float(plan.microbatches * of_stages.max() + fill) / plan.global_batch
 
 
 def unlike_step(

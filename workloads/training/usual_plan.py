@@ -457,6 +457,10 @@ def training_features(
     left_open: tuple[float, float] = (1.0, 1.0),
 ) -> Prediction:
     """Return the features of a training step."""
+    # Level of what the plan states.
+    level = PLAN if not plan.names_framework else "" if ":" in plan.framework else FRAMEWORK
+    if OPEN & {*plan.assumed}:
+        level = FRAMEWORK if plan.names_framework else BARE
     return Prediction(
         training_kind(
             experts=model.experts is not None,
@@ -470,19 +474,10 @@ def training_features(
         ranks=max(1, plan.ranks // plan.ranks_per_chip),
         assumed=kernels_assumed(cluster.chip, cluster.catalogue),
         framework=framework_of(plan, cluster).name,
-        stated=_told(plan),
+        stated=level,
         below=math.log(left_open[0]),
         above=math.log(left_open[1]),
     )
-
-
-def _told(plan: ParallelPlan) -> str:
-    """Return the level of what is told by a plan."""
-    if OPEN & {*plan.assumed}:
-        return FRAMEWORK if plan.names_framework else BARE
-    if not plan.names_framework:
-        return PLAN
-    return "" if ":" in plan.framework else FRAMEWORK
 
 
 # Plans that a search found for a step whose degrees of parallelism nobody stated.

@@ -74,7 +74,12 @@ def check_field(name: str, value: object) -> None:
     elif name == "schedule":
         pipeline_schedule(" ".join(str(value).split()))
     elif name == "order":
-        _check_order(value)
+        axes = [str(each) for each in value] if isinstance(value, tuple | list) else []
+        if sorted(axes) != sorted(ORDER):
+            raise InputError(
+                f"rank order {('-'.join(axes) or excerpt(value))[:EXCERPT]} does not name each of "
+                f"{', '.join(ORDER)} once. Write it as {'-'.join(ORDER)}."
+            )
     elif name == "stage_layers":
         fits, must = isinstance(value, tuple), "a tuple, such as (9, 7)."
         for layers in value if isinstance(value, tuple) else ():
@@ -92,15 +97,6 @@ def check_field(name: str, value: object) -> None:
         fits, must = isinstance(value, str), "a text."
     if not fits:
         raise InputError(f"{name} is {excerpt(value)}; it must be {must}")
-
-
-def _check_order(value: object) -> None:
-    axes = [str(axis) for axis in value] if isinstance(value, tuple | list) else [excerpt(value)]
-    if sorted(axes) != sorted(ORDER):
-        raise InputError(
-            f"rank order {'-'.join(axes)[:EXCERPT]} does not name each of {', '.join(ORDER)} "
-            f"once. Write it as {'-'.join(ORDER)}."
-        )
 
 
 def _check_whole(
