@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
 from topologies.errors import InputError
@@ -149,21 +150,23 @@ def layers(read: Reader) -> dict[str, Any]:
     if read.has("mamba_version") and not read.has("num_attention_heads"):
         return {"mixer": "recurrence", "recurrence": recurrence(read)}
     sparse = first_count(read, COUNT, 0) > 1
-    kinds = []
+    wide, kinds = _global_heads(read), []
     for layer in range(depth(read)):
         mixer, moe = _mixer(read, layer), sparse and has_experts(read, layer)
         window, keys = _keys_of(read, layer) if mixer in ATTENTION else (0, "last")
-        kinds.append(Layer(mixer, window, keys, experts=moe))
+        heads = wide if mixer in ATTENTION and not window else {}
+        kinds.append(Layer(mixer, window, keys, experts=moe, **heads))
     layout = tuple(kinds)
     mixes = any(layer.mixer in RECURRENCE for layer in layout)
     from_first_sparse = [sparse and layer >= dense_layers(read) for layer in range(len(layout))]
     regular = [layer.experts for layer in layout] == from_first_sparse
     fields: dict[str, Any] = {}
     if any(layer.keys != "last" for layer in layout):
-        heads = read.count("index_n_heads", f"{BLOCKS}.sparse_num_index_heads")
+        count = read.count("index_n_heads", f"{BLOCKS}.sparse_num_index_heads")
         width = read.count("index_head_dim", f"{BLOCKS}.sparse_index_dim")
-        fields = {"indexer": Indexer(heads, width, weighs=not read.has(BLOCKS))}
-    if regular and not mixes and len({(layer.window, layer.keys) for layer in layout}) == 1:
+        fields = {"indexer": Indexer(count, width, weighs=not read.has(BLOCKS))}
+    alike = len({replace(layer, experts=False) for layer in layout}) == 1
+    if regular and not mixes and alike and not wide:
         # Layers differ in no more than leading dense ones, which ``Experts.dense_layers`` counts.
         return {"window": layout[0].window, "keys": layout[0].keys, **fields}
     return {"layout": layout, "recurrence": recurrence(read) if mixes else None, **fields}
@@ -183,6 +186,17 @@ def _keys_of(read: Reader, layer: int) -> tuple[int, Keys]:
         count = read.count(f"{BLOCKS}.sparse_topk_blocks")
         return count * read.count(f"{BLOCKS}.sparse_block_size"), "selected"
     return (_window(read) if _is_windowed(read, layer) else 0), "last"
+
+
+def _global_heads(read: Reader) -> dict[str, Any]:
+    """Heads of layers without a window, where they are others than those of the rest (Gemma 4)."""
+    if not read.has("global_head_dim"):
+        return {}
+    return {
+        "head_dim": read.count("global_head_dim"),
+        "kv_heads": read.count("num_global_key_value_heads", default=0, least=0),
+        "tied_values": read.flag("attention_k_eq_v"),
+    }
 
 
 def _window(read: Reader) -> int:
@@ -339,7 +353,7 @@ COUNT = (
 )  # fmt: skip
 PER_TOKEN = (
     "num_experts_per_tok", "num_experts_per_token", "experts_per_token", "moe_top_k", "moe_topk",
-    "moe_k", "ffn_config.moe_top_k", "num_selected_experts",
+    "moe_k", "ffn_config.moe_top_k", "num_selected_experts", "top_k_experts",
 )  # fmt: skip
 EXPERT_FFN = ("moe_intermediate_size", "expert_ffn_hidden_size", "moe_ffn_hidden_size", *FFN)
 SHARED_FFN = ("shared_intermediate_size", "moe_shared_expert_intermediate_size")
@@ -390,7 +404,9 @@ def experts(read: Reader) -> Experts | None:
     ffn = first_count(read, EXPERT_FFN, None)
     shared = read.count(*SHARED_FFN, default=0, least=0)
     gated = read.count(SHARED_GATED, default=0, least=0)
-    if not shared and not gated:
+    if read.flag("enable_moe_block"):  # Gemma 4 has its dense part beside its experts
+        shared = read.count(*FFN)
+    elif not shared and not gated:
         shared = ffn * first_count(read, SHARED_COUNT, 0)
     return Experts(
         count=count,

@@ -244,7 +244,7 @@ def _layer_share(model: Model, tp: int, parts: int, *, moe: bool) -> Share:
     replicated = 0  # parameters of key-value heads beyond an equal part
     if model.mixer in ATTENTION and not model.latent:
         copies = max(0, tp - model.kv_heads)
-        replicated = 2 * copies * model.head_dim * model.hidden // tp
+        replicated = (2 - model.tied_values) * copies * model.head_dim * model.hidden // tp
     return Share(split + whole + replicated, part(experts, parts))
 
 
