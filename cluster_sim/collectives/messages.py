@@ -154,9 +154,9 @@ class Messages:
     def __len__(self) -> int:
         return len(self.channel)
 
-    def size_bytes(self, out: IntArray | None = None) -> IntArray:
+    def size_bytes(self) -> IntArray:
         """Return the bytes of each message, 0 for a join, int64 (messages,)."""
-        size = np.empty(len(self), np.int64) if out is None else out
+        size = np.empty(len(self), np.int64)
         if not len(self.count) or self.count.max() == self.count.min() == 1:
             np.take(self.chunks.listed_bytes(), self.first, out=size, mode="clip")
         else:

@@ -131,8 +131,6 @@ def rows(
     algorithm: str = AUTO,
     *,
     ideal: bool = False,
-    sbuf: bool = False,
-    engine: str = "fast",
     proof: bool | None = None,
 ) -> pd.DataFrame:
     """Simulate a collective at several sizes; see :func:`measure` for the options.
@@ -144,10 +142,7 @@ def rows(
     calls = [CollectiveCall(kind, group, size) for size in sizes]
     import pandas as pd
 
-    return pd.DataFrame(
-        measure(call, algorithm, ideal=ideal, sbuf=sbuf, engine=engine, proof=proof)[0]
-        for call in calls
-    )
+    return pd.DataFrame(measure(call, algorithm, ideal=ideal, proof=proof)[0] for call in calls)
 
 
 def first_ranks(cluster: Cluster, ranks: int | None, ranks_per_chip: int = 1) -> Group:

@@ -200,7 +200,7 @@ def fabric(
     tables = [
         _link_table(cluster, picked, links),
         Resources.table("cc", chips, slots=costs.cc_slots),
-        Resources.table("engine", chips, slots=costs.engine_slots),
+        Resources.table("engine", chips),
         Resources.table("tx", chips),
         Resources.table("rx", chips),
     ]

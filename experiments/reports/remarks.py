@@ -276,12 +276,13 @@ def _full_memory(answer: Checked) -> Iterator[str]:
 
 
 def _unexplained(answer: Checked) -> Iterator[str]:
-    """Name a step of which a large part has no mechanism."""
+    """Name a step of which a part has no mechanism, and the measurement that would shrink it."""
     seconds = sum(answer.breakdown_s.get(part, 0.0) for part in UNEXPLAINED)
-    if seconds > LARGE * answer.iteration_s:
+    if seconds > TENTH * answer.iteration_s:
         yield (
             f"{seconds / answer.iteration_s:.0%} of the step is time that no mechanism explains "
-            "(scheduling): one measured step of your own fixes it (cluster-sim calibrate)."
+            "(scheduling): one measured step of your own over several chips, without ZeRO-3, "
+            "fixes it (cluster-sim calibrate)."
         )
 
 
@@ -325,8 +326,9 @@ CHOSEN = ("recompute", "order", "microbatch", "zero", "sequence_parallel")
 """Fields whose stated value is compared with its neighbours."""
 FULL = 0.95  # share of a rank's memory above which a plan is called full
 LARGE = 1 / 3
-"""Share of a step above which its unexplained part is named, and above which its neighbours are
-tried though none of ``CHOSEN`` is stated, where it is no arithmetic."""
+"""Share of a step above which its neighbours are tried though none of ``CHOSEN`` is stated, where
+it is no arithmetic."""
+TENTH = 0.1  # share of a step above which its unexplained part is named
 UNEXPLAINED = ("scheduling", "other")  # parts of a step without a mechanism
 OF_A_SEARCH: tuple[Callable[[Iteration], Iterator[str]], ...] = (_searched, _faster)
 CHECKS: tuple[Check, ...] = (

@@ -13,10 +13,14 @@ if TYPE_CHECKING:
 
 
 class Script(NamedTuple):
-    """Functions of an experiment: from its parameters to rows, and from these to a figure."""
+    """Functions of an experiment: from its parameters to rows, and from these to a figure.
+
+    Where others claim something of what it compares, a third one sets their claims beside its rows.
+    """
 
     run: Callable[..., pd.DataFrame]
     plot: Callable[[pd.DataFrame], Figure]
+    claims: Callable[[pd.DataFrame], pd.DataFrame] | None = None
 
 
 @dataclass(frozen=True)
@@ -28,9 +32,10 @@ class Experiment:
     question: str
 
     def load(self) -> Script:
-        """Import the module, and return both functions."""
+        """Import the module, and return the functions."""
         module: Any = importlib.import_module(f"experiments.scripts.{self.module}")
-        return Script(getattr(module, self.name), getattr(module, f"draw_{self.name}"))
+        functions = getattr(module, self.name), getattr(module, f"draw_{self.name}")
+        return Script(*functions, getattr(module, "claims", None))
 
 
 QUESTIONS = {

@@ -124,9 +124,14 @@ def open_store(folder: Path) -> Iterator[RowStore]:
     if not (folder / MARK).exists():
         with whole_file(folder / MARK) as part:
             part.write_text('{"cluster_sim_sweep": 1}\n')
-    with _claimed(folder):
-        _prepare(folder)
-        yield RowStore(folder)
+    try:
+        with FileLock(folder / MARK, timeout=0):  # the lock of a killed process does not last
+            _prepare(folder)
+            yield RowStore(folder)
+    except Timeout:
+        raise InputError(
+            f"another sweep is writing to {folder}. Wait for it, or choose another --out."
+        ) from None
 
 
 def _prepare(folder: Path) -> None:
@@ -145,22 +150,6 @@ def _prepare(folder: Path) -> None:
         raise InputError(
             f"{shown(str(wrong))} is no file, and the result of a run belongs there. Remove it."
         )
-
-
-@contextmanager
-def _claimed(folder: Path) -> Iterator[None]:
-    """Lock the directory for this process; the lock of a killed process does not last."""
-    lock = FileLock(folder / MARK, timeout=0)
-    try:
-        lock.acquire()
-    except Timeout:
-        raise InputError(
-            f"another sweep is writing to {folder}. Wait for it, or choose another --out."
-        ) from None
-    try:
-        yield
-    finally:
-        lock.release()
 
 
 def _check_foreign(folder: Path) -> None:

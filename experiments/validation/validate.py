@@ -23,15 +23,7 @@ from experiments.validation.comparison import (
 )
 from experiments.validation.predictions import collectives, jobs, kernels, serving, training
 from experiments.validation.predictions.training import FLAGS, STATED
-from experiments.validation.reading.rows import (
-    TRAINING,
-    Kind,
-    Outcome,
-    Row,
-    Rows,
-    read_file,
-    table,
-)
+from experiments.validation.reading.rows import TRAINING, Kind, Outcome, Row, Rows, read_file, table
 from topologies import display
 from topologies.arguments import checked
 from topologies.catalogue.catalogue import Catalogue

@@ -154,8 +154,8 @@ def layers(read: Reader) -> dict[str, Any]:
     for layer in range(depth(read)):
         mixer, moe = _mixer(read, layer), sparse and has_experts(read, layer)
         window, keys = _keys_of(read, layer) if mixer in ATTENTION else (0, "last")
-        heads = wide if mixer in ATTENTION and not window else {}
-        kinds.append(Layer(mixer, window, keys, experts=moe, **heads))
+        others = wide if mixer in ATTENTION and not window else {}
+        kinds.append(Layer(mixer, window, keys, experts=moe, **others))
     layout = tuple(kinds)
     mixes = any(layer.mixer in RECURRENCE for layer in layout)
     from_first_sparse = [sparse and layer >= dense_layers(read) for layer in range(len(layout))]

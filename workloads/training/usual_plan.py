@@ -457,7 +457,7 @@ def training_features(
     left_open: tuple[float, float] = (1.0, 1.0),
 ) -> Prediction:
     """Return the features of a training step."""
-    # Level of what is told by the plan.
+    # Level of what the plan states.
     level = PLAN if not plan.names_framework else "" if ":" in plan.framework else FRAMEWORK
     if OPEN & {*plan.assumed}:
         level = FRAMEWORK if plan.names_framework else BARE

@@ -354,7 +354,7 @@ class _Plan:
 def _messages(call: CollectiveCall, costs: CommunicationCosts) -> Messages:
     if call.kind == "all-to-all":
         return axis_exchange(call.group, filled_box(call, "torus"), call.size_bytes)
-    return staged(call, parts(filled_box(call, "torus")), stage_slices(call, costs))
+    return staged(call, parts(filled_box(call, "torus")), stage_slices(call))
 
 
 def _message_count(call: CollectiveCall, costs: CommunicationCosts) -> int:
@@ -364,7 +364,7 @@ def _message_count(call: CollectiveCall, costs: CommunicationCosts) -> int:
         return axes * call.ranks * (sum(filled.sizes) - axes + axes - 1)
     ways_round = 2 if any(filled.wraps) else 1
     orders = ways_round * len(shares(filled.sizes, _capacities(filled)))
-    return staged_count(call, [filled.sizes] * orders, stage_slices(call, costs))
+    return staged_count(call, [filled.sizes] * orders, stage_slices(call))
 
 
 def _lines_share_nothing(call: CollectiveCall) -> bool:

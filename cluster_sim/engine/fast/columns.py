@@ -113,9 +113,7 @@ class Streams(NamedTuple):
     work: IntArray  # microbytes that a flow in step has moved up to ``since``
     since: IntArray  # last change of the rate [ps]
     rate: IntArray  # rate from then on [B/s]
-    head: IntArray  # first of the line of flows in step, by work left; -1 for none
-    tail: IntArray  # last of this line
-    root: IntArray  # root of the heap of flows in step that came out of order; -1 for none
+    root: IntArray  # root of the heap of flows in step, by work left; -1 for none
     loose: IntArray  # first of the chain of loose flows, -1 for none
     anew: IntArray  # list of the classes whose flows in step, or their rate, changed …
     stale: IntArray  # … 1 for each in it
@@ -125,7 +123,7 @@ class Streams(NamedTuple):
     left: IntArray  # microbytes left at ``begun``; for a flow in step, that plus ``work`` then
     begun: IntArray  # time at which the flow was brought up to date [ps]
     child: IntArray  # first child in the heap of the class
-    after: IntArray  # next sibling in the heap, or next flow in a line or chain
+    after: IntArray  # next sibling in the heap, or next flow in a chain
     before: IntArray  # previous flow in the chain of loose flows
     # The order in which flows end.
     vacant: IntArray  # [first of the chain of vacant berths, berths ever used]
@@ -152,8 +150,6 @@ def empty_streams(berths: int, slot: IntArray, paths: Paths, solver: Solver) -> 
         work=np.zeros(classes, np.int64),
         since=np.zeros(classes, np.int64),
         rate=np.zeros(classes, np.int64),
-        head=np.full(classes, NO_OP, np.int32),
-        tail=np.full(classes, NO_OP, np.int32),
         root=np.full(classes, NO_OP, np.int32),
         loose=np.full(classes, NO_OP, np.int32),
         anew=np.empty(classes, np.int32),

@@ -3,9 +3,8 @@
 Rates change at many instants, so that updating every flow at each change would be slow. Flows that
 agree in path, weights, cap and slot form a class with one rate, whose work is counted once.
 
-Flows of equal size that started one after the other have their work left in this order. So most are
-appended to a line, and one that comes out of order goes into a pairing heap beside it, as in the
-queues of resources. The smaller of the two heads ends next.
+The flows of a class that are in step wait in a pairing heap, in which the one with the least work
+left ends next.
 """
 
 from __future__ import annotations
@@ -113,36 +112,13 @@ def remove(streams: Streams, state: State, item: int) -> None:
 
 
 @inlined
-def first_in_step(streams: Streams, number: int) -> int:
-    """Return the flow in step with the least work left, NO_OP for none."""
-    head: int = streams.head[number]
-    root: int = streams.root[number]
-    if root == NO_OP or (head != NO_OP and streams.left[head] - streams.left[root] <= 0):
-        return head
-    return root
-
-
-@inlined
 def fall_in_step(streams: Streams, state: State, berth: int) -> None:
-    """Put a flow that is up to date among the flows in step of its class.
-
-    Flows of equal size that started one after the other have their work left in the same order. So
-    most are appended to the line; one that comes out of order goes into the heap beside it.
-    """
+    """Put a flow that is up to date among the flows in step of its class."""
     number = streams.number[berth]
     streams.left[berth] += streams.work[number]  # may pass 64 bits: only differences are used
     _list_anew(streams, state, number)
-    tail = streams.tail[number]
-    if streams.head[number] == NO_OP:
-        streams.head[number] = berth
-    elif streams.left[berth] - streams.left[tail] >= 0:
-        streams.after[tail] = berth
-    else:
-        streams.child[berth] = NO_OP
-        streams.root[number] = _meld(streams, streams.root[number], berth)
-        return
-    streams.tail[number] = berth
-    streams.after[berth] = NO_OP
+    streams.child[berth] = NO_OP
+    streams.root[number] = _meld(streams, streams.root[number], berth)
 
 
 @inlined
@@ -154,20 +130,9 @@ def _list_anew(streams: Streams, state: State, number: int) -> None:
         state.notes[ANEW] += 1
 
 
-@inlined
-def take_first(streams: Streams, number: int, berth: int) -> None:
-    """Take out the flow in step with the least work left, which is in this berth."""
-    if berth == streams.head[number]:
-        streams.head[number] = streams.after[berth]
-    else:
-        streams.root[number] = _without_root(streams, berth)
-
-
 @internal
 def take_out(streams: Streams, number: int, berth: int) -> None:
     """Take out a flow in step, wherever it is."""
-    if _leave_line(streams, number, berth):
-        return
     kept, item = NO_OP, streams.root[number]
     while item != NO_OP:
         rest = _without_root(streams, item)
@@ -175,23 +140,6 @@ def take_out(streams: Streams, number: int, berth: int) -> None:
             kept = _meld(streams, kept, item)
         item = rest
     streams.root[number] = kept
-
-
-@inlined
-def _leave_line(streams: Streams, number: int, berth: int) -> bool:
-    """Take a flow out of the line of its class, if it is there."""
-    before, item = NO_OP, streams.head[number]
-    while item != berth:
-        if item == NO_OP:
-            return False
-        before, item = item, streams.after[item]
-    if before == NO_OP:
-        streams.head[number] = streams.after[berth]
-    else:
-        streams.after[before] = streams.after[berth]
-    if streams.tail[number] == berth:
-        streams.tail[number] = before
-    return True
 
 
 @inlined
@@ -255,12 +203,12 @@ def _take_in_step(streams: Streams, state: State, number: int, now: int, ended: 
     So this test finds those that end now without a division for each.
     """
     done = streams.work[number] + moved(streams.rate[number], now - streams.since[number])
-    berth = first_in_step(streams, number)
+    berth = streams.root[number]
     while berth != NO_OP and streams.left[berth] - done <= 0:  # a difference, as sums may wrap
-        take_first(streams, number, berth)
+        streams.root[number] = _without_root(streams, berth)
         streams.ended[ended] = _vacate(streams, berth)
         ended += 1
-        berth = first_in_step(streams, number)
+        berth = streams.root[number]
     _list_anew(streams, state, number)
     return ended
 
@@ -297,7 +245,7 @@ def solve(streams: Streams, state: State, now: int) -> None:
     for index in range(state.notes[FRESH]):
         berth = streams.fresh[index]
         number = streams.number[berth]
-        if first_in_step(streams, number) == NO_OP and streams.loose[number] == NO_OP:
+        if streams.root[number] == NO_OP and streams.loose[number] == NO_OP:
             streams.since[number] = now
             streams.rate[number] = streams.paths.rate[number]
         if streams.since[number] == now:
@@ -354,7 +302,7 @@ def _unchain(streams: Streams, state: State, berth: int) -> None:
 def _plan(streams: Streams, state: State, number: int) -> None:
     """Update when the first of the flows in step of a class ends."""
     streams.stale[number] = 0
-    berth, end = first_in_step(streams, number), UNKNOWN_PS
+    berth, end = streams.root[number], UNKNOWN_PS
     if berth != NO_OP:
         left = streams.left[berth] - streams.work[number]
         end = end_of(left, streams.rate[number], streams.since[number])

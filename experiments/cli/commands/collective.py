@@ -482,13 +482,7 @@ def how_to_measure(
     """Return the sizes that a matrix of bytes determines, if any, and the function for one size."""
     from cluster_sim.collectives import CollectiveCall, measure
     from cluster_sim.collectives.builder import check_scratchpad
-    from cluster_sim.collectives.results import (
-        KIND,
-        buffer_bytes,
-        measure_v,
-        read_matrix,
-    )
-    from cluster_sim.collectives.results import skewed as skewed_matrix
+    from cluster_sim.collectives.results import KIND, buffer_bytes, measure_v, read_matrix, skewed
     from cluster_sim.hardware.faults import parse_fault
 
     faults = [parse_fault(text) for text in inputs.fault]
@@ -511,7 +505,7 @@ def how_to_measure(
 
     def measured(size: int) -> tuple[dict[str, Any], Trace]:
         """Row and trace of one size."""
-        sent = skewed_matrix(group.ranks, size, inputs.skew or 0.0) if matrix is None else matrix
+        sent = skewed(group.ranks, size, inputs.skew or 0.0) if matrix is None else matrix
         return measure_v(
             group, sent, inputs.algorithm, ideal=inputs.ideal, engine=engine, faults=faults
         )

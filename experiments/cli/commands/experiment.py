@@ -180,22 +180,23 @@ def _run(chosen: Experiment, script: Script, values: Mapping[str, Any], call: In
     figure = script.plot(frame)
     answer = headline(figure)
 
-    columns = columns_of(frame)
-    cells = (dict(zip(columns, row, strict=True)) for row in zip(*columns.values(), strict=True))
     document = {
         "experiment": chosen.name,
         "question": chosen.question,
         "answer": answer,
         "inputs": plain(inputs),
-        # An empty cell, such as a missing price, is null.
-        "rows": [
-            {key: None if is_missing(cell) else cell for key, cell in row.items()} for row in cells
-        ],
+        "rows": _records(frame),
     }
+    beside = None if script.claims is None else script.claims(frame)
+    if beside is not None:
+        document["claims"] = _records(beside)
 
     def show(_: object) -> None:
-        """Print the answer and its rows."""
+        """Print the answer and its rows, then what others claim."""
         print_experiment((chosen.question, answer, about(script.run)), frame)
+        if beside is not None:
+            headings, texts = table_text(beside.drop(columns="source"))
+            print_table("\nClaims beside these ratios", headings, texts)
         if call.out is not None:
             sys.stderr.write(f"written to {call.out}\n")
 
@@ -203,8 +204,17 @@ def _run(chosen: Experiment, script: Script, values: Mapping[str, Any], call: In
         """Write figure and rows of the experiment."""
         run.figure(chosen.name, figure, title=chosen.question)
         run.table("metrics", frame, title="Rows", parquet=True)
+        if beside is not None:
+            run.table("claims", beside, title="Claims beside these ratios")
 
     call.answer(document, show, write, inputs=inputs)
+
+
+def _records(frame: pd.DataFrame) -> list[dict[str, Any]]:
+    """Rows of a frame; an empty cell, such as a missing price, is null."""
+    columns = columns_of(frame)
+    cells = (dict(zip(columns, row, strict=True)) for row in zip(*columns.values(), strict=True))
+    return [{key: None if is_missing(cell) else cell for key, cell in row.items()} for row in cells]
 
 
 def _by_option(values: Mapping[str, Any]) -> dict[str, Any]:
@@ -223,10 +233,10 @@ CAVEAT = "80 % of measurements would lie between the two columns of 80 %."
 def about(run: Callable[..., Any]) -> str:
     """Return how an experiment answers: what its docstring says before the parameters."""
     paragraphs = (" ".join(part.split()) for part in (inspect.getdoc(run) or "").split("\n\n")[1:])
-    said = takewhile(
+    method = takewhile(
         lambda text: not (DESCRIPTION.match(text) or text[:8] == "Returns "), paragraphs
     )
-    return " ".join(said)
+    return " ".join(method)
 
 
 def print_experiment(explained: tuple[str, str, str], rows: pd.DataFrame) -> None:

@@ -256,7 +256,7 @@ def _print(results: Mapping[str, Any]) -> None:
 
 def _write(out: Run, queue: Queue, results: Mapping[str, Any]) -> None:
     """Add results, tables and a picture to a run directory."""
-    from experiments.figures.sharing import occupancy
+    from experiments.figures.jobs import occupancy
 
     out.json("results", results, title="Results")
     out.table("jobs", results["jobs"], title="Jobs in order of arrival")

@@ -151,7 +151,7 @@ def _job_plan(how: JobInputs, cluster: Cluster, chips: int, seed: int) -> JobPla
 def _write(run: Run, result: JobResult, document: Mapping[str, Any]) -> None:
     import pandas as pd
 
-    from experiments.figures.job import causes_figure, curve_figure, timeline_figure
+    from experiments.figures.jobs import causes_figure, curve_figure, timeline_figure
     from experiments.reports.training import metrics
 
     ends = dict(document["interval"])

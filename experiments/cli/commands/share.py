@@ -221,7 +221,7 @@ IN_JOBS = ("chips", "least_slowdown", "most_slowdown", "steps", "tokens_per_s")
 
 def _write(out: Run, shared: Sharing, results: Mapping[str, Any]) -> None:
     """Add results, tables and a picture to a run directory."""
-    from experiments.figures.sharing import slowdowns
+    from experiments.figures.jobs import slowdowns
 
     out.json("results", results, title="Results")
     pairs = zip(shared.jobs, results["jobs"], strict=True)

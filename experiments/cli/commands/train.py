@@ -228,11 +228,7 @@ def train(
     filed = plan.file_beside(step)
     job = {**_whole_job(step, beside, call), **_compared(step, measured)}
     answered = {**document(step, call.engine), **job}
-    more = filed.document() if filed else {}
-    if how.explain:
-        from workloads.training.explain import input_table, step_table
-
-        more = {"steps": step_table(step), "inputs": input_table(step), **more}
+    more = {**(_explained(step) if how.explain else {}), **(filed.document() if filed else {})}
     call.answer(
         {**answered, **more},
         show=lambda results: _print(step, results, filed),
@@ -398,6 +394,12 @@ def _write(directory: Run, step: Iteration, results: Mapping[str, Any]) -> None:
         title, rows = _measured_beside(compared, step)
         note = comparison_sentence(compared, step)
         directory.table("compared", rows, title=title, note=note)
+
+
+def _explained(run: Iteration) -> dict[str, Any]:
+    from workloads.training.explain import input_table, step_table
+
+    return {"steps": step_table(run), "inputs": input_table(run)}
 
 
 def _print_explained(tables: Mapping[str, Any]) -> None:

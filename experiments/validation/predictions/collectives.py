@@ -28,10 +28,16 @@ from topologies.catalogue.catalogue import NCCL, Catalogue, shipped_catalogue
 from topologies.clusters.cluster import Cluster
 from topologies.errors import InputError
 from topologies.units import PS_PER_S
-from workloads.confidence.answers import FIRST_NCCOM, PYTORCH_NEURON, collective_shown, hull
+from workloads.confidence.answers import (
+    FIRST_NCCOM,
+    ONE_PROCESS,
+    PYTORCH_NEURON,
+    collective_shown,
+    hull,
+)
 from workloads.kernels.times import collective_seen_by_host, elementwise_s
 
-TOOLS = {FIRST_NCCOM: "the first nccom-test"}
+TOOLS = {FIRST_NCCOM: "the first nccom-test", ONE_PROCESS: "one process for all GPUs"}
 """Names of tools other than PyTorch whose own time a row contains."""
 EXPERTS_PER_TOKEN = 8  # experts of a token where a row states none; those of DeepSeek-V3
 
@@ -92,7 +98,8 @@ def predict(values: Mapping[str, Any], catalogue: Catalogue | None = None) -> Ou
         grades["host"] = "assumed: timed through PyTorch, whose calls differ from run to run"
         return Outcome({"time_s": shown.seconds}, provenance=grades, ends=shown.ends)
     seconds = collective_seen_by_host(whole.chip, seconds, runtime, kind=op)
-    shown = collective_shown(through, seconds, catalogue, whole.domains)
+    devices = min(ranks, whole.chips_per_server)
+    shown = collective_shown(through, seconds, catalogue, whole.domains, devices)
     if shown.ends:
         grades["host"] = f"assumed: timed through {TOOLS.get(through, 'PyTorch')}"
     elif not through and covers(whole):

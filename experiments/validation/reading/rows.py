@@ -82,7 +82,7 @@ def _spellings(**names: str) -> dict[str, str]:
 
 
 TOOLS = (
-    *("nccl-tests", "nccom-test", "nccom-first", "nvshmem"),
+    *("nccl-tests", "nccl-tests-one-process", "nccom-test", "nccom-first", "nvshmem"),
     *("pytorch", "pytorch-waited", "pytorch-called"),
     *("deepep", "deepep-low-latency", "trtllm"),
 )

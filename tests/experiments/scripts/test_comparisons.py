@@ -21,6 +21,17 @@ def config(tmp_path: Path) -> str:
     return config_file(tmp_path / "config.json", fields)
 
 
+def test_breakdown_has_a_row_for_each_model_and_overlap(config: str) -> None:
+    frame = training.step_time_breakdown(
+        models=(config,), cluster="trn2.48xlarge", tp=(4,), pp=(2,), global_batch=16, seq=512
+    )
+    assert frame["overlap"].tolist() == ["none", "dp", "all"]
+    assert frame["iteration_s"].is_monotonic_decreasing
+    bars = training.draw_step_time_breakdown(frame).axes[0].patches
+    drawn = sum(bar.get_width() for bar in bars)
+    assert drawn == pytest.approx((frame["iteration_s"] / frame["iteration_s"].max()).sum())
+
+
 @pytest.mark.slow
 def test_schedules_idle_less_with_more_microbatches(config: str) -> None:
     frame = training.pipeline_schedules(config, SERVER, tp=2, pp=4, microbatches=(4, 8), seq=512)

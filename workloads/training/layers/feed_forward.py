@@ -6,7 +6,7 @@ import math
 from collections.abc import Sequence
 from typing import NamedTuple, cast
 
-from cluster_sim.collectives.duration.expert_library import MERGING, known
+from cluster_sim.collectives.duration.expert_library import MERGING, known, visited
 from topologies.catalogue.catalogue import NCCL, Catalogue, chip_family
 from workloads.kernels.chip_share import Timing, rank_of
 from workloads.kernels.precision import ELEMENT_BYTES
@@ -371,7 +371,10 @@ def _combine(shapes: RankShapes, name: str) -> list[LayerOp]:
 
 def _sent(shapes: RankShapes, element_bytes: float = TWO) -> int:
     """Buffer of an all-to-all between experts on the busiest rank [B]."""
-    copies, width = load(shapes).copies, shapes.model.expert_hidden
+    work, width = load(shapes), shapes.model.expert_hidden
+    # HybridEP sends a token once to each rank that holds some of its experts.
+    once = _sorted_on_the_way(shapes) and not merged_exchange(shapes.catalogue, shapes.chip)
+    copies = work.rows * visited(shapes.plan.ep, work.copies // work.rows) if once else work.copies
     return math.ceil(element_bytes * copies * width * shapes.plan.expert_load)
 
 
