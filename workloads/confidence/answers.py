@@ -12,7 +12,7 @@ import math
 from dataclasses import replace
 from typing import TYPE_CHECKING, NamedTuple
 
-from topologies.catalogue.catalogue import NCCL, Catalogue, chip_family, shipped_catalogue
+from topologies.catalogue.catalogue import NCCL, Catalogue, chip_family
 from workloads.confidence.interval import Interval
 from workloads.confidence.kinds import (
     FIRST_TOKEN,
@@ -139,10 +139,9 @@ def collective_features(
     # has several, more ranks than a server has chips do.
     if crosses is None:
         crosses = ranks > cluster.chips_per_domain
-    catalogue = cluster.catalogue or shipped_catalogue()
-    runtime = chip_family(cluster.chip, catalogue).runtime
+    runtime = chip_family(cluster.chip, cluster.numbers).runtime
     devices = min(ranks, cluster.chips_per_server)
-    least, most = hull(tool, runtime, seconds, catalogue, cluster.domains, devices)
+    least, most = hull(tool, runtime, seconds, cluster.numbers, cluster.domains, devices)
     return Prediction(
         collective_kind(size_bytes),
         cluster.chip,

@@ -88,11 +88,6 @@ WHOLE = 1000  # sum of the integer weights of the orders, but for rounding
 MOST_PERMUTED = 4  # axes up to which all orders are considered; with more, only the cyclic ones
 
 
-def torus(call: CollectiveCall, filled: Box, slices: int) -> Messages:
-    """Write an all-reduce, all-gather or reduce-scatter, axis by axis, on the box of a group."""
-    return staged(call, parts(filled), slices)
-
-
 def parts(box: Box) -> list[Part]:
     """Return a part for each order of axes with a share, and one the other way where axes wrap."""
     wraps = tuple(box.wraps)
@@ -359,7 +354,7 @@ class _Plan:
 def _messages(call: CollectiveCall, costs: CommunicationCosts) -> Messages:
     if call.kind == "all-to-all":
         return axis_exchange(call.group, filled_box(call, "torus"), call.size_bytes)
-    return torus(call, filled_box(call, "torus"), stage_slices(call, costs))
+    return staged(call, parts(filled_box(call, "torus")), stage_slices(call))
 
 
 def _message_count(call: CollectiveCall, costs: CommunicationCosts) -> int:
@@ -369,7 +364,7 @@ def _message_count(call: CollectiveCall, costs: CommunicationCosts) -> int:
         return axes * call.ranks * (sum(filled.sizes) - axes + axes - 1)
     ways_round = 2 if any(filled.wraps) else 1
     orders = ways_round * len(shares(filled.sizes, _capacities(filled)))
-    return staged_count(call, [filled.sizes] * orders, stage_slices(call, costs))
+    return staged_count(call, [filled.sizes] * orders, stage_slices(call))
 
 
 def _lines_share_nothing(call: CollectiveCall) -> bool:

@@ -91,7 +91,12 @@ def predict(values: Mapping[str, Any], catalogue: Catalogue | None = None) -> Ou
     seconds = time_s(run, whole, values["chips"], ranks, values["size_bytes"], algorithm, place)
     grades = _provenance(whole, algorithm)
     if runtime == PYTORCH:
-        return _by_pytorch(op, seconds, ranks, values, whole.chip, catalogue, grades)
+        seconds += beside_s(op, values["size_bytes"], values["chips"], ranks, whole.chip, catalogue)
+        if values.get("call_s"):  # what the host takes for a call
+            return Outcome({"time_s": seconds + values["call_s"]}, provenance=grades)
+        shown = collective_shown(PYTORCH_NEURON, seconds, catalogue)
+        grades["host"] = "assumed: timed through PyTorch, whose calls differ from run to run"
+        return Outcome({"time_s": shown.seconds}, provenance=grades, ends=shown.ends)
     seconds = collective_seen_by_host(whole.chip, seconds, runtime, kind=op)
     devices = min(ranks, whole.chips_per_server)
     shown = collective_shown(through, seconds, catalogue, whole.domains, devices)
@@ -101,25 +106,6 @@ def predict(values: Mapping[str, Any], catalogue: Catalogue | None = None) -> Ou
         grades["host"] = "assumed: no tool stated, such as nccl-tests"
         ends = hull("", NCCL, seconds, catalogue, whole.domains)
         return Outcome({"time_s": seconds}, provenance=grades, ends=ends)
-    return Outcome({"time_s": shown.seconds}, provenance=grades, ends=shown.ends)
-
-
-def _by_pytorch(
-    op: str,
-    seconds: float,
-    ranks: int,
-    values: Mapping[str, Any],
-    chip: str,
-    catalogue: Catalogue,
-    grades: dict[str, str],
-) -> Outcome:
-    """Time of a collective that PyTorch's backend for Trainium issued, with the host's call."""
-    sides = (values["size_bytes"], values["chips"], ranks)
-    device_s = seconds + beside_s(op, *sides, chip, catalogue)
-    if values.get("call_s"):
-        return Outcome({"time_s": device_s + values["call_s"]}, provenance=grades)
-    shown = collective_shown(PYTORCH_NEURON, device_s, catalogue)
-    grades["host"] = "assumed: timed through PyTorch, whose calls differ from run to run"
     return Outcome({"time_s": shown.seconds}, provenance=grades, ends=shown.ends)
 
 
