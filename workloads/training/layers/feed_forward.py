@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from typing import NamedTuple, cast
 
 from cluster_sim.collectives.duration.expert_library import MERGING, known, visited
@@ -148,17 +148,15 @@ def load(shapes: RankShapes) -> Load:
     local = experts.count // plan.ep
     computed = copies * plan.expert_tp * plan.expert_load
     each = max(1, math.ceil(computed / local))
-    tiled = (each + shared for shared in _shared_tiles(shapes, local))
-    return Load(rows, copies, local, each, experts.ffn // plan.expert_tp, *tiled)
-
-
-def _shared_tiles(shapes: RankShapes, local: int) -> Iterator[int]:
-    """Yield the rows of others' tiles that an expert computes in JAX's grouped products."""
-    # A tile in which an expert's tokens begin is computed once for it and once for the one before
-    # (``make_group_metadata``). Under a capacity each expert has rows of its own.
+    # In JAX's grouped products an expert computes rows of others' tiles: a tile in which its tokens
+    # begin is computed once for it and once for the one before (``make_group_metadata``). Under a
+    # capacity each expert has rows of its own.
+    tiled, numbers = [], shapes.catalogue
     for name in ("expert_tile", "expert_weight_tile"):
-        alone = shapes.plan.capacity_factor or not shapes.catalogue.has(shapes.chip, name)
-        yield 0 if alone else shapes.catalogue.integer(shapes.chip, name) * (local - 1) // local
+        alone = plan.capacity_factor or not numbers.has(shapes.chip, name)
+        shared = 0 if alone else numbers.integer(shapes.chip, name) * (local - 1) // local
+        tiled.append(each + shared)
+    return Load(rows, copies, local, each, experts.ffn // plan.expert_tp, *tiled)
 
 
 def experts_forward(shapes: RankShapes) -> list[LayerOp]:
