@@ -35,36 +35,49 @@ class Lockstep:
 
     def __init__(self) -> None:
         self._step = 0
+        self._last: dict[int, int] = {}
+        # Ends in order, with those of requests that gave way, which ``_last`` does not know
         self._ends: list[tuple[int, int]] = []
 
     def __len__(self) -> int:
-        return len(self._ends)
+        return len(self._last)
 
     def add(self, request: int, tokens: int) -> None:
         """Add a request that still has these tokens to generate."""
+        self._last[request] = self._step + tokens
         heapq.heappush(self._ends, (self._step + tokens, request))
 
     def steps(self) -> int:
         """Passes until the next request is done."""
+        self._forget_dropped()
         return self._ends[0][0] - self._step
 
     def left(self) -> Iterator[tuple[int, int]]:
         """Requests, and the tokens that each still has to generate."""
-        return ((request, last - self._step) for last, request in self._ends)
+        return ((request, last - self._step) for request, last in self._last.items())
 
-    def drop(self, request: int) -> None:
-        """Take out a request that gives way."""
-        self._ends = [end for end in self._ends if end[1] != request]
-        heapq.heapify(self._ends)
+    def drop(self, request: int) -> int:
+        """Take out a request that gives way; return the tokens that it still has to generate.
+
+        Its end stays in the heap until it is the first: a search would take as long as the batch.
+        """
+        return self._last.pop(request) - self._step
 
     def advance(self, steps: int) -> tuple[int, list[int]]:
         """Make some passes, and return the tokens of all requests and the finished requests."""
-        tokens = len(self._ends) * steps
+        tokens = len(self) * steps
         self._step += steps
         done = []
+        self._forget_dropped()
         while self._ends and self._ends[0][0] <= self._step:
             done.append(heapq.heappop(self._ends)[1])
+            del self._last[done[-1]]
+            self._forget_dropped()
         return tokens, done
+
+    def _forget_dropped(self) -> None:
+        while self._ends and self._last.get(self._ends[0][1]) != self._ends[0][0]:
+            heapq.heappop(self._ends)
 
 
 class Speculating:
@@ -101,11 +114,13 @@ class Speculating:
         """Requests, and the tokens that each still has to generate."""
         return zip(self._requests.tolist(), self._left.tolist(), strict=True)
 
-    def drop(self, request: int) -> None:
-        """Take out a request that gives way."""
+    def drop(self, request: int) -> int:
+        """Take out a request that gives way; return the tokens that it still has to generate."""
         kept = self._requests != request
+        left = int(self._left[~kept][0])
         self._ahead = None
         self._requests, self._left = self._requests[kept], self._left[kept]
+        return left
 
     def ahead(self) -> IntArray:
         """Tokens that each of the next passes gives to all requests together, int64 (passes,)."""
@@ -275,8 +290,7 @@ class State:
             if self.prompts.pop(request, None) is not None:
                 self.pieces_tokens -= prompt
                 continue
-            left = dict(self.batch.left())[request]
-            self.batch.drop(request)
+            left = self.batch.drop(request)
             self.cached_tokens -= whole - 1 - left
             self.gone[request] = whole - int(self.requests.prompt[request]) - left, self.now_s
 

@@ -28,6 +28,7 @@ from workloads.serving import (
 )
 from workloads.serving.batching import BESIDE, FIRST
 from workloads.serving.deployment import Deployment
+from workloads.serving.replica import Lockstep
 
 TRN2 = cluster("trn2.48xlarge")
 
@@ -104,6 +105,26 @@ def test_every_request_ends_within_the_cache_however_few_tokens_are_reserved(
     assert (served.end_s >= served.first_token_s).all()
     assert served.gap_count.sum() == (requests.output - 1).sum()
     assert served.kv_peak_tokens <= replica.kv_tokens
+
+
+@given(st.lists(st.tuples(st.sampled_from(("add", "drop", "advance")), st.integers(1, 6))))
+def test_a_batch_in_lockstep_is_each_request_counted_down(changes: list[tuple[str, int]]) -> None:
+    """Requests give way and come back, some of them to the very end that they had before."""
+    batch, left = Lockstep(), dict[int, int]()
+    for change, number in changes:
+        if change == "add" and number not in left:
+            batch.add(number, 7 - number)
+            left[number] = 7 - number
+        elif change == "drop" and number in left:
+            assert batch.drop(number) == left.pop(number)
+        elif change == "advance" and left:
+            steps = min(number, batch.steps())
+            ended = sorted(request for request, tokens in left.items() if tokens == steps)
+            assert batch.advance(steps) == (len(left) * steps, ended)
+            left = {key: tokens - steps for key, tokens in left.items() if tokens > steps}
+        assert dict(batch.left()) == left
+        assert len(batch) == len(left)
+        assert not left or batch.steps() == min(left.values())
 
 
 def test_slots_and_cache_make_requests_wait() -> None:
