@@ -17,7 +17,12 @@ from benchmarks._measure import clocks
 from cluster_sim.collectives import CollectiveCall, Group, compose, suitable, whole
 from cluster_sim.collectives.algorithms import ring
 from cluster_sim.collectives.algorithms.cycles import Cycles, all_rings, one_ring
-from cluster_sim.collectives.algorithms.torus import PER_AXIS, ring_by_ring_ps
+from cluster_sim.collectives.algorithms.torus import (
+    PER_AXIS,
+    TORUS,
+    line_by_line_ps,
+    ring_by_ring_ps,
+)
 from cluster_sim.engine.repeats import simulate_rounds
 from cluster_sim.hardware.communication_costs import communication_costs
 from cluster_sim.trace.trace import run
@@ -44,6 +49,7 @@ def main() -> None:
     per_axis_all_reduce()
     per_axis_all_to_all()
     direct_all_to_all()
+    lines_of_an_all_to_all()
 
 
 def ring_of_1024() -> None:
@@ -152,6 +158,20 @@ def direct_all_to_all() -> None:
     axes = (Tier("column", 128, 100 * 10**9, 10**6), Tier("row", 64, 100 * 10**9, 10**6))
     chips = whole(replace(plain, name="64x128", shape=Tiered(axes), chips_per_server=8192))
     all_to_all("64x128 direct", CollectiveCall("all-to-all", chips, GIB // 16))
+
+
+def lines_of_an_all_to_all() -> None:
+    """Print the speed of an all-to-all in all orders by lines, beside all messages in one run."""
+    for text in ("torus:32x64", "torus:64x128"):
+        call = CollectiveCall("all-to-all", torus(text), GIB)
+        costs, begun = communication_costs(call.group.cluster), clocks()
+        total_ps, ended = line_by_line_ps(call, costs), clocks()
+        lines_s, ops = (ended - begun)[1], TORUS.streamed_ops(call, costs)
+        beside = ""
+        if ops <= MOST_OPS:
+            all_ps = run(compose(call, TORUS).schedule).total_ps
+            beside = f", all at once {(clocks() - ended)[1]:.2f} s, equal: {all_ps == total_ps}"
+        print(f"{text} all-to-all, {ops:,} ops: by lines {lines_s:.2f} s{beside}", flush=True)
 
 
 def all_to_all(what: str, call: CollectiveCall) -> None:

@@ -39,10 +39,7 @@ def check_not_shadowed(file: str) -> None:
     The command is let through, because it says the same without a traceback.
     """
     message = shadowed(file)
-    if message and not _is_command():
-        raise ImportError(message)
-
-
-def _is_command() -> bool:
     first = sys.argv[0] if sys.argv else ""
-    return first == "-m" or os.path.basename(first).startswith("cluster-sim")
+    is_command = first == "-m" or os.path.basename(first).startswith("cluster-sim")
+    if message and not is_command:
+        raise ImportError(message)

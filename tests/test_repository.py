@@ -240,8 +240,7 @@ LATE: dict[str, set[str]] = {
         "pandas",
         "workloads.training.explain",
     },
-    "experiments/sweeps/dask_cluster.py": {"distributed"},
-    "experiments/sweeps/sweep.py": {"experiments.sweeps.dask_cluster"},
+    "experiments/sweeps/runner.py": {"distributed"},
     "experiments/validation/comparison.py": {"pandas"},
     "experiments/validation/validate.py": {"pandas"},
     "topologies/clusters/names.py": {

@@ -7,8 +7,6 @@ written for all.
 
 from __future__ import annotations
 
-import importlib
-import inspect
 import shlex
 import sys
 import tempfile
@@ -25,6 +23,7 @@ from PIL import Image
 from PIL.PngImagePlugin import PngInfo
 from scipy.spatial.distance import cdist
 
+from experiments.cli.commands.experiment import about as method
 from experiments.cli.main import run
 from experiments.figures import layout
 from experiments.reports.drawing import description, headline
@@ -113,8 +112,8 @@ def draw(shown: Experiment | Command, docs: Path) -> Path:
 
 def _drawn(experiment: Experiment) -> bytes:
     """Return the picture of an experiment with the options of the gallery."""
-    module, chosen = experiment.load(), SIZES.get(experiment.name, {})
-    figure = module.plot(module.run(**chosen))
+    script, chosen = experiment.load(), SIZES.get(experiment.name, {})
+    figure = script.plot(script.run(**chosen))
     texts = {
         "Title": headline(figure),
         "Description": description(figure),
@@ -189,19 +188,13 @@ def page(docs: Path) -> str:
             continue
         with Image.open(docs / picture) as image:
             texts = {name: str(text) for name, text in image.info.items()}
-        about = shown.about if isinstance(shown, Command) else _about(shown)
+        about = shown.about if isinstance(shown, Command) else method(shown.load().run)
         parts.append(
             f"## {shown.question}\n\n"
             f"![{_plain(texts['Description'])}]({picture.as_posix()})\n\n{about}\n\n"
             f"```\n{texts['Comment']}\n```\n"
         )
     return "\n".join(parts)
-
-
-def _about(experiment: Experiment) -> str:
-    """Return what the module of an experiment says below its first line."""
-    text = inspect.getdoc(importlib.import_module(f"experiments.scripts.{experiment.name}")) or ""
-    return " ".join(text.split("\n\n", 1)[-1].split())
 
 
 def _plain(text: str) -> str:

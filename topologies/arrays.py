@@ -26,6 +26,18 @@ def distinct(values: npt.NDArray[Any]) -> npt.NDArray[Any]:
     return np.asarray(ordered[first])
 
 
+def pointers(lengths: npt.ArrayLike) -> IntArray:
+    """Return where parts of these lengths begin that follow one another, and where the last ends.
+
+    >>> pointers([2, 0, 3])
+    array([0, 2, 2, 5])
+    """
+    counts = np.asarray(lengths)
+    ptr = np.zeros(len(counts) + 1, np.int64)
+    np.cumsum(counts, out=ptr[1:])
+    return ptr
+
+
 def present(codes: IntArray) -> tuple[IntArray, IntArray]:
     """Return the distinct values of small non-negative integers, and the index of each in them.
 

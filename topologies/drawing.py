@@ -316,12 +316,8 @@ def _first_drawn(shape: Torus) -> int:
 
 
 def _circle(axes: Axes, shape: Torus) -> None:
-    angle = np.pi / 2 - 2 * np.pi * np.arange(shape.chips) / shape.chips
-    around = np.stack([np.cos(angle), np.sin(angle)], axis=1)
-    lines(axes, [around[[k, k - 1]] for k in range(shape.chips)], COLOURS[0])
-    chips(axes, [(x, y) for x, y in around.tolist()], range(shape.chips))
-    axes.set_aspect("equal", adjustable="datalim")
-    axes.margins(0.12)
+    around = _around(axes, shape.chips)
+    lines(axes, list(zip(around, (*around[1:], around[0]), strict=True)), COLOURS[0])
 
 
 def _grid(axes: Axes, shape: Torus) -> None:
@@ -333,7 +329,7 @@ def _grid(axes: Axes, shape: Torus) -> None:
     steps = _steps(coordinates)
     stride = strides(shape.sizes)[first:]
     places = {
-        place: _point(place, steps)
+        place: tuple((np.array(place) @ np.array(steps)).tolist())
         for place in itertools.product(*map(range, map(len, coordinates)))
     }
     numbers = {
@@ -367,12 +363,6 @@ def _steps(coordinates: list[list[int]]) -> list[Point]:
         return [(0.0, -1.0), (1.0, 0.0)]
     depth = 0.55 * (len(coordinates[1]) - 1)
     return [(0.0, depth + 1.3), (0.42, 0.55), (2.0, 0.0)]
-
-
-def _point(place: Place, steps: list[Point]) -> Point:
-    x = sum(rank * step[0] for rank, step in zip(place, steps, strict=True))
-    y = sum(rank * step[1] for rank, step in zip(place, steps, strict=True))
-    return x, y
 
 
 def _moved(place: Place, a: int, rank: int) -> Place:

@@ -16,7 +16,7 @@ from functools import lru_cache
 import numpy as np
 import numpy.typing as npt
 
-from topologies.arrays import BoolArray, IntArray
+from topologies.arrays import BoolArray, IntArray, pointers
 from topologies.clusters.cluster import Cluster
 from topologies.errors import InputError
 from topologies.shapes.basic import Clos, FullMesh, Shape, Switch, Tiered, Torus
@@ -72,7 +72,7 @@ def routes(
     if isinstance(shape, FullMesh):
         apart = starts != ends
         link = (starts * np.int32(shape.size - 1) + ends - (ends > starts))[apart]
-        return Routes(_pointers(apart), link.astype(np.int32))
+        return Routes(pointers(apart), link.astype(np.int32))
     if isinstance(shape, Clos):
         return Routes(*single_routes(shape, starts, ends))
     if isinstance(shape, Switch):
@@ -100,17 +100,10 @@ def _order(axis_order: Sequence[int] | None, axes: int) -> list[int]:
     return list(axis_order)
 
 
-def _pointers(counts: npt.NDArray[np.generic]) -> IntArray:
-    """Return where the links of each pair begin, and their total, from their numbers."""
-    ptr = np.zeros(len(counts) + 1, np.int64)
-    np.cumsum(counts, out=ptr[1:])
-    return ptr
-
-
 def _switch_routes(shape: Switch, src: IntArray, dst: IntArray) -> Routes:
     apart = src != dst
     pairs = np.stack([src[apart], dst[apart] + np.int32(shape.size)], axis=1)
-    return Routes(_pointers(2 * apart), pairs.ravel())
+    return Routes(pointers(2 * apart), pairs.ravel())
 
 
 def _coordinates(shape: Torus | Tiered, chips: IntArray) -> list[IntArray]:
@@ -152,7 +145,7 @@ def _torus_routes(shape: Torus, src: IntArray, dst: IntArray, order: list[int], 
 def _room_for(steps: list[IntArray]) -> tuple[list[IntArray], IntArray, IntArray]:
     """Return hops of each pair along each axis, pointers, and an empty array for the links."""
     hops = [np.abs(steps_along) for steps_along in steps]
-    ptr = _pointers(np.sum(hops, axis=0))
+    ptr = pointers(np.sum(hops, axis=0))
     return hops, ptr, np.empty(int(ptr[-1]), np.int32)
 
 
@@ -337,7 +330,7 @@ def scale_out_paths(cluster: Cluster, src: npt.ArrayLike, dst: npt.ArrayLike) ->
     for layer in layers[:-1]:
         top += starts // layer.chips != ends // layer.chips
     apart = starts != ends
-    ptr = _pointers((2 + 2 * top) * apart)
+    ptr = pointers((2 + 2 * top) * apart)
     link = np.empty(int(ptr[-1]), np.int32)
     first, last = ptr[:-1], ptr[1:] - 1
     link[first[apart]] = starts[apart]

@@ -174,26 +174,27 @@ def as_bytes(size: float | str) -> int:
     return size  # type: ignore[return-value]
 
 
-def parse_bytes(text: str, what: str = "size") -> int:
+def parse_bytes(text: str) -> int:
     """Parse a size in bytes; one such as ``1.1GiB`` is rounded to the nearest whole byte.
 
     >>> parse_bytes("256MiB"), parse_bytes("0.1GB")
     (268435456, 100000000)
     """
-    exact = _parse(text, what, "B", "256MiB or 1GB")
-    whole = _whole(exact, what, text, "B", least=0)
+    exact = _parse(text, "size", "B", "256MiB or 1GB")
+    whole = _whole(exact, "size", text, "B", least=0)
     if abs(whole - exact) > _ROUNDING * exact:
-        raise InputError(f"{what} {text!r} is {float(exact):g} bytes. Write whole bytes.")
+        raise InputError(f"size {text!r} is {float(exact):g} bytes. Write whole bytes.")
     return whole
 
 
-def parse_rate(text: str, what: str = "bandwidth") -> int:
+def parse_rate(text: str) -> int:
     """Parse a rate in whole B/s, at least 1: ``128GB/s``, ``200Gbit/s``, ``1.5TB/s``.
 
     >>> parse_rate("200Gbit/s")
     25000000000
     """
-    return _whole(_parse(text, what, "B/s", "128GB/s or 200Gbit/s"), what, text, "B/s", least=1)
+    exact = _parse(text, "bandwidth", "B/s", "128GB/s or 200Gbit/s")
+    return _whole(exact, "bandwidth", text, "B/s", least=1)
 
 
 def parse_seconds(text: str, what: str = "time") -> float:

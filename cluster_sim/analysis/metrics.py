@@ -7,7 +7,6 @@ The critical path is the chain of ops and waits that gave a run its length.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from typing import Any
 
 import numpy as np
@@ -28,7 +27,7 @@ from cluster_sim.analysis.stretches import (
     union_ps,
 )
 from cluster_sim.engine.times import DONE
-from cluster_sim.schedule.table import NO_RESOURCE, PS_PER_S, Schedule
+from cluster_sim.schedule.table import NO_RESOURCE, PS_PER_S
 from cluster_sim.trace.trace import Trace, categorical
 from topologies.arguments import checked
 from topologies.arrays import BoolArray, IntArray
@@ -111,7 +110,8 @@ def _enabling_edges(trace: Trace) -> tuple[IntArray, BoolArray]:
     edges = schedule.edges
     enabler = np.full(len(schedule), -1, np.int64)
     by_start = np.zeros(len(schedule), np.bool_)
-    for low, high in _blocks_backwards(schedule):
+    for high in range(len(schedule), 0, -BLOCK_OPS):
+        low = max(0, high - BLOCK_OPS)
         block = slice(int(edges.ptr[low]), int(edges.ptr[high]))
         source = np.repeat(np.arange(low, high), np.diff(edges.ptr[low : high + 1]))
         starts = None if edges.from_start is None else edges.from_start[block]
@@ -125,11 +125,6 @@ def _enabling_edges(trace: Trace) -> tuple[IntArray, BoolArray]:
         enabler[target[rows]] = source[rows]
         by_start[target[rows]] = False if starts is None else starts[rows]
     return enabler, by_start
-
-
-def _blocks_backwards(schedule: Schedule) -> Iterator[tuple[int, int]]:
-    for high in range(len(schedule), 0, -BLOCK_OPS):
-        yield max(0, high - BLOCK_OPS), high
 
 
 class _Holders:
@@ -359,7 +354,7 @@ def resource_use(trace: Trace) -> pd.DataFrame:
             "busy_s": busy / PS_PER_S,
             "utilisation": use,
             "bytes": moved,
-            "mean_bytes_per_s": _rate(moved, run_ps),
+            "mean_bytes_per_s": moved / (run_ps / PS_PER_S) if run_ps else 0.0,
             "busy_ps": busy,
         },
         index=pd.Index(table.names(), name="resource"),
@@ -440,7 +435,7 @@ def node_bytes(trace: Trace) -> pd.DataFrame:
     sent, received = np.zeros((2, len(nodes)), np.int64)
     np.add.at(sent, code[: len(link)], moved)
     np.add.at(received, code[len(link) :], moved)
-    names = [_node_name(node, table.switches_from) for node in nodes.tolist()]
+    names = [table.node_name(node) for node in nodes.tolist()]
     columns = {"sent_bytes": sent, "received_bytes": received}
     return pd.DataFrame(columns, index=pd.Index(names, name="node"))
 
@@ -559,14 +554,6 @@ def _resource_bytes(trace: Trace) -> IntArray:
     work = schedule.size_bytes[flows.op[flow]] * flows.weight
     np.add.at(moved, flows.resource[done], work[done])
     return moved
-
-
-def _rate(amount: IntArray, run_ps: int) -> Any:
-    return amount / (run_ps / PS_PER_S) if run_ps else np.zeros(len(amount))
-
-
-def _node_name(node: int, switches_from: int) -> str:
-    return f"s{node - switches_from}" if node >= switches_from else str(node)
 
 
 def __dir__() -> list[str]:

@@ -128,28 +128,38 @@ def compose(
         choose_algorithm(call, picked)  # refuses an algorithm that another group cannot run
     costs = _costs(many, ideal=ideal, sbuf=sbuf)
     _check_memory(many, picked, costs)
-    messages = side_by_side([_messages(call, picked, costs) for call in many])
+    tables = [picked.messages(call, costs) for call in many]
+    for call, table in zip(many, tables, strict=True):
+        check_messages(table, call.ranks, picked.name)
+    messages = side_by_side(tables)
     facts = _facts(many, picked, ideal=ideal, sbuf=sbuf)
-    chips = np.concatenate([call.group.chip_of_rank for call in many])
-    domains = tuple(distinct(chips // cluster.chips_per_domain).tolist())
-    covered = _fabric_of_domains(cluster, domains, costs, down)
+    groups = [call.group for call in many]
+    domains = distinct(np.concatenate([group.domains for group in groups]))
+    covered = _fabric_of_domains(cluster, tuple(domains.tolist()), costs, down)
+    return lowered(messages, groups, covered, facts, contended=contended)
+
+
+def lowered(
+    messages: Messages,
+    groups: Sequence[Group],
+    fabric: Fabric,
+    facts: Facts,
+    *,
+    contended: bool = False,
+) -> Collective:
+    """Lower messages between the ranks of groups, and state the result that they must achieve."""
+    chips = np.concatenate([group.chip_of_rank for group in groups])
     return Collective(
-        kind=first.kind,
-        algorithm=picked.name,
-        schedule=lower(messages, chips, covered, facts, contended=contended),
+        kind=str(facts["collective"]),
+        algorithm=str(facts["algorithm"]),
+        schedule=lower(messages, chips, fabric, facts, contended=contended),
         chunks=messages.chunks,
         chip_of_rank=chips,
         group_of_rank=np.repeat(
-            np.arange(len(many), dtype=np.int32), [call.ranks for call in many]
+            np.arange(len(groups), dtype=np.int32), [group.ranks for group in groups]
         ),
         steps=int(messages.step.max(initial=-1)) + 1,
     )
-
-
-def _messages(call: CollectiveCall, algorithm: Algorithm, costs: CommunicationCosts) -> Messages:
-    messages = algorithm.messages(call, costs)
-    check_messages(messages, call.ranks, algorithm.name)
-    return messages
 
 
 @functools.lru_cache(maxsize=1)

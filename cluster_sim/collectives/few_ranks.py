@@ -21,7 +21,7 @@ from cluster_sim.hardware.communication_costs import CommunicationCosts
 from cluster_sim.hardware.fabric import fabric, uplinks
 from cluster_sim.schedule.table import PS_PER_S, Schedule
 from cluster_sim.trace.trace import run
-from topologies.arrays import IntArray, distinct
+from topologies.arrays import IntArray, distinct, pointers
 from topologies.clusters.cluster import Cluster
 from topologies.routing import scale_out_paths
 
@@ -113,7 +113,7 @@ def with_one_latency(group: Group, ring: IntArray, rounds: int) -> Cluster:
     paths = scale_out_paths(group.cluster, ring, np.roll(ring, -1))
     # Latency of ``rounds`` consecutive hops from each place on: whole laps, and a part of one.
     laps, rest = divmod(rounds, len(ring))
-    upto = np.concatenate([[0], np.cumsum(np.tile(paths.latency_ps, 2))])
+    upto = pointers(np.tile(paths.latency_ps, 2))
     partial = upto[rest : rest + len(ring)] - upto[: len(ring)]
     longest = int(laps * paths.latency_ps.sum() + partial.max())
     return _with_latency(group.cluster, longest, rounds)

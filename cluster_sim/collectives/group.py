@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import functools
 import itertools
-import math
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -166,18 +165,15 @@ def ordered_box(group: Group) -> Box | None:
         return filled
     places = np.argsort(filled.chip_at)
     at = np.unravel_index(places, filled.sizes)
+    row_major = np.unravel_index(np.arange(len(places)), filled.sizes)
     alike = list(zip(filled.sizes, filled.wraps, filled.rates, strict=True))
     for axes in itertools.permutations(range(len(alike))):
         if [alike[axis] for axis in axes] == alike and all(
             _moves(group, filled, axis, at[axis], by_rank)
-            for axis, by_rank in zip(axes, _row_major(filled.sizes), strict=True)
+            for axis, by_rank in zip(axes, row_major, strict=True)
         ):
             return replace(filled, chip_at=np.arange(len(places)))
     return None
-
-
-def _row_major(sizes: tuple[int, ...]) -> tuple[IntArray, ...]:
-    return np.unravel_index(np.arange(math.prod(sizes)), sizes)
 
 
 def _moves(group: Group, filled: Box, axis: int, at: IntArray, by_rank: IntArray) -> bool:

@@ -39,7 +39,7 @@ from cluster_sim.schedule.table import (
     Schedule,
     transfer_ps,
 )
-from topologies.arrays import BoolArray, IntArray, distinct
+from topologies.arrays import BoolArray, IntArray, distinct, pointers
 
 WHAT = ("issue", "pass", "copy", "reduce", "join", "done")
 """Labels of ops. ``issue``: a CC-Core starts a message. ``pass``: a hop to a chip on the way.
@@ -175,15 +175,13 @@ class Shares:
         """Group the rows of several tables by channel, keeping the order of tables in each."""
         channel, *columns = (np.concatenate(parts) for parts in zip(*tables, strict=True))
         order = np.argsort(channel, kind="stable")
-        ptr = np.zeros(channels + 1, np.int64)
-        np.cumsum(np.bincount(channel, minlength=channels), out=ptr[1:])
+        ptr = pointers(np.bincount(channel, minlength=channels))
         return cls(ptr, *(column[order].astype(np.int32) for column in columns))
 
     def flows(self, op: IntArray, channel: IntArray, reduces: BoolArray, cap: IntArray) -> Flows:
         """Return the flows of ops, no faster than ``cap``, with the shares of their channels."""
         count = np.diff(self.ptr)[channel]
-        ptr = np.zeros(len(op) + 1, np.int64)
-        np.cumsum(count, out=ptr[1:])
+        ptr = pointers(count)
         row = np.arange(ptr[-1]) + np.repeat(self.ptr[:-1][channel] - ptr[:-1], count)
         weight = np.where(np.repeat(reduces, count), self.added[row], self.copy[row])
         return Flows(op.astype(np.int32), cap, ptr, self.resource[row], weight.astype(np.int32))
@@ -371,9 +369,7 @@ class _Layout:
         if ops_of_channel.max(initial=1) == 1:
             return cls(np.arange(len(messages) + 1), None)
         width = ops_of_channel[messages.channel]
-        first = np.zeros(len(messages) + 1, np.int64)
-        np.cumsum(width, out=first[1:])
-        return cls(first, width)
+        return cls(pointers(width), width)
 
     @property
     def ops(self) -> int:

@@ -18,7 +18,7 @@ import numpy as np
 import numpy.typing as npt
 
 from cluster_sim.schedule.table import Edges
-from topologies.arrays import BoolArray, IntArray
+from topologies.arrays import BoolArray, IntArray, pointers
 from topologies.errors import InputError
 
 EVERY = -1  # as a source, every rank of the group contributes; as a target, every rank gets it
@@ -61,7 +61,7 @@ class Chunks:
 
     def offsets(self) -> IntArray:
         """Return the bytes before each of these entries, and of all, int64 (entries + 1,)."""
-        return np.concatenate([[0], np.cumsum(self.listed_bytes())])
+        return pointers(self.listed_bytes())
 
 
 def cut(size_bytes: npt.ArrayLike, parts: int) -> IntArray:
@@ -80,7 +80,7 @@ def share(size_bytes: npt.ArrayLike, weights: npt.ArrayLike) -> IntArray:
     weight = np.asarray(weights, np.int64)
     total = int(weight.sum())
     whole, rest = np.divmod(np.asarray(size_bytes, np.int64), total)
-    before = np.concatenate([[0], np.cumsum(weight)])
+    before = pointers(weight)
     ends = np.multiply.outer(whole, before) + np.multiply.outer(rest, before) // total
     return np.asarray(np.diff(ends, axis=-1), np.int64)
 
@@ -154,9 +154,9 @@ class Messages:
     def __len__(self) -> int:
         return len(self.channel)
 
-    def size_bytes(self, out: IntArray | None = None) -> IntArray:
+    def size_bytes(self) -> IntArray:
         """Return the bytes of each message, 0 for a join, int64 (messages,)."""
-        size = np.empty(len(self), np.int64) if out is None else out
+        size = np.empty(len(self), np.int64)
         if not len(self.count) or self.count.max() == self.count.min() == 1:
             np.take(self.chunks.listed_bytes(), self.first, out=size, mode="clip")
         else:
@@ -173,16 +173,17 @@ def one_chunk_messages(
     *,
     channel: npt.ArrayLike,
     first: npt.ArrayLike,
-    edges: Edges,
     channels: Channels,
     chunks: Chunks,
     ranks: int,
+    edges: Edges | None = None,
     reduce: npt.ArrayLike = False,
     step: npt.ArrayLike = 0,
 ) -> Messages:
     """Make a table of messages of one chunk each; columns broadcast to the shape of ``channel``.
 
-    ``edges`` lead from the arrival of one message to the start of another, numbered in this order.
+    ``edges`` lead from the arrival of one message to the start of another, numbered in this order;
+    by default no message waits for another.
     """
     shape = np.shape(channel)
 
@@ -200,7 +201,7 @@ def one_chunk_messages(
         reduce=column(reduce, np.bool_),
         step=column(step, np.int32),
         priority=column(0, np.int32),
-        edges=edges,
+        edges=edges or Edges.from_pairs(int(np.prod(shape)), [], []),
         channels=channels,
         chunks=chunks,
         ranks=ranks,
@@ -213,7 +214,6 @@ def no_messages(chunks: Chunks, ranks: int) -> Messages:
     return one_chunk_messages(
         channel=none,
         first=none,
-        edges=Edges.from_pairs(0, none, none),
         channels=Channels.table(none, none),
         chunks=chunks,
         ranks=ranks,
@@ -300,7 +300,7 @@ def _join_channels(tables: Sequence[Channels], first_rank: Sequence[int]) -> Cha
         channels = Channels.table(src, dst)
         return replace(channels, fused=np.concatenate(fused)) if fused else channels
     hops = np.concatenate([np.diff(table.ptr) for table in tables if table.ptr is not None])
-    return Channels.table(src, dst, np.concatenate([[0], np.cumsum(hops)]), np.concatenate(links))
+    return Channels.table(src, dst, pointers(hops), np.concatenate(links))
 
 
 def _join_chunks(tables: Sequence[Chunks], first_rank: Sequence[int]) -> Chunks:
@@ -368,17 +368,15 @@ class Table:
         columns["reduce"] = columns["reduce"].astype(np.bool_)
         return Messages(
             **columns,
-            edges=_edges(self.edges, self.count),
+            edges=_edges(self.edges),
             channels=channels,
             chunks=chunks,
             ranks=ranks,
         )
 
 
-def _edges(blocks: Sequence[IntArray], count: int) -> Edges:
-    """Return the edges of ``count`` messages from blocks (messages, edges of each) of targets."""
+def _edges(blocks: Sequence[IntArray]) -> Edges:
+    """Return the edges of messages from blocks (messages, edges of each) of targets."""
     degrees = np.concatenate([np.full(len(block), block.shape[1]) for block in blocks])
-    ptr = np.zeros(count + 1, np.int64)
-    np.cumsum(degrees, out=ptr[1:])
     dst = np.concatenate([block.ravel() for block in blocks])
-    return Edges(ptr, dst, np.broadcast_to(np.int64(0), len(dst)))
+    return Edges(pointers(degrees), dst, np.broadcast_to(np.int64(0), len(dst)))

@@ -28,14 +28,14 @@ from cluster_sim.collectives.algorithms.registry import (
     fits_by,
     fitting_algorithms,
 )
-from cluster_sim.collectives.builder import Collective, compose
+from cluster_sim.collectives.builder import Collective, compose, lowered
 from cluster_sim.collectives.call import CollectiveCall
 from cluster_sim.collectives.duration import nccl
 from cluster_sim.collectives.duration.duration import duration_ps
 from cluster_sim.collectives.few_ranks import spans_many_domains
 from cluster_sim.collectives.group import Group
 from cluster_sim.collectives.group_parsing import file_text
-from cluster_sim.collectives.lowering import Facts, lower
+from cluster_sim.collectives.lowering import Facts
 from cluster_sim.collectives.messages import share
 from cluster_sim.collectives.verify.bounds import Bound, least_latency, lower_bound
 from cluster_sim.collectives.verify.proof import LARGEST_RANKS, NOT_CHECKED, prove
@@ -131,8 +131,6 @@ def rows(
     algorithm: str = AUTO,
     *,
     ideal: bool = False,
-    sbuf: bool = False,
-    engine: str = "fast",
     proof: bool | None = None,
 ) -> pd.DataFrame:
     """Simulate a collective at several sizes; see :func:`measure` for the options.
@@ -144,10 +142,7 @@ def rows(
     calls = [CollectiveCall(kind, group, size) for size in sizes]
     import pandas as pd
 
-    return pd.DataFrame(
-        measure(call, algorithm, ideal=ideal, sbuf=sbuf, engine=engine, proof=proof)[0]
-        for call in calls
-    )
+    return pd.DataFrame(measure(call, algorithm, ideal=ideal, proof=proof)[0] for call in calls)
 
 
 def first_ranks(cluster: Cluster, ranks: int | None, ranks_per_chip: int = 1) -> Group:
@@ -381,16 +376,7 @@ def compose_v(
         "size_bytes": buffer_bytes(sent_bytes),
         "ideal": ideal or group.cluster.plain,
     }
-    covered = fabric(group.cluster, group.domains, ideal=ideal)
-    return Collective(
-        kind=KIND,
-        algorithm=name,
-        schedule=lower(messages, group.chip_of_rank, covered, facts),
-        chunks=messages.chunks,
-        chip_of_rank=group.chip_of_rank,
-        group_of_rank=np.zeros(group.ranks, np.int32),
-        steps=int(messages.step.max(initial=-1)) + 1,
-    )
+    return lowered(messages, [group], fabric(group.cluster, group.domains, ideal=ideal), facts)
 
 
 def measure_v(
@@ -499,17 +485,13 @@ def read_matrix(path: Path) -> IntArray:
 
 def _size(text: str, path: Path) -> int:
     """Parse a cell, which is mostly a plain number of bytes."""
-    size = int(text) if text.isdecimal() and len(text) < 20 else _size_with_unit(text, path)
+    try:
+        size = int(text) if text.isdecimal() and len(text) < 20 else parse_bytes(text)
+    except InputError as mistake:
+        raise InputError(f"--bytes {path}: {mistake}") from None
     if size > MOST_BYTES:
         raise InputError(f"--bytes {path}: {text[:40]} is over {MOST_BYTES} B (1 PiB). Correct it.")
     return size
-
-
-def _size_with_unit(text: str, path: Path) -> int:
-    try:
-        return parse_bytes(text)
-    except InputError as mistake:
-        raise InputError(f"--bytes {path}: {mistake}") from None
 
 
 def skewed(ranks: int, size_bytes: int, skew: float) -> IntArray:

@@ -11,7 +11,7 @@ from collections.abc import Callable, Generator, Iterable, Mapping
 from dataclasses import dataclass
 from fractions import Fraction
 from heapq import heapify, heappop, heappush
-from typing import Any, Protocol
+from typing import Any
 
 import numpy as np
 import simpy
@@ -72,23 +72,6 @@ LOST = "lost"
 NOMINAL = Fraction(1)  # speed of a resource without faults
 
 
-class Ops(Protocol):
-    """The part of a run that a server needs: columns that order ops, and their start and end."""
-
-    env: Picoseconds
-    kind: list[int]
-    priority: list[int]
-
-    def can_start(self, op: int) -> bool:
-        """Return whether all resources that a flow crosses are alive."""
-
-    def begin(self, op: int) -> simpy.Event:
-        """Start an op; returns the event of its end."""
-
-    def finish(self, op: int) -> None:
-        """End an op."""
-
-
 class Slot:
     """One slot of a resource: a process that takes ops from the queue and holds each to its end.
 
@@ -141,7 +124,7 @@ class Slot:
 class Server:
     """A resource: its speed, and the queue from which its slots take ops."""
 
-    def __init__(self, run: Ops, number: int, name: str, slots: int):
+    def __init__(self, run: Run, number: int, name: str, slots: int):
         self.run = run
         self.phase = STARTS + number
         self.speed = NOMINAL

@@ -18,7 +18,7 @@ DMA_SHARES = 60
 """Shares of a chip's DMA engines that a byte takes which one cycle copies between its ranks; 60 can
 be divided among one to six cycles, and among ten, as on an UltraServer, without a remainder."""
 PACKET_BYTES = 2**16
-"""Packet of collective copies, for chips of which the catalogue states none [B]."""
+"""Packet of collective copies, the smallest piece that is worth sending by itself [B]."""
 
 
 @dataclass(frozen=True)
@@ -32,9 +32,7 @@ class CommunicationCosts:
     launch_ps: int = 0  # before the first messages of a collective
     handshake_ps: int = 0  # further time before the first messages between chips
     cc_slots: int = 1  # CC-Cores of a chip
-    engine_slots: int = 1  # compute streams of a chip
     slices: int = 1  # of a ring step, so that issue and reduction overlap the wire
-    packet_bytes: int = PACKET_BYTES  # smallest piece that is worth sending by itself
     # Rate at which collectives can access the memory; 0 if unknown, as is then all that follows.
     hbm_bytes_per_s: int = 0
     hbm_peak_bytes_per_s: int = 0  # nominal rate of the memory
@@ -91,7 +89,11 @@ def communication_costs(
         stores=False,
     )
     costs = _with_memory(costs, catalogue, chip)
-    return _without_accesses(costs) if sbuf else costs
+    if not sbuf:
+        return costs
+    return replace(
+        costs, copy_accesses=0, reduce_accesses=0, fused_copy_accesses=0, fused_reduce_accesses=0
+    )
 
 
 def within_chip(
@@ -153,12 +155,6 @@ def _engines(catalogue: Catalogue, chip: str) -> Fraction:
     if not catalogue.has(chip, "dma_bandwidth"):
         return Fraction(1)
     return catalogue.entry(chip, "dma_bandwidth").exact
-
-
-def _without_accesses(costs: CommunicationCosts) -> CommunicationCosts:
-    return replace(
-        costs, copy_accesses=0, reduce_accesses=0, fused_copy_accesses=0, fused_reduce_accesses=0
-    )
 
 
 def _efficiency(catalogue: Catalogue, part: str, quantity: str) -> Fraction:

@@ -18,7 +18,7 @@ from cluster_sim.hardware.communication_costs import (
     communication_costs,
 )
 from cluster_sim.schedule.table import NO_RESOURCE, Resources
-from topologies.arrays import BoolArray, IntArray, distinct
+from topologies.arrays import BoolArray, IntArray, distinct, pointers
 from topologies.clusters.cluster import Cluster
 from topologies.routing import clos, routes, scale_out_paths, shared_links
 from topologies.shapes.links import Links, domain_links
@@ -95,7 +95,7 @@ class Paths:
             return self
         at = self.ptr[:-1][empty]
         return Paths(
-            self.ptr + np.append(0, np.cumsum(empty)),
+            self.ptr + pointers(empty),
             np.insert(self.resource, at, NO_RESOURCE),
             np.insert(self.latency_ps, at, 0),
         )
@@ -108,7 +108,7 @@ class Paths:
         resource, latency = np.empty(len(kept), np.int64), np.empty(len(kept), np.int64)
         resource[kept], resource[~kept] = self.resource, other.resource
         latency[kept], latency[~kept] = self.latency_ps, other.latency_ps
-        return Paths(np.concatenate([[0], np.cumsum(hops)]), resource, latency)
+        return Paths(pointers(hops), resource, latency)
 
 
 @dataclass(frozen=True, eq=False)
@@ -156,7 +156,7 @@ class Fabric:
         local = routes(self.cluster.shape, sources[inside] % each, targets[inside] % each)
         hops = np.full(len(sources), 2, np.int64)
         hops[inside] = local.hops
-        ptr = np.concatenate([[0], np.cumsum(hops)])
+        ptr = pointers(hops)
         resource = np.empty(int(ptr[-1]), np.int64)
         in_domain = np.repeat(inside, hops)
         resource[in_domain] = self.link(np.repeat(here[inside], local.hops), local.link)
@@ -200,7 +200,7 @@ def fabric(
     tables = [
         _link_table(cluster, picked, links),
         Resources.table("cc", chips, slots=costs.cc_slots),
-        Resources.table("engine", chips, slots=costs.engine_slots),
+        Resources.table("engine", chips),
         Resources.table("tx", chips),
         Resources.table("rx", chips),
     ]

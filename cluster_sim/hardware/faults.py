@@ -17,7 +17,7 @@ import numpy as np
 from cluster_sim.engine.faults import LARGEST_TERM, Faults
 from cluster_sim.hardware.fabric import Fabric, Paths, fabric
 from cluster_sim.schedule.table import Schedule
-from topologies.arrays import IntArray
+from topologies.arrays import IntArray, pointers
 from topologies.clusters.cluster import Cluster
 from topologies.errors import InputError, suggestion
 from topologies.units import parse_ps
@@ -235,7 +235,7 @@ def around(paths: Paths, fabric: Fabric) -> Paths:
         at = np.flatnonzero(resource == link)
         pair = np.searchsorted(ptr, at, side="right") - 1
         more = (len(way) - 1) * np.bincount(pair, minlength=len(ptr) - 1)
-        ptr = ptr + np.concatenate([[0], np.cumsum(more)])
+        ptr = ptr + pointers(more)
         place = np.repeat(at - np.arange(len(at)), len(way))  # among the hops that remain
         over = np.tile(way, len(at))
         resource = np.insert(np.delete(resource, at), place, over)

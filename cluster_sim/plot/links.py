@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import numpy as np
-import numpy.typing as npt
 from matplotlib.axes import Axes
 from matplotlib.collections import LineCollection
 from matplotlib.colors import LinearSegmentedColormap
@@ -110,25 +109,15 @@ def _drawable(cluster: Cluster) -> Torus:
 
 def link_load(trace: Trace, cluster: Cluster, links: Links, domain: int = 0) -> FloatArray:
     """Return the share of the run in which each link of a domain was busy, float (links,)."""
-    use = resource_use(trace)
-    use = use[use["kind"] == "link"]
+    use = resource_use(trace).assign(lane=trace.schedule.resources.lane)
+    of_links = use.loc[use["kind"] == "link", ["owner", "peer", "lane", "utilisation"]]
     first = domain * cluster.chips_per_domain
-    resources = trace.schedule.resources
-    lane = resources.lane[np.flatnonzero(_is_link(trace))]
     wanted = {
-        (int(a) - first, int(b) - first, int(c)): share
-        for a, b, c, share in zip(
-            use["owner"], use["peer"], lane.tolist(), use["utilisation"], strict=True
-        )
+        (owner - first, peer - first, lane): share
+        for owner, peer, lane, share in of_links.itertuples(index=False)
     }
     ends = zip(links.src.tolist(), links.dst.tolist(), links.lane.tolist(), strict=True)
     return np.array([wanted.get(link, 0.0) for link in ends], float)
-
-
-def _is_link(trace: Trace) -> npt.NDArray[np.bool_]:
-    resources = trace.schedule.resources
-    links = [number for number, name in enumerate(resources.kinds) if name == "link"]
-    return np.isin(resources.kind, links)
 
 
 def _places(shape: Torus) -> FloatArray:

@@ -187,16 +187,11 @@ def counter(
     value = np.maximum(0.0, np.cumsum(change))
     value[-1:] = 0.0  # all spans are over, but for rounding
     if len(at) > MOST_POINTS:
-        at, value = _thinned(at, value)
+        total = np.concatenate([[0.0], np.cumsum(value[:-1] * np.diff(at))])
+        edges = np.linspace(at[0], at[-1], MOST_POINTS).astype(np.int64)
+        between = np.diff(np.interp(edges, at, total)) / np.diff(edges)
+        at, value = edges, np.append(between, 0.0)
     return Counter(name, unit, at, value, chip)
-
-
-def _thinned(at_ps: IntArray, value: FloatArray) -> tuple[IntArray, FloatArray]:
-    """Return means over equal stretches of time, and a last value of 0 at the end."""
-    total = np.concatenate([[0.0], np.cumsum(value[:-1] * np.diff(at_ps))])
-    edges = np.linspace(at_ps[0], at_ps[-1], MOST_POINTS).astype(np.int64)
-    between = np.diff(np.interp(edges, at_ps, total)) / np.diff(edges)
-    return edges, np.append(between, 0.0)
 
 
 # Numbers of fields and values below are those of perfetto/protos/perfetto/trace.
@@ -295,7 +290,11 @@ def _fitting(trace: Trace, rows: IntArray, most_ops: int) -> tuple[IntArray, str
     rows = rows[ran & lasts]
     if len(rows) <= most_ops:
         return rows, ""
-    process = _rank_or_owner(trace)[rows]
+    # The rank of each op or, without that label, the owner of its resource.
+    rank = trace.schedule.labels.get("rank")
+    if rank is None or isinstance(rank, Codes):
+        rank = np.append(trace.schedule.resources.owner, 0)[trace.schedule.crossed]
+    process = np.maximum(rank, 0)[rows]
     counts = np.bincount(process).cumsum()
     whole = int(np.searchsorted(counts, most_ops, side="right"))
     if whole:
@@ -303,14 +302,6 @@ def _fitting(trace: Trace, rows: IntArray, most_ops: int) -> tuple[IntArray, str
         return kept, f"{len(kept):,} ops of ranks below {whole}, of {len(rows):,}"
     order = np.argsort(trace.times.start_ps[rows], kind="stable")[:most_ops]
     return np.sort(rows[order]), f"the first {most_ops:,} ops of {len(rows):,}"
-
-
-def _rank_or_owner(trace: Trace) -> IntArray:
-    """Return the rank of each op or, without that label, the owner of its resource."""
-    rank = trace.schedule.labels.get("rank")
-    if rank is None or isinstance(rank, Codes):
-        rank = np.append(trace.schedule.resources.owner, 0)[trace.schedule.crossed]
-    return np.asarray(np.maximum(rank, 0), np.int64)
 
 
 def _slices(trace: Trace, rows: IntArray) -> Slices:

@@ -28,7 +28,7 @@ from cluster_sim.schedule.table import (
     ScheduleError,
     transfer_ps,
 )
-from topologies.arrays import BoolArray, IntArray
+from topologies.arrays import BoolArray, IntArray, distinct_rows
 from topologies.errors import InputError
 
 __all__ = ["OpColumns", "check", "schedule"]
@@ -307,7 +307,8 @@ def unite_resources(tables: Sequence[Resources]) -> tuple[Resources, list[IntArr
     slots or capacities.
     """
     stacked = Resources.concat(tables)
-    first, distinct = _distinct_rows(stacked)
+    columns = (stacked.kind, stacked.owner, stacked.peer, stacked.lane)
+    first, distinct = distinct_rows(np.stack(columns, axis=1).astype(np.int64))
     for column in ("slots", "capacity"):
         values = getattr(stacked, column)
         expected = values[first][distinct]
@@ -318,25 +319,8 @@ def unite_resources(tables: Sequence[Resources]) -> tuple[Resources, list[IntArr
                 f"{stacked.names(np.array([k]))[0]} has {column} {expected[k]} in one "
                 f"schedule and {values[k]} in another; build both for the same cluster"
             )
-    # _distinct_rows numbers resources in sorted order; bring them back into order of occurrence.
-    order = np.argsort(first)
-    number = np.empty(len(first), np.int64)
-    number[order] = np.arange(len(first))
     ends = np.cumsum([len(table) for table in tables])[:-1]
-    return stacked.picked(first[order]), np.split(number[distinct], ends)
-
-
-def _distinct_rows(table: Resources) -> tuple[IntArray, IntArray]:
-    """Return the first row of each distinct resource, and which of these each row is."""
-    columns = (table.lane, table.peer, table.owner, table.kind)
-    order = np.lexsort(columns)  # stable, so that the first of equal rows stays first
-    is_new = np.zeros(len(table), np.bool_)
-    is_new[:1] = True
-    for column in columns:
-        is_new[1:] |= np.diff(column[order]) != 0
-    distinct = np.empty(len(table), np.int64)
-    distinct[order] = np.cumsum(is_new) - 1
-    return order[is_new], distinct
+    return stacked.picked(first), np.split(distinct, ends)
 
 
 def _renumbered(resource: IntArray, new_numbers: IntArray) -> IntArray:

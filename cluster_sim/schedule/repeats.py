@@ -16,7 +16,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from cluster_sim.schedule.table import BoolArray, Edges, Flows, IntArray, Schedule
+from cluster_sim.schedule.table import BoolArray, Edges, Flows, IntArray, Schedule, pointers
 
 
 @dataclass(frozen=True, eq=False)
@@ -111,7 +111,7 @@ def flows_of_copies(whole: Schedule, origin: IntArray) -> Flows:
     return Flows(
         op.astype(np.int32),
         flows.cap_bytes_per_s[row],
-        np.concatenate([[0], np.cumsum(np.diff(flows.ptr)[row])]).astype(np.int64),
+        pointers(np.diff(flows.ptr)[row]),
         flows.resource[shares],
         flows.weight[shares],
     )
@@ -217,7 +217,7 @@ def rounds_written_out(rounds: Rounds) -> Schedule:
     return Schedule(
         **{name: getattr(whole, name)[origin] for name in names},
         edges=Edges(
-            np.append(0, np.cumsum(np.diff(edges.ptr)[origin])).astype(np.int64),
+            pointers(np.diff(edges.ptr)[origin]),
             dst.ravel().astype(np.int32),
             edges.lag_ps[rows],
             None if edges.from_start is None else edges.from_start[rows],

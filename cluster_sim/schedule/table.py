@@ -16,6 +16,7 @@ import numpy.typing as npt
 
 from topologies.arrays import BoolArray as BoolArray
 from topologies.arrays import IntArray as IntArray
+from topologies.arrays import pointers as pointers
 from topologies.units import PS_PER_S as PS_PER_S
 
 FIXED, FLOW, JOIN = 0, 1, 2  # kinds of op (rule 1)
@@ -119,12 +120,13 @@ class Resources:
         return [self._name(*row) for row in picked]
 
     def _name(self, kind: int, owner: int, peer: int, lane: int) -> str:
-        text = f"{self.kinds[kind]}:{self._node(owner)}"
+        text = f"{self.kinds[kind]}:{self.node_name(owner)}"
         if peer >= 0:
-            text += f"-{self._node(peer)}"
+            text += f"-{self.node_name(peer)}"
         return f"{text}.{lane}" if lane else text
 
-    def _node(self, node: int) -> str:
+    def node_name(self, node: int) -> str:
+        """Return the printed name of a node, such as ``5`` for a chip and ``s0`` for a switch."""
         return f"s{node - self.switches_from}" if node >= self.switches_from else str(node)
 
 
@@ -169,8 +171,7 @@ class Edges:
             starts = None if starts is None else starts[order]
         if starts is not None and not starts.any():
             starts = None
-        ptr = np.zeros(ops + 1, np.int64)
-        np.cumsum(np.bincount(sources, minlength=ops), out=ptr[1:])
+        ptr = pointers(np.bincount(sources, minlength=ops))
         return cls(ptr, targets, np.ascontiguousarray(lags), starts)
 
     @classmethod

@@ -28,14 +28,13 @@ from cluster_sim.schedule.table import (
     Schedule,
     ScheduleError,
 )
-from topologies.arrays import IntArray
+from topologies.arrays import IntArray, pointers
 from topologies.errors import InputError
 from topologies.files.arrow_arrays import numbers, texts
 from topologies.files.reading import check_regular, no_such_file
 from topologies.files.writing import whole_file
 
 FORMAT = 1  # version of the layout; a reader refuses any other
-RAW = b"\xff"  # first byte of metadata of earlier versions, which did not encode it as text
 HEADER, RESOURCES, ATTEMPTS = b"cluster_sim", b"cluster_sim.resources", b"cluster_sim.attempts"
 """Keys of the file's metadata."""
 TIMES = ("ready_ps", "start_ps", "end_ps")
@@ -218,7 +217,7 @@ def _flow_columns(schedule: Schedule) -> dict[str, Any]:
     cap[flows.op] = flows.cap_bytes_per_s
     shares = np.zeros(len(schedule), np.int64)
     shares[flows.op] = np.diff(flows.ptr)
-    ptr = np.concatenate([[0], np.cumsum(shares)])
+    ptr = pointers(shares)
     return {
         "rate_cap_bytes_per_s": cap,
         "shares": _lists(ptr, flows.resource),
@@ -246,7 +245,7 @@ def _packed(rows: Resources | Attempts, columns: Sequence[str]) -> bytes:
 
 
 def _unpacked(packed: bytes, columns: Sequence[str]) -> dict[str, Any]:
-    table = ipc.open_stream(packed if packed[:1] == RAW else base64.b64decode(packed)).read_all()
+    table = ipc.open_stream(base64.b64decode(packed)).read_all()
     table.validate(full=True)
     return {name: _array(table[name]) for name in columns}
 

@@ -15,7 +15,7 @@ import numpy.typing as npt
 from cluster_sim.engine import simulate
 from cluster_sim.engine.faults import FaultError, Faults
 from cluster_sim.engine.times import READY, RUNNING, STATUSES, HorizonError, Times
-from cluster_sim.schedule.table import KINDS, PS_PER_S, Codes, Label, Schedule
+from cluster_sim.schedule.table import KINDS, PS_PER_S, Codes, Schedule
 from topologies import display
 from topologies.arguments import checked
 from topologies.arrays import IntArray, distinct
@@ -143,7 +143,11 @@ class Trace:
         columns |= {f"{name}_s": seconds(ps) for name, ps in exact.items()}
         columns |= {f"{name}_ps": ps for name, ps in exact.items()}
         columns["size_bytes"] = schedule.size_bytes[rows]
-        columns |= {name: label_column(label, rows) for name, label in schedule.labels.items()}
+        for name, label in schedule.labels.items():
+            picked = label[rows]
+            if isinstance(picked, Codes):
+                picked = categorical(picked.code, picked.names)
+            columns[name] = picked
         import pandas as pd
 
         return pd.DataFrame(columns, index=pd.Index(rows, name="op"), copy=False)
@@ -209,7 +213,8 @@ def run(
     >>> run(collective("permute", ring, size_bytes=10**6)).total_s
     1.1e-05
     """
-    _check_run(schedule, engine, on_blocked)
+    check_choice("on_blocked", on_blocked, ("raise", "report"))
+    check_choice("engine", engine, ENGINES)
     stop_ops = None if until_ops is None else [int(op) for op in until_ops]
     try:
         times = simulate(
@@ -222,21 +227,9 @@ def run(
     return Trace(schedule, times)
 
 
-def _check_run(schedule: Schedule, engine: str, on_blocked: str) -> None:
-    check_choice("on_blocked", on_blocked, ("raise", "report"))
-    check_choice("engine", engine, ENGINES)
-
-
 def seconds(ps: IntArray) -> npt.NDArray[np.float64]:
     """Convert picoseconds to seconds; -1, for what never happened, becomes NaN."""
     return np.where(ps < 0, np.nan, ps / PS_PER_S)
-
-
-def label_column(label: Label, rows: IntArray) -> Any:
-    """Return a label of these ops: integers as they are, names as a pandas categorical."""
-    if not isinstance(label, Codes):
-        return label[rows]
-    return categorical(label.code[rows], label.names)
 
 
 def categorical(code: IntArray, names: Sequence[str]) -> Any:

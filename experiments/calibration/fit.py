@@ -159,13 +159,15 @@ def _best(
         diff_step=np.full(len(chosen), STEP / 2),
     )
     slopes = np.asarray(best.jac, float)
+    freedom = len(best.fun) - slopes.shape[1]
+    covariance = np.linalg.pinv(slopes.T @ slopes) * 2 * float(best.cost) / freedom
     at_limit = (best.x < lowest + NEAR) | (best.x > np.array(highest) - NEAR)
     there = residuals(best.x)
     lower = best.x - STEP * np.eye(len(chosen))
     effects = [(there - residuals(logs)) / STEP for logs in lower]
     return _Best(
         logs=best.x,
-        spread=np.where(at_limit, np.inf, _spread(slopes, float(best.cost), len(best.fun))),
+        spread=np.where(at_limit, np.inf, np.sqrt(np.maximum(0.0, np.diag(covariance)))),
         felt=np.array([np.abs(effect).max() >= LEAST_EFFECT for effect in effects]),
         at_limit=at_limit,
     )
@@ -219,12 +221,6 @@ def _tell_apart(slopes: Mapping[Constant, FloatArray]) -> tuple[list[Constant], 
     return chosen, kept
 
 
-def _spread(slopes: FloatArray, cost: float, rows: int) -> FloatArray:
-    """Relative standard error of each constant."""
-    covariance = np.linalg.pinv(slopes.T @ slopes) * 2 * cost / (rows - slopes.shape[1])
-    return np.sqrt(np.maximum(0.0, np.diag(covariance)))
-
-
 def _entry(
     constant: Constant, value: float, spread: float, catalogue: Catalogue, note: str
 ) -> Entry:
@@ -251,18 +247,13 @@ def overlay_text(entries: Sequence[Entry]) -> str:
     for entry in entries:
         low, high = (f"{side:.6g}" if side is not None else "" for side in (entry.low, entry.high))
         number = f"{entry.value:.6g}"
-        low, high = _around(number, low, high)
+        # Rounding may have put the value outside of its range.
+        low = number if low and float(low) > float(number) else low
+        high = number if high and float(high) < float(number) else high
         note = entry.note.replace('"', "'")
         cells = [entry.part, entry.quantity, "", number, entry.unit, entry.grade, entry.source]
         lines.append(",".join([*cells, f'"{note}"', low, high]))
     return "\n".join(lines) + "\n"
-
-
-def _around(value: str, low: str, high: str) -> tuple[str, str]:
-    """Return the ends of a range, widened where rounding has put the value outside."""
-    low = value if low and float(low) > float(value) else low
-    high = value if high and float(high) < float(value) else high
-    return low, high
 
 
 def fit_all(
@@ -415,7 +406,11 @@ UNFITTED = ("layer",)  # kernels whose rows stay out of the fit, as a test of it
 def fit_kernels(measured: Measurements, catalogue: Catalogue, machine: str | None) -> Group:
     """Fit the constants of kernels to measured kernels of one chip."""
     rows = [_kernel_row(row, measured, machine, catalogue) for row in measured.kernels]
-    rows = _one_load(rows)
+    # Products on an otherwise idle chip do not count where loaded ones were measured as well.
+    products = [row for row in rows if row["kernel"] == "gemm"]
+    idle = [row for row in products if row.get("load") != "loaded"]
+    left_out = idle if len(idle) < len(products) else []
+    rows = [{**row, "load": None} for row in rows if row not in left_out]
     fitted = [row for row in rows if row["kernel"] not in UNFITTED and _known(row, catalogue)]
     apart = [row for row in rows if row["kernel"] in UNFITTED]
     if not fitted:
@@ -460,17 +455,6 @@ def _kernel_row(
     if not chip_family(str(chip), catalogue).is_neuron:
         cores = None  # kernels of a GPU run on the whole chip
     return {**row, "chip": chip, "cores": cores}
-
-
-def _one_load(rows: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
-    """Drop products on an otherwise idle chip where loaded ones were measured as well."""
-    loaded = any(row["kernel"] == "gemm" and row.get("load") == "loaded" for row in rows)
-    kept = [
-        row
-        for row in rows
-        if not (loaded and row["kernel"] == "gemm" and row.get("load") != "loaded")
-    ]
-    return [{**row, "load": None} for row in kept]
 
 
 def _known(row: Mapping[str, Any], catalogue: Catalogue) -> bool:
@@ -522,8 +506,9 @@ def fit_training(
     def errors(steps: Sequence[Mapping[str, Any]], catalogue: Catalogue) -> FloatArray:
         return times(steps, catalogue) / column(steps, "iteration_s") - 1 if steps else NONE
 
-    apart = [row for row in rows if _held_out(row)]
-    fitted = [row for row in rows if not _held_out(row)]
+    # Rows may be marked as a test of the fit, as the steps of a kit are.
+    apart = [row for row in rows if row.get("held_out")]
+    fitted = [row for row in rows if not row.get("held_out")]
     fit = ConstantsFit((), {}, NONE, NONE)
     if fitted:
         chip = machines_for(str(fitted[0]["cluster"]), 1).chip
@@ -535,11 +520,6 @@ def fit_training(
             note=f"fitted to {len(fitted)} training steps on {chip}",
         )
     return Group("training", fit, errors(apart, with_fit(catalogue, fit)), errors(apart, shipped))
-
-
-def _held_out(row: Mapping[str, Any]) -> bool:
-    """Return whether a row is marked as a test of the fit, as the steps of a kit are."""
-    return bool(row.get("held_out"))
 
 
 def training_constants(chip: str, catalogue: Catalogue) -> list[Constant]:

@@ -226,18 +226,24 @@ def _explain(mistake: click.ClickException) -> int:
         sys.stdout.write(context.get_help() + "\n" if context else "")
         return 2
     command = context.command_path if context else "cluster-sim"
-    reason = (_wrong_value(mistake) or mistake.format_message()).rstrip(".")
+    reason, parameter = mistake.format_message(), getattr(mistake, "param", None)
+    if isinstance(mistake, click.NoSuchOption) and context:
+        reason = _elsewhere(mistake, context.command) or reason
+    elif parameter is not None and not isinstance(mistake, click.MissingParameter):
+        name = next((flag for flag in parameter.opts if flag.startswith("-")), parameter.name)
+        reason = f"{name} {mistake.message}"  # the option, its value, and the rule that it breaks
+    reason = reason.rstrip(".")
     stop = "" if reason.endswith("?") else "."
     return _refuse(f"{reason}{stop} See {command} --help.")
 
 
-def _wrong_value(mistake: click.ClickException) -> str:
-    """Text with the option, its value and the rule that it breaks; empty for other mistakes."""
-    parameter = getattr(mistake, "param", None)
-    if parameter is None or isinstance(mistake, click.MissingParameter):
-        return ""
-    name = next((flag for flag in parameter.opts if flag.startswith("-")), parameter.name)
-    return f"{name} {mistake.message}"
+def _elsewhere(mistake: click.NoSuchOption, command: click.Command) -> str:
+    """Say what an option of other tools is called here; empty for other words."""
+    from experiments.cli.options.other_names import other_name
+
+    flags = [flag for option in command.params for flag in option.opts]
+    here = other_name(mistake.option_name, flags)
+    return f"No such option {mistake.option_name!r}; it is called {here} here" if here else ""
 
 
 def _refuse(message: str, status: int = 2) -> int:

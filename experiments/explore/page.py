@@ -1,22 +1,186 @@
-"""Local page of the explorer, built with Panel: sliders at the left, answers beside them."""
+"""Explorer: answers of recorded runs with other numbers of the catalogue, and their local page.
+
+Training steps are folded and collectives timed in closed form. An answer then takes a fraction of a
+second, short enough for a slider. The page is built with Panel.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+import json
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from fractions import Fraction
 from html import escape
+from pathlib import Path
 from typing import Any
 
 import pandas as pd
 from matplotlib.figure import Figure
 
+from cluster_sim.collectives.algorithms.registry import ALGORITHMS, AUTO
+from cluster_sim.collectives.duration.duration import collective_time
+from cluster_sim.collectives.results import first_ranks
 from cluster_sim.plot.palette import colors
-from experiments.explore.answers import CHANGED, Explored, Parts, moved
 from experiments.figures.layout import canvas, logarithmic, over_bytes
 from experiments.figures.training import stacked
+from experiments.reports.differences import input_text, recorded_plan
 from experiments.reports.formatting import option_name
+from experiments.reports.run_record import check_unchanged, read_record
 from topologies.catalogue.catalogue import Catalogue
+from topologies.clusters.names import cluster as cluster_of
 from topologies.errors import InputError
-from topologies.units import format_seconds
+from topologies.units import format_bytes, format_seconds
+from workloads.confidence.sensitivity import sensitivity
+from workloads.training.iteration import iteration
+
+Parts = Mapping[str, float]
+Changes = Mapping[str, Any]
+NO_CHANGES: Changes = {}
+CHANGED = ("model", "cluster", "tp", "pp", "global_batch", "seq")
+"""Options of a step that may be given other values; a collective has another cluster."""
+DISTURBED = ("jitter", "straggler", "fault", "later_stages")
+"""Options of a step whose effect is not computed again."""
+DEGREES = ("tp", "pp", "dp", "cp", "ep")
+"""Degrees of a plan in its description; degrees of 1 are left out."""
+FACTOR_DIGITS = 1000
+"""Denominator to which a slider's factor is rounded, so that its value is exact."""
+
+
+@dataclass(frozen=True)
+class Explored:
+    """A recorded run whose answer can be computed again."""
+
+    name: str
+    kind: str  # ``train`` or ``collective``
+    question: str
+    recorded: Parts  # recorded times [s], by parts of the step or by sizes as text
+    # Ends between which 80 % of measured times should lie [s], of the step or of all sizes
+    interval_s: tuple[float, float]
+    # Returns the times with the numbers of a catalogue, and with other values of options [s]
+    ask: Callable[..., Parts]
+
+    def seconds(self, catalogue: Catalogue) -> float:
+        """Return the time of the step, or of all sizes together [s]."""
+        return sum(self.ask(catalogue).values())
+
+
+def read_runs(folders: Sequence[Path]) -> tuple[list[Explored], dict[str, pd.DataFrame]]:
+    """Read run directories: runs of steps and collectives, and tables of sweeps by name."""
+    runs, sweeps = [], {}
+    for folder in folders:
+        record = read_record(folder)
+        command = str(record.get("command"))
+        if command not in FILES:
+            commands = ", ".join(FILES)
+            raise InputError(
+                f"{folder} is a run of {command[:40]!r}; runs of {commands} can be explored."
+            )
+        check_unchanged(folder, record, [FILES[command]])
+        if command == "sweep":
+            sweeps[folder.name] = pd.read_csv(folder / FILES[command])
+            continue
+        inputs: Mapping[str, Any] = record["inputs"]
+        if inputs.get("catalogue") or inputs.get("variant"):
+            raise InputError(
+                f"{folder} ran with --catalogue or --variant, which sliders would move again. "
+                "Run it without."
+            )
+        disturbed = next((name for name in DISTURBED if inputs.get(name)), None)
+        if disturbed is not None:
+            raise InputError(
+                f"{folder} ran with {option_name(disturbed)}, which sliders leave out. Run it "
+                "without."
+            )
+        named = str(inputs.get("cluster") or inputs.get("clusters") or "")
+        if "," in named:
+            raise InputError(f"{folder} holds several clusters, {named[:80]}. Run each by itself.")
+        try:
+            runs.append(READERS[command](folder, inputs))
+        except (LookupError, TypeError, ValueError, ArithmeticError) as fault:
+            raise InputError(
+                f"{folder} cannot be read ({type(fault).__name__}: {str(fault)[:60]}); it may come "
+                "from another version. Run it again."
+            ) from None
+    return runs, sweeps
+
+
+def _train(folder: Path, inputs: Mapping[str, Any]) -> Explored:
+    results = json.loads((folder / "results.json").read_text())
+
+    def ask(catalogue: Catalogue, changes: Changes = NO_CHANGES) -> Parts:
+        """Answer with the numbers of a catalogue, and other values of options."""
+        model, plan, machine = recorded_plan(inputs, results, catalogue, changes)
+        part = inputs.get("chips") is not None
+        return iteration(model, machine, plan, partial=part, allow_oversized=True).breakdown_s
+
+    plan, interval = results["plan"], results["interval"]
+    degrees = [f"{name} {plan[name]}" for name in DEGREES if name == "tp" or plan[name] > 1]
+    batch = f"{plan['global_batch']} × {plan['seq']} tokens"
+    question = f"{results['model']} on {results['cluster']}, {', '.join(degrees)}, {batch}"
+    ends = interval["low"], interval["high"]
+    return Explored(folder.name, "train", question, results["breakdown_s"], ends, ask)
+
+
+def _collective(folder: Path, inputs: Mapping[str, Any]) -> Explored:
+    table = pd.read_csv(folder / "metrics.csv")
+    fastest = table.sort_values("time_s").drop_duplicates("size_bytes").sort_values("size_bytes")
+    rows = [(int(row["size_bytes"]), str(row["algorithm"])) for row in fastest.to_dict("records")]
+    ranks, each = inputs.get("ranks"), int(inputs.get("ranks_per_chip") or 1)
+
+    def ask(catalogue: Catalogue, changes: Changes = NO_CHANGES) -> Parts:
+        """Answer with the numbers of a catalogue, and perhaps on another cluster."""
+        machine = cluster_of(
+            input_text(changes.get("cluster", inputs["cluster"])),
+            bandwidth=inputs.get("bandwidth"), latency=inputs.get("latency"), catalogue=catalogue,
+        )  # fmt: skip
+        group = first_ranks(machine, ranks, each)
+        times = {
+            size: collective_time(
+                str(inputs["op"]), group, size_bytes=size,
+                # What no name runs, such as NCCL's closed form, is the runtime's own choice.
+                algorithm=algorithm if algorithm in ALGORITHMS else AUTO,
+                ideal=bool(inputs.get("ideal")),
+            ).time_s
+            for size, algorithm in rows
+        }  # fmt: skip
+        return {str(size): float(seconds) for size, seconds in times.items()}
+
+    recorded = {str(row["size_bytes"]): float(row["time_s"]) for row in fastest.to_dict("records")}
+    sizes = [format_bytes(size) for size, _ in rows]
+    buffers = sizes[0] if len(sizes) == 1 else f"{len(sizes)} sizes, {sizes[0]} to {sizes[-1]}"
+    question = f"{inputs['op']} on {inputs['cluster']}, {buffers}"
+    interval = float(fastest["low"].sum()), float(fastest["high"].sum())
+    return Explored(folder.name, "collective", question, recorded, interval, ask)
+
+
+FILES = {"train": "results.json", "collective": "metrics.csv", "sweep": "results.csv"}
+"""File with the answers of a run, by command."""
+READERS: Mapping[str, Callable[[Path, Mapping[str, Any]], Explored]] = {
+    "train": _train,
+    "collective": _collective,
+}
+
+
+def knobs(runs: Sequence[Explored], most: int, catalogue: Catalogue) -> list[str]:
+    """Numbers of the catalogue with the largest effect on the answers, as ``PART.QUANTITY``."""
+    swings: dict[str, float] = {}
+    for run in runs:
+        for row in sensitivity(run.seconds, catalogue):
+            swings[row.input] = max(swings.get(row.input, 0.0), row.swing)
+    return sorted(swings, key=lambda name: -swings[name])[:most]
+
+
+def moved(catalogue: Catalogue, factors: Mapping[str, float]) -> Catalogue:
+    """Return a catalogue in which some numbers are multiplied by factors."""
+    rows = []
+    for name, factor in factors.items():
+        if factor != 1.0:
+            part, _, quantity = name.rpartition(".")
+            entry = catalogue.entry(part, quantity)
+            exact = entry.exact * Fraction(round(factor * FACTOR_DIGITS), FACTOR_DIGITS)
+            rows.append(entry._replace(value=float(exact), exact=exact))
+    return catalogue.with_rows(rows) if rows else catalogue
+
 
 LOW, HIGH, STEP = 0.5, 2.0, 0.05  # ends and step of a slider, as factors on the catalogue's number
 SLIDER_WIDTH, ANSWER_WIDTH = 330, 1000  # width of a slider, and largest width of an answer [pixels]
@@ -31,6 +195,10 @@ PHONES = """{% extends base %}
 HEAD = """## cluster-sim explore
 State another option, or move a number of the catalogue, and see what the runs become."""
 NUMBERS = "Numbers of the catalogue that matter most to these runs:"
+WEIGHING = "Finding the numbers of the catalogue that matter most to these runs …"
+Weighed = Callable[[], Sequence[str] | None]
+"""Returns the numbers that matter most, or None as long as they are being weighed."""
+LOOK_MS = 200  # time between two looks whether these numbers are known [ms]
 
 
 def answer_table(runs: Sequence[Explored], answers: Sequence[Parts]) -> pd.DataFrame:
@@ -120,23 +288,18 @@ def panel() -> Any:
 def page(
     runs: Sequence[Explored],
     sweeps: Mapping[str, pd.DataFrame],
-    names: Sequence[str],
+    weighed: Weighed,
     catalogue: Catalogue,
 ) -> Any:
     """Build the page: a slider for each number, the answers, and tables of sweeps."""
     pn = panel()
     boxes = _boxes(pn, runs)
-    sliders = {
-        name: pn.widgets.FloatSlider(
-            name=f"{name} ×", start=LOW, end=HIGH, step=STEP, value=1.0, width=SLIDER_WIDTH
-        )
-        for name in names
-    }
+    factors = pn.rx({})
 
-    def view(*values: Any) -> Any:
+    def view(by_number: Mapping[str, float], *values: str) -> Any:
         """Pictures and table for one state of the boxes and sliders, or why there are none."""
-        numbers_now = moved(catalogue, dict(zip(names, values[len(boxes) :], strict=True)))
-        texts = {name: text.strip() for name, text in zip(boxes, values, strict=False)}
+        numbers_now = moved(catalogue, by_number)
+        texts = {name: text.strip() for name, text in zip(boxes, values, strict=True)}
         changes = {
             name: int(text) if text.isdecimal() else text for name, text in texts.items() if text
         }
@@ -157,8 +320,7 @@ def page(
         )  # fmt: skip
         return pn.Column(table, *drawn, **WIDE)
 
-    moves = (slider.param.value_throttled for slider in sliders.values())
-    answers = pn.bind(view, *(box.param.value for box in boxes.values()), *moves)
+    answers = pn.bind(view, factors, *(box.param.value for box in boxes.values()))
     tables = [
         pn.Column(
             pn.pane.HTML(f"<h3>Sweep {escape(name)}</h3>"),
@@ -168,8 +330,8 @@ def page(
         )
         for name, frame in sweeps.items()
     ]
-    controls = _controls(pn, sliders, catalogue)
-    left = pn.Column(pn.pane.Markdown(HEAD), *boxes.values(), *controls, width=360)
+    controls = _controls(pn, weighed, factors, catalogue)
+    left = pn.Column(pn.pane.Markdown(HEAD), *boxes.values(), controls, width=360)
     shown = [pn.panel(answers, **WIDE)] if runs else []
     right = pn.Column(*shown, *tables, styles={"flex": "1 1 340px", "min-width": "0"}, **WIDE)
     return pn.FlexBox(left, right)
@@ -195,17 +357,35 @@ def _boxes(pn: Any, runs: Sequence[Explored]) -> dict[str, Any]:
     }
 
 
-def _controls(pn: Any, sliders: Mapping[str, Any], catalogue: Catalogue) -> list[Any]:
+def _controls(pn: Any, weighed: Weighed, factors: Any, catalogue: Catalogue) -> Any:
+    """Return the sliders, or a line that is replaced by them as soon as their numbers are known."""
+    controls = pn.Column(pn.pane.Markdown(WEIGHING))
+
+    def look() -> None:
+        """Put the sliders on the page if their numbers are known."""
+        if (names := weighed()) is not None:
+            looking.stop()
+            controls[:] = _sliders(pn, names, factors, catalogue)
+
+    looking = pn.state.add_periodic_callback(look, LOOK_MS, start=weighed() is None)
+    look()
+    return controls
+
+
+def _sliders(pn: Any, names: Sequence[str], factors: Any, catalogue: Catalogue) -> list[Any]:
+    """Sliders that set the factors, with the number below each, and a button to put them back."""
     from param import edit_constant
 
-    below = [
-        pn.pane.Markdown(
-            pn.bind(lambda factor, name=name: number_in_words(catalogue, name, factor), slider),
-            styles={"color": "#666", "font-size": "0.85em"}, margin=(-12, 10, 0, 12),
+    sliders = {
+        name: pn.widgets.FloatSlider(
+            name=f"{name} ×", start=LOW, end=HIGH, step=STEP, value=1.0, width=SLIDER_WIDTH
         )
-        for name, slider in sliders.items()
-    ]  # fmt: skip
-    back = pn.widgets.Button(name="Back to the catalogue", width=SLIDER_WIDTH)
+        for name in names
+    }
+
+    def change(_: Any) -> None:
+        """Ask the runs again, with the factors that the sliders show."""
+        factors.rx.value = {name: slider.value_throttled for name, slider in sliders.items()}
 
     def put_back(_: Any) -> None:
         """Move every slider back to 1."""
@@ -214,6 +394,14 @@ def _controls(pn: Any, sliders: Mapping[str, Any], catalogue: Catalogue) -> list
             with edit_constant(slider):
                 slider.param.update(value=1.0, value_throttled=1.0)
 
+    pairs = []
+    for name, slider in sliders.items():
+        slider.param.watch(change, "value_throttled")
+        below = pn.pane.Markdown(
+            pn.bind(lambda factor, name=name: number_in_words(catalogue, name, factor), slider),
+            styles={"color": "#666", "font-size": "0.85em"}, margin=(-12, 10, 0, 12),
+        )  # fmt: skip
+        pairs += [slider, below]
+    back = pn.widgets.Button(name="Back to the catalogue", width=SLIDER_WIDTH)
     back.on_click(put_back)
-    pairs = [part for both in zip(sliders.values(), below, strict=True) for part in both]
     return [pn.pane.Markdown(NUMBERS), *pairs, back] if sliders else []

@@ -54,7 +54,11 @@ def one_step(headline: str, parts: Mapping[str, float], mfu: float, ends: Interv
     scale = np.ones(1)
     _stack(axes, [parts], scale)
     axes.plot([mfu * seconds], [0], **MARK, label=AT_PEAK)
-    _draw_interval(axes, ends)
+    middle = (ends.low + ends.high) / 2
+    axes.errorbar(
+        [middle], [ABOVE_BAR], xerr=ends.high - middle, fmt="none", ecolor="black",
+        elinewidth=1.5, capsize=4, label=f"{ends.level:.0%} of measured steps should lie here",
+    )  # fmt: skip
     axes.set_xlim(0, 1.02 * max(seconds, ends.high))
     _label(axes, [""], "time of one iteration [s]")
     axes.set_ylim(0.4, ABOVE_BAR - 0.12)
@@ -62,14 +66,6 @@ def one_step(headline: str, parts: Mapping[str, float], mfu: float, ends: Interv
     _finish(figure, f"{headline}\n{finding(parts, between=between)}; MFU {mfu:.0%}")
     _write_in(figure, axes, scale, np.array([seconds]))
     return figure
-
-
-def _draw_interval(axes: Axes, ends: Interval) -> None:
-    middle = (ends.low + ends.high) / 2
-    axes.errorbar(
-        [middle], [ABOVE_BAR], xerr=ends.high - middle, fmt="none", ecolor="black",
-        elinewidth=1.5, capsize=4, label=f"{ends.level:.0%} of measured steps should lie here",
-    )  # fmt: skip
 
 
 def finding(parts: Mapping[str, float], most: int = 3, between: str = "") -> str:

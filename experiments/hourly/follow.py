@@ -10,8 +10,15 @@ from typing import Any
 
 import numpy as np
 
-from experiments.hourly.record import FURTHEST, HOUR, Record, minute_of, moment
-from experiments.hourly.sources import GrowingFile, Prometheus
+from experiments.hourly.demand import (
+    FURTHEST,
+    HOUR,
+    GrowingFile,
+    Prometheus,
+    Record,
+    minute_of,
+    moment,
+)
 from experiments.hourly.state import State, add_line, exposition, keep_record, keep_state, opened
 from experiments.reports.run_record import plain
 from topologies.arrays import FloatArray
@@ -79,7 +86,15 @@ def line_of(hour: int, record: Record, state: State, days: float, ask: Ask) -> d
         "interval": {**lent_interval(loan, scenario).document(), **lent_intervals(loan, scenario)},
         "promises": promises_kept(hour, state, need),
     }
-    state.statements[moment(hour)] = _statement(hour, loan)
+    terms = loan.terms
+    # What has to be known to judge the statement when its night is over
+    state.statements[moment(hour)] = {
+        "begin": minute_of(loan.moment(0)) - hour,
+        "edges": loan.nights.edges.tolist(),
+        "kept_units": np.clip(loan.tested.coming, terms.fewest_units, terms.most_units).tolist(),
+        "most_units": terms.most_units,
+        "slo_share": loan.question.share,
+    }
     state.last = line
     return line
 
@@ -114,19 +129,6 @@ def _lent_at(minute: int, windows: Sequence[Mapping[str, Any]]) -> int:
     return next(lent, 0)
 
 
-def _statement(hour: int, loan: Loan) -> dict[str, Any]:
-    """Return what has to be known to judge a statement when its night is over."""
-    terms = loan.terms
-    kept = np.clip(loan.tested.coming, terms.fewest_units, terms.most_units)
-    return {
-        "begin": minute_of(loan.moment(0)) - hour,
-        "edges": loan.nights.edges.tolist(),
-        "kept_units": kept.tolist(),
-        "most_units": terms.most_units,
-        "slo_share": loan.question.share,
-    }
-
-
 def promises_kept(hour: int, state: State, need: FloatArray) -> list[dict[str, Any]]:
     """Compare statements of a day ago, or older, with what their nights needed; each once.
 
@@ -135,7 +137,7 @@ def promises_kept(hour: int, state: State, need: FloatArray) -> list[dict[str, A
 
     ``need`` (minutes,): units that each minute of the history needed; it ends at ``hour``.
 
-    >>> from experiments.hourly.record import minute_of
+    >>> from experiments.hourly.demand import minute_of
     >>> night = {"begin": 0, "edges": [0, 60, 120], "kept_units": [5.0, 3.0]}
     >>> stated = {"2024-05-09T13:00": {**night, "most_units": 9.0, "slo_share": 0.9}}
     >>> state, need = State("x", statements=stated), np.full(1440, 4.0)

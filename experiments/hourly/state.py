@@ -17,7 +17,7 @@ from typing import Any
 
 from filelock import FileLock, Timeout
 
-from experiments.hourly.record import Record, minute_of, rows_from_csv
+from experiments.hourly.demand import Record, minute_of, rows_from_csv
 from topologies.errors import InputError, shown
 from topologies.files.kept_files import is_private
 from topologies.files.reading import read_text

@@ -32,7 +32,6 @@ from experiments.reports.formatting import (
     columns_of,
     constants,
     heading,
-    is_missing,
     is_number,
     table_text,
     unit_of,
@@ -105,11 +104,12 @@ def report_html(folder: Path, program: click.Command | None = None) -> str:
 def _lead(record: Mapping[str, Any], program: click.Command | None) -> str:
     """Return the short inputs of a run that differ from the defaults, in one line."""
     inputs, _ = _given(record)
-    changed = _tried(lambda: changed_inputs(record, program), None)
+    changed = _tried(lambda: _changed(record, program), None)
+    names = inputs if changed is None else {str(item.name) for item, _ in changed}
     words = [
         f"{name.replace('_', ' ')} {'' if text == str(True) else text}".rstrip()
         for name, text in inputs.items()
-        if len(text) <= LONGEST_IN_LEAD and (changed is None or name in changed)
+        if len(text) <= LONGEST_IN_LEAD and name in names
     ]
     return " · ".join(words)
 
@@ -283,12 +283,6 @@ def command_line(record: Mapping[str, Any], program: click.Command | None) -> st
         options.append(f"--seed={record['seed']}")
     words = ["cluster-sim", *record["command"].split(), *positional, *options]
     return " ".join(shlex.quote(word[:LONGEST_WORD]) for word in words)
-
-
-def changed_inputs(record: Mapping[str, Any], program: click.Command | None) -> set[str] | None:
-    """Names of the inputs that differ from their defaults; None if the defaults are unknown."""
-    changed = _changed(record, program)
-    return None if changed is None else {str(item.name) for item, _ in changed}
 
 
 def _changed(
@@ -466,11 +460,7 @@ def frame_blocks(path: Path, *, results: bool = False) -> Iterator[Block]:
     for name in held.select_dtypes(["str", "object"]):
         held[name] = held[name].map(as_named)
     names = set(held.columns)
-    if names == {"metric", "value"}:
-        if results:
-            return
-        inner = [table(["metric", "value"], _metrics(held))]
-        yield {"kind": "more", "text": "all of them", "blocks": inner}
+    if names == {"metric", "value"} and results:
         return
     if {"low", "high"} <= names and {"time_s", "iteration_s"} & names:
         held = held.rename(columns={"low": "low_s", "high": "high_s"})
@@ -486,19 +476,6 @@ def table_block(held: pd.DataFrame, more: str = "") -> Block:
     columns = list(columns_of(held).values())
     text = [place for place, values in enumerate(columns) if not is_number(values)]
     return table(headings, rows, text=text, values=list(zip(*columns, strict=True)), more=more)
-
-
-def _metrics(held: pd.DataFrame) -> list[list[str]]:
-    """Rows of names and values, each value with the unit at the end of its name."""
-    import pandas as pd
-
-    rows = []
-    numbers = pd.to_numeric(held["value"], errors="coerce").tolist()
-    for name, cell, value in zip(held["metric"], held["value"], numbers, strict=True):
-        whole = int(value) if math.isfinite(value) and float(value).is_integer() else value
-        shown = str(cell) if is_missing(value) else value_text(str(name), whole)
-        rows.append([heading(str(name)), shown])
-    return rows
 
 
 def document_blocks(document: Mapping[str, Any]) -> Iterator[Block]:

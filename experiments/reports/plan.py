@@ -116,7 +116,14 @@ def write(run: Run, search: Search, top: int, results: Mapping[str, Any]) -> Non
     from experiments.figures.plan import bars, pareto, worth
 
     rows, every = frame(search, top), estimates(search)
-    run.figure("plans", bars(rows, _titled(search, top)), title="The best plans")
+    best, last = search.finalists[0], search.finalists[:top][-1]
+    slower = last.iteration_s / best.iteration_s - 1
+    heading = (
+        f"tp {best.plan.tp}, pp {best.plan.pp}, dp {best.plan.dp:,} takes "
+        f"{format_seconds(best.iteration_s)}; the last of {min(top, len(search.finalists))} plans "
+        f"{slower:.0%} more\n{headline(search)}"
+    )
+    run.figure("plans", bars(rows, heading), title="The best plans")
     run.figure("pareto", pareto(search, top), title="Memory and time of all plans", note=PARETO)
     if search.objective != "time":
         title = f"Time and {search.objective} of the simulated plans"
@@ -126,19 +133,8 @@ def write(run: Run, search: Search, top: int, results: Mapping[str, Any]) -> Non
     run.table("sifted", pd.DataFrame(cells, columns=heads), title="What became of all plans")
     listed = every.to_csv(index=False).encode()
     run.file("estimates.csv", listed, title="Every plan that fits, with its estimate", table=True)
-    first = search.finalists[0].plan
-    run.file("plan.yaml", plan_yaml(first).encode(), note="The first plan, for train --plan.")
+    run.file("plan.yaml", plan_yaml(best.plan).encode(), note="The first plan, for train --plan.")
     run.json("results", results, title="Results")
-
-
-def _titled(search: Search, top: int) -> str:
-    best, last = search.finalists[0], search.finalists[:top][-1]
-    slower = last.iteration_s / best.iteration_s - 1
-    return (
-        f"tp {best.plan.tp}, pp {best.plan.pp}, dp {best.plan.dp:,} takes "
-        f"{format_seconds(best.iteration_s)}; the last of {min(top, len(search.finalists))} plans "
-        f"{slower:.0%} more\n{headline(search)}"
-    )
 
 
 PARETO = (

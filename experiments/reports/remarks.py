@@ -73,7 +73,8 @@ def _searched(step: Iteration) -> Iterator[str]:
         first, ties = choice.others[0], sum(other.tied for other in choice.others)
         # The first fields tell most: those after them follow or matter less.
         change = named(dict(list(differing(first.plan, step.plan).items())[:4]))
-        after, many = f"The next best ({change}) takes {_more(first.ratio)}", len(choice.others)
+        more = f"{first.ratio - 1:.1%} longer" if first.ratio > 1.0005 else "as long"
+        after, many = f"The next best ({change}) takes {more}", len(choice.others)
         share = {0: "none", many: "all"}.get(ties, str(ties))
         yield f"{after}; {share} of the next {many} tie with this one, within the error of a ratio."
     if "global_batch" in step.plan.assumed:
@@ -81,10 +82,6 @@ def _searched(step: Iteration) -> Iterator[str]:
             f"Global batch not stated: {step.plan.global_batch:,} sequences, one a chip up to "
             f"{BATCH_TOKENS / 1e6:.0f} M tokens."
         )
-
-
-def _more(ratio: float) -> str:
-    return f"{ratio - 1:.1%} longer" if ratio > 1.0005 else "as long"
 
 
 def _faster(step: Iteration) -> Iterator[str]:
@@ -279,12 +276,13 @@ def _full_memory(answer: Checked) -> Iterator[str]:
 
 
 def _unexplained(answer: Checked) -> Iterator[str]:
-    """Name a step of which a large part has no mechanism."""
+    """Name a step of which a part has no mechanism, and the measurement that would shrink it."""
     seconds = sum(answer.breakdown_s.get(part, 0.0) for part in UNEXPLAINED)
-    if seconds > LARGE * answer.iteration_s:
+    if seconds > TENTH * answer.iteration_s:
         yield (
             f"{seconds / answer.iteration_s:.0%} of the step is time that no mechanism explains "
-            "(scheduling): one measured step of your own fixes it (cluster-sim calibrate)."
+            "(scheduling): one measured step of your own over several chips, without ZeRO-3, "
+            "fixes it (cluster-sim calibrate)."
         )
 
 
@@ -328,8 +326,9 @@ CHOSEN = ("recompute", "order", "microbatch", "zero", "sequence_parallel")
 """Fields whose stated value is compared with its neighbours."""
 FULL = 0.95  # share of a rank's memory above which a plan is called full
 LARGE = 1 / 3
-"""Share of a step above which its unexplained part is named, and above which its neighbours are
-tried though none of ``CHOSEN`` is stated, where it is no arithmetic."""
+"""Share of a step above which its neighbours are tried though none of ``CHOSEN`` is stated, where
+it is no arithmetic."""
+TENTH = 0.1  # share of a step above which its unexplained part is named
 UNEXPLAINED = ("scheduling", "other")  # parts of a step without a mechanism
 OF_A_SEARCH: tuple[Callable[[Iteration], Iterator[str]], ...] = (_searched, _faster)
 CHECKS: tuple[Check, ...] = (
@@ -425,16 +424,12 @@ def comparison_sentence(compared: Mapping[str, Any], step: Iteration) -> str:
     if compared["normal"] == "usual":
         return text + "predicted, which is usual: it is within the 80 % interval."
     text += f"predicted, and {compared['normal']} than nine of ten such steps."
-    nearer = _nearer(compared["measured_s"], step)
-    return text + (f" Of what is not stated, {nearer} would come nearer to it." if nearer else "")
-
-
-def _nearer(measured_s: float, step: Iteration) -> str:
-    """Name the values of fields that nobody stated which come nearer to the measured time."""
-    missing = math.log(measured_s / step.iteration_s)
+    # Values of fields that nobody stated may come nearer to the measured time.
+    missing = math.log(compared["measured_s"] / step.iteration_s)
     left = {other: abs(missing - math.log(other.ratio)) for other in step.alternatives}
     nearest = [
-        other for other in sorted(left, key=left.__getitem__) if left[other] < 0.9 * abs(missing)
+        each for each in sorted(left, key=left.__getitem__) if left[each] < 0.9 * abs(missing)
     ]
-    words = (f"{other.field.replace('_', ' ')} {_word(other.value)}" for other in nearest[:3])
-    return " or ".join(words)
+    words = (f"{each.field.replace('_', ' ')} {_word(each.value)}" for each in nearest[:3])
+    nearer = " or ".join(words)
+    return text + (f" Of what is not stated, {nearer} would come nearer to it." if nearer else "")

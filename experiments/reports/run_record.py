@@ -45,7 +45,11 @@ def read_record(path: Path) -> dict[str, Any]:
         record = json.loads(file.read_text())
         if record["cluster_sim_run"] != FORMAT:
             raise ValueError(f"format {record['cluster_sim_run']}, this version reads {FORMAT}")
-        _check(record["contents"], record["files"])
+        contents, files = record["contents"], record["files"]
+        if not isinstance(contents, list) or not all(isinstance(item, dict) for item in contents):
+            raise TypeError("no list of contents")
+        if not isinstance(files, dict) or not all(isinstance(each, str) for each in files.values()):
+            raise TypeError("no table of files")
     except FileNotFoundError:
         raise InputError(
             f"{path} is no run directory: it has no {RECORD}. Name a directory that --out wrote."
@@ -86,13 +90,6 @@ def check_files(folder: Path, record: Mapping[str, Any], names: Sequence[str]) -
         file = folder / name
         if not file.is_file() or file.is_symlink() or sha256_of(file) != record["files"].get(name):
             raise InputError(f"{file} was changed since the run, or is missing. Run it again.")
-
-
-def _check(contents: Any, files: Any) -> None:
-    if not isinstance(contents, list) or not all(isinstance(item, dict) for item in contents):
-        raise TypeError("no list of contents")
-    if not isinstance(files, dict) or not all(isinstance(digest, str) for digest in files.values()):
-        raise TypeError("no table of files")
 
 
 def digest(document: Any) -> str:
@@ -209,7 +206,10 @@ def whole_directory(path: str | Path) -> Iterator[Path]:
     part = unfinished(target)
     with _termination_as_exit(), named_in_faults(target), _parents(target):
         remove_orphans(target)
-        _make(part, path)
+        try:
+            part.mkdir()
+        except OSError as fault:
+            raise InputError(f"--out {path} cannot be written: {system_reason(fault)}") from None
         try:
             yield part
             check_replaceable(target)
@@ -248,8 +248,18 @@ def check_writable(path: Path) -> None:
     if not nearest.is_dir():
         what = "is" if nearest == path else f"is below {nearest}, which is"
         raise InputError(f"--out {path} {what} a file. Choose a new directory.")
-    if nearest != path or not any(path.iterdir()):
-        _try_to_write(nearest, path)
+    if nearest == path and any(path.iterdir()):
+        return
+    # A directory is created and removed again, because permissions alone do not tell enough.
+    probe = nearest / f".{os.getpid()}.probe"
+    try:
+        probe.mkdir()
+        probe.rmdir()
+    except OSError as fault:
+        raise InputError(
+            f"--out {path} cannot be written: nothing can be made in {nearest} "
+            f"({fault.strerror}). Choose another directory."
+        ) from None
 
 
 def _resolved(path: str | Path) -> Path:
@@ -263,26 +273,6 @@ def _resolved(path: str | Path) -> Path:
         f"--out {shown(str(path))} cannot be a directory: its links lead nowhere. "
         "Choose a new directory."
     )
-
-
-def _try_to_write(folder: Path, path: Path) -> None:
-    """Create a directory and remove it again, because permissions alone do not tell enough."""
-    probe = folder / f".{os.getpid()}.probe"
-    try:
-        probe.mkdir()
-        probe.rmdir()
-    except OSError as fault:
-        raise InputError(
-            f"--out {path} cannot be written: nothing can be made in {folder} "
-            f"({fault.strerror}). Choose another directory."
-        ) from None
-
-
-def _make(folder: Path, written: str | Path) -> None:
-    try:
-        folder.mkdir()
-    except OSError as fault:
-        raise InputError(f"--out {written} cannot be written: {system_reason(fault)}") from None
 
 
 @contextmanager

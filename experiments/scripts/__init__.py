@@ -1,5 +1,5 @@
-"""Experiments: each answers a question with ``run(...) -> DataFrame`` and ``plot(frame)``.
+"""Experiments: each answers a question with ``NAME(...) -> DataFrame`` and ``draw_NAME(frame)``.
 
-Parameters of ``run`` that several experiments have are described in
-:mod:`experiments.scripts.registry`, the others in its docstring.
+Parameters that several experiments have are described in :mod:`experiments.scripts.registry`, the
+others in the docstring of the function.
 """

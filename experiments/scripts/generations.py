@@ -1,15 +1,9 @@
-"""Training throughput of every generation of chips, each with its own best plan.
-
-Each machine trains in bf16 and, where its chip has a faster fp8, also in fp8; the better of the two
-steps counts. Throughput is compared at equal chips, equal power (the limit of the chip) and equal
-dollars (the catalogue's default price). Vendors' claims are listed beside it with a verdict and,
-where the two differ, the cause of the difference.
-"""
+"""Generations of chips beside each other, and the claims of their vendors."""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from importlib.resources import files
 from typing import Any
@@ -30,6 +24,7 @@ from topologies.shapes.basic import Torus
 from workloads.models.huggingface import model as read_model
 from workloads.models.model import Model
 from workloads.search.search import search
+from workloads.serving import profile
 from workloads.training.usual_plan import describe
 
 MACHINES = (
@@ -57,7 +52,7 @@ ASSUMED = (
 )
 
 
-def run(
+def generations(
     model: str = "llama-3.1-8b",
     machines: tuple[str, ...] = MACHINES,
     global_batch: int = 256,
@@ -66,6 +61,11 @@ def run(
     watch: Watch = unwatched,
 ) -> pd.DataFrame:
     """Simulate the best plan of each machine in bf16, and in fp8 where the chip gains from it.
+
+    Each machine trains in bf16 and, where its chip has a faster fp8, also in fp8; the better of the
+    two steps counts. Throughput is compared at equal chips, equal power (the limit of the chip) and
+    equal dollars (the catalogue's default price). Vendors' claims are listed beside it with a
+    verdict and, where the two differ, the cause of the difference.
 
     ``machines``: named machines with similar numbers of chips. ``global_batch``: sequences of one
     optimizer step on every machine. ``finalists``: best estimates that are simulated on each
@@ -155,7 +155,7 @@ def _price(catalogue: Catalogue, instance: str) -> float:
     return catalogue.value(instance, "price") / catalogue.value(instance, "chips")
 
 
-def plot(frame: pd.DataFrame) -> Figure:
+def draw_generations(frame: pd.DataFrame) -> Figure:
     """Draw throughput at equal chips, power and dollars, relative to the first machine."""
     shown = frame[frame.best].reset_index(drop=True)
     assumed = shown.kernels == "assumed"
@@ -214,25 +214,32 @@ NEAR = 0.15
 """Relative distance within which a claim and our ratio agree."""
 
 
+SERVED = "gpt-oss-120b"
+"""Model of the claims about serving, as AWS measured Trn3 with it."""
+SERVED_ON, CONTEXT = 4, 4096
+"""Chips of a replica in those claims, and tokens that each of its requests has before it."""
+
+
 def claims(frame: pd.DataFrame) -> pd.DataFrame:
     """Compare vendors' claims with our ratios, in a claim's precision or the faster of each chip.
 
     Returns one row a claim: ``claim``, ``claimed_low``, ``claimed_high``, ``ours``, ``verdict``
     (``agrees``, ``ours is lower``, ``ours is higher``, ``not known``), ``faster`` (ratio of tokens
-    a second) and ``dearer`` (ratio of watts or dollars of a chip), whose quotient is ``ours``,
-    ``apart`` (reason of the difference) and ``source``.
+    a second, or of what is claimed) and ``dearer`` (ratio of watts or dollars of a chip), whose
+    quotient is ``ours``, ``apart`` (reason of the difference) and ``source``.
     """
     text = (files("experiments.scripts") / "claims.csv").read_text(encoding="utf-8")
     rows = []
     for _, claim in csv_rows(text, "claims.csv")[1]:
         low, high = float(claim["low"]), float(claim["high"])
         kept = frame[frame.precision == claim["precision"] if claim["precision"] else frame.best]
-        of_chip = kept.drop_duplicates("chip").set_index("chip")
-        ours, faster = (
-            of_chip[column].get(claim["new"], math.nan)
-            / of_chip[column].get(claim["old"], math.nan)
-            for column in (claim["quantity"], "tokens_per_s_per_chip")
-        )
+        chips = kept.drop_duplicates("chip").set_index("chip", drop=False)
+        pair = chips.reindex([claim["new"], claim["old"]]).to_dict("records")
+        faster = float(claim["chips"]) * _ratio(pair, claim["quantity"])
+        dearer = 1.0
+        if claim["per"]:
+            dearer = _ratio(pair, "tokens_per_s_per_chip") / _ratio(pair, claim["per"])
+        ours = faster / dearer
         judged = verdict(ours, low, high)
         rows.append(
             {
@@ -242,12 +249,29 @@ def claims(frame: pd.DataFrame) -> pd.DataFrame:
                 "ours": ours,
                 "verdict": judged,
                 "faster": faster,
-                "dearer": faster / ours,
+                "dearer": dearer,
                 "apart": claim["apart"] if judged.startswith("ours") else "",
                 "source": claim["source"],
             }
         )
     return pd.DataFrame(rows)
+
+
+def _ratio(pair: Sequence[Mapping[Any, Any]], quantity: str) -> float:
+    """Ratio of what two machines have of a quantity; NaN where one was not simulated."""
+    newer, older = (_amount(row, quantity) for row in pair)
+    return newer / older
+
+
+def _amount(row: Mapping[Any, Any], quantity: str) -> float:
+    """Amount in a machine's row, of tokens decoded a second, or in the catalogue's row."""
+    if quantity in row or not isinstance(row["chip"], str):
+        return float(row.get(quantity, math.nan))
+    if quantity.startswith("decoded_by_"):
+        users = int(quantity.rpartition("_")[2])
+        replica = profile(read_model(SERVED), _machine(row["cluster"]), tp=SERVED_ON)
+        return users / replica.decode_s(users, CONTEXT)
+    return float(shipped_catalogue().value(row["chip"], quantity))
 
 
 def verdict(ours: float, low: float, high: float) -> str:
@@ -272,6 +296,6 @@ def verdicts(frame: pd.DataFrame) -> list[str]:
 
 def _shares(row: Mapping[Any, Any]) -> str:
     """Text that divides a ratio into the speed and the power or price of a chip."""
-    units = {"joule": "power", "dollar": "price"}
+    units = {"joule": "power", "megawatt": "power", "dollar": "price"}
     per = next((name for word, name in units.items() if f"a {word}" in row["claim"]), "")
     return f" ({row['faster']:.2f} x the speed at {row['dearer']:.2f} x the {per})" if per else ""

@@ -1,8 +1,4 @@
-"""The order of estimated plans compared with the order of their measured times.
-
-Rows of a table of measured steps are grouped by model, chips and batch. In each group the plan that
-is estimated fastest is compared with the one that was measured fastest, and with one at random.
-"""
+"""Estimates of plans beside their measured times."""
 
 from __future__ import annotations
 
@@ -24,8 +20,14 @@ SAME = ("cluster", "chips", "layers", "hidden", "ffn", "heads", "seq", "global_b
 """Columns that are equal for all rows of a group."""
 
 
-def run(table: str = "nanotron_h100", least: int = 5, watch: Watch = unwatched) -> pd.DataFrame:
+def plan_ranking(
+    table: str = "nanotron_h100", least: int = 5, watch: Watch = unwatched
+) -> pd.DataFrame:
     """Rank the measured plans of each group by their estimates.
+
+    Rows of a table of measured steps are grouped by model, chips and batch. In each group the plan
+    that is estimated fastest is compared with the one that was measured fastest, and with one at
+    random.
 
     ``table``: shipped validation table of training steps. ``least``: smallest number of plans for
     which a group is ranked; with fewer a rank correlation means little.
@@ -61,7 +63,7 @@ def _ranked(rows: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
     }
 
 
-def plot(frame: pd.DataFrame) -> Figure:
+def draw_plan_ranking(frame: pd.DataFrame) -> Figure:
     """Draw the rank correlation of each group, and the distribution of the regret."""
     figure, (left, right) = canvas(11, 4.2, 1, 2)
     left.scatter(frame["plans"], frame["kendall_tau"], s=18, color="#4477AA")

@@ -3,56 +3,81 @@
 from __future__ import annotations
 
 import importlib
+from collections.abc import Callable
 from dataclasses import dataclass
-from types import ModuleType
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+if TYPE_CHECKING:
+    import pandas as pd
+    from matplotlib.figure import Figure
+
+
+class Script(NamedTuple):
+    """Functions of an experiment: from its parameters to rows, and from these to a figure.
+
+    Where others claim something of what it compares, a third one sets their claims beside its rows.
+    """
+
+    run: Callable[..., pd.DataFrame]
+    plot: Callable[[pd.DataFrame], Figure]
+    claims: Callable[[pd.DataFrame], pd.DataFrame] | None = None
 
 
 @dataclass(frozen=True)
 class Experiment:
-    """A module of this package with ``run(...) -> DataFrame`` and ``plot(frame) -> Figure``."""
+    """Functions ``NAME(...) -> DataFrame`` and ``draw_NAME(frame) -> Figure`` of a module here."""
 
     name: str
+    module: str
     question: str
 
-    def load(self) -> ModuleType:
-        """Import the module."""
-        return importlib.import_module(f"experiments.scripts.{self.name}")
+    def load(self) -> Script:
+        """Import the module, and return the functions."""
+        module: Any = importlib.import_module(f"experiments.scripts.{self.module}")
+        functions = getattr(module, self.name), getattr(module, f"draw_{self.name}")
+        return Script(*functions, getattr(module, "claims", None))
 
 
-EXPERIMENTS = (
-    Experiment("algorithm_switch_points", "Which algorithm is the fastest at each size?"),
-    Experiment("busbw_vs_size", "How does bus bandwidth grow with the size of a collective?"),
-    Experiment(
-        "collective_offload", "What does a step gain when collectives need no compute cores?"
-    ),
-    Experiment("generations", "Which generation trains most at equal chips, power and dollars?"),
-    Experiment("half_rate_z", "What does the thinner third axis of an UltraServer cost?"),
-    Experiment("moe_on_torus_and_switch", "Does a mixture of experts want a torus or a switch?"),
-    Experiment(
-        "pipeline_schedules", "Which pipeline schedule idles least, at how many microbatches?"
-    ),
-    Experiment("plan_ranking", "Do estimates rank plans in the order of their measured times?"),
-    Experiment("policy_frontier", "How much training does each policy win at which attainment?"),
-    Experiment("role_change_value", "How many chips can be lent, by the time a change takes?"),
-    Experiment("step_time_across_models", "Where does a step's time go across models?"),
-    Experiment("step_time_breakdown", "What does overlap hide of a training step?"),
-    Experiment("stragglers_and_jitter", "What do uneven chips cost at each scale?"),
-    Experiment(
-        "strong_scaling", "What remains of a chip's speed when one batch is spread thinner?"
-    ),
-    Experiment("torus_vs_neuronswitch", "What does a chip get of a torus, what of a switch?"),
-    Experiment("tp_on_torus", "Which tensor-parallel degree, and which chips for a group?"),
-    Experiment("weak_scaling", "Does a chip train as fast among a million as among a thousand?"),
-)
-
-NOW_COMMANDS = {
-    "demo": "train --model llama-3.1-405b --cluster trn2-ultraserver:16 --tp 32 --pp 2 "
-    "--global-batch 256 --seq 8192 --overlap all",
-    "fleet_week": "fleet --cluster rainier --demand azure-code",
-    "plan_comparison": "plan --model llama-3.1-405b --cluster trn2-ultraserver:16 "
-    "--global-batch 256 --seq 8192 --each tp,pp",
+QUESTIONS = {
+    "collectives": {
+        "algorithm_switch_points": "Which algorithm is the fastest at each size?",
+        "busbw_vs_size": "How does bus bandwidth grow with the size of a collective?",
+        "half_rate_z": "What does the thinner third axis of an UltraServer cost?",
+        "torus_vs_neuronswitch": "What does a chip get of a torus, what of a switch?",
+    },
+    "fleet": {
+        "policy_frontier": "How much training does each policy win at which attainment?",
+        "role_change_value": "How many chips can be lent, by the time a change takes?",
+    },
+    "generations": {
+        "generations": "Which generation trains most at equal chips, power and dollars?",
+    },
+    "plan_ranking": {
+        "plan_ranking": "Do estimates rank plans in the order of their measured times?",
+    },
+    "scaling": {
+        "stragglers_and_jitter": "What do uneven chips cost at each scale?",
+        "strong_scaling": "What remains of a chip's speed when one batch is spread thinner?",
+        "weak_scaling": "Does a chip train as fast among a million as among a thousand?",
+    },
+    "training": {
+        "collective_offload": "What does a step gain when collectives need no compute cores?",
+        "moe_on_torus_and_switch": "Does a mixture of experts want a torus or a switch?",
+        "pipeline_schedules": "Which pipeline schedule idles least, at how many microbatches?",
+        "step_time_across_models": "Where does a step's time go across models?",
+        "step_time_breakdown": "What does overlap hide of a training step?",
+        "tp_on_torus": "Which tensor-parallel degree, and which chips for a group?",
+    },
 }
-"""Commands whose ``--out`` has the table and the figure of an experiment that there was."""
+"""Questions by the module and the name of the experiment that answers them."""
+EXPERIMENTS = tuple(
+    Experiment(name, module, question)
+    for name, module, question in sorted(
+        (name, module, question)
+        for module, named in QUESTIONS.items()
+        for name, question in named.items()
+    )
+)
 
 
 PARAMETERS = {

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 from cluster_sim.processes import available_workers, forked
 from cluster_sim.progress import Watch, unwatched
+from experiments.reports.formatting import values_of
 from topologies.clusters.cluster import Cluster
 from topologies.clusters.names import machine
 from topologies.options import setting
@@ -96,10 +97,7 @@ class Steps:
     def repeated(self, replica: Replica, **fields: Any) -> dict[str, Any]:
         """Return the fields of a plan that repeats a replica over the cluster, and further ones."""
         plan: dict[str, Any] = {
-            "tp": replica.tp,
-            "pp": replica.pp,
-            "microbatch": replica.microbatch,
-            "seq": replica.seq,
+            **values_of(replica, "tp", "pp", "microbatch", "seq"),
             **({"framework": replica.framework} if replica.framework else {}),
             **fields,
         }

@@ -1,4 +1,4 @@
-"""Runs of a study in processes of this machine."""
+"""Runs of a study in processes of this machine, or on a Dask cluster whose workers may fail."""
 
 from __future__ import annotations
 
@@ -6,16 +6,17 @@ import contextlib
 import io
 import itertools
 import json
+import logging
 import threading
 import time
-from collections.abc import Callable, Iterator, Sequence
-from concurrent.futures import FIRST_COMPLETED, Executor, Future, wait
+from collections.abc import Callable, Generator, Iterator, Sequence
+from concurrent.futures import FIRST_COMPLETED, CancelledError, Executor, Future, wait
+from contextlib import contextmanager
 from typing import Any
 
 from cluster_sim.processes import WorkerEndedError, process_pool
 from experiments.sweeps.study import Row
-
-__all__ = ["AHEAD", "run_in_processes", "run_row", "run_rows"]
+from topologies.errors import InputError, shown
 
 LOOK_EVERY_S = 1.0  # interval at which the workers of a cluster are checked while no run finishes
 AHEAD = 4  # runs that are submitted for each worker at a time
@@ -49,7 +50,7 @@ def run_rows(
             yield running.pop(future), future
 
 
-def run_in_processes(rows: Sequence[Row], workers: int, run: Run) -> Iterator[tuple[Row, Outcome]]:
+def run_in_processes(rows: Sequence[Row], workers: int, run: Run) -> Generator[tuple[Row, Outcome]]:
     """Run rows in processes of this machine; a run that kills its worker has crashed.
 
     It is unknown which of the runs in flight killed the pool, so each is repeated alone.
@@ -103,7 +104,8 @@ def run_row(run: Run, arguments: Sequence[str]) -> Outcome:
         except (Exception, SystemExit) as error:  # one run's fault never stops the others
             status, fault = 1, f"{type(error).__name__}: {error}"
     wall_s = time.monotonic() - begun
-    message = fault or _last_line(errors.getvalue())
+    lines = [line for line in errors.getvalue().replace("\r", "\n").splitlines() if line.strip()]
+    message = fault or (lines[-1].strip() if lines else "")
     if status == 2:
         return outcome("refused", message.removeprefix("cluster-sim: "), None, wall_s)
     try:
@@ -120,6 +122,111 @@ def outcome(status: str, message: str, document: Any = None, wall_s: float = 0.0
     return {"status": status, "message": message, "document": document, "wall_s": wall_s}
 
 
-def _last_line(text: str) -> str:
-    lines = [line for line in text.replace("\r", "\n").splitlines() if line.strip()]
-    return lines[-1].strip() if lines else ""
+PATIENCE_S = 30.0
+"""Time without any worker after which a sweep gives up; Dask's nanny restarts one in seconds."""
+ANSWER_WITHIN = "10s"
+
+
+class _Cluster:
+    """A connection to a Dask scheduler."""
+
+    def __init__(self, client: Any, address: str):
+        self.address = address
+        self._client = client
+        self.executor: Executor = client.get_executor(pure=False)
+
+    def workers(self) -> int:
+        """Number of live workers that the scheduler knows."""
+        try:
+            return len(self._client.scheduler_info()["workers"])
+        except (OSError, ValueError, TimeoutError, RuntimeError):
+            raise self.lost("its scheduler does not answer") from None
+
+    def lost(self, why: str) -> InputError:
+        """Return the error about a cluster that was lost."""
+        return InputError(
+            f"the Dask cluster at {shown(self.address)} was lost: {why}. Finished runs are kept "
+            "where --out was given; start the cluster again and repeat the command."
+        )
+
+
+def run_on_dask(rows: Sequence[Row], address: str, run: Run) -> Generator[tuple[Row, Outcome]]:
+    """Yield each run with its outcome as soon as it finishes, in any order.
+
+    Dask gives up a run after several of its workers have died, and with it innocent runs that were
+    on the same worker. Such runs are therefore repeated, each alone; a run that kills its worker
+    again has crashed.
+    """
+    with _connected(address) as cluster:
+        suspects: list[Row] = []
+        yield from _run_on_cluster(rows, cluster, run, suspects, at_once=cluster.workers() * AHEAD)
+        guilty: list[Row] = []
+        yield from _run_on_cluster(suspects, cluster, run, guilty, at_once=1)
+        for row in guilty:
+            yield row, outcome("crashed", KILLED)
+
+
+def _run_on_cluster(
+    rows: Sequence[Row], cluster: _Cluster, run: Run, suspects: list[Row], *, at_once: int
+) -> Iterator[tuple[Row, Outcome]]:
+    """Yield finished runs; those whose workers died are added to ``suspects``."""
+    from distributed import KilledWorker
+
+    last_alive = [time.monotonic()]
+
+    def look(some_finished: bool) -> None:
+        """Give up where no worker has been alive for long."""
+        if some_finished or cluster.workers():
+            last_alive[0] = time.monotonic()
+        elif time.monotonic() - last_alive[0] > PATIENCE_S:
+            raise cluster.lost(f"no worker has been alive for {PATIENCE_S:.0f} s")
+
+    for row, done in run_rows(rows, cluster.executor, at_once, run, look=look):
+        try:
+            yield row, done.result()
+        except KilledWorker:
+            suspects.append(row)
+        except CancelledError:
+            raise cluster.lost("its scheduler went away") from None
+
+
+@contextmanager
+def _connected(address: str) -> Iterator[_Cluster]:
+    if not address.partition(":")[2]:
+        raise InputError(f"--dask {shown(address)!r} has no port; write tcp://host:8786.")
+    try:
+        import distributed
+    except ImportError:
+        raise InputError(
+            '--dask needs Dask. Install it with: pip install "cluster-sim[dask]"'
+        ) from None
+    with _quiet_logs():
+        try:
+            client = distributed.Client(address, timeout=ANSWER_WITHIN, set_as_default=False)  # type: ignore[no-untyped-call]
+        except (OSError, ValueError, TimeoutError) as fault:
+            reason = " ".join(str(fault).split())
+            raise InputError(
+                f"no Dask scheduler answers at {shown(address)}: {reason}. "
+                "Start it, or correct --dask."
+            ) from None
+        try:
+            cluster = _Cluster(client, address)
+            if not cluster.workers():
+                raise InputError(f"the Dask cluster at {address} has no workers. Start one.")
+            yield cluster
+        finally:
+            client.close(timeout=2)  # type: ignore[no-untyped-call]
+
+
+@contextmanager
+def _quiet_logs() -> Iterator[None]:
+    """Suppress Dask's messages about lost connections, which a single error line reports."""
+    loggers = [logging.getLogger(name) for name in ("distributed", "tornado", "asyncio")]
+    levels = [logger.level for logger in loggers]
+    for logger in loggers:
+        logger.setLevel(logging.CRITICAL + 1)
+    try:
+        yield
+    finally:
+        for logger, level in zip(loggers, levels, strict=True):
+            logger.setLevel(level)

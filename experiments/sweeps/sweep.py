@@ -5,9 +5,10 @@ from __future__ import annotations
 import json
 import os
 import shutil
-from collections.abc import Callable, Generator, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from contextlib import closing, contextmanager, nullcontext
 from pathlib import Path
+from tempfile import TemporaryDirectory
 
 import pandas as pd
 from filelock import FileLock, Timeout
@@ -15,12 +16,11 @@ from filelock import FileLock, Timeout
 from cluster_sim.processes import available_workers
 from experiments.reports.run_directory import Run
 from experiments.reports.run_record import check_writable, digest, new_record
-from experiments.sweeps.runner import Outcome, run_in_processes
+from experiments.sweeps.runner import Outcome, run_in_processes, run_on_dask
 from experiments.sweeps.study import Program, Row, Study, results, rows
 from topologies.errors import InputError, shown, system_reason
 from topologies.files.writing import named_in_faults, whole_file
 
-Outcomes = dict[str, Outcome]
 Progress = Callable[[int, int], None]
 
 
@@ -39,10 +39,16 @@ def sweep(
     """
     table = rows(study, program)
     with open_store(Path(out)) if out is not None else nullcontext() as store:
-        outcomes = _stored(table, store)
+        kept = [] if store is None else [(row.digest, store.finished(row)) for row in table]
+        outcomes = {digest: outcome for digest, outcome in kept if outcome is not None}
         missing = list({row.digest: row for row in table if row.digest not in outcomes}.values())
-        with closing(_outcomes(missing, workers, dask, program)) as arriving:
-            for row, outcome in arriving:
+        if missing and dask is not None:
+            finishing = run_on_dask(missing, dask, program.run)
+        else:
+            count = min(workers or available_workers(), len(missing))
+            finishing = run_in_processes(missing, count, program.run)
+        with closing(finishing):
+            for row, outcome in finishing:
                 if store is not None:
                     store.keep(row, outcome)
                 outcomes[row.digest] = outcome
@@ -54,48 +60,16 @@ def sweep(
     return frame
 
 
-def _stored(table: Sequence[Row], store: RowStore | None) -> Outcomes:
-    if store is None:
-        return {}
-    finished = ((row.digest, store.finished(row)) for row in table)
-    return {digest: outcome for digest, outcome in finished if outcome is not None}
-
-
-def _outcomes(
-    missing: Sequence[Row], workers: int | None, dask: str | None, program: Program
-) -> Generator[tuple[Row, Outcome]]:
-    if not missing:
-        return
-    if dask is not None:
-        from experiments.sweeps.dask_cluster import run_on_dask  # takes a second to load
-
-        yield from run_on_dask(missing, dask, program.run)
-        return
-    yield from run_in_processes(
-        missing, min(workers or available_workers(), len(missing)), program.run
-    )
-
-
 def _write_results(folder: Path, study: Study, frame: pd.DataFrame) -> None:
     """Write table, record and page beside the rows, each file whole, the record last."""
-    with named_in_faults(folder), _staging(folder) as part:
+    with named_in_faults(folder), TemporaryDirectory(suffix=".part", dir=folder) as staged:
+        part = Path(staged)
         run = Run(part, new_record("sweep", study.model_dump(), None))
         run.table("results", frame, title="Runs", parquet=True)
         run.finish()
         names = sorted(path.name for path in part.iterdir())
         for name in [name for name in names if name != "run.json"] + ["run.json"]:
             (part / name).replace(folder / name)
-
-
-@contextmanager
-def _staging(folder: Path) -> Iterator[Path]:
-    part = folder / "results.part"
-    shutil.rmtree(part, ignore_errors=True)
-    part.mkdir()
-    try:
-        yield part
-    finally:
-        shutil.rmtree(part, ignore_errors=True)
 
 
 ROWS, MARK = "rows", "sweep.json"
@@ -150,9 +124,14 @@ def open_store(folder: Path) -> Iterator[RowStore]:
     if not (folder / MARK).exists():
         with whole_file(folder / MARK) as part:
             part.write_text('{"cluster_sim_sweep": 1}\n')
-    with _claimed(folder):
-        _prepare(folder)
-        yield RowStore(folder)
+    try:
+        with FileLock(folder / MARK, timeout=0):  # the lock of a killed process does not last
+            _prepare(folder)
+            yield RowStore(folder)
+    except Timeout:
+        raise InputError(
+            f"another sweep is writing to {folder}. Wait for it, or choose another --out."
+        ) from None
 
 
 def _prepare(folder: Path) -> None:
@@ -171,22 +150,6 @@ def _prepare(folder: Path) -> None:
         raise InputError(
             f"{shown(str(wrong))} is no file, and the result of a run belongs there. Remove it."
         )
-
-
-@contextmanager
-def _claimed(folder: Path) -> Iterator[None]:
-    """Lock the directory for this process; the lock of a killed process does not last."""
-    lock = FileLock(folder / MARK, timeout=0)
-    try:
-        lock.acquire()
-    except Timeout:
-        raise InputError(
-            f"another sweep is writing to {folder}. Wait for it, or choose another --out."
-        ) from None
-    try:
-        yield
-    finally:
-        lock.release()
 
 
 def _check_foreign(folder: Path) -> None:

@@ -50,8 +50,7 @@ from workloads.training.frameworks.framework import framework_of
 if TYPE_CHECKING:
     import pandas as pd
 
-    from experiments.validation.reading.step_logs import MeasuredSteps
-    from experiments.validation.reading.tool_outputs import Measured
+    from experiments.validation.reading.tool_outputs import Measured, MeasuredSteps
     from workloads.training.iteration import Iteration
 
 
@@ -83,18 +82,14 @@ def compare_row(kind: Kind, predict: Predict, row: Row) -> dict[str, Any]:
             outcome = unsupported(f"line {row.line}: {mistake}")
         except FAULTS as fault:
             outcome = unsupported(f"line {row.line}: internal fault, {fault!r}. Please report it.")
-    return {**_as_read(kind, row), **_beside(kind, row, outcome)}
-
-
-def _as_read(kind: Kind, row: Row) -> dict[str, Any]:
-    """Cells of our columns as numbers where they are, all others unchanged."""
-    return {
+    as_read = {
         # A cell of a bad row stays as it stands; otherwise None is a 0 that means not stated.
         name: cell
         if kind.column(name) is None or (row.values[name] is None and row.mistakes)
         else row.values[name]
         for name, cell in row.cells.items()
     }
+    return {**as_read, **_beside(kind, row, outcome)}
 
 
 def _beside(kind: Kind, row: Row, outcome: Outcome) -> dict[str, Any]:

@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from cluster_sim.processes import process_pool
+from cluster_sim.progress import Watch, unwatched
 from experiments.validation.comparison import (
     baseline,
     compare,
@@ -22,15 +23,7 @@ from experiments.validation.comparison import (
 )
 from experiments.validation.predictions import collectives, jobs, kernels, serving, training
 from experiments.validation.predictions.training import FLAGS, STATED
-from experiments.validation.reading.rows import (
-    TRAINING,
-    Kind,
-    Outcome,
-    Row,
-    Rows,
-    read_file,
-    table,
-)
+from experiments.validation.reading.rows import TRAINING, Kind, Outcome, Row, Rows, read_file, table
 from topologies import display
 from topologies.arguments import checked
 from topologies.catalogue.catalogue import Catalogue
@@ -42,7 +35,6 @@ if TYPE_CHECKING:
     import pandas as pd
 
 
-Watch = Callable[[Sequence[Row], str], Any]
 LONG = ("training", "serving")
 """Kinds whose rows take long to predict; rows of all others take a millisecond or two."""
 ROWS_OF_A_WORKER = 100
@@ -92,11 +84,6 @@ class Result:
         return {"table": self.name, "rows": len(self.rows), "ok": self.summary["ok"], **errors}
 
 
-def _unwatched(rows: Sequence[Row], name: str) -> Sequence[Row]:
-    del name
-    return rows
-
-
 @checked()
 def validate(table_or_file: str | Path, *, workers: int = 1) -> Result:
     """Compare predictions with measurements.
@@ -138,7 +125,7 @@ def validate(table_or_file: str | Path, *, workers: int = 1) -> Result:
 def validate_each(
     measured: Sequence[tuple[Rows, str]],
     *,
-    watch: Watch = _unwatched,
+    watch: Watch = unwatched,
     workers: int = 1,
     catalogue: Catalogue | None = None,
 ) -> list[Result]:

@@ -265,6 +265,11 @@ COMMANDS: tuple[tuple[str, ...], ...] = (
         *("--maintenance", "out@0d01:00+1h=trn3-gen2:1", "--no-compare"),
     ),
     (
+        *("fleet", "--kind", "trn2-ultraserver:4@us", "--kind", "trn3-gen2:2@eu", "--region"),
+        *("us=-8:70%", "--region", "eu=+1:30%", "--round-trip", "us/eu=145ms", "--days", "1"),
+        *("--demand", "azure-code", "--unit-rate", "4", "--no-compare", "--no-intervals"),
+    ),
+    (
         *("run-job", "--model", "config.json", "--cluster", "trn2.48xlarge:4", "--tp", "4"),
         *("--global-batch", "64", "--days", "3", "--runs", "2", "--failures", "causes.csv"),
     ),

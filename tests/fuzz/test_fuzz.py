@@ -71,9 +71,8 @@ READERS = {
     "experiments/reports/html.py": "run/schedules.csv",
     "experiments/reports/run_record.py": "run/run.json",
     "experiments/sweeps/study.py": "study.yaml",
-    "experiments/validation/reading/tool_outputs.py": "log.txt",
+    "experiments/validation/reading/tool_outputs.py": "log.txt steps.log monitor.json",
     "experiments/validation/reading/rows.py": "rows.csv bench.json",
-    "experiments/validation/reading/step_logs.py": "steps.log monitor.json",
     "topologies/catalogue/reader.py": "overlay.csv",
     "topologies/clusters/graph_file.py": "graph.json",
     "topologies/clusters/yaml_file.py": "astra.yml cluster.yaml",
@@ -109,7 +108,7 @@ OWN_DATA = {
 """Modules that read data of this program alone."""
 NO_COMMAND = {
     "cluster_sim/trace/file.py", "experiments/cli/commands/serve_api.py",
-    "experiments/hourly/sources.py", "experiments/hourly/state.py",
+    "experiments/hourly/demand.py", "experiments/hourly/state.py",
 }  # fmt: skip
 """Modules that read what the library wrote, or what grows while it is read; each has tests of its
 own."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 
 from topologies import display
-from topologies.catalogue.catalogue import Catalogue
+from topologies.catalogue.catalogue import Catalogue, shipped_catalogue
 from topologies.errors import InputError
 from topologies.shapes.basic import Shape, check_chips, check_size
 from topologies.shapes.scale_out import ScaleOut
@@ -46,6 +46,11 @@ class Cluster:
     chips_per_server: int = 1
     plain: bool = False
     catalogue: Catalogue | None = field(default=None, repr=False)
+
+    @property
+    def numbers(self) -> Catalogue:
+        """Catalogue with the numbers of the chip; the shipped one for a cluster without."""
+        return self.catalogue or shipped_catalogue()
 
     def __post_init__(self) -> None:
         check_size(f"{self.name}: a number of domains", self.domains)

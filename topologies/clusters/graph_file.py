@@ -12,8 +12,8 @@ import io
 import json
 import math
 import xml.etree.ElementTree
-from collections import Counter, deque
-from collections.abc import Hashable, Iterator, Mapping
+from collections import Counter
+from collections.abc import Collection, Hashable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from itertools import product
 from pathlib import Path
@@ -50,21 +50,10 @@ class Cable:
     latency_ps: int
 
 
-@dataclass(frozen=True)
-class Sketch:
-    """A graph as its nodes and cables."""
-
-    nodes: tuple[Hashable, ...]
-    switches: frozenset[Hashable]
-    # Parallel cables, sorted, from one node to another, by the pair of nodes
-    links: dict[tuple[Hashable, Hashable], tuple[Cable, ...]]
-
-    def neighbours(self) -> dict[Hashable, list[Hashable]]:
-        """Return the nodes to which each node has a link."""
-        result: dict[Hashable, list[Hashable]] = {node: [] for node in self.nodes}
-        for begin, end in self.links:
-            result[begin].append(end)
-        return result
+Cables = tuple[Cable, ...]
+"""Parallel cables, sorted, from one node to another: the attribute ``cables`` of an edge."""
+Steps = dict[Hashable, tuple[int, ...]]
+"""Hops over cables of each kind on a shortest path from a corner, by node."""
 
 
 def check_nodes(nodes: int) -> None:
@@ -76,129 +65,120 @@ def check_nodes(nodes: int) -> None:
         )
 
 
-def recognised(sketch: Sketch) -> Shape:
-    """Return the shape of a graph."""
-    check_nodes(len(sketch.nodes))
-    if len(sketch.nodes) < 2:
-        raise InputError(f"{len(sketch.nodes)} nodes; a cluster has at least two.")
-    for (begin, end), cables in sketch.links.items():
-        if sketch.links.get((end, begin)) != cables:
+def recognised(graph: nx.DiGraph[Hashable], switches: Collection[Hashable] = ()) -> Shape:
+    """Return the shape of a graph, whose edges have ``cables``."""
+    nodes, links = len(graph), _cables_by_link(graph)
+    check_nodes(nodes)
+    if nodes < 2:
+        raise InputError(f"{nodes} nodes; a cluster has at least two.")
+    for (begin, end), cables in links.items():
+        if links.get((end, begin)) != cables:
             pair = f"{shown(str(begin), 40)} and {shown(str(end), 40)}"
             raise InputError(
                 f"the links between {pair} differ by direction; each needs the same both ways."
             )
-    neighbours = sketch.neighbours()
-    switch = _hub(sketch, neighbours)
+    switch = _hub(graph, switches)
     if switch is not None:
-        return _switch(sketch, switch)
-    if len(sketch.links) == len(sketch.nodes) * (len(sketch.nodes) - 1):
-        return _mesh(sketch)
-    return _torus(sketch, neighbours)
+        return _switch(graph, switch)
+    return _mesh(graph) if len(links) == nodes * (nodes - 1) else _torus(graph)
 
 
-def _hub(sketch: Sketch, neighbours: dict[Hashable, list[Hashable]]) -> Hashable | None:
+def _cables_by_link(graph: nx.DiGraph[Hashable]) -> dict[tuple[Hashable, Hashable], Cables]:
+    cables: dict[tuple[Hashable, Hashable], Cables] = nx.get_edge_attributes(graph, "cables")
+    return cables
+
+
+def _hub(graph: nx.DiGraph[Hashable], switches: Collection[Hashable]) -> Hashable | None:
     """Return the switch that all chips are connected to, or None."""
-    if len(sketch.switches) > 1:
+    if len(switches) > 1:
         raise InputError(
-            f"{len(sketch.switches)} switches; a graph of one switch, or of chips alone, is "
+            f"{len(switches)} switches; a graph of one switch, or of chips alone, is "
             "recognised. Describe tiers or a Clos in a YAML file."
         )
-    if sketch.switches:
-        (hub,) = sketch.switches
+    if switches:
+        (hub,) = switches
         return hub
-    leaves = [node for node in sketch.nodes if len(neighbours[node]) == 1]
-    hubs = [node for node in sketch.nodes if len(neighbours[node]) == len(sketch.nodes) - 1]
-    is_star = len(leaves) == len(sketch.nodes) - 1 and len(hubs) == 1
-    return hubs[0] if is_star and len(sketch.nodes) >= SMALLEST_STAR else None
+    nodes, degrees = graph.number_of_nodes(), dict(graph.out_degree)
+    hubs = [node for node, degree in degrees.items() if degree == nodes - 1]
+    is_star = list(degrees.values()).count(1) == nodes - 1 and len(hubs) == 1
+    return hubs[0] if is_star and nodes >= SMALLEST_STAR else None
 
 
-def _switch(sketch: Sketch, hub: Hashable) -> Switch:
-    chips = [node for node in sketch.nodes if node != hub]
-    stray = next((pair for pair in sketch.links if hub not in pair), None)
-    if stray is not None or len(sketch.links) != 2 * len(chips):
+def _switch(graph: nx.DiGraph[Hashable], hub: Hashable) -> Switch:
+    chips = [node for node in graph if node != hub]
+    stray = any(hub not in pair for pair in graph.edges)
+    if stray or graph.number_of_edges() != 2 * len(chips):
         raise InputError(
             "a chip beside the switch is joined to another, or to nothing; chips of a switch are "
             "joined to it alone. Describe other clusters in a YAML file."
         )
-    cables = _only({sketch.links[chip, hub] for chip in chips}, "to the switch")
+    cables = _only({graph[chip][hub]["cables"] for chip in chips}, "to the switch")
     latency_ps = max(cable.latency_ps for cable in cables)
     total = sum(cable.bandwidth_bytes_per_s for cable in cables)
     return Switch(len(chips), total, latency_ps, len(cables))
 
 
-def _mesh(sketch: Sketch) -> FullMesh:
-    cables = _only(set(sketch.links.values()), "of the full mesh")
+def _mesh(graph: nx.DiGraph[Hashable]) -> FullMesh:
+    cables = _only(set(_cables_by_link(graph).values()), "of the full mesh")
     rate = sum(cable.bandwidth_bytes_per_s for cable in cables)
-    return FullMesh(len(sketch.nodes), rate, max(cable.latency_ps for cable in cables))
+    return FullMesh(len(graph), rate, max(cable.latency_ps for cable in cables))
 
 
-def _only(kinds: set[tuple[Cable, ...]], what: str) -> tuple[Cable, ...]:
+def _only(kinds: set[Cables], what: str) -> Cables:
     if len(kinds) > 1:
         raise InputError(f"links {what} are of {len(kinds)} kinds; all must be alike.")
     (kind,) = kinds
     return kind
 
 
-def _torus(sketch: Sketch, neighbours: dict[Hashable, list[Hashable]]) -> Torus:
+def _torus(graph: nx.DiGraph[Hashable]) -> Torus:
     """Return the ring, grid or torus that a graph is isomorphic to; refuse any other graph.
 
     Counts of chips, links and neighbours leave few candidates, and the steps of all nodes from a
     corner rule out most of these before the graphs themselves are compared.
     """
-    bundles = Counter(sketch.links.values())
+    bundles = Counter(_cables_by_link(graph).values())
     if len(bundles) > 2 * MOST_AXES:
         raise InputError(
             f"links of {len(bundles)} different rates or latencies; each axis has one, and there "
             f"are at most {MOST_AXES} axes."
         )
-    corner = min(sketch.nodes, key=lambda node: len(neighbours[node]))
     kinds = sorted(bundles)
-    steps = _steps(corner, neighbours, sketch, kinds)
-    if len(steps) < len(sketch.nodes):
-        raise InputError(f"it is in pieces; {len(steps)} of {len(sketch.nodes)} nodes are joined.")
-    degrees = Counter(len(neighbours[node]) for node in sketch.nodes)
-    for torus in _candidates(len(sketch.nodes), bundles):
-        candidate = _torus_sketch(torus)
-        candidate_neighbours = candidate.neighbours()
-        if Counter(len(candidate_neighbours[node]) for node in candidate.nodes) != degrees:
+    steps = _steps(min(graph, key=graph.out_degree), graph, kinds)
+    if len(steps) < len(graph):
+        raise InputError(f"it is in pieces; {len(steps)} of {len(graph)} nodes are joined.")
+    degrees = nx.degree_histogram(graph)
+    for torus in _candidates(len(graph), bundles):
+        candidate = _torus_graph(torus)
+        if nx.degree_histogram(candidate) != degrees:
             continue
-        candidate_steps = _steps(0, candidate_neighbours, candidate, kinds)
+        candidate_steps = _steps(0, candidate, kinds)
         if Counter(candidate_steps.values()) == Counter(steps.values()) and _is_isomorphic(
-            sketch, steps, candidate, candidate_steps
+            graph, steps, candidate, candidate_steps
         ):
             return torus
-    links = " or ".join(str(degree) for degree in sorted(degrees))
+    # A degree counts the links both ways.
+    links = " or ".join(str(degree // 2) for degree, count in enumerate(degrees) if count)
     raise InputError(
-        f"{len(sketch.nodes)} chips with {links} neighbours each are no ring, grid, torus, full "
+        f"{len(graph)} chips with {links} neighbours each are no ring, grid, torus, full "
         "mesh or switch with equal links along each axis. Describe the cluster in a YAML file."
     )
 
 
-def _steps(
-    begin: Hashable,
-    neighbours: dict[Hashable, list[Hashable]],
-    sketch: Sketch,
-    kinds: list[tuple[Cable, ...]],
-) -> dict[Hashable, tuple[int, ...]]:
+def _steps(begin: Hashable, graph: nx.DiGraph[Hashable], kinds: list[Cables]) -> Steps:
     """Count the hops over cables of each kind on a shortest path from one node to every other.
 
     On a torus all shortest paths between two nodes have the same counts.
     """
-    place = {kind: number for number, kind in enumerate(kinds)}
     steps = {begin: (0,) * len(kinds)}
-    waiting = deque([begin])
-    while waiting:
-        node = waiting.popleft()
-        for neighbour in neighbours[node]:
-            if neighbour not in steps:
-                counts = list(steps[node])
-                counts[place[sketch.links[node, neighbour]]] += 1
-                steps[neighbour] = tuple(counts)
-                waiting.append(neighbour)
+    for node, neighbour in nx.bfs_edges(graph, begin):
+        kind = kinds.index(graph[node][neighbour]["cables"])
+        counts = steps[node]
+        steps[neighbour] = (*counts[:kind], counts[kind] + 1, *counts[kind + 1 :])
     return steps
 
 
-def _candidates(chips: int, bundles: Counter[tuple[Cable, ...]]) -> Iterator[Torus]:
+def _candidates(chips: int, bundles: Counter[Cables]) -> Iterator[Torus]:
     """Yield the tori with this number of chips and of links of each kind, fewest axes first."""
     total, cables = sum(bundles.values()), sorted({bundle[0] for bundle in bundles})
     for sizes in sorted(_factors(chips, 2), key=lambda sizes: (len(sizes), sizes)):
@@ -212,7 +192,7 @@ def _candidates(chips: int, bundles: Counter[tuple[Cable, ...]]) -> Iterator[Tor
             if sum(counts) != total:
                 continue
             for chosen in product(cables, repeat=len(sizes)):
-                sums: Counter[tuple[Cable, ...]] = Counter()
+                sums: Counter[Cables] = Counter()
                 for cable, size, wrap, count in zip(chosen, sizes, wraps, counts, strict=True):
                     sums[(cable,) * (2 if wrap and size == 2 else 1)] += count
                 if sums == bundles:
@@ -241,34 +221,47 @@ def _factors(number: int, least: int) -> Iterator[tuple[int, ...]]:
     yield (number,)
 
 
-def _torus_sketch(torus: Torus) -> Sketch:
+def _torus_graph(torus: Torus) -> nx.DiGraph[Hashable]:
     """Return the graph of a torus, with the numbers of its chips as names."""
-    links: dict[tuple[Hashable, Hashable], list[Cable]] = {}
+    links: Links = {}
     table = domain_links(torus)
     columns = (table.src, table.dst, table.bandwidth_bytes_per_s, table.latency_ps)
     for begin, end, *cable in zip(*(column.tolist() for column in columns), strict=True):
         links.setdefault((begin, end), []).append(Cable(*cable))
-    fixed = {pair: tuple(sorted(cables)) for pair, cables in links.items()}
-    return Sketch(tuple(range(torus.chips)), frozenset(), fixed)
+    return _with_cables(range(torus.chips), links)
+
+
+Links = dict[tuple[Hashable, Hashable], list[Cable]]
+"""Cables from one node to another, by the pair of nodes."""
+
+
+def _with_cables(nodes: Iterable[Hashable], links: Links) -> nx.DiGraph[Hashable]:
+    graph: nx.DiGraph[Hashable] = nx.DiGraph()
+    graph.add_nodes_from(nodes)
+    for (begin, end), cables in links.items():
+        graph.add_edge(begin, end, cables=tuple(sorted(cables)))
+    return graph
 
 
 def _is_isomorphic(
-    first: Sketch,
-    first_steps: dict[Hashable, tuple[int, ...]],
-    second: Sketch,
-    second_steps: dict[Hashable, tuple[int, ...]],
+    first: nx.DiGraph[Hashable],
+    first_steps: Steps,
+    second: nx.DiGraph[Hashable],
+    second_steps: Steps,
 ) -> bool:
     """Return whether two graphs are equal, cables included, but for the names of their nodes.
 
     Steps from a corner serve as labels, without which the search would take far longer.
     """
-    first_graph, second_graph = nx.Graph(list(first.links)), nx.Graph(list(second.links))
+    first_graph: nx.Graph[Hashable] = nx.Graph(first.edges)
+    second_graph: nx.Graph[Hashable] = nx.Graph(second.edges)
     nx.set_node_attributes(first_graph, first_steps, "steps")
     nx.set_node_attributes(second_graph, second_steps, "steps")
     match = nx.vf2pp_isomorphism(first_graph, second_graph, node_label="steps")
+    links = _cables_by_link(second)
     return match is not None and all(
-        second.links.get((match[begin], match[end])) == cables
-        for (begin, end), cables in first.links.items()
+        links.get((match[begin], match[end])) == cables
+        for (begin, end), cables in _cables_by_link(first).items()
     )
 
 
@@ -290,8 +283,8 @@ def cluster_from_graph(
     text = read_text(file, limit_bytes=LARGEST_BYTES, remedy="Give one scale-up domain.")
     try:
         graph = _graphml(text) if file.suffix == ".graphml" else _node_link(text)
-        sketch = _sketch(graph, bandwidth, latency)
-        return Cluster(file.stem, recognised(sketch), plain=True, catalogue=catalogue)
+        shape = recognised(*_cabled(graph, bandwidth, latency))
+        return Cluster(file.stem, shape, plain=True, catalogue=catalogue)
     except InputError as mistake:
         raise InputError(f"{named}: {mistake}") from None
 
@@ -334,7 +327,10 @@ def _node_link(text: str) -> nx.Graph[Hashable]:
     return graph
 
 
-def _sketch(graph: nx.Graph[Hashable], bandwidth: str | None, latency: str | None) -> Sketch:
+def _cabled(
+    graph: nx.Graph[Hashable], bandwidth: str | None, latency: str | None
+) -> tuple[nx.DiGraph[Hashable], list[Hashable]]:
+    """Return the same graph with an edge each way that has all cables, and its switches."""
     switches = []
     for node, attributes in graph.nodes(data=True):
         kind = str(attributes.get("kind", CHIPS[0])).lower()
@@ -345,7 +341,7 @@ def _sketch(graph: nx.Graph[Hashable], bandwidth: str | None, latency: str | Non
                 f"node {shown(str(node), 40)} is of kind {shown(kind, 40)}; only chips and "
                 "switches of one scale-up domain are read, so leave the others out."
             )
-    links: dict[tuple[Hashable, Hashable], list[Cable]] = {}
+    links: Links = {}
     for begin, end, attributes in graph.edges(data=True):
         if begin == end:
             raise InputError(f"node {shown(str(begin), 40)} has a link to itself; leave it out.")
@@ -363,8 +359,7 @@ def _sketch(graph: nx.Graph[Hashable], bandwidth: str | None, latency: str | Non
             raise InputError(
                 f"every link states its {name}; leave --{name} {shown(stated, 30)} out."
             )
-    fixed = {pair: tuple(sorted(cables)) for pair, cables in links.items()}
-    return Sketch(tuple(graph.nodes), frozenset(switches), fixed)
+    return _with_cables(graph, links), switches
 
 
 def _cables(

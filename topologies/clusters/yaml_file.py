@@ -16,7 +16,15 @@ from fractions import Fraction
 from pathlib import Path
 from typing import Annotated, Any, Literal, NamedTuple, Self, TypeVar
 
-from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationError, model_validator
+from pydantic import (
+    AfterValidator,
+    BaseModel,
+    BeforeValidator,
+    ConfigDict,
+    Field,
+    ValidationError,
+    model_validator,
+)
 
 from topologies.catalogue.catalogue import Catalogue, chip_family
 from topologies.catalogue.reader import NAME, Entry, check_peaks, check_row
@@ -52,15 +60,6 @@ class Dimension(NamedTuple):
     size: int
     bandwidth_bytes_per_s: int
     latency_ps: int
-
-
-def is_astra_network(document: Mapping[str, Any]) -> bool:
-    """Return whether a YAML document has the keys of an ASTRA-sim network.
-
-    >>> is_astra_network({"topology": ["Ring"], "npus_count": [8]})
-    True
-    """
-    return "topology" in document and "npus_count" in document
 
 
 def cluster_from_astra(document: Mapping[str, Any], path: Path, catalogue: Catalogue) -> Cluster:
@@ -130,7 +129,11 @@ def _rate(value: Any) -> int:
 Rate = Annotated[int, BeforeValidator(_rate)]
 Latency = Annotated[int, BeforeValidator(lambda value: parse_ps(str(value)[:80]))]
 Count = Annotated[int, Field(ge=1, le=MAX_CHIPS, strict=True)]
-Ratio = Annotated[float, Field(ge=1, le=1000, allow_inf_nan=False)]
+Ratio = Annotated[
+    float,
+    Field(ge=1, le=1000, allow_inf_nan=False),
+    AfterValidator(lambda value: Fraction(value).limit_denominator(1000)),
+]
 Name = Annotated[str, Field(min_length=1, max_length=60, pattern=r"^[\w .+-]+$")]
 
 
@@ -313,7 +316,7 @@ def cluster_from_file(path: Path | str, catalogue: Catalogue) -> Cluster:
     """Read a cluster from a YAML file."""
     content = "keys; it needs at least scale_up"
     document = read_yaml(path, limit_bytes=LARGEST_FILE_BYTES, content=content)
-    if is_astra_network(document):
+    if "topology" in document and "npus_count" in document:
         return cluster_from_astra(document, Path(path), catalogue)
     keys = _validated(ClusterKeys, document, path)
     try:
@@ -384,7 +387,7 @@ def _shape(keys: ScaleUpKeys) -> Shape:
     if isinstance(keys, SwitchKeys):
         return Switch(keys.size, keys.bandwidth, keys.latency, keys.links)
     if isinstance(keys, ClosKeys):
-        over = Fraction(keys.oversubscription).limit_denominator(1000)
+        over = Fraction(keys.oversubscription)
         return Clos(keys.size, keys.radix, keys.bandwidth, keys.latency, over)
     _check_names("tiers", [tier.name for tier in keys.tiers])
     return Tiered(
@@ -406,7 +409,7 @@ def _fabric(keys: ScaleOutKeys, chips_per_server: int, catalogue: Catalogue) -> 
         "latency_ps": keys.latency,
         "radix": keys.radix,
         "port_bytes_per_s": keys.port_bandwidth,
-        "oversubscription": _ratio(keys.oversubscription),
+        "oversubscription": keys.oversubscription,
         "rails": keys.rails,
     }
     stated = {name: value for name, value in entries.items() if value is not None}
@@ -419,10 +422,6 @@ def _fabric(keys: ScaleOutKeys, chips_per_server: int, catalogue: Catalogue) -> 
             raise InputError(f"scale_out.{key} is missing, and there is no like: to take it from")
     values = {"bandwidth_bytes_per_s": rate, "port_bytes_per_s": rate, **stated}
     return ScaleOut(**values, adapters_per_server=adapters)
-
-
-def _ratio(value: float | None) -> Fraction | None:
-    return None if value is None else Fraction(value).limit_denominator(1000)
 
 
 def _renamed(keys: ScaleOutKeys | None, catalogue: Catalogue) -> Catalogue:

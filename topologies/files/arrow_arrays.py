@@ -21,12 +21,12 @@ def numbers(values: Any, present: Any = True) -> pa.Array:
     return pa.Array.from_buffers(kind, len(column), [_validity(present), held])
 
 
-def texts(values: Sequence[str], present: Any = True) -> pa.StringArray:
+def texts(values: Sequence[str]) -> pa.StringArray:
     """Return texts as an Arrow array."""
     encoded = [value.encode() for value in values]
     ends = np.cumsum([0, *map(len, encoded)]).astype(np.int32)
     return pa.StringArray.from_buffers(
-        len(encoded), pa.py_buffer(ends), pa.py_buffer(b"".join(encoded)), _validity(present)
+        len(encoded), pa.py_buffer(ends), pa.py_buffer(b"".join(encoded))
     )
 
 

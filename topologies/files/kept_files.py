@@ -124,7 +124,7 @@ def keep(
             continue
         older = (path for path in folder.glob(replaces) if path.name != name) if replaces else ()
         with suppress(OSError):  # another process may remove them at the same time
-            for path in sorted(older, key=_written, reverse=True)[most:]:
+            for path in sorted(older, key=lambda each: each.stat().st_mtime, reverse=True)[most:]:
                 path.unlink(missing_ok=True)
         return
 
@@ -173,10 +173,6 @@ def _made_private(folder: Path) -> bool:
     if FOLDER_VARIABLE not in os.environ and folder.stat().st_uid == os.getuid():
         folder.chmod(folder.stat().st_mode & 0o7777 & ~WRITABLE_BY_OTHERS)
     return is_private(folder)
-
-
-def _written(path: Path) -> float:
-    return path.stat().st_mtime
 
 
 def _head(content: bytes) -> bytes:

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from topologies.errors import InputError, system_reason
-from topologies.files.reading import check_regular, no_such_file
+from topologies.files.reading import check_regular
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -47,7 +47,9 @@ def read_table(
     file = Path(path)
     named = f"{what} file {file}"
     try:
-        _check(file, named, remedy, limit_bytes)
+        if file.is_dir():
+            raise InputError(f"{named} is a directory; {remedy}.")
+        check_regular(file, name=named, limit_bytes=limit_bytes)
         table: pd.DataFrame = pd.read_csv(file, encoding="utf-8-sig", compression=None, **how)
     except InputError:
         raise
@@ -63,18 +65,3 @@ def read_table(
     if table.empty:
         raise InputError(f"{named} has no rows below its header; add some.")
     return table
-
-
-def _check(file: Path, named: str, remedy: str, limit_bytes: int) -> None:
-    """Refuse a file that is missing, a directory, not regular, or too large."""
-    if not file.exists():
-        raise InputError(f"{named} cannot be read: {no_such_file(file)} Or {remedy}.")
-    if file.is_dir():
-        raise InputError(f"{named} is a directory; {remedy}.")
-    check_regular(file, name=named)
-    size = file.stat().st_size
-    if size > limit_bytes:
-        raise InputError(
-            f"{named} has {size:,} bytes, over the limit of {limit_bytes:,}; "
-            "split or aggregate it first."
-        )

@@ -8,7 +8,7 @@ from dataclasses import dataclass, fields, replace
 import numpy as np
 import numpy.typing as npt
 
-from topologies.arrays import BoolArray, IntArray
+from topologies.arrays import BoolArray, IntArray, pointers
 from topologies.shapes.basic import LAYER_NAMES, Clos, FullMesh, Shape, Switch, Tier, Tiered, Torus
 
 
@@ -39,9 +39,10 @@ def clos_ends(shape: Clos) -> tuple[IntArray, IntArray, IntArray, int]:
 
 def single_routes(shape: Clos, src: IntArray, dst: IntArray) -> tuple[IntArray, IntArray]:
     """Return pointers and links of one path for each pair, chosen by the destination's number."""
-    levels, paths = _levels(shape, src, dst), np.cumprod(_fans(shape))
-    ptr = np.zeros(len(src) + 1, np.int64)
-    np.cumsum(2 * levels, out=ptr[1:])
+    # The number of links up from a chip, from a leaf and from a spine.
+    fans = [1, shape.up, shape.radix // 2][: shape.layers]
+    levels, paths = _levels(shape, src, dst), np.cumprod(fans)
+    ptr = pointers(2 * levels)
     link = np.empty(int(ptr[-1]), np.int32)
     for layer in range(shape.layers):
         pair = np.flatnonzero(levels > layer)
@@ -60,11 +61,6 @@ def _levels(shape: Clos, src: IntArray, dst: IntArray) -> IntArray:
     apart = [src != dst, src // leaf != dst // leaf, src // pod != dst // pod]
     levels: IntArray = np.sum(apart, axis=0, dtype=np.int64)
     return levels
-
-
-def _fans(shape: Clos) -> IntArray:
-    """Return the number of links up from a chip, from a leaf and from a spine."""
-    return np.array([1, shape.up, shape.radix // 2][: shape.layers])
 
 
 def _path_links(
@@ -172,8 +168,8 @@ def _torus_links(shape: Torus) -> Links:
     return Links(
         src=chip,
         dst=(chip + (to - at) * stride).astype(np.int32),
-        bandwidth_bytes_per_s=_by(axis, [item.bandwidth_bytes_per_s for item in shape.axes]),
-        latency_ps=_by(axis, [item.latency_ps for item in shape.axes]),
+        bandwidth_bytes_per_s=np.array([item.bandwidth_bytes_per_s for item in shape.axes])[axis],
+        latency_ps=np.array([item.latency_ps for item in shape.axes])[axis],
         lane=np.where(size == 2, cable, 0).astype(np.int16),
         links=np.ones(len(chip), np.int16),
         tier=axis.astype(np.int8),
@@ -185,10 +181,6 @@ def _torus_links(shape: Torus) -> Links:
 def strides(sizes: tuple[int, ...]) -> list[int]:
     """Return the difference in number between neighbouring chips along each axis."""
     return [math.prod(sizes[a + 1 :]) for a in range(len(sizes))]
-
-
-def _by(code: IntArray, values: list[int]) -> IntArray:
-    return np.array(values, np.int64)[code]
 
 
 def _mesh_links(shape: FullMesh) -> Links:
@@ -239,10 +231,8 @@ def _tiered_links(shape: Tiered, fold: bool) -> Links:
         if tier.size > 1 and tier.switches:
             part = _plane_links(shape, number, nodes, 1 if fold else tier.switches)
             nodes = part.nodes
-        elif tier.ring:
-            part = _ring_links(shape, number, nodes)
         else:
-            part = _direct_links(shape, number, nodes)
+            part = _chip_links(shape, number, nodes)
         parts.append(part)
     columns = {
         item.name: np.concatenate([getattr(part, item.name) for part in parts])
@@ -254,25 +244,13 @@ def _tiered_links(shape: Tiered, fold: bool) -> Links:
     return Links(**columns, tier=tier_of, tiers=names, nodes=nodes)
 
 
-def _direct_links(shape: Tiered, number: int, nodes: int) -> Links:
-    """Return the links of a full mesh in each group of a tier, in order of their source chips."""
-    tier = shape.tiers[number]
-    stride = strides(shape.sizes)[number]
-    src = np.repeat(np.arange(shape.chips, dtype=np.int64), tier.size - 1)
-    at = src // stride % tier.size
-    other = np.tile(np.arange(tier.size - 1), shape.chips)
-    to = other + (other >= at)
-    return _uniform(src, src + (to - at) * stride, tier, tier.link_bytes_per_s, nodes)
-
-
-def _ring_links(shape: Tiered, number: int, nodes: int) -> Links:
-    """Return the links of a ring in each group of a tier, in order of their source chips."""
-    tier = shape.tiers[number]
-    stride = strides(shape.sizes)[number]
+def _chip_links(shape: Tiered, number: int, nodes: int) -> Links:
+    """Return the links of a ring or full mesh in each group of a tier, in order of source."""
+    tier, stride = shape.tiers[number], strides(shape.sizes)[number]
     src = np.repeat(np.arange(shape.chips, dtype=np.int64), tier.fan)
     at = src // stride % tier.size
     way = np.tile(np.arange(tier.fan), shape.chips)
-    to = (at + 1 - 2 * way) % tier.size
+    to = (at + 1 - 2 * way) % tier.size if tier.ring else way + (way >= at)
     return _uniform(src, src + (to - at) * stride, tier, tier.link_bytes_per_s, nodes)
 
 

@@ -12,7 +12,7 @@ import math
 from dataclasses import replace
 from typing import TYPE_CHECKING, NamedTuple
 
-from topologies.catalogue.catalogue import NCCL, Catalogue, chip_family, shipped_catalogue
+from topologies.catalogue.catalogue import NCCL, Catalogue, chip_family
 from workloads.confidence.interval import Interval
 from workloads.confidence.kinds import (
     FIRST_TOKEN,
@@ -37,8 +37,11 @@ FIRST_NCCOM = "nccom-first"  # way of timing of the first nccom-test
 PYTORCH_NEURON = "pytorch-neuron"
 """Calls of PyTorch's own backend for Trainium, one after the other."""
 NCCL_TESTS, NCCOM_TEST = "nccl-tests", "nccom-test"  # the vendors' own tests, which add nothing
+ONE_PROCESS = "nccl-tests-one-process"
+"""The same test with one process for all GPUs of a server, as by its option ``-g 8``."""
 # Parts of the catalogue.
 COLLECTIVES, KERNELS, NCCOM = "nccl.pytorch", "runtime.pytorch", "nccom-test.first"
+LAUNCHES = "nccl.one-process"
 NEURON = "runtime.neuron"
 
 
@@ -50,19 +53,29 @@ class Shown(NamedTuple):
     ends: tuple[float, float] | None = None
 
 
-def collective_shown(through: str, seconds: float, catalogue: Catalogue, domains: int = 1) -> Shown:
+def collective_shown(
+    through: str, seconds: float, catalogue: Catalogue, domains: int = 1, devices: int = 8
+) -> Shown:
     """Time of a collective as the row's tool shows it."""
     # Calls back to back take at least the time between two calls; where a captured graph is
     # replayed they may take that of the collective alone. Waiting for each adds the wait. The first
     # nccom-test adds the wait of its host, which is far longer where servers wait for one another.
-    # ``through``: tool of the row; empty for the vendor's own test. ``seconds``: time of the
-    # collective itself [s].
+    # One process for all GPUs launches their kernels one by one. ``through``: tool of the row;
+    # empty for the vendor's own test. ``seconds``: time of the collective itself [s]. ``devices``:
+    # chips of a server that take part.
     if through == FIRST_NCCOM:
         return _added(seconds, catalogue, NCCOM, "within_server" if domains == 1 else "servers")
     if through == PYTORCH_NEURON:
         return _added(seconds, catalogue, NEURON, "pytorch_collective_added")
     if through == WAITED:
         return _added(seconds, catalogue, COLLECTIVES, "waited")
+    if through == ONE_PROCESS:
+        each = catalogue.entry(LAUNCHES, "launch")
+        low, high = (each.value if end is None else end for end in (each.low, each.high))
+        least, usual, most = (
+            max(seconds, devices * launch_s) for launch_s in (low, each.value, high)
+        )
+        return Shown(usual, (least, most))
     if through != QUEUED:
         return Shown(seconds)
     call = catalogue.entry(COLLECTIVES, "call")
@@ -76,13 +89,18 @@ def vendors_test(chip: str) -> str:
 
 
 def hull(
-    tool: str, runtime: str, seconds: float, catalogue: Catalogue, domains: int = 1
+    tool: str,
+    runtime: str,
+    seconds: float,
+    catalogue: Catalogue,
+    domains: int = 1,
+    devices: int = 8,
 ) -> tuple[float, float]:
     """Return the least and most that tools may show for a collective of a runtime [s]."""
     # Without a tool, all that time NCCL count, of which its own tests add nothing. A program of the
     # Neuron runtime has its collectives inside.
     tools = [tool] if tool or runtime != NCCL else [QUEUED, WAITED]
-    shown = [collective_shown(each, seconds, catalogue, domains).ends for each in tools]
+    shown = [collective_shown(each, seconds, catalogue, domains, devices).ends for each in tools]
     ends = [(seconds, seconds) if each is None else each for each in shown]
     least = min(end[0] for end in ends)
     return least if tool else seconds, max(end[1] for end in ends)
@@ -121,9 +139,9 @@ def collective_features(
     # has several, more ranks than a server has chips do.
     if crosses is None:
         crosses = ranks > cluster.chips_per_domain
-    catalogue = cluster.catalogue or shipped_catalogue()
-    runtime = chip_family(cluster.chip, catalogue).runtime
-    least, most = hull(tool, runtime, seconds, catalogue, cluster.domains)
+    runtime = chip_family(cluster.chip, cluster.numbers).runtime
+    devices = min(ranks, cluster.chips_per_server)
+    least, most = hull(tool, runtime, seconds, cluster.numbers, cluster.domains, devices)
     return Prediction(
         collective_kind(size_bytes),
         cluster.chip,

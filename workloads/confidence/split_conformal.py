@@ -85,7 +85,10 @@ def domain_half_width(prediction: Prediction, residuals: Residuals) -> tuple[flo
     nearest = pools[-1] if pools else Pool(half, 0, 0)
     is_open = not prediction.tool and any(row.tool for row in nested[2])
     basis = _domain_basis(prediction, nearest, measured=bool(nested[-1]), is_open=is_open)
-    return half * _more_ranks(prediction, near), basis
+    if FAMILY[prediction.kind] == "collective" and near:
+        beyond = prediction.ranks / max(row.ranks for row in near)
+        half *= RANKS_DOUBLED ** max(0.0, math.log2(beyond))
+    return half, basis
 
 
 def _nested(prediction: Prediction, residuals: Residuals) -> list[list[Residual]]:
@@ -114,13 +117,6 @@ def _pool(rows: Sequence[Residual], level: float) -> Pool:
     tables = Counter(row.table for row in rows)
     evidence = sum(min(1.0, count / MANY) for count in tables.values())
     return Pool(max(LEAST, half), len(rows), len(tables), evidence)
-
-
-def _more_ranks(prediction: Prediction, rows: Sequence[Residual]) -> float:
-    if FAMILY[prediction.kind] != "collective" or not rows:
-        return 1.0
-    beyond = prediction.ranks / max(row.ranks for row in rows)
-    return float(RANKS_DOUBLED ** max(0.0, math.log2(beyond)))
 
 
 def _domain_basis(prediction: Prediction, pool: Pool, *, measured: bool, is_open: bool) -> str:

@@ -78,6 +78,12 @@ class Demand:
         row = [self.services.index(service)]
         return replace(self, services=(service,), **_tables(lambda table: table[row], self))
 
+    def first(self, count: int) -> Demand:
+        """Return the demand of the first services."""
+        return replace(
+            self, services=self.services[:count], **_tables(lambda table: table[:count], self)
+        )
+
     def times(self, factor: npt.ArrayLike) -> Demand:
         """Multiply requests; the factor broadcasts over (services, minutes)."""
         return replace(self, requests=self.requests * np.asarray(factor, float))
@@ -180,19 +186,21 @@ def joined(parts: Sequence[Demand]) -> Demand:
     return replace(parts[0], **_tables(lambda *tables: np.concatenate(tables, axis=1), *parts))
 
 
+def in_zone(demand: Demand, hours: float) -> Demand:
+    """Return the demand of users whose clocks are some hours ahead."""
+    # The end continues at the beginning, so that requests keep their number.
+    moved = _tables(lambda table: np.roll(table, -round(60 * hours), axis=1), demand)
+    return replace(demand, **moved)
+
+
 def from_zones(demand: Demand, shares: Mapping[float, float]) -> Demand:
     """Sum a demand over time zones: hours by which their clocks are ahead, and their shares."""
-    # The end continues at the beginning, so that each zone's requests keep their number.
-    moved = _tables(
-        lambda table: np.stack([np.roll(table, -round(60 * hours), axis=1) for hours in shares]),
-        demand,
-    )
-    each = moved["requests"] * np.array(list(shares.values()))[:, None, None]
-    requests = each.sum(axis=0)
+    parts = [in_zone(demand, hours).times(share) for hours, share in shares.items()]
+    requests = np.sum([part.requests for part in parts], axis=0)
     # Minutes without requests keep the lengths that they have.
     lengths = {
         name: np.divide(
-            (each * moved[name]).sum(axis=0),
+            np.sum([part.requests * getattr(part, name) for part in parts], axis=0),
             requests,
             out=getattr(demand, name).astype(float),
             where=requests > 0,

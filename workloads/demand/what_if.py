@@ -227,20 +227,23 @@ def _zones(text: str, rest: str) -> Change:
     if min(shares.values()) < 0:
         raise InputError(f"what-if {text!r} has a share below 0; write {example}.")
 
-    def change(horizon: Horizon) -> Horizon:
-        """Sum the demand over the zones, with its history before it."""
-        before = horizon.history.minutes if horizon.history else 0
-        whole = joined([*filter(None, [horizon.history]), horizon.demand])
-        if whole.minutes % MINUTES_PER_DAY:
-            raise InputError(
-                f"what-if {text!r} needs whole days, and the demand with its history has "
-                f"{whole.minutes / MINUTES_PER_DAY:.4g}; choose --days."
-            )
-        spread = from_zones(whole, shares)
-        history = spread.between(0, before) if before else None
-        return Horizon(spread.between(before, spread.minutes), history)
+    return lambda horizon: moved_by_zones(
+        horizon, lambda whole: from_zones(whole, shares), f"what-if {text!r}"
+    )
 
-    return change
+
+def moved_by_zones(horizon: Horizon, move: Callable[[Demand], Demand], what: str) -> Horizon:
+    """Move a demand, with its history before it, to other time zones."""
+    before = horizon.history.minutes if horizon.history else 0
+    whole = joined([*filter(None, [horizon.history]), horizon.demand])
+    if whole.minutes % MINUTES_PER_DAY:
+        raise InputError(
+            f"{what} needs whole days, and the demand with its history has "
+            f"{whole.minutes / MINUTES_PER_DAY:.4g}; choose --days."
+        )
+    moved = move(whole)
+    history = moved.between(0, before) if before else None
+    return Horizon(moved.between(before, moved.minutes), history)
 
 
 KINDS: dict[str, tuple[Callable[[str, str], Change], str]] = {

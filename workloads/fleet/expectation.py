@@ -11,18 +11,22 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 from dataclasses import dataclass, replace
+from typing import Any
 
 import numpy as np
 import pandas as pd
 
 from topologies.arrays import FloatArray
 from topologies.catalogue.catalogue import Catalogue
+from topologies.clusters.machines import machine_of
 from topologies.clusters.names import machine
 from workloads.economics import Economics
 from workloads.fleet.processes.failures import Failures, failures_from
 from workloads.fleet.scenario import Scenario
-from workloads.fleet.setup.machines import costs_of
+from workloads.fleet.setup.machines import Machines, costs_of
 from workloads.fleet.setup.serving import services_from
+from workloads.fleet.simulation import speeds_of
+from workloads.fleet.state.services import pools_from
 
 MINUTE_S = 60.0
 REQUESTS = 800
@@ -44,56 +48,80 @@ class Expectation:
 
 def lendable_share(scenario: Scenario, capacity: float = 1.0) -> float:
     """Share of the chip-hours that serving can lend."""
-    fleet, units = scenario.fleet, scenario.cluster.domains
-    working = units * (1 - broken_share(fleet.failures))
-    back_s = fleet.change_costs.to_training_s
-    lent = lent_units(scenario.need / capacity, working, lead_s=scenario.lead_s, back_s=back_s)
-    return float(lent.mean()) / units
+    chips = [kind.cluster.chips for kind in scenario.kinds]
+    return float(np.dot(_lent_shares(scenario, capacity), chips)) / sum(chips)
+
+
+def _lent_shares(scenario: Scenario, capacity: float = 1.0) -> list[float]:
+    """Share of the unit-hours of each kind that serving can lend."""
+    kinds = scenario.kinds
+    back_s = max(kind.fleet.change_costs.to_training_s for kind in kinds)
+    kept = kept_units(scenario.need / capacity, lead_s=scenario.lead_s, back_s=back_s)
+    pools, speeds = pools_from(scenario.services), speeds_of(scenario.horizon.demand, kinds)
+    working = [kind.fleet.units * (1 - broken_share(kind.fleet.failures)) for kind in kinds]
+    lent = [np.full(kept.shape[1], units) for units in working]
+    for away in (False, True):  # units of other regions answer what those at home cannot
+        for number, kind in enumerate(kinds):
+            for pool, row in enumerate(kept):
+                if (pools[pool].region != kind.region) == away and (speed := speeds[number, pool]):
+                    units = np.minimum(row / speed, lent[number])
+                    lent[number] -= units
+                    row -= units * speed
+    shares = zip(lent, kinds, strict=True)
+    return [float(units.mean()) / kind.fleet.units for units, kind in shares]
 
 
 def expected(scenario: Scenario) -> Expectation:
     """Return the expectation of a scenario as it stands."""
     share, demand = lendable_share(scenario), scenario.demand
     tokens = float((demand.requests * (demand.prompt_tokens + demand.output_tokens)).sum())
-    price = scenario.economics.usd_per_chip_s
-    chip_s = demand.minutes * MINUTE_S * scenario.cluster.chips * (1 - share)
-    has_price = price > 0 and tokens > 0
-    return Expectation(share, price * chip_s / tokens * 1e6 if has_price else None)
+    prices = [kind.usd_per_s for kind in scenario.kinds]
+    kept = [1 - each for each in _lent_shares(scenario)]
+    usd = demand.minutes * MINUTE_S * float(np.dot(prices, kept))
+    return Expectation(share, usd / tokens * 1e6 if all(prices) and tokens > 0 else None)
 
 
 def at(base: Scenario, catalogue: Catalogue) -> Expectation:
     """Return the expectation under another catalogue and the same demand."""
     # A demand that was scaled to the fleet is not scaled again, so faster units mean fewer units.
-    replicas, name = base.options.fleet, base.options.clusters[0]
-    cluster = replace(machine(name, catalogue=catalogue), domains=base.cluster.domains)
-    costs = costs_of(cluster, base.options.limits)
-    services = services_from(base.demand, cluster, base.models, replicas, requests=REQUESTS)
-    failures = base.fleet.failures
-    if failures is not None:
-        failures = failures_from(cluster, services, domains=bool(failures.domains))
-    fields = {
-        "cluster": cluster,
-        "services": services,
-        "fleet": replace(base.fleet, costs=costs, failures=failures),
-        "economics": Economics.of(cluster),
-    }
-    return expected(base.changed(lambda _: fields))
+    machines = [machine(name, catalogue=catalogue) for name in base.options.clusters]
+    named = {machine_of(cluster): cluster for cluster in machines}
+    count = len(base.services) // len({service.region for service in base.services})
+    demand = base.demand.first(count)  # lengths are alike in all regions
+
+    def moved(kind: Machines) -> dict[str, Any]:
+        """Return the fields of a kind that change."""
+        cluster = replace(named[kind.name.partition("@")[0]], domains=kind.cluster.domains)
+        costs, failures = costs_of(cluster, base.options.limits), kind.fleet.failures
+        fresh = services_from(demand, cluster, base.models, base.options.fleet, requests=REQUESTS)
+        if failures is not None:
+            failures = failures_from(cluster, fresh, domains=bool(failures.domains))
+        services = (
+            replace(fresh[number % count], name=old.name, weights=old.weights, region=old.region)
+            for number, old in enumerate(kind.services)
+        )
+        return {
+            "cluster": cluster,
+            "services": tuple(services),
+            "fleet": replace(kind.fleet, costs=costs, failures=failures),
+            "economics": Economics.of(cluster),
+        }
+
+    return expected(base.changed(moved))
 
 
-def lent_units(need: FloatArray, working: float, *, lead_s: float, back_s: float) -> FloatArray:
-    """Return the units that each minute can lend to training, float (minutes,).
+def kept_units(need: FloatArray, *, lead_s: float, back_s: float) -> FloatArray:
+    """Return the units that each minute keeps from training; float (pools, minutes).
 
     A unit serves, or is on its way, from ``lead_s`` before it is needed to ``back_s`` after.
 
-    One minute of ten needs all four units, which take a minute there and half a minute back:
+    One minute of ten needs four units, which take a minute there and half a minute back:
 
     >>> need = np.array([[0, 0, 0, 0, 4.0, 0, 0, 0, 0, 0]])
-    >>> lent_units(need, 4.0, lead_s=60.0, back_s=30.0).tolist()
-    [4.0, 4.0, 4.0, 0.0, 0.0, 2.0, 4.0, 4.0, 4.0, 4.0]
+    >>> kept_units(need, lead_s=60.0, back_s=30.0).tolist()
+    [[0.0, 0.0, 0.0, 4.0, 4.0, 2.0, 0.0, 0.0, 0.0, 0.0]]
     """
-    kept = np.sum([_kept_units(row, lead_s / MINUTE_S, back_s / MINUTE_S) for row in need], axis=0)
-    result: FloatArray = np.maximum(working - kept, 0.0)
-    return result
+    return np.array([_kept_units(row, lead_s / MINUTE_S, back_s / MINUTE_S) for row in need])
 
 
 def _kept_units(need: FloatArray, lead: float, back: float) -> FloatArray:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import Any
@@ -37,7 +37,8 @@ from workloads.fleet.scenario import (
     what_ifs,
 )
 from workloads.fleet.simulation import FleetRun
-from workloads.fleet.state.world import GROUPS, MS
+from workloads.fleet.state.store import MS
+from workloads.fleet.state.world import GROUPS
 from workloads.models.huggingface import MODEL_REMEDY
 from workloads.models.model import Model
 from workloads.options.fleet import (
@@ -91,6 +92,8 @@ def _difference(run: FleetRun, other: FleetRun) -> dict[str, Any] | None:
     return replace(ends, low=ends.low * days, high=ends.high * days).document()
 
 
+Machinery = Cluster | str | Sequence[Cluster | str]
+"""Machines of a fleet: one cluster or several, or their names."""
 OPTIONS = (FleetInputs, DemandInputs, PolicyInputs, LimitInputs, MoneyInputs)
 """Options of a fleet that are keywords."""
 
@@ -148,7 +151,7 @@ class FleetResult:
     def regret(self) -> dict[str, Any]:
         """Training compared with the bound of foresight and with a split that never changes."""
         scenario, usual = self.scenario, replace(self.settings, headroom=None)
-        names = [bound_of(self.settings.policy, len(scenario.kinds)), "static"]
+        names = [bound_of(self.settings.policy), "static"]
         bound, static = (
             run(scenario, policy_of(name, scenario, usual), seed=self.seed)
             for name in self.watch(names, "fleet, to compare")
@@ -175,7 +178,7 @@ class FleetResult:
 
 @checked(model=MODEL_REMEDY, cluster=CLUSTER_REMEDY)
 def run_fleet(
-    cluster: Cluster | str | Sequence[Cluster | str],
+    cluster: Machinery | Mapping[str, Machinery],
     demand: Demand | str | Sequence[str] = "azure-code",
     *,
     policy: Policy | str = "forecast",
@@ -189,9 +192,9 @@ def run_fleet(
 
     Parameters
     ----------
-    cluster : Cluster, str or sequence of them
-        A cluster or its name, as :func:`cluster_sim.cluster` takes it; its scale-up domains change
-        between serving and training. Of several kinds of them ``serve_on`` says which serve.
+    cluster : Cluster, str, sequence of them or mapping
+        A cluster or its name, several kinds of them (``serve_on`` says which serve), or a mapping
+        with those of each ``region``; scale-up domains change between serving and training.
     demand : Demand, str or sequence of str
         A bundled demand by name, or a CSV file; several arrive side by side.
     policy : Policy or str
@@ -221,24 +224,30 @@ def run_fleet(
 
     Examples
     --------
-    >>> fleet = run_fleet("trn2-ultraserver:20", policy="static", unit_rate=6.0, days=0.05)
-    >>> fleet.summary["chips"]
+    >>> run_fleet("trn2-ultraserver:20", policy="static", unit_rate=6.0, days=0.05).summary["chips"]
     1280
     """
     stated = {"policy": _name_of(policy), "days": days, "scale_to_peak": scale_to_peak}
     options = fleet_options(run_fleet, OPTIONS, keywords, **stated)
     check_question(options)
-    requests, models = read_demand(demand, options), read_models(model)
-    base = scenario(_clusters(cluster), requests, options, models=models, seed=seed)
-    built, settings = _after_what_if(base, options.demand.what_if), options.policy
+    (clusters, places), models = _clusters(cluster), read_models(model)
+    requests, settings = read_demand(demand, options), options.policy
+    base = scenario(clusters, requests, options, models=models, seed=seed, places=places)
+    built = _after_what_if(base, options.demand.what_if)
     function = None if isinstance(policy, str) else policy
     done = run(built, function or policy_of(str(policy), built, settings), seed=seed)
     return FleetResult(built, done, settings, seed, function)
 
 
-def _clusters(named: Cluster | str | Sequence[Cluster | str]) -> list[Cluster]:
-    """Return one cluster or several as they are, or those that texts name."""
-    return [as_cluster(one) for one in ([named] if isinstance(named, Cluster | str) else named)]
+def _clusters(named: Machinery | Mapping[str, Machinery]) -> tuple[list[Cluster], list[str]]:
+    """Return clusters as they are, or those that texts name, and the region of each."""
+    regions = named if isinstance(named, Mapping) else {"": named}
+    several = [
+        (as_cluster(one), place)
+        for place, each in regions.items()
+        for one in ([each] if isinstance(each, Cluster | str) else each)
+    ]
+    return [cluster for cluster, _ in several], [place for _, place in several]
 
 
 def _name_of(policy: object) -> str | None:

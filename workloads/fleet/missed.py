@@ -40,7 +40,7 @@ def missed_quarters(run: FleetRun, lead_s: float) -> list[Missed]:
     each = [service_minutes(run, number) for number in range(len(run.queues))]
     late = np.sum([outcome.offered_requests * (1 - outcome.attainment) for outcome in each], axis=0)
     load = run.load.sum(axis=0)
-    serving = sum(kind_units(kind)[:, Role.SERVING] * kind.speed.mean() for kind in run.kinds)
+    serving = sum(kind_units(kind)[:, Role.SERVING] * kind.reach.mean() for kind in run.kinds)
     rise = _rise(load, max(1, math.ceil(lead_s / 60.0)) if math.isfinite(lead_s) else len(load))
     first = np.arange(0, run.minutes, QUARTER)
     sums = np.add.reduceat(late, first)
@@ -80,7 +80,7 @@ def missed_note(
         f"which needed {worst.needed_units:,.0f} units{of_first} while {worst.serving_units:,.0f} "
         "served"
     )
-    if worst.needed_units > sum(kind.units * kind.speed.mean() for kind in run.kinds):
+    if worst.needed_units > sum(kind.units * kind.reach.mean() for kind in run.kinds):
         return f"{sentence}, more than the fleet has; fewer requests or more units keep it."
     if not worst.rise > 1 or math.isinf(worst.rise):
         return f"{sentence}."

@@ -16,7 +16,8 @@ from workloads.fleet.inputs.jobs import STEP_TOKENS
 from workloads.fleet.inputs.prices import Prices
 from workloads.fleet.simulation import MINUTE_MS, FleetRun
 from workloads.fleet.state.services import Queue, split_tokens, waits_s
-from workloads.fleet.state.world import GROUPS, MS, OUT, ROLES, Role, World
+from workloads.fleet.state.store import MS
+from workloads.fleet.state.world import GROUPS, OUT, ROLES, Role, World
 
 BUSY = (Role.TRAINING, Role.EVALUATION, Role.BATCH)
 CHANGE_MINUTES = 15  # minutes over which reports state changes of power and the worst attainment
@@ -68,8 +69,8 @@ def service_minutes(run: FleetRun, number: int) -> pd.DataFrame:
     kept, slowest_s = np.zeros(run.minutes), np.zeros(run.minutes)
     for kind, share in zip(run.kinds, kind_shares(run, number), strict=True):
         capacity = kind.services[number].capacity
-        kept += share * capacity.attained(utilisation, wait)
-        alone_s = capacity.ttft_quantile_s(utilisation, 0.99)
+        kept += share * capacity.attained(utilisation, wait + kind.away_s[number])
+        alone_s = capacity.ttft_quantile_s(utilisation, 0.99) + kind.away_s[number]
         slowest_s = np.maximum(slowest_s, np.where(share > 0, alone_s, 0.0))
     admitted = np.where(queue.arrivals > 0, 1 - queue.shed / np.maximum(queue.arrivals, 1), 1.0)
     columns = {
@@ -257,7 +258,55 @@ def summary(run: FleetRun, prices: Prices | None = None) -> dict[str, Any]:
     }
     kinds = _kinds(run, prices) if len(run.kinds) > 1 else []
     results |= _money(results, run, kinds)
-    return {**results, "kinds": kinds} if kinds else results
+    rows = {"kinds": kinds, "regions": _regions(run, kinds)}
+    return {**results, **{name: each for name, each in rows.items() if each}}
+
+
+SUMMED = (
+    "units", "chips", "chip_hours", *(f"{name}_chip_hours" for name in GROUPS), "training_tokens",
+    "energy_joules", "cost_usd",
+)  # fmt: skip
+"""Accounts of kinds of units that a region adds up."""
+
+
+def _regions(run: FleetRun, kinds: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
+    """Return the account of each region: the requests of its users, and what its chips did."""
+    names = [service.region for service in run.kinds[0].services]
+    rows = []
+    for region in dict.fromkeys(names) if len(set(names)) > 1 else ():
+        numbers = [number for number, name in enumerate(names) if name == region]
+        each = [service_minutes(run, number) for number in numbers]
+        requests = [
+            kind_shares(run, number) * minutes.served_requests.to_numpy()
+            for number, minutes in zip(numbers, each, strict=True)
+        ]
+        served = np.sum(requests, axis=(0, 2))
+        elsewhere = [kind.region != region for kind in run.kinds]
+        offered = np.concatenate([minutes.offered_requests for minutes in each])
+        rows_here = [row for row, away in zip(kinds, elsewhere, strict=True) if not away]
+        sums = {name: _sum([row[name] for row in rows_here]) for name in SUMMED}
+        counts = {
+            f"{kind}_requests": sum(int(minutes[f"{kind}_requests"].sum()) for minutes in each)
+            for kind in ("offered", "served", "shed")
+        }
+        rows.append(
+            {
+                "region": region,
+                **counts,
+                "queued_requests": sum(int(minutes.queued_requests.iloc[-1]) for minutes in each),
+                "served_elsewhere_share": float(served[elsewhere].sum() / max(served.sum(), 1.0)),
+                "slo_attainment": _weighted(
+                    np.concatenate([minutes.attainment for minutes in each]), offered
+                ),
+                **sums,
+            }
+        )
+    return rows
+
+
+def _sum(values: Sequence[float | None]) -> float | None:
+    """Sum of values; None where one is unknown."""
+    return None if None in values else sum(filter(None, values))
 
 
 def _kinds(run: FleetRun, prices: Prices | None) -> list[dict[str, Any]]:
@@ -458,7 +507,7 @@ def _training(run: FleetRun) -> dict[str, Any]:
 
 
 def _changes(run: FleetRun) -> dict[str, Any]:
-    frame = changes_frame(run)
+    frame, late_ms = changes_frame(run), max(kind.maintenance_late_ms for kind in run.kinds)
     back = frame[(frame["to"] != "lent") & frame["latency_s"].notna()]
     latency = np.repeat(back["latency_s"].to_numpy(float), back["units"].to_numpy(np.int64))
     quantiles = {
@@ -478,6 +527,7 @@ def _changes(run: FleetRun) -> dict[str, Any]:
         "failures": run.failures,
         "failures_by_domain": run.failures_by_domain,
         "maintained_units": sum(kind.maintained for kind in run.kinds),
+        **({"maintenance_late_s": late_ms / MS} if late_ms else {}),
     }
 
 

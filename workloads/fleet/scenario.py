@@ -48,6 +48,7 @@ from workloads.fleet.setup.demand import (
 )
 from workloads.fleet.setup.machines import CHEAPEST, Machines, kinds_from, placed
 from workloads.fleet.setup.night_work import gang_note, host_memory_note
+from workloads.fleet.setup.regions import in_regions, regions_from
 from workloads.fleet.setup.serving import serving_notes
 from workloads.fleet.simulation import FleetRun, Signals, serving_units, simulate
 from workloads.fleet.state.services import (
@@ -201,10 +202,12 @@ def scenario(
     *,
     models: Model | Sequence[Share] = (),
     seed: int = 0,
+    places: Sequence[str] = (),
 ) -> Scenario:
     """Build the scenario of a fleet from a demand and models that have been read.
 
     Without models only the shape of the demand counts, or the rate of a unit that options state.
+    ``places`` are the regions of the clusters.
 
     >>> from topologies.clusters.names import cluster
     >>> from workloads.demand import constant
@@ -220,12 +223,10 @@ def scenario(
     demand, served = divided(demand, shares) if shares else (demand, ())
     window = cut_to_period(interactive(demand, tier), period.days, period.start_day)
     clusters = [cluster] if isinstance(cluster, Cluster) else cluster
-    kinds = kinds_from(clusters, window, served, options)
-    if tier is not None and len(kinds) > 1:
-        raise InputError(
-            f"a batch tier on a fleet of {len(kinds)} kinds of units; leave --batch-share and "
-            "--batch-demand out, or state one kind."
-        )
+    machines = list(zip(clusters, places or [""] * len(clusters), strict=True))
+    regions = regions_from(options.policy, machines)
+    kinds = kinds_from(machines, window.demand, served, options, regions)
+    window = in_regions(window, regions) if regions else window
     if options.policy.serve_on and len(kinds) == 1:
         raise InputError(
             f"--serve-on {', '.join(options.policy.serve_on)} is for a fleet of several kinds of "
@@ -235,13 +236,14 @@ def scenario(
     units = [(each[0].services, serving_units(window.demand, each)) for each in placements]
     horizon, sized = scaled_to_fleet(window, units, period.scale_to_peak)
     spread = period.noise_spread
-    services = placements[0][0].services
+    services = placements[0][0].services[: len(demand.services)]  # alike in all regions
+    noise = measured_noise(demand) if spread is None else spread
     without_noise = Scenario(
         kinds=placements[0],
         options=options,
         seed=seed,
         horizon=horizon,
-        spread=measured_noise(demand) if spread is None else spread,
+        spread=np.tile(noise, max(1, len(regions))) if np.ndim(noise) else noise,
         sizing=sized,
         demand=horizon.demand,
         tariff=tariff,
@@ -338,14 +340,13 @@ def policy_of(
     name: str, scenario: Scenario, settings: PolicyInputs | None = None, **changes: Any
 ) -> Policy:
     """Return a policy by name, or a user's from a file, configured for a scenario."""
-    if len(scenario.kinds) > 1 and name in KINDS and KINDS[name].of_one_kind:
-        several = [each for each, kind in KINDS.items() if not kind.of_one_kind]
-        raise InputError(
-            f"policy {name} plans units of one kind, and the fleet has {len(scenario.kinds)}; "
-            f"choose {', '.join(several)}."
-        )
     # Evaluation takes the units of its job, and batch work any.
-    rest = sum(job.units for job in scenario.jobs if job.evaluation)
+    rest = [
+        sum(job.units for job in kind.jobs if job.evaluation)
+        if scenario.batch is None
+        else kind.fleet.units
+        for kind in scenario.kinds
+    ]
     situation = Situation(
         need=scenario.need,
         lead_s=scenario.lead_s,
@@ -357,9 +358,22 @@ def policy_of(
             for kind in scenario.kinds
             for service in kind.services
         ),
-        rest_units=float(rest if scenario.batch is None else scenario.fleet.units),
+        rest_units=np.array(rest, float),
+        worth=_worth(scenario.kinds),
     )
     return policy_named(name, replace(settings or PolicyInputs(), **changes), situation)
+
+
+def _worth(kinds: Sequence[Machines]) -> FloatArray:
+    """Tokens that a unit trains relative to one of the first kind, or its chips; (kinds,)."""
+    rates = [
+        max((job.rate(1) for job in kind.jobs if not job.evaluation and job.rated), default=0.0)
+        for kind in kinds
+    ]
+    chips = [float(kind.fleet.chips_per_unit) for kind in kinds]
+    worth = np.array(rates if all(rates) else chips)
+    result: FloatArray = worth / worth[0]
+    return result
 
 
 NO_KEYWORDS = ("demand", "compare", "intervals", "kind")
@@ -516,8 +530,8 @@ def scenario_from(options: FleetOptions, catalogue: Catalogue, seed: int) -> Sce
     """Build the scenario that the options describe: everything about the fleet but its policy."""
     check_question(options)
     clusters = [machine(name, catalogue=catalogue) for name in options.clusters]
-    models = models_of(options.fleet.model)
-    return scenario(clusters, demand_of(options.demand), options, models=models, seed=seed)
+    demand, models = demand_of(options.demand), models_of(options.fleet.model)
+    return scenario(clusters, demand, options, models=models, seed=seed, places=options.places)
 
 
 def check_question(options: FleetOptions) -> None:

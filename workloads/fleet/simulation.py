@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import math
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
 
@@ -54,18 +54,8 @@ from workloads.fleet.state.services import (
     rates_max,
     units_needed,
 )
-from workloads.fleet.state.world import (
-    MS,
-    NOBODY,
-    Change,
-    Gang,
-    Ledger,
-    Role,
-    Store,
-    Tally,
-    World,
-    milliseconds,
-)
+from workloads.fleet.state.store import MS, Store, milliseconds
+from workloads.fleet.state.world import NOBODY, Change, Gang, Ledger, Role, Tally, World
 
 MINUTE_MS = 60 * MS
 UNKNOWN = Economics(0.0, 0.0)
@@ -83,6 +73,9 @@ class Kind:
     jobs: tuple[TrainingJob, ...] = ()  # jobs that run on this kind
     economics: Economics = UNKNOWN  # power and price of a chip
     serves: bool = True  # whether units of this kind may serve
+    region: str = ""  # region of the units, in a fleet of several
+    # Round trip of requests from each region, by its name [s]; none from one that is not stated
+    away_s: Mapping[str, float] = field(default_factory=dict)
 
 
 def speeds_of(demand: Demand, kinds: Sequence[Kind]) -> FloatArray:
@@ -113,8 +106,11 @@ def targets(worlds: Sequence[World], wanted: FloatArray) -> list[npt.NDArray[np.
     # ``wanted`` (pools,) in units of the first kind, or (kinds, pools) in those of each kind, which
     # are placed as their sum where floor and cap do not allow them.
     limits, speeds = worlds[0].limits, [world.speed for world in worlds]
+    last = {world.region: number for number, world in enumerate(worlds) if world.serves}
     # Floor and cap hold for all kinds together.
-    each = [limits, *(replace(world.limits, floor=0, cap=0) for world in worlds[1:])]
+    each = [replace(world.limits, floor=0, cap=0) for world in worlds]
+    if len(last) == 1:
+        each[0] = limits
     if wanted.ndim == 2:
         placed = [
             replace(limit, floor=0, cap=0).quantised(row * (world.speed > 0), len(world.ledger))
@@ -125,16 +121,32 @@ def targets(worlds: Sequence[World], wanted: FloatArray) -> list[npt.NDArray[np.
         wanted = (wanted * np.stack(speeds)).sum(axis=0)
     whole = sum(len(world.ledger) * world.speed.max() for world in worlds)
     left = replace(limits, block=1).quantised(wanted, int(whole)).astype(float)
-    last = max(number for number, world in enumerate(worlds) if world.serves)
     result = []
     for number, (limit, world, speed) in enumerate(zip(each, worlds, speeds, strict=True)):
         units = np.divide(left, speed, out=np.zeros_like(left), where=speed > 0)
         most = len(world.ledger)
-        if number < last:
+        if number != last.get(world.region):
             most -= world.ledger.out_of_service()
         result.append(limit.quantised(units, most))
         left = np.maximum(left - result[-1] * speed, 0.0)
+    if len(last) > 1:
+        _serve_elsewhere(worlds, left, result)
     return result
+
+
+def _serve_elsewhere(
+    worlds: Sequence[World], left: FloatArray, result: Sequence[npt.NDArray[np.int64]]
+) -> None:
+    """Add to the units of regions what others lack, the nearest region first."""
+    for pool in np.flatnonzero(left > 1e-9).tolist():
+        service = worlds[0].pools[pool].services[0]
+        for number in sorted(range(len(worlds)), key=lambda at: worlds[at].away_s[service]):
+            world, speed = worlds[number], float(worlds[number].reach[pool])
+            room = len(world.ledger) - world.ledger.out_of_service() - int(result[number].sum())
+            if speed and world.own[pool] != pool:
+                units = max(0, min(room, math.ceil(left[pool] / speed - 1e-9)))
+                result[number][world.own[pool]] += units
+                left[pool] = max(0.0, left[pool] - units * speed)
 
 
 def training_limits(
@@ -199,7 +211,7 @@ def controlling(worlds: Sequence[World], inputs: Inputs, policy: Policy) -> Proc
                 place(world, target)
             limit_training(world)
             dispatch(world)
-            balance(world, view, decision.batch)
+        balance(worlds, view, decision.batch)
         yield env.timeout(MINUTE_MS)
         for world in worlds:
             world.ledger.advance(world.now)
@@ -211,11 +223,12 @@ def _serve(worlds: Sequence[World], minute: int, carry: list[float]) -> None:
     """Serve the requests of a minute that has ended."""
     # The unit-time of a pool is divided among its services in proportion to their work, as if their
     # requests waited in one line: any unit of the pool can answer any of them.
-    possible = [0.0] * len(carry)
+    possible, batch_s = [0.0] * len(carry), 0.0
     for world in worlds:
         spent = world.spent_server_ms[minute + 1] - world.spent_server_ms[minute]
         if world.batch is not None:
-            world.batch.serve(minute, float(spent[Role.BATCH]) / (world.ledger.servers * MS))
+            seconds = float(spent[Role.BATCH]) / (world.ledger.servers * MS)
+            batch_s += seconds * float(world.reach[world.home])
         for number, pool in enumerate(world.pools):
             unit_s = float(spent[len(Role) + number]) / (world.ledger.servers * MS)
             rates = world.rate_max_per_s[list(pool.services), minute]
@@ -223,10 +236,46 @@ def _serve(worlds: Sequence[World], minute: int, carry: list[float]) -> None:
             for service, rate, share in zip(pool.services, rates.tolist(), shares, strict=True):
                 possible[service] += unit_s * share * rate
                 world.service_units[minute, service] = unit_s * share / 60.0
+    if worlds[0].region:
+        _help_elsewhere(worlds, minute, possible)
+    if batch := next((world.batch for world in worlds if world.batch is not None), None):
+        batch.serve(minute, batch_s)
     for service, queue in enumerate(worlds[0].queues):
         capacity = possible[service] + carry[service]
         queue.finish(minute, int(capacity))
         carry[service] = capacity % 1.0 if queue.waiting else 0.0
+
+
+def _help_elsewhere(worlds: Sequence[World], minute: int, possible: list[float]) -> None:
+    """Let units answer requests of regions that lack capacity, the nearest units first."""
+    # Requests stay at home as long as units there are no busier than under the SLO. Units of
+    # another region answer those beyond it in the time in which they are less busy than that.
+    services, queues = worlds[0].services, worlds[0].queues
+    capacities = [service.capacity for service in services]
+    busy = [each.rate_slo_per_s / each.rate_max_per_s for each in capacities]
+    work = [(queue.waiting + int(queue.arrivals[minute])) for queue in queues]
+    for service in range(len(services)):
+        lacking = work[service] / busy[service] - possible[service]
+        others = [
+            (float(world.away_s[service]), helper, world.region)
+            for world in worlds
+            for helper in world.helpers(service)
+            if lacking > 0
+        ]
+        for _, helper, region in dict.fromkeys(sorted(others)):
+            free = 1 - work[helper] / busy[helper] / max(possible[helper], 1e-300)
+            able = [world for world in worlds if world.region == region]
+            units = [float(world.service_units[minute, helper]) for world in able]
+            rates = [60 * float(world.rate_max_per_s[service, minute]) for world in able]
+            could = sum(count * rate for count, rate in zip(units, rates, strict=True))
+            if free <= 0 or could <= 0 or lacking <= 0:
+                continue
+            part = min(free, lacking / could)
+            for world, count in zip(able, units, strict=True):
+                world.service_units[minute, [helper, service]] += (-part * count, part * count)
+            possible[service] += part * could
+            possible[helper] *= 1 - part
+            lacking -= part * could
 
 
 def _shares(world: World, pool: Pool, rates: FloatArray, minute: int) -> list[float]:
@@ -289,6 +338,8 @@ def _kind_view(world: World) -> KindView:
         speed=world.speed,
         unit_busy_w=world.unit_busy_w,
         unit_idle_w=world.unit_idle_w,
+        region=world.region,
+        reach=world.reach,
     )
 
 
@@ -301,7 +352,7 @@ def _job_view(world: World, gang: Gang) -> JobView:
     if math.isfinite(job.deadline_s):
         due = job.deadline_s / 60.0 - world.now / MINUTE_MS
     size = gang.size + gang.joining
-    return JobView(job.name, job.units, job.min_units, size, work_left, due)
+    return JobView(job.name, job.units, job.min_units, size, work_left, due, world.name)
 
 
 def _power_w(world: World, minute: int) -> float:
@@ -337,7 +388,7 @@ def place(world: World, target: npt.NDArray[np.int64]) -> None:
             rest = rest[size:]
     if world.evaluation is not None:
         units = rest[: world.evaluation.units]
-        world.ledger.loaded[units] = 0
+        world.ledger.loaded[units] = world.home
         world.ledger.put(units, Role.EVALUATION, 0)
 
 
@@ -455,7 +506,7 @@ def _world(
         name=kind.name,
         chips_per_unit=fleet.chips_per_unit,
         economics=kind.economics,
-        speed=speed,
+        reach=speed,
         rate_max_per_s=rates_max(demand, kind.services),
         env=env,
         ledger=ledger,
@@ -476,7 +527,9 @@ def _world(
         spent_server_ms=np.zeros((demand.minutes + 1, ledger.accounts), np.int64),
         service_units=np.zeros((demand.minutes, len(kind.services))),
         surge=np.zeros(len(pools), np.int64),
-        batch=batch,
+        batch=batch if kind.serves else None,
+        region=kind.region,
+        away_s=np.array([kind.away_s.get(each.region, 0.0) for each in kind.services]),
     )
     for gang in world.gangs:
         gang.on_finish = partial(_release_finished, world)
@@ -625,8 +678,8 @@ def _run_to_end(
                 env.process(failing_together(world, domain))
             for interruption in failures.interruptions:
                 env.process(interrupting(world, interruption))
-        for window in kind.fleet.maintenance:
-            env.process(maintaining(world, window))
+        if kind.fleet.maintenance:
+            env.process(maintaining(world, kind.fleet.maintenance))
     env.run(until=end)
     for world in worlds:
         for gang in world.gangs:

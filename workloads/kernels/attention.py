@@ -4,14 +4,13 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 from functools import partial
-from typing import Any, Literal
+from typing import Any, Literal, Unpack
 
 import numpy as np
 import numpy.typing as npt
 
 from topologies.arrays import FloatArray
-from topologies.catalogue.catalogue import Catalogue
-from workloads.kernels.chip_share import Rank, Timing, plain, rank_of, worst
+from workloads.kernels.chip_share import Part, Rank, Timing, plain, rank_of, worst
 from workloads.kernels.gemm import gemm
 
 Direction = Literal["forward", "backward"]
@@ -52,12 +51,11 @@ def attention(
     direction: Direction = "forward",
     *,
     writes_cache: bool = False,
-    ranks_per_chip: int = 1,
-    catalogue: Catalogue | None = None,
+    **part: Unpack[Part],
 ) -> Timing:
     """Time of one fused attention kernel: scores, softmax and weighted sum, in bf16."""
     # ``direction``: ``forward`` or ``backward``.
-    rank = rank_of(chip, "bf16", ranks_per_chip, catalogue)
+    rank = rank_of(chip, **part)
     b, s, t, h, g, d = shape.sides()
     compute_s = _core_s(rank, (b * h, s, t, d), causal=shape.causal, direction=direction)
     moved = 2 * d * b * (2 * h * s + 2 * g * t) * (2 if direction == "backward" else 1)
@@ -127,13 +125,12 @@ def decode_attention(
     head_dim: npt.ArrayLike,
     *,
     element_bytes: float = 2.0,
-    ranks_per_chip: int = 1,
-    catalogue: Catalogue | None = None,
+    **part: Unpack[Part],
 ) -> Timing:
     """Time of attention of one new token of each sequence, which reads the cache once."""
     # It is a cost for each sequence and key-value head, plus the time of reading the cache at a
     # share of the memory's rate.
-    rank = rank_of(chip, "bf16", ranks_per_chip, catalogue)
+    rank = rank_of(chip, **part)
     sides = (np.asarray(side, float) for side in (batch, cached, kv_heads, head_dim))
     b, t, g, d = np.broadcast_arrays(*sides)
     measured = rank.knows("decode_attention_efficiency")
@@ -151,17 +148,11 @@ HEADS_A_BLOCK = 64
 
 
 def decode_key_s(
-    chip: str,
-    heads: int,
-    dim: float,
-    *,
-    selected: bool = True,
-    ranks_per_chip: int = 1,
-    catalogue: Catalogue | None = None,
+    chip: str, heads: int, dim: float, *, selected: bool = True, **part: Unpack[Part]
 ) -> float:
     """Least time of a decoding query and one latent or selected key, beside streaming it [s]."""
     # Selected keys are scattered: where transfers have DMA descriptors, each takes one.
-    rank = rank_of(chip, "bf16", ranks_per_chip, catalogue)
+    rank = rank_of(chip, **part)
     issued = "gather_descriptor"
     computed = "selected_decode_efficiency" if selected else "latent_decode_efficiency"
     issue_s = rank.constant(issued) if selected and rank.knows(issued) else 0.0
@@ -185,20 +176,14 @@ def scattered(chip: str, shape: AttentionShape, heads: int, dim: float, **how: A
 
 
 def index_score_s(
-    chip: str,
-    heads: int,
-    dim: int,
-    precision: str = "fp8",
-    *,
-    ranks_per_chip: int = 1,
-    catalogue: Catalogue | None = None,
+    chip: str, heads: int, dim: int, precision: str = "fp8", **part: Unpack[Part]
 ) -> float:
     """Time of the score of one query and key by an indexer, and of choosing among scores [s]."""
     # The products of all heads run in ``precision`` where the chip does. A score is written in
     # fp32, and the choice of the largest ones reads all of them.
-    rank = rank_of(chip, "bf16", ranks_per_chip, catalogue)
+    rank = rank_of(chip, **part)
     if rank.has_own(f"{precision}_peak"):
-        rank = rank_of(chip, precision, ranks_per_chip, catalogue)
+        rank = rank_of(chip, precision, **part)
     products_s = 2 * heads * dim / (rank.peak_flops_per_s * rank.constant("index_efficiency"))
     return products_s + rank.constant("index_score_bytes") / rank.hbm_bytes_per_s
 
@@ -210,19 +195,14 @@ def unfused_attention(
     heads: int,
     head_dim: int,
     direction: Direction = "forward",
-    *,
-    ranks_per_chip: int = 1,
-    catalogue: Catalogue | None = None,
+    **part: Unpack[Part],
 ) -> Timing:
     """Time of attention as separate kernels: two batched products, softmax, dropout."""
     # The whole square of scores is computed and goes through memory, as in Megatron-LM before fused
     # attention (arXiv 2205.05198). Every query head has keys of its own, and there are as many keys
     # as queries.
     # ``direction``: ``forward`` or ``backward``.
-    rank = rank_of(chip, "bf16", ranks_per_chip, catalogue)
-    product = partial(
-        gemm, chip, batch=batch * heads, ranks_per_chip=ranks_per_chip, catalogue=catalogue
-    )
+    rank, product = rank_of(chip, **part), partial(gemm, chip, batch=batch * heads, **part)
     score, value = product(seq, seq, head_dim), product(seq, head_dim, seq)
     scores = batch * heads * seq * seq
     rate = rank.hbm_bytes_per_s * rank.constant("elementwise_efficiency")

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass
 from functools import cache
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypedDict
 
 import numpy as np
 import numpy.typing as npt
@@ -102,8 +102,20 @@ def family(chip: str, catalogue: Catalogue | None = None) -> Family:
     return Family(row.kernels.removeprefix(KERNELS), row.measured_on, row.provenance)
 
 
+class Part(TypedDict, total=False):
+    """Arguments of kernel times that say which part of a chip, with which numbers, runs it."""
+
+    ranks_per_chip: int  # ranks that divide the chip; 1 by default
+    catalogue: Catalogue | None  # the shipped one by default
+
+
 @cache
-def rank_of(chip: str, precision: str, ranks_per_chip: int, catalogue: Catalogue | None) -> Rank:
+def rank_of(
+    chip: str,
+    precision: str = "bf16",
+    ranks_per_chip: int = 1,
+    catalogue: Catalogue | None = None,
+) -> Rank:
     """Return the share of a chip that each of its ranks has."""
     if ranks_per_chip < 1:
         raise InputError(f"ranks per chip is {ranks_per_chip}; give at least 1.")

@@ -280,7 +280,10 @@ def product_s(
     # Trn1, which is predicted too slow already, would be slower still: SBUF holds more of the
     # operands than assumed.
     streamed_s = np.maximum(streamed_s, operands / rank.engine_bytes_per_s)
-    slower = np.maximum(arithmetic_s + first_s + _ramp_s(rank), streamed_s)
+    ramp_s = 0.0  # time that the engine's clock loses at the start of a burst
+    if rank.has_own("throttle_ramp"):
+        ramp_s = rank.own("throttle_ramp") * (1 - rank.own("throttle_start"))
+    slower = np.maximum(arithmetic_s + first_s + ramp_s, streamed_s)
     return np.asarray(slower + rank.constant("launch"))
 
 
@@ -314,13 +317,6 @@ def _traffic_bytes(rank: Rank, m: FloatArray, n: FloatArray, k: FloatArray) -> F
 def _result_bytes(rank: Rank, m: FloatArray, n: FloatArray) -> FloatArray:
     """Size of a result, whose elements have two bytes, or as many as the operands' if more [B]."""
     return np.asarray(max(2.0, rank.element_bytes) * m * n)
-
-
-def _ramp_s(rank: Rank) -> float:
-    """Time that the engine's clock loses at the start of a burst [s]."""
-    if not rank.has_own("throttle_ramp"):
-        return 0.0
-    return rank.own("throttle_ramp") * (1 - rank.own("throttle_start"))
 
 
 def drain_s(rank: Rank, m: FloatArray, n: FloatArray) -> FloatArray:

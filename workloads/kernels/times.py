@@ -13,7 +13,7 @@ share of the peak and of the memory bandwidth.
 from __future__ import annotations
 
 import math
-from typing import Any, Literal, get_args
+from typing import Any, Literal, Unpack, get_args
 
 import numpy as np
 import numpy.typing as npt
@@ -26,7 +26,7 @@ from workloads.kernels.attention import (
     decode_attention,
     unfused_attention,
 )
-from workloads.kernels.chip_share import Timing, plain, rank_of, worst
+from workloads.kernels.chip_share import Part, Rank, Timing, plain, rank_of, worst
 from workloads.kernels.gemm import gemm
 
 __all__ = [
@@ -63,8 +63,7 @@ def elementwise(
     work: Work = "streaming",
     *,
     precision: str = "bf16",
-    ranks_per_chip: int = 1,
-    catalogue: Catalogue | None = None,
+    **part: Unpack[Part],
 ) -> Timing:
     """Time of one kernel that streams through memory: a norm, activation, residual or optimizer."""
     # ``size_bytes``: bytes that the kernel reads and writes in all [B]. ``work`` ("streaming",
@@ -72,27 +71,19 @@ def elementwise(
     # functions, or reductions over a row. A chip without a constant for a class runs it at its rate
     # of streaming. Where an engine works element by element, elements of a wider ``precision``
     # reach a larger share of the memory's rate.
-    rank = rank_of(chip, "bf16", ranks_per_chip, catalogue)
+    rank = rank_of(chip, **part)
     names = (f"{SHARES[work]}_{precision}", SHARES[work], SHARES["streaming"])
     share = next(name for name in names if rank.knows(name))
-    return _streamed(share, chip, size_bytes, ranks_per_chip, catalogue)
+    return _streamed(rank, share, size_bytes)
 
 
-def passes(
-    chip: str,
-    size_bytes: npt.ArrayLike,
-    *,
-    ranks_per_chip: int = 1,
-    catalogue: Catalogue | None = None,
-) -> Timing:
+def passes(chip: str, size_bytes: npt.ArrayLike, **part: Unpack[Part]) -> Timing:
     """Time of kernels of which every pass over memory is counted in ``size_bytes``."""
     # A framework that does not fuse kernels moves more bytes than :func:`elementwise` is told, and
     # the constants of that function allow for it. Here the bytes include every pass, so the share
     # of the bandwidth is that of a single pass. The parameters are those of :func:`elementwise`.
-    share = "pass_efficiency"
-    measured = rank_of(chip, "bf16", ranks_per_chip, catalogue).knows(share)
-    used = share if measured else "elementwise_efficiency"
-    return _streamed(used, chip, size_bytes, ranks_per_chip, catalogue)
+    rank, share = rank_of(chip, **part), "pass_efficiency"
+    return _streamed(rank, share if rank.knows(share) else "elementwise_efficiency", size_bytes)
 
 
 def gather(
@@ -101,26 +92,22 @@ def gather(
     *,
     rows: npt.ArrayLike = 0,
     scattered: bool = False,
-    ranks_per_chip: int = 1,
-    catalogue: Catalogue | None = None,
+    **part: Unpack[Part],
 ) -> Timing:
     """Time of an embedding look-up, or of its gradient, which is ``scattered``: added to rows."""
     # Each of the ``rows`` takes a DMA descriptor on chips that state its time.
-    rank = rank_of(chip, "bf16", ranks_per_chip, catalogue)
+    rank = rank_of(chip, **part)
     scatters = scattered and rank.knows("scatter_efficiency")
     share = "scatter_efficiency" if scatters else "gather_efficiency"
-    streamed = _streamed(share, chip, size_bytes, ranks_per_chip, catalogue)
+    streamed = _streamed(rank, share, size_bytes)
     if not rank.knows("gather_descriptor"):
         return streamed
     issue_s = rank.constant("launch") + np.asarray(rows, float) * rank.constant("gather_descriptor")
     return Timing(plain(np.maximum(streamed.seconds, issue_s)), streamed.provenance)
 
 
-def _streamed(
-    share: str, chip: str, size_bytes: npt.ArrayLike, ranks: int, catalogue: Catalogue | None
-) -> Timing:
+def _streamed(rank: Rank, share: str, size_bytes: npt.ArrayLike) -> Timing:
     """Time of a launch and of bytes at the share of the memory's rate that a constant states."""
-    rank = rank_of(chip, "bf16", ranks, catalogue)
     rate = rank.hbm_bytes_per_s * rank.constant(share)
     seconds = rank.constant("launch") + np.asarray(size_bytes, float) / rate
     provenance = "measured" if rank.grade(share) == "measured" else "assumed"
@@ -146,7 +133,7 @@ def host_dispatch_s(chip: str, *, catalogue: Catalogue | None = None) -> float:
     """Return the time in which an eager host issues one step of a layer, a few kernels [s]."""
     # The host runs ahead of the chip, so a layer takes the longer of its kernels' time and the
     # host's time to issue them. A captured graph or a compiled program does not wait for the host.
-    return rank_of(chip, "bf16", 1, catalogue).constant("host_dispatch")
+    return rank_of(chip, catalogue=catalogue).constant("host_dispatch")
 
 
 def step_overhead_s(chip: str, ranks: int, *, catalogue: Catalogue | None = None) -> float:
@@ -190,18 +177,13 @@ def collective_seen_by_host(
     catalogue = shipped_catalogue() if catalogue is None else catalogue
     if runtime == "compiled" or not chip_family(chip, catalogue).is_neuron:
         return device_s
-    added, least = (
-        _collective_constant(runtime, kind, name, catalogue) for name in ("added", "least")
-    )
+    constants = []
+    for name in ("added", "least"):
+        own = f"{runtime}_{kind.replace('-', '_')}_{name}"
+        quantity = own if catalogue.has(PART, own) else f"{runtime}_collective_{name}"
+        constants.append(catalogue.value(PART, quantity))
+    added, least = constants
     return max(least, device_s + added)
-
-
-def _collective_constant(runtime: str, kind: str, name: str, catalogue: Catalogue) -> float:
-    """Constant of a runtime for an operation, or for all collectives if it has none [s]."""
-    quantity = f"{runtime}_{kind.replace('-', '_')}_{name}"
-    if not catalogue.has(PART, quantity):
-        quantity = f"{runtime}_collective_{name}"
-    return catalogue.value(PART, quantity)
 
 
 def seen_by_host(

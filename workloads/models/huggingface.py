@@ -6,6 +6,7 @@ import json
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -28,27 +29,7 @@ from workloads.models.model import PREDICTION, Model
 LARGEST_CONFIG_BYTES = 2**20
 CONFIG = "config.json"
 SHIPPED = Path(__file__).parent / "configs"  # directory of the shipped models' configs
-SAME_SIZES = {
-    "llama-3-8b": "llama-3.1-8b",
-    "llama-3-70b": "llama-3.1-70b",
-    "llama-3.3-70b": "llama-3.1-70b",
-    "deepseek-r1": "deepseek-v3",
-    "deepseek-v3.1": "deepseek-v3",
-    "deepseek-v3.2-exp": "deepseek-v3.2",
-    "qwen2.5-72b": "qwen2-72b",
-    "qwen3-coder-next": "qwen3-next-80b-a3b",
-    "glm-4.6": "glm-4.5",
-    "glm-4.7": "glm-4.5",
-    "glm-5.1": "glm-5",
-    "glm-5.3": "glm-5.2",
-    "kimi-k2-thinking": "kimi-k2",
-    "kimi-k2.5": "kimi-k2",
-    "kimi-k2.6": "kimi-k2",
-    "minimax-m2.1": "minimax-m2",
-    "minimax-m2.5": "minimax-m2",
-    "minimax-m2.7": "minimax-m2",
-}
-"""Released models that have the sizes of a shipped one, and its name."""
+FACTS = Path(__file__).with_name("families.json")  # facts about families and released models
 QUANTIZATION_FILES = {
     "hf_quant_config.json": "quantization",
     "quantize_config.json": None,
@@ -58,47 +39,6 @@ QUANTIZATION_FILES = {
 not, with the key of the quantization in the file; None for the whole file."""
 TEXT_PARTS = ("text_config", "llm_config", "language_config")
 """Fields under which configs of several towers have their decoder."""
-TOWERS = {
-    "vision_config": "vision tower",
-    "vision_tower": "vision tower",
-    "audio_config": "audio tower",
-    "speech_config": "audio tower",
-    "num_channels": "patch embedding",
-}
-"""Fields of towers beside the decoder, and their names in ``Model.left_out``."""
-NOT_MODELLED = {
-    "is_encoder_decoder": "an encoder beside its decoder",
-    "type_vocab_size": "the segment embeddings of an encoder",
-    "altup_num_inputs": "alternating updates (AltUp)",
-    "num_mem_blocks": "attention blocks that several layers share",
-    "parallel_attn_mlp_res": "a dense feed-forward part beside its experts",
-    "hc_mult": "hyper-connections",
-    "lru_width": "linear recurrent units",
-    "hidden_size_per_layer_input": "an embedding of its own in every layer",
-    "n_mamba_heads": "attention blocks that several layers share",
-    "zero_expert_num": "experts that do nothing",
-    "keep_window_size": "a dynamic mask",
-    "depth_decoder_config": "a second decoder",
-    "H_cycles": "layers that are passed in cycles",
-    "gated_norm_rank": "gated norms",
-    "per_layer_config": "layers of different widths",
-    "global_head_dim": "layers of different widths",
-    "block_configs": "layers of different widths",
-}
-"""Fields of structures that the simulator does not model, and the names of the structures."""
-NOT_MODELLED_NAMES = {
-    "deepseek-v4": "hc_mult",
-    "gemma-3n": "altup_num_inputs",
-    "gemma-4": "global_head_dim",
-}
-"""Released models with such a structure, by a part of their names, and the field of it. Sources:
-their config.json."""
-NOT_MODELLED_FAMILIES = {
-    "bert_generation": "the layers of an encoder, with norms behind their parts",
-    "git": "images among its tokens",
-    "jetmoe": "experts of attention",
-}
-"""Families with such structures whose config has no field for them."""
 
 
 def models() -> list[str]:
@@ -114,13 +54,14 @@ def named(name: str) -> Model:
     """Return a shipped model, or one with the sizes of a shipped one."""
     # Names of the Hub may be given as they are: the owner, capitals and ``-instruct`` do not count.
     names, plain = models(), name.rpartition("/")[2].lower().removesuffix("-instruct")
-    shipped = SAME_SIZES.get(plain, plain)
+    shipped = facts()["same_sizes"].get(plain, plain)
     if shipped not in names:
-        for part, field in NOT_MODELLED_NAMES.items():
+        for part, field in facts()["not_modelled_names"].items():
             if part in plain:
+                structure = facts()["not_modelled"][field]
                 raise InputError(
-                    f"model {name[:80]!r} has {NOT_MODELLED[field]} ({field}), which is not "
-                    "modelled. Use one of `cluster-sim list models`."
+                    f"model {name[:80]!r} has {structure} ({field}), which is not modelled. Use "
+                    "one of `cluster-sim list models`."
                 )
         near = suggestion(plain, names)
         raise InputError(
@@ -235,19 +176,17 @@ def from_fields(fields: Fields, name: str) -> Model:
     # missing or wrong, by name, and for a structure that is not modelled.
     text, left_out = _decoder(fields)
     kind = _kind(text)
-    family = FAMILIES.get(kind, Family())
+    family = families().get(kind, Family())
     read = Reader({**family.absent, **{k: v for k, v in text.items() if v is not None}}, name)
-    if kind in NOT_MODELLED_FAMILIES:
+    structure = facts()["not_modelled_families"].get(kind) or next(
+        (f"{words} ({key})" for key, words in facts()["not_modelled"].items() if read.value(key)),
+        "",
+    )
+    if structure:
         raise InputError(
-            f"model {read.name}: architecture {kind!r} has {NOT_MODELLED_FAMILIES[kind]}, which "
-            "is not modelled. Use a decoder without it."
+            f"model {read.name}: architecture {kind[:60]!r} has {structure}, which is not "
+            "modelled. Use a decoder without it."
         )
-    for key, structure in NOT_MODELLED.items():
-        if read.value(key):
-            raise InputError(
-                f"model {read.name}: architecture {kind[:60]!r} has {structure} ({key}), which "
-                "is not modelled. Use a decoder without it."
-            )
     _check_complete(read, family, kind)
     described = {
         **sizes(read),
@@ -258,26 +197,32 @@ def from_fields(fields: Fields, name: str) -> Model:
         **family.fixed,
     }
     read_as = Model(name=name, **described)
-    left_out = (*left_out, *_beside_layers(read), *_unread(read, text), *_beyond(kind, read_as))
+    # Layers that predict several tokens, and residuals of blocks of layers, are left out too.
+    count = read.count("num_nextn_predict_layers", "mtp_num_hidden_layers", default=0, least=0)
+    predicting = (f"{count} {PREDICTION}{'s' * (count > 1)}",) * (count > 0)
+    beside = (*predicting, *(RESIDUALS,) * read.has("attn_res_block_size"))
+    left_out = (*left_out, *beside, *_unread(read, text), *_beyond(kind, read_as))
     return replace(read_as, left_out=left_out)
 
 
 def _beyond(kind: str, model: Model) -> tuple[str, ...]:
     """Name what an unknown architecture may have beyond its fields, and how it was read."""
-    if kind in FAMILIES or kind == NO_KIND:
+    if kind in families() or kind == NO_KIND:
         return ()
     gated = "gated" if model.gated_mlp else "plain"
     norm = {"rms": "RMS", "layer": "layer", "plain": "plain"}[model.norm]
     return (
         f"what architecture {shown(kind, 40)}, which is unknown, has beyond its fields (read as "
         f"layers with {gated} feed-forward parts, {model.norms} {norm} norms and biases that it "
-        f"states; compare its parameters with the published ones.{suggestion(kind, FAMILIES)})",
+        f"states; compare its parameters with the published ones.{suggestion(kind, families())})",
     )
 
 
 def _decoder(fields: Fields) -> tuple[Fields, tuple[str, ...]]:
     """Fields of the decoder, and names of the towers beside it."""
-    towers = tuple(dict.fromkeys(word for key, word in TOWERS.items() if fields.get(key)))
+    towers = tuple(
+        dict.fromkeys(word for key, word in facts()["towers"].items() if fields.get(key))
+    )
     part = next((key for key in TEXT_PARTS if isinstance(fields.get(key), dict)), None)
     if part is None:
         return fields, towers
@@ -297,7 +242,7 @@ def _kind(fields: Fields) -> str:
     stated = fields.get("architectures")
     first = str(stated[0]) if isinstance(stated, list) and stated else NO_KIND
     plain = first.removesuffix("ForCausalLM").removesuffix("LMHeadModel").lower()
-    return next((kind for kind in FAMILIES if kind.replace("_", "") == plain), first)
+    return next((kind for kind in families() if kind.replace("_", "") == plain), first)
 
 
 NEEDED = (
@@ -315,7 +260,7 @@ the model whose fixed value makes the field unnecessary."""
 
 def _check_complete(read: Reader, family: Family, kind: str) -> None:
     """Refuse an unknown architecture that lacks fields, with the names of all of them."""
-    if kind in FAMILIES:
+    if kind in families():
         return
     lacking = [
         names[0]
@@ -327,32 +272,17 @@ def _check_complete(read: Reader, family: Family, kind: str) -> None:
         named = excerpt(kind) + (f" ({excerpt(stated)})" if stated else "")
         raise InputError(
             f"model {read.name}: architecture {named} is unknown, and its config lacks "
-            f"{', '.join(lacking)}.{suggestion(kind, FAMILIES)} Add them under these names."
+            f"{', '.join(lacking)}.{suggestion(kind, families())} Add them under these names."
         )
 
 
-WITHOUT_TIME = re.compile(
-    r"_?(architectures|model_type|auto_map|name_or_path|attn_implementation|use_cache|is_decoder|"
-    r"tokenizer_class|task_specific_params|problem_type|id2label|label2id|gradient_checkpointing|"
-    r"pretraining_tp|(sub)?pooling.*|prefix|n_ctx|seq_length|max_sequence_length|max_seq_len|"
-    r"max_position_embeddings|model_max_length|original_max_position.*|n_positions|position.*type|"
-    r"(use_)?sliding_window.*|max_window_layers|attention_window.*|layer_types|cache_.*|"
-    r"norm_topk_prob|scoring_func|topk_method|topk_group|n_group|seq_aux|ep_size|"
-    r"hidden_act(ivation)?|activation_function|act_fn|quantization_config|compression_config|"
-    r"time_step_.*|rescale_prenorm_residual|residual_in_fp32|summary_.*|dim_model_base|mup_.*|"
-    r"query_pre_attn_scalar|logits?_.*|reorder_and_upcast_attn|use_flash_attn|torchscript|"
-    r"attn_output_gate|full_attention_interval|qk_(head_dim|norm_type)|n_shared_experts|moe_layer_freq|"
-    r"index_share_for_mtp_iteration|index(er)?_(topk_pattern|rope.*)|(use_)?mtp_.*|use_mtp|num_mtp_modules|"
-    r"routed_scaling_factor|swiglu_.*|use_gemma_norm|initial_context_length|moe_router_.*|moe_renormalize|moe_shared_expert_overlap|"
-    r"num_expert_group|use_grouped_topk|latent_moe_use_norm|mla_use_nope|use_mamba_kernels|mamba_(use_mlp|norm_before_gate)|(mlp|ssm)_multipliers|projectors_bias|(mamba_)?(chunk_size|hidden_act)|"
-    r"num_logits_to_keep|num_(beam_groups|return_sequences)|temperature|top_[kp]|do_sample|typical_p|num_beams|(min|max)_length|.*_penalty|moe_shared_width|"
-    r"num_kv_heads|parallel_attn|n_embed|(mamba_)?expand|learned_pos_emb|block_ff_dim|(patch|image|num_patch)_.*)|"
-    r".*(token_ids?|token_index|dropout|pdrop|_drop|_eps|_epsilon|initializer.*|_init|init_.*|"
-    r"rope.*|rotary.*|_loss.*|_coef|softcap.*|scal(e|ing)|multiplier|version|dtype|jitter_noise)|"
-    r"(rope|rotary|init|initializer|output|return|scale|partial_rotary|router_(aux|z)_loss)_.*"
-)
-"""Fields, by their whole name, that set numerics, tokens or what a checkpoint is called, and fields
-of which other fields that are read say all."""
+@cache
+def _without_time() -> re.Pattern[str]:
+    """Return the pattern of fields that set numerics, tokens or what a checkpoint is called."""
+    # Fields are among them of which other fields that are read say all.
+    stated = facts()["without_time"]
+    names = ("|".join(stated[part]) for part in ("whole", "endings", "beginnings"))
+    return re.compile("_?({})|.*({})|({})_.*".format(*names))
 
 
 def _unread(read: Reader, text: Fields) -> tuple[str, ...]:
@@ -360,16 +290,11 @@ def _unread(read: Reader, text: Fields) -> tuple[str, ...]:
     unread = sorted(
         name
         for name, value in text.items()
-        if value and name not in read.asked | TOWERS.keys() and not WITHOUT_TIME.fullmatch(name)
+        if value
+        and name not in read.asked | facts()["towers"].keys()
+        and not _without_time().fullmatch(name)
     )
     return tuple(f"the field {shown(name, 40)}, which is not understood" for name in unread)
-
-
-def _beside_layers(read: Reader) -> tuple[str, ...]:
-    """Names of layers that predict several tokens, and of residuals of blocks of layers."""
-    count = read.count("num_nextn_predict_layers", "mtp_num_hidden_layers", default=0, least=0)
-    predicting = (f"{count} {PREDICTION}{'s' * (count > 1)}",) * (count > 0)
-    return (*predicting, *(RESIDUALS,) * read.has("attn_res_block_size"))
 
 
 # Reader of the precision of stored weights from ``quantization_config``; others are refused.
@@ -489,11 +414,12 @@ def _details(stated: dict[str, Any]) -> str:
 # Sizes, biases, norms, windows and experts are read from fields, whatever the family is called. Two
 # things are not in the file: the defaults of the family's config class for fields that a file
 # leaves out (``absent``), and choices that are fixed in the family's code (``fixed``). A family
-# that needs neither has an empty row, which says that its parameters were compared.
-
-BIASED: Mapping[str, Any] = {"qkv_bias": True, "output_bias": True, "mlp_bias": True}
-GPT: Mapping[str, Any] = {"gated_mlp": False, "norm": "layer"}
-COHERE: Mapping[str, Any] = {"gated_mlp": True, "norm": "rms", "parallel": True, "norms": 1}
+# that needs neither has an empty row, which says that its parameters were compared. Besides, the
+# facts name released models with the ``same_sizes`` as a shipped one; ``towers`` beside a decoder,
+# as ``Model.left_out`` names them, by field; structures that are ``not_modelled``, by field; and
+# models and families that have one, by a part of their names. Fields ``without_time``, by their
+# whole name, their ending or their beginning, are not named where nobody reads them. Sources: their
+# config.json.
 
 
 @dataclass(frozen=True)
@@ -506,160 +432,20 @@ class Family:
     fixed: Mapping[str, Any] = field(default_factory=dict)
 
 
-def _family(absent: Mapping[str, Any] | None = None, **fixed: Any) -> Family:
-    return Family(absent or {}, fixed)
+@cache
+def facts() -> Mapping[str, Any]:
+    """Return the facts about families and released models, by kind."""
+    document: dict[str, Any] = json.loads(FACTS.read_text(encoding="utf-8"))
+    return document
 
 
-TIED = {"tie_word_embeddings": True}
-SWIGLU = {"hidden_act": "silu", "rms_norm_eps": 1e-6}
-LLAMA = _family(SWIGLU)
-QWEN2 = _family(SWIGLU, qkv_bias=True)
-QWEN3 = _family(SWIGLU, qk_norm=True)
-DEEPSEEK = _family({**SWIGLU, "moe_shared_width": "each"})
-GEMMA = _family({**TIED, "rms_norm_eps": 1e-6}, gated_mlp=True)
-GEMMA2_WINDOWS = {"sliding_window": 4096, "sliding_window_pattern": 2}
-GEMMA3_TEXT = {
-    **TIED, "vocab_size": 262_208, "num_attention_heads": 8, "num_key_value_heads": 4,
-    "head_dim": 256, "sliding_window_pattern": 6, "rms_norm_eps": 1e-6,
-}  # fmt: skip
-GEMMA3 = _family(GEMMA3_TEXT, gated_mlp=True, norms=4, qk_norm=True)
-PERSIMMON = _family({"qk_layernorm": True}, **GPT, **BIASED)
-MAMBA = {**TIED, "rms_norm_eps": 1e-5, "use_conv_bias": True, "mamba_version": 1}
-MAMBA2 = {"mamba_version": 2, "rms_norm_eps": 1e-5}
-LLAMA4_TEXT = {
-    **SWIGLU, "interleave_moe_layer_step": 1, "attention_chunk_size": 8192,
-    "sliding_window_pattern": 4, "n_shared_experts": 1, "num_experts_per_tok": 1,
-}  # fmt: skip
-HYBRID_DELTA = {
-    **SWIGLU, "full_attention_interval": 4, "linear_conv_kernel_dim": 4,
-    "linear_key_head_dim": 128, "linear_value_head_dim": 128,
-    "linear_num_key_heads": 16, "linear_num_value_heads": 32,
-}  # fmt: skip
-
-FAMILIES: Mapping[str, Family] = {
-    "afmoe": Family(),
-    "apertus": _family(
-        {"hidden_act": "xielu", "rms_norm_eps": 1e-5}, gated_mlp=False, qk_norm=True
-    ),
-    "arcee": _family({"rms_norm_eps": 1e-5}, gated_mlp=False),
-    "baichuan": LLAMA,
-    "bamba": _family({**SWIGLU, **MAMBA2, "mamba_expand": 2, "attn_layer_indices": []}),
-    "biogpt": _family({**TIED, "learned_positions": True, "position_offset": 2}, **GPT, **BIASED),
-    "bitnet": _family(TIED, gated_mlp=True),
-    "bloom": _family(TIED, **GPT, **BIASED, embedding_norm=True),
-    "chatglm": _family({"add_qkv_bias": False, "rmsnorm": True}, gated_mlp=True, norm="rms"),
-    "codegen": _family(**GPT, mlp_bias=True, head_bias=True, parallel=True, norms=1),
-    "cohere": _family(
-        {**TIED, "qk_norm_shape": "wide"}, gated_mlp=True, norm="rms", parallel=True, norms=1
-    ),
-    "cohere2": _family({**TIED, "sliding_window_pattern": 4}, **COHERE),
-    "dbrx": _family({"tie_word_embeddings": False}, gated_mlp=True, norm="rms"),
-    "deepseek_v2": DEEPSEEK,
-    "deepseek_v3": DEEPSEEK,
-    "deepseek_v32": DEEPSEEK,
-    "dots1": QWEN3,
-    "ernie4_5": _family({**SWIGLU, **TIED}),
-    "ernie4_5_moe": _family({**SWIGLU, **TIED}),
-    "exaone": _family({"rms_norm_eps": 1e-5}, gated_mlp=True),
-    "exaone4": QWEN3,
-    "falcon": _family({**TIED, "parallel_attn": True}, **GPT),
-    "falcon_h1": _family({**SWIGLU, **MAMBA2, "mamba_rms_norm": False}),
-    "falcon_mamba": _family({**MAMBA, "tie_word_embeddings": False}),
-    "fuyu": PERSIMMON,
-    "gemma": GEMMA,
-    "gemma2": _family({**TIED, **GEMMA2_WINDOWS, "rms_norm_eps": 1e-6}, gated_mlp=True, norms=4),
-    "gemma3": GEMMA3,
-    "gemma3_text": GEMMA3,
-    "glm": _family(SWIGLU, output_bias=False),
-    "glm4": _family(SWIGLU, output_bias=False, norms=4),
-    "glm4_moe": _family(SWIGLU, output_bias=False),
-    "glm_moe_dsa": DEEPSEEK,
-    "got": QWEN2,
-    "gpt2": _family({**TIED, "learned_positions": True}, **GPT, **BIASED),
-    "gpt_bigcode": _family(
-        {**TIED, "multi_query": True, "learned_positions": True}, **GPT, **BIASED
-    ),
-    "gpt_neo": _family({**TIED, "learned_positions": True}, **GPT, output_bias=True, mlp_bias=True),
-    "gpt_neox": _family(
-        {"attention_bias": True, "use_parallel_residual": True}, **GPT, mlp_bias=True, norms=2
-    ),
-    "gpt_oss": _family(
-        {
-            **SWIGLU,
-            "attention_bias": True,
-            "sliding_window": 128,
-            "sliding_window_pattern": 2,
-            "expert_bias": True,
-            "router_bias": True,
-        },
-        sinks=True,
-    ),
-    "gptj": _family(**GPT, mlp_bias=True, head_bias=True, parallel=True, norms=1),
-    "granite": LLAMA,
-    "granitemoe": LLAMA,
-    "granitemoehybrid": _family({**SWIGLU, **MAMBA2, **TIED}),
-    "granitemoeshared": LLAMA,
-    "hunyuan_v1_dense": _family({**SWIGLU, **TIED}, qk_norm=True),
-    "hunyuan_v1_moe": _family({**SWIGLU, **TIED}, qk_norm=True),
-    "internlm2": LLAMA,
-    "jamba": _family({**SWIGLU, "mamba_version": 1, "mamba_conv_bias": True, "mamba_norms": True}),
-    "kimi_k2": DEEPSEEK,
-    "kimi_linear": _family({**SWIGLU, "router_bias": True}),
-    "lfm2": _family(
-        {**TIED, "hidden_act": "silu", "block_auto_adjust_ff_dim": True}, qk_norm=True, norm="rms"
-    ),
-    "llama": LLAMA,
-    "llama4": _family(LLAMA4_TEXT, qk_norm=False),
-    "llama4_text": _family(LLAMA4_TEXT, qk_norm=False),
-    "mamba": _family(MAMBA),
-    "mamba2": _family({**MAMBA2, "tie_word_embeddings": False}),
-    "minicpm3": LLAMA,
-    "minimax": LLAMA,
-    "minimax_m2": _family(SWIGLU, qk_norm_wide=True),
-    "minimax_m3": Family(),
-    "minimax_text_01": LLAMA,
-    "ministral": LLAMA,
-    "mistral": LLAMA,
-    "mixtral": LLAMA,
-    "mpt": _family({**TIED, "no_bias": True, "expansion_ratio": 4}, gated_mlp=False, norm="rms"),
-    "nemotron": _family(gated_mlp=False, norm="layer"),
-    "nemotron_h": _family({**MAMBA2, "one_part_a_layer": True}, gated_mlp=False),
-    "olmo": _family({"hidden_act": "silu"}, norm="plain"),
-    "olmo2": _family(SWIGLU, qk_norm_wide=True),
-    "olmo3": _family({**SWIGLU, "sliding_window_pattern": 4}, qk_norm_wide=True),
-    "olmoe": _family(SWIGLU, qk_norm_wide=True),
-    "open_llama": _family({**SWIGLU, "shared_input_output_embedding": True}, embedding_norm=True),
-    "opt": _family(
-        {**TIED, "learned_positions": True, "position_offset": 2, "enable_bias": True}, **GPT
-    ),
-    "orion": _family({"hidden_act": "silu"}, norm="layer"),
-    "persimmon": PERSIMMON,
-    "phi": _family(**GPT, **BIASED, head_bias=True, parallel=True, norms=1),
-    "phi3": LLAMA,
-    "phi3small": _family(TIED, **BIASED, gated_mlp=True, norm="layer"),
-    "phimoe": _family(
-        {"hidden_act": "silu", "attention_bias": True, "lm_head_bias": True}, norm="layer"
-    ),
-    "qwen2": QWEN2,
-    "qwen2_5_vl": QWEN2,
-    "qwen2_5_vl_text": QWEN2,
-    "qwen2_moe": QWEN2,
-    "qwen2_vl": QWEN2,
-    "qwen2_vl_text": QWEN2,
-    "qwen3": QWEN3,
-    "qwen3_5_moe_text": _family(HYBRID_DELTA, qk_norm=True, attention_gate=True),
-    "qwen3_5_text": _family(HYBRID_DELTA, qk_norm=True, attention_gate=True),
-    "qwen3_moe": QWEN3,
-    "qwen3_next": _family(HYBRID_DELTA, qk_norm=True, attention_gate=True),
-    "qwen3_vl_moe_text": QWEN3,
-    "qwen3_vl_text": QWEN3,
-    "seed_oss": _family({**SWIGLU, "attention_bias": True, "attention_out_bias": False}),
-    "smollm3": _family({**SWIGLU, **TIED}),
-    "solar": LLAMA,
-    "stablelm": _family({"hidden_act": "silu", "qk_norm_shape": "wide"}, norm="layer"),
-    "starcoder2": _family(
-        {**TIED, "use_bias": True, "norm_epsilon": 1e-5}, gated_mlp=False, norm="layer"
-    ),
-    "vaultgemma": _family({**TIED, **GEMMA2_WINDOWS, "rms_norm_eps": 1e-6}, gated_mlp=True),
-}
-"""Families with facts of their own, by ``model_type``."""
+@cache
+def families() -> Mapping[str, Family]:
+    """Return the families with facts of their own, by ``model_type``."""
+    rows = facts()["families"]
+    pairs = [
+        (name, Family(row.get("absent", {}), row.get("fixed", {})))
+        for row in rows
+        for name in row["of"]
+    ]
+    return dict(sorted(pairs))

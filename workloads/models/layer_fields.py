@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
 from topologies.errors import InputError
@@ -138,30 +139,37 @@ def layers(read: Reader) -> dict[str, Any]:
     if read.flag("one_part_a_layer") and read.has(*TYPES):
         letters = "".join(SPELLED.get(str(kind), "?") for kind in read.items(*TYPES))
     if isinstance(letters, str) and letters:
-        layout = tuple(_lettered(read, letter) for letter in letters)
+        unknown = next((letter for letter in letters if letter not in LETTERS), None)
+        if unknown is not None:
+            raise InputError(
+                f"model {read.name}: hybrid_override_pattern has {unknown!r}; it may have "
+                f"{', '.join(LETTERS)}."
+            )
+        layout = tuple(LETTERS[letter] for letter in letters)
         return {"layers": len(layout), "layout": layout, "recurrence": recurrence(read)}
     if read.has("mamba_version") and not read.has("num_attention_heads"):
         return {"mixer": "recurrence", "recurrence": recurrence(read)}
     sparse = first_count(read, COUNT, 0) > 1
-    layout = _layer_by_layer(read, sparse=sparse)
-    mixes = any(layer.mixer in RECURRENCE for layer in layout)
-    from_first_sparse = [sparse and layer >= dense_layers(read) for layer in range(len(layout))]
-    regular = [layer.experts for layer in layout] == from_first_sparse
-    fields = {"indexer": _indexer(read)} if any(layer.keys != "last" for layer in layout) else {}
-    if regular and not mixes and len({(layer.window, layer.keys) for layer in layout}) == 1:
-        # Layers differ in no more than leading dense ones, which ``Experts.dense_layers`` counts.
-        return {"window": layout[0].window, "keys": layout[0].keys, **fields}
-    return {"layout": layout, "recurrence": recurrence(read) if mixes else None, **fields}
-
-
-def _layer_by_layer(read: Reader, *, sparse: bool) -> tuple[Layer, ...]:
-    """Kind of each layer; only where ``sparse`` may a layer have experts."""
-    layers = []
+    wide, kinds = _global_heads(read), []
     for layer in range(depth(read)):
         mixer, moe = _mixer(read, layer), sparse and has_experts(read, layer)
         window, keys = _keys_of(read, layer) if mixer in ATTENTION else (0, "last")
-        layers.append(Layer(mixer, window, keys, experts=moe))
-    return tuple(layers)
+        others = wide if mixer in ATTENTION and not window else {}
+        kinds.append(Layer(mixer, window, keys, experts=moe, **others))
+    layout = tuple(kinds)
+    mixes = any(layer.mixer in RECURRENCE for layer in layout)
+    from_first_sparse = [sparse and layer >= dense_layers(read) for layer in range(len(layout))]
+    regular = [layer.experts for layer in layout] == from_first_sparse
+    fields: dict[str, Any] = {}
+    if any(layer.keys != "last" for layer in layout):
+        heads = read.count("index_n_heads", f"{BLOCKS}.sparse_num_index_heads")
+        width = read.count("index_head_dim", f"{BLOCKS}.sparse_index_dim")
+        fields = {"indexer": Indexer(heads, width, weighs=not read.has(BLOCKS))}
+    alike = len({replace(layer, experts=False) for layer in layout}) == 1
+    if regular and not mixes and alike and not wide:
+        # Layers differ in no more than leading dense ones, which ``Experts.dense_layers`` counts.
+        return {"window": layout[0].window, "keys": layout[0].keys, **fields}
+    return {"layout": layout, "recurrence": recurrence(read) if mixes else None, **fields}
 
 
 def _keys_of(read: Reader, layer: int) -> tuple[int, Keys]:
@@ -180,21 +188,15 @@ def _keys_of(read: Reader, layer: int) -> tuple[int, Keys]:
     return (_window(read) if _is_windowed(read, layer) else 0), "last"
 
 
-def _indexer(read: Reader) -> Indexer:
-    """Return the sizes of what selects keys."""
-    heads = read.count("index_n_heads", f"{BLOCKS}.sparse_num_index_heads")
-    width = read.count("index_head_dim", f"{BLOCKS}.sparse_index_dim")
-    return Indexer(heads, width, weighs=not read.has(BLOCKS))
-
-
-def _lettered(read: Reader, letter: str) -> Layer:
-    """Kind of layer that a letter stands for."""
-    if letter not in LETTERS:
-        raise InputError(
-            f"model {read.name}: hybrid_override_pattern has {letter!r}; it may have "
-            f"{', '.join(LETTERS)}."
-        )
-    return LETTERS[letter]
+def _global_heads(read: Reader) -> dict[str, Any]:
+    """Heads of layers without a window, where they are others than those of the rest (Gemma 4)."""
+    if not read.has("global_head_dim"):
+        return {}
+    return {
+        "head_dim": read.count("global_head_dim"),
+        "kv_heads": read.count("num_global_key_value_heads", default=0, least=0),
+        "tied_values": read.flag("attention_k_eq_v"),
+    }
 
 
 def _window(read: Reader) -> int:
@@ -351,7 +353,7 @@ COUNT = (
 )  # fmt: skip
 PER_TOKEN = (
     "num_experts_per_tok", "num_experts_per_token", "experts_per_token", "moe_top_k", "moe_topk",
-    "moe_k", "ffn_config.moe_top_k", "num_selected_experts",
+    "moe_k", "ffn_config.moe_top_k", "num_selected_experts", "top_k_experts",
 )  # fmt: skip
 EXPERT_FFN = ("moe_intermediate_size", "expert_ffn_hidden_size", "moe_ffn_hidden_size", *FFN)
 SHARED_FFN = ("shared_intermediate_size", "moe_shared_expert_intermediate_size")
@@ -402,7 +404,9 @@ def experts(read: Reader) -> Experts | None:
     ffn = first_count(read, EXPERT_FFN, None)
     shared = read.count(*SHARED_FFN, default=0, least=0)
     gated = read.count(SHARED_GATED, default=0, least=0)
-    if not shared and not gated:
+    if read.flag("enable_moe_block"):  # Gemma 4 has its dense part beside its experts
+        shared = read.count(*FFN)
+    elif not shared and not gated:
         shared = ffn * first_count(read, SHARED_COUNT, 0)
     return Experts(
         count=count,
@@ -491,7 +495,13 @@ def sizes(read: Reader) -> dict[str, Any]:
             "attention_dropout", "hidden_dropout", "resid_pdrop", "attn_pdrop", "dropout"
         ),
     }
-    return {**fields, **_halves(read)}
+    # Attention and the feed-forward part may work in parallel.
+    if read.flag("new_decoder_architecture"):
+        norms = read.count("num_ln_in_parallel_attn", default=2)
+        return {**fields, "parallel": True, "norms": norms}
+    if read.flag("parallel_attn", "use_parallel_residual"):
+        return {**fields, "parallel": True, "norms": read.count("parallel_norms", default=1)}
+    return fields
 
 
 def depth(read: Reader) -> int:
@@ -513,19 +523,13 @@ def _positions(read: Reader) -> int:
     return read.count(*names) + read.count("position_offset", default=0)
 
 
-def _halves(read: Reader) -> dict[str, Any]:
-    """Fields of layers whose attention and feed-forward part work in parallel, and their norms."""
-    if read.flag("new_decoder_architecture"):
-        return {"parallel": True, "norms": read.count("num_ln_in_parallel_attn", default=2)}
-    if read.flag("parallel_attn", "use_parallel_residual"):
-        return {"parallel": True, "norms": read.count("parallel_norms", default=1)}
-    return {}
-
-
 def attention(read: Reader) -> dict[str, Any]:
     """Read heads, their width, biases and norms; latent attention where keys are compressed."""
     if not read.has(*HEADS) or (read.has("mamba_version") and not read.has(HEADS[0])):
-        return _recurrent_heads(read)
+        # Heads of a model without attention are what tensor parallelism divides.
+        inner = read.count("intermediate_size", default=2 * read.count(*HIDDEN))
+        heads = read.count("num_heads", default=inner)
+        return {"heads": heads, "kv_heads": heads, "head_dim": max(1, inner // heads)}
     hidden, heads = read.count(*HIDDEN), read.count(*HEADS)
     if not read.has(*HEAD_DIM) and hidden % heads and not read.has("kv_lora_rank"):
         raise InputError(
@@ -548,13 +552,6 @@ def attention(read: Reader) -> dict[str, Any]:
     if read.has("kv_lora_rank"):
         fields |= _latent(read)
     return fields
-
-
-def _recurrent_heads(read: Reader) -> dict[str, Any]:
-    """Heads of a model without attention, which tensor parallelism divides."""
-    inner = read.count("intermediate_size", default=2 * read.count(*HIDDEN))
-    heads = read.count("num_heads", default=inner)
-    return {"heads": heads, "kv_heads": heads, "head_dim": max(1, inner // heads)}
 
 
 def _bias(read: Reader, *names: str) -> bool:

@@ -98,6 +98,9 @@ class Layer:
     keys: Keys = "last"  # which ones they are
     experts: bool = False  # whether the feed-forward part has experts
     mlp: bool = True  # whether there is a feed-forward part
+    head_dim: int = 0  # width of a head; 0 for the model's
+    kv_heads: int = 0  # key-value heads; 0 for the model's
+    tied_values: bool = False  # whether values come from the keys' projection
 
 
 @dataclass(frozen=True)
@@ -127,6 +130,8 @@ class Model:
         Number of learned positions; 0 for none (rotary, ALiBi).
     norm : {"rms", "layer", "plain"}
         RMSNorm has a scale, LayerNorm a scale and a shift, a plain norm no parameters.
+    tied_values : bool
+        Whether one projection gives keys and, without norm and position, values.
     qkv_bias, output_bias, mlp_bias : bool
         Whether the projections to queries, keys and values, of attention's output, and of the
         feed-forward part have a bias.
@@ -189,6 +194,7 @@ class Model:
     tied_embeddings: bool = False
     positions: int = 0
     norm: Literal["rms", "layer", "plain"] = "rms"
+    tied_values: bool = False
     qkv_bias: bool = False
     output_bias: bool = False
     mlp_bias: bool = False
@@ -236,7 +242,9 @@ class Model:
         """Kind of every layer, in order."""
         if self.layout:
             return self.layout
-        plain = Layer(self.mixer, self.window, self.keys, mlp=self.ffn > 0)
+        plain = Layer(
+            self.mixer, self.window, self.keys, mlp=self.ffn > 0, tied_values=self.tied_values
+        )
         if self.experts is None:
             return (plain,) * self.layers
         dense = min(self.layers, self.experts.dense_layers)
@@ -258,6 +266,25 @@ class Model:
             model = self._of_kinds[kind] = self._with_one_kind(kind)
         return model
 
+    @cached_property
+    def by_heads(self) -> tuple[Model, ...]:
+        """Models of the attention layers with alike heads, for each kind of heads that occurs."""
+        heads: dict[tuple[int, int, bool], list[Layer]] = {}
+        for layer in self.each_layer:
+            if layer.mixer in ATTENTION:
+                alike = layer.head_dim, layer.kv_heads, layer.tied_values
+                heads.setdefault(alike, []).append(layer)
+        if len(heads) <= 1:
+            return (self,)
+        return tuple(
+            replace(
+                self, layers=len(layers), layout=tuple(layers), prediction_heads=0,
+                head_dim=width or self.head_dim, kv_heads=count or self.kv_heads,
+                tied_values=tied,
+            )
+            for (width, count, tied), layers in heads.items()
+        )  # fmt: skip
+
     def _with_one_kind(self, kind: Layer) -> Model:
         sparse = self.experts is not None and kind.experts
         return replace(
@@ -266,6 +293,9 @@ class Model:
             mixer=kind.mixer,
             window=kind.window,
             keys=kind.keys,
+            head_dim=kind.head_dim or self.head_dim,
+            kv_heads=kind.kv_heads or self.kv_heads,
+            tied_values=kind.tied_values,
             indexer=self.indexer if kind.keys == "selected" else None,
             ffn=self.ffn if kind.mlp else 0,
             experts=replace(self.experts, dense_layers=0) if sparse and self.experts else None,
@@ -410,8 +440,9 @@ def mixer_size(model: Model) -> Size:
         vectors = rank + latent.kv_rank + index.vectors
         return Size(weights + index.weights + state.weights, vectors + state.vectors)
     kv = model.kv_heads * model.head_dim
-    weights = h * (q * (1 + model.attention_gate) + 2 * kv) + output
-    biases = (q + 2 * kv) * model.qkv_bias + h * model.output_bias
+    both = (2 - model.tied_values) * kv
+    weights = h * (q * (1 + model.attention_gate) + both) + output
+    biases = (q + both) * model.qkv_bias + h * model.output_bias
     norms = 2 * model.head_dim * model.qk_norm + (q + kv) * model.qk_norm_wide
     vectors = biases + norms + model.heads * model.sinks + index.vectors
     return Size(weights + index.weights + state.weights, vectors + state.vectors)

@@ -336,9 +336,23 @@ class PolicyInputs:
     )
     kind: tuple[str, ...] = setting(
         (),
-        "Units of one kind, in place of --cluster; repeated for a fleet of several kinds",
-        metavar="NAME:COUNT",
+        "Units of one kind, in place of --cluster; repeated for a fleet of several kinds, and with "
+        "the region of each where there are several",
+        metavar="NAME:COUNT[@REGION]",
         default="--cluster",
+    )
+    region: tuple[str, ...] = setting(
+        (),
+        "Region with users and chips of its own: hours by which its clocks are ahead of those of "
+        "the demand, and its share of the demand, such as us=-8:60%; repeated for each region",
+        metavar="NAME=HOURS:SHARE",
+        default="one place",
+    )
+    round_trip: tuple[str, ...] = setting(
+        (),
+        "Round trip of a request that another region answers, such as us/eu=145ms; may be repeated",
+        metavar="REGION/REGION=TIME",
+        default="by the hours between their clocks",
     )
     serve_on: tuple[str, ...] = setting(
         (),
@@ -358,6 +372,9 @@ class PolicyInputs:
     def __post_init__(self) -> None:
         # Refuses a text that is no time, and a power that is none, before anything runs.
         _ = self.hold_s, self.night_hours
+        for text in self.kind:
+            if text.endswith("@"):
+                raise InputError(f"--kind {shown(text)} names no region; write {text[:60]}us.")
         if self.power_cap is not None and not self.power_cap > 0:
             raise InputError(
                 f"a power cap of {self.power_cap:g} MW is not above 0; write it in MW."
@@ -450,7 +467,12 @@ class FleetOptions:
     @property
     def clusters(self) -> tuple[str, ...]:
         """Names of the machines of each kind."""
-        return self.policy.kind or (self.fleet.cluster,)
+        return tuple(text.partition("@")[0] for text in self.policy.kind) or (self.fleet.cluster,)
+
+    @property
+    def places(self) -> tuple[str, ...]:
+        """Region of each kind; empty where it states none."""
+        return tuple(text.partition("@")[2] for text in self.policy.kind)
 
 
 @dataclass(frozen=True)

@@ -128,7 +128,17 @@ def fields_of_keys(
     """Return the fields that a file's keys stand for, and the keys that no field has."""
     # ``nulls``: keys whose null leaves nothing open, with the value that it stands for.
     # ``ranking``: values of fields that several keys set, from the weakest to the strongest.
-    _check_known(path, {key: keys[key] for key in keys if key in table})
+    unknown = [
+        f"{key} is {value.why}"
+        for key, value in keys.items()
+        if key in table and isinstance(value, Unknown)
+    ]
+    if unknown:
+        more = f"; and {len(unknown) - 4} more" if len(unknown) > 4 else ""
+        raise InputError(
+            f"{path}: {'; '.join(unknown[:4])}{more}. Write numbers into the file, or give a "
+            f"script its variables, as 'TP=8 {path.name}'."
+        )
     fields: dict[str, Any] = {}
     ignored = []
     for key, value in keys.items():
@@ -142,20 +152,10 @@ def fields_of_keys(
             ignored.append(f"{key} = {str(value)[:40]}")
             converted = converted and converted.value
         if converted is not None and field:
-            fields[field] = _stronger(fields.get(field), converted, ranking.get(field))
+            if field in fields and field in ranking:
+                converted = max(fields[field], converted, key=ranking[field].index)
+            fields[field] = converted
     return fields, ignored
-
-
-def _check_known(path: Path, stated: Fields) -> None:
-    unknown = [
-        f"{key} is {value.why}" for key, value in stated.items() if isinstance(value, Unknown)
-    ]
-    if unknown:
-        more = f"; and {len(unknown) - 4} more" if len(unknown) > 4 else ""
-        raise InputError(
-            f"{path}: {'; '.join(unknown[:4])}{more}. Write numbers into the file, or give a "
-            f"script its variables, as 'TP=8 {path.name}'."
-        )
 
 
 def _converted(rule: Key, key: str, keys: Fields, where: str) -> Any:
@@ -172,13 +172,6 @@ def _converted(rule: Key, key: str, keys: Fields, where: str) -> Any:
             f"{where}{key} is {excerpt(value)}, of which no {rule.field or 'replica'} can be made"
             f"{needed}. Correct the value."
         ) from None
-
-
-def _stronger(earlier: Any, later: Any, ranking: Sequence[Any] | None) -> Any:
-    """Value of a field that two keys set: the stronger one, or else that of the later key."""
-    if earlier is None or ranking is None:
-        return later
-    return max(earlier, later, key=ranking.index)
 
 
 def tool_of(keys: Fields, marks: Mapping[str, Sequence[str]]) -> str | None:

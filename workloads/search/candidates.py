@@ -30,11 +30,6 @@ Columns = Mapping[str, IntArray]
 as its place among the field's choices."""
 
 
-def one_row() -> Columns:
-    """Return the table of no fields, which has one row."""
-    return {"row": np.zeros(1, np.int64)}
-
-
 def rows(columns: Columns) -> int:
     """Count the combinations."""
     return len(next(iter(columns.values())))
@@ -208,11 +203,6 @@ def _microbatches(c: Columns, frame: Frame) -> IntArray:
     return frame.base.global_batch // (c["dp"] * c["microbatch"])
 
 
-def _uneven(c: Columns, frame: Frame) -> BoolArray:
-    longest = -(-frame.model.layers // (c["pp"] * c["vpp"])) * c["vpp"]
-    return np.asarray(longest * c["pp"] > MOST_UNEVEN * frame.model.layers)
-
-
 def _norms_again(c: Columns, frame: Frame) -> BoolArray:
     halves_as_fast = not reduces_in_switch(frame.cluster)
     could = halves_as_fast & (c["tp"] > 1) & (c["divides_sequence"] == 1)
@@ -275,7 +265,14 @@ RULES = (
         "vpp",
         lambda c, of: (c["vpp"] > 1) & (_microbatches(c, of) < c["pp"]),
     ),
-    Rule("a stage a quarter longer than the mean", "pp", _uneven),
+    Rule(
+        "a stage a quarter longer than the mean",
+        "pp",
+        lambda c, of: (
+            -(-of.model.layers // (c["pp"] * c["vpp"])) * c["vpp"] * c["pp"]
+            > MOST_UNEVEN * of.model.layers
+        ),
+    ),
     Rule(
         "tensor without sequence parallelism: the same bytes sent, norms repeated",
         "sequence_parallel",
@@ -424,7 +421,8 @@ def _degrees(model: Model, base: ParallelPlan, fixed: Stated, ranks: int) -> Col
     # A degree that does not divide the model by itself does not divide it in any pair.
     tps = [tp for tp in _only(fixed, "tp", inner) if _divides(model, replace(alone, tp=tp))]
     cps = [cp for cp in _only(fixed, "cp", inner) if _divides(model, replace(alone, cp=cp))]
-    columns = crossed(crossed(one_row(), "tp", tps), "cp", cps)
+    no_fields = {"row": np.zeros(1, np.int64)}
+    columns = crossed(crossed(no_fields, "tp", tps), "cp", cps)
     columns = crossed(columns, "sequence_parallel", _only(fixed, "sequence_parallel", (0, 1)))
     pairs = {
         (tp, cp, split): _divides(model, replace(base, tp=tp, cp=cp, sequence_parallel=bool(split)))

@@ -11,7 +11,6 @@ from typing import Any, Literal, NamedTuple
 import numpy as np
 
 from cluster_sim.progress import Watch, unwatched
-from topologies.catalogue.catalogue import shipped_catalogue
 from topologies.clusters.cluster import Cluster
 from topologies.errors import InputError
 from workloads.kernels.precision import TRAINING, check_precision
@@ -70,8 +69,7 @@ def usual_or_searched(
     # search is returned if the best is shorter by ``WORTH_NAMING``; or to take the best. ``size``:
     # ``lnc`` and ``chips`` as ``complete`` takes them.
     if cluster.chip and stated.get("precision"):
-        catalogue = cluster.catalogue or shipped_catalogue()
-        check_precision(stated["precision"], cluster.chip, catalogue, TRAINING, "train")
+        check_precision(stated["precision"], cluster.chip, cluster.numbers, TRAINING, "train")
     usual = None if search == "always" else _usual(stated, model, cluster, size)
     if usual is None:
         choice = searched_plan(stated, model, cluster, watch=watch, **size)
@@ -97,8 +95,7 @@ def _usual(
         on_stack = framework_of(usual, cluster).on(cluster, model)
     except InputError:
         return None  # the search finds another plan, or says what is wrong
-    catalogue = on_stack.catalogue or shipped_catalogue()
-    return usual if likely(model, usual, catalogue, cluster.chip).fits else None
+    return usual if likely(model, usual, on_stack.numbers, cluster.chip).fits else None
 
 
 def searched_plan(
@@ -167,14 +164,13 @@ def _best(
 def _roomy(listed: Candidates, settled: Collection[str], watch: Watch) -> list[ParallelPlan]:
     """Return the plans that leave ``FREE`` of a rank's memory; those that fit where none does."""
     model, cluster = listed.model, listed.cluster
-    catalogue = cluster.catalogue or shipped_catalogue()
     try:
         roomy = fit(listed, settled, watch, margin=FREE)
     except InputError:
         roomy = fit(listed, settled, watch)
     plans = [listed.plans[row] for row in np.flatnonzero(roomy.fits).tolist()]
     # If the first is only possible with a sparing stack, all of them are.
-    if likely(model, plans[0], catalogue, cluster.chip).total > roomy.capacity_bytes:
+    if likely(model, plans[0], cluster.numbers, cluster.chip).total > roomy.capacity_bytes:
         fits = fit(listed, settled, watch).fits
         plans = [listed.plans[row] for row in np.flatnonzero(fits).tolist()]
     return plans
@@ -208,8 +204,7 @@ def nearest_plan(
         return None
     try:
         if fixed.get("precision"):  # another plan would not mend a wrong one
-            catalogue = cluster.catalogue or shipped_catalogue()
-            check_precision(fixed["precision"], cluster.chip, catalogue, TRAINING, "train")
+            check_precision(fixed["precision"], cluster.chip, cluster.numbers, TRAINING, "train")
         # Without the fields that divide the model a plan is always possible.
         machine = {name: fixed[name] for name in fixed if name in ("ranks_per_chip", "seq")}
         ranks = complete(machine, model, cluster, **size).ranks
@@ -220,8 +215,7 @@ def nearest_plan(
         plan = _plan({**fixed, **changes}, model, cluster, size)
         if plan is not None:
             on_stack = framework_of(plan, cluster).on(cluster, model)
-            catalogue = on_stack.catalogue or shipped_catalogue()
-            needed = likely(model, plan, catalogue, cluster.chip)
+            needed = likely(model, plan, on_stack.numbers, cluster.chip)
             if needed.total <= needed.capacity:
                 return changes
     return None
@@ -346,7 +340,7 @@ def _changed(
         on_stack = framework_of(other, cluster).on(cluster, model)
     except InputError:
         return None
-    needed = worst(model, other, on_stack.catalogue or shipped_catalogue(), cluster.chip)
+    needed = worst(model, other, on_stack.numbers, cluster.chip)
     return other if other != plan and needed.fits and not needed.tight else None
 
 

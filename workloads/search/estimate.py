@@ -23,7 +23,7 @@ import numpy as np
 from cluster_sim.collectives.duration.duration import geometries
 from cluster_sim.progress import Watch, unwatched
 from topologies.arrays import FloatArray, IntArray
-from topologies.catalogue.catalogue import Catalogue, shipped_catalogue
+from topologies.catalogue.catalogue import Catalogue
 from topologies.clusters.cluster import Cluster
 from topologies.routing import period
 from topologies.units import PS_PER_S
@@ -115,7 +115,7 @@ class _Shared:
 
     def __init__(self, model: Model, cluster: Cluster):
         self.model, self.cluster = model, cluster
-        self.catalogue, self.chip = cluster.catalogue or shipped_catalogue(), cluster.chip
+        self.catalogue, self.chip = cluster.numbers, cluster.chip
         self.kind = np.array([kind.experts for kind in model.each_layer], np.int64)
         per_token = model.experts.per_token if model.experts else 1
         self.communication = Communication(cluster, per_token)
@@ -325,18 +325,13 @@ def _finished(shapes: RankShapes, time_s: CommunicationTime) -> FloatArray:
         held = stage_kinds(shapes.model, plan, stage)
         key = (stage == ends[0], stage == ends[1], held)
         if key not in by_kind:
-            by_kind[key] = _finish(shapes, stage, time_s)
+            steps = ReplicaExchange(shapes, stage, plan).finish()
+            tied_s = _sum([step for step in steps if step.axis == "tie"], time_s)
+            kernels_s = sum(step.seconds for step in steps if not step.axis)
+            after = [step for step in steps if step.axis not in ("", "tie")]
+            by_kind[key] = kernels_s + _sum(after, time_s), tied_s
         times.append(by_kind[key])
     return np.array(times)
-
-
-def _finish(shapes: RankShapes, stage: int, time_s: CommunicationTime) -> tuple[float, float]:
-    """Time of a stage after its last pass without tied embeddings, and of these alone [s]."""
-    steps = ReplicaExchange(shapes, stage, shapes.plan).finish()
-    tied = [step for step in steps if step.axis == "tie"]
-    after = [step for step in steps if step.axis != "tie"]
-    kernels_s = sum(step.seconds for step in after if not step.axis)
-    return kernels_s + _sum([step for step in after if step.axis], time_s), _sum(tied, time_s)
 
 
 def _sum(steps: list[LayerOp], time_s: CommunicationTime) -> float:

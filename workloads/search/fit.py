@@ -15,7 +15,6 @@ import numpy as np
 
 from cluster_sim.progress import Watch, unwatched
 from topologies.arrays import BoolArray, IntArray
-from topologies.catalogue.catalogue import shipped_catalogue
 from topologies.errors import InputError
 from workloads.models.model import Model
 from workloads.search.candidates import RECOMPUTE, Candidates
@@ -71,7 +70,7 @@ def fit(
 ) -> Fit:
     """Compute the memory of every candidate, by :mod:`workloads.training.memory.memory`."""
     # The values of ``settled`` fields leave out no plan; the share ``margin`` of memory stays free.
-    catalogue, chip = candidates.cluster.catalogue or shipped_catalogue(), candidates.cluster.chip
+    catalogue, chip = candidates.cluster.numbers, candidates.cluster.chip
     stack = stack_of(catalogue)
     totals: dict[Hashable, int] = {}
     fitting: dict[Hashable, list[tuple[int, int]]] = {}
@@ -156,7 +155,7 @@ _alike: Callable[[ParallelPlan], tuple[Hashable, ...]] = attrgetter(*SAME)
 
 def _nothing_fits(candidates: Candidates, fit: Fit) -> str:
     """Message for candidates none of which fits, with the nearest one and the bytes it lacks."""
-    catalogue, chip = candidates.cluster.catalogue or shipped_catalogue(), candidates.cluster.chip
+    catalogue, chip = candidates.cluster.numbers, candidates.cluster.chip
     # Some totals are lower bounds: look from the lowest on until the bounds exceed the best total.
     nearest, total = -1, 2**62
     for row in np.argsort(fit.total_bytes).tolist():

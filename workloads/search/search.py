@@ -16,7 +16,6 @@ from cluster_sim.progress import Watch, progress, unwatched
 from topologies import display
 from topologies.arguments import check_names, checked
 from topologies.arrays import FloatArray, IntArray
-from topologies.catalogue.catalogue import shipped_catalogue
 from topologies.clusters.cluster import Cluster
 from topologies.clusters.names import CLUSTER_REMEDY, as_cluster
 from topologies.errors import InputError, check_choice
@@ -474,8 +473,7 @@ def _suits(plan: ParallelPlan, change: Mapping[str, Any], search: Search) -> boo
         check_model(changed, search.model)
     except InputError:
         return False
-    catalogue = search.cluster.catalogue or shipped_catalogue()
-    needed = likely(search.model, changed, catalogue, search.cluster.chip)
+    needed = likely(search.model, changed, search.cluster.numbers, search.cluster.chip)
     return changed != plan and needed.total <= needed.capacity
 
 

@@ -18,7 +18,6 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from topologies.arrays import FloatArray
-from topologies.catalogue.catalogue import shipped_catalogue
 from topologies.clusters.cluster import Cluster
 from topologies.errors import InputError
 from workloads.models.model import Model
@@ -115,8 +114,7 @@ def chunk_times_s(model: Model, plan: ParallelPlan, joined: Joined) -> FloatArra
     sums_s, ends = [], []
     for number, cluster in enumerate(joined.clusters):
         costs = Communication(cluster, per_token).times(joined.part(plan, number))
-        catalogue = cluster.catalogue or shipped_catalogue()
-        stage = Stage(model, plan, cluster.chip, catalogue, costs)
+        stage = Stage(model, plan, cluster.chip, cluster.numbers, costs)
         of_kinds = [
             float((stage.through(DOUBLE, kind) - stage.through(MIDDLE, kind)).sum())
             for kind in kinds
@@ -162,8 +160,7 @@ def _holds(model: Model, plan: ParallelPlan, stage: int, layers: int, cluster: C
     if not others and left:
         return False
     there = replace(plan, stage_layers=tuple(counts))
-    catalogue = cluster.catalogue or shipped_catalogue()
-    return memory(model, there, stage, catalogue, cluster.chip).fits
+    return memory(model, there, stage, cluster.numbers, cluster.chip).fits
 
 
 # The plan: degrees that suit all clusters, completed, with its layers divided.
@@ -249,7 +246,14 @@ class Question(NamedTuple):
                 most = room_for_layers(model, plan, on_stack)
             least = [0, *[1] * (chunks - 2), model.prediction_heads]
             plan = replace(plan, stage_layers=divided(times, most, least))
-        return _estimate_s(plan, times), plan, joined
+        # Time of 1F1B without transfers and exchanges of gradients.
+        cuts = np.cumsum([0, *plan.stage_layers])
+        of_chunks = times[np.arange(len(times)), cuts[:-1], cuts[1:]]
+        held_by = [plan.pipeline.stage(plan.pp, chunk) for chunk in range(len(times))]
+        of_stages = np.bincount(held_by, of_chunks)
+        fill = (of_stages.sum() - of_stages.max()) / plan.vpp
+        seconds = float(plan.microbatches * of_stages.max() + fill)
+        return seconds / plan.global_batch, plan, joined
 
     def best_plan(self) -> tuple[ParallelPlan, Joined]:
         """Return the plan with the least estimated time a sequence."""
@@ -287,16 +291,6 @@ def _framed(plan: ParallelPlan, model: Model, clusters: Sequence[Cluster]) -> tu
     return tuple(stack.on(each, model) for stack, each in zip(stacks, clusters, strict=True))
 
 
-def _estimate_s(plan: ParallelPlan, times: FloatArray) -> float:
-    """Time of 1F1B without transfers and exchanges of gradients, for a sequence [s]."""
-    cuts = np.cumsum([0, *plan.stage_layers])
-    of_chunks = times[np.arange(len(times)), cuts[:-1], cuts[1:]]
-    stages = [plan.pipeline.stage(plan.pp, chunk) for chunk in range(len(times))]
-    of_stages = np.bincount(stages, of_chunks)
-    fill = (of_stages.sum() - of_stages.max()) / plan.vpp
-    return float(plan.microbatches * of_stages.max() + fill) / plan.global_batch
-
-
 def unlike_step(
     model: Model,
     clusters: Sequence[Cluster],
@@ -320,9 +314,8 @@ def unlike_step(
                 f"{cluster.name} has no scale-out fabric that could join it to another cluster. "
                 "Use one that has, or leave --later-stages out."
             )
-    catalogue = clusters[0].catalogue or shipped_catalogue()
     per_chip = stated.get("ranks_per_chip") or ranks_per_chip(clusters[0], lnc)
-    thinned = catalogue.entry("joined-clusters", "oversubscription")
+    thinned = clusters[0].numbers.entry("joined-clusters", "oversubscription")
     slowest = thinned.high or thinned.value
     question = Question(model, tuple(clusters), stated, detail, lnc, per_chip, thinned.value)
     plan, joined = question.best_plan()

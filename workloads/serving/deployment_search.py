@@ -184,6 +184,7 @@ MOST_IN_GROUP = 8
 """Most replicas of a group among which a split is searched; a fault takes out the whole group."""
 LEAST_SLOTS, MOST_SLOTS = 64, 1024
 """Requests that decode at once: slots are doubled from the least on while that serves more."""
+FEWEST_SLOTS = 4  # slots down to which those of a program of Trainium are halved
 WORTH = 1.01  # gain in rate for which twice the slots are kept
 KEPT = 3  # number of deployments, from the best on, that no candidate without a search can exceed
 FRONTIER = (0.02, 0.1, 0.25, 0.4, 0.55, 0.7, 0.85, 0.95, 0.99)
@@ -443,12 +444,12 @@ def search_deployments(question: DeploymentQuestion, watch: Watch = unwatched) -
         if most_per_chip_s <= least or MOST * offered.saturated_per_s / chips <= least:
             continue
         try:
-            rate = highest_rate(offered, question.slo, above_per_s=least * chips)
+            better = _at_best_slots(question, words, offered, least * chips)
         except SloMissed as miss:
             missed.append((miss, words))
             continue
-        if rate:
-            ranked.append(Ranked(words, offered, rate))
+        if better:
+            ranked.append(better)
             ranked.sort(key=lambda each: -each.rate_per_chip_s)
     if not ranked:
         nearest, words = max(missed, key=lambda each: each[0].attained)
@@ -562,13 +563,44 @@ def _rates_apart(offered: Offered) -> tuple[float, float]:
     return 1 / float(np.mean(prompt_s)), replace(offered, deployment=alone).saturated_per_s
 
 
+def _at_best_slots(
+    question: DeploymentQuestion, words: dict[str, Any], offered: Offered, above_per_s: float
+) -> Ranked | None:
+    """Return a deployment above a rate, as a program of Trainium with the slots that serve most.
+
+    A program runs all its slots, empty ones too, so that one with fewer keeps a shorter limit.
+    """
+    halves = offered.deployment.batching.runs_empty_slots and "slots" not in question.batching
+    best: Ranked | None = None
+    miss: SloMissed | None = None
+    slots = LEAST_SLOTS
+    while MOST * offered.saturated_per_s > above_per_s:  # fewer slots do not saturate later
+        one_pass_s = offered.deployment.profile.decode_s(slots, 1) if halves else 0.0
+        rate = 0.0
+        try:
+            if one_pass_s <= question.slo.tpot_s or slots == FEWEST_SLOTS:
+                rate = highest_rate(offered, question.slo, above_per_s=above_per_s)
+        except SloMissed as missed:
+            miss = missed
+        if rate:
+            best, above_per_s = Ranked(words, offered, rate), rate
+        if not halves or slots == FEWEST_SLOTS or (best and not rate):
+            break
+        slots //= 2
+        words = {**words, "slots": slots}
+        offered = question.offered(words)
+    if miss and not best:
+        raise miss
+    return best
+
+
 def _with_more_slots(question: DeploymentQuestion, best: Ranked) -> Ranked:
     """Return a deployment with as many slots as serve more, if their number was not stated."""
     if "slots" in question.batching:
         return best
-    slots = LEAST_SLOTS
+    slots = best.words.get("slots", LEAST_SLOTS)
     best = replace(best, words={**best.words, "slots": slots})
-    while FREED * slots <= MOST_SLOTS:
+    while slots >= LEAST_SLOTS and FREED * slots <= MOST_SLOTS:
         slots *= FREED
         words = {**best.words, "slots": slots}
         try:

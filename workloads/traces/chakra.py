@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from google.protobuf.message import DecodeError
 
+from cluster_sim.plot.perfetto import plain_varint
 from topologies.errors import InputError
 from topologies.files.writing import whole_files
 from topologies.units import PS_PER_US
@@ -425,16 +426,7 @@ def write_messages(path: Path, messages: Iterable[Any]) -> None:
     with path.open("wb") as file:
         for message in messages:
             content = message.SerializeToString()
-            file.write(_varint(len(content)) + content)
-
-
-def _varint(value: int) -> bytes:
-    """Bytes of a whole number in protobuf's variable-length encoding."""
-    digits = bytearray()
-    while value > 127:
-        digits.append(value & 127 | 128)
-        value >>= 7
-    return bytes([*digits, value])
+            file.write(plain_varint(len(content)) + content)
 
 
 def _messages(

@@ -11,8 +11,10 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, replace
-from heapq import heapify, heappop, heappush
+from graphlib import CycleError, TopologicalSorter
+from heapq import heappop, heappush
 
 import numpy as np
 from scipy.sparse import coo_array
@@ -335,21 +337,18 @@ def in_order(waits: Mapping[int, Sequence[int]]) -> list[int]:
     >>> in_order({3: [2], 2: [1], 1: [], 4: []})
     [1, 2, 3, 4]
     """
-    after: dict[int, list[int]] = defaultdict(list)
-    missing = {number: len(dependencies) for number, dependencies in waits.items()}
-    for number, dependencies in waits.items():
-        for dependency in dependencies:
-            after[dependency].append(number)
-    ready = [number for number, count in missing.items() if not count]
-    heapify(ready)
-    order = []
-    while ready:
-        number = heappop(ready)
-        order.append(number)
-        for follower in after.get(number, ()):
-            missing[follower] -= 1
-            if not missing[follower]:
-                heappush(ready, follower)
+    sorter = TopologicalSorter(waits)
+    with suppress(CycleError):  # all others are still given out
+        sorter.prepare()
+    ready: list[int] = []
+    order: list[int] = []
+    while sorter.is_active():
+        for number in sorter.get_ready():
+            heappush(ready, number)
+        if not ready:
+            break
+        order.append(heappop(ready))
+        sorter.done(order[-1])
     return order
 
 

@@ -17,7 +17,7 @@ from cluster_sim.schedule.repeats import calls_written_out
 from cluster_sim.schedule.table import Schedule
 from cluster_sim.trace.trace import ENGINES, Trace, run
 from topologies.arrays import IntArray
-from topologies.catalogue.catalogue import Catalogue, shipped_catalogue
+from topologies.catalogue.catalogue import Catalogue
 from topologies.clusters.cluster import Cluster
 from topologies.errors import InputError, check_choice
 from topologies.memory_limit import machine_bytes
@@ -83,11 +83,8 @@ class Detail:
                 f"iterations is {self.iterations!r}; it must be a whole number from 1 to "
                 f"{MOST_ITERATIONS:,}."
             )
-        if self.joined:
-            self._check_joined()
-
-    def _check_joined(self) -> None:
-        """Refuse what is not simulated where stages are on unlike chips."""
+        if not self.joined:
+            return
         causes = self.disturbed is not None and self.disturbed.causes
         refused = {
             f"--level {self.level}, which puts messages on the links of one cluster": (
@@ -115,7 +112,7 @@ def chip_catalogue(cluster: Cluster) -> Catalogue:
             f"{cluster.name} is a plain shape without chips, so nothing can be computed on it. "
             "Use a named machine such as trn2-ultraserver:16."
         )
-    return cluster.catalogue or shipped_catalogue()
+    return cluster.numbers
 
 
 def peak_flops_per_s(shapes: RankShapes) -> float:
@@ -145,7 +142,13 @@ def check_step(shapes: RankShapes, joined: Joined, number: int, detail: Detail) 
         mistake = routing_mistake(here, cluster, chips)
         if mistake:
             raise InputError(mistake)
-    _check_process_memory(shapes, detail)
+    # The program is not built yet, so the level that ``auto`` will take is foreseen from the ranks.
+    ranks, every_rank, level = plan.ranks, not counts_equal_ranks(detail), detail.level
+    if level == "auto":
+        as_vector = every_rank and ranks > LARGEST_ENGINE_RANKS and not detail.faults
+        level = "rank-vector" if as_vector else "collective"
+    size = estimated_size(shapes, detail.iterations, every_rank=every_rank)
+    check_size(size, level, detail.engine, ranks)
     stages = tuple(joined.held(number)) if several else ()
     memory = worst(model, plan, shapes.catalogue, cluster.chip, stages)
     if several and not (memory.fits or detail.allow_oversized):
@@ -171,18 +174,6 @@ def counts_equal_ranks(detail: Detail) -> bool:
         return detail.folded and not disturbed and not detail.faults
     one_by_one = disturbed and (disturbed.jitter > 0 or detail.level == "rank-vector")
     return detail.folded and detail.level != "chunk" and not one_by_one
-
-
-def _check_process_memory(shapes: RankShapes, detail: Detail) -> None:
-    # The program is not built yet, so the level that ``auto`` will take is foreseen from the ranks.
-    ranks = shapes.plan.ranks
-    every_rank = not counts_equal_ranks(detail)
-    level = detail.level
-    if level == "auto":
-        as_vector = every_rank and ranks > LARGEST_ENGINE_RANKS and not detail.faults
-        level = "rank-vector" if as_vector else "collective"
-    size = estimated_size(shapes, detail.iterations, every_rank=every_rank)
-    check_size(size, level, detail.engine, ranks)
 
 
 def check_plausible(shares_of_peak: Mapping[str, float], shapes: RankShapes) -> None:

@@ -11,7 +11,7 @@ from cluster_sim.plot.perfetto import MOST_CHIPS, Counter, counter
 from cluster_sim.schedule.table import PS_PER_S
 from cluster_sim.trace.trace import Trace
 from topologies.arrays import IntArray
-from topologies.catalogue.catalogue import Catalogue, shipped_catalogue
+from topologies.catalogue.catalogue import Catalogue
 from topologies.clusters.cluster import Cluster
 from workloads.kernels.chip_share import family
 from workloads.training.iteration import Iteration
@@ -88,8 +88,7 @@ def input_table(run: Iteration) -> list[dict[str, Any]]:
 
 
 def _inputs(cluster: Cluster) -> list[dict[str, Any]]:
-    catalogue: Catalogue = cluster.catalogue or shipped_catalogue()
-    chip = cluster.chip
+    catalogue, chip = cluster.numbers, cluster.chip
     wanted = [(chip, name) for name in catalogue.quantities(chip) if name in _CHIP]
     kernels = f"kernels.{family(chip, catalogue).name}"
     wanted += [(kernels, name) for name in _read_for(chip, catalogue, kernels)]
@@ -153,7 +152,7 @@ def memory_in_use(run: Iteration, trace: Trace) -> list[Counter]:
         of_rank = np.flatnonzero((rank == number) & ran)
         its_stage = int(stage[of_rank[0]])
         cluster = run.joined.of_stage(its_stage)
-        catalogue = cluster.catalogue or shipped_catalogue()
+        catalogue = cluster.numbers
         stack, kept = stack_of(catalogue), memory(model, plan, its_stage, catalogue, cluster.chip)
         constant = kept.weights + kept.gradients + kept.optimizer
         chunks = chunk_layers(model, plan, its_stage)

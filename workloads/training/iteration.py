@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -202,7 +203,8 @@ class Iteration:
         )
         for other in others:  # what is less sure of two kinds of chips decides
             low, high = min(first.low, other.low), max(first.high, other.high)
-            first = replace(max(first, other, key=_width), low=low, high=high)
+            wider = max(first, other, key=lambda ends: ends.high / ends.low)
+            first = replace(wider, low=low, high=high)
         return first
 
     @property
@@ -339,10 +341,6 @@ class Iteration:
             for each in self.joined.clusters
         ]
         return {kind: worst(*(grades[kind] for grades in of_each)) for kind in of_each[0]}
-
-
-def _width(ends: Interval) -> float:
-    return ends.high / ends.low
 
 
 def iteration(
@@ -551,7 +549,7 @@ KERNELS = {
     "optimizer": ("norm.squares", "optimizer.step"),
 }  # fmt: skip
 """Beginnings of the names of kernels of each kind; a backward kernel's name has the same one."""
-AGAIN = ("again.", "gradient.", PREDICTED)
+AGAIN = re.compile(rf"^(again\.)?(gradient\.)?({re.escape(PREDICTED)})?")
 """Prefixes of the names of kernels that run again, or whose gradient is like the kernel itself."""
 LINKS = {"measured": "measured", "derived": "extrapolated"}
 """Grade of the times of collectives by the grade of the links' efficiency; others are assumed."""
@@ -564,15 +562,9 @@ def provenance(program_kernels: Program, catalogue: Catalogue, chip: str) -> dic
         graded = [
             step.provenance
             for step in program_kernels.steps
-            if step.provenance and _without_prefix(step.name).startswith(names)
+            if step.provenance and AGAIN.sub("", step.name).startswith(names)
         ]
         grades[kind] = worst(*graded) if graded else "assumed"
     stated = catalogue.has(chip, "collective_efficiency")
     grade = catalogue.entry(chip, "collective_efficiency").grade if stated else "assumed"
     return {**grades, "collectives": LINKS.get(grade, "assumed")}
-
-
-def _without_prefix(name: str) -> str:
-    for prefix in AGAIN:
-        name = name.removeprefix(prefix)
-    return name

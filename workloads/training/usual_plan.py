@@ -9,7 +9,7 @@ from itertools import groupby
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from topologies.catalogue.catalogue import chip_family, shipped_catalogue
+from topologies.catalogue.catalogue import chip_family
 from topologies.clusters.cluster import Cluster
 from topologies.errors import InputError
 from workloads.confidence.answers import kernels_assumed
@@ -47,8 +47,7 @@ def runnable_fields(path: Path, cluster: Cluster) -> dict[str, Any]:
         del fields["framework"]  # the answer says so
     if filed.tool == "MaxText" and "microbatch" in fields:
         # A batch is one of each device, of which a chip may have two.
-        catalogue = cluster.catalogue or shipped_catalogue()
-        fields["microbatch"] *= catalogue.integer(cluster.chip, "jax_devices", 1)
+        fields["microbatch"] *= cluster.numbers.integer(cluster.chip, "jax_devices", 1)
     return fields
 
 
@@ -151,7 +150,7 @@ def _with_large_microbatches(plan: ParallelPlan, model: Model, cluster: Cluster)
     on_neuron = chip_family(cluster.chip, cluster.catalogue).is_neuron
     if open_fields != {"microbatch"} or plan.tp == 1 or plan.pp > 1 or on_neuron:
         return plan
-    catalogue = framework_of(plan, cluster).on(cluster, model).catalogue or shipped_catalogue()
+    catalogue = framework_of(plan, cluster).on(cluster, model).numbers
     for size in reversed(MICROBATCHES):
         other = _runnable(plan, {"microbatch": size}, model, cluster)
         memory = other and worst(model, other, catalogue, cluster.chip)
@@ -162,9 +161,8 @@ def _with_large_microbatches(plan: ParallelPlan, model: Model, cluster: Cluster)
 
 def fits(model: Model, plan: ParallelPlan, cluster: Cluster) -> bool:
     """Return whether a plan fits in the memory of the stage that needs most."""
-    catalogue = cluster.catalogue or shipped_catalogue()
     # What has room for the likely need has it for the least, which takes many times as long.
-    return any(need(model, plan, catalogue, cluster.chip).fits for need in (likely, worst))
+    return any(need(model, plan, cluster.numbers, cluster.chip).fits for need in (likely, worst))
 
 
 TUNED_CHIPS = 1024
@@ -459,6 +457,10 @@ def training_features(
     left_open: tuple[float, float] = (1.0, 1.0),
 ) -> Prediction:
     """Return the features of a training step."""
+    # Level of what is told by the plan.
+    told = PLAN if not plan.names_framework else "" if ":" in plan.framework else FRAMEWORK
+    if OPEN & {*plan.assumed}:
+        told = FRAMEWORK if plan.names_framework else BARE
     return Prediction(
         training_kind(
             experts=model.experts is not None,
@@ -472,19 +474,10 @@ def training_features(
         ranks=max(1, plan.ranks // plan.ranks_per_chip),
         assumed=kernels_assumed(cluster.chip, cluster.catalogue),
         framework=framework_of(plan, cluster).name,
-        stated=_told(plan),
+        stated=told,
         below=math.log(left_open[0]),
         above=math.log(left_open[1]),
     )
-
-
-def _told(plan: ParallelPlan) -> str:
-    """Return the level of what is told by a plan."""
-    if OPEN & {*plan.assumed}:
-        return FRAMEWORK if plan.names_framework else BARE
-    if not plan.names_framework:
-        return PLAN
-    return "" if ":" in plan.framework else FRAMEWORK
 
 
 # Plans that a search found for a step whose degrees of parallelism nobody stated.

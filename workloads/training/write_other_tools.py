@@ -15,7 +15,6 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from topologies.catalogue.catalogue import shipped_catalogue
 from topologies.clusters.cluster import Cluster
 from topologies.errors import InputError, check_choice
 from workloads.models.model import Model
@@ -203,8 +202,8 @@ def _megatron(plan: ParallelPlan, model: Model, cluster: Cluster) -> dict[str, A
 
 def _exchange(plan: ParallelPlan, model: Model, cluster: Cluster) -> dict[str, Any]:
     """Keys of Megatron-Core that say how experts get their tokens."""
-    numbers = framework_of(plan, cluster).on(cluster, model).catalogue or shipped_catalogue()
-    if not numbers.integer("training", "token_exchange"):
+    on_stack = framework_of(plan, cluster).on(cluster, model)
+    if not on_stack.numbers.integer("training", "token_exchange"):
         return {"moe-token-dispatcher-type": "alltoall"}
     return {"moe-token-dispatcher-type": "flex", "moe-enable-deepep": True}
 
@@ -235,8 +234,7 @@ def _nemo(plan: ParallelPlan, model: Model, cluster: Cluster) -> dict[str, Any]:
 
 
 def _nxd(plan: ParallelPlan, model: Model, cluster: Cluster) -> dict[str, Any]:
-    catalogue = cluster.catalogue or shipped_catalogue()
-    if plan.ranks_per_chip == 1 and catalogue.has(cluster.chip, "ranks_per_chip"):
+    if plan.ranks_per_chip == 1 and cluster.numbers.has(cluster.chip, "ranks_per_chip"):
         raise InputError(
             f"NxD Training runs a rank on each logical core of {cluster.chip}, and the plan has "
             "one rank a chip. State --lnc 2, or --ranks-per-chip."

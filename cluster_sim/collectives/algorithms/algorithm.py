@@ -21,6 +21,7 @@ from cluster_sim.collectives.call import KINDS, RING_KINDS, CollectiveCall
 from cluster_sim.collectives.group import Box, Group
 from cluster_sim.collectives.messages import Messages
 from cluster_sim.hardware.communication_costs import (
+    PACKET_BYTES,
     RUNTIME,
     CommunicationCosts,
     communication_costs,
@@ -274,15 +275,15 @@ MOST_SLICES = 16  # most slices of a collective in stages; the ops of its schedu
 MOST_BROADCAST_SLICES = 1024  # most slices of a broadcast along a chain
 
 
-def stage_slices(call: CollectiveCall, costs: CommunicationCosts) -> int:
+def stage_slices(call: CollectiveCall) -> int:
     """Return the slices of a collective in stages: as many as leave whole packets, at most 16."""
-    return max(1, min(MOST_SLICES, call.size_bytes // (call.ranks * costs.packet_bytes)))
+    return max(1, min(MOST_SLICES, call.size_bytes // (call.ranks * PACKET_BYTES)))
 
 
-def broadcast_slices(call: CollectiveCall, costs: CommunicationCosts) -> int:
+def broadcast_slices(call: CollectiveCall) -> int:
     """Return the slices of a pipelined broadcast: enough to fill the chain, of whole packets."""
     most = min(MOST_BROADCAST_SLICES, 4 * call.ranks)
-    return max(1, min(most, call.size_bytes // costs.packet_bytes))
+    return max(1, min(most, call.size_bytes // PACKET_BYTES))
 
 
 BYTES_AN_OP = 115

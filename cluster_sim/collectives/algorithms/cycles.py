@@ -317,7 +317,10 @@ def one_ring(group: Group) -> Cycles:
     if filled is None or len(filled.sizes) <= 1:  # on a line its own order is the ring
         return _with_cores(np.arange(len(group.chips))[None, :], group)
     orders = _hamiltonian(filled).orders
-    steps = _slow_steps(orders, filled)
+    place = np.stack(np.unravel_index(orders, filled.sizes))
+    moved = place != np.roll(place, -1, axis=-1)
+    slow = np.array([rate < max(filled.rates) for rate in filled.rates])
+    steps = (moved & slow[:, None, None]).sum(axis=(0, 2))
     return _with_cores(filled.chip_at[orders[[int(np.argmin(steps))]]], group)
 
 
@@ -330,11 +333,17 @@ def all_rings(group: Group) -> Cycles:
     as fast as 8 ranks (4 chips) and half as fast as 32.
     """
     if isinstance(group.cluster.shape, FullMesh) and len(group.domains) == 1:
-        return _with_cores(_strides(len(group.chips)), group)
+        # Every stride that has no factor in common with the size is a cycle.
+        chips = len(group.chips)
+        strides = [stride for stride in range(1, max(2, chips)) if math.gcd(stride, chips) == 1]
+        return _with_cores(np.outer(strides, np.arange(chips)) % chips, group)
     filled = ordered_box(group)
     if filled is None:
         return one_ring(group).both_ways
-    if is_trainium(group.cluster) and _has_one_cycle(filled):
+    # A chip has one cable along a side of two chips, else two.
+    cables = sum(1 if size == 2 else 2 for size in filled.sizes)
+    has_one_cycle = cables == THREE_CABLES and len(set(filled.rates)) == 1
+    if is_trainium(group.cluster) and has_one_cycle:
         return one_ring(group).both_ways
     best = _hamiltonian(filled)
     orders = _with_cores(filled.chip_at[best.orders], group)
@@ -346,26 +355,6 @@ def _with_cores(order: IntArray, group: Group) -> Cycles:
     ranks_per_chip = group.ranks_per_chip
     ranks = order[..., None] * ranks_per_chip + np.arange(ranks_per_chip)
     return cycles(ranks.reshape(len(order), -1))
-
-
-def _has_one_cycle(filled: Box) -> bool:
-    """Return whether each chip has three equal cables: one along a side of two chips, else two."""
-    cables = sum(1 if size == 2 else 2 for size in filled.sizes)
-    return cables == THREE_CABLES and len(set(filled.rates)) == 1
-
-
-def _strides(chips: int) -> IntArray:
-    """Return cycles of a full mesh: every stride that has no factor in common with the size."""
-    strides = [s for s in range(1, max(2, chips)) if math.gcd(s, chips) == 1]
-    return np.outer(strides, np.arange(chips)) % chips
-
-
-def _slow_steps(orders: IntArray, box: Box) -> IntArray:
-    """Count the steps of each cycle along axes that are slower than the fastest."""
-    place = np.stack(np.unravel_index(orders, box.sizes))
-    moved = place != np.roll(place, -1, axis=-1)
-    slow = np.array([rate < max(box.rates) for rate in box.rates])
-    return np.asarray((moved & slow[:, None, None]).sum(axis=(0, 2)))
 
 
 def _hamiltonian(box: Box) -> BoxCycles:

@@ -32,7 +32,7 @@ from cluster_sim.collectives.messages import (
 )
 from cluster_sim.hardware.communication_costs import CommunicationCosts
 from cluster_sim.schedule.table import Edges
-from topologies.arrays import BoolArray, IntArray, distinct
+from topologies.arrays import BoolArray, IntArray, distinct, pointers
 from topologies.routing import Routes, routes
 from topologies.shapes.basic import Torus
 from topologies.shapes.links import coordinates
@@ -67,9 +67,7 @@ def mesh(call: CollectiveCall) -> Messages:
         first=np.concatenate([block[1] for block in blocks]),
         reduce=np.concatenate([np.full(len(block[0]), block[2]) for block in blocks]),
         step=np.concatenate([np.full(len(block[0]), block[3]) for block in blocks]),
-        edges=_two_phases(ranks, dst)
-        if len(blocks) == 3
-        else Edges.from_pairs(len(channel), [], []),
+        edges=_two_phases(ranks, dst) if len(blocks) == 3 else None,
         channels=channels,
         chunks=chunks,
         ranks=ranks,
@@ -86,7 +84,6 @@ def single_step_mesh(ranks: int, size_bytes: int) -> Messages:
         channel=ranks + np.arange(len(src), dtype=np.int32),
         first=np.zeros(len(src), np.int32),
         reduce=True,
-        edges=Edges.from_pairs(len(src), [], []),
         channels=channels,
         chunks=chunks,
         ranks=ranks,
@@ -102,7 +99,6 @@ def mesh_broadcast(ranks: int, size_bytes: int) -> Messages:
     return one_chunk_messages(
         channel=dst - 1,
         first=np.zeros(ranks - 1, np.int32),
-        edges=Edges.from_pairs(ranks - 1, [], []),
         channels=Channels.table(np.zeros(ranks - 1, np.int32), dst),
         chunks=chunks,
         ranks=ranks,
@@ -191,7 +187,6 @@ def direct(group: Group, size_bytes: int | IntArray) -> Messages:
         channel=each,
         first=each,
         step=step,
-        edges=Edges.from_pairs(len(src), [], []),
         channels=Channels.table(src, dst),
         chunks=chunks,
         ranks=group.ranks,
@@ -243,14 +238,13 @@ def _routed(
     link = np.concatenate([leg.link for leg in legs])
     order = np.lexsort((begin, -hops))
     pair, size, hops, begin = pair[order], size[order], hops[order], begin[order]
-    ptr = np.concatenate([[0], np.cumsum(hops)])
+    ptr = pointers(hops)
     along = np.arange(ptr[-1]) + np.repeat(begin - ptr[:-1], hops)
     each = np.arange(len(pair), dtype=np.int32)
     return one_chunk_messages(
         channel=each,
         first=each,
         step=step[pair],
-        edges=Edges.from_pairs(len(pair), [], []),
         channels=Channels.table(src[pair], dst[pair], ptr, link[along]),
         chunks=Chunks.table(size, src[pair], dst[pair]),
         ranks=ranks,
@@ -310,7 +304,6 @@ def permute(ranks: int, size_bytes: int) -> Messages:
     return one_chunk_messages(
         channel=src,
         first=src,
-        edges=Edges.from_pairs(ranks, [], []),
         channels=Channels.table(src, dst),
         chunks=chunks,
         ranks=ranks,

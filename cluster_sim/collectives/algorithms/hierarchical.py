@@ -220,7 +220,7 @@ def hierarchical_ps(call: CollectiveCall, costs: CommunicationCosts) -> int | No
     """Return the time of a hierarchical collective over many domains [ps]; None over few."""
     if not spans_many_domains(call):
         return None
-    return time_from_two_domains_ps(call, stage_slices(call, costs), costs)
+    return time_from_two_domains_ps(call, stage_slices(call), costs)
 
 
 def time_from_two_domains_ps(call: CollectiveCall, slices: int, costs: CommunicationCosts) -> int:
@@ -373,7 +373,7 @@ def _lengths(call: CollectiveCall) -> list[list[int]]:
 
 
 def _message_count(call: CollectiveCall, costs: CommunicationCosts) -> int:
-    return staged_count(call, _lengths(call), stage_slices(call, costs))
+    return staged_count(call, _lengths(call), stage_slices(call))
 
 
 def _memory_accesses(call: CollectiveCall, costs: CommunicationCosts) -> Fraction:
@@ -386,7 +386,7 @@ HIERARCHICAL = Algorithm(
     summary="reduce-scatter inside each domain, all-reduce between equal places, all-gather inside",
     kinds=RING_KINDS,
     suits=lambda call: is_symmetric(call.group),
-    messages=lambda call, costs: hierarchical(call, stage_slices(call, costs)),
+    messages=lambda call, costs: hierarchical(call, stage_slices(call)),
     message_count=_message_count,
     rounds=lambda call, costs: staged_rounds(call, _lengths(call)),
     memory_accesses=_memory_accesses,

@@ -289,7 +289,7 @@ def _ring_algorithm(
     def messages(call: CollectiveCall, costs: CommunicationCosts) -> Messages:
         """Write the messages of all rings."""
         if call.kind == "broadcast":
-            slices = broadcast_slices(call, costs)
+            slices = broadcast_slices(call)
             return chain_broadcast(rings(call.group), call.size_bytes, slices)
         return ring(call, rings(call.group), costs.slices)
 
@@ -299,13 +299,13 @@ def _ring_algorithm(
             return 0
         count = len(rings(call.group).order)
         if call.kind == "broadcast":
-            return count * broadcast_slices(call, costs) * (call.ranks - 1)
+            return count * broadcast_slices(call) * (call.ranks - 1)
         return count * costs.slices * call.ranks * (call.ranks - 1) * call.ways
 
     def rounds(call: CollectiveCall, costs: CommunicationCosts) -> int:
         """Count the messages that follow one another along the longest chain."""
         if call.kind == "broadcast" and call.ranks > 1:
-            return call.ranks - 2 + broadcast_slices(call, costs)
+            return call.ranks - 2 + broadcast_slices(call)
         return call.ways * (call.ranks - 1)
 
     def stands_for(call: CollectiveCall, costs: CommunicationCosts) -> int | None:

@@ -49,7 +49,7 @@ from cluster_sim.hardware.communication_costs import CommunicationCosts
 from cluster_sim.hardware.fabric import uplinks
 from cluster_sim.schedule.table import Edges
 from cluster_sim.trace.trace import run
-from topologies.arrays import IntArray
+from topologies.arrays import IntArray, pointers
 
 
 @dataclass(frozen=True, eq=False)
@@ -211,7 +211,7 @@ class StageChannels:
         has_link = link != NO_LINK
         if not has_link.any():
             return Channels.table(src, dst)
-        ptr = np.concatenate([[0], np.cumsum(has_link)])
+        ptr = pointers(has_link)
         return Channels.table(src, dst, ptr=ptr, link=link[has_link].astype(np.int32))
 
 
@@ -322,18 +322,12 @@ def _add_joins(
     )
 
 
-def halving_doubling(call: CollectiveCall, slices: int) -> Messages:
-    """Write an all-reduce, all-gather or reduce-scatter on a power of two of ranks.
+def cube_parts(group: Group) -> list[Part]:
+    """Return parts with a stage of pairs for each dimension, first those inside chips.
 
     A ring of four is a 2-cube, so a 4x4 torus is a 4-cube and every exchange is between neighbours.
     There are as many parts as dimensions, each of which begins with another one.
     """
-    messages = staged(call, cube_parts(call.group), slices)
-    return replace(messages, handshakes=waits_for_receivers(call.group, call.size_bytes))
-
-
-def cube_parts(group: Group) -> list[Part]:
-    """Return parts with a stage of pairs for each dimension, first those inside chips."""
     rank_at = cube(group)
     dimensions = group.ranks.bit_length() - 1
     inside = (group.ranks_per_chip & -group.ranks_per_chip).bit_length() - 1  # factors of 2
@@ -401,7 +395,8 @@ def tree_broadcast(rank_at: IntArray, size_bytes: int) -> Messages:
 def _messages(call: CollectiveCall, costs: CommunicationCosts) -> Messages:
     if call.kind == "broadcast":
         return tree_broadcast(cube(call.group), call.size_bytes)
-    return halving_doubling(call, costs.slices)
+    messages = staged(call, cube_parts(call.group), costs.slices)
+    return replace(messages, handshakes=waits_for_receivers(call.group, call.size_bytes))
 
 
 def _message_count(call: CollectiveCall, costs: CommunicationCosts) -> int:
@@ -439,11 +434,11 @@ RDH = Algorithm(
 )
 
 
-def kangaring(call: CollectiveCall, slices: int) -> Messages:
+def kangaring(call: CollectiveCall, costs: CommunicationCosts) -> Messages:
     """Write an all-reduce, all-gather or reduce-scatter by pairs whose ranks drive in turn."""
     parts = kangaring_parts(call.group)
     return replace(
-        fuse_pairs(staged(call, parts, slices)),
+        fuse_pairs(staged(call, parts, costs.slices)),
         cycles=len(parts),
         handshakes=waits_for_receivers(call.group, call.size_bytes),
     )
@@ -474,7 +469,7 @@ KANGARING = Algorithm(
     summary="pairs exchange halves, then rings in which one of each pair drives",
     kinds=RING_KINDS,
     suits=lambda call: has_pairs(call.group),
-    messages=lambda call, costs: kangaring(call, costs.slices),
+    messages=kangaring,
     message_count=lambda call, costs: staged_count(
         call, lengths_of(kangaring_parts(call.group)), costs.slices
     ),

@@ -23,7 +23,7 @@ import functools
 import importlib.util
 import itertools
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from fractions import Fraction
 from pathlib import Path
@@ -35,6 +35,7 @@ from cluster_sim.collectives.algorithms.algorithm import (
     Algorithm,
     each_byte_arrives_once,
     filled_box,
+    hop_counts,
     stage_slices,
 )
 from cluster_sim.collectives.algorithms.ring import last_end_ps
@@ -42,13 +43,22 @@ from cluster_sim.collectives.algorithms.stages import Part, staged, staged_count
 from cluster_sim.collectives.call import RING_KINDS, CollectiveCall
 from cluster_sim.collectives.few_ranks import schedule_of_few
 from cluster_sim.collectives.group import Box, Group
-from cluster_sim.collectives.messages import Channels, Chunks, Messages, Table, cut, no_messages
+from cluster_sim.collectives.messages import (
+    Channels,
+    Chunks,
+    Messages,
+    Table,
+    cut,
+    no_messages,
+    one_chunk_messages,
+)
 from cluster_sim.hardware.communication_costs import CommunicationCosts
-from cluster_sim.schedule.table import Edges, Schedule, transfer_ps
+from cluster_sim.schedule.table import FIXED, JOIN, Edges, transfer_ps
 from cluster_sim.trace.trace import run
-from topologies.arrays import IntArray
+from topologies.arrays import IntArray, distinct_rows
 from topologies.files import kept_files
 from topologies.shapes.basic import Torus
+from topologies.shapes.links import coordinates
 
 
 def has_axes(call: CollectiveCall) -> bool:
@@ -76,11 +86,6 @@ def accesses_along_axes(
 
 WHOLE = 1000  # sum of the integer weights of the orders, but for rounding
 MOST_PERMUTED = 4  # axes up to which all orders are considered; with more, only the cyclic ones
-
-
-def torus(call: CollectiveCall, filled: Box, slices: int) -> Messages:
-    """Write an all-reduce, all-gather or reduce-scatter, axis by axis, on the box of a group."""
-    return staged(call, parts(filled), slices)
 
 
 def parts(box: Box) -> list[Part]:
@@ -193,12 +198,17 @@ def axis_exchange(
     if ranks == 1:
         return no_messages(Chunks.table([], [], []), ranks)
     if orders is None:
-        orders = [np.roll(np.arange(axes)[::-1], -turn).tolist() for turn in range(axes)]
+        orders = _cyclic_orders(axes)
     share = cut(cut(size_bytes, ranks), len(orders))
     plan = _Plan(filled, ranks, listed=ranks <= LISTED_RANKS)
     for turn, order in enumerate(orders):
         plan.add_order(order, share[:, turn])
     return plan.finish()
+
+
+def _cyclic_orders(axes: int) -> list[list[int]]:
+    """Return the cyclic orders of axes, the last axis first."""
+    return [np.roll(np.arange(axes)[::-1], -turn).tolist() for turn in range(axes)]
 
 
 @dataclass(frozen=True, eq=False)
@@ -344,7 +354,7 @@ class _Plan:
 def _messages(call: CollectiveCall, costs: CommunicationCosts) -> Messages:
     if call.kind == "all-to-all":
         return axis_exchange(call.group, filled_box(call, "torus"), call.size_bytes)
-    return torus(call, filled_box(call, "torus"), stage_slices(call, costs))
+    return staged(call, parts(filled_box(call, "torus")), stage_slices(call))
 
 
 def _message_count(call: CollectiveCall, costs: CommunicationCosts) -> int:
@@ -354,7 +364,132 @@ def _message_count(call: CollectiveCall, costs: CommunicationCosts) -> int:
         return axes * call.ranks * (sum(filled.sizes) - axes + axes - 1)
     ways_round = 2 if any(filled.wraps) else 1
     orders = ways_round * len(shares(filled.sizes, _capacities(filled)))
-    return staged_count(call, [filled.sizes] * orders, stage_slices(call, costs))
+    return staged_count(call, [filled.sizes] * orders, stage_slices(call))
+
+
+def _lines_share_nothing(call: CollectiveCall) -> bool:
+    """Return whether the lines along an axis are apart; those of an exchange must be alike, too."""
+    cluster = call.group.cluster
+    torus = (
+        cluster.plain
+        and isinstance(cluster.shape, Torus)
+        and all(filled_box(call, "per-axis").wraps)
+    )
+    return torus and (
+        call.kind in RING_KINDS or (call.size_bytes % call.ranks == 0 and call.group.ascending)
+    )
+
+
+MOST_PASSES = 32  # passes after which lines whose times still move are left to one schedule of all
+
+
+def line_by_line_ps(call: CollectiveCall, costs: CommunicationCosts) -> int | None:
+    """Return the time of an exchange in all cyclic orders from lines of chips by themselves [ps].
+
+    Lines share no link. All that one owes another is when the data of an order reaches its ranks,
+    so lines are run with these times until none moves. As each end follows from earlier ones, they
+    are then those of all messages. None where lines share more, and where times do not settle.
+    """
+    if call.kind != "all-to-all" or not _lines_share_nothing(call):
+        return None
+    sizes = filled_box(call, "torus").sizes
+    orders = _cyclic_orders(len(sizes))
+    share = cut(call.size_bytes // call.ranks, len(orders)).tolist()
+    start = {(turn, order[0]): np.zeros(sizes, np.int64) for turn, order in enumerate(orders)}
+    ready = start
+    for _ in range(MOST_PASSES):
+        after, last_ps = dict(start), 0
+        for axis in range(len(sizes)):
+            turns = [turn for turn in range(len(orders)) if (turn, axis) in ready]
+            ends = _run_lines(
+                call, costs, axis, [(share[turn], ready[turn, axis]) for turn in turns]
+            )
+            last_ps = max(last_ps, int(ends.max()))
+            for turn, ends_ps in zip(turns, ends, strict=True):
+                behind = orders[turn][orders[turn].index(axis) + 1 :]
+                after |= {(turn, following): ends_ps for following in behind[:1]}
+        if after.keys() == ready.keys() and all((after[at] == ready[at]).all() for at in after):
+            return last_ps
+        ready = after
+    return None
+
+
+def _run_lines(
+    call: CollectiveCall,
+    costs: CommunicationCosts,
+    axis: int,
+    parts: Sequence[tuple[int, IntArray]],
+) -> IntArray:
+    """Return when all data that moves along an axis has reached each rank, (parts, *box) [ps].
+
+    ``parts``: for each order, the bytes that a rank has for each other, and when each rank has what
+    it is to send on, by place in the box [ps]. Of lines that get it at equal times one is run.
+    """
+    filled, cluster = filled_box(call, "torus"), call.group.cluster
+    chips = call.group.chip_of_rank[axis_lines(filled, axis)]
+    times = [np.moveaxis(ready_ps, axis, -1).reshape(chips.shape) for _, ready_ps in parts]
+    # Half-way round a ring, the way depends on whether the coordinates have an even sum.
+    at = coordinates(cluster.shape, chips[:, 0] % cluster.chips_per_domain)
+    first, which = distinct_rows(np.column_stack([*times, np.sum(at, axis=0) % 2]))
+    few, size = chips[first], chips.shape[1]
+    ready = np.concatenate([each[first].ravel() for each in times])
+    sizes = [share * call.ranks // size for share, _ in parts]
+    schedule = schedule_of_few(_lines(few.shape, sizes), cluster, few.ravel(), costs)
+    kind, duration = schedule.kind.copy(), schedule.duration_ps.copy()
+    kind[: len(ready)], duration[: len(ready)] = np.where(ready > 0, FIXED, JOIN), ready
+    times_of_all = run(replace(schedule, kind=kind, duration_ps=duration)).times
+    joins = len(schedule) - few.size - len(ready)
+    ends = times_of_all.end_ps[joins : joins + len(ready)].reshape(len(parts), *few.shape)
+    grid = np.delete(filled.sizes, axis)
+    return np.moveaxis(ends[:, which].reshape(len(parts), *grid, size), -1, axis + 1)
+
+
+def _lines(shape: tuple[int, ...], size_bytes: Sequence[int]) -> Messages:
+    """Write messages from each rank to every other of its line, (lines, ranks), for some orders.
+
+    ``size_bytes``: bytes of a message of each order. Before all messages stand a join of each order
+    and rank, for which its messages wait, and behind them one that waits for those to the rank.
+    """
+    rank, orders = np.arange(math.prod(shape)).reshape(shape), len(size_bytes)
+    peer = np.stack([np.roll(rank, -step, axis=1) for step in range(1, shape[1])])
+    src, dst = np.broadcast_to(rank, peer.shape).ravel(), peer.ravel()
+    joins, turn = orders * rank.size, np.arange(orders)[:, None]
+    begin = np.arange(joins)
+    message = joins + np.arange(orders * len(src))
+    end = joins + len(message) + begin
+    sender = (turn * rank.size + src).ravel()
+    receiver = (turn * rank.size + dst).ravel()
+    sending = np.tile(rank.size + np.arange(len(src)), orders)
+    return one_chunk_messages(
+        channel=np.concatenate([begin % rank.size, sending, begin % rank.size]),
+        first=np.concatenate([begin * 0, np.repeat(np.arange(orders), len(src)), begin * 0]),
+        edges=Edges.from_pairs(
+            len(message) + 2 * joins,
+            np.concatenate([begin, sender, message]),
+            np.concatenate([end, message, end[receiver]]),
+        ),
+        channels=Channels.table(np.append(rank, src), np.append(rank, dst)),
+        chunks=replace(Chunks.table(size_bytes, 0, 0), is_tracked=False),
+        ranks=rank.size,
+    )
+
+
+def _exchange_ops(call: CollectiveCall) -> int:
+    """Count the ops of an exchange along all axes, by one order of them."""
+    filled, cluster = filled_box(call, "torus"), call.group.cluster
+    ops = call.ranks * len(filled.sizes)  # joins between axes, and at the end
+    for axis, size in enumerate(filled.sizes):
+        line = call.group.chip_of_rank[axis_lines(filled, axis)[0]] % cluster.chips_per_domain
+        pairs = np.repeat(line, size), np.tile(line, size)
+        ops += int(hop_counts(cluster.shape, *pairs).sum()) * call.ranks // size
+    return ops
+
+
+def _torus_ops(call: CollectiveCall, costs: CommunicationCosts) -> int:
+    """Count the ops of an exchange of which lines are run by themselves."""
+    if call.kind != "all-to-all" or not _lines_share_nothing(call):
+        return 0
+    return len(filled_box(call, "torus").sizes) * (_exchange_ops(call) - call.ranks) + call.ranks
 
 
 TORUS = Algorithm(
@@ -366,6 +501,8 @@ TORUS = Algorithm(
     message_count=_message_count,
     rounds=lambda call, costs: rounds_along_axes(call, "torus"),
     memory_accesses=lambda call, costs: accesses_along_axes(call, costs, "torus"),
+    stands_for=line_by_line_ps,
+    streamed_ops=_torus_ops,
 )
 
 
@@ -426,37 +563,13 @@ def _per_axis_count(call: CollectiveCall, costs: CommunicationCosts) -> int:
     return staged_count(call, [sizes], 1) + call.ways * len(sizes) - 1
 
 
-def _lines_share_nothing(call: CollectiveCall) -> bool:
-    """Return whether the lines along an axis are apart; those of an exchange must be alike, too."""
-    cluster = call.group.cluster
-    torus = (
-        cluster.plain
-        and isinstance(cluster.shape, Torus)
-        and all(filled_box(call, "per-axis").wraps)
-    )
-    return torus and (call.kind in RING_KINDS or call.size_bytes % call.ranks == 0)
-
-
-def _exchanges(call: CollectiveCall, costs: CommunicationCosts) -> Iterator[Schedule]:
-    """Yield an exchange along each axis, of one line in place of all."""
-    filled, cluster = filled_box(call, "per-axis"), call.group.cluster
-    chips = call.group.chip_of_rank[filled.chip_at].reshape(filled.sizes)
-    for axis, size in enumerate(filled.sizes):
-        line = np.moveaxis(chips, axis, -1).reshape(-1, size)[0]
-        messages = per_axis(replace(call, group=Group(cluster, line)))
-        yield schedule_of_few(messages, cluster, line, costs)
-
-
 def _streamed_ops(call: CollectiveCall, costs: CommunicationCosts) -> int:
     """Count the ops of all lines, where they are run one by one."""
     if not _lines_share_nothing(call):
         return 0
     if call.kind in RING_KINDS:
         return _per_axis_count(call, costs) + call.ranks
-    sizes = filled_box(call, "per-axis").sizes
-    both = zip(sizes, _exchanges(call, costs), strict=True)
-    moved = sum((len(line) - size) * call.ranks // size for size, line in both)
-    return moved + len(sizes) * (call.ranks + 1) - 1
+    return _exchange_ops(call) + len(filled_box(call, "per-axis").sizes) - 1
 
 
 def ring_by_ring_ps(call: CollectiveCall, costs: CommunicationCosts) -> int | None:
@@ -468,7 +581,9 @@ def ring_by_ring_ps(call: CollectiveCall, costs: CommunicationCosts) -> int | No
     if not (isinstance(shape, Torus) and _lines_share_nothing(call)):
         return None
     if call.kind == "all-to-all":
-        return sum(run(line).total_ps for line in _exchanges(call, costs))
+        start, whole = np.zeros(filled.sizes, np.int64), call.size_bytes // call.ranks
+        axes = range(len(filled.sizes))
+        return sum(int(_run_lines(call, costs, axis, [(whole, start)])[0].max()) for axis in axes)
     owner = filled.chip_at.reshape(filled.sizes).T.ravel()  # of shards; the last axis comes first
     held_bytes = cut(call.size_bytes, call.ranks)[owner]
     total_ps, lines = 0, 1

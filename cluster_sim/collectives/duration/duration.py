@@ -113,15 +113,12 @@ def places(cluster: Cluster, chips: IntArray) -> IntArray:
     ascends: BoolArray = np.all(chips[:, 1:] > chips[:, :-1], axis=1)
     ranked = [_ranked(chips // size) for size in switch_chips(cluster)]
     inside = _inside(cluster.shape, local, in_one_domain)
-    inside = np.where(_each_alone(ranked[0])[:, None], 0, inside)
+    # Groups of several chips, a single one in each of their domains.
+    members = chips.shape[1]
+    each_alone = (ranked[0].max(axis=1) == members - 1) & (members > 1)
+    inside = np.where(each_alone[:, None], 0, inside)
     columns = [np.where(in_one_domain[:, None], 0, ranks) for ranks in ranked]
     return np.concatenate([ascends[:, None], inside, *columns], axis=1)
-
-
-def _each_alone(domain: IntArray) -> BoolArray:
-    """Return which groups have a single chip in each of their domains, numbered from 0."""
-    members = domain.shape[1]
-    return np.asarray((domain.max(axis=1) == members - 1) & (members > 1))
 
 
 def _inside(shape: Shape, local: IntArray, in_one_domain: BoolArray) -> IntArray:

@@ -85,11 +85,6 @@ class Load:
     beside: Number
 
 
-def has_trees(cluster: Cluster) -> bool:
-    """Return whether all-reduces may go otherwise than round rings (no ``NCCL_ALGO=Ring``)."""
-    return cluster.catalogue is None or cluster.catalogue.integer(*TREES) > 0
-
-
 def load_of(call: CollectiveCall, *, rings: bool = False) -> Load:
     """Load of a call on the ports of its ranks.
 
@@ -97,7 +92,8 @@ def load_of(call: CollectiveCall, *, rings: bool = False) -> Load:
     ``nccl-tuner.trees=none``.
     """
     kind, group, size_bytes, ranks = call.kind, call.group, call.size_bytes, call.ranks
-    rings = rings or not has_trees(group.cluster)
+    catalogue = group.cluster.catalogue
+    rings = rings or (catalogue is not None and not catalogue.integer(*TREES))
     domain = group.domain
     chips = np.bincount(domain - domain.min())
     # near: ranks of the fullest domain; far: domains of the group.
@@ -204,7 +200,10 @@ def tuner(catalogue: Catalogue, chip: str, fabric: str, adapter_rate: float) -> 
     links = catalogue.value(of_chip, "link_rate")
     has_channel = catalogue.has(of_chip, "ll128_channel_rate")
     channel = catalogue.value(of_chip, "ll128_channel_rate", 0.0)
-    flight = catalogue.value(f"{PART}.{fabric}", "latency") if fabric else 0.0
+    far = f"{PART}.{fabric}"
+    flight = catalogue.value(far, "latency") if fabric else 0.0
+    names = (f"tree_up_to_{2**level}" for level in range(1, 16))
+    stated = itertools.takewhile(lambda name: catalogue.has(far, name), names)
     rates = {
         "ll": (
             catalogue.value(of_chip, "ll_rate"),
@@ -230,15 +229,8 @@ def tuner(catalogue: Catalogue, chip: str, fabric: str, adapter_rate: float) -> 
         catalogue.value(PART, "short_tree"),
         catalogue.value(PART, "whole_chunks"),
         catalogue.value(PART, "whole_chunks_of_few"),
-        _tree_bytes(catalogue, f"{PART}.{fabric}") if fabric else (),
+        tuple(catalogue.value(far, name) for name in stated),
     )
-
-
-def _tree_bytes(catalogue: Catalogue, part: str) -> tuple[float, ...]:
-    """Read the largest buffers of trees in LL128 over 2, 4, 8, ... domains that are stated [B]."""
-    names = (f"tree_up_to_{2**level}" for level in range(1, 16))
-    stated = itertools.takewhile(lambda name: catalogue.has(part, name), names)
-    return tuple(catalogue.value(part, name) for name in stated)
 
 
 def pick(load: Load, tuner: Tuner, true_s: Sequence[Number]) -> Number:

@@ -86,6 +86,11 @@ def crossing_bytes(call: CollectiveCall, inside: int) -> Fraction:
     }.get(call.kind, 0)
 
 
+def _crossing_either_way(call: CollectiveCall, inside: int) -> Fraction:
+    """Return the bytes that must cross adapters or uplinks, which are as fast in as out."""
+    return max(crossing_bytes(call, inside), crossing_bytes(call, call.ranks - inside))
+
+
 def _time(bytes_: Fraction, rate: int, least: int) -> int:
     """Return the time for bytes at a rate [B/s], and the least latency after it [ps]."""
     return int(bytes_ * PS_PER_S / rate) + least if rate > 0 else 0
@@ -124,7 +129,7 @@ def _cuts(call: CollectiveCall, least: int) -> Iterator[Bound]:
         least = _least_around(group)
         counts = np.bincount(group.domain - group.domain.min())
         for inside in distinct(counts[counts > 0]).tolist():
-            need = crossing_bytes(call, inside * group.ranks_per_chip)
+            need = _crossing_either_way(call, inside * group.ranks_per_chip)
             rate = group.cluster.chips_per_domain * scale_out.bandwidth_bytes_per_s
             yield Bound(AROUND, _time(need, rate, least))
         yield from _rack_cuts(call, least)
@@ -179,7 +184,7 @@ def _rack_cuts(call: CollectiveCall, least: int) -> Iterator[Bound]:
     for layer in clos(group.cluster)[1][:-1]:
         counts = np.bincount(group.chips // layer.chips)
         for inside in distinct(counts[(counts > 0) & (counts < len(group.chips))]).tolist():
-            need = crossing_bytes(call, inside * group.ranks_per_chip)
+            need = _crossing_either_way(call, inside * group.ranks_per_chip)
             yield Bound(f"cut around a {layer.name}", _time(need, layer.up_bytes_per_s, least))
 
 

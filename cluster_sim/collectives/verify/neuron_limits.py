@@ -15,7 +15,6 @@ from cluster_sim.collectives.algorithms.algorithm import is_trainium
 from cluster_sim.collectives.algorithms.cycles import one_ring
 from cluster_sim.collectives.algorithms.hierarchical import rank_table
 from cluster_sim.collectives.group import Group
-from cluster_sim.hardware.communication_costs import RUNTIME
 from topologies.arrays import BoolArray, IntArray, distinct
 from topologies.clusters.cluster import Cluster
 from topologies.errors import InputError
@@ -23,40 +22,24 @@ from topologies.routing import routes
 from topologies.shapes.basic import Torus
 from topologies.shapes.links import domain_links
 
-GATHER_V_RANKS = 4
-"""Ranks of an all-gather-v, all of one chip (neuron-runtime/about/collectives.rst)."""
 ALL_THE_SAME = "Or simulate it all the same with --unrestricted."  # end of every refusal
 
 
-def check_restrictions(op: str, groups: Group | Sequence[Group], *, streams: int = 1) -> None:
+def check_restrictions(op: str, groups: Group | Sequence[Group]) -> None:
     """Refuse collectives that the Neuron runtime would refuse, naming the limit that is exceeded.
 
-    ``op``: one of ``KINDS``, or ``all-to-all-v`` or ``all-gather-v``. ``groups``: replica groups
-    that run at once. ``streams``: collectives that each rank has in flight at the same time.
+    ``op``: one of ``KINDS``, or ``all-to-all-v``. ``groups``: replica groups that run at once.
     """
     many = [groups] if isinstance(groups, Group) else list(groups)
     if not many or not is_trainium(many[0].cluster):
         return
-    most = _limit(many[0].cluster, "collective_streams")
-    if not 1 <= streams <= most:
-        raise InputError(
-            f"{streams} collectives of a rank at once; the runtime has {most} streams a rank. "
-            f"Use 1 to {most}. {ALL_THE_SAME}"
-        )
     for group in many:
         _refuse_cores(group)
         if op == "permute":
             _refuse_strangers(group)
         elif op == "all-to-all-v":
             _refuse_uneven_exchange(group)
-        elif op == "all-gather-v" and (len(group.chips) != 1 or group.ranks != GATHER_V_RANKS):
-            raise InputError(
-                f"all-gather-v on {len(group.chips)} chips of {group.ranks_per_chip} ranks: the "
-                f"runtime runs it among {GATHER_V_RANKS} ranks of one chip. "
-                f"Use one chip with --ranks-per-chip {GATHER_V_RANKS}. {ALL_THE_SAME}"
-            )
         _refuse_asymmetric(op, group)
-    _refuse_many_groups(many)
 
 
 def along_ring(group: Group) -> Group:
@@ -83,30 +66,6 @@ def _refuse_cores(group: Group) -> None:
             f"{group.ranks_per_chip} ranks a chip; {chip} has {cores} NeuronCores. "
             f"Use 1 to {cores}. {ALL_THE_SAME}"
         )
-
-
-def _refuse_many_groups(groups: Sequence[Group]) -> None:
-    """Refuse a chip in more replica groups than its compiled graph, or its streams, can hold."""
-    cluster = groups[0].cluster
-    most = _limit(cluster, "replica_groups")
-    chips, times = np.unique(np.concatenate([group.chips for group in groups]), return_counts=True)
-    if times.max() > most:
-        raise InputError(
-            f"chip {chips[np.argmax(times)]} is in {times.max()} replica groups; a compiled graph "
-            f"holds {most}. Use fewer. {ALL_THE_SAME}"
-        )
-    streams = _limit(cluster, "collective_streams")
-    if times.max() > streams:
-        raise InputError(
-            f"chip {chips[np.argmax(times)]} runs {times.max()} groups at once; the runtime has "
-            f"{streams} streams a rank. Run them one after another. {ALL_THE_SAME}"
-        )
-
-
-def _limit(cluster: Cluster, quantity: str) -> int:
-    if cluster.catalogue is None:
-        raise InputError(f"{cluster.name} has no catalogue to look {quantity} up in")
-    return cluster.catalogue.integer(RUNTIME, quantity)
 
 
 def _refuse_strangers(group: Group) -> None:

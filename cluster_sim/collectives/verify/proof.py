@@ -212,7 +212,12 @@ def check_routes(schedule: Schedule, chip_of_rank: IntArray) -> None:
     same = (rank[inner] == rank[following]) & (peer[inner] == peer[following])
     _refuse_ops(~same, inner, "does not lead on to the next hop of its message")
     # Where one hop over links ends, the next begins.
-    near, far, crosses = _ends_of_hops(schedule)
+    resources, resource = schedule.resources, schedule.crossed
+    crosses = resource >= 0
+    held = np.where(crosses, resource, 0)
+    near = np.where(crosses, resources.owner[held], -1)
+    # What an adapter sends arrives at another adapter, so its end is -1.
+    far = np.where(crosses, resources.peer[held], -1)
     passes = inner[what[inner] == PASS]
     after = schedule.edges.dst[schedule.edges.ptr[passes]]
     gap = crosses[passes] & crosses[after] & (far[passes] >= 0) & (far[passes] != near[after])
@@ -227,19 +232,6 @@ def check_routes(schedule: Schedule, chip_of_rank: IntArray) -> None:
     end = np.where(far >= 0, far, near)
     astray = arrives & (end != chip_of_rank[peer])
     _refuse_ops(astray, np.arange(len(astray)), "does not end at the receiver's chip")
-
-
-def _ends_of_hops(schedule: Schedule) -> tuple[IntArray, IntArray, BoolArray]:
-    """Return the nodes where each op's resource begins and ends, and whether it has one.
-
-    The end of an adapter is -1: what it sends arrives at another adapter.
-    """
-    resources, resource = schedule.resources, schedule.crossed
-    crosses = resource >= 0
-    held = np.where(crosses, resource, 0)
-    near = np.where(crosses, resources.owner[held], -1)
-    far = np.where(crosses, resources.peer[held], -1)
-    return near, far, crosses
 
 
 def _refuse_ops(bad: BoolArray, ops: IntArray, why: str) -> None:

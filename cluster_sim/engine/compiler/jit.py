@@ -30,9 +30,6 @@ import numpy as np
 from topologies.files import kept_files
 from topologies.files.kept_files import digest
 
-KINDS = ("vendor_id", "cpu family", "model", "flags", "CPU", "Features")
-"""Beginnings of the lines of /proc/cpuinfo that tell one kind of processor from another."""
-
 
 class Source:
     """Base of objects other than numbers that compiled code may refer to."""
@@ -144,23 +141,9 @@ def _environment() -> tuple[str, ...]:
     """Return the versions of Python and LLVM, the system, and the processor."""
     from llvmlite import __version__
 
-    python = ".".join(map(str, sys.version_info[:2]))
-    return python, __version__, sys.platform, os.uname().machine, _processor()
-
-
-def _processor() -> str:
-    """Return model and features of the processor, from the system or, which is slower, LLVM."""
-    facts: list[str] = []
-    with suppress(OSError), open("/proc/cpuinfo", encoding="utf-8") as lines:
-        for line in lines:
-            if not line.strip():  # the end of the first processor; the others are alike
-                break
-            if line.startswith(KINDS):
-                facts.append(line)
-    if facts:
-        return "".join(facts)
-    llvm = _llvm()
-    return f"{llvm.get_host_cpu_name()} {llvm.get_host_cpu_features().flatten()}"
+    llvm, python = _llvm(), ".".join(map(str, sys.version_info[:2]))
+    processor = f"{llvm.get_host_cpu_name()} {llvm.get_host_cpu_features().flatten()}"
+    return python, __version__, sys.platform, os.uname().machine, processor
 
 
 def _log(text: str, *values: object) -> None:

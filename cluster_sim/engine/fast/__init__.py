@@ -21,7 +21,6 @@ from cluster_sim.engine.fast.columns import (
     Ops,
     Speeds,
     State,
-    Streams,
     empty_agenda,
     empty_queues,
     empty_streams,
@@ -35,12 +34,25 @@ from cluster_sim.schedule.table import HORIZON_PS, IntArray, Schedule
 
 
 def simulate(
-    schedule: Schedule, faults: Faults, until_ps: int | None = None, until_ops: Sequence[int] = ()
+    schedule: Schedule,
+    faults: Faults,
+    until_ps: int | None = None,
+    until_ops: Sequence[int] = (),
+    routines: Routines | None = None,
 ) -> Times:
-    """Run a schedule in compiled code; see :func:`cluster_sim.engine.simulate`."""
-    run = new_run(schedule, faults, until_ops)
-    now = play(run, HORIZON_PS if until_ps is None else until_ps)
+    """Run a schedule in compiled code; see :func:`cluster_sim.engine.simulate`.
+
+    With ``routines``, return the times of the ops outside of them.
+    """
+    run, outside = new_run(schedule, faults, until_ops), len(schedule)
     state = run.state
+    if routines is not None:
+        outside = routines.outside
+        run = run._replace(calls=calls_of(schedule, routines))
+        held_back(routines, state.pending)
+    now = play(run, HORIZON_PS if until_ps is None else until_ps)
+    if run.calls.clash[0] != NO_OP:
+        raise ValueError(f"routine {run.calls.clash[0]} is called while it runs")
     if state.notes[TROUBLE] != NO_OP:
         raise HorizonError.of(int(state.notes[TROUBLE]))
     stopped = now if until_ps is not None or state.notes[STOP] else None
@@ -49,52 +61,40 @@ def simulate(
         raise HorizonError.of(int(moving.min()))
     rows = run.speeds.attempts[: state.notes[ATTEMPTS]]
     rows = rows[np.lexsort((rows[:, 0], rows[:, 2]))]
+    # Copies, where routines have ops of their own, so that the columns of all ops are freed.
+    columns = (state.ready, state.start, state.end)
+    ready, start, end = (c if routines is None else c[:outside].copy() for c in columns)
     times = Times(
-        ready_ps=state.ready,
-        start_ps=state.start,
-        end_ps=state.end,
-        status=run.speeds.lost if len(faults) else np.zeros(len(schedule), np.uint8),
+        ready_ps=ready,
+        start_ps=start,
+        end_ps=end,
+        status=run.speeds.lost if len(faults) else np.zeros(outside, np.uint8),
         attempts=Attempts(rows[:, 0].astype(np.int32), rows[:, 1], rows[:, 2]),
         dead=np.flatnonzero(run.speeds.top == 0).astype(np.int32),
         stopped_ps=stopped,
     )
     faults_ahead = bool(state.notes[FAULT] < len(faults))
-    if state.notes[ENDED] == len(schedule) and not faults_ahead:
+    if state.notes[ENDED] == len(schedule) == outside and not faults_ahead:
         times.status.fill(DONE)
         return replace(times, stopped_ps=None)
-    return settle(times, state.pending, now=now, on_its_way=len(moving) > 0 or faults_ahead)
-
-
-def simulate_calls(schedule: Schedule, routines: Routines) -> Times:
-    """Run a schedule with routines, and return the times of the ops outside of routines."""
-    run = new_run(schedule, Faults.none(), ())._replace(calls=calls_of(schedule, routines))
-    state, outside = run.state, routines.outside
-    held_back(routines, state.pending)
-    now = play(run, HORIZON_PS)
-    if run.calls.clash[0] != NO_OP:
-        raise ValueError(f"routine {run.calls.clash[0]} is called while it runs")
-    if state.notes[TROUBLE] != NO_OP:
-        raise HorizonError.of(int(state.notes[TROUBLE]))
-    if len(moving_flows(run)):
-        raise HorizonError.of(int(moving_flows(run).min()))
-    columns = (state.ready, state.start, state.end)
-    ready, start, end = (column[:outside].copy() for column in columns)
-    status = np.zeros(outside, np.uint8)
-    times = Times(ready, start, end, status, Attempts.none(), np.empty(0, np.int32))
-    return settle(times, state.pending[:outside], now=now, on_its_way=False)
+    pending = state.pending[:outside]
+    return settle(times, pending, now=now, on_its_way=len(moving) > 0 or faults_ahead)
 
 
 def new_run(
     schedule: Schedule, faults: Faults, until_ops: Sequence[int], berths: int | None = None
 ) -> Run:
     """Return the tables of a run before its first instant, with room for ``berths`` flows."""
-    number, streams = _streams(schedule, faults, berths)
+    # np.unique loads numpy's masked arrays, which takes longer than many a run
+    faulty = np.unique(faults.resource) if len(faults) else faults.resource
+    number, slot, paths, solver = share_tables(schedule, faulty)
+    room = _most_in_flight(schedule) if berths is None else berths
     return Run(
         ops=_ops(schedule, until_ops, number),
         state=empty_state(len(schedule)),
         agenda=empty_agenda(),
         queues=empty_queues(_column(schedule.resources.slots, np.int64)),
-        streams=streams,
+        streams=empty_streams(room, _column(slot, np.int64), paths, solver),
         speeds=_speeds(schedule, faults),
         calls=no_calls(),
     )
@@ -174,16 +174,6 @@ def _most_attempts(schedule: Schedule, faults: Faults) -> int:
     most = np.minimum(holds, schedule.resources.slots) + shares
     edges = schedule.edges.from_start if faults.fails.any() else None
     return int(deaths @ most) + (0 if edges is None else int(np.count_nonzero(edges)))
-
-
-def _streams(schedule: Schedule, faults: Faults, berths: int | None) -> tuple[IntArray, Streams]:
-    """Return the class of each flow, and room for the flows in flight."""
-    # np.unique loads numpy's masked arrays, which takes longer than many a run
-    faulty = np.unique(faults.resource) if len(faults) else faults.resource
-    number, slot, paths, solver, groups = share_tables(schedule, faulty)
-    room = _most_in_flight(schedule) if berths is None else berths
-    streams = empty_streams(room, _column(slot, np.int64), paths, solver, groups)
-    return number, streams
 
 
 def _most_in_flight(schedule: Schedule) -> int:

@@ -14,13 +14,13 @@ out of order goes into a pairing heap beside the list. The smaller of the two he
 
 from __future__ import annotations
 
-from typing import NamedTuple
+from collections.abc import Callable
+from typing import Any, NamedTuple
 
 import numpy as np
 
 from cluster_sim.engine.compiler.jit import inlined, leading_zeros, trailing_zeros
-from cluster_sim.engine.shared_rates.tables import Groups, Paths, Solver
-from cluster_sim.engine.times import UNKNOWN_PS
+from cluster_sim.engine.shared_rates.tables import Paths, Solver
 from cluster_sim.schedule.table import BoolArray, IntArray
 
 NO_OP = -1  # end of a chain of ops that are linked by State.next
@@ -87,13 +87,15 @@ class Calls(NamedTuple):
     clash: IntArray  # [routine that was called while it ran, or -1]
 
 
-ARRIVED, LAST_ARRIVED, TROUBLE, STOP, ENDED, ATTEMPTS, FAULT, TOUCHED, STREAMS, FRESH = range(10)
-NOTES = 10
+ARRIVED, LAST_ARRIVED, TROUBLE, STOP, ENDED, ATTEMPTS, FAULT, TOUCHED, STREAMS, FRESH, ANEW = range(
+    11
+)
+NOTES = 11
 """Places in ``State.notes``. ARRIVED and LAST_ARRIVED are the ends of the chain of arrivals,
 TROUBLE is an op that would pass the horizon, or -1, and STOP is whether to stop after this instant.
 The others are counts: ops that ENDED, ATTEMPTS that were lost, faults that happened (FAULT),
-resources TOUCHED at this instant, planned ends of flows (STREAMS), and flows started at this
-instant (FRESH)."""
+resources TOUCHED at this instant, planned ends of flows (STREAMS), flows started at this instant
+(FRESH), and classes whose next end is to be found anew at it (ANEW)."""
 
 
 class Streams(NamedTuple):
@@ -111,23 +113,21 @@ class Streams(NamedTuple):
     work: IntArray  # microbytes that a flow in step has moved up to ``since``
     since: IntArray  # last change of the rate [ps]
     rate: IntArray  # rate from then on [B/s]
-    head: IntArray  # first of the line of flows in step, by work left; -1 for none
-    tail: IntArray  # last of this line
-    root: IntArray  # root of the heap of flows in step that came out of order; -1 for none
+    root: IntArray  # root of the heap of flows in step, by work left; -1 for none
     loose: IntArray  # first of the chain of loose flows, -1 for none
-    end: IntArray  # when the first of the flows in step ends [ps], UNKNOWN_PS for none
-    stale: IntArray  # 1 if ``end`` is to be computed anew at this instant
+    anew: IntArray  # list of the classes whose flows in step, or their rate, changed …
+    stale: IntArray  # … 1 for each in it
     # One element for each berth.
     op: IntArray  # op of the flow in a berth, -1 for none
     number: IntArray  # class of the flow
     left: IntArray  # microbytes left at ``begun``; for a flow in step, that plus ``work`` then
     begun: IntArray  # time at which the flow was brought up to date [ps]
     child: IntArray  # first child in the heap of the class
-    after: IntArray  # next sibling in the heap, or next flow in a line or chain
+    after: IntArray  # next sibling in the heap, or next flow in a chain
     before: IntArray  # previous flow in the chain of loose flows
     # The order in which flows end.
     vacant: IntArray  # [first of the chain of vacant berths, berths ever used]
-    heap: IntArray  # heap by next end: groups, and loose flows as number of groups + berth
+    heap: IntArray  # heap by next end: classes, and loose flows as number of classes + berth
     ends: IntArray  # end of each item of the heap [ps], so that sifting reads nothing else
     place: IntArray  # place of each item in the heap, -1 for none
     fresh: IntArray  # berths of flows that started at this instant
@@ -138,26 +138,21 @@ class Streams(NamedTuple):
     nominal_capacity: IntArray
     paths: Paths
     solver: Solver
-    groups: Groups
 
 
-def empty_streams(
-    berths: int, slot: IntArray, paths: Paths, solver: Solver, groups: Groups
-) -> Streams:
+def empty_streams(berths: int, slot: IntArray, paths: Paths, solver: Solver) -> Streams:
     """Return tables with room for ``berths`` flows in flight, of which there are none yet."""
-    classes, items = len(slot), len(groups.small) + berths
+    classes, items = len(slot), len(slot) + berths
     place = np.empty(items, np.int32)  # that of a berth is set when it is first used
-    place[: len(groups.small)] = NO_OP
+    place[:classes] = NO_OP
     return Streams(
         slot=slot,
         work=np.zeros(classes, np.int64),
         since=np.zeros(classes, np.int64),
         rate=np.zeros(classes, np.int64),
-        head=np.full(classes, NO_OP, np.int32),
-        tail=np.full(classes, NO_OP, np.int32),
         root=np.full(classes, NO_OP, np.int32),
         loose=np.full(classes, NO_OP, np.int32),
-        end=np.full(classes, UNKNOWN_PS, np.int64),
+        anew=np.empty(classes, np.int32),
         stale=np.zeros(classes, np.uint8),
         op=np.empty(berths, np.int32),
         number=np.empty(berths, np.int32),
@@ -177,7 +172,6 @@ def empty_streams(
         nominal_capacity=paths.capacity.copy(),
         paths=paths,
         solver=solver,
-        groups=groups,
     )
 
 
@@ -316,8 +310,9 @@ def free_slot(queues: Queues, state: State, resource: int) -> None:
 
 
 @inlined
-def before(ops: Ops, state: State, one: int, other: int) -> bool:
+def before(tables: tuple[Ops, State], one: int, other: int) -> bool:
     """Return whether one op starts before another, by priority, ready time and number (rule 4)."""
+    ops, state = tables
     if ops.priority[one] != ops.priority[other]:
         return bool(ops.priority[one] < ops.priority[other])
     if state.ready[one] != state.ready[other]:
@@ -331,11 +326,12 @@ def enqueue(queues: Queues, ops: Ops, state: State, resource: int, op: int) -> N
     tail = queues.tail[resource]
     if queues.head[resource] == NO_OP:
         queues.head[resource] = op
-    elif before(ops, state, tail, op):
+    elif before((ops, state), tail, op):
         state.next[tail] = op
     else:
         state.child[op] = NO_OP
-        queues.root[resource] = meld(ops, state, queues.root[resource], op)
+        root = queues.root[resource]
+        queues.root[resource] = meld(before, (ops, state), state.next, state.child, root, op)
         return
     queues.tail[resource] = op
     state.next[op] = NO_OP
@@ -346,43 +342,54 @@ def dequeue(queues: Queues, ops: Ops, state: State, resource: int) -> int:
     """Take out and return the smallest op, or ``NO_OP`` if the queue is empty."""
     head: int = queues.head[resource]
     root: int = queues.root[resource]
-    if root == NO_OP or (head != NO_OP and before(ops, state, head, root)):
+    if root == NO_OP or (head != NO_OP and before((ops, state), head, root)):
         if head != NO_OP:
             queues.head[resource] = state.next[head]
         return head
-    queues.root[resource] = without_root(ops, state, root)
+    queues.root[resource] = without_root(before, (ops, state), state.next, state.child, root)
     return root
 
 
+Before = Callable[[Any, int, int], bool]
+"""Function that returns whether one item of a heap leaves it before another, from some tables."""
+
+
 @inlined
-def meld(ops: Ops, state: State, one: int, other: int) -> int:
-    """Merge two heaps, whose siblings are linked by ``next``; return the root."""
+def meld(
+    is_before: Before, tables: Any, following: IntArray, child: IntArray, one: int, other: int
+) -> int:
+    """Merge two pairing heaps, whose siblings are linked by ``following``; return the root."""
     if one == NO_OP:
         return other
-    if before(ops, state, other, one):
+    if other == NO_OP:
+        return one
+    if is_before(tables, other, one):
         one, other = other, one
-    state.next[other] = state.child[one]
-    state.child[one] = other
+    following[other] = child[one]
+    child[one] = other
     return one
 
 
 @inlined
-def without_root(ops: Ops, state: State, root: int) -> int:
+def without_root(
+    is_before: Before, tables: Any, following: IntArray, child: IntArray, root: int
+) -> int:
     """Merge the children of a root to one heap: by pairs, then the pairs from last to first."""
     pairs = NO_OP
-    child = state.child[root]
-    while child != NO_OP:
-        other = state.next[child]
-        following = NO_OP
+    item = child[root]
+    child[root] = NO_OP
+    while item != NO_OP:
+        other = following[item]
+        rest = NO_OP
         if other != NO_OP:
-            following = state.next[other]
-            child = meld(ops, state, child, other)
-        state.next[child] = pairs
-        pairs = child
-        child = following
+            rest = following[other]
+            item = meld(is_before, tables, following, child, item, other)
+        following[item] = pairs
+        pairs = item
+        item = rest
     heap = NO_OP
     while pairs != NO_OP:
-        following = state.next[pairs]
-        heap = meld(ops, state, heap, pairs)
-        pairs = following
+        rest = following[pairs]
+        heap = meld(is_before, tables, following, child, heap, pairs)
+        pairs = rest
     return heap

@@ -361,13 +361,13 @@ def _set_speed(run: Run, row: int) -> None:
     speeds.top[resource], speeds.bottom[resource] = top, bottom
     if len(streams.op) == 0:
         return
-    paths, solver, groups = streams.paths, streams.solver, streams.groups
+    paths, solver = streams.paths, streams.solver
     capacity = _part(streams.nominal_capacity[resource], top, bottom)
-    set_capacity(paths, solver, groups, resource, capacity)
+    set_capacity(paths, solver, resource, capacity)
     for number in range(len(streams.slot)):
         if streams.slot[number] == resource:
             cap = _part(streams.nominal_cap[number], top, bottom)
-            set_cap(paths, solver, groups, number, cap)
+            set_cap(paths, solver, number, cap)
 
 
 @inlined
@@ -423,7 +423,7 @@ def advance(run: Run, now: int, until: int) -> int:
     while True:
         _settle_arrivals(run, now)
         _start(run, now)
-        if run.streams.solver.sizes[LISTED] or run.streams.groups.length[0]:
+        if run.streams.solver.sizes[LISTED]:
             solve(run.streams, run.state, now)
         ahead = _next_instant(run)
         if notes[TROUBLE] != NO_OP or notes[STOP]:

@@ -3,9 +3,8 @@
 Rates change at many instants, so that updating every flow at each change would be slow. Flows that
 agree in path, weights, cap and slot form a class with one rate, whose work is counted once.
 
-Flows of equal size that started one after the other have their work left in this order. So most are
-appended to a line, and one that comes out of order goes into a pairing heap beside it, as in the
-queues of resources. The smaller of the two heads ends next.
+The flows of a class that are in step wait in a pairing heap, in which the one with the least work
+left ends next.
 """
 
 from __future__ import annotations
@@ -13,7 +12,16 @@ from __future__ import annotations
 import numpy as np
 
 from cluster_sim.engine.compiler.jit import inlined, internal
-from cluster_sim.engine.fast.columns import FRESH, NO_OP, STREAMS, State, Streams
+from cluster_sim.engine.fast.columns import (
+    ANEW,
+    FRESH,
+    NO_OP,
+    STREAMS,
+    State,
+    Streams,
+    meld,
+    without_root,
+)
 from cluster_sim.engine.shared_rates import max_min
 from cluster_sim.engine.shared_rates.tables import sift
 from cluster_sim.engine.times import UNKNOWN_PS
@@ -84,7 +92,7 @@ def list_due(streams: Streams, state: State, now: int) -> int:
 
 @inlined
 def set_end(streams: Streams, state: State, item: int, end: int) -> None:
-    """Set the end of an item of the heap: of a group's next flow, or of a loose flow."""
+    """Set the end of an item of the heap: of a class's next flow, or of a loose flow."""
     place = streams.place[item]
     if place == NO_OP:
         place = state.notes[STREAMS]
@@ -94,7 +102,7 @@ def set_end(streams: Streams, state: State, item: int, end: int) -> None:
 
 @internal
 def remove(streams: Streams, state: State, item: int) -> None:
-    """Take an item, which is a group or a loose flow, out of the heap of ends."""
+    """Take an item, which is a class or a loose flow, out of the heap of ends."""
     place = streams.place[item]
     streams.place[item] = NO_OP
     state.notes[STREAMS] -= 1
@@ -104,52 +112,27 @@ def remove(streams: Streams, state: State, item: int) -> None:
 
 
 @inlined
-def first_in_step(streams: Streams, number: int) -> int:
-    """Return the flow in step with the least work left, NO_OP for none."""
-    head: int = streams.head[number]
-    root: int = streams.root[number]
-    if root == NO_OP or (head != NO_OP and streams.left[head] - streams.left[root] <= 0):
-        return head
-    return root
-
-
-@inlined
-def fall_in_step(streams: Streams, berth: int) -> None:
-    """Put a flow that is up to date among the flows in step of its class.
-
-    Flows of equal size that started one after the other have their work left in the same order. So
-    most are appended to the line; one that comes out of order goes into the heap beside it.
-    """
+def fall_in_step(streams: Streams, state: State, berth: int) -> None:
+    """Put a flow that is up to date among the flows in step of its class."""
     number = streams.number[berth]
     streams.left[berth] += streams.work[number]  # may pass 64 bits: only differences are used
-    streams.stale[number] = 1
-    tail = streams.tail[number]
-    if streams.head[number] == NO_OP:
-        streams.head[number] = berth
-    elif streams.left[berth] - streams.left[tail] >= 0:
-        streams.after[tail] = berth
-    else:
-        streams.child[berth] = NO_OP
-        streams.root[number] = _meld(streams, streams.root[number], berth)
-        return
-    streams.tail[number] = berth
-    streams.after[berth] = NO_OP
+    _list_anew(streams, state, number)
+    streams.child[berth] = NO_OP
+    streams.root[number] = _meld(streams, streams.root[number], berth)
 
 
 @inlined
-def take_first(streams: Streams, number: int, berth: int) -> None:
-    """Take out the flow in step with the least work left, which is in this berth."""
-    if berth == streams.head[number]:
-        streams.head[number] = streams.after[berth]
-    else:
-        streams.root[number] = _without_root(streams, berth)
+def _list_anew(streams: Streams, state: State, number: int) -> None:
+    """List a class whose next end is to be found anew at the end of this instant."""
+    if not streams.stale[number]:
+        streams.stale[number] = 1
+        streams.anew[state.notes[ANEW]] = number
+        state.notes[ANEW] += 1
 
 
 @internal
 def take_out(streams: Streams, number: int, berth: int) -> None:
     """Take out a flow in step, wherever it is."""
-    if _leave_line(streams, number, berth):
-        return
     kept, item = NO_OP, streams.root[number]
     while item != NO_OP:
         rest = _without_root(streams, item)
@@ -160,57 +143,19 @@ def take_out(streams: Streams, number: int, berth: int) -> None:
 
 
 @inlined
-def _leave_line(streams: Streams, number: int, berth: int) -> bool:
-    """Take a flow out of the line of its class, if it is there."""
-    before, item = NO_OP, streams.head[number]
-    while item != berth:
-        if item == NO_OP:
-            return False
-        before, item = item, streams.after[item]
-    if before == NO_OP:
-        streams.head[number] = streams.after[berth]
-    else:
-        streams.after[before] = streams.after[berth]
-    if streams.tail[number] == berth:
-        streams.tail[number] = before
-    return True
+def _has_less(streams: Streams, one: int, other: int) -> bool:
+    """Return whether one flow in step has less work left than another."""
+    return bool(streams.left[one] - streams.left[other] < 0)  # a difference, as sums may wrap
 
 
 @inlined
 def _meld(streams: Streams, one: int, other: int) -> int:
-    """Merge two heaps of a class, whose siblings are linked by ``after``; return the root."""
-    if one == NO_OP:
-        return other
-    if other == NO_OP:
-        return one
-    if streams.left[other] - streams.left[one] < 0:
-        one, other = other, one
-    streams.after[other] = streams.child[one]
-    streams.child[one] = other
-    return one
+    return meld(_has_less, streams, streams.after, streams.child, one, other)
 
 
 @internal
 def _without_root(streams: Streams, root: int) -> int:
-    """Merge the children of a root to one heap: by pairs, then the pairs from last to first."""
-    pairs = NO_OP
-    child = streams.child[root]
-    streams.child[root] = NO_OP
-    while child != NO_OP:
-        other = streams.after[child]
-        following = NO_OP
-        if other != NO_OP:
-            following = streams.after[other]
-            child = _meld(streams, child, other)
-        streams.after[child] = pairs
-        pairs = child
-        child = following
-    heap = NO_OP
-    while pairs != NO_OP:
-        following = streams.after[pairs]
-        heap = _meld(streams, heap, pairs)
-        pairs = following
-    return heap
+    return without_root(_has_less, streams, streams.after, streams.child, root)
 
 
 @internal
@@ -220,12 +165,12 @@ def enter(streams: Streams, state: State, op: int, number: int, size: int, now: 
     if berth == NO_OP:
         berth = streams.vacant[1]
         streams.vacant[1] += 1
-        streams.place[len(streams.groups.small) + berth] = NO_OP
+        streams.place[len(streams.slot) + berth] = NO_OP
     else:
         streams.vacant[0] = streams.after[berth]
     streams.op[berth], streams.number[berth] = op, number
     streams.left[berth], streams.begun[berth] = size * MICROBYTES, now
-    max_min.join(streams.paths, streams.solver, streams.groups, number)
+    max_min.join(streams.paths, streams.solver, number)
     streams.fresh[state.notes[FRESH]] = berth
     state.notes[FRESH] += 1
     state.child[op] = berth
@@ -236,38 +181,35 @@ def enter(streams: Streams, state: State, op: int, number: int, size: int, now: 
 def take_ended(streams: Streams, state: State, now: int) -> int:
     """List the ops of the flows that end at this instant in ``ended``; return their number.
 
-    The groups keep their places in the heap, which they get anew when this instant is solved.
+    The classes keep their places in the heap, which they get anew when this instant is solved.
     """
-    ended, groups = 0, streams.groups
+    ended, classes = 0, len(streams.slot)
     for index in range(list_due(streams, state, now)):
         item = streams.due[index]
-        if item >= len(groups.small):
-            berth = item - len(groups.small)
-            _unchain(streams, state, berth)
-            streams.ended[ended] = _vacate(streams, berth)
+        if item < classes:
+            ended = _take_in_step(streams, state, item, now, ended)
+        else:
+            _unchain(streams, state, item - classes)
+            streams.ended[ended] = _vacate(streams, item - classes)
             ended += 1
-            continue
-        for number in range(groups.first[item], groups.first[item + 1]):
-            if streams.end[number] == now:
-                ended = _take_in_step(streams, number, now, ended)
     return ended
 
 
 @inlined
-def _take_in_step(streams: Streams, number: int, now: int, ended: int) -> int:
+def _take_in_step(streams: Streams, state: State, number: int, now: int, ended: int) -> int:
     """Take out the flows in step of a class that are done by now, at least one.
 
     By rule 7 a flow ends at the first picosecond at which ``moved`` is no less than what is left.
     So this test finds those that end now without a division for each.
     """
     done = streams.work[number] + moved(streams.rate[number], now - streams.since[number])
-    berth = first_in_step(streams, number)
+    berth = streams.root[number]
     while berth != NO_OP and streams.left[berth] - done <= 0:  # a difference, as sums may wrap
-        take_first(streams, number, berth)
+        streams.root[number] = _without_root(streams, berth)
         streams.ended[ended] = _vacate(streams, berth)
         ended += 1
-        berth = first_in_step(streams, number)
-    streams.stale[number] = 1
+        berth = streams.root[number]
+    _list_anew(streams, state, number)
     return ended
 
 
@@ -275,8 +217,8 @@ def _take_in_step(streams: Streams, number: int, now: int, ended: int) -> int:
 def leave(streams: Streams, state: State, berth: int) -> None:
     """Take out a flow that is interrupted, wherever it is in its class."""
     number = streams.number[berth]
-    streams.stale[number] = 1
-    if streams.place[len(streams.groups.small) + berth] != NO_OP:
+    _list_anew(streams, state, number)
+    if streams.place[len(streams.slot) + berth] != NO_OP:
         _unchain(streams, state, berth)
     else:
         take_out(streams, number, berth)
@@ -287,7 +229,7 @@ def leave(streams: Streams, state: State, berth: int) -> None:
 def _vacate(streams: Streams, berth: int) -> int:
     """Free a berth for the next flow, and return the op that was there."""
     number = streams.number[berth]
-    max_min.leave(streams.paths, streams.solver, streams.groups, number)
+    max_min.leave(streams.paths, streams.solver, number)
     op: int = streams.op[berth]
     streams.op[berth] = NO_OP
     streams.after[berth] = streams.vacant[0]
@@ -298,24 +240,22 @@ def _vacate(streams: Streams, berth: int) -> int:
 @inlined
 def solve(streams: Streams, state: State, now: int) -> None:
     """Solve the rates that change at this instant, and update when those flows end."""
-    groups = streams.groups
-    for index in range(max_min.solve(streams.paths, streams.solver, groups)):
+    for index in range(max_min.solve(streams.paths, streams.solver)):
         _change_rate(streams, state, streams.solver.changed[index], now)
     for index in range(state.notes[FRESH]):
         berth = streams.fresh[index]
         number = streams.number[berth]
-        if first_in_step(streams, number) == NO_OP and streams.loose[number] == NO_OP:
+        if streams.root[number] == NO_OP and streams.loose[number] == NO_OP:
             streams.since[number] = now
             streams.rate[number] = streams.paths.rate[number]
         if streams.since[number] == now:
-            fall_in_step(streams, berth)
+            fall_in_step(streams, state, berth)
         else:
             _chain(streams, state, berth, now)
     state.notes[FRESH] = 0
-    for index in range(groups.length[0]):
-        groups.listed[groups.touched[index]] = 0
-        _plan(streams, state, groups.touched[index])
-    groups.length[0] = 0
+    for index in range(state.notes[ANEW]):
+        _plan(streams, state, streams.anew[index])
+    state.notes[ANEW] = 0
 
 
 @inlined
@@ -325,13 +265,12 @@ def _change_rate(streams: Streams, state: State, number: int, now: int) -> None:
     streams.work[number] += moved(rate, now - streams.since[number])
     streams.since[number] = now
     streams.rate[number] = streams.paths.rate[number]
-    streams.stale[number] = 1
-    max_min.touch_group(streams.groups, streams.groups.of_class[number])
+    _list_anew(streams, state, number)
     while streams.loose[number] != NO_OP:
         berth = streams.loose[number]
         streams.left[berth] -= moved(rate, now - streams.begun[berth])
         _unchain(streams, state, berth)
-        fall_in_step(streams, berth)
+        fall_in_step(streams, state, berth)
 
 
 @inlined
@@ -344,7 +283,7 @@ def _chain(streams: Streams, state: State, berth: int, now: int) -> None:
     if first != NO_OP:
         streams.before[first] = berth
     end = end_of(streams.left[berth], streams.rate[number], now)
-    set_end(streams, state, len(streams.groups.small) + berth, end)
+    set_end(streams, state, len(streams.slot) + berth, end)
 
 
 @inlined
@@ -356,29 +295,18 @@ def _unchain(streams: Streams, state: State, berth: int) -> None:
         streams.after[before] = after
     if after != NO_OP:
         streams.before[after] = before
-    remove(streams, state, len(streams.groups.small) + berth)
+    remove(streams, state, len(streams.slot) + berth)
 
 
 @inlined
-def _plan(streams: Streams, state: State, group: int) -> None:
-    """Update when the first of the flows in step of a group ends."""
-    earliest = UNKNOWN_PS
-    for number in range(streams.groups.first[group], streams.groups.first[group + 1]):
-        if streams.stale[number]:
-            streams.stale[number] = 0
-            streams.end[number] = _end_in_step(streams, number)
-        earliest = min(earliest, streams.end[number])
-    if earliest < UNKNOWN_PS:
-        set_end(streams, state, group, earliest)
-    elif streams.place[group] != NO_OP:
-        remove(streams, state, group)
-
-
-@inlined
-def _end_in_step(streams: Streams, number: int) -> int:
-    """Instant at which the first of the flows in step of a class ends, UNKNOWN_PS for none [ps]."""
-    berth = first_in_step(streams, number)
-    if berth == NO_OP:
-        return UNKNOWN_PS
-    left = streams.left[berth] - streams.work[number]
-    return end_of(left, streams.rate[number], streams.since[number])
+def _plan(streams: Streams, state: State, number: int) -> None:
+    """Update when the first of the flows in step of a class ends."""
+    streams.stale[number] = 0
+    berth, end = streams.root[number], UNKNOWN_PS
+    if berth != NO_OP:
+        left = streams.left[berth] - streams.work[number]
+        end = end_of(left, streams.rate[number], streams.since[number])
+    if end < UNKNOWN_PS:
+        set_end(streams, state, number, end)
+    elif streams.place[number] != NO_OP:
+        remove(streams, state, number)

@@ -5,10 +5,9 @@ divided by the weight of its flows allows, rounded down; a flow is full at its o
 such level is taken, everything that is full at exactly this level is settled at once, and the rest
 goes on rising. Levels only rise, and each is reached by the same resources in whatever order they
 are examined. So the rates are the same to the bit if equal flows are counted as one class, and if
-only those components are solved in which something changed.
+only what a change may reach is solved.
 
-A component that never has more than a few classes is solved from the start, by itself. In any other
-the level rises only on the resources on which something changed. Every other class is *held* at the
+The level rises only on the resources on which something changed. Every other class is *held* at the
 rate that it had, and is looked at again where that rate may be wrong. When a resource that it
 crosses is full below that rate, the class falls to that level. When the resource that held it back
 is full no longer at its level, and neither its cap nor another resource holds it there, it rises
@@ -40,7 +39,6 @@ from cluster_sim.engine.shared_rates.tables import (
     QUEUED,
     UNLIMITED,
     VISITED,
-    Groups,
     Paths,
     Solver,
     empty_solver,
@@ -62,33 +60,18 @@ def touch(solver: Solver, resource: int) -> None:
 
 
 @inlined
-def touch_group(groups: Groups, group: int) -> None:
-    """Note that flows of a group came or went, or that one of its rates or capacities changed."""
-    if not groups.listed[group]:
-        groups.listed[group] = 1
-        groups.touched[groups.length[0]] = group
-        groups.length[0] += 1
-
-
-@inlined
-def set_capacity(
-    paths: Paths, solver: Solver, groups: Groups, resource: int, capacity: int
-) -> None:
+def set_capacity(paths: Paths, solver: Solver, resource: int, capacity: int) -> None:
     """Change the rate that a resource divides."""
     solver.spare[resource] += capacity - paths.capacity[resource]
     paths.capacity[resource] = capacity
-    if groups.of_resource[resource] >= 0:
-        touch_group(groups, groups.of_resource[resource])
-    else:
-        touch(solver, resource)
+    touch(solver, resource)
 
 
 @inlined
-def set_cap(paths: Paths, solver: Solver, groups: Groups, number: int, cap: int) -> None:
-    """Change the rate cap of a class; in a large component it rises anew."""
+def set_cap(paths: Paths, solver: Solver, number: int, cap: int) -> None:
+    """Change the rate cap of a class, which rises anew."""
     paths.cap[number] = cap
-    touch_group(groups, groups.of_class[number])
-    if not groups.small[groups.of_class[number]] and paths.members[number]:
+    if paths.members[number]:
         _let_rise(solver, number)
         for share in range(paths.ptr[number], paths.ptr[number + 1]):
             touch(solver, paths.resource[share])
@@ -104,15 +87,10 @@ def _let_rise(solver: Solver, number: int) -> None:
 
 
 @inlined
-def join(paths: Paths, solver: Solver, groups: Groups, number: int) -> None:
+def join(paths: Paths, solver: Solver, number: int) -> None:
     """Add a flow to a class, and have the rates that this changes solved."""
     paths.members[number] += 1
-    touch_group(groups, groups.of_class[number])
-    if groups.small[groups.of_class[number]]:
-        for share in range(paths.ptr[number], paths.ptr[number + 1]):
-            solver.whole[paths.resource[share]] += paths.weight[share]
-    else:
-        _count_in(paths, solver, number, 1)
+    _count_in(paths, solver, number, 1)
 
 
 @internal
@@ -135,21 +113,10 @@ def _count_in(paths: Paths, solver: Solver, number: int, flows: int) -> None:
         _count(solver, resource, weight * flows, paths.rate[number])
 
 
-@inlined
-def leave(paths: Paths, solver: Solver, groups: Groups, number: int) -> None:
+@internal
+def leave(paths: Paths, solver: Solver, number: int) -> None:
     """Remove a flow from a class, and have the rates that this changes solved."""
     paths.members[number] -= 1
-    touch_group(groups, groups.of_class[number])
-    if groups.small[groups.of_class[number]]:
-        for share in range(paths.ptr[number], paths.ptr[number + 1]):
-            solver.whole[paths.resource[share]] -= paths.weight[share]
-    else:
-        _count_out(paths, solver, number)
-
-
-@internal
-def _count_out(paths: Paths, solver: Solver, number: int) -> None:
-    """Count a flow out at its resources; with the last the class leaves them."""
     for share in range(paths.ptr[number], paths.ptr[number + 1]):
         resource, weight, seat = paths.resource[share], paths.weight[share], paths.seat[share]
         touch(solver, resource)
@@ -182,7 +149,7 @@ def _count_top(solver: Solver, resource: int, weight: int) -> None:
 
 
 @inlined
-def solve(paths: Paths, solver: Solver, groups: Groups) -> int:
+def solve(paths: Paths, solver: Solver) -> int:
     """Solve the rates of all flows that a change may reach.
 
     Returns the length of ``solver.changed``, the classes whose rate has changed.
@@ -190,9 +157,6 @@ def solve(paths: Paths, solver: Solver, groups: Groups) -> int:
     solver.sizes[CHANGED] = 0
     if solver.sizes[LISTED]:
         _update(paths, solver)
-    for index in range(groups.length[0]):
-        if groups.small[groups.touched[index]]:
-            _fill_small(paths, solver, groups, groups.touched[index])
     return int(solver.sizes[CHANGED])
 
 
@@ -202,62 +166,6 @@ def _change(paths: Paths, solver: Solver, number: int, level: int) -> None:
         paths.rate[number] = level
         solver.changed[solver.sizes[CHANGED]] = number
         solver.sizes[CHANGED] += 1
-
-
-# Small components: at each level a walk over all that still rises takes less than a heap.
-
-
-@internal
-def _fill_small(paths: Paths, solver: Solver, groups: Groups, group: int) -> None:
-    """Raise the level until every class of a small component is settled."""
-    first, behind = groups.ptr[group], groups.ptr[group + 1]
-    for index in range(first, behind):
-        resource = groups.resource[index]
-        solver.spare[resource] = paths.capacity[resource]
-        solver.weight[resource] = solver.whole[resource]
-    rising = 0
-    for number in range(groups.first[group], groups.first[group + 1]):
-        if paths.members[number]:
-            solver.classes[rising] = number
-            rising += 1
-    while rising:
-        level = UNLIMITED
-        for index in range(first, behind):
-            resource = groups.resource[index]
-            if solver.weight[resource]:
-                solver.key[resource] = solver.spare[resource] // solver.weight[resource]
-                level = min(level, solver.key[resource])
-        for index in range(rising):
-            level = min(level, paths.cap[solver.classes[index]])
-        rising = _settle_full(paths, solver, rising, level)
-
-
-@inlined
-def _settle_full(paths: Paths, solver: Solver, rising: int, level: int) -> int:
-    """Settle the classes that are full at a level; returns the number of those that rise on."""
-    left = 0
-    for index in range(rising):
-        number = solver.classes[index]
-        full = paths.cap[number] == level
-        for share in range(paths.ptr[number], paths.ptr[number + 1]):
-            full = full or solver.key[paths.resource[share]] == level
-        if not full:
-            solver.classes[index], solver.classes[left] = solver.classes[left], number
-            left += 1
-        else:
-            _change(paths, solver, number, level)
-    if left:  # the full ones, now behind those, leave their share
-        for index in range(left, rising):
-            number = solver.classes[index]
-            for share in range(paths.ptr[number], paths.ptr[number + 1]):
-                resource = paths.resource[share]
-                weight = paths.members[number] * paths.weight[share]
-                solver.weight[resource] -= weight
-                solver.spare[resource] -= weight * level
-    return left
-
-
-# Large components: only what changes.
 
 
 @internal

@@ -1,10 +1,6 @@
-"""Tables of the solver of shared rates: classes of equal flows, groups of classes, working space.
+"""Tables of the solver of shared rates: classes of equal flows, and working space.
 
-Flows that agree in all that rates depend on form a class, for which one rate is solved. Classes
-that cross one resource, or are linked so over others, belong to one component whatever flows there
-are later. Where it has few classes, its rates are solved together from the start at each change,
-and one place in the heap of ends serves them all: a change moves the ends of most of them anyway. A
-class of a large component is a group of its own, and its component is solved in part.
+Flows that agree in all that rates depend on form a class, for which one rate is solved.
 """
 
 from __future__ import annotations
@@ -15,13 +11,10 @@ import numpy as np
 import numpy.typing as npt
 
 from cluster_sim.engine.compiler.jit import inlined, internal, lean
-from cluster_sim.schedule.table import NO_RESOURCE, Flows, IntArray, Schedule
+from cluster_sim.schedule.table import NO_RESOURCE, Flows, IntArray, Schedule, pointers
 
 UNLIMITED = np.iinfo(np.int64).max  # rate cap of a flow without one [B/s]
-NO_GROUP = -1
 NOWHERE = -1  # place of what is not in the heap
-FEW_CLASSES = 24
-"""Classes up to which a component is small: filling it takes less than keeping account of it."""
 
 
 class Paths(NamedTuple):
@@ -42,20 +35,6 @@ class Paths(NamedTuple):
     seat: IntArray  # (shares,): seat of each share in use, by which it is removed without a search
 
 
-class Groups(NamedTuple):
-    """Groups of classes, each a small component or one class, and a list of those that changed."""
-
-    of_class: IntArray  # (classes,)
-    of_resource: IntArray  # (resources,): group of a small component; else NO_GROUP
-    first: IntArray  # (groups + 1,): classes of group g are first[g] up to first[g + 1]
-    ptr: IntArray  # (groups + 1,): a small component of group g has resource[ptr[g]:ptr[g + 1]]
-    resource: IntArray  # (resources of small components,)
-    small: IntArray  # (groups,): 1 for a small component
-    touched: IntArray  # (groups,): list of the groups that changed at this instant …
-    listed: IntArray  # (groups,): … 1 for each in it …
-    length: IntArray  # (1,): … and its length
-
-
 LISTED, CHANGED, NEW, QUEUED, FAR, HORIZON, VISITED = range(7)
 """Places in ``Solver.sizes``: lengths of the lists of touched resources, of changed and of new
 classes, of the heap, and of what is far; the level from which on something is far; how many classes
@@ -71,7 +50,6 @@ class Solver(NamedTuple):
     new: IntArray  # list of the classes that rise from zero in the next solve
     rising: IntArray  # 1 for each class whose rate is not final
     changed: IntArray  # list of the classes whose rate has changed
-    classes: IntArray  # list of the rising classes of a small component
     # By resource.
     whole: IntArray  # weight of all flows
     spare: IntArray  # capacity that no settled flow has
@@ -101,7 +79,6 @@ def empty_solver(paths: Paths) -> Solver:
         new=np.empty(classes, np.int32),
         rising=np.zeros(classes, np.uint8),
         changed=np.empty(classes, np.int32),
-        classes=np.empty(classes, np.int32),
         whole=np.zeros(resources, np.int64),
         spare=paths.capacity.copy(),
         weight=np.zeros(resources, np.int64),
@@ -170,9 +147,7 @@ def paths_of(
     )
 
 
-def share_tables(
-    schedule: Schedule, faulty: IntArray
-) -> tuple[IntArray, IntArray, Paths, Solver, Groups]:
+def share_tables(schedule: Schedule, faulty: IntArray) -> tuple[IntArray, IntArray, Paths, Solver]:
     """Build the solver's tables; a flow on a slot of a ``faulty`` resource has its cap scaled.
 
     Returns the class of each flow, the faulty resource whose slot each class holds (-1 for none),
@@ -184,14 +159,9 @@ def share_tables(
     # A slot matters to a rate only where a fault may scale the caps of those that hold it.
     held = np.where(np.isin(held, faulty), held, NO_RESOURCE)
     number, example = classify(flows, held)
-    ptr, share = _shares(flows, example)
-    order, groups = group_classes(ptr, flows.resource[share], resources)
-    if (order[1:] < order[:-1]).any():
-        place = np.empty(len(order), np.int32)
-        place[order] = np.arange(len(order))
-        _renumber(number, place)
-        example = example[order]
-        ptr, share = _shares(flows, example)
+    length = np.diff(flows.ptr)[example]
+    ptr = pointers(length)
+    share = np.repeat(flows.ptr[example] - ptr[:-1], length) + np.arange(ptr[-1])
     paths = paths_of(
         ptr,
         flows.resource[share].astype(np.int32),
@@ -199,21 +169,7 @@ def share_tables(
         flows.cap_bytes_per_s[example].astype(np.int64),
         schedule.resources.capacity[:resources].astype(np.int64),
     )
-    return number, held[example].astype(np.int32), paths, empty_solver(paths), groups
-
-
-@lean
-def _renumber(number: IntArray, place: IntArray) -> None:
-    """Replace the classes of flows by their new numbers, in the memory that they have."""
-    for flow in range(len(number)):
-        number[flow] = place[number[flow]]
-
-
-def _shares(flows: Flows, example: IntArray) -> tuple[IntArray, IntArray]:
-    """Return where the shares of each class begin, and all their shares, in order."""
-    length = np.diff(flows.ptr)[example]
-    ptr = np.concatenate([[0], np.cumsum(length)]).astype(np.int64)
-    return ptr, np.repeat(flows.ptr[example] - ptr[:-1], length) + np.arange(ptr[-1])
+    return number, held[example].astype(np.int32), paths, empty_solver(paths)
 
 
 ODD = 0x1E3779B97F4A7C15
@@ -302,69 +258,3 @@ def _equal(flows: Columns, one: int, other: int) -> bool:
         if flows.weight[first + share] != flows.weight[second + share]:
             return False
     return True
-
-
-def group_classes(ptr: IntArray, resource: IntArray, resources: int) -> tuple[IntArray, Groups]:
-    """Put classes, of which c crosses ``resource[ptr[c]:ptr[c + 1]]``, into groups.
-
-    Returns the classes in the order in which groups are of one piece, and the groups of the classes
-    as they are numbered in this order.
-    """
-    classes = len(ptr) - 1
-    component = np.empty(classes, np.int32)  # by the number of one of its resources
-    root = np.arange(resources, dtype=np.int32)
-    if classes:
-        _find_components(ptr, np.ascontiguousarray(resource, np.int32), root, component)
-    alone = np.flatnonzero(component == NO_GROUP)  # classes that cross nothing
-    component[alone] = resources + np.arange(len(alone))
-    order = np.argsort(component, kind="stable")
-    component = component[order]
-    size = np.bincount(component, minlength=resources)
-    together = size[component] <= FEW_CLASSES
-    begins = np.ones(classes, np.bool_)
-    begins[1:] = (component[1:] != component[:-1]) | ~together[1:]
-    first = np.flatnonzero(begins)
-    count = len(first)
-    group_of = np.full(len(size), NO_GROUP, np.int32)
-    group_of[component[first[together[first]]]] = np.flatnonzero(together[first])
-    of_resource = group_of[root]
-    crossed = np.argsort(of_resource, kind="stable")[np.count_nonzero(of_resource < 0) :]
-    length = np.bincount(of_resource[crossed], minlength=count)
-    return order, Groups(
-        of_class=(np.cumsum(begins) - 1).astype(np.int32),
-        of_resource=of_resource,
-        first=np.append(first, classes).astype(np.int32),
-        ptr=np.concatenate([[0], np.cumsum(length)]).astype(np.int32),
-        resource=crossed.astype(np.int32),
-        small=together[first].astype(np.uint8),
-        touched=np.empty(count, np.int32),
-        listed=np.zeros(count, np.uint8),
-        length=np.zeros(1, np.int64),
-    )
-
-
-@lean
-def _find_components(
-    ptr: IntArray, resource: IntArray, root: IntArray, component: IntArray
-) -> None:
-    """Unite the resources that each class crosses; ``root`` is each resource's own at first."""
-    for number in range(len(component)):
-        for share in range(ptr[number] + 1, ptr[number + 1]):
-            one, other = _root(root, resource[share - 1]), _root(root, resource[share])
-            root[max(one, other)] = min(one, other)
-    for index in range(len(root)):
-        root[index] = _root(root, index)
-    for number in range(len(component)):
-        if ptr[number] < ptr[number + 1]:
-            component[number] = root[resource[ptr[number]]]
-        else:
-            component[number] = NO_GROUP
-
-
-@inlined
-def _root(root: IntArray, resource: int) -> int:
-    """Return the resource that stands for a component, and shorten the way to it."""
-    while root[resource] != resource:
-        root[resource] = root[root[resource]]
-        resource = root[resource]
-    return resource

@@ -25,6 +25,8 @@ MANIFEST = "manifest.json"
 LARGEST_MANIFEST_BYTES = 1_000_000
 NEURON_MACHINES = {"trn1": "trn1.32xlarge", "trn2": "trn2.48xlarge", "trn3": "trn3-gen1"}
 """Trainium chips, and the machine on which their collectives are measured by default."""
+FEWEST_CHIPS = {"trn1": "trn1.2xlarge", "trn2": "trn2.3xlarge"}
+"""Machines with the fewest chips of a kind, where they are others."""
 MEASURED = ("h100", "h200")  # chips on which the scripts have run
 GPU_MACHINES = {
     "a100-40gb": "dgx-a100-40gb",
@@ -98,7 +100,7 @@ def _replacements(manifest: Manifest) -> Mapping[str, str]:
     ranks, neuron = manifest.ranks_per_chip, manifest.flavour == "neuron"
     return {
         "CHIP": manifest.chip,
-        "CLUSTER": manifest.cluster if not neuron else _one_chip(manifest.chip),
+        "CLUSTER": FEWEST_CHIPS.get(manifest.chip, manifest.cluster),
         "CORES": str(manifest.cores),
         "RANKS": str(ranks),
         "TWO_CHIPS": str(2 * ranks),
@@ -125,11 +127,6 @@ def _tried(chip: str) -> str:
         "These scripts were tried on a processor (`KIT_DEVICE=cpu`, GPU flavour) and have not been "
         "run on this chip by their\nauthors."
     )
-
-
-def _one_chip(chip: str) -> str:
-    """Machine with the fewest chips of a kind."""
-    return {"trn1": "trn1.2xlarge", "trn2": "trn2.3xlarge"}.get(chip, NEURON_MACHINES[chip])
 
 
 def write_kit(folder: Path, chip: str) -> Manifest:

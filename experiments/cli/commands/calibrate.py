@@ -16,7 +16,7 @@ from topologies.errors import InputError
 from topologies.options import required, setting
 
 if TYPE_CHECKING:
-    from experiments.calibration.fit import ConstantsFit, Group
+    from experiments.calibration.fit import Group
     from experiments.calibration.measurements import Measurements
     from experiments.reports.run_directory import Run
     from topologies.catalogue.reader import Entry
@@ -140,19 +140,14 @@ def _print(groups: Sequence[Group], results: Mapping[str, Any], text: str) -> No
                 f"{shipped:.1%} before, {refitted:.1%} with the fitted rows."
                 f"{worse if refitted > shipped + WORSE else ''}\n"
             )
-        _print_doubts(group.fit)
-
-
-def _print_doubts(fitted: ConstantsFit) -> None:
-    """Print the constants that were not fitted, and those that ended at a limit."""
-    for reason in dict.fromkeys(fitted.kept.values()):
-        names = [name for name, why in fitted.kept.items() if why == reason]
-        sys.stderr.write(f"  Not fitted, as {reason}: {', '.join(names)}.\n")
-    if fitted.stopped:
-        sys.stderr.write(
-            f"  Ended at the limit of what is tried: {', '.join(fitted.stopped)}. Check --cluster, "
-            "--ranks and --chips.\n"
-        )
+        for reason in dict.fromkeys(group.fit.kept.values()):
+            names = [name for name, why in group.fit.kept.items() if why == reason]
+            sys.stderr.write(f"  Not fitted, as {reason}: {', '.join(names)}.\n")
+        if group.fit.stopped:
+            sys.stderr.write(
+                f"  Ended at the limit of what is tried: {', '.join(group.fit.stopped)}. Check "
+                "--cluster, --ranks and --chips.\n"
+            )
 
 
 def _write(run: Run, document: Mapping[str, Any]) -> None:

@@ -195,9 +195,11 @@ def collective(
         return float(measure(wanted[0])[0]["time_s"])
 
     idle = idle_options(inputs, ranks, cluster, groups)
+    who = f"{groups[0].ranks:,} rank{'s' * (groups[0].ranks > 1)}"
+    who = f"{len(groups):,} groups of {who}" if len(groups) > 1 else who
     call.answer(
         {"rows": rows, "interval": ends[0].document(), **summary, **idle_entry(idle)},
-        show=lambda _: _show(f"{what}, {_who(groups)}", rows, summary.get("summary", {}), idle),
+        show=lambda _: _show(f"{what}, {who}", rows, summary.get("summary", {}), idle),
         write=lambda run, _: _write(run, rows, results[-1][1], cluster),
         rankings=sure.rank(first_s, catalogue, call, "the time of the first size"),
     )
@@ -260,10 +262,22 @@ def _judged(
 
     ``timed`` says whether the vendor's own test measured the times beside them.
     """
-    cluster = groups[0].cluster
+    from workloads.confidence.answers import collective_interval, vendors_test
+
+    group, tool = groups[0], "" if inputs.runtime == "compiled" else inputs.runtime
     best = [beside_best(row, inputs, groups, engine) for row in rows]
-    seen = [_as_issued(row, cluster, inputs.op, inputs.runtime) for row in best]
-    ends = [_interval(inputs, groups[0], row, timed=timed) for row in seen]
+    seen = [_as_issued(row, group.cluster, inputs.op, inputs.runtime) for row in best]
+    if timed and group.cluster.chip:
+        tool = vendors_test(group.cluster.chip)
+    ends = [
+        collective_interval(
+            *(group.cluster, group.ranks, row["size_bytes"], row["time_s"]),
+            ideal=inputs.ideal,
+            tool=tool,
+            crosses=len(group.domains) > 1,
+        )
+        for row in seen
+    ]
     judged = [{**row, "low": e.low, "high": e.high} for row, e in zip(seen, ends, strict=True)]
     return judged, ends
 
@@ -310,20 +324,6 @@ def _as_issued(row: Mapping[str, Any], cluster: Cluster, kind: str, runtime: str
     return {**row, **rates, "time_s": seconds}
 
 
-def _interval(
-    inputs: CollectiveInputs, group: Group, row: Mapping[str, Any], *, timed: bool
-) -> Interval:
-    from workloads.confidence.answers import collective_interval, vendors_test
-
-    cluster, tool = group.cluster, "" if inputs.runtime == "compiled" else inputs.runtime
-    return collective_interval(
-        *(cluster, group.ranks, row["size_bytes"], row["time_s"]),
-        ideal=inputs.ideal,
-        tool=vendors_test(cluster.chip) if timed and cluster.chip else tool,
-        crosses=len(group.domains) > 1,
-    )
-
-
 def _compared(
     rows: list[dict[str, Any]], measured: Measured, name: str, crosses: bool
 ) -> tuple[list[dict[str, Any]], dict[str, Any]]:
@@ -346,11 +346,16 @@ def _groups(
     inputs: CollectiveInputs, machine: SeveralMachines, ranks: RankInputs, catalogue: Catalogue
 ) -> tuple[Cluster, list[Group]]:
     """Return the cluster and the groups of the options, if the Neuron runtime can run them."""
+    from cluster_sim.collectives.algorithms.algorithm import is_trainium
     from cluster_sim.collectives.verify.neuron_limits import along_ring, check_restrictions
 
     check_op(inputs)
     cluster = machine.read(catalogue)
-    check_issued(cluster, inputs.runtime)
+    if inputs.runtime in ("eager", "xla") and not is_trainium(cluster):
+        raise InputError(
+            f"--runtime {inputs.runtime} is a way to issue work to Trainium, and {cluster.name} "
+            f"has {cluster.chip or 'no chips'}. Leave --runtime out."
+        )
     groups = groups_for(cluster, ranks)
     if not ranks.unrestricted:
         groups = [along_ring(group) for group in groups] if inputs.op == "permute" else groups
@@ -408,11 +413,6 @@ def _write_side_by_side(run: Run, title: str, rows: list[dict[str, Any]]) -> Non
     sizes = sizes[:: -(-len(sizes) // 8)]  # as many labels as fit
     figure.axes[0].set_xticks(sizes, [format_bytes(int(size)) for size in sizes])
     run.figure("busbw", figure, title="Bus bandwidth side by side")
-
-
-def _who(groups: list[Group]) -> str:
-    each = f"{groups[0].ranks:,} rank{'s' * (groups[0].ranks > 1)}"
-    return each if len(groups) == 1 else f"{len(groups):,} groups of {each}"
 
 
 def _write(run: Run, rows: list[dict[str, Any]], trace: Trace, machine: Cluster) -> None:
@@ -482,13 +482,7 @@ def how_to_measure(
     """Return the sizes that a matrix of bytes determines, if any, and the function for one size."""
     from cluster_sim.collectives import CollectiveCall, measure
     from cluster_sim.collectives.builder import check_scratchpad
-    from cluster_sim.collectives.results import (
-        KIND,
-        buffer_bytes,
-        measure_v,
-        read_matrix,
-    )
-    from cluster_sim.collectives.results import skewed as skewed_matrix
+    from cluster_sim.collectives.results import KIND, buffer_bytes, measure_v, read_matrix, skewed
     from cluster_sim.hardware.faults import parse_fault
 
     faults = [parse_fault(text) for text in inputs.fault]
@@ -511,23 +505,12 @@ def how_to_measure(
 
     def measured(size: int) -> tuple[dict[str, Any], Trace]:
         """Row and trace of one size."""
-        sent = skewed_matrix(group.ranks, size, inputs.skew or 0.0) if matrix is None else matrix
+        sent = skewed(group.ranks, size, inputs.skew or 0.0) if matrix is None else matrix
         return measure_v(
             group, sent, inputs.algorithm, ideal=inputs.ideal, engine=engine, faults=faults
         )
 
     return ([] if matrix is None else [buffer_bytes(matrix)]), measured
-
-
-def check_issued(cluster: Cluster, runtime: str) -> None:
-    """Refuse a runtime of Trainium on a machine of another chip, which has none of them."""
-    from cluster_sim.collectives.algorithms.algorithm import is_trainium
-
-    if runtime in ("eager", "xla") and not is_trainium(cluster):
-        raise InputError(
-            f"--runtime {runtime} is a way to issue work to Trainium, and {cluster.name} has "
-            f"{cluster.chip or 'no chips'}. Leave --runtime out."
-        )
 
 
 def idle_options(

@@ -8,7 +8,6 @@ import platform
 import sys
 import time
 from collections.abc import Callable, Mapping
-from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
@@ -20,21 +19,6 @@ from topologies.units import format_bytes, format_seconds
 
 LIBRARIES = ("numpy", "numba", "scipy", "pandas", "networkx", "simpy", "matplotlib", "pyarrow")
 LEAST_MEMORY_BYTES = 4 * 10**9
-
-
-@dataclass(frozen=True)
-class Step:
-    """A timed part of the work that every command does."""
-
-    name: str
-    time_s: float
-    usual_s: float
-    remedy: str
-
-    @property
-    def slow(self) -> bool:
-        """Return whether the step takes longer than usual."""
-        return self.time_s > self.usual_s
 
 
 def doctor(call: Invocation) -> None:
@@ -66,26 +50,28 @@ def examine() -> dict[str, Any]:
         "available_bytes": available,
         "compiled_functions": cached,
         "compile_cache": folders,
-        "steps": [{**asdict(step), "slow": step.slow} for step in steps],
+        "steps": steps,
     }
     return {**document, "remarks": _remarks(steps, available, cached)}
 
 
-def _timed() -> list[Step]:
+def _timed() -> list[dict[str, Any]]:
     """Time the parts of a small run, in the order in which a command needs them."""
-    return [
-        Step("import the libraries", _seconds(_import), 3.0, "a local disk loads faster"),
-        Step("read the catalogue", _seconds(_catalogue), 0.5, "a local disk loads faster"),
-        Step("first collective (compiles or loads)", _seconds(_collective), 15.0,
-             "let the compile cache be written, or set CLUSTER_SIM_CACHE"),
-        Step("second collective", _seconds(_collective), 0.5, "close other programs"),
-    ]  # fmt: skip
-
-
-def _seconds(work: Callable[[], object]) -> float:
-    begun = time.perf_counter()
-    work()
-    return time.perf_counter() - begun
+    parts: tuple[tuple[str, Callable[[], object], float, str], ...] = (
+        ("import the libraries", _import, 3.0, "a local disk loads faster"),
+        ("read the catalogue", _catalogue, 0.5, "a local disk loads faster"),
+        ("first collective (compiles or loads)", _collective, 15.0,
+         "let the compile cache be written, or set CLUSTER_SIM_CACHE"),
+        ("second collective", _collective, 0.5, "close other programs"),
+    )  # fmt: skip
+    steps = []
+    for name, work, usual_s, remedy in parts:
+        begun = time.perf_counter()
+        work()
+        time_s = time.perf_counter() - begun
+        step = {"name": name, "time_s": time_s, "usual_s": usual_s, "remedy": remedy}
+        steps.append({**step, "slow": time_s > usual_s})
+    return steps
 
 
 def _import() -> None:
@@ -135,11 +121,11 @@ def _compiled() -> tuple[int, list[str]]:
     return len(files), sorted({str(path.parent) for path in files})
 
 
-def _remarks(steps: list[Step], available: int | None, cached: int) -> list[str]:
+def _remarks(steps: list[dict[str, Any]], available: int | None, cached: int) -> list[str]:
     remarks = [
-        f"{step.name} took {step.time_s:.1f} s, usually under {step.usual_s:g} s: {step.remedy}"
+        "{name} took {time_s:.1f} s, usually under {usual_s:g} s: {remedy}".format_map(step)
         for step in steps
-        if step.slow
+        if step["slow"]
     ]
     if available is not None and available < LEAST_MEMORY_BYTES:
         free = available / 1e9

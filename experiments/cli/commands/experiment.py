@@ -1,7 +1,7 @@
-"""``cluster-sim experiment``: runs an experiment, whose options are the parameters of its ``run``.
+"""``cluster-sim experiment``: runs an experiment, whose options are its function's parameters.
 
-With ``--out DIR`` the frame and the figure, which has the name of the module, are written to a run
-directory.
+With ``--out DIR`` the frame and the figure, which has the name of the experiment, are written to a
+run directory.
 """
 
 from __future__ import annotations
@@ -12,7 +12,8 @@ import re
 import sys
 import typing
 from collections.abc import Callable, Mapping, Sequence
-from types import ModuleType, SimpleNamespace
+from itertools import takewhile
+from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import click
@@ -23,7 +24,7 @@ from experiments.cli.output.printing import print_table, print_text
 from experiments.cli.registry import LazyGroup
 from experiments.reports.formatting import columns_of, constants, is_missing, table_text
 from experiments.reports.run_record import plain
-from experiments.scripts.registry import EXPERIMENTS, NOW_COMMANDS, PARAMETERS, Experiment
+from experiments.scripts.registry import EXPERIMENTS, PARAMETERS, Experiment, Script
 from topologies.errors import InputError
 from topologies.options import KEY, described, required, setting
 
@@ -53,14 +54,6 @@ class ExperimentGroup(LazyGroup):
         """Build the command of an experiment."""
         return _command(next(each for each in EXPERIMENTS if each.name == name))
 
-    def resolve_command(self, ctx: Any, args: list[str]) -> Any:
-        """Find an experiment, or name the command that is in its place."""
-        if command := NOW_COMMANDS.get(self.spelled(args[0])):
-            raise InputError(
-                f"experiment {args[0]} is a command now: cluster-sim {command} --out DIR"
-            )
-        return super().resolve_command(ctx, args)
-
     def spelled(self, name: str) -> str:
         """Name of an experiment as it is registered."""
         return name.replace("-", "_")
@@ -74,20 +67,20 @@ experiment = ExperimentGroup(
 
 
 def _command(chosen: Experiment) -> Any:
-    """Build the command of an experiment from the signature and docstring of its ``run``."""
-    module = chosen.load()
-    parameters = _parameters(module.run)
+    """Build the command of an experiment from the signature and docstring of its function."""
+    script = chosen.load()
+    parameters, docstring = _parameters(script.run), inspect.getdoc(script.run) or ""
 
     def ask(call: Invocation, options: Any) -> None:
         """Run the experiment with the options as they were stated."""
         values = {name: _value(name, each, options) for name, each in parameters.items()}
-        taken = inspect.signature(module.run).parameters
+        taken = inspect.signature(script.run).parameters
         common = {name: getattr(call, name) for name in COMMON if name in taken}
-        _run(chosen, module, {**values, **common}, call)
+        _run(chosen, script, {**values, **common}, call)
 
-    ask.__annotations__["options"] = _settings(parameters, inspect.getdoc(module.run) or "")
+    ask.__annotations__["options"] = _settings(parameters, docstring)
     command = as_options(f"experiment {chosen.name}", ask)
-    command.help = (inspect.getdoc(module.run) or "").partition("\n\n")[0]
+    command.help = docstring.partition("\n\n")[0]
     return command
 
 
@@ -177,16 +170,14 @@ def parameter_texts(docstring: str) -> dict[str, str]:
     return texts
 
 
-def _run(
-    chosen: Experiment, module: ModuleType, values: Mapping[str, Any], call: Invocation
-) -> None:
-    has_progress = WATCH in inspect.signature(module.run).parameters
+def _run(chosen: Experiment, script: Script, values: Mapping[str, Any], call: Invocation) -> None:
+    has_progress = WATCH in inspect.signature(script.run).parameters
     watched = {WATCH: call.watch} if has_progress else {}
-    frame = module.run(**values, **watched)
+    frame = script.run(**values, **watched)
     inputs = _by_option(values)
     from experiments.reports.drawing import headline
 
-    figure = module.plot(frame)
+    figure = script.plot(frame)
     answer = headline(figure)
 
     document = {
@@ -196,10 +187,16 @@ def _run(
         "inputs": plain(inputs),
         "rows": _records(frame),
     }
+    beside = None if script.claims is None else script.claims(frame)
+    if beside is not None:
+        document["claims"] = _records(beside)
 
     def show(_: object) -> None:
-        """Print the answer and its rows."""
-        print_experiment((chosen.question, answer, about(module)), frame)
+        """Print the answer and its rows, then what others claim."""
+        print_experiment((chosen.question, answer, about(script.run)), frame)
+        if beside is not None:
+            headings, texts = table_text(beside.drop(columns="source"))
+            print_table("\nClaims beside these ratios", headings, texts)
         if call.out is not None:
             sys.stderr.write(f"written to {call.out}\n")
 
@@ -207,8 +204,17 @@ def _run(
         """Write figure and rows of the experiment."""
         run.figure(chosen.name, figure, title=chosen.question)
         run.table("metrics", frame, title="Rows", parquet=True)
+        if beside is not None:
+            run.table("claims", beside, title="Claims beside these ratios")
 
     call.answer(document, show, write, inputs=inputs)
+
+
+def _records(frame: pd.DataFrame) -> list[dict[str, Any]]:
+    """Rows of a frame; an empty cell, such as a missing price, is null."""
+    columns = columns_of(frame)
+    cells = (dict(zip(columns, row, strict=True)) for row in zip(*columns.values(), strict=True))
+    return [{key: None if is_missing(cell) else cell for key, cell in row.items()} for row in cells]
 
 
 def _by_option(values: Mapping[str, Any]) -> dict[str, Any]:
@@ -220,20 +226,17 @@ def _by_option(values: Mapping[str, Any]) -> dict[str, Any]:
     return inputs
 
 
-def _records(frame: pd.DataFrame) -> list[dict[str, Any]]:
-    """Return the rows as documents; an empty cell, such as a missing price, is null."""
-    columns = columns_of(frame)
-    rows = (dict(zip(columns, row, strict=True)) for row in zip(*columns.values(), strict=True))
-    return [{key: None if is_missing(cell) else cell for key, cell in row.items()} for row in rows]
-
-
 ENDS = {"low": "80 % from", "high": "80 % to"}  # headings of the ends of an interval
 CAVEAT = "80 % of measurements would lie between the two columns of 80 %."
 
 
-def about(module: ModuleType) -> str:
-    """Return the docstring of an experiment's module without its first line."""
-    return " ".join((inspect.getdoc(module) or "").partition("\n\n")[2].replace("``", "").split())
+def about(run: Callable[..., Any]) -> str:
+    """Return how an experiment answers: what its docstring says before the parameters."""
+    paragraphs = (" ".join(part.split()) for part in (inspect.getdoc(run) or "").split("\n\n")[1:])
+    method = takewhile(
+        lambda text: not (DESCRIPTION.match(text) or text[:8] == "Returns "), paragraphs
+    )
+    return " ".join(method)
 
 
 def print_experiment(explained: tuple[str, str, str], rows: pd.DataFrame) -> None:
@@ -247,7 +250,7 @@ def print_experiment(explained: tuple[str, str, str], rows: pd.DataFrame) -> Non
     named = [ENDS.get(heading, heading) for heading in headings]
     print_text(question, bold=True)
     print_text(f"{answer.rstrip('.')}." if answer else "")
-    print_text(method)
+    print_text(method.replace("``", ""))
     print_table(f"\nIn all rows: {same}" if same else "", named, cells, left=max(1, len(keys)))
     if set(ENDS) <= set(headings):
         click.echo(CAVEAT)

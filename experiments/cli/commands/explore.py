@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
+import json
+import subprocess
 import sys
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -44,8 +48,7 @@ def explore(inputs: ExploreInputs, call: Invocation) -> None:
     The page is served on 127.0.0.1 until Ctrl-C. With --json these numbers and the answers are
     printed instead, and nothing is served.
     """
-    from experiments.explore.answers import knobs, read_runs
-    from experiments.explore.page import framed, page, panel
+    from experiments.explore.page import framed, knobs, page, panel, read_runs
     from topologies.catalogue.catalogue import shipped_catalogue
 
     pn = None if call.json else panel()
@@ -53,17 +56,17 @@ def explore(inputs: ExploreInputs, call: Invocation) -> None:
         check_free(inputs.port)
     runs, sweeps = read_runs(inputs.runs)
     catalogue = shipped_catalogue()
-    if runs and not (call.json or call.quiet):
-        sys.stderr.write(f"weighing the numbers behind {', '.join(run.name for run in runs)} …\n")
-    names = knobs(runs, inputs.knobs, catalogue) if runs else []
+    wanted = inputs.knobs if runs else 0
     if pn is None:
+        names = knobs(runs, wanted, catalogue) if wanted else []
         answers = [{"run": run.name, "time_s": run.seconds(catalogue)} for run in runs]
         call.answer({"knobs": names, "rows": answers}, lambda _: None, lambda run, _: None)
         return
+    weighed = _weighed(inputs.runs, wanted)
     if not call.quiet:
         sys.stderr.write(f"http://{HOST}:{inputs.port} (Ctrl-C ends it)\n")
     server = pn.serve(
-        lambda: framed(page(runs, sweeps, names, catalogue), TITLE),
+        lambda: framed(page(runs, sweeps, weighed, catalogue), TITLE),
         address=HOST, port=inputs.port, show=False, start=False,
         websocket_origin=[f"{host}:{inputs.port}" for host in HOSTS],
         title=TITLE,
@@ -71,6 +74,27 @@ def explore(inputs: ExploreInputs, call: Invocation) -> None:
     only_for(server._tornado, HOSTS)
     server.start()
     server.io_loop.start()
+
+
+def _weighed(folders: Sequence[Path], most: int) -> Callable[[], list[str] | None]:
+    """Weigh numbers in a process of its own, and return what reads their names: None until then.
+
+    Weighing asks the runs some hundred times, in which the page is already of use.
+    """
+    if not most:
+        return list
+    words = [sys.executable, "-m", "cluster_sim", "explore", *map(str, folders)]
+    weighing = subprocess.Popen(
+        [*words, "--knobs", str(most), "--json", "--quiet"], stdout=subprocess.PIPE
+    )
+
+    @cache
+    def names() -> list[str]:
+        """Read what the process printed; without an answer, its line is on stderr."""
+        printed, _ = weighing.communicate()
+        return list(json.loads(printed)["knobs"]) if weighing.returncode == 0 else []
+
+    return lambda: None if weighing.poll() is None else names()
 
 
 @dataclass(frozen=True)

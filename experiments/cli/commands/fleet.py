@@ -134,6 +134,16 @@ KINDS = (
     Column("usd_per_million_tokens", "USD/M served", write=_or_dash("{:.3f}")),
     Column("usd_per_million_trained_tokens", "USD/M trained", write=_or_dash("{:.3f}")),
 )
+REGIONS = (
+    Column("region", "region"),
+    Column("offered_requests", "requests", write="{:.4g}".format),
+    Column("slo_attainment", "within the SLO", write="{:.3%}".format),
+    Column("served_elsewhere_share", "served elsewhere", write="{:.1%}".format),
+    Column("chips", "chips"),
+    Column("inference_share", "inference", write="{:.1%}".format),
+    Column("training_share", "training", write="{:.1%}".format),
+    Column("training_tokens", "trained", write=_or_dash("{:.4g}")),
+)
 COMPARED = (
     Column("scenario", "scenario"),
     Column("slo_attainment", "within the SLO", write="{:.3%}".format),
@@ -160,6 +170,8 @@ def print_fleet(document: Mapping[str, Any]) -> None:
     if "kinds" in document:
         print_rows("Kinds of units, in the order in which they serve", KINDS, document["kinds"])
         print_text(f"Units below are counted as {document['kinds'][0]['kind']}.")
+    if "regions" in document:
+        print_rows("Regions: their users' requests, and their chips", REGIONS, document["regions"])
     sizes = facts(SIZE, document, "fleet") + _replica_facts(document["replicas"])
     by_domain = document["failures_by_domain"]
     failures = by_domain if set(by_domain) - {"server"} else {}
@@ -218,11 +230,6 @@ def rank_fleet(
 
     if not sure.sensitivity:
         return []
-    if len(base.kinds) > 1:
-        raise InputError(
-            f"--sensitivity is of a fleet of one kind of units, and this one has "
-            f"{len(base.kinds)}; leave it out, or state one --cluster."
-        )
     expectations: dict[str, Expectation] = {}
 
     def answer(catalogue: Catalogue) -> Expectation:
@@ -237,7 +244,7 @@ def rank_fleet(
     middle = answer(catalogue)
     if not middle.lendable_share > 0:
         raise InputError(
-            f"--sensitivity of a fleet that lends nothing: its {base.cluster.domains:,} units are "
+            f"--sensitivity of a fleet that lends nothing: its {base.units:,.0f} units are "
             "all needed. Use a larger --cluster, or a smaller --scale-to-peak."
         )
     price = middle.usd_per_million_tokens
@@ -278,7 +285,7 @@ def fleet(
                 f"--cluster {fleet.cluster} beside --kind, which states the whole fleet; leave one "
                 "of them out."
             )
-        catalogue, prices = catalogue_inputs.read_side_by_side(policy.kind)
+        catalogue, prices = catalogue_inputs.read_side_by_side(question.clusters)
     answer = _run_all(question, catalogue, call)
     document = _document(answer)
     document["notes"] += [prices] if prices else []
@@ -336,7 +343,7 @@ def _document(answer: _Answer) -> dict[str, Any]:
     scenario, options = result.scenario, answer.base.options
     intervals = result.intervals if options.policy.intervals else {}
     document = {
-        "cluster": " and ".join(options.clusters),
+        "cluster": " and ".join(options.policy.kind or options.clusters),
         "policy": options.policy.policy,
         "scenario": name,
         "models": sorted({service.weights for service in scenario.services}),
@@ -353,6 +360,8 @@ def _document(answer: _Answer) -> dict[str, Any]:
     }
     for row in document.get("kinds", ()):
         _complete(row, scenario)
+    for row in (*document.get("kinds", ()), *document.get("regions", ())):
+        row |= {f"{name}_share": row[f"{name}_chip_hours"] / row["chip_hours"] for name in GROUPS}
     if phases := post_training_document(scenario.jobs):
         document["post_training"] = phases
     if options.policy.compare:
@@ -363,7 +372,7 @@ def _document(answer: _Answer) -> dict[str, Any]:
 
 
 def _complete(row: dict[str, Any], scenario: Scenario) -> None:
-    """Add to the account of a kind its place in serving, its rate, and shares of its chip-hours."""
+    """Add to the account of a kind its place in serving and its rate."""
     from workloads.fleet.setup.demand import sizing
 
     place = [kind.name for kind in scenario.kinds].index(row["kind"])
@@ -371,7 +380,6 @@ def _complete(row: dict[str, Any], scenario: Scenario) -> None:
     size = sizing(demand, kind.services, kind.fleet.units)
     row["serves"] = place + 1 if kind.serves else 0
     row["unit_capacity_requests_per_s"] = size.unit_capacity_requests_per_s
-    row |= {f"{name}_share": row[f"{name}_chip_hours"] / row["chip_hours"] for name in GROUPS}
 
 
 def _notes_of_run(result: FleetResult) -> list[str]:
@@ -400,8 +408,6 @@ def _sureness(scenario: Scenario) -> dict[str, Any]:
         "units_needed_peak_low": needed * capacity / ends.high,
         "units_needed_peak_high": needed * capacity / ends.low,
     }
-    if len(scenario.kinds) > 1:  # units of several kinds are not alike to training
-        return {**ends.document(), **needs}
     follows = {
         **needs,
         "lendable_share": lendable_share(scenario),
@@ -435,12 +441,10 @@ def _write(run: Run, document: Mapping[str, Any], answer: _Answer) -> None:
     chips = {kind.name: kind.chips_per_unit for kind in result.run.kinds}
     run.json("summary", document, title="Results")
     run.figure("roles", roles_figure(frame, chips_per_unit=chips, title=title), title="Roles")
-    if "kinds" in document:
-        run.table(
-            "kinds",
-            pd.DataFrame(document["kinds"]).drop(columns="chip_hours_by_role"),
-            title="Kinds of units",
-        )
+    for name, title_of in (("kinds", "Kinds of units"), ("regions", "Regions")):
+        if name in document:
+            rows = pd.DataFrame(document[name]).drop(columns="chip_hours_by_role", errors="ignore")
+            run.table(name, rows, title=title_of)
     run.figure("power", power_figure(frame, title=title), title="Power")
     if "rows" in document:
         rows = pd.DataFrame(document["rows"])

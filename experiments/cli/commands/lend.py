@@ -15,7 +15,7 @@ from experiments.cli.main import tell
 from experiments.cli.options.inputs import CatalogueInputs, Invocation
 from experiments.cli.output.printing import interval_frame, print_rows, print_table
 from experiments.reports.certainty import facts
-from experiments.reports.formatting import Column
+from experiments.reports.formatting import Column, option_name
 from topologies.errors import InputError, printable
 from topologies.options import setting
 from workloads.options.fleet import (
@@ -87,7 +87,7 @@ class FollowInputs:
         if self.follow is None:
             idle = [each.name for each in fields(self) if getattr(self, each.name) != each.default]
             if idle:
-                raise InputError(f"{_flag(idle[0])} is for --follow SOURCE; add it.")
+                raise InputError(f"{option_name(idle[0])} is for --follow SOURCE; add it.")
         elif self.state is None:
             raise InputError("--follow needs --state DIR, which keeps what it knows.")
         elif self.once and self.poll != FollowInputs.poll:
@@ -151,8 +151,8 @@ def _follow(
     call: Invocation,
 ) -> None:
     """Answer every hour that comes, once or until interrupted."""
+    from experiments.hourly.demand import source_of
     from experiments.hourly.follow import USUAL_DAYS, Follower, of_this_night
-    from experiments.hourly.sources import source_of
     from topologies.clusters.names import machine
     from topologies.units import parse_seconds
     from workloads.fleet.lending.front import lend_on
@@ -165,7 +165,8 @@ def _follow(
     for name in HISTORY_ONLY:
         if getattr(options.demand, name) != getattr(usual, name):
             raise InputError(
-                f"{_flag(name)} is for a history that is read at once; leave it out with --follow."
+                f"{option_name(name)} is for a history that is read at once; leave it out with "
+                "--follow."
             )
     if call.out is not None:
         raise InputError("--out is for one answer; with --follow, --state keeps them all.")
@@ -197,10 +198,6 @@ def _follow(
         follower.once()
     else:
         follower.forever(poll_s, lambda fault: tell(f"cluster-sim: {printable(fault)}\n"))
-
-
-def _flag(name: str) -> str:
-    return f"--{name.replace('_', '-')}"
 
 
 def _in_words(line: Mapping[str, Any]) -> str:

@@ -83,15 +83,12 @@ def demands(catalogue: Catalogue) -> Rows:
     """Demand traces that ship with the package."""
     from workloads.demand.bundled import BUNDLED
 
+    # A function whose argument is bound has the docstring of the function itself.
+    texts = {name: inspect.getdoc(getattr(read, "func", read)) for name, read in BUNDLED.items()}
     return [
-        {"name": name, "about": _first_line(read).replace("``", "")}
-        for name, read in BUNDLED.items()
+        {"name": name, "about": str(text).partition("\n")[0].replace("``", "")}
+        for name, text in texts.items()
     ]
-
-
-def _first_line(read: Callable[..., Any]) -> str:
-    """First line of the docstring of a function, or of the function whose argument is bound."""
-    return (inspect.getdoc(getattr(read, "func", read)) or "").partition("\n")[0]
 
 
 def policies(catalogue: Catalogue) -> Rows:

@@ -374,15 +374,13 @@ def _print(search: Search, top: int, results: Mapping[str, Any]) -> None:
         )
     click.echo(f"Run the first: {results['train']}")
     if written := results.get("written"):
+        why = ""
+        if written["rank"] > 1 and written["why_not_first"]:
+            first, later = (search.finalists[at].iteration_s for at in (0, written["rank"] - 1))
+            why = f" It takes {later / first - 1:.1%} longer than the first: "
+            why += written["why_not_first"]
         print_text(
             f"Plan {written['rank']} is written for {written['tool']} to {written['file']}, whose "
-            f"keys are read back as this plan. {_why_not_first(search, written)}".rstrip()
+            f"keys are read back as this plan.{why}"
         )
     print_whole_job(results)
-
-
-def _why_not_first(search: Search, written: Mapping[str, Any]) -> str:
-    if written["rank"] == 1 or not written["why_not_first"]:
-        return ""
-    first, later = (search.finalists[place].iteration_s for place in (0, written["rank"] - 1))
-    return f"It takes {later / first - 1:.1%} longer than the first: {written['why_not_first']}"

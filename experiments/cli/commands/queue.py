@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 from experiments.cli.options.inputs import CatalogueInputs, Invocation
 from experiments.cli.output.printing import print_rows, print_table, print_text
 from experiments.reports.certainty import facts
-from experiments.reports.formatting import Column, idle_entry, idle_sentences
+from experiments.reports.formatting import Column, idle_entry, idle_sentences, values_of
 from topologies.options import required, setting
 from topologies.units import format_seconds
 from workloads.options.job import HazardInputs
@@ -19,7 +19,6 @@ if TYPE_CHECKING:
     from experiments.reports.run_directory import Run
     from workloads.sharing.queueing import Queue
     from workloads.sharing.servers import Started
-    from workloads.sharing.teams import Reservation
 
 
 @dataclass(frozen=True)
@@ -72,11 +71,6 @@ def queue(
     call.answer(document(worked_off), _print, lambda out, results: _write(out, worked_off, results))
 
 
-def _domains(domains: tuple[int, int]) -> str:
-    """Write the domains that a job is in, and those that its size needs."""
-    return f"{domains[0]:,} ({domains[1]:,})"
-
-
 def _unless_none(amount: float) -> str:
     """Write a number or a share; nothing for 0, so that it has no row."""
     return "" if not amount else f"{amount:,}" if isinstance(amount, int) else f"{amount:.2%}"
@@ -116,7 +110,7 @@ JOBS = (
     Column("wait_s", "waits"),
     Column("run_s", "runs"),
     Column("stops", "stops", write="{:,}".format),
-    Column("both", "domains (needed)", write=_domains),
+    Column("both", "domains (needed)", write="{0[0]:,} ({0[1]:,})".format),
 )
 TEAMS = (
     Column("team", "team"),
@@ -157,7 +151,14 @@ def document(queue: Queue) -> dict[str, Any]:
         "recorded_mean_wait_s": sum(waits_s) / len(waits_s) if waits_s else None,
         "jobs": [_row(each) for each in queue.jobs],
         "teams": queue.teams,
-        "reservations": [_reservation(each, queue) for each in queue.rights.reservations],
+        "reservations": [
+            {
+                "team": each.team,
+                "chips": len(each.domains) * queue.cluster.chips_per_domain,
+                **values_of(each, "start_s", "end_s"),
+            }
+            for each in queue.rights.reservations
+        ],
         "others": [_summary(each) for each in queue.others.values()],
         **idle_entry(queue.without_effect),
         "remarks": remarks,
@@ -170,44 +171,28 @@ def _summary(queue: Queue) -> dict[str, Any]:
 
     half_s, most_s = np.percentile(queue.waits_s, [50, 90]).tolist()
     return {
-        "discipline": queue.discipline,
-        "place": queue.place,
+        **values_of(queue, "discipline", "place"),
         "mean_wait_s": float(queue.waits_s.mean()),
         "median_wait_s": half_s,
         "p90_wait_s": most_s,
         "longest_wait_s": float(queue.waits_s.max()),
-        "used": queue.used,
-        "idle_beside_waiting": queue.idle_beside_waiting,
-        "scattered": queue.scattered,
-        "end_s": queue.end_s,
+        **values_of(queue, "used", "idle_beside_waiting", "scattered", "end_s"),
         "failures": sum(each.failures for each in queue.jobs),
         "preemptions": sum(each.preemptions for each in queue.jobs),
         "breakdown": queue.breakdown,
     }
 
 
-def _reservation(each: Reservation, queue: Queue) -> dict[str, Any]:
-    chips = len(each.domains) * queue.cluster.chips_per_domain
-    return {"team": each.team, "chips": chips, "start_s": each.start_s, "end_s": each.end_s}
-
-
 def _row(each: Started) -> dict[str, Any]:
     return {
-        "name": each.job.name,
-        "submit_s": each.job.submit_s,
-        "start_s": each.start_s,
-        "end_s": each.end_s,
-        "wait_s": each.wait_s,
-        "recorded_wait_s": each.job.recorded_wait_s,
-        "chips": each.job.chips,
-        "servers": each.servers,
-        "domains": each.domains,
-        "least_domains": each.least_domains,
+        **values_of(each.job, "name", "submit_s"),
+        **values_of(each, "start_s", "end_s", "wait_s"),
+        **values_of(each.job, "recorded_wait_s", "chips"),
+        **values_of(each, "servers", "domains", "least_domains"),
         "priority": each.job.priority,
         "team": each.job.team or None,
         "run_s": each.held_s,
-        "failures": each.failures,
-        "preemptions": each.preemptions,
+        **values_of(each, "failures", "preemptions"),
         "parts_s": dict(each.parts_s),
     }
 
@@ -271,7 +256,7 @@ def _print(results: Mapping[str, Any]) -> None:
 
 def _write(out: Run, queue: Queue, results: Mapping[str, Any]) -> None:
     """Add results, tables and a picture to a run directory."""
-    from experiments.figures.sharing import occupancy
+    from experiments.figures.jobs import occupancy
 
     out.json("results", results, title="Results")
     out.table("jobs", results["jobs"], title="Jobs in order of arrival")

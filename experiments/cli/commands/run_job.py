@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import asdict, replace
 from typing import TYPE_CHECKING, Annotated, Any
 
 import click
@@ -17,7 +18,7 @@ from experiments.cli.options.inputs import (
 )
 from experiments.cli.output.printing import SPENT, print_table, print_text
 from experiments.reports.certainty import facts
-from experiments.reports.formatting import Column, idle_sentences
+from experiments.reports.formatting import Column, idle_entry, idle_sentences
 from topologies.catalogue.catalogue import Catalogue
 from topologies.clusters.cluster import Cluster
 from workloads.options.job import JobInputs
@@ -106,7 +107,8 @@ def run_job(
 
     If no degree such as --tp or --pp is stated, the plan search chooses the plan.
     """
-    from experiments.reports.remarks import left_out_framework
+    from experiments.reports.remarks import left_out_framework, remarks_entry
+    from experiments.reports.training import stated as plan_document
     from workloads.job import run_job as run
 
     catalogue = catalogue_inputs.read(inputs.cluster)
@@ -115,8 +117,13 @@ def run_job(
     step = run_step(inputs, stated, plan, RunInputs(), catalogue, call, search="always")
     filed = plan.file_beside(step)
     result = run(step, _job_plan(how, cluster, step.chips, call.seed))
-    document = {**result.document(), **_plan_document(step)}
-    document |= filed.document() if filed else {}
+    document = {
+        **result.document(),
+        "plan": plan_document(step.plan),
+        **idle_entry(step.without_effect),
+        **remarks_entry(step),
+        **(filed.document() if filed else {}),
+    }
     goodput = f"a goodput of {result.goodput:.1%}"
     call.answer(
         document,
@@ -128,8 +135,6 @@ def run_job(
 
 
 def _goodput(step: Iteration, how: JobInputs, catalogue: Catalogue) -> float:
-    from dataclasses import replace
-
     from workloads.job.front import expected_job_goodput
 
     cluster = replace(step.cluster, catalogue=catalogue)
@@ -138,25 +143,15 @@ def _goodput(step: Iteration, how: JobInputs, catalogue: Catalogue) -> float:
 
 
 def _job_plan(how: JobInputs, cluster: Cluster, chips: int, seed: int) -> JobPlan:
-    from dataclasses import asdict
-
     from workloads.job.job import JobPlan, plan_with
 
     return plan_with(JobPlan(seed=seed), asdict(how), cluster, chips)
 
 
-def _plan_document(step: Iteration) -> dict[str, Any]:
-    from experiments.reports.formatting import idle_entry
-    from experiments.reports.remarks import remarks_entry
-    from experiments.reports.training import stated
-
-    return {"plan": stated(step.plan), **idle_entry(step.without_effect), **remarks_entry(step)}
-
-
 def _write(run: Run, result: JobResult, document: Mapping[str, Any]) -> None:
     import pandas as pd
 
-    from experiments.figures.job import causes_figure, curve_figure, timeline_figure
+    from experiments.figures.jobs import causes_figure, curve_figure, timeline_figure
     from experiments.reports.training import metrics
 
     ends = dict(document["interval"])

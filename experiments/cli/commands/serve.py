@@ -156,7 +156,12 @@ def print_serving(document: Mapping[str, Any]) -> None:
         "TTFT: time to first token; TPOT: mean time of a request's later tokens; ITL: each gap "
         "between two tokens."
     )
-    click.echo(_sentence_of_intervals(document))
+    spans = [
+        f"{name} between {format_seconds(ends['low'])} and {format_seconds(ends['high'])}"
+        for name, key in (("TTFTs", "interval"), ("TPOTs", "tpot_interval"))
+        if (ends := document.get(key))
+    ]
+    click.echo(f"80 % of measured medians would lie within these: {'; '.join(spans)}.")
     network = NETWORK if "kv_network" in document else ""
     basis = document["price_basis"]
     prices = document.get("prices") or (f"Price: {basis}." if basis else "")
@@ -209,17 +214,6 @@ def print_deployments(document: Mapping[str, Any]) -> None:
     if "prefill_cluster" in document:
         print_text(f"Chips of {document['prefill_cluster']} count by their price over the others'.")
     click.echo("Below is the first, at its highest rate.\n")
-
-
-def _sentence_of_intervals(document: Mapping[str, Any]) -> str:
-    """Sentence with the intervals of the medians."""
-    named = (("TTFTs", "interval"), ("TPOTs", "tpot_interval"))
-    spans = [
-        f"{name} between {format_seconds(ends['low'])} and {format_seconds(ends['high'])}"
-        for name, key in named
-        if (ends := document.get(key))
-    ]
-    return f"80 % of measured medians would lie within these: {'; '.join(spans)}."
 
 
 def chips_of(document: Mapping[str, Any]) -> str:

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from experiments.cli.options.inputs import CatalogueInputs, Invocation
 from experiments.cli.output.printing import print_rows, print_table, print_text
-from experiments.reports.formatting import Column
+from experiments.reports.formatting import Column, values_of
 from topologies.options import required, setting
 from topologies.units import format_seconds
 
@@ -123,18 +123,12 @@ def document(shared: Sharing) -> dict[str, Any]:
         "remarks": _sureness(shared),
         **(study if shared.others else {}),
         "level": "flow",
-        "engine": shared.engine,
-        "ops": shared.ops,
+        **values_of(shared, "engine", "ops"),
     }
 
 
 def _row(job: JobShare) -> dict[str, Any]:
-    return {
-        "name": job.job.name,
-        "alone_s": job.alone_s,
-        "beside_s": job.beside_s,
-        "slowdown": job.slowdown,
-    }
+    return {"name": job.job.name, **values_of(job, "alone_s", "beside_s", "slowdown")}
 
 
 def _job(shared: Sharing, job: JobShare) -> dict[str, Any]:
@@ -166,25 +160,19 @@ def _print(shared: Sharing, results: Mapping[str, Any]) -> None:
         for job in results["jobs"]
     ]
     print_rows(f"{len(jobs)} jobs on {shared.cluster.name}", JOBS, jobs)
-    for sentence in _sentences(shared):
+    for sentence in (*(_due_to(shared, job) for job in shared.jobs), *_sureness(shared)):
         print_text(sentence)
+    if shared.others:
+        lost = f"{shared.simulated[shared.best].lost(shared.best_alone_s):.2%}"
+        print_text(
+            f"Placement {shared.best} loses least: {lost} of the jobs' chip-hours against each job "
+            "alone in its best placement."
+        )
     if results["links"]:
         print_rows("Links that they share", LINKS, results["links"], left=2)
     if shared.others:
         columns = ["placement", "lost", *(job["name"] for job in jobs)]
         print_table("Placements", columns, _placements_tried(shared))
-
-
-def _sentences(shared: Sharing) -> list[str]:
-    """Say of each job what its slowdown is due to, and of a study which placement loses least."""
-    lines = [*(_due_to(shared, job) for job in shared.jobs), *_sureness(shared)]
-    if shared.others:
-        lost = f"{shared.simulated[shared.best].lost(shared.best_alone_s):.2%}"
-        lines.append(
-            f"Placement {shared.best} loses least: {lost} of the jobs' chip-hours against each job "
-            "alone in its best placement."
-        )
-    return lines
 
 
 def _sureness(shared: Sharing) -> list[str]:
@@ -233,7 +221,7 @@ IN_JOBS = ("chips", "least_slowdown", "most_slowdown", "steps", "tokens_per_s")
 
 def _write(out: Run, shared: Sharing, results: Mapping[str, Any]) -> None:
     """Add results, tables and a picture to a run directory."""
-    from experiments.figures.sharing import slowdowns
+    from experiments.figures.jobs import slowdowns
 
     out.json("results", results, title="Results")
     pairs = zip(shared.jobs, results["jobs"], strict=True)

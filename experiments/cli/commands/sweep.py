@@ -70,9 +70,16 @@ def sweep(inputs: SweepInputs, call: Invocation) -> int | None:
         )
     failed = frame[frame["status"] != "ok"]
     if call.json:
+        import pandas as pd
+
         counts = frame["status"].value_counts()
         by_status = {str(name): int(count) for name, count in counts.items()}
-        document = {"rows": _records(frame), "summary": {"rows": len(frame), **by_status}}
+        # Each row is without the columns in which it has no value.
+        rows = [
+            {str(name): value for name, value in row.items() if not pd.isna(value)}
+            for row in frame.astype(object).to_dict("records")
+        ]
+        document = {"rows": rows, "summary": {"rows": len(frame), **by_status}}
         check_results(document)
         print_json(document)
     else:
@@ -95,16 +102,6 @@ def _print(frame: pd.DataFrame, show: list[str]) -> None:
     print_table("", *table_text(frame[visible + failures]), left=len(varied))
     if not show and len(columns) > MOST_COLUMNS:
         sys.stdout.write(f"and {len(columns) - MOST_COLUMNS} more columns; see --json or --out\n")
-
-
-def _records(frame: pd.DataFrame) -> list[dict[str, object]]:
-    """Return the rows, each without the columns in which it has no value."""
-    import pandas as pd
-
-    return [
-        {str(name): value for name, value in row.items() if not pd.isna(value)}
-        for row in frame.astype(object).to_dict("records")
-    ]
 
 
 NOT_IN_A_STUDY = ("sweep", "report", "explore", "serve-api", "experiment", "list", "doctor")

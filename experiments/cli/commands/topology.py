@@ -190,22 +190,17 @@ def _rows(key: str, label: str, document: Mapping[str, Any]) -> list[list[str]]:
 
 
 def _write(run: Run, machine: Cluster, document: Mapping[str, Any]) -> None:
+    import networkx as nx
+
     from topologies.drawing import draw
-    from topologies.views.graph import LARGEST_TABLE, layer_table, link_table
+    from topologies.views.graph import LARGEST_TABLE, graph, layer_table, link_table
 
     run.figure("topology", draw(machine), title=f"Topology of {machine.name}")
     run.json("measures", document, title="Measures")
     if document["links"] <= LARGEST_TABLE * machine.domains:
         run.table("links", link_table(machine), title="Links of one scale-up domain")
     if document["links"] + document["scale_out_links"] <= LARGEST_GRAPHML:
-        run.file("graph.graphml", _graphml(machine), title="Graph for networkx and others")
+        text = "\n".join(nx.generate_graphml(graph(machine)))
+        run.file("graph.graphml", text.encode(), title="Graph for networkx and others")
     if machine.scale_out is not None:
         run.table("scale_out", layer_table(machine), title="Scale-out fabric")
-
-
-def _graphml(machine: Cluster) -> bytes:
-    import networkx as nx
-
-    from topologies.views.graph import graph
-
-    return "\n".join(nx.generate_graphml(graph(machine))).encode()

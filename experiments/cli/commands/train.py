@@ -38,7 +38,7 @@ from workloads.training.plan.plan import PLAN_FIELDS, ParallelPlan
 
 if TYPE_CHECKING:
     from experiments.reports.run_directory import Run
-    from experiments.validation.reading.step_logs import MeasuredSteps
+    from experiments.validation.reading.tool_outputs import MeasuredSteps
     from workloads.search.choice import When
     from workloads.training.detail import Detail
     from workloads.training.iteration import Iteration
@@ -170,7 +170,7 @@ class BesideInputs(TokensInputs):
         """Read the measured step; None without one."""
         if self.compare is None:
             return None
-        from experiments.validation.reading.step_logs import read_steps
+        from experiments.validation.reading.tool_outputs import read_steps
 
         return read_steps(self.compare)
 

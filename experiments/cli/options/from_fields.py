@@ -162,7 +162,8 @@ class Text(click.ParamType):  # type: ignore[type-arg]
                 self.fail(f"{value!r} is empty; give it a value, or leave it out", param, ctx)
             if "\0" in value:
                 self.fail(f"{value!r} holds a zero byte; leave it out", param, ctx)
-            if value.startswith("-") and ctx is not None and value in _flags(ctx.command):
+            options = ctx.command.params if ctx is not None and value.startswith("-") else ()
+            if any(value in (*each.opts, *each.secondary_opts) for each in options):
                 self.fail(f"has no value: {value} is an option of its own", param, ctx)
         return self.kind(value)
 
@@ -171,10 +172,6 @@ class Text(click.ParamType):  # type: ignore[type-arg]
         from click.shell_completion import CompletionItem
 
         return [CompletionItem(incomplete, type="file")] if self.kind is Path else []
-
-
-def _flags(command: click.Command) -> set[str]:
-    return {flag for param in command.params for flag in (*param.opts, *param.secondary_opts)}
 
 
 class DescribedOption(click.Option):
@@ -326,10 +323,16 @@ class Stated:
 class _Group:
     """Options of one parameter of a command, and the function that builds its argument."""
 
-    heading: str  # first line of the parameter's dataclass, above its options on the help page
+    kind: type  # the parameter's dataclass, whose first line is the heading on the help page
+    options: Mapping[str, Option]
     parameters: tuple[click.Parameter, ...]
-    recorded: tuple[str, ...]
     build: Callable[[Mapping[str, Any]], Any]
+
+    @property
+    def heading(self) -> str:
+        """Line above the options on the help page."""
+        first, *_ = (self.kind.__doc__ or "Options").strip().splitlines()
+        return first.partition(":")[0].rstrip(".")
 
 
 def as_options(name: str, command: Command, *, resumes: bool = False) -> click.Command:
@@ -345,7 +348,8 @@ def as_options(name: str, command: Command, *, resumes: bool = False) -> click.C
     hints = get_type_hints(command, include_extras=True)
     groups = {key: _group(hints[key]) for key in inspect.signature(command).parameters}
     parameters = [parameter for group in groups.values() for parameter in group.parameters]
-    recorded = [key for group in groups.values() for key in group.recorded]
+    options = [item for group in groups.values() for item in group.options.items()]
+    recorded = [key for key, option in options if option.recorded]
     if len({parameter.name for parameter in parameters}) < len(parameters):
         raise TypeError(f"command {name} has two options of one name")
 
@@ -367,18 +371,16 @@ def as_options(name: str, command: Command, *, resumes: bool = False) -> click.C
             if isinstance(value, Invocation):
                 arguments[key] = dataclasses.replace(value, command=name, inputs=inputs)
                 if not resumes:
-                    value.check_out()
-                    value.hush()
+                    value.begin()
         return command(**arguments)
 
-    called = name.rpartition(" ")[2]
-    headings = {
-        str(parameter.name): group.heading
-        for group in groups.values()
-        for parameter in group.parameters
-    }
+    headings = {key: group.heading for group in groups.values() for key in group.options}
     return CommandWithArguments(
-        called, callback=call, params=parameters, help=command.__doc__, headings=headings
+        name.rpartition(" ")[2],
+        callback=call,
+        params=parameters,
+        help=command.__doc__,
+        headings=headings,
     )
 
 
@@ -391,17 +393,17 @@ def _group(hint: Any) -> _Group:
         raise TypeError(f"{hint} is no dataclass, so no option can be made of it")
     options, hints = described(hint), get_type_hints(hint)
     defaults = {field.name: _default(field) for field in dataclasses.fields(hint)}
-    parameters = {
-        key: click_parameter(key, _kind(hints[key], option), option, defaults[key])
+    parameters = tuple(
+        click_parameter(key, _kind(hints[key], option), option, defaults[key])
         for key, option in options.items()
-    }
+    )
 
     def build(entered: Mapping[str, Any]) -> Any:
         values = {key: entered[key] for key in options}
         lists = [key for key in options if get_origin(without_none(hints[key])) is tuple]
         return hint(**values | {key: tuple(values[key] or ()) for key in lists})
 
-    return _Group(_heading(hint), tuple(parameters.values()), _recorded(options), build)
+    return _Group(hint, options, parameters, build)
 
 
 def _stated(stated: Stated) -> _Group:
@@ -427,16 +429,7 @@ def _stated(stated: Stated) -> _Group:
         return {key: entered[key] for key in options if entered[key] is not None}
 
     parameters = tuple(parameter(key, option) for key, option in options.items())
-    return _Group(_heading(stated.kind), parameters, _recorded(options), build)
-
-
-def _heading(kind: type) -> str:
-    first, *_ = (kind.__doc__ or "Options").strip().splitlines()
-    return first.partition(":")[0].rstrip(".")
-
-
-def _recorded(options: Mapping[str, Option]) -> tuple[str, ...]:
-    return tuple(key for key, option in options.items() if option.recorded)
+    return _Group(stated.kind, options, parameters, build)
 
 
 def _default(declared: dataclasses.Field[Any]) -> Any:

@@ -352,19 +352,19 @@ class Invocation:
         """Yield the items of a task, and draw a bar of how many are done, but for ``--quiet``."""
         return progress(items, task, quiet=self.quiet)
 
-    def hush(self) -> None:
-        """Suppress the notices of compiled functions under ``--quiet``."""
-        if self.quiet:
-            os.environ[QUIET] = "1"  # processes that this one starts are quiet, too
-
     @property
     def program(self) -> click.Command | None:
         """Program to which the command belongs; None outside a command line."""
         context = click.get_current_context(silent=True)
         return None if context is None else context.find_root().command
 
-    def check_out(self) -> None:
-        """Check before the work begins that ``--out`` is no directory with other files."""
+    def begin(self) -> None:
+        """Check before the work begins that ``--out`` is no directory with other files.
+
+        With ``--quiet`` also suppress the notices of compiled functions.
+        """
+        if self.quiet:
+            os.environ[QUIET] = "1"  # processes that this one starts are quiet, too
         if self.out is not None:
             from experiments.reports.run_record import check_replaceable
 

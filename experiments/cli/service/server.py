@@ -96,7 +96,11 @@ class Field:
                 is_text = not isinstance(self.item.type, Number)
                 text = f"{each!r}{self.item.described.plain if is_text else ''}"
             else:
-                raise InputError(f"{self.name} is {shown(repr(each))}; give {_a(self.schema())}.")
+                kind = self.schema()
+                wanted = (
+                    f"list of {kind['items']['type']}s" if "items" in kind else kind.get("type")
+                )
+                raise InputError(f"{self.name} is {shown(repr(each))}; give a {wanted}.")
             if PATHS.search(text):
                 raise InputError(
                     f"{self.name} is {shown(repr(text))}, which may name a file, and the service "
@@ -158,12 +162,6 @@ def _table(columns: Mapping[str, Any]) -> str:
     writer.writerow(columns)
     writer.writerows(zip(*columns.values(), strict=True))
     return text.getvalue()
-
-
-def _a(schema: Mapping[str, Any]) -> str:
-    return (
-        f"a list of {schema['items']['type']}s" if "items" in schema else f"a {schema.get('type')}"
-    )
 
 
 def openapi(questions: Mapping[str, Mapping[str, Field]], version: str) -> dict[str, Any]:

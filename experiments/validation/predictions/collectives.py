@@ -28,10 +28,16 @@ from topologies.catalogue.catalogue import NCCL, Catalogue, shipped_catalogue
 from topologies.clusters.cluster import Cluster
 from topologies.errors import InputError
 from topologies.units import PS_PER_S
-from workloads.confidence.answers import FIRST_NCCOM, PYTORCH_NEURON, collective_shown, hull
+from workloads.confidence.answers import (
+    FIRST_NCCOM,
+    ONE_PROCESS,
+    PYTORCH_NEURON,
+    collective_shown,
+    hull,
+)
 from workloads.kernels.times import collective_seen_by_host, elementwise_s
 
-TOOLS = {FIRST_NCCOM: "the first nccom-test"}
+TOOLS = {FIRST_NCCOM: "the first nccom-test", ONE_PROCESS: "one process for all GPUs"}
 """Names of tools other than PyTorch whose own time a row contains."""
 EXPERTS_PER_TOKEN = 8  # experts of a token where a row states none; those of DeepSeek-V3
 
@@ -85,34 +91,21 @@ def predict(values: Mapping[str, Any], catalogue: Catalogue | None = None) -> Ou
     seconds = time_s(run, whole, values["chips"], ranks, values["size_bytes"], algorithm, place)
     grades = _provenance(whole, algorithm)
     if runtime == PYTORCH:
-        return _by_pytorch(op, seconds, ranks, values, whole.chip, catalogue, grades)
+        seconds += beside_s(op, values["size_bytes"], values["chips"], ranks, whole.chip, catalogue)
+        if values.get("call_s"):  # what the host takes for a call
+            return Outcome({"time_s": seconds + values["call_s"]}, provenance=grades)
+        shown = collective_shown(PYTORCH_NEURON, seconds, catalogue)
+        grades["host"] = "assumed: timed through PyTorch, whose calls differ from run to run"
+        return Outcome({"time_s": shown.seconds}, provenance=grades, ends=shown.ends)
     seconds = collective_seen_by_host(whole.chip, seconds, runtime, kind=op)
-    shown = collective_shown(through, seconds, catalogue, whole.domains)
+    devices = min(ranks, whole.chips_per_server)
+    shown = collective_shown(through, seconds, catalogue, whole.domains, devices)
     if shown.ends:
         grades["host"] = f"assumed: timed through {TOOLS.get(through, 'PyTorch')}"
     elif not through and covers(whole):
         grades["host"] = "assumed: no tool stated, such as nccl-tests"
         ends = hull("", NCCL, seconds, catalogue, whole.domains)
         return Outcome({"time_s": seconds}, provenance=grades, ends=ends)
-    return Outcome({"time_s": shown.seconds}, provenance=grades, ends=shown.ends)
-
-
-def _by_pytorch(
-    op: str,
-    seconds: float,
-    ranks: int,
-    values: Mapping[str, Any],
-    chip: str,
-    catalogue: Catalogue,
-    grades: dict[str, str],
-) -> Outcome:
-    """Time of a collective that PyTorch's backend for Trainium issued, with the host's call."""
-    sides = (values["size_bytes"], values["chips"], ranks)
-    device_s = seconds + beside_s(op, *sides, chip, catalogue)
-    if values.get("call_s"):
-        return Outcome({"time_s": device_s + values["call_s"]}, provenance=grades)
-    shown = collective_shown(PYTORCH_NEURON, device_s, catalogue)
-    grades["host"] = "assumed: timed through PyTorch, whose calls differ from run to run"
     return Outcome({"time_s": shown.seconds}, provenance=grades, ends=shown.ends)
 
 

@@ -40,7 +40,11 @@ def predict(values: Mapping[str, Any], catalogue: Catalogue | None = None) -> Ou
     if values["goodput"]:
         job = _job(values, rates, cluster, catalogue)
         predicted["goodput"] = simulate(job, np.random.default_rng(0)).goodput
-    return Outcome(predicted, provenance=_provenance(values))
+    grades = {"failure_rates": "stated" if yearly else "derived: Llama 3's on H100"}
+    empty = [name for name in TIMES if values[name] is None]
+    if values["goodput"] and empty:
+        grades["columns"] = f"assumed: {', '.join(empty)}"
+    return Outcome(predicted, provenance=grades)
 
 
 def _job(
@@ -73,12 +77,3 @@ def _job(
         span_s=FAILURES * rates.mtbf_s,
         peers=peers,
     )
-
-
-def _provenance(values: Mapping[str, Any]) -> dict[str, str]:
-    stated = values["server_failures_per_1000_days"]
-    grades = {"failure_rates": "stated" if stated else "derived: Llama 3's on H100"}
-    empty = [name for name in TIMES if values[name] is None]
-    if values["goodput"] and empty:
-        grades["columns"] = f"assumed: {', '.join(empty)}"
-    return grades

@@ -129,7 +129,11 @@ def predict(values: Mapping[str, Any], catalogue: Catalogue | None = None) -> Ou
     copies = 1 if groups > 1 else _copies(values, whole)
     answer = _steady_state(replica, values, whole, copies)
     predicted = {**answer._asdict(), "tokens_per_s": copies * answer.tokens_per_s}
-    return Outcome(predicted, provenance=_provenance(values))
+    # Lengths and arrivals are always those of a closed loop.
+    grades = {"kernels": "interpolated", "requests": "assumed: a closed loop"}
+    if empty := [name for name in ("tp", "precision", "concurrency") if values[name] is None]:
+        grades["columns"] = f"assumed: {', '.join(empty)}"
+    return Outcome(predicted, provenance=grades)
 
 
 def _copies(values: Mapping[str, Any], cluster: Cluster) -> int:
@@ -224,13 +228,6 @@ def _no_draft(name: str) -> Profile:
     raise InputError(
         f"speculate: the draft {name[:80]!r} is no share of the model's time. Write 3:0.7:0.03."
     )
-
-
-def _provenance(values: Mapping[str, Any]) -> dict[str, str]:
-    """Assumptions of a row: lengths and arrivals are always those of a closed loop."""
-    empty = [name for name in ("tp", "precision", "concurrency") if values[name] is None]
-    grades = {"kernels": "interpolated", "requests": "assumed: a closed loop"}
-    return {**grades, "columns": f"assumed: {', '.join(empty)}"} if empty else grades
 
 
 AHEAD_FROM = "2026-01"  # month of vLLM 0.14, from which it plans an iteration ahead by default

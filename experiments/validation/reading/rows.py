@@ -82,7 +82,7 @@ def _spellings(**names: str) -> dict[str, str]:
 
 
 TOOLS = (
-    *("nccl-tests", "nccom-test", "nccom-first", "nvshmem"),
+    *("nccl-tests", "nccl-tests-one-process", "nccom-test", "nccom-first", "nvshmem"),
     *("pytorch", "pytorch-waited", "pytorch-called"),
     *("deepep", "deepep-low-latency", "trtllm"),
 )
@@ -380,12 +380,16 @@ def read_runs(runs: Sequence[Mapping[str, Any]], stated: Mapping[str, str]) -> R
 
 def read_text(text: str, name: str, stated: Mapping[str, str] = NOTHING) -> Rows:
     """Read the text of such a file; ``stated`` as of :func:`read_file`."""
-    all_lines = csv_lines(text, name, delimiter=_separator(text))
+    separator = max(SEPARATORS, key=text.lstrip().partition("\n")[0].count)
+    all_lines = csv_lines(text, name, delimiter=separator)
     lines = [(line, cells) for line, cells in all_lines if any(map(str.strip, cells))]
     if not lines:
         raise InputError(f"{name} is empty. The first line names the columns.")
     header = [cell.strip() for cell in lines[0][1]]
-    _check_header(header, name)
+    if len(header) > LONGEST_HEADER:
+        raise InputError(f"{name} line 1 has {len(header)} columns, the limit is {LONGEST_HEADER}.")
+    if twice := next((cell for cell in header if cell and header.count(cell) > 1), None):
+        raise InputError(f"{name} line 1: the column {twice[:40]!r} stands twice. Remove one.")
     kept = [place for place, column in enumerate(header) if column not in stated]
     width, header = len(header), [*(header[place] for place in kept), *stated]
     kind = kind_of(header, name)
@@ -401,20 +405,6 @@ def check_stated(stated: Mapping[str, str], kind: Kind) -> None:
     """Refuse cells of a column that the kind of a file does not have."""
     names = [column.name for column in kind.columns]
     check_names(f"--column: a row of {kind.name}", stated, names)
-
-
-def _separator(text: str) -> str:
-    """Return the most frequent separator of the first line."""
-    first = text.lstrip().partition("\n")[0]
-    return max(SEPARATORS, key=first.count)
-
-
-def _check_header(header: list[str], name: str) -> None:
-    if len(header) > LONGEST_HEADER:
-        raise InputError(f"{name} line 1 has {len(header)} columns, the limit is {LONGEST_HEADER}.")
-    twice = next((cell for cell in header if cell and header.count(cell) > 1), None)
-    if twice:
-        raise InputError(f"{name} line 1: the column {twice[:40]!r} stands twice. Remove one.")
 
 
 def _row(kind: Kind, header: list[str], line: int, cells: list[str]) -> Row:
@@ -454,7 +444,9 @@ def read_cell(column: Column, text: str) -> Value:
     if column.holds == "text":
         return _text(column, text, shown)
     if column.holds == "flag":
-        return _flag(column, text, shown)
+        if text.lower() not in FLAGS:
+            raise InputError(f"{column.name} {shown} is neither 0 nor 1. Write 0 or 1.")
+        return FLAGS[text.lower()]
     try:
         number = float(text.replace(",", ""))
     except ValueError:
@@ -473,13 +465,6 @@ def read_cell(column: Column, text: str) -> Value:
     return number
 
 
-def _flag(column: Column, text: str, shown: str) -> int:
-    flag = FLAGS.get(text.lower())
-    if flag is None:
-        raise InputError(f"{column.name} {shown} is neither 0 nor 1. Write 0 or 1.")
-    return flag
-
-
 def _count(column: Column, number: float, shown: str) -> int | None:
     """Whole number; None for a 0 in an optional column whose values begin above it."""
     if not number.is_integer():
@@ -493,27 +478,19 @@ def _count(column: Column, number: float, shown: str) -> int | None:
     return int(number)
 
 
-def _choice(column: Column, text: str) -> str | None:
-    """Choice that a spelling stands for: itself, another spelling, or its first word."""
-    plain = text.lower().replace("_", "-").split("(")[0].strip()
-    spelled = (plain, plain.replace(" ", "-"), plain.split(" ")[0])
-    spellings = {**dict(zip(column.choices, column.choices, strict=True)), **column.also}
-    return next((spellings[spelling] for spelling in spelled if spelling in spellings), None)
-
-
 def _text(column: Column, text: str, shown: str) -> str:
     if len(text) > LONGEST_CELL:
         raise InputError(f"{column.name} {shown} is over {LONGEST_CELL} characters. Shorten it.")
     if not column.choices:
         return text
-    choice = _choice(column, text)
-    if choice is None:
-        near = suggestion(text.lower(), column.choices)
-        choices = ", ".join(column.choices)
-        raise InputError(
-            f"{column.name} {shown} is none of {choices}.{near or ' Use one of them.'}"
-        )
-    return choice
+    # A choice is spelled as itself, in another way, or by its first word.
+    plain = text.lower().replace("_", "-").split("(")[0].strip()
+    spellings = {**dict(zip(column.choices, column.choices, strict=True)), **column.also}
+    for spelled in (plain, plain.replace(" ", "-"), plain.split(" ")[0]):
+        if spelled in spellings:
+            return spellings[spelled]
+    near = suggestion(text.lower(), column.choices) or " Use one of them."
+    raise InputError(f"{column.name} {shown} is none of {', '.join(column.choices)}.{near}")
 
 
 @dataclass(frozen=True)

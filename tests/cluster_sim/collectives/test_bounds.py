@@ -100,3 +100,14 @@ def test_what_leaves_a_rack_with_one_member_crosses_its_switches():
     (cut,) = _rack_cuts(CollectiveCall("all-to-all", Group(machine, racks), size), least=0)
     assert cut.what == "cut around a ToR"
     assert cut.time_ps == pytest.approx(size * 15 / 16 / 1.6, abs=1)
+
+
+@pytest.mark.parametrize("kind", ["all-gather", "reduce-scatter"])
+def test_what_enters_a_server_bounds_as_what_leaves_it(kind):
+    machine = cluster("p5en.48xlarge:8")
+    bound = lower_bound(CollectiveCall(kind, Group(machine, range(64)), 2**30))
+    assert bound.what == "cut around a domain"
+    crossed_ps = 7 * 2**27 * 10**12 // (8 * machine.scale_out.bandwidth_bytes_per_s)
+    assert (
+        bound.time_ps == crossed_ps + machine.scale_out.latency_ps + machine.scale_out.climb_ps[0]
+    )

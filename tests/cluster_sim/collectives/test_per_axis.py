@@ -2,12 +2,20 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
+import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from cluster_sim.collectives import CollectiveCall, compose, whole
-from cluster_sim.collectives.algorithms.torus import PER_AXIS, ring_by_ring_ps
+from cluster_sim.collectives import CollectiveCall, Group, compose, whole
+from cluster_sim.collectives.algorithms.torus import (
+    PER_AXIS,
+    TORUS,
+    line_by_line_ps,
+    ring_by_ring_ps,
+)
 from cluster_sim.collectives.results import measure
 from cluster_sim.hardware.communication_costs import communication_costs
 from cluster_sim.trace.trace import run
@@ -46,6 +54,43 @@ def test_one_line_of_an_exchange_stands_for_all(shape: str, block_bytes: int) ->
     assert PER_AXIS.streamed_ops(call, costs) == len(schedule)
     uneven = call_on(shape, "all-to-all", block_bytes * ranks + 1)
     assert ring_by_ring_ps(uneven, costs) is None
+
+
+@pytest.mark.parametrize("shape", ["torus:4x6", "torus:5x3x4", "torus:8x3", "torus:3x4x3x5"])
+@pytest.mark.parametrize("latency", ["0ns", "3ns", "1us"])
+@pytest.mark.parametrize("block_bytes", [1, 7, 60, 1000])
+def test_lines_of_an_exchange_in_all_orders_take_as_long_as_all_messages(
+    shape: str, latency: str, block_bytes: int
+) -> None:
+    """Also where orders have different bytes, and where messages of two orders meet on a link."""
+    group = whole(cluster(shape, bandwidth="1GB/s", latency=latency))
+    call = CollectiveCall("all-to-all", group, block_bytes * group.ranks)
+    costs, schedule = communication_costs(group.cluster), compose(call, "torus").schedule
+    assert line_by_line_ps(call, costs) == run(schedule).total_ps
+    assert TORUS.streamed_ops(call, costs) == len(schedule)
+
+
+def test_lines_are_not_run_by_themselves_where_they_differ() -> None:
+    even = call_on("torus:4x6", "all-to-all", 24)
+    costs = communication_costs(even.group.cluster)
+    turned = Group(even.group.cluster, np.arange(24)[::-1])
+    others = (
+        replace(even, size_bytes=25),
+        replace(even, kind="all-gather"),
+        replace(even, group=turned),
+    )
+    assert line_by_line_ps(even, costs) is not None
+    assert [line_by_line_ps(call, costs) for call in others] == [None] * 3
+    assert [TORUS.streamed_ops(call, costs) for call in others] == [0] * 3
+
+
+def test_an_exchange_of_65536_chips_runs_few_lines() -> None:
+    """Rings of 64, 64 and 16 chips take a rank 1,024, 1,024 and 64 hops, in each of 3 orders."""
+    group = whole(cluster("torus:64x64x16", bandwidth="100GB/s", latency="1us"))
+    row, few = measure(CollectiveCall("all-to-all", group, 2**32), "torus", watched=False)
+    assert row["ops"] == 65536 * (3 * (1024 + 1024 + 64 + 2) + 1)
+    assert len(few) < 100_000
+    assert row["lower_bound_s"] < row["time_s"] < 2 * row["lower_bound_s"]
 
 
 def test_stages_follow_one_another() -> None:

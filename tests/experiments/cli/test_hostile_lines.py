@@ -159,7 +159,9 @@ OWN: dict[str, tuple[str, ...]] = {
         "--model=x", "--model=gpt2=50%", "--unit-rate=0", "--unit-rate=-1", "--unit-rate=nan",
         "--noise=x", "--start-day=-1", "--step=0", "--kind=x", "--kind=ring:8",
         "--kind=trn2-ultraserver:0", "--serve-on=x", "--serve-on=", "--maintenance=x",
-        "--maintenance=out@0d01:00+1h=-1", "--maintenance=out@0d01:00+1h=1e9",
+        "--maintenance=out@0d01:00+1h=-1", "--maintenance=out@0d01:00+1h=1e9", "--region=x",
+        "--region=us=nan:1%", "--region=us=-8:60%", "--round-trip=x", "--round-trip=us/eu=1s",
+        "--kind=trn2-ultraserver:4@us", "--kind=trn2-ultraserver:4@",
     ),
     "lend": (
         "--demand=", "--demand=pipe", "--demand=folder", "--demand=log.txt", "--demand=nowhere.csv",

@@ -23,8 +23,16 @@ import pytest
 import cluster_sim as cs
 from experiments.cli.commands.serve_api import HOST, check_free
 from experiments.cli.main import run
-from experiments.explore.answers import Explored, knobs, moved, read_runs
-from experiments.explore.page import answer_table, number_in_words, panel, pictures
+from experiments.explore.page import (
+    Explored,
+    answer_table,
+    knobs,
+    moved,
+    number_in_words,
+    panel,
+    pictures,
+    read_runs,
+)
 from tests.support.browser import CHROMIUM, WHY_NOT
 from tests.support.live_page import live_page
 from tests.support.small_models import TOY_CONFIG, config_file
@@ -141,8 +149,8 @@ def test_runs_that_sliders_cannot_answer_are_refused(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, inputs: dict[str, object], message: str
 ) -> None:
     record = {"command": "train", "inputs": inputs}
-    monkeypatch.setattr("experiments.explore.answers.read_record", lambda folder: record)
-    monkeypatch.setattr("experiments.explore.answers.check_unchanged", lambda *_: None)
+    monkeypatch.setattr("experiments.explore.page.read_record", lambda folder: record)
+    monkeypatch.setattr("experiments.explore.page.check_unchanged", lambda *_: None)
     with pytest.raises(InputError, match=message):
         read_runs([tmp_path])
 
@@ -208,8 +216,10 @@ def test_the_page_has_a_slider_for_each_number(runs: list[Explored]) -> None:
 
     from experiments.explore.page import page
 
-    left, right = page(runs, {}, ["trn2.link_bandwidth"], shipped_catalogue())
-    *boxes, _, slider, _, back = left[1:]
+    left, right = page(runs, {}, lambda: ["trn2.link_bandwidth"], shipped_catalogue())
+    *boxes, controls = left[1:]
+
+    _, slider, _, back = controls
     assert slider.name == "trn2.link_bandwidth ×"
     assert len(right) == 1
     with edit_constant(slider):
@@ -227,13 +237,31 @@ def test_the_page_has_a_slider_for_each_number(runs: list[Explored]) -> None:
 
 @pytest.mark.skipif(importlib.util.find_spec("panel") is None, reason="Panel is not installed")
 @pytest.mark.filterwarnings("ignore")
+def test_the_page_is_there_before_its_sliders(runs: list[Explored]) -> None:
+    from experiments.explore.page import page
+
+    async def shown() -> tuple[int, int]:
+        """Parts below the boxes before and after the numbers are known."""
+        weighed: list[list[str]] = []
+        left, _ = page(runs, {}, lambda: weighed[0] if weighed else None, shipped_catalogue())
+        before = len(left[-1])
+        weighed.append(["trn2.link_bandwidth"])
+        while len(left[-1]) == before:
+            await asyncio.sleep(0.05)
+        return before, len(left[-1])
+
+    assert asyncio.run(asyncio.wait_for(shown(), 60)) == (1, 4)
+
+
+@pytest.mark.skipif(importlib.util.find_spec("panel") is None, reason="Panel is not installed")
+@pytest.mark.filterwarnings("ignore")
 def test_names_from_files_are_text(runs: list[Explored]) -> None:
     from experiments.explore.page import page
 
     hostile = "<img src=x onerror=alert(1)>"
     frame = pd.DataFrame({hostile: ["=1+1"]})
     renamed = [replace(each, name="a$x_{$") for each in runs]
-    _, right = page(renamed, {hostile: frame}, [], shipped_catalogue())
+    _, right = page(renamed, {hostile: frame}, list, shipped_catalogue())
     title, table = right[-1]
     assert hostile not in title.object
     assert "&lt;img" in title.object

@@ -7,8 +7,8 @@ from collections.abc import Callable
 
 import pytest
 
+from experiments.hourly.demand import minute_of
 from experiments.hourly.follow import Ask
-from experiments.hourly.record import minute_of
 from topologies.clusters.names import cluster
 from workloads.demand.trace import Demand
 from workloads.fleet.lending.answer import Loan, Night

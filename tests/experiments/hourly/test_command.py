@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from experiments.cli.main import run
-from experiments.hourly.record import minute_of, moment
+from experiments.hourly.demand import minute_of, moment
 
 FLEET = ("--cluster=trn2-ultraserver:40", "--unit-rate=1", "--failures=off", "--model=gpt2")
 

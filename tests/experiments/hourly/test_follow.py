@@ -12,9 +12,8 @@ from typing import Any
 
 import pytest
 
+from experiments.hourly.demand import GrowingFile, Prometheus, Record, minute_of, moment
 from experiments.hourly.follow import Ask, Follower
-from experiments.hourly.record import Record, minute_of, moment
-from experiments.hourly.sources import GrowingFile, Prometheus
 from experiments.hourly.state import HOURS, STATE, exposition, opened, read_state
 from tests.docs.rerun import ROOT
 from tests.support.query_api import QueryApi, served

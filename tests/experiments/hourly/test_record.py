@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from experiments.hourly.record import Record, Row, minute_of, moment, rows_from_csv
+from experiments.hourly.demand import Record, Row, minute_of, moment, rows_from_csv
 from tests.support.examples import examples
 from topologies.errors import InputError
 from workloads.demand import read_demand

@@ -12,9 +12,8 @@ from pathlib import Path
 
 import pytest
 
+from experiments.hourly.demand import Prometheus, moment
 from experiments.hourly.follow import Ask, Follower
-from experiments.hourly.record import moment
-from experiments.hourly.sources import Prometheus
 from experiments.hourly.state import HOURS
 from tests.docs.rerun import ROOT
 from tests.support.query_api import QueryApi, served

@@ -130,14 +130,6 @@ def test_results_inputs_and_provenance_can_be_read(folder: Path) -> None:
         assert words in text, words
 
 
-def test_a_table_of_metrics_carries_their_units(tmp_path: Path) -> None:
-    rows = [("model", "llama"), ("tokens", 262_144), ("iteration_s", 3.2356), ("x_bytes", 2**20)]
-    with run_directory(tmp_path / "run", command="train", inputs={}) as run:
-        run.table("metrics", pd.DataFrame(rows, columns=["metric", "value"]))
-    text = _Page(report_html(tmp_path / "run")).text
-    assert "model llama tokens 262,144 iteration 3.236 s x 1 MiB" in text
-
-
 def test_inputs_are_shown_as_text_never_as_markup(folder: Path) -> None:
     page = _Page(report_html(folder))
     assert "<script>alert(1)</script>" in page.text

@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-from experiments.scripts import algorithm_switch_points, torus_vs_neuronswitch
-from experiments.scripts.busbw_vs_size import plot, run
+from experiments.scripts import collectives
 
 
 def test_an_all_to_all_of_64_chips_runs_twice_as_fast_over_switches():
-    frame = torus_vs_neuronswitch.run(
+    frame = collectives.torus_vs_neuronswitch(
         clusters=("trn2-ultraserver", "trn3-gen1"), ops=("all-to-all",), sizes="4MiB", ideal=True
     )
     rate = frame.set_index("cluster").busbw_bytes_per_s
@@ -19,15 +18,15 @@ def test_an_all_to_all_of_64_chips_runs_twice_as_fast_over_switches():
 
 
 def test_a_panel_for_each_collective():
-    frame = torus_vs_neuronswitch.run(clusters=("trn2.48xlarge",), sizes="1KiB:64KiB:64")
-    figure = torus_vs_neuronswitch.plot(frame)
+    frame = collectives.torus_vs_neuronswitch(clusters=("trn2.48xlarge",), sizes="1KiB:64KiB:64")
+    figure = collectives.draw_torus_vs_neuronswitch(frame)
     assert [axes.get_title(loc="left") for axes in figure.axes] == ["all-to-all", "all-reduce"]
     labels = [line.get_label() for line in figure.axes[0].lines]
     assert "trn2.48xlarge, 16 chips" in labels
 
 
 def test_one_algorithm_a_size_is_picked_and_none_beats_the_fastest():
-    frame = algorithm_switch_points.run(clusters=("trn2.48xlarge",), sizes="1KiB:4MiB:64")
+    frame = collectives.algorithm_switch_points(clusters=("trn2.48xlarge",), sizes="1KiB:4MiB:64")
     by_size = frame.groupby("size_bytes")
     assert by_size.picked.sum().tolist() == [1, 1, 1]
     assert (by_size.slowdown.min() == 1).all()
@@ -38,17 +37,17 @@ def test_one_algorithm_a_size_is_picked_and_none_beats_the_fastest():
 
 
 def test_the_pick_is_ringed_and_every_algorithm_is_in_the_legend_once():
-    frame = algorithm_switch_points.run(clusters=("trn2.48xlarge",), sizes="1KiB:64KiB:64")
-    figure = algorithm_switch_points.plot(frame)
+    frame = collectives.algorithm_switch_points(clusters=("trn2.48xlarge",), sizes="1KiB:64KiB:64")
+    figure = collectives.draw_algorithm_switch_points(frame)
     names = [text.get_text() for text in figure.legends[0].get_texts()]
     assert sorted(names) == sorted([*frame.algorithm.unique(), "auto picks"])
 
 
 def test_rows_for_every_algorithm_and_a_figure():
-    frame = run(op="all-to-all", sizes="1KiB:1MiB:32", ideal=True)
+    frame = collectives.busbw_vs_size(op="all-to-all", sizes="1KiB:1MiB:32", ideal=True)
     assert set(frame.algorithm) == {"torus", "per-axis", "direct", "dimension-ordered"}
     assert (frame.time_s >= frame.lower_bound_s).all()
-    figure = plot(frame)
+    figure = collectives.draw_busbw_vs_size(frame)
     (axes,) = figure.axes
     assert {line.get_label() for line in axes.lines} >= {"direct", "dimension-ordered"}
     assert axes.get_ylabel() == "bus bandwidth [GB/s]"

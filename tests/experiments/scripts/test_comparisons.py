@@ -6,16 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from experiments.scripts import (
-    collective_offload,
-    generations,
-    half_rate_z,
-    moe_on_torus_and_switch,
-    pipeline_schedules,
-    stragglers_and_jitter,
-    strong_scaling,
-    tp_on_torus,
-)
+from experiments.scripts import collectives, generations, scaling, training
 from experiments.scripts.support import Replica
 from tests.support.small_models import TOY_CONFIG, config_file
 from topologies.errors import InputError
@@ -30,19 +21,30 @@ def config(tmp_path: Path) -> str:
     return config_file(tmp_path / "config.json", fields)
 
 
+def test_breakdown_has_a_row_for_each_model_and_overlap(config: str) -> None:
+    frame = training.step_time_breakdown(
+        models=(config,), cluster="trn2.48xlarge", tp=(4,), pp=(2,), global_batch=16, seq=512
+    )
+    assert frame["overlap"].tolist() == ["none", "dp", "all"]
+    assert frame["iteration_s"].is_monotonic_decreasing
+    bars = training.draw_step_time_breakdown(frame).axes[0].patches
+    drawn = sum(bar.get_width() for bar in bars)
+    assert drawn == pytest.approx((frame["iteration_s"] / frame["iteration_s"].max()).sum())
+
+
 @pytest.mark.slow
 def test_schedules_idle_less_with_more_microbatches(config: str) -> None:
-    frame = pipeline_schedules.run(config, SERVER, tp=2, pp=4, microbatches=(4, 8), seq=512)
+    frame = training.pipeline_schedules(config, SERVER, tp=2, pp=4, microbatches=(4, 8), seq=512)
     share = frame.pivot_table(index="schedule", columns="microbatches", values="bubble_share")
     assert (share[4] > share[8]).all()
-    title = pipeline_schedules.plot(frame).get_suptitle()
+    title = training.draw_pipeline_schedules(frame).get_suptitle()
     assert "idles" in title
     assert "with 4 microbatches" in title
 
 
 def test_strong_scaling_keeps_less_and_less(config: str) -> None:
     replica = Replica(tp=2, pp=2, microbatches=8, seq=512)
-    frame = strong_scaling.run(config, SERVER, domains=(1, 2, 64), replica=replica)
+    frame = scaling.strong_scaling(config, SERVER, domains=(1, 2, 64), replica=replica)
     assert set(frame.chips) == {16, 32}
     assert (frame.global_batch == 32).all()
     for _, rows in frame.groupby(["overlap", "jitter"], sort=False):
@@ -50,13 +52,13 @@ def test_strong_scaling_keeps_less_and_less(config: str) -> None:
         assert 0 < rows.efficiency.iloc[1] < 1
     uneven = frame[frame.jitter == "typical"].iteration_s.to_numpy()
     assert (uneven > frame[frame.jitter == "0"].iteration_s.to_numpy()).all()
-    title = strong_scaling.plot(frame).get_suptitle()
+    title = scaling.draw_strong_scaling(frame).get_suptitle()
     kept = frame[frame.chips == 32].efficiency
     assert f"each is {kept.min():.0%} to {kept.max():.0%} as fast as on 16" in title
 
 
 def test_uneven_chips_make_steps_longer(config: str) -> None:
-    frame = stragglers_and_jitter.run(
+    frame = scaling.stragglers_and_jitter(
         config,
         SERVER,
         domains=(1,),
@@ -74,50 +76,52 @@ def test_uneven_chips_make_steps_longer(config: str) -> None:
     drawn = frame[frame.case.isin(("typical", "chips"))]
     assert (drawn.iteration_s <= drawn.p90_s).all()
     assert (drawn.p90_s <= drawn.p99_s).all()
-    title = stragglers_and_jitter.plot(frame).get_suptitle()
+    title = scaling.draw_stragglers_and_jitter(frame).get_suptitle()
     assert f"(typical) make a step {drawn.slowdown.iloc[0]:.1%} longer on 16 chips" in title
 
 
 def test_a_group_of_all_chips_cannot_be_placed_apart(config: str) -> None:
-    frame = tp_on_torus.run(config, SERVER, tp=(2, 4, 16), global_batch=16, seq=512)
+    frame = training.tp_on_torus(config, SERVER, tp=(2, 4, 16), global_batch=16, seq=512)
     pairs = frame.pivot_table(index="tp", columns="placement", values="iteration_s")
     assert pairs.loc[16, "neighbours"] == pytest.approx(pairs.loc[16, "apart"])
     assert (pairs.loc[2] != pairs.loc[2, "apart"]).any()
-    assert "is the fastest that fits" in tp_on_torus.plot(frame).get_suptitle()
+    assert "is the fastest that fits" in training.draw_tp_on_torus(frame).get_suptitle()
 
 
 def test_a_faster_z_helps_and_never_hurts() -> None:
-    frame = half_rate_z.run(ops=("all-to-all",), sizes="1MiB:4MiB:4")
+    frame = collectives.half_rate_z(ops=("all-to-all",), sizes="1MiB:4MiB:4")
     assert (frame[frame.z == 1].gain == 0).all()
     assert (frame[frame.z == 2].gain > 0).all()
-    assert "would take less time by: all-to-all" in half_rate_z.plot(frame).get_suptitle()
+    assert (
+        "would take less time by: all-to-all" in collectives.draw_half_rate_z(frame).get_suptitle()
+    )
 
 
 def test_experts_on_machines_of_equal_ranks(tmp_path: Path) -> None:
     moe = {"model_type": "mixtral", "num_local_experts": 4, "num_experts_per_tok": 2}
     config = config_file(tmp_path / "config.json", {**TOY_CONFIG, **moe})
-    frame = moe_on_torus_and_switch.run(
+    frame = training.moe_on_torus_and_switch(
         config, (SERVER, "dgx-h100:2"), tp=2, pp=1, ep=(1, 4), global_batch=16, seq=512
     )
     assert frame.ep.tolist() == [1, 4, 1, 4]
     assert (frame[frame.ep == 4].exposed_ep_s > 0).all()
-    assert "Exposed exchange" in moe_on_torus_and_switch.plot(frame).get_suptitle()
+    assert "Exposed exchange" in training.draw_moe_on_torus_and_switch(frame).get_suptitle()
     with pytest.raises(InputError, match="clusters of different sizes"):
-        moe_on_torus_and_switch.run(config, (SERVER, "dgx-h100"))
+        training.moe_on_torus_and_switch(config, (SERVER, "dgx-h100"))
 
 
 def test_shared_cores_cost_time(config: str) -> None:
-    frame = collective_offload.run(
+    frame = training.collective_offload(
         config, SERVER, tp=(4,), shares=(0.0, 0.5), global_batch=8, seq=65536
     )
     assert frame.slower.tolist()[0] == 0
     assert frame.slower.tolist()[1] >= 0
-    assert "make a step" in collective_offload.plot(frame).get_suptitle()
+    assert "make a step" in training.draw_collective_offload(frame).get_suptitle()
 
 
 @pytest.mark.slow
 def test_generations_stand_beside_their_vendors_claims(config: str) -> None:
-    frame = generations.run(
+    frame = generations.generations(
         config, ("trn1.32xlarge", SERVER, "p5en.48xlarge:2"), global_batch=32, seq=512, finalists=1
     )
     assert frame.tokens_per_usd.notna().all()
@@ -135,11 +139,11 @@ def test_generations_stand_beside_their_vendors_claims(config: str) -> None:
         "ours is lower",
         "ours is higher",
     )
-    figure = generations.plot(frame)
+    figure = generations.draw_generations(frame)
     assert len(figure.axes) == 3
     assert figure.get_suptitle().startswith("Most tokens per second per chip: ")
     assert not any(tick.get_text().endswith("*") for tick in figure.axes[0].get_yticklabels())
-    guessed = generations.plot(frame.assign(kernels="assumed"))
+    guessed = generations.draw_generations(frame.assign(kernels="assumed"))
     assert all(tick.get_text().endswith("*") for tick in guessed.axes[0].get_yticklabels())
     assert guessed.get_supxlabel().startswith("* a chip that is not built")
 

@@ -14,7 +14,7 @@ from click.testing import CliRunner
 mpl.use("Agg")
 
 from experiments.cli.main import app
-from experiments.scripts import policy_frontier, role_change_value
+from experiments.scripts import fleet
 from tests.support.commands import document_of
 from topologies.errors import InputError
 
@@ -34,7 +34,7 @@ def _refused(name: str, *arguments: str) -> str:
 
 @pytest.mark.slow
 def test_role_change_value_falls_with_time() -> None:
-    frame = role_change_value.run(
+    frame = fleet.role_change_value(
         cluster="trn2-ultraserver:50", minutes=(5, 60), days=1.5, target=0.98
     )
     assert set(frame["method"]) == {"study, reactive", "study, with yesterday", "fleet, threshold"}
@@ -42,18 +42,18 @@ def test_role_change_value_falls_with_time() -> None:
     assert reactive[0] > reactive[1]
     fleet_rows = frame[frame["method"] == "fleet, threshold"]
     assert np.all(fleet_rows["slo_attainment"] >= 0.98)
-    assert role_change_value.plot(frame).axes[0].get_xlabel().startswith("time from an order")
+    assert fleet.draw_role_change_value(frame).axes[0].get_xlabel().startswith("time from an order")
 
 
 def test_role_change_value_needs_more_than_its_first_day() -> None:
     message = "a load of 0.2 days is too short for changes that take 60 minutes"
     with pytest.raises(InputError, match=f"{message}.* Give at least 2 days"):
-        role_change_value.run(cluster=SMALL, minutes=(5, 60), days=0.2)
+        fleet.role_change_value(cluster=SMALL, minutes=(5, 60), days=0.2)
 
 
 @pytest.mark.slow
 def test_policy_frontier_holds_every_policy() -> None:
-    frame = policy_frontier.run(
+    frame = fleet.policy_frontier(
         cluster=SMALL, model="llama-3.1-70b", days=0.5, headrooms=(0.1, 0.5)
     )
     assert set(frame["policy"]) == {"static", "threshold", "forecast", "mpc", "oracle", "clock"}
@@ -61,14 +61,14 @@ def test_policy_frontier_holds_every_policy() -> None:
     assert threshold["training_share"].is_monotonic_decreasing
     assert frame["share_of_requests_in_time"].between(0, 1).all()
     assert frame["training_share_difference_low"].isna().all()  # half a day says nothing of others
-    axes = policy_frontier.plot(frame).axes[0]
+    axes = fleet.draw_policy_frontier(frame).axes[0]
     assert len(axes.get_legend_handles_labels()[1]) == 6
     assert "of requests in time" in axes.get_title(loc="left")
 
 
 @pytest.mark.slow
 def test_policy_frontier_states_how_sure_each_difference_is() -> None:
-    frame = policy_frontier.run(cluster=SMALL, model="llama-3.1-70b", days=2.0, headrooms=(0.1,))
+    frame = fleet.policy_frontier(cluster=SMALL, model="llama-3.1-70b", days=2.0, headrooms=(0.1,))
     difference, low, high = (
         frame[f"training_share_difference{end}"] for end in ("", "_low", "_high")
     )
@@ -249,8 +249,8 @@ def test_the_largest_headroom_is_run_only_where_no_smaller_one_suffices(
         runs_done.append(1)
         return run(*inputs, **options)
 
-    monkeypatch.setattr(role_change_value, "run_scenario", counted)
-    frame = role_change_value.run(cluster=SMALL, minutes=(5,), days=1.25, target=target)
+    monkeypatch.setattr(fleet, "run_scenario", counted)
+    frame = fleet.role_change_value(cluster=SMALL, minutes=(5,), days=1.25, target=target)
     assert len(runs_done) == runs
-    fleet = frame[frame["method"] == "fleet, threshold"].iloc[0]
-    assert (fleet.headroom == role_change_value.MOST_HEADROOM) == (target > 1)
+    whole = frame[frame["method"] == "fleet, threshold"].iloc[0]
+    assert (whole.headroom == fleet.MOST_HEADROOM) == (target > 1)

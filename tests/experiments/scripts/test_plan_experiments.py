@@ -12,11 +12,7 @@ from matplotlib.axes import Axes
 from matplotlib.patches import Rectangle
 
 from experiments.cli.main import run as run_line
-from experiments.scripts import (
-    plan_ranking,
-    step_time_across_models,
-    weak_scaling,
-)
+from experiments.scripts import plan_ranking, scaling, training
 from experiments.scripts.support import Replica, Steps
 from tests.support.small_models import TOY_CONFIG, config_file
 from topologies.errors import InputError
@@ -42,17 +38,17 @@ def drawn(axes: Axes) -> tuple[float, float]:
 
 
 def test_every_model_has_its_best_plan(config: str) -> None:
-    frame = step_time_across_models.run(
+    frame = training.step_time_across_models(
         models=(config, "gpt2"), cluster="trn2.48xlarge", global_batch=16, seq=512
     )
     assert frame["model"].tolist() == ["small", "gpt2"]
     check_parts(frame)
-    assert drawn(step_time_across_models.plot(frame).axes[0])[0] == pytest.approx(2.0)
+    assert drawn(training.draw_step_time_across_models(frame).axes[0])[0] == pytest.approx(2.0)
 
 
 @pytest.mark.slow
 def test_weak_scaling_keeps_the_work_of_a_chip(config: str) -> None:
-    frame = weak_scaling.run(
+    frame = scaling.weak_scaling(
         config,
         "trn2.48xlarge",
         chips=(16, 32, 64),
@@ -62,7 +58,7 @@ def test_weak_scaling_keeps_the_work_of_a_chip(config: str) -> None:
     uneven = frame[frame.jitter == "typical"]
     frame = frame[frame.jitter == "0"].reset_index(drop=True)
     assert (uneven.iteration_s.to_numpy() > frame.iteration_s.to_numpy()).all()
-    assert len(weak_scaling.plot(pd.concat([frame, uneven])).axes) == 4
+    assert len(scaling.draw_weak_scaling(pd.concat([frame, uneven])).axes) == 4
     assert frame["overlap"].tolist() == ["dp"] * 3 + ["none"] * 3
     assert frame["chips"].tolist() == [16, 32, 64] * 2
     assert (frame["global_batch"] * 16 == frame["chips"] * frame["global_batch"].iloc[0]).all()
@@ -73,14 +69,14 @@ def test_weak_scaling_keeps_the_work_of_a_chip(config: str) -> None:
         slower = rows["iteration_s"].iloc[0] / rows["iteration_s"]
         assert rows["efficiency"].tolist() == pytest.approx(slower.tolist())
         assert rows["exposed_dp_s"].iloc[-1] == rows["exposed_dp_s"].max()
-    figure = weak_scaling.plot(frame)
+    figure = scaling.draw_weak_scaling(frame)
     heights = sum(drawn(axes)[1] for axes in figure.axes)
     assert heights == pytest.approx(frame["iteration_s"].sum())
 
 
 def test_weak_scaling_refuses_parts_of_domains(config: str) -> None:
     with pytest.raises(InputError, match=r"24 chips are not whole domains .* Use 16"):
-        weak_scaling.run(config, "trn2.48xlarge", chips=(24,))
+        scaling.weak_scaling(config, "trn2.48xlarge", chips=(24,))
 
 
 def test_means_of_half_a_million_ranks_do_not_overflow() -> None:
@@ -93,15 +89,15 @@ def test_means_of_half_a_million_ranks_do_not_overflow() -> None:
 
 @pytest.mark.slow
 def test_measured_plans_are_ranked_better_than_by_chance() -> None:
-    frame = plan_ranking.run()
+    frame = plan_ranking.plan_ranking()
     assert len(frame) == 24
     assert frame["kendall_tau"].median() > 0.4
     assert frame["regret"].median() < 0.2 < frame["random_regret"].median()
-    assert len(plan_ranking.plot(frame).axes) == 2
+    assert len(plan_ranking.draw_plan_ranking(frame).axes) == 2
 
 
 def test_few_plans_of_a_table_make_no_group() -> None:
-    assert plan_ranking.run(table="nanotron_h100", least=1000).empty
+    assert plan_ranking.plan_ranking(table="nanotron_h100", least=1000).empty
 
 
 def test_fields_of_a_replica_are_options(config: str, capsys: pytest.CaptureFixture[str]) -> None:

@@ -10,7 +10,7 @@ import pandas as pd
 import pytest
 
 from experiments.cli.commands.experiment import _parameters
-from experiments.scripts import weak_scaling
+from experiments.scripts import scaling
 from experiments.scripts.registry import EXPERIMENTS
 from experiments.scripts.support import Replica, each
 from workloads.training.program import groups
@@ -110,6 +110,6 @@ def test_overlaps_of_one_size_share_their_groups(monkeypatch: pytest.MonkeyPatch
     # Alternatives of fields that nobody stated are plans of their own.
     monkeypatch.setattr("workloads.training.iteration.alternatives", lambda *_: ())
     kinds = ("dp", "none")
-    frame = weak_scaling.run("gpt2", chips=(64,), overlap=kinds, replica=Replica(tp=2, seq=512))
+    frame = scaling.weak_scaling("gpt2", chips=(64,), overlap=kinds, replica=Replica(tp=2, seq=512))
     assert frame.overlap.tolist() == ["dp", "dp", "none", "none"]
     assert placed == ["dp"]

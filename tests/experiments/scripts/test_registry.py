@@ -7,7 +7,6 @@ import json
 import types
 from pathlib import Path
 
-import click
 import pandas as pd
 import pytest
 from matplotlib.figure import Figure
@@ -15,10 +14,9 @@ from matplotlib.figure import Figure
 from experiments.__main__ import main
 from experiments.cli.commands import experiment as module
 from experiments.cli.main import run
-from experiments.cli.registry import LazyGroup
 from experiments.reports.run_record import read_record
 from experiments.scripts import registry
-from experiments.scripts.registry import EXPERIMENTS, NOW_COMMANDS, PARAMETERS, Experiment
+from experiments.scripts.registry import EXPERIMENTS, PARAMETERS, Experiment
 
 FOLDER = Path(registry.__file__).parent
 ENTRY = ("__init__.py", "registry.py", "support.py")
@@ -33,6 +31,8 @@ def _run(
     seed: int = 0,
 ) -> pd.DataFrame:
     """Time hops.
+
+    Each hop takes ``1 ms``.
 
     ``ranks``: ranks of each run.
     """
@@ -51,8 +51,7 @@ def _plot(frame: pd.DataFrame) -> Figure:
 def hop(monkeypatch: pytest.MonkeyPatch) -> types.SimpleNamespace:
     """One experiment named ``hop_time``."""
     script = types.SimpleNamespace(run=_run, plot=_plot)
-    script.__doc__ = "The time of a hop.\n\nEach hop takes ``1 ms``."
-    only = (Experiment("hop_time", "How long does a hop take?"),)
+    only = (Experiment("hop_time", "hops", "How long does a hop take?"),)
     monkeypatch.setattr(module, "EXPERIMENTS", only)
     monkeypatch.setattr(registry, "EXPERIMENTS", only)
     monkeypatch.setattr(Experiment, "load", lambda self: script)
@@ -80,7 +79,7 @@ def test_what_several_experiments_describe_alike_stands_once() -> None:
 
 def test_every_module_of_the_folder_is_registered() -> None:
     modules = {path.stem for path in FOLDER.glob("*.py") if path.name not in ENTRY}
-    assert {one.name for one in EXPERIMENTS} == modules
+    assert {one.module for one in EXPERIMENTS} == modules
 
 
 @pytest.mark.parametrize("one", EXPERIMENTS, ids=lambda one: one.name)
@@ -192,23 +191,11 @@ def test_out_that_holds_something_else_is_refused_before_the_work(
     assert "Choose a new directory." in capsys.readouterr().err
 
 
-@pytest.mark.parametrize("line", NOW_COMMANDS.values(), ids=NOW_COMMANDS)
-def test_commands_in_place_of_experiments_have_the_options_that_they_name(line: str) -> None:
-    name, *options = line.split()
-    with click.Context(LazyGroup()) as root:
-        chosen = LazyGroup().get_command(root, name)
-        chosen.make_context(name, [*options, "--out", "never-written"], parent=root)
-
-
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
         (["hop_tme"], "no experiment is called hop_tme. Did you mean hop_time?"),
         (["zebra"], "no experiment is called zebra. There are: hop_time"),
-        (
-            ["fleet-week"],
-            "is a command now: cluster-sim fleet --cluster rainier --demand azure-code",
-        ),
         (["hop_time", "--ranks", "2,1k"], "--ranks '2,1k': '1k' must be a whole number; write"),
         (["hop_time", "--rank"], "See cluster-sim experiment hop_time --help"),
         (["hop_time", "--speed", "3"], "No such option '--speed'"),

@@ -247,9 +247,9 @@ def test_a_cluster_that_dies_is_one_line_and_finished_runs_are_kept(
     tmp_path: Path, probe: None, monkeypatch: pytest.MonkeyPatch, dies: str
 ) -> None:
     pytest.importorskip("distributed")
-    from experiments.sweeps import dask_cluster
+    from experiments.sweeps import runner
 
-    monkeypatch.setattr(dask_cluster, "PATIENCE_S", 3.0)
+    monkeypatch.setattr(runner, "PATIENCE_S", 3.0)
     monkeypatch.setenv("PROBE_SLEEP_S", "0.5")
     cluster = Cluster(tmp_path, nanny=False)
 

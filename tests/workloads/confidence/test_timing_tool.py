@@ -7,7 +7,7 @@ import pytest
 from experiments.validation.reading.rows import read_text
 from experiments.validation.validate import validate_each
 from topologies.catalogue.catalogue import shipped_catalogue
-from workloads.confidence.answers import collective_shown, kernel_shown
+from workloads.confidence.answers import ONE_PROCESS, collective_shown, kernel_shown
 
 COLLECTIVE = "collective,cluster,chips,ranks,size_bytes,time_s,tool\n"
 KERNEL = "kernel,chip,precision,size_bytes,kernel_s,tool\n"
@@ -27,6 +27,28 @@ def test_waiting_for_each_call_adds_the_wait() -> None:
     shown = collective_shown("pytorch-waited", 1e-3, shipped_catalogue())
     assert shown.seconds == pytest.approx(1e-3 + waited.value)
     assert shown.ends == pytest.approx([1e-3 + (end or 0.0) for end in (waited.low, waited.high)])
+
+
+def test_one_process_shows_at_least_the_launches_of_its_chips() -> None:
+    launch = shipped_catalogue().entry("nccl.one-process", "launch")
+    short, few, long = (
+        collective_shown(ONE_PROCESS, seconds, shipped_catalogue(), devices=devices)
+        for seconds, devices in ((1.8e-5, 8), (1.4e-5, 4), (1e-3, 8))
+    )
+    assert short.seconds == pytest.approx(8 * launch.value)
+    assert short.ends == pytest.approx((8 * launch.low, 8 * launch.high))
+    assert few.seconds == pytest.approx(4 * launch.value)
+    assert long == (1e-3, (1e-3, 1e-3))
+
+
+def test_a_row_of_one_process_and_one_of_eight_have_domains_of_their_own() -> None:
+    """Both rows of H100 were published, by Azure and by AWS."""
+    measured = ("4.2e-5,nccl-tests-one-process", "2.86e-5,nccl-tests")
+    text = COLLECTIVE + "".join(f"all-reduce,dgx-h100,8,8,1048576,{each}\n" for each in measured)
+    one, eight = validate_each([(read_text(text, "rows.csv"), "rows.csv")])[0].rows
+    assert one["low"] < 4.2e-5 < one["high"]
+    assert eight["low"] < 2.86e-5 < eight["high"] < 3.5e-5
+    assert one["provenance"]["host"] == "assumed: timed through one process for all GPUs"
 
 
 def test_the_first_nccom_test_shows_its_host_longer_over_servers() -> None:

@@ -8,10 +8,11 @@ import numpy as np
 import pytest
 
 from tests.support.toy_fleet import slower
+from topologies.arrays import FloatArray
 from topologies.catalogue.catalogue import shipped_catalogue
 from topologies.clusters.names import cluster
 from workloads.demand.bundled import demand
-from workloads.fleet.expectation import at, broken_share, expected, lendable_share, lent_units
+from workloads.fleet.expectation import at, broken_share, expected, kept_units, lendable_share
 from workloads.fleet.processes.failures import Domain, Failures
 from workloads.fleet.results import summary
 from workloads.fleet.scenario import Scenario, policy_of, run, scenario
@@ -82,14 +83,40 @@ def test_what_is_not_lent_is_paid_for(base: Scenario) -> None:
     assert at(base, shipped_catalogue()) == forecast  # of kinds that are one, as of --cluster
 
 
+@pytest.mark.parametrize("regions", [(), ("us=-8:70%", "eu=+1:30%")])
+def test_the_closed_form_of_several_kinds_is_what_foresight_lends(regions: tuple[str, ...]) -> None:
+    names = ("us", "eu", "us") if regions else ("", "", "")
+    built = scenario(
+        [cluster(text) for text in ("trn2-ultraserver:60", "trn3-gen2:30", "trn3-gen2:20")],
+        demand("azure-conv"),
+        FleetOptions(
+            FleetInputs(unit_rate=20.0),
+            DemandInputs(days=2, start_day=1),
+            PolicyInputs(kind=("trn2-ultraserver", "trn3-gen2"), region=regions),
+        ),
+        places=names,
+    )
+    whole = expected(built)
+    assert whole.lendable_share == pytest.approx(_simulated(built), abs=0.015)
+    assert at(built, shipped_catalogue()).lendable_share == pytest.approx(whole.lendable_share)
+    assert whole.usd_per_million_tokens == pytest.approx(
+        at(built, shipped_catalogue()).usd_per_million_tokens
+    )
+
+
+def _lent(need: FloatArray, units: float, **changes: float) -> FloatArray:
+    """Units that are not kept in each minute."""
+    return np.asarray(units - kept_units(need, **changes).sum(axis=0))
+
+
 def test_changes_without_end_leave_what_the_peak_does_not_need() -> None:
     need = np.array([[1.0, 4.0, 2.0], [1.0, 1.0, 1.0]])
-    endless = lent_units(need, 10.0, lead_s=float("inf"), back_s=0.0)
+    endless = _lent(need, 10.0, lead_s=float("inf"), back_s=0.0)
     assert endless.tolist() == [5.0] * 3
-    free = lent_units(need, 10.0, lead_s=0.0, back_s=0.0)
+    free = _lent(need, 10.0, lead_s=0.0, back_s=0.0)
     assert free.tolist() == [8.0, 5.0, 7.0]
     # Half a minute is half way between none and one.
-    half = lent_units(need, 10.0, lead_s=30.0, back_s=0.0)
+    half = _lent(need, 10.0, lead_s=30.0, back_s=0.0)
     assert half.tolist() == [6.5, 5.0, 7.0]
 
 

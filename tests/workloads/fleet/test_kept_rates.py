@@ -9,11 +9,13 @@ from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
+from typing import Any
 
 import pytest
 
 from topologies.clusters.cluster import Cluster
 from topologies.clusters.names import cluster
+from topologies.errors import InputError
 from topologies.files import kept_files
 from workloads.fleet.setup import night_work
 from workloads.fleet.setup.night_work import (
@@ -59,16 +61,20 @@ def test_a_plan_is_searched_on_128_chips_or_most_of_a_small_fleet(
     machine: str, units: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     searched, plan = [], ParallelPlan(tp=8)
+    speeds = {"none": 6.0, "selective": 7.0}
 
-    def search(_model: Model, part: Cluster, chips: int, **_how: object) -> SimpleNamespace:
-        """Note the machine that is searched; any plan fits it."""
-        searched.append((part.domains, chips))
-        return SimpleNamespace(finalists=[SimpleNamespace(tokens_per_s=7.0, plan=plan)])
+    def search(_model: Model, part: Cluster, chips: int, *, stated: Any, **_how: object) -> Any:
+        """Note the machine that is searched; a plan fits it if nothing or little runs again."""
+        searched.append((part.domains, chips, stated["recompute"]))
+        if (speed := speeds.get(stated["recompute"])) is None:
+            raise InputError("no plan fits")
+        return SimpleNamespace(finalists=[SimpleNamespace(tokens_per_s=speed, plan=plan)])
 
     monkeypatch.setattr(night_work, "search", search)
     where = cluster(machine)
     assert night_work._searched(MODEL, where) == TrainingRate(units, 7.0, plan)
-    assert searched == [(units, units * where.chips_per_domain)]
+    chips = units * where.chips_per_domain
+    assert searched == [(units, chips, name) for name in ("none", "selective", "full")]
 
 
 def test_every_process_names_a_rate_alike() -> None:

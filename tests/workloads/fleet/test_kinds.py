@@ -18,8 +18,15 @@ from tests.support.toy_fleet import FREE, PRICES
 from workloads.demand import Demand, azure_code, constant
 from workloads.fleet.inputs.jobs import evaluation_job
 from workloads.fleet.inputs.prices import Prices
+from workloads.fleet.policies.predictive import (
+    JobNeed,
+    Outlook,
+    expected_by_forecast,
+    first_step,
+    predictive,
+)
 from workloads.fleet.policies.rules import forecast, static, threshold
-from workloads.fleet.policies.view import Limits, Policy, View
+from workloads.fleet.policies.view import Limits, Policy, Situation, View
 from workloads.fleet.processes.failures import Failures, Fleet
 from workloads.fleet.results import (
     kind_shares,
@@ -29,8 +36,9 @@ from workloads.fleet.results import (
     timeline,
 )
 from workloads.fleet.simulation import FleetRun, Kind, serving_units, simulate, speeds_of
-from workloads.fleet.state.services import Service
+from workloads.fleet.state.services import BatchWork, Service
 from workloads.fleet.state.world import Role
+from workloads.options.fleet import PolicyInputs
 from workloads.serving.tables import fixed_rate
 
 MINUTES = 480
@@ -247,6 +255,94 @@ def test_speed_is_the_ratio_of_rates() -> None:
     assert speeds_of(constant(6.0, minutes=3), kinds)[:, 0] == pytest.approx([1.0, 1.5, 0.0])
 
 
+def _planning() -> Policy:
+    """Plan by the forecast, at no time of a change."""
+    situation = Situation(np.ones((1, 1)), lead_s=0.0, back_s=0.0)
+    return predictive(expected_by_forecast(), PolicyInputs(), situation)
+
+
+def test_a_plan_serves_with_the_kind_whose_training_is_worth_least() -> None:
+    quarter = np.full(2, 15.0)
+    ahead = Outlook(
+        quarter,
+        np.full((1, 2), 3.0),
+        np.zeros((2, 1)),
+        np.zeros(2),
+        np.array([4.0, 8.0]),
+        0.0,
+        0.0,
+        np.zeros(2),
+        other_units=np.full(2, 9.0),
+        speed=np.array([[1.0], [0.5]]),
+        away=np.zeros((2, 1), bool),
+        rise=np.ones(2),
+        worth=np.array([1.0, 0.2]),
+    )
+    step = first_step(ahead)
+    assert step.kept.tolist() == [[0.0], [6.0]]
+    assert step.training.tolist() == [4.0, 2.0]
+    dear = first_step(replace(ahead, worth=np.array([1.0, 0.8])))
+    assert (dear.kept.tolist(), dear.training.tolist()) == ([[3.0], [0.0]], [1.0, 8.0])
+    # Four units' power is spent where a watt trains most, and a job runs on its kind alone.
+    tight = replace(ahead, rise=np.array([2.0, 1.0]), power_units=np.full(2, 8.0))
+    assert first_step(tight).training.tolist() == [4.0, 0.0]
+    job = JobNeed(2.0, 30.0, 1, (0.0, 1.0))
+    assert first_step(replace(ahead, jobs=(job,))).jobs.tolist() == [2.0]
+
+
+@pytest.mark.parametrize(("name", "in_time"), [("mpc", 2), ("forecast", 1)])
+def test_deadlines_are_planned_on_the_kind_of_each_job(
+    tmp_path: Path, name: str, in_time: int
+) -> None:
+    jobs = tmp_path / "jobs.csv"
+    jobs.write_text(
+        "name,units,min_units,step_units,reclaim,tokens_per_s,work_tokens,deadline_h,kind\n"
+        "endless,60,1,1,shrink,60,,,trn2-ultraserver\n"
+        "release,30,1,1,shrink,30,300000,9,trn2-ultraserver\n"
+        "other,30,1,1,shrink,30,450000,11,trn3-gen2\n"
+    )
+    words = {"training": jobs, "days": 0.5, "start_day": 1, "scale_to_peak": 0.5}
+    done = _fleet(("trn2-ultraserver:60", "trn3-gen2:30"), name, **words)
+    assert done.summary["jobs_in_time"] == in_time
+    assert done.summary["slo_attainment"] > 0.97
+
+
+def _batch(rate: float, per_minute: float) -> BatchWork:
+    """Return requests that may wait two hours."""
+    return BatchWork(constant(per_minute, minutes=MINUTES), np.full(MINUTES, rate), 120)
+
+
+@pytest.mark.parametrize("policy", [threshold, _planning])
+@pytest.mark.parametrize("speeds", [(2.0, 2.0), (2.0, 1.0)])
+def test_batch_requests_run_on_every_kind_that_serves(
+    policy: Any, speeds: tuple[float, ...]
+) -> None:
+    kinds = [_kind(f"kind {n}", 6, rate) for n, rate in enumerate(speeds)]
+    kinds.append(replace(_kind("trains", 3), serves=False))
+    run = simulate(_demand(12.0), kinds, policy(), batch=_batch(2.0, 240.0))
+    queue = run.batch
+    assert queue is not None
+    assert queue.arrivals.sum() == queue.served.sum() + queue.late.sum() + queue.waiting[-1]
+    assert queue.late.sum() == 0
+    spent = [role_chip_ms(replace(run, kinds=(kind,)))[-1, Role.BATCH] for kind in run.kinds]
+    assert spent[1] > 0 == spent[2]
+    possible = sum(ms / (64_000 * 2.0) * rate * 2 for ms, rate in zip(spent, speeds, strict=False))
+    assert queue.served.sum() <= possible + 1
+
+
+@pytest.mark.parametrize("batch", [None, 240.0])
+def test_a_plan_for_kinds_of_the_same_units_is_that_for_their_sum(batch: float | None) -> None:
+    work = batch and _batch(2.0, batch)
+    whole, divided = (
+        simulate(_demand(12.0), kinds, _planning(), batch=work or None)
+        for kinds in ([_kind("all", 12)], [_kind("a", 7), _kind("b", 5)])
+    )
+    assert np.array_equal(whole.queues[0].served, divided.queues[0].served)
+    lent = [role_chip_ms(run)[-1] for run in (whole, divided)]
+    assert lent[0][Role.SERVING] == pytest.approx(lent[1][Role.SERVING], rel=0.01)
+    assert lent[0][Role.BATCH] == pytest.approx(lent[1][Role.BATCH], rel=0.05)
+
+
 FLEET = ("trn2-ultraserver:6", "trn3-gen2:3")
 
 
@@ -304,8 +400,6 @@ JOBS = "name,units,kind\nbig,5,trn3-gen2\n"
         ({"serve_on": ""}, "'' is no kind of the fleet"),
         ({"serve_on": "fastest", "clusters": "trn2-ultraserver:3"}, "all of this one are trn2-ult"),
         ({"serve_on": ("trn3-gen2", "cheapest")}, "2 placements for one run"),
-        ({"policy": "mpc"}, "policy mpc plans units of one kind, and the fleet has 2; choose stat"),
-        ({"batch_share": "20%"}, "a batch tier on a fleet of 2 kinds of units"),
         ({"training": JOBS}, r"job big needs 5 units, trn3-gen2 has 3 units; make the job smaller"),
         ({"training": "name,units\nx,1\n"}, "states no kind of units; write one of trn2-ultra"),
         ({"training": "name,units,kind\nx,1,h100\n"}, "states kind 'h100'; write one of"),

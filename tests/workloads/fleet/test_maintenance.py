@@ -67,6 +67,19 @@ def test_a_rolling_upgrade_takes_every_unit_out_once() -> None:
     assert run.kinds[0].maintained == 12
 
 
+def test_a_window_waits_until_the_one_before_has_ended() -> None:
+    """Three groups of a roll take half an hour each, and as units come first, two minutes more."""
+    roll = replace(ROLL, units=4, begin_s=0.0)
+    after = replace(OUT, begin_s=5400.0)
+    run = _run(roll, after, load=12.0, costs=ChangeCosts.fixed(60.0))
+    assert run.kinds[0].maintenance_late_ms == 3 * 120_000
+    out = _units(run, Role.MAINTENANCE)
+    assert out.max() == 4
+    assert out.sum() == pytest.approx(12 * 30 + 4 * 120)
+    alone = _run(roll, replace(after, begin_s=6000.0), load=12.0, costs=ChangeCosts.fixed(60.0))
+    assert alone.kinds[0].maintenance_late_ms == 0
+
+
 def test_a_window_of_no_units_is_none() -> None:
     nothing = replace(OUT, units=0), replace(ROLL, units=0, begin_s=20_000.0)
     fails = Failures(5e4, 3600.0)

@@ -102,9 +102,9 @@ def _ahead(need: list[float], price: list[float], **changes: Any) -> FirstStep:
     outlook = Outlook(
         minutes=np.full(steps, 15.0),
         need=np.array([need]),
-        kept=np.array([need[0]]),
-        training=0.0,
-        units=10.0,
+        kept=np.array([[need[0]]]),
+        training=np.zeros(1),
+        units=np.array([10.0]),
         lead=0.0,
         back=0.0,
         price=np.array(price),
@@ -125,16 +125,17 @@ def test_the_programme_is_solved_right() -> None:
     outlook = Outlook(
         np.full(4, 15.0),
         need[None].astype(float),
-        np.array([4.0]),
-        1.0,
-        5.0,
+        np.array([[4.0]]),
+        np.array([1.0]),
+        np.array([5.0]),
         15 * lead,
         0.0,
         np.zeros(4),
     )
     assert first_step(outlook).kept[0] == pytest.approx(best[0])
     # Two pools that want more than there is share it.
-    both = replace(outlook, need=np.full((2, 4), 6.0), kept=np.array([5.0, 5.0]), units=10.0)
+    both = replace(outlook, need=np.full((2, 4), 6.0), kept=np.array([[5.0, 5.0]]))
+    both = replace(both, units=np.array([10.0]))
     assert first_step(both).kept.sum() == pytest.approx(10.0)
 
 
@@ -144,8 +145,10 @@ def test_the_programme_weighs_prices_deadlines_and_power() -> None:
     assert _ahead([0, 0], dear_first, **half).training == pytest.approx(0)
     assert _ahead([0, 0], dear_first).training == pytest.approx(10)  # all that can is wanted
     # Five units that train go on where a start costs a step, and stop where it costs nothing.
-    assert _ahead([0, 0], dear_first, **half, training=5.0, back=15.0).training == pytest.approx(5)
-    assert _ahead([0, 0], dear_first, **half, training=5.0).training == pytest.approx(0)
+    assert _ahead(
+        [0, 0], dear_first, **half, training=np.full(1, 5.0), back=15.0
+    ).training == pytest.approx(5)
+    assert _ahead([0, 0], dear_first, **half, training=np.full(1, 5.0)).training == pytest.approx(0)
     # 60 unit-minutes due within the dear step are done there, by four units; the rest waits.
     due = {"share": 0.5, "jobs": (JobNeed(6.0, 60.0, 1),)}
     urgent = _ahead([0, 0], dear_first, **due)

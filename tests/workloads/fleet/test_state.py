@@ -12,7 +12,8 @@ from topologies.errors import InputError
 from workloads.fleet.inputs.costs import AT_ONCE, ChangeCosts
 from workloads.fleet.inputs.jobs import TrainingJob
 from workloads.fleet.state.services import Queue, split_tokens, waits_s
-from workloads.fleet.state.world import GROUPS, Gang, Ledger, Role, Store
+from workloads.fleet.state.store import Store
+from workloads.fleet.state.world import GROUPS, Gang, Ledger, Role
 from workloads.serving.tables import fixed_rate
 
 FREE = ChangeCosts.fixed(0.0)

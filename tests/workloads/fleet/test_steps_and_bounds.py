@@ -11,7 +11,7 @@ from tests.support.examples import examples
 from tests.support.toy_fleet import check_conserved, simulate, slower
 from topologies.arrays import FloatArray
 from workloads.demand import Demand
-from workloads.fleet.expectation import lent_units
+from workloads.fleet.expectation import kept_units
 from workloads.fleet.inputs.costs import ChangeCosts
 from workloads.fleet.inputs.jobs import TrainingJob, default_jobs, evaluation_job
 from workloads.fleet.policies.rules import oracle, threshold
@@ -125,7 +125,8 @@ def test_the_closed_form_never_lends_more_for_a_longer_change(
 ) -> None:
     pool = np.array([need])
     short, long = (
-        lent_units(pool, 50.0, lead_s=pick(leads), back_s=pick(backs)) for pick in (min, max)
+        50.0 - kept_units(pool, lead_s=pick(leads), back_s=pick(backs)).sum(axis=0)
+        for pick in (min, max)
     )
     assert np.all(long <= short + 1e-9)
     assert np.all(short <= 50.0 - pool[0] + 1e-9)

@@ -12,16 +12,27 @@ from tests.support.counted_layers import counted, product_flops
 from tests.support.toy_training import NARROW, SPARSE, TOY
 from topologies.catalogue.catalogue import shipped_catalogue
 from topologies.clusters.names import cluster
-from workloads.models.huggingface import models, named
+from workloads.models.huggingface import from_fields, models, named
 from workloads.models.model import Model, Recurrence, attention_flops, layer_flops, mixer_size
+from workloads.serving.profile import profile
 from workloads.serving.rank.share import RankShare
 from workloads.serving.rank.times import experts_s, mixer_s, products_s
+from workloads.training.iteration import iteration
 from workloads.training.layers.layer import backward, forward
 from workloads.training.memory.memory import layer_activations
+from workloads.training.plan.plan import ParallelPlan
 
 STATE = Recurrence("mamba", 3072, 1024, 0, 40, 65_536)
 BOTH = replace(TOY, mixer="both", recurrence=STATE)
 ALONE = [replace(BOTH, mixer=mixer) for mixer in ("attention", "recurrence")]
+
+
+WINDOWED = {
+    "model_type": "gemma4_text", "hidden_size": 256, "intermediate_size": 512, "vocab_size": 1024,
+    "num_attention_heads": 8, "num_key_value_heads": 4, "head_dim": 32, "num_hidden_layers": 6,
+    "sliding_window": 128,
+}  # fmt: skip
+"""Five layers with a window, and one without, whose heads may be others."""
 
 
 def share(model: Model) -> RankShare:
@@ -107,3 +118,48 @@ def test_narrower_experts_stream_and_compute_less() -> None:
     assert (experts_s(narrow, tokens) - around < experts_s(wide, tokens)).all()
     # Many tokens are bound by products, of which a quarter is left.
     assert (experts_s(narrow, tokens) - around)[2] < 0.7 * experts_s(wide, tokens)[2]
+
+
+def test_global_heads_like_all_others_move_nothing() -> None:
+    plain = from_fields(WINDOWED, "plain")
+    stated = from_fields({**WINDOWED, "global_head_dim": 32, "num_global_key_value_heads": 4}, "s")
+    assert stated.parameters == plain.parameters
+    assert [len(model.by_heads) for model in (plain, stated)] == [1, 2]
+    answers = [
+        (
+            iteration(
+                model, cluster("trn2.48xlarge"), ParallelPlan(tp=4, dp=4, global_batch=8, seq=512)
+            ).time_s,
+            profile(model, cluster("dgx-h100"), tp=2),
+        )
+        for model in (plain, stated)
+    ]
+    (step, served), (same_step, same_served) = answers
+    assert step == same_step
+    names = ("decode_kv_s", "decode_window_s", "decode_request_s", "linear_s", "prefill_square_s")
+    for name in (*names, "kv_bytes_per_token", "window_tokens"):
+        assert getattr(served, name) == pytest.approx(getattr(same_served, name), rel=1e-12)
+
+
+def test_wide_global_heads_and_tied_values_are_counted_where_they_are() -> None:
+    """One layer has a key-value head of 64, whose one projection gives keys and values."""
+    wide = {"global_head_dim": 64, "num_global_key_value_heads": 1, "attention_k_eq_v": True}
+    model, plain = from_fields({**WINDOWED, **wide}, "wide"), from_fields(WINDOWED, "plain")
+    before = 256 * 32 * (8 + 2 * 4 + 8) + 2 * 32
+    assert model.parameters - plain.parameters == 256 * 64 * (8 + 1 + 8) + 2 * 64 - before
+    rank = replace(share(model), chips=1)
+    assert rank.kv_bytes_on_rank() == 2 * (5 * 2 * 4 * 32 + 2 * 64)
+    longer = attention_flops(model.of_kind(model.kinds[1]), 512)
+    assert longer == 2 * attention_flops(plain.of_kind(plain.kinds[1]), 512)
+    assert model.kinds[1].tied_values
+
+
+def test_gemma_4_has_its_dense_part_beside_its_experts() -> None:
+    experts = named("gemma-4-26b-a4b").experts
+    assert experts is not None
+    assert (experts.count, experts.per_token, experts.ffn, experts.shared_ffn) == (
+        128,
+        8,
+        704,
+        2112,
+    )

@@ -76,6 +76,8 @@ agree within a ten-millionth."""
 ROUNDED = {
     "deepseek-v3.2": 671e9,
     "falcon-h1-7b": 7.586e9,
+    "gemma-4-26b-a4b": 25.2e9,
+    "gemma-4-31b": 30.7e9,
     "glm-5": 744e9,
     "glm-5.2": 744e9,
     "granite-4.0-h-small": 32.2e9,

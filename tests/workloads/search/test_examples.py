@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from workloads.search.candidates import _pairs, among, crossed, one_row
+from workloads.search.candidates import _pairs, among, crossed
 
 
 def test_pairs() -> None:
@@ -16,7 +16,7 @@ def test_pairs() -> None:
 
 
 def test_crossed() -> None:
-    rows = crossed(crossed(one_row(), "tp", [1, 2]), "pp", [1, 4])
+    rows = crossed(crossed({"row": np.zeros(1, np.int64)}, "tp", [1, 2]), "pp", [1, 4])
     assert (rows["tp"].tolist(), rows["pp"].tolist()) == ([1, 1, 2, 2], [1, 4, 1, 4])
 
 

@@ -132,3 +132,15 @@ def test_a_chip_puts_out_more_and_each_user_less_under_more_requests(
 def test_an_slo_that_none_keeps_names_the_nearest() -> None:
     with pytest.raises(SloMissed, match=r"at best with --tp \d.* keeps tpot 1 ms for only 0\.0%"):
         search_deployments(question(slo=Slo(tpot_s=0.001), tp=8))
+
+
+def test_a_program_of_trainium_has_fewer_slots_where_the_limit_is_short() -> None:
+    """All 64 slots, empty ones too, would take longer than the limit; half of them do not."""
+    open_slots = replace(question("trn2.48xlarge", tp=8), batching={})
+    replica = open_slots.offered({}).deployment.profile
+    limit_s = 1.05 * replica.decode_s(32, 4096)
+    assert limit_s < replica.decode_s(64, 1)
+    best = search_deployments(replace(open_slots, slo=Slo(5.0, limit_s))).ranked[0]
+    assert best.words["slots"] in (8, 16, 32)
+    with pytest.raises(SloMissed):
+        search_deployments(replace(open_slots, slo=Slo(5.0, limit_s), batching={"slots": 64}))

@@ -104,6 +104,12 @@ def test_libraries_take_over_kernels_around_experts(taken_over: str, precision: 
     fused = taken_over == "fused" and precision == "fp8"
     assert bool(named["experts.activation"].seconds) != fused
     assert ("experts.up.cast" in named) == (precision == "fp8" and not fused)
+    # It sends a token once to each of four ranks: with two experts a token, to 1.75 of them.
+    sent = 2 * 1.75 if taken_over else 2 * 2
+    work = load(RankShapes(SPARSE, how, "gb200", catalogue))
+    assert work.copies == 2 * work.rows
+    for name in ("experts.dispatch", "experts.combine"):
+        assert named[name].size_bytes == sent * work.rows * SPARSE.expert_hidden
 
 
 def test_experts_on_a_narrower_hidden_state_exchange_less() -> None:

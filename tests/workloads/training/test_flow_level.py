@@ -132,16 +132,16 @@ def test_the_shares_are_those_of_the_links() -> None:
     ).schedule
     total_ps = run(chunks).total_ps
     assert set(busy_ps(chunks).tolist()) <= {0, total_ps}
-    flow = as_flow(chunks, total_ps)
+    flow = as_flow(chunks.resources, busy_ps(chunks), total_ps)
     assert run(flow).total_ps == total_ps
     assert set(flow.flows.weight.tolist()) == {PARTS}
     assert len(flow.resources) == int((busy_ps(chunks) > 0).sum())
-    twice = as_flow(chunks, 2 * total_ps)
+    twice = as_flow(chunks.resources, busy_ps(chunks), 2 * total_ps)
     assert set(twice.flows.weight.tolist()) == {PARTS // 2}
-    barely = as_flow(chunks, 2 * PARTS // LEAST * total_ps)
+    barely = as_flow(chunks.resources, busy_ps(chunks), 2 * PARTS // LEAST * total_ps)
     assert len(barely.flows.op) == 0
     assert run(barely).total_ps == 2 * PARTS // LEAST * total_ps
-    assert run(as_flow(chunks, 0)).total_ps == 0
+    assert run(as_flow(chunks.resources, busy_ps(chunks), 0)).total_ps == 0
     assert flow.flows.cap_bytes_per_s.tolist() == [PACE]
 
 
@@ -170,4 +170,4 @@ def test_machines_without_chunks_and_long_collectives_are_refused() -> None:
         iteration(TOY, cluster("dgx-h100"), plan(dp=8), level="flow")
     chunks = compose(Call("all-reduce", whole(sixteen()), 2**20)).schedule
     with pytest.raises(InputError, match=r"up to 9\.2 s; one here takes 10\.0 s"):
-        as_flow(chunks, 10**13)
+        as_flow(chunks.resources, busy_ps(chunks), 10**13)

@@ -207,6 +207,9 @@ def test_a_batch_left_to_accumulation_is_that_of_the_tool(
          {"tp": 4, "pp": 2}),
         ("a.yaml", "distributed_strategy: {pipeline_model_parallel_size: 4}\n"
          "model: {pipeline_cuts: []}\n", {"pp": 4, "stage_layers": ()}),
+        ("a.yaml", "distributed_strategy: {context_parallel_size: 2}\n"
+         "model: {fusions: {flash_attention: False, ring_attention: True}}\n",
+         {"cp": 2, "attention": "fused"}),
         ("a.yaml", "model: {config: {recompute_granularity: full}}\n"
          "trainer:\n  plugins: {_target_: x, precision: bf16-mixed}\n"
          "  strategy: {tensor_model_parallel_size: 4, ddp: {overlap_grad_reduce: true, "

@@ -2,21 +2,22 @@
 
 Only the first step of each solution of the programme is ordered (model-predictive control).
 
-A step t lasts w minutes. In it k units of each pool are kept for serving, of which b had to come
-back from training, and x units train, of which y had to begin; each job with a deadline has an x
-of its own, and so has batch work that is due by a few moments. The programme is
+A step t lasts w minutes. In it k units of each kind are kept for serving each pool, of which b had
+to come back from training, and x units train, of which y had to begin; each job with a deadline has
+an x of its own, and so has batch work that is due by a few moments. The programme is
 
     min   1,000 Σ w short  +  10 Σ late  +  idle  +  Σ w price x  +  tiny terms
-    k + short ≥ need                     in every pool
-    Σ k + Σ x ≤ units
-    Σ x ≤ units that the site's power lets train
-    Σ w x − lead Σ b − back Σ y + idle ≥ share · Σ w (units that can train)
-    Σ w x + late ≥ work, up to the deadline of each job
+    Σ speed k + short ≥ need             in every pool
+    Σ k + Σ x ≤ units                    of every kind
+    Σ rise x ≤ units that the site's power lets train
+    Σ worth (w x − lead b − back y) + idle ≥ share · Σ w worth (units that can train)
+    Σ w speed x + late ≥ work, up to the deadline of each job
 
-with prices scaled to the range from 0 to 1, times 0.9. A unit-minute that should train and does not
-(idle) costs more than electricity in the dearest hour, so training moves between hours and gives
-way only to serving, deadlines and power. Tiny terms prefer early to late, jobs with a deadline to
-others, and fewer kept units. HiGHS solves the programme, through scipy.
+where speed, rise and worth are a unit's requests, watts and tokens against the first kind, prices
+are scaled to the range from 0 to 1, times 0.9. A unit-minute that should train and does not (idle)
+costs more than electricity in the dearest hour, so training moves between hours and gives way only
+to serving, deadlines and power. Tiny terms prefer early to late, jobs with a deadline to others,
+kinds in the order in which they serve, and fewer kept units. HiGHS solves it, through scipy.
 """
 
 from __future__ import annotations
@@ -27,10 +28,19 @@ from dataclasses import dataclass, field
 from itertools import pairwise
 
 import numpy as np
+import numpy.typing as npt
 
 from topologies.arrays import FloatArray
 from workloads.fleet.policies.forecast import EVERY, largest_ahead, with_margin
-from workloads.fleet.policies.view import Decision, JobView, Policy, PolicyKind, Situation, View
+from workloads.fleet.policies.view import (
+    Decision,
+    JobView,
+    KindView,
+    Policy,
+    PolicyKind,
+    Situation,
+    View,
+)
 from workloads.options.fleet import PolicyInputs
 
 SHORT, LATE = 1000.0, 10.0
@@ -39,6 +49,7 @@ in unit-minutes that could have trained."""
 KEPT, LATER = 1e-3, 1e-4
 """Costs in the tiny terms: of a unit-minute kept for serving, and of training one unit-minute at
 the end of the plan instead of at its beginning."""
+ELSEWHERE = 10.0  # factor on the first of them where a unit is kept for another region
 
 
 @dataclass(frozen=True)
@@ -48,6 +59,8 @@ class JobNeed:
     units: float  # most units that can work for the job
     work: float  # unit-minutes that the job needs within the plan
     steps: int  # steps of the plan before its deadline
+    # Work that a minute of a unit of each kind does; 0 where the job cannot run there
+    speeds: tuple[float, ...] = (1.0,)
 
 
 @dataclass(frozen=True, eq=False)
@@ -56,10 +69,10 @@ class Outlook:
 
     minutes: FloatArray
     need: FloatArray
-    kept: FloatArray  # (pools,): units that serve now, or are on their way
-    # training, units: units that train now, and units of the fleet that are not broken
-    training: float
-    units: float
+    kept: FloatArray  # (kinds, pools): units that serve now, or are on their way
+    # training, units (kinds,): units that train now, and units that are not broken
+    training: FloatArray
+    units: FloatArray
     # lead, back: minutes that a unit loses on the way from training to serving, and before it
     # trains
     lead: float
@@ -71,24 +84,40 @@ class Outlook:
     # (steps,): units that can train within the power of the site
     power_units: FloatArray = field(default_factory=lambda: np.array([np.inf]))
     jobs: tuple[JobNeed, ...] = ()  # jobs in order of their deadlines, the nearest first
-    other_units: float = np.inf  # most units that work without a deadline can use
+    # (kinds,): most units that work without a deadline can use
+    other_units: FloatArray = field(default_factory=lambda: np.array([np.inf]))
+    # (kinds, pools): requests that a unit serves relative to one of the first kind, and whether the
+    # pool is of another region
+    speed: FloatArray = field(default_factory=lambda: np.ones((1, 1)))
+    away: npt.NDArray[np.bool_] = field(default_factory=lambda: np.zeros((1, 1), bool))
+    # rise, worth (kinds,): watts and trained tokens of a unit relative to one of the first kind
+    rise: FloatArray = field(default_factory=lambda: np.ones(1))
+    worth: FloatArray = field(default_factory=lambda: np.ones(1))
 
     @property
     def trainable(self) -> FloatArray:
-        """Units that can train in each step; (steps,)."""
-        usable = self.other_units + sum(job.units for job in self.jobs)
-        spare = np.minimum(self.units - self.need.sum(axis=0), self.power_units)
-        result: FloatArray = np.clip(spare, 0.0, usable)
-        return result
+        """Units that can train in each step, in units of the first kind; (steps,)."""
+        left, result = self.need.sum(axis=0), np.zeros(len(self.minutes))
+        speed = self.speed.max(axis=1)
+        # Kinds of which serving costs the least training serve first.
+        for kind in np.argsort(self.worth / np.maximum(speed, 1e-9), kind="stable").tolist():
+            served = np.minimum(left, self.units[kind] * speed[kind])
+            left = left - served
+            spare = self.units[kind] - served / max(speed[kind], 1e-9)
+            usable = self.other_units[kind]
+            usable += sum(job.units for job in self.jobs if job.speeds[kind])
+            result += self.worth[kind] * np.clip(spare, 0.0, usable)
+        return np.minimum(result, np.maximum(self.power_units, 0.0))
 
 
 @dataclass(frozen=True, eq=False)
 class FirstStep:
     """The first step of a solved programme."""
 
-    kept: FloatArray  # (pools,): units for serving
-    training: float  # units that train, jobs with a deadline among them
-    jobs: FloatArray  # (jobs,): units of each job with a deadline
+    kept: FloatArray  # (kinds, pools): units for serving
+    short: FloatArray  # (pools,): units of the first kind that are lacking
+    training: FloatArray  # (kinds,): units that train, jobs with a deadline among them
+    jobs: FloatArray  # (jobs,): work of each job with a deadline in a minute
 
 
 def first_step(outlook: Outlook) -> FirstStep:
@@ -98,17 +127,17 @@ def first_step(outlook: Outlook) -> FirstStep:
     three:
 
     >>> need, quarter = np.array([[2.0, 2.0, 10.0, 10.0]]), np.full(4, 15.0)
+    >>> now = np.array([[10.0]]), np.array([10.0]), np.array([20.0])
     >>> for lead in (45.0, 15.0):
-    ...     ahead = Outlook(quarter, need, np.array([10.0]), 10.0, 20.0, lead, 0.0, np.zeros(4))
+    ...     ahead = Outlook(quarter, need, *now, lead, 0.0, np.zeros(4))
     ...     print(first_step(ahead).kept)
-    [10.]
-    [2.]
+    [[10.]]
+    [[2.]]
     """
     from scipy import optimize  # slow to import
 
-    pools, steps = outlook.need.shape
-    jobs = len(outlook.jobs)
-    columns = _Columns(pools, steps, jobs)
+    (pools, steps), kinds, jobs = outlook.need.shape, len(outlook.units), len(outlook.jobs)
+    columns = _Columns(kinds, pools, steps, jobs)
     matrix, limits = _rows(outlook, columns)
     solved = optimize.milp(
         _costs(outlook, columns),
@@ -116,12 +145,15 @@ def first_step(outlook: Outlook) -> FirstStep:
         bounds=optimize.Bounds(0.0, _most(outlook, columns)),
     )
     if solved.x is None:  # no solution: fall back to the need itself
-        spare = max(0.0, outlook.units - float(outlook.need[:, 0].sum()))
-        return FirstStep(outlook.need[:, 0], min(spare, float(outlook.power_units[0])), np.zeros(0))
+        kept = np.zeros((kinds, pools))
+        spare = np.minimum(np.maximum(outlook.units, 0.0), float(outlook.power_units[0]))
+        return FirstStep(kept, outlook.need[:, 0], spare, np.zeros(0))
     value = np.round(solved.x, 6)
-    trains = value[columns.of["training"]].reshape(jobs + 1, steps)[:, 0]
-    kept = value[columns.of["kept"]].reshape(pools, steps)[:, 0]
-    return FirstStep(kept, float(trains.sum()), trains[1:])
+    trains = value[columns.of["training"]].reshape(kinds, jobs + 1, steps)[:, :, 0]
+    kept = value[columns.of["kept"]].reshape(kinds, pools, steps)[:, :, 0]
+    short = value[columns.of["short"]].reshape(pools, steps)[:, 0]
+    speeds = np.array([job.speeds for job in outlook.jobs]).reshape(jobs, kinds).T
+    return FirstStep(kept, short, trains.sum(axis=1), (trains[:, 1:] * speeds).sum(axis=0))
 
 
 class _Columns:
@@ -129,13 +161,13 @@ class _Columns:
 
     # Each kind of variable has a slice, in which the steps are consecutive.
 
-    def __init__(self, pools: int, steps: int, jobs: int) -> None:
+    def __init__(self, kinds: int, pools: int, steps: int, jobs: int) -> None:
         sizes = {
-            "kept": pools * steps,
-            "back": pools * steps,
+            "kept": kinds * pools * steps,
+            "back": kinds * pools * steps,
             "short": pools * steps,
-            "training": (jobs + 1) * steps,
-            "begin": steps,
+            "training": kinds * (jobs + 1) * steps,
+            "begin": kinds * steps,
             "idle": 1,
             "late": jobs,
         }
@@ -156,16 +188,19 @@ def _costs(outlook: Outlook, columns: _Columns) -> FloatArray:
     """Cost of one unit of each variable, in unit-minutes that could have trained; (variables,)."""
     pools, steps = outlook.need.shape
     minutes, jobs = outlook.minutes, len(outlook.jobs)
-    cost = np.zeros(columns.count)
-    cost[columns.of["kept"]] = np.tile(KEPT * minutes, pools)
+    cost, kinds = np.zeros(columns.count), len(outlook.units)
+    places = np.arange(1, kinds + 1)[:, None] * np.where(outlook.away, ELSEWHERE, 1.0)
+    places = np.broadcast_to(places, (kinds, pools))
+    cost[columns.of["kept"]] = np.multiply.outer(places, KEPT * minutes).ravel()
     cost[columns.of["short"]] = np.tile(SHORT * minutes, pools)
     # Below 1, the cost of an idle unit-minute, so that no hour is too dear for wanted training.
     electricity, waiting = 0.9 * outlook.price, LATER * np.arange(steps) / steps
-    cost[columns.of["training"]] = np.concatenate(
+    of_a_kind = np.concatenate(
         [minutes * (electricity + waiting)]
         # The first job waits last, so plans that follow each other start the same jobs.
         + [minutes * (electricity + (2 + jobs - job) * waiting) for job in range(jobs)]
     )
+    cost[columns.of["training"]] = np.outer(outlook.worth, of_a_kind).ravel()
     cost[columns.of["idle"]] = 1.0
     cost[columns.of["late"]] = LATE
     return cost
@@ -173,11 +208,17 @@ def _costs(outlook: Outlook, columns: _Columns) -> FloatArray:
 
 def _most(outlook: Outlook, columns: _Columns) -> FloatArray:
     """Upper bounds of the variables; (variables,)."""
-    steps = len(outlook.minutes)
+    (pools, steps), kinds = outlook.need.shape, len(outlook.units)
     most = np.full(columns.count, np.inf)
-    rows = [np.full(steps, outlook.other_units)]
-    rows += [np.where(np.arange(steps) < job.steps, job.units, 0.0) for job in outlook.jobs]
+    rows = []
+    for kind in range(kinds):
+        rows.append(np.full(steps, outlook.other_units[kind]))
+        for job in outlook.jobs:
+            units = job.units if job.speeds[kind] else 0.0
+            rows.append(np.where(np.arange(steps) < job.steps, units, 0.0))
     most[columns.of["training"]] = np.concatenate(rows)
+    serves = np.broadcast_to(outlook.speed > 0, (kinds, pools))
+    most[columns.of["kept"]] = np.repeat(np.where(serves, np.inf, 0.0).ravel(), steps)
     return most
 
 
@@ -186,25 +227,40 @@ def _rows(outlook: Outlook, columns: _Columns) -> tuple[FloatArray, FloatArray]:
     # A plan has a few hundred variables: a dense matrix is built faster than a sparse one. The
     # blocks follow the order of the constraints in the module's docstring, with those that define
     # b (units that come back) and y (units that begin) between them.
-    pools, steps = outlook.need.shape
-    jobs, minutes = len(outlook.jobs), outlook.minutes
-    each: FloatArray = np.eye(pools * steps)
+    (pools, steps), kinds = outlook.need.shape, len(outlook.units)
+    jobs, minutes, worth = len(outlook.jobs), outlook.minutes, outlook.worth
+
+    def kron(left: FloatArray, right: FloatArray) -> FloatArray:
+        """Kronecker product."""
+        return np.asarray(np.kron(left, right), float)
+
+    each: FloatArray = np.eye(kinds * pools * steps)
     step: FloatArray = np.eye(steps)
     rise: FloatArray = step - np.eye(steps, k=-1)
-    rise_of_pools: FloatArray = np.asarray(np.kron(np.eye(pools), rise), float)
-    of_pools: FloatArray = np.tile(step, pools)
-    of_jobs: FloatArray = np.tile(step, jobs + 1)
+    speed = np.broadcast_to(outlook.speed, (kinds, pools))
+    served = np.concatenate([kron(np.diag(row), step) for row in speed], axis=1)
+    of_kinds: FloatArray = np.eye(kinds)
+    of_jobs: FloatArray = kron(of_kinds, np.tile(step, jobs + 1))
     now = step[0]
     blocks = [
-        (columns.rows(kept=-each, short=-each), -outlook.need.ravel()),
-        (columns.rows(kept=rise_of_pools, back=-each), np.outer(outlook.kept, now).ravel()),
-        (columns.rows(kept=of_pools, training=of_jobs), np.full(steps, outlook.units)),
-        (columns.rows(training=rise @ of_jobs, begin=-step), outlook.training * now),
+        (columns.rows(kept=-served, short=-np.eye(pools * steps)), -outlook.need.ravel()),
+        (
+            columns.rows(kept=kron(np.eye(kinds * pools), rise), back=-each),
+            np.multiply.outer(np.broadcast_to(outlook.kept, (kinds, pools)), now).ravel(),
+        ),
+        (
+            columns.rows(kept=kron(of_kinds, np.tile(step, pools)), training=of_jobs),
+            np.repeat(outlook.units, steps),
+        ),
+        (
+            columns.rows(training=kron(of_kinds, rise) @ of_jobs, begin=-np.eye(kinds * steps)),
+            np.outer(outlook.training, now).ravel(),
+        ),
         (
             columns.rows(
-                training=-np.tile(minutes, jobs + 1)[None],
-                back=np.full((1, pools * steps), outlook.lead),
-                begin=np.full((1, steps), outlook.back),
+                training=-kron(worth[None], np.tile(minutes, jobs + 1)[None]),
+                back=outlook.lead * np.repeat(worth, pools * steps)[None],
+                begin=outlook.back * np.repeat(worth, steps)[None],
                 idle=np.array([[-1.0]]),
             ),
             np.array([-outlook.share * float(minutes @ outlook.trainable)]),
@@ -212,9 +268,13 @@ def _rows(outlook: Outlook, columns: _Columns) -> tuple[FloatArray, FloatArray]:
     ]
     if np.isfinite(outlook.power_units).all():
         power = np.broadcast_to(np.maximum(outlook.power_units, 0.0), steps)
-        blocks.append((columns.rows(training=of_jobs), power))
+        blocks.append((columns.rows(training=kron(outlook.rise[None], step) @ of_jobs), power))
     if jobs:
-        by_job: FloatArray = np.asarray(np.kron(np.eye(jobs + 1)[1:], minutes[None]), float)
+        speeds = np.array([job.speeds for job in outlook.jobs])
+        by_job = np.concatenate(
+            [kron(np.diag([0.0, *speeds[:, kind]])[1:], minutes[None]) for kind in range(kinds)],
+            axis=1,
+        )
         work = np.array([job.work for job in outlook.jobs])
         blocks.append((columns.rows(training=-by_job, late=-np.eye(jobs)), -work))
         blocks.append((columns.rows(training=by_job), work))
@@ -260,7 +320,7 @@ def predictive(expected: Expected, settings: PolicyInputs, situation: Situation)
         serving = None
         if view.minute % STEP == 0 or not plans:
             plans[:] = [_plan(view, expected, share, cap_w, situation)]
-            serving = plans[0].step.kept
+            serving = _serving(view, plans[0].step)
         plan = plans[0]
         training = _training_limit(view, plan, cap_w)
         jobs = _job_limits(view, plan, training)
@@ -322,25 +382,44 @@ def _plan(
     minutes = np.concatenate([np.full(NEAR, float(STEP)), np.full(far, float(HOUR))])
     need, load = (_by_step(units) for units in expected(view, NEAR + far * HOUR // STEP))
     busy = SAFE * situation.busy_share * load.sum(axis=0)
-    alive = float(view.units - view.broken)
-    others = sum(job.units for job in view.jobs if job not in due)
+    kinds = view.kinds
+    alive = np.array([kind.units - kind.broken for kind in kinds], float)
+    others = [
+        sum(job.units for job in view.jobs if job.kind == kind.name and job not in due)
+        for kind in kinds
+    ]
+    rise_w = np.array([kind.unit_busy_w - kind.unit_idle_w for kind in kinds])
+    mean_w = view.unit_busy_w - view.unit_idle_w
     outlook = Outlook(
         minutes=minutes,
         need=need,
-        kept=view.serving + view.coming,
-        training=float(view.training),
+        kept=np.array([kind.serving + kind.coming for kind in kinds], float),
+        training=np.array([kind.training for kind in kinds], float),
         units=alive,
         lead=situation.lead_s / 60.0,
         back=situation.back_s / 60.0,
         price=_relative_prices(view.prices_usd_per_mwh, minutes),
         share=share if priced else 1.0,
         power_units=_units_by_power(view, cap_w, busy),
-        jobs=(*(_job_need(job, minutes) for job in due), *_batch_needs(view, minutes)),
-        other_units=min(others + situation.rest_units, alive),
+        jobs=(*(_job_need(job, minutes, kinds) for job in due), *_batch_needs(view, minutes)),
+        other_units=np.minimum(np.array(others) + situation.rest_units, alive),
+        speed=np.array([kind.reach for kind in kinds]),
+        away=np.array([kind.speed != kind.reach for kind in kinds]),
+        rise=rise_w / mean_w if mean_w > 0 else np.ones(len(kinds)),
+        worth=np.broadcast_to(situation.worth, len(kinds)),
     )
     step = first_step(outlook)
     batch = math.ceil(step.jobs[len(due) :].sum()) if len(view.batch_due) else None
     return _Plan(step, due, batch, float(busy[0]), priced)
+
+
+def _serving(view: View, step: FirstStep) -> FloatArray:
+    """Return the units of each kind that serve, or their sum where there are several regions."""
+    if len({kind.region for kind in view.kinds}) > 1:  # which are placed by their distances
+        reach = np.array([kind.reach for kind in view.kinds])
+        result: FloatArray = (step.kept * reach).sum(axis=0) + step.short
+        return result
+    return step.kept if len(view.kinds) > 1 else step.kept[0]
 
 
 def _can_be_met(job: JobView) -> bool:
@@ -378,13 +457,14 @@ def _units_by_power(view: View, cap_w: float | None, busy: FloatArray) -> FloatA
     return np.maximum(left_w / rise_w - busy, 0.0)
 
 
-def _job_need(job: JobView, minutes: FloatArray) -> JobNeed:
+def _job_need(job: JobView, minutes: FloatArray, kinds: Sequence[KindView]) -> JobNeed:
     """Return the work of a job within a plan."""
     # Of a job that is due after the plan, this is the plan's share of the time until its deadline.
     ends = np.cumsum(minutes)
     part = min(1.0, float(ends[-1]) / job.due_minutes)
     steps = max(1, int(np.searchsorted(ends, job.due_minutes, side="right")))
-    return JobNeed(float(job.units), SAFE * part * job.work_left, steps)
+    speeds = tuple(float(kind.name == job.kind) for kind in kinds)
+    return JobNeed(float(job.units), SAFE * part * job.work_left, steps, speeds)
 
 
 def _batch_needs(view: View, minutes: FloatArray) -> Iterator[JobNeed]:
@@ -397,19 +477,20 @@ def _batch_needs(view: View, minutes: FloatArray) -> Iterator[JobNeed]:
     by_step = np.append(0.0, view.batch_due[np.minimum(ends, last) - 1])
     beyond = view.batch_due[-1] - by_step[-1]
     by_step[-1] += beyond * min(1.0, float(ends[-1]) / last)
+    speeds = tuple(float(kind.speed.max()) for kind in view.kinds) or (1.0,)
     until = np.unique([0, 1, *range(2, len(ends), BATCH_STEPS), len(ends)])
     for first, end in pairwise(until.tolist()):
         work = SAFE * float(by_step[end] - by_step[first])
         if work > 0:
             # It may be due at the beginning of its part, but not before the first step ends.
-            yield JobNeed(float(view.units - view.broken), work, max(1, first))
+            yield JobNeed(float(view.units - view.broken), work, max(1, first), speeds)
 
 
 def _training_limit(view: View, plan: _Plan, cap_w: float | None) -> int | None:
     """Most units that may train in this minute; None where only serving limits them."""
     limits = []
     if plan.priced:
-        limits.append(math.ceil(plan.step.training))
+        limits.append(sum(math.ceil(units) for units in plan.step.training.tolist()))
     if cap_w is not None:
         serving = float((view.serving + view.coming).sum())
         busy = min(serving, plan.busy + float(view.backlog.sum()))
@@ -424,21 +505,26 @@ def _training_limit(view: View, plan: _Plan, cap_w: float | None) -> int | None:
 
 def _job_limits(view: View, plan: _Plan, training: int | None) -> Mapping[str, int] | None:
     """Limits by job, under which jobs with a deadline get the units of the plan."""
-    # The other jobs share the rest, each with as many of its present units as possible.
+    # The other jobs of a kind share its rest, each with as many of its present units as possible.
     if not plan.due:
         return None
-    now = {job.name: job for job in view.jobs}
-    wanted = {
-        job.name: _whole(units, now[job.name])
-        for job, units in zip(plan.due, plan.step.jobs.tolist(), strict=False)
-        if job.name in now
-    }
-    limits = dict(wanted) if training is not None else {}
-    lacking = sum(max(0, units - now[name].size) for name, units in wanted.items())
-    others = [job for job in view.jobs if job.name not in wanted]
-    if lacking or training is not None:
-        most = math.ceil(plan.step.training) if training is None else training
-        limits |= _shared(others, max(0, most - sum(wanted.values()) - (plan.batch or 0)))
+    total = float(plan.step.training.sum())
+    limits: dict[str, int] = {}
+    for kind, units in zip(view.kinds, plan.step.training.tolist(), strict=True):
+        now = {job.name: job for job in view.jobs if job.kind == kind.name}
+        wanted = {
+            job.name: _whole(count, now[job.name])
+            for job, count in zip(plan.due, plan.step.jobs.tolist(), strict=False)
+            if job.name in now
+        }
+        limits |= wanted if training is not None else {}
+        lacking = sum(max(0, count - now[name].size) for name, count in wanted.items())
+        if lacking or training is not None:
+            part = units / total if total else 1 / len(view.kinds)
+            most = math.ceil(units) if training is None else math.ceil(training * part)
+            batch = math.ceil((plan.batch or 0) * part)
+            others = [job for job in now.values() if job.name not in wanted]
+            limits |= _shared(others, max(0, most - sum(wanted.values()) - batch))
     return limits
 
 
@@ -477,12 +563,10 @@ FORESIGHT = PolicyKind(
     "the plans of mpc with the demand known: its upper bound",
     _build_with_foresight,
     bound="mpc-oracle",
-    of_one_kind=True,
 )
 KIND = PolicyKind(
     "mpc",
     "plans the coming hours over the forecast, by price, deadline and power",
     _build,
     bound=FORESIGHT.name,
-    of_one_kind=True,
 )

@@ -50,10 +50,9 @@ def check_name(name: str) -> None:
         )
 
 
-def bound_of(name: str, kinds: int = 1) -> str:
+def bound_of(name: str) -> str:
     """Name of the policy with foresight that bounds a policy from above."""
-    bound = KINDS[name].bound if name in KINDS else rules.ORACLE.name
-    return rules.ORACLE.name if kinds > 1 and KINDS[bound].of_one_kind else bound
+    return KINDS[name].bound if name in KINDS else rules.ORACLE.name
 
 
 def _is_file(name: str) -> bool:

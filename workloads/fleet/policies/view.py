@@ -30,6 +30,7 @@ class JobView(NamedTuple):
     # Unit-minutes until the job is done, at its largest size; infinity without an end
     work_left: float = math.inf
     due_minutes: float = math.inf  # time until the job's deadline [min]; infinity without one
+    kind: str = ""  # kind of units on which the job runs
 
 
 class KindView(NamedTuple):
@@ -49,6 +50,10 @@ class KindView(NamedTuple):
     # [W]
     unit_busy_w: float
     unit_idle_w: float
+    # region, reach (pools,): region of the units in a fleet of several, and ``speed`` with that for
+    # pools of the other regions
+    region: str
+    reach: FloatArray
 
 
 @dataclass(frozen=True, eq=False)
@@ -158,7 +163,8 @@ class Decision:
     training : int, optional
         Most units that may train, evaluate or do batch work; by default all that do not serve.
     batch : int, optional
-        Units that batch work gets before training; by default as many as its deadlines need.
+        Units, of the first kind, that batch work gets before training; by default as many as its
+        deadlines need.
     jobs : mapping of str to int, optional
         Most units of training jobs by name; the other jobs have only their own limits.
     """
@@ -293,8 +299,10 @@ class Situation:
     priced: bool = False  # whether prices of electricity are known
     # Share of its time for which a unit computes when it serves at the rate under the SLO
     busy_share: float = 1.0
-    # Units that evaluation and batch work can use beside training jobs
-    rest_units: float = math.inf
+    # rest_units, worth (kinds,): units that evaluation and batch work can use beside training jobs;
+    # tokens that a unit trains relative to one of the first kind
+    rest_units: FloatArray = field(default_factory=lambda: np.array([math.inf]))
+    worth: FloatArray = field(default_factory=lambda: np.ones(1))
 
 
 @dataclass(frozen=True)
@@ -305,7 +313,6 @@ class PolicyKind:
     summary: str
     build: Callable[[PolicyInputs, Situation], Policy]  # configures the policy for a scenario
     bound: str = "oracle"  # name of the policy with foresight that bounds this one from above
-    of_one_kind: bool = False  # whether all units must be of one kind
 
     @cached_property
     def reads(self) -> set[str]:

@@ -43,7 +43,8 @@ from workloads.fleet.processes.moves import (
     walk,
 )
 from workloads.fleet.state.services import Service
-from workloads.fleet.state.world import NOBODY, NONE, OUT, Gang, Role, World, milliseconds
+from workloads.fleet.state.store import milliseconds
+from workloads.fleet.state.world import NOBODY, NONE, OUT, Gang, Role, World
 from workloads.job.causes import failure_rates
 
 SERVER = "server"  # name of the smallest failure domain
@@ -450,15 +451,20 @@ def _window(text: str, kinds: Mapping[str, int], demand: Demand) -> tuple[str, W
     return name, Window(text, begin_s, length_s, units, rolling=word == "roll")
 
 
-def maintaining(world: World, window: Window) -> Process:
-    """Take the units of a window out of service, one group after the other."""
-    yield world.env.timeout(milliseconds(window.begin_s, world.horizon_ms))
-    waiting = np.ones(len(world.ledger), bool)
-    for _ in range(window.rounds(len(world.ledger)) if window.units else 0):
-        units = _next_units(world, waiting, window.units)
-        waiting[units] = False
-        length_ms = milliseconds(window.length_s, world.horizon_ms)
-        yield world.env.process(_group(world, units, length_ms))
+def maintaining(world: World, windows: Sequence[Window]) -> Process:
+    """Take the units of windows out of service, one group after the other."""
+    # A window lasts longer than its groups are out, as units come in place of those that serve. The
+    # next one begins when all units are back.
+    for window in sorted(windows, key=lambda each: each.begin_s):
+        begin_ms = milliseconds(window.begin_s, world.horizon_ms)
+        yield world.env.timeout(max(0, begin_ms - world.now))
+        world.maintenance_late_ms = max(world.maintenance_late_ms, world.now - begin_ms)
+        waiting = np.ones(len(world.ledger), bool)
+        for _ in range(window.rounds(len(world.ledger)) if window.units else 0):
+            units = _next_units(world, waiting, window.units)
+            waiting[units] = False
+            length_ms = milliseconds(window.length_s, world.horizon_ms)
+            yield world.env.process(_group(world, units, length_ms))
 
 
 def _next_units(world: World, waiting: np.ndarray, count: int) -> IntArray:

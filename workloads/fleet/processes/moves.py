@@ -16,7 +16,7 @@ does (Liu and Layland, *J. ACM* 20, 1973). Serving always comes first.
 from __future__ import annotations
 
 import math
-from collections.abc import Generator, Iterable, Iterator
+from collections.abc import Generator, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -27,10 +27,10 @@ from topologies.arrays import FloatArray, IntArray
 from workloads.demand.trace import MINUTES_PER_DAY
 from workloads.fleet.policies.view import View
 from workloads.fleet.state.services import BatchQueue
-from workloads.fleet.state.world import NOBODY, NONE, Change, Gang, Role, World, milliseconds
+from workloads.fleet.state.store import milliseconds
+from workloads.fleet.state.world import NOBODY, NONE, Change, Gang, Role, World
 
 Process = Generator[simpy.Event, Any, None]
-POOL = 0  # pool whose weights evaluation and batch work use
 
 
 @dataclass(frozen=True)
@@ -221,7 +221,7 @@ def _to_evaluation(world: World, units: IntArray) -> None:
     world.ledger.put(units[resident], Role.EVALUATION, world.now)
     if not resident.all():
         cold = units[~resident]
-        phases, ticket = load_phases(world, POOL, compiled=True)[:2], world.take_ticket(cold)
+        phases, ticket = load_phases(world, world.home, compiled=True)[:2], world.take_ticket(cold)
         world.env.process(_loading(world, cold, ticket, phases, Role.EVALUATION))
 
 
@@ -231,9 +231,9 @@ def _loading(
     """Lead units to evaluation or batch work, through phases."""
     yield from walk(world, units, ticket, phases)
     left = world.arrive(units, ticket)
-    if world.batch is not None and role is Role.BATCH:
-        world.batch.joining -= len(units)
-    world.ledger.loaded[left] = POOL
+    if role is Role.BATCH:
+        world.batch_joining -= len(units)
+    world.ledger.loaded[left] = world.home
     world.ledger.put(left, role, world.now)
 
 
@@ -427,27 +427,38 @@ SLACK = 30  # minutes before a deadline at which its work should be done
 MOST_ABOVE = 1.5  # largest ratio of serving units to their need that is expected to last
 
 
-def balance(world: World, view: View, wanted: int | None) -> None:
-    """Give units to the batch tier, or take them away."""
-    batch = world.batch
-    if batch is None:
+def balance(worlds: Sequence[World], view: View, wanted: int | None) -> None:
+    """Give units to the batch tier, or take them away, kinds that serve last before others."""
+    able = [(world, world.batch) for world in worlds if world.batch is not None]
+    if not able:
         return
+    batch = able[0][1]
     waiting = batch.waits(view.minute)
-    units = world.ledger.count(Role.BATCH) + batch.joining
+    units = sum(world.ledger.count(Role.BATCH) + world.batch_joining for world, _ in able)
     if view.minute % EVERY and (units or not waiting):
         return
     rate = float(batch.rate_per_s[view.minute]) * 60.0
     coming = batch.came(view.minute, EVERY)
-    enough = math.ceil((waiting + coming) / (rate * EVERY))
-    urgent = urgent_units(batch, view) if wanted is None else wanted
-    batch.urgent = min(urgent, enough)
+    enough = (waiting + coming) / (rate * EVERY)
+    urgent: float = urgent_units(batch, view) if wanted is None else wanted
+    for world, _ in reversed(able):
+        speed = float(world.reach[world.home])
+        _balance(world, math.ceil(enough / speed), math.ceil(urgent / speed))
+        done = (world.ledger.count(Role.BATCH) + world.batch_joining) * speed
+        enough, urgent = max(0.0, enough - done), max(0.0, urgent - done)
+
+
+def _balance(world: World, enough: int, urgent: int) -> None:
+    """Give a kind's units to the batch tier, or take them away."""
+    units = world.ledger.count(Role.BATCH) + world.batch_joining
+    world.batch_urgent = min(urgent, enough)
     if units > enough:
         surplus = world.in_batch()[enough - units :]
         release(world, surplus, [Phase(Role.DRAINING, world.costs.drain_s)])
         return
     units += _take(world, _yielded(world, enough - units))
-    if units < batch.urgent and world.training_limit != 0:
-        _take(world, from_training(world, batch.urgent - units))
+    if units < world.batch_urgent and world.training_limit != 0:
+        _take(world, from_training(world, world.batch_urgent - units))
 
 
 def urgent_units(batch: BatchQueue, view: View) -> int:
@@ -475,7 +486,8 @@ def free_ahead(view: View, minutes: int) -> FloatArray:
     place = len(load) - MINUTES_PER_DAY + np.arange(minutes) % MINUTES_PER_DAY
     need = np.where(place >= 0, load[np.maximum(place, 0)], load[-1]) * above
     need[0] = serving
-    result: FloatArray = np.maximum(view.units - view.broken - need, 0.0)
+    alive = sum((kind.units - kind.broken) * float(kind.speed.max()) for kind in view.kinds)
+    result: FloatArray = np.maximum(alive - need, 0.0)
     return result
 
 
@@ -493,8 +505,8 @@ def _yielded(world: World, count: int) -> list[Part]:
 def _take(world: World, parts: list[Part]) -> int:
     """Lead units to batch work, and return their number."""
     for units, before in parts:
-        resident = world.ledger.loaded[units] == POOL
-        loading = load_phases(world, POOL, compiled=True)[:2]
+        resident = world.ledger.loaded[units] == world.home
+        loading = load_phases(world, world.home, compiled=True)[:2]
         _lead_to_batch(world, units[resident], before)
         _lead_to_batch(world, units[~resident], [*before, *loading])
     return sum(len(units) for units, _ in parts)
@@ -502,7 +514,7 @@ def _take(world: World, parts: list[Part]) -> int:
 
 def _lead_to_batch(world: World, units: IntArray, phases: list[Phase]) -> None:
     """Start the process that leads units to batch work."""
-    if len(units) and world.batch is not None:
-        world.batch.joining += len(units)
+    if len(units):
+        world.batch_joining += len(units)
         ticket = world.take_ticket(units)
         world.env.process(_loading(world, units, ticket, phases, Role.BATCH))

@@ -224,10 +224,11 @@ def batch_work(
     """Return the batch work of a run."""
     if tier is None:
         return None
-    if len(pools_from(services)) > 1:
+    models = {pool.weights or pool.name for pool in pools_from(services)}
+    if len(models) > 1:
         raise InputError(
-            f"a batch tier on a fleet that serves {len(pools_from(services))} models; its requests "
-            "need one model. Give one --model."
+            f"a batch tier on a fleet that serves {len(models)} models; its requests need one "
+            "model. Give one --model."
         )
     tier_demand = tier.demand or demand.times(tier.share / (1 - tier.share))
     if tier_demand.minutes < demand.minutes:

@@ -9,12 +9,13 @@ from dataclasses import dataclass, replace
 from topologies.clusters.cluster import Cluster
 from topologies.clusters.machines import machine_of
 from topologies.errors import InputError, shown, suggestion
-from workloads.demand import Demand, Horizon
+from workloads.demand import Demand
 from workloads.economics import Economics
 from workloads.fleet.inputs.costs import ChangeCosts
 from workloads.fleet.policies.view import Limits
 from workloads.fleet.processes.failures import Fleet, failures_from, windows_from
 from workloads.fleet.setup.night_work import night_work
+from workloads.fleet.setup.regions import Region, services_in
 from workloads.fleet.setup.serving import block_of, services_from
 from workloads.fleet.simulation import Kind
 from workloads.fleet.state.services import Service, units_needed
@@ -35,24 +36,43 @@ class Machines(Kind):
 
 
 def kinds_from(
-    clusters: Sequence[Cluster], window: Horizon, models: Sequence[Model], options: FleetOptions
+    clusters: Sequence[tuple[Cluster, str]],
+    demand: Demand,
+    models: Sequence[Model],
+    options: FleetOptions,
+    regions: Sequence[Region],
 ) -> tuple[Machines, ...]:
-    """Return the kinds of units of a fleet; machines that are stated twice are one kind."""
-    joined: dict[str, Cluster] = {}
-    for cluster in clusters:
-        name = machine_of(cluster)
-        before = joined.get(name)
-        joined[name] = replace(cluster, domains=cluster.domains + (before.domains if before else 0))
-    units = {name: cluster.domains for name, cluster in joined.items()}
-    windows = windows_from(options.policy.maintenance, units, window.demand)
+    """Return the kinds of units of a fleet, from its machines, each with its region."""
+    # Machines that are stated twice in a region are one kind.
+    joined: dict[tuple[str, str], Cluster] = {}
+    for cluster, place in clusters:
+        key = machine_of(cluster), place
+        before = joined.get(key)
+        joined[key] = replace(cluster, domains=cluster.domains + (before.domains if before else 0))
+    named = {f"{name}@{place}" if place else name: (name, place) for name, place in joined}
+    units = {name: joined[key].domains for name, key in named.items()}
+    windows = windows_from(options.policy.maintenance, units, demand)
+    here = {region.name: region for region in regions}
+    served: dict[str, tuple[Service, ...]] = {}
     result = []
-    for name, cluster in joined.items():
-        services = services_from(window.demand, cluster, models, options.fleet)
+    for name, (machine, place) in named.items():
+        cluster = joined[machine, place]
+        if machine not in served:
+            served[machine] = services_from(demand, cluster, models, options.fleet)
+        services = served[machine]
         fleet = replace(_fleet(cluster, services, options), maintenance=windows[name])
-        work = cluster, models, options.fleet, services, window.demand, fleet
-        jobs = night_work(*work, kinds=[*joined], name=name)
-        economics = _economics(cluster, options.money)
-        result.append(Machines(name, services, fleet, jobs, cluster=cluster, economics=economics))
+        work = cluster, models, options.fleet, services, demand, fleet
+        kind = Machines(
+            name,
+            services_in(services, regions) if regions else services,
+            fleet,
+            night_work(*work, kinds=[*named], name=name),
+            cluster=cluster,
+            economics=_economics(cluster, options.money),
+            region=place,
+            away_s=here[place].away_s if place else {},
+        )
+        result.append(kind)
     return tuple(result)
 
 

@@ -8,6 +8,7 @@ search.
 
 from __future__ import annotations
 
+import contextlib
 import math
 from bisect import bisect_right
 from collections.abc import Mapping, Sequence
@@ -177,13 +178,11 @@ SETTLED: Mapping[str, Any] = {
     "precision": "bf16",
     "order": ("tp", "cp", "dp", "pp"),
 }
-"""Fields of a plan that are fixed, so that a search takes a second. The searched fields (degrees of
-tensor, pipeline, data and expert parallelism, and recomputation) decide nearly all of the speed."""
-NARROWED: tuple[Mapping[str, Any], ...] = (
-    {"zero": 3, "recompute": "selective"},
-    {"recompute": "full"},
-)
-"""Further fixed fields of each search; the next is tried where no plan of one fits in memory."""
+"""Fields of a plan that are fixed, so that a search takes seconds. The searched fields (degrees of
+tensor, pipeline, data and expert parallelism, ZeRO, recomputation) decide nearly all of the speed.
+"""
+RECOMPUTED = ("none", "selective", "full")
+"""Recomputation of the plans among which the fastest is taken."""
 
 
 def training_rate(model: Model, cluster: Cluster) -> TrainingRate:
@@ -210,15 +209,16 @@ def _searched(model: Model, cluster: Cluster) -> TrainingRate:
         if chips < LEAST_CHIPS and units * 2 <= cluster.domains:
             continue
         part = replace(cluster, domains=units)
-        for narrowed in NARROWED:
-            stated = {**SETTLED, **narrowed}
+        rates: list[TrainingRate] = []
+        for recompute in RECOMPUTED:
+            stated = {**SETTLED, "recompute": recompute}
             if model.experts:
                 stated["etp"] = 1
-            try:
+            with contextlib.suppress(InputError):  # no plan fits in memory
                 best = search(model, part, chips, stated=stated, finalists=1).finalists[0]
-            except InputError:
-                continue
-            return TrainingRate(units, best.tokens_per_s, best.plan)
+                rates.append(TrainingRate(units, best.tokens_per_s, best.plan))
+        if rates:
+            return max(rates, key=lambda rate: rate.tokens_per_s)
     return TrainingRate(1, _roofline_tokens_per_s(model, cluster))
 
 

@@ -53,6 +53,7 @@ class Service:
     # both
     apart: Pools | None = None
     choice: Choice | None = None
+    region: str = ""  # region of its users, in a fleet of several
 
     @property
     def group(self) -> int:
@@ -78,20 +79,23 @@ class Pool:
     weights_bytes: float  # bytes that a unit loads before it can answer the services [B]
     # Time that a unit loses while its prefix cache fills after a change of role [s]
     cold_s: float = 0.0
+    weights: str = ""  # as of its services
+    region: str = ""  # region of the users, in a fleet of several
 
 
 def pools_from(services: Sequence[Service]) -> tuple[Pool, ...]:
-    """Group services by their weights, in the order of their first service."""
-    members: dict[str, list[int]] = {}
+    """Group services of a region by their weights, in the order of their first service."""
+    members: dict[tuple[str, str | int], list[int]] = {}
     for number, service in enumerate(services):
-        key = f"weights {service.weights}" if service.weights else f"service {number}"
-        members.setdefault(key, []).append(number)
+        members.setdefault((service.region, service.weights or number), []).append(number)
     return tuple(
         Pool(
             services[numbers[0]].weights if len(numbers) > 1 else services[numbers[0]].name,
             tuple(numbers),
             max(services[number].weights_bytes for number in numbers),
             max(services[number].cold_s for number in numbers),
+            services[numbers[0]].weights,
+            services[numbers[0]].region,
         )
         for numbers in members.values()
     )
@@ -229,8 +233,6 @@ class BatchQueue:
     late: IntArray = field(init=False)
     waiting: IntArray = field(init=False)
     done: int = 0
-    urgent: int = 0  # units that the deadlines need, which training yields
-    joining: int = 0  # units on their way to batch work
     carry: float = 0.0  # part of a request that the last minute has begun
 
     def __post_init__(self) -> None:

@@ -1,4 +1,4 @@
-"""State of a running fleet: ledger of roles, weight store, gangs, and the world that holds them.
+"""State of a running fleet: ledger of roles, gangs, and the world that holds them.
 
 Time is in integer milliseconds, so that the server-milliseconds of all roles sum to servers × time.
 A server that is down while the rest of its unit works on counts as broken.
@@ -25,6 +25,7 @@ from workloads.fleet.inputs.costs import ChangeCosts
 from workloads.fleet.inputs.jobs import TrainingJob
 from workloads.fleet.policies.view import Limits
 from workloads.fleet.state.services import BatchQueue, Pool, Queue, Service, to_serving_s
+from workloads.fleet.state.store import MS, Store, milliseconds
 from workloads.job.checkpoints import PeerCopies
 
 
@@ -60,7 +61,6 @@ GROUPS = {
 """Groups of roles; every role is in exactly one of them."""
 
 NOBODY = -1  # owner, loaded pool or heading of a unit that has none
-MS = 1000  # milliseconds of a second
 
 
 class Ledger:
@@ -143,95 +143,6 @@ class Ledger:
         if owner is not None:
             chosen &= self.owner == owner
         return np.flatnonzero(chosen)
-
-
-def milliseconds(seconds: float, horizon_ms: int) -> int:
-    """Whole milliseconds, at most just past the horizon, so that infinity becomes an integer.
-
-    >>> milliseconds(1.5, 10_000), milliseconds(float("inf"), 10_000)
-    (1500, 10001)
-    """
-    if seconds * MS > horizon_ms:
-        return horizon_ms + 1
-    return round(seconds * MS)
-
-
-@dataclass
-class _Load:
-    """A load under way: units that each still lack ``left_bytes``, and the event of its end."""
-
-    units: int
-    left_bytes: float
-    cap_bytes_per_s: float
-    done: simpy.Event
-    rate_bytes_per_s: float = 0.0
-
-
-class Store:
-    """Max-min fair sharing of one bandwidth; each unit of a load has a cap of its own.
-
-    Two units want 10 bytes each from a store of 4 B/s:
-
-    >>> env = simpy.Environment()
-    >>> store = Store(env, 4.0)
-    >>> env.run(until=store.load(units=2, bytes_per_unit=10.0, cap_bytes_per_s=100.0))
-    >>> env.now
-    5000
-    """
-
-    def __init__(self, env: simpy.Environment, bytes_per_s: float) -> None:
-        self.env = env
-        self.bytes_per_s = bytes_per_s
-        self.moved_bytes = 0.0
-        self._loads: list[_Load] = []
-        self._at_ms = 0
-        self._round = 0
-
-    def load(self, *, units: int, bytes_per_unit: float, cap_bytes_per_s: float) -> simpy.Event:
-        """Start to load on ``units`` units; the event is triggered when all have their bytes."""
-        self._progress()
-        entry = _Load(units, float(bytes_per_unit), cap_bytes_per_s, self.env.event())
-        self._loads.append(entry)
-        self._share()
-        return entry.done
-
-    def _progress(self) -> None:
-        elapsed_s = (int(self.env.now) - self._at_ms) / MS
-        self._at_ms = int(self.env.now)
-        for entry in self._loads:
-            moved = min(entry.left_bytes, entry.rate_bytes_per_s * elapsed_s)
-            entry.left_bytes -= moved
-            self.moved_bytes += moved * entry.units
-
-    def _share(self) -> None:
-        remaining, waiting = self.bytes_per_s, sum(entry.units for entry in self._loads)
-        for entry in sorted(self._loads, key=lambda entry: entry.cap_bytes_per_s):
-            entry.rate_bytes_per_s = min(entry.cap_bytes_per_s, remaining / waiting)
-            remaining -= entry.rate_bytes_per_s * entry.units
-            waiting -= entry.units
-        # Rates have changed, so processes that wait for the end of an earlier round do nothing.
-        self._round += 1
-        if self._loads:
-            delay_ms = min(_until_done_ms(entry) for entry in self._loads)
-            self.env.process(self._wake(self._round, delay_ms))
-
-    def _wake(self, this_round: int, delay_ms: int) -> Generator[simpy.Event, Any, None]:
-        yield self.env.timeout(delay_ms)
-        if this_round != self._round:
-            return
-        self._progress()
-        done = [entry for entry in self._loads if _until_done_ms(entry) == 0]
-        self._loads = [entry for entry in self._loads if _until_done_ms(entry) > 0]
-        self._share()
-        for entry in done:
-            entry.done.succeed()
-
-
-def _until_done_ms(entry: _Load) -> int:
-    """Time until a load ends at its present rate, rounded up."""
-    if entry.left_bytes <= 1e-6 or math.isinf(entry.rate_bytes_per_s):
-        return 0
-    return math.ceil(entry.left_bytes / entry.rate_bytes_per_s * MS - 1e-6)
 
 
 NONE = np.empty(0, np.int64)  # no units
@@ -528,8 +439,8 @@ class World:
     name: str
     chips_per_unit: int
     economics: Economics  # power and price of a chip
-    # (pools,): requests that a unit serves relative to one of the first kind; 0 if it never serves
-    speed: FloatArray
+    # (pools,): requests that a unit can serve relative to one of the first kind; 0 if it never does
+    reach: FloatArray
     # (services, minutes): requests that one unit serves at saturation, at that minute's prompt and
     # output lengths [1/s]
     rate_max_per_s: FloatArray
@@ -560,8 +471,14 @@ class World:
     training_limit: int | None = None  # most units that may train or evaluate, None for any number
     # Most units of jobs by name, where a policy sets such limits
     job_limits: Mapping[str, int] = field(default_factory=dict)
-    batch: BatchQueue | None = None
+    batch: BatchQueue | None = None  # where units of this kind may do batch work
+    batch_urgent: int = 0  # units that the deadlines of batch work need, which training yields
+    batch_joining: int = 0  # units on their way to batch work
     maintained: int = 0  # units that have been out for maintenance
+    maintenance_late_ms: int = 0  # largest delay of a window, until the one before had ended
+    region: str = ""
+    # (services,): round trip of a service's requests to this region and back [s]; empty for none
+    away_s: FloatArray = field(default_factory=lambda: np.empty(0))
     tickets: Iterator[int] = field(default_factory=lambda: itertools.count(1))
 
     def __getstate__(self) -> dict[str, Any]:
@@ -582,6 +499,38 @@ class World:
     def servers(self) -> int:
         """Servers of a unit where each fails on its own; else 1."""
         return self.ledger.servers
+
+    @cached_property
+    def own(self) -> IntArray:
+        """Pool of this region with the weights of each pool; its own number where it is of it."""
+        here = {
+            pool.weights: number
+            for number, pool in enumerate(self.pools)
+            if pool.region == self.region
+        }
+        return np.array(
+            [
+                number if pool.region == self.region else here[pool.weights]
+                for number, pool in enumerate(self.pools)
+            ]
+        )
+
+    @cached_property
+    def speed(self) -> FloatArray:
+        """Requests that a unit serves relative to one of the first kind, 0 elsewhere; (pools,)."""
+        return np.where(self.own == np.arange(len(self.own)), self.reach, 0.0)
+
+    def helpers(self, service: int) -> list[int]:
+        """Services of this region whose units can answer a service of another one."""
+        pool = next(n for n, each in enumerate(self.pools) if service in each.services)
+        if not self.serves or self.own[pool] == pool:
+            return []
+        return list(self.pools[self.own[pool]].services)
+
+    @cached_property
+    def home(self) -> int:
+        """Pool whose weights evaluation and batch work use."""
+        return int(self.own[0])
 
     @cached_property
     def serves(self) -> bool:
@@ -611,8 +560,12 @@ class World:
     def lent(self) -> int:
         """Units that train, evaluate or do batch work, or are on their way there."""
         gangs = sum(gang.size + gang.joining for gang in self.gangs)
-        joining = 0 if self.batch is None else self.batch.joining
-        return gangs + joining + self.ledger.count(Role.EVALUATION) + self.ledger.count(Role.BATCH)
+        return (
+            gangs
+            + self.batch_joining
+            + self.ledger.count(Role.EVALUATION)
+            + self.ledger.count(Role.BATCH)
+        )
 
     def room_to_train(self) -> int:
         """Units that may still be lent under the limit on training."""
@@ -646,8 +599,7 @@ class World:
 
     def beyond_deadlines(self) -> IntArray:
         """Units that do batch work beyond what its deadlines need."""
-        urgent = 0 if self.batch is None else self.batch.urgent
-        return self.in_batch()[urgent:]
+        return self.in_batch()[self.batch_urgent :]
 
     def whole(self, units: IntArray) -> IntArray:
         """Units that have all their servers: only these can be in a gang."""

@@ -108,6 +108,12 @@ class RankShare:
         """Ranks of the replica."""
         return self.cores or self.chips * self.per_chip
 
+    @cached_property
+    def by_heads(self) -> tuple[RankShare, ...]:
+        """Shares of the attention layers with alike heads, as if there were no other layers."""
+        models = self.model.by_heads
+        return (self,) if len(models) == 1 else tuple(replace(self, model=one) for one in models)
+
     @property
     def attention_layers(self) -> int:
         """Layers with attention."""
@@ -204,7 +210,7 @@ class RankShare:
         All heads share a latent cache and the keys of an indexer, so every rank holds the whole.
         """
         index = self.index_layers * self.index_key_bytes if self.index_layers else 0.0
-        return self.attention_layers * self.layer_kv_bytes + index
+        return index + sum(part.attention_layers * part.layer_kv_bytes for part in self.by_heads)
 
     @property
     def layer_kv_bytes(self) -> float:

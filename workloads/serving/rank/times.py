@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from dataclasses import replace
 from functools import cache, lru_cache
 from typing import NamedTuple
@@ -40,7 +41,10 @@ def projections_s(rank: RankShare, tokens: FloatArray) -> FloatArray:
     queries = rank.query_heads * (model.query_width // model.heads)
     output = rank.product_s(tokens, model.hidden, values)
     if not model.latent:
-        qkv = queries * (1 + model.attention_gate) + 2 * rank.kv_heads * model.head_dim
+        qkv = (
+            queries * (1 + model.attention_gate)
+            + (2 - model.tied_values) * rank.kv_heads * model.head_dim
+        )
         return output + rank.product_s(tokens, qkv, model.hidden)
     if model.attention_gate:
         output = output + rank.product_s(tokens, values, model.hidden)
@@ -211,7 +215,7 @@ def products_s(rank: RankShare, tokens: FloatArray, *, prompts: bool = False) ->
     """
     model, alone, some = rank.model, rank.alone, tokens / rank.attention_dp
     dense = mlp_s(alone, some, model.ffn)
-    layers = rank.attention_layers * projections_s(alone, some)
+    layers = sum(part.attention_layers * projections_s(part, some) for part in alone.by_heads)
     layers = layers + rank.dense_layers * dense
     if model.indexer:
         layers = layers + rank.index_layers * index_s(alone, some)
@@ -310,7 +314,24 @@ def key_times(
 
 
 def decode_keys(rank: RankShare) -> KeyTimes:
-    """Return the times of a cached token of one request on one rank.
+    """Return the times of a cached token of one request on one rank."""
+    return _all_layers([_decode_keys(part) for part in rank.by_heads])
+
+
+def prefill_keys(rank: RankShare) -> KeyTimes:
+    """Return the times of attention of a prompt's token to one earlier token."""
+    return _all_layers([_prefill_keys(part) for part in rank.by_heads])
+
+
+def _all_layers(times: Sequence[KeyTimes]) -> KeyTimes:
+    """Times of keys in layers of several widths together; of their windows it is the mean."""
+    most_s = sum(part.most_s for part in times)
+    most = round(sum(part.most * part.most_s for part in times) / most_s) if most_s else 0
+    return KeyTimes(sum(part.all_s for part in times), most, most_s)
+
+
+def _decode_keys(rank: RankShare) -> KeyTimes:
+    """Times of a cached token of one request on one rank, in layers with alike heads.
 
     In a layer it is the longer one of streaming the token's keys and values, and of computing
     scores with the query heads. Of the heads that share a key-value head only some take longer than
@@ -342,8 +363,8 @@ def decode_keys(rank: RankShare) -> KeyTimes:
     return key_times(rank, key_s, selected_s * layers / key_s, score_s, windows=windows)
 
 
-def prefill_keys(rank: RankShare) -> KeyTimes:
-    """Return the times of attention of a prompt's token to one earlier token.
+def _prefill_keys(rank: RankShare) -> KeyTimes:
+    """Times of attention of a prompt's token to one earlier token, in layers with alike heads.
 
     Windows of last keys count as if they were whole: rates of gpt-oss at prompts of 32,000 tokens
     (gpustack_serving) are below those without windows already.
@@ -371,9 +392,12 @@ def decode_request_s(rank: RankShare) -> float:
     without attention read and write states, those of all requests in one kernel, whose start is no
     request's.
     """
-    heads, moved = max(1.0, rank.model.kv_heads / rank.ranks), 2 * rank.state_bytes / rank.ranks
+    heads = sum(
+        part.attention_layers * max(1.0, part.model.kv_heads / rank.ranks) for part in rank.by_heads
+    )
+    moved = 2 * rank.state_bytes / rank.ranks
     states_s = float(rank.pass_s(2 * moved) - rank.pass_s(moved)) if moved else 0.0
-    return rank.attention_layers * heads * _pair_s(rank) + states_s
+    return heads * _pair_s(rank) + states_s
 
 
 def _pair_s(rank: RankShare) -> float:

@@ -145,8 +145,9 @@ def _collectives(
                 if key not in schedules:
                     group = group_of(cluster, chips)
                     chunks = call_schedule(group, step.collective, step.size_bytes, down)
-                    flow_or_chunks = as_flow(chunks, alone_ps) if as_flows else chunks
-                    schedules[key] = replace(flow_or_chunks, labels={})  # nobody reads them
+                    if as_flows:
+                        chunks = as_flow(chunks.resources, busy_ps(chunks), alone_ps)
+                    schedules[key] = replace(chunks, labels={})  # nobody reads them
                 yield Called(schedules[key], layout.offset[members[0], number] + 2 * calls)
 
 
@@ -240,9 +241,10 @@ LEAST = 10
 than that."""
 
 
-def as_flow(chunks: Schedule, duration_ps: int) -> Schedule:
+def as_flow(resources: Resources, used_ps: IntArray, duration_ps: int) -> Schedule:
     """Return a collective as a single op that uses the links and adapters that its chunks use."""
-    # ``duration_ps``: time of the collective alone, from the collective level [ps].
+    # ``used_ps`` (resources,): see :func:`busy_ps`. ``duration_ps``: time of the collective alone,
+    # from the collective level [ps].
     if duration_ps > LARGEST_FLOW_BYTES:
         raise InputError(
             f"--level flow follows collectives of up to {LARGEST_FLOW_BYTES / PS_PER_S:.1f} s; one "
@@ -250,7 +252,7 @@ def as_flow(chunks: Schedule, duration_ps: int) -> Schedule:
         )
     parts = np.empty(0, np.int64)
     if duration_ps:
-        parts = np.minimum(PARTS, -(-PARTS * busy_ps(chunks) // duration_ps))
+        parts = np.minimum(PARTS, -(-PARTS * used_ps // duration_ps))
     used = np.flatnonzero(parts >= LEAST)
     kind = FLOW if len(used) else FIXED if duration_ps else JOIN
     flows = Flows(
@@ -269,7 +271,7 @@ def as_flow(chunks: Schedule, duration_ps: int) -> Schedule:
     return schedule(
         columns,
         edges=Edges.from_pairs(1, np.empty(0, np.int64), np.empty(0, np.int64)),
-        resources=_shared(chunks.resources, used),
+        resources=_shared(resources, used),
         flows=flows if kind == FLOW else None,
     )
 

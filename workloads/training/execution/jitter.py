@@ -11,7 +11,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cache, cached_property
 from statistics import NormalDist
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -33,8 +33,6 @@ time."""
 LARGEST_FACTOR = 1000.0  # largest factor by which a rank may be slower than its peers
 GOLDEN = np.uint64(0x9E3779B97F4A7C15)
 """Increment of SplitMix64 (Steele, Lea and Flood 2014): 2^64 over the golden ratio."""
-MIX_1 = np.uint64(0xBF58476D1CE4E5B9)  # with MIX_2, the multipliers of its finaliser
-MIX_2 = np.uint64(0x94D049BB133111EB)
 
 KeyArray = npt.NDArray[np.uint64]
 
@@ -79,8 +77,8 @@ class Disturbance:
 
     def keys(self, ranks: IntArray) -> KeyArray:
         """Return the seed of the hash of each rank's ops, uint64 (ranks,)."""
-        mixed = mix_array(np.array([self.seed % 2**64], np.uint64) + GOLDEN)
-        return mix_array(mixed + (ranks.astype(np.uint64) + np.uint64(1)) * GOLDEN)
+        mixed = _mixed(np.array([self.seed % 2**64], np.uint64) + GOLDEN)
+        return _mixed(mixed + (ranks.astype(np.uint64) + np.uint64(1)) * GOLDEN)
 
     def slowness(self, ranks: IntArray) -> IntArray:
         """Return the excess of each rank's kernel times in parts of 2^20, int64 (ranks,)."""
@@ -132,13 +130,31 @@ def normal_quantiles() -> tuple[int, ...]:
     return (*(-end for end in reversed(positive)), *positive)
 
 
-def mix_array(values: KeyArray) -> KeyArray:
-    """Return the values mixed by the finaliser of SplitMix64 (Steele, Lea and Flood 2014)."""
-    x = values ^ (values >> np.uint64(30))
-    x = x * MIX_1
-    x = (x ^ (x >> np.uint64(27))) * MIX_2
-    mixed: KeyArray = x ^ (x >> np.uint64(31))
-    return mixed
+# Array arithmetic calls these as they are, and compiled code by the names below for single ops.
+
+
+def _mixed(x: Any) -> Any:
+    """Values mixed by the finaliser of SplitMix64 (Steele, Lea and Flood 2014)."""
+    x = (x ^ (x >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
+    x = (x ^ (x >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
+    return x ^ (x >> np.uint64(31))
+
+
+def _scaled(duration_ps: Any, k: Any) -> Any:
+    """Durations scaled by 1 + k / 2^20, rounded down."""
+    # d + ((d · k) >> 20), with the product in two parts so that it fits in 64 bits.
+    low = duration_ps & 0xFFFFF
+    return duration_ps + (duration_ps >> 20) * k + ((low * k) >> 20)
+
+
+mix, scale = inlined(_mixed), inlined(_scaled)
+
+
+@inlined
+def draw(key: np.uint64, op_key: np.uint64) -> np.uint64:
+    """Return the place in the table of jitter by the hash of rank and op."""
+    place: np.uint64 = mix(key + op_key) >> np.uint64(54)
+    return place
 
 
 def disturbed_array(
@@ -147,44 +163,16 @@ def disturbed_array(
     """Return the disturbed durations of ops [ps]; arguments are broadcast against each other."""
     # ``duration_ps``: undisturbed durations [ps]. ``table`` (1024,): quantiles of the jitter, from
     # ``Disturbance.table``.
-    slowed = _scale_array(duration_ps, slow)
-    code = mix_array(key + np.atleast_1d(op).astype(np.uint64) * GOLDEN) >> np.uint64(
-        64 - TABLE_BITS
-    )
-    return np.maximum(1, _scale_array(slowed, table[code.astype(np.int64)]))
+    code = _mixed(key + np.atleast_1d(op).astype(np.uint64) * GOLDEN) >> np.uint64(64 - TABLE_BITS)
+    return np.maximum(1, _scaled(_scaled(duration_ps, slow), table[code.astype(np.int64)]))
 
 
 def jittered(duration_ps: IntArray, table: IntArray) -> IntArray:
     """Return the times that each duration takes at each place of the table of jitter [ps]."""
     # ``duration_ps`` (durations,). ``table`` (places,).
     # Returns an array (durations, places).
-    lasts: IntArray = np.maximum(1, _scale_array(duration_ps[:, None], table))
+    lasts: IntArray = np.maximum(1, _scaled(duration_ps[:, None], table))
     return np.ascontiguousarray(lasts)
-
-
-def _scale_array(duration_ps: IntArray, k: IntArray) -> IntArray:
-    """Durations scaled by 1 + k / 2^20, rounded down."""
-    # d + ((d · k) >> 20), with the product in two parts so that it fits in 64 bits.
-    high, low = duration_ps >> UNIT, duration_ps & (2**UNIT - 1)
-    scaled: IntArray = duration_ps + high * k + ((low * k) >> UNIT)
-    return scaled
-
-
-@inlined
-def scale(duration_ps: int, k: int) -> int:
-    """Return one duration scaled as :func:`disturbed_array` scales it [ps]."""
-    low = duration_ps & 0xFFFFF
-    return duration_ps + (duration_ps >> 20) * k + ((low * k) >> 20)
-
-
-@inlined
-def draw(key: np.uint64, op_key: np.uint64) -> np.uint64:
-    """Return the place in the table of jitter by the hash of rank and op."""
-    # The same as mix_array, with its constants written out.
-    x = key + op_key
-    x = (x ^ (x >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
-    x = (x ^ (x >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
-    return (x ^ (x >> np.uint64(31))) >> np.uint64(54)
 
 
 def with_slower_network(whole: Program, domain: IntArray, longer: float) -> Program:

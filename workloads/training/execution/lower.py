@@ -228,7 +228,16 @@ def _labels(program: Program, layout: Layout) -> dict[str, IntArray | Codes]:
     tile(program, layout, what, by_step(program, what_of))
     tile(program, layout, layer, [stream.ops.layer for stream in program.streams])
     tile(program, layout, microbatch, [stream.ops.microbatch for stream in program.streams])
-    rows, times = _row_lengths(program)
+    # Row whose labels each stretch of ops, then of joins has, and the length of the stretch.
+    length = np.array([len(stream.ops) for stream in program.streams])[program.stage]
+    first = [exchange.members[:, 0] for exchange in program.exchanges]
+    joins = [
+        np.full(len(exchange.members), joins_of_group(exchange)) for exchange in program.exchanges
+    ]
+    rows, times = (
+        np.concatenate([np.arange(len(program)), *first]),
+        np.concatenate([length, *joins]),
+    )
     rank, count = (
         np.repeat(column.astype(np.int32)[rows], times) for column in (program.rank, program.count)
     )
@@ -241,16 +250,6 @@ def _labels(program: Program, layout: Layout) -> dict[str, IntArray | Codes]:
         "microbatch": microbatch,
         "count": count,
     }
-
-
-def _row_lengths(program: Program) -> tuple[IntArray, IntArray]:
-    """Row whose labels each stretch of ops, then of joins has, and the length of the stretch."""
-    length = np.array([len(stream.ops) for stream in program.streams])[program.stage]
-    first = [exchange.members[:, 0] for exchange in program.exchanges]
-    joins = [
-        np.full(len(exchange.members), joins_of_group(exchange)) for exchange in program.exchanges
-    ]
-    return np.concatenate([np.arange(len(program)), *first]), np.concatenate([length, *joins])
 
 
 # Edges of a lowered program, written for all ranks and groups at once.

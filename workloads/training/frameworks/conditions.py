@@ -90,10 +90,9 @@ class Conditions:
 
 def _limited(cluster: Cluster, limit_w: float) -> bool:
     """Return whether a limit is below a chip's power, and refuse one that nobody measured."""
-    from topologies.catalogue.catalogue import shipped_catalogue
     from workloads.kernels.chip_share import family
 
-    catalogue = cluster.catalogue or shipped_catalogue()
+    catalogue = cluster.numbers
     if limit_w >= catalogue.value(cluster.chip, "tdp", math.inf):
         return False
     kernels = f"kernels.{family(cluster.chip, catalogue).name}"

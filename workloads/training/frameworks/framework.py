@@ -16,7 +16,7 @@ from importlib.resources import files
 from typing import Any
 
 from topologies.arguments import check_fields, check_names
-from topologies.catalogue.catalogue import NEURON, Catalogue, chip_family, shipped_catalogue
+from topologies.catalogue.catalogue import NEURON, Catalogue, chip_family
 from topologies.clusters.cluster import Cluster
 from topologies.errors import InputError, suggestion
 from topologies.files.yaml_documents import read_yaml
@@ -147,7 +147,7 @@ class Framework:
                 f"framework {self.name} does not train on {cluster.chip} of {cluster.name}. "
                 f"Use one of {others}."
             )
-        base = cluster.catalogue or shipped_catalogue()
+        base = cluster.numbers
         kernels = f"kernels.{family(cluster.chip, base).name}"
         for word in self.chosen:
             if word in self.settings and not _on_the_chip(self.settings[word], kernels, base):
@@ -175,7 +175,7 @@ def _on_the_chip(named: Variants, kernels: str, base: Catalogue) -> list[tuple[s
 
 @lru_cache(CLUSTERS_KEPT)
 def _with_numbers(stack: Framework, cluster: Cluster, dense: bool) -> Cluster:
-    base = cluster.catalogue or shipped_catalogue()
+    base = cluster.numbers
     already = {f"{part}.{quantity}" for part, quantity, _ in base.chosen}
     wanted = stack.variants(cluster.chip, base, dense=dense)
     left = {path: name for path, name in wanted.items() if path not in already}

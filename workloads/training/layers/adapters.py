@@ -74,8 +74,7 @@ def with_adapters(shapes: RankShapes, steps: Sequence[LayerOp]) -> list[LayerOp]
     for step in steps:
         adapted_steps.append(step)
         if step.name in sizes:
-            timing = _adapter(shapes, *sizes[step.name])
-            adapter = kernel(f"{step.name}.adapter", timing)
+            adapter = kernel(f"{step.name}.adapter", _adapter(shapes, *sizes[step.name]))
             adapted_steps.append(adapter._replace(issued=issued))
     return adapted_steps
 

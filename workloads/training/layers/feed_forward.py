@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from typing import NamedTuple, cast
 
-from cluster_sim.collectives.duration.expert_library import MERGING, known
+from cluster_sim.collectives.duration.expert_library import MERGING, known, visited
 from topologies.catalogue.catalogue import NCCL, Catalogue, chip_family
 from workloads.kernels.chip_share import Timing, rank_of
 from workloads.kernels.precision import ELEMENT_BYTES
@@ -148,17 +148,15 @@ def load(shapes: RankShapes) -> Load:
     local = experts.count // plan.ep
     computed = copies * plan.expert_tp * plan.expert_load
     each = max(1, math.ceil(computed / local))
-    tiled = (each + shared for shared in _shared_tiles(shapes, local))
-    return Load(rows, copies, local, each, experts.ffn // plan.expert_tp, *tiled)
-
-
-def _shared_tiles(shapes: RankShapes, local: int) -> Iterator[int]:
-    """Yield the rows of others' tiles that an expert computes in JAX's grouped products."""
-    # A tile in which an expert's tokens begin is computed once for it and once for the one before
-    # (``make_group_metadata``). Under a capacity each expert has rows of its own.
+    # In JAX's grouped products an expert computes rows of others' tiles: a tile in which its tokens
+    # begin is computed once for it and once for the one before (``make_group_metadata``). Under a
+    # capacity each expert has rows of its own.
+    tiled, numbers = [], shapes.catalogue
     for name in ("expert_tile", "expert_weight_tile"):
-        alone = shapes.plan.capacity_factor or not shapes.catalogue.has(shapes.chip, name)
-        yield 0 if alone else shapes.catalogue.integer(shapes.chip, name) * (local - 1) // local
+        alone = plan.capacity_factor or not numbers.has(shapes.chip, name)
+        shared = 0 if alone else numbers.integer(shapes.chip, name) * (local - 1) // local
+        tiled.append(each + shared)
+    return Load(rows, copies, local, each, experts.ffn // plan.expert_tp, *tiled)
 
 
 def experts_forward(shapes: RankShapes) -> list[LayerOp]:
@@ -373,7 +371,10 @@ def _combine(shapes: RankShapes, name: str) -> list[LayerOp]:
 
 def _sent(shapes: RankShapes, element_bytes: float = TWO) -> int:
     """Buffer of an all-to-all between experts on the busiest rank [B]."""
-    copies, width = load(shapes).copies, shapes.model.expert_hidden
+    work, width = load(shapes), shapes.model.expert_hidden
+    # HybridEP sends a token once to each rank that holds some of its experts.
+    once = _sorted_on_the_way(shapes) and not merged_exchange(shapes.catalogue, shapes.chip)
+    copies = work.rows * visited(shapes.plan.ep, work.copies // work.rows) if once else work.copies
     return math.ceil(element_bytes * copies * width * shapes.plan.expert_load)
 
 

@@ -71,7 +71,8 @@ def _columns(shapes: RankShapes) -> int:
     """Columns of queries, keys and values on one rank, of the output gate, and of an indexer."""
     gate, index = shapes.heads * shapes.model.attention_gate, shapes.model.indexer
     columns = index.heads * index.dim + index.columns if index else 0
-    return (shapes.heads + 2 * shapes.kv_heads + gate) * shapes.model.head_dim + columns
+    both = (2 - shapes.model.tied_values) * shapes.kv_heads
+    return (shapes.heads + both + gate) * shapes.model.head_dim + columns
 
 
 def _rotate(shapes: RankShapes) -> list[LayerOp]:

@@ -10,11 +10,11 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 from topologies.catalogue.catalogue import Catalogue
 from workloads.kernels import times as kernel_times
-from workloads.kernels.chip_share import Timing, family
+from workloads.kernels.chip_share import Part, Timing, family
 from workloads.kernels.precision import CASTS, ELEMENT_BYTES
 from workloads.models.model import Layer, Model
 from workloads.training.plan.plan import ParallelPlan
@@ -194,7 +194,7 @@ class RankShapes:
         return self.model.value_width // self.plan.tp
 
     @property
-    def rank(self) -> dict[str, Any]:
+    def rank(self) -> Part:
         """Arguments of kernel times that say which part of a chip, with which numbers, runs it."""
         return {"ranks_per_chip": self.plan.ranks_per_chip, "catalogue": self.catalogue}
 
@@ -260,8 +260,9 @@ class RankShapes:
     def gather(self, size_bytes: int, rows: int = 0, *, scattered: bool = False) -> Timing:
         """Time of a look-up of rows by index, or where ``scattered`` of adding to such rows."""
         # ``size_bytes`` counts reads and writes of all rows.
-        how = {"rows": rows, "scattered": scattered, **self.rank}
-        timing = kernel_times.gather(self.chip, size_bytes, **how)
+        timing = kernel_times.gather(
+            self.chip, size_bytes, rows=rows, scattered=scattered, **self.rank
+        )
         return timing._replace(size_bytes=size_bytes)
 
 

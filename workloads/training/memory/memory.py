@@ -139,11 +139,14 @@ def _input_bytes(plan: ParallelPlan, half: str, stack: Stack) -> int:
 
 
 def _mixer(model: Model, plan: ParallelPlan, tokens: int, stack: Stack) -> int:
-    """Inputs and output of attention, and of a recurrent mixer [B]."""
+    """Inputs and output of attention, of its indexer, and of a recurrent mixer [B]."""
     size = 0
     if model.mixer in ATTENTION:
         size += _heads(model, plan, tokens, stack) + _scores(model, plan, tokens)
-        size += _index(model, plan, tokens)
+    index = model.indexer
+    if index and model.mixer in ATTENTION:  # also its head weights, and places of selected keys
+        places = 4 * min(model.window, plan.seq)
+        size += tokens * (ELEMENT_BYTES * (index.heads * index.dim + index.columns) + places)
     if model.mixer in RECURRENCE and model.recurrence:
         columns = model.recurrence.columns + model.recurrence.inner
         size += ELEMENT_BYTES * tokens * columns // plan.tp
@@ -164,15 +167,6 @@ def _heads(model: Model, plan: ParallelPlan, tokens: int, stack: Stack) -> int:
         )
     kv = max(model.kv_heads // plan.tp, 1) * model.head_dim
     return size + ELEMENT_BYTES * tokens * (queries + 2 * kv)
-
-
-def _index(model: Model, plan: ParallelPlan, tokens: int) -> int:
-    """Queries, keys and head weights of an indexer, and the places of selected keys [B]."""
-    index = model.indexer
-    if index is None:
-        return 0
-    places = 4 * min(model.window, plan.seq)
-    return tokens * (ELEMENT_BYTES * (index.heads * index.dim + index.columns) + places)
 
 
 def _inner(model: Model, plan: ParallelPlan, elements: int, stack: Stack) -> int:

@@ -24,6 +24,7 @@ from workloads.options.tool_keys import (
     ToolFile,
     choice,
     fields_of_keys,
+    is_set,
     number,
     tool_of,
     true,
@@ -367,7 +368,17 @@ NXD: Mapping[str, Key] = {
         _optimizer,
         lambda name, _plan: "adamw_fp32OptState" if name == "adamw" else None,
     ),
-    "model.fusions.flash_attention": when("attention", "fused", "unfused"),
+    # Ring attention runs in a fused kernel of its own, beside which the other may be off.
+    "model.fusions.flash_attention": when("attention", "fused", "unfused")._replace(
+        read=lambda value, keys: (
+            "fused"
+            if is_set(value) or is_set(keys.get("model.fusions.ring_attention", False))
+            else "unfused"
+        )
+    ),
+    "model.fusions.ring_attention": Key(
+        "attention", lambda value, _all: "fused" if is_set(value) else None
+    ),
     "model.moe.capacity_factor": Key(
         "capacity_factor", _capacity, lambda factor, _plan: factor or None
     ),

@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
 from dataclasses import dataclass, field, fields
-from functools import cache, partial
+from functools import cache
 from importlib.resources import files
 from typing import Literal
 
@@ -53,105 +52,63 @@ def framework_names() -> tuple[str, ...]:
 
 
 ORDER = ("tp", "cp", "dp", "pp")  # axes of ranks in their default order, the fastest-changing first
-COUNTS = (
-    "tp", "pp", "dp", "cp", "ep", "vpp", "microbatch", "global_batch", "seq", "ranks_per_chip",
-    "recompute_every",
-)  # fmt: skip
-"""Fields that are whole numbers of at least 1."""
 SEARCHED = (
     "tp", "pp", "dp", "cp", "ep", "etp", "vpp", "microbatch", "zero", "sequence_parallel",
     "schedule", "recompute", "order",
 )  # fmt: skip
 """Fields of a plan that a search varies unless they are stated."""
-OPTIONAL = ("etp", "bucket_bytes", "lora_rank", "routed_nodes")
-"""Fields that are whole numbers, of which 0 stands for the default."""
-FLAGS = ("reshard", "sequence_parallel", "fp8_exchange")  # fields that are true or false
 MOST_CAPACITY = 1024
 """Largest capacity factor and skew: with it, each of 1,024 experts has room for all tokens."""
 
 
-def _optional(name: str, value: object) -> None:
-    if isinstance(value, bool) or not isinstance(value, int) or value:
-        _positive(name, value, most=2**50)
+def check_field(name: str, value: object) -> None:
+    """Refuse a value that a field of a plan cannot have, whatever the other fields are."""
+    # Its kind follows from the default: a whole number, of which 0 stands for the default where it
+    # is 0, a flag, a number or a text.
+    usual, fits, must = getattr(ParallelPlan, name, None), True, ""
+    number = isinstance(value, int | float) and not isinstance(value, bool)
+    if name in CHOICES:
+        fits = isinstance(value, str | int) and value in CHOICES[name]
+        texts = [str(choice) for choice in CHOICES[name] if choice != "" and not fits]
+        must = f"one of {', '.join(texts)}.{suggestion(str(value), texts)}" if texts else ""
+    elif name == "schedule":
+        pipeline_schedule(" ".join(str(value).split()))
+    elif name == "order":
+        axes = [str(each) for each in value] if isinstance(value, tuple | list) else []
+        if sorted(axes) != sorted(ORDER):
+            raise InputError(
+                f"rank order {('-'.join(axes) or excerpt(value))[:EXCERPT]} does not name each of "
+                f"{', '.join(ORDER)} once. Write it as {'-'.join(ORDER)}."
+            )
+    elif name == "stage_layers":
+        fits, must = isinstance(value, tuple), "a tuple, such as (9, 7)."
+        for layers in value if isinstance(value, tuple) else ():
+            _check_whole(name, layers, least=0)
+    elif isinstance(usual, bool):
+        fits, must = isinstance(value, bool), "true or false."
+    elif isinstance(usual, float):
+        limits = f"at least {usual:g} and" if usual else "0, for no limit, or"
+        kind = f"a number of at least {usual:g}." if usual else "a number."
+        must = f"{limits} at most {MOST_CAPACITY}." if number else kind
+        fits = isinstance(value, int | float) and number and usual <= value <= MOST_CAPACITY
+    elif isinstance(usual, int):
+        _check_whole(name, value, most=2**31 if usual else 2**50, or_nothing=not usual)
+    elif isinstance(usual, str):
+        fits, must = isinstance(value, str), "a text."
+    if not fits:
+        raise InputError(f"{name} is {excerpt(value)}; it must be {must}")
 
 
-def _flag(name: str, value: object) -> None:
-    if not isinstance(value, bool):
-        raise InputError(f"{name} is {excerpt(value)}; it must be true or false.")
-
-
-def _text(name: str, value: object) -> None:
-    if not isinstance(value, str):
-        raise InputError(f"{name} is {excerpt(value)}; it must be a text.")
-
-
-def _schedule(_name: str, value: object) -> None:
-    pipeline_schedule(" ".join(str(value).split()))
-
-
-def _load(name: str, value: object, least: float, kind: str, limits: str) -> None:
-    if isinstance(value, bool) or not isinstance(value, int | float):
-        raise InputError(f"{name} is {excerpt(value)}; it must be {kind}.")
-    if not least <= value <= MOST_CAPACITY:
-        raise InputError(
-            f"{name} is {excerpt(value)}; it must be {limits} at most {MOST_CAPACITY}."
-        )
-
-
-def _stage_layers(name: str, value: object) -> None:
-    if not isinstance(value, tuple):
-        raise InputError(f"{name} is {excerpt(value)}; it must be a tuple, such as (9, 7).")
-    for number in value:
-        _positive(name, number, least=0)
-
-
-def _order(_name: str, value: object) -> None:
-    axes = [str(axis) for axis in value] if isinstance(value, tuple | list) else [excerpt(value)]
-    if sorted(axes) != sorted(ORDER):
-        raise InputError(
-            f"rank order {'-'.join(axes)[:EXCERPT]} does not name each of {', '.join(ORDER)} "
-            f"once. Write it as {'-'.join(ORDER)}."
-        )
-
-
-def _positive(name: str, value: object, most: int = 2**31, least: int = 1) -> None:
+def _check_whole(
+    name: str, value: object, *, most: int = 2**31, least: int = 1, or_nothing: bool = False
+) -> None:
+    if or_nothing and type(value) is int and value == 0:
+        return
     if isinstance(value, bool) or not isinstance(value, int) or not least <= value <= most:
         above = f" and at most {most:,}" if isinstance(value, int) and value > most else ""
         raise InputError(
             f"{name} is {excerpt(value)}; it must be a whole number of at least {least}{above}."
         )
-
-
-def _choice(name: str, value: object) -> None:
-    choices = CHOICES[name]
-    if not isinstance(value, str | int) or value not in choices:
-        texts = [str(choice) for choice in choices if choice != ""]
-        near = suggestion(str(value), texts)
-        raise InputError(f"{name} is {excerpt(value)}; it must be one of {', '.join(texts)}.{near}")
-
-
-CHECKS: dict[str, Callable[[str, object], None]] = {
-    **dict.fromkeys(COUNTS, _positive),
-    **dict.fromkeys(OPTIONAL, _optional),
-    **dict.fromkeys(FLAGS, _flag),
-    **dict.fromkeys(CHOICES, _choice),
-    "schedule": _schedule,
-    "framework": _text,
-    "routing_skew": partial(
-        _load, least=1.0, kind="a number of at least 1", limits="at least 1 and"
-    ),
-    "capacity_factor": partial(_load, least=0.0, kind="a number", limits="0, for no limit, or"),
-    "order": _order,
-    "stage_layers": _stage_layers,
-}
-"""Checks of fields by name; each refuses a value that its field cannot have."""
-
-
-def check_field(name: str, value: object) -> None:
-    """Refuse a value that a field of a plan cannot have, whatever the other fields are."""
-    check = CHECKS.get(name)
-    if check:
-        check(name, value)
 
 
 def nearest(degree: int, size: int, heads: int = 1) -> int:

@@ -64,6 +64,12 @@ def first_layers(model: Model, plan: ParallelPlan) -> tuple[int, ...]:
 
 
 def _counts(model: Model, plan: ParallelPlan) -> tuple[int, ...]:
+    """Layers of every chunk; stated ones that are not all of the model's are refused."""
+    if plan.stage_layers and sum(plan.stage_layers) != model.layers:
+        raise InputError(
+            f"stage_layers sum to {sum(plan.stage_layers)}, but {model.name} has {model.layers} "
+            "layers. Correct them or leave them out."
+        )
     return plan.stage_layers or even_layers(model, plan.pp * plan.vpp)
 
 
@@ -238,7 +244,7 @@ def _layer_share(model: Model, tp: int, parts: int, *, moe: bool) -> Share:
     replicated = 0  # parameters of key-value heads beyond an equal part
     if model.mixer in ATTENTION and not model.latent:
         copies = max(0, tp - model.kv_heads)
-        replicated = 2 * copies * model.head_dim * model.hidden // tp
+        replicated = (2 - model.tied_values) * copies * model.head_dim * model.hidden // tp
     return Share(split + whole + replicated, part(experts, parts))
 
 
@@ -315,7 +321,12 @@ CHUNKS_WITHOUT_LAYERS = 2
 def check_model(plan: ParallelPlan, model: Model) -> None:
     """Refuse a plan whose degrees do not divide the sizes of the model."""
     _check_tp(plan, model)
-    _check_cp(plan, model)
+    if plan.cp > 1:
+        # Each rank takes one part from the beginning of the sequence and one from its end, as late
+        # tokens see more keys than early ones.
+        _check_divides("2 × cp", 2 * plan.cp, "tokens of a sequence", plan.seq, model)
+    if plan.cp > 1 and plan.attention == "unfused":
+        raise InputError(f"cp {plan.cp} needs fused attention. Use --attention fused or cp 1.")
     _check_model_experts(plan, model)
     _check_heads(plan, model)
     stages = plan.pp * plan.vpp
@@ -328,11 +339,7 @@ def check_model(plan: ParallelPlan, model: Model) -> None:
             f"pp {plan.pp} × vpp {plan.vpp} = {stages} stages, but {model.name} has "
             f"{model.layers} layers. Use {remedy} or less."
         )
-    if plan.stage_layers and sum(plan.stage_layers) != model.layers:
-        raise InputError(
-            f"stage_layers sum to {sum(plan.stage_layers)}, but {model.name} has {model.layers} "
-            "layers. Correct them or leave them out."
-        )
+    _counts(model, plan)
 
 
 def _check_heads(plan: ParallelPlan, model: Model) -> None:
@@ -370,17 +377,6 @@ def _check_tp(plan: ParallelPlan, model: Model) -> None:
     if mistakes:
         near = nearest(plan.tp, math.gcd(*sizes.values()), model.kv_heads)
         raise InputError(f"{mistakes[0]}. Use tp {near}.")
-
-
-def _check_cp(plan: ParallelPlan, model: Model) -> None:
-    """Refuse a context-parallel degree that does not cut a causal sequence into equal work."""
-    if plan.cp == 1:
-        return
-    # Each rank takes one part from the beginning of the sequence and one from its end, as late
-    # tokens see more keys than early ones.
-    _check_divides("2 × cp", 2 * plan.cp, "tokens of a sequence", plan.seq, model)
-    if plan.attention == "unfused":
-        raise InputError(f"cp {plan.cp} needs fused attention. Use --attention fused or cp 1.")
 
 
 def _check_model_experts(plan: ParallelPlan, model: Model) -> None:
@@ -474,10 +470,19 @@ def idle_fields(plan: ParallelPlan, model: Model) -> dict[str, str]:
     # no activations that selective recomputation would leave out.
     overlaps_no_more = plan.overlap == "all" and plan.tp == plan.pp == plan.ep == 1
     keeps_no_more = plan.recompute == "none" and plan.attention == "fused"
+    skew = "ep is 1" if plan.ep == 1 else ""
+    if plan.capacity_factor:
+        skew = "the capacity factor sets the load of experts"
+    lone = "" if model.experts else "the model has no experts"
+    even = plan.stage_layers == even_layers(model, plan.pp * plan.vpp)
+    layers = "layers are divided so by default" if even else ""
+    usual = f"{DEFAULTS.schedule} with vpp {plan.vpp} has the same passes"
     reasons = {
-        **_of_experts(plan, model),
         **_of_replicas(plan),
-        **_of_the_pipeline(plan, model),
+        "etp": lone or (f"tp is {plan.tp} as well" if plan.etp == plan.tp else ""),
+        "routing_skew": lone or skew,
+        "schedule": usual if _has_usual_passes(plan) else "",
+        "stage_layers": "pp is 1" if plan.pp == 1 else layers,
         "cp_exchange": "cp is 1" if plan.cp == 1 else "",
         "order": _of_the_order(plan),
         "overlap": "tp, pp and ep are 1" if overlaps_no_more else "",
@@ -498,15 +503,6 @@ def idle_fields_in_all(plans: Sequence[ParallelPlan], model: Model) -> dict[str,
     return {name: why for name, why in first.items() if all(name in idle for idle in others)}
 
 
-def _of_experts(plan: ParallelPlan, model: Model) -> dict[str, str]:
-    if model.experts is None:
-        return dict.fromkeys(("etp", "routing_skew"), "the model has no experts")
-    skew = "ep is 1" if plan.ep == 1 else ""
-    if plan.capacity_factor:
-        skew = "the capacity factor sets the load of experts"
-    return {"etp": f"tp is {plan.tp} as well" if plan.etp == plan.tp else "", "routing_skew": skew}
-
-
 def _of_replicas(plan: ParallelPlan) -> dict[str, str]:
     alone = "dp and cp are 1" if plan.replicas == plan.expert_replicas == 1 else ""
     bucket = "overlap is none" if plan.overlap == "none" else ""
@@ -518,16 +514,6 @@ def _of_replicas(plan: ParallelPlan) -> dict[str, str]:
         "bucket_bytes": alone or bucket,
         "reshard": f"zero is {plan.zero}" if plan.zero < 2 else "",
         "zero": "without resharding it acts as ZeRO-1" if unsharded else "",
-    }
-
-
-def _of_the_pipeline(plan: ParallelPlan, model: Model) -> dict[str, str]:
-    usual = f"{DEFAULTS.schedule} with vpp {plan.vpp} has the same passes"
-    even = plan.stage_layers == even_layers(model, plan.pp * plan.vpp)
-    layers = "layers are divided so by default" if even else ""
-    return {
-        "schedule": usual if _has_usual_passes(plan) else "",
-        "stage_layers": "pp is 1" if plan.pp == 1 else layers,
     }
 
 

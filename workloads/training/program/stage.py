@@ -158,11 +158,17 @@ class StagePasses:
         """Return the ops of a pass in phase ``FORWARD``, ``BACKWARD`` or ``WEIGHT``."""
         layers = self.exchange.chunks[chunk]
         begin = int(layers[0]) if len(layers) else 0
-        key = self._likeness(phase, chunk, last=last)
+        # Passes of any stages share a key if only their layers' numbers differ.
+        plan, pipeline = self.shapes.plan, self.shapes.plan.pipeline
+        # Under ZeRO-2 and 3 each backward pass reduces gradients.
+        reduces = phase != FORWARD and (plan.sharding >= 2 or (last and plan.overlap != "none"))
+        at_turn = pipeline.turns and self.stage in (0, plan.pp - 1)
+        kinds = self.exchange.kinds[layers].tobytes(), self.exchange.kept[layers].tobytes()
+        turned = chunk if pipeline.turns else 0
+        key = phase, reduces, turned, self._begins(chunk), self._ends(chunk), at_turn, kinds
         if key not in self._laid_out:
             make = (self._forward, self._backward, self._weights)[phase]
-            ops = make(chunk, reduces=phase != FORWARD and self._reduces(last))
-            self._laid_out[key] = begin, ops
+            self._laid_out[key] = begin, make(chunk, reduces=reduces)
         first, ops = self._laid_out[key]
         return ops if first == begin else ops.of_layers(begin - first)
 
@@ -178,15 +184,6 @@ class StagePasses:
     def finish(self) -> Ops:
         """Return the ops after the last pass: reduce gradients, update and gather parameters."""
         return self.catalog.ops(self.exchange.finish())
-
-    def _likeness(self, phase: int, chunk: int, *, last: bool) -> Hashable:
-        """Return a key that passes of any stages share if only their layers' numbers differ."""
-        layers, pipeline = self.exchange.chunks[chunk], self.shapes.plan.pipeline
-        at_turn = pipeline.turns and self.stage in (0, self.shapes.plan.pp - 1)
-        kinds = self.exchange.kinds[layers].tobytes(), self.exchange.kept[layers].tobytes()
-        turned = chunk if pipeline.turns else 0
-        reduces = phase != FORWARD and self._reduces(last)
-        return phase, reduces, turned, self._begins(chunk), self._ends(chunk), at_turn, kinds
 
     def _forward(self, chunk: int, *, reduces: bool) -> Ops:
         shapes, layers = self.shapes, self.exchange.chunks[chunk]
@@ -279,11 +276,6 @@ class StagePasses:
     def _ends(self, chunk: int) -> bool:
         plan = self.shapes.plan
         return self._number(chunk) == plan.pp * plan.vpp - 1
-
-    def _reduces(self, last: bool) -> bool:
-        """Return whether a backward pass reduces gradients; under ZeRO-2 and 3 each pass does."""
-        plan = self.shapes.plan
-        return plan.sharding >= 2 or (last and plan.overlap != "none")
 
     def _ops(
         self,
@@ -408,9 +400,11 @@ def _order(
 ) -> tuple[Passes, list[int], IntArray]:
     """Passes of a stage, their kinds in order of appearance, and each pass's among them sorted."""
     order = passes(schedule, pp, stage, microbatches, chunks)
-    kinds, first, which = np.unique(
-        _kinds_of_passes(order, chunks), return_index=True, return_inverse=True
-    )
+    # The ops of a pass depend on its phase, its chunk, and whether it is the last of these.
+    kind = 2 * (order.phase * chunks + order.chunk)
+    _, from_end = np.unique(kind[::-1], return_index=True)
+    kind[len(kind) - 1 - from_end] += 1
+    kinds, first, which = np.unique(kind, return_index=True, return_inverse=True)
     return order, kinds[np.argsort(first)].tolist(), which
 
 
@@ -442,16 +436,6 @@ def _beside(plan: ParallelPlan) -> tuple[int, ...]:
     """Return the streams that run beside compute, as later ops do not wait for theirs."""
     streams = {"none": (HOST,), "dp": (HOST, CC_DP), "all": (HOST, CC_DP, SEND)}[plan.overlap]
     return (*streams, SEND) if plan.pipeline.pairs_passes else streams
-
-
-def _kinds_of_passes(order: Passes, chunks: int) -> IntArray:
-    """Return a number for each pass that passes with the same ops share, int64 (passes,)."""
-    # The ops of a pass depend on its phase, its chunk, and whether it is the last of these.
-    kind = 2 * (order.phase * chunks + order.chunk)
-    last = np.zeros(len(kind), np.int64)
-    _, from_end = np.unique(kind[::-1], return_index=True)
-    last[len(kind) - 1 - from_end] = 1
-    return np.asarray(kind + last, np.int64)
 
 
 # Streams: the ops that every rank of a pipeline stage runs, and their dependencies.

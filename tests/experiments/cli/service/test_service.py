@@ -22,7 +22,7 @@ from experiments.cli.service.server import (
     application,
     listening,
 )
-from experiments.hourly.record import Record
+from experiments.hourly.demand import Record
 from experiments.hourly.state import State, keep_record, keep_state
 from tests.support.commands import document_of
 from topologies.errors import InputError

@@ -8,7 +8,7 @@ import pytest
 import cluster_sim as cs
 from experiments.reports.remarks import comparison_sentence
 from experiments.validation.comparison import compared_step
-from experiments.validation.reading.step_logs import read_steps
+from experiments.validation.reading.tool_outputs import read_steps
 from topologies.errors import InputError
 from workloads.training.iteration import Iteration
 

@@ -176,53 +176,18 @@ def put_aside(
 @internal
 def _add_overlap(cover: Cover, stretch: Stretch, code: int, start: IntArray, end: IntArray) -> None:
     """Add the time that an interval shares with remembered intervals of its category."""
-    overlaps = 0
+    # These may overlap each other, so their overlaps cannot be summed.
+    list_touching(cover, stretch, start, end, NONE)
     lapped = cover.lapped[code, stretch.row : stretch.row + stretch.ranks]
-    for place in range(cover.side_op.shape[0]):
-        if (
-            cover.side_op[place, stretch.stage] == NONE
-            or cover.side_code[place, stretch.stage] != code
-        ):
-            continue
-        others = cover.side_start[place, stretch.row : stretch.row + stretch.ranks]
-        ends = cover.side_end[place, stretch.row : stretch.row + stretch.ranks]
-        meets = 0
-        for c in range(stretch.ranks):
-            meets |= (others[c] < end[c]) & (ends[c] > start[c])
-        overlaps += meets
-        if meets and overlaps == 1:
+    for index in range(cover.near[0]):
+        if cover.side_code[cover.near[1 + index], stretch.stage] == code:
             for c in range(stretch.ranks):
-                lapped[c] += max(0, min(end[c], ends[c]) - max(start[c], others[c]))
-        elif meets and overlaps == 2:
-            # The remembered ones may overlap each other, so their overlaps cannot be summed.
-            _add_union_of_overlaps(cover, stretch, place, code, start, end)
+                at = start[c]
+                while at < end[c]:
+                    until = covered_until(cover, stretch, c, (at, end[c]), (code, code))
+                    lapped[c] += until - at
+                    at, _ = idle_until(cover, stretch, c, (until, end[c]), (code, code), NONE)
             return
-
-
-@internal
-def _add_union_of_overlaps(
-    cover: Cover, stretch: Stretch, second: int, code: int, start: IntArray, end: IntArray
-) -> None:
-    """Add the time that an interval shares with any remembered one, rank by rank."""
-    # The overlap with the one before place ``second``, which was added already, is taken off first.
-    lapped = cover.lapped[code, stretch.row : stretch.row + stretch.ranks]
-    for place in range(second):
-        if (
-            cover.side_op[place, stretch.stage] == NONE
-            or cover.side_code[place, stretch.stage] != code
-        ):
-            continue
-        others = cover.side_start[place, stretch.row : stretch.row + stretch.ranks]
-        ends = cover.side_end[place, stretch.row : stretch.row + stretch.ranks]
-        for c in range(stretch.ranks):
-            lapped[c] -= max(0, min(end[c], ends[c]) - max(start[c], others[c]))
-    list_all(cover, stretch)
-    for c in range(stretch.ranks):
-        at = start[c]
-        while at < end[c]:
-            until = covered_until(cover, stretch, c, (at, end[c]), (code, code))
-            lapped[c] += until - at
-            at, _ = idle_until(cover, stretch, c, (until, end[c]), (code, code), NONE)
 
 
 @internal
@@ -385,21 +350,9 @@ def _note_idle(
         for c in range(stretch.ranks):
             if start[c] < end[c]:
                 question.usual.idle[op, like[c]] = end[c] - start[c]
-    elif question.mode == COMPARE and _one_class(question.usual, stretch):
-        expected = question.usual.idle[op, like[0]]
-        for c in range(stretch.ranks):
-            late[c] += max(0, end[c] - start[c] - expected)
     elif question.mode == COMPARE:
         for c in range(stretch.ranks):
             late[c] += max(0, end[c] - start[c] - question.usual.idle[op, like[c]])
-
-
-@inlined
-def _one_class(usual: Usual, stretch: Stretch) -> bool:
-    return (
-        stretch.ranks > 0
-        and usual.same[stretch.place] == usual.same[stretch.place + stretch.ranks - 1]
-    )
 
 
 @internal

@@ -265,9 +265,9 @@ def meet(machine: Machine, progress: Progress | None = None) -> None:
     # Clocks of all blocks, with which each phase goes on [ps].
     end = np.zeros(tape.size * blocks if phases else 0, np.int64)
     states = [State(machine.clocks(end, tape.size), notes) for _ in range(machine.threads)]
-    counter = Counter(len(phases) * blocks, progress, "clocks")
+    report = counted(len(phases) * blocks, progress, "clocks")
     for instructions in phases:
-        over_blocks(blocks, states, partial(machine.carry_out, tape, instructions), counter.more)
+        over_blocks(blocks, states, partial(machine.carry_out, tape, instructions), report)
         for state in states:
             np.maximum(machine.meet_ps, state.clocks.ready, out=machine.meet_ps)
 
@@ -299,8 +299,8 @@ def follow(machine: Machine, mode: int, usual: Usual, progress: Progress | None 
         )
         for _ in range(machine.threads)
     ]
-    counter = Counter(machine.layout.blocks, progress, "breakdown")
-    over_blocks(machine.layout.blocks, states, partial(follow_blocks, machine, tape), counter.more)
+    report = counted(machine.layout.blocks, progress, "breakdown")
+    over_blocks(machine.layout.blocks, states, partial(follow_blocks, machine, tape), report)
     return notes
 
 
@@ -321,18 +321,17 @@ def follow_blocks(machine: Machine, tape: Tape, state: State, blocks: tuple[int,
             machine.carry_out(tape, (0, len(tape.node)), state, alone)
 
 
-class Counter:
-    """Counter of finished work of one stage, which reports every addition."""
+def counted(whole: int, progress: Progress | None, stage: str) -> Callable[[int], None]:
+    """Return a function that counts finished work of one stage, and reports every addition."""
+    done = 0
 
-    def __init__(self, whole: int, progress: Progress | None, stage: str):
-        self.whole, self.progress, self.stage = whole, progress, stage
-        self.done = 0
+    def report(count: int) -> None:
+        nonlocal done
+        done += count
+        if progress:
+            progress(stage, done, whole)
 
-    def more(self, count: int) -> None:
-        """Count more finished work, and report it."""
-        self.done += count
-        if self.progress:
-            self.progress(self.stage, self.done, self.whole)
+    return report
 
 
 def _kernels(program: Program, nodes: Nodes, layout: Layout, disturbance: Disturbance) -> Kernels:

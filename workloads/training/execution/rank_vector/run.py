@@ -93,11 +93,19 @@ def _tape(
     nodes: Nodes, node: IntArray, only_meets: BoolArray, bounds: IntArray, rows: IntArray
 ) -> Tape:
     """Return the tape of a list of nodes, with a place for every clock that is needed."""
-    slots = _new_slots(nodes, len(rows))
+    parts, ops, stages = len(nodes.stage), int(nodes.base[-1]), len(rows)
+    slots = _Slots(
+        slot=np.zeros(parts, np.int64),
+        used=np.zeros(stages, np.int64),
+        free=np.full(stages, -1, np.int64),
+        below=np.full(parts, -1, np.int64),
+        last=np.full(ops, -1, np.int64),
+        part_of=np.full(ops, -1, np.int64),
+    )
     _assign_slots(node, only_meets, nodes, slots)
     stage_at = np.cumsum(slots.used * rows) - slots.used * rows
     out = stage_at[nodes.stage] + slots.slot * rows[nodes.stage]
-    value_at = np.zeros(nodes.base[-1], np.int64)
+    value_at = np.zeros(ops, np.int64)
     value_at[nodes.value] = out
     size = int((slots.used * rows).sum())
     return Tape(node, only_meets, out, value_at[nodes.wait], size, bounds)
@@ -135,18 +143,6 @@ class _Slots(NamedTuple):
     below: IntArray  # (parts,): next part down the stack, -1 for none
     last: IntArray  # (ops,): last instruction that waits for an op, -1 for none
     part_of: IntArray  # (ops,): part of which an op is the last
-
-
-def _new_slots(nodes: Nodes, stages: int) -> _Slots:
-    parts, ops = len(nodes.stage), int(nodes.base[-1])
-    return _Slots(
-        slot=np.zeros(parts, np.int64),
-        used=np.zeros(stages, np.int64),
-        free=np.full(stages, -1, np.int64),
-        below=np.full(parts, -1, np.int64),
-        last=np.full(ops, -1, np.int64),
-        part_of=np.full(ops, -1, np.int64),
-    )
 
 
 @compiled

@@ -1,0 +1,47 @@
+"""Options by the names that other tools give them, for whoever types these from habit.
+
+Launchers of training and engines that serve have tables for their files; these are read again here.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+COMMON = {
+    **dict.fromkeys(("batch-size", "batch", "gbs"), "global-batch"),
+    **dict.fromkeys(("mbs", "per-device-train-batch-size"), "microbatch"),
+    **dict.fromkeys(("seq-len", "sequence-length", "max-seq-len", "max-seq-length"), "seq"),
+    **dict.fromkeys(("gpus", "num-gpus", "devices", "num-chips"), "chips"),
+    **dict.fromkeys(("nodes", "num-nodes", "nnodes", "machine", "hardware", "system"), "cluster"),
+    **dict.fromkeys(("lora", "lora-r", "lora-dim"), "lora-rank"),
+    **dict.fromkeys(("ttft", "tpot", "itl"), "slo"),
+    **dict.fromkeys(("input-len", "random-input-len", "isl"), "prompt"),
+    **dict.fromkeys(("output-len", "random-output-len", "osl"), "output"),
+    **dict.fromkeys(("request-rate", "qps"), "requests"),
+    "max-concurrency": "concurrency",
+    "num-prompts": "count",
+    "dtype": "precision",
+}
+"""Options of launchers' and load generators' command lines, and what they are called here."""
+
+
+def other_name(word: str, flags: Iterable[str]) -> str:
+    """Return the flag that has another name in other tools, or nothing.
+
+    >>> other_name("--micro-batch-size", ["--microbatch", "--tp"])
+    '--microbatch'
+    >>> other_name("--max-num-seqs", ["--slots"])
+    '--slots'
+    >>> other_name("--ttft", ["--tp"])
+    ''
+    """
+    from workloads.serving.engine_files import TABLES as ENGINES
+    from workloads.training.plan.other_tools import TABLES as LAUNCHERS
+
+    name = word.lstrip("-").replace("_", "-").lower()
+    meant = {COMMON.get(name, "")}
+    for table in (*LAUNCHERS.values(), *ENGINES.values()):
+        for key, rule in table.items():
+            if key.rpartition(".")[2].replace("_", "-") == name:
+                meant.add(rule.field.replace("_", "-"))
+    return next((flag for flag in flags if flag[:2] == "--" and flag[2:] in meant), "")

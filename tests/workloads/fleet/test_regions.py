@@ -1,0 +1,249 @@
+"""Regions with chips, users and clocks of their own: routes, laws, what users state wrongly."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+import cluster_sim as cs
+from tests.support.toy_fleet import FREE, PRICES
+from workloads.demand import Demand, Horizon, constant
+from workloads.demand.trace import beside
+from workloads.fleet.inputs.jobs import evaluation_job
+from workloads.fleet.policies.rules import static, threshold
+from workloads.fleet.policies.view import View
+from workloads.fleet.processes.failures import Failures, Fleet
+from workloads.fleet.results import kind_shares, role_chip_ms, service_minutes, summary
+from workloads.fleet.setup.regions import Region, in_regions, services_in
+from workloads.fleet.simulation import FleetRun, Kind, simulate
+from workloads.fleet.state.services import Service
+from workloads.fleet.state.world import Role
+from workloads.serving.tables import fixed_rate
+
+MINUTES = 60
+NAMES = ("us", "eu", "asia")
+
+
+def _ways(*apart_s: float) -> dict[str, Region]:
+    """Return three regions; the times are those of us to eu, us to asia, and eu to asia."""
+    pairs = dict(zip((("us", "eu"), ("us", "asia"), ("eu", "asia")), apart_s, strict=True))
+    return {
+        name: Region(
+            name,
+            0.0,
+            1.0,
+            {other: pairs.get((name, other), pairs.get((other, name), 0.0)) for other in NAMES},
+        )
+        for name in NAMES
+    }
+
+
+REGIONS = _ways(0.1, 0.2, 0.3)
+
+
+def _kind(region: str, units: int, rate: float = 2.0, **others: Any) -> Kind:
+    """Return a region's units, which serve at a rate, and evaluate what is left."""
+    services = (Service("chat", fixed_rate(rate), weights_bytes=1e12),)
+    fleet = Fleet(units, costs=FREE, failures=others.pop("failures", None))
+    return Kind(
+        f"kind@{region}",
+        services_in(services, list(REGIONS.values())),
+        fleet,
+        (evaluation_job(units),),
+        PRICES,
+        region=region,
+        away_s=REGIONS[region].away_s,
+        **others,
+    )
+
+
+def _demand(*per_s: float, minutes: int = MINUTES) -> Demand:
+    """Return a constant demand of three regions."""
+    parts = [constant(60.0 * rate, minutes=minutes) for rate in per_s]
+    return beside(parts, [f"chat@{name}" for name in NAMES])
+
+
+def _units(run: FleetRun) -> list[list[float]]:
+    """Mean units of each kind that answer each region's requests in the last minute."""
+    return [kind.service_units[-1].round(6).tolist() for kind in run.kinds]
+
+
+def test_each_region_serves_its_own_users_as_long_as_it_can() -> None:
+    kinds = [_kind("us", 4), _kind("eu", 6), _kind("asia", 5)]
+    run = simulate(_demand(6, 8, 2), kinds, threshold(headroom=0.0))
+    assert _units(run) == [[3, 0, 0], [0, 4, 0], [0, 0, 1]]
+    rows = summary(run)["regions"]
+    assert [row["served_elsewhere_share"] for row in rows] == [0.0, 0.0, 0.0]
+    assert [row["served_requests"] for row in rows] == [6 * 3600, 8 * 3600, 2 * 3600]
+
+
+def test_what_a_region_lacks_comes_from_the_nearest_with_room() -> None:
+    kinds = [_kind("us", 4), _kind("eu", 6), _kind("asia", 9)]
+    # Users in us need 4 + 5 units: 2 of eu's 6 are free and nearer than asia's.
+    run = simulate(_demand(18, 8, 2), kinds, static([9, 4, 1]))
+    assert _units(run) == [[4, 0, 0], [2, 4, 0], [3, 0, 1]]
+    assert all(queue.waiting == 0 for queue in run.queues)
+    rows = {row["region"]: row for row in summary(run)["regions"]}
+    assert rows["us"]["served_elsewhere_share"] == pytest.approx(5 / 9)
+    lent = {name: rows[name]["training_chip_hours"] for name in NAMES}
+    assert lent == {"us": 0.0, "eu": 0.0, "asia": 5 * 64.0}
+
+
+def test_a_region_in_which_nothing_serves_is_served_from_elsewhere() -> None:
+    kinds = [_kind("eu", 6), _kind("us", 4, serves=False), _kind("asia", 1)]
+    run = simulate(_demand(4, 2, 2), kinds, threshold(headroom=0.0))
+    assert _units(run) == [[2, 1, 0], [0, 0, 0], [0, 0, 1]]
+    assert summary(run)["regions"][0]["served_elsewhere_share"] == 1.0
+
+
+def test_units_of_another_speed_count_by_what_they_serve() -> None:
+    kinds = [_kind("us", 4), _kind("eu", 9, 0.5), _kind("asia", 1)]
+    run = simulate(_demand(10, 2, 2), kinds, static([5, 1, 1]))
+    assert _units(run) == [[4, 0, 0], [4, 4, 0], [0, 0, 1]]
+
+
+def test_the_way_to_another_region_counts_as_time_to_first_token() -> None:
+    at_home, away = (
+        simulate(_demand(*rates), [_kind("us", 4), _kind("eu", 9), _kind("asia", 1)], static(units))
+        for rates, units in (((8, 2, 2), [4, 1, 1]), ((16, 2, 2), [8, 1, 1]))
+    )
+    for run, wait_s in ((at_home, 0.0), (away, 0.1)):
+        minutes = service_minutes(run, 0)
+        alone_s = run.kinds[0].services[0].capacity.ttft_quantile_s(np.ones(MINUTES), 0.99)
+        assert np.allclose(minutes.ttft_p99_s - minutes.wait_s - alone_s, wait_s)
+
+
+@given(
+    units=st.lists(st.integers(1, 7), min_size=3, max_size=3),
+    rates=st.lists(st.sampled_from([0.5, 2.0, 3.1]), min_size=3, max_size=3),
+    loads=st.lists(st.floats(0.0, 12.0), min_size=3, max_size=3),
+    never=st.sampled_from([None, 1, 2]),
+    seed=st.integers(0, 5),
+)
+@settings(max_examples=25, deadline=None)
+def test_every_request_and_every_chip_of_every_region_is_counted(
+    units: list[int], rates: list[float], loads: list[float], never: int | None, seed: int
+) -> None:
+    loads = [load + 0.01 for load in loads]
+    kinds = [
+        _kind(name, *each, serves=number != never, failures=Failures(1e5, 3600.0))
+        for number, (name, *each) in enumerate(zip(NAMES, units, rates, strict=True))
+    ]
+    demand = _demand(*loads, minutes=240)
+    run = simulate(demand, kinds, threshold(), rng=np.random.default_rng(seed))
+    for queue in run.queues:
+        assert queue.arrivals.sum() == queue.served.sum() + queue.shed.sum() + queue.waiting
+    for kind in run.kinds:
+        spent = role_chip_ms(replace(run, kinds=(kind,))).sum(axis=1)
+        assert np.array_equal(spent, np.arange(241) * 60_000 * kind.units * 64)
+        # Units answer for as long as they serve, whoever asks.
+        serving = np.diff(kind.spent_server_ms[:, len(Role) :].sum(axis=1)) / (
+            60_000 * kind.servers
+        )
+        assert np.allclose(kind.service_units.sum(axis=1), serving)
+        assert (kind.service_units >= -1e-9).all()
+    numbers = summary(run)
+    for name in ("chips", "training_chip_hours", "cost_usd", "energy_joules"):
+        assert sum(row[name] for row in numbers["regions"]) == pytest.approx(numbers[name])
+    assert all(np.allclose(kind_shares(run, number).sum(axis=0), 1.0) for number in range(3))
+
+
+def test_a_single_region_is_a_fleet_in_one_place() -> None:
+    words: Mapping[str, Any] = {"unit_rate": 5.0, "days": 2, "policy": "threshold"}
+    plain = cs.run_fleet("trn2-ultraserver:9", "azure-code", **words)
+    region = cs.run_fleet({"us": "trn2-ultraserver:9"}, "azure-code", region="us=0:100%", **words)
+    for name in ("training_tokens", "served_tokens", "slo_attainment", "cost_usd", "role_changes"):
+        assert region.summary[name] == plain.summary[name]
+
+
+def test_users_of_a_region_come_by_its_clock() -> None:
+    demand = constant(60.0, minutes=1440).times(np.arange(1440.0))
+    moved = in_regions(Horizon(demand), [Region("a", 1.0, 0.25, {}), Region("b", -2.0, 0.75, {})])
+    assert moved.demand.services == ("service@a", "service@b")
+    first, second = moved.demand.requests
+    assert (first[0], second[120]) == (0.25 * 60 * 60, 0.0)
+    assert moved.demand.requests.sum() == pytest.approx(demand.requests.sum())
+
+
+def test_a_policy_sees_each_region() -> None:
+    seen: list[View] = []
+
+    def mine(view: View) -> Any:
+        """Serve two units for each region."""
+        seen.append(view)
+        return [2, 2, 2]
+
+    simulate(_demand(1, 1, 1, minutes=3), [_kind("us", 4), _kind("eu", 6), _kind("asia", 2)], mine)
+    view = seen[-1]
+    assert view.load.shape == (3, 2)
+    assert [kind.region for kind in view.kinds] == ["us", "eu", "asia"]
+    assert [kind.serving.tolist() for kind in view.kinds] == [[2, 0, 0], [0, 2, 0], [0, 0, 2]]
+    assert view.serving.tolist() == [2, 2, 2]
+
+
+FLEET: Mapping[str, Any] = {"us": ["trn2-ultraserver:6", "trn3-gen2:1"], "eu": "trn3-gen2:2"}
+ZONES = ("us=-8:70%", "eu=+1:30%")
+
+
+def _fleet(fleet: Any = FLEET, **words: Any) -> Any:
+    usual: Mapping[str, Any] = {
+        "unit_rate": 5.0, "days": 1, "policy": "threshold", "region": ZONES,
+    }  # fmt: skip
+    return cs.run_fleet(fleet, "azure-code", **{**usual, **words})
+
+
+def test_a_fleet_of_fleets_with_several_kinds_in_a_region() -> None:
+    done = _fleet()
+    names = {kind.name for kind in done.scenario.kinds}
+    assert names == {"trn2-ultraserver@us", "trn3-gen2@us", "trn3-gen2@eu"}
+    regions = {row["region"]: row for row in done.summary["regions"]}
+    assert regions["us"]["units"] == 7
+    assert sum(row["offered_requests"] for row in regions.values()) == int(
+        sum(queue.arrivals.sum() for queue in done.run.queues)
+    )
+    near, far = (
+        _fleet(round_trip=f"us/eu={way}", scale_to_peak=1.2).scenario.kinds[0].away_s
+        for way in ("9ms", "1s")
+    )
+    assert (max(near.values()), max(far.values())) == (0.009, 1.0)
+
+
+@pytest.mark.parametrize("policy", ["mpc", "mpc-oracle", "forecast"])
+def test_batch_requests_and_plans_reach_over_regions(policy: str) -> None:
+    done = _fleet(policy=policy, batch_share="20%", start_day=1)
+    account = done.summary["batch"]
+    counted = ("served_requests", "waiting_requests", "late_requests")
+    assert account["arrived_requests"] == sum(account[name] for name in counted)
+    assert account["served_requests"] > 0.5 * account["arrived_requests"]
+    assert done.summary["slo_attainment"] > 0.9
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        ({"region": "us=-8:70%"}, "in region 'eu'; write NAME:COUNT@ and one of us"),
+        ({"region": (*ZONES, "asia=9:10%")}, "region asia has no chips; state some by --kind"),
+        ({"region": (*ZONES, "us=9:10%")}, "--region us=9:10% is not a new name"),
+        ({"region": "us"}, "--region us is not a new name, hours from -24 to 24 and a share"),
+        ({"region": ("us=30:1%", "eu=0:1%")}, "hours from -24 to 24"),
+        ({"region": ("us=-8:-5%", "eu=0:50%")}, "has a share below 0"),
+        ({"region": ()}, "in region 'us'; add --region us=0:100%"),
+        ({"round_trip": "us/mars=1s"}, "not a new round trip between two regions of us, eu"),
+        ({"round_trip": "us/us=1s"}, "not a new round trip"),
+        ({"round_trip": ("us/eu=1s", "eu/us=2s")}, "--round-trip eu/us=2s is not a new round trip"),
+        ({"round_trip": "us/eu=1min"}, "is longer than 10 s"),
+        ({"round_trip": "us/eu=x"}, "--round-trip us/eu=x"),
+        ({"days": 0.5}, "--region needs whole days, and the demand with its history has 0.5"),
+        ({"fleet": "trn2-ultraserver:6"}, "region us has no chips"),
+    ],
+)
+def test_a_mistake_is_one_line(words: Mapping[str, Any], message: str) -> None:
+    with pytest.raises(cs.InputError, match=message) as caught:
+        _fleet(**words)
+    assert "\n" not in str(caught.value)
