@@ -152,10 +152,11 @@ def main() -> int:
     draw = drawn(stated.count, stated.seed, stated.rooms)
     chosen = of_report(stated.alive) if stated.alive else draw
     alive = Counter[str]()
+    texts = [described(mutant) for mutant in chosen]  # before anybody changes a module
     for key, outcome in outcomes(chosen, stated.slow):
         if outcome.startswith("alive"):
             alive[room_of(chosen[key])] += 1
-        print(outcome if key < 0 else f"{described(chosen[key])} | {outcome}", flush=True)
+        print(outcome if key < 0 else f"{texts[key]} | {outcome}", flush=True)
     for room, tried in sorted(Counter(map(room_of, chosen)).items()):
         print(f"{room}: {tried - alive[room]} of {tried} killed")
     score = 1 - alive.total() / max(1, len(chosen))

@@ -16,6 +16,7 @@ from topologies.errors import InputError
 from topologies.routing import clos, scale_out_paths, shared_links
 from topologies.shapes.basic import Switch
 from topologies.shapes.scale_out import ScaleOut, layers
+from topologies.views.graph import edge_table
 
 US = 10**6
 
@@ -45,6 +46,21 @@ def machine(servers: int, chips_each: int = 2, **changes: object) -> Cluster:
 
 def shape_of(machine: Cluster) -> list[tuple[str, int, int]]:
     return [(layer.name, layer.chips, layer.groups) for layer in clos(machine)[1]]
+
+
+@pytest.mark.parametrize(("ratio", "chips", "links"), [(1, 4, 4), (3, 6, 2), (7, 7, 1)])
+def test_a_group_has_a_link_up_for_each_port_that_it_fills(
+    ratio: int, chips: int, links: int
+) -> None:
+    bottom, *_, top = layers(fabric(oversubscription=Fraction(ratio)), 512, 1)
+    assert (bottom.chips, bottom.up_links, bottom.up_bytes_per_s) == (chips, links, links * 10 * GB)
+    assert (top.up_links, top.up_bytes_per_s) == (0, 0)
+
+
+@pytest.mark.parametrize(("chips_each", "ports"), [(1, 1), (2, 2), (4, 4)])
+def test_a_server_has_an_edge_for_each_port(chips_each: int, ports: int) -> None:
+    table = edge_table(machine(4, chips_each))
+    assert {kind.tier: kind.links for kind in table.kinds}["server"] == ports
 
 
 def test_one_switch_joins_what_fits_its_ports() -> None:
