@@ -42,6 +42,7 @@ from cluster_sim.collectives.algorithms.torus import parts as torus_parts
 from cluster_sim.collectives.call import RING_KINDS, CollectiveCall
 from cluster_sim.collectives.few_ranks import (
     FEW,
+    FOLD_FROM,
     MOST_OPS,
     far_stages_ps,
     repeated_rounds_ps,
@@ -90,10 +91,9 @@ def prime_factors(number: int) -> list[int]:
     return [*factors, number] if number > 1 else factors
 
 
-LARGEST_RING = 64  # domains of a stage above which a time is that of fewer domains in more stages
-FEW_DOMAINS, SMOOTH = 256, 5
-"""Domains above which the largest stage is 5. From 81 on no two numbers in a row have all their
-factors up to 5, so that none takes more rounds than the numbers on both sides of it."""
+SMOOTH = 5
+"""Domains of a stage above which a time is that of fewer domains in more stages. No number from 16
+on takes more rounds so than the numbers on both sides of it."""
 
 
 def timed_radices(group: Group) -> list[int]:
@@ -107,8 +107,7 @@ def timed_radices(group: Group) -> list[int]:
     if len(sizes) == 1 and prime_factors(sizes[0]) != sizes:
         return sizes  # one ring by choice, as below oversubscribed uplinks
     number = len(group.domains)
-    largest = LARGEST_RING if number <= FEW_DOMAINS else SMOOTH
-    while max(sizes, default=1) > largest:
+    while number > FOLD_FROM and max(sizes) > SMOOTH:
         number -= 1
         sizes = prime_factors(number)
     return sizes
@@ -149,7 +148,7 @@ def is_symmetric(group: Group) -> bool:
     table = rank_table(group)
     if table is None or len(table) == 1:
         return False
-    return table.shape[1] > 1 or len(radices(group)) > 1
+    return table.shape[1] > 1 or len(timed_radices(group)) > 1
 
 
 def rank_table(group: Group) -> IntArray | None:

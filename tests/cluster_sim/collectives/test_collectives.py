@@ -163,7 +163,7 @@ FOLDED = [
     ("hierarchical", 32, [0, 1, 4, 5], 2, 2**17),
     ("hierarchical", 32, [0, 1, 2], 1, 2**22),
     ("hierarchical", 60, [0], 1, 2**20),
-    ("hierarchical", 42, [0, 32], 1, 2**16),
+    ("hierarchical", 45, [0, 32], 1, 2**16),
 ]
 
 
@@ -194,13 +194,13 @@ def test_a_folded_collective_equals_the_whole_one(
 
 
 def test_blocks_and_climbs_that_differ_are_folded_closely():
-    machine = cluster("trn2.48xlarge:17")
+    machine = cluster("trn2.48xlarge:24")
     group = Group(machine, 16 * np.arange(17))
     call, costs = Call("all-reduce", group, 5 * 2**20), communication_costs(machine)
     whole_ps = run(compose(call, "ring").schedule).total_ps
     folded = ALGORITHMS["ring"].stands_for(call, costs)
     assert folded == pytest.approx(whole_ps, rel=0.001)
-    wide = Group(machine, np.arange(16 * 17))
+    wide = Group(machine, np.arange(16 * 24))
     call = Call("all-reduce", wide, 10**8 + 1)
     whole_ps = run(compose(call, "hierarchical").schedule).total_ps
     folded = ALGORITHMS["hierarchical"].stands_for(call, costs)
@@ -240,7 +240,7 @@ def test_groups_whose_hops_take_equally_long_are_simulated_once(monkeypatch):
     )
     two_levels._simulated_ps.cache_clear()
     rainier = cluster("rainier")
-    strided = [64 * (begin + 62 * np.arange(126)) for begin in range(62)]
+    strided = [64 * (begin + 62 * np.arange(120)) for begin in range(62)]
     times = [duration_ps(Call("all-reduce", Group(rainier, chips), 2**26)) for chips in strided]
     assert len(simulated) == len(set(times)) == 1
     near = Group(rainier, 64 * np.arange(64))  # under one leaf switch

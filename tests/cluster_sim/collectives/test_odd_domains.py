@@ -6,6 +6,8 @@ from fractions import Fraction
 
 import numpy as np
 import pytest
+from hypothesis import example, given
+from hypothesis import strategies as st
 
 from cluster_sim import train
 from cluster_sim.collectives import CollectiveCall, measure, results, whole
@@ -13,6 +15,7 @@ from cluster_sim.collectives.algorithms.hierarchical import evened, radices, tim
 from cluster_sim.collectives.duration.duration import FEW_RANKS, collective_time
 from cluster_sim.collectives.group import Group
 from cluster_sim.hardware.communication_costs import communication_costs
+from tests.support.examples import examples
 from topologies.clusters.names import cluster
 
 MACHINE = cluster("trn2-ultraserver:4200")
@@ -82,6 +85,44 @@ def test_one_domain_more_costs_what_both_neighbours_cost(kind: str) -> None:
         assert here <= 1.05 * max(before, after), domains
 
 
+SHAPES = {
+    "kind": st.sampled_from(["all-gather", "reduce-scatter", "all-reduce"]),
+    "members": st.sampled_from([1, 2, 4, 8, 16]),
+    "size_bytes": st.integers(2**12, 2**31),
+}
+
+
+def _cliff(domains: int, kind: str, members: int, size_bytes: int) -> float:
+    """Time over some domains, relative to the slower of one domain fewer and one more."""
+    machine = cluster("trn2-ultraserver:16385")
+    places = np.arange(0, 64, 64 // members)
+
+    def seconds(number: int) -> float:
+        chips = (64 * np.arange(number)[:, None] + places).ravel()
+        return collective_time(kind, Group(machine, chips), size_bytes=size_bytes).time_s
+
+    return seconds(domains) / max(seconds(domains - 1), seconds(domains + 1))
+
+
+@examples(60)
+@given(domains=st.one_of(st.integers(17, 300), st.integers(17, 16384)), **SHAPES)
+@example(domains=1289, kind="all-reduce", members=1, size_bytes=35749)
+@example(domains=164, kind="reduce-scatter", members=16, size_bytes=9310)
+@example(domains=31, kind="all-reduce", members=2, size_bytes=246295514)
+def test_no_number_of_domains_takes_longer_than_both_its_neighbours(
+    domains: int, kind: str, members: int, size_bytes: int
+) -> None:
+    """A prime number of domains with one rank each took 99 times as long as its neighbours."""
+    assert _cliff(domains, kind, members, size_bytes) <= 1.05
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("members", [1, 4])
+def test_no_number_up_to_4096_takes_longer_than_both_its_neighbours(members: int) -> None:
+    for domains in range(17, 4097):
+        assert _cliff(domains, "all-reduce", members, 2**20) <= 1.05, domains
+
+
 def test_a_named_algorithm_is_timed_itself_over_a_short_domain() -> None:
     group = _group(17, missing=1)
     usual, named = (
@@ -97,7 +138,8 @@ def test_a_prime_number_of_domains_is_timed_like_a_number_of_small_factors() -> 
     assert radices(_group(1021)) == [1021]
     assert timed_radices(_group(1021)) == [2, 2, 2, 5, 5, 5]
     assert timed_radices(_group(251)) == [2, 5, 5, 5]
-    assert timed_radices(_group(253)) == [11, 23]  # few enough to be compared with all messages
+    assert timed_radices(_group(253)) == [2, 5, 5, 5]
+    assert timed_radices(_group(13)) == [13]  # few enough to run all messages
     assert timed_radices(_group(1024)) == [2] * 10
 
 

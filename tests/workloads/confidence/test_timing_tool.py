@@ -36,7 +36,7 @@ def test_one_process_shows_at_least_the_launches_of_its_chips() -> None:
         for seconds, devices in ((1.8e-5, 8), (1.4e-5, 4), (1e-3, 8))
     )
     assert short.seconds == pytest.approx(8 * launch.value)
-    assert short.ends == pytest.approx((8 * launch.low, 8 * launch.high))
+    assert short.ends == pytest.approx([8 * (end or 0.0) for end in (launch.low, launch.high)])
     assert few.seconds == pytest.approx(4 * launch.value)
     assert long == (1e-3, (1e-3, 1e-3))
 
