@@ -95,7 +95,7 @@ def read_bytes(
         raise InputError(_unreadable(named, file, fault)) from None
     if len(content) > limit_bytes:
         raise InputError(
-            _sentences(f"{named} is over the limit of {format_bytes(limit_bytes)}.", remedy)
+            f"{named} is over the limit of {format_bytes(limit_bytes)}. {remedy}".rstrip()
         )
     return content
 
@@ -198,7 +198,3 @@ def _rows(
                 "Align it."
             )
         yield line, dict(zip(header, map(str.strip, cells), strict=True))
-
-
-def _sentences(*parts: str) -> str:
-    return " ".join(filter(None, parts))

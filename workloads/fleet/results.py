@@ -275,30 +275,22 @@ def _regions(run: FleetRun, kinds: Sequence[Mapping[str, Any]]) -> list[dict[str
     rows = []
     for region in dict.fromkeys(names) if len(set(names)) > 1 else ():
         numbers = [number for number, name in enumerate(names) if name == region]
-        each = [service_minutes(run, number) for number in numbers]
-        requests = [
-            kind_shares(run, number) * minutes.served_requests.to_numpy()
-            for number, minutes in zip(numbers, each, strict=True)
-        ]
-        served = np.sum(requests, axis=(0, 2))
-        elsewhere = [kind.region != region for kind in run.kinds]
-        offered = np.concatenate([minutes.offered_requests for minutes in each])
-        rows_here = [row for row, away in zip(kinds, elsewhere, strict=True) if not away]
-        sums = {name: _sum([row[name] for row in rows_here]) for name in SUMMED}
-        counts = {
-            f"{kind}_requests": sum(int(minutes[f"{kind}_requests"].sum()) for minutes in each)
-            for kind in ("offered", "served", "shed")
-        }
+        of_region = np.array([kind.region == region for kind in run.kinds])
+        shares = [kind_shares(run, number)[of_region].sum(axis=0) for number in numbers]
+        at_home = np.concatenate(shares)
+        minutes = pd.concat([service_minutes(run, number) for number in numbers])
+        here = [row for row, is_here in zip(kinds, of_region, strict=True) if is_here]
         rows.append(
             {
                 "region": region,
-                **counts,
-                "queued_requests": sum(int(minutes.queued_requests.iloc[-1]) for minutes in each),
-                "served_elsewhere_share": float(served[elsewhere].sum() / max(served.sum(), 1.0)),
-                "slo_attainment": _weighted(
-                    np.concatenate([minutes.attainment for minutes in each]), offered
-                ),
-                **sums,
+                **{
+                    name: int(minutes[name].sum())
+                    for name in ("offered_requests", "served_requests", "shed_requests")
+                },
+                "queued_requests": sum(run.queues[number].waiting for number in numbers),
+                "served_elsewhere_share": 1 - _weighted(at_home, minutes.served_requests),
+                "slo_attainment": _weighted(minutes.attainment, minutes.offered_requests),
+                **{name: _sum([row[name] for row in here]) for name in SUMMED},
             }
         )
     return rows

@@ -111,7 +111,7 @@ def smooth_goodput(job: Job) -> float:
     slow = job.stragglers
     until_s = slow.found_after_s + job.interval_s / 2
     share = -math.expm1(-slow.per_s * until_s)
-    return useful / (1 + share * slow.slower)
+    return useful * (1 - share * slow.slower / (1 + slow.slower))
 
 
 FACTORS = (0.25, 0.35, 0.5, 0.71, 1.0, 1.41, 2.0, 2.83, 4.0)

@@ -179,8 +179,8 @@ def collective_seen_by_host(
         return device_s
     constants = []
     for name in ("added", "least"):
-        own = f"{runtime}_{kind.replace('-', '_')}_{name}"
-        quantity = own if catalogue.has(PART, own) else f"{runtime}_collective_{name}"
+        of_kind = f"{runtime}_{kind.replace('-', '_')}_{name}"
+        quantity = of_kind if catalogue.has(PART, of_kind) else f"{runtime}_collective_{name}"
         constants.append(catalogue.value(PART, quantity))
     added, least = constants
     return max(least, device_s + added)

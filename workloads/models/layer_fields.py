@@ -162,9 +162,9 @@ def layers(read: Reader) -> dict[str, Any]:
     regular = [layer.experts for layer in layout] == from_first_sparse
     fields: dict[str, Any] = {}
     if any(layer.keys != "last" for layer in layout):
-        heads = read.count("index_n_heads", f"{BLOCKS}.sparse_num_index_heads")
+        count = read.count("index_n_heads", f"{BLOCKS}.sparse_num_index_heads")
         width = read.count("index_head_dim", f"{BLOCKS}.sparse_index_dim")
-        fields = {"indexer": Indexer(heads, width, weighs=not read.has(BLOCKS))}
+        fields = {"indexer": Indexer(count, width, weighs=not read.has(BLOCKS))}
     alike = len({replace(layer, experts=False) for layer in layout}) == 1
     if regular and not mixes and alike and not wide:
         # Layers differ in no more than leading dense ones, which ``Experts.dense_layers`` counts.

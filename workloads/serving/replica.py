@@ -36,7 +36,8 @@ class Lockstep:
     def __init__(self) -> None:
         self._step = 0
         self._last: dict[int, int] = {}
-        # Ends in order, with those of requests that gave way, which ``_last`` does not know
+        # A heap, in which ends of requests that gave way stay until they are the first: a search
+        # for them would take as long as the batch
         self._ends: list[tuple[int, int]] = []
 
     def __len__(self) -> int:
@@ -49,7 +50,8 @@ class Lockstep:
 
     def steps(self) -> int:
         """Passes until the next request is done."""
-        self._forget_dropped()
+        while self._last.get(self._ends[0][1]) != self._ends[0][0]:
+            heapq.heappop(self._ends)
         return self._ends[0][0] - self._step
 
     def left(self) -> Iterator[tuple[int, int]]:
@@ -57,10 +59,7 @@ class Lockstep:
         return ((request, last - self._step) for request, last in self._last.items())
 
     def drop(self, request: int) -> int:
-        """Take out a request that gives way; return the tokens that it still has to generate.
-
-        Its end stays in the heap until it is the first: a search would take as long as the batch.
-        """
+        """Take out a request that gives way; return the tokens that it still has to generate."""
         return self._last.pop(request) - self._step
 
     def advance(self, steps: int) -> tuple[int, list[int]]:
@@ -68,16 +67,10 @@ class Lockstep:
         tokens = len(self) * steps
         self._step += steps
         done = []
-        self._forget_dropped()
-        while self._ends and self._ends[0][0] <= self._step:
+        while self._last and self.steps() <= 0:
             done.append(heapq.heappop(self._ends)[1])
             del self._last[done[-1]]
-            self._forget_dropped()
         return tokens, done
-
-    def _forget_dropped(self) -> None:
-        while self._ends and self._last.get(self._ends[0][1]) != self._ends[0][0]:
-            heapq.heappop(self._ends)
 
 
 class Speculating:

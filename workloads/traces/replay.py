@@ -377,7 +377,9 @@ def scaled(
     # ``recorded_on``: chip of the catalogue; by default the chip that the trace names. ``compute``
     # ("auto", "recorded", "scaled"): ``auto`` scales if both chips are known and differ.
     catalogue = cluster.catalogue or shipped_catalogue()
-    source = _source(recorded_on or _named(str(recording.facts.get("chip", ""))), catalogue)
+    device = str(recording.facts.get("chip", ""))
+    named = next((chip for pattern, chip in DEVICES if re.search(pattern, device)), "")
+    source = _source(recorded_on or named, catalogue)
     target = cluster.chip or ""
     if recorded_on and not target:
         raise InputError(
@@ -430,11 +432,6 @@ def _peak(catalogue: Catalogue, chip: str) -> float:
     """Matrix peak of a chip in bf16 [FLOP/s]."""
     quantity = "bf16_matmul" if catalogue.has(chip, "bf16_matmul") else "bf16_peak"
     return catalogue.value(chip, quantity)
-
-
-def _named(device: str) -> str:
-    """Chip of the catalogue that a profiler's name stands for; empty for an unknown name."""
-    return next((chip for named, chip in DEVICES if re.search(named, device)), "")
 
 
 def _source(chip: str, catalogue: Catalogue) -> str:

@@ -457,10 +457,10 @@ def training_features(
     left_open: tuple[float, float] = (1.0, 1.0),
 ) -> Prediction:
     """Return the features of a training step."""
-    # Level of what is told by the plan.
-    told = PLAN if not plan.names_framework else "" if ":" in plan.framework else FRAMEWORK
+    # Level of what the plan states.
+    level = PLAN if not plan.names_framework else "" if ":" in plan.framework else FRAMEWORK
     if OPEN & {*plan.assumed}:
-        told = FRAMEWORK if plan.names_framework else BARE
+        level = FRAMEWORK if plan.names_framework else BARE
     return Prediction(
         training_kind(
             experts=model.experts is not None,
@@ -474,7 +474,7 @@ def training_features(
         ranks=max(1, plan.ranks // plan.ranks_per_chip),
         assumed=kernels_assumed(cluster.chip, cluster.catalogue),
         framework=framework_of(plan, cluster).name,
-        stated=told,
+        stated=level,
         below=math.log(left_open[0]),
         above=math.log(left_open[1]),
     )

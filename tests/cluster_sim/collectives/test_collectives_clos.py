@@ -86,7 +86,7 @@ def test_a_group_of_some_chips_of_each_rack():
     assert exchange_ps(call) == pytest.approx(14 * MB / usable * 1e12 + LATENCY, rel=0.02)
 
 
-@pytest.mark.parametrize("ratio", [2, 4])
+@pytest.mark.parametrize("ratio", [pytest.param(2, marks=pytest.mark.slow), 4])
 def test_chunks_between_oversubscribed_racks_wait_for_their_uplinks(ratio):
     machine, size = racks(ratio, radix=16, servers=8), 2**28
     uplink = 16 * machine.scale_out.bandwidth_bytes_per_s / ratio

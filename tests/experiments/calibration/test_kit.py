@@ -257,6 +257,7 @@ def test_steps_that_are_held_out_only_test_the_fit_of_kernels(tmp_path: Path) ->
     assert np.abs(steps.apart).max() < 0.01 < np.abs(steps.apart_before).max()
 
 
+@pytest.mark.slow
 def test_kernels_that_meet_held_out_steps_worse_are_doubted(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -181,7 +181,7 @@ def test_a_sweep_is_read_and_refused_when_changed(tmp_path: Path) -> None:
     study = tmp_path / "study.yaml"
     study.write_text("command: topology\ngrid: {cluster: [trn2.48xlarge, dgx-h100]}\n")
     out = tmp_path / "sweep"
-    assert run(["sweep", str(study), "--out", str(out), "--quiet"]) == 0
+    assert run(["sweep", str(study), "--out", str(out), "--quiet", "--workers", "1"]) == 0
     _, sweeps = read_runs([out])
     assert len(sweeps["sweep"]) == 2
     (out / "results.csv").write_text("a\n1\n")

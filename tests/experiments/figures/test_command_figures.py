@@ -53,7 +53,7 @@ def test_bars_of_plans_are_as_long_as_their_steps(model: cs.Model) -> None:
 
 def test_roles_and_power_of_a_fleet_are_drawn() -> None:
     result = cs.run_fleet(
-        cluster="trn2-ultraserver:20", model="llama-3.1-70b", policy="threshold", days=0.25
+        cluster="trn2-ultraserver:20", unit_rate=5.0, policy="threshold", days=0.25
     )
     frame = result.frame()
     assert len(frame) == 360

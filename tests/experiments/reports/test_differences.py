@@ -60,6 +60,7 @@ def test_options_and_results_that_differ_stand_side_by_side(folders: dict[str, P
     assert sum(answer["change_s"].values()) == pytest.approx(steps_s[1] - steps_s[0])
 
 
+@pytest.mark.slow
 def test_a_part_of_a_machine_and_several_machines_are_compared(tmp_path: Path) -> None:
     config = config_file(tmp_path / "config.json", TOY_CONFIG)
     step = ["train", "--model", config, "--global-batch", "16", "--seq", "512", "--quiet"]

@@ -220,7 +220,7 @@ records = st.fixed_dictionaries(
 
 
 @given(record=records, document=anything)
-@examples(150)
+@examples(60)
 def test_whatever_a_stranger_writes_gives_a_page_or_one_line(
     record: dict, document: object, tmp_path_factory: pytest.TempPathFactory
 ) -> None:

@@ -123,7 +123,7 @@ def test_naming_the_framework_never_widens_a_neuron_step(kind: str) -> None:
         pytest.param("", 0.8, 3, marks=pytest.mark.slow),
         pytest.param(FRAMEWORK, 0.84, 3, marks=pytest.mark.slow),
         (PLAN, 0.84, 4),
-        (BARE, 0.78, 6),
+        pytest.param(BARE, 0.78, 6, marks=pytest.mark.slow),
     ],
 )
 def test_tables_that_were_left_out_are_covered(

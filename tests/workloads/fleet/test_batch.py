@@ -270,7 +270,7 @@ def test_batch_work_of_the_last_day_needs_its_part_of_the_loans() -> None:
 
 
 COMMAND = (
-    "fleet --cluster trn2-ultraserver:20 --unit-rate 5 --days 0.5 --policy threshold --no-compare "
+    "fleet --cluster trn2-ultraserver:20 --unit-rate 5 --days 0.1 --policy threshold --no-compare "
     "--quiet"
 )
 

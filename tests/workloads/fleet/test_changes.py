@@ -46,7 +46,7 @@ def test_flat_demand_changes_no_roles(policy: Policy) -> None:
 
 @pytest.mark.parametrize("policy", [threshold(), forecast(), clock(90, 10)])
 def test_an_infinite_change_cost_is_the_static_split(policy: Policy) -> None:
-    load = scaled_to_fleet(azure_conv().between(0, 1440), [SERVICE], 90)
+    load = scaled_to_fleet(azure_conv().between(480, 960), [SERVICE], 90)
     never = ChangeCosts.fixed(float("inf"))
     need = units_needed(load, [SERVICE])
     runs = [

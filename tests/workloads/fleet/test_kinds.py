@@ -10,10 +10,11 @@ from typing import Any
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 import cluster_sim as cs
+from tests.support.examples import examples
 from tests.support.toy_fleet import FREE, PRICES
 from workloads.demand import Demand, azure_code, constant
 from workloads.fleet.inputs.jobs import evaluation_job
@@ -91,7 +92,7 @@ def test_kinds_of_the_same_units_are_one_kind_of_their_sum(
     load=st.floats(0.1, 1.5),
     seed=st.integers(0, 5),
 )
-@settings(max_examples=25, deadline=None)
+@examples(25)
 def test_every_kind_keeps_its_chips_and_every_token_is_counted(
     units: list[int],
     rates: list[float],

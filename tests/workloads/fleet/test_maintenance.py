@@ -8,10 +8,11 @@ from typing import Any
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 import cluster_sim as cs
+from tests.support.examples import examples
 from tests.support.toy_fleet import FREE, SERVICE, check_conserved
 from workloads.demand import constant
 from workloads.fleet.inputs.costs import ChangeCosts
@@ -143,7 +144,7 @@ def test_policies_see_units_in_maintenance_as_broken() -> None:
     seconds=st.sampled_from([0.0, 90.0, 900.0]),
     breaks=st.booleans(),
 )
-@settings(max_examples=25, deadline=None)
+@examples(25)
 def test_unit_time_and_requests_are_conserved(
     size: int,
     rolling: bool,

@@ -8,10 +8,11 @@ from typing import Any
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 import cluster_sim as cs
+from tests.support.examples import examples
 from tests.support.toy_fleet import FREE, PRICES
 from workloads.demand import Demand, Horizon, constant
 from workloads.demand.trace import beside
@@ -126,7 +127,7 @@ def test_the_way_to_another_region_counts_as_time_to_first_token() -> None:
     never=st.sampled_from([None, 1, 2]),
     seed=st.integers(0, 5),
 )
-@settings(max_examples=25, deadline=None)
+@examples(25)
 def test_every_request_and_every_chip_of_every_region_is_counted(
     units: list[int], rates: list[float], loads: list[float], never: int | None, seed: int
 ) -> None:

@@ -29,3 +29,23 @@ def test_closed_forms_are_within_half_a_point_of_the_simulation(
     )
     runs = [simulate(trial, np.random.default_rng(seed)).goodput for seed in range(6)]
     assert smooth_goodput(trial) == pytest.approx(float(np.mean(runs)), abs=0.005)
+
+
+@pytest.mark.parametrize("found_after_s", [0.0, 1800.0])
+def test_a_straggler_slows_half_an_interval_and_the_time_until_it_is_found(
+    found_after_s: float,
+) -> None:
+    """It is replaced with the next checkpoint, here at no cost but what the interval had left."""
+    trial = Job(
+        rates=FailureRates(()),
+        recovery=Recovery(0.0, 0.0, 0.0, 0.0, 0.0),
+        interval_s=3600.0,
+        stall_s=0.0,
+        write_s=0.0,
+        units=64,
+        spares=200,
+        span_s=400 * DAY_S,
+        stragglers=Stragglers(1 / (10 * 3600.0), 0.5, found_after_s),
+    )
+    goodput = simulate(trial, np.random.default_rng(0)).goodput
+    assert smooth_goodput(trial) == pytest.approx(goodput, abs=0.005)

@@ -97,6 +97,18 @@ def test_cluster_queues_of_kueue_lend_within_their_cohort_and_limits(tmp_path: P
     assert waits_min(others, quota=queues, discipline="preempt") == [0, 29, 0, 0, 0]
 
 
+def test_a_team_without_chips_of_its_own_borrows_and_gives_back_first(tmp_path: Path) -> None:
+    guest, owner = cluster_queue("a", 0, "science"), cluster_queue("b", 128, "science")
+    queues = [exported(tmp_path / "queues.json", guest, owner)]
+    jobs = [job(0, 4, 60, team="a"), job(1, 8, 30, team="b")]
+    assert waits_min(jobs, quota=queues) == [0, 59]
+    # Stopped at 1 min, a's job goes on when b's has ended.
+    assert waits_min(jobs, quota=queues, discipline="preempt") == [30, 0]
+    none = cluster_queue("a", 0, "science", borrowingLimit=0)
+    with pytest.raises(cs.InputError, match="team a"):
+        cs.queue_jobs(CLUSTER, jobs, quota=[exported(tmp_path / "none.json", none, owner)])
+
+
 def test_a_reservation_withholds_whole_domains_from_jobs_that_would_not_end_before() -> None:
     jobs = [
         job(0, 4, 100, team="a"),

@@ -6,9 +6,10 @@ import re
 from dataclasses import replace
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
+from tests.support.examples import examples
 from tests.support.toy_training import SPARSE, TOY, plan
 from topologies.catalogue.catalogue import shipped_catalogue
 from topologies.clusters.names import cluster
@@ -67,7 +68,7 @@ def test_pieces_hide_the_gathering_of_long_sequences(machine: str) -> None:
     assert steps[1].iteration_s < steps[0].iteration_s
 
 
-@settings(max_examples=15, deadline=None)
+@examples(15)
 @given(st.data())
 def test_overlap_of_all_slows_no_step(data: st.DataObject) -> None:
     """Whatever the widths, the chips, tp and the tokens of a microbatch, ``all`` is no slower."""

@@ -78,7 +78,8 @@ class Disturbance:
     def keys(self, ranks: IntArray) -> KeyArray:
         """Return the seed of the hash of each rank's ops, uint64 (ranks,)."""
         mixed = _mixed(np.array([self.seed % 2**64], np.uint64) + GOLDEN)
-        return _mixed(mixed + (ranks.astype(np.uint64) + np.uint64(1)) * GOLDEN)
+        seeds: KeyArray = _mixed(mixed + (ranks.astype(np.uint64) + np.uint64(1)) * GOLDEN)
+        return seeds
 
     def slowness(self, ranks: IntArray) -> IntArray:
         """Return the excess of each rank's kernel times in parts of 2^20, int64 (ranks,)."""
@@ -164,7 +165,8 @@ def disturbed_array(
     # ``duration_ps``: undisturbed durations [ps]. ``table`` (1024,): quantiles of the jitter, from
     # ``Disturbance.table``.
     code = _mixed(key + np.atleast_1d(op).astype(np.uint64) * GOLDEN) >> np.uint64(64 - TABLE_BITS)
-    return np.maximum(1, _scaled(_scaled(duration_ps, slow), table[code.astype(np.int64)]))
+    drawn_ps: IntArray = _scaled(_scaled(duration_ps, slow), table[code.astype(np.int64)])
+    return np.maximum(1, drawn_ps)
 
 
 def jittered(duration_ps: IntArray, table: IntArray) -> IntArray:

@@ -34,6 +34,12 @@ def command_line(tmp_path: Path) -> list[str]:
     return [*many, "--seq", "1024", "--recompute", "selective", "--quiet"]
 
 
+@pytest.fixture
+def few_plans(command_line: list[str]) -> list[str]:
+    """Arguments of a search that is smaller still, where another would show nothing more."""
+    return [*command_line, "--vpp", "1", "--microbatch", "1", "--finalists", "4"]
+
+
 def run(*arguments: str) -> int:
     """Run the command as the command line does."""
     return run_line(["plan", *arguments])
@@ -76,7 +82,7 @@ def test_json_has_every_key(command_line: list[str], capsys: pytest.CaptureFixtu
 )
 def test_the_train_command_that_it_tells_gives_the_same_time(
     stated: list[str],
-    command_line: list[str],
+    few_plans: list[str],
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
     capsys: pytest.CaptureFixture[str],
@@ -84,7 +90,7 @@ def test_the_train_command_that_it_tells_gives_the_same_time(
     links = "shape: switch, size: 16, bandwidth: 100 GB/s, latency: 1 us"
     (tmp_path / "two.yaml").write_text(f"chip: {{like: trn2}}\nscale_up: {{{links}}}\n")
     monkeypatch.chdir(tmp_path)
-    assert run(*command_line, "--top", "1", *stated, "--json") == 0
+    assert run(*few_plans, "--top", "1", *stated, "--json") == 0
     document = json.loads(capsys.readouterr().out)
     words = shlex.split(document["train"])
     assert words[:2] == ["cluster-sim", "train"]
@@ -95,9 +101,9 @@ def test_the_train_command_that_it_tells_gives_the_same_time(
 
 
 def test_the_table_shows_estimates_beside_simulations(
-    command_line: list[str], capsys: pytest.CaptureFixture[str]
+    few_plans: list[str], capsys: pytest.CaptureFixture[str]
 ) -> None:
-    assert run(*command_line, "--top", "4") == 0
+    assert run(*few_plans, "--top", "4") == 0
     lines = capsys.readouterr().out.splitlines()
     start = next(place for place, line in enumerate(lines) if line.split()[:1] == ["tp"])
     assert lines[start].split()[: len(ALWAYS)] == ["tp", "pp", "dp", "mb"]
@@ -129,9 +135,9 @@ def test_one_plan_of_each_division(
     assert len(set(divisions)) == len(divisions) == 12
 
 
-def test_a_run_directory_holds_rows_and_picture(command_line: list[str], tmp_path: Path) -> None:
+def test_a_run_directory_holds_rows_and_picture(few_plans: list[str], tmp_path: Path) -> None:
     out = tmp_path / "run"
-    assert run(*command_line, "--top", "3", "--tp", "4", "--out", str(out)) == 0
+    assert run(*few_plans, "--top", "3", "--tp", "4", "--out", str(out)) == 0
     frame = pd.read_csv(out / "metrics.csv")
     assert frame["rank"].tolist() == [1, 2, 3]
     assert set(frame["tp"]) == {4}
@@ -148,31 +154,31 @@ def test_a_run_directory_holds_rows_and_picture(command_line: list[str], tmp_pat
 
 
 def test_the_best_plan_is_a_file_that_train_reads(
-    command_line: list[str], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    few_plans: list[str], tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     file = tmp_path / "best.yaml"
-    assert run(*command_line, "--pp", "2", "--top", "1", "--best", str(file), "--json") == 0
+    assert run(*few_plans, "--pp", "2", "--top", "1", "--best", str(file), "--json") == 0
     document = json.loads(capsys.readouterr().out)
-    again = [*command_line[:4], "--plan", str(file), "--json", "--quiet"]
+    again = [*few_plans[:4], "--plan", str(file), "--json", "--quiet"]
     assert run_line(["train", *again]) == 0
     assert json.loads(capsys.readouterr().out)["iteration_s"] == document["rows"][0]["iteration_s"]
 
 
 def test_the_best_plan_is_written_for_another_tool(
-    command_line: list[str], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    few_plans: list[str], tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    few = [*command_line, "--lnc", "2", "--top", "1", "--finalists", "8", "--zero", "1"]
+    few = [*few_plans, "--lnc", "2", "--top", "1", "--zero", "1"]
     assert run(*few, "--write", f"nxd:{tmp_path}/new/", "--json") == 0
     document = json.loads(capsys.readouterr().out)
     file = tmp_path / "new" / "nxd.yaml"
     assert document["written"]["file"] == str(file)
-    again = [*command_line[:4], "--plan", str(file), "--recompute", "selective", "--json"]
+    again = [*few_plans[:4], "--plan", str(file), "--recompute", "selective", "--json"]
     assert run_line(["train", *again, "--quiet"]) == 0
     seconds = json.loads(capsys.readouterr().out)["iteration_s"]
     if document["written"]["rank"] == 1:
         assert seconds == document["rows"][0]["iteration_s"]
     assert run(*few, "--write", f"nxd:{tmp_path}", "--rank", "9") == 2
-    assert "--rank 9: 8 plans were simulated" in capsys.readouterr().err
+    assert "--rank 9: 4 plans were simulated" in capsys.readouterr().err
     assert run(*few, "--rank", "2") == 2
     assert "State one of them" in capsys.readouterr().err
     assert run(*few, "--write", "megatron") == 2
@@ -192,10 +198,10 @@ def test_stated_fields_that_change_nothing_are_named(
 
 
 def test_a_plan_of_ones_own_stands_beside_the_others(
-    command_line: list[str], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    few_plans: list[str], tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     stated_plan = ["--with", "--tp 8 --zero 3", "--top", "2"]
-    assert run(*command_line, *stated_plan, "--out", str(tmp_path / "run")) == 0
+    assert run(*few_plans, *stated_plan, "--out", str(tmp_path / "run")) == 0
     text = " ".join(capsys.readouterr().out.split())
     document = json.loads((tmp_path / "run" / "results.json").read_text())
     mine, first = document["own"], document["rows"][0]
@@ -228,23 +234,23 @@ def test_fewer_domains_are_named_where_all_divide_worse(capsys: pytest.CaptureFi
 
 
 def test_a_plan_of_a_tool_for_other_chips_stands_beside_the_others(
-    command_line: list[str], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    few_plans: list[str], tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """Megatron-LM runs on GPUs; its degrees are compared on Trainium all the same."""
     path = tmp_path / "megatron.txt"
     path.write_text("--tensor-model-parallel-size 8 --seq-length 1024 --recompute-activations\n")
-    assert run(*command_line, "--top", "1", "--with", str(path), "--json") == 0
+    assert run(*few_plans, "--top", "1", "--with", str(path), "--json") == 0
     mine = json.loads(capsys.readouterr().out)["own"]
     assert (mine["tp"], mine["framework"]) == (8, "neuronx")
 
 
 def test_the_first_plan_as_ones_own_is_marked_in_the_table(
-    command_line: list[str], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    few_plans: list[str], tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     best = tmp_path / "best.yaml"
-    assert run(*command_line, "--top", "1", "--best", str(best)) == 0
+    assert run(*few_plans, "--top", "1", "--best", str(best)) == 0
     capsys.readouterr()
-    assert run(*command_line, "--top", "2", "--with", str(best)) == 0
+    assert run(*few_plans, "--top", "2", "--with", str(best)) == 0
     text = capsys.readouterr().out
     assert "\n1, yours" in text
     assert "that fit: the fastest." in " ".join(text.split())

@@ -105,6 +105,8 @@ def test_the_first_plan_of_each_cluster_is_that_of_a_search_alone(
         "--finalists=2",
         "--quiet",
         "--pp=1",
+        "--microbatch=1",
+        "--zero=1",
     )
     both = answer(
         capsys, *line, f"--cluster={','.join(CLUSTERS)},trn1.2xlarge", f"--out={tmp_path}/a"

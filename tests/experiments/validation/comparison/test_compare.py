@@ -7,11 +7,13 @@ import pytest
 
 from experiments.figures.validation import scatter
 from experiments.validation.comparison import (
+    PRODUCT,
     baseline,
     compare,
     condensed,
     coverage,
     error,
+    prediction_of,
     residuals,
     summary,
     training_work,
@@ -21,6 +23,7 @@ from experiments.validation.predictions.collectives import predict as predict_co
 from experiments.validation.reading.rows import Outcome, infeasible, unsupported
 from tests.support.validation_rows import COLLECTIVES, rows_of
 from topologies.errors import InputError
+from workloads.confidence.kinds import FIRST_TOKEN, FIRST_TOKEN_EXPERTS, SERVING, SERVING_EXPERTS
 
 
 def test_errors_and_their_summary_are_exact():
@@ -121,6 +124,40 @@ def test_work_is_counted_as_published():
     assert training_work(experts) > 1.5 * training_work(values)
     ring = {"collective": "all-reduce", "ranks": 8, "size_bytes": 800}
     assert wire_bytes(ring) == 1400
+
+
+COUNTED = {
+    "kv_heads": 8, "head_dim": 64, "ffn": 2048, "moe_ffn": 2048, "gated_mlp": 0, "vocab": 0,
+    "shared_experts": 0, "dense_layers": 0, "global_batch": 1, "chips": 1,
+}  # fmt: skip
+"""Fields of a row whose work is that of a row without them."""
+
+
+@pytest.mark.parametrize("name", COUNTED)
+@pytest.mark.parametrize("more", [{}, {"experts": 8, "experts_per_token": 2}])
+def test_a_field_that_a_row_leaves_out_counts_as_what_it_stands_for(name, more):
+    stated = {"layers": 4, "hidden": 512, "heads": 8, "seq": 128, **COUNTED, **more}
+    left_out = {key: value for key, value in stated.items() if key != name}
+    assert training_work(left_out) == training_work(stated)
+
+
+@pytest.mark.parametrize(
+    ("row", "kind"),
+    [
+        ({"quantity": "tpot_s"}, SERVING),
+        ({"quantity": "tokens_per_s"}, SERVING),
+        ({"quantity": "requests_per_s", "concurrency": 8}, SERVING),
+        ({"quantity": "ttft_s"}, FIRST_TOKEN),
+        ({"quantity": "ttft_s", "concurrency": 8}, FIRST_TOKEN),
+        ({"quantity": "tpot_s", "model": "mixtral-8x7b"}, SERVING_EXPERTS),
+        ({"quantity": "ttft_s", "model": "mixtral-8x7b"}, FIRST_TOKEN_EXPERTS),
+        ({"quantity": "kernel_s", "kernel": "gemm"}, PRODUCT),
+        ({"quantity": "memory_bytes"}, None),
+    ],
+)
+def test_what_a_row_measures_chooses_the_residuals_of_its_interval(row, kind):
+    prediction = prediction_of({"cluster": "dgx-h100", "chips": 8, "predicted": 1.0, **row})
+    assert (prediction and prediction.kind) == kind
 
 
 def test_the_scatter_draws_every_predicted_row():
