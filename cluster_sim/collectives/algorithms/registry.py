@@ -87,7 +87,11 @@ def _by_size(call: CollectiveCall, *large: Algorithm) -> Preferences:
     if goes_from_mesh_to_rings(group):
         return large
     mesh = (MESH,) if short and group.ranks <= MOST_MESH_RANKS else ()
-    return (RDH, *mesh, *large) if halves_and_doubles(group, size_bytes) else large
+    if not halves_and_doubles(group, size_bytes):
+        return large
+    # One rank in each domain, also where their number is a power of two, as beside one.
+    alone = len(group.domains) == group.ranks
+    return (*mesh, RDH, *large) if alone else (RDH, *mesh, *large)
 
 
 def _broadcast(call: CollectiveCall) -> Preferences:

@@ -108,6 +108,7 @@ def _cliff(domains: int, kind: str, members: int, size_bytes: int) -> float:
 @given(domains=st.one_of(st.integers(17, 300), st.integers(17, 16384)), **SHAPES)
 @example(domains=1289, kind="all-reduce", members=1, size_bytes=35749)
 @example(domains=164, kind="reduce-scatter", members=16, size_bytes=9310)
+@example(domains=128, kind="all-reduce", members=1, size_bytes=2**20)
 @example(domains=31, kind="all-reduce", members=2, size_bytes=246295514)
 def test_no_number_of_domains_takes_longer_than_both_its_neighbours(
     domains: int, kind: str, members: int, size_bytes: int
