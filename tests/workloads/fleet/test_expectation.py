@@ -104,6 +104,20 @@ def test_the_closed_form_of_several_kinds_is_what_foresight_lends(regions: tuple
     )
 
 
+def test_a_region_without_users_may_be_the_first() -> None:
+    built = scenario(
+        [cluster("trn2-ultraserver:30"), cluster("trn2-ultraserver:60")],
+        demand("azure-conv"),
+        FleetOptions(
+            FleetInputs(unit_rate=20.0),
+            DemandInputs(days=1, start_day=1),
+            PolicyInputs(region=("us=-8:0%", "eu=+1:100%")),
+        ),
+        places=("us", "eu"),
+    )
+    assert at(built, shipped_catalogue()) == expected(built)
+
+
 def _lent(need: FloatArray, units: float, **changes: float) -> FloatArray:
     """Units that are not kept in each minute."""
     return np.asarray(units - kept_units(need, **changes).sum(axis=0))

@@ -464,6 +464,7 @@ class World:
     # all its services
     service_units: FloatArray
     surge: npt.NDArray[np.int64]  # (pools,): units that come for others due for maintenance
+    moved: FloatArray  # (pools,): units of the first kind got from other regions, less those given
     changes: list[Change] = field(default_factory=list)
     # Failures by what failed: a server, a rack, a scale-up domain, a power feed, a switch, an
     # optical link, software
@@ -478,7 +479,7 @@ class World:
     maintenance_late_ms: int = 0  # largest delay of a window, until the one before had ended
     region: str = ""
     # (services,): round trip of a service's requests to this region and back [s]; empty for none
-    away_s: FloatArray = field(default_factory=lambda: np.empty(0))
+    round_trip_s: FloatArray = field(default_factory=lambda: np.empty(0))
     tickets: Iterator[int] = field(default_factory=lambda: itertools.count(1))
 
     def __getstate__(self) -> dict[str, Any]:
@@ -502,7 +503,7 @@ class World:
 
     @cached_property
     def own(self) -> IntArray:
-        """Pool of this region with the weights of each pool; its own number where it is of it."""
+        """For each pool, the pool of this region with the same weights; (pools,)."""
         here = {
             pool.weights: number
             for number, pool in enumerate(self.pools)
