@@ -691,5 +691,8 @@ def _run_to_end(
             env.process(maintaining(world, kind.fleet.maintenance))
     env.run(until=end)
     for world in worlds:
+        # A window that never began is late until the end.
+        never_ms = [world.now - due_ms for due_ms in world.due_ms]
+        world.maintenance_late_ms = max([world.maintenance_late_ms, *never_ms])
         for gang in world.gangs:
             gang.settle()

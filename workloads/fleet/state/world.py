@@ -477,6 +477,7 @@ class World:
     batch_joining: int = 0  # units on their way to batch work
     maintained: int = 0  # units that have been out for maintenance
     maintenance_late_ms: int = 0  # largest delay of a window, until the one before had ended
+    due_ms: list[int] = field(default_factory=list)  # begins of windows that have not begun
     region: str = ""
     # (services,): round trip of a service's requests to this region and back [s]; empty for none
     round_trip_s: FloatArray = field(default_factory=lambda: np.empty(0))
