@@ -23,7 +23,7 @@ from PIL import Image
 from PIL.PngImagePlugin import PngInfo
 from scipy.spatial.distance import cdist
 
-from experiments.cli.commands.experiment import about as method
+from experiments.cli.commands.experiment import about as about_experiment
 from experiments.cli.main import run
 from experiments.figures import layout
 from experiments.reports.drawing import description, headline
@@ -188,7 +188,7 @@ def page(docs: Path) -> str:
             continue
         with Image.open(docs / picture) as image:
             texts = {name: str(text) for name, text in image.info.items()}
-        about = shown.about if isinstance(shown, Command) else method(shown.load().run)
+        about = shown.about if isinstance(shown, Command) else about_experiment(shown.load().run)
         parts.append(
             f"## {shown.question}\n\n"
             f"![{_plain(texts['Description'])}]({picture.as_posix()})\n\n{about}\n\n"

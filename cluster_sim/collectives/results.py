@@ -21,6 +21,7 @@ from cluster_sim.collectives.algorithms.direct import (
     dimension_ordered,
     direct,
 )
+from cluster_sim.collectives.algorithms.hierarchical import radices, timed_radices
 from cluster_sim.collectives.algorithms.registry import (
     AUTO,
     BEST,
@@ -277,8 +278,12 @@ def _is_streamed(
 
 def _is_folded(call: CollectiveCall, algorithm: Algorithm, *, ideal: bool) -> bool:
     """Return whether a few ranks are run in place of a schedule that takes much memory."""
+    if not spans_many_domains(call):
+        return False
     costs = communication_costs(call.group.cluster, ideal=ideal)
-    if ops_foreseen([call], algorithm, costs) < FOLDED_FROM or not spans_many_domains(call):
+    # A stage that is a long ring is timed by shorter ones, whatever the number of its messages.
+    is_shortened = timed_radices(call.group) != radices(call.group)
+    if not is_shortened and ops_foreseen([call], algorithm, costs) < FOLDED_FROM:
         return False
     return algorithm.stands_for(call, costs) is not None
 

@@ -243,7 +243,7 @@ def _elsewhere(mistake: click.NoSuchOption, command: click.Command) -> str:
 
     flags = [flag for option in command.params for flag in option.opts]
     here = other_name(mistake.option_name, flags)
-    return f"No such option {mistake.option_name!r}; it is called {here} here" if here else ""
+    return f"No such option {mistake.option_name!r}; here it is {here}" if here else ""
 
 
 def _refuse(message: str, status: int = 2) -> int:

@@ -282,7 +282,7 @@ def _unexplained(answer: Checked) -> Iterator[str]:
         yield (
             f"{seconds / answer.iteration_s:.0%} of the step is time that no mechanism explains "
             "(scheduling): one measured step of your own over several chips, without ZeRO-3, "
-            "fixes it (cluster-sim calibrate)."
+            "would pin it down (cluster-sim calibrate)."
         )
 
 

@@ -182,9 +182,9 @@ def what_binds(offered: Offered, slo: Slo, rate_per_s: float) -> str:
 PIECES = (512, 2048, 8192)  # tokens of an iteration that are tried where prompts run in pieces
 MOST_IN_GROUP = 8
 """Most replicas of a group among which a split is searched; a fault takes out the whole group."""
-LEAST_SLOTS, MOST_SLOTS = 64, 1024
-"""Requests that decode at once: slots are doubled from the least on while that serves more."""
-FEWEST_SLOTS = 4  # slots down to which those of a program of Trainium are halved
+FIRST_SLOTS, MOST_SLOTS = 64, 1024
+"""Requests that decode at once: slots are doubled from the first on while that serves more."""
+LEAST_SLOTS = 4  # slots down to which those of a program of Trainium are halved
 WORTH = 1.01  # gain in rate for which twice the slots are kept
 KEPT = 3  # number of deployments, from the best on, that no candidate without a search can exceed
 FRONTIER = (0.02, 0.1, 0.25, 0.4, 0.55, 0.7, 0.85, 0.95, 0.99)
@@ -361,7 +361,7 @@ class DeploymentQuestion:
 
     def offered(self, words: Mapping[str, Any]) -> Offered:
         """Return the requests offered to the deployment that some options describe."""
-        ways = {"slots": LEAST_SLOTS, **self.batching, **words}
+        ways = {"slots": FIRST_SLOTS, **self.batching, **words}
         tp, apart = ways.pop("tp", self.tp), ways.pop("disaggregate", None)
         prefill_tp = ways.pop("prefill-tp", None)
         batching = batching_from(self.cluster, **ways)
@@ -570,21 +570,21 @@ def _at_best_slots(
 
     A program runs all its slots, empty ones too, so that one with fewer keeps a shorter limit.
     """
-    halves = offered.deployment.batching.runs_empty_slots and "slots" not in question.batching
+    may_halve = offered.deployment.batching.runs_empty_slots and "slots" not in question.batching
     best: Ranked | None = None
     miss: SloMissed | None = None
-    slots = LEAST_SLOTS
+    slots = FIRST_SLOTS
     while MOST * offered.saturated_per_s > above_per_s:  # fewer slots do not saturate later
-        one_pass_s = offered.deployment.profile.decode_s(slots, 1) if halves else 0.0
+        one_pass_s = offered.deployment.profile.decode_s(slots, 1) if may_halve else 0.0
         rate = 0.0
         try:
-            if one_pass_s <= question.slo.tpot_s or slots == FEWEST_SLOTS:
+            if one_pass_s <= question.slo.tpot_s or slots == LEAST_SLOTS:
                 rate = highest_rate(offered, question.slo, above_per_s=above_per_s)
         except SloMissed as missed:
             miss = missed
         if rate:
             best, above_per_s = Ranked(words, offered, rate), rate
-        if not halves or slots == FEWEST_SLOTS or (best and not rate):
+        if not may_halve or slots == LEAST_SLOTS or (best and not rate):
             break
         slots //= 2
         words = {**words, "slots": slots}
@@ -598,9 +598,9 @@ def _with_more_slots(question: DeploymentQuestion, best: Ranked) -> Ranked:
     """Return a deployment with as many slots as serve more, if their number was not stated."""
     if "slots" in question.batching:
         return best
-    slots = best.words.get("slots", LEAST_SLOTS)
+    slots = best.words.get("slots", FIRST_SLOTS)
     best = replace(best, words={**best.words, "slots": slots})
-    while slots >= LEAST_SLOTS and FREED * slots <= MOST_SLOTS:
+    while slots >= FIRST_SLOTS and FREED * slots <= MOST_SLOTS:
         slots *= FREED
         words = {**best.words, "slots": slots}
         try:

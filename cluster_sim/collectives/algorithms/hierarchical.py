@@ -92,16 +92,17 @@ def prime_factors(number: int) -> list[int]:
 
 
 SMOOTH = 5
-"""Domains of a stage above which a time is that of fewer domains in more stages. No number from 16
-on takes more rounds so than the numbers on both sides of it."""
+"""Largest prime factor of a number of domains that is timed as it is; others take the time of the
+next smaller such number. From 17 on no number then takes more rounds than both its neighbours."""
 
 
 def timed_radices(group: Group) -> list[int]:
     """Return the stages between domains whose time stands for that of a group.
 
-    They are :func:`radices`, unless one of these is a long ring: a number of domains with a large
-    prime factor. An exchange in a logarithmic number of rounds exists for any number of domains
-    (Bruck et al. 1997), so its time is that of the nearest smaller number with small factors.
+    They are :func:`radices`, unless one of these is a long ring: a number of domains with a prime
+    factor above ``SMOOTH``. An exchange in a logarithmic number of rounds exists for any number of
+    domains (Bruck et al. 1997), so its time is that of the nearest smaller number with small
+    factors.
     """
     sizes = radices(group)
     if len(sizes) == 1 and prime_factors(sizes[0]) != sizes:

@@ -38,7 +38,8 @@ from topologies.shapes.basic import Torus
 
 MESH_FIRST_RANKS = 64
 """Ranks beyond which halving and doubling is preferred to a mesh, whose messages CC-Cores issue one
-after the other: the ranks of a Trn2 server, for which the runtime's meshes are documented."""
+after the other: the ranks of a Trn2 server, for which the runtime's meshes are documented. With one
+rank in each domain a mesh stays preferred."""
 MOST_MESH_RANKS = 512
 """Ranks beyond which no mesh is chosen: its messages grow with the square of the ranks."""
 
@@ -89,7 +90,7 @@ def _by_size(call: CollectiveCall, *large: Algorithm) -> Preferences:
     mesh = (MESH,) if short and group.ranks <= MOST_MESH_RANKS else ()
     if not halves_and_doubles(group, size_bytes):
         return large
-    # One rank in each domain, also where their number is a power of two, as beside one.
+    # With one rank in each domain a mesh comes first, as for numbers that are no power of two.
     alone = len(group.domains) == group.ranks
     return (*mesh, RDH, *large) if alone else (RDH, *mesh, *large)
 

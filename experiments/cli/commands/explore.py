@@ -77,7 +77,7 @@ def explore(inputs: ExploreInputs, call: Invocation) -> None:
 
 
 def _weighed(folders: Sequence[Path], most: int) -> Callable[[], list[str] | None]:
-    """Weigh numbers in a process of its own, and return what reads their names: None until then.
+    """Weigh the numbers in another process; the function returned gives their names, or None.
 
     Weighing asks the runs some hundred times, in which the page is already of use.
     """

@@ -19,19 +19,30 @@ COMMON = {
     **dict.fromkeys(("output-len", "random-output-len", "osl"), "output"),
     **dict.fromkeys(("request-rate", "qps"), "requests"),
     "max-concurrency": "concurrency",
+    "zero-stage": "zero",
     "num-prompts": "count",
     "dtype": "precision",
 }
 """Options of launchers' and load generators' command lines, and what they are called here."""
+EXAMPLES = {
+    "--cluster": "trn2.48xlarge:4",
+    "--slo": "ttft=1s,tpot=50ms",
+    "--requests": "poisson:2",
+}
+"""Values of options that are written otherwise here."""
 
 
 def other_name(word: str, flags: Iterable[str]) -> str:
-    """Return the flag that has another name in other tools, or nothing.
+    """Return the flag that has another name in other tools, with an example where that helps.
+
+    It is empty for words that no tool has.
 
     >>> other_name("--micro-batch-size", ["--microbatch", "--tp"])
     '--microbatch'
     >>> other_name("--max-num-seqs", ["--slots"])
     '--slots'
+    >>> other_name("--nodes", ["--cluster"])
+    '--cluster, such as --cluster trn2.48xlarge:4'
     >>> other_name("--ttft", ["--tp"])
     ''
     """
@@ -44,4 +55,5 @@ def other_name(word: str, flags: Iterable[str]) -> str:
         for key, rule in table.items():
             if key.rpartition(".")[2].replace("_", "-") == name:
                 meant.add(rule.field.replace("_", "-"))
-    return next((flag for flag in flags if flag[:2] == "--" and flag[2:] in meant), "")
+    here = next((flag for flag in flags if flag[:2] == "--" and flag[2:] in meant), "")
+    return f"{here}, such as {here} {EXAMPLES[here]}" if here in EXAMPLES else here

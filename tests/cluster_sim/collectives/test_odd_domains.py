@@ -42,6 +42,15 @@ def test_a_short_domain_is_evened_and_its_ranks_stand_for_several() -> None:
     assert evened(Group(MACHINE, lopsided)) is None
 
 
+@pytest.mark.parametrize("domains", [17, 31])
+def test_a_measured_collective_takes_what_a_step_is_told(domains: int) -> None:
+    """Few messages are no reason to run a ring over a prime number of domains."""
+    group = whole(cluster(f"trn2.48xlarge:{domains}"))
+    call = CollectiveCall("all-reduce", group, 2**24)
+    measured = measure(call, watched=False)[0]["time_s"]
+    assert measured == collective_time("all-reduce", group, size_bytes=2**24).time_s
+
+
 @pytest.mark.parametrize("domains", [16, 17, 100, 1024, 4096])
 def test_a_missing_rank_costs_at_most_its_adapters_and_no_ring_over_all(domains: int) -> None:
     """One rank carries what two carry elsewhere, and rounds grow with the logarithm."""

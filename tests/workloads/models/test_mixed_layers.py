@@ -12,15 +12,18 @@ from tests.support.counted_layers import counted, product_flops
 from tests.support.toy_training import NARROW, SPARSE, TOY
 from topologies.catalogue.catalogue import shipped_catalogue
 from topologies.clusters.names import cluster
+from topologies.errors import InputError
 from workloads.models.huggingface import from_fields, models, named
 from workloads.models.model import Model, Recurrence, attention_flops, layer_flops, mixer_size
 from workloads.serving.profile import profile
 from workloads.serving.rank.share import RankShare
 from workloads.serving.rank.times import experts_s, mixer_s, products_s
 from workloads.training.iteration import iteration
+from workloads.training.layers.adapters import trained_share
 from workloads.training.layers.layer import backward, forward
 from workloads.training.memory.memory import layer_activations
 from workloads.training.plan.plan import ParallelPlan
+from workloads.training.plan.stages import check_model
 
 STATE = Recurrence("mamba", 3072, 1024, 0, 40, 65_536)
 BOTH = replace(TOY, mixer="both", recurrence=STATE)
@@ -163,3 +166,28 @@ def test_gemma_4_has_its_dense_part_beside_its_experts() -> None:
         704,
         2112,
     )
+
+
+def test_adapters_are_counted_by_the_heads_of_each_layer() -> None:
+    """The layer with heads of 64 has wider products, and no projection of values to adapt."""
+    wide = {"global_head_dim": 64, "num_global_key_value_heads": 1, "attention_k_eq_v": True}
+    model, plan = from_fields({**WINDOWED, **wide}, "wide"), ParallelPlan(lora_rank=8)
+    mlp = 3 * (256 + 512)
+    windowed = 2 * (256 + 8 * 32) + 2 * (256 + 4 * 32) + mlp
+    full = 2 * (256 + 8 * 64) + (256 + 64) + mlp
+    assert trained_share(model, plan, 0).dense == 8 * (5 * windowed + full)
+    uneven = {**WINDOWED, **wide, "num_attention_heads": 6, "num_key_value_heads": 6}
+    three = from_fields({**uneven, "num_global_key_value_heads": 3, "head_dim": 32}, "three")
+    with pytest.raises(InputError, match="tp 2 neither divides the 3 key-value heads of three"):
+        check_model(ParallelPlan(tp=2), three)
+
+
+def test_a_ring_of_context_parallelism_keeps_the_window() -> None:
+    """No rank computes more of its own keys than a window has, so a ring is as fast as a gather."""
+    model, machine = named("gemma-4-31b"), cluster("dgx-h100:2")
+    ring, gathered = (
+        iteration(model, machine, plan, allow_oversized=True).breakdown_s["compute"]
+        for way in ("ring", "all-gather")
+        for plan in [ParallelPlan(tp=8, cp=2, seq=32768, cp_exchange=way)]
+    )
+    assert gathered < ring < 1.1 * gathered

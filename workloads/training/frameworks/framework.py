@@ -87,8 +87,7 @@ class Framework:
         layers += [variants for variants, _ in self._of_date()]
         layers += [self.settings[word] for word in self.chosen if word in self.settings]
         named = {path: name for layer in layers for path, name in layer.items()}
-        kernels = f"kernels.{family(chip, base).name}"
-        return dict(_on_the_chip(named, kernels, base))
+        return dict(_on_the_chip(named, chip, base))
 
     def has(self, setting: str) -> bool:
         """Return whether a word is a setting of the stack, as every date is."""
@@ -148,24 +147,25 @@ class Framework:
                 f"Use one of {others}."
             )
         base = cluster.numbers
-        kernels = f"kernels.{family(cluster.chip, base).name}"
         for word in self.chosen:
-            if word in self.settings and not _on_the_chip(self.settings[word], kernels, base):
+            if word in self.settings and not _on_the_chip(self.settings[word], cluster.chip, base):
                 raise InputError(
                     f"setting {word} of framework {self.name} changes nothing on {cluster.chip}, "
                     "whose kernels have no such numbers. Leave it out."
                 )
 
 
-def _on_the_chip(named: Variants, kernels: str, base: Catalogue) -> list[tuple[str, str]]:
+def _on_the_chip(named: Variants, chip: str, base: Catalogue) -> list[tuple[str, str]]:
     """Paths and names of variants; those of kernels only where this chip's kernels have them."""
-    of_chip = []
+    kernels, of_chip = f"kernels.{family(chip, base).name}", []
     for path, name in named.items():
         if not path.startswith(OF_THE_CHIP):
             if path.startswith(f"{kernels}.") or not path.startswith("kernels."):
                 of_chip.append((path, name))
             continue
         quantity = path.removeprefix(OF_THE_CHIP)
+        if base.has(kernels, f"{quantity}_{chip}"):
+            quantity = f"{quantity}_{chip}"  # a number of this chip alone precedes its family's
         if base.has(kernels, quantity) and any(
             row.variant == name for row in base.variants(kernels, quantity)
         ):

@@ -15,7 +15,14 @@ from workloads.kernels.chip_share import Timing, family, worst
 from workloads.models.model import Model, forward_flops, training_flops
 from workloads.training.layers.steps import PREVIOUS, LayerOp, RankShapes, kernel
 from workloads.training.plan.plan import ParallelPlan
-from workloads.training.plan.stages import Share, chunk_layers, end_stages, part, stage_share
+from workloads.training.plan.stages import (
+    Share,
+    chunk_layers,
+    end_stages,
+    part,
+    stage_kinds,
+    stage_share,
+)
 
 WEIGHT, INPUT = ".weight", ".input.gather"
 """Endings of the names of steps that only the gradients of a weight need."""
@@ -39,7 +46,7 @@ def products(shapes: RankShapes) -> dict[str, tuple[int, int]]:
     """Return the columns in and out of each product with adapters, of a dense layer on one rank."""
     model, plan = shapes.model, shapes.plan
     inner = part(model.ffn, plan.tp)
-    columns = (shapes.heads + 2 * shapes.kv_heads) * model.head_dim
+    columns = (shapes.heads + (2 - model.tied_values) * shapes.kv_heads) * model.head_dim
     sizes = {
         "attention.qkv": (model.hidden, columns),
         "attention.out": (shapes.values, model.hidden),
@@ -60,7 +67,10 @@ def gathered_apart(shapes: RankShapes) -> int:
     # its models have products of their own for queries, keys and values, and for gate and input.
     if not shapes.plan.lora_rank:
         return 0
-    apart = {"attention.qkv": 3, "mlp.up": 2 if shapes.model.gated_mlp else 1}
+    apart = {
+        "attention.qkv": 3 - shapes.model.tied_values,
+        "mlp.up": 2 if shapes.model.gated_mlp else 1,
+    }
     adapters = sum(apart.get(name, 1) for name in products(shapes))
     return adapters * shapes.catalogue.integer("training", "adapter_units")
 
@@ -166,7 +176,8 @@ def layer_adapters(model: Model, plan: ParallelPlan) -> int:
     heads, kv_heads = part(model.heads, plan.tp), max(1, model.kv_heads // plan.tp)
     inner = part(model.ffn, plan.tp)
     widths = {"gate": inner, "up": inner} if model.gated_mlp else {"up": inner}
-    pairs = [(model.hidden, count * model.head_dim) for count in (heads, kv_heads, kv_heads)]
+    both = (kv_heads,) * (2 - model.tied_values)
+    pairs = [(model.hidden, count * model.head_dim) for count in (heads, *both)]
     pairs += [(part(model.value_width, plan.tp), model.hidden)]
     if adapted(plan, "mlp"):
         pairs += [(inner, model.hidden), *((model.hidden, width) for width in widths.values())]
@@ -177,19 +188,32 @@ def trained_share(model: Model, plan: ParallelPlan, stage: int) -> Share:
     """Return the parameters of a rank of a stage that have gradients and optimizer state."""
     if whole(plan):
         return stage_share(model, plan, stage)
-    layers = sum(len(chunk) for chunk in chunk_layers(model, plan, stage))
+    kinds = [(sum(len(chunk) for chunk in chunk_layers(model, plan, stage)), model)]
+    if len(model.by_heads) > 1:
+        counts = zip(stage_kinds(model, plan, stage), model.kinds, strict=True)
+        kinds = [(count, model.of_kind(kind)) for count, kind in counts]
     if plan.lora_rank:
-        return Share(layers * layer_adapters(model, plan), 0)
+        return Share(sum(count * layer_adapters(alike, plan) for count, alike in kinds), 0)
     held = stage_share(model, plan, stage)
     if plan.train_only == "output":
         last = stage == end_stages(plan)[1]
         return Share(part(model.vocab * model.hidden, plan.tp) * last, 0)
     if plan.train_only == "attention":
-        columns = part(model.query_width, plan.tp)
-        columns += 2 * max(1, model.kv_heads // plan.tp) * model.head_dim
-        return Share(layers * model.hidden * (columns + part(model.value_width, plan.tp)), 0)
-    inner = layers * part(model.ffn, plan.tp) * model.hidden * (3 if model.gated_mlp else 2)
+        return Share(sum(count * _attention(alike, plan) for count, alike in kinds), 0)
+    inner = (
+        sum(count for count, _ in kinds)
+        * part(model.ffn, plan.tp)
+        * model.hidden
+        * (3 if model.gated_mlp else 2)
+    )
     return Share(min(inner, held.dense) if not model.experts else 0, held.experts)
+
+
+def _attention(model: Model, plan: ParallelPlan) -> int:
+    """Parameters of the products around one layer's attention on one rank."""
+    columns = part(model.query_width, plan.tp) + part(model.value_width, plan.tp)
+    kv_heads = (2 - model.tied_values) * max(1, model.kv_heads // plan.tp)
+    return model.hidden * (columns + kv_heads * model.head_dim)
 
 
 def undivided(plan: ParallelPlan) -> ParallelPlan:

@@ -159,7 +159,9 @@ def _ring(shapes: RankShapes, direction: Direction, name: str) -> list[LayerOp]:
     model = _as_fast(shapes, direction)
     seen = keys_seen(model, plan.seq) - keys_seen(model, local)
     seen_a_turn = max(1, round(seen / (plan.cp - 1)))
-    first_turn = _core(shapes, direction, local, causal=True)
+    # Keys of its own that a query sees at most; selected ones may all be among them.
+    first = min(local, model.window or local) if model.keys == "last" else local
+    first_turn = _core(shapes, direction, first, causal=first == local)
     # A turn on keys of another rank has a lower rate.
     later_turn = _core(shapes, direction, seen_a_turn, causal=False)
     efficiency = shapes.catalogue.value("training", "ring_turn_efficiency")

@@ -69,8 +69,9 @@ def check_field(name: str, value: object) -> None:
     number = isinstance(value, int | float) and not isinstance(value, bool)
     if name in CHOICES:
         fits = isinstance(value, str | int) and value in CHOICES[name]
-        texts = [str(choice) for choice in CHOICES[name] if choice != "" and not fits]
-        must = f"one of {', '.join(texts)}.{suggestion(str(value), texts)}" if texts else ""
+        if not fits:
+            texts = [str(choice) for choice in CHOICES[name] if choice != ""]
+            must = f"one of {', '.join(texts)}.{suggestion(str(value), texts)}"
     elif name == "schedule":
         pipeline_schedule(" ".join(str(value).split()))
     elif name == "order":

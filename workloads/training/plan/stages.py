@@ -369,13 +369,15 @@ def _check_tp(plan: ParallelPlan, model: Model) -> None:
         if size % plan.tp
     ]
     # With more ranks than key-value heads, each head is copied to as many ranks.
-    if model.kv_heads % plan.tp and plan.tp % model.kv_heads:
-        mistakes.append(
-            f"tp {plan.tp} neither divides the {model.kv_heads} key-value heads of {model.name} "
-            "nor is a multiple of them"
-        )
+    heads = [alike.kv_heads for alike in model.by_heads]
+    mistakes += [
+        f"tp {plan.tp} neither divides the {count} key-value heads of {model.name} nor is a "
+        "multiple of them"
+        for count in heads
+        if count % plan.tp and plan.tp % count
+    ]
     if mistakes:
-        near = nearest(plan.tp, math.gcd(*sizes.values()), model.kv_heads)
+        near = nearest(plan.tp, math.gcd(*sizes.values()), min(heads))
         raise InputError(f"{mistakes[0]}. Use tp {near}.")
 
 
