@@ -220,13 +220,18 @@ SERVED_ON, CONTEXT = 4, 4096
 """Chips of a replica in those claims, and tokens that each of its requests has before it."""
 
 
+PER = {"tokens_per_joule": "power", "tokens_per_usd": "price"}
+"""Words for what a chip takes more of, by the measure that a claim divides by."""
+
+
 def claims(frame: pd.DataFrame) -> pd.DataFrame:
     """Compare vendors' claims with our ratios, in a claim's precision or the faster of each chip.
 
     Returns one row a claim: ``claim``, ``claimed_low``, ``claimed_high``, ``ours``, ``verdict``
     (``agrees``, ``ours is lower``, ``ours is higher``, ``not known``), ``faster`` (ratio of tokens
     a second, or of what is claimed) and ``dearer`` (ratio of watts or dollars of a chip), whose
-    quotient is ``ours``, ``apart`` (reason of the difference) and ``source``.
+    quotient is ``ours``, ``per`` (``power``, ``price``, or empty where it is neither),
+    ``apart`` (reason of the difference) and ``source``.
     """
     text = (files("experiments.scripts") / "claims.csv").read_text(encoding="utf-8")
     rows = []
@@ -250,6 +255,7 @@ def claims(frame: pd.DataFrame) -> pd.DataFrame:
                 "verdict": judged,
                 "faster": faster,
                 "dearer": dearer,
+                "per": PER.get(claim["per"], ""),
                 "apart": claim["apart"] if judged.startswith("ours") else "",
                 "source": claim["source"],
             }
@@ -296,6 +302,6 @@ def verdicts(frame: pd.DataFrame) -> list[str]:
 
 def _shares(row: Mapping[Any, Any]) -> str:
     """Text that divides a ratio into the speed and the power or price of a chip."""
-    units = {"joule": "power", "megawatt": "power", "dollar": "price"}
-    per = next((name for word, name in units.items() if f"a {word}" in row["claim"]), "")
-    return f" ({row['faster']:.2f} x the speed at {row['dearer']:.2f} x the {per})" if per else ""
+    if not row["per"]:
+        return ""
+    return f" ({row['faster']:.2f} x the speed at {row['dearer']:.2f} x the {row['per']})"

@@ -93,16 +93,13 @@ def weak_scaling(
 ) -> pd.DataFrame:
     """Simulate one step on ever more chips, with the same batch for every replica of the model.
 
-    Every replica of the model has the same batch at all sizes. Gradients are reduced in buckets
-    beside the backward pass (overlap dp), with other communication beside compute (all), or all at
-    once after it (none). Each size is simulated with equal chips and with uneven ones, whose
-    slowest holds up all.
+    Each size is simulated with equal chips and with uneven ones, whose slowest holds up all.
 
     ``machine``: ``rainier``, or another machine of whole scale-up domains. ``chips``: numbers of
     chips, ascending; by default up to a million. ``overlap``: some of ``none``, ``dp`` and ``all``:
-    with the last two, gradients are reduced in buckets during the backward pass; with ``none``, all
-    at once after it. ``jitter``: numbers or causes of uneven chips, as of ``train``; 0 for equal
-    chips. ``seed``: seed of their draws.
+    with the last two, gradients are reduced in buckets during the backward pass, with ``all`` other
+    communication beside compute as well; with ``none``, all at once after it. ``jitter``: numbers
+    or causes of uneven chips, as of ``train``; 0 for equal chips. ``seed``: seed of their draws.
 
     Returns one row for each overlap, jitter and size: ``chips``, ``dp``, ``global_batch``,
     ``iteration_s``, ``tokens_per_s``, ``tokens_per_s_per_chip``, ``efficiency`` (throughput of a

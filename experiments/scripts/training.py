@@ -94,8 +94,6 @@ def step_time_across_models(
 ) -> pd.DataFrame:
     """Search plans for every model, all with the same batch on the same cluster.
 
-    All models train the same batch on the same cluster.
-
     ``finalists``: best estimates that are simulated for each model; the fastest is kept.
 
     Returns one row a model: ``model``, ``cluster``, the fields of its best plan, ``estimate_s``,

@@ -78,11 +78,10 @@ class Demand:
         row = [self.services.index(service)]
         return replace(self, services=(service,), **_tables(lambda table: table[row], self))
 
-    def first(self, count: int) -> Demand:
-        """Return the demand of the first services."""
-        return replace(
-            self, services=self.services[:count], **_tables(lambda table: table[:count], self)
-        )
+    def some(self, begin: int, end: int) -> Demand:
+        """Return the demand of the services from number ``begin`` to before ``end``."""
+        names = self.services[begin:end]
+        return replace(self, services=names, **_tables(lambda table: table[begin:end], self))
 
     def times(self, factor: npt.ArrayLike) -> Demand:
         """Multiply requests; the factor broadcasts over (services, minutes)."""

@@ -87,7 +87,10 @@ def at(base: Scenario, catalogue: Catalogue) -> Expectation:
     machines = [machine(name, catalogue=catalogue) for name in base.options.clusters]
     named = {machine_of(cluster): cluster for cluster in machines}
     count = len(base.services) // len({service.region for service in base.services})
-    demand = base.demand.first(count)  # lengths are alike in all regions
+    # Lengths are alike in all regions, and the busiest has requests.
+    requests = base.demand.requests.reshape(-1, count * base.demand.minutes).sum(axis=1)
+    begin = count * int(requests.argmax())
+    demand = base.demand.some(begin, begin + count)
 
     def moved(kind: Machines) -> dict[str, Any]:
         """Return the fields of a kind that change."""

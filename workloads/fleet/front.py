@@ -53,8 +53,7 @@ from workloads.options.fleet import (
 def daily_training(run: FleetRun) -> FloatArray:
     """Chip-hours of training in each whole day of a run; (days,)."""
     spent = role_chip_ms(run)[::MINUTES_PER_DAY, list(GROUPS["training"])].sum(axis=1)
-    result: FloatArray = np.diff(spent) / (3600.0 * MS)
-    return result
+    return np.asarray(np.diff(spent) / (3600.0 * MS))
 
 
 def paired_interval(values: FloatArray, others: FloatArray) -> Interval | None:
@@ -247,6 +246,8 @@ def _clusters(named: Machinery | Mapping[str, Machinery]) -> tuple[list[Cluster]
         for place, each in regions.items()
         for one in ([each] if isinstance(each, Cluster | str) else each)
     ]
+    if not several:
+        raise InputError("run_fleet has no cluster; name one, such as 'trn2-ultraserver:20'.")
     return [cluster for cluster, _ in several], [place for _, place in several]
 
 

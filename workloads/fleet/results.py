@@ -25,14 +25,12 @@ CHANGE_MINUTES = 15  # minutes over which reports state changes of power and the
 
 def role_units(run: FleetRun) -> FloatArray:
     """Mean number of units in each role in each minute; (minutes, 13)."""
-    result: FloatArray = np.sum([kind_units(kind) for kind in run.kinds], axis=0)
-    return result
+    return np.asarray(np.sum([kind_units(kind) for kind in run.kinds], axis=0))
 
 
 def kind_units(kind: World) -> FloatArray:
     """Mean number of units of a kind in each role in each minute; (minutes, 13)."""
-    result: FloatArray = np.diff(role_server_ms(kind), axis=0) / (MINUTE_MS * kind.servers)
-    return result
+    return np.asarray(np.diff(role_server_ms(kind), axis=0) / (MINUTE_MS * kind.servers))
 
 
 def role_server_ms(kind: World) -> IntArray:
@@ -45,8 +43,7 @@ def role_server_ms(kind: World) -> IntArray:
 def role_chip_ms(run: FleetRun) -> IntArray:
     """Chip-milliseconds spent until each minute begins, by role; (minutes + 1, 13)."""
     parts = [role_server_ms(kind) * (kind.chips_per_unit // kind.servers) for kind in run.kinds]
-    result: IntArray = np.sum(parts, axis=0)
-    return result
+    return np.asarray(np.sum(parts, axis=0))
 
 
 def service_minutes(run: FleetRun, number: int) -> pd.DataFrame:
@@ -69,8 +66,8 @@ def service_minutes(run: FleetRun, number: int) -> pd.DataFrame:
     kept, slowest_s = np.zeros(run.minutes), np.zeros(run.minutes)
     for kind, share in zip(run.kinds, kind_shares(run, number), strict=True):
         capacity = kind.services[number].capacity
-        kept += share * capacity.attained(utilisation, wait + kind.away_s[number])
-        alone_s = capacity.ttft_quantile_s(utilisation, 0.99) + kind.away_s[number]
+        kept += share * capacity.attained(utilisation, wait + kind.round_trip_s[number])
+        alone_s = capacity.ttft_quantile_s(utilisation, 0.99) + kind.round_trip_s[number]
         slowest_s = np.maximum(slowest_s, np.where(share > 0, alone_s, 0.0))
     admitted = np.where(queue.arrivals > 0, 1 - queue.shed / np.maximum(queue.arrivals, 1), 1.0)
     columns = {
@@ -106,8 +103,7 @@ def kind_shares(run: FleetRun, number: int) -> FloatArray:
 
 def power_w(run: FleetRun) -> FloatArray:
     """Draw of the site in each minute [W]."""
-    result: FloatArray = np.sum([_kind_w(run, kind) for kind in run.kinds], axis=0)
-    return result
+    return np.asarray(np.sum([_kind_w(run, kind) for kind in run.kinds], axis=0))
 
 
 def _kind_w(run: FleetRun, kind: World) -> FloatArray:
@@ -123,8 +119,7 @@ def _kind_w(run: FleetRun, kind: World) -> FloatArray:
     for number, queue in enumerate(run.queues):
         used = queue.served / np.maximum(queue.capacity, 1)
         draw += kind.service_units[:, number] * used * (chip.busy_w - chip.idle_w)
-    result: FloatArray = draw * kind.chips_per_unit * chip.pue
-    return result
+    return np.asarray(draw * kind.chips_per_unit * chip.pue)
 
 
 def change_w(draw_w: FloatArray) -> FloatArray:
@@ -139,8 +134,7 @@ def attainment(minutes: list[pd.DataFrame]) -> FloatArray:
     """Share of all services' requests in each minute that keep their SLO; 1 without requests."""
     offered = np.sum([each.offered_requests for each in minutes], axis=0)
     kept = np.sum([each.offered_requests * each.attainment for each in minutes], axis=0)
-    result: FloatArray = np.where(offered > 0, kept / np.maximum(offered, 1), 1.0)
-    return result
+    return np.asarray(np.where(offered > 0, kept / np.maximum(offered, 1), 1.0))
 
 
 def timeline(run: FleetRun) -> pd.DataFrame:

@@ -372,8 +372,7 @@ def _worth(kinds: Sequence[Machines]) -> FloatArray:
     ]
     chips = [float(kind.fleet.chips_per_unit) for kind in kinds]
     worth = np.array(rates if all(rates) else chips)
-    result: FloatArray = worth / worth[0]
-    return result
+    return np.asarray(worth / worth[0])
 
 
 NO_KEYWORDS = ("demand", "compare", "intervals", "kind")

@@ -75,7 +75,7 @@ class Kind:
     serves: bool = True  # whether units of this kind may serve
     region: str = ""  # region of the units, in a fleet of several
     # Round trip of requests from each region, by its name [s]; none from one that is not stated
-    away_s: Mapping[str, float] = field(default_factory=dict)
+    round_trip_s: Mapping[str, float] = field(default_factory=dict)
 
 
 def speeds_of(demand: Demand, kinds: Sequence[Kind]) -> FloatArray:
@@ -107,9 +107,12 @@ def targets(worlds: Sequence[World], wanted: FloatArray) -> list[npt.NDArray[np.
     # are placed as their sum where floor and cap do not allow them.
     limits, speeds = worlds[0].limits, [world.speed for world in worlds]
     last = {world.region: number for number, world in enumerate(worlds) if world.serves}
+    one_region = len({world.region for world in worlds}) == 1
+    for world in worlds:
+        world.moved[:] = 0.0
     # Floor and cap hold for all kinds together.
     each = [replace(world.limits, floor=0, cap=0) for world in worlds]
-    if len(last) == 1:
+    if one_region:
         each[0] = limits
     if wanted.ndim == 2:
         placed = [
@@ -129,7 +132,7 @@ def targets(worlds: Sequence[World], wanted: FloatArray) -> list[npt.NDArray[np.
             most -= world.ledger.out_of_service()
         result.append(limit.quantised(units, most))
         left = np.maximum(left - result[-1] * speed, 0.0)
-    if len(last) > 1:
+    if not one_region:
         _serve_elsewhere(worlds, left, result)
     return result
 
@@ -140,12 +143,14 @@ def _serve_elsewhere(
     """Add to the units of regions what others lack, the nearest region first."""
     for pool in np.flatnonzero(left > 1e-9).tolist():
         service = worlds[0].pools[pool].services[0]
-        for number in sorted(range(len(worlds)), key=lambda at: worlds[at].away_s[service]):
+        for number in sorted(range(len(worlds)), key=lambda at: worlds[at].round_trip_s[service]):
             world, speed = worlds[number], float(worlds[number].reach[pool])
             room = len(world.ledger) - world.ledger.out_of_service() - int(result[number].sum())
             if speed and world.own[pool] != pool:
                 units = max(0, min(room, math.ceil(left[pool] / speed - 1e-9)))
-                result[number][world.own[pool]] += units
+                home = world.own[pool]
+                result[number][home] += units
+                world.moved[[pool, home]] += units * speed, -units * float(world.reach[home])
                 left[pool] = max(0.0, left[pool] - units * speed)
 
 
@@ -256,11 +261,12 @@ def _help_elsewhere(worlds: Sequence[World], minute: int, possible: list[float])
     work = [(queue.waiting + int(queue.arrivals[minute])) for queue in queues]
     for service in range(len(services)):
         lacking = work[service] / busy[service] - possible[service]
+        if lacking <= 0:
+            continue
         others = [
-            (float(world.away_s[service]), helper, world.region)
+            (float(world.round_trip_s[service]), helper, world.region)
             for world in worlds
             for helper in world.helpers(service)
-            if lacking > 0
         ]
         for _, helper, region in dict.fromkeys(sorted(others)):
             free = 1 - work[helper] / busy[helper] / max(possible[helper], 1e-300)
@@ -302,13 +308,16 @@ def view_at(worlds: Sequence[World], inputs: Inputs, minute: int) -> View:
     kinds = [_kind_view(world) for world in worlds]
     units = sum(kind.units for kind in kinds)
     shares = [kind.units / units for kind in kinds]  # exactly 1 for one kind
+    serving = [
+        kind.serving * kind.speed + world.moved for kind, world in zip(kinds, worlds, strict=True)
+    ]
     return View(
         minute=minute,
         weekday=clock // MINUTES_PER_DAY,
         hour=(clock % MINUTES_PER_DAY) / 60.0,
         load=inputs.load[:, :past],
         history=inputs.history,
-        serving=np.sum([kind.serving * kind.speed for kind in kinds], axis=0),
+        serving=np.maximum(np.sum(serving, axis=0), 0.0),
         coming=np.sum([kind.coming * kind.speed for kind in kinds], axis=0),
         backlog=backlog,
         units=units,
@@ -527,9 +536,10 @@ def _world(
         spent_server_ms=np.zeros((demand.minutes + 1, ledger.accounts), np.int64),
         service_units=np.zeros((demand.minutes, len(kind.services))),
         surge=np.zeros(len(pools), np.int64),
+        moved=np.zeros(len(pools)),
         batch=batch if kind.serves else None,
         region=kind.region,
-        away_s=np.array([kind.away_s.get(each.region, 0.0) for each in kind.services]),
+        round_trip_s=np.array([kind.round_trip_s.get(each.region, 0.0) for each in kind.services]),
     )
     for gang in world.gangs:
         gang.on_finish = partial(_release_finished, world)
@@ -606,8 +616,7 @@ class FleetRun:
     @property
     def service_units(self) -> FloatArray:
         """Mean units that worked for each service; (minutes, services)."""
-        result: FloatArray = np.sum([kind.service_units for kind in self.kinds], axis=0)
-        return result
+        return np.asarray(np.sum([kind.service_units for kind in self.kinds], axis=0))
 
     @property
     def changes(self) -> tuple[Change, ...]:
@@ -682,5 +691,8 @@ def _run_to_end(
             env.process(maintaining(world, kind.fleet.maintenance))
     env.run(until=end)
     for world in worlds:
+        # A window that never began is late until the end.
+        never_ms = [world.now - due_ms for due_ms in world.due_ms]
+        world.maintenance_late_ms = max([world.maintenance_late_ms, *never_ms])
         for gang in world.gangs:
             gang.settle()

@@ -393,6 +393,11 @@ def _notes_of_run(result: FleetResult) -> list[str]:
     notes = [missed_note(run, scenario.lead_s, attained=attained, wanted=wanted, policy=policy)]
     if cap_w is not None:
         notes.append(over_cap_note(power_w(run), cap_w))
+    if never := sum(len(kind.due_ms) for kind in run.kinds):
+        notes.append(
+            f"{never:,} maintenance windows never began, as the one before had not ended; begin "
+            "them later, or take more units at a time."
+        )
     return list(filter(None, notes))
 
 

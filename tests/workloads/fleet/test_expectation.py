@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from typing import Any
 
 import numpy as np
 import pytest
@@ -11,11 +12,14 @@ from tests.support.toy_fleet import slower
 from topologies.arrays import FloatArray
 from topologies.catalogue.catalogue import shipped_catalogue
 from topologies.clusters.names import cluster
+from workloads.demand import Demand
 from workloads.demand.bundled import demand
 from workloads.fleet.expectation import at, broken_share, expected, kept_units, lendable_share
 from workloads.fleet.processes.failures import Domain, Failures
 from workloads.fleet.results import summary
 from workloads.fleet.scenario import Scenario, policy_of, run, scenario
+from workloads.fleet.setup.serving import services_from
+from workloads.fleet.state.services import Service
 from workloads.options.fleet import DemandInputs, FleetInputs, FleetOptions, PolicyInputs
 
 UNITS = 200
@@ -102,6 +106,29 @@ def test_the_closed_form_of_several_kinds_is_what_foresight_lends(regions: tuple
     assert whole.usd_per_million_tokens == pytest.approx(
         at(built, shipped_catalogue()).usd_per_million_tokens
     )
+
+
+def test_a_region_without_users_may_be_the_first(monkeypatch: pytest.MonkeyPatch) -> None:
+    built = scenario(
+        [cluster("trn2-ultraserver:30"), cluster("trn2-ultraserver:60")],
+        demand("azure-conv"),
+        FleetOptions(
+            FleetInputs(unit_rate=20.0),
+            DemandInputs(days=1, start_day=1),
+            PolicyInputs(region=("us=-8:0%", "eu=+1:100%")),
+        ),
+        places=("us", "eu"),
+    )
+    timed: list[float] = []
+
+    def services(demand: Demand, *rest: Any, **words: Any) -> tuple[Service, ...]:
+        """Note the requests for which units are timed; none would be refused."""
+        timed.append(demand.requests.sum())
+        return services_from(demand, *rest, **words)
+
+    monkeypatch.setattr("workloads.fleet.expectation.services_from", services)
+    assert at(built, shipped_catalogue()) == expected(built)
+    assert timed == [built.demand.requests.sum()] * 2
 
 
 def _lent(need: FloatArray, units: float, **changes: float) -> FloatArray:

@@ -12,6 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import cluster_sim as cs
+from experiments.cli.commands.fleet import _notes_of_run
 from tests.support.examples import examples
 from tests.support.toy_fleet import FREE, SERVICE, check_conserved
 from workloads.demand import constant
@@ -79,6 +80,25 @@ def test_a_window_waits_until_the_one_before_has_ended() -> None:
     assert out.sum() == pytest.approx(12 * 30 + 4 * 120)
     alone = _run(roll, replace(after, begin_s=6000.0), load=12.0, costs=ChangeCosts.fixed(60.0))
     assert alone.kinds[0].maintenance_late_ms == 0
+
+
+def test_a_window_that_never_begins_is_late_until_the_end() -> None:
+    roll = replace(ROLL, units=4, begin_s=MINUTES * 60 - 5400.0)
+    after = replace(OUT, begin_s=MINUTES * 60 - 60.0)
+    run = _run(roll, after, load=12.0, costs=ChangeCosts.fixed(60.0))
+    assert run.kinds[0].maintained == 12
+    assert run.kinds[0].maintenance_late_ms == 60_000
+
+
+def test_people_are_told_of_a_window_that_never_begins() -> None:
+    windows = ["roll@0d00:00+30min=1", "out@0d02:00+2min=1"]
+    words: dict[str, Any] = {"unit_rate": 5.0, "days": 121 / 1440, "policy": "static"}
+    fleet = cs.run_fleet(
+        "trn2-ultraserver:4", scale_to_peak=0.99, maintenance=windows, failures="off", **words
+    )
+    (note,) = [note for note in _notes_of_run(fleet) if "maintenance" in note]
+    assert note.startswith("1 maintenance windows never began")
+    assert fleet.summary["maintenance_late_s"] == 60.0
 
 
 def test_a_window_of_no_units_is_none() -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
-from types import MappingProxyType
+from types import MappingProxyType, SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -94,6 +94,12 @@ def test_in_long_valleys_both_order_the_same() -> None:
     changing = _planning()
     planned, followed = _run(120, changing), _run(120, forecast(headroom=0.0))
     assert _tokens(planned) == pytest.approx(_tokens(followed), rel=0.02)
+
+
+def test_a_programme_without_a_solution_serves_the_need(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("scipy.optimize.milp", lambda *_, **_words: SimpleNamespace(x=None))
+    run = _run(60, _planning())
+    assert run.queues[0].served.sum() == run.queues[0].arrivals.sum()
 
 
 def _ahead(need: list[float], price: list[float], **changes: Any) -> FirstStep:

@@ -18,7 +18,7 @@ from workloads.demand import Demand, Horizon, constant
 from workloads.demand.trace import beside
 from workloads.fleet.inputs.jobs import evaluation_job
 from workloads.fleet.policies.rules import static, threshold
-from workloads.fleet.policies.view import View
+from workloads.fleet.policies.view import Limits, View
 from workloads.fleet.processes.failures import Failures, Fleet
 from workloads.fleet.results import kind_shares, role_chip_ms, service_minutes, summary
 from workloads.fleet.setup.regions import Region, in_regions, services_in
@@ -59,7 +59,7 @@ def _kind(region: str, units: int, rate: float = 2.0, **others: Any) -> Kind:
         (evaluation_job(units),),
         PRICES,
         region=region,
-        away_s=REGIONS[region].away_s,
+        round_trip_s=REGIONS[region].round_trip_s,
         **others,
     )
 
@@ -101,6 +101,31 @@ def test_a_region_in_which_nothing_serves_is_served_from_elsewhere() -> None:
     run = simulate(_demand(4, 2, 2), kinds, threshold(headroom=0.0))
     assert _units(run) == [[2, 1, 0], [0, 0, 0], [0, 0, 1]]
     assert summary(run)["regions"][0]["served_elsewhere_share"] == 1.0
+
+
+@pytest.mark.parametrize("floor", [0, 7])
+def test_a_single_region_serves_those_that_only_train(floor: int) -> None:
+    kinds = [_kind("eu", 9), _kind("us", 4, serves=False), _kind("asia", 5, serves=False)]
+    limits = Limits(floor=floor)
+    kinds = [replace(kind, fleet=replace(kind.fleet, limits=limits)) for kind in kinds]
+    run = simulate(_demand(4, 2, 2), kinds, threshold(headroom=0.0))
+    assert run.kinds[0].service_units[-1].round(6).tolist() == [2, max(1, floor - 3), 1]
+    assert not any(kind.service_units.any() for kind in run.kinds[1:])
+    assert summary(run)["slo_attainment"] == 1.0
+
+
+@pytest.mark.parametrize(
+    ("kinds", "rates"),
+    [
+        ([_kind("us", 4), _kind("eu", 32), _kind("asia", 1)], (9, 50.8, 1.6)),
+        # Units of half the speed serve as parts of units of the first kind.
+        ([_kind("us", 20), _kind("us", 3, 0.5), *map(_kind, NAMES, (9, 1, 1))], (39.8, 1.6, 1.6)),
+    ],
+)
+def test_constant_demand_changes_no_role(kinds: list[Kind], rates: tuple[float, ...]) -> None:
+    run = simulate(_demand(*rates, minutes=120), kinds, threshold())
+    assert run.kinds[1].service_units[-1][0] > 0
+    assert summary(run)["role_changes"] == 0
 
 
 def test_units_of_another_speed_count_by_what_they_serve() -> None:
@@ -156,7 +181,7 @@ def test_every_request_and_every_chip_of_every_region_is_counted(
 
 
 def test_a_single_region_is_a_fleet_in_one_place() -> None:
-    words: Mapping[str, Any] = {"unit_rate": 5.0, "days": 2, "policy": "threshold"}
+    words: Mapping[str, Any] = {"unit_rate": 5.0, "days": 1.5, "policy": "threshold"}
     plain = cs.run_fleet("trn2-ultraserver:9", "azure-code", **words)
     region = cs.run_fleet({"us": "trn2-ultraserver:9"}, "azure-code", region="us=0:100%", **words)
     for name in ("training_tokens", "served_tokens", "slo_attainment", "cost_usd", "role_changes"):
@@ -205,14 +230,13 @@ def test_a_fleet_of_fleets_with_several_kinds_in_a_region() -> None:
     assert names == {"trn2-ultraserver@us", "trn3-gen2@us", "trn3-gen2@eu"}
     regions = {row["region"]: row for row in done.summary["regions"]}
     assert regions["us"]["units"] == 7
-    assert sum(row["offered_requests"] for row in regions.values()) == int(
-        sum(queue.arrivals.sum() for queue in done.run.queues)
-    )
+    offered = done.scenario.demand.requests.sum()
+    for name, share in (("us", 0.7), ("eu", 0.3)):
+        assert regions[name]["offered_requests"] == pytest.approx(share * offered, rel=1e-3)
     near, far = (
-        _fleet(round_trip=f"us/eu={way}", scale_to_peak=1.2).scenario.kinds[0].away_s
-        for way in ("9ms", "1s")
+        _fleet(round_trip=f"us/eu={way}", scale_to_peak=1.2).summary for way in ("9ms", "1s")
     )
-    assert (max(near.values()), max(far.values())) == (0.009, 1.0)
+    assert far["slo_attainment"] < near["slo_attainment"]
 
 
 @pytest.mark.parametrize("policy", ["mpc", "mpc-oracle", "forecast"])
@@ -242,6 +266,9 @@ def test_batch_requests_and_plans_reach_over_regions(policy: str) -> None:
         ({"round_trip": "us/eu=x"}, "--round-trip us/eu=x"),
         ({"days": 0.5}, "--region needs whole days, and the demand with its history has 0.5"),
         ({"fleet": "trn2-ultraserver:6"}, "region us has no chips"),
+        ({"fleet": {**FLEET, "": "trn3-gen1"}}, "^trn3-gen1.* states no region; write NAME:COUNT@"),
+        ({"fleet": {}}, "run_fleet has no cluster; name one, such as 'trn2-ultraserver:20'"),
+        ({"fleet": [], "region": ()}, "run_fleet has no cluster"),
     ],
 )
 def test_a_mistake_is_one_line(words: Mapping[str, Any], message: str) -> None:

@@ -383,8 +383,7 @@ class Loan:
             self.tested.capacity, np.diff(self.nights.edges), axis=1
         )
         over = self.tested.missed * need[number].sum(axis=1)
-        result: FloatArray = np.minimum(over / np.maximum(free.sum(axis=1), 1e-9), 1.0)
-        return result
+        return np.asarray(np.minimum(over / np.maximum(free.sum(axis=1), 1e-9), 1.0))
 
     def moment(self, minute: int) -> str:
         """Return a minute of the night as a time, UTC."""

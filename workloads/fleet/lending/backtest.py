@@ -250,8 +250,7 @@ def expectations(nights: Nights, number: int) -> FloatArray:
             mean * busier**0.8,
         ]
     )
-    result: FloatArray = forms + max(least, 1e-12)
-    return result
+    return np.asarray(forms + max(least, 1e-12))
 
 
 FEWEST = 3  # least number of past errors from which a margin is learned
@@ -368,8 +367,7 @@ def log_errors(need: FloatArray, expected: FloatArray, edges: IntArray, share: f
     ratio = np.sort(need / np.repeat(expected, np.diff(edges), axis=1), axis=-1)
     minutes = ratio.shape[-1]
     allowed = min(int((1 - share) * minutes + 1e-9), minutes - 1)
-    result: FloatArray = np.log(np.maximum(ratio[..., minutes - 1 - allowed], 1e-9))
-    return result
+    return np.asarray(np.log(np.maximum(ratio[..., minutes - 1 - allowed], 1e-9)))
 
 
 def _judged(

@@ -26,8 +26,7 @@ def smoothed(load: FloatArray) -> FloatArray:
     sums = np.concatenate([[0.0], np.cumsum(load)])
     last = np.arange(1, len(load) + 1)
     first = np.maximum(last - SMOOTHING, 0)
-    result: FloatArray = (sums[last] - sums[first]) / (last - first)
-    return result
+    return np.asarray((sums[last] - sums[first]) / (last - first))
 
 
 def recent(smooth: FloatArray, at: IntArray) -> FloatArray:
@@ -127,8 +126,7 @@ def _largest_between(values: FloatArray, first: IntArray, end: IntArray) -> Floa
     padded = np.concatenate([np.full(width, -np.inf), values, np.full(width, -np.inf)])
     windows = np.lib.stride_tricks.sliding_window_view(padded, width)
     start = np.clip(first, -width, len(values)) + width
-    result: FloatArray = windows[start].max(axis=1)
-    return result
+    return np.asarray(windows[start].max(axis=1))
 
 
 def lendable(load: FloatArray, *, lead_minutes: Sequence[int] = (5, 15, 30, 60)) -> pd.DataFrame:

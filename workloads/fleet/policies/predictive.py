@@ -49,7 +49,7 @@ in unit-minutes that could have trained."""
 KEPT, LATER = 1e-3, 1e-4
 """Costs in the tiny terms: of a unit-minute kept for serving, and of training one unit-minute at
 the end of the plan instead of at its beginning."""
-ELSEWHERE = 10.0  # factor on the first of them where a unit is kept for another region
+ELSEWHERE = 10.0  # factor on ``KEPT`` where a unit serves another region
 
 
 @dataclass(frozen=True)
@@ -414,11 +414,11 @@ def _plan(
 
 
 def _serving(view: View, step: FirstStep) -> FloatArray:
-    """Return the units of each kind that serve, or their sum where there are several regions."""
-    if len({kind.region for kind in view.kinds}) > 1:  # which are placed by their distances
+    """Return the units of each kind that serve, or the sum of all kinds."""
+    # Regions are placed by their distances, and a programme without a solution places nothing.
+    if len({kind.region for kind in view.kinds}) > 1 or not step.kept.any():
         reach = np.array([kind.reach for kind in view.kinds])
-        result: FloatArray = (step.kept * reach).sum(axis=0) + step.short
-        return result
+        return np.asarray((step.kept * reach).sum(axis=0) + step.short)
     return step.kept if len(view.kinds) > 1 else step.kept[0]
 
 

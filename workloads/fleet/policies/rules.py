@@ -33,8 +33,7 @@ def static(units: npt.ArrayLike) -> Policy:
 
 def best_static(need: FloatArray, *, headroom: float = 0.0) -> FloatArray:
     """Units that the busiest hour needs of each pool; (pools,)."""
-    result: FloatArray = period_means(need, 60).max(axis=1) * (1 + headroom)
-    return result
+    return np.asarray(period_means(need, 60).max(axis=1) * (1 + headroom))
 
 
 def _static(settings: PolicyInputs, situation: Situation) -> Policy:
@@ -85,7 +84,9 @@ def threshold(*, headroom: float = 0.10, hysteresis: float = 0.05, hold_s: float
         past = view.load[:, -hold_minutes:].max(axis=1) * (1 + headroom)
         have = view.serving + view.coming
         lower = np.maximum(need, past)
-        return np.where(need > have, need, np.where(lower < have * (1 - hysteresis), lower, have))
+        # Units of other speeds make ``have`` fractional, and orders are rounded up: it would grow.
+        held = np.maximum(need, np.floor(have + 1e-9))
+        return np.where(lower < have * (1 - hysteresis), lower, held)
 
     return policy
 
@@ -114,8 +115,7 @@ def forecast(*, quantile: float = 0.999, headroom: float = USUAL_HEADROOM) -> Po
         when = (view.lead_minutes, view.first_weekday)
         expected = [with_margin(load, *when, quantile) for load in view.load]
         # Units to work off the waiting requests within ten minutes come on top.
-        result: FloatArray = np.array(expected) * (1 + headroom) + view.backlog / 10.0
-        return result
+        return np.asarray(np.array(expected) * (1 + headroom) + view.backlog / 10.0)
 
     return policy
 
@@ -224,8 +224,7 @@ def oracle(
 
     def policy(view: View) -> FloatArray:
         """Return the units that serve in a minute."""
-        wanted: FloatArray = plan[:, min(view.minute, plan.shape[1] - 1)]
-        return wanted
+        return np.asarray(plan[:, min(view.minute, plan.shape[1] - 1)])
 
     return policy
 

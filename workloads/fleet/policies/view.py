@@ -50,8 +50,7 @@ class KindView(NamedTuple):
     # [W]
     unit_busy_w: float
     unit_idle_w: float
-    # region, reach (pools,): region of the units in a fleet of several, and ``speed`` with that for
-    # pools of the other regions
+    # region, reach (pools,): region of the units; ``speed``, also for pools of other regions
     region: str
     reach: FloatArray
 
@@ -147,8 +146,7 @@ class View:
             largest_ahead(load, every=every, steps=steps, lead=1, first_weekday=first)
             for load in self.load
         ]
-        result: FloatArray = np.repeat(np.stack(rows), every, axis=1)[:, :minutes]
-        return result
+        return np.asarray(np.repeat(np.stack(rows), every, axis=1)[:, :minutes])
 
 
 @dataclass(frozen=True, eq=False)

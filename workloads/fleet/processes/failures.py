@@ -455,9 +455,11 @@ def maintaining(world: World, windows: Sequence[Window]) -> Process:
     """Take the units of windows out of service, one group after the other."""
     # A window lasts longer than its groups are out, as units come in place of those that serve. The
     # next one begins when all units are back.
-    for window in sorted(windows, key=lambda each: each.begin_s):
-        begin_ms = milliseconds(window.begin_s, world.horizon_ms)
-        yield world.env.timeout(max(0, begin_ms - world.now))
+    windows = sorted(windows, key=lambda each: each.begin_s)
+    world.due_ms = [milliseconds(window.begin_s, world.horizon_ms) for window in windows]
+    for window in windows:
+        yield world.env.timeout(max(0, world.due_ms[0] - world.now))
+        begin_ms = world.due_ms.pop(0)
         world.maintenance_late_ms = max(world.maintenance_late_ms, world.now - begin_ms)
         waiting = np.ones(len(world.ledger), bool)
         for _ in range(window.rounds(len(world.ledger)) if window.units else 0):

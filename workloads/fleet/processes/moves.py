@@ -487,8 +487,7 @@ def free_ahead(view: View, minutes: int) -> FloatArray:
     need = np.where(place >= 0, load[np.maximum(place, 0)], load[-1]) * above
     need[0] = serving
     alive = sum((kind.units - kind.broken) * float(kind.speed.max()) for kind in view.kinds)
-    result: FloatArray = np.maximum(alive - need, 0.0)
-    return result
+    return np.asarray(np.maximum(alive - need, 0.0))
 
 
 def _yielded(world: World, count: int) -> list[Part]:

@@ -70,7 +70,7 @@ def kinds_from(
             cluster=cluster,
             economics=_economics(cluster, options.money),
             region=place,
-            away_s=here[place].away_s if place else {},
+            round_trip_s=here[place].round_trip_s if place else {},
         )
         result.append(kind)
     return tuple(result)

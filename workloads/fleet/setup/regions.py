@@ -1,4 +1,4 @@
-"""Regions of a fleet of fleets: users, clock and chips of each, and the ways between them."""
+"""Regions of a fleet of fleets: users, clock and chips of each, and round trips between them."""
 
 from __future__ import annotations
 
@@ -6,7 +6,6 @@ import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
-from topologies.catalogue.catalogue import shipped_catalogue
 from topologies.clusters.cluster import Cluster
 from topologies.errors import InputError, shown, suggestion
 from topologies.units import parse_seconds
@@ -17,8 +16,8 @@ from workloads.fleet.state.services import Service
 from workloads.options.fleet import PolicyInputs
 
 REGION = re.compile(r"(?P<name>[\w-]+)=(?P<hours>[+-]?\d+(?:\.\d+)?):(?P<share>.+)", re.ASCII)
-WAY = re.compile(r"(?P<one>[\w-]+)/(?P<other>[\w-]+)=(?P<time>.+)", re.ASCII)
-FORM, WAY_FORM = "us=-8:60%", "us/eu=145ms"
+ROUND_TRIP = re.compile(r"(?P<one>[\w-]+)/(?P<other>[\w-]+)=(?P<time>.+)", re.ASCII)
+REGION_FORM, ROUND_TRIP_FORM = "us=-8:60%", "us/eu=145ms"
 LONGEST_S = 10.0  # longest round trip between two regions; even a satellite's is shorter
 DAY = 24.0
 
@@ -30,7 +29,7 @@ class Region:
     name: str
     hours: float  # hours by which the clocks of its users are ahead of those of the demand
     share: float  # share of the demand
-    away_s: Mapping[str, float]  # round trip to each region, by its name [s]
+    round_trip_s: Mapping[str, float]  # round trip to each region, by its name [s]
 
 
 def regions_from(
@@ -48,29 +47,23 @@ def regions_from(
                 f"region {name} has no chips; state some by --kind NAME:COUNT@{name}, or give its "
                 "users to another region."
             )
-    for place in places:
-        if place not in zones:
+    for cluster, place in machines:
+        if place not in zones and (place or zones):
             stated = f"is in region {shown(place)!r}" if place else "states no region"
-            remedy = (
-                f"write NAME:COUNT@ and one of {', '.join(zones)}"
-                if zones
-                else f"add --region {place}=0:100%"
-            )
-            if place or zones:
-                raise InputError(
-                    f"a kind of units {stated}; {remedy}.{suggestion(place, [*zones])}"
-                )
-    ways = _ways(inputs.round_trip, [*zones])
-    catalogue = machines[0][0].catalogue or shipped_catalogue()
-    per_hour_s = catalogue.value("fleet.region", "round_trip_of_an_hour")
+            remedy = f"add --region {place}=0:100%"
+            if zones:
+                remedy = f"write NAME:COUNT@ and one of {', '.join(zones)}"
+            raise InputError(f"{cluster.name} {stated}; {remedy}.{suggestion(place, [*zones])}")
+    stated_s = _round_trips(inputs.round_trip, [*zones])
+    per_hour_s = machines[0][0].numbers.value("fleet.region", "round_trip_of_an_hour")
 
-    def away_s(one: str, other: str) -> float:
+    def round_trip_s(one: str, other: str) -> float:
         """Round trip between two regions: as stated, or by the hours between their clocks."""
         apart = abs(zones[one][0] - zones[other][0]) % DAY
-        return ways.get(frozenset((one, other)), per_hour_s * min(apart, DAY - apart))
+        return stated_s.get(frozenset((one, other)), per_hour_s * min(apart, DAY - apart))
 
     return tuple(
-        Region(name, hours, share, {other: away_s(name, other) for other in zones})
+        Region(name, hours, share, {other: round_trip_s(name, other) for other in zones})
         for name, (hours, share) in zones.items()
     )
 
@@ -83,33 +76,31 @@ def _zones(texts: Sequence[str]) -> dict[str, tuple[float, float]]:
         if match is None or abs(float(match["hours"])) > DAY or match["name"] in zones:
             raise InputError(
                 f"--region {shown(text)} is not a new name, hours from -24 to 24 and a share of "
-                f"the demand; write {FORM}."
+                f"the demand; write {REGION_FORM}."
             )
-        share = share_from(match["share"], f"--region {shown(text)}", FORM)
+        share = share_from(match["share"], f"--region {shown(text)}", REGION_FORM)
         if share < 0:
-            raise InputError(f"--region {shown(text)} has a share below 0; write {FORM}.")
+            raise InputError(f"--region {shown(text)} has a share below 0; write {REGION_FORM}.")
         zones[match["name"]] = float(match["hours"]), share
     return zones
 
 
-def _ways(texts: Sequence[str], names: Sequence[str]) -> dict[frozenset[str], float]:
+def _round_trips(texts: Sequence[str], names: Sequence[str]) -> dict[frozenset[str], float]:
     """Return the stated round trips by their ends [s]."""
-    ways: dict[frozenset[str], float] = {}
+    stated_s: dict[frozenset[str], float] = {}
     for text in texts:
-        match = WAY.fullmatch(text.strip())
+        what, match = f"--round-trip {shown(text)}", ROUND_TRIP.fullmatch(text.strip())
         ends = frozenset((match["one"], match["other"])) if match else frozenset()
-        if match is None or not ends <= {*names} or len(ends) != 2 or ends in ways:
+        if match is None or not ends <= {*names} or len(ends) != 2 or ends in stated_s:
             listed = f" of {', '.join(names)}" if names else ", which --region states"
             raise InputError(
-                f"--round-trip {shown(text)} is not a new round trip between two regions{listed}; "
-                f"write {WAY_FORM}."
+                f"{what} is not a new round trip between two regions{listed}; write "
+                f"{ROUND_TRIP_FORM}."
             )
-        ways[ends] = parse_seconds(match["time"], f"--round-trip {shown(text)}")
-        if ways[ends] > LONGEST_S:
-            raise InputError(
-                f"--round-trip {shown(text)} is longer than {LONGEST_S:g} s; write {WAY_FORM}."
-            )
-    return ways
+        stated_s[ends] = parse_seconds(match["time"], what)
+        if stated_s[ends] > LONGEST_S:
+            raise InputError(f"{what} is longer than {LONGEST_S:g} s; write {ROUND_TRIP_FORM}.")
+    return stated_s
 
 
 def in_regions(horizon: Horizon, regions: Sequence[Region]) -> Horizon:
@@ -121,6 +112,8 @@ def in_regions(horizon: Horizon, regions: Sequence[Region]) -> Horizon:
         names = [f"{name}@{region.name}" for region in regions for name in whole.services]
         return replace(beside(parts, names), notes=whole.notes)
 
+    if not any(region.hours for region in regions):  # clocks need no shift, so no whole days
+        return Horizon(moved(horizon.demand), horizon.history and moved(horizon.history))
     return moved_by_zones(horizon, moved, "--region")
 
 

@@ -105,8 +105,7 @@ def by_pool(values: FloatArray, pools: Sequence[Pool]) -> FloatArray:
     """Sum rows of services to rows of pools; (services, …) to (pools, …)."""
     if all(pool.services == (number,) for number, pool in enumerate(pools)):
         return values.copy()
-    result: FloatArray = np.stack([values[list(pool.services)].sum(axis=0) for pool in pools])
-    return result
+    return np.asarray(np.stack([values[list(pool.services)].sum(axis=0) for pool in pools]))
 
 
 def to_serving_s(costs: ChangeCosts, services: Sequence[Service], units: int = 1) -> float:

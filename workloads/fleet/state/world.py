@@ -464,6 +464,7 @@ class World:
     # all its services
     service_units: FloatArray
     surge: npt.NDArray[np.int64]  # (pools,): units that come for others due for maintenance
+    moved: FloatArray  # (pools,): units of the first kind got from other regions, less those given
     changes: list[Change] = field(default_factory=list)
     # Failures by what failed: a server, a rack, a scale-up domain, a power feed, a switch, an
     # optical link, software
@@ -476,9 +477,10 @@ class World:
     batch_joining: int = 0  # units on their way to batch work
     maintained: int = 0  # units that have been out for maintenance
     maintenance_late_ms: int = 0  # largest delay of a window, until the one before had ended
+    due_ms: list[int] = field(default_factory=list)  # begins of windows that have not begun
     region: str = ""
     # (services,): round trip of a service's requests to this region and back [s]; empty for none
-    away_s: FloatArray = field(default_factory=lambda: np.empty(0))
+    round_trip_s: FloatArray = field(default_factory=lambda: np.empty(0))
     tickets: Iterator[int] = field(default_factory=lambda: itertools.count(1))
 
     def __getstate__(self) -> dict[str, Any]:
@@ -502,7 +504,7 @@ class World:
 
     @cached_property
     def own(self) -> IntArray:
-        """Pool of this region with the weights of each pool; its own number where it is of it."""
+        """For each pool, the pool of this region with the same weights; (pools,)."""
         here = {
             pool.weights: number
             for number, pool in enumerate(self.pools)
