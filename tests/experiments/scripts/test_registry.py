@@ -50,7 +50,7 @@ def _plot(frame: pd.DataFrame) -> Figure:
 @pytest.fixture
 def hop(monkeypatch: pytest.MonkeyPatch) -> types.SimpleNamespace:
     """One experiment named ``hop_time``."""
-    script = types.SimpleNamespace(run=_run, plot=_plot)
+    script = types.SimpleNamespace(run=_run, plot=_plot, claims=None)
     only = (Experiment("hop_time", "hops", "How long does a hop take?"),)
     monkeypatch.setattr(module, "EXPERIMENTS", only)
     monkeypatch.setattr(registry, "EXPERIMENTS", only)

@@ -48,7 +48,7 @@ def run(*arguments: str) -> int:
 def test_json_has_every_key(command_line: list[str], capsys: pytest.CaptureFixture[str]) -> None:
     assert run(*command_line, "--top", "3", "--json") == 0
     document = json.loads(capsys.readouterr().out)
-    assert set(document) == KEYS
+    assert set(document) == {*KEYS, "remarks"}
     assert document["fitting"] == document["estimated"] + document["bounded"] > 20
     assert 6 < document["estimated"] < document["fitting"]
     left_out = sum(document["pruned"].values()) + document["oversized"]
