@@ -182,13 +182,13 @@ def _covers(name: str) -> dict[str, list[Cover]]:
     [
         pytest.param(
             "table",
-            {"serving": 0.8, "first_token": 0.8, "collective": 0.8, "kernel": 0.8},
-            1.0,
+            {"serving": 0.8, "first_token": 0.78, "collective": 0.8, "kernel": 0.8},
+            1.1,
             marks=pytest.mark.slow,
         ),
         pytest.param(
             "tool",
-            {"serving": 0.77, "first_token": 0.75, "collective": 0.8, "kernel": 0.82},
+            {"serving": 0.69, "first_token": 0.74, "collective": 0.8, "kernel": 0.82},
             1.2,
             marks=pytest.mark.slow,
         ),
