@@ -372,7 +372,8 @@ class _Draws:
         share = drawn.get("serving_cost_share", share)
         tokens = drawn.get("training_tokens", none)
         steps = tokens / results["training_step_tokens"]
-        carbon = (results["carbon_kg"] or 0.0) / results["energy_joules"]
+        # A machine without a stated power has no energy, and so no carbon dioxide.
+        carbon = (results["carbon_kg"] or 0.0) / (results["energy_joules"] or 1.0)
         return {
             "carbon_kg": drawn["energy_joules"] * carbon,
             "training_steps": steps,
