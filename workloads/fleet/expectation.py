@@ -9,7 +9,7 @@ has been changed back. The mean number of broken units is taken off. Units are n
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -48,8 +48,13 @@ class Expectation:
 
 def lendable_share(scenario: Scenario, capacity: float = 1.0) -> float:
     """Share of the chip-hours that serving can lend."""
+    return _of_chips(scenario, _lent_shares(scenario, capacity))
+
+
+def _of_chips(scenario: Scenario, shares: Sequence[float]) -> float:
+    """Share of all chip-hours, from those of each kind."""
     chips = [kind.cluster.chips for kind in scenario.kinds]
-    return float(np.dot(_lent_shares(scenario, capacity), chips)) / sum(chips)
+    return float(np.dot(shares, chips)) / sum(chips)
 
 
 def _lent_shares(scenario: Scenario, capacity: float = 1.0) -> list[float]:
@@ -73,12 +78,13 @@ def _lent_shares(scenario: Scenario, capacity: float = 1.0) -> list[float]:
 
 def expected(scenario: Scenario) -> Expectation:
     """Return the expectation of a scenario as it stands."""
-    share, demand = lendable_share(scenario), scenario.demand
+    lent, demand = _lent_shares(scenario), scenario.demand
     tokens = float((demand.requests * (demand.prompt_tokens + demand.output_tokens)).sum())
     prices = [kind.usd_per_s for kind in scenario.kinds]
-    kept = [1 - each for each in _lent_shares(scenario)]
+    kept = [1 - share for share in lent]
     usd = demand.minutes * MINUTE_S * float(np.dot(prices, kept))
-    return Expectation(share, usd / tokens * 1e6 if all(prices) and tokens > 0 else None)
+    has_price = all(prices) and tokens > 0
+    return Expectation(_of_chips(scenario, lent), usd / tokens * 1e6 if has_price else None)
 
 
 def at(base: Scenario, catalogue: Catalogue) -> Expectation:

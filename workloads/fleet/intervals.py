@@ -372,10 +372,9 @@ class _Draws:
         share = drawn.get("serving_cost_share", share)
         tokens = drawn.get("training_tokens", none)
         steps = tokens / results["training_step_tokens"]
-        # A machine without a stated power has no energy, and so no carbon dioxide.
         carbon = (results["carbon_kg"] or 0.0) / (results["energy_joules"] or 1.0)
         return {
-            "carbon_kg": drawn["energy_joules"] * carbon,
+            "carbon_kg": drawn.get("energy_joules", none) * carbon,
             "training_steps": steps,
             "cost_usd": cost,
             "cost_with_electricity_usd": with_electricity,

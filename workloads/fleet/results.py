@@ -520,13 +520,17 @@ def _changes(run: FleetRun) -> dict[str, Any]:
 def _power(run: FleetRun, prices: Prices | None) -> dict[str, Any]:
     draw = power_w(run)
     energy = float(draw.sum() * 60.0)
-    return {
+    drawn = {
         "energy_joules": energy,
         "power_mean_w": float(draw.mean()),
         "power_peak_w": float(draw.max()),
         "power_ramp_15min_w": float(np.abs(change_w(draw)).max()),
         "carbon_kg": energy * run.kinds[0].economics.carbon_kg_per_j or None,
         "electricity_usd": None if prices is None else prices.cost_usd(draw),
+    }
+    return {
+        # Nothing is known of machines whose power is not stated.
+        **(drawn if energy else dict.fromkeys(drawn)),
         "training_usd_per_mwh": None if prices is None else _paid_by_training(run, prices),
         "held_minutes": 0 if prices is None else int(prices.dear.sum()),
     }

@@ -14,7 +14,7 @@ from cluster_sim.progress import one_piece
 from experiments.cli.options.inputs import CatalogueInputs, Invocation, Ranking, SensitivityInputs
 from experiments.cli.output.printing import interval_frame, print_rows, print_table, print_text
 from experiments.reports.certainty import facts
-from experiments.reports.formatting import Column, number, value_text
+from experiments.reports.formatting import Column, number
 from topologies.errors import InputError
 from workloads.options.fleet import (
     DemandInputs,
@@ -41,16 +41,9 @@ def _counted(count: int) -> str:
 
 
 def _megawatts(watts: float) -> str:
-    """Write a power with three digits, and all before the point; nothing for none."""
+    """Write a power with three significant digits, and all digits before the point."""
     value = watts / 1e6
-    if not watts:
-        return ""
     return f"{value:,.0f} MW" if abs(value) >= 100 else f"{value:.3g} MW"
-
-
-def _energy(joules: float) -> str:
-    """Write an energy; nothing where the power of a machine is not stated."""
-    return value_text("energy_joules", joules) if joules else ""
 
 
 def _or_dash(pattern: str) -> Callable[[float | None], str]:
@@ -96,7 +89,7 @@ MONEY = (
            write="{:,.0f}".format),
     Column("jobs_with_deadline", "jobs with a deadline", write=_counted),
     Column("in_time", "  done by it"),
-    Column("energy_joules", "energy", write=_energy),
+    Column("energy_joules", "energy"),
     Column("power_peak_w", "largest power of a minute", write=_megawatts),
     Column("power_ramp_15min_w", "largest change in 15 min", write=_megawatts),
     Column("electricity_usd", "electricity"),

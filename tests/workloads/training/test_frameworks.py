@@ -213,6 +213,10 @@ def test_sharded_parameters_are_kept_across_a_pipeline() -> None:
     [
         ("dgx-h100", "torchtitan:eager", "torchtitan", {}),
         ("dgx-h100", "fsdp", "fsdp:compiled", {}),
+        ("dgx-h100", "fsdp", "fsdp:2026-06", {"seq": 8192}),
+        ("dgx-b200", "fsdp:2025-10", "fsdp", {"seq": 8192}),
+        ("gb300-nvl72", "fsdp:2025-10", "fsdp", {"seq": 8192}),
+        ("gb300-nvl72", "megatron-core:flash-2", "megatron-core", {"seq": 8192}),
         ("dgx-h100", "torchtitan:500-watt", "torchtitan", {}),
         ("dgx-h100", "megatron-core:2023-05", "megatron-core:2023-11", {"precision": "fp8"}),
         ("dgx-h100", "megatron-core:2023-11", "megatron-core:2024-11", {"precision": "fp8"}),
@@ -386,6 +390,11 @@ def test_a_setting_without_numbers_for_the_chip_is_refused(text: str) -> None:
     with pytest.raises(InputError, match=message):
         train(TOY, "dgx-a100", framework=text)
     assert train(TOY, "dgx-h100", framework=text).time_s > 0
+
+
+def test_a_setting_is_refused_where_the_chip_has_a_number_of_its_own() -> None:
+    with pytest.raises(InputError, match=r"setting flash-2 .* changes nothing on mi300x"):
+        train(TOY, "mi300x-platform", framework="megatron-core:flash-2")
 
 
 CONDITIONED: list[tuple[dict[str, Any], dict[str, Any], dict[str, Any]]] = [
