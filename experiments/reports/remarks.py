@@ -75,8 +75,9 @@ def _searched(step: Iteration) -> Iterator[str]:
         change = named(dict(list(differing(first.plan, step.plan).items())[:4]))
         more = f"{first.ratio - 1:.1%} longer" if first.ratio > 1.0005 else "as long"
         after, many = f"The next best ({change}) takes {more}", len(choice.others)
-        share = {0: "none", many: "all"}.get(ties, str(ties))
-        yield f"{after}; {share} of the next {many} tie with this one, within the error of a ratio."
+        share = {0: "None", many: "All"}.get(ties, str(ties))
+        verb = "is" if ties == 1 else "are"
+        yield f"{after}. {share} of the next {many} {verb} too close for two predictions to tell."
     if "global_batch" in step.plan.assumed:
         yield (
             f"Global batch not stated: {step.plan.global_batch:,} sequences, one a chip up to "

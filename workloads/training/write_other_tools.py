@@ -84,6 +84,8 @@ def beside_the_plan(
     sizes = {"MaxText": _maxtext, **{tool.name: tool.beside for tool in TOOLS.values()}}
     try:
         ours = sizes[filed.tool](plan, model, cluster) if filed.tool in sizes else {}
+        # Of Megatron-LM's files, those of others state the vocabulary; ours leave it to the data.
+        ours = {"vocab-size": model.vocab, **ours} if filed.tool == "Megatron-LM" else ours
     except InputError:
         return filed  # the tool does not launch such a plan
     kept, differs = [], []

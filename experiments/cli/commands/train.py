@@ -328,8 +328,11 @@ def _print(run: Iteration, answered: Mapping[str, Any], filed: OtherPlan | None)
         slowed_rows,
         stage_rows,
     )
+    from workloads.training.usual_plan import describe
 
     _print_left_out(run, filed)
+    if filed:
+        print_text(f"Read as {describe(run.plan)}, framework {run.plan.framework}.")
     # A file has all fields of its form, so that those without effect are no news.
     fields = filed.fields if filed else {}
     idle = {name: why for name, why in run.without_effect.items() if name not in fields}

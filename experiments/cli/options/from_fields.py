@@ -315,6 +315,8 @@ class Stated:
     # required, without, searched: fields that must be stated, fields that the command does not
     # take, and fields whose values the command searches, so that they have no default
     required: tuple[str, ...] = ()
+    # Defaults of this command, in words, where they are not those of the dataclass
+    defaults: Mapping[str, str] = dataclasses.field(default_factory=dict)
     without: tuple[str, ...] = ()
     searched: tuple[str, ...] = ()
 
@@ -423,6 +425,7 @@ def _stated(stated: Stated) -> _Group:
         default = option.default or shown(defaults[key])
         if key in stated.searched:
             default = "searched"
+        default = stated.defaults.get(key, default)
         return click_parameter(key, kind, dataclasses.replace(option, default=default), None)
 
     def build(entered: Mapping[str, Any]) -> dict[str, Any]:
