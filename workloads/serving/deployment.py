@@ -435,6 +435,8 @@ class Deployed:
         arriving, without the beginning and the end of a run. ``each``: price of a chip.
         """
         numbers = {**self.summary(slo), **self.cost(each)}
+        chips = self.deployment.chips
+        numbers["tokens_per_s_per_chip"] = numbers["tokens_per_s"] / chips
         if self.rate_per_s is None:
             return numbers
         tokens_per_s = self.rate_per_s * float(self.served.requests.output.mean())
@@ -443,6 +445,7 @@ class Deployed:
             "max_rate_per_s": self.rate_per_s,
             "binds": self.binds,
             "tokens_per_s": tokens_per_s,
+            "tokens_per_s_per_chip": tokens_per_s / chips,
             "usd_per_million_tokens": usd_per_s * TOKENS / tokens_per_s if usd_per_s else None,
         }
         if self.demand_per_s is not None:
@@ -450,7 +453,7 @@ class Deployed:
             numbers["demand"] = {
                 "requests_per_s": self.demand_per_s,
                 "deployments": count,
-                "chips": count * self.deployment.chips,
+                "chips": count * chips,
                 "usd_per_h": count * usd_per_s * 3600.0 if usd_per_s else None,
             }
         return numbers | (self.search.summary() if self.search else {})
@@ -458,7 +461,7 @@ class Deployed:
     def cost(
         self, each: Economics, *, longer: float = 1.0, slower: float = 1.0
     ) -> dict[str, float | None]:
-        """Price and energy of the run, and price of a million output tokens, by their JSON keys.
+        """Price and energy of the run and of its output tokens, by their JSON keys.
 
         A chip draws its full power while its replica works, and its idle power at other times. With
         factors, they are those of a run that takes ``longer`` on replicas that are ``slower``.
@@ -471,9 +474,11 @@ class Deployed:
             joules += kind.pue * (busy * kind.busy_w + (chips * span - busy) * kind.idle_w)
         usd = self.deployment.usd(each, span)
         tokens = int(self.served.requests.output.sum())
+        is_known = all(kind.busy_w for _, kind in kinds)
         return {
             "cost_usd": usd,
-            "energy_joules": joules if all(kind.busy_w for _, kind in kinds) else None,
+            "energy_joules": joules if is_known else None,
+            "joules_per_token": joules / tokens if is_known else None,
             "usd_per_million_tokens": None if usd is None else usd * 1e6 / tokens,
         }
 
@@ -640,7 +645,10 @@ def _ends_of_run(
         rows.append({"slo_attainment": share, "request_goodput_per_s": good, **spent})
     return {
         name: {"low": min(ends), "high": max(ends)}
-        for name in ("slo_attainment", "request_goodput_per_s", "cost_usd", "energy_joules")
+        for name in (
+            *("slo_attainment", "request_goodput_per_s", "cost_usd"),
+            *("energy_joules", "joules_per_token"),
+        )
         if None not in (ends := [document.get(name), *(row[name] for row in rows)])
     }
 

@@ -55,6 +55,7 @@ SERVING = (
     ("tpot_s.p50", "time per output token, median"),
     ("tpot_s.p99", "  99 % within"),
     ("tokens_per_s", "output tokens a second"),
+    ("tokens_per_s_per_chip", "  a chip"),
     ("request_goodput_per_s", "requests a second within the SLO"),
     ("max_rate_per_s", "highest rate within the SLO"),
     ("demand.deployments", "replicas for the stated rate"),
@@ -64,6 +65,7 @@ SERVING = (
     ("batch_mean", "mean decode batch"),
     ("kv_peak_bytes", "KV cache, peak"),
     ("usd_per_million_tokens", "USD a million output tokens"),
+    ("joules_per_token", "joules an output token"),
 )
 """Lines of replicas side by side, by their place in an answer."""
 
