@@ -187,4 +187,12 @@ def ratio_sentences(entries: Rows) -> list[str]:
     return sentences
 
 
+def ratio_title(entries: Rows) -> str:
+    """Return the first ratio of the first two clusters, short enough for a title; or nothing."""
+    return next(
+        ("{cluster} has {ratio:.3g} times {number} of {of}".format(**entry) for entry in entries),
+        "",
+    )
+
+
 NONE = "No difference is beyond the error of two predictions."

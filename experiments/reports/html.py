@@ -25,7 +25,7 @@ from markupsafe import Markup
 
 from cluster_sim.plot.palette import colors, ink
 from experiments.figures.training import NAMES
-from experiments.reports.certainty import basis, interval_band, ratio_sentences
+from experiments.reports.certainty import basis, interval_band, ratio_title
 from experiments.reports.findings import FAULTS, TABLED, answers, finding
 from experiments.reports.formatting import (
     STATISTICS,
@@ -81,7 +81,7 @@ def report_html(folder: Path, program: click.Command | None = None) -> str:
     rows = first_table(folder, contents) if command in TABLED else None
     drawn = (item.get("finding") for item in contents if item.get("kind") == "figure")
     title = finding(command, results, rows) or next((str(text) for text in drawn if text), "")
-    title = title or next(iter(ratio_sentences(ratios)), command)
+    title = title or ratio_title(ratios) or command
     script = packaged("report.js")
     sections = [
         *_sections(folder, record, results),

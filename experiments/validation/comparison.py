@@ -336,22 +336,30 @@ def verdict(compared: pd.DataFrame, *, crosses: bool) -> str:
         return f"All {len(measured)} times are usual for such machines (80 % intervals)."
     if slower.empty:
         return (
-            f"Shorter than nine of ten such machines take: {len(faster)} of {len(measured)} times. "
-            "Check that machine, ranks and operation are those that were measured."
+            f"{len(faster)} of {len(measured)} times are shorter than nine of ten such machines "
+            "take. Check that machine, ranks and operation are those that were measured."
         )
     by_bandwidth = slower.lower_bound_s > BY_BANDWIDTH * slower.time_s
     where = "cables, adapters and routes between servers" if crosses else "links and their lanes"
     looks = [
-        f"At {', '.join(format_bytes(int(size)) for size in slower.size_bytes[which])} look "
-        f"at {cause}."
+        f"{_sizes(measured, slower[which])} look at {cause}."
         for which, cause in (
             (~by_bandwidth, "what sets latency: the host, launches and the algorithm"),
             (by_bandwidth, f"what sets bandwidth: {where}"),
         )
         if which.any()
     ]
-    counted = f"{len(slower)} of {len(measured)} times"
-    return " ".join([f"Longer than nine of ten such machines take: {counted}.", *looks])
+    counted = f"{len(slower)} of {len(measured)} times are longer than nine of ten such machines"
+    return " ".join([f"{counted} take.", *looks])
+
+
+def _sizes(measured: pd.DataFrame, slower: pd.DataFrame) -> str:
+    """Name sizes that are slower: as a range where all measured ones between its ends are."""
+    ends = [format_bytes(int(size)) for size in (slower.size_bytes.min(), slower.size_bytes.max())]
+    between = measured.size_bytes.between(slower.size_bytes.min(), slower.size_bytes.max())
+    if len(slower) > 2 and between.sum() == len(slower):
+        return f"From {ends[0]} to {ends[1]}"
+    return f"At {', '.join(format_bytes(int(size)) for size in slower.size_bytes)}"
 
 
 def agreement(compared: pd.DataFrame) -> dict[str, Any]:

@@ -40,6 +40,17 @@ OTHER_NAMES = {
     "nl72x2-ualink": "trn3-gen2-ualink",
 }
 """Machines by other names under which they are known, in lower case."""
+NEAREST = {
+    "p5en.48xlarge": ("p5e.48xlarge",),
+    "dgx-a100-40gb": ("p4d.24xlarge",),
+    "gb200-nvl72": ("u-p6e-gb200x72", "p6e-gb200.36xlarge", "a4x-highgpu-4g"),
+    "gb300-nvl72": ("u-p6e-gb300x72", "p6e-gb300.36xlarge"),
+    "dgx-h100": ("hgx-h100", "a3-highgpu-8g", "a3-megagpu-8g", "standard_nd96isr_h100_v5"),
+    "dgx-h200": ("hgx-h200", "a3-ultragpu-8g", "standard_nd96isr_h200_v5"),
+    "dgx-b200": ("hgx-b200", "a4-highgpu-8g"),
+    "trn2.48xlarge": ("trn2u.48xlarge",),
+}
+"""Machines, each with names of clouds for others of the same chips, in lower case."""
 FILES = (".yaml", ".yml")
 GRAPHS = (".graphml", ".json")
 
@@ -186,6 +197,12 @@ def _unknown(text: str, kind: str, catalogue: Catalogue) -> str:
             f"unknown cluster {shown(text, 80)!r}: {kind} is a chip, of {', '.join(with_chip)}. "
             f"Write {with_chip[0]}, or {with_chip[0]}:4 for four."
         )
+    for name, others in NEAREST.items():
+        if kind.lower() in others:
+            return (
+                f"unknown cluster {shown(text, 80)!r}: the nearest machine here is {name}, of the "
+                f"same chips; its network may be another. Write {name}, or {name}:4 for four."
+            )
     return (
         f"unknown cluster {shown(text, 80)!r}.{suggestion(kind, [*names, *PLAIN])} "
         f"There are {', '.join(names)}, {', '.join(PLAIN.values())}, NAME:COUNT, YAML files and "

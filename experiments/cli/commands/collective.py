@@ -200,7 +200,9 @@ def collective(
     call.answer(
         {"rows": rows, "interval": ends[0].document(), **summary, **idle_entry(idle)},
         show=lambda _: _show(f"{what}, {who}", rows, summary.get("summary", {}), idle),
-        write=lambda run, _: _write(run, rows, results[-1][1], cluster),
+        write=lambda run, _: _write(
+            run, rows, results[-1][1], cluster, summary.get("summary", {}).get("verdict", "")
+        ),
         rankings=sure.rank(first_s, catalogue, call, "the time of the first size"),
     )
 
@@ -415,7 +417,9 @@ def _write_side_by_side(run: Run, title: str, rows: list[dict[str, Any]]) -> Non
     run.figure("busbw", figure, title="Bus bandwidth side by side")
 
 
-def _write(run: Run, rows: list[dict[str, Any]], trace: Trace, machine: Cluster) -> None:
+def _write(
+    run: Run, rows: list[dict[str, Any]], trace: Trace, machine: Cluster, verdict: str
+) -> None:
     import pandas as pd
 
     from experiments.figures.collective import WORDS, figures
@@ -424,7 +428,7 @@ def _write(run: Run, rows: list[dict[str, Any]], trace: Trace, machine: Cluster)
     frame = pd.DataFrame(rows)
     if "switches" in frame:
         frame["switches"] = [" ".join(row.get("switches", ())) for row in rows]
-    run.table("metrics", frame, title="Results")
+    run.table("metrics", frame, title="Results", note=verdict)
     for name, (figure, title, note) in figures(frame, trace, machine).items():
         slice_rows = slices(trace, words=WORDS) if name == "timeline" else None
         run.figure(name, figure, title=title, note=note, slices=slice_rows)

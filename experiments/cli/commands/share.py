@@ -24,8 +24,8 @@ class SharingInputs:
 
     cluster: str = required("Named machine or YAML file, such as trn2-ultraserver:4", argument=True)
     jobs: Path = required(
-        "YAML file with a list of jobs: name, model, fields of a plan or its file, chips or dp, "
-        "placement or start",
+        "YAML file with a list under jobs: a name, model, fields of a plan or its file, chips or "
+        "dp, placement or start",
         metavar="FILE.yaml",
     )
     placement: str | None = setting(

@@ -314,6 +314,8 @@ def _bench(run: Document) -> Iterator[Cells]:
         counted = "Little's law"
     closed = counted == "stated" and offered == "inf" and mean["ttft"] is not None
     users = requests if users is None else users
+    # Requests that arrive at a rate are answered at that rate, which says nothing of the server.
+    rate = run["output_throughput"] if counted == "stated" else None
     times = mean if closed else median
     yield {
         "model": run.get("model_id") or server.get("model_path"),
@@ -326,7 +328,7 @@ def _bench(run: Document) -> Iterator[Cells]:
         "shortest_lengths": min(lengths) / max(lengths) if closed and all(lengths) else None,
         "ttft_s": times["ttft"],
         "tpot_s": times["tpot"],
-        "tokens_per_s": run["output_throughput"],
+        "tokens_per_s": rate,
         "users_by": counted,
     }
 
