@@ -1,10 +1,10 @@
 """Times of collectives of GPUs on switched or fully meshed domains: a closed form.
 
-NVIDIA's machines run NCCL, and AMD's run RCCL, which was made from it. It moves data round rings in one of three protocols, reduces in the
-switch, goes up and down a tree over servers, or exchanges messages between all pairs at once. The
-time follows from the bytes that the busiest port carries, the number of steps, and the time that a
-pipeline of slices takes to fill. The constants are catalogue rows ``nccl.<chip>`` and
-``nccl.<fabric>``, fitted by ``python -m tools.fit_collectives``.
+NVIDIA's machines run NCCL, and AMD's run RCCL, which was made from it. It moves data round rings in
+one of three protocols, reduces in the switch, goes up and down a tree over servers, or exchanges
+messages between all pairs at once. The time follows from the bytes that the busiest port carries,
+the number of steps, and the time that a pipeline of slices takes to fill. The constants are
+catalogue rows ``nccl.<chip>`` and ``nccl.<fabric>``, fitted by ``python -m tools.fit_collectives``.
 
     time = launch + steps + slowest port + filling + copy of a rank's own shard
 
