@@ -433,12 +433,7 @@ def _ellipses(axes: Axes, places: Mapping[Place, Point], a: int, ranks: int) -> 
 
 
 def draw(cluster: Cluster) -> Figure:
-    """Draw a cluster.
-
-    On the left is one scale-up domain with the numbers of its chips, or parts of a large one; on
-    the right, if there is a scale-out fabric, the layers that join all servers. The legend gives
-    the rate and latency of each kind of link, the title the totals.
-    """
+    """Draw a cluster: a scale-up domain, or parts of it, and the layers that join all servers."""
     sizes = measure(cluster)
     wide = 6.0 if cluster.scale_out else 0.0
     figure = Figure(figsize=(11.0 + wide, 8.5), layout="constrained")

@@ -21,11 +21,7 @@ N = TypeVar("N", bound=Named)
 
 
 def by_name(what: str, entries: Iterable[N]) -> dict[str, N]:
-    """Return objects by name.
-
-    Raises ValueError for two objects of the same name: a programming mistake, since only one could
-    be found.
-    """
+    """Return objects by name; raises ValueError for two of one name, of which one would be lost."""
     named: dict[str, N] = {}
     for entry in entries:
         if entry.name in named:

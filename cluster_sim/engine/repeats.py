@@ -78,11 +78,7 @@ class _Rows(NamedTuple):
 
 
 class _Window:
-    """Some consecutive rounds of a schedule, and the run that goes on in them.
-
-    Behind the rounds of the window there is room for one more, whose ops never arrive. As soon as
-    an edge to one of them is counted, the window was too short.
-    """
+    """Consecutive rounds and their run; too short once an edge leads to the round behind."""
 
     def __init__(self, rounds: Rounds, length: int):
         ops, width = rounds.ops, rounds.edges
@@ -204,9 +200,7 @@ class _Window:
 
 
 def _columns(rounds: Rounds, length: int) -> tuple[_Rows, _Rows, Run]:
-    """Return the columns of each kind of round, those that are other where blocks are larger, and a
-    run with room for a window of rounds.
-    """
+    """Return rounds' columns, those other where blocks are larger, and a run with room."""
     run = new_run(rounds.of_both_sizes, Faults.none(), (), berths=length * rounds.ops)
     whole, room = run.ops, (length + 1) * rounds.ops
     rows, larger_rows = _rows(rounds, whole), _Rows({}, {})
@@ -263,12 +257,7 @@ def _renumbered(chain: IntArray, shift: int) -> IntArray:
 def simulate_calls(
     schedule: Schedule, routines: Routines, *, engine: str = "fast", faults: Faults | None = None
 ) -> Times:
-    """Run a schedule with routines; return the times of the ops outside of them.
-
-    The compiled engine runs a routine in place, call after call. SimPy runs the schedule written
-    out, and so does the compiled engine with faults, of which ``attempts`` and ``dead`` then tell.
-    Raises ValueError when a routine is called while it runs.
-    """
+    """Run a schedule with routines, in place or written out; return times outside."""
     if engine == "fast" and not faults:
         return fast.simulate(schedule, Faults.none(), routines=routines)
     times = simulate(calls_written_out(schedule, routines), engine=engine, faults=faults)

@@ -26,11 +26,7 @@ from topologies.shapes.links import Links, domain_links
 
 @dataclass(frozen=True, eq=False)
 class Uplinks:
-    """Up- and downlinks that groups of chips share and that carry less than all of these can send.
-
-    Only oversubscribed fabrics have such links. In others traffic is spread evenly over all equal
-    paths, so that adapters are the bottleneck.
-    """
+    """Links of oversubscribed fabrics that groups of chips share and could overload."""
 
     row: IntArray  # of each link in SharedLinks of topologies.routing, ascending
     tables: tuple[Resources, ...] = ()  # such as ToR-up:3, one for each kind
@@ -113,10 +109,7 @@ class Paths:
 
 @dataclass(frozen=True, eq=False)
 class Fabric:
-    """Numbered resources of some scale-up domains of a cluster.
-
-    Links of the domains come first, domain by domain, then each other kind chip by chip.
-    """
+    """Numbered resources of scale-up domains: links by domain, then other kinds chip by chip."""
 
     cluster: Cluster
     domains: IntArray  # global numbers of the domains covered, ascending

@@ -338,10 +338,7 @@ _LONGEST_S = HORIZON_PS // PS_PER_S - 1
 
 
 def transfer_ps(size_bytes: npt.ArrayLike, rate_bytes_per_s: npt.ArrayLike) -> IntArray:
-    """Time on the wire [ps], ``max(1, ceil(bytes · 10¹² / rate))`` in exact integers (rule 6).
-
-    ``size_bytes, rate_bytes_per_s``: arrays of any shapes that broadcast; rates of at least 1 B/s.
-    """
+    """Time on the wire [ps], ``max(1, ceil(bytes · 10¹² / rate))`` in exact integers (rule 6)."""
     size, rate = np.asarray(size_bytes, np.int64), np.asarray(rate_bytes_per_s, np.int64)
     seconds, rest = np.divmod(size, rate)
     if seconds.max(initial=0) > _LONGEST_S:

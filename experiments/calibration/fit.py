@@ -80,14 +80,8 @@ def fit_constants(
     *,
     note: str,
 ) -> ConstantsFit:
-    """Fit constants to measured times.
-
-    ``predict``: returns the times of all rows with the constants of the catalogue [s].
-    ``measured_s`` (rows,): measured times [s]. ``constants``: constants, the most important first:
-    a later one that the data cannot tell from earlier ones keeps its value. ``catalogue``:
-    catalogue whose constants the fit starts from. ``note``: note for the rows of the fitted
-    constants.
-    """
+    """Fit constants, the most important first, to measured times of rows [s]."""
+    # A later constant that the data cannot tell from earlier ones keeps its value.
     first = predict(catalogue)
     slopes = {constant: _effect(predict, first, constant, catalogue) for constant in constants}
     chosen, kept = _tell_apart(slopes)
@@ -278,12 +272,7 @@ NONE: FloatArray = np.zeros(0)
 
 @dataclass(frozen=True, eq=False)
 class Group:
-    """The fit of one kind of measurement.
-
-    ``name``: ``kernels``, ``collectives`` or ``training``.
-    ``apart, apart_before`` (rows,): errors of rows that were left out of the fit, with the fitted
-        constants and with the catalogue's.
-    """
+    """The fit of ``kernels``, ``collectives`` or ``training``; ``apart``: rows left out."""
 
     name: str
     fit: ConstantsFit

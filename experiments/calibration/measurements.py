@@ -49,10 +49,7 @@ class Measurements:
         return len(self.kernels) + len(self.training) + sizes
 
     def named(self, collective: str | None, ranks: int | None) -> Measurements:
-        """Fill in the operation and the ranks of series that do not state theirs.
-
-        Those of a single series are as stated here, as its tool may only imply them.
-        """
+        """Fill in the operation and ranks of series without them, or of a single one, as stated."""
         names, alone = {"collective": collective, "ranks": ranks}, len(self.collectives) == 1
         series = []
         for file, measured in self.collectives:
@@ -89,10 +86,7 @@ def read_measurements(paths: Sequence[Path], wanted: str | None = None) -> Measu
 
 
 def _files(paths: Sequence[Path]) -> Iterable[tuple[Path, bool]]:
-    """Yield the files to read, and whether each lies in a folder.
-
-    A file of a folder may be of no use and is then skipped; a file that the user names may not.
-    """
+    """Yield the files to read, and whether each lies in a folder and so may be of no use."""
     for path in paths:
         if not path.is_dir():
             yield path, False

@@ -202,10 +202,7 @@ LOOK_MS = 200  # time between two looks whether these numbers are known [ms]
 
 
 def answer_table(runs: Sequence[Explored], answers: Sequence[Parts]) -> pd.DataFrame:
-    """Return a table of the runs: their question, the recorded answer, and the answer now.
-
-    Returns one row a run, all cells text.
-    """
+    """Return the runs' question, recorded answer and answer now as text, one row a run."""
     rows = []
     for run, parts in zip(runs, answers, strict=True):
         before, after = sum(run.recorded.values()), sum(parts.values())

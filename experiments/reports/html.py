@@ -355,10 +355,8 @@ def file_name(item: Mapping[str, Any]) -> str:
 
 
 def path_inside(folder: Path, name: str) -> Path:
-    """Return the path of a file directly in the folder that is not too large to show.
-
-    A name with a path, and a link, could lead outside of the folder and are refused.
-    """
+    """Return the path of a file directly in the folder that is not too large to show."""
+    # A name with a path, and a link, could lead outside of the folder.
     path = folder / name
     if Path(name).name != name or path.is_symlink() or not path.is_file():
         raise InputError(f"there is no file {name}")
@@ -421,12 +419,7 @@ def table(
     values: Sequence[Sequence[Any]] = (),
     more: str = "",
 ) -> Block:
-    """Return a table.
-
-    ``columns, rows``: headings and cells, as text. ``text``: columns that align left. ``shares``:
-    share of each row, drawn as a bar behind it. ``values``: values of the cells, by which the page
-    sorts. ``more``: name of the file with further rows.
-    """
+    """Return a table with ``text`` columns left, ``shares`` as bars, and ``values`` to sort by."""
     raw = values or [[None] * len(row) for row in rows]
     behind: Sequence[float | None] = shares or [None] * len(rows)
     lines = [
@@ -449,11 +442,8 @@ def _sortable(value: Any) -> Any:
 
 
 def frame_blocks(path: Path, *, results: bool = False) -> Iterator[Block]:
-    """Yield a CSV file as a table, after a line with the columns that are equal in all rows.
-
-    A table of single results (metric and value) is left out if the run has ``results``, a document
-    with the same numbers.
-    """
+    """Yield a CSV file as a table, after a line with the columns that are equal in all rows."""
+    # ``results`` has the same numbers as a table of metric and value.
     import pandas as pd
 
     held = pd.read_csv(path, nrows=MOST_ROWS + 1, encoding="utf-8-sig")

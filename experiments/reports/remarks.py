@@ -348,10 +348,7 @@ SAVING = {"zero": 3, "recompute": "full"}
 
 
 def assumed_document(step: Iteration) -> dict[str, Any]:
-    """Return the key ``assumed``: each field that was varied, its value, and the alternatives.
-
-    ``ratio`` is the time with an alternative over that of the answer.
-    """
+    """Return each field that was varied, its value, and the ratios of the alternatives' times."""
     fields: dict[str, Any] = {}
     for other in step.alternatives:
         entry = fields.setdefault(other.field, {"value": _value(step, other.field)})

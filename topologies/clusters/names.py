@@ -226,12 +226,9 @@ def _rainier(name: str, count: str | None, catalogue: Catalogue) -> Cluster:
 
 
 def _in_buildings(machine: Cluster, catalogue: Catalogue) -> Cluster:
-    """Return Rainier in buildings and sites, with the way and the rate between them.
-
-    A building holds an equal share of the UltraServers of the first phase, a site one of all that
-    there are, both rounded up to whole groups of leaf switches. All of a smaller cluster is in one
-    building.
-    """
+    """Return Rainier in buildings and sites, with the way and the rate between them."""
+    # A building holds an equal share of the first phase's UltraServers, a site one of all that
+    # there are, both in whole groups of leaf switches; a smaller cluster is in one building.
     fabric, chips = machine.scale_out, machine.chips
     if fabric is None:
         return machine

@@ -143,12 +143,9 @@ class EdgeTable:
 
 
 def edge_table(cluster: Cluster) -> EdgeTable:
-    """Return all edges of a cluster's graph: scale-up links, adapters, hosts and the Clos above.
-
-    Nodes are numbered in this order: chips, scale-up switches and, if there is a scale-out fabric,
-    a node for the network adapters of each server, a node for each host, and a node for each group
-    of every layer of the Clos, which stands for the group's parallel switches.
-    """
+    """Return all edges of a cluster's graph: scale-up links, adapters, hosts and the Clos above."""
+    # Nodes: chips, scale-up switches, then each server's adapters, each host, and each group of
+    # every layer of the Clos, which stands for its parallel switches.
     links = domain_links(cluster.shape, fold=False)
     switches = links.nodes - cluster.chips_per_domain
     nodes = {"chip": cluster.chips, "switch": switches * cluster.domains}
@@ -218,11 +215,9 @@ def _both_ways(low: IntArray, high: IntArray, kind: int) -> tuple[IntArray, IntA
 def _scale_out_kinds(
     cluster: Cluster, fabric: ScaleOut, layers: tuple[Layer, ...]
 ) -> list[EdgeKind]:
-    """Return the kinds of edges of :func:`_scale_out`.
-
-    Latencies along a path add up to the time of a step from end to end. A host reaches its
-    adapters at their rate, since each is on a slot that is at least as fast.
-    """
+    """Return the kinds of edges of :func:`_scale_out`."""
+    # Latencies along a path add up to the time of a step from end to end. A host reaches its
+    # adapters at their rate, each on a slot that is at least as fast.
     climb_ps = [fabric.climb_ps[min(k, len(fabric.climb_ps) - 1)] for k in range(len(layers))]
     rate = fabric.bandwidth_bytes_per_s
     server_rate = rate * cluster.chips_per_server

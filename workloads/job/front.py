@@ -272,10 +272,7 @@ class JobResult:
         return [{"checkpoint_interval_s": s, "goodput": share} for s, share in pairs]
 
     def frame(self) -> pd.DataFrame:
-        """Return a table with one row a run: share of each part, failures, checkpoints, spares.
-
-        ``varied`` marks the runs whose failure rates were drawn.
-        """
+        """Return a row for each run: shares of its parts, counts, and whether ``varied``."""
         import pandas as pd
 
         rows = [(False, outcome) for outcome in self.outcomes] + [

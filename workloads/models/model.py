@@ -302,13 +302,11 @@ class Model:
         )
 
     def with_prediction_heads(self, count: int) -> Model:
-        """Return the model with further layers that each predict one token more.
-
-        Multi-token prediction as DeepSeek-V3 trains it (arXiv 2412.19437, section 2.2) and
-        Megatron-Core runs it: behind the last layer, each head has norms of its input and of the
-        next token's embedding, a projection from both to the hidden width, a layer like the last
-        one, a norm, and logits and a loss by the model's own output layer.
-        """
+        """Return the model with further layers that each predict one token more."""
+        # Multi-token prediction as DeepSeek-V3 trains it (arXiv 2412.19437, section 2.2) and
+        # Megatron-Core runs it: behind the last layer, each head has norms of its input and of the
+        # next token's embedding, a projection from both to the hidden width, a layer like the last
+        # one, a norm, and logits and a loss by the model's own output layer.
         if count < 0 or self.prediction_heads:
             raise InputError(
                 f"model {self.name}: {count} prediction heads beside the {self.prediction_heads} "
@@ -472,10 +470,7 @@ def _expert_size(model: Model) -> Size:
 
 
 def mlp_size(model: Model, *, moe: bool, visited: bool = False) -> Size:
-    """Count the parameters of one layer's feed-forward part, dense or with experts and router.
-
-    Of routed experts all count, or those that a token has ``visited``.
-    """
+    """Count a layer's feed-forward parameters, with all experts or those ``visited``."""
     h, matrices, experts = model.hidden, 3 if model.gated_mlp else 2, model.experts
     if not moe or experts is None:
         biases = (model.ffn * (matrices - 1) + h) * model.mlp_bias

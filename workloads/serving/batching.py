@@ -92,10 +92,8 @@ class Batching:
             )
 
     def of_groups(self, count: int) -> Batching:
-        """Return the batching of groups that divide the requests, each with these slots and tokens.
-
-        SGLang divides its tokens among the groups (``chunked_prefill_size`` of its server_args.py).
-        """
+        """Return the batching of one of some groups that divide the requests."""
+        # SGLang divides its tokens among them (``chunked_prefill_size`` of its server_args.py).
         each = 1 if self.engine == "sglang" else count
         return replace(
             self,

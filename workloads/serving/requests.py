@@ -174,14 +174,8 @@ def read_requests(
     output_tokens: int | None = None,
     seed: int = 0,
 ) -> Requests:
-    """Read a log of requests, each with its time, prompt and output tokens.
-
-    A CSV file has the columns of :func:`workloads.demand.read_demand`, ``prompt_tokens`` and
-    ``output_tokens`` among them; JSON and JSON lines are read as
-    :mod:`workloads.demand.request_logs` describes (Mooncake, vLLM, ShareGPT). ``service`` keeps
-    requests of one, ``rate_per_s`` is the rate at which those of a log without times are drawn
-    [1/s], and ``output_tokens`` stands where a log has no length of an answer.
-    """
+    """Read a log of requests, those of a service, each with its time, prompt and output tokens."""
+    # Logs without times are drawn at the rate, and without lengths of answers have the stated one.
     file = Path(path)
     table = read_json_log(file) if is_json_log(file) else _csv_log(file)
     if service is not None:
@@ -315,16 +309,7 @@ def requests_from(
     service: str | None = None,
     seed: int = 0,
 ) -> Requests:
-    """Return the requests that a text names, drawn or read from a log.
-
-    ``text``: ``poisson:RATE``, or the path of a log. ``count``: number of requests that are drawn,
-    or read from the beginning of a log. ``rate``: rate of arrivals for a log without times [1/s].
-    ``prompt, output``: tokens of drawn requests; ``output`` also for requests of a log that state
-    none. ``service``: service of a log of several, or service whose lengths are drawn.
-
-    Raises InputError for a word that does not apply to this source of requests, and for a log that
-    cannot be read.
-    """
+    """Return the requests of ``poisson:RATE`` or a log; refuses words that do not apply to it."""
     per_s = drawn_rate(text)
     if per_s is None:
         for name, value in (("prompt", prompt), ("shortest-lengths", shortest_lengths)):
@@ -419,12 +404,7 @@ def share_hits(prompt: IntArray, share: float, *, cold_tokens: int = 0) -> IntAr
 
 
 def with_prefix_cache(requests: Requests, text: str, *, kv_tokens: int) -> Requests:
-    """Return the requests with the tokens that a prefix cache holds of each prompt.
-
-    ``text``: ``50%`` or ``0.5``, ``50%:cold``, or ``trace``. ``kv_tokens``: tokens that the
-    replica's cache holds. Raises InputError for another text, and for a log that states nothing on
-    prefixes.
-    """
+    """Return the requests with what a prefix cache holds: ``50%``, ``0.5:cold`` or ``trace``."""
     if text.strip() == TRACE:
         return replace(requests, cached=_of_trace(requests, kv_tokens))
     value, _, state = text.strip().partition(":")

@@ -49,12 +49,7 @@ def library_s(
     *,
     nodes: int = 0,
 ) -> float:
-    """Time of an exchange by a library's kernel [s].
-
-    ``sent_bytes``: size of all tokens of a rank, each counted once [B]. ``experts``: number of
-    experts to which each token goes, which are divided among the ranks of ``group``.
-    ``nodes``: largest number of servers that a token visits; 0 for any.
-    """
+    """Time of an exchange in which a library sends each token to ``experts`` ranks [s]."""
     part = _part(library, group.cluster.chip, way)
     servers = len(np.unique(np.asarray(group.chips) // group.cluster.chips_per_domain))
     copies = crossing = float(experts)

@@ -24,11 +24,7 @@ LARGEST_RANKS = 256  # ranks up to which a collective is proven by default
 
 
 def prove(collective: Collective) -> str:
-    """Prove that a schedule computes what its chunks ask for; returns ``"proven"``.
-
-    Raises ProofError when a contribution is missing or counted twice, when something is sent that
-    its sender does not have, when a route has a gap, or when the edges form a cycle.
-    """
+    """Prove that a schedule computes what its chunks ask for, ``"proven"``, or raise ProofError."""
     schedule, chunks = collective.schedule, collective.chunks
     if not chunks.is_tracked:
         raise ProofError(
@@ -54,10 +50,7 @@ def prove(collective: Collective) -> str:
 def _flow(
     items: Items, contributors: Contributors, source: IntArray, target: IntArray, base: BoolArray
 ) -> IntArray:
-    """Return the contributors of every item, found level by level, as bitsets (items, words).
-
-    A union of sets with fewer members than the sets have together holds some member twice.
-    """
+    """Return the contributors of every item, found level by level, as bitsets (items, words)."""
     values = contributors.at_first(items.rank, items.chunk)
     replaced = np.zeros(len(items.op), np.bool_)
     replaced[target[base]] = True
@@ -74,6 +67,7 @@ def _flow(
         values[picked] |= np.bitwise_or.reduceat(values[supply], starts, axis=0)
         expected = count[picked] + np.add.reduceat(count[supply], starts)
         count[picked] = np.bitwise_count(values[picked]).sum(axis=1, dtype=np.int64)
+        # A union of sets with fewer members than the sets have together holds some member twice.
         _refuse(count[picked] < expected, picked, items, "counts a contribution twice")
     _refuse(count == 0, np.arange(len(count)), items, "is sent by a rank that does not have it")
     return values
@@ -303,10 +297,7 @@ def items_of(
 def data_edges(
     schedule: Schedule, items: Items, first_item: IntArray, *, listed: bool
 ) -> tuple[IntArray, IntArray, BoolArray]:
-    """Find the edges from item to item that carry data, in order of target.
-
-    Returns source, target, and whether the source's value replaces what the rank held before.
-    """
+    """Find edges that carry data: source, target, and whether the value replaces the old."""
     first, count = op_label(schedule, "chunk").astype(np.int64), op_label(schedule, "chunks")
     rank, peer, what = (op_label(schedule, name) for name in ("rank", "peer", "what"))
     src, dst = schedule.edges.sources(), schedule.edges.dst

@@ -97,10 +97,8 @@ class _Parameter(NamedTuple):
 
 
 def _parameters(run: Callable[..., Any]) -> dict[str, _Parameter]:
-    """Return the parameters of ``run`` that are options of its command alone.
-
-    The type of the result may need pandas, which is not loaded here.
-    """
+    """Return the parameters of ``run`` that are options of its command alone."""
+    # The type of the result may need pandas, which is not loaded here.
     hints = inspect.get_annotations(run)
     named = {name: hint for name, hint in hints.items() if name not in ("return", WATCH)}
     types = typing.get_type_hints(SimpleNamespace(__annotations__=named), run.__globals__)
@@ -240,10 +238,7 @@ def about(run: Callable[..., Any]) -> str:
 
 
 def print_experiment(explained: tuple[str, str, str], rows: pd.DataFrame) -> None:
-    """Print the question, its answer, then how it was obtained, and the rows behind it.
-
-    Columns that tell rows apart come first, and again beside columns that do not fit.
-    """
+    """Print question, answer, how it was obtained, and the rows behind it."""
     (question, answer, method), (same, rest) = explained, constants(rows)
     keys = row_keys(rest)
     headings, cells = table_text(rest[list(dict.fromkeys([*keys, *rest.columns]))])

@@ -325,10 +325,7 @@ class Rows:
 
 
 def read_file(path: Path | str, stated: Mapping[str, str] = NOTHING) -> Rows:
-    """Read a CSV file of measurements, or the results of a load generator.
-
-    ``stated``: cells by column that hold for every row, whatever the file says.
-    """
+    """Read measurements, or a load generator's results; ``stated`` cells hold for all."""
     name = str(path)
     content = read_bytes(Path(path), limit_bytes=LARGEST_FILE_BYTES, remedy="Split it.")
     try:
@@ -588,10 +585,8 @@ def infeasible(why: str, predicted: Mapping[str, float] | None = None) -> Outcom
 
 
 def machines_for(name: str, chips: int, catalogue: Catalogue | None = None) -> Cluster:
-    """Return enough machines of a name for that many chips; the last may be used in part.
-
-    A cluster of a user's file is one machine. The file is read at each call, as it may change.
-    """
+    """Return enough machines of a name for that many chips; the last may be used in part."""
+    # A cluster of a user's file is one machine. The file is read at each call, as it may change.
     place = shipped_clusters().get(name.lower())
     if place is None and name.endswith(FILES + GRAPHS):
         return cluster(name, catalogue=catalogue)

@@ -184,10 +184,7 @@ def _with_numbers(stack: Framework, cluster: Cluster, dense: bool) -> Cluster:
 
 
 def framework(text: str) -> Framework:
-    """Return a framework by its name or file, with the settings that follow after a colon.
-
-    Such as ``torchtitan``, ``megatron-lm:2020-06``, ``megatron-core:graphs`` or ``mine.yaml``.
-    """
+    """Return a framework by name or file with settings, such as ``megatron-core:graphs``."""
     name, _, added = text.partition(":")
     is_file = name.endswith((".yaml", ".yml"))
     if not is_file and name not in names():
@@ -255,10 +252,7 @@ def _read(path: str, name: str = "") -> Framework:
 
 
 def usual_framework(cluster: Cluster, stated: Mapping[str, Any]) -> str:
-    """Return the framework that a plan is predicted with where none is named.
-
-    ``stated`` has fields of the plan and, where it does not fill the cluster, its ``chips``.
-    """
+    """Return the framework that a plan is predicted with where none is named."""
     # It follows from the machine and the kind of plan: sharded parameters are PyTorch's FSDP,
     # separate attention kernels date from the Megatron-LM of 2020 to 2022, lazily traced programs
     # of a Trainium host are torch-neuronx, and a machine of one Trainium chip runs PyTorch itself
