@@ -1,9 +1,4 @@
-"""Check that no other package stands in for one of those that are installed together.
-
-``topologies``, ``workloads`` and ``experiments`` are common names. Where a folder of such a name
-comes first on Python's path, its modules would be imported instead of ours, and fail far from the
-cause.
-"""
+"""Check that no folder earlier on Python's path stands in for one of our packages."""
 
 from __future__ import annotations
 

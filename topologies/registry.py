@@ -1,5 +1,4 @@
-"""Registries: objects by name, where each name occurs once, and names that load at their first
-use."""
+"""Registries: objects by name, each name once, and names that load at their first use."""
 
 from __future__ import annotations
 

@@ -1,10 +1,8 @@
-"""Routes inside a domain, and paths across the scale-out fabric, over shared links up and down
-again.
+"""Routes inside a domain, and paths across the scale-out fabric, over shared links.
 
-Inside, they are in dimension order on tori and tiers, one or two hops elsewhere. Outside, traffic
-is spread evenly over all equal paths of the Clos, packet by packet as SRD does. All parallel links
-between a group and the layer above therefore carry the same load. They count as one shared link
-with the sum of their rates, of which the traffic of a pair takes its rate once."""
+Outside, traffic is spread evenly over all equal paths of the Clos, as SRD does: parallel links
+between a group and the layer above count as one, of which a pair takes its rate once.
+"""
 
 from __future__ import annotations
 

@@ -1,8 +1,7 @@
 """Parsing of quantities with units into exact SI numbers, and formatting of numbers for people.
 
-GB is 10⁹ bytes and GiB 2³⁰ bytes; ``Gbit/s``, ``Gb/s`` and ``Gbps`` mean the same. Only the units
-listed here are accepted: ``5Ms`` for ``5ms`` or ``1mB`` for ``1MB`` is refused, and not read as
-megaseconds or millibytes.
+Only the units listed here are accepted: ``5Ms`` for ``5ms`` is refused, and not read as
+megaseconds.
 """
 
 from __future__ import annotations

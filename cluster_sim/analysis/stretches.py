@@ -1,9 +1,7 @@
 """Stretches of time in which ops ran, by groups of ops, from which measures are made.
 
-Unions, gaps and shares of half-open time intervals by group are exact in integers. A group is
-whatever time is counted for, usually a rank; intervals of one group may overlap. The rows of a
-group are sorted by start once; the length of a union is then one running maximum, and the time for
-which a category is the first of a list is the difference of two unions.
+Half-open intervals of a group may overlap. Sorted by start, a union is one running maximum, and the
+time for which a category is the first of a list the difference of two unions.
 """
 
 from __future__ import annotations

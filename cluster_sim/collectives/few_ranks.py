@@ -1,8 +1,4 @@
-"""Simulation of a few ranks in place of many that do the same at the same time.
-
-Where all of thousands of domains do the same at the same time, two domains that send each other
-the same rounds of the same blocks take the same time. Rounds that only repeat are counted, not run.
-"""
+"""Simulation of a few ranks in place of many that do the same at the same time."""
 
 from __future__ import annotations
 

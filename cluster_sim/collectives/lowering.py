@@ -1,16 +1,10 @@
 """Lowering of messages to ops: a CC-Core issues each message, which then crosses links hop by hop.
 
-Each hop is one op. On plain shapes a chip on the way stores a message before it forwards it;
-switches, and real chips, forward while they receive (a start-edge, rule 2). One compiled loop
-writes all columns of the ops in the time in which memory can be written; with an array expression
-for each column, most of the time for a collective of a million messages would go into intermediate
-arrays.
-
-The last hop of a message that uses a shared resource besides links (memory, DMA engines, uplinks of
-racks) is a flow. It holds the link's slot and is as fast as the link, or slower where shared
-resources limit it. A share is in the schedule only where it can limit a flow: a memory that can
-take in all that can arrive at its chip at once slows nothing down, and to leave it out changes no
-time."""
+Each hop is one op; chips of plain shapes store a message before they forward it. One compiled loop
+writes all columns: array expressions would spend their time on intermediate arrays. The last hop
+over a shared resource (memory, DMA engines, uplinks) is a flow, in the schedule only where a share
+can limit it, which changes no time.
+"""
 
 from __future__ import annotations
 

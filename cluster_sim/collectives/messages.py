@@ -1,10 +1,7 @@
 """Messages between ranks: what an algorithm writes, before links and costs are known.
 
-An algorithm writes a table of messages, each from rank to rank over a channel, with edges from the
-arrival of one message to the start of another. A message carries chunks: pieces of the buffer, with
-the ranks that hold them first and last. A chunk states what the collective must achieve with it, so
-one proof serves every operation. The links that a channel crosses, and the time that it takes to
-issue a message, are added by :mod:`cluster_sim.collectives.lowering`.
+Messages of a table carry chunks of the buffer over channels, with edges from arrivals to starts. A
+chunk states what the collective must achieve with it, so that one proof serves all.
 """
 
 from __future__ import annotations

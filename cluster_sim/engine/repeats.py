@@ -1,9 +1,7 @@
 """Runs of schedules with repeats, in memory that does not grow with their number.
 
-Routines run in place, call after call. Of rounds, only some are held at a time, in a window. When
-all ops of its first rounds have ended, the window moves on: what is left of the later rounds moves
-to the front, and new rounds are written behind them. Nothing of this changes a time, as no op of a
-new round could have arrived before.
+Routines run in place. Of rounds, a window is held: when all ops of its first rounds have ended, the
+later ones move to the front and new ones are written behind, of which no op could have arrived.
 """
 
 from __future__ import annotations

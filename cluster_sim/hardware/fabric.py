@@ -1,8 +1,4 @@
-"""The fabric: links, CC-Cores, engines and adapters of a cluster, numbered by arithmetic.
-
-A fabric covers the scale-up domains that a group touches, not the whole cluster, so a collective
-between two domains of a huge cluster takes the memory of two domains.
-"""
+"""The fabric: links, CC-Cores, engines and adapters of the domains that a group touches."""
 
 from __future__ import annotations
 

@@ -1,11 +1,4 @@
-"""``timeline.pftrace.gz``: a trace for https://ui.perfetto.dev, in its own protocol buffers.
-
-Every chip is a track, below which each of its engines, CC-Cores and adapters is a track; all links
-are below a track of their own. A slice has the name of its kernel or message, and its category in
-the trace; arrows lead from the end of a message to the op that waits for it; counters show the
-number of busy links and the rate that they carry, the rate of the memory of each chip, and what the
-caller adds.
-"""
+"""``timeline.pftrace.gz``: a trace for https://ui.perfetto.dev, in its own protocol buffers."""
 
 from __future__ import annotations
 

@@ -1,7 +1,4 @@
-"""Checked schedules from columns of ops, and several merged into one that runs them at once.
-
-Every builder ends in :func:`schedule`.
-"""
+"""Checked schedules from columns of ops, and several merged into one that runs them at once."""
 
 from __future__ import annotations
 

@@ -1,13 +1,8 @@
 """Repeats: ops that stand in a schedule once and run many times, so that it stays small.
 
-*Routines* run each time that a join calls them. A training step calls the same collective of the
-same ranks hundreds of times, one call after the other, and so its memory grows with its groups of
-ranks and not with their calls.
-
-*Rounds* stand for many in a row. A ring all-reduce of a thousand ranks has two thousand rounds,
-nearly all of them alike, and is written down as four.
-
-:func:`calls_written_out` and :func:`rounds_written_out` give the equivalent schedules of plain ops.
+*Routines* run each time that a join calls them, such as the collective of a training step's layers.
+*Rounds* stand for many in a row, such as those of a ring. :func:`calls_written_out` and
+:func:`rounds_written_out` give the equivalent schedules of plain ops.
 """
 
 from __future__ import annotations

@@ -1,8 +1,6 @@
 """The Schedule: a table of ops on resources, as arrays, which all parts of the simulator share.
 
-What a schedule *means*, that is, when each op starts and ends, is written down as the eight rules
-of time in ``docs/design.md``; tests cite them by number. Integer picoseconds are the only unit of
-time inside (rule 6).
+What a schedule *means* are the eight rules of time in ``docs/design.md``, which tests cite.
 """
 
 from __future__ import annotations

@@ -1,13 +1,8 @@
 """Fits of catalogue constants to measured times, as far as the data determine them.
 
-Residuals are logarithms of predicted over measured time, with a soft loss, so that ten per cent of
-poor rows do not decide the fit. A constant is fitted if some row depends on it and its effect is
-not a combination of the effects of constants chosen before. The others keep their values and are
-reported with the reason.
-
-Kernels, collectives and training steps have constants of their own. Kernels are fitted first, and
-steps with the fitted constants of kernels, so that the constants of steps explain only the rest of
-a step's time.
+Residuals are logarithms of predicted over measured time, with a soft loss for poor rows. A constant
+is fitted if its effect is no combination of those chosen before. Kernels come first, so that the
+constants of steps explain only the rest.
 """
 
 from __future__ import annotations

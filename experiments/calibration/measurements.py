@@ -1,9 +1,4 @@
-"""Reader of measurements of several tools: collectives, kernels and training steps.
-
-The kind of a file is recognised by its contents: a table of nccl-tests or nccom-test, the JSON
-report of nccom-test, a JSON summary of neuron-profile whose file name states the shape, or rows in
-the columns of ``validate --file``. Of a kit's folder all results are read.
-"""
+"""Reader of measurements of several tools: collectives, kernels and training steps."""
 
 from __future__ import annotations
 

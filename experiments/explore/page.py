@@ -1,8 +1,4 @@
-"""Explorer: answers of recorded runs with other numbers of the catalogue, and their local page.
-
-Training steps are folded and collectives timed in closed form. An answer then takes a fraction of a
-second, short enough for a slider. The page is built with Panel.
-"""
+"""Explorer: answers of recorded runs with other numbers of the catalogue, and their local page."""
 
 from __future__ import annotations
 

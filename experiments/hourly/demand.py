@@ -1,7 +1,4 @@
-"""Demand that grows: its sources, and a record that has every period once.
-
-Rows arrive in any order, from a CSV file to which they are added, or from Prometheus' query API.
-"""
+"""Demand that grows: its sources, and a record that has every period once."""
 
 from __future__ import annotations
 

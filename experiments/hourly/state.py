@@ -1,9 +1,4 @@
-"""State of lending hour by hour: a private directory, and the metrics that Prometheus reads.
-
-The files of the directory are always whole. ``state.json`` is written last. Lines of
-``hours.jsonl`` that it does not count, because a process was killed between the two, are cut off
-and written again.
-"""
+"""State of lending hour by hour: a private directory of whole files, and its metrics."""
 
 from __future__ import annotations
 

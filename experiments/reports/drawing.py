@@ -1,8 +1,4 @@
-"""Data of a figure beside its picture: values that a pointer shows, and slices of a timeline.
-
-Values, and a description for readers who do not see the figure, are read from the drawn figure, so
-that the figures of all commands have them.
-"""
+"""Data of a figure beside its picture: values that a pointer shows, and slices of a timeline."""
 
 from __future__ import annotations
 

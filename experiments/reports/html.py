@@ -1,7 +1,6 @@
 """``report.html``: a run directory as one self-contained page, with the answers first.
 
-The files of a run directory may be of unknown origin. Text is therefore escaped, figures are shown
-as images, which cannot run scripts, and the content policy of the page allows the browser to run
+Files may be of unknown origin: text is escaped, figures are images, and the page's policy allows
 the script of this package only.
 """
 

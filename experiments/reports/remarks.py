@@ -1,7 +1,7 @@
 """Remarks on a training step: what a reader should know before believing or using the answer.
 
-A check looks at one answer and says in a sentence where it breaks what everybody knows. Another one
-is a function of :class:`Checked` in ``CHECKS``; text, JSON and page have its remarks then.
+A check is a function of :class:`Checked` in ``CHECKS``, which says in a sentence what breaks what
+everybody knows.
 """
 
 from __future__ import annotations

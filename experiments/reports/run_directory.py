@@ -1,7 +1,4 @@
-"""Run directories: tables, figures, traces and the report of a run, in files.
-
-The files and their meaning are described in ``docs/background/outputs.md``.
-"""
+"""Run directories (``docs/background/outputs.md``): tables, figures, traces and the report."""
 
 from __future__ import annotations
 

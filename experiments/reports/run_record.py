@@ -1,7 +1,4 @@
-"""Record of a run, ``run.json``, and the directory that ``--out`` names for it.
-
-A run is written to a hidden directory beside its target, which is renamed at the end.
-"""
+"""Record of a run, ``run.json``, and the directory that ``--out`` names for it."""
 
 from __future__ import annotations
 

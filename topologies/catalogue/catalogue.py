@@ -1,8 +1,6 @@
 """The hardware catalogue: every number about a machine, with its unit, grade and source.
 
-The rows are in the CSV files of ``topologies/data``; ``docs/background/catalogue.md`` explains how
-to read them, add a row, switch a contested value, or replace rows by your own. Chips of one family
-run the same kernels under the same collective runtime.
+``docs/background/catalogue.md`` explains the rows of ``topologies/data`` and how to replace them.
 """
 
 from __future__ import annotations

@@ -1,8 +1,4 @@
-"""Reading of catalogue files: CSV whose rows are checked one by one, with file and line.
-
-``quantities.csv`` states a range for each unit, and for single quantities where it differs. Rows of
-an overlay and values of a cluster file are checked against it here, the shipped rows in a test.
-"""
+"""Reading of catalogue files: rows checked one by one by the ranges of ``quantities.csv``."""
 
 from __future__ import annotations
 

@@ -1,9 +1,8 @@
 """Clusters from graph files: GraphML, or node-link JSON, as networkx writes them.
 
 The graph is one scale-up domain: nodes are chips, or switches if ``kind`` says so. Edges have
-``bandwidth_bytes_per_s`` and ``latency_s`` (numbers), or ``bandwidth`` and ``latency`` (texts with
-units, such as ``100GB/s`` and ``1us``); edges without them take ``--bandwidth`` and ``--latency``.
-An undirected edge is two links, one in each direction.
+``bandwidth_bytes_per_s`` and ``latency_s``, or texts ``bandwidth`` and ``latency``, and else take
+``--bandwidth`` and ``--latency``. An undirected edge is two links.
 """
 
 from __future__ import annotations

@@ -1,10 +1,8 @@
 """Clusters from YAML files of users; ``docs/background/cluster-file.md`` shows all their keys.
 
-A network file of ASTRA-sim's analytical backend lists dimensions, the fastest first: ``topology``
-(``Ring``, ``FullyConnected``, ``Switch``), ``npus_count``, ``bandwidth`` [GB/s, of 2³⁰ bytes] of a
-link in one direction, and ``latency`` [ns] of a hop. Their meaning is that of the backend's source
-(astra-network-analytical, commit 599a047: ``Ring.cpp``, ``FullyConnected.cpp``, ``Switch.cpp``,
-``NetworkFunction.cpp`` and ``MultiDimTopology.cpp``).
+What an ASTRA-sim network means is its backend's source (astra-network-analytical, commit 599a047:
+``Ring.cpp``, ``FullyConnected.cpp``, ``Switch.cpp``, ``NetworkFunction.cpp``,
+``MultiDimTopology.cpp``).
 """
 
 from __future__ import annotations

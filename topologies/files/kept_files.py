@@ -1,9 +1,7 @@
 """A cache on disk for results that are slow to compute, named by a digest of their inputs.
 
-Nothing depends on the cache: a file that is missing, cut short or damaged is made again, and where
-no folder can be written every process computes its own results. A file begins with the digest of
-the rest, by which damage is noticed. Against forgery a digest is no help, and kept machine code is
-run: files and folders that others could have written are therefore as if they were not there.
+Files that are missing, cut short or damaged are made again. Kept machine code is run, and a digest
+is no help against forgery: what others could have written is as if it were not there.
 """
 
 from __future__ import annotations

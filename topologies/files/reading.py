@@ -1,8 +1,4 @@
-"""Reading of files that users name, with limits on their size and one wording for all mistakes.
-
-Only regular files are read. A pipe, a device or a directory is refused before anything is read from
-it, so that no command waits for ever for another program to write.
-"""
+"""Reading of files that users name, with limits on their size and one wording for all mistakes."""
 
 from __future__ import annotations
 

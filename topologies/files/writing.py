@@ -1,9 +1,4 @@
-"""Files and directories that appear whole or not at all.
-
-A writer works on a hidden sibling of its target, whose name holds the host and the process, and
-renames it when it is complete. A process that is killed leaves the sibling behind; the next writer
-in the same folder on that host removes it.
-"""
+"""Files and directories that appear whole: written as hidden siblings, then renamed."""
 
 from __future__ import annotations
 

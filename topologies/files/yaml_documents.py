@@ -1,7 +1,6 @@
 """A safe reader of YAML files from outside: clusters, plans and studies.
 
-Tags and merge keys are refused, so no file can name a type or a function. A short file may repeat
-parts of itself by aliases; its size with all aliases expanded is counted before anything is built.
+Tags and merge keys are refused. Aliases are counted expanded before anything is built.
 """
 
 from __future__ import annotations

@@ -1,9 +1,4 @@
-"""Measures of scale-up shapes in closed form, which take no time at any size.
-
-All shapes but the Clos are products of dimensions (the axes of a torus, the tiers of an
-UltraServer, the one dimension of a mesh or a switch). Hops, cuts and loads of a product
-follow from those of a single line of chips along each dimension.
-"""
+"""Measures of scale-up shapes in closed form, from those of one line of chips a dimension."""
 
 from __future__ import annotations
 

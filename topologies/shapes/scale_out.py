@@ -1,9 +1,4 @@
-"""The scale-out fabric of a cluster: a folded Clos of any number of layers, described by rules.
-
-Servers are connected to top-of-rack switches, these to leaf switches, and these to spines. Traffic
-is spread evenly over all equal paths, so the parallel switches of a group act as one whose links
-are summed; :func:`layers` gives the number of groups and the rate of each towards the layer above.
-"""
+"""The scale-out fabric of a cluster: a folded Clos of any number of layers, described by rules."""
 
 from __future__ import annotations
 

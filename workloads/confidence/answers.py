@@ -1,9 +1,8 @@
 """Intervals of whole answers: a replica's tokens, a collective; kinds of models and chips.
 
-Some tables were timed through a framework rather than inside a compiled graph: PyTorch issues calls
-at least some tens of microseconds apart, or waits for each. The first nccom-test waited for each
-program on its host. The addition differs between machines, so it is a range, whose ends widen the
-interval of the row.
+Some tables were timed through a framework: PyTorch issues calls tens of microseconds apart, or
+waits for each, and the first nccom-test waited for each program. The addition differs between
+machines, so it is a range, whose ends widen the interval of the row.
 """
 
 from __future__ import annotations

@@ -1,11 +1,8 @@
 """Goodput of a job in closed form, and the best time between its checkpoints.
 
-The closed forms leave out stragglers, spares that run short, and checkpoints that are still being
-written. Tests hold the simulation to them where these are absent.
-
-The wasted share of time is a / τ + b τ + c for an interval τ: checkpoints, work lost since the last
-checkpoint, and a part that does not depend on τ (Young, CACM 17, 1974). A least-squares fit over
-the simulated intervals averages the noise of single runs; its minimum is √(a / b).
+The wasted share is a / τ + b τ + c for an interval τ: checkpoints, work lost since the last one,
+and the rest (Young, CACM 17, 1974). A least-squares fit over simulated intervals averages their
+noise; its minimum is √(a / b).
 """
 
 from __future__ import annotations

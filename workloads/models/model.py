@@ -1,9 +1,6 @@
 """``Model``: architecture of a decoder-only transformer, its exact parameter counts, its FLOPs.
 
-:mod:`workloads.models.huggingface` reads it from a ``config.json``; activations and caches are
-functions of it. Layers that differ (windows, experts, state-space mixers) are listed in
-``Model.layout``. Each kind of layer is costed as a model of its own, all of whose layers are of
-that kind, see :meth:`Model.of_kind`.
+Layers that differ are listed in ``Model.layout``, and costed as models of their kind each.
 """
 
 from __future__ import annotations

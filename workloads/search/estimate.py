@@ -1,10 +1,7 @@
 """Estimated iteration times of thousands of plans.
 
-Times of passes, of replicas and of communication are computed once for all plans that share them.
-For each plan there remains one walk through its pipeline (:mod:`~workloads.search.pipeline_model`).
-Times of communication are those that the simulation has for groups at these places. Groups of an
-axis may differ in their geometry: some lie within one scale-up domain, and others reach from one to
-the next. The slowest stands for all, as the others wait for it sooner or later.
+Passes, replicas and communication are timed once for all plans that share them; a plan is then one
+walk through its pipeline. The slowest group of an axis stands for all, as the others wait for it.
 """
 
 from __future__ import annotations

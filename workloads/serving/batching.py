@@ -1,19 +1,11 @@
 """Batching of a replica, and the schedulers of serving engines on GPUs by their documents.
 
-- **vLLM** (V1, ``--max-num-batched-tokens``): pieces of prompts beside decoding requests, 8,192
-  tokens an iteration behind an API server on chips with 70 GiB and more, 2,048 on smaller ones and
-  on the A100. An iteration is planned while the one before runs (``async-scheduling``), by default
-  from 0.14 on (January 2026).
-- **SGLang** (``--chunked-prefill-size``): prompts run before decode, in iterations of their own,
-  unless ``--enable-mixed-chunk`` is set; 8,192 tokens on chips with less than 160 GiB, 16,384 on
-  larger ones. It plans one iteration ahead.
-- **TensorRT-LLM** (``max_num_tokens``): whole prompts beside decoding requests, as
-  ``enable_chunked_prefill`` is off, 8,192 tokens an iteration. Its overlap scheduler plans one
-  iteration ahead.
-
-``--scheduler-recv-interval`` of SGLang is ``poll_passes``; ``batch_wait_timeout_iters`` and
-``batch_wait_max_tokens_ratio`` of TensorRT-LLM are ``gather_passes`` and ``gather_tokens``. Both
-are off by default.
+vLLM V1 (``--max-num-batched-tokens``) has 8,192 tokens an iteration on chips with 70 GiB and more,
+2,048 on smaller ones and the A100; from 0.14 (January 2026) it plans one iteration ahead by
+default. SGLang (``--chunked-prefill-size``) runs prompts first unless ``--enable-mixed-chunk`` is
+set: 8,192 tokens on chips below 160 GiB, else 16,384. TensorRT-LLM (``max_num_tokens``) runs whole
+prompts beside decode, 8,192 tokens, as ``enable_chunked_prefill`` is off. Both plan one iteration
+ahead.
 """
 
 from __future__ import annotations

@@ -1,9 +1,7 @@
 """The highest rate of requests that replicas serve under an SLO, and the best deployments for it.
 
-A deployment is a tensor-parallel degree, a way to run prompts and, where these have replicas of
-their own, a split of the replicas. No deployment serves more than when requests always wait, and a
-split no more than its prompts' or its decoding replicas alone. So most candidates need no search
-for their rate.
+No deployment serves more than when requests always wait, and a split no more than its prompts' or
+its decoding replicas alone: most candidates need no search for their rate.
 """
 
 from __future__ import annotations

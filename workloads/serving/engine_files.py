@@ -1,9 +1,4 @@
-"""Replicas as vLLM, SGLang and TensorRT-LLM launch them: their files, read and written.
-
-A file is a shell script or command line, the engine's YAML, or a manifest of Kubernetes, Docker
-Compose or Dynamo whose containers run the command. A table for each engine maps its keys to options
-of ``cluster-sim serve``; what it does not read is named. Two engines in one file are refused.
-"""
+"""Replicas as vLLM, SGLang and TensorRT-LLM launch them: their files, read and written."""
 
 from __future__ import annotations
 

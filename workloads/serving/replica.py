@@ -1,8 +1,7 @@
 """One replica at token level: continuous batching of prefill and decode, iteration by iteration.
 
-Between two events (an arrival that can be admitted, an end, a full bucket) the batch decodes the
-same requests, and an iteration's time is affine in the cached tokens. Such a stretch is one step
-here, with the times that its iterations have one by one.
+Between two events (an arrival that can be admitted, an end, a full bucket) an iteration's time is
+affine in the cached tokens: such a stretch is one step, with the times of each.
 """
 
 from __future__ import annotations

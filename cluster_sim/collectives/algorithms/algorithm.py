@@ -1,12 +1,8 @@
 """The type of an algorithm, what several of them share, and what the Neuron runtime would choose.
 
-The thresholds of the runtime's choice between halving and doubling, KangaRing and meshes are
-documented for the 64 ranks of a Trn2 server. Larger groups are assumed to use the same ones; for
-smaller groups the limit of halving and doubling is in proportion to the ranks. Inside a server of
-Trn1 a mesh was measured up to a length in proportion to the ranks, and above it rings: 8, 16 and 32
-ranks turn at 1, 2 and 4 MiB.
-
-A schedule that is too large for memory is refused before it is built.
+Thresholds of the Neuron runtime are documented for the 64 ranks of a Trn2 server; larger groups are
+assumed to use the same, and for smaller ones the limit of halving and doubling is in proportion.
+Inside a server of Trn1 a mesh was measured up to 1, 2 and 4 MiB of 8, 16 and 32 ranks.
 """
 
 from __future__ import annotations

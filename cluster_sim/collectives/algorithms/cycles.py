@@ -1,13 +1,9 @@
 """Cycles through all ranks of a group, along which ring collectives run, and the search for them.
 
-On a box of a torus they are Hamiltonian cycles that together use the cables as fully as they can:
-from the shipped table for the boxes of a 4x4x4 torus, by search elsewhere.
-``python -m tools.ship_cycles FILE.csv`` rebuilds the shipped table.
-
-The search starts from the axes themselves: a step along an axis is a permutation of the chips.
-Then two permutations exchange their arcs along an alternating closed trail, which leaves both of
-them permutations. A move that does not raise the number of separate cycles is kept, and now and
-then one that does, until each permutation is a single cycle.
+Boxes of a 4x4x4 torus are in a shipped table (``python -m tools.ship_cycles FILE.csv``). The search
+starts from the axes, whose steps are permutations of the chips. Two permutations exchange arcs
+along an alternating closed trail; a move that does not raise the number of cycles is kept, and now
+and then one that does, until each permutation is a single cycle.
 """
 
 from __future__ import annotations

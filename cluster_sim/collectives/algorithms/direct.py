@@ -1,11 +1,4 @@
-"""Collectives in which ranks send straight to one another: meshes, all-to-alls and permutes.
-
-In a mesh every rank sends to every other at once, in few steps over shared links. In an all-to-all
-every rank has a part of its buffer for every other rank. ``direct`` sends one message for each pair
-of ranks over the route that the fabric chooses. ``dimension-ordered``, on a box of a torus, splits
-each message over the cyclic orders of the axes and, where it goes half-way round a ring, over both
-directions, so that all links carry the same load at the same time.
-"""
+"""Collectives in which ranks send straight to one another: meshes, all-to-alls and permutes."""
 
 from __future__ import annotations
 

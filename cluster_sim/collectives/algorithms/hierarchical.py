@@ -1,8 +1,4 @@
-"""Hierarchical collectives over several scale-up domains that have the same chips in each.
-
-A reduce-scatter runs inside each domain, then between the chips at the same place of all domains,
-so that the slower scale-out fabric carries only shards; an all-gather runs the stages backwards.
-"""
+"""Hierarchical collectives over several scale-up domains that have the same chips in each."""
 
 from __future__ import annotations
 

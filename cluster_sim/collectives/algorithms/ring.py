@@ -1,15 +1,9 @@
 """Ring collectives over one or several cycles of the same ranks at once.
 
 In round t the rank at position p of a cycle sends block ``p - 1 - t`` (reduce-scatter and
-all-reduce) or ``p - t`` (all-gather) to the rank at position p + 1. The block that it receives is
-the one that it sends in the next round, which is the only dependency. A broadcast goes along the
-same cycles from rank 0 on.
-
-Where each step of a ring crosses one link that no other step crosses, and nothing else is shared,
-links carry messages in the order of rounds and slices: the block that arrives in one round leaves
-in the next, no sooner than the link has carried what came before it. So the ends of all messages
-of a round follow from those of the round before by one array expression, and the time is that of
-all messages, op by op, to the picosecond.
+all-reduce) or ``p - t`` (all-gather) to position p + 1, which sends it on in the next round. Where
+each step crosses a link of its own and nothing else is shared, a block leaves no sooner than its
+link has carried what came before: one array expression gives the ends of a round.
 """
 
 from __future__ import annotations

@@ -1,15 +1,10 @@
 """Multi-dimensional collectives: ring stages along one dimension after the other.
 
-A reduce-scatter runs its stages from the first dimension to the last, each on the shards that the
-stage before left; an all-gather runs them backwards; an all-reduce does both. The payload is
-divided into parts, each with its own order of dimensions, so that all dimensions are busy at once,
-and each part is cut into slices that follow one another. A rank begins a stage when it has finished
-the one before, which a join of the rank marks; there is no barrier between ranks.
-
-Recursive halving and doubling has stages of pairs, one for each dimension of a hypercube.
-KangaRing, of the Neuron runtime, first lets the two ranks of each pair exchange halves. Then rings
-run in which one rank of every pair takes part while the other rests; for the other half of the
-payload the roles are exchanged."""
+Each part of the payload has its own order of dimensions, so that all are busy at once, and is cut
+into slices. A rank begins a stage when a join says that it has finished the one before. Halving and
+doubling has stages of pairs, one for each dimension of a hypercube; in KangaRing pairs exchange
+halves, then rings run in which one rank of every pair takes part.
+"""
 
 from __future__ import annotations
 

@@ -1,20 +1,10 @@
 """Stages along the axes of a torus or the tiers of a switched domain.
 
-``torus`` keeps all axes busy at once, without barriers. The payload is divided among the orders of
-the axes by a linear programme, so that axes of different rates and lengths finish together: in the
-order X, Y, Z the first axis, of k chips, carries (k - 1)/k of the payload, and the next axis the
-same part of what is left.
-
-``per-axis`` runs one axis after the other, with a barrier of all ranks between axes, which other
-simulators call a ring per dimension: a reduce-scatter a ring along each axis, the last axis of the
-box first, an all-gather the other way round, an all-to-all an exchange along each. A stage consists
-of one ring for each line of chips. On plain tori these rings share nothing, so the clocks of their
-links give the time of all messages (:mod:`~.ring_clocks`), and one line that of alike exchanges.
-
-An exchange takes few large messages instead of many small ones. Along each axis a rank sends to
-every other rank of its line all data whose destination has that rank's coordinate on this axis,
-whatever its origin; after the last axis all data is at its destination. ``torus`` divides the
-payload among the cyclic orders of the axes.
+``torus`` divides the payload among the orders of the axes by a linear programme, as in the order X,
+Y, Z the first axis, of k chips, carries (k - 1)/k of it and the next the same part of the rest.
+``per-axis`` runs one axis after the other with barriers, a ring for each line of chips. In an
+exchange a rank sends to every other of its line all data whose destination has that rank's
+coordinate on this axis, whatever its origin.
 """
 
 from __future__ import annotations

@@ -1,36 +1,10 @@
-"""Duration of a collective, which one of four methods gives.
+"""Duration of a collective, by one of the four methods of ``docs/background/collectives.md``.
 
-``nccl``
-    NVIDIA's machines with ``auto``: the closed form of NCCL's measured behaviour
-    (:mod:`cluster_sim.collectives.duration.nccl`).
-``flows``
-    An all-to-all of 512 ranks or more over several domains: all that one rack sends to another is
-    one flow over the layers of the Clos. The exchange inside the fullest domain runs at the same
-    time, and the longer of both counts.
-``few-ranks``
-    The algorithm's ``stands_for``. Where many domains do the same work, a few ranks stand for all
-    (:mod:`cluster_sim.collectives.few_ranks`); where rings share no link, only the clocks of their
-    links are computed (:mod:`cluster_sim.collectives.algorithms.ring`).
-``simulated``
-    Everything else: an engine runs every message as ops.
-
-Groups of one geometry take the same time, so that each is computed only once. They differ by a
-symmetry of the fabric, which moves every rank of the one to the same rank of the other:
-
-- Within a domain that is a torus, a shift along axes that wrap around. It must keep the way round
-  that routes take between opposite chips of a ring.
-- Within a domain that is a switch or joins every two chips, any other chips, as all are alike; and
-  so along each tier of such tiers.
-- Where every chip is the only one in its domain, any other chip of the domain, as each has an
-  adapter of its own and sends nothing over the links between chips.
-- Between domains, other domains whose chips are above and below the same switches of each other:
-  two domains under one top-of-rack switch are nearer than two under one leaf.
-
-The order of the ranks stays the same, and so does whether they ascend, which rings depend on.
-
-Between domains EFA cuts messages into packets, spreads them over all equal paths and slows its
-senders down, so that flows share every link that they cross. A NeuronLink, in contrast, has a
-single sender, which sends one message at a time."""
+Groups of one geometry are computed once. They differ by a symmetry of the fabric: a shift on a
+torus that keeps the way round between opposite chips; any other chips of a switch, a tier or a
+domain without other ranks; other domains whose chips meet at the same switches. The order of ranks,
+and whether they ascend, stays.
+"""
 
 from __future__ import annotations
 

@@ -1,10 +1,8 @@
 """Exchanges of tokens between experts by a library's kernels: DeepEP's and TensorRT-LLM's.
 
-After its launch, such a kernel moves all copies of a rank's tokens at a rate of its own, copies
-that stay on the rank included; copies for other servers cross the network meanwhile. The two slow
-each other down, so the time beyond the launch is the root of the sum of their squares. The
-constants were fitted to the measurements of the table ``expert_exchange``; those of DeepEP on H200
-and B200 are assumed from H100's.
+A kernel moves all copies of a rank's tokens, its own included, while those for other servers cross
+the network: the time beyond the launch is the root of the sum of their squares. Constants were
+fitted to the table ``expert_exchange``; DeepEP's on H200 and B200 are assumed from H100's.
 """
 
 from __future__ import annotations

@@ -1,9 +1,4 @@
-"""Lower bounds of the time of a collective, whatever its algorithm.
-
-Bytes must leave and enter every chip (injection) and cross every cut of the fabric at nominal link
-rates; they must be read and written in memory at its nominal rate; and data must travel between the
-two ranks that are farthest apart.
-"""
+"""Lower bounds of a collective's time: injection, cuts and memory at nominal rates, and latency."""
 
 from __future__ import annotations
 

@@ -1,8 +1,7 @@
 """Limits of the Neuron runtime: collectives that it would refuse are refused here, with the reason.
 
-On other machines, and on plain shapes, nothing is refused. The rules are those of the Neuron
-documentation (neuron-runtime/about/collectives.rst and the pages on collectives between servers);
-each function below checks one of them.
+The rules are those of neuron-runtime/about/collectives.rst and the pages on collectives between
+servers; other machines, and plain shapes, refuse nothing.
 """
 
 from __future__ import annotations

@@ -1,10 +1,8 @@
 """Proof that a schedule computes its collective: every contribution arrives exactly once.
 
-The proof reads the ops and edges of the schedule, not the algorithm that wrote them. The value that
-an op sends is *defined* by its edges: it is the value of the copy that they lead from, or else the
-rank's own contribution, plus every partial sum that they lead from. Data that arrives without an
-edge to a later op is not part of what that op sends, however early it arrives; so a proven schedule
-is right whatever the times. Sets of contributors are bitsets, one row for each op and chunk.
+The value that an op sends is *defined* by its edges: the value of the copy that they lead from, or
+else the rank's own contribution, plus every partial sum that they lead from. So a proven schedule
+is right whatever the times. Contributors are bitsets, one row for each op and chunk.
 """
 
 from __future__ import annotations

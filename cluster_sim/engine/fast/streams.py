@@ -1,10 +1,7 @@
 """Flows in flight: the work that is left of each, and the time at which the next one ends (rule 7).
 
-Rates change at many instants, so that updating every flow at each change would be slow. Flows that
-agree in path, weights, cap and slot form a class with one rate, whose work is counted once.
-
-The flows of a class that are in step wait in a pairing heap, in which the one with the least work
-left ends next.
+Flows that agree in path, weights, cap and slot form a class with one rate, whose work is counted
+once; those in step wait in a pairing heap, in which the least work left ends next.
 """
 
 from __future__ import annotations

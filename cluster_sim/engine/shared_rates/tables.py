@@ -1,7 +1,4 @@
-"""Tables of the solver of shared rates: classes of equal flows, and working space.
-
-Flows that agree in all that rates depend on form a class, for which one rate is solved.
-"""
+"""Tables of the solver of shared rates: classes of equal flows, and working space."""
 
 from __future__ import annotations
 

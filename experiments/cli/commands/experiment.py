@@ -1,8 +1,4 @@
-"""``cluster-sim experiment``: runs an experiment, whose options are its function's parameters.
-
-With ``--out DIR`` the frame and the figure, which has the name of the experiment, are written to a
-run directory.
-"""
+"""``cluster-sim experiment``: runs an experiment, whose options are its function's parameters."""
 
 from __future__ import annotations
 

@@ -1,9 +1,7 @@
 """Predictions of serving rows: a replica with a constant number of requests in flight.
 
-Neuron's tables are measured with static batches: one program runs all prompts of a batch, another
-one decodes a token for each, and no request comes in between. Tables of GPUs are measured with
-continuous batching: each request that ends makes room for the next one. There, equal requests run
-in lockstep and wait for each other's prompts, unless the benchmark draws their lengths.
+Neuron's tables are measured with static batches, those of GPUs with continuous batching, in which
+equal requests run in lockstep and wait for each other's prompts, unless lengths are drawn.
 """
 
 from __future__ import annotations

@@ -1,8 +1,6 @@
 """Rows of measurements, read from files and shipped tables, and the predictions of rows.
 
-Every row of a file is kept, and a bad cell is named, not fatal. ``tables/index.csv`` lists the
-shipped tables; their rows have a ``source`` each. A source that begins with ``memory:`` was not
-read from a document.
+A source that begins with ``memory:`` was not read from a document.
 """
 
 from __future__ import annotations

@@ -1,10 +1,4 @@
-"""The noun ``Framework``: what a training stack does that a plan does not say.
-
-A framework is a YAML file in this folder, or one of a user's own with the same keys: the values it
-gives to fields of a plan that nobody states, the meaning of *selective* recomputation, and the
-catalogue variants of its kernels, copies, launches and collective library. Its settings, such as
-the date of a release or whether layers are compiled, follow its name after a colon.
-"""
+"""The noun ``Framework``: what a training stack does that a plan does not say."""
 
 from __future__ import annotations
 
