@@ -33,23 +33,10 @@ OP_COLUMNS = {"kind": JOIN, "resource": NO_RESOURCE, "duration": 0, "priority": 
 
 
 def simulate_rounds(rounds: Rounds, *, window: int | None = None) -> int:
-    """Run a schedule in rounds and return the latest end of any op [ps].
-
-    Some rounds are held at a time: ``window`` of them at first, by default as many as fit in a
-    processor's cache, and twice as many when some ops are so far ahead of others that an op may end
-    before the round that follows its own is there. Where no window is long enough, the schedule is
-    run written out.
-
-    A million transfers, one after the other:
-
-    >>> from cluster_sim.schedule.build import OpColumns, schedule
-    >>> from cluster_sim.schedule.table import FIXED, Edges, Resources
-    >>> link = Resources.table("link", [0], [1])
-    >>> send = schedule(OpColumns([FIXED, JOIN], [0, -1], [5, 0]), resources=link,
-    ...                 edges=Edges.from_pairs(2, [0], [1], lag_ps=2))
-    >>> simulate_rounds(Rounds(send, 1, np.array([10**6])))
-    7000000
-    """
+    """Run a schedule in rounds and return the latest end of any op [ps]."""
+    # ``window`` rounds are held at first, by default as many as fit in a processor's cache, and
+    # twice as many when some ops are so far ahead that one may end before the round behind its own
+    # is there. Where no window is long enough, the schedule is run written out.
     fitting = min(OPS_IN_WINDOW // rounds.ops, rounds.count // LEAST_MOVES)
     length = window or max(FEWEST_ROUNDS, fitting)
     while length < rounds.count:

@@ -272,15 +272,9 @@ PLAIN = {
 
 
 def plain_shape(text: str, bandwidth: str | None, latency: str | None) -> Shape:
-    """Parse a plain shape, whose directed links are all equal.
-
-    ``text``: ``ring:N``, ``torus:AxBx…`` (slowest axis first, all wrap), ``mesh:N``, ``switch:N``,
-    or ``clos:N:RADIX`` and ``clos:N:RADIX:OVERSUBSCRIPTION``. ``bandwidth, latency``: rate and
-    latency of each directed link, such as ``100GB/s`` and ``1us``.
-
-    >>> plain_shape("torus:2x4", "100GB/s", "1us").sizes
-    (2, 4)
-    """
+    """Parse a plain shape, whose directed links are all equal."""
+    # ``ring:N``, ``torus:AxBx…`` (slowest axis first, all wrap), ``mesh:N``, ``switch:N``,
+    # ``clos:N:RADIX`` or ``clos:N:RADIX:OVERSUBSCRIPTION``.
     kind, _, dims = text.partition(":")
     sizes, more = _sizes(text, kind, dims)
     if kind != "torus" and len(sizes) > 1:

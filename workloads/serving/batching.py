@@ -145,15 +145,7 @@ def engine_batching(
     poll_passes: int = 1,
     gather: str | None = None,
 ) -> Batching:
-    """Return the batching of a serving engine on the chips of a cluster.
-
-    Where no engine is named, it is that of vLLM of 2025, which plans no iteration ahead.
-    ``mixed_chunk`` is SGLang's option of that name, with which prompts run beside decode.
-
-    >>> import cluster_sim as cs
-    >>> engine_batching(cs.cluster("dgx-h200"), "tensorrt-llm", 64, gather="20:0.9").gather_tokens
-    7372
-    """
+    """Return an engine's batching; unnamed that of vLLM of 2025, which plans nothing ahead."""
     alike, neuron = engine or "vllm", chip_family(cluster.chip, cluster.catalogue).is_neuron
     check_choice("scheduler", alike, ENGINES)
     if engine and neuron:
@@ -178,13 +170,8 @@ def engine_batching(
 
 @lru_cache(CATALOGUES)
 def engine_numbers(catalogue: Catalogue, engine: str) -> Catalogue:
-    """Return a catalogue in which the overheads are those of an engine, where it has its own.
-
-    A value that the catalogue's user has replaced or chosen stays.
-
-    >>> engine_numbers(shipped_catalogue(), "vllm").value("serving.gpu", "request_iteration")
-    1e-05
-    """
+    """Return a catalogue in which the overheads are those of an engine, where it has its own."""
+    # A value that the catalogue's user has replaced or chosen stays.
     part, shipped = "serving.gpu", shipped_catalogue()
     variants = {
         f"{part}.{quantity}": engine

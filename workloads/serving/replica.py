@@ -73,13 +73,7 @@ class Lockstep:
 
 
 class Speculating:
-    """Decoding in which each request advances by its accepted proposals and one more token a pass.
-
-    >>> batch = Speculating(Speculation(3, 1.0), np.random.default_rng(0))
-    >>> batch.add(7, 5)
-    >>> batch.advance(1), batch.advance(1)
-    ((4, []), (1, [7]))
-    """
+    """Decoding in which a pass gives each request its accepted proposals and one more token."""
 
     def __init__(self, speculation: Speculation, rng: np.random.Generator) -> None:
         self.width = speculation.tokens + 1

@@ -364,14 +364,8 @@ TRACE, COLD = "trace", "cold"
 
 
 def lru_hits(blocks: Iterable[Sequence[int]], capacity: int) -> list[int]:
-    """Count the leading blocks of each prompt that a least-recently-used cache holds.
-
-    A block hits only if all blocks before it do, because its keys and values depend on them. The
-    cache is empty at the start.
-
-    >>> lru_hits([[1, 2, 3], [1, 2, 4], [9], [1, 2, 3]], capacity=4)
-    [0, 2, 0, 2]
-    """
+    """Count the leading blocks of each prompt that a least-recently-used cache holds."""
+    # A block hits only if all before it do, as its keys and values depend on them.
     kept: OrderedDict[int, None] = OrderedDict()
     hits = []
     for prompt in blocks:
@@ -391,11 +385,7 @@ def lru_hits(blocks: Iterable[Sequence[int]], capacity: int) -> list[int]:
 
 
 def share_hits(prompt: IntArray, share: float, *, cold_tokens: int = 0) -> IntArray:
-    """Return the cached tokens of each prompt for a cached share, int64 (requests,).
-
-    >>> share_hits(np.array([100, 100, 100]), 0.5, cold_tokens=200).tolist()
-    [0, 25, 50]
-    """
+    """Return the cached tokens of each prompt for a cached share, int64 (requests,)."""
     filled = np.ones(len(prompt))
     if cold_tokens:
         before = np.cumsum(prompt) - prompt

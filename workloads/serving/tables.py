@@ -90,11 +90,7 @@ class Capacity:
 
 
 def fixed_rate(rate_per_s: float) -> Capacity:
-    """Return a capacity without a latency model: a request keeps the SLO unless it is queued.
-
-    >>> float(fixed_rate(2.0).attained(0.5, 0.0)), float(fixed_rate(2.0).attained(1.0, 90.0))
-    (1.0, 0.0)
-    """
+    """Return a capacity without a latency model: a request keeps the SLO unless it is queued."""
     if not 0 < rate_per_s < float("inf"):
         raise InputError(f"a unit's rate is {rate_per_s} requests/s; it must be above 0.")
     alone = np.array([1.0])

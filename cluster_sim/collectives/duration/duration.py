@@ -119,12 +119,7 @@ def _shift(shape: Torus, first: IntArray) -> IntArray:
 
 
 def _ranked(values: IntArray) -> IntArray:
-    """Number the values of each row 0, 1, … in ascending order, equal ones alike.
-
-    >>> _ranked(np.array([[7, 3, 7], [5, 5, 5]]))
-    array([[1, 0, 1],
-           [0, 0, 0]])
-    """
+    """Number the values of each row 0, 1, … in ascending order, equal ones alike."""
     order = None
     if not (values[:, 1:] >= values[:, :-1]).all():
         order = np.argsort(values, axis=1, kind="stable")

@@ -22,13 +22,7 @@ MERGING = "deepep"
 
 
 def visited(places: int, experts: int) -> float:
-    """Mean number of places that a token visits: n (1 − (1 − 1/n)^k) for k experts at n places.
-
-    Every expert is at any of the places with equal probability.
-
-    >>> visited(1, 8), round(visited(4, 8), 2)
-    (1.0, 3.6)
-    """
+    """Mean number of places that a token visits: n (1 − (1 − 1/n)^k) for k experts at n places."""
     return float(places * (1 - (1 - 1 / places) ** experts))
 
 

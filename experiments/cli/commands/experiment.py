@@ -149,11 +149,7 @@ def _value(name: str, parameter: _Parameter, options: Any) -> Any:
 
 
 def parameter_texts(docstring: str) -> dict[str, str]:
-    """Descriptions in the paragraph of a docstring that begins with one, by parameter.
-
-    >>> parameter_texts("Run.\\n\\n``tp, pp``: degrees of a replica. ``model``: ``gpt`` or other.")
-    {'tp': 'Degrees of a replica.', 'pp': 'Degrees of a replica.', 'model': 'gpt or other.'}
-    """
+    """Descriptions in the paragraph of a docstring that begins with one, by parameter."""
     paragraphs = (" ".join(part.split()) for part in docstring.split("\n\n"))
     described = " ".join(part for part in paragraphs if DESCRIPTION.match(part))
     texts = {}
