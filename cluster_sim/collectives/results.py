@@ -207,7 +207,16 @@ def measure(
         if alone and (streamed or folded or not fits_by(many, picked)):
             few = f"{picked.name} is timed by a few ranks that stand for all"
             refuse_faults(faults, f"{few}. Take fewer ranks, or another algorithm.")
-            return _measure_large(frame, first, picked, ideal=ideal)
+            costs = communication_costs(first.group.cluster, ideal=ideal)
+            row, trace = measure_timed(
+                frame,
+                [first],
+                picked.name,
+                picked.rounds(first, costs),
+                lambda smaller: duration_ps(smaller, picked, ideal=ideal),
+            )
+            row["ops"] = picked.streamed_ops(first, costs) or row["ops"]
+            return row, trace
         down = gone_around(spelled_out(faults, first.group.cluster))[0]
         build = functools.partial(compose, many, picked, ideal=ideal, sbuf=sbuf, down=down)
         return measure_built(build, frame, proof=proof, faults=faults, down=down)
@@ -282,22 +291,6 @@ def _is_folded(call: CollectiveCall, algorithm: Algorithm, *, ideal: bool) -> bo
     if not is_shortened and ops_foreseen([call], algorithm, costs) < FOLDED_FROM:
         return False
     return algorithm.stands_for(call, costs) is not None
-
-
-def _measure_large(
-    frame: RowFrame, call: CollectiveCall, algorithm: Algorithm, *, ideal: bool
-) -> tuple[dict[str, Any], Trace]:
-    """Return row and trace of a collective whose schedule is too large to build or to keep."""
-    costs = communication_costs(call.group.cluster, ideal=ideal)
-    row, trace = measure_timed(
-        frame,
-        [call],
-        algorithm.name,
-        algorithm.rounds(call, costs),
-        lambda smaller: duration_ps(smaller, algorithm, ideal=ideal),
-    )
-    row["ops"] = algorithm.streamed_ops(call, costs) or row["ops"]
-    return row, trace
 
 
 def measure_timed(

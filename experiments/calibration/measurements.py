@@ -68,7 +68,21 @@ def read_measurements(paths: Sequence[Path], wanted: str | None = None) -> Measu
         if path.suffix == ".json":
             _read_json(path, text, kernels, collectives)
         elif path.suffix == ".csv" and _is_rows(text):
-            _read_rows(text, path, kernels, training)
+            # Faulty rows are left out, unless all are faulty.
+            rows = read_rows(text, str(path))
+            timed = {"kernel": "kernel_s", "training": "iteration_s"}
+            if rows.kind.name not in timed:
+                raise InputError(
+                    f"{path}: rows of kind {rows.kind.name} cannot be fitted; kernel and training "
+                    "rows can, and what nccl-tests and nccom-test print."
+                )
+            good = [row.values for row in rows.rows if not row.mistakes]
+            kept = [dict(row) for row in good if row.get(timed[rows.kind.name]) is not None]
+            if not kept:
+                raise InputError(
+                    f"{path}: no row with {timed[rows.kind.name]} in it. Run the kit first."
+                )
+            (kernels if rows.kind.name == "kernel" else training).extend(kept)
         else:
             try:
                 collectives.append((path.name, parse_measured(text, str(path), wanted)))
@@ -103,24 +117,6 @@ def _is_rows(text: str) -> bool:
     """Return whether a text begins with a header of plain columns."""
     header = text.partition("\n")[0].split(",")
     return len(header) > 2 and not any(" " in name.strip() for name in header)
-
-
-def _read_rows(
-    text: str, path: Path, kernels: list[Mapping[str, Any]], training: list[Mapping[str, Any]]
-) -> None:
-    """Read rows with a measured time; faulty rows are left out, unless all are faulty."""
-    rows = read_rows(text, str(path))
-    timed = {"kernel": "kernel_s", "training": "iteration_s"}
-    if rows.kind.name not in timed:
-        raise InputError(
-            f"{path}: rows of kind {rows.kind.name} cannot be fitted; kernel and training rows "
-            "can, and what nccl-tests and nccom-test print."
-        )
-    good = [row.values for row in rows.rows if not row.mistakes]
-    kept = [dict(row) for row in good if row.get(timed[rows.kind.name]) is not None]
-    if not kept:
-        raise InputError(f"{path}: no row with {timed[rows.kind.name]} in it. Run the kit first.")
-    (kernels if rows.kind.name == "kernel" else training).extend(kept)
 
 
 def _read_json(

@@ -43,7 +43,16 @@ def graph(cluster: Cluster) -> nx.MultiDiGraph[Node]:
     with _collector_paused():
         names = node_names(table)
         successors, predecessors = _add_nodes(multigraph, names, _node_attributes(cluster, table))
-        _add_edges(table, names, successors, predecessors)
+        # Straight into the adjacency of the graph, in a fraction of ``add_edge``'s time.
+        attributes: list[dict[str, Any]] = [asdict(kind) for kind in table.kinds]
+        edges = zip(table.src.tolist(), table.dst.tolist(), table.kind.tolist(), strict=True)
+        for src, dst, kind in edges:
+            row, end = successors[src], names[dst]
+            parallel = row.get(end)
+            if parallel is None:  # networkx keeps one dict of edges in both directions of lookup
+                row[end] = predecessors[dst][names[src]] = {0: attributes[kind].copy()}
+            else:
+                parallel[len(parallel)] = attributes[kind].copy()
     return multigraph
 
 
@@ -97,21 +106,6 @@ def _add_nodes(
     inside["_adj"].update(zip(names, successors, strict=True))
     inside["_pred"].update(zip(names, predecessors, strict=True))
     return successors, predecessors
-
-
-def _add_edges(
-    table: EdgeTable, names: list[Node], successors: list[Row], predecessors: list[Row]
-) -> None:
-    """Write straight into the adjacency of the graph, in a fraction of ``add_edge``'s time."""
-    attributes: list[dict[str, Any]] = [asdict(kind) for kind in table.kinds]
-    edges = zip(table.src.tolist(), table.dst.tolist(), table.kind.tolist(), strict=True)
-    for src, dst, kind in edges:
-        row, end = successors[src], names[dst]
-        parallel = row.get(end)
-        if parallel is None:  # networkx keeps one dict of edges in both directions of lookup
-            row[end] = predecessors[dst][names[src]] = {0: attributes[kind].copy()}
-        else:
-            parallel[len(parallel)] = attributes[kind].copy()
 
 
 @dataclass(frozen=True)

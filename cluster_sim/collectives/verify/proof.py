@@ -29,8 +29,18 @@ def prove(collective: Collective) -> str:
             f"{collective.algorithm} on {len(collective.group_of_rank):,} ranks does not list what "
             "its messages carry; use fewer ranks to prove it"
         )
-    # Each op moves the bytes of its chunks along a route without gaps.
-    check_bytes(schedule, chunks)
+    # Each op but joins moves the bytes of its chunks, along a route without gaps.
+    offsets = chunks.offsets()
+    first = op_label(schedule, "chunk").astype(np.int64)
+    op = np.flatnonzero(op_label(schedule, "what") < JOINED)
+    first, last = first[op], first[op] + op_label(schedule, "chunks")[op]
+    expected = offsets[last] - offsets[first]
+    wrong = schedule.size_bytes[op] != expected
+    if wrong.any():
+        k = int(np.argmax(wrong))
+        raise ProofError(
+            f"op {op[k]} moves {schedule.size_bytes[op[k]]} B, its chunks have {expected[k]} B"
+        )
     check_routes(schedule, collective.chip_of_rank)
     # What each op sends, from the first level to the last.
     level = levels_of(schedule)
@@ -175,21 +185,6 @@ class Contributors:
         """Return the number of contributions that each chunk must have in the end."""
         every = self.chunks.source[chunk] == EVERY
         return np.where(every, self.size[self.chunks.group[chunk]], 1)
-
-
-def check_bytes(schedule: Schedule, chunks: Chunks) -> None:
-    """Check that the size of every op, but for joins, is that of its chunks."""
-    offsets = chunks.offsets()
-    first = op_label(schedule, "chunk").astype(np.int64)
-    op = np.flatnonzero(op_label(schedule, "what") < JOINED)
-    first, last = first[op], first[op] + op_label(schedule, "chunks")[op]
-    expected = offsets[last] - offsets[first]
-    wrong = schedule.size_bytes[op] != expected
-    if wrong.any():
-        k = int(np.argmax(wrong))
-        raise ProofError(
-            f"op {op[k]} moves {schedule.size_bytes[op[k]]} B, its chunks have {expected[k]} B"
-        )
 
 
 def check_routes(schedule: Schedule, chip_of_rank: IntArray) -> None:
