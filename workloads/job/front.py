@@ -272,7 +272,10 @@ class JobResult:
         return [{"checkpoint_interval_s": s, "goodput": share} for s, share in pairs]
 
     def frame(self) -> pd.DataFrame:
-        """Return a row for each run: shares of its parts, counts, and whether ``varied``."""
+        """Return a table with one row a run: share of each part, failures, checkpoints, spares.
+
+        ``varied`` marks the runs whose failure rates were drawn.
+        """
         import pandas as pd
 
         rows = [(False, outcome) for outcome in self.outcomes] + [

@@ -299,11 +299,13 @@ class Model:
         )
 
     def with_prediction_heads(self, count: int) -> Model:
-        """Return the model with further layers that each predict one token more."""
-        # Multi-token prediction as DeepSeek-V3 trains it (arXiv 2412.19437, section 2.2) and
-        # Megatron-Core runs it: behind the last layer, each head has norms of its input and of the
-        # next token's embedding, a projection from both to the hidden width, a layer like the last
-        # one, a norm, and logits and a loss by the model's own output layer.
+        """Return the model with further layers that each predict one token more.
+
+        Multi-token prediction as DeepSeek-V3 trains it (arXiv 2412.19437, section 2.2) and
+        Megatron-Core runs it: behind the last layer, each head has norms of its input and of the
+        next token's embedding, a projection from both to the hidden width, a layer like the last
+        one, a norm, and logits and a loss by the model's own output layer.
+        """
         if count < 0 or self.prediction_heads:
             raise InputError(
                 f"model {self.name}: {count} prediction heads beside the {self.prediction_heads} "

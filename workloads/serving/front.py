@@ -220,7 +220,11 @@ def answered(
     *,
     watch: Watch = unwatched,
 ) -> Deployed:
-    """Serve as stated: requests as they arrive, a closed loop, or the highest rate."""
+    """Serve as stated: requests as they arrive, a closed loop, or the highest rate.
+
+    ``stated``: parameters and keywords of :func:`serve` by name. ``watch``: wraps the sequence of
+    deployments of a search, to show progress.
+    """
     _check_together(stated)
     size = {name: stated.get(name) for name in ("tp", "precision")}
     batching = {name: stated[name] for name in BATCHING if name in stated}

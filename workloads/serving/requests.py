@@ -174,8 +174,14 @@ def read_requests(
     output_tokens: int | None = None,
     seed: int = 0,
 ) -> Requests:
-    """Read a log of requests, those of a service, each with its time, prompt and output tokens."""
-    # Logs without times are drawn at the rate, and without lengths of answers have the stated one.
+    """Read a log of requests, each with its time, prompt and output tokens.
+
+    A CSV file has the columns of :func:`workloads.demand.read_demand`, ``prompt_tokens`` and
+    ``output_tokens`` among them; JSON and JSON lines are read as
+    :mod:`workloads.demand.request_logs` describes (Mooncake, vLLM, ShareGPT). ``service`` keeps
+    requests of one, ``rate_per_s`` is the rate at which those of a log without times are drawn
+    [1/s], and ``output_tokens`` stands where a log has no length of an answer.
+    """
     file = Path(path)
     table = read_json_log(file) if is_json_log(file) else _csv_log(file)
     if service is not None:
@@ -309,7 +315,16 @@ def requests_from(
     service: str | None = None,
     seed: int = 0,
 ) -> Requests:
-    """Return the requests of ``poisson:RATE`` or a log; refuses words that do not apply to it."""
+    """Return the requests that a text names, drawn or read from a log.
+
+    ``text``: ``poisson:RATE``, or the path of a log. ``count``: number of requests that are drawn,
+    or read from the beginning of a log. ``rate``: rate of arrivals for a log without times [1/s].
+    ``prompt, output``: tokens of drawn requests; ``output`` also for requests of a log that state
+    none. ``service``: service of a log of several, or service whose lengths are drawn.
+
+    Raises InputError for a word that does not apply to this source of requests, and for a log that
+    cannot be read.
+    """
     per_s = drawn_rate(text)
     if per_s is None:
         for name, value in (("prompt", prompt), ("shortest-lengths", shortest_lengths)):
@@ -364,8 +379,14 @@ TRACE, COLD = "trace", "cold"
 
 
 def lru_hits(blocks: Iterable[Sequence[int]], capacity: int) -> list[int]:
-    """Count the leading blocks of each prompt that a least-recently-used cache holds."""
-    # A block hits only if all before it do, as its keys and values depend on them.
+    """Count the leading blocks of each prompt that a least-recently-used cache holds.
+
+    A block hits only if all blocks before it do, because its keys and values depend on them. The
+    cache is empty at the start.
+
+    >>> lru_hits([[1, 2, 3], [1, 2, 4], [9], [1, 2, 3]], capacity=4)
+    [0, 2, 0, 2]
+    """
     kept: OrderedDict[int, None] = OrderedDict()
     hits = []
     for prompt in blocks:
@@ -385,7 +406,11 @@ def lru_hits(blocks: Iterable[Sequence[int]], capacity: int) -> list[int]:
 
 
 def share_hits(prompt: IntArray, share: float, *, cold_tokens: int = 0) -> IntArray:
-    """Return the cached tokens of each prompt for a cached share, int64 (requests,)."""
+    """Return the cached tokens of each prompt for a cached share, int64 (requests,).
+
+    >>> share_hits(np.array([100, 100, 100]), 0.5, cold_tokens=200).tolist()
+    [0, 25, 50]
+    """
     filled = np.ones(len(prompt))
     if cold_tokens:
         before = np.cumsum(prompt) - prompt
@@ -394,7 +419,12 @@ def share_hits(prompt: IntArray, share: float, *, cold_tokens: int = 0) -> IntAr
 
 
 def with_prefix_cache(requests: Requests, text: str, *, kv_tokens: int) -> Requests:
-    """Return the requests with what a prefix cache holds: ``50%``, ``0.5:cold`` or ``trace``."""
+    """Return the requests with the tokens that a prefix cache holds of each prompt.
+
+    ``text``: ``50%`` or ``0.5``, ``50%:cold``, or ``trace``. ``kv_tokens``: tokens that the
+    replica's cache holds. Raises InputError for another text, and for a log that states nothing on
+    prefixes.
+    """
     if text.strip() == TRACE:
         return replace(requests, cached=_of_trace(requests, kv_tokens))
     value, _, state = text.strip().partition(":")

@@ -95,9 +95,11 @@ class Speculation:
         return self.draft_s(profile, requests, cached_tokens) + verified + attention
 
     def speedup(self, profile: Profile, requests: int, cached_tokens: float) -> float:
-        """Rate of decoding relative to the rate without proposals, at a fixed batch."""
-        # With verification as fast as one token and a draft of share c this is ``(1 - a^(k+1)) /
-        # ((1 - a) (k c + 1))`` (arXiv 2211.17192, theorem 3.8).
+        """Rate of decoding relative to the rate without proposals, at a fixed batch.
+
+        With verification as fast as one token and a draft of share c this is
+        ``(1 - a^(k+1)) / ((1 - a) (k c + 1))`` (arXiv 2211.17192, theorem 3.8).
+        """
         replica = self.beside(profile)
         plain_s = replica.decode_s(requests, cached_tokens)
         return plain_s * self.expected_tokens / self.step_s(replica, requests, cached_tokens)

@@ -287,8 +287,10 @@ class JobShare:
 
     @property
     def interval(self) -> dict[str, float]:
-        """Interval that should hold 80 % of measured times of such a step [s]."""
-        # As wide as the job's alone; that sharing itself may be misjudged is not in it.
+        """Interval that should hold 80 % of measured times of such a step [s].
+
+        It is as wide as that of the job alone; that sharing itself may be misjudged is not in it.
+        """
         return replace(self.step.interval, value=self.step.iteration_s).scaled(self.beside_s)
 
 
@@ -318,7 +320,11 @@ class Sharing:
         return {"cluster": self.cluster.name, **slower}
 
     def lost(self, best_s: Sequence[float] = ()) -> float:
-        """Return the share of chip-hours that sharing and placement lose against ``best_s``."""
+        """Return the share of the jobs' chip-hours that sharing and placement lose.
+
+        ``best_s`` (jobs,): time of each job's step in its best placement alone; by default in this
+        one.
+        """
         least = best_s or [each.alone_s for each in self.jobs]
         chips = [len(each.chips) for each in self.jobs]
         kept = [

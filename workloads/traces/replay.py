@@ -135,8 +135,10 @@ class Replay:
 
     @property
     def host_waits_s(self) -> float:
-        """Time for which nothing ran until the host of a PyTorch profile launched more [s]."""
-        # Launches keep their recorded spacing on every cluster, and the profiler lengthens it.
+        """Time for which nothing ran until the host of a PyTorch profile launched more [s].
+
+        Launches keep their recorded spacing on every cluster, and the profiler lengthens it.
+        """
         is_profile = self.recording.facts.get("format") == "kineto"
         return self.breakdown_s["waiting"] if is_profile else 0.0
 
