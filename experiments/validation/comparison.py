@@ -198,7 +198,6 @@ def baseline(rows: Rows, compared: Sequence[Mapping[str, Any]]) -> dict[str, flo
 def training_work(values: Mapping[str, Value]) -> float:
     """Model FLOPs of an iteration per chip: 6 per parameter and token, and the attention scores."""
 
-    # After Narayanan et al. (2021), equation 3, without recomputation.
     def count(name: str, default: float) -> float:
         value = values.get(name)
         return float(value) if isinstance(value, int | float) else default
@@ -215,6 +214,7 @@ def training_work(values: Mapping[str, Value]) -> float:
     weights = layers * attention + plain * dense + (layers - plain) * routed
     weights += hidden * count("vocab", 0)
     scores = 2 * layers * heads * width * seq
+    # Narayanan et al. (2021), equation 3, without recomputation.
     return 6 * count("global_batch", 1) * seq * (weights + scores) / count("chips", 1)
 
 
