@@ -57,11 +57,10 @@ class LatentAttention:
 
 @dataclass(frozen=True)
 class Indexer:
-    """Part of a layer that scores all keys of a query and selects those that attention then reads.
+    """Part of a layer that scores all keys of a query and selects those that attention reads.
 
-    The lightning indexer of DeepSeek Sparse Attention (DeepSeek-V3.2-Exp, section 2.1): a query of
-    each head, from the compressed query where there is one, weighted sums over the heads of its
-    products with one key a token, and the largest ones of these scores.
+    It is the lightning indexer of DeepSeek Sparse Attention (DeepSeek-V3.2-Exp, section 2.1):
+    weighted sums over its heads of products with one key a token, the largest of which count.
     """
 
     heads: int

@@ -184,10 +184,7 @@ MOST_OFFERED = 50_000
 
 @dataclass(frozen=True, eq=False)
 class ServingOptions:
-    """Options of the replicas that serve a model.
-
-    They are those of :mod:`workloads.options.serving`, as text or as what the text describes.
-    """
+    """Options of :mod:`workloads.options.serving`, as text or as what the text describes."""
 
     batching: Batching | None = None  # by default that of the chip, see ``batching_from``
     ep: int = 1
@@ -410,11 +407,7 @@ class DeploymentSearch:
 
 
 def search_deployments(question: DeploymentQuestion, watch: Watch = unwatched) -> DeploymentSearch:
-    """Search for the deployments of most requests a chip within an SLO.
-
-    ``watch`` wraps the sequence of candidates to show progress.  Raises SloMissed if idle replicas
-    miss the SLO in every deployment, and InputError if no deployment fits the cluster.
-    """
+    """Search for the deployments of most requests a chip within an SLO, which none may keep."""
     candidates = sorted(_candidates(question), key=lambda each: -each[0])
     ranked: list[Ranked] = []
     missed: list[tuple[SloMissed, Mapping[str, Any]]] = []
