@@ -18,6 +18,7 @@ import heapq
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
+from operator import attrgetter
 from typing import Any
 
 import numpy as np
@@ -190,7 +191,19 @@ def serve_apart(
     if pools.slowest_bytes_per_s:
         slowest = replace(pools, transfer_bytes_per_s=pools.slowest_bytes_per_s)
         late_s = _prefilled(first, requests, slowest, padding, token_bytes)[1] - arrived
-    decoded = _decoded(profile, requests, (ends, arrived), pools, (how, speculation, seed))
+    # Decode replicas take turns in the order in which caches arrive.
+    order = np.argsort(arrived, kind="stable")
+    runs: list[Served] = []
+    places: list[npt.NDArray[np.int64]] = []
+    for replica in range(pools.decode):
+        mine = order[replica :: pools.decode]
+        if not len(mine):
+            continue
+        part = Requests(arrived[mine], requests.prompt[mine], requests.output[mine])
+        words: dict[str, Any] = {"seed": seed + replica, "first_by_s": ends[mine]}
+        runs.append(serve(profile, part, decoding(how), speculation=speculation, **words))
+        places.append(mine)
+    decoded = _joined(requests, runs, places)
     return Apart(
         served=replace(
             decoded,
@@ -232,29 +245,6 @@ def _prefilled(
         arrived[request] = sends[replica] + pools.transfer_latency_s
         busy += took
     return ends, arrived, busy
-
-
-def _decoded(
-    profile: Profile,
-    requests: Requests,
-    times: tuple[FloatArray, FloatArray],
-    pools: Pools,
-    settings: tuple[Batching, Speculation | None, int],
-) -> Served:
-    """Run the decode replicas, which take turns in the order in which caches arrive."""
-    (first_by_s, arrived), (batching, speculation, seed) = times, settings
-    order = np.argsort(arrived, kind="stable")
-    runs: list[Served] = []
-    places: list[npt.NDArray[np.int64]] = []
-    for replica in range(pools.decode):
-        mine = order[replica :: pools.decode]
-        if not len(mine):
-            continue
-        part = Requests(arrived[mine], requests.prompt[mine], requests.output[mine])
-        words: dict[str, Any] = {"seed": seed + replica, "first_by_s": first_by_s[mine]}
-        runs.append(serve(profile, part, decoding(batching), speculation=speculation, **words))
-        places.append(mine)
-    return _joined(requests, runs, places)
 
 
 def _joined(requests: Requests, runs: list[Served], places: list[npt.NDArray[np.int64]]) -> Served:
@@ -580,36 +570,21 @@ def with_intervals(
         at = usd * document["tokens_per_s"]
         ends = {"low": at / rate["high"], "high": at / rate["low"]}
         complete["usd_per_million_tokens_interval"] = ends
-    of_run = _ends_of_run(document, deployed, (first_token, later, per_token), rate, slo, cluster)
-    return complete | {f"{name}_interval": ends for name, ends in of_run.items()}
-
-
-def _ends_of_run(
-    document: Mapping[str, Any],
-    deployed: Deployed,
-    predicted: tuple[Interval, Interval, Interval],
-    rate: Mapping[str, float],
-    slo: Slo,
-    cluster: Cluster,
-) -> dict[str, dict[str, float]]:
-    """Return what a run attains, costs and draws at both ends of a replica's speed."""
     # First tokens and later ones are late together, and the run takes longer as its rate falls.
-    first, later, per_token = map(Uncertain.of, predicted)
-    rows = []
+    first_by, later_by, slower = map(Uncertain.of, (first_token, later, per_token))
+    runs = []
     for end, slow in (("low", "high"), ("high", "low")):
-        longer = document["tokens_per_s"] / rate[end]
-        kept = attained(
-            deployed.served, slo, first_by=getattr(first, slow), later_by=getattr(later, slow)
-        )
-        spent = deployed.cost(Economics.of(cluster), longer=longer, slower=getattr(per_token, slow))
+        longer, late = document["tokens_per_s"] / rate[end], attrgetter(slow)
+        kept = attained(deployed.served, slo, first_by=late(first_by), later_by=late(later_by))
+        spent = deployed.cost(Economics.of(cluster), longer=longer, slower=late(slower))
         share = float(kept.mean())
         good = document["requests_per_s"] * share / longer
-        rows.append({"slo_attainment": share, "request_goodput_per_s": good, **spent})
-    return {
-        name: {"low": min(ends), "high": max(ends)}
-        for name in ("slo_attainment", "request_goodput_per_s", "cost_usd", "energy_joules")
-        if None not in (ends := [document.get(name), *(row[name] for row in rows)])
-    }
+        runs.append({"slo_attainment": share, "request_goodput_per_s": good, **spent})
+    for name in ("slo_attainment", "request_goodput_per_s", "cost_usd", "energy_joules"):
+        values = [document.get(name), *(each[name] for each in runs)]
+        if None not in values:
+            complete[f"{name}_interval"] = {"low": min(values), "high": max(values)}
+    return complete
 
 
 def rate_ends(
