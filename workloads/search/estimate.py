@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 from bisect import insort
-from collections.abc import Callable, Hashable, Mapping, Sequence
+from collections.abc import Callable, Hashable, Sequence
 from dataclasses import dataclass, replace
 from functools import cache, cached_property
 from itertools import pairwise
@@ -260,20 +260,7 @@ def replicas(
         after_s=finished[:, 0],
         tie_s=float(finished[:, 1].max()),
     )
-    _fill(exchange, shapes, edges, gather_s, reduce_s)
-    return exchange
-
-
-def _fill(
-    exchange: Replicas,
-    shapes: RankShapes,
-    edges: Mapping[int, Share],
-    gather_s: Callable[[Share], float],
-    reduce_s: Callable[[Share], float],
-) -> None:
-    """Fill in the times of all chunks' buckets, from functions that time a bucket [s]."""
     # Chunks whose layers are of the same kinds, in the same order, have the same buckets.
-    model, plan = shapes.model, shapes.plan
     kinds = layer_kinds(model, np.arange(model.layers))
     alike: dict[bytes, list[int]] = {}
     first = first_layers(model, plan)
@@ -291,6 +278,7 @@ def _fill(
         for number in numbers:
             rest = total([left, at_end.get(number, Share(0, 0))])
             exchange.reduce_rest_s[number] = reduce_s(rest)
+    return exchange
 
 
 def _buckets(
