@@ -345,7 +345,13 @@ def _grid(axes: Axes, shape: Torus) -> None:
             _ellipses(axes, places, a, len(coordinates[a]))
     chips(axes, list(places.values()), numbers.values())
     if len(drawn) == 3:
-        _layer_labels(axes, places, numbers, drawn[0].name, stride[0])
+        for layer in range(len(coordinates[0])):  # its coordinate, and the numbers of its chips
+            held = [number for place, number in numbers.items() if place[0] == layer]
+            x, y = places[layer, 0, 0]
+            back = max(point[1] for place, point in places.items() if place[0] == layer)
+            at = f"{drawn[0].name} = {min(held) // stride[0]}"
+            text = f"{at}\nchips {min(held):,}–{max(held):,}"
+            note(axes, (x - 1.0, (y + back) / 2), text, ha="right", color=CHIP)
         axes.update_datalim([(-2.2, 0.0)])
     hidden = [axis.name for axis in shape.axes[:first] if axis.size > 1]
     if hidden:
@@ -407,22 +413,6 @@ def _stubs(
         label = end + 0.09 * way * unit - 0.05 * way * across
         note(axes, (label[0], label[1]), str(other), fontsize=7.5, color=colour)
     lines(axes, curves, colour)
-
-
-def _layer_labels(
-    axes: Axes,
-    places: Mapping[Place, Point],
-    numbers: Mapping[Place, int],
-    name: str,
-    stride: int,
-) -> None:
-    """Write beside each layer its coordinate and the numbers of its chips."""
-    for layer in sorted({place[0] for place in places}):
-        chips = [number for place, number in numbers.items() if place[0] == layer]
-        x, y = places[layer, 0, 0]
-        back = max(point[1] for place, point in places.items() if place[0] == layer)
-        text = f"{name} = {min(chips) // stride}\nchips {min(chips):,}–{max(chips):,}"
-        note(axes, (x - 1.0, (y + back) / 2), text, ha="right", color=CHIP)
 
 
 def _ellipses(axes: Axes, places: Mapping[Place, Point], a: int, ranks: int) -> None:

@@ -18,7 +18,7 @@ from topologies.clusters.cluster import Cluster
 from topologies.errors import InputError
 from topologies.routing import clos
 from topologies.shapes.links import Links, domain_links
-from topologies.shapes.scale_out import Layer, ScaleOut
+from topologies.shapes.scale_out import Layer
 from topologies.units import PS_PER_S
 from topologies.views.measures import measure
 
@@ -150,7 +150,21 @@ def edge_table(cluster: Cluster) -> EdgeTable:
         nodes |= {"adapters": cluster.servers, "host": cluster.servers}
         nodes |= {layer.name: layer.groups for layer in layers}
         parts += _scale_out(cluster, layers, nodes, len(kinds))
-        kinds += _scale_out_kinds(cluster, fabric, layers)
+        # Latencies along a path add up to the time of a step from end to end. A host reaches its
+        # adapters at their rate, each on a slot that is at least as fast.
+        climb_ps = [fabric.climb_ps[min(k, len(fabric.climb_ps) - 1)] for k in range(len(layers))]
+        rate = fabric.bandwidth_bytes_per_s
+        server_rate = rate * cluster.chips_per_server
+        ports = max(1, round(server_rate / fabric.port_bytes_per_s))
+        half = 2 * PS_PER_S  # a path goes up and down the same layers
+        kinds += [
+            EdgeKind("adapter", rate, fabric.latency_ps / half),
+            EdgeKind("host", server_rate, 0.0, fabric.adapters_per_server),
+            EdgeKind("server", server_rate, climb_ps[0] / half, ports),
+        ]
+        for number, layer in enumerate(layers[:-1]):
+            step_ps = climb_ps[number + 1] - climb_ps[number]
+            kinds.append(EdgeKind(layer.name, layer.up_bytes_per_s, step_ps / half, layer.up_links))
     src, dst, kind = (np.concatenate(columns) for columns in zip(*parts, strict=True))
     return EdgeTable(src, dst, kind, tuple(kinds), nodes)
 
@@ -204,28 +218,6 @@ def _both_ways(low: IntArray, high: IntArray, kind: int) -> tuple[IntArray, IntA
     src = np.concatenate([low, high]).astype(np.int32)
     dst = np.concatenate([high, low]).astype(np.int32)
     return src, dst, np.full(len(src), kind, np.int32)
-
-
-def _scale_out_kinds(
-    cluster: Cluster, fabric: ScaleOut, layers: tuple[Layer, ...]
-) -> list[EdgeKind]:
-    """Return the kinds of edges of :func:`_scale_out`."""
-    # Latencies along a path add up to the time of a step from end to end. A host reaches its
-    # adapters at their rate, each on a slot that is at least as fast.
-    climb_ps = [fabric.climb_ps[min(k, len(fabric.climb_ps) - 1)] for k in range(len(layers))]
-    rate = fabric.bandwidth_bytes_per_s
-    server_rate = rate * cluster.chips_per_server
-    ports = max(1, round(server_rate / fabric.port_bytes_per_s))
-    half = 2 * PS_PER_S  # a path goes up and down the same layers
-    kinds = [
-        EdgeKind("adapter", rate, fabric.latency_ps / half),
-        EdgeKind("host", server_rate, 0.0, fabric.adapters_per_server),
-        EdgeKind("server", server_rate, climb_ps[0] / half, ports),
-    ]
-    for number, layer in enumerate(layers[:-1]):
-        step_ps = climb_ps[number + 1] - climb_ps[number]
-        kinds.append(EdgeKind(layer.name, layer.up_bytes_per_s, step_ps / half, layer.up_links))
-    return kinds
 
 
 LARGEST_TABLE = 2**22
