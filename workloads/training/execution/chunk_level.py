@@ -77,13 +77,14 @@ def expand(
     as_flows: bool = False,
     in_place: bool = True,
     down: tuple[str, ...] = (),
+    whole: bool = False,
 ) -> Expanded:
-    """Write out the collectives of an iteration."""
+    """Write out the collectives of an iteration; they take turns but for ``whole`` messages."""
     check_messages(cluster)
     layout = lay_out(program)
     by_exchange = list(_collectives(program, layout, cluster, down, as_flows=as_flows))
     called = [call for calls in by_exchange for call in calls]
-    if not as_flows:
+    if not (as_flows or whole):
         called = _taking_turns(by_exchange)
     standing = len(collectives) + sum(map(len, called))
     run = len(collectives) + sum(len(call.pattern) * len(call.join) for call in called)
