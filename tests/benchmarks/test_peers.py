@@ -125,7 +125,8 @@ STEP = Step(dp=4, tp=8)
 
 def test_step_has_our_messages(tmp_path: Path) -> None:
     step = STEP.iteration(tmp_path, level="chunk", folded=False)
-    expanded = expand(step.program, lower(step.program, memory=False), step.cluster)
+    schedule = lower(step.program, memory=False)
+    expanded = expand(step.program, schedule, step.cluster, whole=True)
     schedule = calls_written_out(expanded.schedule, expanded.routines)
     links = np.flatnonzero(np.asarray(schedule.resources.kinds) == "link")
     on_links = schedule.resource >= 0
