@@ -66,9 +66,10 @@ def test_a_command_loads_no_module_of_another() -> None:
     assert not modules & {"experiments.cli.commands.train", "experiments.cli.commands.sweep"}
 
 
+STEP = "train --model llama-3.1-8b --cluster trn2.48xlarge --tp 8 --global-batch 64"
 SMALL = {
     "collective": "collective all-reduce ring:4 --bandwidth 1GB/s --latency 1us --size 1KiB",
-    "train": "train --model llama-3.1-8b --cluster trn2.48xlarge --tp 8 --global-batch 64",
+    "train": STEP.replace("--tp 8", "--tp 1"),  # arithmetic: no other plan is searched for
     "serve": "serve --model llama-3.1-8b --cluster trn2.48xlarge --tp 8 --requests poisson:0.5",
 }
 """Small commands that answer in JSON with numpy and no other large library."""
@@ -78,7 +79,7 @@ SMALL = {
 def kept_files() -> None:
     """Let a first run solve the linear program of a torus, whose solution is kept on disk."""
     with contextlib.redirect_stdout(io.StringIO()):
-        run(f"{SMALL['train']} --json --quiet".split())
+        run(f"{STEP} --json --quiet".split())
 
 
 def without(libraries: str, lines: Iterable[str]) -> str:
@@ -100,16 +101,14 @@ for line in lines:
 
 @pytest.mark.usefixtures("kept_files")
 def test_small_commands_need_numpy_and_no_other_large_library() -> None:
-    large = "pandas pyarrow networkx pydantic rich scipy matplotlib simpy"
+    large = "pandas pyarrow networkx pydantic rich scipy matplotlib simpy workloads.search"
     lines = [f"{command} --json --quiet" for command in SMALL.values()]
     assert without(large, lines).count('_s": ') > len(lines)
 
 
-PRINTED = (
-    SMALL["train"], "run-job --model llama-3.1-8b --cluster trn2.48xlarge --tp 8 --days 9",
-)  # fmt: skip
+PRINTED = (STEP, "run-job --model llama-3.1-8b --cluster trn2.48xlarge --tp 8 --days 9")
 WRITTEN = (
-    f"{SMALL['train']} --out {{}}/run",
+    f"{STEP} --out {{}}/run",
     "experiment step_time_breakdown --models llama-3.1-8b --cluster trn2.48xlarge --tp 8 "
     "--global-batch 64 --out {}/breakdown",
 )

@@ -1,18 +1,11 @@
 """A refusal names the nearest plan that works; only then is the search loaded."""
 
-import subprocess
-import sys
-
 import pytest
 
 from experiments.cli.commands.train import remedied
 from tests.support.toy_training import TOY, sixteen
 from topologies.errors import InputError
 from workloads.training.usual_plan import complete
-
-STEP = "train --model gpt2 --cluster trn2.48xlarge --tp 4 --global-batch 16 --json"
-BUSY = "train --model llama-3.1-8b --cluster trn2.48xlarge --tp 1 --global-batch 64 --json"
-"""A step of arithmetic, of which other degrees would shorten little."""
 
 
 def test_a_refusal_names_it_in_the_same_line() -> None:
@@ -37,14 +30,3 @@ def test_a_plan_that_the_refusal_names_already_is_not_named_twice() -> None:
     ):
         raise InputError(refusal)
     assert str(caught.value) == refusal
-
-
-def test_a_step_that_is_not_refused_leaves_the_search_where_it_is() -> None:
-    code = f"""
-import sys
-from experiments.cli.main import run
-status = run({BUSY.split()!r})
-sys.exit(status or sum(name.startswith("workloads.search") for name in sys.modules))
-"""
-    ran = subprocess.run([sys.executable, "-c", code], capture_output=True, check=False)
-    assert ran.returncode == 0, ran.stderr.decode()
