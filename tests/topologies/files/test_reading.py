@@ -1,13 +1,18 @@
-"""Reading text from foreign files, and messages about files that do not exist."""
+"""Reading text and tables from foreign files, and messages about files that do not exist."""
 
 from __future__ import annotations
 
 from pathlib import Path
 
+import numpy as np
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from topologies.errors import InputError
+from topologies.files.arrow_arrays import numbers, texts
 from topologies.files.reading import MOST_ENTRIES, no_such_file, read_text
+from topologies.files.table import as_named, as_text
 
 
 def test_text_is_read_without_its_mark(tmp_path: Path) -> None:
@@ -75,3 +80,27 @@ def test_a_crowded_folder_is_not_read_to_its_end(
     for number in range(20):
         (tmp_path / f"{number}.csv").touch()
     assert "and 2 more .csv files" in no_such_file(tmp_path / "measurements.csv")
+
+
+def test_arrow_arrays_are_those_that_arrow_makes() -> None:
+    import pyarrow as pa
+
+    truths = np.arange(19) % 3 == 0
+    for column in (np.arange(5), np.arange(4, dtype=np.int16)[::2], np.array([0.5]), truths):
+        assert numbers(column).equals(pa.array(column))
+    assert texts(["ring", "", "é"]).equals(pa.array(["ring", "", "é"]))
+    assert texts([]).equals(pa.array([], pa.string()))
+
+
+@given(st.lists(st.text("=+-@a1. \t'%", min_size=1, max_size=6), min_size=1, max_size=9))
+def test_no_cell_of_text_is_a_formula(texts: list[str]) -> None:
+    """Numbers are left to be numbers."""
+    for cell in map(as_text, texts):
+        number = cell.rstrip("% ").lstrip("+-")
+        assert not cell.startswith(("=", "@", "\t")), cell
+        assert cell[:1] not in "+-" or not number or set(number) <= set("0123456789."), cell
+
+
+def test_marked_text_reads_back() -> None:
+    names = ["=1+1", "@x", "-O2", "plain", "'quoted", "-3 %"]
+    assert [as_named(as_text(name)) for name in names] == names
