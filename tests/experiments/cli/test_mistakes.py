@@ -143,6 +143,11 @@ MISTAKES = {
         ("--straggler=99:2", "straggler 99 is no rank of the plan"),
         ("--vpp=3 --schedule=gpipe", "gpipe has one chunk a stage, not vpp 3"),
         ("--recompute=ful", r"Did you mean full\?"),
+        # A plan is not blamed for what disturbs it.
+        *(
+            (words, r"\A(?!.*nearest plan)")
+            for words in ("--straggler=0:0.5", "--fault=foo@1s:dead", "--jitter=nan")
+        ),
         *(
             (f"--{name}=0", f"--{name} is 0; it must be a whole number of at least 1.")
             for name in ("tp", "pp", "vpp", "dp", "cp", "ep", "microbatch", "global-batch", "seq")
