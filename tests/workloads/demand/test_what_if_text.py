@@ -57,6 +57,12 @@ def test_the_clock_counts_from_the_start_of_the_run() -> None:
     assert np.flatnonzero(requests > 1).tolist() == [8 * 60]
 
 
+def test_a_spike_without_a_day_is_on_the_second_and_on_the_first_of_one_day() -> None:
+    for days, first in ((2, 1440 + 120), (1, 120)):
+        requests = changed(Horizon(constant(1.0, minutes=days * 1440)), "spike").demand.requests[0]
+        assert np.flatnonzero(requests > 1).tolist() == list(range(first, first + 30))
+
+
 def test_monday_keeps_what_came_before() -> None:
     week = Horizon(
         constant(1.0, minutes=5 * 1440, start="2024-01-06T00:00"),
