@@ -8,7 +8,7 @@ import pytest
 from cluster_sim.collectives.call import CollectiveCall
 from cluster_sim.collectives.duration.duration import duration_ps
 from cluster_sim.collectives.duration.nccl import load_of, uneven_load, uneven_ps
-from cluster_sim.collectives.group import whole
+from cluster_sim.collectives.group import Group, whole
 from cluster_sim.collectives.results import measure_v, skewed
 from topologies.clusters.names import cluster
 
@@ -20,6 +20,12 @@ def test_equal_parts_are_the_all_to_all(name: str, size: int) -> None:
     row, trace = measure_v(group, skewed(group.ranks, size, 0.0))
     assert trace.total_ps == duration_ps(CollectiveCall("all-to-all", group, size))
     assert (row["collective"], row["algorithm"]) == ("all-to-all-v", "nccl")
+
+
+@pytest.mark.parametrize(("gpus", "few"), [(1, 1), (3, 1), (4, 0), (8, 0)])
+def test_ranks_are_few_where_they_are_under_half_a_server(gpus: int, few: int) -> None:
+    group = Group(cluster("dgx-h100:2"), np.array([*range(gpus), *range(8, 8 + gpus)]))
+    assert load_of(CollectiveCall("all-reduce", group, 2**20)).beside == few
 
 
 def test_the_busiest_port_is_that_of_the_rank_that_most_is_sent_to() -> None:

@@ -135,6 +135,7 @@ def test_several_changes_of_a_text_make_one_scenario() -> None:
         ("spike=3", "write it as spike@2d02:00x3/30min"),
         ("growth", "is not a share; write growth=30%"),
         ("growth=lots", "is not a share"),
+        ("growth=15000%", "a share of 150 is not in (-1, 100"),
         ("monday@2d", "takes no numbers"),
         ("failover@1d+12parsecs", "parsecs"),
         ("zones", "'' is not hours from -24 to 24, each once, and a share; write zones=-8:50%"),
