@@ -248,6 +248,8 @@ TRAINING = (
         to(overlap="dp"), "<=", STEP, PIECES),
     Law("fused attention does not slow", plain(draws.train, attention="unfused"),
         to(attention="fused"), "<=", STEP, ORDER),
+    Law("packed samples take no longer", plain(draws.train, attention="fused", sample_tokens=0),
+        to(sample_tokens=192), "<=", STEP, ORDER),
     # Without a name, adapters would be trained by another framework.
     Law("adapters need less memory", in_its_framework, to(lora_rank=8), "<=",
         ("memory_bytes.total",)),
