@@ -536,7 +536,8 @@ def describe(plan: ParallelPlan) -> str:
     words += [f"zero {plan.zero}"] * (plan.dp > 1)
     words += ["sequence parallel"] * (plan.tp > 1 and plan.sequence_parallel)
     words += [f"schedule {plan.schedule}"] * (plan.pp > 1)
-    words.append(f"recompute {plan.recompute}")
+    some = f" in one of {plan.recompute_every} layers" * (plan.recompute_every > 1)
+    words.append(f"recompute {plan.recompute}{some}")
     words += [f"order {'-'.join(plan.order)}"] * (plan.pp > 1 and plan.dp > 1)
     stages = [(len(list(same)), count) for count, same in groupby(plan.stage_layers)]
     alike = (f"{number} × {count}" if number > 1 else str(count) for number, count in stages)

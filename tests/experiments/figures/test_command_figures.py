@@ -60,7 +60,9 @@ def test_roles_and_power_of_a_fleet_are_drawn() -> None:
     units = frame[[name for name in frame if str(name).endswith("_units")]]
     assert units.drop(columns="load_units").sum(axis=1).to_numpy() == pytest.approx(20.0)
     top, bottom = roles_figure(frame, chips_per_unit={"": 64}, title="Fleet").axes
-    assert top.get_ylabel() == "chips [thousand]"
+    assert (top.get_ylabel(), top.get_ylim()[1]) == ("chips", pytest.approx(20 * 64))
+    large, _ = roles_figure(frame, chips_per_unit={"": 640}, title="Fleet").axes
+    assert (large.get_ylabel(), large.get_ylim()[1]) == ("chips [thousand]", pytest.approx(12.8))
     assert "needed for the demand" in top.get_legend_handles_labels()[1]
     assert bottom.get_xlabel() == "time, UTC"
     assert len(power_figure(frame, title="Fleet").axes) == 2

@@ -160,14 +160,14 @@ def test_measured_times_stand_beside_the_simulated_ones(capsys, measured):
         (
             (3, 1),
             ["slower", "usual"],
-            "Longer than .*: 1 of 2 times. At 4 KiB look at what sets lat",
+            "1 of 2 times are longer than nine .*. At 4 KiB look at what sets lat",
         ),
         (
             (1, 3),
             ["usual", "slower"],
-            "Longer than .*: 1 of 2 times. At 1 GiB look at what sets bandwidth: links and",
+            "1 of 2 times are longer .*. At 1 GiB look at what sets bandwidth: links and",
         ),
-        ((0.3, 1), ["faster", "usual"], "Shorter than .*: 1 of 2 times. Check that machine, ranks"),
+        ((0.3, 1), ["faster", "usual"], "1 of 2 times are shorter .*. Check that machine, ranks"),
     ],
 )
 def test_measured_times_that_are_not_normal_are_said(capsys, tmp_path, factors, normal, says):
