@@ -91,10 +91,7 @@ SPELT = (
 
 
 def train_command(search: Search, inputs: Sequence[str] = (), rank: int = 1) -> str:
-    """Return the command that simulates a plan of the search.
-
-    ``inputs``: options of model, cluster and catalogue as the user wrote them.
-    """
+    """Return the command that simulates a plan of the search, with the user's own ``inputs``."""
     plan = search.finalists[rank - 1].plan
     named = inputs or ("--model", search.model.name, "--cluster", search.cluster.name)
     words = ["cluster-sim", "train", *named]

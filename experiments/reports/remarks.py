@@ -1,7 +1,7 @@
 """Remarks on a training step: what a reader should know before believing or using the answer.
 
-A check looks at one answer and says in a sentence where it breaks what everybody knows. Another one
-is a function of :class:`Checked` in ``CHECKS``; text, JSON and page have its remarks then.
+A check is a function of :class:`Checked` in ``CHECKS``, which says in a sentence what breaks what
+everybody knows.
 """
 
 from __future__ import annotations
@@ -349,10 +349,7 @@ SAVING = {"zero": 3, "recompute": "full"}
 
 
 def assumed_document(step: Iteration) -> dict[str, Any]:
-    """Return the key ``assumed``: each field that was varied, its value, and the alternatives.
-
-    ``ratio`` is the time with an alternative over that of the answer.
-    """
+    """Return each field that was varied, its value, and the ratios of the alternatives' times."""
     fields: dict[str, Any] = {}
     for other in step.alternatives:
         entry = fields.setdefault(other.field, {"value": _value(step, other.field)})

@@ -243,12 +243,9 @@ def _rainier(name: str, count: str | None, catalogue: Catalogue) -> Cluster:
 
 
 def _in_buildings(machine: Cluster, catalogue: Catalogue) -> Cluster:
-    """Return Rainier in buildings and sites, with the way and the rate between them.
-
-    A building holds an equal share of the UltraServers of the first phase, a site one of all that
-    there are, both rounded up to whole groups of leaf switches. All of a smaller cluster is in one
-    building.
-    """
+    """Return Rainier in buildings and sites, with the way and the rate between them."""
+    # A building holds an equal share of the first phase's UltraServers, a site one of all that
+    # there are, both in whole groups of leaf switches; a smaller cluster is in one building.
     fabric, chips = machine.scale_out, machine.chips
     if fabric is None:
         return machine
@@ -292,15 +289,9 @@ PLAIN = {
 
 
 def plain_shape(text: str, bandwidth: str | None, latency: str | None) -> Shape:
-    """Parse a plain shape, whose directed links are all equal.
-
-    ``text``: ``ring:N``, ``torus:AxBx…`` (slowest axis first, all wrap), ``mesh:N``, ``switch:N``,
-    or ``clos:N:RADIX`` and ``clos:N:RADIX:OVERSUBSCRIPTION``. ``bandwidth, latency``: rate and
-    latency of each directed link, such as ``100GB/s`` and ``1us``.
-
-    >>> plain_shape("torus:2x4", "100GB/s", "1us").sizes
-    (2, 4)
-    """
+    """Parse a plain shape, whose directed links are all equal."""
+    # ``ring:N``, ``torus:AxBx…`` (slowest axis first, all wrap), ``mesh:N``, ``switch:N``,
+    # ``clos:N:RADIX`` or ``clos:N:RADIX:OVERSUBSCRIPTION``.
     kind, _, dims = text.partition(":")
     sizes, more = _sizes(text, kind, dims)
     if kind != "torus" and len(sizes) > 1:

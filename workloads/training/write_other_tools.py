@@ -1,9 +1,4 @@
-"""Writer of a plan as the file that another tool launches, checked by reading the file back.
-
-The tables of :mod:`workloads.training.plan.other_tools` give the keys of the plan; the sizes of the
-model and of the servers stand beside them. What is read back must be the plan again, up to fields
-that change nothing in it. A plan that the tool has no settings for is refused.
-"""
+"""Writer of a plan as the file that another tool launches, checked by reading the file back."""
 
 from __future__ import annotations
 

@@ -260,10 +260,7 @@ def _judged(
     *,
     timed: bool = False,
 ) -> tuple[list[dict[str, Any]], list[Interval]]:
-    """Return rows as the host sees them, with the best algorithm and intervals; and these alone.
-
-    ``timed`` says whether the vendor's own test measured the times beside them.
-    """
+    """Return rows as the host sees them, with the best algorithm and intervals; and these alone."""
     from workloads.confidence.answers import collective_interval, vendors_test
 
     group, tool = groups[0], "" if inputs.runtime == "compiled" else inputs.runtime
@@ -548,11 +545,7 @@ def idle_options(
 def beside_best(
     row: dict[str, Any], inputs: CollectiveInputs, groups: list[Group], engine: str
 ) -> dict[str, Any]:
-    """Add the choice of ``best`` to a row of ``auto`` that is slower near a switch of the runtime.
-
-    The row gets ``switches``, the algorithms that ``auto`` takes at lengths near its own,
-    ``best_algorithm`` and ``best_time_s`` [s]. Other rows are returned as they are.
-    """
+    """Add the choice of ``best`` to a row of ``auto`` that is slower near a switch."""
     from cluster_sim.collectives import KINDS, CollectiveCall
     from cluster_sim.collectives.algorithms.registry import switched
 

@@ -172,7 +172,14 @@ def _print(shared: Sharing, results: Mapping[str, Any]) -> None:
         print_rows("Links that they share", LINKS, results["links"], left=2)
     if shared.others:
         columns = ["placement", "lost", *(job["name"] for job in jobs)]
-        print_table("Placements", columns, _placements_tried(shared))
+        rows = []  # what is lost, and the step and slowdown of each job
+        for name, each in shared.placements.items():
+            if isinstance(each, str):
+                rows.append((name, "no room", *([""] * len(shared.jobs))))
+                continue
+            steps = [f"{format_seconds(job.beside_s)} ({job.slowdown:.3f})" for job in each.jobs]
+            rows.append((name, f"{each.lost(shared.best_alone_s):.2%}", *steps))
+        print_table("Placements", columns, rows)
 
 
 def _sureness(shared: Sharing) -> list[str]:
@@ -201,18 +208,6 @@ def _due_to(shared: Sharing, job: JobShare) -> str:
         f"{kinds}. Its calls take longer in a step, hidden ones too: "
         f"{', '.join(parts) or 'none of them'}."
     )
-
-
-def _placements_tried(shared: Sharing) -> list[tuple[str, ...]]:
-    """Return the rows of the placements: what is lost, and the step and slowdown of each job."""
-    rows = []
-    for name, each in shared.placements.items():
-        if isinstance(each, str):
-            rows.append((name, "no room", *([""] * len(shared.jobs))))
-            continue
-        steps = [f"{format_seconds(job.beside_s)} ({job.slowdown:.3f})" for job in each.jobs]
-        rows.append((name, f"{each.lost(shared.best_alone_s):.2%}", *steps))
-    return rows
 
 
 IN_JOBS = ("chips", "least_slowdown", "most_slowdown", "steps", "tokens_per_s")

@@ -425,11 +425,7 @@ def _print_explained(tables: Mapping[str, Any]) -> None:
 def remedied(
     stated: Mapping[str, Any], model: Model, cluster: Cluster, **size: int | None
 ) -> Iterator[None]:
-    """Add the nearest plan that works to the error of a plan; parameters as for ``nearest_plan``.
-
-    Raises the refusal with that plan added; unchanged where it names the plan already,
-    or where something other than the plan is wrong.
-    """
+    """Add the nearest plan that works to a refusal of the plan that does not name it already."""
     try:
         yield
     except InputError as mistake:

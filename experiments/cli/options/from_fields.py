@@ -338,13 +338,9 @@ class _Group:
 
 
 def as_options(name: str, command: Command, *, resumes: bool = False) -> click.Command:
-    """Return a click command with one option for each field of a function's dataclasses.
-
-    ``name``: name of the command, which a run directory records. ``command``: function whose
-    parameters are annotated with dataclasses, or with :class:`Stated`. One of them may be an
-    :class:`Invocation`, which receives the inputs of all others. ``resumes``: whether the directory
-    of ``--out`` may hold an earlier run, which the command then checks.
-    """
+    """Return a click command with an option for each field of a function's dataclasses."""
+    # A parameter may be Stated fields, or the Invocation, which receives the inputs of all others.
+    # With ``resumes`` the directory of --out may hold an earlier run.
     from experiments.cli.options.inputs import Invocation  # the help of all commands needs none
 
     hints = get_type_hints(command, include_extras=True)
@@ -466,13 +462,7 @@ def without_none(hint: Any) -> Any:
 def by_option_names(
     parameters: Sequence[click.Parameter], values: Mapping[str, Any]
 ) -> Iterator[None]:
-    """Name options as the command line spells them in errors that are raised inside.
-
-    ``values``: values by the names of parameters. One that is None was not stated, so that an error
-    about its field is about a file's.
-
-    Raises the error of the library, whose subject is an option instead of a field.
-    """
+    """Name options as the command line spells them in errors; of None, it is a file's."""
     try:
         yield
     except InputError as mistake:

@@ -1,9 +1,4 @@
-"""Reader of plans of other tools: Megatron-LM, NeMo, torchtitan, NxD Training, DeepSpeed, MaxText.
-
-A file is flattened to dotted keys. The tool's table says which of them are fields of a plan, and
-how a value is read, and written by :mod:`workloads.training.write_other_tools`. A value that
-no rule can read is refused; keys that a plan has no field for are named in the result.
-"""
+"""Reader of plans of Megatron-LM, NeMo, torchtitan, NxD Training, DeepSpeed and MaxText."""
 
 from __future__ import annotations
 
