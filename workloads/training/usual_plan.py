@@ -179,9 +179,9 @@ def usual_chunks(
     # A framework that interleaves does so with experts, for which Megatron-Core's guide asks, and
     # where the bubble of one chunk a stage would be long on many chips.
     pp, vpp, schedule = (plan_fields.get(name) for name in ("pp", "vpp", "schedule"))
-    if (pp or 1) == 1 or (vpp and schedule):
+    if (pp or 1) == 1 or (vpp is not None and schedule):
         return {}
-    if vpp:
+    if vpp is not None:
         return {"schedule": schedule_of_chunks(vpp) if vpp > 1 else DEFAULT}
     layers_of_a_chunk = stack.layers_of_a_chunk.get("experts" if model.experts else "dense")
     if schedule is None and layers_of_a_chunk and _interleaves(plan_fields, model, chips):

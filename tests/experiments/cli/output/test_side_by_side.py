@@ -57,17 +57,6 @@ def test_a_cluster_that_refuses_has_its_reason(capsys: pytest.CaptureFixture[str
     assert "MFU" in printed
 
 
-def test_an_unknown_cluster_is_refused_before_the_others_answer(
-    capsys: pytest.CaptureFixture[str],
-) -> None:
-    plan = ("plan", "--model=llama-3.1-8b", "--global-batch=32")
-    for words in (STEP, plan, REDUCE):
-        assert run([*words, "--cluster=trn2.48xlarge,p5.48xlarg", "--quiet"]) == 2
-        printed = capsys.readouterr()
-        assert printed.out == ""
-        assert "unknown cluster 'p5.48xlarg'. Did you mean p5.48xlarge?" in printed.err
-
-
 def test_tables_compare_with_the_first(capsys: pytest.CaptureFixture[str]) -> None:
     assert run([*REDUCE, ",".join(CLUSTERS)]) == 0
     printed = capsys.readouterr().out
