@@ -312,9 +312,8 @@ class Stated:
     """Mark of a mapping parameter that receives the stated fields of a dataclass."""
 
     kind: type
-    # required, without, searched: fields that must be stated, fields that the command does not
-    # take, and fields whose values the command searches, so that they have no default
-    required: tuple[str, ...] = ()
+    # without, searched: fields that the command does not take, and fields whose values it searches,
+    # so that they have no default
     # Defaults of this command, in words, where they are not those of the dataclass
     defaults: Mapping[str, str] = dataclasses.field(default_factory=dict)
     without: tuple[str, ...] = ()
@@ -416,8 +415,6 @@ def _stated(stated: Stated) -> _Group:
         """Parameter of click for one field."""
         kind = option.kind or without_none(hints[key])
         kind = kind if kind in PLAIN else str
-        if key in stated.required:
-            return click_parameter(key, kind, dataclasses.replace(option, default=""), REQUIRED)
         default = option.default or shown(defaults[key])
         if key in stated.searched:
             default = "searched"
