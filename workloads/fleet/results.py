@@ -251,7 +251,7 @@ def summary(run: FleetRun, prices: Prices | None = None) -> dict[str, Any]:
         **({} if batch is None else {"batch": batch}),
     }
     kinds = _kinds(run, prices) if len(run.kinds) > 1 else []
-    results |= _money(results, run, kinds)
+    results |= _money(results, run, kinds, prices)
     rows = {"kinds": kinds, "regions": _regions(run, kinds)}
     return {**results, **{name: each for name, each in rows.items() if each}}
 
@@ -313,7 +313,7 @@ def _kinds(run: FleetRun, prices: Prices | None) -> list[dict[str, Any]]:
             **_changes(part),
             **_power(part, prices),
         }
-        rows.append({"kind": kind.name, **results, **_money(results, part, [])})
+        rows.append({"kind": kind.name, **results, **_money(results, part, [], prices)})
     return rows
 
 
@@ -529,8 +529,8 @@ def _power(run: FleetRun, prices: Prices | None) -> dict[str, Any]:
         "electricity_usd": None if prices is None else prices.cost_usd(draw),
     }
     return {
-        # Nothing is known of machines whose power is not stated.
-        **(drawn if energy else dict.fromkeys(drawn)),
+        # Nothing is known of a site with machines whose power is not stated.
+        **(drawn if all(kind.unit_busy_w for kind in run.kinds) else dict.fromkeys(drawn)),
         "training_usd_per_mwh": None if prices is None else _paid_by_training(run, prices),
         "held_minutes": 0 if prices is None else int(prices.dear.sum()),
     }
@@ -551,7 +551,10 @@ def _paid_by_training(run: FleetRun, prices: Prices) -> float | None:
 
 
 def _money(
-    results: Mapping[str, Any], run: FleetRun, kinds: Sequence[Mapping[str, Any]]
+    results: Mapping[str, Any],
+    run: FleetRun,
+    kinds: Sequence[Mapping[str, Any]],
+    prices: Prices | None,
 ) -> dict[str, Any]:
     """Return costs and prices; ``kinds`` are the accounts of several kinds."""
     each = [
@@ -564,6 +567,7 @@ def _money(
     tokens, steps = results["served_tokens"], results["training_steps"]
     has_cost = cost > 0
     trained_tokens, electricity = results["training_tokens"], results["electricity_usd"] or 0.0
+    unknown = prices is not None and results["electricity_usd"] is None
     revenue = tokens / 1e6 * economics.usd_per_million_tokens
     if "batch" in results:
         tokens += results["batch"]["served_tokens"]
@@ -571,9 +575,13 @@ def _money(
     return {
         **({"serving_cost_share": share} if len(each) > 1 and has_cost else {}),
         "cost_usd": cost if has_cost else None,
-        "cost_with_electricity_usd": cost + electricity if has_cost or electricity else None,
+        "cost_with_electricity_usd": (
+            cost + electricity if (has_cost or electricity) and not unknown else None
+        ),
         "revenue_usd": revenue or None,
-        "margin_usd": revenue - cost - electricity if revenue and has_cost else None,
+        "margin_usd": (
+            revenue - cost - electricity if revenue and has_cost and not unknown else None
+        ),
         "usd_per_million_trained_tokens": (
             cost * (1 - share) / trained_tokens * 1e6 if has_cost and trained_tokens else None
         ),

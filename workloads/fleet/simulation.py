@@ -42,6 +42,7 @@ from workloads.fleet.processes.moves import (
     reclaim,
     release,
     to_serving,
+    training_limits,
 )
 from workloads.fleet.state.services import (
     BatchQueue,
@@ -152,21 +153,6 @@ def _serve_elsewhere(
                 result[number][home] += units
                 world.moved[[pool, home]] += units * speed, -units * float(world.reach[home])
                 left[pool] = max(0.0, left[pool] - units * speed)
-
-
-def training_limits(
-    worlds: Sequence[World], serving: Sequence[npt.NDArray[np.int64]], most: int | None
-) -> list[int | None]:
-    """Divide the most units that may train among the kinds, those that serve last first."""
-    limits: list[int | None] = []
-    for world, target in zip(reversed(worlds), reversed(serving), strict=True):
-        if most is not None and len(limits) < len(worlds) - 1:
-            room = len(world.ledger) - world.ledger.out_of_service() - int(target.sum())
-            limits.append(min(most, max(0, room)))
-            most -= limits[-1] or 0
-        else:
-            limits.append(most)
-    return limits[::-1]
 
 
 @dataclass(frozen=True, eq=False)
@@ -361,7 +347,9 @@ def _job_view(world: World, gang: Gang) -> JobView:
     if math.isfinite(job.deadline_s):
         due = job.deadline_s / 60.0 - world.now / MINUTE_MS
     size = gang.size + gang.joining
-    return JobView(job.name, job.units, job.min_units, size, work_left, due, world.name)
+    return JobView(
+        job.name, job.units, job.min_units, size, work_left, due, world.name, job.step_units
+    )
 
 
 def _power_w(world: World, minute: int) -> float:

@@ -11,6 +11,7 @@ from topologies.arrays import FloatArray
 from topologies.errors import InputError
 from workloads.demand.trace import MINUTES_PER_DAY, period_means
 from workloads.fleet.policies.forecast import EVERY, with_margin
+from workloads.fleet.policies.power import at_start, left_w, units_within
 from workloads.fleet.policies.view import (
     Decision,
     Policy,
@@ -165,33 +166,23 @@ def _price(settings: PolicyInputs, situation: Situation) -> Policy:
 
 def _power_cap(settings: PolicyInputs, situation: Situation) -> Policy:
     """Keep the draw of the site under a cap by training on fewer units; serving goes first."""
-    # Units that serve, or are on their way to serving, count with their full draw, all others that
-    # are not broken with their idle draw. Kinds that serve last train first. The limit on training
-    # falls at once; it rises only by more than a share of the fleet, so that small changes of the
-    # load move no gang.
+    # Units that serve count with their full draw. The limit on training falls at once; it rises
+    # only by more than a share of the fleet, so that small changes of the load move no gang.
     if settings.power_cap_w is None:
         raise InputError("policy power-cap needs the most that the site may draw; add --power-cap.")
-    serve, cap_w, limit = _forecast(settings, situation), settings.power_cap_w, -1
+    serve, cap_w, limit = _forecast(settings, situation), settings.power_cap_w, [-1]
 
     def policy(view: View) -> Decision:
-        """Return the units that serve in a minute, and those that train."""
+        """Return the units that serve in a minute, and those of each kind that train."""
         nonlocal limit
-        left_w, allowed = cap_w, 0
-        for kind in view.kinds:
-            alive, serving = kind.units - kind.broken, int((kind.serving + kind.coming).sum())
-            rise_w = kind.unit_busy_w - kind.unit_idle_w
-            left_w = left_w - alive * kind.unit_idle_w - serving * rise_w
-        for kind in reversed(view.kinds):
-            most = kind.units - kind.broken
-            if kind is not view.kinds[0]:
-                most -= int((kind.serving + kind.coming).sum())
-            rise_w = kind.unit_busy_w - kind.unit_idle_w
-            more = max(0, min(math.floor(left_w / rise_w) if rise_w > 0 else most, most))
-            allowed += more
-            left_w -= more * rise_w
-        if view.minute == 0 or not limit <= allowed <= limit + RISE * view.units:
+        serving = units_wanted(serve, view)
+        then = view if serving is None else at_start(view, serving)
+        watts = left_w(then, cap_w)
+        allowed = units_within(then, watts, situation.worth, (), situation.rest_units)
+        falls = any(now < before for now, before in zip(allowed, limit, strict=False))
+        if view.minute == 0 or falls or sum(allowed) > sum(limit) + RISE * view.units:
             limit = allowed
-        return Decision(units_wanted(serve, view), training=limit)
+        return Decision(serving, training=limit)
 
     return policy
 
