@@ -258,7 +258,7 @@ def summary(run: FleetRun, prices: Prices | None = None) -> dict[str, Any]:
 
 SUMMED = (
     "units", "chips", "chip_hours", *(f"{name}_chip_hours" for name in GROUPS), "training_tokens",
-    "energy_joules", "cost_usd",
+    "energy_joules", "cost_usd", "electricity_usd", "carbon_kg",
 )  # fmt: skip
 """Accounts of kinds of units that a region adds up."""
 
@@ -518,36 +518,41 @@ def _changes(run: FleetRun) -> dict[str, Any]:
 
 
 def _power(run: FleetRun, prices: Prices | None) -> dict[str, Any]:
-    draw = power_w(run)
+    draws = [_kind_w(run, kind) for kind in run.kinds]
+    draw: FloatArray = np.sum(draws, axis=0)
     energy = float(draw.sum() * 60.0)
+    here = [] if prices is None else [prices.within(kind.region) for kind in run.kinds]
     drawn = {
         "energy_joules": energy,
         "power_mean_w": float(draw.mean()),
         "power_peak_w": float(draw.max()),
         "power_ramp_15min_w": float(np.abs(change_w(draw)).max()),
         "carbon_kg": energy * run.kinds[0].economics.carbon_kg_per_j or None,
-        "electricity_usd": None if prices is None else prices.cost_usd(draw),
+        "electricity_usd": None,
     }
+    if here:
+        parts = list(zip(here, draws, strict=True))
+        drawn["electricity_usd"] = sum(each.cost_usd(part_w) for each, part_w in parts)
+        carbon = _sum([each.carbon_kg(part_w) for each, part_w in parts])
+        drawn["carbon_kg"] = drawn["carbon_kg"] if carbon is None else carbon
     return {
         # Nothing is known of a site with machines whose power is not stated.
         **(drawn if all(kind.unit_busy_w for kind in run.kinds) else dict.fromkeys(drawn)),
         "training_usd_per_mwh": None if prices is None else _paid_by_training(run, prices),
-        "held_minutes": 0 if prices is None else int(prices.dear.sum()),
+        "held_minutes": int(np.any([each.dear for each in here], axis=0).sum()),
     }
 
 
 def _paid_by_training(run: FleetRun, prices: Prices) -> float | None:
     """Mean price of electricity, weighted by the draw of training and evaluation [USD/MWh]."""
-    draws_w = [kind.unit_busy_w or 1.0 for kind in run.kinds]  # alike where none is known
-    works = [Role.TRAINING, Role.EVALUATION]
-    trains: FloatArray = np.sum(
-        [
-            kind_units(kind)[:, works].sum(axis=1) * (draw_w / draws_w[0])
-            for kind, draw_w in zip(run.kinds, draws_w, strict=True)
-        ],
-        axis=0,
-    )
-    return float(trains @ prices.usd_per_mwh / trains.sum()) if trains.any() else None
+    works, first_w = [Role.TRAINING, Role.EVALUATION], run.kinds[0].unit_busy_w or 1.0
+    paid: FloatArray = np.zeros(2)
+    for kind in run.kinds:
+        # Kinds count alike where no power is stated.
+        rate = (kind.unit_busy_w or 1.0) / first_w
+        trains = kind_units(kind)[:, works].sum(axis=1) * rate
+        paid += trains @ prices.within(kind.region).usd_per_mwh, trains.sum()
+    return float(paid[0] / paid[1]) if paid[1] else None
 
 
 def _money(

@@ -78,8 +78,8 @@ class Outlook:
     # trains
     lead: float
     back: float
-    # (steps,): price of electricity, 0 in the cheapest step and 1 in the dearest; all 0 without
-    # prices
+    # (steps,) or (kinds, steps): price of the electricity of what a unit trains, 0 where and when
+    # it is cheapest and 1 where it is dearest; all 0 without prices
     price: FloatArray
     share: float = 1.0  # share of the available unit-time that training shall have
     # (steps,): units of the mean rise that can train within the power of the site
@@ -212,13 +212,12 @@ def _costs(outlook: Outlook, columns: _Columns) -> FloatArray:
     cost[columns.of["kept"]] = np.multiply.outer(places, KEPT * minutes).ravel()
     cost[columns.of["short"]] = np.tile(SHORT * minutes, pools)
     # Below 1, the cost of an idle unit-minute, so that no hour is too dear for wanted training.
-    electricity, waiting = 0.9 * outlook.price, LATER * np.arange(steps) / steps
-    of_a_kind = np.concatenate(
-        [minutes * (electricity + waiting)]
-        # The first job waits last, so plans that follow each other start the same jobs.
-        + [minutes * (electricity + (2 + jobs - job) * waiting) for job in range(jobs)]
-    )
-    cost[columns.of["training"]] = np.outer(outlook.worth, of_a_kind).ravel()
+    electricity = 0.9 * np.broadcast_to(outlook.price, (kinds, steps))
+    waiting = LATER * np.arange(steps) / steps
+    # The first job waits last, so plans that follow each other start the same jobs.
+    waits = [1, *(2 + jobs - job for job in range(jobs))]
+    of_kinds = np.concatenate([minutes * (electricity + each * waiting) for each in waits], axis=1)
+    cost[columns.of["training"]] = (outlook.worth[:, None] * of_kinds).ravel()
     cost[columns.of["idle"]] = 1.0
     cost[columns.of["late"]] = LATE
     return cost
@@ -418,7 +417,7 @@ def _plan(
         units=alive,
         lead=situation.lead_s / 60.0,
         back=situation.back_s / 60.0,
-        price=_relative_prices(view.prices_usd_per_mwh, minutes),
+        price=_relative_prices(view, minutes, worth),
         share=share if priced else 1.0,
         power_units=_units_by_power(view, cap_w, computing),
         jobs=(*(_job_need(job, minutes, kinds) for job in due), *_batch_needs(view, minutes)),
@@ -453,19 +452,20 @@ def _by_step(need: FloatArray) -> FloatArray:
     return np.concatenate([need[:, :NEAR], far], axis=1)
 
 
-def _relative_prices(usd_per_mwh: FloatArray, minutes: FloatArray) -> FloatArray:
-    """Mean price of each step, scaled to 0 in the cheapest and 1 in the dearest; (steps,)."""
+def _relative_prices(view: View, minutes: FloatArray, worth: FloatArray) -> FloatArray:
+    """Mean price of what a unit trains in each step, scaled from 0 to 1; (kinds, steps)."""
     # A minute without a published price has the mean of the published ones.
-    steps = len(minutes)
-    if not len(usd_per_mwh):
+    steps, means = len(minutes), []
+    if not len(view.prices_usd_per_mwh):
         return np.zeros(steps)
     length = int(minutes.sum())
-    published = usd_per_mwh[:length]
-    by_minute = np.concatenate([published, np.full(length - len(published), published.mean())])
     first = np.concatenate([[0], np.cumsum(minutes)[:-1]]).astype(np.int64)
-    means = np.add.reduceat(by_minute, first) / minutes
+    for kind, draws in zip(view.kinds, _rises(view) / worth, strict=True):
+        published = kind.prices_usd_per_mwh[:length]
+        by_minute = np.concatenate([published, np.full(length - len(published), published.mean())])
+        means.append(np.add.reduceat(by_minute, first) / minutes * draws)
     span = float(np.ptp(means))
-    return (means - means.min()) / span if span > 0 else np.zeros(steps)
+    return (np.array(means) - np.min(means)) / span if span > 0 else np.zeros(steps)
 
 
 def _units_by_power(view: View, cap_w: float | None, computing: FloatArray) -> FloatArray:

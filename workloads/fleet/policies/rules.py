@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 
 import numpy as np
 import numpy.typing as npt
@@ -128,28 +129,45 @@ def _forecast(settings: PolicyInputs, _situation: Situation) -> Policy:
 
 def price_aware(serve: Policy, *, share: float = 0.5) -> Policy:
     """Train in the cheapest share of the coming day's minutes, serve by another policy."""
+    # Kinds of units in regions with prices of their own have cheap minutes of their own.
+    rules: list[Callable[[int, FloatArray], bool]] = []
+
+    def policy(view: View) -> Decision:
+        """Return the units that serve in a minute, and those that train."""
+        series = [kind.prices_usd_per_mwh for kind in view.kinds] or [view.prices_usd_per_mwh]
+        rules.extend(_in_cheap_minutes(share) for _ in series[len(rules) :])
+        cheap = [
+            is_cheap(view.minute, ahead) for is_cheap, ahead in zip(rules, series, strict=True)
+        ]
+        alike = None if cheap[0] else 0
+        training = alike if len({*cheap}) == 1 else [view.units * each for each in cheap]
+        return Decision(units_wanted(serve, view), training=training)
+
+    return policy
+
+
+def _in_cheap_minutes(share: float) -> Callable[[int, FloatArray], bool]:
+    """Return a rule whether a minute is in the cheapest share of the prices ahead of it."""
     # Where a tariff has the same price for many hours and only a part of them belongs to the share,
     # that part is trained at the beginning of the hours, rounded up to whole hours. With a share of
     # 1 training never pauses.
     # A stretch of equal prices of which a part is trained: where that ends, and the stretch.
     train_until, stretch_ends = 0, 0
 
-    def policy(view: View) -> Decision:
-        """Return the units that serve in a minute, and those that train."""
+    def is_cheap(minute: int, prices: FloatArray) -> bool:
         nonlocal train_until, stretch_ends
-        ahead = view.prices_usd_per_mwh[:MINUTES_PER_DAY]
+        ahead = prices[:MINUTES_PER_DAY]
         cheaper, equal = int((ahead < ahead[0]).sum()), int((ahead == ahead[0]).sum())
         left = share * len(ahead) - cheaper
-        cheap = left > 0
-        if 0 < left < equal:
-            if view.minute == 0 or view.minute >= stretch_ends:
-                stretch = _stretch(ahead)
-                train_until = view.minute + 60 * math.ceil(stretch * (left / equal) / 60)
-                stretch_ends = view.minute + stretch
-            cheap = view.minute < train_until
-        return Decision(units_wanted(serve, view), training=None if cheap else 0)
+        if not 0 < left < equal:
+            return left > 0
+        if minute == 0 or minute >= stretch_ends:
+            stretch = _stretch(ahead)
+            train_until = minute + 60 * math.ceil(stretch * (left / equal) / 60)
+            stretch_ends = minute + stretch
+        return minute < train_until
 
-    return policy
+    return is_cheap
 
 
 def _stretch(ahead: FloatArray) -> int:

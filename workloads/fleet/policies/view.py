@@ -54,6 +54,8 @@ class KindView(NamedTuple):
     # region, reach (pools,): region of the units; ``speed``, also for pools of other regions
     region: str
     reach: FloatArray
+    # Price of electricity in the region as ``View`` has it; (minutes ahead,)
+    prices_usd_per_mwh: FloatArray = np.empty(0)
 
     @property
     def alive(self) -> int:
@@ -101,8 +103,8 @@ class View:
     lead_s : float
         Expected time from an order until units serve [s].
     prices_usd_per_mwh : float array (minutes ahead,)
-        Price of electricity in this minute and the coming ones, where known up to a day after the
-        run; empty without prices.
+        Price of electricity, and of its carbon, in this minute and the coming ones, where known up
+        to a day after the run, for the first kind; empty without prices.
     power_w : float
         Draw of the site in the minute that has just ended [W].
     unit_busy_w, unit_idle_w : float
