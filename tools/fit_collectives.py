@@ -36,10 +36,12 @@ TWINS = {"dgx-h100": ("p5.48xlarge",)}
 B200_PRIOR = 1.0
 """Weight of the H100's constants of reduction in the switch in the fit of the B200, whose rows from
 4 to 64 MiB scatter by 10 to 40 us, as PyTorch measured them."""
+IN_ALL_REDUCES = tuple(name for name in CHIP if not name.startswith("exchange"))
+"""Constants on which an all-reduce inside a domain depends."""
 LIKE = {"efa-v4": "efa-v2"}
 """Fabrics with few rows, and the similar fabric whose constants their fit starts from."""
 LIKE_PRIOR = 0.15
-"""Weight of the similar fabric's constants."""
+"""Weight of the constants of a similar fabric or chip."""
 STATED_STEP = "NCCL's own 4 us, times 1.6 by which steps inside a server are slower than it states"
 
 
@@ -113,6 +115,10 @@ def fit_chips(aic: Sequence[Row], others: Sequence[Row]) -> dict[str, Fitted]:
     start = with_fitted(start, {"in_switch_latency": slower * like["in_switch_latency"]})
     chips["b200"] = result = fit(rows, SWITCH[:2], start, prior=B200_PRIOR)
     _print_fit("b200", result, quality(modelled(with_fitted(start, result.value), rows), rows))
+    rows = measured(rows_on(nccl_rows("rccl_servers"), ["mi300x-platform"], far=False))
+    start = with_fitted(start_for("mi300x-platform"), like)
+    chips["mi300x"] = result = fit(rows, IN_ALL_REDUCES, start, prior=LIKE_PRIOR)
+    _print_fit("mi300x", result, quality(modelled(with_fitted(start, result.value), rows), rows))
     return chips
 
 

@@ -20,7 +20,7 @@ FABRICS = {
 }
 """Fabrics that were measured, with their machine and chip."""
 LL128 = ("ll128_step", "ll128_efficiency")
-SOURCES = {"a100-80gb": "AIC", "h100": "AIC", "gb200": "AIC"}
+SOURCES = {"a100-80gb": "AIC", "h100": "AIC", "gb200": "AIC"}  # NT for all others
 HEIRS: tuple[tuple[str, str, tuple[str, ...], str], ...] = (
     ("gb200", "h100", LL128, "the release that was measured does not use it there"),
     ("gb200", "b200", SWITCH[:2], "no group was measured that reduces in the switch"),
@@ -32,6 +32,10 @@ HEIRS: tuple[tuple[str, str, tuple[str, ...], str], ...] = (
     ("gb300", "b200", SWITCH[:2], "the same NVLinks"),
     ("a100-40gb", "a100-80gb", CHIP, "the same NVLinks"),
     ("h200", "h100", (*CHIP, *SWITCH), "the same NVLinks"),
+    (
+        *("mi300x", "h100", tuple(name for name in CHIP if name.startswith("exchange"))),
+        "only all-reduces were measured",
+    ),
     ("efa-v3", "efa-v2", (*FABRIC, *TREE), "no measurement of its own"),
     ("infiniband-hdr", "infiniband-ndr", FABRIC, "no measurement of its own"),
     ("infiniband-xdr", "infiniband-ndr", FABRIC, "no measurement of its own"),

@@ -18,7 +18,6 @@ from experiments.reports.formatting import (
 )
 from experiments.reports.plan_rows import (
     DEFAULTS,
-    FIELDS,
     estimates,
     fields_of,
     frame,
@@ -28,10 +27,11 @@ from experiments.reports.plan_rows import (
     ranked,
 )
 from experiments.reports.remarks import check_remarks
-from experiments.reports.training import interval_document, stated
+from experiments.reports.training import interval_document, packed, stated
 from topologies.units import format_memory, format_seconds
 from workloads.search.search import Finalist, Search
 from workloads.training.plan.other_tools import plan_yaml
+from workloads.training.plan.plan import PLAN_FIELDS
 from workloads.training.program.breakdown import PARTS
 
 if TYPE_CHECKING:
@@ -163,7 +163,7 @@ def headline(search: Search) -> str:
     return (
         f"{search.model.name} ({search.model.parameters / 1e9:,.1f} G parameters) on "
         f"{search.cluster.name}, {search.cluster.chips:,} chips, global batch "
-        f"{plan.global_batch:,} × {plan.seq:,} tokens{overlap}"
+        f"{plan.global_batch:,} × {plan.seq:,} tokens{packed(plan)}{overlap}"
     )
 
 
@@ -173,7 +173,7 @@ def table(search: Search, top: int) -> tuple[list[str], list[list[str]]]:
     silent = () if search.model.experts else ("ep", "etp")
     varying = [
         name
-        for name in FIELDS
+        for name in PLAN_FIELDS
         if name not in silent and len({_field(finalist, name) for finalist in shown}) > 1
     ]
     columns = [*ALWAYS, *(name for name in varying if name not in ALWAYS)]
@@ -241,7 +241,7 @@ def shared(search: Search, top: int) -> str:
     shown = [one for _, one in _shown(search, top)]
     same = [
         f"{name.replace('_', ' ')} {_field(shown[0], name)}"
-        for name in FIELDS
+        for name in PLAN_FIELDS
         if name not in (*ALWAYS, "global_batch", "seq", "overlap")
         and len({_field(finalist, name) for finalist in shown}) == 1
         and (name in SAID or getattr(shown[0].plan, name) != getattr(DEFAULTS, name))

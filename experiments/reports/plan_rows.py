@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from experiments.reports.formatting import values_of
 from workloads.confidence.interval import Interval
-from workloads.training.plan.plan import ParallelPlan
+from workloads.training.plan.plan import PLAN_FIELDS, ParallelPlan
 from workloads.training.program.breakdown import PARTS
 from workloads.training.usual_plan import tied, training_interval
 
@@ -16,16 +16,6 @@ if TYPE_CHECKING:
 
     from workloads.search.search import Finalist, Search
     from workloads.training.memory.memory import Memory
-
-
-FIELDS = (
-    "tp", "pp", "dp", "cp", "ep", "etp", "vpp", "stage_layers", "microbatch", "zero",
-    "sequence_parallel", "schedule", "recompute", "order", "precision", "overlap", "bucket_bytes",
-    "fp8_recipe", "attention", "cp_exchange", "routing_skew", "capacity_factor", "routed_nodes",
-    "fp8_exchange", "reshard", "lora_rank", "lora_on", "train_only", "runtime", "ranks_per_chip",
-    "global_batch", "seq", "framework",
-)  # fmt: skip
-"""Fields of a plan that a row contains."""
 
 
 def plan_interval(search: Search, finalist: Finalist) -> Interval:
@@ -100,7 +90,7 @@ def memory_document(memory: Memory) -> dict[str, int]:
 
 def fields_of(plan: ParallelPlan) -> dict[str, Any]:
     """Return the fields of a plan that a row contains, each as a number or a word."""
-    values = {name: getattr(plan, name) for name in FIELDS}
+    values = {name: getattr(plan, name) for name in PLAN_FIELDS}
     joined = {name: "-".join(map(str, values[name])) for name in ("order", "stage_layers")}
     return values | joined | {"etp": plan.expert_tp}
 
@@ -109,7 +99,7 @@ def differing(plan: ParallelPlan, other: ParallelPlan) -> dict[str, Any]:
     """Return the fields of a plan in which it differs from another one, with its values."""
     mine, others = fields_of(plan), fields_of(other)
     follows = ("etp",) if plan.ep == other.ep == 1 else ()
-    names = [name for name in FIELDS if name not in follows]
+    names = [name for name in PLAN_FIELDS if name not in follows]
     return {name: mine[name] for name in names if mine[name] != others[name]}
 
 

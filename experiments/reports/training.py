@@ -219,8 +219,13 @@ def headline(run: Iteration) -> str:
     return (
         f"{run.model.name} ({run.model.parameters / 1e9:,.1f} G parameters) on {run.joined.name}, "
         f"{run.chips:,} {unit}: {degrees}, {plan.microbatches} {batches} of "
-        f"{plan.microbatch} × {plan.seq:,} tokens"
+        f"{plan.microbatch} × {plan.seq:,} tokens{packed(plan)}"
     )
+
+
+def packed(plan: ParallelPlan) -> str:
+    """Return how a batch's sequences are filled, where several samples share one."""
+    return f" packed from samples of {plan.sample_tokens:,}" if plan.context < plan.seq else ""
 
 
 def results(run: Iteration) -> list[tuple[str, str]]:

@@ -361,6 +361,8 @@ TRAINING = (
         to(overlap="dp"), "<=", STEP, PIECES),
     Law("fused attention does not slow", plain(draws.train, attention="unfused"),
         to(attention="fused"), "<=", STEP, ORDER),
+    Law("packed samples take no longer", plain(draws.train, attention="fused", sample_tokens=0),
+        to(sample_tokens=192), "<=", STEP, ORDER),
     Law("adapters need less memory", draws.train, to(lora_rank=8), "<=", ("memory_bytes.total",)),
     Law(
         "adapters take no longer",

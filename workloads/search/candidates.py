@@ -17,7 +17,14 @@ from workloads.models.model import Model, layer_flops, output_flops
 from workloads.training.detail import chip_catalogue
 from workloads.training.frameworks.framework import RUNS, framework, framework_text
 from workloads.training.plan.other_tools import field_value
-from workloads.training.plan.plan import ORDER, Overlap, ParallelPlan, Recompute, check_field
+from workloads.training.plan.plan import (
+    ORDER,
+    PLAN_FIELDS,
+    Overlap,
+    ParallelPlan,
+    Recompute,
+    check_field,
+)
 from workloads.training.plan.schedules.registry import DEFAULT, pipeline_schedule, schedule_names
 from workloads.training.plan.stages import check_model, check_runtime, even_layers
 from workloads.training.program.groups import routing_mistake
@@ -61,13 +68,14 @@ def divisors(size: int) -> list[int]:
     return sorted({*low, *(size // part for part in low)})
 
 
-SHARED = (
-    "seq", "precision", "fp8_recipe", "attention", "ranks_per_chip", "cp_exchange",
-    "routing_skew", "capacity_factor", "bucket_bytes", "recompute_every", "reshard",
-    "lora_rank", "lora_on", "train_only", "optimizer", "runtime", "framework",
-)  # fmt: skip
-"""Fields that are the same in all candidates."""
 DEGREES = ("tp", "pp", "dp", "cp", "ep", "etp", "vpp", "microbatch", "zero")
+EXCHANGES = ("routed_nodes", "fp8_exchange")  # fields that only plans with expert parallelism have
+VARIED = (
+    *DEGREES, "sequence_parallel", "schedule", "recompute", "overlap", "order", "stage_layers",
+    "global_batch",
+)  # fmt: skip
+SHARED = tuple(name for name in PLAN_FIELDS if name not in (*VARIED, *EXCHANGES))
+"""Fields that are the same in all candidates: all but those that a search or its frame sets."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -389,7 +397,6 @@ ORDERS = (ORDER, ("tp", "cp", "pp", "dp"))
 RECOMPUTE: tuple[Recompute, ...] = ("none", "selective", "full")
 OVERLAPS: tuple[Overlap, ...] = ("none", "dp", "all")
 """Overlaps by number. As they depend on the framework, they are varied only to be compared."""
-EXCHANGES = ("routed_nodes", "fp8_exchange")  # fields that only plans with expert parallelism have
 EVEN, LIGHT_END = range(2)
 """Ways to divide layers among stages: evenly, or with fewer on the stage of the output layer."""
 

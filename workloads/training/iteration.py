@@ -518,7 +518,7 @@ def recomputed_flops(model: Model, plan: ParallelPlan, catalogue: Catalogue) -> 
     # the plan says, so they are not counted.
     projections_kept = keeps_projections(plan, catalogue)
     if plan.recompute == "full" or projections_kept:
-        layers = forward_flops(model, plan.seq) - output_flops(model)
+        layers = forward_flops(model, plan.context) - output_flops(model)
         if ends_early(model, plan, catalogue):
             layers -= 2 * (model.layers - model.moe_layers) * model.hidden * model.ffn
         if projections_kept:
@@ -526,7 +526,7 @@ def recomputed_flops(model: Model, plan: ParallelPlan, catalogue: Catalogue) -> 
             return layers - 2 * sum(count * mixer_size(each).weights for count, each in kinds)
         return layers * -(-model.layers // plan.recompute_every) / model.layers
     scores = plan.recompute == "selective" and plan.attention == "unfused"
-    flops = all_attention_flops(model, plan.seq) if scores else 0.0
+    flops = all_attention_flops(model, plan.context) if scores else 0.0
     if fed_again(plan, catalogue.integer("training", "feed_again_tokens")):
         dense_layers = model.layers - model.moe_layers
         flops += 2 * dense_layers * model.hidden * model.ffn * (2 if model.gated_mlp else 1)

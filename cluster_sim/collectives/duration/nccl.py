@@ -1,10 +1,10 @@
-"""Times of NVIDIA's collectives on switched NVLink domains: a closed form with few constants.
+"""Times of collectives of GPUs on switched or fully meshed domains: a closed form.
 
-NVIDIA's machines run NCCL, which moves data round rings in one of three protocols, reduces in the
-switch, goes up and down a tree over servers, or exchanges messages between all pairs at once. The
-time follows from the bytes that the busiest port carries, the number of steps, and the time that a
-pipeline of slices takes to fill. The constants are catalogue rows ``nccl.<chip>`` and
-``nccl.<fabric>``, fitted by ``python -m tools.fit_collectives``.
+NVIDIA's machines run NCCL, and AMD's run RCCL, which was made from it. It moves data round rings in
+one of three protocols, reduces in the switch, goes up and down a tree over servers, or exchanges
+messages between all pairs at once. The time follows from the bytes that the busiest port carries,
+the number of steps, and the time that a pipeline of slices takes to fill. The constants are
+catalogue rows ``nccl.<chip>`` and ``nccl.<fabric>``, fitted by ``python -m tools.fit_collectives``.
 
     time = launch + steps + slowest port + filling + copy of a rank's own shard
 
@@ -42,7 +42,7 @@ from cluster_sim.schedule.table import PS_PER_S
 from topologies.arrays import IntArray
 from topologies.catalogue.catalogue import Catalogue
 from topologies.clusters.cluster import Cluster
-from topologies.shapes.basic import Switch
+from topologies.shapes.basic import FullMesh, Switch
 from topologies.shapes.scale_out import ScaleOut
 
 NAME = "nccl"  # name that auto resolves to on machines whose collectives take NCCL's measured times
@@ -105,6 +105,7 @@ def load_of(call: CollectiveCall, *, rings: bool = False) -> Load:
         optional: dict[str, float] = dict.fromkeys(OPTIONAL, 0.0)
         few = 2 * int(chips.max()) < min(group.cluster.chips_per_domain, SERVER)
         optional["beside"] = float(far > 1 and few)
+        inside *= _detour(group, 1 if kind == "permute" and far == 1 else int(chips.max()) - 1)
         return Load(way, size_bytes, ranks, far, inside, outside, **{**optional, **other})
 
     # Steps of a ring that cross between domains; with one rank a domain, every step does.
@@ -136,6 +137,13 @@ def load_of(call: CollectiveCall, *, rings: bool = False) -> Load:
     return load("exchange", ring, outside, shard=shard, **fields)
 
 
+def _detour(group: Group, peers: int) -> float:
+    """Return how many times as long bytes take over the links to some peers as over all links."""
+    # Of a full mesh a chip uses only its links to the other chips of the group.
+    shape = group.cluster.shape
+    return (shape.size - 1) / peers if isinstance(shape, FullMesh) and peers else 1.0
+
+
 def uneven_load(group: Group, sent_bytes: IntArray) -> Load:
     """Load of an all-to-all by bytes (ranks, ranks): what its busiest port sends or receives.
 
@@ -145,10 +153,11 @@ def uneven_load(group: Group, sent_bytes: IntArray) -> Load:
     domain = group.domain.repeat(group.ranks_per_chip)
     kept, far = np.diag(sent_bytes), np.where(domain[:, None] == domain, 0, sent_bytes)
     sent, received = sent_bytes.sum(axis=1), sent_bytes.sum(axis=0)
+    detour = _detour(group, int(np.unique(group.domain, return_counts=True)[1].max()) - 1)
     return replace(
         even,
         size=float(max(sent.max(), received.max())),
-        inside=float(max((sent - kept).max(), (received - kept).max())),
+        inside=float(max((sent - kept).max(), (received - kept).max())) * detour,
         outside=float(max(far.sum(axis=1).max(), far.sum(axis=0).max())),
         shard=float(kept.max()),
     )
@@ -340,10 +349,11 @@ class Machine(NamedTuple):
 def covers(cluster: Cluster) -> bool:
     """Return whether the collectives of a cluster take NCCL's measured times.
 
-    Its constants were measured on chips around one switch and on fabrics that do not block.
+    Its constants were measured on chips around one switch, or joined to one another, and on fabrics
+    that do not block.
     """
     catalogue, fabric = cluster.catalogue, _fabric(cluster)
-    if cluster.plain or catalogue is None or not isinstance(cluster.shape, Switch):
+    if cluster.plain or catalogue is None or not isinstance(cluster.shape, Switch | FullMesh):
         return False  # plain shapes have no chip
     if fabric is not None and fabric.oversubscription != 1:
         return False
@@ -362,10 +372,12 @@ def machine(cluster: Cluster) -> Machine:
     """Return the facts on which a covered cluster's constants depend."""
     catalogue, chip, shape = cluster.catalogue, cluster.chip, cluster.shape
     fabric = _fabric(cluster)
-    if catalogue is None or not isinstance(shape, Switch):
+    if catalogue is None or not isinstance(shape, Switch | FullMesh):
         raise LookupError(f"{cluster.name} has no constants of NCCL")
     rate = catalogue.integer(chip, "links") * catalogue.integer(chip, "link_bandwidth")
-    port = 0 if shape.bandwidth_bytes_per_s == rate else shape.bandwidth_bytes_per_s
+    cables = shape.size - 1 if isinstance(shape, FullMesh) else 1
+    has = shape.bandwidth_bytes_per_s * cables
+    port = 0 if has == rate else has
     later_ps = shape.latency_ps - catalogue.ps(chip, "link_latency")
     if fabric is None:
         return Machine(catalogue, chip, "", 0, port, later_ps)

@@ -315,6 +315,7 @@ def model_of(row: Mapping[str, Any]) -> Model:
 
 STATED = (
     *("tp", "pp", "vpp", "dp", "cp", "ep", "etp", "microbatch", "global_batch", "seq", "zero"),
+    "sample_tokens",
     *("schedule", "precision", "fp8_recipe", "recompute", "overlap", "attention", "lora_rank"),
     *("lora_on", "train_only", "optimizer", "runtime", "routed_nodes", "capacity_factor"),
 )

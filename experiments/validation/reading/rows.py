@@ -137,7 +137,7 @@ PLAN = (
     Column("zero", "count", least=0),
     Column("sequence_parallel", "flag"),
     SCHEDULE,
-    *_counts("microbatch", "global_batch"),
+    *_counts("microbatch", "global_batch", "sample_tokens"),
     Column("precision", "text"),
     FP8_RECIPE,
     RECOMPUTE,

@@ -83,6 +83,7 @@ MACHINES = [
     "dgx-h200",
     "dgx-b200",
     "gb200-nvl72",
+    "mi300x-platform",
 ]
 
 
@@ -130,6 +131,8 @@ def _by_protocol(call):
         ("dgx-a100", "all-to-all", 8, 210),
         ("dgx-h100", "all-to-all", 8, 320),
         ("gb200-nvl72", "all-to-all", 32, 640),
+        ("mi300x-platform", "all-reduce", 8, 316),
+        ("mi300x-platform", "all-reduce", 16, 340),
     ],
 )
 def test_largest_rates_are_those_that_others_published(machine, op, chips, busbw):
@@ -225,11 +228,35 @@ def test_another_shape_or_a_blocking_fabric_is_run_on_its_links(tmp_path: Path) 
     assert covers(_file_cluster(tmp_path, domains=2))
     assert covers(_file_cluster(tmp_path, domains=1, over=2))  # a fabric that nothing crosses
     assert not covers(_file_cluster(tmp_path, domains=2, over=2))
-    path = tmp_path / "mesh.yaml"
+    path = tmp_path / "torus.yaml"
     path.write_text(
-        "chip: h100\nscale_up: {shape: mesh, size: 8, bandwidth: 9GB/s, latency: 1us}\n"
+        "chip: h100\nscale_up:\n  shape: torus\n  axes:\n"
+        "    - {name: x, size: 8, bandwidth: 9GB/s, latency: 1us}\n"
     )
     assert not covers(cluster(str(path)))
+
+
+def test_a_group_of_a_mesh_has_the_links_to_its_own_members() -> None:
+    """Each of 8 chips has seven links, of which a group of four uses three and a pair one."""
+    server = cluster("mi300x-platform")
+    link_bytes_per_s = constants(server).port / 7
+    for op in ("all-gather", "all-to-all", "permute"):
+        for ranks in (2, 4, 8):
+            group = Group(server, np.arange(ranks))
+            sent = load_of(Call(op, group, 840)).inside / constants(server).port
+            each_s = 840 / (1 if op == "permute" else ranks) / link_bytes_per_s
+            assert sent == pytest.approx(each_s), (op, ranks)
+
+
+def test_a_mesh_of_a_file_takes_as_long_as_the_machine_with_its_numbers(tmp_path: Path) -> None:
+    path = tmp_path / "mesh.yaml"
+    path.write_text(
+        "chip: mi300x\nscale_up: {shape: mesh, size: 8, bandwidth: 64GB/s, latency: 0.5us}\n"
+    )
+    for chips in (2, 8):
+        groups = (Group(cluster(name), np.arange(chips)) for name in (str(path), "mi300x-platform"))
+        one, other = (nccl_ps(Call("all-reduce", group, 2**24)) for group in groups)
+        assert one == other
 
 
 def test_a_domain_s_adapters_bound_what_its_switches_reduce():

@@ -137,7 +137,7 @@ def test_no_field_that_can_be_stated_is_left_out() -> None:
         "bucket_bytes": 10**8, "reshard": True, "routed_nodes": 2, "fp8_exchange": True,
         "lora_rank": 16, "lora_on": "attention", "train_only": "mlp", "runtime": "eager",
         "framework": "axlearn",
-        "optimizer": "muon",
+        "optimizer": "muon", "sample_tokens": 256,
     }  # fmt: skip
     servers, kept = cluster("trn2.48xlarge:4"), {"global_batch", "recompute_every", "stage_layers"}
     assert set(PLAN_FIELDS) == {*values, *kept}

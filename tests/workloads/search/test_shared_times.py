@@ -50,6 +50,7 @@ CHANGES: dict[str, dict[str, Any]] = {
     "runtime": {"runtime": "eager"},
     "framework": {"framework": "axlearn"},
     "optimizer": {"optimizer": "muon"},
+    "sample_tokens": {"sample_tokens": 256},
 }
 """Changes of each field of a plan, with others that they need."""
 

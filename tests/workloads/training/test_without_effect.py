@@ -41,6 +41,7 @@ EACH: list[tuple[Model, dict[str, Any], dict[str, Any], str]] = [
     (TOY, {"dp": 16}, {"stage_layers": (8,)}, "pp is 1"),
     (TOY, {"dp": 8, "pp": 2}, {"stage_layers": (4, 4)}, "layers are divided so by default"),
     (TOY, {"dp": 16}, {"sequence_parallel": False}, "tp is 1"),
+    (TOY, {"dp": 16}, {"sample_tokens": 1024}, "a sample fills its sequence"),
     (TOY, {"dp": 16}, {"order": ("pp", "tp", "cp", "dp")}, NO_ORDER),
     (
         *(TOY, {"dp": 8, "tp": 2}, {"order": ("pp", "tp", "dp", "cp")}),
@@ -67,6 +68,7 @@ WITH_EFFECT: list[tuple[Model, dict[str, Any], dict[str, Any]]] = [
     (TOY, {"dp": 8, "pp": 2}, {"schedule": "zero-bubble"}),
     (TOY, {"dp": 8, "pp": 2}, {"stage_layers": (5, 3)}),
     (TOY, {"dp": 8, "tp": 2}, {"sequence_parallel": False}),
+    (TOY, {"dp": 16}, {"sample_tokens": 256}),
     (TOY, {"tp": 2, "cp": 2, "dp": 2, "pp": 2}, {"order": ("pp", "cp", "dp", "tp")}),
     (TOY, {"dp": 8, "tp": 2, "overlap": "dp"}, {"overlap": "all"}),
     (TOY, {"dp": 16, "overlap": "dp"}, {"overlap": "none"}),

@@ -224,8 +224,8 @@ def undivided(plan: ParallelPlan) -> ParallelPlan:
 def trained_flops(model: Model, plan: ParallelPlan) -> float:
     """Model FLOPs of an optimizer step, without the gradients of frozen weights."""
     if whole(plan):
-        return training_flops(model, plan.seq, plan.tokens)
-    forward = forward_flops(model, plan.seq)
+        return training_flops(model, plan.context, plan.tokens)
+    forward = forward_flops(model, plan.context)
     if plan.train_only == "output":
         return plan.tokens * (forward + 4 * model.vocab * model.hidden)
     trained = trained_share(model, undivided(plan), 0).dense

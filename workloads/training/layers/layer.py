@@ -49,18 +49,19 @@ from workloads.training.layers.steps import (
     prefixed,
     without,
 )
-from workloads.training.plan.plan import ParallelPlan
+from workloads.training.plan.plan import PLAN_FIELDS, ParallelPlan
 from workloads.training.plan.stages import layer_share
 
 REMEMBERED = 256
 """Layers whose steps are kept. All stages and microbatches of a plan share a few, and so do plans
 that divide a layer in the same way."""
-LAYER_FIELDS = (
-    "tp", "cp", "seq", "microbatch", "sequence_parallel", "recompute", "precision", "fp8_recipe",
-    "attention", "ranks_per_chip", "overlap", "cp_exchange", "ep", "etp", "routing_skew",
-    "capacity_factor", "routed_nodes", "fp8_exchange", "lora_rank", "lora_on", "train_only",
+NO_LAYER_FIELDS = (
+    "pp", "dp", "vpp", "global_batch", "zero", "reshard", "schedule", "order", "stage_layers",
+    "bucket_bytes", "recompute_every", "optimizer", "runtime", "framework",
 )  # fmt: skip
-"""Fields of a plan on which the steps of a layer depend. Besides, it matters whether parameters are
+LAYER_FIELDS = tuple(name for name in PLAN_FIELDS if name not in NO_LAYER_FIELDS)
+"""Fields of a plan on which the steps of a layer depend: all but those of the pipeline, of replicas
+and of the host, whose constants the catalogue holds. Besides, it matters whether parameters are
 sharded, whether there are several microbatches, whether passes run in pairs, and whether selective
 recomputation is that of a pipeline."""
 ENTERING, LEAVING = ("gather",), ("scatter", "reduce")

@@ -109,7 +109,7 @@ def _choice(shapes: RankShapes, direction: Direction) -> list[LayerOp]:
     seen = shapes.model if backward else replace(shapes.model, window=0)
     precision = "bf16" if plan.precision == "bf16" else "fp8"
     score_s = index_score_s(shapes.chip, index.heads, index.dim, precision, **shapes.rank)
-    launch, scores = shapes.stream(0), shapes.tokens * keys_seen(seen, plan.seq)
+    launch, scores = shapes.stream(0), shapes.tokens * keys_seen(seen, plan.context)
     seconds = (1 + products) * launch.seconds + products * scores * score_s
     steps = [kernel(f"attention.index{ending}", launch._replace(seconds=seconds))]
     if plan.cp == 1:
@@ -154,10 +154,10 @@ def _ring(shapes: RankShapes, direction: Direction, name: str) -> list[LayerOp]:
     # every other rank: all of its queries with half of the keys, or the other way round. Each
     # turn's results are kept in fp32 and merged with those of earlier turns by kernels of their
     # own. In the backward pass the gradients of keys travel along.
-    plan, local = shapes.plan, shapes.plan.local_seq
+    plan, local = shapes.plan, _queries(shapes)
     # Keys of other ranks that a query sees, in the mean over the sequence and over the turns.
     model = _as_fast(shapes, direction)
-    seen = keys_seen(model, plan.seq) - keys_seen(model, local)
+    seen = keys_seen(model, plan.context) - keys_seen(model, local)
     seen_a_turn = max(1, round(seen / (plan.cp - 1)))
     # Keys of its own that a query sees at most; selected ones may all be among them.
     first = min(local, model.window or local) if model.keys == "last" else local
@@ -196,26 +196,26 @@ def _whole(shapes: RankShapes, direction: Direction) -> Timing:
             shapes.chip, plan.microbatch, plan.seq, shapes.heads, _width(shapes), direction,
             **shapes.rank,
         )  # fmt: skip
-    window = min(plan.seq, model.window or plan.seq)
-    if model.keys != "last" and window < plan.seq:
+    window = min(plan.context, model.window or plan.context)
+    if model.keys != "last" and window < plan.context:
         return _gathered(shapes, direction)
-    return _core(shapes, direction, window, causal=window == plan.seq)
+    return _core(shapes, direction, window, causal=window == plan.context)
 
 
 def _gathered(shapes: RankShapes, direction: Direction) -> Timing:
     """Time of the core on a rank's queries and all keys, of which a query sees half on average."""
-    seen = round(keys_seen(_as_fast(shapes, direction), shapes.plan.seq))
+    seen = round(keys_seen(_as_fast(shapes, direction), shapes.plan.context))
     return _core(shapes, direction, seen, causal=False)
 
 
 def _as_fast(shapes: RankShapes, direction: Direction) -> Model:
     """Return the model with a window of last keys that takes as long as its selected keys do."""
     # Up to as many keys as a selected one takes longer, all of them behind a mask are faster.
-    model, plan = shapes.model, shapes.plan
+    model = shapes.model
     if model.keys == "last" or not model.latent:
         return model
     shape = kernel_times.AttentionShape(
-        plan.microbatch, plan.local_seq, shapes.heads, shapes.kv_heads, _width(shapes),
+        _samples(shapes), _queries(shapes), shapes.heads, shapes.kv_heads, _width(shapes),
         kv_seq=model.window, causal=False,
     )  # fmt: skip
     how = {"direction": direction, **shapes.rank}
@@ -224,17 +224,27 @@ def _as_fast(shapes: RankShapes, direction: Direction) -> Model:
 
 
 def _core(shapes: RankShapes, direction: Direction, key_count: int, *, causal: bool) -> Timing:
-    """Time of the fused core on a rank's queries and ``key_count`` keys of each sequence."""
-    plan = shapes.plan
+    """Time of the fused core on a rank's queries and ``key_count`` keys of each sample."""
+    samples, queries = _samples(shapes), _queries(shapes)
     shape = kernel_times.AttentionShape(
-        plan.microbatch, plan.local_seq, shapes.heads, shapes.kv_heads, _width(shapes),
+        samples, queries, shapes.heads, shapes.kv_heads, _width(shapes),
         kv_seq=key_count, causal=causal,
     )  # fmt: skip
     core = kernel_times.attention(shapes.chip, shape, direction, **shapes.rank)
     # Queries and results, keys and values; backward these and the gradients of each.
-    rows = shapes.heads * plan.local_seq + shapes.kv_heads * key_count
-    moved = 2 * TWO * plan.microbatch * rows * _width(shapes) * (1 + (direction == "backward"))
-    return core._replace(size_bytes=moved)
+    rows = shapes.heads * queries + shapes.kv_heads * key_count
+    moved = 2 * TWO * samples * rows * _width(shapes) * (1 + (direction == "backward"))
+    return core._replace(size_bytes=round(moved))
+
+
+def _samples(shapes: RankShapes) -> float:
+    """Number of samples of a microbatch: its sequences, or as many as are packed into them."""
+    return shapes.plan.microbatch * shapes.plan.seq / shapes.plan.context
+
+
+def _queries(shapes: RankShapes) -> int:
+    """Tokens of a sample on one rank."""
+    return max(1, shapes.plan.context // shapes.plan.cp)
 
 
 def _width(shapes: RankShapes) -> int:

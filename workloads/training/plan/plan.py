@@ -141,6 +141,10 @@ class ParallelPlan:
         Sequences of one optimizer step.
     seq : int
         Tokens of a sequence.
+    sample_tokens : int
+        Tokens of each of the samples that are packed into a sequence, among which alone attention
+        looks; for samples of unlike lengths, the sum of their squares over their sum. 0 for
+        sequences of one sample.
     zero : int
         States that are sharded over dp and cp: 0 none, 1 the optimizer's state, 2 also gradients,
         3 also parameters (arXiv 1910.02054), which are gathered for each pass and dropped after.
@@ -240,6 +244,11 @@ class ParallelPlan:
         1, "Sequences of one optimizer step, tokens over seq", default="16 microbatches a rank"
     )
     seq: int = setting(4096, "Tokens of a sequence", default="4096, or all of the model's")
+    sample_tokens: int = setting(
+        0,
+        "Tokens of each sample packed into a sequence; attention stays within a sample",
+        default="one sample a sequence",
+    )
     zero: int = setting(
         1,
         "ZeRO stage: 1 shards the optimizer state, 2 gradients as well, 3 parameters as well",
@@ -339,6 +348,7 @@ class ParallelPlan:
                 f"{self.precision}. Use precision fp8, or leave it out."
             )
         _check_experts(self)
+        _check_samples(self)
         sequences = self.dp * self.microbatch
         if self.global_batch % sequences:
             below = self.global_batch // sequences * sequences
@@ -425,6 +435,11 @@ class ParallelPlan:
         return self.seq // self.cp
 
     @property
+    def context(self) -> int:
+        """Tokens that attention looks among: those of a sequence, or of a sample packed into it."""
+        return self.sample_tokens or self.seq
+
+    @property
     def microbatches(self) -> int:
         """Microbatches of one iteration on each rank."""
         return self.global_batch // (self.dp * self.microbatch)
@@ -445,6 +460,21 @@ PLAN_FIELDS = tuple(entry.name for entry in fields(ParallelPlan) if entry.compar
 
 
 # Agreement between the fields of a plan, each of which may have its value by itself.
+
+
+def _check_samples(plan: ParallelPlan) -> None:
+    """Refuse packed samples that a sequence has no room for, or whose mask saves no work."""
+    if plan.sample_tokens > plan.seq:
+        raise InputError(
+            f"sample_tokens {plan.sample_tokens} is more than the {plan.seq} tokens of a sequence "
+            f"(seq). Use at most {plan.seq}."
+        )
+    if plan.sample_tokens and plan.attention == "unfused":
+        raise InputError(
+            f"sample_tokens {plan.sample_tokens} needs fused attention: unfused kernels compute "
+            "the scores of the whole sequence and mask them. Leave out sample_tokens, or use "
+            "attention fused."
+        )
 
 
 def _check_pipeline(plan: ParallelPlan) -> None:

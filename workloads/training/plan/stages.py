@@ -491,6 +491,7 @@ def idle_fields(plan: ParallelPlan, model: Model) -> dict[str, str]:
         "recompute": "attention is fused" if keeps_no_more else "",
         "recompute_every": f"recompute is {plan.recompute}" if plan.recompute != "full" else "",
         "sequence_parallel": "tp is 1" if plan.tp == 1 else "",
+        "sample_tokens": "a sample fills its sequence" if plan.context == plan.seq else "",
     }
     return {
         name: reason

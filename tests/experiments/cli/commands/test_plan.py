@@ -12,9 +12,9 @@ import pytest
 import cluster_sim as cs
 from experiments.cli.main import run as run_line
 from experiments.reports.plan import ALWAYS, table
-from experiments.reports.plan_rows import FIELDS
 from experiments.reports.run_record import read_record
 from tests.support.small_models import SMALL_CONFIG, config_file
+from workloads.training.plan.plan import PLAN_FIELDS
 from workloads.training.program.breakdown import PARTS
 
 KEYS = {
@@ -58,7 +58,7 @@ def test_json_has_every_key(command_line: list[str], capsys: pytest.CaptureFixtu
         6,
         6,
     )
-    assert set(document["rows"][0]) >= {*FIELDS, "estimate_s", "iteration_s", "memory_bytes"}
+    assert set(document["rows"][0]) >= {*PLAN_FIELDS, "estimate_s", "iteration_s", "memory_bytes"}
     for place, one in enumerate(document["rows"], start=1):
         assert one["rank"] == place
         assert one["tp"] * one["pp"] * one["dp"] * one["cp"] == document["ranks"] == 16
@@ -209,7 +209,7 @@ def test_a_plan_of_ones_own_stands_beside_the_others(
     assert mine["loss"] == mine["iteration_s"] / first["iteration_s"] - 1 > 0
     assert mine["differs"]["tp"] == {"own": 8, "first": first["tp"]}
     assert mine["changed_s"] < mine["iteration_s"]
-    assert set(mine["change"]) <= {*FIELDS}
+    assert set(mine["change"]) <= {*PLAN_FIELDS}
     rows = pd.read_csv(tmp_path / "run" / "metrics.csv")
     assert rows["own"].tolist()[-1]
     assert rows["iteration_s"].tolist()[-1] == pytest.approx(mine["iteration_s"])
