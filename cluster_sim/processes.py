@@ -30,11 +30,8 @@ class WorkerEndedError(InputError):
 def process_pool(
     workers: int, *, method: str = "spawn", begin: Callable[[], object] | None = None
 ) -> Iterator[ProcessPoolExecutor]:
-    """Open a pool of processes, which end with the ``with`` block or with their parent.
-
-    Workers ignore Ctrl-C, to which the parent reacts. Forked ones share what the parent has loaded.
-    ``begin`` is called once in each worker, before its first task.
-    """
+    """Open a pool of processes, which end with the ``with`` block or with their parent."""
+    # Workers ignore Ctrl-C, to which the parent reacts, and call ``begin`` before their first task.
     other_children = set(multiprocessing.active_children())
     pool = ProcessPoolExecutor(
         workers,
@@ -63,11 +60,8 @@ def process_pool(
 def forked(
     function: Callable[[Any], Any], items: Sequence[Any], workers: int
 ) -> Iterator[Iterator[Any]]:
-    """Give an iterator of what a function returns for each item, in the order of the items.
-
-    The calls run in forked processes, which have all that this process has loaded; only results are
-    sent. Where one worker suffices or processes cannot be forked, the calls run here.
-    """
+    """Give an iterator of what a function returns for each item, in the order of the items."""
+    # Forked processes have all that this one has loaded; only results are sent.
     if workers < 2 or not can_fork():
         yield map(function, items)
         return
@@ -77,11 +71,9 @@ def forked(
 
 
 def can_fork() -> bool:
-    """Return whether this process may fork workers of its own.
-
-    A fork copies locks that other threads hold and that nobody would release. A worker forks none,
-    since its siblings are on the other cores.
-    """
+    """Return whether this process may fork workers of its own."""
+    # A fork copies locks that other threads hold and that nobody would release. A worker forks
+    # none, since its siblings are on the other cores.
     return (
         "fork" in multiprocessing.get_all_start_methods()
         and multiprocessing.parent_process() is None

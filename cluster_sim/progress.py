@@ -22,11 +22,9 @@ PATIENCE_S = 2.0
 
 @contextmanager
 def progress_bars(*, quiet: bool) -> Iterator[Report]:
-    """Give a function that reports the progress of tasks and draws a bar for each.
-
-    Nothing is drawn in the first two seconds, when ``quiet``, or where nobody watches: when stderr
-    is no terminal and this is no notebook.
-    """
+    """Give a function that reports the progress of tasks and draws a bar for each."""
+    # Nothing is drawn in the first two seconds, when quiet, or where nobody watches: stderr is no
+    # terminal and this is no notebook.
     if quiet or not (sys.stderr.isatty() or in_notebook()):
         yield lambda _what, _done, _whole: None
         return

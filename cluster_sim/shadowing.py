@@ -1,9 +1,4 @@
-"""Check that no other package stands in for one of those that are installed together.
-
-``topologies``, ``workloads`` and ``experiments`` are common names. Where a folder of such a name
-comes first on Python's path, its modules would be imported instead of ours, and fail far from the
-cause.
-"""
+"""Check that no folder earlier on Python's path stands in for one of our packages."""
 
 from __future__ import annotations
 
@@ -15,10 +10,7 @@ PACKAGES = ("topologies", "workloads", "experiments")
 
 
 def shadowed(file: str) -> str:
-    """Say which folder stands in for one of our packages, and the remedy; empty where none does.
-
-    ``file``: file of ``cluster_sim/__init__.py``; the others are installed beside its folder.
-    """
+    """Say which folder stands in for a package beside ``file``'s folder; empty where none does."""
     root = os.path.dirname(os.path.dirname(os.path.abspath(file)))
     for name in PACKAGES:
         spec = importlib.util.find_spec(name)
@@ -34,10 +26,8 @@ def shadowed(file: str) -> str:
 
 
 def check_not_shadowed(file: str) -> None:
-    """Refuse to be imported where another package stands in for one of ours.
-
-    The command is let through, because it says the same without a traceback.
-    """
+    """Refuse to be imported where another package stands in for one of ours."""
+    # The command is let through, because it says the same without a traceback.
     message = shadowed(file)
     first = sys.argv[0] if sys.argv else ""
     is_command = first == "-m" or os.path.basename(first).startswith("cluster-sim")

@@ -1,9 +1,4 @@
-"""Types of arguments at the public functions, checked against the functions' own annotations.
-
-A notebook calls the public functions without a type checker. :func:`checked` refuses an argument of
-another type than its annotation names in one line, instead of with an ``AttributeError`` from deep
-inside.
-"""
+"""Types of arguments at the public functions, checked against the functions' own annotations."""
 
 from __future__ import annotations
 

@@ -15,11 +15,8 @@ MULTIPLIER = 6364136223846793005
 
 
 def distinct(values: npt.NDArray[Any]) -> npt.NDArray[Any]:
-    """Return the distinct values of an array in ascending order.
-
-    The result is that of :func:`numpy.unique`, which hashes integers: it takes two seconds for a
-    million different ones, and a sort takes a hundredth of that.
-    """
+    """Return the distinct values of an array in ascending order."""
+    # As numpy.unique, which hashes integers: two seconds for a million, a hundred times a sort.
     ordered = np.sort(values, axis=None)
     first = np.ones(len(ordered), bool)
     np.not_equal(ordered[1:], ordered[:-1], out=first[1:])
@@ -51,13 +48,9 @@ def present(codes: IntArray) -> tuple[IntArray, IntArray]:
 
 
 def distinct_rows(rows: IntArray) -> tuple[IntArray, IntArray]:
-    """Find the distinct rows of a table, in order of their first appearance.
-
-    Rows are told apart by the value of a polynomial, which is far faster to sort than rows, and
-    then compared: should two different rows have equal values, the rows themselves are sorted.
-    Returns ``first`` (distinct,): number of the first row with each distinct content. ``which``
-    (rows,): number of each row's content among the distinct ones.
-    """
+    """Find a table's distinct rows: first of each as they appear, and each row's number."""
+    # Rows are told apart by the value of a polynomial, far faster to sort than rows, then compared:
+    # should different rows have equal values, the rows themselves are sorted.
     # Most often all rows are equal, which is seen without sorting them.
     if len(rows) and (rows == rows[0]).all():
         return np.zeros(1, np.int64), np.zeros(len(rows), np.int64)

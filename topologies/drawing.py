@@ -345,7 +345,13 @@ def _grid(axes: Axes, shape: Torus) -> None:
             _ellipses(axes, places, a, len(coordinates[a]))
     chips(axes, list(places.values()), numbers.values())
     if len(drawn) == 3:
-        _layer_labels(axes, places, numbers, drawn[0].name, stride[0])
+        for layer in range(len(coordinates[0])):  # its coordinate, and the numbers of its chips
+            held = [number for place, number in numbers.items() if place[0] == layer]
+            x, y = places[layer, 0, 0]
+            back = max(point[1] for place, point in places.items() if place[0] == layer)
+            at = f"{drawn[0].name} = {min(held) // stride[0]}"
+            text = f"{at}\nchips {min(held):,}–{max(held):,}"
+            note(axes, (x - 1.0, (y + back) / 2), text, ha="right", color=CHIP)
         axes.update_datalim([(-2.2, 0.0)])
     hidden = [axis.name for axis in shape.axes[:first] if axis.size > 1]
     if hidden:
@@ -409,22 +415,6 @@ def _stubs(
     lines(axes, curves, colour)
 
 
-def _layer_labels(
-    axes: Axes,
-    places: Mapping[Place, Point],
-    numbers: Mapping[Place, int],
-    name: str,
-    stride: int,
-) -> None:
-    """Write beside each layer its coordinate and the numbers of its chips."""
-    for layer in sorted({place[0] for place in places}):
-        chips = [number for place, number in numbers.items() if place[0] == layer]
-        x, y = places[layer, 0, 0]
-        back = max(point[1] for place, point in places.items() if place[0] == layer)
-        text = f"{name} = {min(chips) // stride}\nchips {min(chips):,}–{max(chips):,}"
-        note(axes, (x - 1.0, (y + back) / 2), text, ha="right", color=CHIP)
-
-
 def _ellipses(axes: Axes, places: Mapping[Place, Point], a: int, ranks: int) -> None:
     for place, start in places.items():
         if place[a] == ranks - 2:
@@ -433,12 +423,7 @@ def _ellipses(axes: Axes, places: Mapping[Place, Point], a: int, ranks: int) -> 
 
 
 def draw(cluster: Cluster) -> Figure:
-    """Draw a cluster.
-
-    On the left is one scale-up domain with the numbers of its chips, or parts of a large one; on
-    the right, if there is a scale-out fabric, the layers that join all servers. The legend gives
-    the rate and latency of each kind of link, the title the totals.
-    """
+    """Draw a cluster: a scale-up domain, or parts of it, and the layers that join all servers."""
     sizes = measure(cluster)
     wide = 6.0 if cluster.scale_out else 0.0
     figure = Figure(figsize=(11.0 + wide, 8.5), layout="constrained")

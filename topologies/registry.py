@@ -1,5 +1,4 @@
-"""Registries: objects by name, where each name occurs once, and names that load at their first
-use."""
+"""Registries: objects by name, each name once, and names that load at their first use."""
 
 from __future__ import annotations
 
@@ -21,11 +20,7 @@ N = TypeVar("N", bound=Named)
 
 
 def by_name(what: str, entries: Iterable[N]) -> dict[str, N]:
-    """Return objects by name.
-
-    Raises ValueError for two objects of the same name: a programming mistake, since only one could
-    be found.
-    """
+    """Return objects by name; raises ValueError for two of one name, of which one would be lost."""
     named: dict[str, N] = {}
     for entry in entries:
         if entry.name in named:

@@ -1,10 +1,8 @@
-"""Routes inside a domain, and paths across the scale-out fabric, over shared links up and down
-again.
+"""Routes inside a domain, and paths across the scale-out fabric, over shared links.
 
-Inside, they are in dimension order on tori and tiers, one or two hops elsewhere. Outside, traffic
-is spread evenly over all equal paths of the Clos, packet by packet as SRD does. All parallel links
-between a group and the layer above therefore carry the same load. They count as one shared link
-with the sum of their rates, of which the traffic of a pair takes its rate once."""
+Outside, traffic is spread evenly over all equal paths of the Clos, as SRD does: parallel links
+between a group and the layer above count as one, of which a pair takes its rate once.
+"""
 
 from __future__ import annotations
 
@@ -158,13 +156,8 @@ def _walk(
     link_at: IntArray,
     next_place: IntArray,
 ) -> None:
-    """Write the links of pairs that walk along one axis, all pairs a hop at a time.
-
-    ``link``: links of all routes; those of a pair begin at ``first``. ``first, place, hops``
-    (pairs,): index in ``link`` of each pair's first link, place where the pair starts, and number
-    of hops, at least one. A place is a chip and a direction, ``2 * chip + way``. ``link_at,
-    next_place`` (places,): link that leads on from each place, and the place to which it leads.
-    """
+    """Write the links of pairs that walk along one axis, all pairs a hop at a time."""
+    # A place is a chip and a direction, ``2 * chip + way``; ``link_at`` and ``next_place`` lead on.
     left = hops
     while len(left):
         link[first] = link_at[place]
@@ -253,11 +246,7 @@ def _first_link(shape: Tiered) -> list[int]:
 
 @dataclass(frozen=True, eq=False)
 class SharedLinks:
-    """The shared links of a scale-out fabric, to whose rows :func:`scale_out_paths` refers.
-
-    Rows are the adapters of all chips outwards, then inwards; then, layer by layer below the top,
-    the uplinks of all groups, then their downlinks.
-    """
+    """Shared links of a scale-out fabric: adapters out, in, then by layer up- and downlinks."""
 
     # (rows,): rate of all parallel links together, one direction [B/s]
     capacity_bytes_per_s: IntArray
@@ -316,11 +305,7 @@ def shared_links(cluster: Cluster) -> SharedLinks:
 
 
 def scale_out_paths(cluster: Cluster, src: npt.ArrayLike, dst: npt.ArrayLike) -> SharedPaths:
-    """Find the shared links from each source chip to its destination.
-
-    ``src, dst`` (pairs,): global chip numbers. Chips of the same domain use their adapters, too; a
-    pair of the same chip has no links.
-    """
+    """Find the shared links between global chips, through adapters within a domain, too."""
     fabric, layers = clos(cluster)
     starts, ends = np.broadcast_arrays(
         np.atleast_1d(np.asarray(src, np.int64)), np.atleast_1d(np.asarray(dst, np.int64))

@@ -104,7 +104,7 @@ def one_kind_of_price(catalogue: Catalogue, machines: Iterable[str]) -> tuple[Ca
         if len(variants) == len(others):
             changes = {f"{name}.price": variant for name, variant in variants.items()}
             changed = catalogue.with_variants(changes)
-            listed = "; ".join(_basis(changed, name, "price") for name in variants)
+            listed = "; ".join(_basis(changed, name, "price") for name in priced)
             return changed, f"All prices are {_by(kind)}: {listed}."
     listed = ", ".join(f"{name} {_by(kind)}" for name, kind in kinds.items())
     return catalogue, f"Ratios of prices are in part those of different kinds of price: {listed}."

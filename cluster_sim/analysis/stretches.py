@@ -1,9 +1,7 @@
 """Stretches of time in which ops ran, by groups of ops, from which measures are made.
 
-Unions, gaps and shares of half-open time intervals by group are exact in integers. A group is
-whatever time is counted for, usually a rank; intervals of one group may overlap. The rows of a
-group are sorted by start once; the length of a union is then one running maximum, and the time for
-which a category is the first of a list is the difference of two unions.
+Half-open intervals of a group may overlap. Sorted by start, a union is one running maximum, and the
+time for which a category is the first of a list the difference of two unions.
 """
 
 from __future__ import annotations
@@ -104,10 +102,7 @@ class _Unions(NamedTuple):
 
 
 def gaps(intervals: Intervals, total_ps: int) -> tuple[Intervals, IntArray]:
-    """Find the gaps of each group from 0 to ``total_ps`` in which none of its intervals is active.
-
-    With each gap comes the row that starts where it ends, the smallest of several; -1 at the end.
-    """
+    """Find each group's gaps to ``total_ps``, and the first row that starts behind each or -1."""
     busy, first_row = _pieces(intervals)
     # A gap before each piece, and one after the last of each group.
     after = np.searchsorted(busy.group, np.arange(intervals.groups), side="right")
@@ -302,11 +297,7 @@ def category_times(
 
 
 def idle_gaps(trace: Trace, *, by: str = "rank") -> tuple[Intervals, IntArray, Any]:
-    """Find the gaps in which no op of a group was running, in order of group and time.
-
-    Returns the gaps, the first op of the group to start after each (-1 at the end of the run), and
-    the value of the label of each group.
-    """
+    """Find each group's gaps, the first op to start after each or -1, and groups' labels."""
     ran = stretches(trace)
     groups, values = by_group(trace, by, ran)
     idle, row = gaps(groups, end_of_run_ps(trace))

@@ -115,11 +115,7 @@ def compose(
     contended: bool = False,
     down: tuple[str, ...] = (),
 ) -> Collective:
-    """Build the schedule of a call, or of several calls at once, and the result to be proven.
-
-    Several calls have the same kind and size and run at once on disjoint groups of a cluster. The
-    options are those of :func:`collective`. ``down``: links between chips that messages go around.
-    """
+    """Build the schedule of calls that run at once and go around links ``down``."""
     many = [calls] if isinstance(calls, CollectiveCall) else list(calls)
     _check(many)
     first, cluster = many[0], many[0].group.cluster

@@ -1,8 +1,4 @@
-"""Simulation of a few ranks in place of many that do the same at the same time.
-
-Where all of thousands of domains do the same at the same time, two domains that send each other
-the same rounds of the same blocks take the same time. Rounds that only repeat are counted, not run.
-"""
+"""Simulation of a few ranks in place of many that do the same at the same time."""
 
 from __future__ import annotations
 
@@ -36,11 +32,9 @@ ROUNDS = 8
 
 
 def spans_many_domains(call: CollectiveCall) -> bool:
-    """Return whether a call runs between so many domains that a few are run in place of all.
-
-    The time is exact if all blocks have the same size and all hops the same latency. Otherwise
-    blocks get the largest size, and hops the mean latency of the slowest chain of rounds.
-    """
+    """Return whether a call runs between so many domains that a few are run in place of all."""
+    # Exact for blocks of one size and hops of one latency; else blocks get the largest size, and
+    # hops the mean latency of the slowest chain of rounds.
     group = call.group
     many = len(group.domains) >= FOLD_FROM
     return many and call.kind in RING_KINDS and group.cluster.scale_out is not None
@@ -57,10 +51,7 @@ def with_uplink_rate(
 def uplink_rate(
     costs: CommunicationCosts, cluster: Cluster, src: IntArray, dst: IntArray, each: int = 1
 ) -> int:
-    """Return the rate that adapters or uplinks leave to chips that all send at once [B/s].
-
-    A chip stands for ``each`` chips of its domain.
-    """
+    """Return the rate that uplinks leave to chips that all send at once [B/s]."""
     shared = uplinks(cluster, src, costs.scale_out_bytes_per_s)
     if not len(shared):
         return costs.scale_out_bytes_per_s
@@ -74,14 +65,11 @@ def uplink_rate(
 def far_stages_ps(
     call: CollectiveCall, costs: CommunicationCosts, chip: IntArray, sizes: Sequence[int]
 ) -> int:
-    """Time that stages between domains take longer below thin uplinks, such as of a building [ps].
-
-    ``chip`` (domains, chips of each). Stages lie from near to far, and each has the bytes that the
-    ones before have left. All chips of a domain are taken to send, as groups of a plan run side by
-    side.
-    """
+    """Time that stages between domains take longer below thin uplinks [ps]."""
     cluster, first = call.group.cluster, chip[:, 0]
     left_bytes, longer_s = call.size_bytes / chip.shape[1], 0.0
+    # From near to far, each with the bytes that the ones before left. All chips of a domain are
+    # taken to send, as groups of a plan run side by side.
     for size, line in zip(sizes, stage_lines(sizes), strict=True):
         ends = first[line.ravel()], first[np.roll(line, -1, axis=1).ravel()]
         rate = uplink_rate(costs, cluster, *ends, cluster.chips_per_domain)
@@ -92,11 +80,9 @@ def far_stages_ps(
 
 
 def stage_lines(sizes: Sequence[int]) -> list[IntArray]:
-    """Return the lines of each stage between domains, (lines, domains of a line) each.
-
-    A line joins domains whose numbers differ in one digit alone, in the radices ``sizes``, of which
-    the first is that of the lowest digit.
-    """
+    """Return the lines of each stage between domains, (lines, domains of a line) each."""
+    # Domains of a line differ in one digit alone, in radices of which the first is the lowest
+    # digit.
     digits = np.arange(math.prod(sizes)).reshape(sizes[::-1])
     return [
         np.moveaxis(digits, axis, -1).reshape(-1, digits.shape[axis])
@@ -105,12 +91,9 @@ def stage_lines(sizes: Sequence[int]) -> list[IntArray]:
 
 
 def with_one_latency(group: Group, ring: IntArray, rounds: int) -> Cluster:
-    """Return the cluster with the same latency for all hops of a ``ring`` between domains.
-
-    Each block travels on from chip to chip, so the chain of rounds that starts at the worst place
-    ends last; the mean latency of its hops is that of all.
-    """
+    """Return the cluster with the same latency for all hops of a ``ring`` between domains."""
     paths = scale_out_paths(group.cluster, ring, np.roll(ring, -1))
+    # Blocks travel from chip to chip, so the chain of rounds from the worst place on ends last.
     # Latency of ``rounds`` consecutive hops from each place on: whole laps, and a part of one.
     laps, rest = divmod(rounds, len(ring))
     upto = pointers(np.tile(paths.latency_ps, 2))
@@ -120,11 +103,8 @@ def with_one_latency(group: Group, ring: IntArray, rounds: int) -> Cluster:
 
 
 def with_latency_of_stages(group: Group, first: IntArray, sizes: Sequence[int]) -> Cluster:
-    """Return the cluster with the mean latency of the hops of the slowest lines of all stages.
-
-    ``first`` (domains,): first chip of each domain. Only the far stages pay the way to another
-    building or site, which takes many times as long as the others.
-    """
+    """Return the cluster with the mean latency of the hops of the slowest lines of all stages."""
+    # Only far stages pay the way to another building or site, many times as long as the others.
     longest = 0
     for line in stage_lines(sizes):
         ends = first[line.ravel()], first[np.roll(line, -1, axis=1).ravel()]
@@ -148,13 +128,10 @@ def _with_latency(cluster: Cluster, longest_ps: int, hops: int) -> Cluster:
 
 
 def repeated_rounds_ps(schedule_of: Callable[[int], Schedule], rounds: int) -> int:
-    """Return the time of a schedule of many equal rounds [ps], from runs of a few rounds.
-
-    Runs of n, 2 n and 3 n rounds show what n further rounds cost. If both differences are the same,
-    and no less than the time for which n rounds keep the busiest resource busy, so that nothing
-    hides them any longer, all further rounds cost as much. Otherwise n is doubled; where runs would
-    exceed ``MOST_OPS`` ops, the rest is charged as if nothing hid it.
-    """
+    """Return the time of a schedule of many equal rounds [ps], from runs of a few rounds."""
+    # Runs of n, 2 n and 3 n rounds show what n more cost. If both differences are the same, and no
+    # less than n rounds keep the busiest resource busy, so that nothing hides them any longer, all
+    # further rounds cost as much; else n is doubled. Beyond ``MOST_OPS`` nothing is taken to hide.
     few = ROUNDS
     while 4 * few < rounds:
         (first, _, _), (second, busy, _), (third, busier, ops) = (

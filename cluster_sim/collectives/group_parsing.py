@@ -70,11 +70,7 @@ def _range(text: str, cluster: Cluster, thing: str) -> IntArray:
 
 
 def ordered(group: Group, text: str) -> Group:
-    """Return a group with its chips in the order that a user states, the chip of rank 0 first.
-
-    ``text``: a list such as ``0,1,5,4``, or the path of a file of chip numbers separated by commas,
-    blanks or line ends; ``#`` begins a comment.
-    """
+    """Return a group in the order of a list, or of a file in which ``#`` begins comments."""
     thing = f"--order {text[:SHOWN]!r}"
     is_list = re.fullmatch(r"[\d\s,\-]+", text, re.ASCII) is not None
     chips = parse_chips(text if is_list else _list_in_file(Path(text)), group.cluster, thing)

@@ -1,16 +1,10 @@
 """Lowering of messages to ops: a CC-Core issues each message, which then crosses links hop by hop.
 
-Each hop is one op. On plain shapes a chip on the way stores a message before it forwards it;
-switches, and real chips, forward while they receive (a start-edge, rule 2). One compiled loop
-writes all columns of the ops in the time in which memory can be written; with an array expression
-for each column, most of the time for a collective of a million messages would go into intermediate
-arrays.
-
-The last hop of a message that uses a shared resource besides links (memory, DMA engines, uplinks of
-racks) is a flow. It holds the link's slot and is as fast as the link, or slower where shared
-resources limit it. A share is in the schedule only where it can limit a flow: a memory that can
-take in all that can arrive at its chip at once slows nothing down, and to leave it out changes no
-time."""
+Each hop is one op; chips of plain shapes store a message before they forward it. One compiled loop
+writes all columns: array expressions would spend their time on intermediate arrays. The last hop
+over a shared resource (memory, DMA engines, uplinks) is a flow, in the schedule only where a share
+can limit it, which changes no time.
+"""
 
 from __future__ import annotations
 
@@ -94,13 +88,7 @@ class OpsAndEdges(NamedTuple):
 
 @lean
 def write_ops(messages: MessageColumns, routes: Routes, ops: OpsAndEdges) -> int:
-    """Write the ops of all messages; returns how many edges count from the start of their op.
-
-    A message of h hops is one op that issues it, if issuing takes time, then h ops. A node that
-    forwards a message while it receives it begins when the hop before has begun, after a lag of at
-    least one picosecond. The lag is longer where the next link is faster, so that the last byte is
-    never sent on before it has arrived.
-    """
+    """Write the ops of all messages; returns how many edges count from the start of their op."""
     edge, cut_through = 0, 0
     for number in range(len(messages.channel)):
         channel, size = messages.channel[number], messages.size[number]
@@ -131,6 +119,9 @@ def write_ops(messages: MessageColumns, routes: Routes, ops: OpsAndEdges) -> int
             resource = routes.resource[hop]
             duration_ps = _wire_ps(routes, resource, size, alike)
             if lasts and resource >= 0 and routes.forwards[here]:
+                # A node forwards a message while it receives it, from when the hop before has
+                # begun; where the next link is faster, later, as the last byte is never sent on
+                # before it has arrived.
                 lag_ps = max(1, lag_ps + max(0, here_ps - duration_ps))
                 ops.from_start[edge] = True
                 cut_through += 1
@@ -190,11 +181,7 @@ class Shares:
 def shares(
     messages: Messages, chip_of_rank: IntArray, fabric: Fabric, paths: Paths, *, contended: bool
 ) -> Shares | None:
-    """Return the shared resources of each channel, or None if none can limit a flow.
-
-    ``contended``: whether others may access the same memories, so that every memory can limit a
-    flow.
-    """
+    """Return the shared resources of each channel, or None if none can limit a flow."""
     channels = messages.channels
     chips = _Ends(chip_of_rank[channels.src], chip_of_rank[channels.dst], ~channels.joins)
     fused = np.zeros(len(channels), np.bool_) if channels.fused is None else channels.fused
@@ -238,15 +225,12 @@ def _memory(
     *,
     contended: bool,
 ) -> Iterator[Rows]:
-    """Yield the shares of memories and of DMA engines.
-
-    Chips of a collective send as much as they receive, so the sender's reads are charged to the
-    memory of the receiver. A message from another chip is as fast as its link and the memory
-    allow; a message between two ranks of a chip is moved by DMA engines, whose rate limits it.
-    """
+    """Yield the shares of memories and of DMA engines."""
     costs = fabric.costs
     if not costs.hbm_bytes_per_s:
         return
+    # Chips of a collective send as much as they receive: the sender's reads are charged to the
+    # receiver's memory. DMA engines move and limit messages between two ranks of a chip.
     shares = costs.dma_shares(messages.cycles if chips.apart else 1)
     if costs.copy_accesses:
         can_saturate = np.ones(len(fabric.resources), np.bool_)
@@ -310,12 +294,7 @@ def lower(
     *,
     contended: bool = False,
 ) -> Schedule:
-    """Turn messages between ranks on chips into a schedule on a fabric.
-
-    Returns the ops in the order of the messages, then a join ``done`` for each rank. Labels are
-    ``rank`` and ``peer`` (from, to), ``chunk`` and ``chunks`` (first and number), ``step``,
-    ``what``.
-    """
+    """Turn messages into a schedule: their ops in order, then a join ``done`` for each rank."""
     paths = _paths(messages, chip_of_rank, fabric)
     if fabric.ways:
         paths = around(paths, fabric)
@@ -479,13 +458,10 @@ def _distinct_sizes(size: IntArray) -> tuple[IntArray, IntArray]:
 def _before_wire_ps(
     messages: Messages, chip_of_rank: IntArray, costs: CommunicationCosts
 ) -> IntArray:
-    """Return the time from the end of each message's issue until it is on the wire [ps].
-
-    Messages that wait for no other also take the launch of the collective and, between chips, the
-    handshake, which may be that of every message. The array is empty where messages are not issued.
-    """
+    """Return the time from each message's issue until the wire [ps]; none where none are issued."""
     if not costs.issue_ps:
         return np.empty(0, np.int64)
+    # First messages also take the launch and, between chips, a handshake, which may be each one's.
     waits = np.zeros(len(messages), np.bool_)
     waits[messages.edges.dst] = True
     several = len(chip_of_rank) > 0 and bool((chip_of_rank != chip_of_rank[0]).any())

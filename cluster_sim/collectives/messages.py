@@ -1,10 +1,7 @@
 """Messages between ranks: what an algorithm writes, before links and costs are known.
 
-An algorithm writes a table of messages, each from rank to rank over a channel, with edges from the
-arrival of one message to the start of another. A message carries chunks: pieces of the buffer, with
-the ranks that hold them first and last. A chunk states what the collective must achieve with it, so
-one proof serves every operation. The links that a channel crosses, and the time that it takes to
-issue a message, are added by :mod:`cluster_sim.collectives.lowering`.
+Messages of a table carry chunks of the buffer over channels, with edges from arrivals to starts. A
+chunk states what the collective must achieve with it, so that one proof serves all.
 """
 
 from __future__ import annotations
@@ -26,11 +23,7 @@ EVERY = -1  # as a source, every rank of the group contributes; as a target, eve
 
 @dataclass(frozen=True, eq=False)
 class Chunks:
-    """Chunks of the buffers of one or several groups.
-
-    A message of ``count`` chunks from ``first`` on carries ``first … first + count - 1``; with a
-    list, ``content[first:first + count]``, ascending.
-    """
+    """Chunks of buffers; a message has ``first … first + count - 1``, or these of a list."""
 
     size_bytes: IntArray
     source: IntArray  # rank that holds the chunk at first; EVERY where it is the sum of all ranks'
@@ -86,20 +79,13 @@ def share(size_bytes: npt.ArrayLike, weights: npt.ArrayLike) -> IntArray:
 
 
 def shards(size_bytes: int, ranks: int, weights: npt.ArrayLike) -> IntArray:
-    """Divide each rank's shard of a buffer among weighted parts, int64 (parts, ranks).
-
-    With equal weights any two pieces differ by at most one byte.
-    """
+    """Divide each rank's shard of a buffer among weighted parts, int64 (parts, ranks)."""
     return share(cut(size_bytes, ranks), weights).T
 
 
 @dataclass(frozen=True, eq=False)
 class Channels:
-    """Directed pairs of ranks that a collective uses.
-
-    Channel c is routed over ``link[ptr[c]:ptr[c + 1]]`` of the domain; where that is empty, and for
-    all channels where ``ptr`` is None, the fabric chooses the route.
-    """
+    """Directed pairs of ranks, over ``link[ptr[c]:ptr[c + 1]]`` or the fabric's route."""
 
     src: IntArray
     dst: IntArray
@@ -180,11 +166,7 @@ def one_chunk_messages(
     reduce: npt.ArrayLike = False,
     step: npt.ArrayLike = 0,
 ) -> Messages:
-    """Make a table of messages of one chunk each; columns broadcast to the shape of ``channel``.
-
-    ``edges`` lead from the arrival of one message to the start of another, numbered in this order;
-    by default no message waits for another.
-    """
+    """Make a table of messages of one chunk each; columns broadcast to ``channel``."""
     shape = np.shape(channel)
 
     def column(values: npt.ArrayLike, dtype: npt.DTypeLike) -> Any:
@@ -221,11 +203,8 @@ def no_messages(chunks: Chunks, ranks: int) -> Messages:
 
 
 def check_messages(messages: Messages, ranks: int, algorithm: str) -> None:
-    """Refuse messages that refer to ranks, channels, chunks or messages that do not exist.
-
-    The compiled loops that read the messages check no index, and numpy takes a negative one for a
-    place counted from the end.
-    """
+    """Refuse messages that refer to ranks, channels, chunks or messages that do not exist."""
+    # The compiled loops check no index, and numpy takes a negative one as counted from the end.
     channels, chunks = messages.channels, len(messages.chunks.listed_bytes())
     if messages.ranks != ranks:
         raise InputError(

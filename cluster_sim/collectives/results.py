@@ -207,7 +207,16 @@ def measure(
         if alone and (streamed or folded or not fits_by(many, picked)):
             few = f"{picked.name} is timed by a few ranks that stand for all"
             refuse_faults(faults, f"{few}. Take fewer ranks, or another algorithm.")
-            return _measure_large(frame, first, picked, ideal=ideal)
+            costs = communication_costs(first.group.cluster, ideal=ideal)
+            row, trace = measure_timed(
+                frame,
+                [first],
+                picked.name,
+                picked.rounds(first, costs),
+                lambda smaller: duration_ps(smaller, picked, ideal=ideal),
+            )
+            row["ops"] = picked.streamed_ops(first, costs) or row["ops"]
+            return row, trace
         down = gone_around(spelled_out(faults, first.group.cluster))[0]
         build = functools.partial(compose, many, picked, ideal=ideal, sbuf=sbuf, down=down)
         return measure_built(build, frame, proof=proof, faults=faults, down=down)
@@ -228,10 +237,7 @@ def measure_built(
     faults: Sequence[Fault] = (),
     down: Sequence[str] = (),
 ) -> tuple[dict[str, Any], Trace]:
-    """Build, run and prove a collective; returns its row and its trace.
-
-    ``down``: links among the faults that the built schedule goes around.
-    """
+    """Build, run and prove a collective around links ``down``; returns row and trace."""
     begun = time.perf_counter()
     built = build()
     ready = time.perf_counter()
@@ -256,8 +262,7 @@ def refuse_faults(faults: Sequence[Fault], why: str) -> None:
 
 
 def _measure_nccl(frame: RowFrame, calls: Sequence[CollectiveCall]) -> tuple[dict[str, Any], Trace]:
-    """Return row and trace of NCCL's time; groups that run at once share no port, so each takes
-    as long as alone."""
+    """Return row and trace of NCCL's time: groups that run at once share no port."""
     frame = replace(frame, bound=nccl.bound_with_switch(calls[0]))
     return measure_timed(frame, calls, nccl.NAME, nccl.steps(calls[0]), nccl.nccl_ps)
 
@@ -286,22 +291,6 @@ def _is_folded(call: CollectiveCall, algorithm: Algorithm, *, ideal: bool) -> bo
     if not is_shortened and ops_foreseen([call], algorithm, costs) < FOLDED_FROM:
         return False
     return algorithm.stands_for(call, costs) is not None
-
-
-def _measure_large(
-    frame: RowFrame, call: CollectiveCall, algorithm: Algorithm, *, ideal: bool
-) -> tuple[dict[str, Any], Trace]:
-    """Return row and trace of a collective whose schedule is too large to build or to keep."""
-    costs = communication_costs(call.group.cluster, ideal=ideal)
-    row, trace = measure_timed(
-        frame,
-        [call],
-        algorithm.name,
-        algorithm.rounds(call, costs),
-        lambda smaller: duration_ps(smaller, algorithm, ideal=ideal),
-    )
-    row["ops"] = algorithm.streamed_ops(call, costs) or row["ops"]
-    return row, trace
 
 
 def measure_timed(
@@ -359,11 +348,7 @@ WEIGHTS = 10**9
 def compose_v(
     group: Group, sent_bytes: IntArray, algorithm: str = AUTO, *, ideal: bool = False
 ) -> Collective:
-    """Build an all-to-all-v: a message for every pair of ranks with something to send.
-
-    ``sent_bytes`` (ranks, ranks): bytes that rank i has for rank j; those of the diagonal are not
-    sent [B]. ``algorithm``: ``direct``, ``dimension-ordered`` on a box of a torus, or ``auto``.
-    """
+    """Build an all-to-all-v from the bytes (ranks, ranks) of rank i for rank j [B]."""
     check_matrix(sent_bytes, group.ranks)
     name = _choose_algorithm_v(group, algorithm)
     filled = group.filled_box if name == DIMENSION_ORDERED.name else None
@@ -393,13 +378,10 @@ def measure_v(
     engine: str = "fast",
     faults: Sequence[Fault] = (),
 ) -> tuple[dict[str, Any], Trace]:
-    """Build, run and prove an all-to-all-v; returns its row, as for every collective, and trace.
-
-    ``size_bytes`` is the mean buffer of a rank and busbw counts the bytes that leave the ranks, so
-    that an even matrix gives the row of the all-to-all. ``best`` keeps the fastest of all
-    algorithms. On NVIDIA's machines ``auto`` is NCCL's exchange, timed for the busiest port.
-    """
+    """Build, run and prove an all-to-all-v; returns its row, and trace."""
     check_matrix(sent_bytes, group.ranks)
+    # By the mean buffer, and the bytes that leave the ranks: an even matrix has the all-to-all's
+    # row.
     frame = RowFrame(
         group,
         buffer_bytes(sent_bytes),
@@ -500,11 +482,9 @@ def _size(text: str, path: Path) -> int:
 
 
 def skewed(ranks: int, size_bytes: int, skew: float) -> IntArray:
-    """Return the byte matrix of ranks that send to rank j in proportion to (j + 1)^-skew.
-
-    Skew 0 is the even all-to-all; skew 1 is Zipf's law, which the popularity of experts follows
-    roughly. ``size_bytes``: whole buffer of each rank, its own part included [B].
-    """
+    """Return the byte matrix of ranks that send to rank j in proportion to (j + 1)^-skew."""
+    # Skew 0 is the even all-to-all; 1 is Zipf's law, which the popularity of experts roughly
+    # follows.
     if not 0 <= skew <= 20:
         raise InputError(f"--skew {skew} is not between 0 (even) and 20")
     weights = np.maximum(1, np.rint(WEIGHTS * np.arange(1, ranks + 1) ** -float(skew)))
@@ -523,10 +503,7 @@ def bus_factor_v(sent_bytes: IntArray) -> float:
 
 
 def lower_bound_v(group: Group, sent_bytes: IntArray, *, ideal: bool = False) -> Bound:
-    """Return the time in which the busiest chip can send, or receive, through all its links.
-
-    Unless ``ideal``, its memory also has to store all that its ranks receive.
-    """
+    """Return the time in which the busiest chip can send, or receive, through all its links."""
     chips, cores = len(group.chips), group.ranks_per_chip
     between = sent_bytes.reshape(chips, cores, chips, cores).sum(axis=(1, 3))
     np.fill_diagonal(between, 0)
@@ -542,6 +519,7 @@ def lower_bound_v(group: Group, sent_bytes: IntArray, *, ideal: bool = False) ->
         rate = np.bincount(node, links.bandwidth_bytes_per_s, links.nodes)[local] + fabric_rate
         need = np.divide(moved, rate, out=np.zeros(chips), where=rate > 0).max(initial=0.0)
         bounds.append(Bound(what, int(need * PS_PER_S) + least_latency(group) if need else 0))
+    # Unless ideal, its memory also has to store all that its ranks receive.
     costs = communication_costs(group.cluster, ideal=ideal)
     if costs.hbm_peak_bytes_per_s:
         arrives = sent_bytes.sum(axis=0) - np.diag(sent_bytes)

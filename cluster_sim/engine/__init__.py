@@ -1,8 +1,4 @@
-"""Engines, which find when each op of a schedule starts and ends, by the rules of time.
-
-The reference engine defines the rules in SimPy; the fast engine is compiled and gives the same
-integers.
-"""
+"""Engines, which find when each op of a schedule starts and ends, by the rules of time."""
 
 from __future__ import annotations
 

@@ -73,10 +73,7 @@ NOMINAL = Fraction(1)  # speed of a resource without faults
 
 
 class Slot:
-    """One slot of a resource: a process that takes ops from the queue and holds each to its end.
-
-    An idle slot waits for its *turn*, the event at which it takes the next op.
-    """
+    """One slot of a resource, which takes ops at its *turn* and holds each to its end."""
 
     def __init__(self, server: Server, name: str):
         self.server = server
@@ -195,11 +192,7 @@ class Flow:
 
 
 class Sharing:
-    """All flows in flight, and their rates, which are solved in a phase of the instant.
-
-    ``faulty``: resources whose speed may change: a flow that holds a slot of one has its cap
-    scaled.
-    """
+    """All flows in flight and their rates; those on slots of ``faulty`` have scaled caps."""
 
     def __init__(self, env: Picoseconds, schedule: Schedule, faulty: IntArray, solve_phase: int):
         self.env = env
@@ -411,19 +404,15 @@ class Run:
                 self.count(self.dst[edge], now + self.lag[edge])
 
     def finish_unless_lost(self, op: int) -> None:
-        """End an op that holds no slot, unless a fault took its start back.
-
-        It has no process that the fault could interrupt, so its event of the end comes anyway.
-        """
+        """End an op that holds no slot, unless a fault took its start back."""
+        # It has no process that the fault could interrupt, so its event of the end comes anyway.
         if self.start[op] >= 0:
             self.finish(op)
 
     def count_start_edges(self, op: int, extra_ps: int) -> None:
-        """Count the edges from the start of an op, whose lags grow as much as its duration did.
-
-        An op that was lost and restarts does not count an edge again that had elapsed before.
-        """
+        """Count the edges from the start of an op, whose lags grow as much as its duration did."""
         for edge in range(self.ptr[op], self.ptr[op + 1]):
+            # An op that was lost and restarts does not count an edge again that had elapsed before.
             if self.from_start[edge] and edge not in self.counted:
                 self.counted[edge] = elapses_ps = self.env.now + self.lag[edge] + extra_ps
                 self.count(self.dst[edge], elapses_ps)

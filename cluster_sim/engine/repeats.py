@@ -1,9 +1,7 @@
 """Runs of schedules with repeats, in memory that does not grow with their number.
 
-Routines run in place, call after call. Of rounds, only some are held at a time, in a window. When
-all ops of its first rounds have ended, the window moves on: what is left of the later rounds moves
-to the front, and new rounds are written behind them. Nothing of this changes a time, as no op of a
-new round could have arrived before.
+Routines run in place. Of rounds, a window is held: when all ops of its first rounds have ended, the
+later ones move to the front and new ones are written behind, of which no op could have arrived.
 """
 
 from __future__ import annotations
@@ -35,23 +33,10 @@ OP_COLUMNS = {"kind": JOIN, "resource": NO_RESOURCE, "duration": 0, "priority": 
 
 
 def simulate_rounds(rounds: Rounds, *, window: int | None = None) -> int:
-    """Run a schedule in rounds and return the latest end of any op [ps].
-
-    Some rounds are held at a time: ``window`` of them at first, by default as many as fit in a
-    processor's cache, and twice as many when some ops are so far ahead of others that an op may end
-    before the round that follows its own is there. Where no window is long enough, the schedule is
-    run written out.
-
-    A million transfers, one after the other:
-
-    >>> from cluster_sim.schedule.build import OpColumns, schedule
-    >>> from cluster_sim.schedule.table import FIXED, Edges, Resources
-    >>> link = Resources.table("link", [0], [1])
-    >>> send = schedule(OpColumns([FIXED, JOIN], [0, -1], [5, 0]), resources=link,
-    ...                 edges=Edges.from_pairs(2, [0], [1], lag_ps=2))
-    >>> simulate_rounds(Rounds(send, 1, np.array([10**6])))
-    7000000
-    """
+    """Run a schedule in rounds and return the latest end of any op [ps]."""
+    # ``window`` rounds are held at first, by default as many as fit in a processor's cache, and
+    # twice as many when some ops are so far ahead that one may end before the round behind its own
+    # is there. Where no window is long enough, the schedule is run written out.
     fitting = min(OPS_IN_WINDOW // rounds.ops, rounds.count // LEAST_MOVES)
     length = window or max(FEWEST_ROUNDS, fitting)
     while length < rounds.count:
@@ -78,11 +63,7 @@ class _Rows(NamedTuple):
 
 
 class _Window:
-    """Some consecutive rounds of a schedule, and the run that goes on in them.
-
-    Behind the rounds of the window there is room for one more, whose ops never arrive. As soon as
-    an edge to one of them is counted, the window was too short.
-    """
+    """Consecutive rounds and their run; too short once an edge leads to the round behind."""
 
     def __init__(self, rounds: Rounds, length: int):
         ops, width = rounds.ops, rounds.edges
@@ -204,9 +185,7 @@ class _Window:
 
 
 def _columns(rounds: Rounds, length: int) -> tuple[_Rows, _Rows, Run]:
-    """Return the columns of each kind of round, those that are other where blocks are larger, and a
-    run with room for a window of rounds.
-    """
+    """Return rounds' columns, those other where blocks are larger, and a run with room."""
     run = new_run(rounds.of_both_sizes, Faults.none(), (), berths=length * rounds.ops)
     whole, room = run.ops, (length + 1) * rounds.ops
     rows, larger_rows = _rows(rounds, whole), _Rows({}, {})
@@ -263,12 +242,7 @@ def _renumbered(chain: IntArray, shift: int) -> IntArray:
 def simulate_calls(
     schedule: Schedule, routines: Routines, *, engine: str = "fast", faults: Faults | None = None
 ) -> Times:
-    """Run a schedule with routines; return the times of the ops outside of them.
-
-    The compiled engine runs a routine in place, call after call. SimPy runs the schedule written
-    out, and so does the compiled engine with faults, of which ``attempts`` and ``dead`` then tell.
-    Raises ValueError when a routine is called while it runs.
-    """
+    """Run a schedule with routines, in place or written out; return times outside."""
     if engine == "fast" and not faults:
         return fast.simulate(schedule, Faults.none(), routines=routines)
     times = simulate(calls_written_out(schedule, routines), engine=engine, faults=faults)

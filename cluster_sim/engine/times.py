@@ -84,13 +84,9 @@ class Times:
 
 
 def settle(times: Times, pending: IntArray, *, now: int, on_its_way: bool) -> Times:
-    """Turn the columns of an engine, as they were when it stopped, into the outcome of the run.
-
-    ``ready_ps`` of ``times`` is the latest edge counted so far; an ``end_ps`` after ``now`` is
-    still to come; ``status`` is ``FAILED``, ``DOOMED`` or 0; ``stopped_ps`` is when the run was to
-    stop. ``pending`` (ops,): edges into each op that were not counted. ``on_its_way``: whether a
-    flow still moves, or a fault is still to come.
-    """
+    """Turn the columns of an engine, as they were when it stopped, into the outcome of the run."""
+    # ``pending``: edges into each op that were not counted; of ``times``, ``ready_ps`` is the
+    # latest counted, ``status`` FAILED, DOOMED or 0, and ``stopped_ps`` when the run was to stop.
     ready, start, end, failure = times.ready_ps, times.start_ps, times.end_ps, times.status
     started = start >= 0
     in_flight = started & (end > now)

@@ -56,11 +56,9 @@ class CommunicationCosts:
         return np.array(usable, np.int64)[where]
 
     def dma_shares(self, cycles: int) -> int:
-        """Return the shares of the DMA engines that a byte copied inside a chip takes.
-
-        Each directed cycle has queues of its own, so that several copy several times as fast as
-        one, up to the rate of all engines.
-        """
+        """Return the shares of the DMA engines that a byte copied inside a chip takes."""
+        # Each directed cycle has queues of its own, so several copy faster, up to the rate of all
+        # engines.
         least = -(-DMA_SHARES * self.dma_bytes_per_s // self.engines_bytes_per_s)
         return min(DMA_SHARES, max(least, -(-DMA_SHARES // cycles)))
 
@@ -99,14 +97,11 @@ def communication_costs(
 def within_chip(
     costs: CommunicationCosts, cluster: Cluster, op: str, ranks: int
 ) -> CommunicationCosts:
-    """Return the costs among the ranks of one chip, as far as the catalogue states them.
-
-    The runtime's copies inside a chip reach rates that depend on the operation and on the number of
-    ranks, and the launch of a collective inside a chip takes another time than between chips.
-    """
+    """Return the costs among the ranks of one chip, as far as the catalogue states them."""
     catalogue, chip = cluster.catalogue, cluster.chip
     if catalogue is None or not chip or costs.hbm_bytes_per_s == 0:
         return costs
+    # Rates of copies inside a chip depend on the operation and on the number of ranks.
     start, rate = "chip_collective_launch", f"copy_{op.replace('-', '_')}_{ranks}"
     if catalogue.has(chip, start):
         costs = replace(costs, launch_ps=catalogue.ps(chip, start))
@@ -117,13 +112,11 @@ def within_chip(
 
 
 def _with_memory(costs: CommunicationCosts, catalogue: Catalogue, chip: str) -> CommunicationCosts:
-    """Add rates and accesses of memory, from the accesses of a chunk that the vendor states.
-
-    The vendor counts the accesses of one chunk over two ranks, so a message has half of a ring's;
-    of a pair of ranks, one message has a ring's accesses and the other has the rest.
-    """
+    """Add rates and accesses of memory, from the accesses of a chunk that the vendor states."""
     if not catalogue.has(chip, "hbm_in_collectives") or not catalogue.has(chip, "collective_copy"):
         return costs
+    # The vendor counts the accesses of one chunk over two ranks, so a message has half of a ring's;
+    # of a pair of ranks, one message has a ring's accesses and the other has the rest.
     ring, pair = (
         [
             catalogue.integer(RUNTIME, f"{name}_{op}_hbm_accesses")

@@ -1,8 +1,4 @@
-"""The fabric: links, CC-Cores, engines and adapters of a cluster, numbered by arithmetic.
-
-A fabric covers the scale-up domains that a group touches, not the whole cluster, so a collective
-between two domains of a huge cluster takes the memory of two domains.
-"""
+"""The fabric: links, CC-Cores, engines and adapters of the domains that a group touches."""
 
 from __future__ import annotations
 
@@ -26,11 +22,7 @@ from topologies.shapes.links import Links, domain_links
 
 @dataclass(frozen=True, eq=False)
 class Uplinks:
-    """Up- and downlinks that groups of chips share and that carry less than all of these can send.
-
-    Only oversubscribed fabrics have such links. In others traffic is spread evenly over all equal
-    paths, so that adapters are the bottleneck.
-    """
+    """Links of oversubscribed fabrics that groups of chips share and could overload."""
 
     row: IntArray  # of each link in SharedLinks of topologies.routing, ascending
     tables: tuple[Resources, ...] = ()  # such as ToR-up:3, one for each kind
@@ -113,10 +105,7 @@ class Paths:
 
 @dataclass(frozen=True, eq=False)
 class Fabric:
-    """Numbered resources of some scale-up domains of a cluster.
-
-    Links of the domains come first, domain by domain, then each other kind chip by chip.
-    """
+    """Numbered resources of scale-up domains: links by domain, then other kinds chip by chip."""
 
     cluster: Cluster
     domains: IntArray  # global numbers of the domains covered, ascending

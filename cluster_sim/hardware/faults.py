@@ -138,10 +138,7 @@ def gone_around(faults: Sequence[Fault]) -> tuple[tuple[str, ...], tuple[Fault, 
 def fault_table(
     schedule: Schedule, faults: Sequence[Fault], cluster: Cluster | None = None
 ) -> Faults:
-    """Return a table of faults, with the numbers of the schedule's resources for their names.
-
-    A fault of a link or adapter elsewhere on ``cluster`` has no effect, which a warning says.
-    """
+    """Return a table of faults of a schedule's resources; those elsewhere are warned of."""
     names = schedule.resources.names()
     number = {name: place for place, name in enumerate(names)}
     elsewhere = [

@@ -16,25 +16,10 @@ from topologies.errors import InputError
 def memory_kernel(
     cluster: Cluster, chips: npt.ArrayLike, size_bytes: int, bytes_per_s: int | None = None
 ) -> Schedule:
-    """Return a schedule of one kernel on each chip that moves ``size_bytes`` through its memory.
-
-    Each core loads and stores its part with its own DMA engines, so a kernel is one flow for each
-    core, together no faster than ``bytes_per_s``. A memory serves equal flows equally: the fewer
-    messages of a collective cross it, the larger the share that the kernel keeps.
-
-    >>> from cluster_sim.schedule.build import merge
-    >>> from cluster_sim.collectives import CollectiveCall, compose, whole
-    >>> from cluster_sim.trace.trace import run
-    >>> from topologies.clusters.names import cluster
-    >>> node = cluster("trn2.48xlarge")
-    >>> kernel = memory_kernel(node, range(16), 2 * 10**9)
-    >>> call = CollectiveCall("all-gather", whole(node, 4), 2**29)
-    >>> gathered = compose(call, contended=True).schedule
-    >>> [round(run(one).total_s * 1e3, 2) for one in (kernel, gathered)]
-    [0.88, 1.75]
-    >>> run(merge(kernel, gathered)).total_s < (0.88 + 1.75) * 1e-3
-    True
-    """
+    """Return a schedule of one kernel on each chip that moves ``size_bytes`` through its memory."""
+    # Each core moves its part with its own DMA engines, one flow each, together no faster than the
+    # rate. A memory serves equal flows equally: the fewer messages of a collective cross it, the
+    # larger the share that the kernel keeps.
     kernels = distinct(np.asarray(chips, np.int64))
     covered = fabric(cluster, kernels // cluster.chips_per_domain)
     catalogue, chip = cluster.catalogue, cluster.chip

@@ -1,7 +1,4 @@
-"""Figures of a trace, and files for timeline viewers.
-
-matplotlib takes its time to import, so it is loaded with the first figure.
-"""
+"""Figures of a trace, and files for timeline viewers; matplotlib loads with the first figure."""
 
 from __future__ import annotations
 

@@ -1,11 +1,4 @@
-"""``timeline.pftrace.gz``: a trace for https://ui.perfetto.dev, in its own protocol buffers.
-
-Every chip is a track, below which each of its engines, CC-Cores and adapters is a track; all links
-are below a track of their own. A slice has the name of its kernel or message, and its category in
-the trace; arrows lead from the end of a message to the op that waits for it; counters show the
-number of busy links and the rate that they carry, the rate of the memory of each chip, and what the
-caller adds.
-"""
+"""``timeline.pftrace.gz``: a trace for https://ui.perfetto.dev, in its own protocol buffers."""
 
 from __future__ import annotations
 
@@ -94,10 +87,7 @@ def varint(number: int, values: IntArray) -> Bytes:
 
 
 def fixed64(number: int, values: IntArray, present: BoolArray) -> Bytes:
-    """Return a column with a field of eight bytes, in the records where it is present.
-
-    ``number``: from 16 on, whose key is as long as that of the field that no reader knows.
-    """
+    """Return a column with a field of eight bytes, ``number`` 16 or more, where it is present."""
     keys = [constant(tag(each, FIXED64)) for each in (number, UNKNOWN)]
     eight = np.ascontiguousarray(values, "<u8").view(np.uint8).reshape(len(values), 8)
     return joined([np.where(present[:, None], *keys), eight])
@@ -178,15 +168,13 @@ def _rate(trace: Trace, op: IntArray) -> FloatArray:
 def counter(
     name: str, unit: str, start_ps: IntArray, end_ps: IntArray, by: FloatArray, *, chip: int = -1
 ) -> Counter:
-    """Return a counter of the sum over all spans that have begun and not ended.
-
-    Means over stretches of time, which stand for too many values, have the same integral over time.
-    """
+    """Return a counter of the sum over all spans that have begun and not ended."""
     at, where = np.unique(np.concatenate([start_ps, end_ps]), return_inverse=True)
     change = np.bincount(where, np.concatenate([by, -by]), minlength=len(at))
     value = np.maximum(0.0, np.cumsum(change))
     value[-1:] = 0.0  # all spans are over, but for rounding
     if len(at) > MOST_POINTS:
+        # Means over stretches, which stand for too many values, have the same integral over time.
         total = np.concatenate([[0.0], np.cumsum(value[:-1] * np.diff(at))])
         edges = np.linspace(at[0], at[-1], MOST_POINTS).astype(np.int64)
         between = np.diff(np.interp(edges, at, total)) / np.diff(edges)

@@ -122,10 +122,8 @@ PIXELS = 1_400  # pixels across the window, about as many as a printed figure ha
 
 
 def smoothed(share: FloatArray, bars: Bars, window_s: tuple[float, float]) -> FloatArray:
-    """Average shares over neighbouring pixels where ops alternate within few pixels.
-
-    Otherwise the beat between their period and the width of a pixel would show as a pattern.
-    """
+    """Average shares over neighbouring pixels where ops alternate within few pixels."""
+    # Otherwise the beat between their period and the width of a pixel would show as a pattern.
     order = np.lexsort((bars.start_s, bars.lane))
     gaps = np.diff(bars.start_s[order])[np.diff(bars.lane[order]) == 0]
     turn = float(np.median(gaps)) / ((window_s[1] - window_s[0]) / PIXELS) if len(gaps) else 0.0
@@ -151,13 +149,11 @@ def busy_share(
     window_s: tuple[float, float],
     pixels: int = PIXELS,
 ) -> FloatArray:
-    """Return the share of each pixel's time that intervals in rows cover, float (rows, pixels).
-
-    Up to an edge e between pixels, an interval covers max(0, e - start) - max(0, e - end). Summed
-    over intervals, both terms need only the number and the sum of the instants before the edge.
-    """
+    """Return the share of each pixel's time that intervals in rows cover, float (rows, pixels)."""
     low, width = window_s[0], (window_s[1] - window_s[0]) / pixels
     covered = np.zeros((rows, pixels + 1))
+    # Up to an edge e between pixels, an interval covers max(0, e - start) - max(0, e - end). Summed
+    # over intervals, both need only the number and the sum of the instants before the edge.
     for instant, sign in ((start_s, 1.0), (end_s, -1.0)):
         position = (instant - low) / width
         edge_after = np.clip(np.ceil(position), 0, pixels).astype(np.int64)

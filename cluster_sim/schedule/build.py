@@ -1,7 +1,4 @@
-"""Checked schedules from columns of ops, and several merged into one that runs them at once.
-
-Every builder ends in :func:`schedule`.
-"""
+"""Checked schedules from columns of ops, and several merged into one that runs them at once."""
 
 from __future__ import annotations
 
@@ -109,10 +106,8 @@ RESOURCE_COLUMNS = {
 
 
 def check(schedule: Schedule) -> None:
-    """Refuse a schedule whose columns do not fit together, or that breaks rules 1, 2, 5 or 6.
-
-    Compiled code trusts its arrays: a bad index that passed here would crash the process.
-    """
+    """Refuse a schedule whose columns do not fit together, or that breaks rules 1, 2, 5 or 6."""
+    # Compiled code trusts its arrays: a bad index that passed here would crash the process.
     ops = len(schedule)
     for name, dtype in OP_COLUMNS.items():
         _check_column(name, getattr(schedule, name), dtype, ops)
@@ -209,11 +204,9 @@ def _refuse_any(bad: BoolArray, values: IntArray, column: str, why: str) -> None
 
 
 def _check_start_edges(schedule: Schedule) -> None:
-    """Refuse edges from a start whose second op could end before the first one does.
-
-    Such an edge models cut-through: a link forwards the first bytes of a message while the rest
-    still arrives. The lag must keep the last byte from leaving before it has come.
-    """
+    """Refuse edges from a start whose second op could end before the first one does."""
+    # Such an edge models cut-through: a link forwards the first bytes of a message while the rest
+    # still arrives. The lag must keep the last byte from leaving before it has come.
     edges = schedule.edges
     if edges.from_start is None:
         return
@@ -267,11 +260,7 @@ def _check_flows(schedule: Schedule) -> None:
 
 
 def merge(*parts: Schedule) -> Schedule:
-    """Merge schedules that start together; resources of the same name become one resource.
-
-    The ops come one schedule after the other. Label ``stream`` is the number of the schedule that
-    an op is from; other labels are kept if all schedules have them.
-    """
+    """Merge schedules that start together, by ``stream``; equal names are one resource."""
     resources, new_numbers = unite_resources([part.resources for part in parts])
     first_op = np.cumsum([0, *(len(part) for part in parts)])
     # By type too: a column of numbers and a column of names do not go into one.
@@ -301,11 +290,7 @@ def merge(*parts: Schedule) -> Schedule:
 
 
 def unite_resources(tables: Sequence[Resources]) -> tuple[Resources, list[IntArray]]:
-    """Unite tables of resources, in the order in which names first occur.
-
-    Returns with them, for each table, the rows of its resources. Refuses a resource of different
-    slots or capacities.
-    """
+    """Unite tables by name, as first met; returns the rows of each table's resources."""
     stacked = Resources.concat(tables)
     columns = (stacked.kind, stacked.owner, stacked.peer, stacked.lane)
     first, distinct = distinct_rows(np.stack(columns, axis=1).astype(np.int64))

@@ -1,13 +1,8 @@
 """Repeats: ops that stand in a schedule once and run many times, so that it stays small.
 
-*Routines* run each time that a join calls them. A training step calls the same collective of the
-same ranks hundreds of times, one call after the other, and so its memory grows with its groups of
-ranks and not with their calls.
-
-*Rounds* stand for many in a row. A ring all-reduce of a thousand ranks has two thousand rounds,
-nearly all of them alike, and is written down as four.
-
-:func:`calls_written_out` and :func:`rounds_written_out` give the equivalent schedules of plain ops.
+*Routines* run each time that a join calls them, such as the collective of a training step's layers.
+*Rounds* stand for many in a row, such as those of a ring. :func:`calls_written_out` and
+:func:`rounds_written_out` give the equivalent schedules of plain ops.
 """
 
 from __future__ import annotations
@@ -48,11 +43,7 @@ class Routines:
 
 
 def calls_written_out(whole: Schedule, routines: Routines) -> Schedule:
-    """Return the equivalent schedule without routines, where each call has ops of its own.
-
-    The ops outside routines come first, then the calls of the first routine in their order, those
-    of the second, and so on.
-    """
+    """Return the schedule with ops of its own for each call, routine by routine."""
     order = np.argsort(routines.routine, kind="stable")
     caller, routine = routines.caller[order], routines.routine[order]
     length = np.diff(routines.first)[routine]
@@ -75,11 +66,9 @@ def calls_written_out(whole: Schedule, routines: Routines) -> Schedule:
 def _edges(
     whole: Schedule, origin: IntArray, shift: IntArray, calls: tuple[IntArray, IntArray, IntArray]
 ) -> Edges:
-    """Edges of the written-out ops, which ``origin`` and ``shift`` map to the ops of ``whole``.
-
-    The edges of each op are copied. A caller also leads to those ops of its call that wait for
-    nothing else, and the last op of the call leads to the op after the caller.
-    """
+    """Edges of the written-out ops, which ``origin`` and ``shift`` map to the ops of ``whole``."""
+    # A caller also leads to those ops of its call that wait for nothing else, and the last op of
+    # the call to the op after the caller.
     edges = whole.edges
     copied = _rows(edges.ptr, origin)
     src = np.repeat(np.arange(len(origin)), np.diff(edges.ptr)[origin])

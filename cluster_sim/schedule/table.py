@@ -1,8 +1,6 @@
 """The Schedule: a table of ops on resources, as arrays, which all parts of the simulator share.
 
-What a schedule *means*, that is, when each op starts and ends, is written down as the eight rules
-of time in ``docs/design.md``; tests cite them by number. Integer picoseconds are the only unit of
-time inside (rule 6).
+What a schedule *means* are the eight rules of time in ``docs/design.md``, which tests cite.
 """
 
 from __future__ import annotations
@@ -338,10 +336,7 @@ _LONGEST_S = HORIZON_PS // PS_PER_S - 1
 
 
 def transfer_ps(size_bytes: npt.ArrayLike, rate_bytes_per_s: npt.ArrayLike) -> IntArray:
-    """Time on the wire [ps], ``max(1, ceil(bytes · 10¹² / rate))`` in exact integers (rule 6).
-
-    ``size_bytes, rate_bytes_per_s``: arrays of any shapes that broadcast; rates of at least 1 B/s.
-    """
+    """Time on the wire [ps], ``max(1, ceil(bytes · 10¹² / rate))`` in exact integers (rule 6)."""
     size, rate = np.asarray(size_bytes, np.int64), np.asarray(rate_bytes_per_s, np.int64)
     seconds, rest = np.divmod(size, rate)
     if seconds.max(initial=0) > _LONGEST_S:

@@ -304,11 +304,8 @@ class BlockedWork(InputError):  # noqa: N818 - a state of the work, not a fault 
 
 
 def explain(schedule: Schedule, times: Times) -> str:
-    """Say in a line how many ops are blocked, and what the first waits for; empty for none.
-
-    The first is the op at which the waiting begins: it is on a cycle of edges, or held back by a
-    dead or starved resource.
-    """
+    """Say in a line how many ops are blocked, and what the first waits for; empty for none."""
+    # Waiting begins at an op on a cycle of edges, or held back by a dead or starved resource.
     blocked = times.blocked
     if not blocked.any():
         return ""

@@ -1,13 +1,8 @@
 """Fits of catalogue constants to measured times, as far as the data determine them.
 
-Residuals are logarithms of predicted over measured time, with a soft loss, so that ten per cent of
-poor rows do not decide the fit. A constant is fitted if some row depends on it and its effect is
-not a combination of the effects of constants chosen before. The others keep their values and are
-reported with the reason.
-
-Kernels, collectives and training steps have constants of their own. Kernels are fitted first, and
-steps with the fitted constants of kernels, so that the constants of steps explain only the rest of
-a step's time.
+Residuals are logarithms of predicted over measured time, with a soft loss for poor rows. A constant
+is fitted if its effect is no combination of those chosen before. Kernels come first, so that the
+constants of steps explain only the rest.
 """
 
 from __future__ import annotations
@@ -80,14 +75,8 @@ def fit_constants(
     *,
     note: str,
 ) -> ConstantsFit:
-    """Fit constants to measured times.
-
-    ``predict``: returns the times of all rows with the constants of the catalogue [s].
-    ``measured_s`` (rows,): measured times [s]. ``constants``: constants, the most important first:
-    a later one that the data cannot tell from earlier ones keeps its value. ``catalogue``:
-    catalogue whose constants the fit starts from. ``note``: note for the rows of the fitted
-    constants.
-    """
+    """Fit constants, the most important first, to measured times of rows [s]."""
+    # A later constant that the data cannot tell from earlier ones keeps its value.
     first = predict(catalogue)
     slopes = {constant: _effect(predict, first, constant, catalogue) for constant in constants}
     chosen, kept = _tell_apart(slopes)
@@ -278,12 +267,7 @@ NONE: FloatArray = np.zeros(0)
 
 @dataclass(frozen=True, eq=False)
 class Group:
-    """The fit of one kind of measurement.
-
-    ``name``: ``kernels``, ``collectives`` or ``training``.
-    ``apart, apart_before`` (rows,): errors of rows that were left out of the fit, with the fitted
-        constants and with the catalogue's.
-    """
+    """The fit of ``kernels``, ``collectives`` or ``training``; ``apart``: rows left out."""
 
     name: str
     fit: ConstantsFit

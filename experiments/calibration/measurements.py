@@ -1,9 +1,4 @@
-"""Reader of measurements of several tools: collectives, kernels and training steps.
-
-The kind of a file is recognised by its contents: a table of nccl-tests or nccom-test, the JSON
-report of nccom-test, a JSON summary of neuron-profile whose file name states the shape, or rows in
-the columns of ``validate --file``. Of a kit's folder all results are read.
-"""
+"""Reader of measurements of several tools: collectives, kernels and training steps."""
 
 from __future__ import annotations
 
@@ -49,10 +44,7 @@ class Measurements:
         return len(self.kernels) + len(self.training) + sizes
 
     def named(self, collective: str | None, ranks: int | None) -> Measurements:
-        """Fill in the operation and the ranks of series that do not state theirs.
-
-        Those of a single series are as stated here, as its tool may only imply them.
-        """
+        """Fill in the operation and ranks of series without them, or of a single one, as stated."""
         names, alone = {"collective": collective, "ranks": ranks}, len(self.collectives) == 1
         series = []
         for file, measured in self.collectives:
@@ -76,7 +68,21 @@ def read_measurements(paths: Sequence[Path], wanted: str | None = None) -> Measu
         if path.suffix == ".json":
             _read_json(path, text, kernels, collectives)
         elif path.suffix == ".csv" and _is_rows(text):
-            _read_rows(text, path, kernels, training)
+            # Faulty rows are left out, unless all are faulty.
+            rows = read_rows(text, str(path))
+            timed = {"kernel": "kernel_s", "training": "iteration_s"}
+            if rows.kind.name not in timed:
+                raise InputError(
+                    f"{path}: rows of kind {rows.kind.name} cannot be fitted; kernel and training "
+                    "rows can, and what nccl-tests and nccom-test print."
+                )
+            good = [row.values for row in rows.rows if not row.mistakes]
+            kept = [dict(row) for row in good if row.get(timed[rows.kind.name]) is not None]
+            if not kept:
+                raise InputError(
+                    f"{path}: no row with {timed[rows.kind.name]} in it. Run the kit first."
+                )
+            (kernels if rows.kind.name == "kernel" else training).extend(kept)
         else:
             try:
                 collectives.append((path.name, parse_measured(text, str(path), wanted)))
@@ -89,10 +95,7 @@ def read_measurements(paths: Sequence[Path], wanted: str | None = None) -> Measu
 
 
 def _files(paths: Sequence[Path]) -> Iterable[tuple[Path, bool]]:
-    """Yield the files to read, and whether each lies in a folder.
-
-    A file of a folder may be of no use and is then skipped; a file that the user names may not.
-    """
+    """Yield the files to read, and whether each lies in a folder and so may be of no use."""
     for path in paths:
         if not path.is_dir():
             yield path, False
@@ -114,24 +117,6 @@ def _is_rows(text: str) -> bool:
     """Return whether a text begins with a header of plain columns."""
     header = text.partition("\n")[0].split(",")
     return len(header) > 2 and not any(" " in name.strip() for name in header)
-
-
-def _read_rows(
-    text: str, path: Path, kernels: list[Mapping[str, Any]], training: list[Mapping[str, Any]]
-) -> None:
-    """Read rows with a measured time; faulty rows are left out, unless all are faulty."""
-    rows = read_rows(text, str(path))
-    timed = {"kernel": "kernel_s", "training": "iteration_s"}
-    if rows.kind.name not in timed:
-        raise InputError(
-            f"{path}: rows of kind {rows.kind.name} cannot be fitted; kernel and training rows "
-            "can, and what nccl-tests and nccom-test print."
-        )
-    good = [row.values for row in rows.rows if not row.mistakes]
-    kept = [dict(row) for row in good if row.get(timed[rows.kind.name]) is not None]
-    if not kept:
-        raise InputError(f"{path}: no row with {timed[rows.kind.name]} in it. Run the kit first.")
-    (kernels if rows.kind.name == "kernel" else training).extend(kept)
 
 
 def _read_json(

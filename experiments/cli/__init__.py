@@ -1,8 +1,4 @@
-"""The command line ``cluster-sim``: a thin layer over the library.
-
-Command modules import the library inside their functions, because ``cluster-sim --help`` must
-answer before numpy, pandas and numba could be loaded.
-"""
+"""The command line; commands import inside functions, as ``--help`` must not wait for numpy."""
 
 from experiments.cli.main import main
 

@@ -25,15 +25,13 @@ OBJECTS_BETWEEN_SEARCHES = 400_000
 
 
 def prepare() -> None:
-    """Set up the process for speed: reuse of memory, one thread, few garbage collections.
-
-    A schedule of a million ops passes through dozens of arrays of a few megabytes. glibc would get
-    the memory of each from the system and return it, and the system would clear every page again,
-    which takes up to half of the time of a large run. No command multiplies matrices, so threads
-    for linear algebra, which take a tenth of a second to start, would only wait. Python searches
-    for cycles of garbage after every 700 new objects; the imports of a command create up to three
-    hundred thousand, and none of them is garbage.
-    """
+    """Set up the process for speed: reuse of memory, one thread, few garbage collections."""
+    # A schedule of a million ops passes through dozens of arrays of a few megabytes. glibc would
+    # get the memory of each from the system and return it, and every page would be cleared again,
+    # which takes up to half of a large run. No command multiplies matrices, so threads for linear
+    # algebra, which take a tenth of a second to start, would only wait. Python looks for cycles of
+    # garbage after 700 new objects; imports create up to three hundred thousand, none of them
+    # garbage.
     gc.set_threshold(OBJECTS_BETWEEN_SEARCHES)
     os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
     if sys.platform != "linux":
@@ -78,11 +76,9 @@ def _named() -> Iterator[None]:
 
 
 def open_streams() -> bool:
-    """Prepare the standard streams, and return whether standard output is open.
-
-    For a closed descriptor Python has no stream object. The first file that is opened would get the
-    descriptor's number, and so receive the text that was meant for people.
-    """
+    """Prepare the standard streams, and return whether standard output is open."""
+    # For a closed descriptor Python has no stream, and the first file opened would get its number,
+    # and so the text meant for people.
     if sys.stderr is None:
         sys.stderr = os.fdopen(os.open(os.devnull, os.O_WRONLY), "w")
     if not sys.warnoptions:
@@ -188,11 +184,7 @@ app = LazyGroup(
 
 
 def run(arguments: Sequence[str], program: click.Command = app) -> int:
-    """Run one command line.
-
-    Returns the exit status: 0; 1 for a failed validation; 2 for a user's mistake, which is
-    explained in one line on stderr without a traceback.
-    """
+    """Run one command line; returns 0, 1 for a failed validation or 2 for a user's mistake."""
     try:
         status = program.main(list(arguments), prog_name="cluster-sim", standalone_mode=False)
     except click.ClickException as mistake:

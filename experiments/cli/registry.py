@@ -1,8 +1,4 @@
-"""Commands of ``cluster-sim``, each of whose modules is loaded when its command is used.
-
-A new command is one line here and one module of ``experiments.cli.commands`` with a function of the
-command's name; see ``docs/how-to/add-a-command.md``.
-"""
+"""Commands of ``cluster-sim``, each of whose modules is loaded when its command is used."""
 
 from __future__ import annotations
 

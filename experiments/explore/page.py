@@ -1,8 +1,4 @@
-"""Explorer: answers of recorded runs with other numbers of the catalogue, and their local page.
-
-Training steps are folded and collectives timed in closed form. An answer then takes a fraction of a
-second, short enough for a slider. The page is built with Panel.
-"""
+"""Explorer: answers of recorded runs with other numbers of the catalogue, and their local page."""
 
 from __future__ import annotations
 
@@ -202,10 +198,7 @@ LOOK_MS = 200  # time between two looks whether these numbers are known [ms]
 
 
 def answer_table(runs: Sequence[Explored], answers: Sequence[Parts]) -> pd.DataFrame:
-    """Return a table of the runs: their question, the recorded answer, and the answer now.
-
-    Returns one row a run, all cells text.
-    """
+    """Return the runs' question, recorded answer and answer now as text, one row a run."""
     rows = []
     for run, parts in zip(runs, answers, strict=True):
         before, after = sum(run.recorded.values()), sum(parts.values())

@@ -37,10 +37,7 @@ ALIKE = 1.05  # largest ratio of two bandwidths that count as about the same
 def figures(
     frame: pd.DataFrame, trace: Trace, cluster: Cluster
 ) -> dict[str, tuple[Figure, str, str]]:
-    """Draw all figures of a collective.
-
-    Returns the figure, title and note by file name. Links are drawn for rings, grids and tori only.
-    """
+    """Draw a collective: figure, title and note by name; links of rings, grids and tori only."""
     last = frame.iloc[-1]
     what = f"{last.collective} of {format_bytes(int(last.size_bytes))}, {last.algorithm}"
     drawings = {"busbw": (bandwidth(frame), "Bus bandwidth against size", "")}

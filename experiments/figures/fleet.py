@@ -23,6 +23,7 @@ STACK = (
 """Roles from the bottom of the stack."""
 LABELS = {"batch": "batch requests", "paused": "paused in place"}
 STEP_MINUTES = 15  # minutes over which curves are averaged
+IN_THOUSANDS = 10_000  # chips from which an axis counts thousands of them
 SMALLEST = 0.002  # share of the fleet below which a role is left out of the figure
 
 
@@ -38,20 +39,23 @@ def roles_figure(frame: pd.DataFrame, *, chips_per_unit: Mapping[str, int], titl
     fleet = coarse[[f"{role}_units" for role in STACK]].sum(axis=1).max()
     shown = [role for role in STACK if largest[f"{role}_units"] > SMALLEST * fleet]
     for axes, kind in zip(panels, kinds, strict=False):
-        prefix, thousands = f"{kind}_" if len(kinds) > 1 else "", chips_per_unit[kind] / 1000
+        prefix = f"{kind}_" if len(kinds) > 1 else ""
         units = [coarse[f"{prefix}{role}_units"] for role in shown]
+        most = np.sum(units, axis=0).max() * chips_per_unit[kind]
+        scale, unit = (1000, " [thousand]") if most >= IN_THOUSANDS else (1, "")
+        per_unit = chips_per_unit[kind] / scale
         axes.stackplot(
             time,
-            [each * thousands for each in units],
+            [each * per_unit for each in units],
             colors=[KNOWN[role] for role in shown],
             labels=[LABELS.get(role, role) for role in shown],
             linewidth=0,
         )
         if not prefix:  # several kinds share what is needed
-            need = coarse["load_units"] * thousands
+            need = coarse["load_units"] * per_unit
             axes.plot(time, need, color="black", lw=1.4, label="needed for the demand")
-        axes.set_ylabel(f"chips{f' of {kind}' if prefix else ''} [thousand]")
-        axes.set_ylim(0, np.sum(units, axis=0).max() * thousands)
+        axes.set_ylabel(f"chips{f' of {kind}' if prefix else ''}{unit}")
+        axes.set_ylim(0, most / scale)
     top, bottom = panels[0], panels[-1]
     top.set_title(f"{title}\n{_finding(frame, chips_per_unit)}", loc="left", fontsize=11)
     handles, names = top.get_legend_handles_labels()
@@ -99,7 +103,7 @@ def power_figure(frame: pd.DataFrame, *, title: str) -> Figure:
     bottom.axhline(0, color="black", lw=0.6)
     largest = float(np.abs(change).max())
     bottom.set_ylabel("change within\n15 min [MW]")
-    bottom.set_title(f"largest change within 15 min: {largest:.1f} MW", loc="left", fontsize=9)
+    bottom.set_title(f"largest change within 15 min: {largest:.3g} MW", loc="left", fontsize=9)
     _days(bottom, frame)
     return figure
 

@@ -103,10 +103,7 @@ def causes_figure(result: JobResult) -> Figure:
 
 
 def slowdowns(shared: Sharing) -> Figure:
-    """Draw by how much the step of each job is longer than in its best placement alone.
-
-    Bars are means in every placement, and whiskers the spread over single steps.
-    """
+    """Draw how much longer each job's step is than alone: means of placements, spread of steps."""
     tried = shared.simulated
     names = [job.job.name for job in shared.jobs]
     drawn, axes = canvas(9.5, 1.9 + 0.5 * len(names) * max(1, len(tried) / 2))

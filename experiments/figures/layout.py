@@ -71,11 +71,9 @@ def over_bytes(axes: Axes) -> None:
 
 
 def lay_out(figure: Figure) -> None:
-    """Run the layout engine of a figure, if it has one, to place its parts.
-
-    ``Figure.draw_without_rendering`` does this too, but also computes everything that is drawn; for
-    a timeline that takes five times as long.
-    """
+    """Run the layout engine of a figure, if it has one, to place its parts."""
+    # ``Figure.draw_without_rendering`` does this too, but computes all that is drawn: five times as
+    # long for a timeline.
     import matplotlib as mpl
     from matplotlib.text import Text
 
@@ -90,10 +88,8 @@ def lay_out(figure: Figure) -> None:
 
 
 def settle(figure: Figure) -> Bbox:
-    """Lay out a figure once, and return the bounding box of its picture [inches].
-
-    The layout engine is removed, because saving would run it again for each file.
-    """
+    """Lay out a figure once, and return the bounding box of its picture [inches]."""
+    # Without its engine, as saving would run it again for each file.
     import matplotlib as mpl
 
     figure.dpi = DOTS_PER_INCH
@@ -104,12 +100,8 @@ def settle(figure: Figure) -> Bbox:
 
 
 def save(figure: Figure, box: Bbox, svg: Path, png: Path) -> None:
-    """Write a figure that is laid out as SVG and as PNG; equal figures give equal bytes.
-
-    ``box``: bounding box of the picture from :func:`settle` [inches]. ``svg, png``: files to write.
-    The name of the SVG file is part of the identifiers in the drawing, so that one page can contain
-    several drawings.
-    """
+    """Write a laid out figure as SVG and as PNG; equal figures give equal bytes."""
+    # The SVG's name is part of the drawing's identifiers, so that a page can contain several.
     import matplotlib as mpl
 
     with mpl.rc_context({**LETTERS, "svg.hashsalt": svg.stem}):

@@ -216,12 +216,7 @@ SCHEDULES = {
 
 
 def scaling(frame: pd.DataFrame, title: str) -> Figure:
-    """Draw the parts of the step over chips for each overlap, and the throughput of a chip below.
-
-    ``frame``: one row for each overlap, jitter and size, sizes ascending, with columns ``overlap``,
-    ``jitter``, ``chips``, ``dp``, ``iteration_s``, ``tokens_per_s_per_chip``, ``efficiency`` and
-    ``<part>_s`` [s]. Parts are those of the last jitter; throughput has a line for each.
-    """
+    """Draw the parts of the step over chips by overlap, and a chip's throughput below."""
     kinds = list(frame.groupby("overlap", sort=False))
     sides = {"height_ratios": (1.8, 1), "sharex": "col", "sharey": "row", "squeeze": False}
     figure, grid = canvas(6.2 * len(kinds) + 0.8, 6.8, 2, len(kinds), **sides)

@@ -16,10 +16,7 @@ LOW_COLOUR, HIGH_COLOUR = "#4477aa", "#ee6677"
 
 
 def tornado(rows: Sequence[Sensitivity], what: str) -> Figure:
-    """Draw one bar for each number, from the answer at its low end to that at its high end.
-
-    For a number without a range the bar spans ± 10 %, by its elasticity, in a lighter colour.
-    """
+    """Draw a bar for each number, between the answers at its ends or, lighter, at ± 10 %."""
     shown = list(rows[:MOST_BARS])[::-1]
     figure, axes = canvas(8.5, 1.3 + 0.36 * max(1, len(shown)))
     for place, row in enumerate(shown):

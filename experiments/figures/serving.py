@@ -51,11 +51,7 @@ def _distribution(axes: Axes, seconds: FloatArray, limit_s: float, what: str) ->
 
 
 def frontier(points: pd.DataFrame, title: str) -> Figure:
-    """Draw the tokens of a chip against those of a user, a line for each deployment.
-
-    ``points``: rows of :meth:`workloads.serving.deployment_search.DeploymentSearch.frontier`.
-    Replicas with others for prompts are dashed.
-    """
+    """Draw tokens of a chip against those of a user by deployment, dashed with prompts apart."""
     groups = list(points.groupby("options", sort=False))
     names = [str(name) for name, _ in groups]
     shades, shapes = colors(names), marks(names)

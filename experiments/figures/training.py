@@ -91,13 +91,7 @@ def stacked(
     mark: str = "",
     title: str = "",
 ) -> Figure:
-    """Draw one horizontal bar for each iteration, made of its parts.
-
-    ``notes``: text behind each bar, such as its MFU. ``whole_s``: times of which the bars show
-    shares, one a bar, so that long and short ones compare [s]. ``whole``: name of that which takes
-    these times. ``marks``: time that is marked on each bar [s]. ``mark``: name of the marks in the
-    legend.
-    """
+    """Draw a bar of parts for each iteration, or of their shares of ``whole_s`` [s]."""
     figure, axes = _axes(labels)
     scale = np.ones(len(labels)) if whole_s is None else 1 / np.asarray(whole_s, float)
     ends = _stack(axes, parts, scale)
@@ -176,10 +170,7 @@ SAME = 0.01  # relative distance up to which two lines lie on each other and are
 
 
 def stacked_rows(frame: pd.DataFrame, labels: Sequence[str], title: str, **shares: Any) -> Figure:
-    """Draw the parts of each row's time, one bar a row, with its length behind it.
-
-    ``shares``: ``whole_s`` and ``whole``, of which the bars show shares beside the MFU.
-    """
+    """Draw the parts of each row's time, one bar a row, with its length or MFU behind it."""
     rows = frame.to_dict("records")
     parts = [{part: row.get(f"{part}_s", 0.0) for part in PARTS} for row in rows]
     notes = [

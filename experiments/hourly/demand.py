@@ -1,7 +1,4 @@
-"""Demand that grows: its sources, and a record that has every period once.
-
-Rows arrive in any order, from a CSV file to which they are added, or from Prometheus' query API.
-"""
+"""Demand that grows: its sources, and a record that has every period once."""
 
 from __future__ import annotations
 
@@ -79,12 +76,9 @@ class Record:
         return None if self.newest is None else self.newest + (self.period or HOUR)
 
     def take(self, rows: Iterable[Row], named: str) -> Taken:
-        """Add rows in the order of their arrival; rows that cannot be believed stay out.
-
-        A row with the requests of an earlier one is counted and left out. Refused are a period
-        with another value than before, a row older than a day, one that is a month ahead, and one
-        off the grid of periods. ``named``: name of the source, for reasons.
-        """
+        """Add rows in the order of their arrival; those that cannot be believed stay out."""
+        # Refused are another value than before, a row older than a day, a month ahead, or off the
+        # grid.
         rows = list(rows)
         self.period = self.period or _period({row.minute for row in rows}, named)
         taken, newest_of = Taken(), dict[str, int]()
@@ -124,13 +118,7 @@ class Record:
         self.rows = {key: row for key, row in self.rows.items() if key[1] >= minute}
 
     def until(self, end: int, days: float) -> tuple[Demand, int]:
-        """Return the demand that ends at a minute, and the minutes that had no row.
-
-        Gaps are filled as those of a demand file. ``days``: length of the history, as far as there
-        are rows [days].
-
-        Raises InputError where the last hour has too few rows.
-        """
+        """Return the demand of some days up to a minute, and the minutes that had no row."""
         step, first = self.period or HOUR, end - days * MINUTES_PER_DAY
         rows: dict[str, dict[int, Row]] = {}
         for (service, minute), row in sorted(self.rows.items()):
@@ -175,10 +163,7 @@ def _table(rows: Sequence[Row]) -> pd.DataFrame:
 
 
 def rows_from_csv(text: str, named: str, period: int) -> list[Row]:
-    """Read the rows of a demand file in their order.
-
-    ``period``: minutes of a period, with which rates become requests; 0 where it is still open.
-    """
+    """Read a demand file's rows in order; the minutes of a ``period`` make requests of rates."""
     label = Path(named)
     try:
         table = pd.read_csv(io.StringIO(text), dtype=str)
@@ -268,10 +253,7 @@ class GrowingFile:
         return str(self.path.absolute())
 
     def fetch(self, record: Record, cursor: Cursor, days: float) -> Batch:
-        """Read the rows that were added; a file that is new or shorter is read from its beginning.
-
-        ``days`` is for sources that keep a longer history than is needed.
-        """
+        """Read the rows that were added; a new or shorter file is read from its beginning."""
         named = f"demand file {self.path}"
         try:
             with open(self.path, "rb", opener=open_regular) as stream:
@@ -317,11 +299,8 @@ class Prometheus:
         return f"{self.url} {self.query}"
 
     def fetch(self, record: Record, cursor: Cursor, days: float) -> Batch:
-        """Ask for the minutes that the record has not, up to the server's present.
-
-        ``days``: length of the history at the beginning [days]. ``cursor`` holds the server's clock
-        as it was; one that went back is refused, since its values cannot be placed in time.
-        """
+        """Ask for the minutes that the record has not, up to the server's present."""
+        # Values of a server whose clock went back cannot be placed in time.
         try:
             return self._fetch(record, cursor, days)
         except InputError:
@@ -361,10 +340,7 @@ class Prometheus:
         return Batch(rows, {"clock": now}, now - SETTLE_MIN)
 
     def _series(self, query: str, first: int, now: int) -> list[tuple[int, float]]:
-        """Values of a query by the minute that each is about, from minute ``first`` to the present.
-
-        Raises InputError for several series, and for values below 0.
-        """
+        """Values of a query, a single series, by the minute that each is about."""
         values: list[tuple[int, float]] = []
         for begin in range(first + 1, now + 1, POINTS):
             end = min(begin + POINTS - 1, now)

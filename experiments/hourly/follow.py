@@ -61,12 +61,7 @@ def of_this_night(question: Night, history: Demand) -> Night:
 
 
 def line_of(hour: int, record: Record, state: State, days: float, ask: Ask) -> dict[str, Any]:
-    """Return the line of an hour, and note its statement in the state for tomorrow.
-
-    An hour that cannot be answered is held: its line says why, and the last answer stays.
-
-    ``hour``: minute since 1970 at which the history ends. ``days``: length of the history [days].
-    """
+    """Return the line of an hour, or why it is held, and note its statement in the state."""
     try:
         demand, filled = record.until(hour, days)
         loan, scenario = ask(demand)
@@ -100,10 +95,7 @@ def line_of(hour: int, record: Record, state: State, days: float, ask: Ask) -> d
 
 
 def _orders(hour: int, loan: Loan, state: State) -> dict[str, Any]:
-    """Units that are lent in the coming hour, what that changes now, and what to order back in it.
-
-    Units that the last answer lent for this hour and that this one does not are taken back.
-    """
+    """Units lent in the coming hour, what changes now, and what to order back in it."""
     lend = _lent_at(hour, loan.summary()["windows"])
     before = _lent_at(hour - HOUR, state.last.get("windows", ()))
     ordered = [
@@ -195,11 +187,7 @@ class Follower:
             return self.step(state, record)
 
     def step(self, state: State, record: Record) -> int:
-        """Take what the source has, and answer every hour that has come; return their number.
-
-        Raises InputError, after all that could be answered was, if the source does not answer, or
-        rows were refused, or the newest hour was held. The last answer stays.
-        """
+        """Take what the source has and answer every hour due, then raise what was wrong."""
         before = state.fault
         try:
             hours, problem = self._answered(state, record)
@@ -217,11 +205,9 @@ class Follower:
         return hours
 
     def _answered(self, state: State, record: Record) -> tuple[int, str]:
-        """Answer the hours that have come; return their number, and what went wrong.
-
-        What is known is written with the next hour or problem; until then a process that is killed
-        would take the same rows again.
-        """
+        """Answer the hours that have come; return their number, and what went wrong."""
+        # What is known is written with the next hour or problem; a process that is killed until
+        # then takes the same rows again.
         batch = self.source.fetch(record, state.cursor, self.days)
         taken = record.take(batch.rows, self.source.name)
         hours, held = _due(state.hour, record.end if batch.now is None else batch.now), ""
@@ -257,10 +243,7 @@ class Follower:
             )
 
     def forever(self, every_s: float, tell: Callable[[str], None]) -> None:
-        """Look again and again until interrupted; a problem is told when it is new.
-
-        A source that cannot be read at all at the beginning is refused.
-        """
+        """Look again until interrupted; tell new problems, and end with one at the start."""
         last_told = ""
         with opened(self.folder, self.source.name) as (state, record):
             while True:

@@ -1,9 +1,4 @@
-"""State of lending hour by hour: a private directory, and the metrics that Prometheus reads.
-
-The files of the directory are always whole. ``state.json`` is written last. Lines of
-``hours.jsonl`` that it does not count, because a process was killed between the two, are cut off
-and written again.
-"""
+"""State of lending hour by hour: a private directory of whole files, and its metrics."""
 
 from __future__ import annotations
 
@@ -64,11 +59,7 @@ class State:
 
 @contextmanager
 def opened(folder: Path, source: str) -> Iterator[tuple[State, Record]]:
-    """Give the state and the record of a directory, which is made if need be, under its lock.
-
-    Raises InputError for a directory that others can write, that another process uses, that follows
-    another source, or whose files were damaged.
-    """
+    """Give the state and record of a directory of ours, made if need be, under its lock."""
     is_new = not folder.exists()
     folder.mkdir(PRIVATE_FOLDER, parents=True, exist_ok=True)
     if not is_private(folder):

@@ -40,11 +40,7 @@ def value_at(results: Document, place: str) -> Any:
 
 
 def interval_at(command: str, results: Document, place: str) -> Any:
-    """Interval of the number at a place, None where the results give none.
-
-    It is the results' ``interval`` for the number which that is about. Others have a key of their
-    own, such as ``tokens_per_s_interval``, or an entry in ``interval``.
-    """
+    """Interval of the number at a place: the results' own, an entry, or under another key."""
     if INTERVAL_OF.get(command) == place:
         return results.get("interval")
     name = place.removeprefix("rows.0.")
@@ -185,6 +181,14 @@ def ratio_sentences(entries: Rows) -> list[str]:
         beyond = f"Beyond the error of two predictions: {sure}." if sure else NONE
         sentences.append(f"{cluster} has {numbers} of {mine[0]['of']}. {beyond}")
     return sentences
+
+
+def ratio_title(entries: Rows) -> str:
+    """Return the first ratio of the first two clusters, short enough for a title; or nothing."""
+    return next(
+        ("{cluster} has {ratio:.3g} times {number} of {of}".format(**entry) for entry in entries),
+        "",
+    )
 
 
 NONE = "No difference is beyond the error of two predictions."

@@ -212,10 +212,7 @@ def question_rows(answer: Document) -> list[list[str]]:
 
 
 def result_rows(answer: Document) -> list[list[str]]:
-    """Return the printed rows of what came out differently, with ratios of numbers.
-
-    Of many rows the first are shown.
-    """
+    """Return the first printed rows of what came out differently, with ratios of numbers."""
     rows = []
     for entry in answer["results"]:
         name, values = entry["name"], (entry["first"], entry["second"])

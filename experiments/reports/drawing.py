@@ -1,8 +1,4 @@
-"""Data of a figure beside its picture: values that a pointer shows, and slices of a timeline.
-
-Values, and a description for readers who do not see the figure, are read from the drawn figure, so
-that the figures of all commands have them.
-"""
+"""Data of a figure beside its picture: values that a pointer shows, and slices of a timeline."""
 
 from __future__ import annotations
 
@@ -51,21 +47,14 @@ def description(figure: Figure) -> str:
 
 
 def headline(figure: Figure) -> str:
-    """Title of a figure in one line: that of the figure, or else that of its first panel.
-
-    Lines of a title without punctuation at their end are divided by a period.
-    """
+    """Title of a figure, or else of its first panel, in one line, with its lines as sentences."""
     panels = [axes.get_title(loc=place) for axes in figure.axes for place in ("left", "center")]
     title = next((text for text in (figure.get_suptitle(), *panels) if text), "")
     return _flat(re.sub(r"([^.,:;?!\s])[ \t]*\n\s*(?=\S)", r"\1. ", title))
 
 
 def hover(figure: Figure, drawn: Bbox) -> dict[str, list[list[Any]]]:
-    """Values of the points and bars of a figure, with their places in the saved picture.
-
-    Returns ``points``: lists of x, y and text; ``boxes``: lists of left, top, right, bottom and
-    text. Places are shares of the picture's width and height, from its upper left corner.
-    """
+    """Values of a figure's points and boxes, placed in shares of the picture from upper left."""
     corner = np.array([drawn.x0, drawn.y1]) * figure.dpi
     size = np.array([drawn.width, -drawn.height]) * figure.dpi
 
@@ -171,11 +160,7 @@ def slices(
     ranks: list[int] | None = None,
     words: Mapping[str, str] | None = None,
 ) -> dict[str, Any]:
-    """Return the slices of a timeline: times in which a lane is busy with one category.
-
-    Returns ``lanes``, ``categories``, ``colors``, ``end_s``, ``note``, and ``slices``: lists of
-    lane, category, start and end [s].
-    """
+    """Return a timeline's lanes, and the slices [s] in which one is busy with a category."""
     bars = trace_bars(trace, by, what, None, trace.rows(ranks, None))
     end_s = end_of_run_ps(trace) / PS_PER_S
     kept = np.unique(np.linspace(0, len(bars.lanes) - 1, MOST_LANES).round().astype(np.int64))

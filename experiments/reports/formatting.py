@@ -105,13 +105,7 @@ def is_missing(value: Any) -> bool:
 
 
 def value_text(name: str, value: Any) -> str:
-    """Text of a value with the unit at the end of its name.
-
-    >>> value_text("time_s", 0.0188), value_text("size_bytes", 2**30), value_text("ranks", 8)
-    ('18.8 ms', '1 GiB', '8')
-    >>> value_text("mfu", 0.4754)
-    '47.54 %'
-    """
+    """Text of a value with the unit at the end of its name."""
     if is_missing(value):
         return "-"
     if isinstance(value, tuple):
@@ -156,13 +150,7 @@ ABBREVIATIONS = frozenset(
 
 
 def heading(name: str) -> str:
-    """Heading of a column: its name without the unit, which the values have.
-
-    >>> heading("busbw_bytes_per_s"), heading("ranks"), heading("breakdown_s.bubble")
-    ('busbw', 'ranks', 'breakdown bubble')
-    >>> heading("ttft_s.p50"), heading("usd_per_million_tokens"), heading("tokens_per_s_per_chip")
-    ('TTFT p50', 'USD per million tokens', 'tokens/s per chip')
-    """
+    """Heading of a column: its name without the unit, which the values have."""
     parts = [part.removesuffix(unit_of(part)) for part in name.split(".")]
     words = "_".join(parts).replace("_per_s_", "/s_").split("_")
     return " ".join(word.upper() if word in ABBREVIATIONS else word for word in words)
@@ -204,12 +192,7 @@ def is_number(values: Sequence[Any]) -> bool:
 
 
 def table_text(frame: pd.DataFrame) -> tuple[list[str], list[list[str]]]:
-    """Return headings and cells of a table as text, for a terminal or a page.
-
-    >>> import pandas as pd
-    >>> table_text(pd.DataFrame({"ranks": [8], "time_s": [0.0188]}))
-    (['ranks', 'time'], [['8', '18.8 ms']])
-    """
+    """Return headings and cells of a table as text, for a terminal or a page."""
     texts = [
         [
             "" if is_missing(value) and not is_number(values) else value_text(name, value)

@@ -1,7 +1,6 @@
 """``report.html``: a run directory as one self-contained page, with the answers first.
 
-The files of a run directory may be of unknown origin. Text is therefore escaped, figures are shown
-as images, which cannot run scripts, and the content policy of the page allows the browser to run
+Files may be of unknown origin: text is escaped, figures are images, and the page's policy allows
 the script of this package only.
 """
 
@@ -25,7 +24,7 @@ from markupsafe import Markup
 
 from cluster_sim.plot.palette import colors, ink
 from experiments.figures.training import NAMES
-from experiments.reports.certainty import basis, interval_band, ratio_sentences
+from experiments.reports.certainty import basis, interval_band, ratio_title
 from experiments.reports.findings import FAULTS, TABLED, answers, finding
 from experiments.reports.formatting import (
     STATISTICS,
@@ -81,7 +80,7 @@ def report_html(folder: Path, program: click.Command | None = None) -> str:
     rows = first_table(folder, contents) if command in TABLED else None
     drawn = (item.get("finding") for item in contents if item.get("kind") == "figure")
     title = finding(command, results, rows) or next((str(text) for text in drawn if text), "")
-    title = title or next(iter(ratio_sentences(ratios)), command)
+    title = title or ratio_title(ratios) or command
     script = packaged("report.js")
     sections = [
         *_sections(folder, record, results),
@@ -355,10 +354,8 @@ def file_name(item: Mapping[str, Any]) -> str:
 
 
 def path_inside(folder: Path, name: str) -> Path:
-    """Return the path of a file directly in the folder that is not too large to show.
-
-    A name with a path, and a link, could lead outside of the folder and are refused.
-    """
+    """Return the path of a file directly in the folder that is not too large to show."""
+    # A name with a path, and a link, could lead outside of the folder.
     path = folder / name
     if Path(name).name != name or path.is_symlink() or not path.is_file():
         raise InputError(f"there is no file {name}")
@@ -421,12 +418,7 @@ def table(
     values: Sequence[Sequence[Any]] = (),
     more: str = "",
 ) -> Block:
-    """Return a table.
-
-    ``columns, rows``: headings and cells, as text. ``text``: columns that align left. ``shares``:
-    share of each row, drawn as a bar behind it. ``values``: values of the cells, by which the page
-    sorts. ``more``: name of the file with further rows.
-    """
+    """Return a table with ``text`` columns left, ``shares`` as bars, and ``values`` to sort by."""
     raw = values or [[None] * len(row) for row in rows]
     behind: Sequence[float | None] = shares or [None] * len(rows)
     lines = [
@@ -449,11 +441,8 @@ def _sortable(value: Any) -> Any:
 
 
 def frame_blocks(path: Path, *, results: bool = False) -> Iterator[Block]:
-    """Yield a CSV file as a table, after a line with the columns that are equal in all rows.
-
-    A table of single results (metric and value) is left out if the run has ``results``, a document
-    with the same numbers.
-    """
+    """Yield a CSV file as a table, after a line with the columns that are equal in all rows."""
+    # ``results`` has the same numbers as a table of metric and value.
     import pandas as pd
 
     held = pd.read_csv(path, nrows=MOST_ROWS + 1, encoding="utf-8-sig")

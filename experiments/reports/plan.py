@@ -91,10 +91,7 @@ SPELT = (
 
 
 def train_command(search: Search, inputs: Sequence[str] = (), rank: int = 1) -> str:
-    """Return the command that simulates a plan of the search.
-
-    ``inputs``: options of model, cluster and catalogue as the user wrote them.
-    """
+    """Return the command that simulates a plan of the search, with the user's own ``inputs``."""
     plan = search.finalists[rank - 1].plan
     named = inputs or ("--model", search.model.name, "--cluster", search.cluster.name)
     words = ["cluster-sim", "train", *named]
@@ -269,7 +266,7 @@ def own_sentences(search: Search) -> list[str]:
         return []
     slower = "faster" if row["loss"] < 0 else "slower"
     much = f"{abs(row['loss']):.1%} {slower} than the first" if row["loss"] else "the fastest"
-    tie = ", within the error of a ratio" if row["tied"] and row["loss"] else ""
+    tie = ", too little for two predictions to tell" if row["tied"] and row["loss"] else ""
     sentences = [f"Your plan is number {row['rank']:,} of {row['among']:,} that fit: {much}{tie}."]
     if row["differs"]:
         mine, first = ({name: e[of] for name, e in row["differs"].items()} for of in OWN_FIRST)
@@ -310,8 +307,8 @@ def remarks(search: Search) -> list[str]:
             f"The best plan that was not simulated is estimated at "
             f"{format_seconds(search.next_estimate_s)}, {slower:.1%} over the first."
         )
-    if search.overlapped_s is not None:
-        first, least = search.finalists[0], search.overlapped_s
+    first, least = search.finalists[0], search.overlapped_s
+    if least is not None and least < 0.995 * first.iteration_s:
         remarks.append(
             f"All overlap what frameworks overlap unasked (--overlap {first.plan.overlap}). With "
             f"--overlap all the first takes {format_seconds(least)}, "

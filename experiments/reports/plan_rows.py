@@ -25,12 +25,9 @@ def plan_interval(search: Search, finalist: Finalist) -> Interval:
 
 
 def ranked(search: Search, top: int) -> list[dict[str, Any]]:
-    """Return the best plans as rows, each with its interval and whether it ties with the first.
-
-    Plans of one search share the errors of machine, model and kernels, so their ratio is more
-    certain than either time. A plan is ``tied`` if its ratio to the first plan is within the error
-    of a ratio.
-    """
+    """Return the best plans as rows, each with its interval and whether it ties with the first."""
+    # Plans of one search share the errors of machine, model and kernels: their ratio is more
+    # certain than either time, and a tie is a ratio within that error.
     best = search.finalists[0]
     rows = []
     for place, finalist in enumerate(search.finalists[:top], start=1):
@@ -42,12 +39,7 @@ def ranked(search: Search, top: int) -> list[dict[str, Any]]:
 
 
 def own_row(search: Search) -> dict[str, Any] | None:
-    """Return the user's own plan as a row, compared with the first; None without one.
-
-    ``loss`` is its time over that of the first, minus 1; ``differs`` has the fields in which the
-    two differ, ``change`` the single change that saves most time, and ``changed_s`` the time of
-    the plan with it.
-    """
+    """Return the user's own plan compared with the first: loss, differences, best single change."""
     mine, best = search.own_plan, search.finalists[0]
     if mine is None:
         return None

@@ -1,7 +1,7 @@
 """Remarks on a training step: what a reader should know before believing or using the answer.
 
-A check looks at one answer and says in a sentence where it breaks what everybody knows. Another one
-is a function of :class:`Checked` in ``CHECKS``; text, JSON and page have its remarks then.
+A check is a function of :class:`Checked` in ``CHECKS``, which says in a sentence what breaks what
+everybody knows.
 """
 
 from __future__ import annotations
@@ -75,8 +75,9 @@ def _searched(step: Iteration) -> Iterator[str]:
         change = named(dict(list(differing(first.plan, step.plan).items())[:4]))
         more = f"{first.ratio - 1:.1%} longer" if first.ratio > 1.0005 else "as long"
         after, many = f"The next best ({change}) takes {more}", len(choice.others)
-        share = {0: "none", many: "all"}.get(ties, str(ties))
-        yield f"{after}; {share} of the next {many} tie with this one, within the error of a ratio."
+        share = {0: "None", many: "All"}.get(ties, str(ties))
+        verb = "is" if ties == 1 else "are"
+        yield f"{after}. {share} of the next {many} {verb} too close for two predictions to tell."
     if "global_batch" in step.plan.assumed:
         yield (
             f"Global batch not stated: {step.plan.global_batch:,} sequences, one a chip up to "
@@ -348,10 +349,7 @@ SAVING = {"zero": 3, "recompute": "full"}
 
 
 def assumed_document(step: Iteration) -> dict[str, Any]:
-    """Return the key ``assumed``: each field that was varied, its value, and the alternatives.
-
-    ``ratio`` is the time with an alternative over that of the answer.
-    """
+    """Return each field that was varied, its value, and the ratios of the alternatives' times."""
     fields: dict[str, Any] = {}
     for other in step.alternatives:
         entry = fields.setdefault(other.field, {"value": _value(step, other.field)})

@@ -1,10 +1,4 @@
-"""Plausibility check of the results of every command.
-
-Every document passes :func:`check_results` before anything is printed or written. The end of a name
-states the quantity of a number: seconds, bytes, rates, money and energy must be finite and not
-below zero, shares must lie between 0 and 1. A time must not be below its lower bound, and parts
-must sum to their whole.
-"""
+"""Plausibility check of the results of every command, by the ends of their names."""
 
 from __future__ import annotations
 

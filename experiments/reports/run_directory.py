@@ -1,7 +1,4 @@
-"""Run directories: tables, figures, traces and the report of a run, in files.
-
-The files and their meaning are described in ``docs/background/outputs.md``.
-"""
+"""Run directories (``docs/background/outputs.md``): tables, figures, traces and the report."""
 
 from __future__ import annotations
 
@@ -78,11 +75,7 @@ class Run:
         note: str = "",
         slices: Mapping[str, Any] | None = None,
     ) -> None:
-        """Write ``<name>.png`` and ``<name>.svg``; equal figures give equal bytes.
-
-        The values at the points of the figure are written to ``<name>_hover.json``, and the slices
-        of a timeline (:func:`experiments.reports.drawing.slices`) to ``<name>_slices.json``.
-        """
+        """Write a figure as PNG and SVG, with values for hovering, and a timeline's slices."""
         box = settle(figure)
         save(figure, box, self._new(f"{name}.svg"), self._new(f"{name}.png"))
         entry = {"alt": description(figure), "finding": headline(figure)}
@@ -100,10 +93,7 @@ class Run:
         self._show("json", f"{name}.json", title or name, "")
 
     def trace(self, trace: Trace, counters: Sequence[Counter] = ()) -> None:
-        """Write the whole trace to ``trace.parquet``, and its timeline for Perfetto.
-
-        ``counters`` are added to those of links and memories in the timeline.
-        """
+        """Write the whole trace to ``trace.parquet``, and its timeline for Perfetto."""
         from cluster_sim.plot.perfetto import write_timeline
 
         for column in (trace.times.ready_ps, trace.times.start_ps, trace.times.end_ps):
@@ -169,11 +159,7 @@ def run_directory(
     seed: int | None = None,
     program: click.Command | None = None,
 ) -> Iterator[Run]:
-    """Write a run directory: ``with run_directory(path, …) as run: run.table(…)``.
-
-    An error, Ctrl-C or SIGTERM inside the ``with`` leaves nothing behind, and leaves an earlier run
-    directory at ``path`` unchanged.
-    """
+    """Write a run directory: ``with run_directory(path, …) as run: run.table(…)``."""
     with whole_directory(path) as folder:
         run = Run(folder, new_record(command, inputs, seed), program)
         yield run

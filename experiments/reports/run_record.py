@@ -1,7 +1,4 @@
-"""Record of a run, ``run.json``, and the directory that ``--out`` names for it.
-
-A run is written to a hidden directory beside its target, which is renamed at the end.
-"""
+"""Record of a run, ``run.json``, and the directory that ``--out`` names for it."""
 
 from __future__ import annotations
 
@@ -126,11 +123,7 @@ TRUE, FALSE = ("true", "yes", "on", "1"), ("false", "no", "off", "0")
 
 
 def option_words(item: click.Parameter, value: Any) -> list[str]:
-    """Return the words of a command line that give a parameter a value.
-
-    A switch takes a truth value or its text. Several values are joined by commas, unless the
-    parameter may be repeated.
-    """
+    """Return the words that give a parameter a value, several joined unless it may be repeated."""
     flag = [spelling for spelling in item.opts if spelling.startswith("--")][-1:]
     texts = [str(each) for each in value] if isinstance(value, list | tuple) else [str(value)]
     if item.nargs != -1 and not getattr(item, "multiple", False):
@@ -143,10 +136,7 @@ def option_words(item: click.Parameter, value: Any) -> list[str]:
 
 
 def content_digest(name: str) -> str:
-    """Return the digest of the file that an input names; empty if it names none.
-
-    For the directory of a model it is that of ``config.json``; ``@FILE`` names the file.
-    """
+    """Return the digest of the file, ``@FILE`` or model's directory an input names; else empty."""
     try:
         path = Path(name.removeprefix("@"))
         if path.is_dir():
@@ -196,11 +186,7 @@ def plain(value: Any) -> Any:
 
 @contextmanager
 def whole_directory(path: str | Path) -> Iterator[Path]:
-    """Give a hidden directory to write to; on success it takes the name of ``path``.
-
-    An error, Ctrl-C or SIGTERM inside the ``with`` leaves nothing behind, and leaves an earlier run
-    directory at ``path`` unchanged.
-    """
+    """Give a hidden directory that on success replaces ``path``, and else leaves nothing behind."""
     target = _resolved(path)
     check_replaceable(target)
     part = unfinished(target)

@@ -212,7 +212,7 @@ def stated(plan: ParallelPlan) -> dict[str, Any]:
 def headline(run: Iteration) -> str:
     """Model, cluster and plan in one line."""
     plan = run.plan
-    more = [f"{name} {size}" for name in ("cp", "ep") if (size := getattr(plan, name)) > 1]
+    more = [f"{name} {size}" for name in ("cp", "ep", "vpp") if (size := getattr(plan, name)) > 1]
     degrees = ", ".join([f"tp {plan.tp}, pp {plan.pp}, dp {plan.dp}", *more])
     unit = "chip" if run.chips == 1 else "chips"
     batches = "microbatch" if plan.microbatches == 1 else "microbatches"

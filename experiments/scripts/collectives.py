@@ -42,9 +42,6 @@ def busbw_vs_size(
 
     ``cluster``: named machine, of which all chips take part. ``algorithms``: names, or ``all`` for
     every suitable algorithm.
-
-    Returns rows of :func:`cluster_sim.collectives.rows`, algorithm by algorithm, with ``low_s`` and
-    ``high_s`` (ends of the interval of the time [s]).
     """
     whole = named(cluster)
     group, steps = first_ranks(whole, None, ranks_per_chip), parse_sizes(sizes)
@@ -79,10 +76,6 @@ def algorithm_switch_points(
 
     ``clusters``: named machines, of which all chips take part; by default Trainium's three scale-up
     domains.
-
-    Returns rows of :func:`cluster_sim.collectives.rows`, with ``low_s`` and ``high_s`` (ends of the
-    interval of the time [s]), ``fastest`` and ``picked`` (bool), and ``slowdown``, the time over
-    that of the fastest algorithm at the size.
     """
     steps, groups = parse_sizes(sizes), [whole(named(text), ranks_per_chip) for text in clusters]
 
@@ -169,10 +162,6 @@ def torus_vs_neuronswitch(
     ``clusters``: named machines; Trn2's UltraServer is a 4×4×4 torus, Trn3's are switched. ``ops``:
     collective operations, such as ``all-to-all``. ``sizes``: first and last size of the buffer of a
     chip, and the factor between two sizes [B].
-
-    Returns rows of :func:`cluster_sim.collectives.rows`, with ``injection_bytes_per_s``, the rate
-    of all links of one chip in one direction, and ``share``, the bus bandwidth over that rate; the
-    share of an all-to-all can be 1 only where no message is forwarded.
     """
 
     def table(point: tuple[Cluster, str]) -> pd.DataFrame:
@@ -253,9 +242,6 @@ def half_rate_z(
     ``all-reduce``. ``sizes``: first and last size of the buffer, and the factor between two sizes;
     links are the limit from 1 MiB on [B]. ``times``: factors on the bandwidth of a Z link: 1 for
     its real one, 2 for that of X and Y.
-
-    Returns rows of :func:`cluster_sim.collectives.rows`, with ``z`` (the factor) and ``gain``, the
-    share of time saved relative to the first factor.
     """
     catalogue, fabrics = shipped_catalogue(), {}
     entry = catalogue.entry("trn2", "z_link_bandwidth")

@@ -116,10 +116,7 @@ WITH_FORESIGHT = ("oracle",)
 def _differences(
     frame: pd.DataFrame, answers: Sequence[tuple[Mapping[str, Any], FloatArray]], scene: Scenario
 ) -> dict[str, list[float]]:
-    """Return each row's training share less that of the best policy, with interval ends.
-
-    The best has no foresight and trains most of those at the target, or serves most in time.
-    """
+    """Return each row's training share less that of the best without foresight, and ends."""
     possible = frame[~frame["policy"].isin(WITH_FORESIGHT)]
     kept = possible[possible["share_of_requests_in_time"] >= TARGET]["training_share"]
     ranked = possible["share_of_requests_in_time"] if kept.empty else kept

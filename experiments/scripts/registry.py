@@ -13,10 +13,7 @@ if TYPE_CHECKING:
 
 
 class Script(NamedTuple):
-    """Functions of an experiment: from its parameters to rows, and from these to a figure.
-
-    Where others claim something of what it compares, a third one sets their claims beside its rows.
-    """
+    """An experiment: parameters to rows, rows to a figure, and claims of others beside them."""
 
     run: Callable[..., pd.DataFrame]
     plot: Callable[[pd.DataFrame], Figure]

@@ -40,9 +40,6 @@ def strong_scaling(
     ``all``. ``jitter``: numbers or causes of uneven chips, as of ``train``; 0 for equal chips.
     ``replica``: plan of a replica, with its microbatches at the first size. ``seed``: seed of the
     draws.
-
-    Returns one row for each overlap, jitter and size: ``chips``, ``iteration_s``, ``tokens_per_s``,
-    ``efficiency`` (throughput of a chip relative to the smallest size), and ``<part>_s`` [s].
     """
     sizes = [Steps(model, f"{machine}:{count}" if count > 1 else machine) for count in domains]
     plan = sizes[0].repeated(replica)
@@ -100,11 +97,6 @@ def weak_scaling(
     with the last two, gradients are reduced in buckets during the backward pass, with ``all`` other
     communication beside compute as well; with ``none``, all at once after it. ``jitter``: numbers
     or causes of uneven chips, as of ``train``; 0 for equal chips. ``seed``: seed of their draws.
-
-    Returns one row for each overlap, jitter and size: ``chips``, ``dp``, ``global_batch``,
-    ``iteration_s``, ``tokens_per_s``, ``tokens_per_s_per_chip``, ``efficiency`` (throughput of a
-    chip relative to the first size with the same jitter), ``mfu``, and ``<part>_s`` for each part
-    [s].
     """
     shape, in_domain = read_model(model), cluster(machine).chips_per_domain
 
@@ -168,9 +160,6 @@ def stragglers_and_jitter(
     ``domains``: numbers of scale-up domains. ``cases``: causes or numbers as of ``train --jitter``,
     of which a number simulates every rank, and slow ranks as of ``--straggler``. ``seed``: seed of
     the draws of a hundred steps, of which the median is simulated.
-
-    Returns one row for each size and case: ``chips``, ``case``, ``iteration_s``, ``slowdown``
-    (relative to equal chips), ``p90_s`` and ``p99_s`` of the drawn steps, and ``<part>_s`` [s].
     """
     shape = as_model(model)
 

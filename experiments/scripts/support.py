@@ -35,12 +35,7 @@ def each(
     *,
     task: str = "points",
 ) -> list[Result]:
-    """Return what a function gives for every point, in the order of the points, on all cores.
-
-    ``function``: its results must be picklable, and must not depend on earlier points. ``watch``:
-    shows the progress, such as a bar; nothing by default. ``task``: word for the points beside the
-    bar.
-    """
+    """Return what a function gives for every point, in their order, on all cores."""
     with forked(function, points, min(available_workers(), len(points))) as results:
         return [next(results) for _ in watch(points, task)]
 
@@ -48,11 +43,7 @@ def each(
 def with_collective_ends(
     frame: pd.DataFrame, cluster: Cluster, *, ideal: bool = False
 ) -> pd.DataFrame:
-    """Add ``low_s`` and ``high_s`` to rows of :func:`cluster_sim.collectives.rows` [s].
-
-    ``frame``: rows of one cluster, with ``ranks``, ``size_bytes`` and ``time_s``. ``ideal``:
-    whether the times are those of the α–β model, whose interval is a point.
-    """
+    """Add ``low_s`` and ``high_s`` to a cluster's rows; those of the α–β model are points [s]."""
     calls = zip(*(frame[name].tolist() for name in ("ranks", "size_bytes", "time_s")), strict=True)
     ends = [collective_interval(cluster, *call, ideal=ideal) for call in calls]
     return frame.assign(low_s=[end.low for end in ends], high_s=[end.high for end in ends])
@@ -114,13 +105,7 @@ class Steps:
         seed: int = 0,
         allow_oversized: bool = True,
     ) -> dict[str, Any]:
-        """Simulate a step, and return its plan, time, interval, throughput and parts by column.
-
-        ``fields``: fields of a plan; the others are completed. ``jitter``, ``stragglers``: number
-        or causes, and slow ranks, as of ``train``; by default none. ``steps``: steps that causes
-        draw.
-        ``allow_oversized``: whether the step may need more memory than the chips have.
-        """
+        """Simulate a step of a plan; returns plan, time, interval and parts by column."""
         model, cluster = self.model, self.cluster
         plan = complete(fields, model, cluster)
         uneven = disturbance(jitter, seed, stragglers)

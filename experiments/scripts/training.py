@@ -48,9 +48,6 @@ def step_time_breakdown(
     ``tp``: tensor-parallel degree of each model; the last one also of all further models [ranks].
     ``pp``: pipeline stages of each model; the last one also of all further models. ``overlap``:
     communication that overlaps compute: some of ``none``, ``dp`` and ``all``.
-
-    Returns one row a step: ``model``, ``cluster``, ``tp``, ``pp``, ``dp``, ``overlap``,
-    ``iteration_s``, ``low_s``, ``high_s``, ``tokens_per_s``, ``mfu``, and ``<part>_s`` [s].
     """
     steps, rows = [Steps(model, cluster) for model in models], []
     points = [(number, kind) for number in range(len(steps)) for kind in overlap]
@@ -95,9 +92,6 @@ def step_time_across_models(
     """Search plans for every model, all with the same batch on the same cluster.
 
     ``finalists``: best estimates that are simulated for each model; the fastest is kept.
-
-    Returns one row a model: ``model``, ``cluster``, the fields of its best plan, ``estimate_s``,
-    ``iteration_s``, ``tokens_per_s``, ``mfu``, ``memory_total_bytes``, and ``<part>_s`` [s].
     """
     fabric, stated = named(cluster), {"seq": seq, "overlap": overlap}
 
@@ -144,9 +138,6 @@ def pipeline_schedules(
 
     ``microbatches``: microbatches of a replica in one step; the pipeline fills with at least one a
     stage. ``chunks``: chunks of layers in a stage under interleaved schedules, at least 2.
-
-    Returns one row for each schedule and number of microbatches: ``schedule``, ``vpp``,
-    ``microbatches``, ``iteration_s``, ``bubble_share`` (of the step), and ``<part>_s`` [s].
     """
     steps = Steps(model, cluster)
     replicas = steps.cluster.chips // (tp * pp)
@@ -197,9 +188,6 @@ def tp_on_torus(
 
     ``cluster``: named machine or cluster file with a torus, where placement matters. ``tp``:
     tensor-parallel degrees, up to all chips of the machine [ranks].
-
-    Returns one row for each degree and placement: ``tp``, ``placement``, ``iteration_s``,
-    ``tokens_per_s_per_chip``, ``fits``, and ``<part>_s`` [s].
     """
     steps = Steps(model, cluster)
 
@@ -250,9 +238,6 @@ def moe_on_torus_and_switch(
     ``model``: model with experts, named or the path of a ``config.json``. ``clusters``: clusters
     with equal numbers of chips. ``ep``: numbers of ranks among which experts are divided; those
     that do not divide the replicas are left out.
-
-    Returns one row for each cluster and degree: ``cluster``, ``ep``, ``iteration_s``,
-    ``tokens_per_s_per_chip``, and ``<part>_s`` [s].
     """
     every = [Steps(model, name) for name in clusters]
     fabrics = [steps.cluster for steps in every]
@@ -300,9 +285,6 @@ def collective_offload(
     ``tp``: tensor-parallel degrees [ranks]. ``shares``: shares of the compute engines that a
     collective takes while it runs; 0 for cores of its own. ``global_batch``: sequences of one
     optimizer step; small, so that the step stays short to simulate.
-
-    Returns one row for each degree and share: ``tp``, ``share``, ``iteration_s``, ``slower``
-    (relative to the smallest share), and ``<part>_s`` [s].
     """
     steps = {share: Steps(model, _fabric(cluster, share)) for share in shares}
     points = [(share, degree) for share in shares for degree in tp]

@@ -30,11 +30,8 @@ def run_rows(
     *,
     look: Callable[[bool], None] | None = None,
 ) -> Iterator[tuple[Row, Future[Outcome]]]:
-    """Yield each run with its future as soon as it finishes, in any order.
-
-    Only a few runs are submitted at a time, so that stopping early is quick. ``look``: function
-    that is called every second, and with True where runs have finished.
-    """
+    """Yield each run with its future as soon as it finishes; ``look`` is called every second."""
+    # Only a few runs are submitted at a time, so that stopping early is quick.
     waiting = iter(rows)
     running: dict[Future[Outcome], Row] = {}
     while True:
@@ -51,10 +48,8 @@ def run_rows(
 
 
 def run_in_processes(rows: Sequence[Row], workers: int, run: Run) -> Generator[tuple[Row, Outcome]]:
-    """Run rows in processes of this machine; a run that kills its worker has crashed.
-
-    It is unknown which of the runs in flight killed the pool, so each is repeated alone.
-    """
+    """Run rows in processes of this machine; a run that kills its worker has crashed."""
+    # It is unknown which of the runs in flight killed the pool, so each is repeated alone.
     unfinished = {row.digest: row for row in rows}
     while unfinished:
         try:
@@ -90,12 +85,7 @@ _ONE_AT_A_TIME = threading.Lock()  # output is caught for the whole process
 
 
 def run_row(run: Run, arguments: Sequence[str]) -> Outcome:
-    """Run one command line in this process and capture the JSON that it prints.
-
-    Returns ``status``: ``ok``; ``refused`` for a user's mistake or an impossible plan (exit status
-    2); or ``crashed``. ``message``: the reason. ``document``: the printed JSON. ``wall_s``: the
-    duration [s].
-    """
+    """Run a command line here: ``ok`` with its JSON, ``refused`` or ``crashed``; its time [s]."""
     output, errors = io.StringIO(), io.StringIO()
     begun = time.monotonic()
     with _ONE_AT_A_TIME, contextlib.redirect_stdout(output), contextlib.redirect_stderr(errors):
@@ -151,12 +141,9 @@ class _Cluster:
 
 
 def run_on_dask(rows: Sequence[Row], address: str, run: Run) -> Generator[tuple[Row, Outcome]]:
-    """Yield each run with its outcome as soon as it finishes, in any order.
-
-    Dask gives up a run after several of its workers have died, and with it innocent runs that were
-    on the same worker. Such runs are therefore repeated, each alone; a run that kills its worker
-    again has crashed.
-    """
+    """Yield each run with its outcome as soon as it finishes, in any order."""
+    # Dask gives up a run after several of its workers have died, and with it innocent runs on the
+    # same worker: such runs are repeated alone, and one that kills its worker again has crashed.
     with _connected(address) as cluster:
         suspects: list[Row] = []
         yield from _run_on_cluster(rows, cluster, run, suspects, at_once=cluster.workers() * AHEAD)

@@ -189,11 +189,7 @@ def rows(described: Study, program: Program) -> list[Row]:
 
 
 def results(finished: Iterable[tuple[Row, Mapping[str, Any]]]) -> pd.DataFrame:
-    """Return one table of all runs: parameters, status, results of the command, and message.
-
-    A command that prints several rows has as many rows in the table. Objects become columns with
-    dotted names. A result with the name of a parameter but another value is in ``result.<name>``.
-    """
+    """Return parameters, status, results and message of all runs, a row for each of a command's."""
     pairs = [pair for row, outcome in finished for pair in _rows_of(row, outcome)]
     table = [cells for cells, _ in pairs]
     frame = pd.DataFrame(table)

@@ -33,10 +33,7 @@ def sweep(
     dask: str | None = None,
     progress: Progress | None = None,
 ) -> pd.DataFrame:
-    """Carry out all runs of a study that have not finished yet.
-
-    Returns the table of :func:`experiments.sweeps.study.results`, in the order of the study.
-    """
+    """Carry out all runs of a study that are not finished; returns the table of all in order."""
     table = rows(study, program)
     with open_store(Path(out)) if out is not None else nullcontext() as store:
         kept = [] if store is None else [(row.digest, store.finished(row)) for row in table]
@@ -85,11 +82,7 @@ class RowStore:
         self.folder = folder
 
     def finished(self, row: Row) -> Outcome | None:
-        """Return the outcome of a run; None if it has not finished or its file is damaged.
-
-        A file is read only if it has the checksum of its content, so a run with a changed digit is
-        run again.
-        """
+        """Return the outcome of a run; None if it is not finished or its file lost its checksum."""
         try:
             stored = json.loads(self._path(row).read_text(encoding="utf-8"))
         except (OSError, ValueError, RecursionError):

@@ -60,14 +60,7 @@ Predict = Callable[[Mapping[str, Value]], Outcome]
 
 
 def compare(rows: Rows, predict: Predict) -> list[dict[str, Any]]:
-    """Predict every row and set the result beside what was published, in the order of the file.
-
-    ``predict``: a mistake of the row (:class:`InputError`) makes it unsupported; nothing is left
-    out.
-
-    Returns the cells as read, then ``predicted, published, error, status, why, provenance``; where
-    the tool that timed a row adds an uncertain time, also ``predicted_least, predicted_most``.
-    """
+    """Predict every row, unsupported where it has a mistake, beside what was published."""
     return [compare_row(rows.kind, predict, row) for row in rows.rows]
 
 
@@ -129,15 +122,9 @@ def error(predicted: float | None, published: float | None) -> float | None:
 
 
 def summary(compared: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
-    """Count the rows and condense their errors.
-
-    Returns ``rows, ok, unsupported, infeasible``, and ``oversized``, rows that ran although the
-    memory model refuses their plan; over the rows with an error ``median_abs_error, mean_abs_error,
-    p90_abs_error``, ``bias`` (mean error) and ``kendall_tau`` (rank correlation of predicted and
-    published); None where there are too few rows. Where rows state further quantities, such as
-    memory beside the time: ``quantities``, the same errors of each. Where they state whether a plan
-    ``fits``: ``fits``, counts of right and wrong predictions.
-    """
+    """Count the rows and condense their errors, those of further quantities, and what ``fits``."""
+    # ``oversized`` rows ran although the memory model refuses their plan; ``bias`` is the mean
+    # error, ``kendall_tau`` the rank correlation. None where there are too few rows.
     statuses = [row["status"] for row in compared]
     good = [row for row in compared if row["error"] is not None]
     errors = np.array([row["error"] for row in good], float)
@@ -167,10 +154,7 @@ def _quantities(compared: Sequence[Mapping[str, Any]]) -> dict[str, dict[str, fl
 
 
 def told(compared: Sequence[Mapping[str, Any]], *, unstated: str = "") -> dict[str, int]:
-    """Count runs predicted to fit or not, separately for those that ran and that failed.
-
-    ``unstated`` takes the place of ``fits`` in rows that have no such column: 1 where they ran.
-    """
+    """Count runs predicted to fit or not by what they did; ``unstated`` is 1 where all ran."""
     counts: dict[str, int] = {}
     for row in compared:
         predicted = row.get("predicted_fits")
@@ -196,12 +180,8 @@ def condensed(errors: FloatArray) -> dict[str, float | None]:
 
 
 def baseline(rows: Rows, compared: Sequence[Mapping[str, Any]]) -> dict[str, float | None]:
-    """Errors of the constant predictor on the rows that were predicted.
-
-    Training rows: model FLOPs over chips; collective rows: bytes on the wire. Both are divided by
-    one constant, which makes the median right. Other kinds have no such predictor and get None.
-    Returns ``median_abs_error, mean_abs_error, p90_abs_error, bias``.
-    """
+    """Errors of a constant predictor: model FLOPs over chips, or bytes on the wire; else None."""
+    # One constant makes the median right.
     work = {"training": training_work, "collective": wire_bytes}.get(rows.kind.name)
     pairs = [
         (work(row.values), result["published"])
@@ -216,10 +196,7 @@ def baseline(rows: Rows, compared: Sequence[Mapping[str, Any]]) -> dict[str, flo
 
 
 def training_work(values: Mapping[str, Value]) -> float:
-    """Model FLOPs of an iteration per chip: 6 per parameter and token, and the attention scores.
-
-    After Narayanan et al. (2021), equation 3, without recomputation.
-    """
+    """Model FLOPs of an iteration per chip: 6 per parameter and token, and the attention scores."""
 
     def count(name: str, default: float) -> float:
         value = values.get(name)
@@ -237,6 +214,7 @@ def training_work(values: Mapping[str, Value]) -> float:
     weights = layers * attention + plain * dense + (layers - plain) * routed
     weights += hidden * count("vocab", 0)
     scores = 2 * layers * heads * width * seq
+    # Narayanan et al. (2021), equation 3, without recomputation.
     return 6 * count("global_batch", 1) * seq * (weights + scores) / count("chips", 1)
 
 
@@ -264,11 +242,7 @@ def check_same(measured: Measured, op: str, ranks: int, name: str) -> None:
 
 
 def beside(frame: pd.DataFrame, measured: Measured, name: str) -> pd.DataFrame:
-    """Add what was measured to the simulated rows of the same sizes.
-
-    Returns rows with ``measured_time_s``, ``measured_busbw_bytes_per_s`` (from the time, never as
-    printed) and ``error``: simulated / measured time − 1. Cells of sizes not measured are empty.
-    """
+    """Add measured times, and busbw from these, to the simulated rows of the same sizes."""
     import pandas as pd
 
     series = pd.Series(measured.time_s, index=measured.size_bytes.astype(np.int64))
@@ -324,34 +298,38 @@ def compared_step(measured: MeasuredSteps, step: Iteration) -> dict[str, Any]:
 
 
 def verdict(compared: pd.DataFrame, *, crosses: bool) -> str:
-    """Return a sentence on whether measured times are normal, and where to look if they are not.
-
-    One machine in ten is slower than the end of its interval. ``compared`` has the columns
-    ``normal``, ``size_bytes``, ``time_s`` and ``lower_bound_s``; ``crosses``: the ranks are in
-    several scale-up domains.
-    """
+    """Return a sentence on whether measured times are normal, and where to look if they are not."""
+    # One machine in ten is slower than the end of its interval.
     measured = compared[compared.normal.notna()]
     slower, faster = (measured[measured.normal == word] for word in (SLOWER, FASTER))
     if slower.empty and faster.empty:
         return f"All {len(measured)} times are usual for such machines (80 % intervals)."
     if slower.empty:
         return (
-            f"Shorter than nine of ten such machines take: {len(faster)} of {len(measured)} times. "
-            "Check that machine, ranks and operation are those that were measured."
+            f"{len(faster)} of {len(measured)} times are shorter than nine of ten such machines "
+            "take. Check that machine, ranks and operation are those that were measured."
         )
     by_bandwidth = slower.lower_bound_s > BY_BANDWIDTH * slower.time_s
     where = "cables, adapters and routes between servers" if crosses else "links and their lanes"
     looks = [
-        f"At {', '.join(format_bytes(int(size)) for size in slower.size_bytes[which])} look "
-        f"at {cause}."
+        f"{_sizes(measured, slower[which])} look at {cause}."
         for which, cause in (
             (~by_bandwidth, "what sets latency: the host, launches and the algorithm"),
             (by_bandwidth, f"what sets bandwidth: {where}"),
         )
         if which.any()
     ]
-    counted = f"{len(slower)} of {len(measured)} times"
-    return " ".join([f"Longer than nine of ten such machines take: {counted}.", *looks])
+    counted = f"{len(slower)} of {len(measured)} times are longer than nine of ten such machines"
+    return " ".join([f"{counted} take.", *looks])
+
+
+def _sizes(measured: pd.DataFrame, slower: pd.DataFrame) -> str:
+    """Name sizes that are slower: as a range where all measured ones between its ends are."""
+    ends = [format_bytes(int(size)) for size in (slower.size_bytes.min(), slower.size_bytes.max())]
+    between = measured.size_bytes.between(slower.size_bytes.min(), slower.size_bytes.max())
+    if len(slower) > 2 and between.sum() == len(slower):
+        return f"From {ends[0]} to {ends[1]}"
+    return f"At {', '.join(format_bytes(int(size)) for size in slower.size_bytes)}"
 
 
 def agreement(compared: pd.DataFrame) -> dict[str, Any]:
@@ -381,12 +359,9 @@ Compared = Mapping[str, Any]  # one row of :func:`compare`
 
 
 def residuals(tables: Mapping[str, Sequence[Compared]]) -> list[Residual]:
-    """Residuals of the compared rows of tables, in their order.
-
-    Rows without a prediction or a time are left out, as are the pipelined and the largest runs of
-    the nanotron sweep: they mix healthy and slow machines, so their residuals say how often a node
-    was slow rather than how far a prediction is off.
-    """
+    """Residuals of the compared rows of tables, in their order."""
+    # The pipelined and the largest runs of the nanotron sweep mix healthy and slow machines: their
+    # residuals say how often a node was slow rather than how far a prediction is off.
     return [residual for name, rows in tables.items() for residual in _of_table(name, rows)]
 
 
@@ -528,10 +503,7 @@ def row_interval(
 def with_intervals(
     rows: Sequence[Compared], table: str, measured: Residuals, catalogue: Catalogue | None = None
 ) -> list[dict[str, Any]]:
-    """Rows with the ends ``low`` and ``high`` of their predictions, None where there are none.
-
-    The catalogue, by default the shipped one, says which chips have measured kernels.
-    """
+    """Rows with the ends of their predictions, None for none; a catalogue says what is measured."""
     complete = []
     for row in rows:
         ends = row_interval(row, table, measured, catalogue)
@@ -559,11 +531,7 @@ RATES = ("tokens_per_s", "goodput", "mtbf_s")  # quantities of which more is bet
 
 
 def coverage(rows: Sequence[Compared]) -> dict[str, float | None]:
-    """Share of published values inside their intervals, and the intervals' median half-width.
-
-    Returns ``coverage`` and ``median_half_width``; the latter is half of (high − low) / predicted.
-    None where no row has both.
-    """
+    """Share of values inside their intervals, and median of (high − low) / 2 predicted."""
     judged = [row for row in rows if _is_judged(row)]
     if not judged:
         return {"coverage": None, "median_half_width": None}

@@ -129,10 +129,8 @@ def validate_each(
     workers: int = 1,
     catalogue: Catalogue | None = None,
 ) -> list[Result]:
-    """Compare the rows of several tables with their predictions, and give each an interval.
-
-    Long tables share their processes, which begin once and remember from one to the next.
-    """
+    """Compare the rows of several tables with their predictions, and give each an interval."""
+    # Long tables share their processes, which begin once and remember from one to the next.
     worth = sum(len(rows) for rows, _ in measured if _is_long(rows)) // ROWS_OF_A_WORKER
     count = min(workers, worth)
     with process_pool(count) if count > 1 else nullcontext() as pool:

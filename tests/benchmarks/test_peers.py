@@ -14,6 +14,7 @@ import numpy as np
 import pytest
 
 from benchmarks import peers as benchmark
+from benchmarks._measure import COMMAND
 from benchmarks._peers import astra_sim, loggopsim, simgrid
 from benchmarks._peers.peers import PEERS, Peer
 from benchmarks._peers.step import Node, Step, hops, nodes
@@ -21,12 +22,14 @@ from benchmarks._peers.work import BANDWIDTH_BYTES_PER_S, LATENCY_PS, SIZE_BYTES
 from cluster_sim.collectives import CollectiveCall, compose, whole
 from cluster_sim.schedule.repeats import calls_written_out
 from cluster_sim.trace.trace import run
+from tests.support.commands import document_of
 from topologies.clusters.names import cluster
 from workloads.traces.chakra import VERSION, read_chakra, write_messages
 from workloads.traces.chakra_schema import messages
 from workloads.traces.recording import COLLECTIVE
 from workloads.training.execution.chunk_level import expand
 from workloads.training.execution.lower import lower
+from workloads.training.iteration import Iteration
 
 TOYS = (Work((4,)), Work((8,)), Work((4, 2)), Work((4, 4, 2)))
 """Rings and tori, all sides powers of two."""
@@ -119,13 +122,18 @@ def test_astra_sim_is_given_our_collective_and_links(work: Work, tmp_path: Path)
     assert command[0] == astra_sim.AWARE
 
 
-STEP = Step(dp=4, tp=8)
-"""A step on a torus of 32 chips."""
+STEP = Step(dp=4, tp=4)
+"""A step on a torus of 16 chips."""
 
 
-def test_step_has_our_messages(tmp_path: Path) -> None:
-    step = STEP.iteration(tmp_path, level="chunk", folded=False)
-    expanded = expand(step.program, lower(step.program, memory=False), step.cluster)
+@pytest.fixture(scope="module")
+def step(tmp_path_factory: pytest.TempPathFactory) -> Iteration:
+    """All messages of the step."""
+    return STEP.iteration(tmp_path_factory.mktemp("step"), level="chunk", folded=False)
+
+
+def test_step_has_our_messages(step: Iteration) -> None:
+    expanded = expand(step.program, lower(step.program, memory=False), step.cluster, whole=True)
     schedule = calls_written_out(expanded.schedule, expanded.routines)
     links = np.flatnonzero(np.asarray(schedule.resources.kinds) == "link")
     on_links = schedule.resource >= 0
@@ -140,11 +148,12 @@ def test_step_has_our_messages(tmp_path: Path) -> None:
     assert sent == schedule.size_bytes[on_links].sum()
 
 
-def test_step_is_the_one_of_our_command(tmp_path: Path) -> None:
-    output = subprocess.run(STEP.command(tmp_path), check=True, capture_output=True).stdout
-    printed = json.loads(output)
+def test_step_is_the_one_of_our_command(step: Iteration, tmp_path: Path) -> None:
+    command = STEP.command(tmp_path)
+    assert tuple(command[: len(COMMAND)]) == tuple(COMMAND)
+    printed = document_of([str(word) for word in command[len(COMMAND) :]])
     assert printed["level"] == "chunk"
-    assert printed["iteration_s"] == STEP.iteration(tmp_path, level="chunk", folded=False).time_s
+    assert printed["iteration_s"] == step.time_s
 
 
 def test_astra_sim_is_given_our_step(tmp_path: Path) -> None:

@@ -30,7 +30,6 @@ QUICK: tuple[tuple[str, ...], ...] = (
     ("topology", "graph.json", "--latency", "1us"),
     ("replay", "traces", "--cluster", "ring:2", *LINKS),
     ("replay", "profile.json", "--cluster", "dgx-h100"),
-    ("serve", "--model", "moe.json", "--cluster", "dgx-h100", "--requests", "mooncake.jsonl"),
     ("list", "models"),
     ("doctor",),
 )
@@ -63,6 +62,7 @@ SLOW: tuple[tuple[str, ...], ...] = (
     ("run-job", *EXPERTS, "--ep", "2", "--global-batch", "64", "--days", "300", "--runs", "2"),
     ("serve", *TRN2, "--requests", "poisson:300", "--count", "50"),
     ("serve", *EXPERTS[:3], "dgx-h100", "--requests", "requests.csv"),
+    ("serve", *EXPERTS[:3], "dgx-h100", "--requests", "mooncake.jsonl"),
     ("replay", "traces", "--cluster", "dgx-h100"),
     ("fleet", *FLEET),
     (

@@ -6,7 +6,9 @@ import json
 import os
 import sys
 import time
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -54,6 +56,13 @@ def run(arguments: Sequence[str]) -> int:
 
 PROBE = replace(program_of(app, ()), run=run)
 """A program with one command, as sweeps see it."""
+
+
+@contextmanager
+def threads(workers: int) -> Iterator[ThreadPoolExecutor]:
+    """Stand-in for a pool of processes, whose start takes a second."""
+    with ThreadPoolExecutor(workers) as pool:
+        yield pool
 
 
 def run_row(_: Any, arguments: Sequence[str]) -> dict[str, Any]:

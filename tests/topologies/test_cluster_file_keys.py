@@ -107,7 +107,12 @@ def at(document: Any, place: tuple[str | int, ...]) -> Any:
     return document
 
 
-EVERY = [(shape, place) for shape, document in FILES.items() for place in places(document)]
+EVERY = [
+    (shape, place)
+    for shape, document in FILES.items()
+    for place in places(document)
+    if shape == "torus" or place[0] not in ("chip", "scale_out")  # which no shape reads
+]
 
 
 def words(case: object) -> str:

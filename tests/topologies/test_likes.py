@@ -1,11 +1,25 @@
-"""A chip is its rows: a copy under another name gives the same numbers in every command."""
+"""A chip is its rows: copies, families and the how-to page give equal numbers in every command."""
 
 from __future__ import annotations
+
+import json
+import re
+from pathlib import Path
 
 import pytest
 
 import cluster_sim as cs
-from topologies.catalogue.catalogue import Catalogue, shipped_catalogue
+from experiments.cli.main import run
+from topologies.catalogue.catalogue import (
+    Catalogue,
+    chip_family,
+    choose,
+    families,
+    shipped_catalogue,
+)
+from topologies.clusters.machines import machines
+from topologies.clusters.names import cluster
+from topologies.errors import InputError
 from workloads.search.estimate import estimate
 
 MACHINES = {
@@ -79,3 +93,107 @@ def test_each_generation_of_trainium_is_faster_than_the_one_before(precision: st
         served.append(replica.tpot_s["mean"])
     assert steps == sorted(steps, reverse=True)
     assert served == sorted(served, reverse=True)
+
+
+def test_every_chip_of_a_machine_has_a_family() -> None:
+    catalogue = shipped_catalogue()
+    for machine in machines(catalogue):
+        chip = catalogue.name(machine, "chip")
+        assert chip_family(chip).name in families(catalogue)
+        assert catalogue.has(chip, "family")
+
+
+@pytest.mark.parametrize(
+    ("chip", "family", "runtime", "ranks", "provenance"),
+    [
+        ("trn1", "trainium", "neuron", 2, "assumed"),
+        ("trn2", "trainium", "neuron", 4, "interpolated"),
+        ("trn3", "trainium", "neuron", 4, "assumed"),
+        ("h100", "h100", "nccl", 1, "measured"),
+        ("h200", "h100", "nccl", 1, "interpolated"),
+        ("gb300", "b200", "nccl", 1, "interpolated"),
+        ("mi300x", "mi300", "rccl", 1, "assumed"),
+        ("tpu-v4", "tpu", "xla", 1, "assumed"),
+        ("tpu-v5p", "tpu", "xla", 1, "assumed"),
+        ("nobody's", "gpu", "other", 1, "assumed"),
+    ],
+)
+def test_families(chip: str, family: str, runtime: str, ranks: int, provenance: str) -> None:
+    chips_family = chip_family(chip)
+    assert (chips_family.name, chips_family.runtime, chips_family.ranks_per_chip) == (
+        family,
+        runtime,
+        ranks,
+    )
+    assert chips_family.provenance == provenance
+
+
+def test_a_variant_changes_the_ranks_of_a_chip() -> None:
+    one = choose(["trn2.ranks_per_chip=lnc1"])
+    assert chip_family("trn2", one).ranks_per_chip == 8
+
+
+def test_a_chip_of_ones_own_names_its_family(tmp_path: Path) -> None:
+    path = tmp_path / "mine.yaml"
+    chip = (
+        "{name: trn9, family: trainium, bf16_peak: 1PFLOP/s, hbm_bytes: 1TB, hbm_bandwidth: 9TB/s}"
+    )
+    shape = "{shape: switch, size: 4, bandwidth: 1GB/s, latency: 1us}"
+    path.write_text(f"chip: {chip}\nscale_up: {shape}\n")
+    machine = cluster(str(path))
+    assert chip_family(machine.chip, machine.catalogue).is_neuron
+    path.write_text(path.read_text().replace("trainium", "trainum"))
+    with pytest.raises(InputError, match=r"family of trn9 .trainum. is none of .* trainium"):
+        cluster(str(path))
+
+
+def test_a_name_is_no_number_and_a_number_no_name() -> None:
+    with pytest.raises(InputError, match="trn2 family is 'trainium', a name and no number"):
+        shipped_catalogue().value("trn2", "family")
+    with pytest.raises(InputError, match="trn2 cores is 8 count, a number and no name"):
+        shipped_catalogue().name("trn2", "cores")
+
+
+PAGE = Path(__file__).parents[2] / "docs/how-to/add-a-chip.md"
+FILES = dict(re.findall(r'```text title="(\S+)"\n(.*?)```', PAGE.read_text(), re.DOTALL))
+COMMANDS = {
+    "collective all-reduce next-node:2 --size 1MiB": "rows",
+    "train --model llama-3.1-8b --cluster next-node --tp 8": "iteration_s",
+    "plan --model llama-3.1-8b --cluster next-node --global-batch 8 --tp 8 --pp 1": "rows",
+    "serve --model llama-3.1-8b --cluster next-node --tp 8 --count 20": "ttft_s",
+}
+
+
+def rows(family: str) -> str:
+    """The overlay of the page, with the rows that a chip of the Trainium family has besides."""
+    if family == "gpu":
+        return FILES["next.csv"]
+    kept = [line for line in FILES["next.csv"].splitlines() if not line.startswith("next,family")]
+    return "\n".join([*kept, FILES["trainium.csv"]])
+
+
+@pytest.mark.parametrize("family", ["gpu", "trainium"])
+@pytest.mark.parametrize("command", COMMANDS)
+def test_the_rows_of_the_page_are_enough(
+    family: str, command: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    overlay = tmp_path / "next.csv"
+    overlay.write_text(rows(family))
+    words = [*command.split(), "--catalogue", str(overlay), "--json", "--quiet"]
+    assert run(words) == 0, capsys.readouterr().err
+    assert json.loads(capsys.readouterr().out)[COMMANDS[command]]
+
+
+def test_a_quantity_that_is_missing_is_named_with_what_to_do(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    overlay = tmp_path / "next.csv"
+    lines = rows("trainium").splitlines()
+    left_out = ("next,array_rows,", "next,like,")  # a chip that it is like would have the row
+    overlay.write_text("\n".join(line for line in lines if not line.startswith(left_out)))
+    words = ["train", "--model", "llama-3.1-8b", "--cluster", "next-node", "--tp", "8", "--quiet"]
+    assert run([*words, "--catalogue", str(overlay)]) == 2
+    assert capsys.readouterr().err == (
+        "cluster-sim: the catalogue has no 'array_rows' of next. Did you mean array_columns? "
+        "Correct the name, or add a row for it to an overlay (--catalogue FILE).\n"
+    )

@@ -184,6 +184,8 @@ def test_plain_shapes_are_one_domain_without_a_chip() -> None:
         ("trn2.48xlrge", "unknown cluster 'trn2.48xlrge'. Did you mean trn2.48xlarge?"),
         ("", "unknown cluster ''. There are trn1.2xlarge"),
         ("H100:8", "H100 is a chip, of p5.48xlarge, dgx-h100. Write p5.48xlarge, or"),
+        ("p5e.48xlarge:2", "the nearest machine here is p5en.48xlarge, of the same chips; its net"),
+        ("U-P6E-GB200x72", "the nearest machine here is gb200-nvl72"),
         ("trn2-ultraserver:", "the count must be a whole number of 1 to 16,777,216, as"),
         ("ring:99999999999", "sizes must be whole numbers of 1 to 16,777,216, as ring:8"),
         ("trn2-ultraserver:two", "trn2-ultraserver:two: the count must be a whole number"),

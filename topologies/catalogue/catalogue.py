@@ -1,8 +1,6 @@
 """The hardware catalogue: every number about a machine, with its unit, grade and source.
 
-The rows are in the CSV files of ``topologies/data``; ``docs/background/catalogue.md`` explains how
-to read them, add a row, switch a contested value, or replace rows by your own. Chips of one family
-run the same kernels under the same collective runtime.
+``docs/background/catalogue.md`` explains the rows of ``topologies/data`` and how to replace them.
 """
 
 from __future__ import annotations
@@ -275,11 +273,9 @@ def _check_read(base: Catalogue, path: str) -> None:
 
 
 def _with_likes(stated: dict[Key, Entry]) -> dict[Key, Entry]:
-    """Add the rows that chips take from another chip, which their row ``like`` names.
-
-    They are its own rows and the constants in parts and quantities whose names end with the chip's,
-    as ``serving.trn2`` and ``scheduling_trn2``. Rows of the taking chip itself stay as they are.
-    """
+    """Add the rows that chips take from another chip, which their row ``like`` names."""
+    # Its own rows and constants in parts and quantities whose names end with the chip's, as
+    # ``serving.trn2`` and ``scheduling_trn2``. Rows of the taking chip itself stay.
     likes = {
         part: row.written
         for (part, quantity), row in stated.items()
@@ -380,10 +376,8 @@ def _digest(
 
 
 def usable_hbm_bytes(chip: str, catalogue: Catalogue) -> int:
-    """Return the memory that the driver reports or, if unknown, that of the data sheet [B].
-
-    A GB on NVIDIA's data sheets is nearly a GiB.
-    """
+    """Return the memory that the driver reports or, if unknown, that of the data sheet [B]."""
+    # A GB on NVIDIA's data sheets is nearly a GiB.
     usable = "hbm_usable_bytes" if catalogue.has(chip, "hbm_usable_bytes") else "hbm_bytes"
     return catalogue.integer(chip, usable)
 

@@ -1,8 +1,4 @@
-"""Reading of catalogue files: CSV whose rows are checked one by one, with file and line.
-
-``quantities.csv`` states a range for each unit, and for single quantities where it differs. Rows of
-an overlay and values of a cluster file are checked against it here, the shipped rows in a test.
-"""
+"""Reading of catalogue files: rows checked one by one by the ranges of ``quantities.csv``."""
 
 from __future__ import annotations
 
@@ -186,11 +182,9 @@ def check_row(row: Entry, where: str) -> None:
 
 
 def check_peaks(entries: Mapping[str, Entry], where: str = "") -> None:
-    """Refuse a chip whose matrix engines are faster than the stated peak of the chip.
-
-    The utilisation of a model's FLOP/s is a fraction of the peak, but times follow from the rate of
-    the matrix engines; if that rate were above the peak, utilisation could exceed one.
-    """
+    """Refuse a chip whose matrix engines are faster than the stated peak of the chip."""
+    # Utilisation is a fraction of the peak, but times follow from the rate of the matrix engines:
+    # were that above the peak, utilisation could exceed one.
     for quantity, engines in entries.items():
         precision, _, kind = quantity.rpartition("_")
         peak = f"{precision}_peak"
@@ -258,10 +252,8 @@ def check_overlay(rows: Iterable[Entry], in_force: InForce, overlay: Rows, path:
 
 
 def _check_read(row: Entry, where: str, quantities: set[str], parts: Iterable[str]) -> None:
-    """Refuse a quantity that no command reads, as no row of the catalogue has one of its name.
-
-    A name may end with that of a part, for a quantity between two parts.
-    """
+    """Refuse a quantity that no command reads, as no row of the catalogue has one of its name."""
+    # A name may end with that of a part, for a quantity between two parts.
     stems = [row.quantity.removesuffix(f"_{part}") for part in parts]
     if quantities.isdisjoint((row.quantity, *stems)):
         raise InputError(
@@ -271,13 +263,10 @@ def _check_read(row: Entry, where: str, quantities: set[str], parts: Iterable[st
 
 
 def _check_parts(in_force: InForce, overlay: Rows, path: str) -> None:
-    """Refuse rows of an unknown part whose name is probably a misspelt one.
-
-    The name is similar to that of a part, and the rows do not describe a new part. A new chip
-    has a row ``family`` and a new machine a row ``chip``; other new parts are named in a row
-    (the fabric of a machine), belong to a part (``kernels.CHIP``), or have all quantities that
-    some part of the catalogue has.
-    """
+    """Refuse rows of an unknown part whose name is probably a misspelt one."""
+    # Similar to a part's name, and no new part: a new chip has a row ``family``, a machine
+    # ``chip``; others are named in a row, belong to a part (``kernels.CHIP``), or have all
+    # quantities of one.
     in_catalogue: dict[str, set[str]] = {}
     for part, quantity in in_force:
         in_catalogue.setdefault(part, set()).add(quantity)

@@ -1,9 +1,8 @@
 """Clusters from graph files: GraphML, or node-link JSON, as networkx writes them.
 
 The graph is one scale-up domain: nodes are chips, or switches if ``kind`` says so. Edges have
-``bandwidth_bytes_per_s`` and ``latency_s`` (numbers), or ``bandwidth`` and ``latency`` (texts with
-units, such as ``100GB/s`` and ``1us``); edges without them take ``--bandwidth`` and ``--latency``.
-An undirected edge is two links, one in each direction.
+``bandwidth_bytes_per_s`` and ``latency_s``, or texts ``bandwidth`` and ``latency``, and else take
+``--bandwidth`` and ``--latency``. An undirected edge is two links.
 """
 
 from __future__ import annotations
@@ -132,11 +131,9 @@ def _only(kinds: set[Cables], what: str) -> Cables:
 
 
 def _torus(graph: nx.DiGraph[Hashable]) -> Torus:
-    """Return the ring, grid or torus that a graph is isomorphic to; refuse any other graph.
-
-    Counts of chips, links and neighbours leave few candidates, and the steps of all nodes from a
-    corner rule out most of these before the graphs themselves are compared.
-    """
+    """Return the ring, grid or torus that a graph is isomorphic to; refuse any other graph."""
+    # Counts of chips, links and neighbours leave few candidates, and the steps of all nodes from a
+    # corner rule out most of these before the graphs themselves are compared.
     bundles = Counter(_cables_by_link(graph).values())
     if len(bundles) > 2 * MOST_AXES:
         raise InputError(
@@ -166,10 +163,7 @@ def _torus(graph: nx.DiGraph[Hashable]) -> Torus:
 
 
 def _steps(begin: Hashable, graph: nx.DiGraph[Hashable], kinds: list[Cables]) -> Steps:
-    """Count the hops over cables of each kind on a shortest path from one node to every other.
-
-    On a torus all shortest paths between two nodes have the same counts.
-    """
+    """Count hops over each kind of cables to all nodes; on a torus any shortest path's."""
     steps = {begin: (0,) * len(kinds)}
     for node, neighbour in nx.bfs_edges(graph, begin):
         kind = kinds.index(graph[node][neighbour]["cables"])
@@ -249,10 +243,8 @@ def _is_isomorphic(
     second: nx.DiGraph[Hashable],
     second_steps: Steps,
 ) -> bool:
-    """Return whether two graphs are equal, cables included, but for the names of their nodes.
-
-    Steps from a corner serve as labels, without which the search would take far longer.
-    """
+    """Return whether two graphs are equal, cables included, but for the names of their nodes."""
+    # Steps from a corner serve as labels, without which the search would take far longer.
     first_graph: nx.Graph[Hashable] = nx.Graph(first.edges)
     second_graph: nx.Graph[Hashable] = nx.Graph(second.edges)
     nx.set_node_attributes(first_graph, first_steps, "steps")

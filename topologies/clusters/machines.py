@@ -32,12 +32,10 @@ def torus(catalogue: Catalogue, machine: str, chip: str) -> Torus:
 
 
 def tiers(catalogue: Catalogue, machine: str, chip: str) -> Tiered:
-    """Build the tiers of Trn3: boards or sleds, racks of switch planes, and links between racks.
-
-    The chips of a board are in different planes of the rack; links between racks join chips of the
-    same position. The latency of a switch is added to the links on both sides of it, half to each,
-    so that the two hops together take that of a direct hop and of the switch.
-    """
+    """Build the tiers of Trn3: boards or sleds, racks of switch planes, and links between racks."""
+    # Chips of a board are in different planes of the rack; links between racks join equal
+    # positions. Half of a switch's latency is added on each side of it, so that two hops take as
+    # long as a direct hop and the switch.
     racks, board = (catalogue.integer(machine, name) for name in ("racks", "board_chips"))
     direct_ps = catalogue.ps(chip, "link_latency")
     switched_ps = (direct_ps + catalogue.ps(chip, "switch_latency")) // 2
@@ -124,13 +122,9 @@ def machines(catalogue: Catalogue) -> tuple[str, ...]:
 
 
 def parts_of(machine: str, catalogue: Catalogue) -> frozenset[str]:
-    """Return all parts of the catalogue that answers about a machine may read for its sake.
-
-    Words in rows lead from part to part: from the machine to its chip and fabric, to the family of
-    the chip, and to the kernels and the serving engine of the family, as well as to the chip on
-    which the kernels were measured. Parts such as ``serving.<chip>`` and ``nccl.<fabric>`` come
-    with what they are named after. Parts of no machine, such as ``training``, are not among them.
-    """
+    """Return the parts that answers about a machine may read, by the words in its rows."""
+    # From the machine to its chip and fabric, to the chip's family, and to the kernels and serving
+    # engine of it; parts such as ``serving.<chip>`` come along, those of no machine do not.
     every = catalogue.parts()
     reached: set[str] = set()
     names = [machine]

@@ -40,6 +40,17 @@ OTHER_NAMES = {
     "nl72x2-ualink": "trn3-gen2-ualink",
 }
 """Machines by other names under which they are known, in lower case."""
+NEAREST = {
+    "p5en.48xlarge": ("p5e.48xlarge",),
+    "dgx-a100-40gb": ("p4d.24xlarge",),
+    "gb200-nvl72": ("u-p6e-gb200x72", "p6e-gb200.36xlarge", "a4x-highgpu-4g"),
+    "gb300-nvl72": ("u-p6e-gb300x72", "p6e-gb300.36xlarge"),
+    "dgx-h100": ("hgx-h100", "a3-highgpu-8g", "a3-megagpu-8g", "standard_nd96isr_h100_v5"),
+    "dgx-h200": ("hgx-h200", "a3-ultragpu-8g", "standard_nd96isr_h200_v5"),
+    "dgx-b200": ("hgx-b200", "a4-highgpu-8g"),
+    "trn2.48xlarge": ("trn2u.48xlarge",),
+}
+"""Machines, each with names of clouds for others of the same chips, in lower case."""
 FILES = (".yaml", ".yml")
 GRAPHS = (".graphml", ".json")
 
@@ -186,6 +197,12 @@ def _unknown(text: str, kind: str, catalogue: Catalogue) -> str:
             f"unknown cluster {shown(text, 80)!r}: {kind} is a chip, of {', '.join(with_chip)}. "
             f"Write {with_chip[0]}, or {with_chip[0]}:4 for four."
         )
+    for name, others in NEAREST.items():
+        if kind.lower() in others:
+            return (
+                f"unknown cluster {shown(text, 80)!r}: the nearest machine here is {name}, of the "
+                f"same chips; its network may be another. Write {name}, or {name}:4 for four."
+            )
     return (
         f"unknown cluster {shown(text, 80)!r}.{suggestion(kind, [*names, *PLAIN])} "
         f"There are {', '.join(names)}, {', '.join(PLAIN.values())}, NAME:COUNT, YAML files and "
@@ -226,12 +243,9 @@ def _rainier(name: str, count: str | None, catalogue: Catalogue) -> Cluster:
 
 
 def _in_buildings(machine: Cluster, catalogue: Catalogue) -> Cluster:
-    """Return Rainier in buildings and sites, with the way and the rate between them.
-
-    A building holds an equal share of the UltraServers of the first phase, a site one of all that
-    there are, both rounded up to whole groups of leaf switches. All of a smaller cluster is in one
-    building.
-    """
+    """Return Rainier in buildings and sites, with the way and the rate between them."""
+    # A building holds an equal share of the first phase's UltraServers, a site one of all that
+    # there are, both in whole groups of leaf switches; a smaller cluster is in one building.
     fabric, chips = machine.scale_out, machine.chips
     if fabric is None:
         return machine
@@ -275,15 +289,9 @@ PLAIN = {
 
 
 def plain_shape(text: str, bandwidth: str | None, latency: str | None) -> Shape:
-    """Parse a plain shape, whose directed links are all equal.
-
-    ``text``: ``ring:N``, ``torus:AxBx…`` (slowest axis first, all wrap), ``mesh:N``, ``switch:N``,
-    or ``clos:N:RADIX`` and ``clos:N:RADIX:OVERSUBSCRIPTION``. ``bandwidth, latency``: rate and
-    latency of each directed link, such as ``100GB/s`` and ``1us``.
-
-    >>> plain_shape("torus:2x4", "100GB/s", "1us").sizes
-    (2, 4)
-    """
+    """Parse a plain shape, whose directed links are all equal."""
+    # ``ring:N``, ``torus:AxBx…`` (slowest axis first, all wrap), ``mesh:N``, ``switch:N``,
+    # ``clos:N:RADIX`` or ``clos:N:RADIX:OVERSUBSCRIPTION``.
     kind, _, dims = text.partition(":")
     sizes, more = _sizes(text, kind, dims)
     if kind != "torus" and len(sizes) > 1:

@@ -1,10 +1,8 @@
 """Clusters from YAML files of users; ``docs/background/cluster-file.md`` shows all their keys.
 
-A network file of ASTRA-sim's analytical backend lists dimensions, the fastest first: ``topology``
-(``Ring``, ``FullyConnected``, ``Switch``), ``npus_count``, ``bandwidth`` [GB/s, of 2³⁰ bytes] of a
-link in one direction, and ``latency`` [ns] of a hop. Their meaning is that of the backend's source
-(astra-network-analytical, commit 599a047: ``Ring.cpp``, ``FullyConnected.cpp``, ``Switch.cpp``,
-``NetworkFunction.cpp`` and ``MultiDimTopology.cpp``).
+What an ASTRA-sim network means is its backend's source (astra-network-analytical, commit 599a047:
+``Ring.cpp``, ``FullyConnected.cpp``, ``Switch.cpp``, ``NetworkFunction.cpp``,
+``MultiDimTopology.cpp``).
 """
 
 from __future__ import annotations
@@ -63,12 +61,9 @@ class Dimension(NamedTuple):
 
 
 def cluster_from_astra(document: Mapping[str, Any], path: Path, catalogue: Catalogue) -> Cluster:
-    """Make the plain cluster that an ASTRA-sim network describes.
-
-    Rings followed by a last ``Switch`` become domains on a non-blocking scale-out fabric. Any other
-    network becomes one domain: rings alone a torus, a single ``FullyConnected`` or ``Switch`` a
-    full mesh or a switch, and other combinations a tiered shape.
-    """
+    """Make the plain cluster that an ASTRA-sim network describes."""
+    # Rings before a last ``Switch`` are domains on a non-blocking fabric. Any other network is one
+    # domain: a torus, a full mesh, a switch, or for other combinations a tiered shape.
     dimensions = _validated(AstraKeys, document, path).dimensions()
     *inner, outer = dimensions
     if not inner or outer.block != SWITCH or any(below.block != RING for below in inner):
@@ -110,10 +105,7 @@ def _astra_shape(dimensions: list[Dimension]) -> Shape:
 
 
 def _tier(number: int, dimension: Dimension) -> Tier:
-    """Return a tier of direct links, each at the full rate, or of one switch.
-
-    A ring of two chips becomes a pair with one link, since a ring in a tier has three or more.
-    """
+    """Return a tier of direct links or of a switch; a ring of two chips is a pair."""
     size, rate = dimension.size, dimension.bandwidth_bytes_per_s
     if dimension.block == SWITCH:
         return Tier(f"dim{number}", size, rate, dimension.latency_ps, switches=1)
@@ -252,10 +244,7 @@ class ScaleOutKeys(_Keys):
 
 
 class ChipKeys(BaseModel):
-    """A chip: a name from the catalogue, or values, perhaps with those of another chip.
-
-    All keys but these two are quantities of the catalogue.
-    """
+    """A chip: a catalogue's name, or that of one it is like, and quantities of the catalogue."""
 
     model_config = ConfigDict(extra="allow", frozen=True)
 
@@ -350,6 +339,8 @@ def _explained(mistake: ValidationError, model: type[BaseModel]) -> str:
     if kind == "extra_forbidden":
         keys = keys_at(first["loc"][:-1], model)
         near = suggestion(str(first["loc"][-1]), keys) or f" There are {', '.join(keys)}."
+        if len(first["loc"]) == 1:
+            near += " Numbers of a chip of your own are rows of a CSV file for --catalogue."
         return f"unknown key {where}.{near}"
     if kind == "missing":
         return f"{where} is missing; give it a value"
@@ -425,11 +416,7 @@ def _fabric(keys: ScaleOutKeys, chips_per_server: int, catalogue: Catalogue) -> 
 
 
 def _renamed(keys: ScaleOutKeys | None, catalogue: Catalogue) -> Catalogue:
-    """Return a catalogue in which a fabric with a new name has the rows of the one that it is like.
-
-    They include quantities that a file cannot state, such as the share of the line rate that large
-    messages reach.
-    """
+    """Return a catalogue in which a fabric's new name has also rows that a file cannot state."""
     if keys is None or keys.like is None or keys.name in (None, keys.like):
         return catalogue
     like_parts = re.compile(rf"(.*\.)?{re.escape(keys.like)}")
@@ -468,10 +455,8 @@ def chip_part(keys: ChipKeys | None, path: Path, catalogue: Catalogue) -> tuple[
 def _usable(
     part: str, values: dict[str, str], rows: list[Entry], catalogue: Catalogue
 ) -> list[Entry]:
-    """Return a row for the usable memory, if the file states the capacity alone.
-
-    Otherwise the usable memory of the part would hide the capacity of the file.
-    """
+    """Return a row for the usable memory, if the file states the capacity alone."""
+    # Otherwise the usable memory of the part would hide the capacity of the file.
     printed, usable = _USABLE
     if printed not in values or usable in values or not catalogue.has(part, usable):
         return []

@@ -1,9 +1,7 @@
 """A cache on disk for results that are slow to compute, named by a digest of their inputs.
 
-Nothing depends on the cache: a file that is missing, cut short or damaged is made again, and where
-no folder can be written every process computes its own results. A file begins with the digest of
-the rest, by which damage is noticed. Against forgery a digest is no help, and kept machine code is
-run: files and folders that others could have written are therefore as if they were not there.
+Files that are missing, cut short or damaged are made again. Kept machine code is run, and a digest
+is no help against forgery: what others could have written is as if it were not there.
 """
 
 from __future__ import annotations
@@ -30,11 +28,8 @@ FOLDER_VARIABLE = "CLUSTER_SIM_CACHE"  # environment variable that names the fol
 
 @cache
 def folders() -> tuple[Path, ...]:
-    """Return the folders of the cache: that which the environment names, or else two folders.
-
-    The first is beside the package, so that files made at installation serve all its users; the
-    second is the user's own.
-    """
+    """Return the folders of the cache: that which the environment names, or else two folders."""
+    # The first is beside the package, so that files made at installation serve all its users.
     named = os.environ.get(FOLDER_VARIABLE)
     if named:
         return (Path(named),)
@@ -56,11 +51,8 @@ def read(name: str, within: Sequence[Path] = ()) -> bytes | None:
 
 
 def read_json(name: str, convert: Callable[[Any], T], within: Sequence[Path] = ()) -> T | None:
-    """Return what ``convert`` makes of a kept document; None without one or for another form.
-
-    A file that is whole may still be wrong: its name has a digest of the inputs, and not of all
-    that could ever write it.
-    """
+    """Return what ``convert`` makes of a kept document; None without one or for another form."""
+    # A whole file may still be wrong: its name has no digest of all that could ever write it.
     content = read(name, within)
     try:
         return None if content is None else convert(json.loads(content))
@@ -78,10 +70,7 @@ def made_once(
     most: int = MOST_KEPT,
     within: Path | None = None,
 ) -> T:
-    """Return what ``convert`` makes of a kept document, or else make it, and keep it for later.
-
-    ``plain`` writes it as a document of JSON; for ``most`` and ``within`` see :func:`keep`.
-    """
+    """Return what ``convert`` makes of a document kept as JSON, or else make it, and keep it."""
     name, folders = f"{kind}-{digest}.json", (within,) if within else ()
     result = read_json(name, convert, folders)
     if result is None:
@@ -106,12 +95,8 @@ def keep(
     most: int = 0,
     within: Sequence[Path] = (),
 ) -> None:
-    """Keep a file in the first folder that can be written, if there is one.
-
-    ``name``: name with a digest of everything that the content depends on. ``replaces``: pattern of
-    the names of older files, which are removed. ``most``: number of older files that stay, those
-    written last. ``within``: folders to try in this order, by default those of :func:`folders`.
-    """
+    """Keep a file, named by what it depends on, in the first folder that can be written, if any."""
+    # Files of the pattern ``replaces`` are removed, but for the newest ``most``.
     for folder in within or folders():
         try:
             folder.mkdir(0o755, parents=True, exist_ok=True)
@@ -140,14 +125,9 @@ def digest(*parts: str | bytes) -> str:
 
 
 def exact_text(value: Any) -> str:
-    """Return text that is the same for equal values in every process, and differs for others.
-
-    It takes every field of a dataclass but those that equality ignores, so that a field that is
-    added to an input is part of the key. The text that ``str`` gives may round numbers or leave
-    fields out.
-
-    Raises TypeError for any other object, whose text need not tell it from others.
-    """
+    """Return text that is the same for equal values in every process, and differs for others."""
+    # Every field that equality counts is in it, so that a field added to an input is part of a key;
+    # ``str`` may round numbers or leave fields out.
     if is_dataclass(value) and not isinstance(value, type):
         parts = {part.name: getattr(value, part.name) for part in fields(value) if part.compare}
         return f"{type(value).__name__}{exact_text(parts)}"

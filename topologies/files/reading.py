@@ -1,8 +1,4 @@
-"""Reading of files that users name, with limits on their size and one wording for all mistakes.
-
-Only regular files are read. A pipe, a device or a directory is refused before anything is read from
-it, so that no command waits for ever for another program to write.
-"""
+"""Reading of files that users name, with limits on their size and one wording for all mistakes."""
 
 from __future__ import annotations
 
@@ -28,11 +24,7 @@ MOST_NAMED = 3
 
 
 def no_such_file(path: str | Path) -> str:
-    """Say in which folder a file is missing, and which file there the user may have meant.
-
-    Returns text such as ``there is no such file in /home/me. Did you mean study.yaml? Correct the
-    path.``.
-    """
+    """Say in which folder a file is missing, and which file there the user may have meant."""
     file = Path(path)
     folder = Path(os.path.abspath(file.parent))
     missing = next(
@@ -117,10 +109,7 @@ def check_regular(file: str | Path, *, name: str = "", limit_bytes: int | None =
 
 
 def open_regular(path: str, flags: int) -> int:
-    """Open a regular file, as an ``opener`` for :func:`open` that never waits for a writer.
-
-    Raises OSError for a pipe, a device or a socket, which the message names.
-    """
+    """Open a regular file, as an ``opener`` for :func:`open` that never waits for a writer."""
     descriptor = os.open(path, flags | getattr(os, "O_NONBLOCK", 0))
     kind = KINDS.get(stat.S_IFMT(os.fstat(descriptor).st_mode))
     if kind is None:
@@ -173,10 +162,7 @@ def csv_lines(text: str, named: str, *, delimiter: str = ",") -> Iterator[tuple[
 def csv_rows(
     text: str, named: str, *, delimiter: str = ","
 ) -> tuple[list[str], Iterator[tuple[int, dict[str, str]]]]:
-    """Return the header of a CSV text, and its rows one by one, each with its line number.
-
-    White space around cells is removed; empty lines are skipped.
-    """
+    """Return a CSV text's header and rows with their line numbers, stripped, without empty ones."""
     lines = csv_lines(text, named, delimiter=delimiter)
     _, cells = next(lines, (1, []))
     header = [cell.strip() for cell in cells]

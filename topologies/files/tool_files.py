@@ -1,8 +1,4 @@
-"""Reader of other tools' files: sections as dotted keys, and the options of launch scripts.
-
-YAML, TOML and JSON are flattened; of a command line or shell script the long options are read, with
-the script's literal variables put in. What a file leaves open is :class:`Unknown`.
-"""
+"""Reader of other tools' files: sections as dotted keys, and the options of launch scripts."""
 
 from __future__ import annotations
 

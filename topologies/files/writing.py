@@ -1,9 +1,4 @@
-"""Files and directories that appear whole or not at all.
-
-A writer works on a hidden sibling of its target, whose name holds the host and the process, and
-renames it when it is complete. A process that is killed leaves the sibling behind; the next writer
-in the same folder on that host removes it.
-"""
+"""Files and directories that appear whole: written as hidden siblings, then renamed."""
 
 from __future__ import annotations
 
@@ -64,10 +59,7 @@ def check_target(path: Path) -> None:
 
 @contextmanager
 def whole_file(path: Path) -> Iterator[Path]:
-    """Give a temporary sibling to write to; on success it takes the name of ``path``.
-
-    An error or Ctrl-C on the way removes it and leaves what stood at ``path`` before.
-    """
+    """Give a temporary sibling that takes the name of ``path`` on success, and else is removed."""
     check_target(path)
     remove_orphans(path)
     part = unfinished(path)
@@ -80,10 +72,7 @@ def whole_file(path: Path) -> Iterator[Path]:
 
 
 def write_gzip(path: Path, parts: Iterable[bytes | memoryview]) -> None:
-    """Write parts one after the other as a gzip file, which appears whole or not at all.
-
-    The header has no name and no time: the same content gives the same bytes.
-    """
+    """Write parts as a gzip file, whole or not at all, without a name and a time."""
     packer = zlib.compressobj(GZIP_LEVEL, wbits=GZIP_WINDOW)
     with whole_file(path) as unfinished_file, unfinished_file.open("wb") as file:
         for part in parts:
@@ -112,11 +101,8 @@ def whole_files(folder: Path) -> Iterator[Path]:
 
 @contextmanager
 def named_in_faults(path: Path) -> Iterator[None]:
-    """Name the target, and not its hidden sibling, in errors of the operating system.
-
-    Raises OSError with ``path``, or a file below it, as its file name. A full disk names no file by
-    itself; InputError for an error without a number, as pyarrow raises it.
-    """
+    """Name the target, and not its hidden sibling, in errors of the operating system."""
+    # A full disk names no file by itself, and pyarrow raises errors without a number.
     try:
         yield
     except OSError as fault:

@@ -1,7 +1,6 @@
 """A safe reader of YAML files from outside: clusters, plans and studies.
 
-Tags and merge keys are refused, so no file can name a type or a function. A short file may repeat
-parts of itself by aliases; its size with all aliases expanded is counted before anything is built.
+Tags and merge keys are refused. Aliases are counted expanded before anything is built.
 """
 
 from __future__ import annotations
@@ -26,13 +25,7 @@ _FAULTS = (ValueError, TypeError, OverflowError, RecursionError)
 def read_yaml(
     path: Path | str, *, limit_bytes: int, content: str, what: str = "", all_text: bool = False
 ) -> dict[str, Any]:
-    """Return the mapping that a YAML file holds.
-
-    ``limit_bytes``: size of the largest file that is read [B]. ``content``: description of what
-    such a file contains, for the message about a file without a mapping. ``what``: kind of document
-    for messages, such as ``study``. ``all_text``: leave every value as text, as on a command line;
-    otherwise numbers, truth values and dates are converted.
-    """
+    """Return the mapping of a small YAML file, values as text if ``all_text``, or converted."""
     text = read_text(Path(path), limit_bytes=limit_bytes)
     return yaml_mapping(text, path, content=content, what=what, all_text=all_text)
 

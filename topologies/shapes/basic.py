@@ -148,9 +148,8 @@ LAYER_NAMES = ("leaf", "spine", "core")
 class Clos(_OneAxis):
     """Leaf switches above chips, spines above leaves and, if there are several pods, a core above.
 
-    Every leaf has one link to every spine of its pod, and spine j of each pod one link to each
-    core switch of group j. Here every switch is a node, for fabrics that are small enough to be
-    examined link by link; :mod:`topologies.shapes.scale_out` counts parallel switches as one.
+    Spine j of each pod has one link to each core switch of group j. Every switch is a node here;
+    :mod:`topologies.shapes.scale_out` counts parallel switches as one.
     """
 
     size: int

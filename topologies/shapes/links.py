@@ -13,11 +13,7 @@ from topologies.shapes.basic import LAYER_NAMES, Clos, FullMesh, Shape, Switch, 
 
 
 def clos_ends(shape: Clos) -> tuple[IntArray, IntArray, IntArray, int]:
-    """Return source, destination and layer of every link, and the number of nodes.
-
-    Links are in order of layer from the chips upwards; in a layer first all links that lead up,
-    then those that lead down in the same order.
-    """
+    """Return all links' sources, destinations and layers, up then down, and the nodes."""
     counts = shape.switches
     first = np.cumsum([shape.size, *counts])
     chip = np.arange(shape.size)
@@ -66,12 +62,7 @@ def _levels(shape: Clos, src: IntArray, dst: IntArray) -> IntArray:
 def _path_links(
     shape: Clos, layer: int, src: IntArray, dst: IntArray, path: IntArray
 ) -> tuple[IntArray, IntArray]:
-    """Return the links up into a layer, and down from it, of numbered paths.
-
-    ``layer``: 0 for links between chips and leaves, 1 for those between leaves and spines, and so
-    on. ``src, dst``: chips at both ends. ``path``: number of the path among those from the chip up
-    to this layer.
-    """
+    """Return the links up into a layer, 0 for the leaves', and down from it, of numbered paths."""
     counts = (shape.size, shape.switches[0] * shape.up, 0)
     half = shape.radix // 2
     begin = 2 * sum(counts[:layer])
@@ -112,12 +103,8 @@ class Links:
 
 
 def domain_links(shape: Shape, *, fold: bool = True) -> Links:
-    """Return all directed links of a domain.
-
-    ``fold``: whether the parallel switches of a plane count as one node that has all their cables.
-    A message that is striped evenly over the switches takes the same time as over the folded link,
-    so routes and engines use the folded links; drawings do not.
-    """
+    """Return all directed links of a domain, with a plane's switches as one node if ``fold``."""
+    # A message striped evenly over the switches takes as long as over the folded link.
     if isinstance(shape, Torus):
         return _torus_links(shape)
     if isinstance(shape, FullMesh):
@@ -135,10 +122,7 @@ def coordinates(shape: Shape, chips: npt.ArrayLike) -> tuple[IntArray, ...]:
 
 
 def axis_links(shape: Torus) -> IntArray:
-    """Return the link of each chip along each axis and direction, int32 (chips, axes, 2).
-
-    ``axis_links(shape)[chip, axis, UP]`` leads to the next larger coordinate; -1 stands for none.
-    """
+    """Return each chip's links, int32 (chips, axes, 2); ``[..., UP]`` to larger, -1 for none."""
     has_link = _torus_mask(shape)
     number = np.cumsum(has_link.ravel(), dtype=np.int32) - 1
     return np.where(has_link, number.reshape(has_link.shape), np.int32(-1))

@@ -1,9 +1,4 @@
-"""Measures of scale-up shapes in closed form, which take no time at any size.
-
-All shapes but the Clos are products of dimensions (the axes of a torus, the tiers of an
-UltraServer, the one dimension of a mesh or a switch). Hops, cuts and loads of a product
-follow from those of a single line of chips along each dimension.
-"""
+"""Measures of scale-up shapes in closed form, from those of one line of chips a dimension."""
 
 from __future__ import annotations
 
@@ -120,13 +115,10 @@ def bisections(shape: Shape) -> dict[str, int]:
 
 
 def bisection(shape: Shape) -> int:
-    """Return the smallest cut into halves that differ by at most one chip, one direction [B/s].
-
-    A dimension of odd size is cut before the middle chip in one half of its lines and behind it
-    in the other half, which cuts the other dimensions, too. The result is exact for tori, meshes,
-    switches and tiers of even sizes. For tiers of odd sizes, and for a Clos that is not full, it is
-    the smallest of these straight cuts; other cuts may be smaller.
-    """
+    """Return the smallest cut into halves that differ by at most one chip, one direction [B/s]."""
+    # A dimension of odd size is cut before the middle chip in one half of its lines and behind it
+    # in the other, which cuts the other dimensions, too. Exact for tori, meshes, switches and tiers
+    # of even sizes; for odd tiers and a Clos that is not full, the smallest of these straight cuts.
     if isinstance(shape, Clos):
         return _clos_bisection(shape)
     return _smallest_cut([line for line in lines(shape) if line.size > 1])
@@ -153,11 +145,7 @@ def _clos_bisection(shape: Clos) -> int:
 
 
 def all_to_all_bytes_per_s(shape: Shape) -> float | None:
-    """Return the rate per chip of a uniform all-to-all that the busiest links allow [B/s].
-
-    Each chip sends the same to every other, in dimension order, with ties on rings split evenly.
-    The result is None for a single chip.
-    """
+    """Return a chip's rate of a uniform all-to-all [B/s]; None for a single chip."""
     if shape.chips == 1:
         return None
     if isinstance(shape, Clos):
@@ -190,11 +178,7 @@ def scale_up_bytes_per_s(shape: Shape) -> int:
 
 
 def switch_hops(shape: Shape) -> dict[str, int]:
-    """Count the switches and forwarding chips between the farthest chips of each neighbourhood.
-
-    On a tiered shape the neighbourhoods are a plane of its slowest switched tier, a group of that
-    tier (a rack), and a group of each slower tier.
-    """
+    """Count switches and forwarding chips between the farthest of each neighbourhood."""
     if isinstance(shape, Clos):
         names = ("leaf", "pod", "core")[: shape.layers]
         return {name: 2 * number + 1 for number, name in enumerate(names)}

@@ -1,9 +1,4 @@
-"""The scale-out fabric of a cluster: a folded Clos of any number of layers, described by rules.
-
-Servers are connected to top-of-rack switches, these to leaf switches, and these to spines. Traffic
-is spread evenly over all equal paths, so the parallel switches of a group act as one whose links
-are summed; :func:`layers` gives the number of groups and the rate of each towards the layer above.
-"""
+"""The scale-out fabric of a cluster: a folded Clos of any number of layers, described by rules."""
 
 from __future__ import annotations
 
@@ -99,15 +94,9 @@ class Layer:
 
 @lru_cache(maxsize=LAYERS_KEPT)
 def layers(scale_out: ScaleOut, chips: int, chips_per_server: int) -> tuple[Layer, ...]:
-    """Return the layers of the smallest Clos that joins all chips, from the servers upwards.
-
-    A top-of-rack group holds as many whole servers as its ports allow. Every switch above has half
-    of its ports to the layer below and half to the layer above, a switch at the top all of them to
-    the layer below. Above the top-of-rack switches the fabric is non-blocking but for what leaves
-    a place.
-
-    Project Rainier: 100 Gbit/s ports, two planes, switches of 128 ports.
-    """
+    """Return the layers of the smallest Clos that joins all chips, from the servers upwards."""
+    # A top-of-rack group has as many whole servers as its ports allow; switches above have half
+    # their ports each way, those at the top all down. Above, the fabric blocks only behind a place.
     sizes = _group_sizes(scale_out, chips, chips_per_server)
     tiers = []
     for number, size in enumerate(sizes):

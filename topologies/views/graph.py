@@ -18,7 +18,7 @@ from topologies.clusters.cluster import Cluster
 from topologies.errors import InputError
 from topologies.routing import clos
 from topologies.shapes.links import Links, domain_links
-from topologies.shapes.scale_out import Layer, ScaleOut
+from topologies.shapes.scale_out import Layer
 from topologies.units import PS_PER_S
 from topologies.views.measures import measure
 
@@ -43,7 +43,16 @@ def graph(cluster: Cluster) -> nx.MultiDiGraph[Node]:
     with _collector_paused():
         names = node_names(table)
         successors, predecessors = _add_nodes(multigraph, names, _node_attributes(cluster, table))
-        _add_edges(table, names, successors, predecessors)
+        # Straight into the adjacency of the graph, in a fraction of ``add_edge``'s time.
+        attributes: list[dict[str, Any]] = [asdict(kind) for kind in table.kinds]
+        edges = zip(table.src.tolist(), table.dst.tolist(), table.kind.tolist(), strict=True)
+        for src, dst, kind in edges:
+            row, end = successors[src], names[dst]
+            parallel = row.get(end)
+            if parallel is None:  # networkx keeps one dict of edges in both directions of lookup
+                row[end] = predecessors[dst][names[src]] = {0: attributes[kind].copy()}
+            else:
+                parallel[len(parallel)] = attributes[kind].copy()
     return multigraph
 
 
@@ -99,21 +108,6 @@ def _add_nodes(
     return successors, predecessors
 
 
-def _add_edges(
-    table: EdgeTable, names: list[Node], successors: list[Row], predecessors: list[Row]
-) -> None:
-    """Write straight into the adjacency of the graph, in a fraction of ``add_edge``'s time."""
-    attributes: list[dict[str, Any]] = [asdict(kind) for kind in table.kinds]
-    edges = zip(table.src.tolist(), table.dst.tolist(), table.kind.tolist(), strict=True)
-    for src, dst, kind in edges:
-        row, end = successors[src], names[dst]
-        parallel = row.get(end)
-        if parallel is None:  # networkx keeps one dict of edges in both directions of lookup
-            row[end] = predecessors[dst][names[src]] = {0: attributes[kind].copy()}
-        else:
-            parallel[len(parallel)] = attributes[kind].copy()
-
-
 @dataclass(frozen=True)
 class EdgeKind:
     """Attributes that many edges share."""
@@ -143,12 +137,9 @@ class EdgeTable:
 
 
 def edge_table(cluster: Cluster) -> EdgeTable:
-    """Return all edges of a cluster's graph: scale-up links, adapters, hosts and the Clos above.
-
-    Nodes are numbered in this order: chips, scale-up switches and, if there is a scale-out fabric,
-    a node for the network adapters of each server, a node for each host, and a node for each group
-    of every layer of the Clos, which stands for the group's parallel switches.
-    """
+    """Return all edges of a cluster's graph: scale-up links, adapters, hosts and the Clos above."""
+    # Nodes: chips, scale-up switches, then each server's adapters, each host, and each group of
+    # every layer of the Clos, which stands for its parallel switches.
     links = domain_links(cluster.shape, fold=False)
     switches = links.nodes - cluster.chips_per_domain
     nodes = {"chip": cluster.chips, "switch": switches * cluster.domains}
@@ -159,7 +150,21 @@ def edge_table(cluster: Cluster) -> EdgeTable:
         nodes |= {"adapters": cluster.servers, "host": cluster.servers}
         nodes |= {layer.name: layer.groups for layer in layers}
         parts += _scale_out(cluster, layers, nodes, len(kinds))
-        kinds += _scale_out_kinds(cluster, fabric, layers)
+        # Latencies along a path add up to the time of a step from end to end. A host reaches its
+        # adapters at their rate, each on a slot that is at least as fast.
+        climb_ps = [fabric.climb_ps[min(k, len(fabric.climb_ps) - 1)] for k in range(len(layers))]
+        rate = fabric.bandwidth_bytes_per_s
+        server_rate = rate * cluster.chips_per_server
+        ports = max(1, round(server_rate / fabric.port_bytes_per_s))
+        half = 2 * PS_PER_S  # a path goes up and down the same layers
+        kinds += [
+            EdgeKind("adapter", rate, fabric.latency_ps / half),
+            EdgeKind("host", server_rate, 0.0, fabric.adapters_per_server),
+            EdgeKind("server", server_rate, climb_ps[0] / half, ports),
+        ]
+        for number, layer in enumerate(layers[:-1]):
+            step_ps = climb_ps[number + 1] - climb_ps[number]
+            kinds.append(EdgeKind(layer.name, layer.up_bytes_per_s, step_ps / half, layer.up_links))
     src, dst, kind = (np.concatenate(columns) for columns in zip(*parts, strict=True))
     return EdgeTable(src, dst, kind, tuple(kinds), nodes)
 
@@ -213,30 +218,6 @@ def _both_ways(low: IntArray, high: IntArray, kind: int) -> tuple[IntArray, IntA
     src = np.concatenate([low, high]).astype(np.int32)
     dst = np.concatenate([high, low]).astype(np.int32)
     return src, dst, np.full(len(src), kind, np.int32)
-
-
-def _scale_out_kinds(
-    cluster: Cluster, fabric: ScaleOut, layers: tuple[Layer, ...]
-) -> list[EdgeKind]:
-    """Return the kinds of edges of :func:`_scale_out`.
-
-    Latencies along a path add up to the time of a step from end to end. A host reaches its
-    adapters at their rate, since each is on a slot that is at least as fast.
-    """
-    climb_ps = [fabric.climb_ps[min(k, len(fabric.climb_ps) - 1)] for k in range(len(layers))]
-    rate = fabric.bandwidth_bytes_per_s
-    server_rate = rate * cluster.chips_per_server
-    ports = max(1, round(server_rate / fabric.port_bytes_per_s))
-    half = 2 * PS_PER_S  # a path goes up and down the same layers
-    kinds = [
-        EdgeKind("adapter", rate, fabric.latency_ps / half),
-        EdgeKind("host", server_rate, 0.0, fabric.adapters_per_server),
-        EdgeKind("server", server_rate, climb_ps[0] / half, ports),
-    ]
-    for number, layer in enumerate(layers[:-1]):
-        step_ps = climb_ps[number + 1] - climb_ps[number]
-        kinds.append(EdgeKind(layer.name, layer.up_bytes_per_s, step_ps / half, layer.up_links))
-    return kinds
 
 
 LARGEST_TABLE = 2**22

@@ -25,11 +25,7 @@ _NOT_COUNTED = ("sparse", "vector", "int8")
 
 @dataclass(frozen=True)
 class Measures:
-    """Sizes and rates of a cluster; every rate is in one direction.
-
-    Hops, cuts, links per chip and the all-to-all rate are those of one scale-up domain; counts and
-    totals are those of the whole cluster.
-    """
+    """Sizes of a cluster, and one-way rates, hops and cuts of one of its scale-up domains."""
 
     cluster: str
     chips: int

@@ -1,9 +1,8 @@
 """Intervals of whole answers: a replica's tokens, a collective; kinds of models and chips.
 
-Some tables were timed through a framework rather than inside a compiled graph: PyTorch issues calls
-at least some tens of microseconds apart, or waits for each. The first nccom-test waited for each
-program on its host. The addition differs between machines, so it is a range, whose ends widen the
-interval of the row.
+Some tables were timed through a framework: PyTorch issues calls tens of microseconds apart, or
+waits for each, and the first nccom-test waited for each program. The addition differs between
+machines, so it is a range, whose ends widen the interval of the row.
 """
 
 from __future__ import annotations
@@ -124,35 +123,6 @@ def _added(seconds: float, catalogue: Catalogue, part: str, quantity: str) -> Sh
 WIDTHS = (4, 8, 16)  # bits of weights, the next larger of which names a family
 
 
-def collective_features(
-    cluster: Cluster,
-    ranks: int,
-    size_bytes: int,
-    seconds: float,
-    *,
-    tool: str = "",
-    crosses: bool | None = None,
-) -> Prediction:
-    """Return the features of a collective on a machine of the catalogue."""
-    # ``seconds``: predicted time inside a graph [s], from which the times that tools may show
-    # follow. ``crosses``: whether the group lies on several servers; by default, where the cluster
-    # has several, more ranks than a server has chips do.
-    if crosses is None:
-        crosses = ranks > cluster.chips_per_domain
-    runtime = chip_family(cluster.chip, cluster.numbers).runtime
-    devices = min(ranks, cluster.chips_per_server)
-    least, most = hull(tool, runtime, seconds, cluster.numbers, cluster.domains, devices)
-    return Prediction(
-        collective_kind(size_bytes),
-        cluster.chip,
-        ranks=ranks,
-        tool=tool,
-        crosses=crosses and cluster.domains > 1,
-        below=math.log(least / seconds),
-        above=math.log(most / seconds),
-    )
-
-
 def serving_features(
     model: Model, cluster: Cluster, chips: int, *, precision: str = "", engine: str = ""
 ) -> Prediction:
@@ -214,5 +184,19 @@ def collective_interval(
         return Interval(seconds, seconds, basis="rates and latencies as given, no machine behind")
     if not seconds:
         return Interval(0.0, 0.0, basis="one rank alone, which sends nothing")
-    features = collective_features(cluster, ranks, size_bytes, seconds, tool=tool, crosses=crosses)
+    # More ranks than a server has chips lie on several servers, where the cluster has several.
+    if crosses is None:
+        crosses = ranks > cluster.chips_per_domain
+    runtime = chip_family(cluster.chip, cluster.numbers).runtime
+    devices = min(ranks, cluster.chips_per_server)
+    least, most = hull(tool, runtime, seconds, cluster.numbers, cluster.domains, devices)
+    features = Prediction(
+        collective_kind(size_bytes),
+        cluster.chip,
+        ranks=ranks,
+        tool=tool,
+        crosses=crosses and cluster.domains > 1,
+        below=math.log(least / seconds),
+        above=math.log(most / seconds),
+    )
     return interval(seconds, features)

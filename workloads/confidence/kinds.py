@@ -1,10 +1,8 @@
 """Kinds of prediction with similar errors, and the features of a prediction of each kind.
 
-The interval of a prediction is made from the residuals of its kind. Kinds follow what dominates the
-error: kernels and pipelines in tensor-parallel training, the host and separate kernels before fused
-attention, the framework in sharded training, small products and exchanges with experts, start-up in
-small collectives, links in large ones. First tokens of a loaded replica wait for other requests and
-for the engine's scheduler, later tokens hardly, so their errors are of another size.
+Kinds follow what dominates the error: kernels and pipelines in tensor-parallel training, the host
+and separate kernels before fused attention, the framework in sharded training, small products and
+exchanges with experts, start-up in small collectives, links in large ones, waiting in first tokens.
 """
 
 from __future__ import annotations

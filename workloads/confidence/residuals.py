@@ -1,8 +1,4 @@
-"""Residuals of the shipped validation tables: how far predictions were from measurements.
-
-``residuals.csv`` is written by ``cluster-sim validate --residuals FILE`` and read here; it has one
-row for each measured row that could be predicted.
-"""
+"""Residuals of the shipped validation tables: how far predictions were from measurements."""
 
 from __future__ import annotations
 

@@ -1,11 +1,8 @@
 """Intervals of predicted times, and margins of comparisons of two predictions.
 
 A half-width is a quantile of the scores of measured rows (split conformal prediction, Vovk,
-Gammerman and Shafer 2005; Lei et al. 2018), for a step otherwise than for any other answer. Rows of
-one table share their machine, framework and authors, so a thousand of them say less about the next
-table than ten rows of each of ten. Every table therefore has the same weight. The interval of a
-step is wider where it differs from all measured ones, by a factor for each difference. The ratio of
-two predictions is known better than either of them.
+Gammerman and Shafer 2005; Lei et al. 2018). Rows of a table share machine, framework and authors,
+so every table has the same weight. Steps that differ from all measured ones have wider ends.
 """
 
 from __future__ import annotations

@@ -221,19 +221,10 @@ day."""
 def filled(
     requests: FloatArray, present: BoolArray, minutes: int, *, counts: bool
 ) -> tuple[FloatArray, BoolArray]:
-    """Fill the gaps of a series, and return their places.
-
-    Periods without a row stay without requests if their neighbours have so few that chance explains
-    it. Otherwise they are a gap, in which nobody counted: a short gap is bridged by a line, a
-    longer one takes the same hours of the nearest day that has them.
-
-    >>> present = np.array([True, False, True])
-    >>> values, gaps = filled(np.array([100.0, 0.0, 140.0]), present, 1, counts=True)
-    >>> values.tolist(), gaps.tolist()
-    ([100.0, 120.0, 140.0], [False, True, False])
-    >>> filled(np.array([3.0, 0.0, 2.0]), present, 1, counts=True)[0].tolist()
-    [3.0, 0.0, 2.0]
-    """
+    """Fill the gaps of a series, and return their places."""
+    # Periods without a row stay without requests if their neighbours have so few that chance
+    # explains it. Otherwise nobody counted: a short gap is bridged by a line, a longer one takes
+    # the same hours of the nearest day that has them.
     gaps = np.zeros(len(present), bool)
     result = requests.copy()
     day = max(1, MINUTES_PER_DAY // minutes)

@@ -1,20 +1,7 @@
-"""Reader of request logs that other tools write in JSON.
+"""Reader of request logs in JSON: Mooncake, Qwen's Bailian, vLLM, ShareGPT, plain, Prometheus.
 
-=========================  =====================================================================
-Mooncake traces            one object a line: ``timestamp`` [ms], ``input_length``,
-                           ``output_length``, and ``hash_ids``, the blocks of the prompt
-Qwen's Bailian traces      the same with a ``chat_id`` and ``timestamp`` [s]
-vLLM's custom data sets    one object a line: ``prompt``, and ``output_tokens`` where they are known
-vLLM's benchmark results   one object: ``input_lens``, ``output_lens`` and, in newer releases,
-                           ``start_times`` [s]
-ShareGPT                   one list: each entry's ``conversations``, of which the first turn is the
-                           prompt and the second the answer
-plain objects              ``time_s`` or ``timestamp`` [s], ``prompt_tokens``, ``output_tokens``
-Prometheus' query API      an answer of ``query_range`` with requests per second, as a demand
-=========================  =====================================================================
-
-The tokens of a text are its characters over :data:`CHARACTERS_PER_TOKEN`, since a log names no
-tokenizer. Logs in CSV (Azure, BurstGPT, ServeGen) are read by :mod:`workloads.demand.read`.
+The tokens of a text are its characters over :data:`CHARACTERS_PER_TOKEN`, as no log names a
+tokenizer.
 """
 
 from __future__ import annotations

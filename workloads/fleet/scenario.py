@@ -49,7 +49,7 @@ from workloads.fleet.setup.demand import (
 from workloads.fleet.setup.machines import CHEAPEST, Machines, kinds_from, placed
 from workloads.fleet.setup.night_work import gang_note, host_memory_note
 from workloads.fleet.setup.regions import Region, in_regions, regions_from
-from workloads.fleet.setup.serving import serving_notes
+from workloads.fleet.setup.serving import serving_notes, smaller_replica_note
 from workloads.fleet.simulation import FleetRun, Signals, serving_units, simulate
 from workloads.fleet.state.services import (
     BatchTier,
@@ -584,6 +584,14 @@ def notes(built: Scenario, options: FleetOptions) -> list[str]:
             lambda kind: serving_notes(
                 kind.cluster, kind.services, is_usual=options.fleet.is_usual
             ),
+        ),
+        *_by_kind(
+            built,
+            lambda kind: [
+                smaller_replica_note(
+                    built.demand, kind.cluster, built.models, options.fleet, kind.services
+                )
+            ],
         ),
         *unread_options(options.policy, priced=built.prices is not None),
         *unread_with_unit_rate(options.fleet, options.limits),

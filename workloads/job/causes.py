@@ -104,17 +104,9 @@ class FailureRates:
 
 
 def counts(cluster: Cluster, chips: int) -> dict[str, float]:
-    """Count the units on which a job of ``chips`` chips depends, by their kind.
-
-    Copper cables connect adapters, optical links connect switches; scale-up links are cables only
-    where a domain has several servers. A job on a part of the cluster depends on a proportional
-    part of the links and switches.
-
-    >>> from topologies.clusters.names import cluster
-    >>> units = counts(cluster("dgx-h100:2048"), 16384)
-    >>> units["optical-link"], units["switch"]
-    (32768.0, 1280.0)
-    """
+    """Count the units on which a job of ``chips`` chips depends, by their kind."""
+    # Copper cables connect adapters, optical links switches; scale-up links are cables only where a
+    # domain has several servers. A part of a cluster depends on its part of links and switches.
     share = chips / cluster.chips
     measured = measure(cluster)
     servers = chips / cluster.chips_per_server

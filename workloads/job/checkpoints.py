@@ -1,11 +1,4 @@
-"""State of a training job: its size, the store it is written to, and copies in hosts of peers.
-
-With copies, units form pairs. Each keeps its own part of the state and its partner's in host
-memory, as Gemini does (SOSP 2023). Copies are sent over the scale-out adapters while training
-leaves them idle, so the job does not stop for them. A unit that replaces a failed one gets its part
-back from the partner. If both units of a pair are out, their state is lost, and the job goes back
-to the last checkpoint in the store.
-"""
+"""State of a training job: its size, the store it is written to, and copies in hosts of peers."""
 
 from __future__ import annotations
 

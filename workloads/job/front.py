@@ -489,17 +489,9 @@ def _job(step: Iteration, settings: JobPlan, state: State, unit: int) -> Job:
 
 
 def replicas_of(plan: ParallelPlan, units: int, unit: int, resize_s: float) -> Replicas:
-    """Return the groups of data-parallel replicas that units of some chips take out.
-
-    A unit holds parts of all replicas whose ranks it has, and a replica whose experts are divided
-    with others goes with them.
-
-    Stages of 64 chips, each with eight replicas; two units have the two stages of these:
-
-    >>> from workloads.training.plan.plan import ParallelPlan
-    >>> replicas_of(ParallelPlan(tp=8, pp=2, dp=32, global_batch=128), 8, 64, 120.0)
-    Replicas(groups=4, units=2, microbatches=4, resize_s=120.0)
-    """
+    """Return the groups of data-parallel replicas that units of some chips take out."""
+    # A unit holds parts of all replicas whose ranks it has, and a replica whose experts are divided
+    # with others goes with them.
     before = plan.order[: plan.order.index("dp")]
     stride = math.prod(getattr(plan, axis) for axis in before)
     hit = max(1, min(plan.dp, unit * plan.ranks_per_chip // stride))

@@ -1,11 +1,8 @@
 """Goodput of a job in closed form, and the best time between its checkpoints.
 
-The closed forms leave out stragglers, spares that run short, and checkpoints that are still being
-written. Tests hold the simulation to them where these are absent.
-
-The wasted share of time is a / τ + b τ + c for an interval τ: checkpoints, work lost since the last
-checkpoint, and a part that does not depend on τ (Young, CACM 17, 1974). A least-squares fit over
-the simulated intervals averages the noise of single runs; its minimum is √(a / b).
+The wasted share is a / τ + b τ + c for an interval τ: checkpoints, work lost since the last one,
+and the rest (Young, CACM 17, 1974). A least-squares fit over simulated intervals averages their
+noise; its minimum is √(a / b).
 """
 
 from __future__ import annotations
@@ -80,22 +77,12 @@ def daly_interval_s(mtbf_s: float, checkpoint_s: float) -> float:
 
 
 def smooth_goodput(job: Job) -> float:
-    """Share of time that is useful, by closed forms.
-
-    Failures are exponential (:func:`expected_goodput`). While the last
-    checkpoint is being written, a failure loses the work since the one before, so the time of the
-    write is added to detection. Slow servers appear and are found independently, so some server is
-    slow for a share 1 - exp(-rate x time until it is replaced) of the time. Spares never run short.
-
-    With copies in the memory of peers, the time between two copies takes the place of the interval,
-    and the time of a copy that of the write. The two units of a pair are never out together.
-
-    >>> from workloads.job import FailureRates, Recovery
-    >>> at_once = Recovery(0.0, 0.0, 0.0, 0.0, 0.0)
-    >>> job = Job(FailureRates(()), at_once, 90.0, 10.0, 0.0, 1, 0, 86400.0)
-    >>> smooth_goodput(job)
-    0.9
-    """
+    """Share of time that is useful, by closed forms."""
+    # While the last checkpoint is being written, a failure loses the work since the one before: the
+    # write is added to detection. Slow servers appear and are found independently: some server is
+    # slow for 1 - exp(-rate x time until it is replaced). Spares never run short. Copies in peers'
+    # memory take the place of interval and write, and the two units of a pair are never out
+    # together.
     recovery, peers = job.recovery, job.peers
     restart_s = (peers or recovery).restart_s - recovery.warm_saves_s
     if job.replicas is not None and job.replicas.groups > 1:

@@ -1,8 +1,4 @@
-"""Simulation of a job: SimPy processes for the job, its failures, slow servers and repairs.
-
-Time is in integer milliseconds. Work counts as useful once a written checkpoint holds it; a failure
-loses the work since the last written checkpoint.
-"""
+"""Simulation of a job: SimPy processes for the job, its failures, slow servers and repairs."""
 
 from __future__ import annotations
 

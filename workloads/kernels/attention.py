@@ -83,7 +83,15 @@ def _core_s(rank: Rank, sides: Sides, *, causal: bool, direction: Direction) -> 
     if not rank.knows("attention_largest_head_dim"):
         return compute_s
     fits = width <= rank.constant("attention_largest_head_dim")
-    wide_s = _scores_in_memory_s(rank, heads * seq * keys, width, direction)
+    # Time of attention whose heads are too wide for a fused kernel [s].
+    scores = heads * seq * keys
+    # The whole square of scores is computed and goes through memory, a block of queries at a time.
+    ways = 1 if direction == "forward" else 2
+    products_s = 4 * width * scores / (rank.peak_flops_per_s * rank.constant("gemm_sustained"))
+    memory = rank.hbm_bytes_per_s * rank.constant("elementwise_efficiency")
+    wide_s = np.asarray(
+        ways * (products_s + rank.constant("unfused_score_bytes") * scores / memory)
+    )
     return np.where(fits, compute_s, wide_s)
 
 
@@ -104,17 +112,6 @@ def _compute_s(rank: Rank, sides: Sides, causal: bool) -> FloatArray:
     rate = rank.peak_flops_per_s * rank.constant("attention_efficiency")
     seconds: FloatArray = flops / (rate * filling * wide)
     return seconds
-
-
-def _scores_in_memory_s(
-    rank: Rank, scores: FloatArray, width: FloatArray, direction: Direction
-) -> FloatArray:
-    """Time of attention whose heads are too wide for a fused kernel [s]."""
-    # The whole square of scores is computed and goes through memory, a block of queries at a time.
-    ways = 1 if direction == "forward" else 2
-    products_s = 4 * width * scores / (rank.peak_flops_per_s * rank.constant("gemm_sustained"))
-    memory = rank.hbm_bytes_per_s * rank.constant("elementwise_efficiency")
-    return np.asarray(ways * (products_s + rank.constant("unfused_score_bytes") * scores / memory))
 
 
 def decode_attention(

@@ -1,7 +1,7 @@
 """Time of a matrix product on one rank: a roofline with measured factors, or a tensor engine.
 
-The measured factors describe a chip in a burst of work. ``gemm_sustained`` is the share of that
-compute rate which the chip keeps for hours under its power limit.
+Factors describe a chip in a burst; ``gemm_sustained`` is the share of that which it keeps for
+hours.
 """
 
 from __future__ import annotations

@@ -1,8 +1,4 @@
-"""Precisions of matrix products: the size of an element, and which chips compute in them.
-
-Micro-scaled formats (OCP Microscaling 1.0) keep one scale of 8 bits for 32 elements of 8 or 4 bits.
-A chip computes in a precision where the catalogue has its peak.
-"""
+"""Precisions of matrix products: the size of an element, and which chips compute in them."""
 
 from __future__ import annotations
 

@@ -1,9 +1,6 @@
 """``Model``: architecture of a decoder-only transformer, its exact parameter counts, its FLOPs.
 
-:mod:`workloads.models.huggingface` reads it from a ``config.json``; activations and caches are
-functions of it. Layers that differ (windows, experts, state-space mixers) are listed in
-``Model.layout``. Each kind of layer is costed as a model of its own, all of whose layers are of
-that kind, see :meth:`Model.of_kind`.
+Layers that differ are listed in ``Model.layout``, and costed as models of their kind each.
 """
 
 from __future__ import annotations
@@ -60,11 +57,10 @@ class LatentAttention:
 
 @dataclass(frozen=True)
 class Indexer:
-    """Part of a layer that scores all keys of a query and selects those that attention then reads.
+    """Part of a layer that scores all keys of a query and selects those that attention reads.
 
-    The lightning indexer of DeepSeek Sparse Attention (DeepSeek-V3.2-Exp, section 2.1): a query of
-    each head, from the compressed query where there is one, weighted sums over the heads of its
-    products with one key a token, and the largest ones of these scores.
+    It is the lightning indexer of DeepSeek Sparse Attention (DeepSeek-V3.2-Exp, section 2.1):
+    weighted sums over its heads of products with one key a token, the largest of which count.
     """
 
     heads: int
@@ -472,10 +468,7 @@ def _expert_size(model: Model) -> Size:
 
 
 def mlp_size(model: Model, *, moe: bool, visited: bool = False) -> Size:
-    """Count the parameters of one layer's feed-forward part, dense or with experts and router.
-
-    Of routed experts all count, or those that a token has ``visited``.
-    """
+    """Count a layer's feed-forward parameters, with all experts or those ``visited``."""
     h, matrices, experts = model.hidden, 3 if model.gated_mlp else 2, model.experts
     if not moe or experts is None:
         biases = (model.ffn * (matrices - 1) + h) * model.mlp_bias

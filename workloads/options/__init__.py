@@ -1,4 +1,1 @@
-"""Options of fleets and of lending, in modules that import nothing large.
-
-The command line describes its options without loading a simulator.
-"""
+"""Options in modules that import nothing large, so that the command line starts quickly."""

@@ -1,9 +1,4 @@
-"""Options of a fleet and of lending, each declared once.
-
-``cluster-sim fleet`` and ``lend`` make options of the described fields, ``cs.run_fleet`` and
-``cs.lend`` take them as keywords, and policies and the set-up of a fleet read the dataclasses
-themselves. Nothing large is imported here, so that the command line starts quickly.
-"""
+"""Options of a fleet and of lending, each declared once for commands, ``cs`` and policies."""
 
 from __future__ import annotations
 

@@ -1,8 +1,4 @@
-"""Options of a training job of weeks, each declared once.
-
-``cluster-sim run-job`` makes options of the fields, ``cs.run_job`` takes them as keywords. Nothing
-large is imported here, so that the command line starts quickly.
-"""
+"""Options of a training job of weeks, each declared once for ``run-job`` and ``cs.run_job``."""
 
 from __future__ import annotations
 

@@ -1,9 +1,4 @@
-"""Options of serving, each declared once.
-
-``cluster-sim serve`` makes options of the fields, ``cs.serve`` takes them as keywords, and
-:class:`workloads.serving.ServingOptions` reads them. Nothing large is imported here, so that the
-command line starts quickly.
-"""
+"""Options of serving, each declared once for ``serve`` and ``cs.serve``."""
 
 from __future__ import annotations
 

@@ -1,8 +1,4 @@
-"""Keys of other tools' files: the fields that they stand for, read and written by one table.
-
-A table maps a key to a :class:`Key`. What a file states beyond its table is named, in two lists:
-keys that may change the time, and keys that cannot.
-"""
+"""Keys of other tools' files: the fields that they stand for, read and written by one table."""
 
 from __future__ import annotations
 

@@ -1,17 +1,14 @@
 """Estimated iteration times of thousands of plans.
 
-Times of passes, of replicas and of communication are computed once for all plans that share them.
-For each plan there remains one walk through its pipeline (:mod:`~workloads.search.pipeline_model`).
-Times of communication are those that the simulation has for groups at these places. Groups of an
-axis may differ in their geometry: some lie within one scale-up domain, and others reach from one to
-the next. The slowest stands for all, as the others wait for it sooner or later.
+Passes, replicas and communication are timed once for all plans that share them; a plan is then one
+walk through its pipeline. The slowest group of an axis stands for all, as the others wait for it.
 """
 
 from __future__ import annotations
 
 import math
 from bisect import insort
-from collections.abc import Callable, Hashable, Mapping, Sequence
+from collections.abc import Callable, Hashable, Sequence
 from dataclasses import dataclass, replace
 from functools import cache, cached_property
 from itertools import pairwise
@@ -263,20 +260,7 @@ def replicas(
         after_s=finished[:, 0],
         tie_s=float(finished[:, 1].max()),
     )
-    _fill(exchange, shapes, edges, gather_s, reduce_s)
-    return exchange
-
-
-def _fill(
-    exchange: Replicas,
-    shapes: RankShapes,
-    edges: Mapping[int, Share],
-    gather_s: Callable[[Share], float],
-    reduce_s: Callable[[Share], float],
-) -> None:
-    """Fill in the times of all chunks' buckets, from functions that time a bucket [s]."""
     # Chunks whose layers are of the same kinds, in the same order, have the same buckets.
-    model, plan = shapes.model, shapes.plan
     kinds = layer_kinds(model, np.arange(model.layers))
     alike: dict[bytes, list[int]] = {}
     first = first_layers(model, plan)
@@ -294,6 +278,7 @@ def _fill(
         for number in numbers:
             rest = total([left, at_end.get(number, Share(0, 0))])
             exchange.reduce_rest_s[number] = reduce_s(rest)
+    return exchange
 
 
 def _buckets(

@@ -1,9 +1,4 @@
-"""Memory of candidates, and the plans among them that fit.
-
-Sharding more than the optimizer's state, and recomputing layers, cost time and save memory. A plan
-with more of either is left out if the same plan with less of it fits. Plans for which there is
-room only if the training stack needs little memory are taken where no other fits.
-"""
+"""Memory of candidates, and those that fit with least sharding and recomputation."""
 
 from __future__ import annotations
 

@@ -1,8 +1,4 @@
-"""Estimated time of a pipeline, by one walk through the passes of all stages.
-
-A pass takes one microbatch through one chunk of the model. Its layers are followed one by one only
-if parameters are gathered or gradients reduced beside them.
-"""
+"""Estimated time of a pipeline, by one walk through the passes of all stages."""
 
 from __future__ import annotations
 

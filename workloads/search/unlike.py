@@ -1,10 +1,8 @@
 """A training step on clusters of unlike chips: how many stages and layers each of them has.
 
-Each cluster has consecutive stages of one pipeline, as many as its chips hold of the plan's ranks.
-Layers are divided so that the slowest chunk of layers takes the least time, and of all such
-divisions that with the least time in all stages together: with m microbatches, 1F1B takes
-(m − 1) · (slowest stage) + (sum of the stages), of a stage forward and backward, where transfers
-cost nothing. Memory bounds the layers of a stage.
+Each cluster has consecutive stages of one pipeline, as many as its chips hold, of layers divided so
+that the slowest chunk takes least, and then all stages: with m microbatches, 1F1B takes (m − 1) ·
+(slowest stage) + (sum of the stages) where transfers cost nothing.
 """
 
 from __future__ import annotations

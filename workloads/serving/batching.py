@@ -1,19 +1,11 @@
 """Batching of a replica, and the schedulers of serving engines on GPUs by their documents.
 
-- **vLLM** (V1, ``--max-num-batched-tokens``): pieces of prompts beside decoding requests, 8,192
-  tokens an iteration behind an API server on chips with 70 GiB and more, 2,048 on smaller ones and
-  on the A100. An iteration is planned while the one before runs (``async-scheduling``), by default
-  from 0.14 on (January 2026).
-- **SGLang** (``--chunked-prefill-size``): prompts run before decode, in iterations of their own,
-  unless ``--enable-mixed-chunk`` is set; 8,192 tokens on chips with less than 160 GiB, 16,384 on
-  larger ones. It plans one iteration ahead.
-- **TensorRT-LLM** (``max_num_tokens``): whole prompts beside decoding requests, as
-  ``enable_chunked_prefill`` is off, 8,192 tokens an iteration. Its overlap scheduler plans one
-  iteration ahead.
-
-``--scheduler-recv-interval`` of SGLang is ``poll_passes``; ``batch_wait_timeout_iters`` and
-``batch_wait_max_tokens_ratio`` of TensorRT-LLM are ``gather_passes`` and ``gather_tokens``. Both
-are off by default.
+vLLM V1 (``--max-num-batched-tokens``) has 8,192 tokens an iteration on chips with 70 GiB and more,
+2,048 on smaller ones and the A100; from 0.14 (January 2026) it plans one iteration ahead by
+default. SGLang (``--chunked-prefill-size``) runs prompts first unless ``--enable-mixed-chunk`` is
+set: 8,192 tokens on chips below 160 GiB, else 16,384. TensorRT-LLM (``max_num_tokens``) runs whole
+prompts beside decode, 8,192 tokens, as ``enable_chunked_prefill`` is off. Both plan one iteration
+ahead.
 """
 
 from __future__ import annotations
@@ -92,10 +84,8 @@ class Batching:
             )
 
     def of_groups(self, count: int) -> Batching:
-        """Return the batching of groups that divide the requests, each with these slots and tokens.
-
-        SGLang divides its tokens among the groups (``chunked_prefill_size`` of its server_args.py).
-        """
+        """Return the batching of one of some groups that divide the requests."""
+        # SGLang divides its tokens among them (``chunked_prefill_size`` of its server_args.py).
         each = 1 if self.engine == "sglang" else count
         return replace(
             self,
@@ -155,15 +145,7 @@ def engine_batching(
     poll_passes: int = 1,
     gather: str | None = None,
 ) -> Batching:
-    """Return the batching of a serving engine on the chips of a cluster.
-
-    Where no engine is named, it is that of vLLM of 2025, which plans no iteration ahead.
-    ``mixed_chunk`` is SGLang's option of that name, with which prompts run beside decode.
-
-    >>> import cluster_sim as cs
-    >>> engine_batching(cs.cluster("dgx-h200"), "tensorrt-llm", 64, gather="20:0.9").gather_tokens
-    7372
-    """
+    """Return an engine's batching; unnamed that of vLLM of 2025, which plans nothing ahead."""
     alike, neuron = engine or "vllm", chip_family(cluster.chip, cluster.catalogue).is_neuron
     check_choice("scheduler", alike, ENGINES)
     if engine and neuron:
@@ -188,13 +170,8 @@ def engine_batching(
 
 @lru_cache(CATALOGUES)
 def engine_numbers(catalogue: Catalogue, engine: str) -> Catalogue:
-    """Return a catalogue in which the overheads are those of an engine, where it has its own.
-
-    A value that the catalogue's user has replaced or chosen stays.
-
-    >>> engine_numbers(shipped_catalogue(), "vllm").value("serving.gpu", "request_iteration")
-    1e-05
-    """
+    """Return a catalogue in which the overheads are those of an engine, where it has its own."""
+    # A value that the catalogue's user has replaced or chosen stays.
     part, shipped = "serving.gpu", shipped_catalogue()
     variants = {
         f"{part}.{quantity}": engine

@@ -18,6 +18,7 @@ import heapq
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
+from operator import attrgetter
 from typing import Any
 
 import numpy as np
@@ -110,11 +111,7 @@ def pools(
     decode: int,
     prompts: PromptReplica | None = None,
 ) -> Pools:
-    """Return pools of a cluster: over scale-up links where both fit a domain, else the fabric.
-
-    ``prompts``: replica that processes prompts, if it is of another kind, which may lie on another
-    cluster; see :func:`_joined_clusters`.
-    """
+    """Return pools of a cluster over scale-up links, or the fabric; prompts may be another's."""
     counts = Pools(prefill, decode, 1.0, prompts=prompts)
     if prompts is not None and prompts.cluster != cluster:
         return _joined_clusters(cluster, profile, counts, prompts)
@@ -143,11 +140,9 @@ def pools(
 def _joined_clusters(
     cluster: Cluster, profile: Profile, counts: Pools, prompts: PromptReplica
 ) -> Pools:
-    """Return pools on two clusters, over an assumed network that joins their fabrics.
-
-    A prefill replica sends at the rate of the slower of both replicas' adapters, divided by an
-    oversubscription. Latencies are those of both fabrics and of the way to another building.
-    """
+    """Return pools on two clusters, over an assumed network that joins their fabrics."""
+    # A prefill replica sends at the slower adapters' rate, divided by an oversubscription;
+    # latencies are those of both fabrics and of the way to another building.
     catalogue = cluster.catalogue or shipped_catalogue()
     sides = (
         (prompts.cluster, prompts.profile, counts.prefill),
@@ -186,11 +181,7 @@ def serve_apart(
     speculation: Speculation | None = None,
     seed: int = 0,
 ) -> Apart:
-    """Serve requests with prefill and decode on replicas of their own.
-
-    ``profile`` is a replica of either kind, or one that decodes where ``pools`` have another for
-    prompts; prompts are padded to the buckets of ``batching``.
-    """
+    """Serve requests with prefill and decode on replicas of their own."""
     how = batching or Batching()
     prompts = pools.prompts
     first, padding = (prompts.profile, prompts.batching) if prompts else (profile, how)
@@ -200,7 +191,19 @@ def serve_apart(
     if pools.slowest_bytes_per_s:
         slowest = replace(pools, transfer_bytes_per_s=pools.slowest_bytes_per_s)
         late_s = _prefilled(first, requests, slowest, padding, token_bytes)[1] - arrived
-    decoded = _decoded(profile, requests, (ends, arrived), pools, (how, speculation, seed))
+    # Decode replicas take turns in the order in which caches arrive.
+    order = np.argsort(arrived, kind="stable")
+    runs: list[Served] = []
+    places: list[npt.NDArray[np.int64]] = []
+    for replica in range(pools.decode):
+        mine = order[replica :: pools.decode]
+        if not len(mine):
+            continue
+        part = Requests(arrived[mine], requests.prompt[mine], requests.output[mine])
+        words: dict[str, Any] = {"seed": seed + replica, "first_by_s": ends[mine]}
+        runs.append(serve(profile, part, decoding(how), speculation=speculation, **words))
+        places.append(mine)
+    decoded = _joined(requests, runs, places)
     return Apart(
         served=replace(
             decoded,
@@ -226,11 +229,8 @@ def decoding(batching: Batching) -> Batching:
 def _prefilled(
     profile: Profile, requests: Requests, pools: Pools, batching: Batching, token_bytes: float
 ) -> tuple[FloatArray, FloatArray, float]:
-    """Ends of all prompts, arrivals of their caches, and the replicas' time of work [s].
-
-    ``token_bytes``: keys and values of a token that are sent: heads that a replica holds several
-    times are sent as often as the side that holds fewer of them has them [B].
-    """
+    """Ends of all prompts, arrivals of their caches, and the replicas' time of work [s]."""
+    # Heads that a replica holds several times are sent as often as the side with fewer has them.
     free = [(0.0, replica) for replica in range(pools.prefill)]
     sends = np.zeros(pools.prefill)
     ends, arrived, busy = np.zeros(len(requests)), np.zeros(len(requests)), 0.0
@@ -245,32 +245,6 @@ def _prefilled(
         arrived[request] = sends[replica] + pools.transfer_latency_s
         busy += took
     return ends, arrived, busy
-
-
-def _decoded(
-    profile: Profile,
-    requests: Requests,
-    times: tuple[FloatArray, FloatArray],
-    pools: Pools,
-    settings: tuple[Batching, Speculation | None, int],
-) -> Served:
-    """Run the decode replicas, which take turns in the order in which caches arrive.
-
-    ``times``: of the first tokens, and of the arrivals of the caches [s].
-    """
-    (first_by_s, arrived), (batching, speculation, seed) = times, settings
-    order = np.argsort(arrived, kind="stable")
-    runs: list[Served] = []
-    places: list[npt.NDArray[np.int64]] = []
-    for replica in range(pools.decode):
-        mine = order[replica :: pools.decode]
-        if not len(mine):
-            continue
-        part = Requests(arrived[mine], requests.prompt[mine], requests.output[mine])
-        words: dict[str, Any] = {"seed": seed + replica, "first_by_s": first_by_s[mine]}
-        runs.append(serve(profile, part, decoding(batching), speculation=speculation, **words))
-        places.append(mine)
-    return _joined(requests, runs, places)
 
 
 def _joined(requests: Requests, runs: list[Served], places: list[npt.NDArray[np.int64]]) -> Served:
@@ -292,10 +266,7 @@ def _joined(requests: Requests, runs: list[Served], places: list[npt.NDArray[np.
 
 @dataclass(frozen=True, eq=False)
 class Deployment:
-    """Replicas that serve requests: ``pools`` of them, or a single one for prompts and decode.
-
-    ``profile, batching``: times and sizes of one replica that decodes, and how it batches.
-    """
+    """Replicas that serve requests: ``pools`` of them, or one for prompts and decode."""
 
     profile: Profile
     batching: Batching
@@ -344,10 +315,7 @@ class Deployment:
         return min(self.batching.slots, cached) * (self.pools.decode if self.pools else 1)
 
     def by_price(self, each: Economics) -> list[tuple[int, Economics]]:
-        """Return numbers of chips with their power and price, those that decode first.
-
-        ``each``: power and price of a chip of the cluster.
-        """
+        """Return numbers of chips with their power and price ``each``, those that decode first."""
         prompts = self.pools.prompts if self.pools else None
         if prompts is None:
             return [(self.chips, each)]
@@ -363,10 +331,7 @@ class Deployment:
         return sum(chips * span_s * kind.usd_per_chip_s for chips, kind in kinds)
 
     def run(self, requests: Requests, seed: int = 0, users: int | None = None) -> Deployed:
-        """Serve requests, as they arrive or of a constant number of users.
-
-        ``seed`` determines which proposals are accepted.
-        """
+        """Serve requests, as they arrive or of some users; the seed says which proposals pass."""
         how: dict[str, Any] = {"batching": self.batching, "speculation": self.speculation}
         if self.pools is None:
             if users is None:
@@ -429,12 +394,12 @@ class Deployed:
         return numbers
 
     def document(self, slo: Slo, each: Economics) -> dict[str, Any]:
-        """Return all numbers by their key in ``cluster-sim serve --json``, without intervals.
-
-        At the highest rate, tokens and the price of a million are those of requests that go on
-        arriving, without the beginning and the end of a run. ``each``: price of a chip.
-        """
+        """Return all numbers by their key in ``cluster-sim serve --json``, without intervals."""
+        # At the highest rate, tokens and prices are those of requests that go on arriving, without
+        # the beginning and the end of a run.
         numbers = {**self.summary(slo), **self.cost(each)}
+        chips = self.deployment.chips
+        numbers["tokens_per_s_per_chip"] = numbers["tokens_per_s"] / chips
         if self.rate_per_s is None:
             return numbers
         tokens_per_s = self.rate_per_s * float(self.served.requests.output.mean())
@@ -443,6 +408,7 @@ class Deployed:
             "max_rate_per_s": self.rate_per_s,
             "binds": self.binds,
             "tokens_per_s": tokens_per_s,
+            "tokens_per_s_per_chip": tokens_per_s / chips,
             "usd_per_million_tokens": usd_per_s * TOKENS / tokens_per_s if usd_per_s else None,
         }
         if self.demand_per_s is not None:
@@ -450,7 +416,7 @@ class Deployed:
             numbers["demand"] = {
                 "requests_per_s": self.demand_per_s,
                 "deployments": count,
-                "chips": count * self.deployment.chips,
+                "chips": count * chips,
                 "usd_per_h": count * usd_per_s * 3600.0 if usd_per_s else None,
             }
         return numbers | (self.search.summary() if self.search else {})
@@ -458,11 +424,9 @@ class Deployed:
     def cost(
         self, each: Economics, *, longer: float = 1.0, slower: float = 1.0
     ) -> dict[str, float | None]:
-        """Price and energy of the run, and price of a million output tokens, by their JSON keys.
-
-        A chip draws its full power while its replica works, and its idle power at other times. With
-        factors, they are those of a run that takes ``longer`` on replicas that are ``slower``.
-        """
+        """Price and energy of the run and of its output tokens, by their JSON keys."""
+        # A chip draws full power while its replica works, else idle power; with factors, in a run
+        # that takes ``longer`` on replicas that are ``slower``.
         span = longer * self._span_s(float(self.served.requests.arrival_s[0]))
         kinds = self.deployment.by_price(each)
         joules = 0.0
@@ -471,9 +435,11 @@ class Deployed:
             joules += kind.pue * (busy * kind.busy_w + (chips * span - busy) * kind.idle_w)
         usd = self.deployment.usd(each, span)
         tokens = int(self.served.requests.output.sum())
+        is_known = all(kind.busy_w for _, kind in kinds)
         return {
             "cost_usd": usd,
-            "energy_joules": joules if all(kind.busy_w for _, kind in kinds) else None,
+            "energy_joules": joules if is_known else None,
+            "joules_per_token": joules / tokens if is_known else None,
             "usd_per_million_tokens": None if usd is None else usd * 1e6 / tokens,
         }
 
@@ -551,11 +517,9 @@ def parse_pools(text: str) -> tuple[int, int]:
 def intervals_of(
     model: Model, cluster: Cluster, deployed: Deployed, first_s: float, later_s: float
 ) -> tuple[Interval, Interval, Interval]:
-    """Return intervals of the median first token, of the median time per token, and of speed.
-
-    The first token comes from replicas that process prompts, the time per token from those that
-    decode and from what joins the two. The last interval, of the rate, is the wider of both kinds.
-    """
+    """Return intervals of the median first token, the median time per token, and of speed."""
+    # First tokens come from replicas that process prompts, later ones from those that decode and
+    # what joins the two; the rate has the wider of both.
     deployment, features = deployed.deployment, deployed.known
     prompts = deployment.pools.prompts if deployment.pools else None
     place, how = (prompts.cluster if prompts else cluster), features
@@ -611,38 +575,22 @@ def with_intervals(
         at = usd * document["tokens_per_s"]
         ends = {"low": at / rate["high"], "high": at / rate["low"]}
         complete["usd_per_million_tokens_interval"] = ends
-    of_run = _ends_of_run(document, deployed, (first_token, later, per_token), rate, slo, cluster)
-    return complete | {f"{name}_interval": ends for name, ends in of_run.items()}
-
-
-def _ends_of_run(
-    document: Mapping[str, Any],
-    deployed: Deployed,
-    predicted: tuple[Interval, Interval, Interval],
-    rate: Mapping[str, float],
-    slo: Slo,
-    cluster: Cluster,
-) -> dict[str, dict[str, float]]:
-    """Return the ends of what a run attains, costs and draws, at both ends of a replica's speed.
-
-    First tokens and later ones are late together, and the run takes longer as its rate falls.
-    """
-    first, later, per_token = map(Uncertain.of, predicted)
-    rows = []
+    # First tokens and later ones are late together, and the run takes longer as its rate falls.
+    first_by, later_by, slower = map(Uncertain.of, (first_token, later, per_token))
+    runs = []
     for end, slow in (("low", "high"), ("high", "low")):
-        longer = document["tokens_per_s"] / rate[end]
-        kept = attained(
-            deployed.served, slo, first_by=getattr(first, slow), later_by=getattr(later, slow)
-        )
-        spent = deployed.cost(Economics.of(cluster), longer=longer, slower=getattr(per_token, slow))
+        longer, late = document["tokens_per_s"] / rate[end], attrgetter(slow)
+        kept = attained(deployed.served, slo, first_by=late(first_by), later_by=late(later_by))
+        spent = deployed.cost(Economics.of(cluster), longer=longer, slower=late(slower))
         share = float(kept.mean())
         good = document["requests_per_s"] * share / longer
-        rows.append({"slo_attainment": share, "request_goodput_per_s": good, **spent})
-    return {
-        name: {"low": min(ends), "high": max(ends)}
-        for name in ("slo_attainment", "request_goodput_per_s", "cost_usd", "energy_joules")
-        if None not in (ends := [document.get(name), *(row[name] for row in rows)])
-    }
+        runs.append({"slo_attainment": share, "request_goodput_per_s": good, **spent})
+    of_run = ("slo_attainment", "request_goodput_per_s", "cost_usd", "energy_joules")
+    for name in (*of_run, "joules_per_token"):
+        values = [document.get(name), *(each[name] for each in runs)]
+        if None not in values:
+            complete[f"{name}_interval"] = {"low": min(values), "high": max(values)}
+    return complete
 
 
 def rate_ends(

@@ -1,9 +1,7 @@
 """The highest rate of requests that replicas serve under an SLO, and the best deployments for it.
 
-A deployment is a tensor-parallel degree, a way to run prompts and, where these have replicas of
-their own, a split of the replicas. No deployment serves more than when requests always wait, and a
-split no more than its prompts' or its decoding replicas alone. So most candidates need no search
-for their rate.
+No deployment serves more than when requests always wait, and a split no more than its prompts' or
+its decoding replicas alone: most candidates need no search for their rate.
 """
 
 from __future__ import annotations
@@ -82,10 +80,8 @@ class Offered:
 
     @cached_property
     def saturated_per_s(self) -> float:
-        """Requests per second that are finished when some always wait [1/s].
-
-        The first and last fifth of the completions are left out: the batch fills and empties there.
-        """
+        """Requests per second that are finished when some always wait [1/s]."""
+        # Without the first and last fifth of completions, in which the batch fills and empties.
         prompt, output = self.lengths.draw(self.count, np.random.default_rng(self.seed))
         requests = Requests(np.zeros(self.count), prompt, output)
         ends = np.sort(self.deployment.run(self.cached(requests), self.seed).served.end_s)
@@ -134,11 +130,7 @@ def narrowed(offered: Offered, slo: Slo, kept: float, missed: float) -> tuple[fl
 
 
 def at_highest_rate(offered: Offered, slo: Slo, *, least: int | None = None) -> Deployed:
-    """Return what replicas serve at the highest rate that keeps an SLO.
-
-    ``least``: number of requests to begin with, where fewer than those offered may be enough to
-    fill the slots that are in use at the highest rate.
-    """
+    """Return what replicas serve at an SLO's highest rate, from ``least`` requests on."""
     enough = min(least or offered.count, offered.count)
     while True:
         tried = replace(offered, count=enough)
@@ -159,12 +151,9 @@ def at_rate(offered: Offered, slo: Slo, rate_per_s: float, deployed: Deployed) -
 
 
 def what_binds(offered: Offered, slo: Slo, rate_per_s: float) -> str:
-    """Return what keeps replicas from a higher rate than the highest one.
-
-    It is ``memory`` or ``slots`` where twice as much would allow a rate 5 % higher, else the limit
-    that more requests miss at that rate, ``TTFT`` or ``TPOT``. Where few miss any, the replicas
-    are always busy: ``throughput``.
-    """
+    """Return what keeps replicas from a higher rate than the highest one."""
+    # ``memory`` or ``slots`` if twice as much allows 5 % more, else the limit that more requests
+    # miss, ``TTFT`` or ``TPOT``; where few miss any, replicas are always busy: ``throughput``.
     beyond = BEYOND * rate_per_s
     served = offered.run(beyond).served
     late = float(np.mean(served.ttft_s > slo.ttft_s))
@@ -195,10 +184,7 @@ MOST_OFFERED = 50_000
 
 @dataclass(frozen=True, eq=False)
 class ServingOptions:
-    """Options of the replicas that serve a model.
-
-    They are those of :mod:`workloads.options.serving`, as text or as what the text describes.
-    """
+    """Options of :mod:`workloads.options.serving`, as text or as what the text describes."""
 
     batching: Batching | None = None  # by default that of the chip, see ``batching_from``
     ep: int = 1
@@ -282,12 +268,8 @@ class ServingOptions:
         seed: int = 0,
         **lengths: Any,
     ) -> Offered:
-        """Return drawn requests that are offered to replicas at any rate.
-
-        Replicas are counted for the rate of ``poisson:RATE``, if one is stated. By default there
-        are 2,000 requests, or more where slots and caches need more to be full. ``lengths`` are
-        those of :func:`drawn_lengths`.
-        """
+        """Return requests, drawn with ``lengths``, that are offered to replicas at any rate."""
+        # 2,000 by default, or more where slots and caches need more to be full.
         source = requests if isinstance(requests, str) else "as they are"
         demand_per_s = drawn_rate(source)
         if rate is not None or demand_per_s is None:
@@ -399,14 +381,9 @@ class DeploymentSearch:
         }
 
     def frontier(self, watch: Watch = unwatched) -> list[dict[str, Any]]:
-        """Return the speed for a user and for a chip, from few requests to saturation.
-
-        Of each degree the deployment of the highest bound is run whose replicas do both, and the
-        one with replicas for prompts. A row has ``options``, ``apart``, ``rate_per_s``,
-        ``tokens_per_s_per_user``, the inverse of the median time per output token, and
-        ``tokens_per_s_per_chip`` of the requests that arrive [1/s]. ``watch`` wraps the sequence of
-        deployments to show progress.
-        """
+        """Return the speed for a user and for a chip, from few requests to saturation."""
+        # Of each degree the deployment of the highest bound is run whose replicas do both, and the
+        # one with replicas for prompts.
         first: dict[tuple[int, bool], Candidate] = {}
         for candidate in self.candidates:
             _, words, offered = candidate
@@ -430,11 +407,7 @@ class DeploymentSearch:
 
 
 def search_deployments(question: DeploymentQuestion, watch: Watch = unwatched) -> DeploymentSearch:
-    """Search for the deployments of most requests a chip within an SLO.
-
-    ``watch`` wraps the sequence of candidates to show progress.  Raises SloMissed if idle replicas
-    miss the SLO in every deployment, and InputError if no deployment fits the cluster.
-    """
+    """Search for the deployments of most requests a chip within an SLO, which none may keep."""
     candidates = sorted(_candidates(question), key=lambda each: -each[0])
     ranked: list[Ranked] = []
     missed: list[tuple[SloMissed, Mapping[str, Any]]] = []
@@ -486,11 +459,8 @@ def _degrees(question: DeploymentQuestion) -> list[dict[str, int]]:
 
 
 def _powers(cluster: Cluster, name: str, stated: int | None) -> list[dict[str, int]]:
-    """Return the stated degree, or all powers of two up to the chips of a domain.
-
-    The largest comes first, so that a refusal names the degree at which the model fits best. Where
-    a domain is a single chip, a replica takes all of it.
-    """
+    """Return the stated degree, or powers of two up to a domain's chips, largest first."""
+    # So a refusal names the degree at which the model fits best.
     most = min(cluster.chips, cluster.chips_per_domain)
     if stated is not None or most == 1:
         return [{} if stated is None else {name: stated}]
@@ -510,10 +480,8 @@ def _of_degree(question: DeploymentQuestion, degree: Mapping[str, int]) -> Itera
 
 
 def _ways(question: DeploymentQuestion) -> list[dict[str, Any]]:
-    """Return the ways to run prompts in replicas that decode as well.
-
-    Neuron compiles programs for whole prompts; elsewhere pieces of several sizes are tried too.
-    """
+    """Return the ways to run prompts in replicas that decode as well."""
+    # Neuron compiles programs for whole prompts; elsewhere pieces of several sizes are tried too.
     stated = question.batching
     neuron = chip_family(question.cluster.chip, question.cluster.catalogue).is_neuron
     if neuron or stated.keys() & {"chunk", "scheduler"} or stated.get("prefill") == "separate":
@@ -523,10 +491,7 @@ def _ways(question: DeploymentQuestion) -> list[dict[str, Any]]:
 
 
 def _splits(question: DeploymentQuestion, degree: Mapping[str, int]) -> Iterator[Candidate]:
-    """Yield the splits of groups, each with the rate of its scarcer kind of replicas.
-
-    A split in the proportion of a smaller one, such as 2:2, is left out.
-    """
+    """Yield splits of groups in lowest terms, each with the rate of its scarcer replicas."""
     alone = {"disaggregate": "1:1"} if question.options.unlike else {}
     one_of_each = question.offered({**degree, **alone})
     prompts_per_s, decoded_per_s = _rates_apart(one_of_each)
@@ -566,10 +531,8 @@ def _rates_apart(offered: Offered) -> tuple[float, float]:
 def _at_best_slots(
     question: DeploymentQuestion, words: dict[str, Any], offered: Offered, above_per_s: float
 ) -> Ranked | None:
-    """Return a deployment above a rate, as a program of Trainium with the slots that serve most.
-
-    A program runs all its slots, empty ones too, so that one with fewer keeps a shorter limit.
-    """
+    """Return a deployment above a rate, as a program of Trainium with the slots that serve most."""
+    # A program runs all its slots, empty ones too, so that one with fewer keeps a shorter limit.
     may_halve = offered.deployment.batching.runs_empty_slots and "slots" not in question.batching
     best: Ranked | None = None
     miss: SloMissed | None = None

@@ -1,9 +1,4 @@
-"""Replicas as vLLM, SGLang and TensorRT-LLM launch them: their files, read and written.
-
-A file is a shell script or command line, the engine's YAML, or a manifest of Kubernetes, Docker
-Compose or Dynamo whose containers run the command. A table for each engine maps its keys to options
-of ``cluster-sim serve``; what it does not read is named. Two engines in one file are refused.
-"""
+"""Replicas as vLLM, SGLang and TensorRT-LLM launch them: their files, read and written."""
 
 from __future__ import annotations
 
@@ -60,10 +55,7 @@ class EngineFile(ToolFile):
         return bool(WITHOUT_TIME.search(words)) and not WITH_TIME.search(words)
 
     def options(self, stated: Keys, cluster: Cluster) -> dict[str, Any]:
-        """Return stated options with those of the file, of which the stated ones come first.
-
-        On Trainium and Inferentia the fields of :data:`GPU_ALONE` are left out.
-        """
+        """Return stated options, then the file's; :data:`GPU_ALONE` only on GPUs."""
         fields = {"tp": 1, "scheduler": self.tool, **self.fields}
         if is_neuron(cluster):
             fields = {name: value for name, value in fields.items() if name not in GPU_ALONE}
@@ -259,11 +251,7 @@ HEREDOC = re.compile(r"<<-?\s*['\"]?(\w+)['\"]?[^\n]*\n(.*?)^\s*\1\s*$", re.DOTA
 
 
 def read_engine_file(path: Path, stated: Collection[str] = ()) -> EngineFile:
-    """Read the replica that a file of a serving engine states.
-
-    Values of a script's environment may stand before its path, as in ``TP=8 launch.sh``.  Keys of
-    options that are ``stated`` beside the file may be open in it.
-    """
+    """Read a replica from an engine's file, perhaps behind values as in ``TP=8 launch.sh``."""
     path, environment = in_environment(path)
     text = read_text(path, limit_bytes=LARGEST_FILE_BYTES, remedy="Name an engine's file.")
     is_yaml = path.suffix in (".yaml", ".yml")
@@ -410,10 +398,7 @@ def launched(options: Keys, deployed: Deployed, model: Model) -> dict[str, Any]:
 
 
 def launch_command(engine: str, fields: Keys, model: str) -> str:
-    """Return the command by which ``vllm``, ``sglang`` or ``tensorrt-llm`` serves a model.
-
-    ``fields`` are options of ``serve`` by name, of which None counts as not stated.
-    """
+    """Return the command by which ``vllm``, ``sglang`` or ``tensorrt-llm`` serves a model."""
     scheduler = fields.get("scheduler")
     if scheduler not in (None, engine):
         raise InputError(f"the replica runs as {scheduler}. Write {scheduler}, or leave it out.")

@@ -252,10 +252,7 @@ def profile(
     catalogue: Catalogue | None = None,
     **shared: Any,
 ) -> Profile:
-    """Return the times of a replica of a model on the first chips of a cluster.
-
-    ``shared``: ``ep``, ``attention_dp`` and ``cache_precision`` of :class:`RankShare`.
-    """
+    """Return the times of a replica of a model on the first chips of a cluster."""
     check_mixers(model)
     precision = precision or model.precision
     catalogue = catalogue or cluster.catalogue or shipped_catalogue()
@@ -315,12 +312,10 @@ def _profile_of(rank: RankShare) -> Profile:
 
 
 def prompt_overhead_s(model: Model, chip: str, catalogue: Catalogue) -> float:
-    """Overhead of a prompt token over all layers beside their kernels [s].
-
-    It grows with the hidden width, which every rank holds whole, up to what was measured of large
-    models, whose ranks divide the sequence. Layers with experts take the latter, with which the
-    constants of their blocks were fitted.
-    """
+    """Overhead of a prompt token over all layers beside their kernels [s]."""
+    # It grows with the hidden width, which every rank holds whole, up to what was measured of large
+    # models, whose ranks divide the sequence. Layers with experts take the latter, with which the
+    # constants of their blocks were fitted.
     most = constant(catalogue, chip, "prompt_token_layer")
     part = f"serving.{chip}"
     if not catalogue.has(part, "prompt_token_width"):
@@ -331,12 +326,9 @@ def prompt_overhead_s(model: Model, chip: str, catalogue: Catalogue) -> float:
 
 
 def _issued_by_host(seconds: FloatArray, rank: RankShare, tokens: FloatArray) -> FloatArray:
-    """Raise times of iterations with prompts to those of a GPU's host, (sizes,) [s].
-
-    The host issues such iterations kernel by kernel, and may take longer than the chip. Iterations
-    of decode, and those of ``graph_tokens`` at most, are captured as graphs, which take the host no
-    time.
-    """
+    """Raise times of iterations with prompts to those of a GPU's host, (sizes,) [s]."""
+    # The host issues them kernel by kernel, and may take longer than the chip. Decode, and
+    # iterations of ``graph_tokens`` at most, are captured as graphs, which take the host no time.
     fused = rank.experts.format.weights == "mxfp4"
     each_s = rank.overhead("fused_expert_layer_host" if fused else "expert_layer_host")
     dense = rank.model.layers - rank.model.moe_layers
@@ -358,11 +350,9 @@ def _other_than_products_s(
 
 
 def _token_counts(rank: RankShare) -> FloatArray:
-    """Numbers of tokens for which the time of an iteration is computed, ascending.
-
-    They include both sides of the jumps at which experts begin to run in whole blocks, and at which
-    the host begins to issue kernels.
-    """
+    """Numbers of tokens for which the time of an iteration is computed, ascending."""
+    # Both sides of the jumps at which experts begin to run in whole blocks, and at which the host
+    # begins to issue kernels, are among them.
     captured = rank.overhead("graph_tokens")
     tokens = np.append(np.rint(np.geomspace(1, MAX_TOKENS, 120)), [captured, captured + 1])
     if rank.model.experts:

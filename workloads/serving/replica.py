@@ -1,8 +1,7 @@
 """One replica at token level: continuous batching of prefill and decode, iteration by iteration.
 
-Between two events (an arrival that can be admitted, an end, a full bucket) the batch decodes the
-same requests, and an iteration's time is affine in the cached tokens. Such a stretch is one step
-here, with the times that its iterations have one by one.
+Between two events (an arrival that can be admitted, an end, a full bucket) an iteration's time is
+affine in the cached tokens: such a stretch is one step, with the times of each.
 """
 
 from __future__ import annotations
@@ -74,13 +73,7 @@ class Lockstep:
 
 
 class Speculating:
-    """Decoding in which each request advances by its accepted proposals and one more token a pass.
-
-    >>> batch = Speculating(Speculation(3, 1.0), np.random.default_rng(0))
-    >>> batch.add(7, 5)
-    >>> batch.advance(1), batch.advance(1)
-    ((4, []), (1, [7]))
-    """
+    """Decoding in which a pass gives each request its accepted proposals and one more token."""
 
     def __init__(self, speculation: Speculation, rng: np.random.Generator) -> None:
         self.width = speculation.tokens + 1
@@ -140,11 +133,9 @@ class Speculating:
         return tokens, done
 
     def _taken(self, passes: int) -> IntArray:
-        """Tokens of each request by the end of each pass, int64 (passes, requests).
-
-        There are fewer passes if a request is done earlier. Draws are made in advance and used in
-        order, so that results do not depend on how many passes are asked for at once.
-        """
+        """Tokens of each request by the end of each pass, int64 (passes, requests)."""
+        # Fewer passes if a request is done earlier. Draws are made in advance and used in order, so
+        # that results do not depend on how many passes are asked for at once.
         count = len(self._left)
         missing = passes * count - len(self._drawn)
         if missing > 0:
@@ -242,10 +233,8 @@ class State:
             self.decode_steps += steps
 
     def record_gaps(self, begin_s: float, token_s: float, tokens: int, batch: int) -> None:
-        """Record the time between tokens of passes of decode that began at a time.
-
-        The first token of each request also waited: for prompts, or since its prompt was done.
-        """
+        """Record the time between tokens of passes of decode that began at a time."""
+        # The first token of each request also waited: for prompts, or since its prompt was done.
         waits = [(self.owed_s, batch - len(self.joined_s))]
         waits += [(begin_s - first_s, 1) for first_s in self.joined_s]
         for wait_s, waiting in waits:
@@ -339,12 +328,10 @@ class State:
 
 
 def look_for_arrivals(state: State) -> None:
-    """Append the requests that the scheduler sees by now to those that wait.
-
-    While it is busy, a scheduler that polls looks only after every few passes of decode, and one
-    that plans an iteration during the one before sees what had arrived before that one began. A
-    request that answers the end of another, at that very instant, is not seen yet.
-    """
+    """Append the requests that the scheduler sees by now to those that wait."""
+    # A scheduler that polls looks only after every few passes of decode; one that plans an
+    # iteration during the one before sees what came before that began. A request that answers the
+    # end of another at that very instant is not seen yet.
     arrival = state.requests.arrival_s
     busy = bool(len(state.batch) or state.prompts)
     if busy and state.unseen_passes % state.batching.poll_passes:
@@ -382,11 +369,8 @@ def admit(state: State) -> int:
 
 
 def held_back(state: State) -> bool:
-    """Return whether prompts wait for more of them, so that fewer iterations are mixed.
-
-    They wait for ``gather_passes`` of decode at most, and no longer once the iteration would have
-    ``gather_tokens``. Without anything to decode there is nothing to wait for.
-    """
+    """Return whether prompts wait for more of them, so that fewer iterations are mixed."""
+    # For ``gather_passes`` of decode at most, until an iteration would have ``gather_tokens``.
     batching = state.batching
     if state.gathering_passes >= batching.gather_passes or not len(state.batch):
         return False
@@ -402,21 +386,17 @@ def most_passes(state: State) -> int | None:
 
 
 def stops_for_arrivals(state: State) -> bool:
-    """Return whether a stretch of decode ends where the scheduler sees the next request.
-
-    With all slots taken it need not, but a scheduler that polls may see the request before a slot
-    is free, and then need not wait for another look.
-    """
+    """Return whether a stretch of decode ends where the scheduler sees the next request."""
+    # With all slots taken it need not, but one that polls may see the request before a slot is
+    # free.
     has_slot = len(state.batch) < state.batching.slots
     return state.next_arrival < len(state.requests) and (has_slot or state.batching.poll_passes > 1)
 
 
 def passes_until_seen(state: State, passes: int) -> int:
-    """Return the passes after which the scheduler sees a request that arrives during the last one.
-
-    An overlapped scheduler needs one pass more, unless the request is there already: it is seen
-    when the first pass begins. One that polls goes on to its next look.
-    """
+    """Return the passes after which one that arrives in the last of them is seen."""
+    # An overlapped scheduler needs one pass more, unless the request is there when the first
+    # begins; one that polls goes on to its next look.
     poll, ahead = state.batching.poll_passes, state.batching.overlapped
     is_there = state.requests.arrival_s[state.next_arrival] < state.now_s
     passes += ahead and not is_there
@@ -441,12 +421,10 @@ def serve(
     seed: int = 0,
     first_by_s: FloatArray | None = None,
 ) -> Served:
-    """Serve all requests on one replica, first come, first served.
-
-    A request is admitted when a slot is free and the cache has room for its prompt and its whole
-    output. Waiting prompts go before decoding. The part of a prompt that a prefix cache
-    holds is not processed. ``first_by_s``: times of first tokens that other replicas gave.
-    """
+    """Serve all requests on one replica, first come, first served."""
+    # Admitted when a slot is free and the cache has room for prompt and whole output; prompts go
+    # before decoding, without what a prefix cache holds. Other replicas may have given first
+    # tokens.
     state = _state(profile, requests, batching, speculation, seed)
     state.first_by_s = first_by_s
     return _serve(state)
@@ -475,11 +453,7 @@ def closed_loop(
     speculation: Speculation | None = None,
     seed: int = 0,
 ) -> Served:
-    """Serve requests of a constant number of users, each of whom sends the next one at an end.
-
-    The arrival times of the requests are replaced by the ends that bring them; the other parameters
-    are those of :func:`serve`. Raises InputError for a concurrency below 1, and as :func:`serve`.
-    """
+    """Serve requests of a constant number of users, each of whom sends the next one at an end."""
     if concurrency < 1:
         raise InputError(f"a concurrency of {concurrency} requests; it must be at least 1.")
     arrival = np.full(len(requests), np.inf)
@@ -618,11 +592,8 @@ def _decode(state: State) -> None:
 
 
 def _verify(state: State, batch: Speculating, speculation: Speculation) -> list[int]:
-    """Verify proposals until a request ends or one arrives that could be admitted.
-
-    Returns the requests that are done. Each pass has a time of its own, because the cache that it
-    reads grows by the tokens that the pass before accepted.
-    """
+    """Verify proposals until one that could be admitted arrives, or requests end; returns these."""
+    # A pass has its own time: the cache that it reads grows by the tokens accepted before.
     requests, arrivals = len(batch), state.requests.arrival_s
     rows, read, _, _ = _read_by_decode(state)
     tokens = batch.ahead()
@@ -653,12 +624,10 @@ def _verify(state: State, batch: Speculating, speculation: Speculation) -> list[
 
 
 def _read_by_decode(state: State) -> tuple[int, int, int, int]:
-    """Return a pass's requests, the tokens it reads, their growth, and the passes it holds for.
-
-    All cached tokens are read, or, by a program compiled for buckets, the bucket of the longest
-    request for every request; the passes are those until that request outgrows its bucket. A
-    program of stated slots runs empty ones too (``_pad_helper`` of its ``model_wrapper.py``).
-    """
+    """Return a pass's requests, the tokens it reads, their growth, and the passes it holds for."""
+    # All cached tokens, or in a program compiled for buckets the longest request's bucket for every
+    # one, until that outgrows it; one of stated slots runs empty ones too (``_pad_helper`` of its
+    # ``model_wrapper.py``).
     batch, sizes = len(state.batch), state.batching.buckets
     if not sizes:
         return batch, state.cached_tokens, batch, sys.maxsize

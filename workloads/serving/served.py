@@ -158,10 +158,7 @@ class Served:
 def attained(
     served: Served, slo: Slo, *, first_by: float = 1.0, later_by: float = 1.0
 ) -> npt.NDArray[np.bool_]:
-    """Return which requests kept both limits; a single token has no TPOT to miss.
-
-    ``first_by, later_by``: factors by which first and later tokens may be later than simulated.
-    """
+    """Return which requests kept both limits, with factors; one token has no TPOT to miss."""
     tpot = np.nan_to_num(served.tpot_s, nan=0.0)
     in_time = (served.ttft_s * first_by <= slo.ttft_s) & (tpot * later_by <= slo.tpot_s)
     return np.asarray(in_time)

@@ -1,10 +1,7 @@
 """Speculative decoding: a draft proposes tokens, and one pass of the model verifies them all.
 
-A proposal is accepted if all before it are and, by itself, with a fixed probability a; after the
-last one that is accepted the model adds a token of its own. Of k proposals a pass thus gives
-``(1 - a^(k+1)) / (1 - a)`` tokens in the mean (arXiv 2211.17192, equation 1). Each passes weights
-once and reads the cache once, so decoding gains while it is bound by memory and loses while it is
-bound by arithmetic.
+Of k proposals, each accepted with probability a, a pass gives ``(1 - a^(k+1)) / (1 - a)`` tokens in
+the mean (arXiv 2211.17192, equation 1).
 """
 
 from __future__ import annotations

@@ -45,10 +45,8 @@ class Capacity:
     cost: FloatArray
 
     def work(self, prompt_tokens: npt.ArrayLike, output_tokens: npt.ArrayLike) -> FloatArray:
-        """Return the work of a request of these mean lengths, relative to the reference mix.
-
-        It is interpolated bilinearly between the mixes that were run, and constant outside them.
-        """
+        """Return the work of a request of these mean lengths, relative to the reference mix."""
+        # Bilinear between the mixes that were run, and constant outside them.
         prompt = np.asarray(prompt_tokens, float)
         output = np.asarray(output_tokens, float)
         row, across = _place(self.prompt_tokens, prompt)
@@ -67,11 +65,9 @@ class Capacity:
         return np.asarray(np.interp(load, self.utilisation, at_level))
 
     def attained(self, utilisation: npt.ArrayLike, wait_s: npt.ArrayLike) -> FloatArray:
-        """Return the share of requests that keep the SLO after waiting in a backlog.
-
-        The wait shifts the distribution of the time to first token; its share under the limit,
-        relative to the share without a wait, scales the tabulated attainment.
-        """
+        """Return the share of requests that keep the SLO after waiting in a backlog."""
+        # The wait shifts the distribution of the time to first token; its share under the limit,
+        # relative to that without a wait, scales the tabulated attainment.
         load, wait = np.broadcast_arrays(np.asarray(utilisation, float), np.asarray(wait_s, float))
         if not np.isfinite(self.slo.ttft_s):
             return np.asarray(np.interp(load, self.utilisation, self.attainment))
@@ -94,11 +90,7 @@ class Capacity:
 
 
 def fixed_rate(rate_per_s: float) -> Capacity:
-    """Return a capacity without a latency model: a request keeps the SLO unless it is queued.
-
-    >>> float(fixed_rate(2.0).attained(0.5, 0.0)), float(fixed_rate(2.0).attained(1.0, 90.0))
-    (1.0, 0.0)
-    """
+    """Return a capacity without a latency model: a request keeps the SLO unless it is queued."""
     if not 0 < rate_per_s < float("inf"):
         raise InputError(f"a unit's rate is {rate_per_s} requests/s; it must be above 0.")
     alone = np.array([1.0])
@@ -197,11 +189,9 @@ def capacity_table(
     cache: Path | None = None,
     **changes: Any,
 ) -> Capacity:
-    """Run one replica at many loads and mixes, and say what ``replicas`` of them can serve.
-
-    Each replica of a unit gets its share of Poisson arrivals; there is no imbalance between them,
-    and latencies are trusted up to about 85 to 90 % of saturation.
-    """
+    """Run one replica at many loads and mixes, and say what ``replicas`` of them can serve."""
+    # Each of a unit's replicas gets its share of Poisson arrivals, without imbalance, and latencies
+    # are trusted up to about 85 to 90 % of saturation.
     how = replace(runs or TableRuns(), **changes)
 
     def table(values: Any) -> Capacity:

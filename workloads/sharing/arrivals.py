@@ -62,10 +62,7 @@ Step = tuple[Job, float, float, float]  # job, and time of its step with the end
 
 
 def read_arrivals(path: Path | str, cluster: Cluster) -> tuple[list[Arrival], tuple[str, ...]]:
-    """Read the jobs of a file, and say which of its entries are left out.
-
-    Raises InputError for a file in none of the three forms, and for a job that cannot be read.
-    """
+    """Read the jobs of a file in one of three forms, and say which entries are left out."""
     text = read_text(Path(path), limit_bytes=LARGEST_FILE_BYTES)
     named, head = shown(str(path)), text.lstrip()[:4096].partition("\n")[0]
     if "|" in head:
@@ -161,10 +158,7 @@ def _arrival(
 def _predicted(
     number: int, stated: dict[str, Any], cluster: Cluster, steps: dict[str, Step]
 ) -> tuple[Job, float, tuple[float, float]]:
-    """Return what a job trains, its time by its predicted step, and the ends of the interval.
-
-    ``steps``: steps that earlier jobs have predicted, by what they state.
-    """
+    """Return what a job trains, and its time and ends by its predicted step, one of ``steps``."""
     count = whole_number(stated.pop("steps", None), "steps")
     name = stated.pop("name", number)
     alike = repr(sorted(stated.items()))
@@ -321,11 +315,9 @@ def _queue_of(item: Mapping[str, Any], name: Any) -> str:
 
 
 def _moments(item: Mapping[str, Any]) -> tuple[Any, Any, Any]:
-    """Return when a job was created, started, and completed or failed.
-
-    Kueue suspends a job until it is admitted, so that its start is the end of the wait. A JobSet
-    has conditions in place of times, and of a Job that failed a condition alone says when.
-    """
+    """Return when a job was created, started, and completed or failed."""
+    # Kueue suspends a job until it is admitted: its start is the end of the wait. A JobSet has
+    # conditions in place of times, and of a Job that failed a condition alone says when.
     created = value_at(item, "metadata", "creationTimestamp")
     conditions = listed_at(item, "status", "conditions")
     changed = {

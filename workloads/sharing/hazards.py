@@ -112,12 +112,10 @@ class Hazards:
         return self.plan.recovery(self.cluster.catalogue or shipped_catalogue(), read_s)
 
     def saving(self, job: Arrival) -> Saving:
-        """Return the checkpoints of a job, which takes whole servers.
-
-        They are asynchronous, as those of ``run_job`` by default, and as far apart as Daly's
-        estimate says for the failures of its servers: the catalogue's where none are simulated.
-        Of a job without a model nothing is known of its state, and its stated time has its saving.
-        """
+        """Return the checkpoints of a job, which takes whole servers."""
+        # Asynchronous, as those of ``run_job`` by default, at Daly's estimate for its servers'
+        # failures, the catalogue's where none are simulated. A job without a model has an unknown
+        # state, and its saving is in its stated time.
         cluster, key = self.cluster, (job.chips, job.trained)
         if key in self.savings:
             return self.savings[key]

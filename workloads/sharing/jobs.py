@@ -34,10 +34,7 @@ PLACEMENTS = {
 
 @dataclass(frozen=True)
 class Job:
-    """A training job and its place on the cluster.
-
-    ``placement``: a name of :data:`PLACEMENTS`. ``start``: first chip, in place of a placement.
-    """
+    """A training job and its place: one of :data:`PLACEMENTS`, or its first chip."""
 
     name: str
     model: Model

@@ -1,8 +1,4 @@
-"""One run of a queue: servers, waiting and running jobs, and everything that changes them.
-
-Jobs take whole servers for as long as they run, as under Slurm or Kueue. Servers of a scale-up
-domain are alike, so the state of the cluster is the number of free servers of each domain.
-"""
+"""One run of a queue: servers, waiting and running jobs, and everything that changes them."""
 
 from __future__ import annotations
 

@@ -21,7 +21,6 @@ from topologies.errors import InputError, check_choice
 from topologies.units import format_memory
 from workloads.sharing.jobs import PLACEMENTS, Job, chips_of_jobs, jobs_from, read_jobs
 from workloads.training.detail import Detail, chip_catalogue
-from workloads.training.execution.chunk_level import PARTS
 from workloads.training.execution.links import (
     LinkUse,
     Patterns,
@@ -67,12 +66,6 @@ def together(programs: Sequence[Program]) -> Program:
         memory_bytes_per_s=np.zeros(len(streams), np.int64),
         facts=programs[0].facts[1:],
     )
-
-
-QUEUES = 0.7
-"""Power of a share of a link within a domain by which it counts where several jobs meet: of powers
-in steps of a tenth the largest with which at least 80 % of the cost is found on both tori of
-``python -m tools.shared_jobs``, in which all messages are written out."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -126,8 +119,8 @@ class Meeting:
         program = together([each.program for each in picked])
         clusters = [each.cluster for each in picked for _ in each.program.streams]
         job = np.repeat(numbers, [len(each.program.exchanges) for each in picked])
-        use = with_queues(link_use(program, clusters, self.patterns), job)
-        return program, use.where_full(program), job
+        use = link_use(program, clusters, self.patterns).where_full(program)
+        return program, use, job
 
     def _crossings(self) -> IntArray:
         """Pairs of a link and a job that crosses it, of links that several jobs cross."""
@@ -196,18 +189,6 @@ class Meeting:
             )
             for (kind, names), links in alike.items()
         )
-
-
-def with_queues(use: LinkUse, job: IntArray) -> LinkUse:
-    """Return a use of links with larger shares of those within a domain on which jobs meet."""
-    # Messages of unlike collectives wait for each other on a link that is not full, and a
-    # collective goes on when its last message has arrived. See ``QUEUES``. ``job`` (exchanges,):
-    # job of each exchange.
-    kinds = use.links.kinds
-    number = kinds.index("link") if "link" in kinds else -1
-    queues = (use.links.kind == number) & (_jobs_on(use, job) > 1)
-    longer = np.ceil(PARTS * (use.parts / PARTS) ** QUEUES).astype(use.parts.dtype)
-    return replace(use, parts=np.where(queues[use.link], longer, use.parts))
 
 
 def _jobs_on(use: LinkUse, job: IntArray) -> IntArray:

@@ -107,10 +107,7 @@ def teams_of(
     reserve: Sequence[str] = (),
     **_: Any,
 ) -> Teams:
-    """Read the options ``--quota`` and ``--reserve``, and check that all jobs may run.
-
-    Times of a reservation count from the first arrival, or are dates.
-    """
+    """Read ``--quota`` and ``--reserve``, from the first arrival or dates; all jobs may run."""
     by_team = _quotas(cluster, quota)
     names = [*by_team] if quota else sorted({job.team for job in jobs if job.team})
     if reserve and not names:

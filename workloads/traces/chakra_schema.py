@@ -1,8 +1,4 @@
-"""Protobuf messages of Chakra execution traces, built from a table of their fields.
-
-A file is a sequence of messages, each behind its length as a varint: one ``GlobalMetadata``, then
-the nodes. The classes of the messages are built in memory, so no generated code is needed.
-"""
+"""Protobuf messages of Chakra execution traces, built in memory from a table of their fields."""
 
 from __future__ import annotations
 

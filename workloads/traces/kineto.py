@@ -151,7 +151,33 @@ def _read(columns: Columns, rank: int, path: Path, document: Mapping[str, Any]) 
         key=lambda work: (work.start_ps, work.launched_ps),
     )
     begin = min(min(work.start_ps for work in works), *(w.launched_ps for w in works))
-    add_works(columns, rank, works, waits, begin)
+    # Launches and works, with the dependencies that explain every start.
+    streams = {stream: place for place, stream in enumerate(sorted({w.stream for w in works}))}
+    start = columns.add(rank, 0, Node(HOST, "begin", 0))
+    blocked = blocked_calls(works, waits)
+    launched = add_launches(columns, rank, works, blocked, begin, start)
+    last_on: dict[int, tuple[int, Work]] = {}
+    rows: list[int] = []
+    communicated: tuple[int, Work] | None = None
+    inputs = _inputs(works)
+    for number, work in enumerate(works):
+        launched_ps = work.launched_ps if number in launched else begin
+        before = [(launched.get(number, start), launched_ps)]
+        if work.stream in last_on:
+            source, earlier = last_on[work.stream]
+            before.append((source, earlier.end_ps))
+        if communicated is not None:
+            source, earlier = communicated
+            if earlier.stream != work.stream and earlier.end_ps <= work.start_ps:
+                before.append((source, earlier.end_ps))
+        if number in inputs:
+            before.append((rows[inputs[number]], works[inputs[number]].end_ps))
+        row = _add(columns, rank, streams[work.stream], work, number, before)
+        rows.append(row)
+        last_on[work.stream] = row, work
+        if work.communications:
+            communicated = row, work
+    resume_threads(columns, works, rows, blocked, launched)
     steps = {str(event["name"]) for event in complete if STEP.match(str(event.get("name", "")))}
     return max(work.end_ps for work in works) - begin, len(steps)
 
@@ -208,43 +234,6 @@ def _work(
 # for the chip lets its thread go on after the work that it waited for. A delay that none of these
 # explains is kept as a lag behind the work that came before. With the recorded times of all kernels
 # the replay takes exactly the recorded time.
-
-
-def add_works(
-    columns: Columns,
-    rank: int,
-    works: Sequence[Work],
-    waits: Mapping[Thread, Sequence[HostCall]],
-    begin_ps: int,
-) -> None:
-    """Add the launches and the work of one rank, with the dependencies that explain every start."""
-    # ``begin_ps``: first time of the profile [ps].
-    streams = {stream: place for place, stream in enumerate(sorted({w.stream for w in works}))}
-    start = columns.add(rank, 0, Node(HOST, "begin", 0))
-    blocked = blocked_calls(works, waits)
-    launches = add_launches(columns, rank, works, blocked, begin_ps, start)
-    last_on: dict[int, tuple[int, Work]] = {}
-    rows: list[int] = []
-    communicated: tuple[int, Work] | None = None
-    inputs = _inputs(works)
-    for number, work in enumerate(works):
-        launched_ps = work.launched_ps if number in launches else begin_ps
-        before = [(launches.get(number, start), launched_ps)]
-        if work.stream in last_on:
-            source, earlier = last_on[work.stream]
-            before.append((source, earlier.end_ps))
-        if communicated is not None:
-            source, earlier = communicated
-            if earlier.stream != work.stream and earlier.end_ps <= work.start_ps:
-                before.append((source, earlier.end_ps))
-        if number in inputs:
-            before.append((rows[inputs[number]], works[inputs[number]].end_ps))
-        row = _add(columns, rank, streams[work.stream], work, number, before)
-        rows.append(row)
-        last_on[work.stream] = row, work
-        if work.communications:
-            communicated = row, work
-    resume_threads(columns, works, rows, blocked, launches)
 
 
 def _inputs(works: Sequence[Work]) -> dict[int, int]:

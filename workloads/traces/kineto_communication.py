@@ -80,7 +80,26 @@ def communications(
         for place, event in enumerate(device)
         if str(event.get("cat", "")).lower() == "kernel" and KERNEL.search(str(event.get("name")))
     }
-    called = _calls_of_kernels(_stated_calls(complete), kernels, launches)
+    # A kernel carries out the call that launched it, or else all calls on its thread since the last
+    # launch, as NCCL launches a group of calls at the end of the group.
+    stated = _stated_calls(complete)
+    launched: dict[tuple[str, str], list[tuple[float, int]]] = defaultdict(list)
+    for place, event in kernels.items():
+        correlation = args_of(event).get("correlation")
+        launch = launches.get(correlation) if isinstance(correlation, int) else None
+        if launch is not None:
+            launched[launch.thread].append((launch.start_ps / PS_PER_US, place))
+    called: dict[int, list[Facts]] = {}
+    for thread, places in launched.items():
+        of_thread = stated.get(thread, ())
+        starts = [call.start_us for call in of_thread]
+        passed = 0
+        for at, place in sorted(places):
+            reached = bisect_right(starts, at)
+            if reached and at <= of_thread[reached - 1].end_us + ROUNDED_US:
+                passed = reached - 1
+            called[place] = [call.facts for call in of_thread[passed:reached]]
+            passed = reached
     communications_at = {}
     for place, event in kernels.items():
         facts, calls, name = args_of(event), called.get(place, []), str(event["name"])
@@ -158,34 +177,6 @@ def _outermost(calls: Sequence[StatedCall]) -> list[StatedCall]:
         else:
             outer.append(call)
     return outer
-
-
-def _calls_of_kernels(
-    calls: Mapping[tuple[str, str], Sequence[StatedCall]],
-    kernels: Mapping[int, Mapping[str, Any]],
-    launches: Mapping[int, HostCall],
-) -> dict[int, list[Facts]]:
-    """Facts of the calls that each kernel carries out, by the kernel's place."""
-    # They are those of the call that launched the kernel, or else of all calls on its thread since
-    # the last launch, as NCCL launches a group of calls at the end of the group.
-    launched: dict[tuple[str, str], list[tuple[float, int]]] = defaultdict(list)
-    for place, event in kernels.items():
-        correlation = args_of(event).get("correlation")
-        launch = launches.get(correlation) if isinstance(correlation, int) else None
-        if launch is not None:
-            launched[launch.thread].append((launch.start_ps / PS_PER_US, place))
-    called: dict[int, list[Facts]] = {}
-    for thread, places in launched.items():
-        of_thread = calls.get(thread, ())
-        starts = [call.start_us for call in of_thread]
-        passed = 0
-        for at, place in sorted(places):
-            reached = bisect_right(starts, at)
-            if reached and at <= of_thread[reached - 1].end_us + ROUNDED_US:
-                passed = reached - 1
-            called[place] = [call.facts for call in of_thread[passed:reached]]
-            passed = reached
-    return called
 
 
 def _joined(parts: Sequence[Node]) -> tuple[Node, ...]:

@@ -1,10 +1,7 @@
 """Lowering of a recording to a schedule on a cluster, where collectives are simulated.
 
-Rank r works on chip r. Nodes of a lane run one at a time, in the order that their dependencies
-allow. The members of a collective meet in a join. Then each member holds its network lane for the
-time that the collective takes on the chips of the group, as ``cluster-sim collective`` computes it.
-A message holds the sender's network lane; its receive ends once the message has arrived. Messages
-to ranks without a trace are sent all the same.
+Nodes of a lane run one at a time as dependencies allow. Members of a collective meet in a join,
+then hold their network lanes for its time; a message holds the sender's.
 """
 
 from __future__ import annotations

@@ -1,8 +1,6 @@
 """Reader of JSON summaries of neuron-profile and Neuron Explorer.
 
-A summary gives the active time of each engine and no order. So engines are assumed to work at the
-same time, and the rest of the total time, beyond that of the busiest engine, to come before them.
-Collectives have no sizes there and keep their time.
+A summary has no order: engines are assumed to work at the same time, after the rest of the total.
 """
 
 from __future__ import annotations

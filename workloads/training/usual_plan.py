@@ -179,9 +179,9 @@ def usual_chunks(
     # A framework that interleaves does so with experts, for which Megatron-Core's guide asks, and
     # where the bubble of one chunk a stage would be long on many chips.
     pp, vpp, schedule = (plan_fields.get(name) for name in ("pp", "vpp", "schedule"))
-    if (pp or 1) == 1 or (vpp and schedule):
+    if (pp or 1) == 1 or (vpp is not None and schedule):
         return {}
-    if vpp:
+    if vpp is not None:
         return {"schedule": schedule_of_chunks(vpp) if vpp > 1 else DEFAULT}
     layers_of_a_chunk = stack.layers_of_a_chunk.get("experts" if model.experts else "dense")
     if schedule is None and layers_of_a_chunk and _interleaves(plan_fields, model, chips):
@@ -536,7 +536,8 @@ def describe(plan: ParallelPlan) -> str:
     words += [f"zero {plan.zero}"] * (plan.dp > 1)
     words += ["sequence parallel"] * (plan.tp > 1 and plan.sequence_parallel)
     words += [f"schedule {plan.schedule}"] * (plan.pp > 1)
-    words.append(f"recompute {plan.recompute}")
+    some = f" in one of {plan.recompute_every} layers" * (plan.recompute_every > 1)
+    words.append(f"recompute {plan.recompute}{some}")
     words += [f"order {'-'.join(plan.order)}"] * (plan.pp > 1 and plan.dp > 1)
     stages = [(len(list(same)), count) for count, same in groupby(plan.stage_layers)]
     alike = (f"{number} × {count}" if number > 1 else str(count) for number, count in stages)

@@ -1,9 +1,4 @@
-"""Writer of a plan as the file that another tool launches, checked by reading the file back.
-
-The tables of :mod:`workloads.training.plan.other_tools` give the keys of the plan; the sizes of the
-model and of the servers stand beside them. What is read back must be the plan again, up to fields
-that change nothing in it. A plan that the tool has no settings for is refused.
-"""
+"""Writer of a plan as the file that another tool launches, checked by reading the file back."""
 
 from __future__ import annotations
 
@@ -84,6 +79,8 @@ def beside_the_plan(
     sizes = {"MaxText": _maxtext, **{tool.name: tool.beside for tool in TOOLS.values()}}
     try:
         ours = sizes[filed.tool](plan, model, cluster) if filed.tool in sizes else {}
+        # Of Megatron-LM's files, those of others state the vocabulary; ours leave it to the data.
+        ours = {"vocab-size": model.vocab, **ours} if filed.tool == "Megatron-LM" else ours
     except InputError:
         return filed  # the tool does not launch such a plan
     kept, differs = [], []

@@ -1,12 +1,8 @@
 """The type of an algorithm, what several of them share, and what the Neuron runtime would choose.
 
-The thresholds of the runtime's choice between halving and doubling, KangaRing and meshes are
-documented for the 64 ranks of a Trn2 server. Larger groups are assumed to use the same ones; for
-smaller groups the limit of halving and doubling is in proportion to the ranks. Inside a server of
-Trn1 a mesh was measured up to a length in proportion to the ranks, and above it rings: 8, 16 and 32
-ranks turn at 1, 2 and 4 MiB.
-
-A schedule that is too large for memory is refused before it is built.
+Thresholds of the Neuron runtime are documented for the 64 ranks of a Trn2 server; larger groups are
+assumed to use the same, and for smaller ones the limit of halving and doubling is in proportion.
+Inside a server of Trn1 a mesh was measured up to 1, 2 and 4 MiB of 8, 16 and 32 ranks.
 """
 
 from __future__ import annotations
@@ -51,11 +47,9 @@ def halves_and_doubles(group: Group, size_bytes: int) -> bool:
 
 
 def drives_pairs(group: Group) -> bool:
-    """Return whether the runtime runs large buffers by KangaRing.
-
-    It is documented for the four ranks of a Trn2 chip, all of which take part; the two ranks of a
-    Trn1 chip run rings.
-    """
+    """Return whether the runtime runs large buffers by KangaRing."""
+    # Documented for the four ranks of a Trn2 chip, all of which take part; the two of Trn1 run
+    # rings.
     return (
         isinstance(group.cluster.shape, Torus) and group.ranks_per_chip == _logical_cores(group) > 2
     )
@@ -87,14 +81,10 @@ def goes_from_mesh_to_rings(group: Group) -> bool:
 
 
 def waits_for_receivers(group: Group, size_bytes: int) -> bool:
-    """Return whether messages of rings and of halving and doubling wait for their receivers.
-
-    A mesh writes into buffers of its own, so that one handshake at the start is enough. Rings and
-    halving and doubling use buffers again, and each sender waits until its receiver has room:
-    measured inside servers of Trn1 and Trn2, at lengths for which no mesh is used, and assumed of
-    the servers of an UltraServer. Shorter buffers and groups of several domains are taken to wait
-    once.
-    """
+    """Return whether messages of rings and of halving and doubling wait for their receivers."""
+    # Rings and halving and doubling use buffers again: each sender waits for room at its receiver.
+    # Measured inside servers of Trn1 and Trn2 at lengths without meshes, assumed of an
+    # UltraServer's.
     inside = len(group.domains) == 1
     return inside and is_trainium(group.cluster) and not is_short(group, size_bytes)
 
@@ -230,12 +220,8 @@ def filled_box(call: CollectiveCall, algorithm: str) -> Box:
 
 
 def each_byte_arrives_once(call: CollectiveCall, costs: CommunicationCosts) -> Fraction:
-    """Count the accesses if every rank receives each byte that it lacks once, and nothing else.
-
-    The vendor states the accesses for a chunk between two ranks
-    (:mod:`cluster_sim.hardware.communication_costs`). This holds for rings, halving and doubling,
-    meshes, stages along axes, chains and trees of a broadcast, and direct all-to-alls.
-    """
+    """Count the accesses if every rank receives each byte that it lacks once, and nothing else."""
+    # The vendor states the accesses for a chunk between two ranks (communication_costs).
     ranks = call.ranks
     if ranks == 1:
         return Fraction(0)
@@ -313,10 +299,7 @@ def fits(ops: int) -> bool:
 def ops_foreseen(
     calls: Sequence[CollectiveCall], algorithm: Algorithm, costs: CommunicationCosts
 ) -> int:
-    """Estimate the number of ops of calls of one size, within a factor of two.
-
-    ``calls``: calls of one kind and size; the first one stands for all.
-    """
+    """Estimate, within a factor of two, the ops of calls that are all like the first."""
     first = calls[0]
     hops = _hops(first.group) if algorithm.crosses_links else 1.0
     issued = 1 if costs.issue_ps else 0  # a CC-Core's op before the hops of each message

@@ -1,13 +1,9 @@
 """Cycles through all ranks of a group, along which ring collectives run, and the search for them.
 
-On a box of a torus they are Hamiltonian cycles that together use the cables as fully as they can:
-from the shipped table for the boxes of a 4x4x4 torus, by search elsewhere.
-``python -m tools.ship_cycles FILE.csv`` rebuilds the shipped table.
-
-The search starts from the axes themselves: a step along an axis is a permutation of the chips.
-Then two permutations exchange their arcs along an alternating closed trail, which leaves both of
-them permutations. A move that does not raise the number of separate cycles is kept, and now and
-then one that does, until each permutation is a single cycle.
+Boxes of a 4x4x4 torus are in a shipped table (``python -m tools.ship_cycles FILE.csv``). The search
+starts from the axes, whose steps are permutations of the chips. Two permutations exchange arcs
+along an alternating closed trail; a move that does not raise the number of cycles is kept, and now
+and then one that does, until each permutation is a single cycle.
 """
 
 from __future__ import annotations
@@ -38,10 +34,7 @@ COURAGE = 0.02
 
 @dataclass(frozen=True)
 class Grid:
-    """A box of chips: for each axis its size, whether it wraps, and the capacity of a cable.
-
-    Capacities are small whole units, so that axes may differ in rate.
-    """
+    """A box of chips: for each axis size, wrap, and a cable's capacity in small whole units."""
 
     sizes: tuple[int, ...]
     wraps: tuple[bool, ...]
@@ -83,15 +76,13 @@ def cycles_of(permutation: list[int]) -> int:
 
 
 def exchange(first: list[int], second: list[int], start: int) -> None:
-    """Exchange the arcs of two permutations along the alternating closed trail through a chip.
-
-    After a chip's arcs are exchanged, two arcs of the first permutation lead to the same chip; the
-    trail goes on at the chip that the older of these leaves, until none is left over.
-    """
+    """Exchange the arcs of two permutations along the alternating closed trail through a chip."""
     previous = {target: chip for chip, target in enumerate(first)}
     chip, last = start, first[start]
     while True:
         first[chip], second[chip] = second[chip], first[chip]
+        # Now two arcs of the first permutation lead to one chip: go on where the older of them
+        # leaves.
         if first[chip] == last:
             return
         chip = previous[first[chip]]
@@ -258,11 +249,9 @@ def most(grid: Grid) -> int:
 
 
 def find(grid: Grid, rng: np.random.Generator) -> BoxCycles:
-    """Find the cycles that carry the most; an odd number of units is doubled where that helps.
-
-    With an odd number of cycles in a bipartite box the signs of the permutations can rule out what
-    the capacities allow; twice as many cycles with half the share each are not ruled out.
-    """
+    """Find the cycles that carry the most; an odd number of units is doubled where that helps."""
+    # With an odd number of cycles in a bipartite box the signs of the permutations can rule out
+    # what the capacities allow; twice as many cycles with half the share each are not ruled out.
     doubled = Grid(grid.sizes, grid.wraps, tuple(2 * units for units in grid.units))
     for graph in (grid, doubled):
         wanted = most(graph)
@@ -325,13 +314,7 @@ def one_ring(group: Group) -> Cycles:
 
 
 def all_rings(group: Group) -> Cycles:
-    """Return directed cycles that together use the fabric of a group as fully as they can.
-
-    For a group in an order of its own, these are the ring in their order, and its reverse. The
-    Neuron runtime runs cycles that share no cable, each both ways, so a chip with three cables to
-    others of its group has one: measured with nccom-test on 16 ranks of Trn1 (8 chips), which are
-    as fast as 8 ranks (4 chips) and half as fast as 32.
-    """
+    """Return directed cycles that use a group's fabric most; for its own order, both ways."""
     if isinstance(group.cluster.shape, FullMesh) and len(group.domains) == 1:
         # Every stride that has no factor in common with the size is a cycle.
         chips = len(group.chips)
@@ -342,6 +325,8 @@ def all_rings(group: Group) -> Cycles:
         return one_ring(group).both_ways
     # A chip has one cable along a side of two chips, else two.
     cables = sum(1 if size == 2 else 2 for size in filled.sizes)
+    # The Neuron runtime runs cycles that share no cable, each both ways: measured with nccom-test
+    # on 16 ranks of Trn1 (8 chips), which are as fast as 8 ranks and half as fast as 32.
     has_one_cycle = cables == THREE_CABLES and len(set(filled.rates)) == 1
     if is_trainium(group.cluster) and has_one_cycle:
         return one_ring(group).both_ways
@@ -362,11 +347,8 @@ def _hamiltonian(box: Box) -> BoxCycles:
 
 
 def rate_units(rates: Sequence[int]) -> tuple[int, ...]:
-    """Round the rates of the axes to small whole multiples of the slowest.
-
-    The search divides the cables in whole units, so rates such as 129 and 64 GB/s become 2 and 1:
-    their cycles use the fabric almost as well, where for the exact ratio it would find none.
-    """
+    """Round the rates of the axes to small whole multiples of the slowest."""
+    # Rates such as 129 and 64 GB/s become 2 and 1: for the exact ratio the search would find none.
     slowest = max(1, min(rates, default=1))
     units = [min(LARGEST_UNIT, max(1, round(rate / slowest))) for rate in rates]
     divisor = max(1, math.gcd(*units))

@@ -1,11 +1,4 @@
-"""Collectives in which ranks send straight to one another: meshes, all-to-alls and permutes.
-
-In a mesh every rank sends to every other at once, in few steps over shared links. In an all-to-all
-every rank has a part of its buffer for every other rank. ``direct`` sends one message for each pair
-of ranks over the route that the fabric chooses. ``dimension-ordered``, on a box of a torus, splits
-each message over the cyclic orders of the axes and, where it goes half-way round a ring, over both
-directions, so that all links carry the same load at the same time.
-"""
+"""Collectives in which ranks send straight to one another: meshes, all-to-alls and permutes."""
 
 from __future__ import annotations
 
@@ -39,11 +32,7 @@ from topologies.shapes.links import coordinates
 
 
 def mesh(call: CollectiveCall) -> Messages:
-    """Write an all-reduce, all-gather or reduce-scatter by direct exchange of shards.
-
-    An all-reduce sends each part of a shard to its owner, and the sums to all ranks, with a join on
-    every rank between them.
-    """
+    """Write an all-reduce, all-gather or reduce-scatter by direct exchange of shards."""
     ranks, reduces, gathers = call.ranks, call.reduces, call.gathers
     rank = np.arange(ranks, dtype=np.int32)
     chunks = Chunks.table(
@@ -58,6 +47,7 @@ def mesh(call: CollectiveCall) -> Messages:
     blocks: list[tuple[IntArray, IntArray, bool, int]] = []  # channel, chunk, reduce, step
     if reduces:
         blocks.append((channel, dst, True, 0))
+    # A join on every rank, between the parts of a shard and their sum.
     if reduces and gathers:
         blocks.append((rank, rank, False, 0))
     if gathers:
@@ -173,11 +163,8 @@ SINGLE_STEP_MESH = Algorithm(
 
 
 def direct(group: Group, size_bytes: int | IntArray) -> Messages:
-    """Write one message from each rank to each other, in rounds (see :func:`_pairs`).
-
-    ``size_bytes``: whole buffer of one rank, its own part included, as in nccl-tests; or the bytes
-    that each rank has for each other, (ranks, ranks), where pairs with 0 send no message [B].
-    """
+    """Write one message from each rank to each other, in rounds (see :func:`_pairs`)."""
+    # A whole buffer of one rank [B], or what each rank has for each other (ranks, ranks) [B].
     src, dst, step, size = _sized_pairs(group, size_bytes)
     chunks = Chunks.table(size, src, dst)
     if not len(src):
@@ -229,10 +216,7 @@ def _routed(
     size: IntArray,
     legs: list[Routes],
 ) -> Messages:
-    """Write messages over routes of their own, those with the most hops first.
-
-    ``src, dst, step`` (pairs,); ``pair, size`` (messages,), in the order of the routes in ``legs``.
-    """
+    """Write messages over routes of their own, those with the most hops first."""
     hops = np.concatenate([leg.hops for leg in legs])
     begin = np.cumsum(hops) - hops
     link = np.concatenate([leg.link for leg in legs])
@@ -265,16 +249,13 @@ def _tied(group: Group, src: IntArray, dst: IntArray) -> BoolArray:
 
 
 def _pairs(group: Group) -> tuple[IntArray, IntArray, IntArray]:
-    """Return source, destination and round of all pairs of different ranks, round by round.
-
-    In a round all ranks send the same number of domains and of places inside the domain on. So no
-    two send to the same rank, even where messages within domains do not wait for those between
-    domains.
-    """
+    """Return source, destination and round of all pairs of different ranks, round by round."""
     ranks, table = group.ranks, rank_table(group)
     places = np.arange(ranks)[None, :] if table is None else table
     step = np.arange(1, ranks, dtype=np.int32)[:, None]
     domain, place = np.divmod(np.argsort(places.ravel()), places.shape[1])
+    # All ranks send the same number of domains, and of places inside the domain, on: no two send to
+    # one rank, even where messages within domains do not wait for those between domains.
     to_domain = (domain + step // places.shape[1]) % len(places)
     dst = places[to_domain, (place + step) % places.shape[1]].astype(np.int32)
     src = np.arange(ranks, dtype=np.int32)

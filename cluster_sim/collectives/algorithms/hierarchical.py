@@ -1,8 +1,4 @@
-"""Hierarchical collectives over several scale-up domains that have the same chips in each.
-
-A reduce-scatter runs inside each domain, then between the chips at the same place of all domains,
-so that the slower scale-out fabric carries only shards; an all-gather runs the stages backwards.
-"""
+"""Hierarchical collectives over several scale-up domains that have the same chips in each."""
 
 from __future__ import annotations
 
@@ -64,15 +60,11 @@ from topologies.routing import routes
 
 
 def radices(group: Group) -> list[int]:
-    """Return the number of domains in a ring of each stage between domains, in order.
-
-    Their product is the number of domains. On Trainium they are its prime factors, which for a
-    power of two is halving and doubling, and for 7,812 takes 42 rounds in place of 7,811. On other
-    chips, and where uplinks are oversubscribed, all domains form one ring: a ring crosses an uplink
-    once, but half of all pairs cross it.
-    """
+    """Return the number of domains in a ring of each stage between domains, in order."""
     domains, fabric = len(group.domains), group.cluster.scale_out
     wide = fabric is not None and fabric.oversubscription <= 1
+    # For a power of two that is halving and doubling; 7,812 takes 42 rounds in place of 7,811. A
+    # ring crosses an oversubscribed uplink once, where half of all pairs would.
     return prime_factors(domains) if wide and is_trainium(group.cluster) else [domains]
 
 
@@ -97,16 +89,12 @@ next smaller such number. From 17 on no number then takes more rounds than both 
 
 
 def timed_radices(group: Group) -> list[int]:
-    """Return the stages between domains whose time stands for that of a group.
-
-    They are :func:`radices`, unless one of these is a long ring: a number of domains with a prime
-    factor above ``SMOOTH``. An exchange in a logarithmic number of rounds exists for any number of
-    domains (Bruck et al. 1997), so its time is that of the nearest smaller number with small
-    factors.
-    """
+    """Return :func:`radices`, without prime factors above ``SMOOTH``."""
     sizes = radices(group)
     if len(sizes) == 1 and prime_factors(sizes[0]) != sizes:
         return sizes  # one ring by choice, as below oversubscribed uplinks
+    # An exchange in a logarithmic number of rounds exists for any number of domains (Bruck et al.
+    # 1997): its time is that of the nearest smaller number with small factors.
     number = len(group.domains)
     while number > FOLD_FROM and max(sizes) > SMOOTH:
         number -= 1
@@ -115,15 +103,12 @@ def timed_radices(group: Group) -> list[int]:
 
 
 def evened(group: Group) -> tuple[Group, Fraction] | None:
-    """Return a group with all domains as full as the fullest, and its share of adapters' rates.
-
-    A group over an odd number of halves, such as two ranks of every domain and one of the last, has
-    no equal places. Ranks of a short domain then share the places of all, and the others wait. None
-    where full domains differ in their chips, or where the group is even already.
-    """
+    """Return a group with all domains as full as the fullest, and its share of adapters' rates."""
     inside = group.cluster.chips_per_domain
     domains, counts = np.unique(group.domain, return_counts=True)
     full = counts.max()
+    # An odd number of halves, such as one rank in the last domain, has no equal places: ranks of a
+    # short domain share the places of all, and the others wait.
     if counts.min() == full:
         return None
     local = group.chips % inside
@@ -141,11 +126,8 @@ def evened(group: Group) -> tuple[Group, Fraction] | None:
 
 
 def is_symmetric(group: Group) -> bool:
-    """Return whether the group has the same chips in each of several domains, and several stages.
-
-    The Neuron runtime asks for the same local ranks on every node. One rank in each domain and a
-    single stage between them is a ring.
-    """
+    """Return whether several domains have the same chips, and there are several stages."""
+    # The Neuron runtime asks for the same local ranks on every node.
     table = rank_table(group)
     if table is None or len(table) == 1:
         return False
@@ -185,11 +167,7 @@ class Inside(NamedTuple):
 
 
 def runs_inside(call: CollectiveCall) -> Inside:
-    """Return what runs inside a domain.
-
-    With one rank a chip stages go along the axes of a torus; with several, they are what the
-    runtime runs inside one domain: halving and doubling, for longer buffers KangaRing, or a ring.
-    """
+    """Return what runs inside a domain: stages along a torus's axes, or the runtime's."""
     inside = inside_first(call.group)
     if inside.ranks == 1:
         return Inside([Part(())])
@@ -224,11 +202,7 @@ def hierarchical_ps(call: CollectiveCall, costs: CommunicationCosts) -> int | No
 
 
 def time_from_two_domains_ps(call: CollectiveCall, slices: int, costs: CommunicationCosts) -> int:
-    """Simulate a hierarchical collective cut into ``slices`` on two domains [ps].
-
-    All domains do the same at the same time, so two of them take as long as thousands; and where
-    the chips of a domain fill a torus, one chip stands for all of it.
-    """
+    """Simulate a hierarchical collective on two domains, which stand for all [ps]."""
     group = call.group
     table = rank_table(group)
     if table is None:
@@ -257,10 +231,7 @@ def time_from_two_domains_ps(call: CollectiveCall, slices: int, costs: Communica
 
 
 class _Alike(NamedTuple):
-    """Values that the time of a hierarchical collective on many domains follows from.
-
-    Groups on other domains share them, as long as hops between their domains take as long.
-    """
+    """Values that the time on many domains follows from; groups with equal hops share them."""
 
     kind: str
     size_bytes: int
@@ -337,14 +308,12 @@ def _legs_of_one_chip(group: Group) -> Legs:
 
 
 def _leg_to_itself(group: Group, lines: IntArray) -> tuple[int, Leg]:
-    """Return the link from the first chip to the next of its line, and a stage over that link.
-
-    The chip stands for the whole line: it sends to itself what the next chip would receive.
-    """
+    """Return the link from the first chip to the next of its line, and a stage over that link."""
     line, place = (int(axis[0]) for axis in np.nonzero(lines == 0))
     local = group.chips % group.cluster.chips_per_domain
     next_chip = lines[line, (place + 1) % lines.shape[1]]
     link = int(routes(group.cluster.shape, local[:1], local[[next_chip]]).link[0])
+    # The chip stands for the whole line: it sends to itself what the next chip would receive.
     one_rank_lines = np.arange(FEW, dtype=np.int32)[:, None]
     return link, Leg(one_rank_lines, lines.shape[1], lines.shape[1] - 1, link)
 

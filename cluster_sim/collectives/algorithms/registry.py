@@ -173,13 +173,11 @@ NEAR = 4  # factor in bytes within which a switch counts as near
 
 
 def switched(call: CollectiveCall) -> tuple[str, ...]:
-    """Name the algorithms that ``auto`` chooses at this size and at sizes near it, in this order.
-
-    The runtime chooses by the length of a buffer alone, so just below a switch a collective may
-    take longer than one of twice the bytes just above it. ``auto`` does so too.
-    """
+    """Name the algorithms that ``auto`` chooses at this size and at sizes near it."""
     if not is_trainium(call.group.cluster):
         return (choose_algorithm(call).name,)
+    # The runtime chooses by length alone, so just below a switch it may take longer than just
+    # above.
     lengths = [call.size_bytes, max(1, call.size_bytes // NEAR), call.size_bytes * NEAR]
     names = [choose_algorithm(replace(call, size_bytes=length)).name for length in lengths]
     return tuple(dict.fromkeys(names))

@@ -1,15 +1,9 @@
 """Ring collectives over one or several cycles of the same ranks at once.
 
 In round t the rank at position p of a cycle sends block ``p - 1 - t`` (reduce-scatter and
-all-reduce) or ``p - t`` (all-gather) to the rank at position p + 1. The block that it receives is
-the one that it sends in the next round, which is the only dependency. A broadcast goes along the
-same cycles from rank 0 on.
-
-Where each step of a ring crosses one link that no other step crosses, and nothing else is shared,
-links carry messages in the order of rounds and slices: the block that arrives in one round leaves
-in the next, no sooner than the link has carried what came before it. So the ends of all messages
-of a round follow from those of the round before by one array expression, and the time is that of
-all messages, op by op, to the picosecond.
+all-reduce) or ``p - t`` (all-gather) to position p + 1, which sends it on in the next round. Where
+each step crosses a link of its own and nothing else is shared, a block leaves no sooner than its
+link has carried what came before: one array expression gives the ends of a round.
 """
 
 from __future__ import annotations
@@ -69,12 +63,9 @@ RANKS_OF_FEW = 3
 
 
 def ring(call: CollectiveCall, rings: Cycles, slices: int = 1) -> Messages:
-    """Write an all-reduce, all-gather or reduce-scatter over weighted cycles of the same ranks.
-
-    Each cycle's share is cut into ``slices`` that follow one another. One cycle of n ranks takes
-    2 (n - 1) rounds for an all-reduce and n - 1 for the others, of size / n bytes each (Patarasuk &
-    Yuan, 2009).
-    """
+    """Write a call over weighted cycles of its ranks, each cycle's share cut into ``slices``."""
+    # 2 (n - 1) rounds of size / n bytes for an all-reduce, n - 1 for others (Patarasuk & Yuan,
+    # 2009).
     rounds, reducing = (call.ranks - 1) * call.ways, (call.ranks - 1) * call.reduces
     messages = ring_rounds(
         rings, slices, ring_chunks(call, rings, slices), rounds, reducing=reducing
@@ -95,10 +86,7 @@ def ring_chunks(call: CollectiveCall, rings: Cycles, slices: int) -> Chunks:
 def ring_rounds(
     rings: Cycles, slices: int, chunks: Chunks, rounds: int, *, reducing: int
 ) -> Messages:
-    """Write the rounds of rings whose chunks are numbered by cycle, slice and position.
-
-    ``reducing``: rounds at the beginning whose messages are added to what the receiver holds.
-    """
+    """Write rounds of rings, the first ``reducing`` of which add to what the receiver holds."""
     count, ranks = rings.order.shape
     parts = count * slices
     if rounds == 0:
@@ -139,11 +127,7 @@ def _next_round(rounds: int, parts: int, ranks: int) -> Edges:
 
 
 def in_rounds(call: CollectiveCall, costs: CommunicationCosts, rings: Cycles) -> Rounds | None:
-    """Write a call over rings as rounds, of which nearly all are alike.
-
-    None for too few rounds to repeat any; and for several domains, of which a few may stand for
-    all.
-    """
+    """Write a call over rings as rounds; None for too few, and for several domains."""
     ranks = call.ranks
     if call.kind not in RING_KINDS or len(call.group.domains) > 1 or ranks <= RANKS_OF_FEW:
         return None
@@ -209,12 +193,9 @@ def _over_many_domains_ps(call: CollectiveCall, costs: CommunicationCosts) -> in
 def _few_rounds_ps(
     call: CollectiveCall, costs: CommunicationCosts, cluster: Cluster, chips: IntArray, ranks: int
 ) -> int:
-    """Return the time of a ring with very many messages, from a few of its rounds [ps].
-
-    ``chips``: those of the ranks that stand for all; ``ranks - 1`` rounds of theirs are sums. The
-    result is exact in bandwidth. Latencies are those of the hops in the rounds that are run; it was
-    within 0.4 % of all rounds where it was compared (123 and 82 ranks over 62 domains).
-    """
+    """Return the time of a ring of very many messages, from a few of its rounds [ps]."""
+    # Exact in bandwidth; latencies are those of the hops that are run: within 0.4 % of all rounds
+    # where it was compared (123 and 82 ranks over 62 domains).
     blocks = cut(-(-call.size_bytes // call.ranks), costs.slices)
     chunks = Chunks.table(np.repeat(blocks, len(chips)), EVERY, EVERY)
     few, reducing = cycles(np.arange(len(chips))), (ranks - 1) * call.reduces
@@ -227,13 +208,11 @@ def _few_rounds_ps(
 
 
 def _with_all_hops(group: Group) -> IntArray:
-    """Return the chips of the shortest ring whose hops are those of a group's ring, in their order.
-
-    Chips that repeat after whole periods of the fabric do the same in each, and two periods have
-    the hop from one to the next in both directions. Of other rings it is all.
-    """
+    """Return the shortest ring whose hops are those of a group's ring, in their order."""
     chips, each = group.chip_of_rank, group.cluster.chips_per_domain
     for count in np.flatnonzero((chips - chips[0]) % period(group.cluster) == 0)[1:].tolist():
+        # Chips that repeat after whole periods of the fabric do the same in each; two periods have
+        # the hop from one to the next in both directions.
         apart = chips[count:] - chips[:-count]
         if (apart == apart[0]).all():
             closes_alike = (chips[-1] - chips[count - 1]) % each == 0
@@ -351,10 +330,7 @@ REMEMBERED = 16  # groups whose links are remembered: a step calls each with man
 def rings_alone_ps(
     call: CollectiveCall, costs: CommunicationCosts, rings_of: Callable[[Group], Cycles]
 ) -> int | None:
-    """Time of an all-reduce, all-gather or reduce-scatter over the rings of a group [ps].
-
-    None where rings share anything, links differ, or the run might pass the engine's horizon.
-    """
+    """Time of a call over rings that share nothing [ps]; None for others, and past the horizon."""
     group = call.group
     torus = isinstance(group.cluster.shape, Torus) and len(group.domains) == 1
     # Messages take turns at links alone, and do not leave the torus.
@@ -393,11 +369,9 @@ def _steps(
 
 
 def last_end_ps(wire_ps: IntArray, latency_ps: int, rounds: int) -> int | None:
-    """Time at which the last message of the last round has arrived [ps]; None past the horizon.
-
-    ``wire_ps`` (rings, slices, blocks): time of each block on a link, which meets the blocks in
-    falling order [ps]. An empty one takes none and waits for nobody.
-    """
+    """Time at which the last message of all rounds has arrived [ps]; None past the horizon."""
+    # (rings, slices, blocks): a link meets the blocks in falling order, and an empty one takes no
+    # time and waits for nobody.
     slices = wire_ps.shape[1]
     if rounds * (slices * int(wire_ps.max()) + latency_ps) > HORIZON_PS:
         return None

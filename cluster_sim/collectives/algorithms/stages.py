@@ -1,15 +1,10 @@
 """Multi-dimensional collectives: ring stages along one dimension after the other.
 
-A reduce-scatter runs its stages from the first dimension to the last, each on the shards that the
-stage before left; an all-gather runs them backwards; an all-reduce does both. The payload is
-divided into parts, each with its own order of dimensions, so that all dimensions are busy at once,
-and each part is cut into slices that follow one another. A rank begins a stage when it has finished
-the one before, which a join of the rank marks; there is no barrier between ranks.
-
-Recursive halving and doubling has stages of pairs, one for each dimension of a hypercube.
-KangaRing, of the Neuron runtime, first lets the two ranks of each pair exchange halves. Then rings
-run in which one rank of every pair takes part while the other rests; for the other half of the
-payload the roles are exchanged."""
+Each part of the payload has its own order of dimensions, so that all are busy at once, and is cut
+into slices. A rank begins a stage when a join says that it has finished the one before. Halving and
+doubling has stages of pairs, one for each dimension of a hypercube; in KangaRing pairs exchange
+halves, then rings run in which one rank of every pair takes part.
+"""
 
 from __future__ import annotations
 
@@ -98,16 +93,14 @@ def staged(call: CollectiveCall, parts: Sequence[Part], slices: int) -> Messages
 def staged_by_few(
     call: CollectiveCall, ranks: int, parts: Sequence[tuple[Sequence[Leg], int]], slices: int
 ) -> Messages:
-    """Write the stages of many ranks, all of which do the same, as messages of ``ranks`` of them.
-
-    Blocks that differ by a byte all get the larger size. ``parts``: legs and weight of each.
-    """
+    """Write the stages of many like ranks as messages of ``ranks`` of them."""
     pieces = share(call.size_bytes, np.repeat([weight for _, weight in parts], slices))
     table, channels = Table.empty(), StageChannels(ranks)
     blocks: list[IntArray] = []
     for (legs, _), piece in zip(parts, pieces.reshape(-1, slices), strict=True):
         down, left = [], piece
         for leg in legs:
+            # Blocks that differ by a byte all get the larger size.
             left = -(-left // leg.length)
             low, base = np.zeros(len(leg.lines), np.int64), len(blocks) * slices * ranks
             down.append(Stage(leg.lines, low, 1, True, leg.rounds, base, leg.link))
@@ -150,14 +143,12 @@ def _places(part: Part, ranks: int) -> IntArray:
 
 
 def _stages(part: Part, ranks: int, base: int) -> tuple[list[Stage], list[Stage]]:
-    """Return the stages of the reduce-scatter, and of the all-gather, in the order of running.
-
-    A stage divides its line's interval of chunks into blocks, on one of which the next stage works.
-    """
+    """Return the stages of the reduce-scatter, and of the all-gather, in the order of running."""
     down, up, width = [], [], ranks
     number = _places(part, ranks)
     for lines in part.lines:
         low = number[lines[:, 0]] // width * width
+        # A stage divides its line's interval into blocks, on one of which the next stage works.
         width //= lines.shape[1]
         rounds = lines.shape[1] - 1
         if rounds:
@@ -218,10 +209,7 @@ class StageChannels:
 def add_stages(
     table: Table, channels: StageChannels, stages: Sequence[Stage], ranks: int, slices: int
 ) -> None:
-    """Add the messages and joins of all stages of a part, one stage after the other.
-
-    Rows are in order of round, slice, line and place in the line; joins of slice and rank.
-    """
+    """Add messages and joins of a part's stages, by round, slice, line and place."""
     step = 0
     for number, stage in enumerate(stages):
         count, size = stage.lines.shape
@@ -252,18 +240,15 @@ def add_stages(
 def _stage_edges(
     stage: Stage, slices: int, ranks: int, start: int, exits: int | None
 ) -> list[IntArray]:
-    """Return the rows that wait for each message of a stage, whose first row is ``start``.
-
-    They are the next round's message of the rank that receives it, and that rank's join, from row
-    ``exits`` on. The join of a reduce-scatter waits for the last arrival alone, the finished block;
-    that of an all-gather for every arrival, each a part of what the rank then holds.
-    """
+    """Return the rows that wait for each message of a stage, whose first row is ``start``."""
     count, size = stage.lines.shape
     rounds = stage.rounds
     place = np.arange(slices * count * size, dtype=np.int32).reshape(slices, count, size)
     next_place = np.roll(place, -1, axis=2).ravel()
     starts = start + np.arange(1, rounds, dtype=np.int32)[:, None] * np.int32(place.size)
     forward = (starts + next_place).ravel()
+    # Beside the receiver's next message waits its join, from row ``exits`` on: in a reduce-scatter
+    # for the last arrival alone, the finished block; in an all-gather for every arrival.
     if exits is None:
         return [forward[:, None], np.empty((place.size, 0), np.int32)]
     receiver = np.roll(stage.lines, -1, axis=1).astype(np.int32)
@@ -285,15 +270,11 @@ def _add_joins(
     step: int,
     onward: bool,
 ) -> None:
-    """Add a join for each slice and rank, which waits until the rank has finished a stage.
-
-    Its chunks are what the rank then holds: its block after a reduce-scatter, all blocks of its
-    line after an all-gather. It leads to the messages of the next stage that need them, all rounds
-    of a reduce-scatter and the first of an all-gather, and if ``onward`` to the join after that
-    stage.
-    """
+    """Add a join for each slice and rank, which waits until the rank has finished a stage."""
     shape = (slices, ranks)
     size = stage.lines.shape[1]
+    # A join's chunks: the rank's block after a reduce-scatter, its line's blocks after an
+    # all-gather.
     first_chunk = np.empty(ranks, np.int32)
     block = np.arange(size) if stage.reduces else np.zeros(size, np.int64)
     first_chunk[stage.lines] = stage.low[:, None] + block * stage.width
@@ -303,6 +284,7 @@ def _add_joins(
     next_place = np.empty(ranks, np.int32)  # of each rank among the lines of the next stage
     next_place[following.lines] = np.arange(ranks, dtype=np.int32).reshape(rows, columns)
     slice_ = np.arange(slices, dtype=np.int32)[:, None]
+    # All rounds of a reduce-scatter need them, only the first of an all-gather.
     rounds = following.rounds if following.reduces else 1
     per_round = np.int32(slices * ranks)
     first_round = (start + slice_ * np.int32(ranks) + next_place)[:, :, None]
@@ -323,16 +305,14 @@ def _add_joins(
 
 
 def cube_parts(group: Group) -> list[Part]:
-    """Return parts with a stage of pairs for each dimension, first those inside chips.
-
-    A ring of four is a 2-cube, so a 4x4 torus is a 4-cube and every exchange is between neighbours.
-    There are as many parts as dimensions, each of which begins with another one.
-    """
+    """Return parts with a stage of pairs for each dimension, first those inside chips."""
     rank_at = cube(group)
     dimensions = group.ranks.bit_length() - 1
     inside = (group.ranks_per_chip & -group.ranks_per_chip).bit_length() - 1  # factors of 2
     pairs = [_pairs(rank_at, bit) for bit in range(dimensions)]
     outer, inner = pairs[inside:], pairs[:inside]
+    # A ring of four is a 2-cube, so on a 4x4 torus every exchange is between neighbours. Each part
+    # begins with another dimension.
     return [Part((*inner, *outer[turn:], *outer[:turn])) for turn in range(max(1, len(outer)))]
 
 

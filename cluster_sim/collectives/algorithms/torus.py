@@ -1,20 +1,10 @@
 """Stages along the axes of a torus or the tiers of a switched domain.
 
-``torus`` keeps all axes busy at once, without barriers. The payload is divided among the orders of
-the axes by a linear programme, so that axes of different rates and lengths finish together: in the
-order X, Y, Z the first axis, of k chips, carries (k - 1)/k of the payload, and the next axis the
-same part of what is left.
-
-``per-axis`` runs one axis after the other, with a barrier of all ranks between axes, which other
-simulators call a ring per dimension: a reduce-scatter a ring along each axis, the last axis of the
-box first, an all-gather the other way round, an all-to-all an exchange along each. A stage consists
-of one ring for each line of chips. On plain tori these rings share nothing, so the clocks of their
-links give the time of all messages (:mod:`~.ring_clocks`), and one line that of alike exchanges.
-
-An exchange takes few large messages instead of many small ones. Along each axis a rank sends to
-every other rank of its line all data whose destination has that rank's coordinate on this axis,
-whatever its origin; after the last axis all data is at its destination. ``torus`` divides the
-payload among the cyclic orders of the axes.
+``torus`` divides the payload among the orders of the axes by a linear programme, as in the order X,
+Y, Z the first axis, of k chips, carries (k - 1)/k of it and the next the same part of the rest.
+``per-axis`` runs one axis after the other with barriers, a ring for each line of chips. In an
+exchange a rank sends to every other of its line all data whose destination has that rank's
+coordinate on this axis, whatever its origin.
 """
 
 from __future__ import annotations
@@ -190,10 +180,7 @@ exchange can be proven; beyond, a message is a single chunk."""
 def axis_exchange(
     group: Group, filled: Box, size_bytes: int, orders: Sequence[list[int]] | None = None
 ) -> Messages:
-    """Write an all-to-all axis by axis on the box that a group of one rank a chip fills.
-
-    ``orders``: orders of the axes among which the payload is divided; by default all cyclic ones.
-    """
+    """Write an all-to-all on a box axis by axis, in all cyclic orders or in ``orders``."""
     ranks, axes = group.ranks, len(filled.sizes)
     if ranks == 1:
         return no_messages(Chunks.table([], [], []), ranks)
@@ -311,11 +298,9 @@ class _Plan:
         self.filled += len(channel) * width
 
     def _pairs(self, src: IntArray, dst: IntArray, stage: _Stage) -> IntArray:
-        """Return the chunks in each message, numbered ``origin * ranks + destination``, ascending.
-
-        The origin may be anywhere along the axes travelled before, the destination along those
-        after.
-        """
+        """Return each message's chunks, ``origin * ranks + destination``, ascending."""
+        # The origin may be anywhere along the axes travelled before, the destination along those
+        # after.
         origins = self._along(src, stage.axes_before)[:, :, None]
         destinations = self._along(dst, stage.axes_after)[:, None, :]
         return np.sort((origins * self.ranks + destinations).reshape(len(src), -1), axis=1)
@@ -384,12 +369,7 @@ MOST_PASSES = 32  # passes after which lines whose times still move are left to 
 
 
 def line_by_line_ps(call: CollectiveCall, costs: CommunicationCosts) -> int | None:
-    """Return the time of an exchange in all cyclic orders from lines of chips by themselves [ps].
-
-    Lines share no link. All that one owes another is when the data of an order reaches its ranks,
-    so lines are run with these times until none moves. As each end follows from earlier ones, they
-    are then those of all messages. None where lines share more, and where times do not settle.
-    """
+    """Return the time of an exchange from its lines [ps]; None where they share more."""
     if call.kind != "all-to-all" or not _lines_share_nothing(call):
         return None
     sizes = filled_box(call, "torus").sizes
@@ -397,6 +377,8 @@ def line_by_line_ps(call: CollectiveCall, costs: CommunicationCosts) -> int | No
     share = cut(call.size_bytes // call.ranks, len(orders)).tolist()
     start = {(turn, order[0]): np.zeros(sizes, np.int64) for turn, order in enumerate(orders)}
     ready = start
+    # Lines share no link: all that one owes another is when an order's data reaches its ranks. Run
+    # with these times until none moves, they have the ends of all messages.
     for _ in range(MOST_PASSES):
         after, last_ps = dict(start), 0
         for axis in range(len(sizes)):
@@ -420,13 +402,11 @@ def _run_lines(
     axis: int,
     parts: Sequence[tuple[int, IntArray]],
 ) -> IntArray:
-    """Return when all data that moves along an axis has reached each rank, (parts, *box) [ps].
-
-    ``parts``: for each order, the bytes that a rank has for each other, and when each rank has what
-    it is to send on, by place in the box [ps]. Of lines that get it at equal times one is run.
-    """
+    """Return when all data along an axis has reached each rank, by place in the box [ps]."""
     filled, cluster = filled_box(call, "torus"), call.group.cluster
     chips = call.group.chip_of_rank[axis_lines(filled, axis)]
+    # Each part is an order's bytes between two ranks, and when each rank has what it is to send
+    # [ps].
     times = [np.moveaxis(ready_ps, axis, -1).reshape(chips.shape) for _, ready_ps in parts]
     # Half-way round a ring, the way depends on whether the coordinates have an even sum.
     at = coordinates(cluster.shape, chips[:, 0] % cluster.chips_per_domain)
@@ -445,15 +425,12 @@ def _run_lines(
 
 
 def _lines(shape: tuple[int, ...], size_bytes: Sequence[int]) -> Messages:
-    """Write messages from each rank to every other of its line, (lines, ranks), for some orders.
-
-    ``size_bytes``: bytes of a message of each order. Before all messages stand a join of each order
-    and rank, for which its messages wait, and behind them one that waits for those to the rank.
-    """
+    """Write messages from each rank to every other of its line, one size for each order."""
     rank, orders = np.arange(math.prod(shape)).reshape(shape), len(size_bytes)
     peer = np.stack([np.roll(rank, -step, axis=1) for step in range(1, shape[1])])
     src, dst = np.broadcast_to(rank, peer.shape).ravel(), peer.ravel()
     joins, turn = orders * rank.size, np.arange(orders)[:, None]
+    # A join of each order and rank stands before its messages, and one behind those to the rank.
     begin = np.arange(joins)
     message = joins + np.arange(orders * len(src))
     end = joins + len(message) + begin
@@ -521,17 +498,14 @@ def per_axis(call: CollectiveCall) -> Messages:
 
 
 def with_barriers(messages: Messages, stages: Sequence[int], held: Sequence[int]) -> Messages:
-    """Add barriers, so that each stage begins when all ranks have finished the one before.
-
-    ``stages``: messages of each stage, without the joins between them. ``held``: how many of them,
-    the first ones, wait for the barrier; the rest of the stage waits for these.
-    """
+    """Add barriers, so that each stage begins when all ranks have finished the one before."""
     ranks, rows, barriers = messages.ranks, len(messages), len(stages) - 1
     if rows == 0 or barriers < 1:
         return messages
     ends = np.cumsum(np.array(stages) + ranks)[:-1]
     joins = ends[:, None] - ranks + np.arange(ranks)
     barrier = rows + np.arange(barriers)
+    # The first ``held`` messages of a stage wait for the barrier; the rest of it waits for these.
     waiting = [end + np.arange(count) for end, count in zip(ends, held[1:], strict=True)]
     edges = messages.edges
     waits = Edges.from_pairs(
@@ -573,10 +547,7 @@ def _streamed_ops(call: CollectiveCall, costs: CommunicationCosts) -> int:
 
 
 def ring_by_ring_ps(call: CollectiveCall, costs: CommunicationCosts) -> int | None:
-    """Return the time of a call from the clocks of the links of every ring, or one exchange [ps].
-
-    None where lines share more than links, and where the run might pass the horizon.
-    """
+    """Return the time from the clocks of every ring's links [ps]; None where more is shared."""
     shape, filled = call.group.cluster.shape, filled_box(call, "per-axis")
     if not (isinstance(shape, Torus) and _lines_share_nothing(call)):
         return None

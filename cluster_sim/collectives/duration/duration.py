@@ -1,36 +1,10 @@
-"""Duration of a collective, which one of four methods gives.
+"""Duration of a collective, by one of the four methods of ``docs/background/collectives.md``.
 
-``nccl``
-    NVIDIA's machines with ``auto``: the closed form of NCCL's measured behaviour
-    (:mod:`cluster_sim.collectives.duration.nccl`).
-``flows``
-    An all-to-all of 512 ranks or more over several domains: all that one rack sends to another is
-    one flow over the layers of the Clos. The exchange inside the fullest domain runs at the same
-    time, and the longer of both counts.
-``few-ranks``
-    The algorithm's ``stands_for``. Where many domains do the same work, a few ranks stand for all
-    (:mod:`cluster_sim.collectives.few_ranks`); where rings share no link, only the clocks of their
-    links are computed (:mod:`cluster_sim.collectives.algorithms.ring`).
-``simulated``
-    Everything else: an engine runs every message as ops.
-
-Groups of one geometry take the same time, so that each is computed only once. They differ by a
-symmetry of the fabric, which moves every rank of the one to the same rank of the other:
-
-- Within a domain that is a torus, a shift along axes that wrap around. It must keep the way round
-  that routes take between opposite chips of a ring.
-- Within a domain that is a switch or joins every two chips, any other chips, as all are alike; and
-  so along each tier of such tiers.
-- Where every chip is the only one in its domain, any other chip of the domain, as each has an
-  adapter of its own and sends nothing over the links between chips.
-- Between domains, other domains whose chips are above and below the same switches of each other:
-  two domains under one top-of-rack switch are nearer than two under one leaf.
-
-The order of the ranks stays the same, and so does whether they ascend, which rings depend on.
-
-Between domains EFA cuts messages into packets, spreads them over all equal paths and slows its
-senders down, so that flows share every link that they cross. A NeuronLink, in contrast, has a
-single sender, which sends one message at a time."""
+Groups of one geometry are computed once. They differ by a symmetry of the fabric: a shift on a
+torus that keeps the way round between opposite chips; any other chips of a switch, a tier or a
+domain without other ranks; other domains whose chips meet at the same switches. The order of ranks,
+and whether they ascend, stays.
+"""
 
 from __future__ import annotations
 
@@ -89,10 +63,7 @@ class Geometry:
 
 
 def geometries(cluster: Cluster, chips: IntArray) -> tuple[IntArray, IntArray]:
-    """Number groups of chips (groups, members) so that groups of one geometry share a number.
-
-    Returns the first group of each geometry, and the geometry of each group.
-    """
+    """Number groups (groups, members) by geometry; returns the first of each, and all numbers."""
     offsets = chips - chips[:, :1]
     if not (offsets == offsets[:1]).all():
         return distinct_rows(places(cluster, chips))
@@ -135,28 +106,20 @@ def _inside(shape: Shape, local: IntArray, in_one_domain: BoolArray) -> IntArray
 
 
 def _shift(shape: Torus, first: IntArray) -> IntArray:
-    """Return the steps by which groups are shifted to the origin, or beside it, (axes, groups).
-
-    Between opposite chips of a ring both ways are as short, and routes go up from chips whose
-    coordinates have an even sum. So the sum of the steps is even, and nothing is shifted along
-    rings of an odd length, on which a step over the end changes the sum by an odd number.
-    """
+    """Return the steps by which groups are shifted to the origin, or beside it, (axes, groups)."""
     wraps = np.array([axis.wrap for axis in shape.axes])
     even = wraps & (np.array(shape.sizes) % 2 == 0)
     if not even.any():
         return np.where(wraps[:, None], first, 0)
+    # Opposite chips of a ring are as near both ways, and routes go up from chips whose coordinates
+    # have an even sum: so the sum of the steps is even, and rings of an odd length are not shifted.
     steps = np.where(even[:, None], first, 0)
     steps[np.flatnonzero(even)[-1]] -= steps.sum(axis=0) % 2
     return steps
 
 
 def _ranked(values: IntArray) -> IntArray:
-    """Number the values of each row 0, 1, … in ascending order, equal ones alike.
-
-    >>> _ranked(np.array([[7, 3, 7], [5, 5, 5]]))
-    array([[1, 0, 1],
-           [0, 0, 0]])
-    """
+    """Number the values of each row 0, 1, … in ascending order, equal ones alike."""
     order = None
     if not (values[:, 1:] >= values[:, :-1]).all():
         order = np.argsort(values, axis=1, kind="stable")
@@ -177,23 +140,18 @@ OPS_A_FLOW = 6
 def traffic(
     cluster: Cluster, src: npt.ArrayLike, dst: npt.ArrayLike, size_bytes: npt.ArrayLike
 ) -> Schedule:
-    """Schedule messages between chips of different domains, each as a flow and its arrival.
-
-    Eight senders to one receiver take eight times as long as one.
-    """
+    """Schedule messages between chips of different domains, each as a flow and its arrival."""
     paths = scale_out_paths(cluster, src, dst)
     return _flows(cluster, paths, np.asarray(size_bytes))
 
 
 def exchange(call: CollectiveCall) -> Schedule:
-    """Schedule the part of an all-to-all that crosses domains, with a flow for each pair of racks.
-
-    All chips below one top-of-rack switch send equally much to the chips below another and share
-    the same links, so one flow that carries all their bytes over all their adapters stands for
-    them. The part for each rank is rounded up to whole bytes.
-    """
+    """Schedule an all-to-all's part between domains, with a flow for each pair of racks."""
     group, cluster = call.group, call.group.cluster
     _, layers = clos(cluster)
+    # Chips below one top-of-rack switch send equally much to those below another over the same
+    # links, so one flow with all their bytes stands for them; a rank's part is rounded up to whole
+    # bytes.
     rack_of_chip = group.chips // layers[0].chips
     _, first, chips = np.unique(rack_of_chip, return_index=True, return_counts=True)
     check_op_count(call.kind, DIRECT.name, group.ranks, OPS_A_FLOW * len(first) ** 2)
@@ -221,15 +179,12 @@ def _pairs_inside(group: Group, rack_of_chip: IntArray) -> IntArray:
 def _flows(
     cluster: Cluster, paths: SharedPaths, work: IntArray, members: IntArray | None = None
 ) -> Schedule:
-    """Schedule a flow and its arrival for each path.
-
-    ``members`` counts the chips of the group below each top-of-rack switch. Where it is given, all
-    adapters of a rack in one direction are one resource with the capacity of these chips.
-    """
+    """Schedule a flow and its arrival for each path."""
     links = shared_links(cluster)
     adapter: BoolArray = paths.link < 2 * cluster.chips
     crossed, capacity = paths.link.astype(np.int64), links.capacity_bytes_per_s.copy()
     capacity[: 2 * cluster.chips] = communication_costs(cluster).scale_out_bytes_per_s
+    # Chips of the group below each switch: a rack's adapters in one direction are one resource.
     if members is not None:
         chips = clos(cluster)[1][0].chips
         direction, chip = np.divmod(crossed[adapter], cluster.chips)
@@ -371,15 +326,12 @@ def time_of(
 
 
 def _evened(kind: str, geometry: Geometry, size_bytes: int, ideal: bool) -> tuple[int, str] | None:
-    """Time [ps] and method of a group of which some domains are less full; None for others.
-
-    Ranks of a short domain share the places of all, and all wait for them: every rank has that
-    share of its adapters' rate. A ring would take a round for each rank.
-    """
+    """Time [ps] and method of a group of which some domains are less full; None for others."""
     group, fabric = geometry.group, geometry.group.cluster.scale_out
     even = evened(group) if fabric is not None and len(group.domains) > 1 else None
     if even is None or fabric is None or not is_symmetric(even[0]):
         return None
+    # Ranks of a short domain share the places of all, and all wait; a ring would take more rounds.
     rate = max(1, int(fabric.bandwidth_bytes_per_s * even[1]))
     slower = replace(group.cluster, scale_out=replace(fabric, bandwidth_bytes_per_s=rate))
     full = Geometry(Group(slower, even[0].chips, group.ranks_per_chip))
@@ -403,16 +355,14 @@ def _timed(
 
 
 def _exchange_ps(call: CollectiveCall, *, ideal: bool) -> int:
-    """Time of an all-to-all inside and between domains, the longer of which counts [ps].
-
-    Between domains messages are flows, but take at least the time in which CC-Cores issue them.
-    """
+    """Time of an all-to-all inside and between domains, the longer of which counts [ps]."""
     group = call.group
     domain, chips = np.unique(group.domain, return_counts=True)
     fullest = group.chips[group.domain == domain[np.argmax(chips)]]
     inside = Group(group.cluster, fullest, group.ranks_per_chip)
     part = -(-call.size_bytes // group.ranks) * inside.ranks
     costs = communication_costs(group.cluster, ideal=ideal)
+    # Messages between domains are flows, but take at least the time in which CC-Cores issue them.
     issue = costs.issue_ps * (group.ranks - 1) * group.ranks_per_chip // costs.cc_slots
     across = max(issue, run(exchange(call)).total_ps if call.size_bytes else 0)
     start = costs.launch_ps + costs.handshake_ps + costs.step_ps
@@ -421,14 +371,12 @@ def _exchange_ps(call: CollectiveCall, *, ideal: bool) -> int:
 
 
 def hbm_bytes(call: CollectiveCall, algorithm: str | Algorithm = AUTO) -> int:
-    """Bytes read and written in the memories of all chips of a group [B]; 0 where not known.
-
-    A byte of an all-gather is read and written once at each of the other ranks.
-    """
+    """Bytes read and written in the memories of all chips of a group [B]; 0 where not known."""
     cluster = call.group.cluster
     costs = communication_costs(cluster)
     if not costs.hbm_bytes_per_s or (algorithm == AUTO and covers(cluster)):
         return 0
+    # A byte of an all-gather is read and written once at each of the other ranks.
     return int(choose_algorithm(call, algorithm).memory_accesses(call, costs) * call.size_bytes)
 
 

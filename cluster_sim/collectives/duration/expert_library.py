@@ -1,10 +1,8 @@
 """Exchanges of tokens between experts by a library's kernels: DeepEP's and TensorRT-LLM's.
 
-After its launch, such a kernel moves all copies of a rank's tokens at a rate of its own, copies
-that stay on the rank included; copies for other servers cross the network meanwhile. The two slow
-each other down, so the time beyond the launch is the root of the sum of their squares. The
-constants were fitted to the measurements of the table ``expert_exchange``; those of DeepEP on H200
-and B200 are assumed from H100's.
+A kernel moves all copies of a rank's tokens, its own included, while those for other servers cross
+the network: the time beyond the launch is the root of the sum of their squares. Constants were
+fitted to the table ``expert_exchange``; DeepEP's on H200 and B200 are assumed from H100's.
 """
 
 from __future__ import annotations
@@ -24,13 +22,7 @@ MERGING = "deepep"
 
 
 def visited(places: int, experts: int) -> float:
-    """Mean number of places that a token visits: n (1 − (1 − 1/n)^k) for k experts at n places.
-
-    Every expert is at any of the places with equal probability.
-
-    >>> visited(1, 8), round(visited(4, 8), 2)
-    (1.0, 3.6)
-    """
+    """Mean number of places that a token visits: n (1 − (1 − 1/n)^k) for k experts at n places."""
     return float(places * (1 - (1 - 1 / places) ** experts))
 
 
@@ -49,12 +41,7 @@ def library_s(
     *,
     nodes: int = 0,
 ) -> float:
-    """Time of an exchange by a library's kernel [s].
-
-    ``sent_bytes``: size of all tokens of a rank, each counted once [B]. ``experts``: number of
-    experts to which each token goes, which are divided among the ranks of ``group``.
-    ``nodes``: largest number of servers that a token visits; 0 for any.
-    """
+    """Time of an exchange in which a library sends each token to ``experts`` ranks [s]."""
     part = _part(library, group.cluster.chip, way)
     servers = len(np.unique(np.asarray(group.chips) // group.cluster.chips_per_domain))
     copies = crossing = float(experts)

@@ -86,11 +86,7 @@ class Load:
 
 
 def load_of(call: CollectiveCall, *, rings: bool = False) -> Load:
-    """Load of a call on the ports of its ranks.
-
-    ``rings`` forces an all-reduce to go round rings, as does the catalogue's
-    ``nccl-tuner.trees=none``.
-    """
+    """Load of a call on its ranks' ports; with ``rings`` an all-reduce takes no tree."""
     kind, group, size_bytes, ranks = call.kind, call.group, call.size_bytes, call.ranks
     catalogue = group.cluster.catalogue
     rings = rings or (catalogue is not None and not catalogue.integer(*TREES))
@@ -145,10 +141,7 @@ def _detour(group: Group, peers: int) -> float:
 
 
 def uneven_load(group: Group, sent_bytes: IntArray) -> Load:
-    """Load of an all-to-all by bytes (ranks, ranks): what its busiest port sends or receives.
-
-    For equal parts over domains of equal size it is that of the all-to-all.
-    """
+    """Load of an all-to-all by bytes (ranks, ranks): what its busiest port sends or receives."""
     even = load_of(CollectiveCall("all-to-all", group, int(sent_bytes.sum()) // group.ranks))
     domain = group.domain.repeat(group.ranks_per_chip)
     kept, far = np.diag(sent_bytes), np.where(domain[:, None] == domain, 0, sent_bytes)
@@ -243,11 +236,7 @@ def tuner(catalogue: Catalogue, chip: str, fabric: str, adapter_rate: float) -> 
 
 
 def pick(load: Load, tuner: Tuner, true_s: Sequence[Number]) -> Number:
-    """Time of the protocol that the tuner picks [s], from the true times of ``PROTOCOLS`` and NVLS.
-
-    Where one that the tuner believes to have a higher rate truly takes less time, that time is
-    taken instead, so that more bytes never take less time.
-    """
+    """Time of the protocol that the tuner picks [s], from the true times of all."""
     believed = [_believed(load, protocol) for protocol in tuner.protocols]
     believed.append(_in_switch(load, tuner))
     start, slope = (
@@ -255,6 +244,8 @@ def pick(load: Load, tuner: Tuner, true_s: Sequence[Number]) -> Number:
     )
     cost = start + slope * load.size
     chosen = np.take_along_axis(slope, np.argmin(cost, axis=0, keepdims=True), axis=0)
+    # Where one that the tuner believes to have a higher rate truly takes less time, that time is
+    # taken instead, so that more bytes never take less time.
     allowed = np.where(slope <= chosen, np.stack(np.broadcast_arrays(*true_s)), np.inf)
     shortest: Number = allowed.min(axis=0)
     return shortest
@@ -347,11 +338,9 @@ class Machine(NamedTuple):
 
 
 def covers(cluster: Cluster) -> bool:
-    """Return whether the collectives of a cluster take NCCL's measured times.
-
-    Its constants were measured on chips around one switch, or joined to one another, and on fabrics
-    that do not block.
-    """
+    """Return whether the collectives of a cluster take NCCL's measured times."""
+    # Its constants were measured on chips around one switch, or joined to one another, and on
+    # fabrics that do not block.
     catalogue, fabric = cluster.catalogue, _fabric(cluster)
     if cluster.plain or catalogue is None or not isinstance(cluster.shape, Switch | FullMesh):
         return False  # plain shapes have no chip
@@ -531,10 +520,8 @@ def _heads(load: Load) -> Number:
 
 
 def filling_s(slice_s: Number, wire_s: Number) -> Number:
-    """Return the time that filling a pipeline takes with slices of the best length [s].
-
-    Shorter slices fill it sooner but cost more starts; the least sum is 2 √(slice · wire).
-    """
+    """Return the time that filling a pipeline takes with slices of the best length [s]."""
+    # Shorter slices fill it sooner but cost more starts; the least sum is 2 √(slice · wire).
     return 2 * np.sqrt(slice_s * wire_s)
 
 
@@ -543,14 +530,9 @@ SERVERS_OF_SHORT_CHUNKS = 4
 
 
 def tree_s(load: Load, costs: Nccl) -> Number:
-    """Time of an all-reduce up and down a tree [s].
-
-    Inside each domain a ring or the switch reduces; between domains a tree carries the sums. NCCL
-    cuts the buffer into chunks, which grow with the buffer up to a full length. So filling the
-    pipeline takes longer with more bytes until the chunks have their full length, which is from
-    16 MiB on with eight chips in each server, and equally long beyond. Where the network plugin
-    says so, the tree carries short buffers in protocol LL128.
-    """
+    """Time of an all-reduce up and down a tree between domains [s]."""
+    # NCCL's chunks grow with the buffer to their full length, 16 MiB with eight chips a server, and
+    # with them the filling. Where the network plugin says so, short buffers go in protocol LL128.
     long = _long_tree_s(load, costs)
     longest = costs.tuner.longest_tree_bytes(load.domains)
     if longest is None:
@@ -576,12 +558,9 @@ def _long_tree_s(load: Load, costs: Nccl) -> Number:
 
 
 def _together_s(inside_s: Number, far_s: Number) -> Number:
-    """Time of bytes over NVLinks and over adapters, which the same multiprocessors move [s].
-
-    The result is the fourth root of the sum of the fourth powers: the slower counts most, and the
-    other adds the more the nearer it comes. Third to sixth powers fit measured all-reduces of 16
-    to 64 H100 equally well.
-    """
+    """Time of bytes over NVLinks and over adapters, which the same multiprocessors move [s]."""
+    # The slower counts most, the other the more the nearer it comes. Third to sixth powers fit
+    # measured all-reduces of 16 to 64 H100 equally well.
     joined: Number = np.sqrt(np.sqrt((inside_s * inside_s) ** 2 + (far_s * far_s) ** 2))
     return joined
 
@@ -596,14 +575,12 @@ def _whole_bytes(load: Load, costs: Nccl) -> Number:
 
 
 def _short_tree_s(load: Load, costs: Nccl, share: Number) -> Number:
-    """Time of a share of the bytes up and down a tree in LL128, or in LL for short buffers [s].
-
-    The first level takes a step of LL128 each way. Every further level, where a server waits for
-    two others, takes a longer step. Inside a server a chain carries bytes up and down at once.
-    """
+    """Time of a share of the bytes up and down a tree in LL128, or in LL for short buffers [s]."""
     chip, fabric = costs.chip, costs.fabric
     inside = share * load.inside / (fabric["tree_efficiency"] * costs.port)
     far = share * costs.far_s(load, FAR_SHARE["ll128"])
+    # The first level takes a step of LL128 each way; each further one, where a server waits for two
+    # others, a longer step. Inside a server a chain carries bytes up and down at once.
     climb = 2 * fabric["ll128_step"] + (load.far_steps - 2) * fabric["tree_step"]
     short = np.asarray(load.size) <= costs.tuner.short_tree_bytes
     climb = np.where(short, load.far_steps * fabric["step"], climb)

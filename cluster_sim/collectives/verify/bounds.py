@@ -1,9 +1,4 @@
-"""Lower bounds of the time of a collective, whatever its algorithm.
-
-Bytes must leave and enter every chip (injection) and cross every cut of the fabric at nominal link
-rates; they must be read and written in memory at its nominal rate; and data must travel between the
-two ranks that are farthest apart.
-"""
+"""Lower bounds of a collective's time: injection, cuts and memory at nominal rates, and latency."""
 
 from __future__ import annotations
 
@@ -70,15 +65,12 @@ def bounds(call: CollectiveCall, *, ideal: bool = False, sbuf: bool = False) -> 
 
 
 def crossing_bytes(call: CollectiveCall, inside: int) -> Fraction:
-    """Return the bytes that must leave a set of ``inside`` ranks, by any algorithm.
-
-    An all-reduce must send the set's sum, an all-gather its shards, a reduce-scatter its summed
-    part of the others' shards. For a broadcast or permute no bytes are sure to leave.
-    """
+    """Return the bytes that must leave a set of ``inside`` ranks, by any algorithm."""
     share = Fraction(call.size_bytes, call.ranks)
     outside = call.ranks - inside
     if call.kind == "all-reduce":
         return Fraction(call.size_bytes)
+    # The set must send its shards, or its summed part of the others'; a broadcast need send none.
     return share * {
         "all-gather": inside,
         "reduce-scatter": outside,
@@ -189,14 +181,11 @@ def _rack_cuts(call: CollectiveCall, least: int) -> Iterator[Bound]:
 
 
 def _outward_by_start(links: Links, place: IntArray, size: int, width: int) -> IntArray:
-    """Sum the rates of links that leave each stretch of ``width`` coordinates of an axis [B/s].
-
-    A link leaves the stretches that hold its source but not its target: ranges of starts round the
-    axis, of which the rates are summed by where they begin and end. ``width`` is at most half the
-    axis, so that source and target share stretches one way round only.
-    """
+    """Sum the rates of links that leave each stretch of ``width`` coordinates of an axis [B/s]."""
     change = np.zeros(2 * size + 1, np.int64)
 
+    # A link leaves the stretches that hold its source but not its target: ranges of starts, summed
+    # by where they begin and end. At most half the axis wide, stretches share ends one way only.
     def add(first: IntArray, length: IntArray | int, rates: IntArray) -> None:
         np.add.at(change, first % size, rates)
         np.add.at(change, first % size + length, -rates)
@@ -217,11 +206,7 @@ def _outward_by_start(links: Links, place: IntArray, size: int, width: int) -> I
 
 
 def _outward(links: Links, part: BoolArray) -> int:
-    """Return the highest rate that can leave a set of chips [B/s].
-
-    A switch that joins chips of both sides passes on what the chips inside send to it or, if that
-    is less, what the chips outside can take from it.
-    """
+    """Return the highest rate that can leave a set of chips [B/s]."""
     chips = len(part)
     from_chip, to_chip = links.src < chips, links.dst < chips
     rate = links.bandwidth_bytes_per_s
@@ -232,6 +217,7 @@ def _outward(links: Links, part: BoolArray) -> int:
     out_of = ~from_chip & to_chip & ~inside[links.dst]
     up = np.bincount(links.dst[into], rate[into], links.nodes)
     down = np.bincount(links.src[out_of], rate[out_of], links.nodes)
+    # A switch with chips on both sides passes on what those inside send or those outside can take.
     return straight + int(np.minimum(up, down).sum())
 
 
@@ -298,14 +284,11 @@ def switches_are_stacked(links: Links, chips: int) -> bool:
 
 
 def stacked_outward(links: Links, part: BoolArray) -> int:
-    """Return the highest rate that can leave a set of chips [B/s]: the maximum flow to all others.
-
-    It equals the smallest cut, which puts each switch on one side or the other (Ford and Fulkerson,
-    1956). Rates that do not fit in 32 bits are rounded up.
-    """
+    """Return the most that can leave a set of chips [B/s]: the maximum flow to others."""
     from scipy.sparse import csr_array
     from scipy.sparse.csgraph import maximum_flow
 
+    # It equals the smallest cut, which puts each switch on a side (Ford and Fulkerson, 1956).
     rate = links.bandwidth_bytes_per_s
     unit = max(math.gcd(*rate.tolist()), -(-int(rate.sum()) // LARGEST_CAPACITY))
     source, target = links.nodes, links.nodes + 1

@@ -1,8 +1,7 @@
 """Limits of the Neuron runtime: collectives that it would refuse are refused here, with the reason.
 
-On other machines, and on plain shapes, nothing is refused. The rules are those of the Neuron
-documentation (neuron-runtime/about/collectives.rst and the pages on collectives between servers);
-each function below checks one of them.
+The rules are those of neuron-runtime/about/collectives.rst and the pages on collectives between
+servers; other machines, and plain shapes, refuse nothing.
 """
 
 from __future__ import annotations
@@ -26,10 +25,7 @@ ALL_THE_SAME = "Or simulate it all the same with --unrestricted."  # end of ever
 
 
 def check_restrictions(op: str, groups: Group | Sequence[Group]) -> None:
-    """Refuse collectives that the Neuron runtime would refuse, naming the limit that is exceeded.
-
-    ``op``: one of ``KINDS``, or ``all-to-all-v``. ``groups``: replica groups that run at once.
-    """
+    """Refuse groups that the Neuron runtime refuses, naming the limit exceeded."""
     many = [groups] if isinstance(groups, Group) else list(groups)
     if not many or not is_trainium(many[0].cluster):
         return
@@ -43,11 +39,8 @@ def check_restrictions(op: str, groups: Group | Sequence[Group]) -> None:
 
 
 def along_ring(group: Group) -> Group:
-    """Return the group in the order in which the runtime's ring visits its chips.
-
-    For a group in ascending order the runtime chooses the ring, and with it the neighbours of a
-    permute. A group in any other order, or of several domains, is returned as it is.
-    """
+    """Return the group in the order in which the runtime's ring visits its chips."""
+    # For ascending order the runtime chooses the ring, and with it the neighbours of a permute.
     if not group.ascending or len(group.domains) > 1 or not is_trainium(group.cluster):
         return group
     chips_only = Group(group.cluster, group.chips)
@@ -128,12 +121,9 @@ def _refuse_asymmetric(op: str, group: Group) -> None:
 
 
 def _refuse_uneven_exchange(group: Group) -> None:
-    """Refuse an all-to-all-v inside a torus node, or of a few ranks of chips on a switch.
-
-    It is allowed between chips of the same place in several torus nodes, and between all ranks of
-    several chips on a NeuronSwitch.
-    """
+    """Refuse an all-to-all-v inside a torus node, or of a few ranks of chips on a switch."""
     cluster = group.cluster
+    # Allowed between chips of one place in several torus nodes, and all ranks on a NeuronSwitch.
     if isinstance(cluster.shape, Torus):
         places = distinct(group.chips % cluster.chips_per_domain)
         if len(places) > 1:

@@ -1,10 +1,8 @@
 """Proof that a schedule computes its collective: every contribution arrives exactly once.
 
-The proof reads the ops and edges of the schedule, not the algorithm that wrote them. The value that
-an op sends is *defined* by its edges: it is the value of the copy that they lead from, or else the
-rank's own contribution, plus every partial sum that they lead from. Data that arrives without an
-edge to a later op is not part of what that op sends, however early it arrives; so a proven schedule
-is right whatever the times. Sets of contributors are bitsets, one row for each op and chunk.
+The value that an op sends is *defined* by its edges: the value of the copy that they lead from, or
+else the rank's own contribution, plus every partial sum that they lead from. So a proven schedule
+is right whatever the times. Contributors are bitsets, one row for each op and chunk.
 """
 
 from __future__ import annotations
@@ -24,19 +22,25 @@ LARGEST_RANKS = 256  # ranks up to which a collective is proven by default
 
 
 def prove(collective: Collective) -> str:
-    """Prove that a schedule computes what its chunks ask for; returns ``"proven"``.
-
-    Raises ProofError when a contribution is missing or counted twice, when something is sent that
-    its sender does not have, when a route has a gap, or when the edges form a cycle.
-    """
+    """Prove that a schedule computes what its chunks ask for, ``"proven"``, or raise ProofError."""
     schedule, chunks = collective.schedule, collective.chunks
     if not chunks.is_tracked:
         raise ProofError(
             f"{collective.algorithm} on {len(collective.group_of_rank):,} ranks does not list what "
             "its messages carry; use fewer ranks to prove it"
         )
-    # Each op moves the bytes of its chunks along a route without gaps.
-    check_bytes(schedule, chunks)
+    # Each op but joins moves the bytes of its chunks, along a route without gaps.
+    offsets = chunks.offsets()
+    first = op_label(schedule, "chunk").astype(np.int64)
+    op = np.flatnonzero(op_label(schedule, "what") < JOINED)
+    first, last = first[op], first[op] + op_label(schedule, "chunks")[op]
+    expected = offsets[last] - offsets[first]
+    wrong = schedule.size_bytes[op] != expected
+    if wrong.any():
+        k = int(np.argmax(wrong))
+        raise ProofError(
+            f"op {op[k]} moves {schedule.size_bytes[op[k]]} B, its chunks have {expected[k]} B"
+        )
     check_routes(schedule, collective.chip_of_rank)
     # What each op sends, from the first level to the last.
     level = levels_of(schedule)
@@ -54,10 +58,7 @@ def prove(collective: Collective) -> str:
 def _flow(
     items: Items, contributors: Contributors, source: IntArray, target: IntArray, base: BoolArray
 ) -> IntArray:
-    """Return the contributors of every item, found level by level, as bitsets (items, words).
-
-    A union of sets with fewer members than the sets have together holds some member twice.
-    """
+    """Return the contributors of every item, found level by level, as bitsets (items, words)."""
     values = contributors.at_first(items.rank, items.chunk)
     replaced = np.zeros(len(items.op), np.bool_)
     replaced[target[base]] = True
@@ -74,6 +75,7 @@ def _flow(
         values[picked] |= np.bitwise_or.reduceat(values[supply], starts, axis=0)
         expected = count[picked] + np.add.reduceat(count[supply], starts)
         count[picked] = np.bitwise_count(values[picked]).sum(axis=1, dtype=np.int64)
+        # A union of sets with fewer members than the sets have together holds some member twice.
         _refuse(count[picked] < expected, picked, items, "counts a contribution twice")
     _refuse(count == 0, np.arange(len(count)), items, "is sent by a rank that does not have it")
     return values
@@ -185,21 +187,6 @@ class Contributors:
         return np.where(every, self.size[self.chunks.group[chunk]], 1)
 
 
-def check_bytes(schedule: Schedule, chunks: Chunks) -> None:
-    """Check that the size of every op, but for joins, is that of its chunks."""
-    offsets = chunks.offsets()
-    first = op_label(schedule, "chunk").astype(np.int64)
-    op = np.flatnonzero(op_label(schedule, "what") < JOINED)
-    first, last = first[op], first[op] + op_label(schedule, "chunks")[op]
-    expected = offsets[last] - offsets[first]
-    wrong = schedule.size_bytes[op] != expected
-    if wrong.any():
-        k = int(np.argmax(wrong))
-        raise ProofError(
-            f"op {op[k]} moves {schedule.size_bytes[op[k]]} B, its chunks have {expected[k]} B"
-        )
-
-
 def check_routes(schedule: Schedule, chip_of_rank: IntArray) -> None:
     """Check that each hop continues the one before, from the sender's to the receiver's chip."""
     rank, peer = op_label(schedule, "rank"), op_label(schedule, "peer")
@@ -303,10 +290,7 @@ def items_of(
 def data_edges(
     schedule: Schedule, items: Items, first_item: IntArray, *, listed: bool
 ) -> tuple[IntArray, IntArray, BoolArray]:
-    """Find the edges from item to item that carry data, in order of target.
-
-    Returns source, target, and whether the source's value replaces what the rank held before.
-    """
+    """Find edges that carry data: source, target, and whether the value replaces the old."""
     first, count = op_label(schedule, "chunk").astype(np.int64), op_label(schedule, "chunks")
     rank, peer, what = (op_label(schedule, name) for name in ("rank", "peer", "what"))
     src, dst = schedule.edges.sources(), schedule.edges.dst

@@ -190,20 +190,16 @@ _OPTIONS: dict[str, bool | str] = {
 
 
 def compiled(function: Function) -> Function:
-    """Compile a function that Python calls with numbers, arrays in C order and tuples of them.
-
-    It is compiled at its first call ever with arguments of these types, and kept on disk for the
-    next process. Where no folder can be written, every process compiles it anew.
-    """
+    """Compile a function that Python calls with numbers, arrays in C order and tuples of them."""
+    # At its first call ever with such types, kept on disk for the next process if a folder can be
+    # written.
     return cast(Function, Entry(function, _OPTIONS))
 
 
 def lean(function: Function) -> Function:
-    """Compile a function as :func:`compiled` does, for code that only indexes its arrays.
-
-    An array is its address and its lengths, which compiles faster. Its whole numbers are read as
-    int64, and an index is taken as it is: to test for a negative one took a tenth of a run.
-    """
+    """Compile a function as :func:`compiled` does, for code that only indexes its arrays."""
+    # An array is its address and lengths, its whole numbers are int64, and an index is taken as it
+    # is: to test for a negative one took a tenth of a run.
     return cast(Function, Entry(function, _OPTIONS, plain=True))
 
 
@@ -311,11 +307,9 @@ _RESULTS: dict[str, Any] = {  # by numba's name of the type
 
 
 def _flatten(value: Any, marks: list[str], words: list[Any], plain: bool) -> None:
-    """Append the mark of a value's type to ``marks``, and the words that pass it to ``words``.
-
-    Numba passes an array as two pointers that only arrays made by Python need, its number of items
-    and their size, its address, its shape and its strides; a tuple as its items one by one.
-    """
+    """Append the mark of a value's type to ``marks``, and the words that pass it to ``words``."""
+    # Numba passes an array as two pointers that only arrays made by Python need, its number of
+    # items, their size, its address, shape and strides; a tuple as its items one by one.
     if isinstance(value, np.ndarray) and plain:
         if not value.flags.c_contiguous:
             raise TypeError("lean code takes arrays in C order")
@@ -344,10 +338,8 @@ def _flatten(value: Any, marks: list[str], words: list[Any], plain: bool) -> Non
 
 
 def _address(array: np.ndarray[Any, Any]) -> int:
-    """Return where the items of an array begin: the first field after the head of all objects.
-
-    ``array.ctypes.data`` takes ten times as long to say the same, and a run passes sixty arrays.
-    """
+    """Return where the items of an array begin: the first field after the head of all objects."""
+    # ``array.ctypes.data`` takes ten times as long, and a run passes sixty arrays.
     return ctypes.c_int64.from_address(id(array) + object.__basicsize__).value
 
 

@@ -34,11 +34,7 @@ types: Any = numba_types
 
 
 def compile_whole(dispatcher: Any, signature: tuple[Any, ...]) -> tuple[str, str, int, bytes]:
-    """Compile a function for arguments of some types.
-
-    Returns its symbol in the object file, numba's name of its result's type, the number of its
-    parameters in machine code, and the object file.
-    """
+    """Compile a function: symbol, result's type, number of parameters and object file."""
     context = cpu_target.target_context
     usual = context._internal_codegen
     with global_compiler_lock:

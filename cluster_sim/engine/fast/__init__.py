@@ -40,10 +40,7 @@ def simulate(
     until_ops: Sequence[int] = (),
     routines: Routines | None = None,
 ) -> Times:
-    """Run a schedule in compiled code; see :func:`cluster_sim.engine.simulate`.
-
-    With ``routines``, return the times of the ops outside of them.
-    """
+    """Run a schedule in compiled code; with ``routines``, return times outside of them."""
     run, outside = new_run(schedule, faults, until_ops), len(schedule)
     state = run.state
     if routines is not None:
@@ -162,16 +159,14 @@ def _speeds(schedule: Schedule, faults: Faults) -> Speeds:
 
 
 def _most_attempts(schedule: Schedule, faults: Faults) -> int:
-    """Bound the lost runs of ops: those on the slots of resources that die, and their flows.
-
-    With edges from starts, ops may also be lost that began on the start of a failed op.
-    """
+    """Bound the lost runs of ops: those on the slots of resources that die, and their flows."""
     if not len(faults):
         return 0
     deaths = np.bincount(faults.resource[faults.numerator == 0], minlength=len(schedule.resources))
     holds = np.bincount(schedule.resource[schedule.resource >= 0], minlength=len(deaths))
     shares = np.bincount(schedule.flows.resource, minlength=len(deaths))
     most = np.minimum(holds, schedule.resources.slots) + shares
+    # With edges from starts, ops may also be lost that began on the start of a failed op.
     edges = schedule.edges.from_start if faults.fails.any() else None
     return int(deaths @ most) + (0 if edges is None else int(np.count_nonzero(edges)))
 

@@ -105,11 +105,9 @@ def finish(run: Run, op: int, now: int) -> None:
 
 @inlined
 def _prefetch_start(ops: Ops, state: State, op: int) -> None:
-    """Prefetch the columns that the start of an op will read, while other ops are handled.
-
-    Ops that follow one another in time are seldom neighbours in memory, so that without this half
-    of a large run is spent waiting for these columns.
-    """
+    """Prefetch the columns that the start of an op will read, while other ops are handled."""
+    # Ops that follow one another are seldom neighbours in memory: without this half of a large run
+    # is spent waiting for these columns.
     prefetch(ops.kind, op)
     prefetch(ops.resource, op)
     prefetch(ops.duration, op)
@@ -414,11 +412,7 @@ def arrive_first(ops: Ops, state: State, agenda: Agenda, now: int) -> None:
 
 @lean
 def advance(run: Run, now: int, until: int) -> int:
-    """Run from the arrivals of one instant up to and including ``until``; return the last instant.
-
-    At an instant with faults the function returns after the ends of its ops. The caller applies
-    the faults and calls again for the rest of that instant.
-    """
+    """Run from the arrivals of one instant up to ``until``; return the last instant."""
     notes, faults = run.state.notes, run.speeds.time
     while True:
         _settle_arrivals(run, now)
@@ -432,6 +426,8 @@ def advance(run: Run, now: int, until: int) -> int:
             return until
         now = ahead
         _end(run, now)
+        # The caller applies the faults after the ends of this instant, and calls again for its
+        # rest.
         if notes[FAULT] < len(faults) and faults[notes[FAULT]] == now:
             return now
 

@@ -1,10 +1,7 @@
 """Flows in flight: the work that is left of each, and the time at which the next one ends (rule 7).
 
-Rates change at many instants, so that updating every flow at each change would be slow. Flows that
-agree in path, weights, cap and slot form a class with one rate, whose work is counted once.
-
-The flows of a class that are in step wait in a pairing heap, in which the one with the least work
-left ends next.
+Flows that agree in path, weights, cap and slot form a class with one rate, whose work is counted
+once; those in step wait in a pairing heap, in which the least work left ends next.
 """
 
 from __future__ import annotations
@@ -42,12 +39,9 @@ def moved(rate: int, duration: int) -> int:
 
 @inlined
 def time_for(left: int, rate: int) -> int:
-    """``ceil(left · PER_MICROBYTE / rate)`` for rates under 2⁵³, UNKNOWN_PS past the horizon [ps].
-
-    For short times, floating point gives the result to within 1 ps. The remainder corrects it: it
-    is exact although the products pass 64 bits, as their difference does not. Longer times are
-    divided three digits at a time.
-    """
+    """``ceil(left · PER_MICROBYTE / rate)`` for rates under 2⁵³; UNKNOWN_PS past the horizon."""
+    # Floating point gives short times to within 1 ps, which the remainder corrects: it is exact
+    # although the products pass 64 bits, as their difference does not.
     guess = float(left) / float(rate) * PER_MICROBYTE
     if guess < NEARLY_EXACT:
         duration = np.int64(guess)
@@ -59,6 +53,7 @@ def time_for(left: int, rate: int) -> int:
             duration -= 1
             rest += rate
         return duration  # type: ignore[return-value]
+    # Longer times are divided three digits at a time.
     whole, part = left // rate, left % rate
     if whole >= HORIZON_PS // PER_MICROBYTE:
         return UNKNOWN_PS
@@ -179,10 +174,7 @@ def enter(streams: Streams, state: State, op: int, number: int, size: int, now: 
 
 @internal
 def take_ended(streams: Streams, state: State, now: int) -> int:
-    """List the ops of the flows that end at this instant in ``ended``; return their number.
-
-    The classes keep their places in the heap, which they get anew when this instant is solved.
-    """
+    """List the ops whose flows end now, and leave their classes in the heap until solved."""
     ended, classes = 0, len(streams.slot)
     for index in range(list_due(streams, state, now)):
         item = streams.due[index]
@@ -197,11 +189,9 @@ def take_ended(streams: Streams, state: State, now: int) -> int:
 
 @inlined
 def _take_in_step(streams: Streams, state: State, number: int, now: int, ended: int) -> int:
-    """Take out the flows in step of a class that are done by now, at least one.
-
-    By rule 7 a flow ends at the first picosecond at which ``moved`` is no less than what is left.
-    So this test finds those that end now without a division for each.
-    """
+    """Take out the flows in step of a class that are done by now, at least one."""
+    # By rule 7 a flow ends at the first picosecond at which ``moved`` is no less than what is left,
+    # which finds those that end now without a division for each.
     done = streams.work[number] + moved(streams.rate[number], now - streams.since[number])
     berth = streams.root[number]
     while berth != NO_OP and streams.left[berth] - done <= 0:  # a difference, as sums may wrap

@@ -150,10 +150,7 @@ def _count_top(solver: Solver, resource: int, weight: int) -> None:
 
 @inlined
 def solve(paths: Paths, solver: Solver) -> int:
-    """Solve the rates of all flows that a change may reach.
-
-    Returns the length of ``solver.changed``, the classes whose rate has changed.
-    """
+    """Solve the rates that a change may reach; returns the number of ``solver.changed`` classes."""
     solver.sizes[CHANGED] = 0
     if solver.sizes[LISTED]:
         _update(paths, solver)
@@ -237,12 +234,7 @@ def _bound(solver: Solver, resource: int, level: int) -> int:
 
 @inlined
 def _judge(paths: Paths, solver: Solver, level: int) -> tuple[int, int]:
-    """Take what is due at a level off the heap.
-
-    Returns ``full``: resources that are full and classes whose cap this is: the first of
-    ``solver.full``. ``freed``: resources that were full at this level, and are not: the last of
-    ``solver.full``.
-    """
+    """Take what is due at a level off the heap: how many are full, first, and are freed, last."""
     full, freed = 0, 0
     while solver.sizes[QUEUED] and solver.key[0] == level:
         item = solver.item[0]
@@ -367,10 +359,7 @@ def _raise(paths: Paths, solver: Solver, number: int, level: int) -> None:
 
 @internal
 def _look_far(paths: Paths, solver: Solver, level: int) -> bool:
-    """Move the horizon on, and queue what is before it; return whether there is anything.
-
-    Most of what is far, such as a port with hardly any load, has nothing to wait for by then.
-    """
+    """Move the horizon on, and queue what is before it; return whether there is anything."""
     length, least = solver.sizes[FAR], UNLIMITED
     solver.sizes[FAR] = 0
     for index in range(length):
@@ -381,6 +370,7 @@ def _look_far(paths: Paths, solver: Solver, level: int) -> bool:
             least = min(least, key)
             solver.far[solver.sizes[FAR]] = item
             solver.sizes[FAR] += 1
+    # Most of what is far, such as a port with hardly any load, has nothing to wait for by then.
     solver.sizes[HORIZON] = UNLIMITED if least > UNLIMITED // 4 else 2 * least + 1
     length = solver.sizes[FAR]
     solver.sizes[FAR] = 0

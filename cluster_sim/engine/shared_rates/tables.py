@@ -1,7 +1,4 @@
-"""Tables of the solver of shared rates: classes of equal flows, and working space.
-
-Flows that agree in all that rates depend on form a class, for which one rate is solved.
-"""
+"""Tables of the solver of shared rates: classes of equal flows, and working space."""
 
 from __future__ import annotations
 
@@ -99,10 +96,7 @@ def empty_solver(paths: Paths) -> Solver:
 def sift(
     keys: IntArray, items: IntArray, places: IntArray, length: int, place: int, key: int, item: int
 ) -> None:
-    """Move an item of a binary heap up or down from a place to where its key belongs.
-
-    ``places`` has the place of each item in the heap.
-    """
+    """Move an item of a binary heap, whose place ``places`` has, to where its key belongs."""
     while place:
         parent = (place - 1) >> 1
         if keys[parent] <= key:
@@ -148,11 +142,7 @@ def paths_of(
 
 
 def share_tables(schedule: Schedule, faulty: IntArray) -> tuple[IntArray, IntArray, Paths, Solver]:
-    """Build the solver's tables; a flow on a slot of a ``faulty`` resource has its cap scaled.
-
-    Returns the class of each flow, the faulty resource whose slot each class holds (-1 for none),
-    and the tables of the classes before any flow starts, all empty for a schedule without flows.
-    """
+    """Build tables: the class of each flow, ``faulty`` slot of each class or -1, and solver's."""
     flows = schedule.flows
     resources = len(schedule.resources) if len(flows) else 0
     held = schedule.resource[flows.op]
@@ -190,10 +180,7 @@ class Columns(NamedTuple):
 
 
 def classify(flows: Flows, slot: IntArray) -> tuple[IntArray, IntArray]:
-    """Find flows with the same path, weights, cap and slot, a further number (flows,).
-
-    Returns the class of each flow, counted as they first occur, and the first flow of each class.
-    """
+    """Number flows of one path, weights, cap and slot; returns numbers, and first of each."""
     if not len(flows):
         return np.empty(0, np.int32), np.empty(0, np.int64)
     columns = Columns(

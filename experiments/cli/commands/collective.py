@@ -200,7 +200,9 @@ def collective(
     call.answer(
         {"rows": rows, "interval": ends[0].document(), **summary, **idle_entry(idle)},
         show=lambda _: _show(f"{what}, {who}", rows, summary.get("summary", {}), idle),
-        write=lambda run, _: _write(run, rows, results[-1][1], cluster),
+        write=lambda run, _: _write(
+            run, rows, results[-1][1], cluster, summary.get("summary", {}).get("verdict", "")
+        ),
         rankings=sure.rank(first_s, catalogue, call, "the time of the first size"),
     )
 
@@ -258,10 +260,7 @@ def _judged(
     *,
     timed: bool = False,
 ) -> tuple[list[dict[str, Any]], list[Interval]]:
-    """Return rows as the host sees them, with the best algorithm and intervals; and these alone.
-
-    ``timed`` says whether the vendor's own test measured the times beside them.
-    """
+    """Return rows as the host sees them, with the best algorithm and intervals; and these alone."""
     from workloads.confidence.answers import collective_interval, vendors_test
 
     group, tool = groups[0], "" if inputs.runtime == "compiled" else inputs.runtime
@@ -415,7 +414,9 @@ def _write_side_by_side(run: Run, title: str, rows: list[dict[str, Any]]) -> Non
     run.figure("busbw", figure, title="Bus bandwidth side by side")
 
 
-def _write(run: Run, rows: list[dict[str, Any]], trace: Trace, machine: Cluster) -> None:
+def _write(
+    run: Run, rows: list[dict[str, Any]], trace: Trace, machine: Cluster, verdict: str
+) -> None:
     import pandas as pd
 
     from experiments.figures.collective import WORDS, figures
@@ -424,7 +425,7 @@ def _write(run: Run, rows: list[dict[str, Any]], trace: Trace, machine: Cluster)
     frame = pd.DataFrame(rows)
     if "switches" in frame:
         frame["switches"] = [" ".join(row.get("switches", ())) for row in rows]
-    run.table("metrics", frame, title="Results")
+    run.table("metrics", frame, title="Results", note=verdict)
     for name, (figure, title, note) in figures(frame, trace, machine).items():
         slice_rows = slices(trace, words=WORDS) if name == "timeline" else None
         run.figure(name, figure, title=title, note=note, slices=slice_rows)
@@ -544,11 +545,7 @@ def idle_options(
 def beside_best(
     row: dict[str, Any], inputs: CollectiveInputs, groups: list[Group], engine: str
 ) -> dict[str, Any]:
-    """Add the choice of ``best`` to a row of ``auto`` that is slower near a switch of the runtime.
-
-    The row gets ``switches``, the algorithms that ``auto`` takes at lengths near its own,
-    ``best_algorithm`` and ``best_time_s`` [s]. Other rows are returned as they are.
-    """
+    """Add the choice of ``best`` to a row of ``auto`` that is slower near a switch."""
     from cluster_sim.collectives import KINDS, CollectiveCall
     from cluster_sim.collectives.algorithms.registry import switched
 

@@ -1,8 +1,4 @@
-"""``cluster-sim experiment``: runs an experiment, whose options are its function's parameters.
-
-With ``--out DIR`` the frame and the figure, which has the name of the experiment, are written to a
-run directory.
-"""
+"""``cluster-sim experiment``: runs an experiment, whose options are its function's parameters."""
 
 from __future__ import annotations
 
@@ -97,10 +93,8 @@ class _Parameter(NamedTuple):
 
 
 def _parameters(run: Callable[..., Any]) -> dict[str, _Parameter]:
-    """Return the parameters of ``run`` that are options of its command alone.
-
-    The type of the result may need pandas, which is not loaded here.
-    """
+    """Return the parameters of ``run`` that are options of its command alone."""
+    # The type of the result may need pandas, which is not loaded here.
     hints = inspect.get_annotations(run)
     named = {name: hint for name, hint in hints.items() if name not in ("return", WATCH)}
     types = typing.get_type_hints(SimpleNamespace(__annotations__=named), run.__globals__)
@@ -155,11 +149,7 @@ def _value(name: str, parameter: _Parameter, options: Any) -> Any:
 
 
 def parameter_texts(docstring: str) -> dict[str, str]:
-    """Descriptions in the paragraph of a docstring that begins with one, by parameter.
-
-    >>> parameter_texts("Run.\\n\\n``tp, pp``: degrees of a replica. ``model``: ``gpt`` or other.")
-    {'tp': 'Degrees of a replica.', 'pp': 'Degrees of a replica.', 'model': 'gpt or other.'}
-    """
+    """Descriptions in the paragraph of a docstring that begins with one, by parameter."""
     paragraphs = (" ".join(part.split()) for part in docstring.split("\n\n"))
     described = " ".join(part for part in paragraphs if DESCRIPTION.match(part))
     texts = {}
@@ -240,10 +230,7 @@ def about(run: Callable[..., Any]) -> str:
 
 
 def print_experiment(explained: tuple[str, str, str], rows: pd.DataFrame) -> None:
-    """Print the question, its answer, then how it was obtained, and the rows behind it.
-
-    Columns that tell rows apart come first, and again beside columns that do not fit.
-    """
+    """Print question, answer, how it was obtained, and the rows behind it."""
     (question, answer, method), (same, rest) = explained, constants(rows)
     keys = row_keys(rest)
     headings, cells = table_text(rest[list(dict.fromkeys([*keys, *rest.columns]))])

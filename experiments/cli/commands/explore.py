@@ -77,10 +77,8 @@ def explore(inputs: ExploreInputs, call: Invocation) -> None:
 
 
 def _weighed(folders: Sequence[Path], most: int) -> Callable[[], list[str] | None]:
-    """Weigh the numbers in another process; the function returned gives their names, or None.
-
-    Weighing asks the runs some hundred times, in which the page is already of use.
-    """
+    """Weigh the numbers in another process; the function returned gives their names, or None."""
+    # Weighing asks the runs some hundred times, in which the page is already of use.
     if not most:
         return list
     words = [sys.executable, "-m", "cluster_sim", "explore", *map(str, folders)]

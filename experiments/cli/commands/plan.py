@@ -102,7 +102,7 @@ def plan(
         Mapping[str, Any],
         Stated(
             ParallelPlan,
-            required=("global_batch",),
+            defaults={"global_batch": "that of --with; has to be stated without it"},
             without=("stage_layers", "recompute_every"),
             searched=SEARCHED,
         ),
@@ -253,7 +253,12 @@ def _search(
     model, cluster = inputs.read_model(), inputs.read_cluster(catalogue)
     mine = {} if how.with_plan is None else _own_fields(how.with_plan, stated, cluster)
     common = {name: value for name, value in mine.items() if name not in (*SEARCHED, *OF_ONE_PLAN)}
-    batch = {"global_batch": stated["global_batch"]}
+    batch = {"global_batch": stated.get("global_batch", mine.get("global_batch"))}
+    if batch["global_batch"] is None:
+        raise InputError(
+            "--global-batch is not stated: plans are compared for one batch. State its sequences, "
+            "such as --global-batch 512, or a plan with it as --with."
+        )
     kept = {name: value for name, value in {**common, **stated}.items() if name not in batch}
     if how.write is not None and not kept.get("framework"):
         from workloads.training.write_other_tools import own_framework
@@ -263,7 +268,7 @@ def _search(
     result = search(
         model,
         cluster,
-        stated["global_batch"],
+        batch["global_batch"],
         stated=kept,
         lnc=how.lnc,
         objective=how.objective,

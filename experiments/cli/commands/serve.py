@@ -133,6 +133,7 @@ RATES = (
     Column("usd_per_million_tokens", "price, USD a million output tokens"),
     Column("cost_usd", "price of the run"),
     Column("energy_joules", "energy of the run"),
+    Column("joules_per_token", "  an output token", write="{:,.3g} J".format),
 )
 DEPLOYMENTS = (
     Column("options", "options"),

@@ -139,11 +139,9 @@ def check_free(port: int, address: str = HOST) -> None:
 
 
 def only_for(application: Any, hosts: Sequence[str]) -> None:
-    """Let an application of tornado answer requests for these host names alone, web sockets too.
-
-    A page elsewhere may give its own name the address 127.0.0.1, and a browser would then let it
-    read what this server answers (DNS rebinding).
-    """
+    """Let an application of tornado answer requests for these host names alone, web sockets too."""
+    # A page elsewhere may give its own name the address 127.0.0.1, and a browser would then let it
+    # read what this server answers (DNS rebinding).
     from tornado.routing import HostMatches, Rule
 
     pattern = "|".join(map(re.escape, hosts))

@@ -328,8 +328,11 @@ def _print(run: Iteration, answered: Mapping[str, Any], filed: OtherPlan | None)
         slowed_rows,
         stage_rows,
     )
+    from workloads.training.usual_plan import describe
 
     _print_left_out(run, filed)
+    if filed:
+        print_text(f"Read as {describe(run.plan)}, framework {run.plan.framework}.")
     # A file has all fields of its form, so that those without effect are no news.
     fields = filed.fields if filed else {}
     idle = {name: why for name, why in run.without_effect.items() if name not in fields}
@@ -422,11 +425,7 @@ def _print_explained(tables: Mapping[str, Any]) -> None:
 def remedied(
     stated: Mapping[str, Any], model: Model, cluster: Cluster, **size: int | None
 ) -> Iterator[None]:
-    """Add the nearest plan that works to the error of a plan; parameters as for ``nearest_plan``.
-
-    Raises the refusal with that plan added; unchanged where it names the plan already,
-    or where something other than the plan is wrong.
-    """
+    """Add the nearest plan that works to a refusal of the plan that does not name it already."""
     try:
         yield
     except InputError as mistake:

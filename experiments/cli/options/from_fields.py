@@ -315,6 +315,8 @@ class Stated:
     # required, without, searched: fields that must be stated, fields that the command does not
     # take, and fields whose values the command searches, so that they have no default
     required: tuple[str, ...] = ()
+    # Defaults of this command, in words, where they are not those of the dataclass
+    defaults: Mapping[str, str] = dataclasses.field(default_factory=dict)
     without: tuple[str, ...] = ()
     searched: tuple[str, ...] = ()
 
@@ -336,13 +338,9 @@ class _Group:
 
 
 def as_options(name: str, command: Command, *, resumes: bool = False) -> click.Command:
-    """Return a click command with one option for each field of a function's dataclasses.
-
-    ``name``: name of the command, which a run directory records. ``command``: function whose
-    parameters are annotated with dataclasses, or with :class:`Stated`. One of them may be an
-    :class:`Invocation`, which receives the inputs of all others. ``resumes``: whether the directory
-    of ``--out`` may hold an earlier run, which the command then checks.
-    """
+    """Return a click command with an option for each field of a function's dataclasses."""
+    # A parameter may be Stated fields, or the Invocation, which receives the inputs of all others.
+    # With ``resumes`` the directory of --out may hold an earlier run.
     from experiments.cli.options.inputs import Invocation  # the help of all commands needs none
 
     hints = get_type_hints(command, include_extras=True)
@@ -423,6 +421,7 @@ def _stated(stated: Stated) -> _Group:
         default = option.default or shown(defaults[key])
         if key in stated.searched:
             default = "searched"
+        default = stated.defaults.get(key, default)
         return click_parameter(key, kind, dataclasses.replace(option, default=default), None)
 
     def build(entered: Mapping[str, Any]) -> dict[str, Any]:
@@ -463,13 +462,7 @@ def without_none(hint: Any) -> Any:
 def by_option_names(
     parameters: Sequence[click.Parameter], values: Mapping[str, Any]
 ) -> Iterator[None]:
-    """Name options as the command line spells them in errors that are raised inside.
-
-    ``values``: values by the names of parameters. One that is None was not stated, so that an error
-    about its field is about a file's.
-
-    Raises the error of the library, whose subject is an option instead of a field.
-    """
+    """Name options as the command line spells them in errors; of None, it is a file's."""
     try:
         yield
     except InputError as mistake:

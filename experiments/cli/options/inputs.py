@@ -43,11 +43,7 @@ class CatalogueInputs:
     )
 
     def read(self, *clusters: str) -> Catalogue:
-        """Read the catalogue with these changes.
-
-        ``*clusters``: names of all clusters that the answer is about; none if it is about all
-        machines.
-        """
+        """Read the catalogue with these changes, for some clusters or all machines."""
         from topologies.catalogue.catalogue import choose
 
         catalogue = choose(self.variant, self.catalogue)
@@ -56,10 +52,7 @@ class CatalogueInputs:
         return catalogue
 
     def watched(self, *clusters: str) -> Catalogue:
-        """Read the catalogue, and say after the answer which of the changes nothing has read.
-
-        For commands that keep no result: what was read for a kept one is not seen.
-        """
+        """Read the catalogue, and say after the answer which changes nothing read."""
         catalogue, context = self.read(*clusters), click.get_current_context(silent=True)
         if context is None or not (self.variant or self.catalogue):
             return catalogue
@@ -96,10 +89,7 @@ class CatalogueInputs:
             )
 
     def read_side_by_side(self, names: Sequence[str]) -> tuple[Catalogue, str]:
-        """Read a catalogue in which the clusters' prices are of one kind, with a sentence on it.
-
-        Prices that the user chose stay.
-        """
+        """Read a catalogue with prices of one kind, unless the user chose, and a sentence on it."""
         from topologies.clusters.machines import machine_of
         from topologies.clusters.names import cluster
         from workloads.economics import one_kind_of_price
@@ -263,10 +253,7 @@ class SensitivityInputs:
         *,
         jumps: bool = False,
     ) -> list[Ranking]:
-        """Vary every number that the answer reads; an empty list without ``--sensitivity``.
-
-        ``what`` names the answer, and ``jumps`` says that it comes in jumps and needs wider steps.
-        """
+        """Vary every number that ``what`` reads, in wider steps where it ``jumps``."""
         if not self.sensitivity:
             return []
         from workloads.confidence.sensitivity import STEP, WIDE_STEP, sensitivity
@@ -359,10 +346,7 @@ class Invocation:
         return None if context is None else context.find_root().command
 
     def begin(self) -> None:
-        """Check before the work begins that ``--out`` is no directory with other files.
-
-        With ``--quiet`` also suppress the notices of compiled functions.
-        """
+        """Check that ``--out`` has no other files; ``--quiet`` mutes the compiler."""
         if self.quiet:
             os.environ[QUIET] = "1"  # processes that this one starts are quiet, too
         if self.out is not None:
@@ -380,13 +364,10 @@ class Invocation:
         rankings: Sequence[Ranking] = (),
         notes: Sequence[str] = (),
     ) -> None:
-        """Write the run directory if ``--out`` names one, then print JSON or tables.
-
-        ``document``: document of ``--json``, with which the other two are called. ``show``: prints
-        tables for people. ``write``: adds the results to the run directory. ``inputs``: inputs to
-        be recorded; by default the stated options. ``rankings``: effects of the catalogue's
-        numbers, which come last in every output. ``notes``: remarks printed on stderr at the end.
-        """
+        """Write the run directory if ``--out`` names one, then print JSON or tables."""
+        # The document of --json is given to ``show``, for people, and ``write``, for the directory,
+        # which records ``inputs``, by default the stated options. ``rankings`` come last in every
+        # output.
         results = dict(document)
         for ranking in rankings:
             results |= ranking.document()

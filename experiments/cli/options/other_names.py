@@ -1,7 +1,4 @@
-"""Options by the names that other tools give them, for whoever types these from habit.
-
-Launchers of training and engines that serve have tables for their files; these are read again here.
-"""
+"""Options by the names that other tools give them, for whoever types these from habit."""
 
 from __future__ import annotations
 

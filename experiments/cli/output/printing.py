@@ -32,11 +32,9 @@ def print_json(document: Mapping[str, Any]) -> None:
 def print_table(
     title: str, columns: Sequence[str], rows: Iterable[Sequence[str]], *, left: int = 1
 ) -> None:
-    """Print a table for people as wide as the terminal, 80 columns where there is none.
-
-    Numbers align right, text and the first ``left`` columns left. Cells wrap between words; columns
-    that still do not fit follow in a second table, which repeats the first ``left`` columns.
-    """
+    """Print a table for people as wide as the terminal, 80 columns where there is none."""
+    # Numbers align right, text and the first ``left`` columns left; columns that do not fit follow
+    # in a second table, which repeats these.
     title, columns = printable(title), [printable(name) for name in columns]
     cells = [[printable(cell) for cell in row] for row in rows]
     width = _terminal_width()

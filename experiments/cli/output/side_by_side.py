@@ -55,6 +55,7 @@ SERVING = (
     ("tpot_s.p50", "time per output token, median"),
     ("tpot_s.p99", "  99 % within"),
     ("tokens_per_s", "output tokens a second"),
+    ("tokens_per_s_per_chip", "  a chip"),
     ("request_goodput_per_s", "requests a second within the SLO"),
     ("max_rate_per_s", "highest rate within the SLO"),
     ("demand.deployments", "replicas for the stated rate"),
@@ -64,6 +65,7 @@ SERVING = (
     ("batch_mean", "mean decode batch"),
     ("kv_peak_bytes", "KV cache, peak"),
     ("usd_per_million_tokens", "USD a million output tokens"),
+    ("joules_per_token", "joules an output token"),
 )
 """Lines of replicas side by side, by their place in an answer."""
 
@@ -107,12 +109,7 @@ def answer_beside(
     read: Callable[[Sequence[str]], tuple[Catalogue, str]],
     put_out: Callable[..., None],
 ) -> None:
-    """Answer for several clusters in one table: of steps (``train``) or of replicas (``serve``).
-
-    ``answer``: returns the document of one cluster. ``single``: options that are for one cluster.
-    ``read``: returns the catalogue, and a sentence on its prices. ``put_out``: method ``answer`` of
-    the call.
-    """
+    """Answer for several clusters in one table: of steps (``train``) or of replicas (``serve``)."""
     show = show_steps if command == "train" else show_serving
     check_single(single)
     catalogue, prices = read(names)
@@ -129,10 +126,7 @@ def check_single(options: Mapping[str, Any]) -> None:
 
 
 def document(rows: Rows, command: str = "", prices: str = "") -> dict[str, Any]:
-    """Return all rows, and the interval of the first, under the keys of one cluster's answer.
-
-    With the name of a ``command`` also the ratios of its clusters, and what basis ``prices`` have.
-    """
+    """Return all rows under the keys of one cluster's answer, with ratios for a ``command``."""
     good = [row for row in rows if row["status"] == "ok"]
     first = good[0]
     ends = first.get("interval") or {"low": first["low"], "high": first["high"], "level": 0.8}

@@ -85,10 +85,7 @@ class Field:
         return {**whole, "description": with_default(item.described, item.usual)}
 
     def texts(self, value: Any) -> Iterator[str]:
-        """Yield a value of JSON as the command line takes it.
-
-        Raises InputError for a value of another type, and for a text that may name a file.
-        """
+        """Yield a JSON value as the command line takes it; a text may name no file."""
         for each in value if isinstance(value, list) and self.item.multiple else [value]:
             if isinstance(each, bool) or (isinstance(each, str) and not self.item.is_flag):
                 text = str(each).lower() if isinstance(each, bool) else each
@@ -121,12 +118,7 @@ def fields_of(command: click.Command) -> dict[str, Field]:
 def command_line(
     name: str, fields: Mapping[str, Field], stated: Any
 ) -> tuple[list[str], Mapping[str, str]]:
-    """Return the command line of a question, and the files that it reads, by name.
-
-    ``stated``: values by name, as JSON gave them; null keeps a default.
-
-    Raises InputError for anything but an object of known fields.
-    """
+    """Return the command line of a question in JSON, and the files that it reads, by name."""
     if not isinstance(stated, dict):
         raise InputError(f"a question is an object of options by name; {name} has {len(fields)}.")
     words, files = [name, "--json", "--quiet"], {}
@@ -234,11 +226,7 @@ LATE = "late"  # status of a question that took too long
 
 
 def run_apart(words: Sequence[str], files: Mapping[str, str], limit_s: float) -> Outcome:
-    """Run a command line in a process of its own, in a folder that holds only some files.
-
-    A process that takes longer than ``limit_s`` is killed. Returns the outcome of
-    :func:`experiments.sweeps.runner.run_row`, or one with the status ``late``.
-    """
+    """Run a command line in its own process, with some files; one past its limit is ``late``."""
     context = multiprocessing.get_context("forkserver")
     context.set_forkserver_preload(PRELOADED)
     ours, theirs = context.Pipe(duplex=False)

@@ -51,10 +51,7 @@ def time_s(
     algorithm: str = "auto",
     place: str = "",
 ) -> float:
-    """Time of a collective on the first chips of a cluster, or on those that ``place`` lists [s].
-
-    A ring on NVIDIA's machines is NCCL's, one over each adapter at once.
-    """
+    """Time of a collective on a cluster's first or listed chips [s]; NVIDIA's ring is NCCL's."""
     if ranks % chips:
         raise InputError(f"ranks {ranks} are not a multiple of chips {chips}. Correct one.")
     if ranks > chips and covers(whole):
@@ -110,10 +107,7 @@ def predict(values: Mapping[str, Any], catalogue: Catalogue | None = None) -> Ou
 
 
 def _of_library(library: str, values: Mapping[str, Any], catalogue: Catalogue) -> Outcome:
-    """Exchange of experts by a library's kernels; ``size_bytes`` are the copies of a rank.
-
-    Where neither ``way`` nor ``what`` states the direction of tokens, the time is the mean of both.
-    """
+    """Exchange of experts by a library's kernels: one way if told, else the mean of both."""
     whole = machines_for(values["cluster"], values["chips"], catalogue)
     if operation(values["collective"]) != "all-to-all":
         raise InputError(
@@ -176,11 +170,8 @@ def issued(op: str) -> str:
 def beside_s(
     op: str, size_bytes: int, chips: int, ranks: int, chip: str, numbers: Catalogue
 ) -> float:
-    """Time of the copies and of clearing beside a collective on the device [s].
-
-    The constants of collectives inside one chip were measured on calls like these, and contain the
-    copies of every call.
-    """
+    """Time of the copies and of clearing beside a collective on the device [s]."""
+    # The constants inside one chip were measured on calls like these, and contain their copies.
     copies = 0 if chips == 1 else 1 + OF_LISTS.get(op, 0)
     copies += op in IN_PIECES and size_bytes > PIECE_BYTES
     cleared = op == "broadcast"  # written, not read

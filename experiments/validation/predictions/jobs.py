@@ -25,10 +25,7 @@ TIMES = ("checkpoint_interval_s", "checkpoint_stall_s", "restart_s", "detection_
 
 
 def predict(values: Mapping[str, Any], catalogue: Catalogue | None = None) -> Outcome:
-    """Mean time between failures [s] and goodput of one row.
-
-    Times that a row does not state are the catalogue's; the interval is then Daly's.
-    """
+    """Mean time between failures [s] and goodput of one row, at Daly's interval unless stated."""
     catalogue = catalogue or shipped_catalogue()
     cluster = machines_for(values["cluster"], values["chips"], catalogue)
     rates = failure_rates(cluster, values["chips"], catalogue)

@@ -19,10 +19,7 @@ from workloads.kernels.times import Timing, seen_by_host, worst
 
 
 def predict(values: Mapping[str, Value], catalogue: Catalogue | None = None) -> Outcome:
-    """Time of the kernel of one row as its runtime shows it [s], under ``kernel_s``.
-
-    ``cores`` are the physical cores that run it; the whole chip where the column is empty.
-    """
+    """Time of a row's kernel on its cores, or the whole chip, as its runtime shows it [s]."""
     kernel, chip = str(values["kernel"]), str(values["chip"])
     timed, needs = KERNELS[kernel]
     empty = [name for name in needs if values.get(name) is None]

@@ -1,9 +1,7 @@
 """Predictions of serving rows: a replica with a constant number of requests in flight.
 
-Neuron's tables are measured with static batches: one program runs all prompts of a batch, another
-one decodes a token for each, and no request comes in between. Tables of GPUs are measured with
-continuous batching: each request that ends makes room for the next one. There, equal requests run
-in lockstep and wait for each other's prompts, unless the benchmark draws their lengths.
+Neuron's tables are measured with static batches, those of GPUs with continuous batching, in which
+equal requests run in lockstep and wait for each other's prompts, unless lengths are drawn.
 """
 
 from __future__ import annotations
@@ -58,10 +56,7 @@ def benchmark(
     speculation: Speculation | None = None,
     users: int | None = None,
 ) -> Steady:
-    """Return means of a closed loop of several rounds, with its first burst of requests.
-
-    Lengths are drawn from ``shortest`` times the stated ones to these.
-    """
+    """Return means of a closed loop of rounds, with its first burst of requests."""
     users, rng = users or batching.slots, np.random.default_rng(0)
     count = rounds * users
     prompt, output = even_lengths(*longest, shortest, count, rng)
@@ -78,10 +73,7 @@ def benchmark(
 def static_batch(
     replica: Profile, prompt: int, output: int, batch: int, buckets: tuple[int, ...], slots: int = 0
 ) -> Steady:
-    """Return the times of a batch whose requests begin and end together, in a program of slots.
-
-    The time of a later token is the median over all tokens, as Neuron's tables state it.
-    """
+    """Return the times of a batch that begins and ends together, in a program of slots."""
     rows = max(batch, slots)
     padded = Batching(buckets=buckets).padded
     tokens = padded(prompt)

@@ -74,11 +74,9 @@ DEGREES = ("tp", "pp", "cp", "ep")
 
 
 def filled(values: Cells) -> Stated:
-    """Fill empty cells of the model and its sizes; cells of the plan stay as they are stated.
-
-    A measured plan did run, so none is refused here for a remainder: frameworks pad sizes and round
-    batches.
-    """
+    """Fill empty cells of the model and its sizes; cells of the plan stay as they are stated."""
+    # A measured plan did run, so none is refused here for a remainder: frameworks pad sizes and
+    # round batches.
     row = {**values}
     if row.get("model"):
         shipped = model_for(row["model"])
@@ -122,10 +120,8 @@ def _usual(row: Cells) -> Cells:
 
 
 def _degrees(row: Cells) -> Cells:
-    """Data parallel degree, such that all chips are used, and tensor parallel degree of experts.
-
-    Some sources count dp without ep, which divides it here, and some multiply it by cp.
-    """
+    """Data parallel degree, such that all chips are used, and tensor parallel degree of experts."""
+    # Some sources count dp without ep, which divides it here, and some multiply it by cp.
     fills, dp = _replicas(row), row.get("dp")
     if dp is None or dp * row["ep"] == fills or dp == fills * row["cp"]:
         dp = fills or dp
@@ -388,11 +384,7 @@ def _time_s(step: LayerOp, machine: Cluster, tp: int) -> float:
 
 
 def predict_memory(values: Mapping[str, Any], catalogue: Catalogue | None = None) -> Outcome:
-    """Memory [B] of the rank that needs most, and 1 where it fits, else 0.
-
-    ``memory_bytes`` is allocated at the worst moment and ``reserved_bytes`` held by the framework's
-    allocator; ``states_bytes`` are weights, gradients and optimizer.
-    """
+    """Memory of the rank that needs most [B], by what was measured, and 1 if it fits."""
     row = filled(values)
     model, machine, plan = question(row.values, catalogue)
     # Frameworks with separate attention kernels date from when training used dropout.

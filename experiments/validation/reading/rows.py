@@ -1,8 +1,6 @@
 """Rows of measurements, read from files and shipped tables, and the predictions of rows.
 
-Every row of a file is kept, and a bad cell is named, not fatal. ``tables/index.csv`` lists the
-shipped tables; their rows have a ``source`` each. A source that begins with ``memory:`` was not
-read from a document.
+A source that begins with ``memory:`` was not read from a document.
 """
 
 from __future__ import annotations
@@ -325,10 +323,7 @@ class Rows:
 
 
 def read_file(path: Path | str, stated: Mapping[str, str] = NOTHING) -> Rows:
-    """Read a CSV file of measurements, or the results of a load generator.
-
-    ``stated``: cells by column that hold for every row, whatever the file says.
-    """
+    """Read measurements, or a load generator's results; ``stated`` cells hold for all."""
     name = str(path)
     content = read_bytes(Path(path), limit_bytes=LARGEST_FILE_BYTES, remedy="Split it.")
     try:
@@ -588,10 +583,8 @@ def infeasible(why: str, predicted: Mapping[str, float] | None = None) -> Outcom
 
 
 def machines_for(name: str, chips: int, catalogue: Catalogue | None = None) -> Cluster:
-    """Return enough machines of a name for that many chips; the last may be used in part.
-
-    A cluster of a user's file is one machine. The file is read at each call, as it may change.
-    """
+    """Return enough machines of a name for that many chips; the last may be used in part."""
+    # A cluster of a user's file is one machine. The file is read at each call, as it may change.
     place = shipped_clusters().get(name.lower())
     if place is None and name.endswith(FILES + GRAPHS):
         return cluster(name, catalogue=catalogue)

@@ -148,10 +148,7 @@ def _is_header(line: str) -> bool:
 
 
 def _columns(header: str, units: str) -> tuple[tuple[int | None, ...], float]:
-    """Positions of size, time and both bandwidths, and the unit of time [s].
-
-    Of each kind the first column counts; in nccl-tests that is the out-of-place one.
-    """
+    """Positions of size, time and bandwidths, the first of each, and time's unit [s]."""
     words = header.lower().split()
 
     def first(*starts: str) -> int | None:
@@ -314,6 +311,8 @@ def _bench(run: Document) -> Iterator[Cells]:
         counted = "Little's law"
     closed = counted == "stated" and offered == "inf" and mean["ttft"] is not None
     users = requests if users is None else users
+    # Requests that arrive at a rate are answered at that rate, which says nothing of the server.
+    rate = run["output_throughput"] if counted == "stated" else None
     times = mean if closed else median
     yield {
         "model": run.get("model_id") or server.get("model_path"),
@@ -326,7 +325,7 @@ def _bench(run: Document) -> Iterator[Cells]:
         "shortest_lengths": min(lengths) / max(lengths) if closed and all(lengths) else None,
         "ttft_s": times["ttft"],
         "tpot_s": times["tpot"],
-        "tokens_per_s": run["output_throughput"],
+        "tokens_per_s": rate,
         "users_by": counted,
     }
 
@@ -498,10 +497,7 @@ class MeasuredSteps(NamedTuple):
     batches: frozenset[int] = frozenset()  # global batches that the file names
 
     def times_s(self, step: Iteration) -> list[float]:
-        """Return the time of each step [s], without those that warm up.
-
-        Raises :class:`InputError` if the file names other batches than that of the step.
-        """
+        """Return each step's time without warm-up [s], for the file's own batch."""
         if self.batches and step.plan.global_batch not in self.batches:
             of_log = ", ".join(map(str, sorted(self.batches)))
             raise InputError(
@@ -513,10 +509,7 @@ class MeasuredSteps(NamedTuple):
 
 
 def read_steps(text: str) -> MeasuredSteps:
-    """Read measured steps from a file, or from a time such as 3.2s.
-
-    Raises :class:`InputError` if the file is of no known form.
-    """
+    """Read measured steps from a file of a known form, or from a time such as 3.2s."""
     if not Path(text).is_file() and re.match(r"[\d.]", text):
         seconds = parse_seconds(text, "--compare")
         if not 0 < seconds < math.inf:

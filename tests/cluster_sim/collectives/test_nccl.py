@@ -1,4 +1,4 @@
-"""NCCL's closed form: loads, limits, bounds and peaks that others published."""
+"""NCCL's closed form: loads, limits, bounds, published peaks, and the rows of the command."""
 
 from __future__ import annotations
 
@@ -10,7 +10,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from cluster_sim.collectives import KINDS
+from cluster_sim.collectives import KINDS, measure
+from cluster_sim.collectives.call import CollectiveCall
 from cluster_sim.collectives.call import CollectiveCall as Call
 from cluster_sim.collectives.duration.duration import duration_ps
 from cluster_sim.collectives.duration.nccl import (
@@ -22,9 +23,14 @@ from cluster_sim.collectives.duration.nccl import (
     nccl_ps,
     ring_s,
     seconds,
+    uneven_load,
+    uneven_ps,
 )
 from cluster_sim.collectives.group import Group, whole
+from cluster_sim.collectives.results import measure_v, skewed
 from cluster_sim.collectives.verify.bounds import AROUND
+from cluster_sim.schedule.table import PS_PER_S
+from tests.support.conservation import violations
 from topologies.catalogue.catalogue import shipped_catalogue
 from topologies.clusters.cluster import Cluster
 from topologies.clusters.names import cluster
@@ -284,3 +290,78 @@ def test_all_reduces_over_racks_are_near_those_measured(racks, size, measured_s)
     """Of 144 and 1,440 GB200 (``nccl_racks.csv``)."""
     reduced = Call("all-reduce", whole(cluster(f"gb200-nvl72:{racks}")), size)
     assert nccl_ps(reduced) / 1e12 == pytest.approx(measured_s, rel=0.1)
+
+
+@pytest.mark.parametrize("name", ["p5.48xlarge", "dgx-h100:2", "dgx-a100:4"])
+@pytest.mark.parametrize("size", [2**16, 2**20, 2**26])
+def test_equal_parts_are_the_all_to_all(name: str, size: int) -> None:
+    group = whole(cluster(name))
+    row, trace = measure_v(group, skewed(group.ranks, size, 0.0))
+    assert trace.total_ps == duration_ps(CollectiveCall("all-to-all", group, size))
+    assert (row["collective"], row["algorithm"]) == ("all-to-all-v", "nccl")
+
+
+def test_the_busiest_port_is_that_of_the_rank_that_most_is_sent_to() -> None:
+    group = whole(cluster("dgx-h100:2"))
+    sent = np.zeros((16, 16), np.int64)
+    sent[:, 3] = 100
+    load = uneven_load(group, sent)
+    assert (load.inside, load.outside, load.shard, load.size) == (1500, 800, 100, 1600)
+    even = load_of(CollectiveCall("all-to-all", group, 100))
+    assert (load.steps, load.far_steps, load.messages) == (even.steps, 1, 8)
+    assert uneven_ps(group, sent) == uneven_ps(group, sent.T.copy())
+
+
+def test_nothing_to_send_takes_no_time() -> None:
+    group = whole(cluster("dgx-h100"))
+    assert uneven_ps(group, np.zeros((8, 8), np.int64)) == 0
+
+
+@pytest.mark.parametrize("op", ["all-reduce", "all-gather", "reduce-scatter", "all-to-all"])
+@pytest.mark.parametrize("engine", ["fast", "reference"])
+@pytest.mark.parametrize("machine", ["dgx-h100", "p5.48xlarge:2"])
+def test_auto_on_nvidia_takes_the_time_that_training_is_charged(
+    op: str, engine: str, machine: str
+) -> None:
+    group = whole(cluster(machine))
+    row, trace = measure(Call(op, group, 2**26), engine=engine)
+    assert trace.total_ps == duration_ps(Call(op, group, 2**26))
+    assert (row["algorithm"], row["semantics"]) == ("nccl", "not-checked")
+    assert row["ops"] == group.ranks + 2
+    assert 0 < row["lower_bound_s"] <= row["time_s"]
+    assert not violations(trace)
+
+
+def test_nothing_to_move_takes_no_time() -> None:
+    row, _ = measure(Call("all-reduce", whole(cluster("dgx-h100")), 0))
+    assert row["time_s"] == 0
+
+
+def test_a_named_algorithm_is_still_run_chunk_by_chunk() -> None:
+    row, _ = measure(Call("all-reduce", whole(cluster("dgx-h100")), 2**20), "ring")
+    assert (row["algorithm"], row["semantics"]) == ("ring", "proven")
+
+
+def test_reduction_in_the_switch_halves_what_a_rank_must_send() -> None:
+    group = whole(cluster("dgx-h100"))
+    ring, _ = measure(Call("all-reduce", group, 2**30), "ring")
+    nccl, _ = measure(Call("all-reduce", group, 2**30))
+    assert nccl["lower_bound_s"] == pytest.approx(ring["lower_bound_s"] / 2)
+    assert nccl["lower_bound_s"] < nccl["time_s"] < ring["lower_bound_s"] * 1.05
+
+
+def test_a_small_group_keeps_part_of_its_adapters_beside_others() -> None:
+    """One or two chips of each server leave adapters to other groups; half of a server does not."""
+    servers = cluster("dgx-h100:4")
+    size = 2**32
+
+    def rate(each: int) -> float:
+        chips = (np.arange(4)[:, None] * 8 + np.arange(each)).ravel()
+        call = Call("all-gather", Group(servers, chips), size)
+        over_adapters = size * (len(chips) - 1) / len(chips) / each
+        return over_adapters / (duration_ps(call) / PS_PER_S)
+
+    kept = shipped_catalogue().value("nccl-beside", "efficiency")
+    assert 0.9 * kept * 50e9 < rate(1) < kept * 50e9
+    assert 0.9 * kept * 50e9 < rate(2) < kept * 50e9
+    assert rate(4) > 0.85 * 50e9

@@ -1,4 +1,4 @@
-"""Limits of links, adapters and latencies for Trainium's collectives beyond measured ones."""
+"""Limits of links, adapters and latencies for Trainium's collectives, and times in one chip."""
 
 from __future__ import annotations
 
@@ -7,10 +7,12 @@ from itertools import pairwise
 import numpy as np
 import pytest
 
+from cluster_sim.collectives import CollectiveCall
 from cluster_sim.collectives.algorithms.registry import MESH_FIRST_RANKS
-from cluster_sim.collectives.duration.duration import collective_time
+from cluster_sim.collectives.duration.duration import collective_time, duration_ps
 from cluster_sim.collectives.group import Group
 from topologies.catalogue.catalogue import shipped_catalogue
+from topologies.clusters.cluster import Cluster
 from topologies.clusters.names import cluster
 from topologies.shapes.measures import scale_up_bytes_per_s
 
@@ -73,3 +75,44 @@ def test_more_ranks_than_meshes_are_documented_for_halve_and_double():
         )
         assert (few.algorithm, many.algorithm) == ("mesh", "rdh")
         assert few.time_s < many.time_s < 2 * few.time_s
+
+
+@pytest.fixture(scope="module")
+def trn2() -> Cluster:
+    return cluster("trn2.48xlarge")
+
+
+def bus_gb_per_s(trn2: Cluster, kind: str, chips: int, per_chip: int, size: int) -> float:
+    group = Group(trn2, np.arange(chips), per_chip)
+    seconds = duration_ps(CollectiveCall(kind, group, size)) / 1e12
+    ways = 2 if kind == "all-reduce" else 1
+    return ways * (group.ranks - 1) / group.ranks * size / seconds / 1e9
+
+
+@pytest.mark.parametrize(
+    ("kind", "ranks", "measured"),
+    [
+        ("all-gather", 2, 64.5),
+        ("all-gather", 4, 125.1),
+        ("all-reduce", 2, 37.8),
+        ("all-reduce", 4, 107.1),
+        ("reduce-scatter", 2, 91.8),
+        ("reduce-scatter", 4, 101.7),
+        ("all-to-all", 4, 54.2),
+    ],
+)
+def test_one_chip(trn2: Cluster, kind: str, ranks: int, measured: float) -> None:
+    assert bus_gb_per_s(trn2, kind, 1, ranks, 2**30) == pytest.approx(measured, rel=0.06)
+
+
+@pytest.mark.parametrize(
+    ("kind", "size", "measured"),
+    [("all-gather", 2**32, 86.5), ("reduce-scatter", 2**29, 76.4)],
+)
+def test_two_chips(trn2: Cluster, kind: str, size: int, measured: float) -> None:
+    assert bus_gb_per_s(trn2, kind, 2, 4, size) == pytest.approx(measured, rel=0.06)
+
+
+def test_smallest_all_reduce_inside_a_chip_takes_what_a_profiler_saw(trn2: Cluster) -> None:
+    group = Group(trn2, np.arange(1), 4)
+    assert 6.7e6 < duration_ps(CollectiveCall("all-reduce", group, 4096)) < 13.9e6

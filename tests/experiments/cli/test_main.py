@@ -1,4 +1,4 @@
-"""The frame of the command line: answers to mistakes, and the libraries that commands load."""
+"""The command line: help, libraries that commands load, streams, and faults of the program."""
 
 from __future__ import annotations
 
@@ -13,6 +13,7 @@ from pathlib import Path
 import pytest
 
 from cluster_sim import __version__
+from experiments.cli import main as main_function
 from experiments.cli.commands.listing import KINDS
 from experiments.cli.main import EXAMPLES, app, run
 from experiments.cli.registry import COMMANDS, Command
@@ -66,9 +67,10 @@ def test_a_command_loads_no_module_of_another() -> None:
     assert not modules & {"experiments.cli.commands.train", "experiments.cli.commands.sweep"}
 
 
+STEP = "train --model llama-3.1-8b --cluster trn2.48xlarge --tp 8 --global-batch 64"
 SMALL = {
     "collective": "collective all-reduce ring:4 --bandwidth 1GB/s --latency 1us --size 1KiB",
-    "train": "train --model llama-3.1-8b --cluster trn2.48xlarge --tp 8 --global-batch 64",
+    "train": STEP.replace("--tp 8", "--tp 1"),  # arithmetic: no other plan is searched for
     "serve": "serve --model llama-3.1-8b --cluster trn2.48xlarge --tp 8 --requests poisson:0.5",
 }
 """Small commands that answer in JSON with numpy and no other large library."""
@@ -78,7 +80,7 @@ SMALL = {
 def kept_files() -> None:
     """Let a first run solve the linear program of a torus, whose solution is kept on disk."""
     with contextlib.redirect_stdout(io.StringIO()):
-        run(f"{SMALL['train']} --json --quiet".split())
+        run(f"{STEP} --json --quiet".split())
 
 
 def without(libraries: str, lines: Iterable[str]) -> str:
@@ -100,16 +102,14 @@ for line in lines:
 
 @pytest.mark.usefixtures("kept_files")
 def test_small_commands_need_numpy_and_no_other_large_library() -> None:
-    large = "pandas pyarrow networkx pydantic rich scipy matplotlib simpy"
+    large = "pandas pyarrow networkx pydantic rich scipy matplotlib simpy workloads.search"
     lines = [f"{command} --json --quiet" for command in SMALL.values()]
     assert without(large, lines).count('_s": ') > len(lines)
 
 
-PRINTED = (
-    SMALL["train"], "run-job --model llama-3.1-8b --cluster trn2.48xlarge --tp 8 --days 9",
-)  # fmt: skip
+PRINTED = (STEP, "run-job --model llama-3.1-8b --cluster trn2.48xlarge --tp 8 --days 9")
 WRITTEN = (
-    f"{SMALL['train']} --out {{}}/run",
+    f"{STEP} --out {{}}/run",
     "experiment step_time_breakdown --models llama-3.1-8b --cluster trn2.48xlarge --tp 8 "
     "--global-batch 64 --out {}/breakdown",
 )
@@ -218,3 +218,79 @@ def test_looking_up_loads_no_numbers() -> None:
 
 def test_no_list_loads_a_library_larger_than_numpy() -> None:
     assert without(SLOW, [f"list {kind} --json --quiet" for kind in KINDS]).count('"rows"') == 11
+
+
+MAIN = sys.modules["experiments.cli.main"]
+COMMAND = "-m cluster_sim list variants"
+
+
+def shell(words: str) -> subprocess.CompletedProcess[str]:
+    """Run words of a shell with this Python in place of PY."""
+    line = words.replace("PY ", f"{sys.executable} ")
+    return subprocess.run(["bash", "-c", line], capture_output=True, text=True, check=False)
+
+
+@pytest.mark.parametrize(
+    ("words", "status", "message"),
+    [
+        (f"PY {COMMAND} >&-", 2, "standard output is closed; send it somewhere"),
+        (f"PY {COMMAND} >/dev/full", 2, "standard output: No space left on device. Free some"),
+        ("PY -m cluster_sim --version >/dev/full", 2, "standard output: No space left"),
+        (f"PY {COMMAND} | head -1 >/dev/null; exit ${{PIPESTATUS[0]}}", 0, ""),
+        (f"PY {COMMAND} 2>&- >/dev/null", 0, ""),
+        (
+            "PYTHONIOENCODING=ascii PY -m cluster_sim train --model gpt2 --cluster dgx-h100",
+            0,
+            "",
+        ),
+        ("PY -m cluster_sim nope 2>&-", 2, ""),
+        ("PY -m cluster_sim nope <&- >&- 2>&-", 2, ""),
+        ("PY -m cluster_sim nope 2>/dev/full", 2, ""),
+    ],
+)
+def test_streams_that_are_closed_full_or_left(words: str, status: int, message: str) -> None:
+    if "/dev/full" in words and not Path("/dev/full").exists():
+        pytest.skip("no /dev/full on this system")
+    done = shell(words)
+    assert done.returncode == status, done.stderr
+    assert message in done.stderr
+    assert done.stderr.count("\n") == bool(message)
+
+
+def test_running_out_of_memory_is_a_line(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def full(*arguments: object, **named: object) -> None:
+        raise MemoryError
+
+    monkeypatch.setattr("topologies.clusters.names.cluster", full)
+    assert run(["topology", "trn2.48xlarge"]) == 2
+    message = capsys.readouterr().err
+    assert message.startswith("cluster-sim: ran out of memory; this process may use ")
+    assert message.count("\n") == 1
+
+
+@pytest.mark.parametrize("wants_traceback", [False, True])
+def test_a_fault_of_the_program_is_a_line_and_a_traceback_for_who_asks(
+    wants_traceback: bool, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def broken(*arguments: object, **named: object) -> None:
+        raise KeyError("x")
+
+    def left(status: int) -> None:
+        raise SystemExit(status)
+
+    monkeypatch.setattr("topologies.clusters.names.cluster", broken)
+    monkeypatch.setattr(MAIN, "prepare", lambda: None)
+    monkeypatch.setattr(MAIN, "open_streams", lambda: True)
+    monkeypatch.setattr(MAIN, "leave", left)
+    monkeypatch.setattr(sys, "argv", ["cluster-sim", "topology", "trn2.48xlarge"])
+    if wants_traceback:
+        monkeypatch.setenv("CLUSTER_SIM_TRACEBACK", "1")
+    with pytest.raises(SystemExit, match="1"):
+        main_function()
+    message = capsys.readouterr().err
+    assert ("Traceback" in message) is wants_traceback
+    if not wants_traceback:
+        assert message.startswith("cluster-sim: internal fault, not yours: KeyError: 'x', at ")
+        assert message.count("\n") == 1

@@ -23,6 +23,9 @@ FOLLOW = (
     "--failures=off --model=gpt2"
 )
 SEVERAL = "collective all-reduce --size=1MiB,64MiB --ranks=8"
+REDUCE = "collective all-reduce trn2.48xlarge --size=1MiB"
+UNEVEN = "collective all-to-all-v trn2.48xlarge --size=1MiB --unrestricted"
+TRAIN = "train --model=tiny.json --cluster=trn2.48xlarge --tp=4 --pp=2 --out=run"
 MISTAKES = {
     "": (
         ("collective all-reduce ring:8 --size 1MiB --ranks abc", "--ranks 'abc'.* whole number"),
@@ -72,10 +75,88 @@ MISTAKES = {
         ("ring:8,", "empty name"),
         ("ring:2,ring:4", "ring:2 needs the bandwidth"),
         ("ring:8,mesh:8 --sensitivity", "for one cluster"),
+        ("trn2.48xlarge,p5.48xlarg", r"unknown cluster 'p5.48xlarg'. Did you mean p5.48xlarge\?"),
+    ),
+    "collective": (
+        ("all-reduce trn2.48xlarge --size=1", "size '1' has no unit"),
+        ("all-sum trn2.48xlarge --size=1GiB", "collective 'all-sum' is none of"),
+        ("all-to-all trn2.48xlarge --size=1GiB --algorithm=ring",
+         "these do: auto, best, torus, per-axis, direct, dimension-ordered"),
+        ("all-reduce trn2.48xlarge --size=1MiB:1KiB:4", "a range needs"),
+        ("all-reduce ring:8 --size=1GiB", "--bandwidth 100GB/s"),
+        ("all-reduce trn2.48xlarge", "no size is given; add --size"),
+        ("all-gather-v trn2.48xlarge --size=1MiB", "Did you mean all-gather"),
+        ("all-reduce dgx-h100 --size=1MiB --runtime=eager", "--runtime eager is a way to issue"),
+        ("all-gather dgx-h100 --compare=log.txt",
+         "measures all-reduce, the command simulates all-gather"),
+        ("all-reduce ring:4 --bandwidth=1GB/s --latency=1us --compare=log.txt",
+         "measured on 16 ranks, the command simulates 4; add --ranks 16"),
+        ("all-reduce dgx-h100:2 --compare=log.txt --size=3KiB", "none of the sizes asked for"),
+        ("permute trn2.48xlarge --size=1MiB --order=0,5,1,4 --group=0,1,4,5",
+         "permute from chip 0 to chip 5: no link joins them"),
+    ),
+    REDUCE: (
+        ("--engine=quick", "engine 'quick' is none of"),
+        ("--ranks=4 --group=0-3", "--ranks 4 and --group 0-3 both say"),
+        ("--ranks=17", "17 ranks on trn2.48xlarge"),
+        ("--ranks=6 --ranks-per-chip=4", "6 ranks are not whole chips of 4 ranks; use 4"),
+        ("--ranks-per-chip=9", "9 ranks a chip; trn2 has 8 NeuronCores. Use 1 to 8"),
+        ("--ranks-per-chip=0", "0 ranks per chip; use 1 to 256"),
+        ("--ranks-per-chip=0 --group=0-3", "0 ranks per chip; use 1 to 256"),
+        ("--ranks-per-chip=1000000000", "1000000000 ranks per chip; use 1 to 256"),
+        ("--group=0-16", "chip 16 is not one of the 16 of trn2.48xlarge; the last is 15"),
+        ("--group=0-999999999", "chip 999,999,999 is not one of"),
+        ("--group=5-2", "the range 5-2 goes down; write 2-5"),
+        ("--group=0,x", "'x' is no chip and no range"),
+        ("--group=", "--group '' is empty; give it a value, or leave it out"),
+        ("--group=0-3,", "'' is no chip and no range"),
+        ("--group='0-3;'", "'' is no chip and no range"),
+        ("--group=0,0", "chip 0 is named twice"),
+        ("--group='0-3;3-6'", "chip 3 is in two groups"),
+        ("--group='0-3;4-6'", "has groups of 3 and of 4 chips"),
+        ("--group=0-15,0-15", "names 32 chips, trn2.48xlarge has 16"),
+        ("--group='0-3;4-7' --order=0,1,2,3", "--order is for one group, --group names 2"),
+        ("--group=0-3 --order=0,1,2", "lacks 1 of the group's 4 chips, the first is chip 3"),
+        ("--group=0-3 --order=0,1,2,4", "names chip 4, which is not in the group"),
+        ("--order=no-such-file.txt", "--order no-such-file.txt cannot be read"),
+        ("--compare=no-such.txt", "no-such.txt cannot be read"),
+        ("--skew=1", "--skew is for all-to-all-v, not for all-reduce"),
+        ("--bytes=m.csv", "--bytes is for all-to-all-v, not for all-reduce"),
+        ("--size=57MiB --sbuf", "a buffer of 57 MiB does not fit in the SBUF of a rank, 56 MiB"),
+    ),
+    UNEVEN: (
+        ("", "all-to-all-v needs --bytes FILE, or --size with --skew"),
+        ("--skew=1 --bytes=m.csv", "--bytes m.csv and --skew both say"),
+        ("--skew=-1", "--skew -1.0 is not between 0"),
+        ("--skew=nan", "--skew nan is not between 0"),
+        ("--skew=1 --algorithm=ring", "These do: auto, best, dimension-ordered, direct"),
+        ("--skew=1 --group='0-3;4-7'", "runs in one group, --group names 2"),
+        ("--skew=1 --sbuf", "all-to-all-v in SBUF: the runtime wants its operands in"),
+    ),
+    TRAIN: (
+        ("--level=chunk --engine=reference --global-batch=4096",
+         "makes .* ops of this iteration; at most"),
+        ("--level=colective", r"none of auto, .* Did you mean collective\?"),
+        ("--dp=3", "dp 3 × tp 4 × pp 2 = 24 ranks, but the cluster has 16 chips. Reduce dp"),
+        ("--global-batch=3", "global batch 3 is not a multiple"),
+        ("--jitter=9", "jitter 9 is outside 0 to 0.25"),
+        ("--straggler=99:2", "straggler 99 is no rank of the plan"),
+        ("--vpp=3 --schedule=gpipe", "gpipe has one chunk a stage, not vpp 3"),
+        ("--recompute=ful", r"Did you mean full\?"),
+        # A plan is not blamed for what disturbs it.
+        *(
+            (words, r"\A(?!.*nearest plan)")
+            for words in ("--straggler=0:0.5", "--fault=foo@1s:dead", "--jitter=nan")
+        ),
+        *(
+            (f"--{name}=0", f"--{name} is 0; it must be a whole number of at least 1.")
+            for name in ("tp", "pp", "vpp", "dp", "cp", "ep", "microbatch", "global-batch", "seq")
+        ),
     ),
     "train --model=llama-3.1-8b --tp=8 --global-batch=32": (
         ("--cluster=trn2.48xlarge,dgx-h100 --explain", "for one cluster"),
         ("--cluster=ring:8,mesh:8", "ring:8"),
+        ("--cluster=trn2.48xlarge,p5.48xlarg", r"Did you mean p5.48xlarge\?"),
     ),
     PLAN: (
         ("--tp=3", "16 attention heads of tiny are not divisible by tp 3"),
@@ -83,6 +164,7 @@ MISTAKES = {
         ("--top=0", "--top"),
         ("--each=tpp", r"a plan has no 'tpp'. Did you mean tp\?"),
         ("--cluster=trn2.48xlarg", r"Did you mean trn2.48xlarge\?"),
+        ("--cluster=trn2.48xlarge,p5.48xlarg", r"Did you mean p5.48xlarge\?"),
         ("--seq=16000000", "plans for tiny fits on trn2.48xlarge: the nearest, tp 16"),
         ("--order=tp-dp", "rank order tp-dp"),
         ("--capacity-factor=1.5", "capacity factor 1.5 is the room of experts, but"),
@@ -97,6 +179,9 @@ MISTAKES = {
          r"--with is for one cluster, not several\. Name one\."),
     ),
     f"run-job {ON}:4 --tp=4 --global-batch=64 --days=20 --runs=2": (
+        ("--elastic", "add --checkpoint peer"),
+        ("--pp=4 --order=dp-tp-cp-pp --elastic --checkpoint=peer",
+         "so that none can go on. Use a larger --dp"),
         ("--days=0", "0 days"),
         ("--days=nan", "'nan' must be greater than or equal to 0"),
         ("--days=1e9", "at most 7,305 days"),

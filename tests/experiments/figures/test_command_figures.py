@@ -1,4 +1,4 @@
-"""Figures of run directories have the numbers of their commands, at toy size."""
+"""Figures of run directories have the numbers of their commands, of serving too, at toy size."""
 
 from __future__ import annotations
 
@@ -11,10 +11,13 @@ from matplotlib.patches import Rectangle
 import cluster_sim as cs
 from experiments.figures.fleet import power_figure, roles_figure
 from experiments.figures.plan import bars
+from experiments.figures.serving import latencies
 from experiments.figures.training import one_step
 from experiments.reports.plan_rows import BRIEF, brief
 from tests.support.small_models import TOY_CONFIG, config_file
 from workloads.search.search import search
+from workloads.serving import Served, parse_slo
+from workloads.serving.requests import Requests
 from workloads.training.program.breakdown import PARTS
 
 
@@ -60,7 +63,33 @@ def test_roles_and_power_of_a_fleet_are_drawn() -> None:
     units = frame[[name for name in frame if str(name).endswith("_units")]]
     assert units.drop(columns="load_units").sum(axis=1).to_numpy() == pytest.approx(20.0)
     top, bottom = roles_figure(frame, chips_per_unit={"": 64}, title="Fleet").axes
-    assert top.get_ylabel() == "chips [thousand]"
+    assert (top.get_ylabel(), top.get_ylim()[1]) == ("chips", pytest.approx(20 * 64))
+    large, _ = roles_figure(frame, chips_per_unit={"": 640}, title="Fleet").axes
+    assert (large.get_ylabel(), large.get_ylim()[1]) == ("chips [thousand]", pytest.approx(12.8))
     assert "needed for the demand" in top.get_legend_handles_labels()[1]
     assert bottom.get_xlabel() == "time, UTC"
     assert len(power_figure(frame, title="Fleet").axes) == 2
+
+
+def served(ttft_s: list[float]) -> Served:
+    """Requests that arrive together and take eleven tokens, a tenth of a second each."""
+    count, first = len(ttft_s), np.array(ttft_s)
+    requests = Requests(np.zeros(count), np.full(count, 10), np.full(count, 11))
+    none = np.zeros(0)
+    return Served(requests, first, first + 1.0, none, none, 1.0, 1.0, 0, 1.0, 1)
+
+
+def test_each_request_is_a_step_and_limits_stand_beside() -> None:
+    figure = latencies(served([1.0, 3.0, 2.0, np.nan]), parse_slo("ttft=6s"), "toy")
+    left, right = figure.axes
+    limit, steps = left.get_lines()[:2]
+    assert np.asarray(limit.get_xdata()).tolist() == [6.0, 6.0]
+    assert np.asarray(steps.get_xdata()).tolist() == [1.0, 2.0, 3.0]
+    assert np.asarray(steps.get_ydata()).tolist() == pytest.approx([100 / 3, 200 / 3, 100])
+    assert np.asarray(right.get_lines()[0].get_xdata()).tolist() == pytest.approx([0.1] * 3)
+    assert "p50 2 s" in [text.get_text() for text in left.texts]
+
+
+def test_nothing_finished_is_drawn_as_nothing() -> None:
+    figure = latencies(served([np.nan]), parse_slo("tpot=1s"))
+    assert [len(axes.get_lines()) for axes in figure.axes] == [0, 1]

@@ -108,7 +108,7 @@ def test_restarts_change_no_byte(
     api.now = monday + 2
     _follower(address, two, ask).look()
     while api.now < monday + 2 * 60:
-        _looks(_follower(address, two, ask), api, api.now + 7)
+        _looks(_follower(address, two, ask), api, api.now + 17)
     assert (one / HOURS).read_bytes() == (two / HOURS).read_bytes()
     assert (one / STATE).read_bytes() == (two / STATE).read_bytes()
 

@@ -1,4 +1,4 @@
-"""Experiments that compare training steps, at toy size: rows, figures and titles."""
+"""Experiments that compare steps and collectives, at toy size: rows, figures and titles."""
 
 from __future__ import annotations
 
@@ -6,10 +6,16 @@ from pathlib import Path
 
 import pytest
 
+from cluster_sim.collectives import rows, whole
 from experiments.scripts import collectives, generations, scaling, training
-from experiments.scripts.support import Replica
+from experiments.scripts.support import Replica, Steps, with_collective_ends
 from tests.support.small_models import TOY_CONFIG, config_file
+from topologies.clusters.names import cluster
 from topologies.errors import InputError
+from workloads.confidence.answers import collective_interval
+from workloads.models.huggingface import named
+from workloads.training.iteration import iteration
+from workloads.training.usual_plan import complete
 
 SERVER = "trn2.48xlarge"
 
@@ -47,9 +53,9 @@ def test_strong_scaling_keeps_less_and_less(config: str) -> None:
     frame = scaling.strong_scaling(config, SERVER, domains=(1, 2, 64), replica=replica)
     assert set(frame.chips) == {16, 32}
     assert (frame.global_batch == 32).all()
-    for _, rows in frame.groupby(["overlap", "jitter"], sort=False):
-        assert rows.efficiency.iloc[0] == 1
-        assert 0 < rows.efficiency.iloc[1] < 1
+    for _, steps in frame.groupby(["overlap", "jitter"], sort=False):
+        assert steps.efficiency.iloc[0] == 1
+        assert 0 < steps.efficiency.iloc[1] < 1
     uneven = frame[frame.jitter == "typical"].iteration_s.to_numpy()
     assert (uneven > frame[frame.jitter == "0"].iteration_s.to_numpy()).all()
     title = scaling.draw_strong_scaling(frame).get_suptitle()
@@ -161,3 +167,73 @@ def test_slices_of_pods_have_64_chips() -> None:
 def test_verdicts_leave_a_margin() -> None:
     verdicts = [generations.verdict(ours, 1.3, 1.4) for ours in (1.0, 1.2, 1.35, 1.6, 1.7)]
     assert verdicts == ["ours is lower", "agrees", "agrees", "agrees", "ours is higher"]
+
+
+def test_an_all_to_all_of_64_chips_runs_twice_as_fast_over_switches():
+    frame = collectives.torus_vs_neuronswitch(
+        clusters=("trn2-ultraserver", "trn3-gen1"), ops=("all-to-all",), sizes="4MiB", ideal=True
+    )
+    rate = frame.set_index("cluster").busbw_bytes_per_s
+    assert 1.9 < rate["trn3-gen1"] / rate["trn2-ultraserver"] < 2.1
+    assert (frame.share <= 1).all()
+    assert (frame.time_s >= frame.lower_bound_s).all()
+    torus = frame.set_index("cluster").injection_bytes_per_s["trn2-ultraserver"]
+    assert torus == 4 * 128_000_000_000 + 2 * 64_000_000_000
+
+
+def test_a_panel_for_each_collective():
+    frame = collectives.torus_vs_neuronswitch(clusters=("trn2.48xlarge",), sizes="1KiB:64KiB:64")
+    figure = collectives.draw_torus_vs_neuronswitch(frame)
+    assert [axes.get_title(loc="left") for axes in figure.axes] == ["all-to-all", "all-reduce"]
+    labels = [line.get_label() for line in figure.axes[0].lines]
+    assert "trn2.48xlarge, 16 chips" in labels
+
+
+def test_one_algorithm_a_size_is_picked_and_none_beats_the_fastest():
+    frame = collectives.algorithm_switch_points(clusters=("trn2.48xlarge",), sizes="1KiB:4MiB:64")
+    by_size = frame.groupby("size_bytes")
+    assert by_size.picked.sum().tolist() == [1, 1, 1]
+    assert (by_size.slowdown.min() == 1).all()
+    assert (frame.fastest == (frame.slowdown == 1)).all()
+    picked = frame[frame.picked].set_index("size_bytes").algorithm
+    assert picked[1024] == "single-step-mesh"
+    assert picked[4 * 2**20] == "rdh"
+
+
+def test_the_pick_is_ringed_and_every_algorithm_is_in_the_legend_once():
+    frame = collectives.algorithm_switch_points(clusters=("trn2.48xlarge",), sizes="1KiB:64KiB:64")
+    figure = collectives.draw_algorithm_switch_points(frame)
+    names = [text.get_text() for text in figure.legends[0].get_texts()]
+    assert sorted(names) == sorted([*frame.algorithm.unique(), "auto picks"])
+
+
+def test_rows_for_every_algorithm_and_a_figure():
+    frame = collectives.busbw_vs_size(op="all-to-all", sizes="1KiB:1MiB:32", ideal=True)
+    assert set(frame.algorithm) == {"torus", "per-axis", "direct", "dimension-ordered"}
+    assert (frame.time_s >= frame.lower_bound_s).all()
+    figure = collectives.draw_busbw_vs_size(frame)
+    (axes,) = figure.axes
+    assert {line.get_label() for line in axes.lines} >= {"direct", "dimension-ordered"}
+    assert axes.get_ylabel() == "bus bandwidth [GB/s]"
+
+
+PLAN = {"tp": 4, "dp": 2, "global_batch": 8, "seq": 2048}
+
+
+def test_rows_of_steps_have_the_interval_of_the_step() -> None:
+    model, machine = named("llama-3.1-8b"), cluster("dgx-h100")
+    row = Steps(model, machine).row(PLAN)
+    ends = iteration(model, machine, complete(PLAN, model, machine)).interval
+    assert (row["low_s"], row["high_s"]) == pytest.approx((ends.low, ends.high), rel=1e-6)
+    assert row["low_s"] < row["iteration_s"] < row["high_s"]
+
+
+@pytest.mark.parametrize("ideal", [False, True])
+def test_rows_of_collectives_have_the_interval_of_the_collective(ideal: bool) -> None:
+    machine = cluster("trn2.48xlarge")
+    table = rows("all-reduce", whole(machine), [2**16, 2**26], "ring", ideal=ideal)
+    for row in with_collective_ends(table, machine, ideal=ideal).to_dict("records"):
+        sides = (row["ranks"], row["size_bytes"], row["time_s"])
+        ends = collective_interval(machine, *sides, ideal=ideal)
+        assert (row["low_s"], row["high_s"]) == (ends.low, ends.high)
+        assert (row["low_s"] < row["time_s"] < row["high_s"]) is not ideal

@@ -18,8 +18,10 @@ from experiments.cli.main import app
 from experiments.cli.main import run as run_line
 from experiments.cli.options.from_fields import Text
 from experiments.reports.run_record import new_record
+from experiments.sweeps import runner
 from experiments.sweeps.study import WRITTEN, rows, study
 from experiments.sweeps.sweep import sweep
+from tests.support import probe_command
 from tests.support.probe_command import PROBE
 from topologies.errors import InputError
 
@@ -55,6 +57,12 @@ def kept_rows(out: Path) -> list[Path]:
     return sorted((out / "rows").glob("*.json"))
 
 
+@pytest.fixture
+def in_this_process(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(runner, "process_pool", probe_command.threads)
+
+
+@pytest.mark.usefixtures("in_this_process")
 def test_a_stored_row_with_a_changed_digit_is_run_again(tmp_path: Path) -> None:
     sweep(study(sizes(21)), PROBE, out=tmp_path / "out", workers=1)
     (row,) = kept_rows(tmp_path / "out")
@@ -63,6 +71,7 @@ def test_a_stored_row_with_a_changed_digit_is_run_again(tmp_path: Path) -> None:
     assert frame["double"].tolist() == [42]
 
 
+@pytest.mark.usefixtures("in_this_process")
 def test_a_directory_in_a_rows_place_is_refused(tmp_path: Path) -> None:
     sweep(study(sizes(1)), PROBE, out=tmp_path / "out", workers=1)
     (row,) = kept_rows(tmp_path / "out")
@@ -72,6 +81,7 @@ def test_a_directory_in_a_rows_place_is_refused(tmp_path: Path) -> None:
         sweep(study(sizes(1)), PROBE, out=tmp_path / "out", workers=1)
 
 
+@pytest.mark.usefixtures("in_this_process")
 def test_what_a_killed_sweep_left_half_written_is_cleared_away(tmp_path: Path) -> None:
     sweep(study(sizes(1)), PROBE, out=tmp_path / "out", workers=1)
     (tmp_path / "out" / "rows" / ".abc.json.123.part").write_text("{")
@@ -160,8 +170,6 @@ def test_every_option_that_takes_a_path_is_known_to_read_or_to_write() -> None:
 def test_a_sweep_with_crashed_rows_exits_with_1(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from experiments.sweeps import runner
-
     def crashes(_: object, arguments: list[str]) -> dict[str, object]:
         return {"status": "crashed", "message": "boom", "document": None, "wall_s": 0.0}
 
@@ -217,9 +225,6 @@ class Cluster:
 
 @pytest.fixture
 def probe(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    from experiments.sweeps import runner
-    from tests.support import probe_command
-
     monkeypatch.setattr(runner, "run_row", probe_command.run_row)
     monkeypatch.setenv("PROBE_LOG", str(tmp_path / "log"))
 
@@ -247,8 +252,6 @@ def test_a_cluster_that_dies_is_one_line_and_finished_runs_are_kept(
     tmp_path: Path, probe: None, monkeypatch: pytest.MonkeyPatch, dies: str
 ) -> None:
     pytest.importorskip("distributed")
-    from experiments.sweeps import runner
-
     monkeypatch.setattr(runner, "PATIENCE_S", 3.0)
     monkeypatch.setenv("PROBE_SLEEP_S", "0.5")
     cluster = Cluster(tmp_path, nanny=False)

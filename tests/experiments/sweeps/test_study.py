@@ -26,11 +26,18 @@ from topologies.errors import InputError
 
 
 @pytest.fixture
-def log(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+def log_of_processes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """File with a line for each run that was really made."""
     monkeypatch.setattr(row_runner, "run_row", probe_command.run_row)
     monkeypatch.setenv("PROBE_LOG", str(tmp_path / "log"))
     return tmp_path / "log"
+
+
+@pytest.fixture
+def log(log_of_processes: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """File with a line for each run, all of which are made in this process."""
+    monkeypatch.setattr(row_runner, "process_pool", probe_command.threads)
+    return log_of_processes
 
 
 def _sizes(*sizes: int, model: str = "") -> dict:
@@ -234,7 +241,7 @@ def test_finished_runs_are_not_run_again(log: Path, tmp_path: Path) -> None:
     assert sorted(log.read_text().split()) == ["1", "2", "3"]
 
 
-def test_a_sweep_leaves_table_record_and_page(log: Path, tmp_path: Path) -> None:
+def test_a_sweep_leaves_table_record_and_page(log_of_processes: Path, tmp_path: Path) -> None:
     out = tmp_path / "out"
     frame = sweep(study(_sizes(1, 2)), PROBE, out=out, workers=1)
     assert pd.read_csv(out / "results.csv")["double"].tolist() == frame["double"].tolist()
@@ -259,14 +266,16 @@ def test_without_a_path_nothing_is_written(
 
 
 @pytest.mark.slow
-def test_a_run_that_kills_its_process_does_not_stop_the_rest(log: Path, tmp_path: Path) -> None:
+def test_a_run_that_kills_its_process_does_not_stop_the_rest(
+    log_of_processes: Path, tmp_path: Path
+) -> None:
     sizes_study = study(_sizes(1, 666, 3))
     frame = sweep(sizes_study, PROBE, out=tmp_path / "out", workers=1)
     assert frame["status"].tolist() == ["ok", "crashed", "ok"]
     assert "killed" in frame.loc[1, "message"]
-    before = log.read_text().split()
+    before = log_of_processes.read_text().split()
     sweep(sizes_study, PROBE, out=tmp_path / "out", workers=1)
-    again = log.read_text().split()[len(before) :]
+    again = log_of_processes.read_text().split()[len(before) :]
     assert set(again) == {"666"}
 
 

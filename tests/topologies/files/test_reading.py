@@ -1,13 +1,20 @@
-"""Reading text from foreign files, and messages about files that do not exist."""
+"""Reading text, tables and YAML from foreign files, and files that do not exist."""
 
 from __future__ import annotations
 
+import time
 from pathlib import Path
 
+import numpy as np
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from topologies.errors import InputError
+from topologies.files.arrow_arrays import numbers, texts
 from topologies.files.reading import MOST_ENTRIES, no_such_file, read_text
+from topologies.files.table import as_named, as_text
+from topologies.files.yaml_documents import read_yaml
 
 
 def test_text_is_read_without_its_mark(tmp_path: Path) -> None:
@@ -75,3 +82,92 @@ def test_a_crowded_folder_is_not_read_to_its_end(
     for number in range(20):
         (tmp_path / f"{number}.csv").touch()
     assert "and 2 more .csv files" in no_such_file(tmp_path / "measurements.csv")
+
+
+def test_arrow_arrays_are_those_that_arrow_makes() -> None:
+    import pyarrow as pa
+
+    truths = np.arange(19) % 3 == 0
+    for column in (np.arange(5), np.arange(4, dtype=np.int16)[::2], np.array([0.5]), truths):
+        assert numbers(column).equals(pa.array(column))
+    assert texts(["ring", "", "é"]).equals(pa.array(["ring", "", "é"]))
+    assert texts([]).equals(pa.array([], pa.string()))
+
+
+@given(st.lists(st.text("=+-@a1. \t'%", min_size=1, max_size=6), min_size=1, max_size=9))
+def test_no_cell_of_text_is_a_formula(texts: list[str]) -> None:
+    """Numbers are left to be numbers."""
+    for cell in map(as_text, texts):
+        number = cell.rstrip("% ").lstrip("+-")
+        assert not cell.startswith(("=", "@", "\t")), cell
+        assert cell[:1] not in "+-" or not number or set(number) <= set("0123456789."), cell
+
+
+def test_marked_text_reads_back() -> None:
+    names = ["=1+1", "@x", "-O2", "plain", "'quoted", "-3 %"]
+    assert [as_named(as_text(name)) for name in names] == names
+
+
+BOMB = "a0: &a0 {tp: 1}\n" + "\n".join(
+    f"a{level}: &a{level} [{', '.join([f'*a{level - 1}'] * 10)}]" for level in range(1, 9)
+)
+MERGES = "a0: &a0 {tp: 1}\n" + "\n".join(
+    f"a{level}: &a{level} {{<<: [{', '.join([f'*a{level - 1}'] * 10)}]}}" for level in range(1, 9)
+)
+
+
+def read(folder: Path, text: str, *, all_text: bool = False) -> dict[str, object]:
+    path = folder / "a.yaml"
+    path.write_text(text, encoding="utf-8")
+    return read_yaml(path, limit_bytes=10**6, content="keys", all_text=all_text)
+
+
+def test_values_are_what_they_look_like_or_text(tmp_path: Path) -> None:
+    text = "a: 1\nb: [1.5, yes, 2024-01-01x]\nc: 1:30\nd: &x {e: null}\nf: *x"
+    assert read(tmp_path, text)["b"] == [1.5, True, "2024-01-01x"]
+    assert read(tmp_path, text)["f"] == {"e": None}
+    assert read(tmp_path, text, all_text=True)["b"] == ["1.5", "yes", "2024-01-01x"]
+
+
+@pytest.mark.parametrize("text", [BOMB, MERGES])
+def test_a_short_file_cannot_come_to_millions_of_values(tmp_path: Path, text: str) -> None:
+    begun = time.process_time()
+    with pytest.raises(InputError, match=r"come to more than|merge keys"):
+        read(tmp_path, text)
+    assert time.process_time() - begun < 5
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ('x: !!int ""', "the tag tag:yaml.org,2002:int is not read; leave it out"),
+        ("!!python/object/apply:os.system ['true']", "is not read"),
+        ("a: 1\na: 2", "line 2 is not YAML: the key a is given twice"),
+        ("a: &a {b: 1}\nc: {<<: *a}", "line 2 is not YAML: merge keys"),
+        ("a: &a [*a]", "an alias stands within what it repeats"),
+        ("[1]: 2", "a key must be a text or a number"),
+        ("a: " + "[" * 40 + "]" * 40, "nested too deeply"),
+        ("a: " + "9" * 5000, "is not YAML"),
+        ("a: 2024-99-99", "is not YAML"),
+        ("- 1", "holds no keys."),
+        ("", "holds no keys"),
+        ("a: 1\n---\nb: 2", "another document"),
+    ],
+)
+def test_a_faulty_document_is_refused_in_one_line(tmp_path: Path, text: str, message: str) -> None:
+    with pytest.raises(InputError) as mistake:
+        read(tmp_path, text)
+    assert message in str(mistake.value)
+    assert "\n" not in str(mistake.value)
+
+
+@given(text=st.text(alphabet="ab:[]{}&*<!|>-#'\"\n ,?0.%@~", max_size=60))
+def test_any_text_is_read_or_refused_in_one_line(
+    tmp_path_factory: pytest.TempPathFactory, text: str
+) -> None:
+    message = ""
+    try:
+        assert isinstance(read(tmp_path_factory.mktemp("y"), text), dict)
+    except InputError as mistake:
+        message = str(mistake)
+    assert "\n" not in message

@@ -1,4 +1,4 @@
-"""Intervals: exact quantiles, each step of widening, ties, and coverage of tables left out."""
+"""Intervals: exact quantiles, each step of widening, ties, coverage, and small examples."""
 
 from __future__ import annotations
 
@@ -14,7 +14,12 @@ from hypothesis import strategies as st
 from topologies.catalogue.catalogue import shipped_catalogue
 from topologies.catalogue.reader import COLUMNS
 from topologies.clusters.names import cluster
-from workloads.confidence.answers import collective_interval
+from workloads.confidence.answers import (
+    collective_interval,
+    kernels_assumed,
+    vendors_test,
+    weight_width,
+)
 from workloads.confidence.interval import Interval
 from workloads.confidence.kinds import (
     FAMILY,
@@ -23,26 +28,23 @@ from workloads.confidence.kinds import (
     Prediction,
     Slowing,
     collective_kind,
+    kernel_kind,
     mixture_ends,
     slowing,
     training_kind,
 )
-from workloads.confidence.residuals import (
-    Residual,
-    Residuals,
-    csv_lines,
-    parse,
-    shipped_residuals,
-)
+from workloads.confidence.residuals import Residual, Residuals, csv_lines, parse, shipped_residuals
 from workloads.confidence.split_conformal import (
     ASSUMED,
     BORROWED_TABLES,
     DOUBLED,
     MOST,
+    generation,
     half_width,
     interval,
     margin,
     ratio_half_width,
+    runtime,
     score_quantile,
     widening,
 )
@@ -253,3 +255,30 @@ def test_ends_of_a_mixture_leave_a_tenth_outside_of_each(
 def test_a_mixture_of_one_part_is_that_part(share: float, centre: float) -> None:
     ends = mixture_ends(10.0, Slowing(share, 30.0), 0.2)
     assert ends == pytest.approx((centre * math.exp(-0.2), centre * math.exp(0.2)))
+
+
+def test_weight_width() -> None:
+    assert (weight_width("mxfp4"), weight_width("bf16")) == ("4 bits", "16 bits")
+
+
+def test_kernels_assumed() -> None:
+    assert (kernels_assumed("h100"), kernels_assumed("trn3")) == (False, True)
+
+
+def test_kernel_kind() -> None:
+    assert (kernel_kind("attention"), kernel_kind("gather")) == (
+        "kernel.attention",
+        "kernel.memory",
+    )
+
+
+def test_runtime() -> None:
+    assert (runtime("trn2"), runtime("h200")) == ("neuron", "nccl")
+
+
+def test_generation() -> None:
+    assert (generation("h200"), generation("trn2")) == ("h100", "trn2")
+
+
+def test_vendors_test() -> None:
+    assert (vendors_test("h100"), vendors_test("trn2")) == ("nccl-tests", "nccom-test")

@@ -65,7 +65,7 @@ def test_large_models_and_mixtures_run(name: str, model: str, more: tuple[str, .
 def test_a_machine_without_a_stated_power_prints_no_energy(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
-    words = "fleet --cluster {} --model llama-3.1-8b --demand azure-conv --days 0.05 --quiet"
+    words = "fleet --cluster {} --unit-rate 9 --demand azure-conv --days 0.05 --quiet"
     for name, has_energy in (("tpu-v6e-pod:2", False), ("trn2.48xlarge:8", True)):
         assert run([*words.format(name).split(), "--no-compare", "--policy", "static"]) == 0
         assert ("energy " in capsys.readouterr().out) == has_energy

@@ -32,7 +32,7 @@ def base() -> Scenario:
         demand("azure-conv"),
         FleetOptions(
             FleetInputs(unit_rate=20.0),
-            DemandInputs(days=2, start_day=1),
+            DemandInputs(days=1, start_day=1),
             PolicyInputs(kind=("trn2-ultraserver:50", f"trn2-ultraserver:{UNITS - 50}")),
         ),
     )
@@ -66,7 +66,7 @@ def test_a_faster_unit_lends_what_the_same_demand_leaves(base: Scenario, capacit
         base.demand,
         FleetOptions(
             FleetInputs(unit_rate=20.0 * capacity),
-            DemandInputs(days=2, scale_to_peak=0.9 / capacity),
+            DemandInputs(days=1, scale_to_peak=0.9 / capacity),
         ),
     )
     assert other.demand.requests == pytest.approx(base.demand.requests)
@@ -95,7 +95,7 @@ def test_the_closed_form_of_several_kinds_is_what_foresight_lends(regions: tuple
         demand("azure-conv"),
         FleetOptions(
             FleetInputs(unit_rate=20.0),
-            DemandInputs(days=2, start_day=1),
+            DemandInputs(days=1, start_day=1),
             PolicyInputs(kind=("trn2-ultraserver", "trn3-gen2"), region=regions),
         ),
         places=names,

@@ -116,7 +116,7 @@ def test_smaller_gangs_are_more_and_use_as_much_of_the_fleet(units: int) -> None
 
 def test_a_fleet_whose_gangs_were_made_smaller_says_so() -> None:
     large = cs.run_fleet(
-        "trn2-ultraserver:30000", "azure-code", policy="static", days=0.02, model="llama-3.1-405b"
+        "trn2-ultraserver:30000", "azure-code", policy="static", days=0.02, unit_rate=1.0
     ).scenario
     sizes = {job.name: job.units for job in large.jobs}
     assert sizes["pretraining-1"] < 30_000 // 8

@@ -225,21 +225,20 @@ def _fleet(fleet: Any = FLEET, **words: Any) -> Any:
 
 
 def test_a_fleet_of_fleets_with_several_kinds_in_a_region() -> None:
-    done = _fleet()
-    names = {kind.name for kind in done.scenario.kinds}
+    near, far = (_fleet(round_trip=f"us/eu={way}", scale_to_peak=1.2) for way in ("9ms", "1s"))
+    names = {kind.name for kind in near.scenario.kinds}
     assert names == {"trn2-ultraserver@us", "trn3-gen2@us", "trn3-gen2@eu"}
-    regions = {row["region"]: row for row in done.summary["regions"]}
+    regions = {row["region"]: row for row in near.summary["regions"]}
     assert regions["us"]["units"] == 7
-    offered = done.scenario.demand.requests.sum()
+    offered = near.scenario.demand.requests.sum()
     for name, share in (("us", 0.7), ("eu", 0.3)):
         assert regions[name]["offered_requests"] == pytest.approx(share * offered, rel=1e-3)
-    near, far = (
-        _fleet(round_trip=f"us/eu={way}", scale_to_peak=1.2).summary for way in ("9ms", "1s")
-    )
-    assert far["slo_attainment"] < near["slo_attainment"]
+    assert far.summary["slo_attainment"] < near.summary["slo_attainment"]
 
 
-@pytest.mark.parametrize("policy", ["mpc", "mpc-oracle", "forecast"])
+@pytest.mark.parametrize(
+    "policy", ["mpc", pytest.param("mpc-oracle", marks=pytest.mark.slow), "forecast"]
+)
 def test_batch_requests_and_plans_reach_over_regions(policy: str) -> None:
     done = _fleet(policy=policy, batch_share="20%", start_day=1)
     account = done.summary["batch"]

@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+import re
 from typing import Any
 
 import pytest
 
 from topologies.clusters.names import cluster
-from workloads.fleet.setup.serving import ways_of
+from workloads.fleet.scenario import demand_of
+from workloads.fleet.setup.serving import services_from, smaller_replica_note, ways_of
 from workloads.models.huggingface import named
-from workloads.options.fleet import FleetInputs
+from workloads.models.model import Model
+from workloads.options.fleet import DemandInputs, FleetInputs
 from workloads.serving import profile
 
 DENSE, MIXTURE = named("llama-3.1-8b"), named("mixtral-8x7b")
@@ -69,3 +72,24 @@ def test_stated_slots_are_those_of_every_way(machine: str, words: dict[str, Any]
     fleet = cluster(machine)
     ways = ways_of(FleetInputs(slots=16, tp=4, **words), DENSE, fleet, profile(DENSE, fleet, tp=4))
     assert {way.batching.slots for way in ways} == {16}
+
+
+@pytest.mark.slow
+def test_replicas_of_fewer_chips_than_a_server_are_named_where_they_serve_far_more() -> None:
+    demand = demand_of(DemandInputs(demand=("azure-conv",), days=1.0))
+    inputs = FleetInputs()
+
+    def note(machine: str, inputs: FleetInputs, model: Model) -> str:
+        fleet = cluster(machine)
+        services = services_from(demand, fleet, [model], inputs, requests=200)
+        return smaller_replica_note(demand, fleet, [model], inputs, services)
+
+    sentence = re.fullmatch(
+        r"a replica takes a server of 16 chips unless --tp is stated; with --tp 1 a unit serves "
+        r"(\d+\.\d) times as many requests/s within the SLO\.",
+        note("trn2.48xlarge:2", inputs, DENSE),
+    )
+    assert sentence
+    assert float(sentence[1]) > 1.25
+    assert note("trn2.48xlarge:2", FleetInputs(tp=4), DENSE) == ""  # stated
+    assert note("trn2.3xlarge:2", inputs, DENSE) == ""  # a server is one chip

@@ -12,11 +12,14 @@ import pytest
 from topologies.errors import InputError
 from workloads.models.huggingface import (
     LARGEST_CONFIG_BYTES,
+    as_model,
     from_config,
     from_fields,
     model,
     models,
     named,
+    precision,
+    stated_quantization,
 )
 from workloads.models.model import (
     expert_parameters,
@@ -301,3 +304,16 @@ def test_experts_cost_as_many_as_are_visited() -> None:
     router = 2 * 8 * mixtral.hidden
     more = layer_flops(mixtral, 1024, moe=True) - layer_flops(dense, 1024, moe=False)
     assert more == 2 * 3 * mixtral.hidden * mixtral.ffn + router
+
+
+def test_as_model() -> None:
+    assert as_model("llama-3.1-8b") == as_model(named("llama-3.1-8b"))
+
+
+def test_stated_quantization() -> None:
+    decoder, whole = {"quantization_config": None}, {"quantization_config": {"bits": 4}}
+    assert stated_quantization(decoder, whole) == {"bits": 4}
+
+
+def test_precision() -> None:
+    assert (precision({"quant_method": "fp8"}, "mine"), precision(None, "mine")) == ("fp8", "bf16")

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import Any
 
+import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -14,7 +15,7 @@ from topologies.clusters.names import cluster
 from topologies.errors import InputError
 from workloads.models.huggingface import named
 from workloads.models.model import layer_flops, output_flops
-from workloads.search.candidates import candidates, divisors, light_end
+from workloads.search.candidates import _pairs, among, candidates, crossed, divisors, light_end
 from workloads.search.search import search
 from workloads.training.plan.plan import PLAN_FIELDS
 from workloads.training.plan.stages import check_model, check_ranks
@@ -218,3 +219,22 @@ def test_plain_shapes_have_no_plans() -> None:
     ring = cluster("ring:8", bandwidth="1GB/s", latency="1us")
     with pytest.raises(InputError, match="ring:8 is a plain shape"):
         candidates(TOY, ring, 8)
+
+
+def test_pairs() -> None:
+    assert (_pairs({"schedule": "gpipe"}), _pairs({"vpp": 4}), _pairs({"vpp": 5})) == (
+        [("gpipe", 1)],
+        [("interleaved", 4)],
+        [("interleaved", 5)],
+    )
+
+
+def test_crossed() -> None:
+    rows = crossed(crossed({"row": np.zeros(1, np.int64)}, "tp", [1, 2]), "pp", [1, 4])
+    assert (rows["tp"].tolist(), rows["pp"].tolist()) == ([1, 1, 2, 2], [1, 4, 1, 4])
+
+
+def test_among() -> None:
+    assert among(
+        {"tp": np.array([1, 2]), "cp": np.array([1, 1])}, ("tp", "cp"), [(2, 1)]
+    ).tolist() == [False, True]

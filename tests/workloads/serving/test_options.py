@@ -1,4 +1,4 @@
-"""Ways to serve give the same results by the front door, the parts and the command."""
+"""Ways to serve give the same results by every door; requests and targets are read."""
 
 from __future__ import annotations
 
@@ -12,17 +12,22 @@ import pytest
 import cluster_sim as cs
 from experiments.cli.main import run
 from experiments.sweeps.runner import run_row
+from topologies.errors import InputError
 from topologies.files.kept_files import exact_text
+from workloads.demand.bundled import data_file
 from workloads.models.huggingface import named
 from workloads.serving import (
     Batching,
     Requests,
     Speculation,
+    azure_lengths,
     batching_from,
     fixed_lengths,
+    parse_slo,
     poisson,
     pools,
     profile,
+    read_requests,
     serve,
     serve_apart,
     with_prefix_cache,
@@ -153,3 +158,49 @@ def test_the_command_gives_the_same_numbers(tmp_path: Path) -> None:
 def test_mistakes_are_told(ways: dict[str, Any], message: str, requests: Requests) -> None:
     with pytest.raises(cs.InputError, match=message):
         cs.serve(MODEL, CLUSTER, requests, **ways)
+
+
+@pytest.mark.parametrize("service", ["conv", "code"])
+def test_shipped_lengths_are_those_of_the_shipped_log(service: str) -> None:
+    logged = read_requests(data_file("azure_llm_2023_requests.csv"), service=service)
+    lengths = azure_lengths(service)
+    assert np.array_equal(lengths.prompt, logged.prompt)
+    assert np.array_equal(lengths.output, logged.output)
+
+
+def test_a_log_is_read_in_order_of_time_and_its_mistakes_are_named(tmp_path: Path) -> None:
+    path = tmp_path / "log.csv"
+    path.write_text("timestamp_ms,prompt_tokens,output_tokens\n2000,5,1\n0,7,0\n")
+    logged = read_requests(path)
+    assert logged.arrival_s.tolist() == [0.0, 2.0]
+    assert logged.prompt.tolist() == [7, 5]
+    assert logged.output.tolist() == [1, 1]
+    path.write_text("timestamp_ms,prompt_tokens\n0,7\n")
+    with pytest.raises(InputError, match="no column output_tokens"):
+        read_requests(path)
+    path.write_text("time,prompt_tokens,output_tokens\n0,x,1\n")
+    with pytest.raises(InputError, match="row 2: prompt_tokens is 'x'"):
+        read_requests(path)
+    with pytest.raises(InputError, match="there is no such file"):
+        read_requests(tmp_path / "none.csv")
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("ttf=2s", "not of the form.*Did you mean ttft"),
+        ("ttft", "not of the form"),
+        ("ttft=0s", "above 0"),
+        ("ttft=2", "unit"),
+    ],
+)
+def test_a_wrong_target_is_refused(text: str, message: str) -> None:
+    with pytest.raises(InputError, match=message):
+        parse_slo(text)
+
+
+def test_lengths_and_rates_are_above_zero() -> None:
+    with pytest.raises(InputError, match="both are at least 1"):
+        fixed_lengths(0, 1)
+    with pytest.raises(InputError, match="the rate is above 0"):
+        poisson(0.0, 1, fixed_lengths(1, 1), np.random.default_rng(0))

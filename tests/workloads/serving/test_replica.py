@@ -272,9 +272,10 @@ def test_chips_draw_full_power_while_they_work_and_cost_money_all_the_time() -> 
     spent = served.cost(each)
     joules = 4 * 1.5 * (500 * work_s + 100 * (span_s - work_s))
     assert spent["energy_joules"] == pytest.approx(joules)
+    assert spent["joules_per_token"] == pytest.approx(joules / 2)
     assert spent["cost_usd"] == pytest.approx(4 * 0.25 * span_s)
     assert spent["usd_per_million_tokens"] == pytest.approx(4 * 0.25 * span_s * 1e6 / 2)
     slower = served.cost(each, longer=2.0, slower=100.0)  # all work fits the span
     assert slower["energy_joules"] == pytest.approx(4 * 1.5 * 500 * 2 * span_s)
     unknown = served.cost(Economics(busy_w=0.0, idle_w=0.0))
-    assert list(unknown.values()) == [None, None, None]
+    assert list(unknown.values()) == [None, None, None, None]

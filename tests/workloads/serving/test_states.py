@@ -1,4 +1,4 @@
-"""Recurrent states of requests on GPUs: their reading, their memory, and scans of prompts."""
+"""Recurrent states of requests on GPUs, and groups of ranks that divide the requests."""
 
 from __future__ import annotations
 
@@ -9,10 +9,11 @@ import pytest
 
 import cluster_sim as cs
 from topologies.catalogue.catalogue import shipped_catalogue
+from topologies.errors import InputError
 from workloads.serving import Profile, profile
-from workloads.serving.batching import Batching, engine_numbers
+from workloads.serving.batching import Batching, engine_batching, engine_numbers
 from workloads.serving.rank.share import RankShare
-from workloads.serving.rank.times import decode_request_s, scan_token_s
+from workloads.serving.rank.times import decode_request_s, exchange_s, projections_s, scan_token_s
 from workloads.serving.replica import closed_loop
 from workloads.serving.requests import Requests
 
@@ -74,3 +75,73 @@ def test_sglang_keeps_states_in_a_memory_of_their_own() -> None:
     requests = Requests(np.zeros(12), np.full(12, 50), np.full(12, 50))
     served = closed_loop(replace(apart, most_requests=4), requests, 12, Batching(12, 8192))
     assert served.batch_mean == pytest.approx(4, abs=0.1)
+
+
+DEEPSEEK, SERVER = cs.model("deepseek-v3"), cs.cluster("dgx-h200")
+
+
+def test_each_group_holds_all_but_the_routed_experts() -> None:
+    together, apart = (
+        profile(DEEPSEEK, SERVER, precision="fp8", attention_dp=groups) for groups in (1, 8)
+    )
+    experts = 58 * 256 * 3 * 7168 * 2048
+    others = DEEPSEEK.parameters - experts
+    assert together.weights_bytes == pytest.approx(experts + others)
+    assert apart.weights_bytes == pytest.approx(experts + 8 * others)
+    # Every rank held the whole latent cache of every request; now one group does.
+    assert apart.kv_bytes_per_token == pytest.approx(together.kv_bytes_per_token / 8)
+
+
+def test_a_group_projects_its_share_of_the_tokens_by_itself() -> None:
+    rank = RankShare(DEEPSEEK, SERVER, 8, "fp8", shipped_catalogue(), attention_dp=4)
+    alone, tokens = RankShare(DEEPSEEK, SERVER, 2, "fp8", shipped_catalogue()), np.array([512.0])
+    assert rank.alone == alone
+    assert projections_s(rank.alone, tokens / 4) == projections_s(alone, tokens / 4)
+
+
+def test_an_exchange_moves_what_the_other_groups_hold() -> None:
+    rank = RankShare(DEEPSEEK, SERVER, 8, "fp8", shipped_catalogue(), attention_dp=8)
+    few, many = exchange_s(rank, np.array([0.0, 8000.0]), "serving.gpu")
+    assert few == pytest.approx(2 * 5.4e-6)
+    assert many - few == pytest.approx(7 / 8 * 8000 * 7168 * 3 / (450e9 * 0.78))
+
+
+def test_many_users_of_a_latent_cache_are_served_faster_apart() -> None:
+    load = {"count": 1200, "concurrency": 600, "prompt": 1024, "output": 512, "precision": "fp8"}
+    together, apart = (
+        cs.serve(DEEPSEEK, SERVER, scheduler="sglang", attention_dp=groups, ep=8, **load)
+        for groups in (1, 8)
+    )
+    assert apart.tokens_per_s > 1.2 * together.tokens_per_s
+
+
+@pytest.mark.parametrize(("engine", "tokens"), [("vllm", 4 * 512), ("sglang", 512)])
+def test_every_group_has_slots_and_but_for_sglang_tokens_of_its_own(
+    engine: str, tokens: int
+) -> None:
+    batching = engine_batching(SERVER, engine, 64, chunk_tokens=512).of_groups(4)
+    assert (batching.slots, batching.chunk_tokens) == (4 * 64, tokens)
+
+
+@pytest.mark.parametrize(
+    ("model", "machine", "groups", "message"),
+    [
+        ("llama-3.1-8b", "dgx-h100", 2, "attention-dp 2: llama-3.1-8b has no experts to share"),
+        ("mixtral-8x7b", "dgx-h100", 3, "attention-dp 3: mixtral-8x7b has 8 ranks to divide"),
+        ("mixtral-8x7b", "trn2.48xlarge", 2, "attention-dp 2: mixtral-8x7b on trn2 is not known"),
+    ],
+)
+def test_groups_that_cannot_be(model: str, machine: str, groups: int, message: str) -> None:
+    with pytest.raises(InputError, match=message):
+        profile(cs.model(model), cs.cluster(machine), attention_dp=groups)
+
+
+def test_all_heads_of_a_latent_cache_are_bound_by_their_arithmetic() -> None:
+    """128 heads on one rank compute longer than they read; 16 of them read longer."""
+    alone, divided = (
+        profile(DEEPSEEK, SERVER, precision="fp8", cache_precision="bf16", attention_dp=groups)
+        for groups in (8, 1)
+    )
+    flops = 2 * 128 * (576 + 512)  # scores with 576 columns, sums with 512
+    assert alone.decode_kv_s == pytest.approx(61 * flops / (0.667 * 989.4e12) / 8, rel=1e-3)
+    assert divided.decode_kv_s == pytest.approx(61 * 1152 / (0.8 * 4.8e12), rel=1e-3)

@@ -13,13 +13,12 @@ from cluster_sim.trace.trace import run
 from tests.support.conservation import violations
 from tests.support.toy_training import SPARSE
 from tools.shared_jobs import TOY, USUAL, ready, shared_ends, thin_cluster, whole_ends
-from topologies.arrays import IntArray
 from topologies.clusters.cluster import Cluster
 from topologies.clusters.names import cluster
 from workloads.models.model import Model
 from workloads.sharing.jobs import jobs_from
-from workloads.sharing.sharing import Meeting, Ran, _share, _side_by_side, share, with_queues
-from workloads.training.execution.links import Patterns, folded, link_use, side_by_side
+from workloads.sharing.sharing import Meeting, Ran, _share, _side_by_side, share
+from workloads.training.execution.links import Patterns, folded, side_by_side
 from workloads.training.iteration import iteration
 
 EVEN = np.concatenate([np.arange(start, start + 4) for start in range(0, 32, 8)])
@@ -80,24 +79,9 @@ def test_folded_jobs_that_meet_on_a_torus_take_the_times_of_all_ranks() -> None:
         [{"tp": 2, "dp": 3, "global_batch": 6}, {"dp": 10, "global_batch": 20}],
         [np.arange(3, 9), np.r_[0:3, 9:16]],
     )
-    meeting = Meeting(jobs, Patterns())
-    several = sorted({len(each.crossed_by) for each in meeting.shared_links()})
+    several = sorted({len(each.crossed_by) for each in Meeting(jobs, Patterns()).shared_links()})
     assert several == [2]
-    whole = link_use(meeting.program, [jobs[0].cluster] * 2, Patterns())
-    whole = with_queues(whole, meeting.exchange_job).where_full(meeting.program)
-    rows = np.arange(len(meeting.program))
-    apart = side_by_side(meeting.program, _every(whole, rows, meeting), whole.links)
-    times = apart.run("fast")
-    ends = [int(apart.ends_ps(times, stage, job.steps)[-1]) for stage, job in enumerate(jobs)]
-    assert shared_ends(jobs) == ends
-
-
-def _every(use: Any, rows: IntArray, meeting: Meeting) -> Any:
-    """Use of links by groups, with every rank and link in a class of its own."""
-    from workloads.training.execution.links import FoldedUse
-
-    firsts = np.concatenate([each.members.min(axis=1) for each in meeting.program.exchanges])
-    return FoldedUse(use.exchange(), rows[firsts[use.group]], use.step, use.link, use.parts)
+    assert shared_ends(jobs) == whole_ends(jobs, as_flows=True)
 
 
 @pytest.mark.parametrize("batches", [(16, 16), (16, 48)])

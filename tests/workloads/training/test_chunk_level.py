@@ -23,6 +23,7 @@ from workloads.models.model import Model
 from workloads.training.execution.chunk_level import expand, project
 from workloads.training.execution.jitter import Disturbance
 from workloads.training.execution.lower import lower
+from workloads.training.execution.turns import in_turns, turn_bytes
 from workloads.training.iteration import iteration
 
 SHORT = Model("short", 2, 1024, 16, 4, 64, 4096, 32_000)
@@ -97,11 +98,15 @@ def test_every_call_has_the_ops_of_its_collective() -> None:
     program = toy_program(how, machine, SHORT)
     schedule = lower(program)
     expanded = expand(program, schedule, machine)
-    ops = 0
-    for number in program.streams[0].ops.step.tolist():
-        step = program.steps[number]
-        if step.axis:
-            ops += len(compose(Call(step.collective, whole(machine), step.size_bytes)).schedule)
+    steps = [program.steps[number] for number in program.streams[0].ops.step.tolist()]
+    messages = [
+        compose(Call(step.collective, whole(machine), step.size_bytes)).schedule
+        for step in steps
+        if step.axis
+    ]
+    part_bytes = turn_bytes([messages])
+    ops = sum(len(in_turns(each, part_bytes)) for each in messages)
+    assert ops > sum(map(len, messages))
     assert expanded.ops == len(schedule) + ops
 
 

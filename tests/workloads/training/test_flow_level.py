@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -50,13 +51,45 @@ def test_alone_a_flow_takes_the_time_of_its_collective(
     assert flows.breakdown_s == pytest.approx(usual.breakdown_s, abs=1e-12)
 
 
-def test_contention_lies_between_the_levels_of_collectives_and_of_chunks() -> None:
-    """Eight stages of two ranks lie next to each other, and so do what they send on and back."""
+SMALL, SMALL_SPARSE = replace(TOY, layers=4), replace(SPARSE, layers=4)
+TORUS = """\
+name: torus
+chip: {like: trn2}
+chips_per_server: 32
+scale_up:
+  shape: torus
+  axes:
+    - {name: X, size: 8, bandwidth: 64GB/s, latency: 0.5us}
+    - {name: Y, size: 4, bandwidth: 64GB/s, latency: 0.5us}
+domains: 1
+"""
+SHARING: tuple[tuple[str, Model, dict[str, Any]], ...] = (
+    ("trn2.48xlarge", TOY, {"pp": 8, "dp": 2}),
+    ("trn2.48xlarge", SMALL_SPARSE, {"pp": 2, "cp": 2, "dp": 4, "ep": 2, "overlap": "all"}),
+    ("trn1.32xlarge", SMALL, {"tp": 8, "dp": 2, "overlap": "dp", "global_batch": 4}),
+    ("trn1.32xlarge", SMALL_SPARSE, {"tp": 8, "dp": 2, "overlap": "dp", "global_batch": 2}),
+    ("torus", SMALL, {"tp": 8, "dp": 4, "overlap": "dp", "global_batch": 4}),
+    ("torus", SMALL_SPARSE, {"tp": 8, "dp": 4, "ep": 4, "overlap": "all", "global_batch": 8}),
+    ("trn2-ultraserver", SHORT, {"tp": 8, "pp": 2, "dp": 4, "overlap": "all"}),
+)
+"""Plans whose tp, dp, ep and pp meet on the links of one torus."""
+
+
+@pytest.mark.parametrize(("machine", "model", "stated"), SHARING, ids=str)
+def test_what_sharing_links_costs_is_found(
+    machine: str, model: Model, stated: dict[str, Any], tmp_path: Path
+) -> None:
+    """At least 80 % of what a run of all messages takes longer than collectives alone."""
+    (tmp_path / "torus.yaml").write_text(TORUS)
+    fabric = cluster(str(tmp_path / "torus.yaml") if machine == "torus" else machine)
     usual, flows, chunks = (
-        iteration(TOY, sixteen(), plan(pp=8, dp=2), level=level)
+        iteration(model, fabric, plan(**stated), level=level)
         for level in ("collective", "flow", "chunk")
     )
-    assert usual.trace.total_ps < flows.trace.total_ps <= chunks.trace.total_ps
+    cost_ps = chunks.trace.total_ps - usual.trace.total_ps
+    assert cost_ps > 0
+    assert 0.8 <= (flows.trace.total_ps - usual.trace.total_ps) / cost_ps <= 1.25
+    assert flows.trace.total_ps == pytest.approx(chunks.trace.total_ps, rel=0.05)
     parts = flows.ranks.drop(columns="count")
     assert (parts.sum(axis=1) == flows.trace.total_ps).all()
     assert flows.ops < chunks.ops

@@ -417,3 +417,18 @@ def test_a_file_of_nxd_has_the_plan_it_means(tmp_path: Path) -> None:
     path.write_text(path.read_text().replace("layers.39", "layers.90"))
     with pytest.raises(InputError, match="names of layers in order"):
         read_any_plan(path)
+
+
+def test_keys_of_launchers_optimizers_and_profilers_cannot_change_the_time(tmp_path: Path) -> None:
+    path = tmp_path / "train.toml"
+    path.write_text(
+        '[parallelism]\ntensor_parallel_degree = 2\n[optimizer]\nname = "AdamW"\neps = 1e-8\n'
+        "[training]\nmax_norm = 1.0\n[profiling]\nenable_profiling = false\n"
+    )
+    read = read_any_plan(path)
+    assert read.fields["optimizer"] == "adamw"
+    assert (len(read.ignored), read.may_change_time) == (3, ())
+    path = tmp_path / "launch.txt"
+    path.write_text("--rdzv_backend c10d\n--tensor-model-parallel-size 2\n")
+    read = read_any_plan(path)
+    assert (read.ignored, read.may_change_time) == (("rdzv-backend",), ())

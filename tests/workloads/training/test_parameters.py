@@ -1,15 +1,24 @@
-"""Shares of a model's parameters and layers that ranks and stages hold."""
+"""Parameters and sizes of models and plans, counted by hand and as published."""
 
 from __future__ import annotations
 
+import resource
+import time
 from dataclasses import replace
 from typing import Any
 
 import numpy as np
 import pytest
 
-from tests.support.toy_training import LATENT, SPARSE, TOY, plan
+from tests.support.toy_training import LATENT, SPARSE, TOY, plan, sixteen
+from topologies.clusters.names import cluster
+from topologies.errors import InputError
+from workloads.models.huggingface import named
 from workloads.models.model import Model
+from workloads.training import detail
+from workloads.training.detail import estimated_size
+from workloads.training.iteration import iteration
+from workloads.training.layers.steps import RankShapes
 from workloads.training.plan.plan import ParallelPlan
 from workloads.training.plan.stages import (
     chunk_layers,
@@ -19,6 +28,7 @@ from workloads.training.plan.stages import (
     stage_layers,
     stage_share,
 )
+from workloads.training.usual_plan import complete
 
 SHARES: list[tuple[Model, dict[str, Any]]] = [
     (TOY, {"tp": 4, "pp": 2}),
@@ -69,3 +79,54 @@ def test_layers_are_spread_evenly_and_the_ends_have_fewer() -> None:
 def test_edges_are_on_the_first_and_the_last_stage() -> None:
     how = plan(pp=4)
     assert [edge_share(TOY, how, stage) > 0 for stage in range(4)] == [True, False, False, True]
+
+
+HUGE: list[tuple[str, str, dict[str, Any], dict[str, Any]]] = [
+    ("gpt2", "trn2.48xlarge", {"tp": 4, "global_batch": 100_000_000}, {}),
+    ("gpt2", "trn2.48xlarge", {"tp": 4, "global_batch": 1600}, {"iterations": 1000}),
+    ("llama-3.1-405b", "rainier", {"tp": 32, "pp": 2}, {"level": "chunk"}),
+    ("llama-3.1-405b", "rainier", {"tp": 32, "pp": 2}, {"folded": False, "level": "collective"}),
+]
+
+
+@pytest.mark.parametrize(("model", "machine", "stated", "how"), HUGE)
+def test_work_too_large_is_refused_before_it_is_built(
+    model: str, machine: str, stated: dict[str, Any], how: dict[str, Any]
+) -> None:
+    shape, where = named(model), cluster(machine)
+    whole = complete(stated, shape, where)
+    begun = time.process_time()
+    before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    with pytest.raises(InputError, match=r"follows about .* ops of this step, and .*\. Use "):
+        iteration(shape, where, whole, **how)
+    assert resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before < 200_000
+    assert time.process_time() - begun < 20
+
+
+@pytest.mark.parametrize("zero", [1, 3])
+@pytest.mark.parametrize("schedule", ["1f1b", "zero-bubble"])
+def test_the_estimate_of_ops_is_near_what_is_built(zero: int, schedule: str) -> None:
+    for model in (TOY, SPARSE):
+        how = plan(tp=2, pp=2, dp=4, zero=zero, schedule=schedule, overlap="dp", global_batch=64)
+        step = iteration(model, sixteen(), how)
+        built = sum(len(stream.ops) for stream in step.program.streams)
+        where = step.cluster  # with the numbers of the framework
+        assert where.catalogue is not None
+        shapes = RankShapes(model, how, where.chip, where.catalogue)
+        guess = estimated_size(shapes, 1, every_rank=False)
+        assert 0.95 * built <= guess.stage_ops <= 1.25 * built
+        assert step.ops <= guess.ops
+
+
+def test_the_refusal_names_the_level_that_would_do(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(detail, "machine_bytes", lambda: 10**9)
+    how = plan(tp=4, dp=4, global_batch=8000)
+    with pytest.raises(InputError, match="Use --level rank-vector"):
+        iteration(TOY, sixteen(), how, folded=False, level="collective")
+    few = plan(tp=4, dp=4, global_batch=2000)
+    with pytest.raises(InputError, match="Use --engine fast"):
+        iteration(TOY, sixteen(), few, folded=False, engine="reference")
+
+
+def test_a_process_with_a_limit_of_its_own_is_held_to_it() -> None:
+    assert 0 < detail.machine_bytes() <= 2**50

@@ -157,6 +157,11 @@ def test_sizes_of_a_file_are_compared_with_the_model_and_the_servers() -> None:
     assert "nnodes is 2, not 4" in other.differs
     assert other.sentence.startswith("The file is of another job, whose ffn-hidden-size is 14336, ")
     assert other.document()["plan_file"]["differs"] == other.differs
+    vocab = other_plan(Path("a.txt"), "--tensor-model-parallel-size 4\n--vocab-size 32000\n")
+    assert vocab is not None
+    assert beside_the_plan(vocab, plan, small, machine).differs == (
+        "vocab-size is 32000, not 128256",
+    )
     titan = other_plan(Path("a.toml"), '[model]\nflavor = "8B"\n[parallelism]\nx = 1')
     assert titan is not None
     titan = beside_the_plan(titan, complete({"tp": 8}, large, machine), large, machine)

@@ -279,8 +279,9 @@ class Loan:
         if self.confidence >= USUAL or self.question.confidence is not None:
             return ""
         return (
-            f"the errors of {self.history_nights} nights bear out {self.confidence:.0%}, which "
-            f"takes the place of {USUAL:.0%}; {errors_for(USUAL)} errors bear that out."
+            f"{self.history_nights} nights of history bear out a confidence of "
+            f"{self.confidence:.0%} at most, so it takes the place of {USUAL:.0%}, for which "
+            f"{errors_for(USUAL)} nights are needed."
         )
 
     @property

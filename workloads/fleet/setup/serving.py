@@ -137,6 +137,8 @@ def _sizes(model: Model, cluster: Cluster) -> list[int | None]:
     return [None, *sorted(larger, key=lambda size: (model.heads % size != 0, size))]
 
 
+AMPLE_CACHE = 0.5  # Share of the memory that weights must leave for a smaller replica to be tried.
+FAR_MORE = 1.25  # Times as many requests from which a remark names the smaller replica.
 WAITS = "separate"  # way in which decoding waits for whole prompts
 
 
@@ -547,6 +549,42 @@ def _choice_note(service: Service) -> str:
         f"prompt that they share a replica with{second}{binds}. --disaggregate sets another split, "
         "--prefill separate lets decoding wait."
     )
+
+
+def smaller_replica_note(
+    demand: Demand,
+    cluster: Cluster,
+    models: Sequence[Model],
+    serving: FleetInputs,
+    services: Sequence[Service],
+) -> str:
+    """Return a remark if replicas of fewer chips than a server serve far more; empty if not."""
+    # A server a replica is the default for models that need one. A smaller model on as many chips
+    # waits for collectives, and a planner would buy a multiple of the units that it takes.
+    server = cluster.chips_per_server
+    if serving.tp is not None or any(each.replica_chips != server for each in services):
+        return ""
+    divisors = [size for size in range(1, server) if server % size == 0]
+    for size in divisors:
+        with suppress(InputError):
+            replicas = [
+                profile(model, cluster, tp=size, precision=service.precision)
+                for model, service in zip(models, services, strict=True)
+            ]
+            if min(map(_room, replicas)) < AMPLE_CACHE:
+                continue
+            smaller = services_from(demand, cluster, models, replace(serving, tp=size))
+            more = min(
+                one.capacity.rate_slo_per_s / other.capacity.rate_slo_per_s
+                for one, other in zip(smaller, services, strict=True)
+            )
+            if more < FAR_MORE:
+                return ""
+            return (
+                f"a replica takes a server of {server} chips unless --tp is stated; with --tp "
+                f"{size} a unit serves {more:.1f} times as many requests/s within the SLO."
+            )
+    return ""
 
 
 def _overhead_notes(cluster: Cluster, services: Sequence[Service]) -> list[str]:

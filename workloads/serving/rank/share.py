@@ -74,10 +74,7 @@ class RankShare:
 
     @property
     def weights_text(self) -> str:
-        """Sentence on how weights are held, where memory or products differ from their precision.
-
-        It is empty where all weights lie in the precision of their products.
-        """
+        """Sentence on how weights are held, where not all in the precision of their products."""
         experts, others = self.experts.format, self.format
         weights, products = experts.weights, experts.products
         if weights != self.precision:
@@ -176,11 +173,9 @@ class RankShare:
         return self.overhead("flash_decoding") > 0
 
     def product_s(self, m: FloatArray, n: float, k: int) -> FloatArray:
-        """Return the time of products (m, k) × (k, n), without quantising their inputs [s].
-
-        Engines quantise in the kernel before a product, so the measured time of such a launch is
-        subtracted.
-        """
+        """Return the time of products (m, k) × (k, n), without quantising their inputs [s]."""
+        # Engines quantise in the kernel before, so the measured time of such a launch is
+        # subtracted.
         products = self.format.products
         sides = np.maximum(m, 1), max(1, round(n)), max(1, k)
         seconds = self._launched_s(*sides, self.format)
@@ -205,10 +200,8 @@ class RankShare:
         return self.cache_precision or ("fp8" if self.format.products in WITH_SCALES else "bf16")
 
     def kv_bytes_on_rank(self) -> float:
-        """Return the size of one cached token on one rank, in all layers [B].
-
-        All heads share a latent cache and the keys of an indexer, so every rank holds the whole.
-        """
+        """Return the size of one cached token on one rank, in all layers [B]."""
+        # All heads share a latent cache and the keys of an indexer, so every rank holds the whole.
         index = self.index_layers * self.index_key_bytes if self.index_layers else 0.0
         return index + sum(part.attention_layers * part.layer_kv_bytes for part in self.by_heads)
 
@@ -230,8 +223,6 @@ class RankShare:
         return SCALED * self.model.indexer.dim if self.model.indexer else 0.0
 
     def kv_bytes_per_token(self) -> float:
-        """Return the size of one cached token on all ranks together [B].
-
-        It is 516 kB for Llama-3.1-405B and 328 kB for the 70B if every head is held once.
-        """
+        """Return the size of one cached token on all ranks together [B]."""
+        # 516 kB for Llama-3.1-405B and 328 kB for the 70B if every head is held once.
         return self.ranks * self.kv_bytes_on_rank()

@@ -32,10 +32,8 @@ def mlp_s(rank: RankShare, tokens: FloatArray, ffn: int, hidden: int = 0) -> Flo
 
 
 def projections_s(rank: RankShare, tokens: FloatArray) -> FloatArray:
-    """Return the time of the products around one layer's attention [s].
-
-    Every rank has the whole down-projections of latent attention.
-    """
+    """Return the time of the products around one layer's attention [s]."""
+    # Every rank has the whole down-projections of latent attention.
     model = rank.model
     values = rank.query_heads * (model.value_width // model.heads)
     queries = rank.query_heads * (model.query_width // model.heads)
@@ -105,16 +103,13 @@ def experts_s(rank: RankShare, tokens: FloatArray, *, prompts: bool = False) -> 
 
 
 def _fetched_experts_s(rank: RankShare, tokens: FloatArray, some: Experts) -> FloatArray:
-    """Time of the grouped products of the experts that tokens are routed to [s].
-
-    A grouped kernel takes the longer of streaming the weights of every such expert once, and of
-    computing all rows. On GPUs both add to a start: the weights of an expert are read for each tile
-    of its rows, and rows beyond the first are computed at a share of the rate of one product. Where
-    groups of ranks divide the experts, all groups wait for the busiest one. Neuron's programs of
-    decode loop over the tokens and fetch the experts of each, until all experts are fetched.
-    Fetching takes a start and some time for each row of an expert's matrices, however few columns
-    of it a rank holds.
-    """
+    """Time of the grouped products of the experts that tokens are routed to [s]."""
+    # A grouped kernel takes the longer of streaming every such expert's weights once, and computing
+    # all rows. On GPUs both add to a start: weights are read for each tile of rows, and rows beyond
+    # the first run at a share of one product's rate. All groups that divide experts wait for the
+    # busiest. Neuron's decode loops over tokens and fetches each one's experts, until all are
+    # fetched: a start, and some time for each row of an expert's matrices, however few columns a
+    # rank holds.
     groups = 1 if rank.overhead("expert_block") else rank.ep
     touched, rows_of_experts = busiest_group(some, tokens, groups)
     element = ELEMENT_BYTES[rank.experts.format.weights]
@@ -140,14 +135,9 @@ def _fetched_experts_s(rank: RankShare, tokens: FloatArray, some: Experts) -> Fl
 
 
 def busiest_group(some: Experts, tokens: FloatArray, groups: int) -> tuple[FloatArray, FloatArray]:
-    """Return the experts in use and the routed rows of the busiest group of ranks.
-
-    Routing is balanced and random, so both numbers vary about their means as sums of independent
-    choices do. The busiest of G groups exceeds the mean by as much as the largest of G normal
-    variates is expected to. With one group the numbers are the means. Returns ``touched``: experts
-    that any token is routed to, in the shape of ``tokens``. ``rows``: rows that the group's experts
-    compute, in the shape of ``tokens``.
-    """
+    """Return the experts in use and the routed rows of the busiest group, in ``tokens``' shape."""
+    # Routing is balanced and random, so both vary about their means as sums of independent choices;
+    # the busiest of G groups exceeds the mean as the largest of G normal variates is expected to.
     held = some.count / groups
     chance = 1 - (1 - some.per_token / some.count) ** tokens
     above = expected_largest(groups)
@@ -171,14 +161,11 @@ def expected_largest(count: int) -> float:
 
 
 def expert_blocks(rank: RankShare, tokens: FloatArray) -> FloatArray:
-    """Return the blocks of one layer that each rank runs for a prompt's tokens, (sizes,).
-
-    Tokens are sorted by expert into blocks of ``EXPERT_BLOCK``, and programs are compiled for
-    the worst routing: ``ceil((T k - (E - 1)) / B) + E - 1`` blocks for the E experts of a rank
-    (``forward_blockwise`` of NxD 2.28; Neuron's guide to mixtures of experts). Every rank
-    holds a part of all experts unless ``ep`` divides them, so that more chips leave it as many
-    blocks.
-    """
+    """Return the blocks of one layer that each rank runs for a prompt's tokens, (sizes,)."""
+    # Tokens are sorted by expert into blocks of ``EXPERT_BLOCK``, and programs compiled for the
+    # worst routing: ``ceil((T k - (E - 1)) / B) + E - 1`` blocks for a rank's E experts
+    # (``forward_blockwise`` of NxD 2.28; Neuron's guide to mixtures of experts). A rank holds a
+    # part of all experts unless ``ep`` divides them, so that more chips leave it as many blocks.
     some = rank.model.experts
     if some is None:
         return np.zeros_like(tokens)
@@ -208,11 +195,8 @@ two around attention, or four around latent attention."""
 
 
 def products_s(rank: RankShare, tokens: FloatArray, *, prompts: bool = False) -> FloatArray:
-    """Return the time of all matrix products of an iteration [s].
-
-    The output layer runs for one token of each request. ``prompts`` says whether the iteration runs
-    prompts, for which experts may be run by blocks.
-    """
+    """Return the time of all matrix products of an iteration [s]."""
+    # The output layer runs for one token of each request; prompts may run experts by blocks.
     model, alone, some = rank.model, rank.alone, tokens / rank.attention_dp
     dense = mlp_s(alone, some, model.ffn)
     layers = sum(part.attention_layers * projections_s(part, some) for part in alone.by_heads)
@@ -290,15 +274,12 @@ class KeyTimes(NamedTuple):
 def key_times(
     rank: RankShare, key_s: float, selected: float, score_s: float, *, windows: bool
 ) -> KeyTimes:
-    """Return the times of keys by what attention layers read and by what finds it.
-
-    ``key_s`` is the time of a key in all layers, if all read it, ``selected`` by how much longer a
-    key takes that an indexer selected, and ``score_s`` the indexer's time for a key in one layer. A
-    query with few more keys than a layer selects is faster with all of them behind a mask, as
-    DeepSeek runs short prompts (DeepSeek-V3.2-Exp, section 2.3): then the limit lies where both
-    take as long. Engines without such kernels (``masked_selection`` 0) gather the keys always. Only
-    with ``windows`` do windows of last keys shorten the time.
-    """
+    """Return the times of keys by what attention layers read and by what finds it."""
+    # ``key_s``: a key in all layers; ``selected``: how much longer one takes that an indexer
+    # selected; ``score_s``: the indexer's time for a key in one layer. A query with few more keys
+    # than a layer selects is faster with all of them behind a mask, as DeepSeek runs short prompts
+    # (DeepSeek-V3.2-Exp, section 2.3): the limit lies where both take as long. Engines without such
+    # kernels (``masked_selection`` 0) always gather.
     layers = [layer for layer in rank.model.each_layer if layer.mixer in ATTENTION]
     masked, selected = rank.overhead("masked_selection"), max(1.0, selected)
     limits = [
@@ -331,13 +312,11 @@ def _all_layers(times: Sequence[KeyTimes]) -> KeyTimes:
 
 
 def _decode_keys(rank: RankShare) -> KeyTimes:
-    """Times of a cached token of one request on one rank, in layers with alike heads.
-
-    In a layer it is the longer one of streaming the token's keys and values, and of computing
-    scores with the query heads. Of the heads that share a key-value head only some take longer than
-    one: the rest are scored beside them. Chips whose kernels keep up with the stream have no
-    constant for a score. Neuron's programs read whole caches despite windows.
-    """
+    """Times of a cached token of one request on one rank, in layers with alike heads."""
+    # A layer takes the longer of streaming a token's keys and values, and of scores with the query
+    # heads, of which only some take longer than one: the rest are scored beside them. Chips whose
+    # kernels keep up have no constant for a score. Neuron's programs read whole caches despite
+    # windows.
     chip, catalogue, layers = rank.cluster.chip, rank.catalogue, rank.attention_layers
     efficiency = catalogue.value("serving.decode", "kv_stream_efficiency")
     hbm = catalogue.value(chip, "hbm_bandwidth") * efficiency
@@ -364,11 +343,9 @@ def _decode_keys(rank: RankShare) -> KeyTimes:
 
 
 def _prefill_keys(rank: RankShare) -> KeyTimes:
-    """Times of attention of a prompt's token to one earlier token, in layers with alike heads.
-
-    Windows of last keys count as if they were whole: rates of gpt-oss at prompts of 32,000 tokens
-    (gpustack_serving) are below those without windows already.
-    """
+    """Times of attention of a prompt's token to one earlier token, in layers with alike heads."""
+    # Windows count as if whole: rates of gpt-oss at prompts of 32,000 tokens (gpustack_serving) are
+    # below those without windows already.
     model, chip, heads = rank.model, rank.cluster.chip, rank.query_heads
     shape = AttentionShape(1, LONG_TOKENS, heads, rank.kv_heads, model.head_dim)
     seconds = attention_s(chip, shape, **rank.part)
@@ -386,12 +363,9 @@ def _prefill_keys(rank: RankShare) -> KeyTimes:
 
 
 def decode_request_s(rank: RankShare) -> float:
-    """Return the time of one decoding request besides its cached tokens, in all layers [s].
-
-    The attention kernel takes some time for each pair of a sequence and a key-value head. Layers
-    without attention read and write states, those of all requests in one kernel, whose start is no
-    request's.
-    """
+    """Return the time of one decoding request besides its cached tokens, in all layers [s]."""
+    # The kernel takes some time for each pair of a sequence and a key-value head. Layers without
+    # attention read and write states of all requests in one kernel, whose start is no request's.
     heads = sum(
         part.attention_layers * max(1.0, part.model.kv_heads / rank.ranks) for part in rank.by_heads
     )
@@ -413,10 +387,8 @@ def _pair_s(rank: RankShare) -> float:
 
 
 def scan_token_s(rank: RankShare) -> float:
-    """Return the time of a prompt's token in the scans of all layers with a state [s].
-
-    The kernel processes the prompt chunk by chunk, for one head of the rank after the other.
-    """
+    """Return the time of a prompt's token in the scans of all layers with a state [s]."""
+    # The kernel processes the prompt chunk by chunk, for one head of the rank after the other.
     mixer = rank.model.recurrence
     if mixer is None:
         return 0.0
@@ -436,11 +408,9 @@ REPLICAS = 64
 def reduces_s(
     rank: RankShare, tokens: FloatArray, family: str, *, prompts: bool = False
 ) -> FloatArray:
-    """Return the time of all-reduces over the ranks of the replica, one a part of a layer [s].
-
-    On Trainium they take a floor, which was fitted to decode, and those of prompts at least what
-    the runtime's library takes for their size over all ranks, where that was measured.
-    """
+    """Return the time of all-reduces over the ranks of the replica, one a part of a layer [s]."""
+    # On Trainium they take a floor, fitted to decode, and those of prompts at least what the
+    # runtime's library takes for their size over all ranks, where that was measured.
     if rank.attention_dp > 1:
         within = reduces_s(rank.alone, tokens / rank.attention_dp, family)
         routed = 1 - rank.model.moe_layers / rank.parts  # sums of experts are part of the exchange
@@ -472,11 +442,9 @@ def _reduce_s(rank: RankShare, size: int) -> float:
 
 
 def library_reduce_s(rank: RankShare, size: FloatArray) -> FloatArray:
-    """Return the time of one all-reduce of the runtime's library over all ranks [s].
-
-    It is interpolated between powers of two, in proportion to the size above them, and 0 for sizes
-    below them, which the floor of decode covers.
-    """
+    """Return the time of one all-reduce of the runtime's library over all ranks [s]."""
+    # Interpolated between powers of two, in proportion to the size above them, and 0 below them,
+    # which the floor of decode covers.
     times = _library_times_s(rank.cluster, rank.chips, rank.ranks)
     inside = np.exp(np.interp(np.log(size), np.log(SIZES), np.log(times)))
     longer = np.where(size > SIZES[-1], times[-1] * size / SIZES[-1], inside)
@@ -485,21 +453,17 @@ def library_reduce_s(rank: RankShare, size: FloatArray) -> FloatArray:
 
 @lru_cache(REPLICAS)
 def _library_times_s(cluster: Cluster, chips: int, ranks: int) -> FloatArray:
-    """Times of all-reduces of ``SIZES`` over the first ranks of a cluster's first chips [s].
-
-    Between two algorithms of the library a longer one may take less; here it takes as much.
-    """
+    """Times of all-reduces of ``SIZES`` over the first ranks of a cluster's first chips [s]."""
+    # Between two algorithms of the library a longer one may take less; here it takes as much.
     group = Group(cluster, np.arange(chips), max(1, ranks // chips))
     calls = [CollectiveCall("all-reduce", group, int(size)) for size in SIZES]
     return np.maximum.accumulate([duration_ps(call) for call in calls]) / PS_PER_S
 
 
 def exchange_s(rank: RankShare, tokens: FloatArray, family: str) -> FloatArray:
-    """Return the time in which groups that divide the requests share one layer's tokens [s].
-
-    All ranks gather the tokens of all groups, in the precision of the products, and sum their
-    results in 16 bits, as TensorRT-LLM and SGLang do inside a server.
-    """
+    """Return the time in which groups that divide the requests share one layer's tokens [s]."""
+    # All ranks gather the tokens of all groups in the products' precision, and sum their results in
+    # 16 bits, as TensorRT-LLM and SGLang do inside a server.
     element = ELEMENT_BYTES[rank.experts.format.products] + 2.0
     moved = (1 - 1 / rank.attention_dp) * tokens * rank.model.hidden * element
     port = scale_up_bytes_per_s(rank.cluster.shape) * rank.catalogue.value(family, "peer_rate")
@@ -507,11 +471,8 @@ def exchange_s(rank: RankShare, tokens: FloatArray, family: str) -> FloatArray:
 
 
 def direct_reduce_s(rank: RankShare, size: FloatArray, family: str) -> FloatArray:
-    """Return the time of one all-reduce as serving engines write it [s].
-
-    Every rank reads its peers' memory, either all of it in one step, or first its own share and
-    then the reduced shares of the others, whichever takes less.
-    """
+    """Return the time of one all-reduce as serving engines write it [s]."""
+    # Every rank reads its peers' memory: all in one step, or its own share and then others' sums.
     port = scale_up_bytes_per_s(rank.cluster.shape) * rank.catalogue.value(family, "peer_rate")
     peers = rank.chips - 1
     one_step_s = rank.catalogue.value(family, "one_step_floor") + peers * size / port

@@ -35,6 +35,7 @@ from topologies.clusters.cluster import Cluster
 from topologies.errors import InputError
 from topologies.memory_limit import check_memory
 from workloads.training.execution.lower import OWN, Layout, lay_out
+from workloads.training.execution.turns import in_turns, turn_bytes
 from workloads.training.layers.steps import LayerOp
 from workloads.training.program.groups import group_of
 from workloads.training.program.program import Exchange, Program
@@ -76,11 +77,15 @@ def expand(
     as_flows: bool = False,
     in_place: bool = True,
     down: tuple[str, ...] = (),
+    whole: bool = False,
 ) -> Expanded:
-    """Write out the collectives of an iteration."""
+    """Write out the collectives of an iteration; they take turns but for ``whole`` messages."""
     check_messages(cluster)
     layout = lay_out(program)
-    called = list(_collectives(program, layout, cluster, down, as_flows=as_flows))
+    by_exchange = list(_collectives(program, layout, cluster, down, as_flows=as_flows))
+    called = [call for calls in by_exchange for call in calls]
+    if not (as_flows or whole):
+        called = _taking_turns(by_exchange)
     standing = len(collectives) + sum(map(len, called))
     run = len(collectives) + sum(len(call.pattern) * len(call.join) for call in called)
     level = "flow" if as_flows else "chunk"
@@ -131,10 +136,11 @@ def project(times: Times, expanded: Expanded) -> Trace:
 
 def _collectives(
     program: Program, layout: Layout, cluster: Cluster, down: tuple[str, ...], *, as_flows: bool
-) -> Iterator[Called]:
-    """Yield each collective of each group with its calls, apart from those within one chip."""
+) -> Iterator[list[Called]]:
+    """Yield for each exchange the collectives of its groups, apart from those within one chip."""
     schedules: dict[tuple[bytes, str, int, int], Schedule] = {}
     for number, exchange in enumerate(program.exchanges, start=1):
+        called = []
         for members, kind in zip(exchange.members, exchange.kind.tolist(), strict=True):
             chips = program.chip[members]
             if (chips == chips[0]).all():
@@ -148,7 +154,17 @@ def _collectives(
                     if as_flows:
                         chunks = as_flow(chunks.resources, busy_ps(chunks), alone_ps)
                     schedules[key] = replace(chunks, labels={})  # nobody reads them
-                yield Called(schedules[key], layout.offset[members[0], number] + 2 * calls)
+                joins = layout.offset[members[0], number] + 2 * calls
+                called.append(Called(schedules[key], joins))
+        yield called
+
+
+def _taking_turns(by_exchange: list[list[Called]]) -> list[Called]:
+    """Cut the collectives of each exchange into parts that take turns on the links they share."""
+    patterns = [{id(call.pattern): call.pattern for call in calls} for calls in by_exchange]
+    part_bytes = turn_bytes(each.values() for each in patterns)
+    cut = {key: in_turns(one, part_bytes) for each in patterns for key, one in each.items()}
+    return [replace(call, pattern=cut[id(call.pattern)]) for calls in by_exchange for call in calls]
 
 
 def _calls(

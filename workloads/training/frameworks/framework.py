@@ -1,10 +1,4 @@
-"""The noun ``Framework``: what a training stack does that a plan does not say.
-
-A framework is a YAML file in this folder, or one of a user's own with the same keys: the values it
-gives to fields of a plan that nobody states, the meaning of *selective* recomputation, and the
-catalogue variants of its kernels, copies, launches and collective library. Its settings, such as
-the date of a release or whether layers are compiled, follow its name after a colon.
-"""
+"""The noun ``Framework``: what a training stack does that a plan does not say."""
 
 from __future__ import annotations
 
@@ -184,10 +178,7 @@ def _with_numbers(stack: Framework, cluster: Cluster, dense: bool) -> Cluster:
 
 
 def framework(text: str) -> Framework:
-    """Return a framework by its name or file, with the settings that follow after a colon.
-
-    Such as ``torchtitan``, ``megatron-lm:2020-06``, ``megatron-core:graphs`` or ``mine.yaml``.
-    """
+    """Return a framework by name or file with settings, such as ``megatron-core:graphs``."""
     name, _, added = text.partition(":")
     is_file = name.endswith((".yaml", ".yml"))
     if not is_file and name not in names():
@@ -255,10 +246,7 @@ def _read(path: str, name: str = "") -> Framework:
 
 
 def usual_framework(cluster: Cluster, stated: Mapping[str, Any]) -> str:
-    """Return the framework that a plan is predicted with where none is named.
-
-    ``stated`` has fields of the plan and, where it does not fill the cluster, its ``chips``.
-    """
+    """Return the framework that a plan is predicted with where none is named."""
     # It follows from the machine and the kind of plan: sharded parameters are PyTorch's FSDP,
     # separate attention kernels date from the Megatron-LM of 2020 to 2022, lazily traced programs
     # of a Trainium host are torch-neuronx, and a machine of one Trainium chip runs PyTorch itself

@@ -1,9 +1,7 @@
 """Training of a part of a model: low-rank adapters beside frozen weights, or one part alone.
 
-An adapter adds ``B A`` to a frozen weight, with A of (columns in, rank) and B of (rank, columns
-out) (arXiv 2106.09685). Either every product of the dense layers has an adapter, or those around
-attention. Frozen weights have neither gradients nor optimizer state, but gradients of inputs are
-propagated through them.
+An adapter adds ``B A`` of some rank to a frozen weight (arXiv 2106.09685), which has neither
+gradients nor optimizer state, but gradients of inputs are propagated through it.
 """
 
 from __future__ import annotations

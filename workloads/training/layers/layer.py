@@ -1,9 +1,4 @@
-"""One layer as steps, forward and backward, and the embedding and output layer at both ends.
-
-A layer has a mixer (attention, latent attention, or a recurrent one), a feed-forward part, or both.
-Where both work in parallel on one input (arXiv 2204.02311, section 2), they share the gathering
-before and the reduction after, and the norm if there is only one.
-"""
+"""One layer as steps, forward and backward, and the embedding and output layer at both ends."""
 
 from __future__ import annotations
 

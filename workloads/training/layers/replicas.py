@@ -1,9 +1,7 @@
 """Communication of ranks that hold the same parameters: gradients and updated parameters.
 
-Experts have groups of their own, ``edp``. Under ZeRO-1 and 2 gradients are reduced to the rank that
-updates their parameters, which are gathered afterwards. ZeRO-2 reduces in every backward pass, as
-no rank has memory for all gradients, and ZeRO-3 also gathers parameters before every pass.
-Communication that runs beside compute is done in buckets of several layers.
+Experts have groups of their own, ``edp``. ZeRO-1 and 2 reduce to the rank that updates and gather
+afterwards, ZeRO-2 in every backward pass; ZeRO-3 gathers before every pass.
 """
 
 from __future__ import annotations

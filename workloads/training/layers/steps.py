@@ -1,9 +1,7 @@
 """Steps of one rank for a layer, an embedding or an output layer, in program order.
 
-A step is a kernel on the chip's engine or a communication on one of its streams. It waits for the
-step before it on its own stream, and for the step that ``after`` names. By default that is the
-step just before it, which makes a chain. A step that waits for an earlier one can run beside those
-in between.
+A step waits for the one before on its own stream, and for the one that ``after`` names, by default
+the step just before; one that waits for an earlier one runs beside those in between.
 """
 
 from __future__ import annotations

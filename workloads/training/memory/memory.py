@@ -205,17 +205,6 @@ def _scores(model: Model, plan: ParallelPlan, tokens: int) -> int:
     return score_bytes * heads * tokens * plan.seq
 
 
-def held_activations(model: Model, plan: ParallelPlan, stage: int, stack: Stack = Stack()) -> int:
-    """Return the size of activations that a stage holds at the worst moment of its passes [B]."""
-    # ``stack`` has the same meaning as in :func:`layer_activations`. With GPipe a stage holds those
-    # of all microbatches, with 1F1B of as many as there are stages from this one to the last (arXiv
-    # 2104.04473).
-    chunks = range(plan.vpp)
-    sizes = np.array([chunk_activations(model, plan, stage, chunk, stack) for chunk in chunks])
-    in_flight = most_held(plan.pipeline, plan.pp, stage, plan.microbatches, plan.vpp)
-    return int((in_flight * sizes).sum(axis=1).max())
-
-
 def chunk_activations(
     model: Model, plan: ParallelPlan, stage: int, chunk: int, stack: Stack
 ) -> int:
@@ -348,7 +337,12 @@ def _memory(model: Model, plan: ParallelPlan, stage: int, stack: Stack, capacity
     )
     weights = layer_weight_bytes(plan) * (parameters - kept_edges) + WEIGHT_BYTES * kept_edges
     adapters = WEIGHT_BYTES * trained.total if plan.lora_rank else 0
-    activations = held_activations(model, plan, stage, stack)
+    # At the worst moment a stage holds the activations of all microbatches with GPipe, with 1F1B
+    # of as many as there are stages from this one to the last (arXiv 2104.04473).
+    chunks = range(plan.vpp)
+    sizes = np.array([chunk_activations(model, plan, stage, chunk, stack) for chunk in chunks])
+    in_flight = most_held(plan.pipeline, plan.pp, stage, plan.microbatches, plan.vpp)
+    activations = int((in_flight * sizes).sum(axis=1).max())
     copied_gradients = stack.gradient_copy_bytes * gradients
     gathered, work = 0, _work(model, plan, stage, stack)
     if plan.sharding == 3:  # whole parameters of layers, and of embedding and output layer

@@ -1,8 +1,4 @@
-"""Keys of MaxText's YAML files and commands, most of which lie over its base.yml.
-
-A mesh has axes within slices (``ici_…``) and between them (``dcn_…``), and a batch is one of each
-device of a replica.
-"""
+"""Keys of MaxText's YAML files and commands, most of which lie over its base.yml."""
 
 from __future__ import annotations
 

@@ -1,9 +1,4 @@
-"""Reader of plans of other tools: Megatron-LM, NeMo, torchtitan, NxD Training, DeepSpeed, MaxText.
-
-A file is flattened to dotted keys. The tool's table says which of them are fields of a plan, and
-how a value is read, and written by :mod:`workloads.training.write_other_tools`. A value that
-no rule can read is refused; keys that a plan has no field for are named in the result.
-"""
+"""Reader of plans of Megatron-LM, NeMo, torchtitan, NxD Training, DeepSpeed and MaxText."""
 
 from __future__ import annotations
 
@@ -208,7 +203,8 @@ def _cut(value: Any, keys: Mapping[str, Any]) -> tuple[int, ...]:
 def _optimizer(value: Any, _all: Mapping[str, Any]) -> str | Near:
     """Optimizer by a name such as ``adamw_fp32OptState``; near AdamW where no plan has it."""
     names = map(str, CHOICES["optimizer"])
-    return next((name for name in names if str(value).startswith(name)), Near("adamw"))
+    word = str(value).lower()
+    return next((name for name in names if word.startswith(name)), Near("adamw"))
 
 
 TP_PP_DP = ("tp", "cp", "pp", "dp")  # order of axes with Megatron's ``use-tp-pp-dp-mapping``
@@ -293,6 +289,7 @@ TITAN: Mapping[str, Key] = {
         lambda value, _all: "fp8" if any("float8" in str(name) for name in list(value)) else None,
         lambda name, _plan: ["float8"] if name == "fp8" else None,
     ),
+    "optimizer.name": Key("optimizer", _optimizer),
     # Layers run eagerly unless one of these, new and old, is true.
     **dict.fromkeys(("compile.enable", "training.compile"), when(COMPILED, "", "eager")),
     "float8.enable_float8_linear": when("precision", "fp8"),
@@ -456,8 +453,9 @@ def cannot_change_time(key: str) -> bool:
     """Return whether a key of a tool's file cannot change the time of a step, by its words."""
     words = re.sub(r"[._-]", " ", key.partition(" =")[0].lower())
     if re.search(
-        r"\bclip|\binitialization|max position embeddings|node rank|\blr$| target $|learning rate|"
-        r"^(enable|async) checkpointing$|^adamw? (b1|b2|mask)$",
+        r"\bclip|\bmax norm$|\binitialization|max position embeddings|node rank|\brdzv\b|\blr$|"
+        r"\beps$| target $|learning rate|^(enable|async) checkpointing$|profiling|"
+        r"^adamw? (b1|b2|mask)$",
         words,
     ):
         return True

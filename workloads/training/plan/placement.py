@@ -1,10 +1,4 @@
-"""Placement of ranks on the chips of one or several clusters, and the groups that communicate.
-
-The coordinates of a rank in the plan are the digits of its number in mixed radix, and the first
-axis of the plan's ``order`` changes fastest. With ``tp-cp-dp-pp`` the ranks of a tensor-parallel
-group have consecutive numbers, and on consecutive chips 32 of them fill a 4×4×2 block of a Trn2
-UltraServer.
-"""
+"""Placement of ranks on chips, by digits in the plan's ``order``, first axis fastest; groups."""
 
 from __future__ import annotations
 

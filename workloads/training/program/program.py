@@ -1,9 +1,4 @@
-"""The program of an iteration: the ops of a rank of each stage, and the exchanges between ranks.
-
-A program is small: it holds one stream of ops for each pipeline stage, and the members and times of
-each exchange. ``fold`` keeps one of each class of equal ranks, and ``execution.lower`` repeats the
-streams for all ranks as a Schedule.
-"""
+"""The program of an iteration: the ops of a rank of each stage, and the exchanges between ranks."""
 
 from __future__ import annotations
 

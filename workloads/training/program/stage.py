@@ -1,9 +1,4 @@
-"""Ops of one rank of a pipeline stage in an iteration, in program order.
-
-A pass takes a microbatch forward or backward through a chunk of layers. ``StagePasses`` says which
-steps each pass has, and lays them out as a table of ops, in which the steps of a layer are repeated
-for all layers. ``streams`` joins the passes of an iteration and adds what waits for what.
-"""
+"""Ops of one rank of a pipeline stage in an iteration, in program order."""
 
 from __future__ import annotations
 

@@ -37,20 +37,6 @@ KEYS = {
 RING = {"bandwidth": "100GB/s", "latency": "1us"}
 
 
-SHAPE = {"size": "1MiB", "cluster": "trn2.48xlarge"}
-
-
-def on(**options):
-    return {"op": "all-reduce", **SHAPE, **options}
-
-
-TOO_LARGE = "a buffer of 57 MiB does not fit in the SBUF of a rank, 56 MiB"
-
-
-def uneven(**options):
-    return {"op": "all-to-all-v", "unrestricted": True, **SHAPE, **options}
-
-
 def printed(capsys, *arguments, **options):
     collective(*arguments, json=True, quiet=True, **options)
     return jsons.loads(capsys.readouterr().out)["rows"]
@@ -114,8 +100,6 @@ def test_a_permute_runs_along_the_ring_of_the_runtime(capsys):
     (row,) = printed(capsys, "permute", "trn2.48xlarge", size="1MiB", ideal=True)
     assert row["ops"] == 2 * 16  # one hop each, and a join
     strange = {"size": "1MiB", "order": "0,5,1,4", "group": "0,1,4,5"}
-    with pytest.raises(InputError, match="permute from chip 0 to chip 5: no link joins them"):
-        collective("permute", "trn2.48xlarge", **strange)
     (row,) = printed(capsys, "permute", "trn2.48xlarge", unrestricted=True, **strange)
     assert row["semantics"] == "proven"
 
@@ -160,14 +144,14 @@ def test_measured_times_stand_beside_the_simulated_ones(capsys, measured):
         (
             (3, 1),
             ["slower", "usual"],
-            "Longer than .*: 1 of 2 times. At 4 KiB look at what sets lat",
+            "1 of 2 times are longer than nine .*. At 4 KiB look at what sets lat",
         ),
         (
             (1, 3),
             ["usual", "slower"],
-            "Longer than .*: 1 of 2 times. At 1 GiB look at what sets bandwidth: links and",
+            "1 of 2 times are longer .*. At 1 GiB look at what sets bandwidth: links and",
         ),
-        ((0.3, 1), ["faster", "usual"], "Shorter than .*: 1 of 2 times. Check that machine, ranks"),
+        ((0.3, 1), ["faster", "usual"], "1 of 2 times are shorter .*. Check that machine, ranks"),
     ],
 )
 def test_measured_times_that_are_not_normal_are_said(capsys, tmp_path, factors, normal, says):
@@ -202,21 +186,6 @@ def test_a_size_that_was_not_measured_has_no_error(capsys, measured):
     assert rows[1]["error"] is None
 
 
-@pytest.mark.parametrize(
-    ("arguments", "message"),
-    [
-        (("all-gather", "ring:8", {}), "measures all-reduce, the command simulates all-gather"),
-        (("all-reduce", "ring:4", {}), "measured on 8 ranks, the command simulates 4"),
-        (("all-reduce", "ring:8", {"size": "3KiB"}), "none of the sizes asked for"),
-    ],
-)
-def test_other_runs_than_measured_are_not_compared(measured, arguments, message):
-    op, cluster, options = arguments
-    with pytest.raises(InputError, match=message) as caught:
-        collective(op, cluster, compare=measured, **options, **RING)
-    assert "\n" not in str(caught.value)
-
-
 def test_scratchpads_leave_memory_out_of_time_and_bound(capsys):
     full = {"op": "reduce-scatter", "cluster": "trn2.48xlarge", "ranks_per_chip": 4}
     (outside,), (inside,) = (
@@ -245,67 +214,6 @@ def test_a_popular_rank_slows_the_exchange_down(capsys):
     assert even["busbw_bytes_per_s"] == pytest.approx(plain["busbw_bytes_per_s"])
     assert skewed["time_s"] > 2 * even["time_s"]
     assert skewed["semantics"] == "proven"
-
-
-@pytest.mark.parametrize(
-    ("arguments", "message"),
-    [
-        ({"op": "all-reduce", "cluster": "trn2.48xlarge", "size": "1"}, "1"),
-        (
-            {"op": "all-sum", "cluster": "trn2.48xlarge", "size": "1GiB"},
-            "collective 'all-sum' is none of",
-        ),
-        (
-            {"op": "all-to-all", "cluster": "trn2.48xlarge", "size": "1GiB", "algorithm": "ring"},
-            "these do: auto, best, torus, per-axis, direct, dimension-ordered",
-        ),
-        ({"op": "all-reduce", "cluster": "trn2.48xlarge", "size": "1MiB:1KiB:4"}, "a range needs"),
-        ({"op": "all-reduce", "cluster": "ring:8", "size": "1GiB"}, "--bandwidth 100GB/s"),
-        (
-            {"op": "all-reduce", "cluster": "trn2.48xlarge", "size": "1GiB", "engine": "quick"},
-            "engine",
-        ),
-        ({"op": "all-reduce", "cluster": "trn2.48xlarge"}, "no size is given; add --size"),
-        (on(op="all-gather-v"), "Did you mean all-gather"),
-        (on(ranks=4, group="0-3"), "--ranks 4 and --group 0-3 both say"),
-        (on(ranks=17), "17 ranks on trn2.48xlarge"),
-        (on(ranks=6, ranks_per_chip=4), "6 ranks are not whole chips of 4 ranks; use 4"),
-        (on(ranks_per_chip=9), "9 ranks a chip; trn2 has 8 NeuronCores. Use 1 to 8"),
-        (on(ranks_per_chip=0), "0 ranks per chip; use 1 to 256"),
-        (on(ranks_per_chip=0, group="0-3"), "0 ranks per chip; use 1 to 256"),
-        (on(ranks_per_chip=10**9), "1000000000 ranks per chip; use 1 to 256"),
-        (on(group="0-16"), "chip 16 is not one of the 16 of trn2.48xlarge; the last is 15"),
-        (on(group="0-999999999"), "chip 999,999,999 is not one of"),
-        (on(group="5-2"), "the range 5-2 goes down; write 2-5"),
-        (on(group="0,x"), "'x' is no chip and no range"),
-        (on(group=""), "'' is no chip and no range"),
-        (on(group="0-3;"), "'' is no chip and no range"),
-        (on(group="0,0"), "chip 0 is named twice"),
-        (on(group="0-3;3-6"), "chip 3 is in two groups"),
-        (on(group="0-3;4-6"), "has groups of 3 and of 4 chips"),
-        (on(group="0-15,0-15"), "names 32 chips, trn2.48xlarge has 16"),
-        (on(group="0-3;4-7", order="0,1,2,3"), "--order is for one group, --group names 2"),
-        (on(group="0-3", order="0,1,2"), "lacks 1 of the group's 4 chips, the first is chip 3"),
-        (on(group="0-3", order="0,1,2,4"), "names chip 4, which is not in the group"),
-        (on(order="no-such-file.txt"), "--order no-such-file.txt cannot be read"),
-        (on(compare=Path("no-such.txt")), "no-such.txt cannot be read"),
-        (on(cluster="dgx-h100", runtime="eager"), "--runtime eager is a way to issue"),
-        (on(skew=1.0), "--skew is for all-to-all-v, not for all-reduce"),
-        (on(matrix=Path("m.csv")), "--bytes is for all-to-all-v, not for all-reduce"),
-        (uneven(), "all-to-all-v needs --bytes FILE, or --size with --skew"),
-        (uneven(skew=1.0, matrix=Path("m.csv")), "--bytes m.csv and --skew both say"),
-        (uneven(skew=-1.0), "--skew -1.0 is not between 0"),
-        (uneven(skew=float("nan")), "--skew nan is not between 0"),
-        (uneven(skew=1.0, algorithm="ring"), "These do: auto, best, dimension-ordered, direct"),
-        (uneven(skew=1.0, group="0-3;4-7"), "runs in one group, --group names 2"),
-        (on(size="57MiB", sbuf=True), TOO_LARGE),
-        (uneven(skew=1.0, sbuf=True), "all-to-all-v in SBUF: the runtime wants its operands in"),
-    ],
-)
-def test_mistakes_are_one_line(arguments, message):
-    with pytest.raises(InputError, match=message) as caught:
-        collective(**arguments)
-    assert "\n" not in str(caught.value)
 
 
 @pytest.mark.parametrize("text", ["1KiB:1GiB", "1KiB:1GiB:1", "1KiB:1GiB:x", "", "1KiB,,2KiB"])

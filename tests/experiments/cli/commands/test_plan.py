@@ -244,6 +244,25 @@ def test_a_plan_of_a_tool_for_other_chips_stands_beside_the_others(
     assert (mine["tp"], mine["framework"]) == (8, "neuronx")
 
 
+def test_a_plan_of_ones_own_states_the_batch_of_all(
+    few_plans: list[str], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    at = few_plans.index("--global-batch")
+    words = [*few_plans[:at], *few_plans[at + 2 :]]
+    path = tmp_path / "megatron.txt"
+    path.write_text(
+        "--tensor-model-parallel-size 8 --seq-length 1024 --global-batch-size 32 "
+        "--recompute-activations\n"
+    )
+    assert run(*words, "--top", "1", "--with", str(path), "--json") == 0
+    document = json.loads(capsys.readouterr().out)
+    assert {document["own"]["global_batch"], document["rows"][0]["global_batch"]} == {32}
+    assert run(*words, "--top", "1", "--with", "--tp 8") == 2
+    assert "--global-batch is not stated: plans are compared for one batch" in (
+        capsys.readouterr().err
+    )
+
+
 def test_the_first_plan_as_ones_own_is_marked_in_the_table(
     few_plans: list[str], tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

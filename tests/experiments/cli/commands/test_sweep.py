@@ -3,9 +3,6 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
-from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
@@ -13,16 +10,11 @@ import pytest
 from experiments.cli.commands import sweep as program
 from experiments.cli.main import run
 from experiments.sweeps import runner as row_runner
-from tests.support.probe_command import PROBE
+from tests.support.probe_command import PROBE, threads
 
 
 @pytest.fixture(autouse=True)
 def _in_this_process(monkeypatch: pytest.MonkeyPatch) -> None:
-    @contextmanager
-    def threads(workers: int) -> Iterator[ThreadPoolExecutor]:
-        with ThreadPoolExecutor(workers) as pool:
-            yield pool
-
     monkeypatch.setattr(row_runner, "process_pool", threads)
     monkeypatch.setattr(program, "program_of", lambda *_: PROBE)
 

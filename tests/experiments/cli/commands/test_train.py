@@ -1,4 +1,4 @@
-"""The command ``train``: its keys, files and refusals."""
+"""The command ``train``: its keys, files and refusals, which name the nearest plan that works."""
 
 from __future__ import annotations
 
@@ -8,10 +8,14 @@ from pathlib import Path
 import pandas as pd
 import pytest
 
+from experiments.cli.commands.train import remedied
 from experiments.cli.main import app
+from experiments.cli.main import run as run_line
 from tests.support.small_models import SMALL_CONFIG, config_file
+from tests.support.toy_training import TOY, sixteen
 from topologies.errors import InputError
 from workloads.training.program.breakdown import PARTS
+from workloads.training.usual_plan import complete
 
 KEYS = {
     "ranks", "chips", "parameters", "iteration_s", "tokens_per_s", "tokens_per_s_per_chip",
@@ -108,29 +112,6 @@ def test_options_go_before_the_plans_file(
     assert json.loads(capsys.readouterr().out)["memory_bytes"]["weights"] < 2 * 2**26
 
 
-@pytest.mark.parametrize(
-    ("more", "message"),
-    [
-        (
-            ["--level", "chunk", "--engine", "reference", "--global-batch", "4096"],
-            "makes .* ops of this iteration; at most",
-        ),
-        (["--level", "colective"], r"none of auto, .* Did you mean collective\?"),
-        (["--dp", "3"], "dp 3 × tp 4 × pp 2 = 24 ranks, but the cluster has 16 chips. Reduce dp"),
-        (["--global-batch", "3"], "global batch 3 is not a multiple"),
-        (["--jitter", "9"], "jitter 9 is outside 0 to 0.25"),
-        (["--straggler", "99:2"], "straggler 99 is no rank of the plan"),
-        (["--vpp", "3", "--schedule", "gpipe"], "gpipe has one chunk a stage, not vpp 3"),
-        (["--recompute", "ful"], r"Did you mean full\?"),
-    ],
-)
-def test_mistakes_write_nothing(config: str, tmp_path: Path, more: list[str], message: str) -> None:
-    out = tmp_path / "run"
-    with pytest.raises(InputError, match=message):
-        run(*arguments(config, "--out", str(out), *more))
-    assert not out.exists()
-
-
 def test_what_follows_from_the_time_has_its_factor(capsys: pytest.CaptureFixture[str]) -> None:
     """Price and energy rise with the time and rates fall, each by what its end is away."""
     line = ["--model=gpt2", "--cluster=trn2.48xlarge", "--tp=4", "--quiet"]
@@ -214,3 +195,64 @@ def test_the_plan_stays_while_numbers_move(capsys: pytest.CaptureFixture[str]) -
     document = json.loads(capsys.readouterr().out)
     moved = {row["input"]: row["elasticity"] for row in document["sensitivity"]}
     assert -1 < moved["kernels.h100.gemm_sustained"] < -0.4
+
+
+@pytest.mark.parametrize(
+    ("line", "why"),
+    [
+        ("tp: 0", "tp is 0"),
+        ("tp: 1.5", "tp is 1.5"),
+        ("order: 5", "order"),
+        ("stage_layers: 3", "stage_layers sum to 3, but gpt2 has 12 layers"),
+        ("stage_layers: [x]", "stage_layers is 'x'"),
+        ("schedule: 7", "schedule is '7'; it must be one of gpipe"),
+        ("tps: 8", "a plan has no 'tps'. Did you mean tp?"),
+        ("!!python/object/apply:os.system ['true']", "is not YAML"),
+        ("", "holds no fields"),
+    ],
+)
+def test_a_mistaken_file_of_a_plan_is_refused_in_one_line(
+    line: str, why: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    file = tmp_path / "plan.yaml"
+    file.write_text(line)
+    assert run_line(["train", "--model=gpt2", "--cluster=p5.48xlarge", f"--plan={file}"]) == 2
+    printed = capsys.readouterr()
+    assert (printed.out, printed.err.count("\n")) == ("", 1)
+    assert why in printed.err
+
+
+def test_layers_of_the_only_chunk_may_be_stated(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    file = tmp_path / "plan.yaml"
+    file.write_text("stage_layers: 12\n")
+    times = []
+    for more in ((), (f"--plan={file}",)):
+        run("--model=gpt2", "--cluster=p5.48xlarge", "--json", *more)
+        times.append(json.loads(capsys.readouterr().out)["iteration_s"])
+    assert times[0] == times[1]
+
+
+def test_a_refusal_names_it_in_the_same_line() -> None:
+    with (
+        pytest.raises(InputError, match=r"The nearest plan that works: tp 4\.$") as caught,
+        remedied({"tp": 3}, TOY, sixteen()),
+    ):
+        complete({"tp": 3}, TOY, sixteen())
+    assert "\n" not in str(caught.value)
+    with (
+        pytest.raises(InputError, match=r"^something else$"),
+        remedied({"tp": 4}, TOY, sixteen()),
+    ):
+        raise InputError("something else")
+
+
+def test_a_plan_that_the_refusal_names_already_is_not_named_twice() -> None:
+    refusal = "12 attention heads of gpt2 are not divisible by tp 8. Use tp 4."
+    with (
+        pytest.raises(InputError) as caught,
+        remedied({"tp": 3}, TOY, sixteen()),
+    ):
+        raise InputError(refusal)
+    assert str(caught.value) == refusal

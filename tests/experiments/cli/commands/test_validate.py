@@ -1,4 +1,4 @@
-"""The commands ``validate`` and ``calibrate``: status, JSON, run directories and refusals."""
+"""The commands ``validate``, ``calibrate`` and ``report``: status, JSON, run directories."""
 
 from __future__ import annotations
 
@@ -10,6 +10,7 @@ import pytest
 
 from experiments.cli.commands.validate import MOST_PRINTED
 from experiments.cli.main import run
+from experiments.reports.run_directory import run_directory
 
 ROWS = (
     "collective,cluster,chips,size_bytes,time_s,table\n"
@@ -156,3 +157,17 @@ def test_residuals_that_cannot_be_written_are_refused_before_any_row_is_predicte
     monkeypatch.setattr("experiments.validation.validate.validate_each", never)
     assert run(["validate", f"--residuals={tmp_path}"]) == 2
     assert "it is no file. Choose another name." in capsys.readouterr().err
+
+
+def test_the_page_is_built_again_and_its_place_is_said(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with run_directory(tmp_path / "out", command="x", inputs={}):
+        pass
+    (tmp_path / "out" / "report.html").unlink()
+    assert run(["report", str(tmp_path / "out")]) == 0
+    page = tmp_path / "out" / "report.html"
+    assert capsys.readouterr().out.strip() == str(page)
+    assert run(["report", str(tmp_path / "out"), "--json"]) == 0
+    document = json.loads(capsys.readouterr().out)
+    assert document == {"report": str(page), "report_bytes": page.stat().st_size}

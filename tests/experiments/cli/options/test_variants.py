@@ -1,4 +1,4 @@
-"""Every alternative of the catalogue changes a result, or is refused as kept for reference."""
+"""Alternatives of the catalogue and idle options: each changes a result, or is refused or named."""
 
 from __future__ import annotations
 
@@ -12,6 +12,8 @@ import pytest
 import cluster_sim as cs
 from experiments.cli.main import run
 from experiments.sweeps.runner import run_row
+from tests.fuzz.seeds import files
+from tests.support.commands import document_of
 from topologies.catalogue.catalogue import chip_family, choose, shipped_catalogue
 from topologies.catalogue.reader import is_reference
 from topologies.clusters.machines import machines, parts_of
@@ -197,3 +199,40 @@ def test_nothing_is_said_of_an_answer_that_failed(capsys: pytest.CaptureFixture[
     words = ("collective", "all-reduce", "p5.48xlarge", "--size=none")
     assert run([*words, "--variant=kernels.h100.gemm_sustained=500-watt"]) == 2
     assert len(capsys.readouterr().err.splitlines()) == 1
+
+
+LINKS = ("--bandwidth=1GB/s", "--latency=1us")
+QUIET = ("--size=1MiB", "--json", "--quiet")
+
+
+@pytest.fixture
+def inputs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    for name in ("config.json", "kernels.csv", "report.json", "requests.csv"):
+        (tmp_path / name).write_bytes(files()[name])
+
+
+def test_a_plain_shape_is_ideal_already() -> None:
+    call = ("collective", "all-reduce", "ring:4", *LINKS, *QUIET)
+    assert document_of([*call, "--ideal"])["without_effect"].keys() == {"ideal"}
+    assert "without_effect" not in document_of(list(call))
+
+
+def test_limits_that_are_kept_need_not_be_lifted() -> None:
+    call = ("collective", "permute", "trn2.48xlarge", *QUIET, "--unrestricted")
+    assert "unrestricted" in document_of([*call, "--group=0,1,5,4"])["without_effect"]
+    assert "without_effect" not in document_of([*call, "--group=0,5"])
+    beside = ("collective", "all-reduce", "trn2.48xlarge,dgx-h100", *QUIET, "--unrestricted")
+    rows = document_of(list(beside))["rows"]
+    assert all("unrestricted" in row["without_effect"] for row in rows)
+
+
+@pytest.mark.usefixtures("inputs")
+def test_options_about_collectives_are_named_where_no_measurement_needs_them() -> None:
+    call = ["calibrate", "kernels.csv", "--cluster=trn2.48xlarge", "--json", "--quiet"]
+    idle = document_of([*call, "--collective=all-gather", "--ranks=4", "--chips=2"])
+    assert set(idle["without_effect"]) == {"collective", "ranks", "chips"}
+    call[2:2] = ["report.json", "report.json"]
+    idle = document_of([*call, "--collective=all-gather", "--ranks=4"])
+    assert set(idle["without_effect"]) == {"collective", "ranks"}
+    assert "without_effect" not in document_of(call)

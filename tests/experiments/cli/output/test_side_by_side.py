@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from pathlib import Path
 from typing import Any
 
@@ -54,17 +55,6 @@ def test_a_cluster_that_refuses_has_its_reason(capsys: pytest.CaptureFixture[str
     printed = capsys.readouterr().out
     assert "trn2.3xlarge: " in printed
     assert "MFU" in printed
-
-
-def test_an_unknown_cluster_is_refused_before_the_others_answer(
-    capsys: pytest.CaptureFixture[str],
-) -> None:
-    plan = ("plan", "--model=llama-3.1-8b", "--global-batch=32")
-    for words in (STEP, plan, REDUCE):
-        assert run([*words, "--cluster=trn2.48xlarge,p5.48xlarg", "--quiet"]) == 2
-        printed = capsys.readouterr()
-        assert printed.out == ""
-        assert "unknown cluster 'p5.48xlarg'. Did you mean p5.48xlarge?" in printed.err
 
 
 def test_tables_compare_with_the_first(capsys: pytest.CaptureFixture[str]) -> None:
@@ -152,13 +142,14 @@ def test_replicas_serve_the_same_requests(
 def test_prices_are_of_one_kind_unless_chosen(capsys: pytest.CaptureFixture[str]) -> None:
     line = (*STEP, "--cluster=trn2.48xlarge,p5.48xlarge")
     both = answer(capsys, *line)
-    assert both["prices"].startswith("All prices are by Capacity Block: p5.48xlarge price 39.33")
-    assert "39.33" in both["rows"][1]["price_basis"]
+    both_named = r"trn2\.48xlarge price 35\.76 USD/h .* p5\.48xlarge price 41\.528 USD/h"
+    assert re.search(f"All prices are by Capacity Block: {both_named}", both["prices"])
+    assert "41.528" in both["rows"][1]["price_basis"]
     chosen = answer(capsys, *line, "--variant=trn2.48xlarge.price=spot")
     assert "prices" not in chosen
     assert "55.04" in chosen["rows"][1]["price_basis"]
-    apart = answer(capsys, *STEP, "--cluster=trn2.48xlarge,p6-b200.48xlarge")
+    apart = answer(capsys, *STEP, "--cluster=trn2.48xlarge,mi300x-platform")
     assert apart["prices"] == (
         "Ratios of prices are in part those of different kinds of price: trn2.48xlarge by Capacity "
-        "Block, p6-b200.48xlarge on demand."
+        "Block, mi300x-platform on demand."
     )

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import numpy as np
+import pandas as pd
 import pytest
 
 from experiments.figures.validation import scatter
@@ -17,6 +18,7 @@ from experiments.validation.comparison import (
     residuals,
     summary,
     training_work,
+    verdict,
     wire_bytes,
 )
 from experiments.validation.predictions.collectives import predict as predict_collective
@@ -95,6 +97,18 @@ def test_intervals_cover_what_is_published_between_their_ends():
     assert coverage([*rows, none]) == {"coverage": 0.6, "median_half_width": 0.5}
     assert coverage([*rows[:1], wide, wide]) == {"coverage": 2 / 3, "median_half_width": 2.0}
     assert coverage([none])["coverage"] is None
+
+
+def test_sizes_that_are_slower_are_named_as_a_range_where_none_between_is_usual():
+    rows = {"size_bytes": [2**20, 2**21, 2**22, 2**23], "time_s": 1.0, "lower_bound_s": 0.5}
+    for normal, named in (
+        (["usual", "slower", "slower", "slower"], "From 2 MiB to 8 MiB look at what sets bandw"),
+        (["slower", "usual", "slower", "slower"], "At 1 MiB, 4 MiB, 8 MiB look at what sets b"),
+    ):
+        sentence = verdict(pd.DataFrame({**rows, "normal": normal}), crosses=True)
+        assert sentence.startswith(
+            f"3 of 4 times are longer than nine of ten such machines take. {named}"
+        )
 
 
 def test_small_pieces():

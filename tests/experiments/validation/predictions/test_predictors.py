@@ -1,23 +1,20 @@
-"""Predictors of training, layer, kernel and collective rows, and the machines they run on."""
+"""Predictors of rows of every kind, the machines they run on, and other catalogues."""
 
 from __future__ import annotations
 
+import json
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
+from experiments.cli.main import run
 from experiments.validation.comparison import compare
 from experiments.validation.predictions import training
 from experiments.validation.predictions import training as long_steps
 from experiments.validation.predictions.collectives import predict as predict_collective
 from experiments.validation.predictions.kernels import predict as predict_kernel
-from experiments.validation.predictions.training import (
-    filled,
-    model_of,
-    question,
-    stated_plan,
-)
+from experiments.validation.predictions.training import filled, model_of, question, stated_plan
 from experiments.validation.reading.rows import machines_for, read_text
 from experiments.validation.validate import predictor
 from tests.support.toy_training import TOY, plan
@@ -165,3 +162,37 @@ def test_a_row_that_names_its_model_needs_no_sizes() -> None:
     assert (values["layers"], values["hidden"], values["ffn"]) == (32, 4096, 14336)
     without = read_text(text.replace("llama-3.1-8b", ""), "own.csv").rows[0]
     assert without.mistakes[0] == "layers is empty. State it."
+
+
+def _predicted(capsys: pytest.CaptureFixture[str], *arguments: str) -> list[float]:
+    run(["validate", "--json", "--quiet", *arguments])
+    return [row["predicted"] for row in json.loads(capsys.readouterr().out)["rows"]]
+
+
+@pytest.mark.parametrize(
+    "table",
+    [
+        *("korthikanti_layers", "attention"),
+        pytest.param("trainium2_training", marks=pytest.mark.slow),
+    ],
+)
+def test_an_overlay_moves_every_prediction(
+    table: str, tmp_path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Slower matrix engines and memory make most rows slower, whatever the kind."""
+    overlay = tmp_path / "slow.csv"
+    overlay.write_text(
+        "part,quantity,value,unit,grade,source\n"
+        "a100-80gb,bf16_matmul,100,TFLOP/s,measured,ours\n"
+        "a100-80gb,hbm_bandwidth,0.5,TB/s,measured,ours\n"
+        "h100,bf16_matmul,300,TFLOP/s,measured,ours\n"
+        "trn2,bf16_matmul,200,TFLOP/s,measured,ours\n"
+    )
+    before = _predicted(capsys, "--table", table)
+    after = _predicted(capsys, "--table", table, "--catalogue", str(overlay))
+    assert sum(late > soon for soon, late in zip(before, after, strict=True)) > len(before) / 3
+
+
+def test_an_unknown_variant_is_refused(capsys: pytest.CaptureFixture[str]) -> None:
+    assert run(["validate", "--table", "mlperf", "--variant", "trn2.cores=many"]) == 2
+    assert "has no variant 'many'" in capsys.readouterr().err

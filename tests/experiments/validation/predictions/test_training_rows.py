@@ -197,7 +197,13 @@ def test_no_question_of_a_training_row_depends_on_its_source_or_its_name() -> No
     assert questions > 150
 
 
-@pytest.mark.parametrize("name", tables())
+@pytest.mark.parametrize(
+    "name",
+    [
+        pytest.param(name, marks=[pytest.mark.slow] if number % 4 else [])
+        for number, name in enumerate(tables())
+    ],
+)
 def test_no_prediction_depends_on_a_source_or_a_name(name: str) -> None:
     """The quickest row of every table is predicted as its unnamed copy is."""
     read = table(name).rows()

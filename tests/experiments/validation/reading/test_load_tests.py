@@ -68,9 +68,9 @@ GUIDELLM = {
         (BENCH, CLOSED),
         # Without a limit, 4 requests a second of 0.3 + 127 × 0.01 s are 6.28 in flight.
         (SGLANG, {
-            **{key: value for key, value in CLOSED.items() if key != "rounds"}, "model": "org/m",
-            "tp": 4, "scheduler": "sglang", "concurrency": 6, "ttft_s": 0.29, "tpot_s": 0.0095,
-            "users_by": "Little's law",
+            **{key: CLOSED[key] for key in CLOSED if key not in ("rounds", "tokens_per_s")},
+            "model": "org/m", "tp": 4, "scheduler": "sglang", "concurrency": 6,
+            "ttft_s": 0.29, "tpot_s": 0.0095, "users_by": "Little's law",
         }),
         (INFERENCEMAX, {
             "model": "org/m", "cluster": "dgx-h200", "chips": 8, "tp": 8, "ep": 1, "pp": 1,

@@ -11,10 +11,10 @@ from typing import Any
 
 import pytest
 
-from cluster_sim.processes import process_pool
 from experiments.cli.main import run
 from experiments.validation.reading.rows import table
 from experiments.validation.validate import validate_each
+from tests.support.probe_command import threads
 
 ROWS = [
     {
@@ -134,7 +134,7 @@ def test_long_tables_share_the_processes_that_they_start(monkeypatch):
     @contextmanager
     def counted(workers):
         opened.append(workers)
-        with process_pool(workers) as pool:
+        with threads(workers) as pool:
             yield pool
 
     measured = [(table(name).rows(), name) for name in ("llmcompass", "tpu_kernels", "llmcompass")]

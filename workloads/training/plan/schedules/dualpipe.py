@@ -1,10 +1,8 @@
 """DualPipe, cut in half: chunks lead to the last stage and back, and passes run side by side.
 
 DualPipe lets microbatches enter a pipeline of 2 p ranks from either end (arXiv 2412.19437, section
-3.2.1), so that ranks k and 2 p − 1 − k hold the same two chunks and mirror each other's work.
-One half of the ranks is a whole pipeline in which microbatches go from the first stage to the last
-and back (DualPipeV, github deepseek-ai/DualPipe); the other half is another replica of it. So the
-16 stages of DeepSeek-V3 with two copies of all parameters are ``pp`` 8, with twice the ``dp``.
+3.2.1): ranks k and 2 p − 1 − k mirror each other. One half is a whole pipeline there and back
+(DualPipeV, github deepseek-ai/DualPipe), the other another replica of it.
 """
 
 from __future__ import annotations

@@ -47,12 +47,7 @@ def passes(
 def most_held(
     schedule: PipelineSchedule, pp: int, stage: int, microbatches: int, chunks: int = 1
 ) -> IntArray:
-    """Count the microbatches of each chunk in flight at the worst moments, (moments, chunks).
-
-    >>> from workloads.training.plan.schedules.registry import pipeline_schedule
-    >>> [most_held(pipeline_schedule(name), 4, 1, 8).tolist() for name in ("1f1b", "gpipe")]
-    [[[3]], [[8]]]
-    """
+    """Count the microbatches of each chunk in flight at the worst moments, (moments, chunks)."""
     # A stage holds a microbatch's activations of a chunk from its forward pass through the chunk
     # until its last pass through it. There is a row for each moment at which no other moment holds
     # at least as many of every chunk; memory is worst at one of them, whatever a chunk's

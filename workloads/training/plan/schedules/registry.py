@@ -1,8 +1,4 @@
-"""The list of pipeline schedules that command line, search, memory, figures and validation read.
-
-To add a schedule, write a file beside this one that ends with its ``PipelineSchedule``, and name
-it in ``SCHEDULES``.
-"""
+"""Pipeline schedules by name; a new one is a file here and its name in ``SCHEDULES``."""
 
 from __future__ import annotations
 

@@ -46,11 +46,7 @@ ONLY_ONE = range(1, 2)  # chunks a stage of a schedule that does not divide stag
 
 @dataclass(frozen=True)
 class PipelineSchedule:
-    """A pipeline schedule: its names, and the order of every stage's passes.
-
-    From ``passes`` follow the simulated iteration, the activations that a stage holds at once, and
-    the estimate of the plan search.
-    """
+    """A pipeline schedule: its names, and the order of passes from which all else follows."""
 
     name: str  # name in a plan and on the command line
     title: str  # name in figures and tables
