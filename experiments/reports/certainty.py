@@ -59,14 +59,23 @@ def ends_text(
     '80 %: 18.9 ms – 25.1 ms'
     """
     try:
-        ends = float(interval["low"]), float(interval["high"])
+        ends = [_rounded(float(interval[end]), value) for end in ("low", "high")]
         level = float(interval["level"]) if "level" in interval else 0.8
     except (KeyError, TypeError, ValueError, IndexError):
         return ""
-    # An end is not known to more than three digits, unless it is the number itself.
-    rounded = (end if end == value else float(f"{end:.3g}") for end in ends)
-    low, high = (write(end) if write else value_text(name, end) for end in rounded)
+    low, high = (write(end) if write else value_text(name, end) for end in ends)
     return f"{100 * level:.0f} %: {low} – {high}" if low != high else ""
+
+
+def _rounded(end: float, value: Any) -> float:
+    """End of an interval to three digits; in full where these would not lie on its side of a value.
+
+    >>> _rounded(31.26, 31.3), _rounded(31.26, 40), _rounded(7437.9, 7438.1)
+    (31.26, 31.3, 7437.9)
+    """
+    rounded = float(f"{end:.3g}")
+    crosses = value is not None and (rounded - value) * (end - value) <= 0
+    return end if crosses else rounded
 
 
 def facts(columns: Sequence[Column], results: Document, command: str = "") -> list[tuple[str, str]]:
@@ -104,7 +113,7 @@ def interval_band(command: str, results: Document) -> dict[str, Any]:
     shown = f"{heading(name)} {value_text(name, middle)}"
     return {
         "kind": "interval",
-        "alt": f"Predicted {shown}, {ends_text(name, interval)}.",
+        "alt": f"Predicted {shown}, {ends_text(name, interval, value=middle)}.",
         "left": f"{100 * EDGE:.2f}",
         "width": f"{100 * (1 - 2 * EDGE):.2f}",
         "right": f"{100 * (1 - EDGE):.2f}",

@@ -71,13 +71,14 @@ def answers(command: str, results: Document, table: pd.DataFrame | None) -> list
         except FAULTS:
             return []
         # Of these numbers the time alone, which is the first, has an interval.
-        return [shown[0]._replace(interval=ends_text("time_s", row)), *shown[1:]]
+        interval = ends_text("time_s", row, value=row["time_s"])
+        return [shown[0]._replace(interval=interval), *shown[1:]]
     first = []
     for place in ANSWERS.get(command, ()):
         value = value_at(results, place)
         if value is not None and not isinstance(value, Mapping | list):
             name = place.removeprefix("rows.0.")
-            interval = ends_text(name, interval_at(command, results, place))
+            interval = ends_text(name, interval_at(command, results, place), value=value)
             first.append(Answer(heading(name), value_text(name, value), interval))
     return first
 

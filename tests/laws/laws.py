@@ -2,14 +2,40 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import replace
-from functools import partial
-from random import Random
-from typing import Any
 
 from tests.laws import draws
-from tests.laws.law import Change, Draw, Law, Line
+from tests.laws.changes import (
+    TRAINIUM,
+    bigger,
+    catalogue,
+    clone,
+    drawn_on,
+    framework_named,
+    in_its_framework,
+    in_other_units,
+    jobs_changed,
+    layers,
+    minutes,
+    on_torus,
+    one_gpu,
+    one_unit_more,
+    own,
+    plain,
+    quantity,
+    rewritten,
+    shifted_columns,
+    shuffled,
+    times,
+    to,
+    to_one_of,
+    wider,
+    with_peak,
+    with_peaks,
+    without_unit,
+    zero_two_of_the_usual,
+)
+from tests.laws.law import Law, Line
 
 STEP = ("iteration_s",)
 PARTS = ("iteration_s", "breakdown_s", "memory_bytes")
@@ -31,154 +57,6 @@ pieces, of which a step of milliseconds hides none."""
 CHOICE = 0.1
 """Share of its time by which a collective or a step may get slower when its links get faster: NCCL
 chooses between rings and trees by figures of its own, and may change to the slower."""
-
-
-def to(**options: Any) -> Change:
-    """Change that sets options."""
-    return lambda line, rng: line.but(**options)
-
-
-def to_one_of(name: str, *values: Any) -> Change:
-    """Change that sets an option to one of some values."""
-    return lambda line, rng: line.but(**{name: rng.choice(values)})
-
-
-def times(name: str, factor: float) -> Change:
-    """Change that multiplies an option that is a number."""
-    option = name.replace("_", "-")
-    return lambda line, rng: line.but(
-        **{name: type(line.options[option])(line.options[option] * factor)}
-    )
-
-
-def quantity(part: str, key: str, factor: float) -> Change:
-    """Change that scales one quantity of the line's machine."""
-    return lambda line, rng: line.scaled(part, key, factor)
-
-
-def in_other_units(line: Line, rng: Random) -> Line:
-    """Write the same rates and latencies of a machine in smaller and in larger units."""
-    other = line.scaled("scale_up", "bandwidth", 1e3, "MB/s").scaled(
-        "scale_up", "latency", 1e-3, "us"
-    )
-    other = other.scaled("scale_out", "bandwidth_per_chip", 8, "Gbit/s")
-    return other.scaled("chip", "hbm_bandwidth", 1e3, "GB/s").scaled("chip", "hbm_bytes", 1e3, "MB")
-
-
-def without_unit(text: str, unit: str, factor: float) -> Callable[[str], str]:
-    """Function that rewrites a quantity in another unit."""
-    return lambda stated: f"{float(stated.removesuffix(text)) * factor:.12g}{unit}"
-
-
-def rewritten(name: str, rewrite: Callable[[str], str]) -> Change:
-    """Change that writes the same value of an option in another way."""
-    return lambda line, rng: line.but(**{name: rewrite(line.options[name])})
-
-
-def clone(line: Line, rng: Random) -> Line:
-    """Name every chip of the machine otherwise: the same hardware under another name."""
-    assert line.machine is not None
-    return Line(line.words, line.options, {"name": "a-clone", **line.machine}, line.model)
-
-
-def wider(line: Line, rng: Random) -> Line:
-    """Add a domain of which the line makes no use."""
-    assert line.machine is not None
-    return Line(line.words, line.options, {**line.machine, "domains": 5}, line.model)
-
-
-def layers(factor: int) -> Change:
-    """Change that multiplies the layers of the model."""
-
-    def change(line: Line, rng: Random) -> Line:
-        assert line.model is not None
-        more = {**line.model, "num_hidden_layers": factor * line.model["num_hidden_layers"]}
-        return Line(line.words, line.options, line.machine, more)
-
-    return change
-
-
-def bigger(key: str, factor: int) -> Change:
-    """Change that multiplies a field of the model."""
-
-    def change(line: Line, rng: Random) -> Line:
-        assert line.model is not None
-        return Line(
-            line.words, line.options, line.machine, {**line.model, key: factor * line.model[key]}
-        )
-
-    return change
-
-
-def framework_named(line: Line, rng: Random) -> Line:
-    """Name the framework that the machine's steps are predicted with."""
-    if line.machine is not None:
-        return line.but(framework="transformers")
-    neuron = line.options["cluster"].startswith("trn")
-    return line.but(framework="neuronx" if neuron else "megatron-core")
-
-
-def zero_two_of_the_usual(line: Line, rng: Random) -> Line:
-    """Take ZeRO 2 in the framework that runs ZeRO 1 on several chips."""
-    chip = line.machine["chip"]["like"] if line.machine else line.options["cluster"]
-    return line.but(framework="neuronx" if chip.startswith("trn") else "megatron-core", zero=2)
-
-
-def jobs_changed(change: Callable[[dict[str, Any]], dict[str, Any]]) -> Change:
-    """Change of every job of a queue."""
-    return lambda line, rng: replace(line, jobs=tuple(change(dict(job)) for job in line.jobs))
-
-
-def minutes(job: dict[str, Any], factor: float, unit: str = "min", *keys: str) -> dict[str, Any]:
-    """Job with its times, or some of them, multiplied and written in a unit."""
-    for key in keys or ("submit", "time", "limit"):
-        job[key] = f"{float(job[key].removesuffix('min')) * factor:.12g}{unit}"
-    return job
-
-
-def shuffled(line: Line, rng: Random) -> Line:
-    """Write the jobs of a queue in another order."""
-    return replace(line, jobs=tuple(rng.sample(line.jobs, len(line.jobs))))
-
-
-def on_torus(rng: Random) -> Line:
-    """A collective on all chips of a torus whose last axis has four of them."""
-    line = draws.collective(rng)
-    links = {} if rng.random() < 0.5 else line.options
-    shape = rng.choice(("torus:4x4", "torus:2x3x4")) if links else "trn2.48xlarge"
-    return Line((*line.words[:2], shape), {**links, "size": line.options["size"]})
-
-
-def shifted_columns(line: Line, rng: Random) -> Line:
-    """Move all ranks the same way round the last axis; by an even step where routes have ties."""
-    step = 2 if line.words[1] in ("all-to-all", "broadcast") else rng.choice((1, 2, 3))
-    chips = range(24 if "3" in line.words[2] else 16)
-    return line.but(order=",".join(str(chip // 4 * 4 + (chip + step) % 4) for chip in chips))
-
-
-def own(draw: Callable[..., Line], **stated: Any) -> Draw:
-    """Draw of lines on machines from files."""
-    return lambda rng: draw(rng, from_file=True, **stated)
-
-
-def plain(draw: Callable[..., Line], **stated: Any) -> Draw:
-    """Draw of lines with some options stated."""
-    return lambda rng: draw(rng, **stated)
-
-
-def drawn_on(machines: tuple[str, ...], draw: Callable[..., Line], **stated: Any) -> Draw:
-    """Draw of lines on one of some machines of the catalogue."""
-    return lambda rng: draw(rng, cluster=rng.choice(machines), **stated)
-
-
-catalogue = partial(drawn_on, draws.RANKS_16)
-TRAINIUM = ("trn2.48xlarge",)
-
-
-def one_gpu(line: Line) -> Line:
-    """Line on a chip like an H100."""
-    assert line.machine is not None
-    return replace(line, machine={**line.machine, "chip": {**line.machine["chip"], "like": "h100"}})
 
 
 one_replica = plain(draws.train, chips=8, tp=4, pp=2, dp=1, zero=1)
@@ -266,22 +144,31 @@ NETWORK = tuple(
 )
 LEVELS = tuple(
     Law(
-        f"level {level} is within {apart:.0%} of collective on Trainium with all overlap",
+        f"level {level} is within {apart:.0%} of collective on Trainium with overlap, ZeRO {zero}",
         drawn_on(
             ("trn2.48xlarge", "trn2.48xlarge:2", "trn1.32xlarge"),
             draws.train,
             from_file=False,
             overlap="all",
             level="collective",
+            zero=zero,
         ),
         to(level=level),
         "==",
         STEP,
         apart,
     )
-    for level, apart in (("rank-vector", 0.02), ("flow", 0.1), ("chunk", 0.25))
+    for zero, level, apart in (
+        (1, "rank-vector", 0.02),
+        (1, "flow", 0.1),
+        (1, "chunk", 0.25),
+        (2, "rank-vector", 0.02),
+        (2, "flow", 0.3),
+        (2, "chunk", 0.5),
+    )
 )
-"""What the levels share differs (memory, links), and so do their times, within bounds."""
+"""What the levels share differs (memory, links), and so do their times, within bounds; most where
+ZeRO 2 reduces gradients beside the collectives of tensor parallelism."""
 TRAINING = (
     *NETWORK,
     *LEVELS,
@@ -363,7 +250,16 @@ TRAINING = (
         to(attention="fused"), "<=", STEP, ORDER),
     Law("packed samples take no longer", plain(draws.train, attention="fused", sample_tokens=0),
         to(sample_tokens=192), "<=", STEP, ORDER),
-    Law("adapters need less memory", draws.train, to(lora_rank=8), "<=", ("memory_bytes.total",)),
+    # Without a name, adapters would be trained by another framework.
+    Law("adapters need less memory", in_its_framework, to(lora_rank=8), "<=",
+        ("memory_bytes.total",)),
+    Law("wider adapters need no less memory",
+        lambda rng: in_its_framework(rng).but(lora_rank=4), to(lora_rank=64), ">=",
+        ("memory_bytes.total",)),
+    Law("wider adapters are no faster",
+        drawn_on(("dgx-h100:2", "dgx-a100:2"), draws.train, from_file=False, overlap="none",
+                 zero=0, lora_rank=4),
+        to(lora_rank=64), ">=", STEP, ORDER),
     Law(
         "adapters take no longer",
         drawn_on(
@@ -400,6 +296,31 @@ TRAINING = (
     Law("a rank vector is the collective level without overlap",
         plain(draws.train, level="collective", overlap="none"), to(level="rank-vector"), "==", STEP,
         1e-9),
+    Law("twice the rate of products does not slow a step", with_peaks(own(draws.train)),
+        with_peak(2), "<=", STEP, ORDER),
+    Law("less power does not speed a step",
+        drawn_on(("dgx-h100:2",), draws.train, from_file=False, power_limit_w=700),
+        to(power_limit_w=450), ">=", STEP, ORDER),
+    Law("products in fewer bits do not slow wide layers", plain(draws.divided, precision="bf16"),
+        to(precision="fp8"), "<=", STEP, PIECES),
+    Law("torch-xla is no faster than single operations",
+        drawn_on(TRAINIUM, draws.train, from_file=False, runtime="eager"), to(runtime="xla"),
+        ">=", STEP, ORDER),
+    Law("a job of twice the tokens takes twice as long, and as much",
+        drawn_on(("trn2.48xlarge", "trn1.32xlarge"), draws.train, from_file=False, tokens=10**9),
+        to(tokens=2 * 10**9), "==", ("job.days", "job.cost_usd", "job.energy_joules"),
+        factor=lambda first, second: 2.0),
+    *(
+        Law(f"{what} changes nothing", plain(draws.train, zero=1), to(**option), "==", PARTS)
+        for what, option in (
+            ("no prediction head", {"prediction_heads": 0}),
+            ("one virtual stage", {"vpp": 1}),
+            ("one rank of a context", {"cp": 1}),
+            ("adapters of rank zero", {"lora_rank": 0}),
+            ("no limit of servers for a token", {"routed_nodes": 0}),
+            ("the way to exchange contexts that nobody shares", {"cp_exchange": "all-gather"}),
+        )
+    ),
     Law("precision changes no count of parameters", draws.train, to(precision="fp8"), "==",
         ("parameters",)),
 )  # fmt: skip
@@ -457,6 +378,22 @@ SERVING = (
             ("a machine with a domain more", wider),
         )
     ),
+    *(
+        Law(f"{what} serves no fewer tokens", own(draws.serve),
+            quantity(part, key, 2), ">=", SERVED[2:], apart)
+        for what, part, key, apart in (
+            ("twice the memory bandwidth", "chip", "hbm_bandwidth", 1e-6),
+            ("twice the scale-up links", "scale_up", "bandwidth", CHOICE),
+        )
+    ),
+    Law("twice the rate of products delays no token",
+        with_peaks(own(draws.serve, requests="poisson:0.01")), with_peak(2), "<=",
+        (*FIRST_TOKEN, *LATER_TOKENS)),
+    Law("more users get no fewer tokens", plain(draws.serve, concurrency=2), to(concurrency=8),
+        ">=", SERVED[2:], 1e-6),
+    Law("one group of attention is none", draws.serve, to(attention_dp=1), "==", SERVED),
+    Law("narrower cached values delay no token", plain(draws.serve, cache_precision="bf16"),
+        to(cache_precision="fp8"), "<=", LATER_TOKENS, 1e-6),
     Law("fewer users wait no longer for a token", plain(draws.serve, concurrency=8),
         to(concurrency=2), "<=", ("tpot_s.mean", "ttft_s.mean")),
     Law("more requests are answered no sooner", plain(draws.serve, requests="poisson:1"),
@@ -508,6 +445,35 @@ FLEETS = (
         ">=",
         ("served_tokens",),
     ),
+    Law("one unit more serves as much, as well", draws.fleet, one_unit_more, ">=",
+        ("served_tokens", "slo_attainment")),
+    Law("one unit more trains as much", plain(draws.fleet, policy="oracle"), one_unit_more, ">=",
+        ("training_tokens",)),
+    Law("a floor serves as much", plain(draws.fleet, floor=0), to(floor=3), ">=",
+        ("served_tokens", "slo_attainment")),
+    Law("a limit of power that nothing reaches is none", draws.fleet, to(power_cap=100), "==",
+        FLEET),
+    Law("slower changes train no more", plain(draws.fleet, change_time="10min"),
+        to(change_time="60min"), "<=", ("training_tokens",), 1e-6),
+    Law("one kind of units is a cluster", draws.fleet,
+        lambda line, rng: line.but(cluster=None, kind=line.options["cluster"]), "==", FLEET),
+    Law("growth trains no more", plain(draws.fleet, policy="oracle"), to(what_if="growth=40%"),
+        "<=", ("training_tokens",)),
+    Law("a dearer token leaves more", plain(draws.fleet, token_price=2), to(token_price=3), ">=",
+        ("margin_usd",)),
+    *(
+        Law(f"{what} breaks the SLO in no more nights", plain(draws.lend, **before), to(**after),
+            "<=", ("backtest.violated", "backtest.worst_night_missed_share", "lent_unit_hours"))
+        for what, before, after in (
+            ("a reserve", {"reserve": 0}, {"reserve": 2}),
+            ("more confidence", {"confidence": 0.6}, {"confidence": 0.85}),
+        )
+    ),
+    Law("slower changes lend no more", plain(draws.lend, change_time="10min"),
+        to(change_time="60min"), "<=", ("lent_unit_hours",)),
+    Law("a floor lends no more", plain(draws.lend, floor=0), to(floor=4), "<=",
+        ("lent_unit_hours",)),
+    Law("one unit more lends no less", draws.lend, one_unit_more, ">=", ("lent_unit_hours",)),
     Law("a seed lends alike", draws.lend, to(seed=4), "==", LENT),
     Law("faster units lend no less", draws.lend, times("unit_rate", 1.5), ">=",
         ("lent_unit_hours",)),
@@ -535,6 +501,18 @@ JOBS = (
         JOB),
     Law("spares cost no goodput", plain(draws.job, spares=0), to(spares=1), ">=", ("goodput",),
         0.01),
+    *(
+        Law(f"{what} gain nothing",
+            plain(draws.job, checkpoint_interval="1h", days=30, **before), to(**after), "<=",
+            ("goodput",), 0.01)
+        for what, before, after in (
+            ("eight times the failures", {"failures": "0.5"}, {"failures": "4"}),
+            ("longer repairs", {"failures": "4", "repair": "1h", "spares": 1}, {"repair": "48h"}),
+            ("fewer spares", {"failures": "4", "spares": 2}, {"spares": 1}),
+        )
+    ),
+    Law("no other interval of checkpoints beats the best", plain(draws.job, failures="4", days=30),
+        to_one_of("checkpoint_interval", "10min", "5h"), "<=", ("goodput",), 0.01),
     Law("an hour between checkpoints is sixty minutes", plain(draws.job, checkpoint_interval="1h"),
         to(checkpoint_interval="60min"), "==", JOB),
     Law("a slower restart gains nothing",
@@ -551,7 +529,47 @@ PLANS = (
             ("with another seed ends alike", to(seed=3)),
         )
     ),
-    Law("a search for fewer plans finds none faster", draws.plan, to(tp=4), ">=", BEST[:1], ORDER),
+    *(
+        Law(
+            f"a search with {name} {value} alone finds none faster",
+            draws.plan,
+            to(**{name: value}),
+            ">=",
+            BEST[:1],
+            ORDER,
+        )
+        for name, value in (
+            ("tp", 4),
+            ("pp", 2),
+            ("dp", 4),
+            ("zero", 1),
+            ("microbatch", 1),
+            ("recompute", "full"),
+        )
+    ),
+    Law(
+        "simulating more plans finds none slower",
+        plain(draws.plan, finalists=4),
+        to(finalists=16),
+        "<=",
+        BEST[:1],
+    ),
+    *(
+        Law(
+            f"{what} does not slow the best plan",
+            with_peaks(draws.plan),
+            change,
+            "<=",
+            BEST[:1],
+            apart,
+        )
+        for what, change, apart in (
+            ("twice the rate of products", with_peak(2), ORDER),
+            ("twice the memory bandwidth", quantity("chip", "hbm_bandwidth", 2), ORDER),
+            ("twice the memory", quantity("chip", "hbm_bytes", 2), ORDER),
+            ("twice the scale-up links", quantity("scale_up", "bandwidth", 2), CHOICE),
+        )
+    ),
 )
 REPLAYS = (
     *(

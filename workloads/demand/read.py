@@ -179,7 +179,7 @@ def mean_tokens(
         values = values * counts
     else:
         counts = requests[slot] / np.bincount(slot, minlength=periods)[slot]
-    tokens = np.bincount(slot, values * has_tokens, periods)
+    tokens = np.bincount(slot, values, periods)
     counted = np.bincount(slot, counts * has_tokens, periods)
     stated = (tokens > 0) & (counted > 0)
     overall = tokens[stated].sum() / counted[stated].sum() if stated.any() else default

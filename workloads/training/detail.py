@@ -367,8 +367,14 @@ def ready(
     in_place = engine == "fast" and not faults
     down, slow = gone_around(faults)
     # A fault changes the order in which messages are ready, and turns are taken in that of none.
-    as_messages = {"as_flows": level == "flow", "whole": bool(faults)}
-    how = partial(expand, program, cluster=cluster, in_place=in_place, **as_messages)
+    how = partial(
+        expand,
+        program,
+        cluster=cluster,
+        as_flows=level == "flow",
+        in_place=in_place,
+        whole=bool(faults),
+    )
     expanded = how(schedule, down=down)
     table = fault_table(expanded.schedule, slow, cluster) if slow else None
     whole = how(schedule) if down else expanded

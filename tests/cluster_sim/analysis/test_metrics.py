@@ -17,7 +17,7 @@ from cluster_sim.analysis.metrics import (
     summary,
     time_by_category,
 )
-from cluster_sim.analysis.stretches import stretches
+from cluster_sim.analysis.stretches import end_of_run_ps, stretches
 from cluster_sim.engine.times import DONE, RUNNING, Attempts, Times
 from cluster_sim.schedule.build import OpColumns, schedule
 from cluster_sim.schedule.table import FIXED, FLOW, Edges, Flows, Resources, Schedule
@@ -99,6 +99,11 @@ def test_switches_have_names_of_their_own() -> None:
     table = node_bytes(run(ops))
     assert table.loc["s0"].tolist() == [5, 5]
     assert table.index.tolist() == ["0", "1", "s0"]
+
+
+def test_a_run_of_nothing_is_over_at_once() -> None:
+    assert end_of_run_ps(run(on_one_link(0))) == 0
+    assert end_of_run_ps(run(on_one_link(2))) == 10
 
 
 def test_lost_attempts_and_running_ops_count_as_busy() -> None:

@@ -49,6 +49,12 @@ def test_loads_follow_the_algorithms():
     assert load_of(Call("all-gather", one_each, 400)).outside == 300
 
 
+@pytest.mark.parametrize(("gpus", "few"), [(1, 1), (3, 1), (4, 0), (8, 0)])
+def test_ranks_are_few_where_they_are_under_half_a_server(gpus: int, few: int) -> None:
+    group = Group(cluster("dgx-h100:2"), np.array([*range(gpus), *range(8, 8 + gpus)]))
+    assert load_of(Call("all-reduce", group, 2**20)).beside == few
+
+
 def test_without_trees_an_all_reduce_goes_round_rings():
     """As with NCCL_ALGO=Ring: no tree between servers, and no reduction in their switches."""
     numbers = shipped_catalogue().with_variants({"nccl-tuner.trees": "none"})

@@ -57,6 +57,12 @@ def test_the_clock_counts_from_the_start_of_the_run() -> None:
     assert np.flatnonzero(requests > 1).tolist() == [8 * 60]
 
 
+def test_a_spike_without_a_day_is_on_the_second_and_on_the_first_of_one_day() -> None:
+    for days, first in ((2, 1440 + 120), (1, 120)):
+        requests = changed(Horizon(constant(1.0, minutes=days * 1440)), "spike").demand.requests[0]
+        assert np.flatnonzero(requests > 1).tolist() == list(range(first, first + 30))
+
+
 def test_monday_keeps_what_came_before() -> None:
     week = Horizon(
         constant(1.0, minutes=5 * 1440, start="2024-01-06T00:00"),
@@ -129,6 +135,7 @@ def test_several_changes_of_a_text_make_one_scenario() -> None:
         ("spike=3", "write it as spike@2d02:00x3/30min"),
         ("growth", "is not a share; write growth=30%"),
         ("growth=lots", "is not a share"),
+        ("growth=15000%", "a share of 150 is not in (-1, 100"),
         ("monday@2d", "takes no numbers"),
         ("failover@1d+12parsecs", "parsecs"),
         ("zones", "'' is not hours from -24 to 24, each once, and a share; write zones=-8:50%"),

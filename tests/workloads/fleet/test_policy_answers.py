@@ -162,15 +162,20 @@ def test_settings_of_a_user_s_policy_are_parameters_of_its_function(tmp_path: Pa
             load_policy(path, stated)
 
 
-def wished(load: float, **options: float) -> float:
+def wished(load: float, backlog: float = 0.0, **options: float) -> float:
     """Units that the policy wants of 100 that serve, after an hour of a load without headroom."""
     view = View(
         minute=60, weekday=0, hour=1.0, load=np.full((1, 60), load), history=0,
-        serving=np.array([100]), coming=np.array([0]), backlog=np.zeros(1),
+        serving=np.array([100]), coming=np.array([0]), backlog=np.full(1, backlog),
         units=200, broken=0, lead_s=0.0,
     )  # fmt: skip
     wishes = np.asarray(threshold(headroom=0.0, **options)(view), float)
     return float(wishes[0])
+
+
+def test_waiting_requests_are_worked_off_within_ten_minutes() -> None:
+    """The work of 300 units for a minute takes 30 more for ten."""
+    assert wished(90.0, backlog=300.0) == 120.0
 
 
 @pytest.mark.parametrize(

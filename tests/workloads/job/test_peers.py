@@ -9,12 +9,20 @@ from typing import Any
 import numpy as np
 import pytest
 
+from tests.support.toy_training import TOY, plan
 from topologies.catalogue.catalogue import shipped_catalogue
 from topologies.clusters.machines import host_bytes_per_server, machines
 from topologies.clusters.names import cluster
 from topologies.errors import InputError
 from workloads.job import PARTS, Cause, FailureRates, Job, Recovery, expected_goodput, simulate
-from workloads.job.checkpoints import PeerCopies, State, held_bytes, peer_copies, room_for_copies
+from workloads.job.checkpoints import (
+    PeerCopies,
+    State,
+    held_bytes,
+    peer_copies,
+    room_for_copies,
+    trained_parameters,
+)
 from workloads.job.goodput import smooth_goodput
 from workloads.job.job import JobPlan
 
@@ -34,6 +42,13 @@ def job(mtbf_s: float, *, replaces: bool = True, **changes: Any) -> Job:
         peers=COPIES,
     )
     return replace(usual, **changes)
+
+
+def test_a_checkpoint_holds_the_state_of_what_is_trained_on_all_stages() -> None:
+    matrices = 8 * (2 * 1024 * 1024 + 2 * 1024 * 256)  # of queries, outputs, keys and values
+    for part, parameters in (("attention", matrices), ("output", 32_000 * 1024)):
+        assert trained_parameters(TOY, plan(pp=2, train_only=part)) == parameters
+    assert trained_parameters(TOY, plan(pp=2)) == TOY.parameters
 
 
 def test_goodput_is_that_of_the_closed_form() -> None:

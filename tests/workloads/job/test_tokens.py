@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 
 import cluster_sim as cs
+from workloads.economics import Economics
 from workloads.job import JobPlan
 from workloads.job.front import whole_job
 from workloads.training.iteration import Iteration
@@ -41,6 +42,23 @@ def test_length_price_and_energy_share_one_relative_interval(step: Iteration) ->
 def test_a_stated_length_has_a_certain_price(step: Iteration) -> None:
     ends = cs.run_job(step, days=5, runs=2).document()["interval"]
     assert not {"days", "cost_usd", "energy_joules"} & set(ends)
+
+
+def test_spares_are_paid_for_and_idle(step: Iteration) -> None:
+    result = cs.run_job(step, days=2, runs=2, failures=0, spares=3, checkpoint_interval="10min")
+    spare_chips = result.document()["spare_chips"]
+    assert spare_chips == 3 * step.cluster.chips_per_domain  # a unit is an UltraServer
+    assert result.chips == step.chips + spare_chips
+    economics, span_s = Economics.of(step.cluster), 2 * 86400.0
+    assert economics.usd_per_chip_s is not None
+    assert result.cost_usd == pytest.approx(result.chips * span_s * economics.usd_per_chip_s)
+    # Nothing fails, so all chips work but for checkpoints, and spares never do.
+    idle_w = economics.pue * economics.idle_w
+    step_w = step.cost.energy_joules / step.iteration_s
+    stalled = result.breakdown["checkpoint"]
+    assert 0.01 < stalled < 0.02
+    watts = (1 - stalled) * step_w + (stalled * step.chips + spare_chips) * idle_w
+    assert result.energy_joules == pytest.approx(span_s * watts)
 
 
 def test_a_surely_low_goodput_leaves_tokens_as_uncertain_as_steps(step: Iteration) -> None:

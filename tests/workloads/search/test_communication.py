@@ -100,6 +100,16 @@ def test_a_hop_of_a_stage_takes_the_time_of_its_slowest_pair() -> None:
         assert hops_s[stage] == max(every_ps) / PS_PER_S
 
 
+def test_tied_embeddings_are_exchanged_between_first_and_last_stage() -> None:
+    where, one = cluster("trn2.48xlarge:4"), plan(tp=4, pp=4, dp=4)
+    pipes = place(one, where).chip[place(one, where).groups("pp")]
+    ends, communication = pipes[:, [0, -1]], Communication(where, 1)
+    assert set(map(tuple, communication.groups(one, "tie"))) <= set(map(tuple, ends))
+    every_ps = [exchange_ps(where, pair, "all-reduce", 2**24) for pair in ends]
+    step = collective("tied", "tie", "all-reduce", 2**24)
+    assert communication.times(one)(step) == max(every_ps) / PS_PER_S
+
+
 def test_switches_tell_groups_apart_where_they_are_oversubscribed() -> None:
     wide = cluster("trn2.48xlarge:48")
     assert wide.scale_out is not None

@@ -81,6 +81,18 @@ def test_a_shared_expert_adds_a_gated_mlp_to_every_token() -> None:
     assert added_s == pytest.approx(mlp_s(rank, tokens, sparse.experts.shared_ffn))
 
 
+def test_a_hidden_state_of_the_experts_takes_a_product_before_and_one_after_them() -> None:
+    sparse, tokens = named("qwen3-235b-a22b"), np.array([1.0, 64.0, 4096.0])
+    assert sparse.experts is not None
+    as_wide = replace(sparse, experts=replace(sparse.experts, latent=sparse.hidden))
+    apart, usual = (
+        RankShare(each, TRN2, 16, "bf16", shipped_catalogue()) for each in (as_wide, sparse)
+    )
+    product_s = apart.alone.product_s(tokens, sparse.hidden, sparse.hidden)
+    added_s = experts_s(apart, tokens) - experts_s(usual, tokens)
+    assert added_s == pytest.approx(2 * product_s)
+
+
 def test_a_block_moves_the_whole_hidden_width_on_every_rank() -> None:
     """Only the products of a block shrink with more chips, so these hardly shorten prompts."""
     sparse, catalogue = named("deepseek-v3"), shipped_catalogue()

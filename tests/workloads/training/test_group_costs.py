@@ -10,10 +10,11 @@ import numpy as np
 import pytest
 
 from cluster_sim.collectives.duration import duration
-from tests.support.toy_training import SPARSE, TOY, plan, sixteen
+from tests.support.toy_training import SPARSE, TOY, exchange_ps, plan, sixteen
 from topologies.arrays import IntArray
 from topologies.catalogue.catalogue import shipped_catalogue
 from topologies.clusters.cluster import Cluster
+from topologies.clusters.names import cluster
 from topologies.shapes.basic import Axis, Torus
 from topologies.shapes.scale_out import ScaleOut
 from workloads.training.layers.steps import RankShapes
@@ -28,6 +29,15 @@ PLANS: tuple[dict[str, Any], ...] = (
     {"tp": 2, "pp": 2, "dp": 4, "ep": 4, "etp": 1},
     {"tp": 4, "pp": 2, "dp": 4, "ranks_per_chip": 2},
 )
+
+
+def test_ranks_of_one_chip_write_what_they_exchange_and_read_it() -> None:
+    """A GPU, for which no copy within a chip is stated."""
+    where = cluster("dgx-h100")
+    rate = shipped_catalogue().value("h100", "hbm_bandwidth")
+    for size_bytes in (2**20, 2**30):
+        taken_ps = exchange_ps(where, np.array([3, 3]), "all-reduce", size_bytes)
+        assert taken_ps == pytest.approx(2 * size_bytes / rate * 1e12, abs=1)
 
 
 def test_programs_that_share_costs_are_the_same() -> None:

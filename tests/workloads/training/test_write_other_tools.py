@@ -221,3 +221,10 @@ def test_what_a_tool_cannot_run_is_refused(tool: str, change: dict[str, Any], me
     plan = replace(PLAN, **{"framework": FRAMEWORK.get(tool, ""), **change})
     with pytest.raises(InputError, match=message):
         launch_file(tool, plan, MODEL, PLACE)
+
+
+@pytest.mark.parametrize(("name", "norm"), [("llama-3.1-8b", "rmsnorm"), ("gpt2", "layernorm1p")])
+def test_a_file_of_nemo_names_the_model_s_norm(name: str, norm: str) -> None:
+    model = named(name)
+    text = launch_file("nemo", complete({"framework": "megatron-core"}, model, PLACE), model, PLACE)
+    assert text.count(norm) == 1

@@ -21,6 +21,7 @@ from tests.support.toy_training import TOY, plan
 from tests.support.validation_rows import TRAINING, rows_of, training_row
 from topologies.catalogue.catalogue import shipped_catalogue
 from topologies.errors import InputError
+from workloads.kernels.times import elementwise_s
 from workloads.training.iteration import iteration
 from workloads.training.layers.layer import forward
 from workloads.training.layers.steps import CC, ENGINE, PREVIOUS, LayerOp, RankShapes
@@ -96,6 +97,12 @@ def test_kernel_rows_say_what_they_need():
     missing, whole = compare(read, predict_kernel)
     assert "needs k" in missing["why"]
     assert whole["status"] == "ok"
+
+
+def test_a_chain_of_launches_takes_as_long_as_each_of_its_parts() -> None:
+    row = {"kernel": "launch", "chip": "h100", "size_bytes": 8 * 2**20, "rows": 8}
+    each_s = float(elementwise_s("h100", 2**20))
+    assert predict_kernel(row).predicted["kernel_s"] == pytest.approx(8 * each_s)
 
 
 def test_a_layer_of_a_row_takes_as_long_as_that_layer_of_a_plan():
