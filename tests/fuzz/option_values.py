@@ -132,6 +132,7 @@ NUMBERS: dict[str, tuple[str, ...]] = {
     "poll": ("9",),
     "power-limit-w": ("500",),
     "carbon": ("300",),
+    "carbon-price": ("70",),
     "changes-per-minute": ("1",),
     "chips": ("4", "8"),
     "chunk": ("0", "64", "4096"),

@@ -113,7 +113,9 @@ SHARING = b"""jobs:
   - {name: a, model: gpt2, tp: 2, dp: 4, global_batch: 8, seq: 256, placement: server}
   - {name: b, model: gpt2, dp: 4, global_batch: 8, seq: 256, placement: packed}
 """
-PRICES = b"hour,usd_per_mwh\n" + b"".join(f"{hour},{40 + hour}\n".encode() for hour in range(24))
+PRICES = b"hour,usd_per_mwh,carbon_g_per_kwh\n" + b"".join(
+    f"{hour},{40 + hour},{400 - 9 * hour}\n".encode() for hour in range(24)
+)
 ROWS = b"""name,cluster,chips,layers,hidden,ffn,heads,vocab,seq,tp,pp,dp,global_batch,iteration_s
 a,dgx-a100,8,4,1024,4096,16,32000,1024,2,1,4,16,0.5
 b,trn2.48xlarge,16,4,1024,4096,16,32000,1024,4,2,2,16,0.4

@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Mapping
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 
 from topologies.arrays import FloatArray
+from workloads.fleet.inputs.prices import J_PER_MWH
 from workloads.fleet.results import kind_units, service_minutes
 from workloads.fleet.simulation import FleetRun
 from workloads.fleet.state.world import Role
@@ -147,4 +150,24 @@ def over_cap_note(draw_w: FloatArray, cap_w: float) -> str:
         f"the site drew more than --power-cap {cap_w / 1e6:g} MW in {over:,} of {len(draw_w):,} "
         f"minutes, at most {draw_w.max() / 1e6:.4g} MW: policies train less to keep the cap, but "
         "units that serve, change roles or idle draw the rest."
+    )
+
+
+def power_note(results: Mapping[str, Any]) -> str:
+    """Sentence about machines whose power is not stated; empty where that of all is."""
+    energies_j = {
+        row.get("kind", "its machines"): row["energy_joules"]
+        for row in results.get("kinds", [results])
+    }
+    unknown = ", ".join(name for name, joules in energies_j.items() if joules is None)
+    drawn = [
+        f"; {name} drew {joules / J_PER_MWH:,.1f} MWh"
+        for name, joules in energies_j.items()
+        if joules
+    ]
+    if not unknown:
+        return ""
+    return (
+        "energy and power of the site are not stated, as the catalogue has no power of "
+        f"{unknown}{''.join(drawn)}."
     )

@@ -251,14 +251,14 @@ def summary(run: FleetRun, prices: Prices | None = None) -> dict[str, Any]:
         **({} if batch is None else {"batch": batch}),
     }
     kinds = _kinds(run, prices) if len(run.kinds) > 1 else []
-    results |= _money(results, run, kinds)
+    results |= _money(results, run, kinds, prices)
     rows = {"kinds": kinds, "regions": _regions(run, kinds)}
     return {**results, **{name: each for name, each in rows.items() if each}}
 
 
 SUMMED = (
     "units", "chips", "chip_hours", *(f"{name}_chip_hours" for name in GROUPS), "training_tokens",
-    "energy_joules", "cost_usd",
+    "energy_joules", "cost_usd", "electricity_usd", "carbon_kg",
 )  # fmt: skip
 """Accounts of kinds of units that a region adds up."""
 
@@ -313,7 +313,7 @@ def _kinds(run: FleetRun, prices: Prices | None) -> list[dict[str, Any]]:
             **_changes(part),
             **_power(part, prices),
         }
-        rows.append({"kind": kind.name, **results, **_money(results, part, [])})
+        rows.append({"kind": kind.name, **results, **_money(results, part, [], prices)})
     return rows
 
 
@@ -518,40 +518,48 @@ def _changes(run: FleetRun) -> dict[str, Any]:
 
 
 def _power(run: FleetRun, prices: Prices | None) -> dict[str, Any]:
-    draw = power_w(run)
+    draws = [_kind_w(run, kind) for kind in run.kinds]
+    draw: FloatArray = np.sum(draws, axis=0)
     energy = float(draw.sum() * 60.0)
+    here = [] if prices is None else [prices.within(kind.region) for kind in run.kinds]
     drawn = {
         "energy_joules": energy,
         "power_mean_w": float(draw.mean()),
         "power_peak_w": float(draw.max()),
         "power_ramp_15min_w": float(np.abs(change_w(draw)).max()),
         "carbon_kg": energy * run.kinds[0].economics.carbon_kg_per_j or None,
-        "electricity_usd": None if prices is None else prices.cost_usd(draw),
+        "electricity_usd": None,
     }
+    if here:
+        parts = list(zip(here, draws, strict=True))
+        drawn["electricity_usd"] = sum(each.cost_usd(part_w) for each, part_w in parts)
+        carbon = _sum([each.carbon_kg(part_w) for each, part_w in parts])
+        drawn["carbon_kg"] = drawn["carbon_kg"] if carbon is None else carbon
     return {
-        # Nothing is known of machines whose power is not stated.
-        **(drawn if energy else dict.fromkeys(drawn)),
+        # Nothing is known of a site with machines whose power is not stated.
+        **(drawn if all(kind.unit_busy_w for kind in run.kinds) else dict.fromkeys(drawn)),
         "training_usd_per_mwh": None if prices is None else _paid_by_training(run, prices),
-        "held_minutes": 0 if prices is None else int(prices.dear.sum()),
+        "held_minutes": int(np.any([each.dear for each in here], axis=0).sum()),
     }
 
 
 def _paid_by_training(run: FleetRun, prices: Prices) -> float | None:
     """Mean price of electricity, weighted by the draw of training and evaluation [USD/MWh]."""
-    draws_w = [kind.unit_busy_w or 1.0 for kind in run.kinds]  # alike where none is known
-    works = [Role.TRAINING, Role.EVALUATION]
-    trains: FloatArray = np.sum(
-        [
-            kind_units(kind)[:, works].sum(axis=1) * (draw_w / draws_w[0])
-            for kind, draw_w in zip(run.kinds, draws_w, strict=True)
-        ],
-        axis=0,
-    )
-    return float(trains @ prices.usd_per_mwh / trains.sum()) if trains.any() else None
+    works, first_w = [Role.TRAINING, Role.EVALUATION], run.kinds[0].unit_busy_w or 1.0
+    paid: FloatArray = np.zeros(2)
+    for kind in run.kinds:
+        # Kinds count alike where no power is stated.
+        rate = (kind.unit_busy_w or 1.0) / first_w
+        trains = kind_units(kind)[:, works].sum(axis=1) * rate
+        paid += trains @ prices.within(kind.region).usd_per_mwh, trains.sum()
+    return float(paid[0] / paid[1]) if paid[1] else None
 
 
 def _money(
-    results: Mapping[str, Any], run: FleetRun, kinds: Sequence[Mapping[str, Any]]
+    results: Mapping[str, Any],
+    run: FleetRun,
+    kinds: Sequence[Mapping[str, Any]],
+    prices: Prices | None,
 ) -> dict[str, Any]:
     """Return costs and prices; ``kinds`` are the accounts of several kinds."""
     each = [
@@ -564,6 +572,7 @@ def _money(
     tokens, steps = results["served_tokens"], results["training_steps"]
     has_cost = cost > 0
     trained_tokens, electricity = results["training_tokens"], results["electricity_usd"] or 0.0
+    unknown = prices is not None and results["electricity_usd"] is None
     revenue = tokens / 1e6 * economics.usd_per_million_tokens
     if "batch" in results:
         tokens += results["batch"]["served_tokens"]
@@ -571,9 +580,13 @@ def _money(
     return {
         **({"serving_cost_share": share} if len(each) > 1 and has_cost else {}),
         "cost_usd": cost if has_cost else None,
-        "cost_with_electricity_usd": cost + electricity if has_cost or electricity else None,
+        "cost_with_electricity_usd": (
+            cost + electricity if (has_cost or electricity) and not unknown else None
+        ),
         "revenue_usd": revenue or None,
-        "margin_usd": revenue - cost - electricity if revenue and has_cost else None,
+        "margin_usd": (
+            revenue - cost - electricity if revenue and has_cost and not unknown else None
+        ),
         "usd_per_million_trained_tokens": (
             cost * (1 - share) / trained_tokens * 1e6 if has_cost and trained_tokens else None
         ),

@@ -31,7 +31,7 @@ from workloads.demand.trace import MINUTES_PER_DAY
 from workloads.demand.what_if import changed, check_texts
 from workloads.economics import Economics
 from workloads.fleet.inputs.jobs import TrainingJob
-from workloads.fleet.inputs.prices import Prices, read_tariff
+from workloads.fleet.inputs.prices import Prices, Tariff, read_tariff
 from workloads.fleet.policies.registry import KINDS, bound_of, check_name, policy_named
 from workloads.fleet.policies.view import Policy, Situation
 from workloads.fleet.processes.failures import Fleet
@@ -48,7 +48,7 @@ from workloads.fleet.setup.demand import (
 )
 from workloads.fleet.setup.machines import CHEAPEST, Machines, kinds_from, placed
 from workloads.fleet.setup.night_work import gang_note, host_memory_note
-from workloads.fleet.setup.regions import in_regions, regions_from
+from workloads.fleet.setup.regions import Region, in_regions, regions_from
 from workloads.fleet.setup.serving import serving_notes, smaller_replica_note
 from workloads.fleet.simulation import FleetRun, Signals, serving_units, simulate
 from workloads.fleet.state.services import (
@@ -88,7 +88,7 @@ class Scenario:
     demand: Demand  # the requests that arrive, noise included
     # Returns the prices of electricity for a run that starts at a time (UTC) and lasts so many
     # minutes; ``prices`` are those of this run
-    tariff: Callable[[str, int], Prices] | None = None
+    tariff: Tariff | None = None
     prices: Prices | None = None
     # Requests that may wait; ``batch`` are the requests of this tier in this run
     tier: BatchTier | None = None
@@ -218,13 +218,14 @@ def scenario(
     (1.0, 4.0)
     """
     options = options or FleetOptions()
-    period, tariff, tier = options.demand, _tariff(options.money), _batch_tier(options.demand)
-    shares: Sequence[Share] = [(models, None)] if isinstance(models, Model) else models
-    demand, served = divided(demand, shares) if shares else (demand, ())
-    window = cut_to_period(interactive(demand, tier), period.days, period.start_day)
     clusters = [cluster] if isinstance(cluster, Cluster) else cluster
     machines = list(zip(clusters, places or [""] * len(clusters), strict=True))
     regions = regions_from(options.policy, machines)
+    period, tier = options.demand, _batch_tier(options.demand)
+    tariff = _tariff(options.money, regions)
+    shares: Sequence[Share] = [(models, None)] if isinstance(models, Model) else models
+    demand, served = divided(demand, shares) if shares else (demand, ())
+    window = cut_to_period(interactive(demand, tier), period.days, period.start_day)
     kinds = kinds_from(machines, window.demand, served, options, regions)
     window = in_regions(window, regions) if regions else window
     if options.policy.serve_on and len(kinds) == 1:
@@ -256,12 +257,18 @@ def scenario(
     return without_noise.at(horizon)  # with noise, prices and batch work, as for a what-if
 
 
-def _tariff(money: MoneyInputs) -> Callable[[str, int], Prices] | None:
-    cap = math.inf if money.price_cap is None else money.price_cap
+def _tariff(money: MoneyInputs, regions: Sequence[Region]) -> Tariff | None:
     if money.price is not None:
-        return read_tariff(money.price, cap=cap)
-    if money.price_cap is not None:
-        raise InputError(f"--price-cap {cap:g} without prices; add --price FILE.csv.")
+        return read_tariff(
+            money.price,
+            cap=math.inf if money.price_cap is None else money.price_cap,
+            carbon_usd_per_t=money.carbon_price,
+            carbon_g_per_kwh=money.carbon,
+            zones={region.name: region.hours for region in regions},
+        )
+    for name, value in (("price-cap", money.price_cap), ("carbon-price", money.carbon_price)):
+        if value is not None and (value or name == "price-cap"):
+            raise InputError(f"--{name} {value:g} without prices; add --price FILE.csv.")
     return None
 
 
@@ -316,24 +323,28 @@ def run(scenario: Scenario, policy: Policy, *, seed: int = 0) -> FleetRun:
 
 
 def _signals(scenario: Scenario) -> Signals:
-    """Return what policies see beside the load: history and prices."""
+    """Return what policies see beside the load: history, and prices where each kind is."""
+    prices, ahead = scenario.prices, _prices_ahead(scenario)
+    if prices is None or ahead is None:
+        return Signals(history=scenario.history)
+    places = [kind.region for kind in scenario.kinds]
     return Signals(
         history=scenario.history,
-        held=None if scenario.prices is None else scenario.prices.dear,
-        prices_usd_per_mwh=_prices_ahead(scenario),
+        held=np.array([prices.within(place).dear for place in places]),
+        prices_usd_per_mwh=np.array([ahead.within(place).weighed_usd_per_mwh for place in places]),
     )
 
 
-def _prices_ahead(scenario: Scenario) -> FloatArray:
-    """Prices of the run and, where the tariff covers it, of the day after; (minutes,) [USD/MWh]."""
+def _prices_ahead(scenario: Scenario) -> Prices | None:
+    """Prices of the run and, where the tariff covers it, of the day after."""
     # A policy that looks a day ahead needs that day until the last minute of the run.
-    if scenario.prices is None or scenario.tariff is None:
-        return np.empty(0)
+    if scenario.tariff is None:
+        return None
     demand = scenario.demand
     try:
-        return scenario.tariff(demand.start, demand.minutes + MINUTES_PER_DAY).usd_per_mwh
+        return scenario.tariff(demand.start, demand.minutes + MINUTES_PER_DAY)
     except InputError:
-        return scenario.prices.usd_per_mwh
+        return scenario.prices
 
 
 def policy_of(

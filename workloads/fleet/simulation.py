@@ -42,6 +42,7 @@ from workloads.fleet.processes.moves import (
     reclaim,
     release,
     to_serving,
+    training_limits,
 )
 from workloads.fleet.state.services import (
     BatchQueue,
@@ -154,31 +155,17 @@ def _serve_elsewhere(
                 left[pool] = max(0.0, left[pool] - units * speed)
 
 
-def training_limits(
-    worlds: Sequence[World], serving: Sequence[npt.NDArray[np.int64]], most: int | None
-) -> list[int | None]:
-    """Divide the most units that may train among the kinds, those that serve last first."""
-    limits: list[int | None] = []
-    for world, target in zip(reversed(worlds), reversed(serving), strict=True):
-        if most is not None and len(limits) < len(worlds) - 1:
-            room = len(world.ledger) - world.ledger.out_of_service() - int(target.sum())
-            limits.append(min(most, max(0, room)))
-            most -= limits[-1] or 0
-        else:
-            limits.append(most)
-    return limits[::-1]
-
-
 @dataclass(frozen=True, eq=False)
 class Signals:
     """Signals from outside the fleet: earlier demand, prices, minutes without training."""
 
     # Demand before the run, which policies know; it ends where the run begins
     history: Demand | None = None
-    # (minutes,): minutes in which nothing may train or evaluate, such as those of dear electricity
+    # (minutes,) or (kinds, minutes): minutes in which nothing may train or evaluate, such as those
+    # of dear electricity
     held: npt.NDArray[np.bool_] | None = None
-    # (minutes,): price of electricity in each minute of the run, and of the day after it where
-    # known; empty without prices
+    # (minutes,) or (kinds, minutes): price of electricity in each minute of the run, and of the day
+    # after it where known; empty without prices
     prices_usd_per_mwh: FloatArray = field(default_factory=lambda: np.empty(0))
 
 
@@ -203,12 +190,11 @@ def controlling(worlds: Sequence[World], inputs: Inputs, policy: Policy) -> Proc
         view = view_at(worlds, inputs, minute)
         decision = answer(policy, view, wanted)
         wanted = np.asarray(decision.serving, float)
-        serving, training = targets(worlds, wanted), decision.training
-        if inputs.signals.held is not None and inputs.signals.held[minute]:
-            training = 0
-        limits = training_limits(worlds, serving, training)
-        for world, target, limit in zip(worlds, serving, limits, strict=True):
-            world.training_limit, world.job_limits = limit, decision.jobs or {}
+        serving, held = targets(worlds, wanted), inputs.signals.held
+        limits = training_limits(worlds, serving, decision.training)
+        stops = np.broadcast_to(False if held is None else held[..., minute], len(worlds))
+        for world, target, limit, stop in zip(worlds, serving, limits, stops, strict=True):
+            world.training_limit, world.job_limits = 0 if stop else limit, decision.jobs or {}
             # The first roles are free: there is nothing before the run that could be changed.
             if minute:
                 order(world, target + world.surge)
@@ -305,7 +291,8 @@ def view_at(worlds: Sequence[World], inputs: Inputs, minute: int) -> View:
     waiting = np.array([queue.waiting for queue in first.queues], float)
     backlog, batch = by_pool(waiting / (rates * 60.0), first.pools), first.batch
     batch_rate = 1.0 if batch is None else float(batch.rate_per_s[minute]) * 60.0
-    kinds = [_kind_view(world) for world in worlds]
+    prices = np.atleast_2d(inputs.signals.prices_usd_per_mwh)[:, minute:]
+    kinds = [_kind_view(world, prices[min(at, len(prices) - 1)]) for at, world in enumerate(worlds)]
     units = sum(kind.units for kind in kinds)
     shares = [kind.units / units for kind in kinds]  # exactly 1 for one kind
     serving = [
@@ -323,7 +310,7 @@ def view_at(worlds: Sequence[World], inputs: Inputs, minute: int) -> View:
         units=units,
         broken=sum(kind.broken for kind in kinds),
         lead_s=max(world.lead_s for world in worlds if world.serves),
-        prices_usd_per_mwh=inputs.signals.prices_usd_per_mwh[minute:],
+        prices_usd_per_mwh=prices[0],
         power_w=sum(_power_w(world, minute) for world in worlds),
         unit_busy_w=float(np.average([kind.unit_busy_w for kind in kinds], weights=shares)),
         unit_idle_w=float(np.average([kind.unit_idle_w for kind in kinds], weights=shares)),
@@ -336,7 +323,7 @@ def view_at(worlds: Sequence[World], inputs: Inputs, minute: int) -> View:
     )
 
 
-def _kind_view(world: World) -> KindView:
+def _kind_view(world: World, prices_usd_per_mwh: FloatArray) -> KindView:
     return KindView(
         name=world.name,
         units=len(world.ledger),
@@ -349,6 +336,7 @@ def _kind_view(world: World) -> KindView:
         unit_idle_w=world.unit_idle_w,
         region=world.region,
         reach=world.reach,
+        prices_usd_per_mwh=prices_usd_per_mwh,
     )
 
 
@@ -361,7 +349,9 @@ def _job_view(world: World, gang: Gang) -> JobView:
     if math.isfinite(job.deadline_s):
         due = job.deadline_s / 60.0 - world.now / MINUTE_MS
     size = gang.size + gang.joining
-    return JobView(job.name, job.units, job.min_units, size, work_left, due, world.name)
+    return JobView(
+        job.name, job.units, job.min_units, size, work_left, due, world.name, job.step_units
+    )
 
 
 def _power_w(world: World, minute: int) -> float:

@@ -425,7 +425,10 @@ class MoneyInputs:
     """Prices of electricity and the carbon of the grid."""
 
     price: Path | None = setting(
-        None, "Prices of electricity: columns hour or time, and usd_per_mwh", metavar="FILE.csv"
+        None,
+        "Prices of electricity: columns hour or time, and usd_per_mwh; also region, and "
+        "carbon_g_per_kwh in place of --carbon",
+        metavar="FILE.csv",
     )
     price_cap: float | None = setting(
         None, "Price above which nothing trains", unit="USD/MWh", most=MOST
@@ -446,6 +449,13 @@ class MoneyInputs:
     )
     carbon: float = setting(
         0.0, "Carbon intensity of the grid; 0 for none", unit="g/kWh", least=0, most=MOST
+    )
+    carbon_price: float = setting(
+        0.0,
+        "Price of carbon that policies price and mpc add to that of electricity",
+        unit="USD/t",
+        least=0,
+        most=MOST,
     )
 
 

@@ -383,7 +383,7 @@ def _complete(row: dict[str, Any], scenario: Scenario) -> None:
 
 
 def _notes_of_run(result: FleetResult) -> list[str]:
-    from workloads.fleet.missed import missed_note, over_cap_note
+    from workloads.fleet.missed import missed_note, over_cap_note, power_note
     from workloads.fleet.results import power_w
     from workloads.serving import parse_slo
 
@@ -391,6 +391,7 @@ def _notes_of_run(result: FleetResult) -> list[str]:
     wanted, cap_w = parse_slo(scenario.options.fleet.slo).share, result.settings.power_cap_w
     attained, policy = result.summary["slo_attainment"], result.settings.policy
     notes = [missed_note(run, scenario.lead_s, attained=attained, wanted=wanted, policy=policy)]
+    notes.append(power_note(result.summary))
     if cap_w is not None:
         notes.append(over_cap_note(power_w(run), cap_w))
     if never := sum(len(kind.due_ms) for kind in run.kinds):

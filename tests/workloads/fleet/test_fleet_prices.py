@@ -177,3 +177,101 @@ def test_the_stated_share_of_each_day_trains(
     hourly: np.ndarray[Any, Any], share: float, hours: float
 ) -> None:
     assert _trained_hours(hourly, share) == [hours] * 3
+
+
+HOURS = np.arange(24)
+
+
+def _by_region(folder: Path) -> Path:
+    """Prices and carbon of two regions by the hour of their clocks."""
+    file = folder / "regions.csv"
+    rows = [f"{name},{h},{h + base},{carbon * (h + 1)}" for name, base, carbon in
+            (("us", 10, 20), ("eu", 60, 5)) for h in HOURS]  # fmt: skip
+    file.write_text("region,hour,usd_per_mwh,carbon_g_per_kwh\n" + "\n".join(rows) + "\n")
+    return file
+
+
+def test_prices_and_carbon_are_those_of_a_region_at_its_hour(tmp_path: Path) -> None:
+    tariff = read_tariff(_by_region(tmp_path), carbon_usd_per_t=50.0, zones={"us": -8.0, "eu": 1.0})
+    prices = tariff("2024-05-10T00:00", 24 * 60)
+    each = {name: prices.within(name) for name in ("us", "eu")}
+    assert each["us"].usd_per_mwh[::60].tolist() == ((HOURS - 8) % 24 + 10).tolist()
+    assert each["eu"].usd_per_mwh[::60].tolist() == ((HOURS + 1) % 24 + 60).tolist()
+    carbon = 5.0 * ((HOURS + 1) % 24 + 1)
+    weighed = each["eu"].usd_per_mwh[::60] + 0.05 * carbon  # 1 g/kWh is 1 kg/MWh
+    assert each["eu"].weighed_usd_per_mwh[::60] == pytest.approx(weighed)
+    assert each["eu"].carbon_kg(np.full(24 * 60, 2e6)) == pytest.approx(2.0 * carbon.sum())
+
+
+REGIONS: dict[str, Any] = {
+    "region": ("us=-8:50%", "eu=+1:50%"),
+    "unit_rate": 5.0,
+    "days": 1.0,
+    "failures": "off",
+    "scale_to_peak": 0.4,
+}
+
+
+def _run_regions(price: Path, policy: str, **words: Any) -> cs.FleetResult:
+    machines = {"us": "trn2-ultraserver:10", "eu": "trn2-ultraserver:10"}
+    return cs.run_fleet(machines, policy=policy, price=price, **{**REGIONS, **words})
+
+
+@pytest.mark.parametrize("policy", ["price", "mpc"])
+def test_each_region_trains_when_its_own_power_is_cheap(tmp_path: Path, policy: str) -> None:
+    price = _by_region(tmp_path)
+    done = _run_regions(price, policy, price_share=0.5)
+    frame, kinds = done.frame(), done.run.kinds
+    hour = np.arange(len(frame)) // 60
+    prices = done.scenario.prices
+    assert prices is not None
+    for kind, ahead_h in zip(kinds, (-8, 1), strict=True):
+        local = (hour + ahead_h) % 24
+        if policy == "price":  # the cheaper half of its day is the first
+            assert frame[f"{kind.name}_training_units"][local >= 13].max() == 0
+            assert frame[f"{kind.name}_training_units"][(local > 0) & (local < 11)].mean() > 0
+    rows = {row["region"]: row for row in done.summary["regions"]}
+    for name in ("electricity_usd", "carbon_kg"):
+        assert rows["us"][name] + rows["eu"][name] == pytest.approx(done.summary[name])
+    whole = power_w(done.run) / 60 / 1e6
+    assert done.summary["electricity_usd"] < whole @ prices.within("eu").usd_per_mwh
+    ends = done.intervals["carbon_kg"]
+    assert ends["low"] <= done.summary["carbon_kg"] <= ends["high"]
+    if policy == "mpc":  # the whole share is trained where a MWh is cheapest
+        assert rows["us"]["training_tokens"] > 2 * rows["eu"]["training_tokens"]
+
+
+def test_a_price_of_carbon_moves_training_to_the_clean_region(tmp_path: Path) -> None:
+    price = _by_region(tmp_path)
+    free, weighed = (_run_regions(price, "mpc", carbon_price=cost) for cost in (0.0, 2000.0))
+    clean, dirty = (
+        [row["training_tokens"] for row in each.summary["regions"]] for each in (weighed, free)
+    )
+    assert clean[1] > 2 * clean[0]
+    assert dirty[0] > 2 * dirty[1]
+    assert weighed.summary["carbon_kg"] < free.summary["carbon_kg"]
+    assert weighed.summary["electricity_usd"] > free.summary["electricity_usd"]
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        ({"carbon": 300.0}, "--carbon 300 beside the column carbon_g_per_kwh"),
+        ({"region": ("us=0:50%", "asia=0:50%")}, "no rows of region asia; add them"),
+        ({"region": ()}, "the fleet has none; state --region"),
+        ({"price": None, "carbon_price": 40.0}, "--carbon-price 40 without prices"),
+        ({"price": "plain", "carbon_price": 40.0}, "no column carbon_g_per_kwh; add it"),
+    ],
+)
+def test_a_mistake_about_regions_is_one_line(
+    tmp_path: Path, words: dict[str, Any], message: str
+) -> None:
+    plain = tmp_path / "plain.csv"
+    plain.write_text("hour,usd_per_mwh\n" + "".join(f"{hour},50\n" for hour in HOURS))
+    stated = {"price": _by_region(tmp_path), **words}
+    if stated["price"] == "plain":
+        stated["price"] = plain
+    names = [text.partition("=")[0] for text in stated.get("region", REGIONS["region"])]
+    machines = dict.fromkeys(names, "trn2-ultraserver:2") or "trn2-ultraserver:2"
+    with pytest.raises(InputError, match=message):
+        cs.run_fleet(machines, policy="threshold", **{**REGIONS, **stated})

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 
 import cluster_sim as cs
@@ -33,6 +35,12 @@ def test_settings_of_replicas_are_refused_beside_a_rate(
     assert f"{options[0]} changes nothing beside --unit-rate" in line
 
 
+@pytest.mark.parametrize("cluster", [["a", "b"], {"us": "a"}, "trn2-ultraserver:8,trn3-gen2:4"])
+def test_lending_of_several_kinds_says_what_to_ask_instead(cluster: Any) -> None:
+    with pytest.raises(cs.InputError, match="one kind of units in one region; ask for each"):
+        cs.lend(cluster, "burstgpt")
+
+
 def test_several_settings_are_named_together() -> None:
     with pytest.raises(cs.InputError, match=r"^--tp and --prefix-cache change nothing"):
         FleetInputs(unit_rate=3.0, tp=8, prefix_cache="50%")
@@ -43,6 +51,10 @@ def test_several_settings_are_named_together() -> None:
     [
         (["--post-training", "lockstepp"], "Did you mean lockstep?"),
         (["--model", ","], "--model ',' has an empty name"),
+        (
+            ["--cluster", "tpu-v6e-pod:2", "--power-cap", "3"],
+            "catalogue has no power of tpu-v6e-pod",
+        ),
         (["--cap", "99999999999999999999"], "must be less than or equal to 1000000000"),
     ],
 )

@@ -1,12 +1,13 @@
-"""Prices of electricity: the cost of a run's power, and the minutes too expensive to train."""
+"""Prices and carbon of electricity by region: what a run's power costs, and when it is too dear."""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
+from types import MappingProxyType
 
 import numpy as np
 import numpy.typing as npt
@@ -17,70 +18,150 @@ from topologies.arrays import FloatArray, IntArray
 from topologies.errors import InputError, shown
 from topologies.files.table import read_table
 
-COLUMNS = ("hour", "time", "usd_per_mwh")
+COLUMNS = ("region", "hour", "time", "usd_per_mwh", "carbon_g_per_kwh")
 CYCLES = (24, 168)
 """Numbers of rows of a file without dates: the hours of a day, or of a week from Monday UTC."""
 MAX_BYTES = 5 * 10**6
 J_PER_MWH = 3.6e9
-HIGHEST_USD_PER_MWH = 1_000_000  # limit beyond any market's price, above and below zero
+J_PER_KWH = 3.6e6
+HIGHEST = 1_000_000  # limit beyond any market's price and any grid's carbon
 
 
 @dataclass(frozen=True, eq=False)
 class Prices:
-    """Prices of electricity in each minute of a run."""
+    """Prices of electricity, and its carbon, in each minute of a run."""
 
     usd_per_mwh: FloatArray  # (minutes,)
     cap_usd_per_mwh: float = math.inf  # above it nothing trains or evaluates; serving goes on
+    carbon_g_per_kwh: FloatArray | None = None  # (minutes,); None where it is not stated
+    carbon_usd_per_t: float = 0.0  # price of carbon by which policies weigh it
+    # Prices in each region by its name; those above are of the first, or of all where none has own
+    regions: Mapping[str, Prices] = field(default_factory=dict)
+
+    def within(self, region: str) -> Prices:
+        """Return the prices in a region."""
+        return self.regions.get(region, self)
 
     @property
     def dear(self) -> npt.NDArray[np.bool_]:
         """Minutes above the cap; (minutes,)."""
         return np.asarray(self.usd_per_mwh > self.cap_usd_per_mwh)
 
+    @property
+    def weighed_usd_per_mwh(self) -> FloatArray:
+        """Price with that of the carbon, which policies look at; (minutes,)."""
+        if self.carbon_g_per_kwh is None:
+            return self.usd_per_mwh
+        return self.usd_per_mwh + self.carbon_g_per_kwh * (self.carbon_usd_per_t / 1000)
+
     def cost_usd(self, power_w: FloatArray) -> float:
         """Cost of a run that draws ``power_w`` in each minute [USD]."""
         return float(np.sum(power_w * 60.0 * self.usd_per_mwh) / J_PER_MWH)
 
+    def carbon_kg(self, power_w: FloatArray) -> float | None:
+        """Carbon of a run that draws ``power_w`` in each minute [kg]; None if not stated."""
+        if self.carbon_g_per_kwh is None:
+            return None
+        return float(np.sum(power_w * 60.0 * self.carbon_g_per_kwh) / J_PER_KWH / 1000)
 
-def read_tariff(path: str | Path, *, cap: float = math.inf) -> Callable[[str, int], Prices]:
-    """Read the prices of any run that begins at a time (UTC) and lasts so many minutes."""
+
+Tariff = Callable[[str, int], Prices]
+"""Prices of a run that begins at a time (UTC) and lasts so many minutes."""
+
+
+def read_tariff(
+    path: str | Path,
+    *,
+    cap: float = math.inf,
+    carbon_usd_per_t: float = 0.0,
+    carbon_g_per_kwh: float = 0.0,
+    zones: Mapping[str, float] = MappingProxyType({}),
+) -> Tariff:
+    """Read the prices of any run, in each region of ``zones``, whose clocks are hours ahead."""
     # The file has a column ``usd_per_mwh`` and one of two others. ``hour`` counts 0 to 23 in a day
-    # or 0 to 167 in a week from Monday 00:00 UTC, which then repeats; ``time`` is the moment from
-    # which a price holds until the next.
+    # or 0 to 167 in a week from Monday 00:00, which then repeats, in UTC, or by the clocks of the
+    # row's ``region``; ``time`` is the moment (UTC) from which a price holds until the next.
     file = Path(path)
-    table, price = _read(file)
-    if "hour" in table:
-        return partial(_prices, price, cap, partial(_by_hour, _hours(table, file)))
-    return partial(_prices, price, cap, partial(_by_time, _moments(table, file), file))
+    table = _read(file)
+    weighs = cap, carbon_usd_per_t
+    if carbon_usd_per_t and "carbon_g_per_kwh" not in table:
+        raise InputError(
+            f"--carbon-price {carbon_usd_per_t:g}: {file} has no column carbon_g_per_kwh; add it."
+        )
+    if carbon_g_per_kwh and "carbon_g_per_kwh" in table:
+        raise InputError(
+            f"--carbon {carbon_g_per_kwh:g} beside the column carbon_g_per_kwh of {file}; leave "
+            "one of them out."
+        )
+    if "region" not in table:
+        return _tariff(table, file, weighs, 0.0)
+    parts, names = {}, table["region"].astype(str)
+    for name, hours in zones.items():
+        if not (names == name).any():
+            raise InputError(f"{file} has no rows of region {name}; add them.")
+        parts[name] = _tariff(table[names == name], file, weighs, hours)
+    if not parts:
+        raise InputError(f"{file} has prices by region, and the fleet has none; state --region.")
+    return partial(_by_region, parts)
+
+
+def _by_region(parts: Mapping[str, Tariff], start: str, minutes: int) -> Prices:
+    regions = {name: part(start, minutes) for name, part in parts.items()}
+    return replace(next(iter(regions.values())), regions=regions)
+
+
+def _tariff(table: pd.DataFrame, file: Path, weighs: tuple[float, float], hours: float) -> Tariff:
+    """Return the prices of a region whose clocks are so many hours ahead."""
+    price, carbon = _numbers(table, "usd_per_mwh", -HIGHEST, file), None
+    if "carbon_g_per_kwh" in table:
+        carbon = _numbers(table, "carbon_g_per_kwh", 0, file)
+    rows: Callable[..., IntArray] = (
+        partial(_by_hour, _hours(table, file), hours)
+        if "hour" in table
+        else partial(_by_time, _moments(table, file), file)
+    )
+    return partial(_prices, price, carbon, weighs, rows)
 
 
 def _prices(
-    price: FloatArray, cap: float, rows: Callable[..., IntArray], start: str, minutes: int
+    price: FloatArray,
+    carbon: FloatArray | None,
+    weighs: tuple[float, float],
+    rows: Callable[..., IntArray],
+    start: str,
+    minutes: int,
 ) -> Prices:
-    run = pd.date_range(start, periods=minutes, freq="min")
-    return Prices(price[rows(run)], cap)
+    now = rows(pd.date_range(start, periods=minutes, freq="min"))
+    cap, carbon_usd_per_t = weighs
+    return Prices(price[now], cap, None if carbon is None else carbon[now], carbon_usd_per_t)
 
 
-def _read(file: Path) -> tuple[pd.DataFrame, FloatArray]:
-    """Return the table of a price file, and its prices [USD/MWh]; (rows,)."""
+def _read(file: Path) -> pd.DataFrame:
+    """Return the table of a price file."""
     table = read_table(file, "price", remedy="give a CSV file", limit_bytes=MAX_BYTES)
     check_names(str(file), map(str, table.columns), COLUMNS)
     if "usd_per_mwh" not in table or ("hour" in table) == ("time" in table):
         raise InputError(f"{file}: give usd_per_mwh and one of hour and time.")
-    price = pd.to_numeric(table["usd_per_mwh"], errors="coerce").to_numpy(float)
-    within = np.abs(price) <= HIGHEST_USD_PER_MWH  # false for what is no number
+    return table
+
+
+def _numbers(table: pd.DataFrame, column: str, least: float, file: Path) -> FloatArray:
+    """Return the numbers of a column; (rows,)."""
+    numbers = pd.to_numeric(table[column], errors="coerce").to_numpy(float)
+    within = (numbers >= least) & (numbers <= HIGHEST)  # false for what is no number
     if not within.all():
         row = int(np.argmin(within))
-        written = shown(str(table["usd_per_mwh"].iloc[row]))
+        written = shown(str(table[column].iloc[row]))
         raise InputError(
-            f"{file}, row {row + 2}: usd_per_mwh is {written!r}; "
-            f"it must be a number from -{HIGHEST_USD_PER_MWH:,} to {HIGHEST_USD_PER_MWH:,}."
+            f"{file}, row {table.index[row] + 2}: {column} is {written!r}; "
+            f"it must be a number from {least:,} to {HIGHEST:,}."
         )
-    return table, price
+    return numbers
 
 
-def _by_hour(order: IntArray, run: pd.DatetimeIndex) -> IntArray:
+def _by_hour(order: IntArray, ahead_h: float, run: pd.DatetimeIndex) -> IntArray:
     """Row of the price of each minute, from a day or a week that repeats; (minutes,)."""
+    run = run + pd.Timedelta(hours=ahead_h)
     hour_of_week = run.day_of_week.to_numpy() * 24 + run.hour.to_numpy()
     return np.asarray(order[hour_of_week % len(order)])
 

@@ -292,6 +292,7 @@ def read_calendar(file: Path) -> tuple[str, ...]:
 
 def for_lending(options: FleetOptions) -> FleetOptions:
     """Return options with all days of a history, and an SLO without its share."""
+    check_one_kind(options.fleet.cluster)
     # The share counts minutes of the night, not requests of the fleet.
     parts = options.fleet.slo.split(",")
     limits = [part for part in parts if part.partition("=")[0].strip() in LIMIT_NAMES]
@@ -302,6 +303,18 @@ def for_lending(options: FleetOptions) -> FleetOptions:
         fleet=replace(options.fleet, slo=",".join(limits) or FleetInputs.slo),
         demand=replace(options.demand, days=days),
     )
+
+
+EACH_KIND = (
+    "lend answers for one kind of units in one region; ask for each kind with the demand that it "
+    "serves (--service, or a file of its own)"
+)
+
+
+def check_one_kind(cluster: Cluster | str) -> None:
+    """Refuse the names of several kinds, or of regions."""
+    if isinstance(cluster, str) and {*cluster} & {*",+@"}:
+        raise InputError(f"cluster {shown(repr(cluster))}: {EACH_KIND}.")
 
 
 GROUPS = (FleetInputs, HistoryInputs, LimitInputs, NightInputs)
@@ -355,7 +368,7 @@ class LendResult:
         }
 
 
-@checked(model=MODEL_REMEDY, cluster=CLUSTER_REMEDY)
+@checked(model=MODEL_REMEDY, cluster=f"{CLUSTER_REMEDY} {EACH_KIND[0].upper()}{EACH_KIND[1:]}.")
 def lend(
     cluster: Cluster | str,
     history: Demand | str | Sequence[str],
@@ -377,8 +390,8 @@ def lend(
     night : Night, optional
         End, service level and confidence; by default until 06:00 UTC, with demand within the units
         kept for serving in 99.9 % of the minutes on 95 % of nights, or on as many as the history
-        bears out. The keywords ``until``,
-        ``begin`` (``--from``), ``confidence``, ``window`` and the share in ``slo`` say the same.
+        bears out. The keywords ``until``, ``begin`` (``--from``), ``confidence``, ``window`` and
+        the share in ``slo`` say the same.
     model : Model or str, optional
         The model that is served; by default Llama-3.1-405B.
     days : float, optional
@@ -412,6 +425,7 @@ def lend(
     question = night or night_from(read_options(NightInputs, of_night), every.fleet.slo)
     options = for_lending(every)
     check_question(options)
+    check_one_kind(cluster)
     demand = read_demand(history, options)
     built = scenario(as_cluster(cluster), demand, options, models=read_models(model))
     return LendResult(built, lend_on(built, question))

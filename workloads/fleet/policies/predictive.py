@@ -32,6 +32,7 @@ import numpy.typing as npt
 
 from topologies.arrays import FloatArray
 from workloads.fleet.policies.forecast import EVERY, largest_ahead, with_margin
+from workloads.fleet.policies.power import at_start, left_w, units_within
 from workloads.fleet.policies.view import (
     Decision,
     JobView,
@@ -77,11 +78,11 @@ class Outlook:
     # trains
     lead: float
     back: float
-    # (steps,): price of electricity, 0 in the cheapest step and 1 in the dearest; all 0 without
-    # prices
+    # (steps,) or (kinds, steps): price of the electricity of what a unit trains, 0 where and when
+    # it is cheapest and 1 where it is dearest; all 0 without prices
     price: FloatArray
     share: float = 1.0  # share of the available unit-time that training shall have
-    # (steps,): units that can train within the power of the site
+    # (steps,): units of the mean rise that can train within the power of the site
     power_units: FloatArray = field(default_factory=lambda: np.array([np.inf]))
     jobs: tuple[JobNeed, ...] = ()  # jobs in order of their deadlines, the nearest first
     # (kinds,): most units that work without a deadline can use
@@ -90,24 +91,41 @@ class Outlook:
     # pool is of another region
     speed: FloatArray = field(default_factory=lambda: np.ones((1, 1)))
     away: npt.NDArray[np.bool_] = field(default_factory=lambda: np.zeros((1, 1), bool))
-    # rise, worth (kinds,): watts and trained tokens of a unit relative to one of the first kind
+    # rise, worth (kinds,): watts of a unit that computes relative to the mean, and trained tokens
+    # relative to one of the first kind
     rise: FloatArray = field(default_factory=lambda: np.ones(1))
     worth: FloatArray = field(default_factory=lambda: np.ones(1))
 
     @property
     def trainable(self) -> FloatArray:
         """Units that can train in each step, in units of the first kind; (steps,)."""
-        left, result = self.need.sum(axis=0), np.zeros(len(self.minutes))
-        speed = self.speed.max(axis=1)
-        # Kinds of which serving costs the least training serve first.
-        for kind in np.argsort(self.worth / np.maximum(speed, 1e-9), kind="stable").tolist():
-            served = np.minimum(left, self.units[kind] * speed[kind])
-            left = left - served
-            spare = self.units[kind] - served / max(speed[kind], 1e-9)
+        steps = len(self.minutes)
+        served = served_by_kind(self.need.sum(axis=0), self.units, self.speed, self.worth)
+        left = np.broadcast_to(np.maximum(self.power_units, 0.0), steps)
+        result: FloatArray = np.zeros(steps)
+        for kind in np.argsort(-self.worth / np.maximum(self.rise, 1e-9), kind="stable").tolist():
             usable = self.other_units[kind]
             usable += sum(job.units for job in self.jobs if job.speeds[kind])
-            result += self.worth[kind] * np.clip(spare, 0.0, usable)
-        return np.minimum(result, np.maximum(self.power_units, 0.0))
+            rise = max(float(self.rise[kind]), 1e-9)
+            trains = np.minimum(
+                np.clip(self.units[kind] - served[kind], 0.0, usable), np.maximum(left, 0.0) / rise
+            )
+            left = left - trains * rise
+            result += self.worth[kind] * trains
+        return result
+
+
+def served_by_kind(
+    load: FloatArray, units: FloatArray, speed: FloatArray, worth: FloatArray
+) -> FloatArray:
+    """Units of each kind that serve a load, those first whose training is least; (kinds, steps)."""
+    left, fastest = load, speed.max(axis=1)
+    result = np.zeros((len(units), len(load)))
+    for kind in np.argsort(worth / np.maximum(fastest, 1e-9), kind="stable").tolist():
+        served = np.minimum(left, units[kind] * fastest[kind])
+        left = left - served
+        result[kind] = served / max(fastest[kind], 1e-9)
+    return result
 
 
 @dataclass(frozen=True, eq=False)
@@ -194,13 +212,12 @@ def _costs(outlook: Outlook, columns: _Columns) -> FloatArray:
     cost[columns.of["kept"]] = np.multiply.outer(places, KEPT * minutes).ravel()
     cost[columns.of["short"]] = np.tile(SHORT * minutes, pools)
     # Below 1, the cost of an idle unit-minute, so that no hour is too dear for wanted training.
-    electricity, waiting = 0.9 * outlook.price, LATER * np.arange(steps) / steps
-    of_a_kind = np.concatenate(
-        [minutes * (electricity + waiting)]
-        # The first job waits last, so plans that follow each other start the same jobs.
-        + [minutes * (electricity + (2 + jobs - job) * waiting) for job in range(jobs)]
-    )
-    cost[columns.of["training"]] = np.outer(outlook.worth, of_a_kind).ravel()
+    electricity = 0.9 * np.broadcast_to(outlook.price, (kinds, steps))
+    waiting = LATER * np.arange(steps) / steps
+    # The first job waits last, so plans that follow each other start the same jobs.
+    waits = [1, *(2 + jobs - job for job in range(jobs))]
+    of_kinds = np.concatenate([minutes * (electricity + each * waiting) for each in waits], axis=1)
+    cost[columns.of["training"]] = (outlook.worth[:, None] * of_kinds).ravel()
     cost[columns.of["idle"]] = 1.0
     cost[columns.of["late"]] = LATE
     return cost
@@ -322,7 +339,8 @@ def predictive(expected: Expected, settings: PolicyInputs, situation: Situation)
             plans[:] = [_plan(view, expected, share, cap_w, situation)]
             serving = _serving(view, plans[0].step)
         plan = plans[0]
-        training = _training_limit(view, plan, cap_w)
+        begun = view if serving is None else at_start(view, serving)
+        training = _training_limits(begun, plan, cap_w, situation)
         jobs = _job_limits(view, plan, training)
         return Decision(serving, training, jobs=jobs, batch=plan.batch)
 
@@ -383,13 +401,14 @@ def _plan(
     need, load = (_by_step(units) for units in expected(view, NEAR + far * HOUR // STEP))
     busy = SAFE * situation.busy_share * load.sum(axis=0)
     kinds = view.kinds
-    alive = np.array([kind.units - kind.broken for kind in kinds], float)
+    alive = np.array([kind.alive for kind in kinds], float)
     others = [
         sum(job.units for job in view.jobs if job.kind == kind.name and job not in due)
         for kind in kinds
     ]
-    rise_w = np.array([kind.unit_busy_w - kind.unit_idle_w for kind in kinds])
-    mean_w = view.unit_busy_w - view.unit_idle_w
+    speed = np.array([kind.reach for kind in kinds])
+    worth = np.broadcast_to(situation.worth, len(kinds))
+    computing = served_by_kind(busy, alive, speed, worth)
     outlook = Outlook(
         minutes=minutes,
         need=need,
@@ -398,15 +417,15 @@ def _plan(
         units=alive,
         lead=situation.lead_s / 60.0,
         back=situation.back_s / 60.0,
-        price=_relative_prices(view.prices_usd_per_mwh, minutes),
+        price=_relative_prices(view, minutes, worth),
         share=share if priced else 1.0,
-        power_units=_units_by_power(view, cap_w, busy),
+        power_units=_units_by_power(view, cap_w, computing),
         jobs=(*(_job_need(job, minutes, kinds) for job in due), *_batch_needs(view, minutes)),
         other_units=np.minimum(np.array(others) + situation.rest_units, alive),
-        speed=np.array([kind.reach for kind in kinds]),
+        speed=speed,
         away=np.array([kind.speed != kind.reach for kind in kinds]),
-        rise=rise_w / mean_w if mean_w > 0 else np.ones(len(kinds)),
-        worth=np.broadcast_to(situation.worth, len(kinds)),
+        rise=_rises(view),
+        worth=worth,
     )
     step = first_step(outlook)
     batch = math.ceil(step.jobs[len(due) :].sum()) if len(view.batch_due) else None
@@ -433,28 +452,35 @@ def _by_step(need: FloatArray) -> FloatArray:
     return np.concatenate([need[:, :NEAR], far], axis=1)
 
 
-def _relative_prices(usd_per_mwh: FloatArray, minutes: FloatArray) -> FloatArray:
-    """Mean price of each step, scaled to 0 in the cheapest and 1 in the dearest; (steps,)."""
+def _relative_prices(view: View, minutes: FloatArray, worth: FloatArray) -> FloatArray:
+    """Mean price of what a unit trains in each step, scaled from 0 to 1; (kinds, steps)."""
     # A minute without a published price has the mean of the published ones.
-    steps = len(minutes)
-    if not len(usd_per_mwh):
+    steps, means = len(minutes), []
+    if not len(view.prices_usd_per_mwh):
         return np.zeros(steps)
     length = int(minutes.sum())
-    published = usd_per_mwh[:length]
-    by_minute = np.concatenate([published, np.full(length - len(published), published.mean())])
     first = np.concatenate([[0], np.cumsum(minutes)[:-1]]).astype(np.int64)
-    means = np.add.reduceat(by_minute, first) / minutes
+    for kind, draws in zip(view.kinds, _rises(view) / worth, strict=True):
+        published = kind.prices_usd_per_mwh[:length]
+        by_minute = np.concatenate([published, np.full(length - len(published), published.mean())])
+        means.append(np.add.reduceat(by_minute, first) / minutes * draws)
     span = float(np.ptp(means))
-    return (means - means.min()) / span if span > 0 else np.zeros(steps)
+    return (np.array(means) - np.min(means)) / span if span > 0 else np.zeros(steps)
 
 
-def _units_by_power(view: View, cap_w: float | None, busy: FloatArray) -> FloatArray:
-    """Units that can train within the power of the site while ``busy`` units compute; (steps,)."""
-    rise_w = view.unit_busy_w - view.unit_idle_w
-    if cap_w is None or rise_w <= 0:
-        return np.full(len(busy), np.inf)
-    left_w = cap_w - (view.units - view.broken) * view.unit_idle_w
-    return np.maximum(left_w / rise_w - busy, 0.0)
+def _units_by_power(view: View, cap_w: float | None, computing: FloatArray) -> FloatArray:
+    """Units of the mean rise that can train while others of each kind compute; (steps,)."""
+    mean_w = view.unit_busy_w - view.unit_idle_w
+    if cap_w is None or mean_w <= 0:
+        return np.full(computing.shape[1], np.inf)
+    idle_w = sum(kind.alive * kind.unit_idle_w for kind in view.kinds)
+    return np.asarray(np.maximum((cap_w - idle_w) / mean_w - _rises(view) @ computing, 0.0))
+
+
+def _rises(view: View) -> FloatArray:
+    """Watts of a unit of each kind that computes, relative to the mean; (kinds,)."""
+    rises_w, mean_w = [kind.rise_w for kind in view.kinds], view.unit_busy_w - view.unit_idle_w
+    return np.array(rises_w) / mean_w if mean_w > 0 else np.ones(len(rises_w))
 
 
 def _job_need(job: JobView, minutes: FloatArray, kinds: Sequence[KindView]) -> JobNeed:
@@ -486,31 +512,36 @@ def _batch_needs(view: View, minutes: FloatArray) -> Iterator[JobNeed]:
             yield JobNeed(float(view.units - view.broken), work, max(1, first), speeds)
 
 
-def _training_limit(view: View, plan: _Plan, cap_w: float | None) -> int | None:
-    """Most units that may train in this minute; None where only serving limits them."""
-    limits = []
+def _training_limits(
+    view: View, plan: _Plan, cap_w: float | None, situation: Situation
+) -> list[int] | None:
+    """Most units of each kind that may train in this minute; None where only serving limits."""
+    planned = [math.ceil(units) for units in plan.step.training.tolist()]
+    if cap_w is None:
+        return planned if plan.priced else None
+    serving = float((view.serving + view.coming).sum())
+    busy = min(serving, plan.busy + float(view.backlog.sum()))
+    watts = left_w(view, cap_w, busy / serving if serving else 0.0)
+    if view.power_w > cap_w:
+        trains_w = sum(kind.training * kind.rise_w for kind in view.kinds)
+        watts = min(watts, trains_w - (view.power_w - cap_w))
+    worth = np.broadcast_to(situation.worth, len(view.kinds))
+    allowed = units_within(view, watts, worth, planned, situation.rest_units)
     if plan.priced:
-        limits.append(sum(math.ceil(units) for units in plan.step.training.tolist()))
-    if cap_w is not None:
-        serving = float((view.serving + view.coming).sum())
-        busy = min(serving, plan.busy + float(view.backlog.sum()))
-        allowed = float(_units_by_power(view, cap_w, np.array([busy]))[0])
-        rise_w = view.unit_busy_w - view.unit_idle_w
-        if rise_w > 0 and view.power_w > cap_w:
-            allowed = min(allowed, view.training - (view.power_w - cap_w) / rise_w)
-        if math.isfinite(allowed):
-            limits.append(max(0, math.floor(allowed)))
-    return min(limits) if limits else None
+        return [min(pair) for pair in zip(allowed, planned, strict=True)]
+    return allowed
 
 
-def _job_limits(view: View, plan: _Plan, training: int | None) -> Mapping[str, int] | None:
+def _job_limits(view: View, plan: _Plan, training: list[int] | None) -> Mapping[str, int] | None:
     """Limits by job, under which jobs with a deadline get the units of the plan."""
     # The other jobs of a kind share its rest, each with as many of its present units as possible.
     if not plan.due:
         return None
     total = float(plan.step.training.sum())
     limits: dict[str, int] = {}
-    for kind, units in zip(view.kinds, plan.step.training.tolist(), strict=True):
+    for number, (kind, units) in enumerate(
+        zip(view.kinds, plan.step.training.tolist(), strict=True)
+    ):
         now = {job.name: job for job in view.jobs if job.kind == kind.name}
         wanted = {
             job.name: _whole(count, now[job.name])
@@ -521,7 +552,7 @@ def _job_limits(view: View, plan: _Plan, training: int | None) -> Mapping[str, i
         lacking = sum(max(0, count - now[name].size) for name, count in wanted.items())
         if lacking or training is not None:
             part = units / total if total else 1 / len(view.kinds)
-            most = math.ceil(units) if training is None else math.ceil(training * part)
+            most = math.ceil(units) if training is None else training[number]
             batch = math.ceil((plan.batch or 0) * part)
             others = [job for job in now.values() if job.name not in wanted]
             limits |= _shared(others, max(0, most - sum(wanted.values()) - batch))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 
 import numpy as np
 import numpy.typing as npt
@@ -11,6 +12,7 @@ from topologies.arrays import FloatArray
 from topologies.errors import InputError
 from workloads.demand.trace import MINUTES_PER_DAY, period_means
 from workloads.fleet.policies.forecast import EVERY, with_margin
+from workloads.fleet.policies.power import at_start, left_w, units_within
 from workloads.fleet.policies.view import (
     Decision,
     Policy,
@@ -127,28 +129,45 @@ def _forecast(settings: PolicyInputs, _situation: Situation) -> Policy:
 
 def price_aware(serve: Policy, *, share: float = 0.5) -> Policy:
     """Train in the cheapest share of the coming day's minutes, serve by another policy."""
+    # Kinds of units in regions with prices of their own have cheap minutes of their own.
+    rules: list[Callable[[int, FloatArray], bool]] = []
+
+    def policy(view: View) -> Decision:
+        """Return the units that serve in a minute, and those that train."""
+        series = [kind.prices_usd_per_mwh for kind in view.kinds] or [view.prices_usd_per_mwh]
+        rules.extend(_in_cheap_minutes(share) for _ in series[len(rules) :])
+        cheap = [
+            is_cheap(view.minute, ahead) for is_cheap, ahead in zip(rules, series, strict=True)
+        ]
+        alike = None if cheap[0] else 0
+        training = alike if len({*cheap}) == 1 else [view.units * each for each in cheap]
+        return Decision(units_wanted(serve, view), training=training)
+
+    return policy
+
+
+def _in_cheap_minutes(share: float) -> Callable[[int, FloatArray], bool]:
+    """Return a rule whether a minute is in the cheapest share of the prices ahead of it."""
     # Where a tariff has the same price for many hours and only a part of them belongs to the share,
     # that part is trained at the beginning of the hours, rounded up to whole hours. With a share of
     # 1 training never pauses.
     # A stretch of equal prices of which a part is trained: where that ends, and the stretch.
     train_until, stretch_ends = 0, 0
 
-    def policy(view: View) -> Decision:
-        """Return the units that serve in a minute, and those that train."""
+    def is_cheap(minute: int, prices: FloatArray) -> bool:
         nonlocal train_until, stretch_ends
-        ahead = view.prices_usd_per_mwh[:MINUTES_PER_DAY]
+        ahead = prices[:MINUTES_PER_DAY]
         cheaper, equal = int((ahead < ahead[0]).sum()), int((ahead == ahead[0]).sum())
         left = share * len(ahead) - cheaper
-        cheap = left > 0
-        if 0 < left < equal:
-            if view.minute == 0 or view.minute >= stretch_ends:
-                stretch = _stretch(ahead)
-                train_until = view.minute + 60 * math.ceil(stretch * (left / equal) / 60)
-                stretch_ends = view.minute + stretch
-            cheap = view.minute < train_until
-        return Decision(units_wanted(serve, view), training=None if cheap else 0)
+        if not 0 < left < equal:
+            return left > 0
+        if minute == 0 or minute >= stretch_ends:
+            stretch = _stretch(ahead)
+            train_until = minute + 60 * math.ceil(stretch * (left / equal) / 60)
+            stretch_ends = minute + stretch
+        return minute < train_until
 
-    return policy
+    return is_cheap
 
 
 def _stretch(ahead: FloatArray) -> int:
@@ -165,33 +184,23 @@ def _price(settings: PolicyInputs, situation: Situation) -> Policy:
 
 def _power_cap(settings: PolicyInputs, situation: Situation) -> Policy:
     """Keep the draw of the site under a cap by training on fewer units; serving goes first."""
-    # Units that serve, or are on their way to serving, count with their full draw, all others that
-    # are not broken with their idle draw. Kinds that serve last train first. The limit on training
-    # falls at once; it rises only by more than a share of the fleet, so that small changes of the
-    # load move no gang.
+    # Units that serve count with their full draw. The limit on training falls at once; it rises
+    # only by more than a share of the fleet, so that small changes of the load move no gang.
     if settings.power_cap_w is None:
         raise InputError("policy power-cap needs the most that the site may draw; add --power-cap.")
-    serve, cap_w, limit = _forecast(settings, situation), settings.power_cap_w, -1
+    serve, cap_w, limit = _forecast(settings, situation), settings.power_cap_w, [-1]
 
     def policy(view: View) -> Decision:
-        """Return the units that serve in a minute, and those that train."""
+        """Return the units that serve in a minute, and those of each kind that train."""
         nonlocal limit
-        left_w, allowed = cap_w, 0
-        for kind in view.kinds:
-            alive, serving = kind.units - kind.broken, int((kind.serving + kind.coming).sum())
-            rise_w = kind.unit_busy_w - kind.unit_idle_w
-            left_w = left_w - alive * kind.unit_idle_w - serving * rise_w
-        for kind in reversed(view.kinds):
-            most = kind.units - kind.broken
-            if kind is not view.kinds[0]:
-                most -= int((kind.serving + kind.coming).sum())
-            rise_w = kind.unit_busy_w - kind.unit_idle_w
-            more = max(0, min(math.floor(left_w / rise_w) if rise_w > 0 else most, most))
-            allowed += more
-            left_w -= more * rise_w
-        if view.minute == 0 or not limit <= allowed <= limit + RISE * view.units:
+        serving = units_wanted(serve, view)
+        then = view if serving is None else at_start(view, serving)
+        watts = left_w(then, cap_w)
+        allowed = units_within(then, watts, situation.worth, (), situation.rest_units)
+        falls = any(now < before for now, before in zip(allowed, limit, strict=False))
+        if view.minute == 0 or falls or sum(allowed) > sum(limit) + RISE * view.units:
             limit = allowed
-        return Decision(units_wanted(serve, view), training=limit)
+        return Decision(serving, training=limit)
 
     return policy
 

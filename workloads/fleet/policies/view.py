@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import NamedTuple
@@ -31,6 +31,7 @@ class JobView(NamedTuple):
     work_left: float = math.inf
     due_minutes: float = math.inf  # time until the job's deadline [min]; infinity without one
     kind: str = ""  # kind of units on which the job runs
+    step_units: int = 1  # units by which the job's size grows above the fewest
 
 
 class KindView(NamedTuple):
@@ -53,6 +54,23 @@ class KindView(NamedTuple):
     # region, reach (pools,): region of the units; ``speed``, also for pools of other regions
     region: str
     reach: FloatArray
+    # Price of electricity in the region as ``View`` has it; (minutes ahead,)
+    prices_usd_per_mwh: FloatArray = np.empty(0)
+
+    @property
+    def alive(self) -> int:
+        """Units that are not under repair or maintenance."""
+        return self.units - self.broken
+
+    @property
+    def at_service(self) -> int:
+        """Units that serve, or are on their way to serving, in all pools."""
+        return int((self.serving + self.coming).sum())
+
+    @property
+    def rise_w(self) -> float:
+        """Watts by which a unit draws more when it computes."""
+        return self.unit_busy_w - self.unit_idle_w
 
 
 @dataclass(frozen=True, eq=False)
@@ -85,8 +103,8 @@ class View:
     lead_s : float
         Expected time from an order until units serve [s].
     prices_usd_per_mwh : float array (minutes ahead,)
-        Price of electricity in this minute and the coming ones, where known up to a day after the
-        run; empty without prices.
+        Price of electricity, and of its carbon, in this minute and the coming ones, where known up
+        to a day after the run, for the first kind; empty without prices.
     power_w : float
         Draw of the site in the minute that has just ended [W].
     unit_busy_w, unit_idle_w : float
@@ -158,8 +176,9 @@ class Decision:
     serving : array-like or None
         Units that should serve, one number for each pool, in units of the first kind; in a fleet of
         several also (kinds, pools), in units of each. None keeps the last answer.
-    training : int, optional
-        Most units that may train, evaluate or do batch work; by default all that do not serve.
+    training : int or sequence of int, optional
+        Most units that may train, evaluate or do batch work, of all kinds together or of each; by
+        default all that do not serve.
     batch : int, optional
         Units, of the first kind, that batch work gets before training; by default as many as its
         deadlines need.
@@ -168,7 +187,7 @@ class Decision:
     """
 
     serving: npt.ArrayLike | None
-    training: int | None = None
+    training: int | Sequence[int] | None = None
     batch: int | None = None
     jobs: Mapping[str, int] | None = None
 
@@ -254,7 +273,14 @@ def answer(policy: Policy, view: View, before: FloatArray) -> Decision:
     """Ask a policy, and check its answer."""
     reply = policy(view)
     decision = reply if isinstance(reply, Decision) else Decision(reply)
-    limits = {"train": decision.training, "do batch work": decision.batch}
+    trains = decision.training
+    if isinstance(trains, Sequence) and len(trains) != len(view.kinds):
+        raise InputError(
+            f"the policy limits training of {len(trains)} kinds of units; there are "
+            f"{len(view.kinds)}. Return a number for each, or one for all together."
+        )
+    least = min(trains) if isinstance(trains, Sequence) else trains
+    limits = {"train": least, "do batch work": decision.batch}
     limits |= {f"work for job {name}": units for name, units in (decision.jobs or {}).items()}
     for what, count in limits.items():
         if count is not None and count < 0:

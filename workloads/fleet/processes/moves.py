@@ -265,6 +265,25 @@ def _up_to(count: int, offers: Iterator[Part]) -> list[Part]:
     return parts
 
 
+def training_limits(
+    worlds: Sequence[World],
+    serving: Sequence[IntArray],
+    most: int | Sequence[int] | None,
+) -> list[int | None]:
+    """Return the most units of each kind that may train; of a sum those that serve last first."""
+    if isinstance(most, Sequence):
+        return [*most]
+    limits: list[int | None] = []
+    for world, target in zip(reversed(worlds), reversed(serving), strict=True):
+        if most is not None and len(limits) < len(worlds) - 1:
+            room = len(world.ledger) - world.ledger.out_of_service() - int(target.sum())
+            limits.append(min(most, max(0, room)))
+            most -= limits[-1] or 0
+        else:
+            limits.append(most)
+    return limits[::-1]
+
+
 def limit_training(world: World) -> None:
     """Stop units that train or evaluate beyond the policy's limit; they stay idle."""
     # Jobs beyond limits of their own give units back before that, and other work may have those.

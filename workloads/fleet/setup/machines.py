@@ -73,7 +73,18 @@ def kinds_from(
             round_trip_s=here[place].round_trip_s if place else {},
         )
         result.append(kind)
+        if options.policy.power_cap is not None:
+            _check_power(kind)
     return tuple(result)
+
+
+def _check_power(kind: Machines) -> None:
+    """Refuse a cap on the power of units that the catalogue does not state."""
+    if not kind.economics.busy_w:
+        raise InputError(
+            f"--power-cap of a fleet with {kind.name}: the catalogue has no power of {kind.name}; "
+            "leave the cap out, or give a --catalogue with it."
+        )
 
 
 CHEAPEST, FASTEST = "cheapest", "fastest"
