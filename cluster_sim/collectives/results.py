@@ -119,8 +119,8 @@ FOLDED_FROM = 11_000_000
 """Ops from which a collective over many domains is timed by a few ranks that stand for all, where
 the caller does not look at single messages: building and running as many takes 1.6 GB."""
 BY_NCCL = (
-    "NCCL's time is a closed form without links. Name an algorithm that is simulated here, such as "
-    "--algorithm ring in one scale-up domain, or hierarchical among several."
+    "The time of NCCL or RCCL is a closed form without links. Name an algorithm that is simulated "
+    "here, such as --algorithm ring in one scale-up domain, or hierarchical among several."
 )
 MOST_PER_CHIP = 256  # most ranks of a chip that are accepted, more than any chip has cores
 

@@ -221,7 +221,7 @@ def test_a_fabric_of_its_own_name_keeps_what_it_is_like(tmp_path: Path) -> None:
             "a domain of 8 chips is not made of servers of 3",
         ),
         ("name: my-pod", "name: [1, 2]", "name: it must be a text"),
-        ("name: my-pod", "nmae: my-pod", "unknown key nmae. Did you mean name? Numbers of"),
+        ("name: my-pod", "nmae: my-pod", "unknown key nmae. Did you mean name?"),
         ("oversubscription: 2", "oversubscription: 0.5", "scale_out.oversubscription '0.5'"),
     ],
 )

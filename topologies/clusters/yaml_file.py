@@ -338,9 +338,11 @@ def _explained(mistake: ValidationError, model: type[BaseModel]) -> str:
         return f"{where}.shape {shown(tag, 60)!r} is none of {', '.join(SHAPES)}.{near}"
     if kind == "extra_forbidden":
         keys = keys_at(first["loc"][:-1], model)
-        near = suggestion(str(first["loc"][-1]), keys) or f" There are {', '.join(keys)}."
-        if len(first["loc"]) == 1:
-            near += " Numbers of a chip of your own are rows of a CSV file for --catalogue."
+        near = suggestion(str(first["loc"][-1]), keys)
+        if not near:
+            near = f" There are {', '.join(keys)}."
+            if len(first["loc"]) == 1:
+                near += " Numbers of a chip of your own are rows of a CSV file for --catalogue."
         return f"unknown key {where}.{near}"
     if kind == "missing":
         return f"{where} is missing; give it a value"

@@ -50,7 +50,8 @@ NAME = "nccl"  # name that auto resolves to on machines whose collectives take N
 
 def reduces_in_switch(cluster: Cluster) -> bool:
     """Return whether switches can sum, so that an all-reduce may be faster than its two halves."""
-    return covers(cluster) and SWITCH[0] in constants(cluster).chip
+    has_switch = covers(cluster) and isinstance(cluster.shape, Switch)
+    return has_switch and SWITCH[0] in constants(cluster).chip
 
 
 Number = float | npt.NDArray[np.float64]
@@ -101,12 +102,13 @@ def load_of(call: CollectiveCall, *, rings: bool = False) -> Load:
         optional: dict[str, float] = dict.fromkeys(OPTIONAL, 0.0)
         few = 2 * int(chips.max()) < min(group.cluster.chips_per_domain, SERVER)
         optional["beside"] = float(far > 1 and few)
-        inside *= _detour(group, 1 if kind == "permute" and far == 1 else int(chips.max()) - 1)
+        inside *= _detour(group, 1 if kind == "permute" else int(chips.max()) - 1)
         return Load(way, size_bytes, ranks, far, inside, outside, **{**optional, **other})
 
     # Steps of a ring that cross between domains; with one rank a domain, every step does.
     crossings = 0 if far == 1 else far if near > 1 else far - 1
-    switch = 0.0 if rings or near < 3 else size_bytes
+    mesh = isinstance(group.cluster.shape, FullMesh)
+    switch = 0.0 if rings or near < 3 or mesh else size_bytes
     if kind == "all-reduce" and (rings or far == 1):
         fields = {"shard": shard, "in_switch": switch, "far_steps": 2 * crossings}
         half = ranks - 1 - crossings
@@ -130,7 +132,9 @@ def load_of(call: CollectiveCall, *, rings: bool = False) -> Load:
         return load("exchange", size_bytes, size_bytes * crosses, steps=1, far_steps=crosses)
     outside = size_bytes * (ranks - near) / ranks
     fields = {"steps": 1 + math.log2(near), "far_steps": int(far > 1), "messages": ranks - near}
-    return load("exchange", ring, outside, shard=shard, **fields)
+    # A switch carries what goes to other domains as well, the links of a mesh do not.
+    inside = ring - outside if mesh else ring
+    return load("exchange", inside, outside, shard=shard, **fields)
 
 
 def _detour(group: Group, peers: int) -> float:
@@ -146,11 +150,13 @@ def uneven_load(group: Group, sent_bytes: IntArray) -> Load:
     domain = group.domain.repeat(group.ranks_per_chip)
     kept, far = np.diag(sent_bytes), np.where(domain[:, None] == domain, 0, sent_bytes)
     sent, received = sent_bytes.sum(axis=1), sent_bytes.sum(axis=0)
-    detour = _detour(group, int(np.unique(group.domain, return_counts=True)[1].max()) - 1)
+    inside = float(max((sent - kept).max(), (received - kept).max()))
+    if isinstance(group.cluster.shape, FullMesh):  # the busiest link sets the pace
+        inside = float((sent_bytes - far - np.diag(kept)).max()) * _detour(group, 1)
     return replace(
         even,
         size=float(max(sent.max(), received.max())),
-        inside=float(max((sent - kept).max(), (received - kept).max())) * detour,
+        inside=inside,
         outside=float(max(far.sum(axis=1).max(), far.sum(axis=0).max())),
         shard=float(kept.max()),
     )
@@ -293,7 +299,6 @@ FABRIC = ("efficiency", "step", "ll128_step", "slice", "message")
 STEPS = ("step", "ll128_step", "simple_step", "simple_second_step", "in_switch_latency")
 """Constants of a chip that hold the latency of its links."""
 FAR_STEPS = ("step", "ll128_step", "tree_step")  # constants of a fabric that hold its latency
-HOPS = 2  # links between two chips of a switch
 BESIDE = ("nccl-beside", "efficiency")
 """Catalogue part and quantity of the share of its adapter's rate that a rank of a small group keeps
 while other groups of its server use theirs."""
@@ -332,7 +337,8 @@ class Machine(NamedTuple):
     fabric: str  # empty where the cluster is a single domain
     adapter_bytes_per_s: int  # of a chip, 0 without a fabric
     port_bytes_per_s: int = 0  # of a chip, 0 for the catalogue's
-    # Excess of latencies over those of the catalogue, with which the constants were measured.
+    # Excess of latencies over those of the catalogue, with which the constants were measured, of a
+    # step inside a domain and of one between domains.
     later_ps: int = 0
     far_later_ps: int = 0
 
@@ -367,7 +373,9 @@ def machine(cluster: Cluster) -> Machine:
     cables = shape.size - 1 if isinstance(shape, FullMesh) else 1
     has = shape.bandwidth_bytes_per_s * cables
     port = 0 if has == rate else has
-    later_ps = shape.latency_ps - catalogue.ps(chip, "link_latency")
+    # Two links of a switch lie between two chips, and one of a mesh.
+    hops = 1 if isinstance(shape, FullMesh) else 2
+    later_ps = hops * (shape.latency_ps - catalogue.ps(chip, "link_latency"))
     if fabric is None:
         return Machine(catalogue, chip, "", 0, port, later_ps)
     far_later_ps = fabric.latency_ps - catalogue.ps(fabric.name, "step_latency")
@@ -392,7 +400,7 @@ def constants_of(facts: Machine) -> Nccl:
     return Nccl(
         port=float(facts.port_bytes_per_s) or catalogue.value(chip, "scale_up_bandwidth"),
         adapter=float(facts.adapter_bytes_per_s),
-        chip=_later(catalogue, chip_part, of_chip, STEPS, HOPS * facts.later_ps),
+        chip=_later(catalogue, chip_part, of_chip, STEPS, facts.later_ps),
         fabric=_later(catalogue, fabric_part, of_fabric, FAR_STEPS, facts.far_later_ps),
         tuner=tuner(catalogue, chip, fabric, facts.adapter_bytes_per_s),
         beside=catalogue.value(*BESIDE),
@@ -597,7 +605,7 @@ def bound_with_switch(call: CollectiveCall) -> Bound:
     """Return the tightest bound of a call where the switches of a chip's domain reduce."""
     # A rank then sends its buffer once in an all-reduce, half of what rings send; a domain still
     # sends and receives a whole buffer through its adapters.
-    reduces = SWITCH[0] in constants(call.group.cluster).chip and call.kind == "all-reduce"
+    reduces = reduces_in_switch(call.group.cluster) and call.kind == "all-reduce"
     halved = [
         Bound(f"{bound.what}, reduced in the switch", bound.time_ps // 2)
         if reduces and bound.what not in ("distance", AROUND)

@@ -322,6 +322,7 @@ def _print(run: Iteration, answered: Mapping[str, Any], filed: OtherPlan | None)
         beside_rows,
         headline,
         network_note,
+        packed,
         results,
         shares,
         slowed_note,
@@ -332,7 +333,9 @@ def _print(run: Iteration, answered: Mapping[str, Any], filed: OtherPlan | None)
 
     _print_left_out(run, filed)
     if filed:
-        print_text(f"Read as {describe(run.plan)}, framework {run.plan.framework}.")
+        stack = f", framework {run.plan.framework}" if run.plan.framework else ""
+        batch = f"{run.plan.global_batch:,} × {run.plan.seq:,} tokens{packed(run.plan)}"
+        print_text(f"Read as {describe(run.plan)}, {batch} in {run.plan.precision}{stack}.")
     # A file has all fields of its form, so that those without effect are no news.
     fields = filed.fields if filed else {}
     idle = {name: why for name, why in run.without_effect.items() if name not in fields}

@@ -21,6 +21,7 @@ from cluster_sim.collectives.duration.nccl import (
     covers,
     load_of,
     nccl_ps,
+    reduces_in_switch,
     ring_s,
     seconds,
     uneven_load,
@@ -28,7 +29,7 @@ from cluster_sim.collectives.duration.nccl import (
 )
 from cluster_sim.collectives.group import Group, whole
 from cluster_sim.collectives.results import measure_v, skewed
-from cluster_sim.collectives.verify.bounds import AROUND
+from cluster_sim.collectives.verify.bounds import AROUND, bounds
 from cluster_sim.schedule.table import PS_PER_S
 from tests.support.conservation import violations
 from topologies.catalogue.catalogue import shipped_catalogue
@@ -260,15 +261,58 @@ def test_a_group_of_a_mesh_has_the_links_to_its_own_members() -> None:
             assert sent == pytest.approx(each_s), (op, ranks)
 
 
-def test_a_mesh_of_a_file_takes_as_long_as_the_machine_with_its_numbers(tmp_path: Path) -> None:
-    path = tmp_path / "mesh.yaml"
-    path.write_text(
-        "chip: mi300x\nscale_up: {shape: mesh, size: 8, bandwidth: 64GB/s, latency: 0.5us}\n"
+def _mesh(path: Path, latency: str = "0.5us", chip: str = "mi300x", domains: int = 1) -> Cluster:
+    file = path / f"mesh-{latency}-{chip}.yaml"
+    file.write_text(
+        f"chip: {chip}\nscale_up: {{shape: mesh, size: 8, bandwidth: 64GB/s, latency: {latency}}}\n"
+        f"domains: {domains}\n"
+        "scale_out: {like: infiniband-ndr, name: infiniband-ndr, bandwidth_per_chip: 200GB/s}\n"
     )
+    return cluster(str(file))
+
+
+def test_a_mesh_of_a_file_takes_as_long_as_the_machine_with_its_numbers(tmp_path: Path) -> None:
     for chips in (2, 8):
-        groups = (Group(cluster(name), np.arange(chips)) for name in (str(path), "mi300x-platform"))
-        one, other = (nccl_ps(Call("all-reduce", group, 2**24)) for group in groups)
+        machines = (_mesh(tmp_path), cluster("mi300x-platform"))
+        one, other = (
+            nccl_ps(Call("all-reduce", Group(each, range(chips)), 2**24)) for each in machines
+        )
         assert one == other
+
+
+def test_a_hop_of_a_mesh_is_one_link(tmp_path: Path) -> None:
+    """Seven steps of an all-gather take half a microsecond longer each."""
+    soon, late = (_mesh(tmp_path, latency) for latency in ("0.5us", "1us"))
+    times = [nccl_ps(Call("all-gather", Group(each, range(8)), 4096)) for each in (soon, late)]
+    assert times[1] - times[0] == pytest.approx(7 * 500_000, abs=2)
+
+
+def test_no_switch_of_a_mesh_reduces(tmp_path: Path) -> None:
+    server = _mesh(tmp_path, "0.25us", "h100")
+    call = Call("all-reduce", Group(server, range(8)), 2**34)
+    assert 1.75 * 2**34 / (nccl_ps(call) / 1e12) < 7 * 64e9
+    assert not reduces_in_switch(server)
+    assert bound_with_switch(call) == max(bounds(call), key=lambda bound: bound.time_ps)
+
+
+def test_exchanges_of_a_mesh_keep_to_the_link_of_each_pair(tmp_path: Path) -> None:
+    """What goes to other domains takes no link of the mesh; what goes to one chip takes one."""
+    eight, two = _mesh(tmp_path), _mesh(tmp_path, domains=2)
+    size, link = 2**28, 64e9
+    moved = np.zeros((8, 8), np.int64)
+    moved[np.arange(8), np.arange(1, 9) % 8] = size
+    for load in (
+        uneven_load(Group(eight, range(8)), moved),
+        load_of(Call("permute", Group(eight, range(8)), size)),
+        load_of(Call("permute", Group(two, range(16)), size)),
+    ):
+        assert load.inside / (7 * link) == pytest.approx(size / link)
+    for ranks in (2, 8):  # equal parts of all ranks
+        chips = [domain * 8 + chip for domain in range(2) for chip in range(ranks // 2)]
+        load = load_of(Call("all-to-all", Group(two, chips), size))
+        assert load.inside / (7 * link) == pytest.approx((ranks > 2) * size / ranks / link)
+        even = uneven_load(Group(two, chips), np.full((ranks, ranks), size // ranks))
+        assert (even.inside, even.outside) == pytest.approx((load.inside, load.outside))
 
 
 def test_a_domain_s_adapters_bound_what_its_switches_reduce():

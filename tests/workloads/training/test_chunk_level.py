@@ -136,7 +136,7 @@ def test_experts_and_jitter_at_the_chunk_level() -> None:
 
 
 def test_what_is_not_known_by_its_chunks_or_too_large_is_refused() -> None:
-    with pytest.raises(InputError, match="by the times that NCCL takes"):
+    with pytest.raises(InputError, match="by the times that its library takes"):
         iteration(TOY, cluster("dgx-h100"), plan(dp=8), level="chunk")
     large = plan(tp=16, global_batch=128)
     with pytest.raises(InputError, match=r"at most 10,000,000 are run\..*, --engine fast without"):

@@ -199,7 +199,7 @@ def test_a_slow_link_reaches_what_crosses_it() -> None:
 
 
 def test_machines_without_chunks_and_long_collectives_are_refused() -> None:
-    with pytest.raises(InputError, match="by the times that NCCL takes"):
+    with pytest.raises(InputError, match="by the times that its library takes"):
         iteration(TOY, cluster("dgx-h100"), plan(dp=8), level="flow")
     chunks = compose(Call("all-reduce", whole(sixteen()), 2**20)).schedule
     with pytest.raises(InputError, match=r"up to 9\.2 s; one here takes 10\.0 s"):

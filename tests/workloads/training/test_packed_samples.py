@@ -60,7 +60,7 @@ def test_shorter_samples_never_take_longer(sample: int, cp: int, exchange: str) 
     how: dict[str, Any] = {"seq": 4096, "cp": cp, "cp_exchange": exchange}
     packed = core_s(TOY, **how, sample_tokens=sample)
     assert packed <= core_s(TOY, **how) * (1 + 1e-12)
-    assert core_s(TOY, **how, sample_tokens=max(4, sample // 2)) <= packed * 1.01
+    assert core_s(TOY, **how, sample_tokens=max(8, sample // 2)) <= packed * 1.01
 
 
 def test_flops_count_the_scores_within_samples() -> None:
@@ -74,6 +74,10 @@ def test_what_no_sequence_can_hold_is_refused() -> None:
         plan(sample_tokens=2048)
     with pytest.raises(InputError, match="unfused kernels compute the scores of the whole"):
         plan(sample_tokens=256, attention="unfused")
+    with pytest.raises(
+        InputError, match=r"sample_tokens 7 cannot be divided over cp 4.*Use at least 8"
+    ):
+        plan(sample_tokens=7, cp=4)
 
 
 def test_a_row_states_its_samples() -> None:

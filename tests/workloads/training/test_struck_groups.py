@@ -179,12 +179,26 @@ def test_tokens_routed_by_server_cross_a_slow_adapter() -> None:
         ("trn2.48xlarge", "cable:0-1@1ms:dead", r"stand from the start\. Write @0s"),
         ("trn2.48xlarge", "adapter:0@0s:dead", "chip 0 has no other way out"),
         ("dgx-h100", "link:3-s0@0s:dead", "no other way to its switch"),
+        ("mi300x-platform", "link:1-0@0s:dead", "are timed over all links of a chip"),
         ("trn2.48xlarge", "server:3@0s:slow=1/2", "servers are numbered 0 to 0"),
     ],
 )
 def test_what_cannot_be_composed_is_one_line(machine: str, text: str, message: str) -> None:
     with pytest.raises(InputError, match=message):
         step(machine, SHORT, {"dp": 8}, (text,), partial=True)
+
+
+def test_the_slowest_link_of_a_mesh_sets_the_pace_of_rings_over_it() -> None:
+    """A link to a chip outside the group changes nothing; names with the larger chip first do."""
+    how = {"tp": 4, "overlap": "none"}
+    usual, outside, struck = (
+        step("mi300x-platform", SHORT, how, texts, partial=True)
+        for texts in ((), ("link:5-0@0s:slow=1/2",), ("link:1-0@0s:slow=1/2",))
+    )
+    assert outside.iteration_s == usual.iteration_s
+    longer_s = struck.iteration_s - usual.iteration_s
+    wire_s = usual.breakdown_s["exposed_tp"]
+    assert 0 < longer_s <= wire_s
 
 
 def test_a_server_is_the_engines_of_its_chips() -> None:

@@ -111,8 +111,8 @@ def check_messages(cluster: Cluster) -> None:
     """Refuse a cluster whose collectives are known by their times alone."""
     if covers(cluster):
         raise InputError(
-            f"collectives of {cluster.name} are known by the times that NCCL takes, not by their "
-            "chunks. Use --level collective."
+            f"collectives of {cluster.name} are known by the times that its library takes, not by "
+            "their chunks. Use --level collective."
         )
 
 

@@ -32,7 +32,7 @@ from cluster_sim.trace.trace import Trace, run
 from topologies.arrays import BoolArray, IntArray, distinct, present
 from topologies.clusters.cluster import Cluster
 from topologies.errors import InputError
-from topologies.shapes.basic import Switch
+from topologies.shapes.basic import FullMesh, Switch
 from workloads.training.execution.chunk_level import call_schedule
 from workloads.training.layers.steps import LayerOp
 from workloads.training.plan.plan import ParallelPlan
@@ -183,10 +183,14 @@ class _Damage:
             _check(fault, cluster)
         self.links = tuple(each for each in faults if each.resource.startswith("link:"))
         self.adapters = tuple(each for each in faults if each not in self.links)
-        if any(not each.numerator for each in self.links) and covers(cluster):
+        dead = next((each.resource for each in self.links if not each.numerator), "")
+        if dead and covers(cluster):
+            reason = f"a chip of {cluster.name} has no other way to its switch"
+            if isinstance(cluster.shape, FullMesh):
+                reason = f"rings on {cluster.name} are timed over all links of a chip"
             raise InputError(
-                f"{self.links[0].resource} is dead, and a chip of {cluster.name} has no other way "
-                "to its switch. Write slow=P/Q for a port of which some lanes are down."
+                f"{dead} is dead, and {reason}. Write slow=P/Q for a link of which some lanes are "
+                "down."
             )
         self.met: set[str] = set()
         self._known: dict[tuple[object, ...], list[int]] = {}
@@ -322,8 +326,9 @@ class _Damage:
     ) -> int:
         """Return the delay of a call if all ports were as slow as the slowest faulty one [ps]."""
         slow, near = self.cluster, set((group.chips // self.cluster.chips_per_domain).tolist())
-        here = [each for each in links if _chip_near(each) in group.chips]
-        if here and isinstance(slow.shape, Switch):
+        # Rings share bytes equally among all links of a mesh, so that the slowest sets the pace.
+        here = [each for each in links if _chips_of(each) <= {*group.chips.tolist()}]
+        if here and isinstance(slow.shape, Switch | FullMesh):
             rate = _slowest(here, slow.shape.bandwidth_bytes_per_s)
             slow = replace(slow, shape=replace(slow.shape, bandwidth_bytes_per_s=rate))
         beyond = [each for each in adapters if each.chip in group.chips]
@@ -368,6 +373,12 @@ def _chip_near(fault: Fault) -> int:
     if fault.chip >= 0:
         return fault.chip
     return int(fault.resource.rpartition("-")[2].partition(".")[0])
+
+
+def _chips_of(link: Fault) -> set[int]:
+    """Return the chips at the ends of a link, one where the other end is a switch."""
+    ends = link.resource.partition(":")[2].partition(".")[0].split("-")
+    return {int(end) for end in ends if end.isdigit()}
 
 
 def _check(fault: Fault, cluster: Cluster) -> None:

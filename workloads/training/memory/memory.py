@@ -145,7 +145,7 @@ def _mixer(model: Model, plan: ParallelPlan, tokens: int, stack: Stack) -> int:
         size += _heads(model, plan, tokens, stack) + _scores(model, plan, tokens)
     index = model.indexer
     if index and model.mixer in ATTENTION:  # also its head weights, and places of selected keys
-        places = 4 * min(model.window, plan.seq)
+        places = 4 * min(model.window, plan.context)
         size += tokens * (ELEMENT_BYTES * (index.heads * index.dim + index.columns) + places)
     if model.mixer in RECURRENCE and model.recurrence:
         columns = model.recurrence.columns + model.recurrence.inner

@@ -469,6 +469,11 @@ def _check_samples(plan: ParallelPlan) -> None:
             f"sample_tokens {plan.sample_tokens} is more than the {plan.seq} tokens of a sequence "
             f"(seq). Use at most {plan.seq}."
         )
+    if 0 < plan.sample_tokens < 2 * plan.cp and plan.cp > 1:
+        raise InputError(
+            f"sample_tokens {plan.sample_tokens} cannot be divided over cp {plan.cp}, of which "
+            f"each rank takes two parts of a sample. Use at least {2 * plan.cp}."
+        )
     if plan.sample_tokens and plan.attention == "unfused":
         raise InputError(
             f"sample_tokens {plan.sample_tokens} needs fused attention: unfused kernels compute "
