@@ -193,7 +193,7 @@ def test_a_short_history_states_what_it_bears_out_and_refuses_more() -> None:
         for days in (11, 40)
     )
     assert short.summary()["confidence"] == short.summary()["confidence_from_history"] == 0.9
-    assert "errors of 9 nights bear out 90%, which takes the place of 95%" in short.note
+    assert "9 nights of history bear out a confidence of 90% at most" in short.note
     assert long.note == ""
     assert long.summary()["confidence"] == long.summary()["confidence_from_history"] == 0.95
     with pytest.raises(InputError, match=r"bear out 97% at most\. State --confidence 97%, or give"):

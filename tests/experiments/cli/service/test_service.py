@@ -198,7 +198,7 @@ def test_the_document_describes_every_option_and_no_path() -> None:
         "description": "Length of the history [days]; default all of it.",
     }
     assert lend["weight"]["items"]["type"] == "number"
-    assert schema["plan"]["required"] == ["model", "cluster", "global_batch"]
+    assert schema["plan"]["required"] == ["model", "cluster"]
     for fields in schema.values():
         assert not {"out", "json", "cache", "catalogue", "training", "follow", "state"} & {
             *fields["properties"]
