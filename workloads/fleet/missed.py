@@ -161,7 +161,7 @@ def power_note(results: Mapping[str, Any]) -> str:
     }
     unknown = ", ".join(name for name, joules in energies_j.items() if joules is None)
     drawn = [
-        f"; {name} drew {joules / J_PER_MWH:,.1f} MWh"
+        f"; {name} drew {joules / J_PER_MWH:,.4g} MWh"
         for name, joules in energies_j.items()
         if joules
     ]

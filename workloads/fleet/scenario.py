@@ -486,6 +486,23 @@ def unread_options(stated: PolicyInputs, *, priced: bool) -> list[str]:
     return remarks
 
 
+PRICED = ("price", "mpc", "mpc-oracle")  # policies that weigh the price of electricity
+
+
+def unread_carbon_price(policy: str, usd_per_t: float) -> list[str]:
+    """Return a sentence for a price of carbon under a policy that weighs no price.
+
+    >>> unread_carbon_price("forecast", 80.0)
+    ['--carbon-price 80 changes nothing under policy forecast; price, mpc and mpc-oracle read it.']
+    """
+    if not usd_per_t or policy not in KINDS or policy in PRICED:
+        return []
+    return [
+        f"--carbon-price {usd_per_t:g} changes nothing under policy {policy}; "
+        f"{in_words(PRICED, 'and')} read it."
+    ]
+
+
 def unread_with_unit_rate(fleet: FleetInputs, limits: LimitInputs) -> list[str]:
     """Return a sentence for each option that a stated rate or time of a change leaves unread.
 
@@ -594,6 +611,7 @@ def notes(built: Scenario, options: FleetOptions) -> list[str]:
             ],
         ),
         *unread_options(options.policy, priced=built.prices is not None),
+        *unread_carbon_price(options.policy.policy, options.money.carbon_price),
         *unread_with_unit_rate(options.fleet, options.limits),
         *unread_discount(options.money, batch=built.batch is not None),
     ]

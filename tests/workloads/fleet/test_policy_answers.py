@@ -115,6 +115,19 @@ def test_answers_are_checked() -> None:
         answer(static(1), _view(load=np.ones((2, 1))), np.zeros(2))
 
 
+def test_limits_of_training_are_whole_numbers_for_all_kinds_or_each() -> None:
+    view, before = _view(kinds=(None,)), np.array([3.0])
+    for limits in (2, 2.0, [2], (2,), np.array([2]), np.int64(2)):
+        training = answer(lambda _, limits=limits: Decision(None, limits), view, before).training  # type: ignore[misc]
+        assert np.atleast_1d(np.asarray(training)).tolist() == [2]
+    for wrong in (2.5, [None], [float("nan")], ["many"]):
+        with pytest.raises(InputError, match="units train; it must be a whole number"):
+            answer(lambda _, wrong=wrong: Decision(None, wrong), view, before)  # type: ignore[misc]
+    for number in (0, 2):
+        with pytest.raises(InputError, match=f"limits training of {number} kinds of units; there"):
+            answer(lambda _, number=number: Decision(None, [1] * number), view, before)  # type: ignore[misc]
+
+
 def test_a_users_policy_file(tmp_path: Path) -> None:
     path = tmp_path / "mine.py"
     path.write_text("def policy(view):\n    return view.load[:, -1] * 2\n")

@@ -18,7 +18,7 @@ import pandas as pd
 from topologies import display
 from topologies.arguments import checked
 from topologies.clusters.cluster import Cluster
-from topologies.clusters.names import CLUSTER_REMEDY, as_cluster
+from topologies.clusters.names import CLUSTER_REMEDY, FILES, GRAPHS, as_cluster
 from topologies.errors import InputError, shown
 from topologies.files.reading import read_text
 from topologies.options import described
@@ -313,7 +313,8 @@ EACH_KIND = (
 
 def check_one_kind(cluster: Cluster | str) -> None:
     """Refuse the names of several kinds, or of regions."""
-    if isinstance(cluster, str) and {*cluster} & {*",+@"}:
+    is_file = isinstance(cluster, str) and cluster.endswith((*FILES, *GRAPHS))
+    if isinstance(cluster, str) and not is_file and {*cluster} & {*",+@"}:
         raise InputError(f"cluster {shown(repr(cluster))}: {EACH_KIND}.")
 
 
@@ -368,7 +369,7 @@ class LendResult:
         }
 
 
-@checked(model=MODEL_REMEDY, cluster=f"{CLUSTER_REMEDY} {EACH_KIND[0].upper()}{EACH_KIND[1:]}.")
+@checked(model=MODEL_REMEDY, cluster=CLUSTER_REMEDY)
 def lend(
     cluster: Cluster | str,
     history: Demand | str | Sequence[str],

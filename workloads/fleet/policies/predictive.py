@@ -479,8 +479,10 @@ def _units_by_power(view: View, cap_w: float | None, computing: FloatArray) -> F
 
 def _rises(view: View) -> FloatArray:
     """Watts of a unit of each kind that computes, relative to the mean; (kinds,)."""
+    # Kinds count alike where the power of one is not stated.
     rises_w, mean_w = [kind.rise_w for kind in view.kinds], view.unit_busy_w - view.unit_idle_w
-    return np.array(rises_w) / mean_w if mean_w > 0 else np.ones(len(rises_w))
+    comparable = mean_w > 0 and all(kind.unit_busy_w for kind in view.kinds)
+    return np.array(rises_w) / mean_w if comparable else np.ones(len(rises_w))
 
 
 def _job_need(job: JobView, minutes: FloatArray, kinds: Sequence[KindView]) -> JobNeed:

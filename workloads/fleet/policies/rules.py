@@ -12,7 +12,7 @@ from topologies.arrays import FloatArray
 from topologies.errors import InputError
 from workloads.demand.trace import MINUTES_PER_DAY, period_means
 from workloads.fleet.policies.forecast import EVERY, with_margin
-from workloads.fleet.policies.power import at_start, left_w, units_within
+from workloads.fleet.policies.power import left_w, units_within
 from workloads.fleet.policies.view import (
     Decision,
     Policy,
@@ -194,11 +194,12 @@ def _power_cap(settings: PolicyInputs, situation: Situation) -> Policy:
         """Return the units that serve in a minute, and those of each kind that train."""
         nonlocal limit
         serving = units_wanted(serve, view)
-        then = view if serving is None else at_start(view, serving)
-        watts = left_w(then, cap_w)
-        allowed = units_within(then, watts, situation.worth, (), situation.rest_units)
+        if view.minute == 0:  # what will serve is known once it is placed
+            return Decision(serving, training=[0] * len(view.kinds))
+        watts = left_w(view, cap_w)
+        allowed = units_within(view, watts, situation.worth, (), situation.rest_units)
         falls = any(now < before for now, before in zip(allowed, limit, strict=False))
-        if view.minute == 0 or falls or sum(allowed) > sum(limit) + RISE * view.units:
+        if view.minute == 1 or falls or sum(allowed) > sum(limit) + RISE * view.units:
             limit = allowed
         return Decision(serving, training=limit)
 

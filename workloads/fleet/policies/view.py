@@ -6,6 +6,7 @@ import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
+from numbers import Real
 from typing import NamedTuple
 
 import numpy as np
@@ -273,20 +274,35 @@ def answer(policy: Policy, view: View, before: FloatArray) -> Decision:
     """Ask a policy, and check its answer."""
     reply = policy(view)
     decision = reply if isinstance(reply, Decision) else Decision(reply)
-    trains = decision.training
-    if isinstance(trains, Sequence) and len(trains) != len(view.kinds):
-        raise InputError(
-            f"the policy limits training of {len(trains)} kinds of units; there are "
-            f"{len(view.kinds)}. Return a number for each, or one for all together."
-        )
-    least = min(trains) if isinstance(trains, Sequence) else trains
+    trains = _limits_of_training(decision.training, view)
+    least = min(trains) if isinstance(trains, list) else trains
     limits = {"train": least, "do batch work": decision.batch}
     limits |= {f"work for job {name}": units for name, units in (decision.jobs or {}).items()}
     for what, count in limits.items():
         if count is not None and count < 0:
             raise InputError(f"the policy lets {count} units {what}; it must be at least 0.")
     wish = decision.serving
-    return replace(decision, serving=before if wish is None else _checked(wish, view))
+    serving = before if wish is None else _checked(wish, view)
+    return replace(decision, serving=serving, training=trains)
+
+
+def _limits_of_training(limits: object, view: View) -> int | list[int] | None:
+    """Return limits of training as whole numbers: one for all kinds together, or one for each."""
+    if limits is None:
+        return None
+    each = np.atleast_1d(np.asarray(limits, dtype=object)).tolist()
+    if np.ndim(limits) and len(each) != len(view.kinds):  # type: ignore[arg-type]
+        raise InputError(
+            f"the policy limits training of {len(each)} kinds of units; there are "
+            f"{len(view.kinds)}. Return a number for each, or one for all together."
+        )
+    for number in each:
+        if not isinstance(number, Real) or number != number or number % 1:
+            raise InputError(
+                f"the policy lets {number!r} units train; it must be a whole number of at least 0."
+            )
+    whole = [int(number) for number in each]
+    return whole if np.ndim(limits) else whole[0]  # type: ignore[arg-type]
 
 
 def _checked(wish: npt.ArrayLike, view: View) -> FloatArray:

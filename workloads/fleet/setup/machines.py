@@ -82,8 +82,8 @@ def _check_power(kind: Machines) -> None:
     """Refuse a cap on the power of units that the catalogue does not state."""
     if not kind.economics.busy_w:
         raise InputError(
-            f"--power-cap of a fleet with {kind.name}: the catalogue has no power of {kind.name}; "
-            "leave the cap out, or give a --catalogue with it."
+            f"--power-cap of a fleet with {kind.name}: the catalogue has no power of "
+            f"{kind.cluster.name}; leave the cap out, or give a --catalogue with it."
         )
 
 
