@@ -369,7 +369,7 @@ class LendResult:
         }
 
 
-@checked(model=MODEL_REMEDY, cluster=CLUSTER_REMEDY)
+@checked(model=MODEL_REMEDY, cluster=f"{CLUSTER_REMEDY} {EACH_KIND[0].upper()}{EACH_KIND[1:]}.")
 def lend(
     cluster: Cluster | str,
     history: Demand | str | Sequence[str],
