@@ -183,7 +183,7 @@ def _covers(name: str) -> dict[str, list[Cover]]:
         pytest.param(
             "table",
             {"serving": 0.8, "first_token": 0.78, "collective": 0.8, "kernel": 0.8},
-            1.1,
+            1.12,
             marks=pytest.mark.slow,
         ),
         pytest.param(
