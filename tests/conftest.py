@@ -34,14 +34,3 @@ def pytest_collection_finish() -> None:
     gc.collect()
     gc.freeze()
     gc.set_threshold(20_000)  # what tests compute is larger than a program's usual garbage
-
-
-@pytest.hookimpl(trylast=True)
-def pytest_runtest_teardown(item: pytest.Item, nextitem: pytest.Item | None) -> None:
-    """Leave what the tests of a file keep in memory out of later garbage collections, too.
-
-    A collection of all that thousands of tests keep took more than a second.
-    """
-    if nextitem is None or nextitem.path != item.path:
-        gc.collect()
-        gc.freeze()

@@ -545,13 +545,13 @@ def _power(run: FleetRun, prices: Prices | None) -> dict[str, Any]:
 
 def _paid_by_training(run: FleetRun, prices: Prices) -> float | None:
     """Mean price of electricity, weighted by the draw of training and evaluation [USD/MWh]."""
-    works, first_w = [Role.TRAINING, Role.EVALUATION], run.kinds[0].unit_busy_w
+    works = [Role.TRAINING, Role.EVALUATION]
     comparable = all(kind.unit_busy_w for kind in run.kinds)
     paid: FloatArray = np.zeros(2)
     for kind in run.kinds:
         # Kinds count alike where the power of one is not stated.
-        rate = kind.unit_busy_w / first_w if comparable else 1.0
-        trains = kind_units(kind)[:, works].sum(axis=1) * rate
+        unit_w = kind.unit_busy_w if comparable else 1.0
+        trains = kind_units(kind)[:, works].sum(axis=1) * unit_w
         paid += trains @ prices.within(kind.region).usd_per_mwh, trains.sum()
     return float(paid[0] / paid[1]) if paid[1] else None
 

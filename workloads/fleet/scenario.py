@@ -486,20 +486,19 @@ def unread_options(stated: PolicyInputs, *, priced: bool) -> list[str]:
     return remarks
 
 
-PRICED = ("price", "mpc", "mpc-oracle")  # policies that weigh the price of electricity
-
-
 def unread_carbon_price(policy: str, usd_per_t: float) -> list[str]:
     """Return a sentence for a price of carbon under a policy that weighs no price.
 
     >>> unread_carbon_price("forecast", 80.0)
     ['--carbon-price 80 changes nothing under policy forecast; price, mpc and mpc-oracle read it.']
     """
-    if not usd_per_t or policy not in KINDS or policy in PRICED:
+    # Policies with a share of prices at which they train are those that weigh prices.
+    readers = tuple(kind.name for kind in KINDS.values() if "price_share" in kind.reads)
+    if not usd_per_t or policy not in KINDS or policy in readers:
         return []
     return [
         f"--carbon-price {usd_per_t:g} changes nothing under policy {policy}; "
-        f"{in_words(PRICED, 'and')} read it."
+        f"{in_words(readers, 'and')} read it."
     ]
 
 

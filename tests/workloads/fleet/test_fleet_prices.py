@@ -44,6 +44,20 @@ def test_a_bad_price_file_is_refused_before_capacity_is_simulated(
         cs.run_fleet("trn2-ultraserver:2", model="llama-3.1-8b", days=0.1, price=bad)
 
 
+def test_a_mistake_in_prices_by_region_names_the_region_and_the_row(tmp_path: Path) -> None:
+    path, rows = (
+        tmp_path / "price.csv",
+        [f"{at},{hour},20" for at in ("us", "eu") for hour in range(24)],
+    )
+    for last, message in (
+        ("eu,24,20", "price.csv, region eu: hour must be 0 to 23"),
+        ("eu,23,", "price.csv, region eu, row 49: usd_per_mwh is empty; it must be a number"),
+    ):
+        path.write_text("\n".join(["region,hour,usd_per_mwh", *rows[:-1], last]))
+        with pytest.raises(InputError, match=message):
+            read_tariff(path, zones={"us": -8.0, "eu": 1.0})
+
+
 def _run(held: np.ndarray[tuple[int], np.dtype[np.bool_]]) -> FleetRun:
     """Ten units serve; four pause, four checkpoint or shrink, two evaluate."""
     jobs = (

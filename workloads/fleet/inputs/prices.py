@@ -94,12 +94,12 @@ def read_tariff(
             "one of them out."
         )
     if "region" not in table:
-        return _tariff(table, file, weighs, 0.0)
+        return _tariff(table, str(file), weighs, 0.0)
     parts, names = {}, table["region"].astype(str)
     for name, hours in zones.items():
         if not (names == name).any():
             raise InputError(f"{file} has no rows of region {name}; add them.")
-        parts[name] = _tariff(table[names == name], file, weighs, hours)
+        parts[name] = _tariff(table[names == name], f"{file}, region {name}", weighs, hours)
     if not parts:
         raise InputError(f"{file} has prices by region, and the fleet has none; state --region.")
     return partial(_by_region, parts)
@@ -110,15 +110,15 @@ def _by_region(parts: Mapping[str, Tariff], start: str, minutes: int) -> Prices:
     return replace(next(iter(regions.values())), regions=regions)
 
 
-def _tariff(table: pd.DataFrame, file: Path, weighs: tuple[float, float], hours: float) -> Tariff:
+def _tariff(table: pd.DataFrame, where: str, weighs: tuple[float, float], hours: float) -> Tariff:
     """Return the prices of a region whose clocks are so many hours ahead."""
-    price, carbon = _numbers(table, "usd_per_mwh", -HIGHEST, file), None
+    price, carbon = _numbers(table, "usd_per_mwh", -HIGHEST, where), None
     if "carbon_g_per_kwh" in table:
-        carbon = _numbers(table, "carbon_g_per_kwh", 0, file)
+        carbon = _numbers(table, "carbon_g_per_kwh", 0, where)
     rows: Callable[..., IntArray] = (
-        partial(_by_hour, _hours(table, file), hours)
+        partial(_by_hour, _hours(table, where), hours)
         if "hour" in table
-        else partial(_by_time, _moments(table, file), file)
+        else partial(_by_time, _moments(table, where), where)
     )
     return partial(_prices, price, carbon, weighs, rows)
 
@@ -145,15 +145,16 @@ def _read(file: Path) -> pd.DataFrame:
     return table
 
 
-def _numbers(table: pd.DataFrame, column: str, least: float, file: Path) -> FloatArray:
+def _numbers(table: pd.DataFrame, column: str, least: float, where: str) -> FloatArray:
     """Return the numbers of a column; (rows,)."""
     numbers = pd.to_numeric(table[column], errors="coerce").to_numpy(float)
     within = (numbers >= least) & (numbers <= HIGHEST)  # false for what is no number
     if not within.all():
         row = int(np.argmin(within))
-        written = shown(str(table[column].iloc[row]))
+        cell = table[column].iloc[row]
+        written = "empty" if pd.isna(cell) else repr(shown(str(cell)))
         raise InputError(
-            f"{file}, row {table.index[row] + 2}: {column} is {written!r}; "
+            f"{where}, row {table.index[row] + 2}: {column} is {written}; "
             f"it must be a number from {least:,} to {HIGHEST:,}."
         )
     return numbers
@@ -166,30 +167,30 @@ def _by_hour(order: IntArray, ahead_h: float, run: pd.DatetimeIndex) -> IntArray
     return np.asarray(order[hour_of_week % len(order)])
 
 
-def _hours(table: pd.DataFrame, file: Path) -> IntArray:
+def _hours(table: pd.DataFrame, where: str) -> IntArray:
     """Row of the price of each hour of a day or a week; (hours,)."""
     hours = pd.to_numeric(table["hour"], errors="coerce").to_numpy(float)
     order = np.argsort(hours)
     if len(hours) not in CYCLES or not np.array_equal(hours[order], np.arange(len(hours))):
-        raise InputError(f"{file}: hour must be 0 to 23, or 0 to 167 from Monday on, once each.")
+        raise InputError(f"{where}: hour must be 0 to 23, or 0 to 167 from Monday on, once each.")
     return order
 
 
-def _by_time(moments: pd.DatetimeIndex, file: Path, run: pd.DatetimeIndex) -> IntArray:
+def _by_time(moments: pd.DatetimeIndex, where: str, run: pd.DatetimeIndex) -> IntArray:
     """Row of the price of each minute, from prices with dates; (minutes,)."""
     # The last price holds for as long as the one before it did.
     end = moments[-1] + (moments[-1] - moments[-2])
     if moments[0] > run[0] or end <= run[-1]:
         raise InputError(
-            f"{file}: prices from {moments[0]} to {end} do not cover the run, {run[0]} to "
+            f"{where}: prices from {moments[0]} to {end} do not cover the run, {run[0]} to "
             f"{run[-1]}; add rows, or give hour instead of time."
         )
     return np.asarray(moments.searchsorted(run, side="right") - 1)
 
 
-def _moments(table: pd.DataFrame, file: Path) -> pd.DatetimeIndex:
+def _moments(table: pd.DataFrame, where: str) -> pd.DatetimeIndex:
     times = pd.to_datetime(table["time"], errors="coerce", utc=True, format="ISO8601")
     moments = pd.DatetimeIndex(times.dt.tz_localize(None))
     if moments.hasnans or len(moments) < 2 or (np.diff(moments.asi8) <= 0).any():
-        raise InputError(f"{file}: time must be two or more ascending times as 2024-05-10T13:00.")
+        raise InputError(f"{where}: time must be two or more ascending times as 2024-05-10T13:00.")
     return moments

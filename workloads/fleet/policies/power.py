@@ -4,10 +4,8 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import replace
 
 import numpy as np
-import numpy.typing as npt
 
 from topologies.arrays import FloatArray
 from workloads.fleet.policies.view import View
@@ -21,22 +19,6 @@ def left_w(view: View, cap_w: float, busy_share: float = 1.0) -> float:
     for kind in view.kinds:
         left = left - kind.alive * kind.unit_idle_w - kind.at_service * busy_share * kind.rise_w
     return left
-
-
-def at_start(view: View, wanted: npt.ArrayLike) -> View:
-    """Return a view in which the units that a decision wants are on their way in minute 0."""
-    # Nothing is before the run, so that no unit serves or comes; its first roles are free.
-    if view.minute:
-        return view
-    left, kinds = np.asarray(wanted, float), []
-    rows = left if left.ndim == 2 else None
-    for number, kind in enumerate(view.kinds):
-        need = left / np.maximum(kind.speed, 1e-9) if rows is None else rows[number]
-        coming = np.ceil(np.minimum(need, kind.units) * (kind.speed > 0)).astype(np.int64)
-        left = left if rows is not None else np.maximum(left - coming * kind.speed, 0.0)
-        kinds.append(kind._replace(coming=coming))
-    coming_sum = np.sum([kind.coming * kind.speed for kind in kinds], axis=0)
-    return replace(view, kinds=tuple(kinds), coming=np.asarray(coming_sum))
 
 
 def units_within(

@@ -32,7 +32,7 @@ import numpy.typing as npt
 
 from topologies.arrays import FloatArray
 from workloads.fleet.policies.forecast import EVERY, largest_ahead, with_margin
-from workloads.fleet.policies.power import at_start, left_w, units_within
+from workloads.fleet.policies.power import left_w, units_within
 from workloads.fleet.policies.view import (
     Decision,
     JobView,
@@ -339,8 +339,7 @@ def predictive(expected: Expected, settings: PolicyInputs, situation: Situation)
             plans[:] = [_plan(view, expected, share, cap_w, situation)]
             serving = _serving(view, plans[0].step)
         plan = plans[0]
-        begun = view if serving is None else at_start(view, serving)
-        training = _training_limits(begun, plan, cap_w, situation)
+        training = _training_limits(view, plan, cap_w, situation)
         jobs = _job_limits(view, plan, training)
         return Decision(serving, training, jobs=jobs, batch=plan.batch)
 
@@ -521,6 +520,8 @@ def _training_limits(
     planned = [math.ceil(units) for units in plan.step.training.tolist()]
     if cap_w is None:
         return planned if plan.priced else None
+    if view.minute == 0:  # what will serve is known once it is placed
+        return [0] * len(view.kinds)
     serving = float((view.serving + view.coming).sum())
     busy = min(serving, plan.busy + float(view.backlog.sum()))
     watts = left_w(view, cap_w, busy / serving if serving else 0.0)

@@ -155,6 +155,7 @@ def _in_cheap_minutes(share: float) -> Callable[[int, FloatArray], bool]:
     train_until, stretch_ends = 0, 0
 
     def is_cheap(minute: int, prices: FloatArray) -> bool:
+        """Return whether a minute is among the cheapest of its day."""
         nonlocal train_until, stretch_ends
         ahead = prices[:MINUTES_PER_DAY]
         cheaper, equal = int((ahead < ahead[0]).sum()), int((ahead == ahead[0]).sum())
