@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -11,8 +12,21 @@ from tests.support.foreign_plans import DEEPSPEED, MAXTEXT, MEGATRON, NEMO, NXD,
 from topologies.clusters.names import as_cluster
 from topologies.errors import InputError
 from workloads.models.huggingface import as_model
-from workloads.training.plan.other_tools import ABSENT, read_any_plan
+from workloads.training.plan.other_tools import ABSENT, OtherPlan, read_any_plan
 from workloads.training.usual_plan import complete
+
+Reader = Callable[[str, str], OtherPlan]
+
+
+@pytest.fixture
+def read(tmp_path: Path) -> Reader:
+    """Read a plan from a file of a name and a text."""
+
+    def read_file(name: str, text: str) -> OtherPlan:
+        (tmp_path / name).write_text(text, encoding="utf-8")
+        return read_any_plan(tmp_path / name)
+
+    return read_file
 
 
 @pytest.mark.parametrize(
@@ -54,45 +68,41 @@ from workloads.training.usual_plan import complete
     ],
 )  # fmt: skip
 def test_a_plan_carries_over(
-    tmp_path: Path, name: str, text: str, tool: str, fields: dict[str, Any], ignored: set[str]
+    read: Reader, name: str, text: str, tool: str, fields: dict[str, Any], ignored: set[str]
 ) -> None:
-    path = tmp_path / name
-    path.write_text(text)
-    read = read_any_plan(path)
-    assert (read.tool, dict(read.fields)) == (tool, fields)
-    assert set(read.ignored) == ignored
+    plan = read(name, text)
+    assert (plan.tool, dict(plan.fields), set(plan.ignored)) == (tool, fields, ignored)
 
 
-def test_a_recipe_of_fp8_without_fp8_is_ignored_by_name(tmp_path: Path) -> None:
-    path = tmp_path / "job.toml"
-    path.write_text(TITAN.replace("enable_float8_linear = true", 'recipe_name = "rowwise"'))
-    read = read_any_plan(path)
-    assert "fp8_recipe" not in read.fields
-    assert "fp8 recipe rowwise without fp8" in read.ignored
+def test_keys_without_effect_are_named(read: Reader) -> None:
+    plan = read("job.toml", TITAN.replace("enable_float8_linear = true", 'recipe_name = "rowwise"'))
+    assert "fp8_recipe" not in plan.fields
+    assert "fp8 recipe rowwise without fp8" in plan.ignored
+    # Control characters are written out.
+    assert r"model\ufeff_kind" in read("nxd.yaml", NXD + "\nmodel\ufeff_kind: 1\n").ignored
 
 
-def test_keys_that_are_not_read_are_named_without_control_characters(tmp_path: Path) -> None:
-    file = tmp_path / "nxd.yaml"
-    file.write_text(NXD + "\nmodel\ufeff_kind: 1\n", encoding="utf-8")
-    assert r"model\ufeff_kind" in read_any_plan(file).ignored
+def test_our_own_plan_is_ours(read: Reader) -> None:
+    plan = read("plan.yaml", "tp: 8\npp: 2\nframework: torchtitan\n")
+    assert (plan.tool, plan.implied) == ("cluster-sim", "")
+    assert plan.fields == {"tp": 8, "pp": 2, "framework": "torchtitan"}
 
 
-def test_our_own_plan_is_ours(tmp_path: Path) -> None:
-    path = tmp_path / "plan.yaml"
-    path.write_text("tp: 8\npp: 2\n")
-    assert read_any_plan(path).tool == "cluster-sim"
-    assert read_any_plan(path).fields == {"tp": 8, "pp": 2}
-
-
-def test_megatron_as_yaml_with_underscores(tmp_path: Path) -> None:
-    path = tmp_path / "args.yaml"
-    path.write_text(
-        "tensor_model_parallel_size: 4\nsequence_parallel: true\nlr: 0.1\ntrainer: {devices: 1}\n"
-    )
-    read = read_any_plan(path)
-    assert (read.tool, read.ignored) == ("Megatron-LM", ("lr", "trainer.devices"))
-    fields = {"tp": 4, "sequence_parallel": True, "framework": "megatron-core"}
-    assert read.fields == {**ABSENT["Megatron-LM"], **fields}
+@pytest.mark.parametrize(
+    ("text", "stated", "ignored"),
+    [
+        ("tensor_model_parallel_size: 4\nsequence_parallel: true\nlr: 0.1\ntrainer: {devices: 1}\n",
+         {"sequence_parallel": True}, ("lr", "trainer.devices")),
+        ("--tensor-model-parallel-size 4 --bf16\n", {"precision": "bf16"}, ()),
+    ],
+)  # fmt: skip
+def test_megatron_in_a_file_called_yaml(
+    read: Reader, text: str, stated: dict[str, Any], ignored: tuple[str, ...]
+) -> None:
+    plan = read("args.yaml", text)
+    assert (plan.tool, plan.ignored) == ("Megatron-LM", ignored)
+    fields = {"tp": 4, "framework": "megatron-core", **stated}
+    assert plan.fields == {**ABSENT["Megatron-LM"], **fields}
 
 
 @pytest.mark.parametrize(
@@ -104,12 +114,10 @@ def test_megatron_as_yaml_with_underscores(tmp_path: Path) -> None:
     ],
 )
 def test_a_file_of_torchtitan_says_whether_layers_are_compiled(
-    tmp_path: Path, section: str, framework: str
+    read: Reader, section: str, framework: str
 ) -> None:
-    path = tmp_path / "job.toml"
-    path.write_text(f"[activation_checkpoint]\nmode = 'none'\n{section}\n")
-    read = read_any_plan(path)
-    assert (read.implied, read.ignored) == (framework, ())
+    plan = read("job.toml", f"[activation_checkpoint]\nmode = 'none'\n{section}\n")
+    assert (plan.implied, plan.ignored) == (framework, ())
 
 
 EXPERTS = "--tensor-model-parallel-size 2 --expert-model-parallel-size 8"
@@ -133,38 +141,11 @@ EXPERTS = "--tensor-model-parallel-size 2 --expert-model-parallel-size 8"
     ],
 )  # fmt: skip
 def test_a_file_of_megatron_core_states_settings_of_the_framework(
-    tmp_path: Path, name: str, text: str, settings: str, recompute: str | None
+    read: Reader, name: str, text: str, settings: str, recompute: str | None
 ) -> None:
-    path = tmp_path / name
-    path.write_text(text)
-    read = read_any_plan(path)
-    assert read.fields["framework"] == f"megatron-core{settings}"
-    assert (read.fields.get("recompute"), read.ignored) == (recompute, ())
-
-
-def test_a_framework_of_our_own_plan_is_stated_and_not_implied(tmp_path: Path) -> None:
-    path = tmp_path / "plan.yaml"
-    path.write_text("tp: 8\nframework: torchtitan\n")
-    read = read_any_plan(path)
-    assert (read.fields["framework"], read.implied) == ("torchtitan", "")
-
-
-@pytest.mark.parametrize(
-    ("name", "text", "message"),
-    [
-        ("job.toml", "[parallelism\n", "is not TOML"),
-        ("ds.json", '{"train_batch_size": ', "is not JSON"),
-        ("a.yaml", "model: {recompute_modules: moe, micro_batch_size: 1}", "a list of core_attn, "),
-        ("run.sh", f"{EXPERTS} --moe-token-dispatcher-type nccl", "must be one of alltoall, "),
-        ("run.sh", "--tensor-model-parallel-size 2 --num-layers-per-virtual-pipeline-stage 2",
-         "needs num-layers"),
-    ],
-)  # fmt: skip
-def test_a_broken_file_is_refused(tmp_path: Path, name: str, text: str, message: str) -> None:
-    path = tmp_path / name
-    path.write_text(text)
-    with pytest.raises(InputError, match=message):
-        read_any_plan(path)
+    plan = read(name, text)
+    assert plan.fields["framework"] == f"megatron-core{settings}"
+    assert (plan.fields.get("recompute"), plan.ignored) == (recompute, ())
 
 
 @pytest.mark.parametrize(
@@ -186,11 +167,9 @@ def test_a_broken_file_is_refused(tmp_path: Path, name: str, text: str, message:
     ],
 )  # fmt: skip
 def test_a_batch_left_to_accumulation_is_that_of_the_tool(
-    tmp_path: Path, name: str, text: str, batch: tuple[int, int]
+    read: Reader, name: str, text: str, batch: tuple[int, int]
 ) -> None:
-    path = tmp_path / name
-    path.write_text(text)
-    fields = {**read_any_plan(path).fields, "framework": "megatron-core", "zero": 1}
+    fields = {**read(name, text).fields, "framework": "megatron-core", "zero": 1}
     plan = complete(fields, as_model("llama-3.2-1b"), as_cluster("p5.48xlarge:2"))
     assert (plan.microbatch, plan.microbatches) == batch
     assert "global_batch" not in plan.assumed or "$" in text
@@ -230,34 +209,34 @@ def test_a_batch_left_to_accumulation_is_that_of_the_tool(
     ],
 )  # fmt: skip
 def test_other_forms_of_files_are_read(
-    tmp_path: Path, name: str, text: str, fields: dict[str, Any]
+    read: Reader, name: str, text: str, fields: dict[str, Any]
 ) -> None:
-    path = tmp_path / name
-    path.write_text(text)
-    read = read_any_plan(path)
-    assert fields.items() <= read.fields.items()
-    assert not read.may_change_time
+    plan = read(name, text)
+    assert fields.items() <= plan.fields.items()
+    assert not plan.may_change_time
 
 
-def test_maxtext_over_another_file_than_base_leaves_its_fields_open(tmp_path: Path) -> None:
-    path = tmp_path / "run.sh"
-    path.write_text("python3 train.py configs/llama2_7b.yml ici_fsdp_parallelism=8 dtype=float32")
-    read = read_any_plan(path)
-    assert read.fields == {"zero": 3, "framework": "maxtext"}
-    assert read.ignored == ("base_config", "dtype = float32")
-
-
-@pytest.mark.parametrize("stage", ["Infinity", "-1", "true", "[1, 2]", '"x"', "1e999"])
-def test_a_value_of_which_no_field_can_be_made_is_named(tmp_path: Path, stage: str) -> None:
-    path = tmp_path / "deepspeed.json"
-    path.write_text(f'{{"train_batch_size": 8, "zero_optimization": {{"stage": {stage}}}}}')
-    with pytest.raises(InputError, match=r"zero_optimization\.stage is .* of which no zero can"):
-        read_any_plan(path)
+def test_maxtext_over_another_file_than_base_leaves_its_fields_open(read: Reader) -> None:
+    words = "configs/llama2_7b.yml ici_fsdp_parallelism=8 dtype=float32"
+    plan = read("run.sh", f"python3 train.py {words}")
+    assert plan.fields == {"zero": 3, "framework": "maxtext"}
+    assert plan.ignored == ("base_config", "dtype = float32")
 
 
 @pytest.mark.parametrize(
     ("name", "text", "message"),
     [
+        ("job.toml", "[parallelism\n", "is not TOML"),
+        ("ds.json", '{"train_batch_size": ', "is not JSON"),
+        ("a.yaml", "model: {recompute_modules: moe, micro_batch_size: 1}", "a list of core_attn, "),
+        ("run.sh", f"{EXPERTS} --moe-token-dispatcher-type nccl", "must be one of alltoall, "),
+        ("run.sh", "--tensor-model-parallel-size 2 --num-layers-per-virtual-pipeline-stage 2",
+         "needs num-layers"),
+        *(
+            ("ds.json", f'{{"train_batch_size": 8, "zero_optimization": {{"stage": {stage}}}}}',
+             r"zero_optimization\.stage is .* of which no zero can")
+            for stage in ("Infinity", "-1", "true", "[1, 2]", '"x"', "1e999")
+        ),
         ("run.sh", "--tensor-model-parallel-size four", "four.*whole number"),
         ("run.sh", "--tensor-model-parallel-size 0", "'0'.*whole number"),
         ("run.sh", "--tensor-model-parallel-size 2.5", "2.5.*whole number"),
@@ -289,12 +268,10 @@ def test_a_value_of_which_no_field_can_be_made_is_named(tmp_path: Path, stage: s
     ],
 )  # fmt: skip
 def test_a_value_that_cannot_be_read_is_no_default(
-    tmp_path: Path, name: str, text: str, message: str
+    read: Reader, name: str, text: str, message: str
 ) -> None:
-    path = tmp_path / name
-    path.write_text(text)
     with pytest.raises(InputError, match=message):
-        read_any_plan(path)
+        read(name, text)
 
 
 @pytest.mark.parametrize(
@@ -332,31 +309,27 @@ def test_a_value_that_cannot_be_read_is_no_default(
     ],
 )
 def test_variables_of_a_script_are_put_in_or_refused(
-    tmp_path: Path, script: str, tp: int | str
+    read: Reader, script: str, tp: int | str
 ) -> None:
-    path = tmp_path / "run.sh"
-    path.write_text(script)
     if isinstance(tp, str):
         with pytest.raises(InputError, match=tp):
-            read_any_plan(path)
+            read("run.sh", script)
     else:
-        assert read_any_plan(path).fields["tp"] == tp
+        assert read("run.sh", script).fields["tp"] == tp
 
 
-def test_a_flag_takes_no_word_and_options_that_nobody_sees_are_named(tmp_path: Path) -> None:
-    path = tmp_path / "run.sh"
-    path.write_text("train --micro-batch-size 2 --sequence-parallel $EXTRA_ARGS --lr 1")
-    read = read_any_plan(path)
-    assert read.fields == {"microbatch": 2, "sequence_parallel": True, "framework": "megatron-core"}
-    assert read.ignored == ("$EXTRA_ARGS", "lr")
-    path.write_text('A=(--lr 1)\nB="--bf16 --x"\nC=$1\nrun --micro-batch-size 2 ${A[@]} $B $C')
-    assert read_any_plan(path).ignored == ("$C", "lr", "x")
+def test_a_flag_takes_no_word_and_options_that_nobody_sees_are_named(read: Reader) -> None:
+    plan = read("run.sh", "train --micro-batch-size 2 --sequence-parallel $EXTRA_ARGS --lr 1")
+    assert plan.fields == {"microbatch": 2, "sequence_parallel": True, "framework": "megatron-core"}
+    assert plan.ignored == ("$EXTRA_ARGS", "lr")
+    script = 'A=(--lr 1)\nB="--bf16 --x"\nC=$1\nrun --micro-batch-size 2 ${A[@]} $B $C'
+    assert read("run.sh", script).ignored == ("$C", "lr", "x")
 
 
-def test_a_training_file_of_nxd_with_compiler_flags(tmp_path: Path) -> None:
+def test_a_training_file_of_nxd_with_compiler_flags(read: Reader) -> None:
     """It has the form of the examples of Neuron's NxD Training."""
-    path = tmp_path / "nxd.yaml"
-    path.write_text(
+    plan = read(
+        "nxd.yaml",
         "trainer: {devices: 64, lnc: 2, gradient_clip_val: 1.0, max_steps: 10}\n"
         "exp_manager: {model_parallel_size: '${multiply:${a.b}, ${c.d}}'}\n"
         "distributed_strategy: {tensor_model_parallel_size: 32, zero1: False}\n"
@@ -368,37 +341,28 @@ def test_a_training_file_of_nxd_with_compiler_flags(tmp_path: Path) -> None:
         "  moe: {capacity_factor: 2.0}\n"
         "model_alignment_strategy: {peft: {lora_rank: 16, target_modules: [qkv_proj]}}\n"
         "precision: {type: fp32}\n"
-        "compiler_flags: '--model-type transformer'\n"
+        "compiler_flags: '--model-type transformer'\n",
     )
-    read = read_any_plan(path)
-    assert (read.tool, dict(read.fields)) == ("NxD Training", {
+    assert (plan.tool, dict(plan.fields)) == ("NxD Training", {
         "tp": 32, "zero": 0, "seq": 8192, "ranks_per_chip": 4, "attention": "fused",
         "capacity_factor": 2.0, "lora_rank": 16, "lora_on": "attention", "precision": "bf16",
         "framework": "neuronx",
     })  # fmt: skip
-    assert read.may_change_time == (
+    assert plan.may_change_time == (
         "compiler_flags", "model_alignment_strategy.peft.target_modules = ['qkv_proj']",
         "precision.type = fp32",
     )  # fmt: skip
-    assert read.sentence == (
-        f"The plan is NxD Training's; it has no field for {', '.join(read.may_change_time)}, which "
+    assert plan.sentence == (
+        f"The plan is NxD Training's; it has no field for {', '.join(plan.may_change_time)}, which "
         "may change the time, nor for data.train_dir, exp_manager.model_parallel_size, "
         "model.max_position_embeddings, trainer.gradient_clip_val, trainer.max_steps, which cannot "
         "change the time."
     )
 
 
-def test_arguments_of_megatron_within_yaml_ending(tmp_path: Path) -> None:
-    path = tmp_path / "args.yaml"
-    path.write_text("--tensor-model-parallel-size 4 --bf16\n")
-    stated = {"tp": 4, "precision": "bf16", "framework": "megatron-core"}
-    assert read_any_plan(path).fields == {**ABSENT["Megatron-LM"], **stated}
-
-
-def test_a_file_of_nxd_has_the_plan_it_means(tmp_path: Path) -> None:
+def test_a_file_of_nxd_has_the_plan_it_means(read: Reader) -> None:
     """Sequences as long as the data's, stages as they are cut, and nothing recomputed."""
-    path = tmp_path / "nxd.yaml"
-    path.write_text(
+    text = (
         "distributed_strategy: {pipeline_model_parallel_size: 4}\n"
         "data: {seq_length: 4096}\n"
         "model:\n"
@@ -408,27 +372,23 @@ def test_a_file_of_nxd_has_the_plan_it_means(tmp_path: Path) -> None:
         "  activations_checkpoint_granularity: null\n"
         "  optim: {name: adamw_fp32OptState}\n"
     )
-    assert dict(read_any_plan(path).fields) == {
+    assert dict(read("nxd.yaml", text).fields) == {
         "pp": 4, "vpp": 1, "seq": 4096, "stage_layers": (19, 21, 21, 19), "recompute": "none",
         "optimizer": "adamw", "framework": "neuronx",
     }  # fmt: skip
-    path.write_text(path.read_text().replace("adamw_fp32OptState", "lion"))
-    assert "model.optim.name = lion" in read_any_plan(path).may_change_time
-    path.write_text(path.read_text().replace("layers.39", "layers.90"))
+    lion = text.replace("adamw_fp32OptState", "lion")
+    assert "model.optim.name = lion" in read("nxd.yaml", lion).may_change_time
     with pytest.raises(InputError, match="names of layers in order"):
-        read_any_plan(path)
+        read("nxd.yaml", text.replace("layers.39", "layers.90"))
 
 
-def test_keys_of_launchers_optimizers_and_profilers_cannot_change_the_time(tmp_path: Path) -> None:
-    path = tmp_path / "train.toml"
-    path.write_text(
+def test_keys_of_launchers_optimizers_and_profilers_cannot_change_the_time(read: Reader) -> None:
+    plan = read(
+        "train.toml",
         '[parallelism]\ntensor_parallel_degree = 2\n[optimizer]\nname = "AdamW"\neps = 1e-8\n'
-        "[training]\nmax_norm = 1.0\n[profiling]\nenable_profiling = false\n"
+        "[training]\nmax_norm = 1.0\n[profiling]\nenable_profiling = false\n",
     )
-    read = read_any_plan(path)
-    assert read.fields["optimizer"] == "adamw"
-    assert (len(read.ignored), read.may_change_time) == (3, ())
-    path = tmp_path / "launch.txt"
-    path.write_text("--rdzv_backend c10d\n--tensor-model-parallel-size 2\n")
-    read = read_any_plan(path)
-    assert (read.ignored, read.may_change_time) == (("rdzv-backend",), ())
+    assert plan.fields["optimizer"] == "adamw"
+    assert (len(plan.ignored), plan.may_change_time) == (3, ())
+    plan = read("launch.txt", "--rdzv_backend c10d\n--tensor-model-parallel-size 2\n")
+    assert (plan.ignored, plan.may_change_time) == (("rdzv-backend",), ())
