@@ -9,7 +9,6 @@ import pytest
 from tests.support.toy_training import TOY, plan
 from topologies.catalogue.catalogue import shipped_catalogue
 from topologies.clusters.names import cluster
-from topologies.errors import InputError
 from workloads.models.huggingface import named
 from workloads.models.model import Model
 from workloads.training.iteration import iteration
@@ -25,10 +24,6 @@ EIGHT = named("llama-3.1-8b")
 LORA = ParallelPlan(
     tp=4, ranks_per_chip=4, global_batch=8, seq=2048, lora_rank=16, zero=0, runtime="xla"
 )
-
-
-def step_s(how: ParallelPlan, machine: str = "trn2.3xlarge") -> float:
-    return iteration(EIGHT, cluster(machine), how, allow_oversized=True).iteration_s
 
 
 def test_adapters_are_counted_as_published() -> None:
@@ -56,35 +51,12 @@ def test_frozen_weights_are_kept_in_the_precision_of_their_products() -> None:
     assert run.total < run.capacity
 
 
-def test_frozen_weights_have_neither_gradients_nor_optimizer_state() -> None:
-    whole, adapted = (
-        memory(EIGHT, replace(LORA, lora_rank=rank), 0, shipped_catalogue(), "trn2")
-        for rank in (0, 16)
-    )
-    assert adapted.optimizer < 0.02 * whole.optimizer
-    assert adapted.gradients < 0.02 * whole.gradients
-    assert whole.weights < adapted.weights < 1.02 * whole.weights
-
-
-@pytest.mark.parametrize(
-    ("seq", "recompute", "measured_s"),
-    [
-        (2048, "full", 4.583),
-        (2048, "none", 3.112),
-        (4096, "full", 4.503),
-        (8192, "full", 7.862),
-    ],
-)
-def test_fine_tuning_on_one_chip_takes_what_was_measured(
-    seq: int, recompute: str, measured_s: float
-) -> None:
-    plan = replace(LORA, seq=seq, recompute=recompute)  # type: ignore[arg-type]
-    assert step_s(plan) == pytest.approx(measured_s, rel=0.1)
-
-
-def test_a_short_sequence_takes_as_long_as_one_twice_as_long() -> None:
-    short, long = (step_s(replace(LORA, seq=seq, recompute="full")) for seq in (2048, 4096))
-    assert long == pytest.approx(short, rel=0.1)
+@pytest.mark.parametrize(("seq", "measured_s"), [(2048, 4.583), (4096, 4.503)])
+def test_fine_tuning_on_one_chip_takes_what_was_measured(seq: int, measured_s: float) -> None:
+    """A host that traces is as slow for a sequence as for one twice as long."""
+    how = replace(LORA, seq=seq, recompute="full")
+    step = iteration(EIGHT, cluster("trn2.3xlarge"), how, allow_oversized=True)
+    assert step.iteration_s == pytest.approx(measured_s, rel=0.1)
 
 
 @pytest.mark.parametrize(("chip", "per_chip"), [("trn1", 2), ("h100", 1)])
@@ -140,15 +112,6 @@ def test_wrapped_adapters_start_a_gathering_each() -> None:
     along, wrapped = taken_s
     longer_s = [passed - before for passed, before in zip(wrapped, along, strict=True)]
     assert longer_s == pytest.approx([14 * 0.75e-3, (2 * 14 - 1) * 0.75e-3])
-
-
-def test_part_trained_alone_takes_less_than_all_and_more_than_none() -> None:
-    plan = replace(LORA, lora_rank=0, seq=8192, recompute="none")
-    everything = step_s(plan)
-    attention, mlp, output = (
-        step_s(replace(plan, train_only=part)) for part in ("attention", "mlp", "output")
-    )
-    assert output < attention < mlp < everything
 
 
 def test_adapters_on_attention_alone_are_fewer_and_faster() -> None:
@@ -219,11 +182,6 @@ def test_the_host_traces_an_update_tensor_by_tensor() -> None:
     assert step.iteration_s == pytest.approx(0.64, rel=0.3)
 
 
-def test_adapters_and_a_part_alone_exclude_each_other() -> None:
-    with pytest.raises(InputError, match="lora rank 16 freezes all weights"):
-        replace(LORA, train_only="mlp")
-
-
 def test_what_is_unexplained_has_a_part_of_its_own_over_several_chips() -> None:
     plan = ParallelPlan(tp=4, dp=16, ranks_per_chip=4, global_batch=16, seq=4096, zero=3)
     step = iteration(EIGHT, cluster("trn2.48xlarge"), plan)
@@ -235,26 +193,6 @@ def test_what_is_unexplained_has_a_part_of_its_own_over_several_chips() -> None:
     assert sum(parts.values()) == pytest.approx(step.iteration_s)
     alone = iteration(EIGHT, cluster("trn2.3xlarge"), replace(LORA, seq=8192))
     assert alone.breakdown_s["scheduling"] == 0
-
-
-def test_sharded_training_over_a_thousand_chips_takes_what_was_published() -> None:
-    plan = ParallelPlan(
-        tp=4, dp=1024, ranks_per_chip=4, global_batch=1024, seq=4096, zero=3, recompute="none"
-    )
-    machine = cluster("trn2.48xlarge:64")
-    seven, seventy = named("llama-2-7b"), named("llama-2-70b")
-    assert iteration(seven, machine, plan).iteration_s == pytest.approx(1.2, rel=0.1)
-    step = iteration(seventy, machine, replace(plan, recompute="selective"), allow_oversized=True)
-    assert step.iteration_s == pytest.approx(11.2, rel=0.1)
-
-
-@pytest.mark.parametrize("recompute", ["none", "full"])
-def test_adapters_run_on_gpus_and_recompute_there(recompute: str) -> None:
-    """No compiler merges a recomputation with the first run, so that it takes time."""
-    plan = ParallelPlan(dp=8, global_batch=8, seq=2048, lora_rank=16, recompute="none")
-    step = iteration(EIGHT, cluster("dgx-h100"), replace(plan, recompute=recompute))
-    repeated = sum(step.trace.frame().name.str.startswith("again."))
-    assert (repeated > 0) == (recompute == "full")
 
 
 @pytest.mark.parametrize(("rank", "packed"), [(0, 3), (16, 2)])
@@ -278,11 +216,6 @@ def test_hooks_fetch_each_weight(recompute: Recompute, fetched: int) -> None:
     steps = [*forward(shapes), *backward(shapes, again=recompute == "full")]
     issued = sum(step.issued for step in steps if step.name.endswith("shard"))
     assert issued == fetched * 7 * 6
-
-
-def test_a_place_for_adapters_needs_adapters() -> None:
-    with pytest.raises(InputError, match="lora on attention says where adapters are"):
-        ParallelPlan(lora_on="attention")
 
 
 def test_adapters_in_fp32_are_cast_and_take_the_host_longer() -> None:

@@ -11,14 +11,11 @@ import pytest
 from cluster_sim.collectives import CollectiveCall, Group
 from cluster_sim.collectives.duration.duration import duration_ps
 from cluster_sim.collectives.duration.expert_library import visited
-from cluster_sim.trace.trace import run
 from tests.support.toy_training import SPARSE, plan, sixteen, toy_program
 from topologies.clusters.names import cluster
 from topologies.errors import InputError
 from workloads.search.candidates import candidates
 from workloads.search.estimate import estimate
-from workloads.training.execution.lower import lower
-from workloads.training.execution.rank_vector import evaluate
 from workloads.training.iteration import iteration
 from workloads.training.memory.memory import memory
 from workloads.training.plan.plan import ParallelPlan
@@ -62,17 +59,6 @@ def test_the_model_goes_there_and_back() -> None:
     assert dense.weights < 4 * first.weights
 
 
-@pytest.mark.parametrize("overlap", ["none", "dp", "all"])
-@pytest.mark.parametrize(
-    "stated", [{"dp": 4}, {"dp": 4, "ep": 4}, {"dp": 2, "tp": 2, "ep": 2}], ids=str
-)
-def test_engine_and_rank_vector_agree(overlap: str, stated: dict[str, Any]) -> None:
-    how = plan(**{**HOW, **stated, "overlap": overlap, "global_batch": 10 * stated["dp"]})
-    program = toy_program(how, sixteen(), SPARSE, iterations=2)
-    trace = run(lower(program))
-    assert evaluate(program).total_ps == trace.total_ps
-
-
 def test_every_kernel_of_a_pair_is_done_once_and_waits_for_its_own_pass() -> None:
     """The same kernels as of the plain order; gradients of weights after those of inputs."""
     how = plan(**HOW, dp=4, ep=4, global_batch=40)
@@ -104,16 +90,6 @@ def test_exchanges_hide_behind_the_other_pass() -> None:
     assert shown["dualpipe"]["exposed_ep"] < 0.7 * shown["interleaved"]["exposed_ep"]
     # Exchanges keep 20 of 132 multiprocessors of the products.
     assert shown["dualpipe"]["compute"] > shown["interleaved"]["compute"]
-
-
-def test_the_search_estimates_and_fills_in_chunks() -> None:
-    possible = candidates(
-        SPARSE, sixteen(), 64, stated={"schedule": "dualpipe", "pp": 4, "seq": 1024}
-    )
-    assert {(one.schedule, one.vpp) for one in possible.plans} == {("dualpipe", 2)}
-    dense = [one for one in possible.plans if one.ep == 1 and one.tp == 1 and one.zero == 1][:1]
-    seconds = estimate(SPARSE, sixteen(), dense)[0]
-    assert seconds == pytest.approx(iteration(SPARSE, sixteen(), dense[0]).iteration_s, rel=0.1)
 
 
 def test_the_search_knows_what_paired_passes_hide() -> None:
@@ -168,12 +144,6 @@ def test_options_that_a_plan_cannot_have_are_refused(changes: dict[str, Any], me
     level = changes.pop("level", "collective")
     with pytest.raises(InputError, match=message):
         iteration(SPARSE, cluster("dgx-h100:2"), routed(**changes), level=level)
-
-
-@pytest.mark.parametrize("name", ["routed_nodes", "fp8_exchange"])
-def test_exchanges_ask_for_expert_parallelism(name: str) -> None:
-    with pytest.raises(InputError, match=r"but ep is 1\. Use ep above 1"):
-        ParallelPlan(**{name: 1 if name == "routed_nodes" else True})
 
 
 def test_the_search_leaves_out_plans_without_such_servers() -> None:

@@ -9,7 +9,6 @@ import pytest
 from tests.support.toy_training import SPARSE, TOY, plan
 from topologies.catalogue.catalogue import shipped_catalogue
 from topologies.clusters.names import cluster
-from topologies.errors import InputError
 from workloads.kernels.times import gemm, host_dispatch_s
 from workloads.training.iteration import iteration
 from workloads.training.layers.replicas import orthogonalized, update
@@ -75,9 +74,3 @@ def test_more_state_needs_more_memory_and_never_less_time(machine: str) -> None:
         for name in ("adafactor", "sgd", "adamw", "muon")
     ]
     assert taken == sorted(taken)
-
-
-@pytest.mark.parametrize("frozen", [{"lora_rank": 8}, {"train_only": "output"}])
-def test_muon_has_nothing_to_do_without_matrices(frozen: dict[str, object]) -> None:
-    with pytest.raises(InputError, match=r"optimizer muon updates the matrices"):
-        plan(optimizer="muon", **frozen)

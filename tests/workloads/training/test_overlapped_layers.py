@@ -6,10 +6,7 @@ import re
 from dataclasses import replace
 
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 
-from tests.support.examples import examples
 from tests.support.toy_training import SPARSE, TOY, plan
 from topologies.catalogue.catalogue import shipped_catalogue
 from topologies.clusters.names import cluster
@@ -66,31 +63,6 @@ def test_pieces_hide_the_gathering_of_long_sequences(machine: str) -> None:
     steps = [iteration(wide, where, replace(how, overlap=kind)) for kind in ("dp", "all")]
     assert steps[1].breakdown_s["exposed_tp"] < 0.6 * steps[0].breakdown_s["exposed_tp"]
     assert steps[1].iteration_s < steps[0].iteration_s
-
-
-@examples(15)
-@given(st.data())
-def test_overlap_of_all_slows_no_step(data: st.DataObject) -> None:
-    """Whatever the widths, the chips, tp and the tokens of a microbatch, ``all`` is no slower."""
-    where = cluster(
-        data.draw(st.sampled_from(("dgx-b200", "dgx-h100", "dgx-a100", "trn2.48xlarge")))
-    )
-    width, head_dim = 2 ** data.draw(st.integers(9, 13)), data.draw(st.sampled_from((64, 128)))
-    heads = width // head_dim
-    model = replace(
-        *(TOY,), layers=2, hidden=width, heads=heads, kv_heads=min(8, heads), head_dim=head_dim,
-        ffn=data.draw(st.integers(2, 4)) * width,
-    )  # fmt: skip
-    tp = data.draw(st.sampled_from([tp for tp in (2, 4, 8) if heads % tp == 0]))
-    seq, microbatch = 2 ** data.draw(st.integers(9, 13)), data.draw(st.sampled_from((1, 2)))
-    dp = where.chips // tp
-    how = plan(tp=tp, dp=dp, seq=seq, microbatch=microbatch, global_batch=dp * microbatch)
-    times_s = [
-        iteration(model, where, replace(how, overlap=kind), allow_oversized=True).iteration_s
-        for kind in ("dp", "all")
-    ]
-    # Layers are timed by themselves when their overlap is tried.
-    assert times_s[1] <= times_s[0] * 1.005
 
 
 @pytest.mark.parametrize(("a_byte_s", "beside"), [(1e-16, False), (1e-11, True)])

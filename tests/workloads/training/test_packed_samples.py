@@ -6,13 +6,10 @@ from dataclasses import replace
 from typing import Any
 
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 
 from experiments.validation.predictions.training import stated_plan
 from tests.support.toy_training import LATENT, SELECTING, TOY, plan
 from topologies.catalogue.catalogue import shipped_catalogue
-from topologies.errors import InputError
 from workloads.models.model import Model, training_flops
 from workloads.training.layers.adapters import trained_flops
 from workloads.training.layers.layer import backward, forward
@@ -22,11 +19,6 @@ from workloads.training.layers.steps import LayerOp, RankShapes
 def steps_of(model: Model, **changes: Any) -> tuple[LayerOp, ...]:
     shapes = RankShapes(model, plan(**changes), "h100", shipped_catalogue())
     return forward(shapes) + backward(shapes)
-
-
-def core_s(model: Model, **changes: Any) -> float:
-    steps = steps_of(model, **changes)
-    return sum(step.seconds for step in steps if step.name.startswith("attention.core"))
 
 
 @pytest.mark.parametrize("model", [TOY, replace(TOY, window=128), LATENT])
@@ -51,33 +43,10 @@ def test_scores_of_an_indexer_stay_within_a_sample() -> None:
     assert packed / whole == pytest.approx((512.5 - 64.5) / (2048.5 - 64.5))
 
 
-@given(
-    sample=st.integers(8, 4096),
-    cp=st.sampled_from([1, 2, 4]),
-    exchange=st.sampled_from(["ring", "all-gather"]),
-)
-def test_shorter_samples_never_take_longer(sample: int, cp: int, exchange: str) -> None:
-    how: dict[str, Any] = {"seq": 4096, "cp": cp, "cp_exchange": exchange}
-    packed = core_s(TOY, **how, sample_tokens=sample)
-    assert packed <= core_s(TOY, **how) * (1 + 1e-12)
-    assert core_s(TOY, **how, sample_tokens=max(8, sample // 2)) <= packed * 1.01
-
-
 def test_flops_count_the_scores_within_samples() -> None:
     how = plan(seq=4096, sample_tokens=256, global_batch=8)
     assert trained_flops(TOY, how) == training_flops(TOY, 256, 8 * 4096)
     assert trained_flops(TOY, how) < trained_flops(TOY, plan(seq=4096, global_batch=8))
-
-
-def test_what_no_sequence_can_hold_is_refused() -> None:
-    with pytest.raises(InputError, match="sample_tokens 2048 is more than the 1024 tokens"):
-        plan(sample_tokens=2048)
-    with pytest.raises(InputError, match="unfused kernels compute the scores of the whole"):
-        plan(sample_tokens=256, attention="unfused")
-    with pytest.raises(
-        InputError, match=r"sample_tokens 7 cannot be divided over cp 4.*Use at least 8"
-    ):
-        plan(sample_tokens=7, cp=4)
 
 
 def test_a_row_states_its_samples() -> None:

@@ -27,7 +27,6 @@ from workloads.training.plan.schedules.registry import pipeline_schedule
 from workloads.training.plan.stages import check_model
 from workloads.training.program.breakdown import breakdown
 from workloads.training.program.fold import fold
-from workloads.training.program.groups import group_of
 
 
 def ends(trace: Trace, rank: int) -> list[int]:
@@ -164,12 +163,13 @@ SPARSE_CASES = [
 ]
 
 
-@pytest.mark.parametrize("shuffled", [False, True])
 @pytest.mark.parametrize(
-    ("machine", "changes", "model"),
+    ("machine", "changes", "model", "shuffled"),
     [
-        *((*case, replace(TOY, tied_embeddings=True)) for case in CASES),
-        *((*case, model) for case in SPARSE_CASES for model in (SPARSE, LATENT)),
+        *((*case, replace(TOY, tied_embeddings=True), False) for case in CASES),
+        *((*case, replace(TOY, tied_embeddings=True), True) for case in CASES[::3]),
+        *((*case, SPARSE, True) for case in SPARSE_CASES),
+        *((*case, LATENT, False) for case in SPARSE_CASES),
     ],
 )
 def test_folded_is_unfolded_to_the_picosecond(
@@ -191,21 +191,6 @@ def test_folded_is_unfolded_to_the_picosecond(
     assert folded.frame()["count"].max() == few.count.max()
 
 
-def test_equal_ranks_are_equal() -> None:
-    whole = toy_program(plan(tp=2, pp=2, dp=4, overlap="all"), sixteen())
-    trace = run(lower(whole))
-    for stage in (0, 1):
-        same = [ends(trace, rank) for rank in np.flatnonzero(whole.stage == stage).tolist()]
-        assert all(one == same[0] for one in same)
-
-
-def test_both_engines_and_the_laws_of_conservation() -> None:
-    table = lower(fold(toy_program(plan(tp=4, pp=2, dp=2, overlap="all"), sixteen())))
-    fast, slow = run(table), run(table, engine="reference")
-    assert fast.times.end_ps.tolist() == slow.times.end_ps.tolist()
-    assert violations(slow) == []
-
-
 @pytest.mark.parametrize("changes", [{"vpp": 5, "pp": 2, "dp": 8}, {"pp": 10}])
 def test_first_and_last_chunk_may_hold_the_embedding_and_the_output_alone(
     changes: dict[str, Any],
@@ -220,28 +205,6 @@ def test_first_and_last_chunk_may_hold_the_embedding_and_the_output_alone(
     assert violations(slow) == []
 
 
-@pytest.mark.parametrize("schedule", ["gpipe", "1f1b"])
-@pytest.mark.parametrize(("pp", "microbatches"), [(2, 4), (4, 8), (8, 8)])
-def test_bubble_is_the_closed_form(schedule: str, pp: int, microbatches: int) -> None:
-    """Stages of equal work and transfers of a picosecond leave (p − 1) / m of the work idle."""
-    whole = fold(toy_program(plan(pp=pp, schedule=schedule, global_batch=microbatches), sixteen()))
-    steps = np.array([step.name for step in whole.steps])
-    work = np.char.startswith(steps.astype(str), "attention") * 10**9
-    talks = [replace(one, duration_ps=np.ones_like(one.duration_ps)) for one in whole.exchanges]
-    trace = run(lower(replace(whole, step_ps=np.maximum(work, 1), exchanges=tuple(talks))))
-    on_stage = [whole.step_ps[stream.ops.step] for stream in whole.streams]
-    assert len(on_stage) == pp
-    busy = microbatches * TOY.layers // pp * _layer_ps(whole, work)
-    assert trace.total_ps / busy - 1 == pytest.approx(bubble_fraction(pp, microbatches), abs=1e-5)
-
-
-def _layer_ps(whole: Any, work: Any) -> int:
-    """Work of one layer on one microbatch, forward and back."""
-    ops = whole.streams[0].ops
-    layer = int(ops.layer[ops.layer >= 0][0])
-    return int(work[ops.step[(ops.layer == layer) & (ops.microbatch == 0)]].sum())
-
-
 def test_streams_keep_program_order_and_gradients_are_awaited() -> None:
     whole = fold(toy_program(plan(tp=4, dp=4, overlap="all"), sixteen()))
     frame = run(lower(whole)).frame()
@@ -254,14 +217,6 @@ def test_streams_keep_program_order_and_gradients_are_awaited() -> None:
     for layer, end in zip(gathered["layer"], gathered["end_ps"], strict=True):
         used = ops[(ops["layer"] == layer) & (ops["microbatch"] == 0) & (ops["what"] != "dp")]
         assert used.start_ps.min() >= end
-
-
-def test_overlap_hides_what_runs_beside_compute() -> None:
-    times = [
-        run(lower(fold(toy_program(plan(tp=4, dp=4, overlap=kind), sixteen())))).total_ps
-        for kind in ("none", "dp", "all")
-    ]
-    assert times[0] > times[1] > times[2]
 
 
 def test_communication_is_timed_on_the_chips_that_do_it() -> None:
@@ -283,11 +238,3 @@ def test_resources_are_those_of_the_chips() -> None:
     assert len(set(names)) == len(names) == 32 * len(stream_kinds(program.steps))
     assert {"engine:15", "engine:15.1", "cc:0", "cc:0.1", "send:3"} <= set(names)
     assert (ENGINE, CC_DP) == (0, 2)
-
-
-def test_groups_that_ascend_are_those_that_sorting_names():
-    where = cluster("trn2.48xlarge:2")
-    for chips in ([3], [0, 4, 8], [1, 2, 17], [4, 0, 8], [0, 0, 1, 1], [5, 5]):
-        group = group_of(where, np.array(chips))
-        assert group.chips.tolist() == list(dict.fromkeys(chips))
-        assert group.ranks_per_chip == len(chips) // len(set(chips))

@@ -16,7 +16,7 @@ from scipy.sparse.csgraph import connected_components
 
 from cluster_sim.schedule.table import ScheduleError
 from cluster_sim.trace.trace import run
-from tests.support.toy_training import LATENT, SPARSE, plan, sixteen, toy_program
+from tests.support.toy_training import LATENT, SPARSE, TOY, plan, sixteen, toy_program
 from topologies.errors import InputError
 from workloads.models.model import Model
 from workloads.training.execution.jitter import (
@@ -47,7 +47,6 @@ from workloads.training.program.program import Program
 
 CALM = Disturbance()
 NOISY = Disturbance(0.05, seed=3)
-SLOW = Disturbance(stragglers=((3, 1.5),))
 WILD = Disturbance(0.2, seed=5, stragglers=((0, 1.2), (9, 3.0)))
 DEGREES = ({"tp": 4, "pp": 2, "dp": 2}, {"tp": 2, "pp": 4, "dp": 2}, {"pp": 4, "dp": 4})
 
@@ -66,25 +65,14 @@ def agree(program: Program, how: Disturbance) -> None:
     assert vector.ops == int((schedule.resource >= 0).sum())
 
 
-@pytest.mark.parametrize("how", [CALM, NOISY, WILD], ids=["undisturbed", "noisy", "wild"])
-@pytest.mark.parametrize("schedule", ["gpipe", "1f1b"])
-@pytest.mark.parametrize("overlap", ["none", "dp", "all"])
-def test_rank_vector_has_the_times_of_the_engine(
-    how: Disturbance, schedule: str, overlap: str
-) -> None:
-    for zero, degrees in zip((0, 1, 1), DEGREES, strict=True):
-        stated: dict[str, Any] = {"schedule": schedule, "overlap": overlap, "zero": zero}
-        agree(toy_program(plan(**degrees, **stated), sixteen()), how)
-
-
-@pytest.mark.parametrize("recompute", ["selective", "full"])
-def test_recomputation(recompute: str) -> None:
-    program = toy_program(plan(tp=4, dp=4, recompute=recompute), sixteen())
-    for how in (CALM, NOISY, SLOW):
-        agree(program, how)
-
-
-OTHER_KINDS: tuple[dict[str, Any], ...] = (
+PLANS: tuple[dict[str, Any], ...] = (
+    *(
+        {"schedule": schedule, "overlap": overlap, "zero": zero, **degrees}
+        for schedule in ("gpipe", "1f1b")
+        for overlap in ("none", "dp", "all")
+        for zero, degrees in zip((0, 1, 1), DEGREES, strict=True)
+    ),
+    {"tp": 4, "dp": 4, "recompute": "full"},
     {"pp": 4, "dp": 4, "vpp": 2, "schedule": "interleaved"},
     {"tp": 4, "pp": 2, "dp": 2, "vpp": 2, "schedule": "interleaved", "overlap": "all"},
     {"pp": 4, "dp": 4, "schedule": "zero-bubble", "overlap": "dp"},
@@ -94,29 +82,28 @@ OTHER_KINDS: tuple[dict[str, Any], ...] = (
     {"pp": 4, "dp": 4, "zero": 3, "overlap": "dp"},
     {"tp": 2, "pp": 2, "vpp": 2, "dp": 4, "zero": 3, "overlap": "all"},
 )
-
-
-@pytest.mark.parametrize("stated", OTHER_KINDS, ids=str)
-def test_other_kinds_of_plan(stated: dict[str, Any]) -> None:
-    for how in (CALM, WILD):
-        agree(toy_program(plan(**stated), sixteen()), how)
-
-
-EXPERTS: tuple[dict[str, Any], ...] = (
-    {"dp": 16, "ep": 8, "overlap": "dp"},
-    {"tp": 4, "dp": 4, "ep": 4, "etp": 1, "zero": 1, "overlap": "dp"},
-    {"tp": 2, "pp": 2, "dp": 4, "ep": 4, "etp": 2, "overlap": "all"},
-    {"tp": 2, "cp": 2, "dp": 4, "ep": 4, "zero": 2},
-    {"pp": 2, "dp": 8, "ep": 2, "routing_skew": 1.5, "vpp": 2, "schedule": "interleaved"},
+DUALPIPE: dict[str, Any] = {"schedule": "dualpipe", "vpp": 2, "pp": 4}
+EXPERTS: tuple[tuple[dict[str, Any], Model], ...] = (
+    ({"dp": 16, "ep": 8, "overlap": "dp"}, LATENT),
+    ({"tp": 4, "dp": 4, "ep": 4, "etp": 1, "zero": 1, "overlap": "dp"}, SPARSE),
+    ({"tp": 2, "pp": 2, "dp": 4, "ep": 4, "etp": 2, "overlap": "all"}, LATENT),
+    ({"tp": 2, "cp": 2, "dp": 4, "ep": 4, "zero": 2}, SPARSE),
+    ({"pp": 2, "dp": 8, "ep": 2, "routing_skew": 1.5, "vpp": 2, "schedule": "interleaved"}, LATENT),
+    *(
+        ({**DUALPIPE, **degrees, "overlap": overlap, "global_batch": 10 * degrees["dp"]}, SPARSE)
+        for overlap in ("none", "dp", "all")
+        for degrees in ({"dp": 4, "ep": 4}, {"dp": 2, "tp": 2, "ep": 2})
+    ),
 )
 
 
-@pytest.mark.parametrize("model", [SPARSE, LATENT], ids=["sparse", "latent"])
-@pytest.mark.parametrize("stated", EXPERTS, ids=str)
-def test_experts(stated: dict[str, Any], model: Model) -> None:
+@pytest.mark.parametrize(
+    ("stated", "model"), [*((stated, TOY) for stated in PLANS), *EXPERTS], ids=str
+)
+def test_rank_vector_has_the_times_of_the_engine(stated: dict[str, Any], model: Model) -> None:
     program = toy_program(plan(**stated), sixteen(), model)
-    assert any(exchange.axis == "ep" for exchange in program.exchanges)
-    for how in (CALM, WILD):
+    assert any(one.axis == "ep" for one in program.exchanges) == ("ep" in stated)
+    for how in (CALM, NOISY, WILD):
         agree(program, how)
 
 
@@ -250,33 +237,6 @@ def test_no_instruction_comes_before_what_it_waits_for(monkeypatch: pytest.Monke
     assert (part_turn[wait_part(graph)] < part_turn[waiting]).all()
 
 
-def test_folded_is_unfolded() -> None:
-    program = toy_program(plan(tp=4, pp=2, dp=2, overlap="all", zero=1), sixteen())
-    folded, whole = evaluate(fold(program)), evaluate(program)
-    assert folded.total_ps == whole.total_ps
-    some, every = folded.ranks.frame(), whole.ranks.frame()
-    assert some["count"].sum() == 16
-    kept = every.loc[some.index]
-    pd.testing.assert_frame_equal(some.drop(columns="count"), kept.drop(columns="count"))
-
-
-def test_a_folded_program_is_not_disturbed() -> None:
-    with pytest.raises(ScheduleError, match="folded"):
-        evaluate(fold(toy_program(plan(dp=4), sixteen())), NOISY)
-
-
-def test_same_seed_same_times() -> None:
-    program = toy_program(plan(tp=4, dp=2), sixteen())
-    times = [evaluate(program, Disturbance(0.05, seed)).total_ps for seed in (1, 1, 2)]
-    assert times[0] == times[1] != times[2]
-
-
-def test_a_straggler_slows_everybody_and_is_blamed() -> None:
-    vector = evaluate(toy_program(plan(tp=4), sixteen()), Disturbance(stragglers=((0, 2.0),)))
-    assert vector.ranks.frame().loc[0, "straggler_ps"] == 0
-    assert (vector.ranks.frame().loc[[1, 2, 3], "straggler_ps"] > 0).all()
-
-
 def test_jitter_has_its_spread_and_no_bias() -> None:
     how, ranks = Disturbance(0.1, 7), np.arange(1000)
     times = disturbed_array(
@@ -304,24 +264,20 @@ def test_nothing_lasts_less_than_a_picosecond() -> None:
     assert times.min() == 1
 
 
-@pytest.mark.parametrize(
-    ("text", "says"),
-    [
-        ("17", "straggler '17' is no RANK:FACTOR; write 17:1.25."),
-        ("3:0.5", "straggler 3:0.5: the factor is outside 1 to 1000; 1.2 makes"),
-    ],
-)
-def test_wrong_stragglers(text: str, says: str) -> None:
-    with pytest.raises(InputError) as caught:
-        disturbance(0.0, 0, [text])
-    assert says in str(caught.value)
-
-
-def test_wrong_jitter_and_rank() -> None:
+def test_what_is_no_disturbance_is_refused() -> None:
+    toy = toy_program(plan(tp=4), sixteen())
+    with pytest.raises(InputError, match=r"straggler '17' is no RANK:FACTOR; write 17:1\.25\."):
+        disturbance(0.0, 0, ["17"])
+    with pytest.raises(
+        InputError, match=r"straggler 3:0\.5: the factor is outside 1 to 1000; 1\.2"
+    ):
+        disturbance(0.0, 0, ["3:0.5"])
     with pytest.raises(InputError, match=r"outside 0 to 0\.25"):
         Disturbance(0.5)
     with pytest.raises(InputError, match="straggler 99 is no rank of the plan: ranks are 0 to 3"):
-        evaluate(toy_program(plan(tp=4), sixteen()), Disturbance(stragglers=((99, 2.0),)))
+        evaluate(toy, Disturbance(stragglers=((99, 2.0),)))
+    with pytest.raises(ScheduleError, match="folded"):
+        evaluate(fold(toy), NOISY)
 
 
 def test_the_table_of_jittered_times_is_what_each_draw_gives() -> None:

@@ -10,17 +10,21 @@ from dataclasses import replace
 from itertools import product
 from pathlib import Path
 
-import numpy as np
 import pytest
 
-from tests.support.toy_training import TOY, in_flight, plan, sixteen
-from topologies.errors import InputError
+from tests.support.toy_training import TOY, in_flight, sixteen
 from workloads.training.iteration import iteration
 from workloads.training.memory.memory import layer_activations, memory
 from workloads.training.plan.plan import ParallelPlan
 from workloads.training.plan.schedules.held import most_held, passes
 from workloads.training.plan.schedules.registry import all_schedules, schedule_names
-from workloads.training.plan.schedules.schedule import BACKWARD, FORWARD, WEIGHT, PipelineSchedule
+from workloads.training.plan.schedules.schedule import (
+    BACKWARD,
+    FORWARD,
+    WEIGHT,
+    PipelineSchedule,
+    in_order,
+)
 
 PAGE = Path(__file__).parents[3] / "docs" / "how-to" / "add-a-pipeline-schedule.md"
 BLOCK = re.compile(r"```python\n(.*?)```", re.DOTALL)
@@ -88,9 +92,7 @@ def test_many_microbatches_hold_what_the_last_round_adds(
 
 
 @pytest.mark.parametrize(("schedule", "chunks"), EVERY)
-@pytest.mark.parametrize(
-    ("zero", "recompute"), [(0, "none"), (1, "selective"), (2, "full"), (3, "full")]
-)
+@pytest.mark.parametrize(("zero", "recompute"), [(1, "selective"), (3, "full")])
 def test_memory_is_what_a_counted_run_holds(
     schedule: PipelineSchedule, chunks: int, zero: int, recompute: str
 ) -> None:
@@ -127,16 +129,9 @@ def test_memory_is_what_a_counted_run_holds(
 
 
 def test_a_schedule_that_leaves_out_a_pass_is_refused() -> None:
-    from workloads.training.plan.schedules.schedule import FORWARD, in_order
-
     lame = PipelineSchedule("lame", "lame", lambda pp, s, m, c: in_order([(FORWARD, 0, 0)]))
     with pytest.raises(ValueError, match="lame: stage 0 of 2 does not take each of 2 microbatches"):
         passes(lame, 2, 0, 2)
-
-
-def test_an_unknown_schedule_is_refused_with_the_list() -> None:
-    with pytest.raises(InputError, match=r"it must be one of gpipe, 1f1b, .*Did you mean 1f1b"):
-        plan(schedule="1f1c")
 
 
 def test_no_schedule_is_compared_by_name_elsewhere() -> None:
@@ -176,29 +171,13 @@ def added(tmp_path_factory: pytest.TempPathFactory) -> str:
     return ADD.format(folder=str(folder))
 
 
-def python(text: str) -> str:
-    done = subprocess.run([sys.executable, "-c", text], capture_output=True, text=True, check=False)
-    assert done.returncode == 0, done.stderr
-    return done.stdout
-
-
-def command(added: str, line: str) -> str:
-    call = "from experiments.cli.main import run\nsys.exit(run(sys.argv[1].split()))"
-    words = [sys.executable, "-c", added + call, line]
+def ran(code: str, *lines: str) -> str:
+    """What a process with the added schedule prints: of code, then of some commands."""
+    call = "from experiments.cli.main import run\nfor line in sys.argv[1:]: run(line.split())"
+    words = [sys.executable, "-c", f"{code}\n{call}", *lines]
     done = subprocess.run(words, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr
     return done.stdout
-
-
-def test_the_page_shows_what_its_code_prints(added: str) -> None:
-    *_, shown = re.findall(r"```text\n(.*?)```", PAGE.read_text(), re.DOTALL)
-    _, second = BLOCK.findall(PAGE.read_text())
-    assert python(added + second) == shown
-
-
-def test_help_lists_the_added_schedule(added: str) -> None:
-    words = command(added, "train --help").split()
-    assert "batched-warm-up" in [word.strip(",;") for word in words]
 
 
 TRAIN = (
@@ -206,16 +185,26 @@ TRAIN = (
 )
 
 
-def test_train_runs_the_added_schedule_with_its_own_memory(added: str) -> None:
+def test_the_page_shows_what_its_code_prints_and_train_runs_it(added: str) -> None:
     """The last stage, which needs most memory, holds three microbatches where 1F1B holds one."""
-    ours, usual = (
-        json.loads(command(added, f"{TRAIN} --schedule {name}"))
-        for name in ("batched-warm-up", "1f1b")
-    )
+    *_, shown = re.findall(r"```text\n(.*?)```", PAGE.read_text(), re.DOTALL)
+    _, second = BLOCK.findall(PAGE.read_text())
+    lines = [f"{TRAIN} --schedule {name}" for name in ("batched-warm-up", "1f1b")]
+    printed = ran(added + second, *lines, "train --help")
+    assert printed.startswith(shown)
+    documents = printed.removeprefix(shown)
+    ours, after = json.JSONDecoder().raw_decode(documents)
+    usual, after = json.JSONDecoder().raw_decode(documents[after:].lstrip())[0], documents[after:]
     held = [one["memory_bytes"]["activations"] for one in (ours, usual)]
     assert ours["plan"]["schedule"] == "batched-warm-up"
     assert held[0] == 3 * held[1]
     assert ours["iteration_s"] == pytest.approx(usual["iteration_s"], rel=0.02)
+    assert "batched-warm-up" in [word.strip(",;") for word in after.split()]
+
+
+TRAIN = (
+    "train --model gpt2 --cluster trn2.48xlarge --tp 2 --pp 4 --global-batch 64 --seq 512 --json"
+)
 
 
 @pytest.mark.slow
@@ -224,12 +213,7 @@ def test_plan_searches_the_added_schedule_and_draws_it(added: str, tmp_path: Pat
         "plan --model gpt2 --cluster trn2.48xlarge --global-batch 64 --seq 512 --tp 4 --pp 4 "
         f"--top 2 --finalists 2 --schedule batched-warm-up --json --out {tmp_path / 'run'}"
     )
-    document = json.loads(command(added, line))
+    document = json.loads(ran(added, line))
     assert {row["schedule"] for row in document["rows"]} == {"batched-warm-up"}
     assert abs(document["rows"][0]["estimate_error"]) < 0.05
     assert (tmp_path / "run" / "pareto.svg").read_text().count("batched warm-up") >= 1
-
-
-def test_numbers_of_passes_are_whole() -> None:
-    for one, chunks in EVERY:
-        assert all(column.dtype == np.int64 for column in passes(one, 2, 0, 3, chunks))
