@@ -12,19 +12,13 @@ from cluster_sim import train
 from experiments.reports.remarks import assumed_document, assumed_sentences
 from topologies.clusters.names import cluster
 from workloads.models.huggingface import named
-from workloads.training.execution.jitter import Disturbance
 from workloads.training.plan.plan import ParallelPlan
 from workloads.training.usual_plan import Alternative, common_frameworks, hull
 
 MACHINE = "dgx-h100:2"
 STATED = {
-    "tp": 8,
-    "global_batch": 16,
-    "microbatch": 1,
-    "recompute": "none",
-    "overlap": "dp",
-    "zero": 1,
-}
+    "tp": 8, "global_batch": 16, "microbatch": 1, "recompute": "none", "overlap": "dp", "zero": 1,
+}  # fmt: skip
 
 
 def test_a_plan_that_states_all_has_no_alternatives() -> None:
@@ -68,14 +62,6 @@ def test_exchanges_that_nobody_named_may_be_of_another_kind() -> None:
     assert "megatron-core:alltoall" not in {other.value for other in as_named.alternatives}
 
 
-def test_a_disturbed_step_leaves_as_much_open() -> None:
-    usual = train("llama-3.1-8b", MACHINE, tp=8, global_batch=16)
-    disturbed = Disturbance(stragglers=((3, 1.5),))
-    slow = train("llama-3.1-8b", MACHINE, tp=8, global_batch=16, disturbed=disturbed)
-    assert slow.alternatives == usual.alternatives
-    assert slow.interval.high / slow.time_s == pytest.approx(usual.interval.high / usual.time_s)
-
-
 def test_less_stated_is_less_sure() -> None:
     fields = {**STATED, "sequence_parallel": True}
     widths = [
@@ -94,9 +80,7 @@ def test_plans_that_do_not_fit_are_not_plausible() -> None:
     step = train("llama-3.1-70b", "dgx-h100:8", recompute="full", zero=3, global_batch=64)
     assert not [other for other in step.alternatives if other.field == "zero"]
     open_ = train("llama-3.1-8b", "dgx-h100:8", global_batch=64)
-    assert [other.value for other in open_.alternatives if other.field == "zero"] == [0, 3] or [
-        other.value for other in open_.alternatives if other.field == "zero"
-    ] == [3]
+    assert 3 in [other.value for other in open_.alternatives if other.field == "zero"]
 
 
 def test_who_shards_parameters_takes_the_largest_microbatch_that_fits() -> None:

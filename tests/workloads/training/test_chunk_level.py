@@ -11,10 +11,9 @@ from cluster_sim.collectives import CollectiveCall as Call
 from cluster_sim.collectives import compose, whole
 from cluster_sim.engine.repeats import simulate_calls
 from cluster_sim.schedule.repeats import calls_written_out
-from cluster_sim.schedule.table import FLOW
 from cluster_sim.trace.trace import run
 from tests.support.conservation import violations
-from tests.support.toy_training import SPARSE, TOY, plan, sixteen, toy_program
+from tests.support.toy_training import TOY, plan, sixteen, toy_program
 from tests.support.written_rules import check_routines
 from topologies import memory_limit
 from topologies.clusters.names import cluster
@@ -29,39 +28,38 @@ from workloads.training.iteration import iteration
 SHORT = Model("short", 2, 1024, 16, 4, 64, 4096, 32_000)
 APART: tuple[tuple[str, dict[str, Any]], ...] = (
     ("trn2.48xlarge", {"tp": 16}),
-    ("trn2.48xlarge", {"tp": 4, "dp": 4}),
     ("trn2.48xlarge", {"tp": 4, "dp": 4, "zero": 0, "sequence_parallel": False}),
     ("trn2.48xlarge", {"pp": 2, "dp": 8, "schedule": "gpipe"}),
     ("trn2.48xlarge:2", {"tp": 16, "dp": 2, "overlap": "dp"}),
-    ("trn2.48xlarge:2", {"tp": 16, "pp": 2, "overlap": "all"}),
     ("trn2.48xlarge", {"tp": 4, "cp": 4}),
 )
 """Plans whose collectives at one time use links of their own."""
 
 
+@pytest.mark.parametrize("level", ["chunk", "flow"])
 @pytest.mark.parametrize(("machine", "stated"), APART, ids=str)
-def test_where_nothing_contends_both_levels_are_equal(machine: str, stated: dict[str, Any]) -> None:
+def test_where_nothing_contends_levels_are_equal(
+    machine: str, stated: dict[str, Any], level: Any
+) -> None:
     how, fabric = plan(**stated), cluster(machine)
-    chunks, usual = (iteration(SHORT, fabric, how, level=lv) for lv in ("chunk", "collective"))
-    assert (chunks.level, usual.level) == ("chunk", "collective")
+    each, usual = (iteration(SHORT, fabric, how, level=one) for one in (level, "collective"))
+    assert (each.level, usual.level) == (level, "collective")
+    assert each.trace.total_ps == usual.trace.total_ps
+    assert each.breakdown_s == pytest.approx(usual.breakdown_s, abs=1e-12)
+    assert each.ops > len(each.trace) or level == "flow"
+    assert not each.shares_memory
+
+
+def test_jitter_is_that_of_whole_collectives() -> None:
+    chunks, usual = (
+        iteration(SHORT, sixteen(), plan(tp=4, dp=4), level=level, disturbed=Disturbance(0.05, 3))
+        for level in ("chunk", "collective")
+    )
     assert chunks.trace.total_ps == usual.trace.total_ps
-    assert chunks.breakdown_s == pytest.approx(usual.breakdown_s, abs=1e-12)
-    assert chunks.ops > len(chunks.trace)
-    assert not chunks.shares_memory
-
-
-def test_what_shares_cables_is_slower() -> None:
-    """Eight stages of two ranks lie next to each other, and so do what they send on and back."""
-    how, machine = plan(pp=8, dp=2), sixteen()
-    chunks, usual = (iteration(TOY, machine, how, level=lv) for lv in ("chunk", "collective"))
-    assert chunks.trace.total_ps > usual.trace.total_ps
-    parts = chunks.ranks.drop(columns="count")
-    assert (parts.sum(axis=1) == chunks.trace.total_ps).all()
+    assert chunks.breakdown_s["straggler"] == pytest.approx(usual.breakdown_s["straggler"])
 
 
 CONTENDING: tuple[tuple[str, dict[str, Any]], ...] = (
-    ("trn2.48xlarge", {"tp": 4, "dp": 4, "global_batch": 4}),
-    ("trn2.48xlarge", {"pp": 8, "dp": 2, "global_batch": 4}),
     ("trn2.48xlarge", {"tp": 2, "pp": 2, "dp": 4, "overlap": "all", "global_batch": 8}),
     ("trn2.48xlarge:2", {"tp": 8, "dp": 4, "overlap": "dp", "global_batch": 4}),
     ("trn2.48xlarge", {"tp": 8, "dp": 8, "ranks_per_chip": 4, "global_batch": 8}),
@@ -110,44 +108,23 @@ def test_every_call_has_the_ops_of_its_collective() -> None:
     assert expanded.ops == len(schedule) + ops
 
 
-def test_ranks_of_one_chip_share_its_memory() -> None:
-    """Between four ranks of a chip chunks are flows on memory, which stay flows."""
-    how, machine = plan(tp=8, dp=8, ranks_per_chip=4, global_batch=8), sixteen()
-    program = toy_program(how, machine, SHORT)
-    expanded = expand(program, lower(program), machine)
-    assert (expanded.schedule.kind == FLOW).any()
-    times = simulate_calls(expanded.schedule, expanded.routines)
-    assert times.total_ps >= run(lower(program)).total_ps
-
-
-def test_experts_and_jitter_at_the_chunk_level() -> None:
-    machine = sixteen()
-    sparse = iteration(
-        SPARSE, machine, plan(tp=2, dp=8, ep=8, etp=2, global_batch=8), level="chunk"
-    )
-    assert sparse.breakdown_s["exposed_ep"] > 0
-    how = Disturbance(0.05, seed=3)
-    chunks, usual = (
-        iteration(SHORT, machine, plan(tp=4, dp=4), level=level, disturbed=how)
-        for level in ("chunk", "collective")
-    )
-    assert chunks.trace.total_ps == usual.trace.total_ps
-    assert chunks.breakdown_s["straggler"] == pytest.approx(usual.breakdown_s["straggler"])
-
-
-def test_what_is_not_known_by_its_chunks_or_too_large_is_refused() -> None:
+@pytest.mark.parametrize("level", ["chunk", "flow"])
+def test_what_is_not_known_by_its_chunks_or_too_large_is_refused(
+    level: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
     with pytest.raises(InputError, match="by the times that its library takes"):
-        iteration(TOY, cluster("dgx-h100"), plan(dp=8), level="chunk")
+        iteration(TOY, cluster("dgx-h100"), plan(dp=8), level=level)
+    words = {"chunk": r"makes of the groups .* may use 10 kB\. Use",
+             "flow": "shares of links, which groups of ranks take"}  # fmt: skip
+    monkeypatch.setattr(memory_limit, "machine_bytes", lambda: 10_000)
+    with pytest.raises(InputError, match=words[level]):
+        iteration(TOY, sixteen(), plan(tp=4, dp=4), level=level)
+
+
+def test_a_long_run_of_the_reference_is_refused() -> None:
     large = plan(tp=16, global_batch=128)
     with pytest.raises(InputError, match=r"at most 10,000,000 are run\..*, --engine fast without"):
         iteration(TOY, sixteen(), large, level="chunk", engine="reference")
-    assert iteration(TOY, sixteen(), large, level="chunk").ops > 10_000_000
-
-
-def test_a_schedule_that_does_not_fit_in_memory_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(memory_limit, "machine_bytes", lambda: 10**6)
-    with pytest.raises(InputError, match=r"makes of the groups .* may use 1 MB\. Use"):
-        iteration(TOY, sixteen(), plan(tp=16), level="chunk")
 
 
 def test_steps_of_one_collective_and_size_share_a_routine() -> None:

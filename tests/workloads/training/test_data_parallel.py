@@ -27,6 +27,7 @@ def test_a_sharded_update_on_trn1_takes_its_graphs_besides() -> None:
     replicated = replace(sharded, plan=plan(dp=256, zero=0))
     overhead_s = step_overhead_s("trn1", 256)
     assert overhead_s == pytest.approx(3 * 0.66)
+    assert {step_overhead_s(chip, 4096) for chip in ("trn2", "trn3-gen2", "h100")} == {0}
     owned = ReplicaExchange(sharded, 0, sharded.plan).owned
     kernel_s = update(sharded, owned).seconds - overhead_s
     assert 0 < kernel_s < update(replicated, owned).seconds < overhead_s
@@ -53,20 +54,6 @@ def test_a_state_in_two_bytes_moves_less() -> None:
         owned = ReplicaExchange(shapes, 0, shapes.plan).owned
         read.append(update(shapes, owned).size_bytes / owned.total)
     assert read == [14, 18]
-
-
-@pytest.mark.parametrize("chip", ["trn2", "trn3-gen2", "h100"])
-def test_other_stacks_have_no_such_overhead_that_is_known(chip: str) -> None:
-    assert step_overhead_s(chip, 4096) == 0
-
-
-@pytest.mark.parametrize("machine", ["trn1.32xlarge", "trn2.48xlarge"])
-def test_within_a_server_a_sharded_optimizer_costs_a_small_model_little(machine: str) -> None:
-    how = plan(dp=32, ranks_per_chip=2, global_batch=32)
-    whole_s, sharded_s = (
-        iteration(TOY, cluster(machine), replace(how, zero=at)).iteration_s for at in (0, 1)
-    )
-    assert sharded_s < 1.5 * whole_s
 
 
 def test_the_overhead_does_not_grow_with_the_batch() -> None:
@@ -158,19 +145,3 @@ def test_nobody_updates_before_the_norm_is_known() -> None:
     assert len(norm_end_ps) == len(updates) == 16
     assert norm_end_ps.nunique() == 1
     assert (updates == norm_end_ps.iloc[0]).all()
-
-
-def test_latency_of_the_norm_grows_with_the_logarithm_of_servers() -> None:
-    few, many = (
-        exchange_ps(cluster(f"rainier:{chips}"), np.arange(chips), "all-reduce", 4)
-        for chips in (64 * 16, 64 * 1024)
-    )
-    assert few < many < 3 * few
-
-
-def test_a_chunk_without_layers_gathers_none_under_zero_3() -> None:
-    """The first and the last chunk may hold an end of the model alone."""
-    how = plan(pp=4, dp=4, vpp=2, zero=3, schedule="interleaved", stage_layers=(), overlap="dp")
-    few = replace(TOY, layers=6)
-    step = iteration(few, cluster("trn2.48xlarge"), how)
-    assert sum(step.breakdown_s.values()) == pytest.approx(step.iteration_s)

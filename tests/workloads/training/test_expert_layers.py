@@ -133,10 +133,6 @@ def test_experts_on_a_narrower_hidden_state_exchange_less() -> None:
     assert 2 * whole[1] - whole[0] >= around
 
 
-def test_experts_of_one_rank_talk_to_nobody() -> None:
-    assert not [s for s in forward(counted(SPARSE, dp=8), moe=True) if s.axis]
-
-
 def test_shared_experts_work_while_copies_travel() -> None:
     how = plan(ep=8, dp=16, overlap="all")
     steps = {

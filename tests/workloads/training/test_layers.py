@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from dataclasses import replace
+from itertools import product
 from typing import Any
 
 import pytest
@@ -31,6 +32,8 @@ from workloads.training.plan.placement import place
 from workloads.training.plan.stages import layer_share
 from workloads.training.program.program import program
 
+GATED = replace(LATENT, attention_gate=True)
+UNCOMPRESSED = replace(GATED, latent=LATENT.latent and replace(LATENT.latent, query_rank=0))
 PLANS: list[dict[str, Any]] = [
     {},
     {"tp": 4},
@@ -41,9 +44,14 @@ PLANS: list[dict[str, Any]] = [
 ]
 
 
-@pytest.mark.parametrize("changes", PLANS)
 @pytest.mark.parametrize(
-    ("model", "moe"), [(TOY, False), (SPARSE, True), (SPARSE, False), (NARROW, True)]
+    ("model", "moe", "changes"),
+    [
+        *product([TOY], [False], PLANS),
+        *product([SPARSE], [True, False], PLANS),
+        *product([NARROW], [True], PLANS),
+        *product([LATENT, UNCOMPRESSED, SELECTING, GATED], [True], [{}]),
+    ],
 )
 def test_products_are_the_flops_of_the_layer(
     model: Model, moe: bool, changes: dict[str, Any]
@@ -166,21 +174,6 @@ def test_recomputation_that_ends_early_leaves_out_the_down_projection(
     assert flops == pytest.approx(early * down)
 
 
-def test_hardware_utilization_counts_what_is_recomputed() -> None:
-    """PyTorch recomputes a layer up to its down-projection, Megatron-Core all of it."""
-    steps = {
-        name: iteration(TOY, cluster("dgx-h100"), plan(dp=8, recompute="full", framework=name))
-        for name in ("torchtitan", "megatron-core")
-    }
-    again = {
-        name: (step.hfu / step.mfu - 1) * step.model_flops_per_s_per_chip * step.iteration_s
-        for name, step in steps.items()
-    }
-    tokens = steps["torchtitan"].plan.tokens / 8
-    left_out = 2 * TOY.layers * TOY.hidden * TOY.ffn * tokens
-    assert again["megatron-core"] - again["torchtitan"] == pytest.approx(left_out)
-
-
 @pytest.mark.parametrize(("recipe", "each"), [("tensorwise", 0), ("rowwise", 5), ("blockwise", 3)])
 def test_a_product_casts_both_of_its_inputs(recipe: str, each: int) -> None:
     """By the recipe an element's cast moves 0, 5 or 3 bytes; tp gathers bf16 where one casts."""
@@ -199,17 +192,6 @@ def test_torchao_casts_blocks_of_mxfp8_for_each_product() -> None:
     again = replace(kept, catalogue=shipped.with_variants({"training.fp8_input_bytes": "wide"}))
     longer = again.gemm(4096, 2048, 1024).seconds - kept.gemm(4096, 2048, 1024).seconds
     assert longer == pytest.approx(kept.stream(3 * (4096 + 2048) * 1024).seconds, rel=1e-9)
-
-
-@pytest.mark.parametrize("toy", [LATENT, SELECTING, replace(LATENT, attention_gate=True)])
-@pytest.mark.parametrize("query_rank", [0, 256])
-def test_products_of_latent_attention(query_rank: int, toy: Model) -> None:
-    assert toy.latent is not None
-    model = replace(toy, latent=replace(toy.latent, query_rank=query_rank))
-    shapes = counted(model)
-    expected = 1024 * (layer_flops(model, 1024, moe=True) - attention_flops(model, 1024))
-    assert product_flops(forward(shapes, moe=True)) == pytest.approx(expected, rel=1e-9)
-    assert product_flops(backward(shapes, moe=True)) == pytest.approx(2 * expected, rel=1e-9)
 
 
 @pytest.mark.parametrize("overlap", ["none", "all"])

@@ -198,18 +198,15 @@ def test_a_kernel_and_a_reduction_share_what_there_is() -> None:
 def test_jitter_slows_flows_as_it_slows_other_kernels() -> None:
     program = toy_program(plan(dp=16, **BUCKETS), sixteen())
     plenty = with_rate(shared_at(program, 1), 10**15)
+    for each in (program, plenty):  # memory limits none, so that no duration moves
+        assert fits_in_memory_rate(each) == (with_shared_memory(each) is each)
     how = Disturbance(0.05, seed=3, stragglers=((3, 1.5),))
     apart = run(disturb(lower(program), program, how)).total_ps
     shared = run(disturb(lower(plenty, memory=True), plenty, how)).total_ps
     assert shared == pytest.approx(apart, rel=1e-7)
 
 
-def test_experts_and_machines_with_unknown_accesses() -> None:
-    how = plan(tp=2, dp=8, ep=8, etp=2, overlap="all")
-    sparse = iteration(SPARSE, sixteen(), how)
-    assert sparse.shares_memory
-    vector = iteration(SPARSE, sixteen(), how, level="rank-vector")
-    assert vector.shares_memory
+def test_accesses_of_a_gpu_are_unknown() -> None:
     gpu = iteration(TOY, cluster("dgx-h100"), plan(dp=8, overlap="dp"))
     assert not gpu.program.memory_bytes_per_s.any()
 
@@ -238,13 +235,6 @@ def test_the_rank_vector_carries_what_shared_memory_costs(
     assert alone <= (1 - short) * shared.iteration_s
     carried = with_shared_memory(shared.program)
     assert (carried.step_ps >= shared.program.step_ps).all()
-
-
-def test_no_duration_moves_where_memory_limits_none() -> None:
-    program = toy_program(plan(dp=16, **BUCKETS), sixteen())
-    plenty = with_rate(shared_at(program, 1), 10**15)
-    for each in (program, plenty):
-        assert fits_in_memory_rate(each) == (with_shared_memory(each) is each)
 
 
 def test_a_draw_keeps_the_time_of_its_op() -> None:

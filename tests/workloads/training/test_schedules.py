@@ -202,11 +202,6 @@ def test_the_page_shows_what_its_code_prints_and_train_runs_it(added: str) -> No
     assert "batched-warm-up" in [word.strip(",;") for word in after.split()]
 
 
-TRAIN = (
-    "train --model gpt2 --cluster trn2.48xlarge --tp 2 --pp 4 --global-batch 64 --seq 512 --json"
-)
-
-
 @pytest.mark.slow
 def test_plan_searches_the_added_schedule_and_draws_it(added: str, tmp_path: Path) -> None:
     line = (

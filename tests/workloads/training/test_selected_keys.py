@@ -56,18 +56,16 @@ def test_flops_of_selected_keys_by_hand() -> None:
     plain = replace(TOY, window=128, keys="selected", indexer=SELECTING.indexer)
     assert index_size(plain) == (1024 * (scores + 32 + 4), 2 * 32)  # no compressed queries
     assert SELECTING.parameters - LATENT.parameters == 4 * sum(index_size(SELECTING))
+    # Scores of keys that are not selected have no gradients.
+    idle = 4 * (index_flops(SELECTING, 1024) - index_flops(SELECTING, 1024, 128))
+    needed = training_flops(SELECTING, 1024, 1)
+    assert needed == pytest.approx(3 * forward_flops(SELECTING, 1024) - 2 * idle, rel=1e-12)
 
 
 def test_an_indexer_without_compressed_queries_takes_its_columns_of_one_product() -> None:
     model = replace(TOY, window=128, keys="selected", indexer=SELECTING.indexer)
     expected = layer_flops(model, 1024, moe=False) - attention_flops(model, 1024)
     assert product_flops(list(forward(counted(model)))) == pytest.approx(1024 * expected)
-
-
-def test_scores_of_keys_that_are_not_selected_have_no_gradients() -> None:
-    idle = 4 * (index_flops(SELECTING, 1024) - index_flops(SELECTING, 1024, 128))
-    needed = training_flops(SELECTING, 1024, 1)
-    assert needed == pytest.approx(3 * forward_flops(SELECTING, 1024) - 2 * idle, rel=1e-12)
 
 
 def test_as_many_selected_keys_as_tokens_need_the_dense_flops_and_the_indexers() -> None:
@@ -117,18 +115,17 @@ def test_an_indexer_scores_all_keys_forward_and_selected_ones_backward() -> None
     assert times["attention.index.weight"] == pytest.approx(expected, rel=1e-12)
 
 
-def test_context_parallel_ranks_gather_the_keys_of_an_indexer() -> None:
+def test_an_indexer_is_exchanged_run_again_and_left_without_gradients_where_frozen() -> None:
     ahead, back = steps_of(SELECTING, "h100", {"seq": 16_384, "cp": 4})
     exchanged = {s.name: (s.collective, s.size_bytes) for s in (*ahead, *back) if "index" in s.name}
     size = 2 * 16_384 * 32
     assert exchanged["attention.index.keys"] == ("all-gather", size)
     assert exchanged["attention.index.sums.weight"] == ("reduce-scatter", size)
-
-
-def test_frozen_weights_leave_an_indexer_without_gradients() -> None:
-    names = {step.name for step in steps_of(SELECTING, "h100", {"lora_rank": 8})[1]}
-    assert "attention.core.data" in names
-    assert not any(name.endswith("index.weight") for name in names)
+    again = {step.name for step in steps_of(SELECTING, "h100", {"recompute": "full"})[1]}
+    assert {"again.attention.index", "attention.index.weight"} <= again
+    frozen = {step.name for step in steps_of(SELECTING, "h100", {"lora_rank": 8})[1]}
+    assert "attention.core.data" in frozen
+    assert not any(name.endswith("index.weight") for name in frozen)
 
 
 def test_memory_of_an_indexer_is_on_every_rank() -> None:
@@ -137,8 +134,3 @@ def test_memory_of_an_indexer_is_on_every_rank() -> None:
     assert more == 1024 * (2 * (4 * 32 + 32 + 4) + 4 * 128)
     shares = [layer_share(model, how, moe=True).total for model in (SELECTING, LATENT)]
     assert shares[0] - shares[1] == sum(index_size(SELECTING))
-
-
-def test_an_indexer_runs_again_with_full_recomputation() -> None:
-    again = steps_of(SELECTING, "h100", {"recompute": "full"})[1]
-    assert "again.attention.index" in {step.name for step in again}

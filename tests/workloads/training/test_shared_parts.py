@@ -2,16 +2,22 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
+from dataclasses import fields, replace
+from fractions import Fraction
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 
-from tests.support.toy_training import SPARSE, TOY, plan, sixteen
+from cluster_sim.collectives.duration import duration
+from tests.support.toy_training import SPARSE, TOY, exchange_ps, plan, sixteen
+from topologies.arrays import IntArray
 from topologies.catalogue.catalogue import shipped_catalogue
+from topologies.clusters.cluster import Cluster
 from topologies.clusters.names import cluster
+from topologies.shapes.basic import Axis, Torus
+from topologies.shapes.scale_out import ScaleOut
 from workloads.models.model import Model
 from workloads.training.iteration import iteration
 from workloads.training.layers import layer
@@ -20,7 +26,7 @@ from workloads.training.plan import placement
 from workloads.training.plan.placement import place
 from workloads.training.plan.plan import PLAN_FIELDS, ParallelPlan
 from workloads.training.program import stage
-from workloads.training.program.groups import SharedParts
+from workloads.training.program.groups import GroupCosts, SharedParts
 from workloads.training.program.program import Program, program
 
 OTHER_AXES = ("tp", "cp", "pp", "dp")
@@ -32,6 +38,7 @@ PLANS: tuple[dict[str, Any], ...] = (
     {"tp": 2, "pp": 2, "dp": 2, "schedule": "zero-bubble", "overlap": "all"},
     {"pp": 4, "vpp": 2, "schedule": "interleaved", "dp": 2, "zero": 2},
     {"tp": 2, "cp": 2, "dp": 4, "zero": 3},
+    {"tp": 4, "pp": 2, "dp": 4, "ranks_per_chip": 2},
     {"tp": 2, "pp": 2, "dp": 4, "ep": 4, "etp": 1, "recompute": "full"},
 )
 
@@ -53,6 +60,9 @@ def test_programs_that_share_parts_are_the_same() -> None:
                 np.testing.assert_equal(*(getattr(stream.ops, column) for stream in pair))
             for column in ("src", "dst", "contends"):
                 np.testing.assert_equal(*(getattr(stream, column) for stream in pair))
+        for one, other in zip(alone.exchanges, sharing.exchanges, strict=True):
+            for field in fields(one):
+                np.testing.assert_equal(getattr(one, field.name), getattr(other, field.name))
 
 
 def test_a_framework_with_another_collective_library_keeps_its_costs(tmp_path: Path) -> None:
@@ -143,10 +153,37 @@ def remembered_by_nothing(model: Model, how: ParallelPlan) -> list[Any]:
     return [layer.forward(shapes, moe=moe), layer.backward(shapes, moe=moe)]
 
 
-def test_layers_of_plans_that_divide_them_alike_are_worked_out_once() -> None:
-    layer._forward.cache_clear()
-    for changes in ({"dp": 8}, {"dp": 4, "pp": 2}, {"dp": 2, "pp": 4}):
-        kept_whole = plan(tp=2, recompute="none", **changes)
-        shapes = RankShapes(TOY, kept_whole, "trn2", shipped_catalogue())
-        layer.forward(shapes)
-    assert layer._forward.cache_info().misses == 1
+def test_ranks_of_one_chip_write_what_they_exchange_and_read_it() -> None:
+    """A GPU, for which no copy within a chip is stated."""
+    where = cluster("dgx-h100")
+    rate = shipped_catalogue().value("h100", "hbm_bandwidth")
+    for size_bytes in (2**20, 2**30):
+        taken_ps = exchange_ps(where, np.array([3, 3]), "all-reduce", size_bytes)
+        assert taken_ps == pytest.approx(2 * size_bytes / rate * 1e12, abs=1)
+
+
+@pytest.mark.parametrize("order", [("tp", "cp", "dp", "pp"), ("dp", "pp", "tp", "cp")])
+def test_groups_cost_as_much_as_if_each_were_timed_alone(
+    order: tuple[str, ...], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Servers of four chips, of which three are under a switch: groups differ by their switches."""
+    shape = Torus((Axis("Y", 2, 64 * 10**9, 300_000), Axis("X", 2, 128 * 10**9, 300_000)))
+    fabric = ScaleOut("efa", 25 * 10**9, 15 * 10**6, 4, 10**11, Fraction(3), (0, 10**6, 10**7))
+    where = Cluster("small racks", shape, "trn2", 8, fabric, 4, catalogue=shipped_catalogue())
+    how = plan(tp=4, pp=4, dp=2, order=order)
+    shapes, placed = RankShapes(TOY, how, "trn2", shipped_catalogue()), place(how, where)
+    shared = program(shapes, placed).exchanges
+
+    def each_alone(cluster: Cluster, chips: IntArray) -> tuple[IntArray, IntArray]:
+        every = np.arange(len(chips))
+        return every, every
+
+    monkeypatch.setattr(placement, "geometries", each_alone)
+    monkeypatch.setattr(GroupCosts, "place_key", lambda self, chips: chips.tobytes())
+    monkeypatch.setattr(duration, "places", lambda cluster, chips: chips)
+    kinds = []
+    for one, alone in zip(shared, program(shapes, placed).exchanges, strict=True):
+        np.testing.assert_equal(one.duration_ps[one.kind], alone.duration_ps[alone.kind])
+        np.testing.assert_equal(one.draws.size_bytes[one.kind], alone.draws.size_bytes[alone.kind])
+        kinds.append((len(one.duration_ps), len(alone.duration_ps)))
+    assert any(1 < few < many for few, many in kinds), kinds

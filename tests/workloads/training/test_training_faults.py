@@ -8,7 +8,6 @@ import numpy as np
 import pytest
 
 from cluster_sim.hardware.faults import fault_table, parse_fault
-from cluster_sim.trace.trace import run
 from tests.support.toy_training import SPARSE, TOY, plan, sixteen, toy_program
 from topologies.errors import InputError
 from workloads.training.execution.lower import lower
@@ -89,23 +88,6 @@ def test_iterations_in_a_row(changes: dict[str, Any], model: Any) -> None:
     assert thrice.iteration_s == pytest.approx(once.iteration_s, rel=0.3)
     microbatch = thrice.program.streams[1].ops.microbatch
     assert np.unique(microbatch[microbatch >= 0]).tolist() == [*range(24)]
-
-
-def test_iterations_folded_are_iterations_unfolded() -> None:
-    toy = toy_program(plan(tp=2, pp=2, dp=4, overlap="dp"), sixteen(), iterations=2)
-    assert run(lower(fold(toy))).total_ps == run(lower(toy)).total_ps
-
-
-def test_a_slow_link_is_followed_at_the_chunk_level() -> None:
-    """A ring that crosses it takes longer, and what the ranks wait is told as a straggler's."""
-    how = plan(tp=4, dp=4)
-    usual = iteration(TOY, sixteen(), how, level="chunk")
-    slow = iteration(
-        TOY, sixteen(), how, level="chunk", faults=[parse_fault("link:0-1@0s:slow=1/4")]
-    )
-    assert slow.iteration_s > 1.2 * usual.iteration_s
-    assert slow.breakdown_s["straggler"] > 0
-    assert slow.breakdown_s["compute"] == usual.breakdown_s["compute"]
 
 
 def test_a_level_without_a_resource_names_the_one_that_has_it() -> None:

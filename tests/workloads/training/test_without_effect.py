@@ -8,7 +8,6 @@ from typing import Any
 
 import pytest
 
-from experiments.reports.formatting import idle_sentences
 from experiments.reports.training import document
 from tests.support.toy_training import SPARSE, TOY, plan, sixteen
 from topologies.errors import InputError
@@ -190,10 +189,3 @@ def test_a_field_is_idle_in_a_search_if_it_is_in_every_plan() -> None:
     unfused = replace(fused, attention="unfused")
     assert set(idle_fields_in_all([fused, fused], TOY)) == {"cp_exchange", "recompute"}
     assert set(idle_fields_in_all([unfused, fused], TOY)) == {"cp_exchange"}
-
-
-def test_a_sentence_names_the_option() -> None:
-    idle = idle_fields(plan(dp=16, bucket_bytes=10**6), TOY)
-    assert idle_sentences({"bucket_bytes": idle["bucket_bytes"]}) == [
-        "--bucket changes nothing here: overlap is none."
-    ]
