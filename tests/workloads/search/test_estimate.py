@@ -46,7 +46,7 @@ PLANS: list[dict[str, Any]] = [
 ]
 
 
-@pytest.mark.parametrize("name", ["fsdp", "megatron-lm:2020-08", "torchtitan"])
+@pytest.mark.parametrize("name", ["fsdp", "megatron-lm:2020-08"])
 def test_estimates_follow_the_kernels_of_a_framework(name: str) -> None:
     """Copies of sharded parameters, and sums of gradients that no product does, are in passes."""
     where, plans = cluster("dgx-a100:2"), []
@@ -72,8 +72,10 @@ def test_plans_of_several_frameworks_are_each_estimated_with_their_own() -> None
     assert alone[0] > 1.05 * alone[1]
 
 
-@pytest.mark.parametrize("overlap", ["none", "dp", "all"])
-@pytest.mark.parametrize("machine", ["trn2.48xlarge", "dgx-h100:2"])
+@pytest.mark.parametrize(
+    ("machine", "overlap"),
+    [("trn2.48xlarge", "dp"), ("trn2.48xlarge", "all"), ("dgx-h100:2", "none")],
+)
 def test_estimates_are_near_the_simulation_and_in_its_order(machine: str, overlap: str) -> None:
     where, plans = cluster(machine), []
     for changes in PLANS:
@@ -85,19 +87,10 @@ def test_estimates_are_near_the_simulation_and_in_its_order(machine: str, overla
     agreed = agreement(list(zip(estimates_s.tolist(), simulated, strict=True)))
     # A host issues kernels of a small model while replicas exchange, the more without overlap.
     issued = machine.startswith("dgx")
-    most = 0.09 if not issued else 0.12 if overlap != "none" else 0.2
+    most = 0.2 if issued else 0.09
     assert agreed.worst_abs_error < most
     assert agreed.kendall_tau is not None
     assert agreed.kendall_tau > (0.9 if issued else 0.92)
-
-
-def test_ranks_that_share_chips_and_domains_are_estimated_too() -> None:
-    where = cluster("trn1.32xlarge:2")
-    one = ParallelPlan(
-        tp=8, dp=8, global_batch=64, seq=1024, ranks_per_chip=2, overlap="all", microbatch=2
-    )
-    estimated_s = estimate(TOY, where, [one])[0]
-    assert estimated_s == pytest.approx(iteration(TOY, where, one).iteration_s, rel=0.05)
 
 
 def test_agreement_of_one_plan_has_no_order() -> None:
@@ -186,7 +179,7 @@ def plans_of(model: Model) -> list[ParallelPlan]:
 
 @pytest.mark.parametrize("model", [TOY, SPARSE], ids=["dense", "sparse"])
 def test_no_estimate_is_shorter_than_its_bound(model: Model) -> None:
-    plans = plans_of(model)[:: 8 if model is TOY else 100]
+    plans = plans_of(model)[:: 16 if model is TOY else 200]
     shared = _Shared(model, sixteen())
     bound_s = np.array([shared.least_s(plan) for plan in plans])
     assert (bound_s <= estimate(model, sixteen(), plans)).all()
@@ -206,9 +199,9 @@ def walks(monkeypatch: pytest.MonkeyPatch) -> list[Line]:
     return walked
 
 
-@pytest.mark.parametrize("count", [1, 40])
+@pytest.mark.parametrize("count", [1, 20])
 def test_the_best_are_found_without_most_estimates(count: int, walks: list[Line]) -> None:
-    plans = plans_of(TOY)[::4]
+    plans = plans_of(TOY)[::8]
     every = estimate(TOY, sixteen(), plans)
     assert len(walks) == len(plans)
     walks.clear()
@@ -219,14 +212,10 @@ def test_the_best_are_found_without_most_estimates(count: int, walks: list[Line]
     order = np.argsort(every, kind="stable")[:count]
     assert np.argsort(best, kind="stable")[:count].tolist() == order.tolist()
     assert every[~is_estimated].min() > every[order[-1]]
-
-
-def test_all_are_estimated_where_all_are_needed(walks: list[Line]) -> None:
-    plans = plans_of(TOY)[:30]
-    every = estimate(TOY, sixteen(), plans)
     walks.clear()
-    assert (best_estimates(TOY, sixteen(), plans, len(plans)) == every).all()
-    assert len(walks) == len(plans)
+    few = plans[:20]
+    assert (best_estimates(TOY, sixteen(), few, len(few)) == every[:20]).all()
+    assert len(walks) == len(few)
 
 
 def test_a_search_estimates_the_rest_when_they_are_read(walks: list[Line]) -> None:

@@ -76,7 +76,7 @@ def test_mean_waits_of_two_priorities_are_those_of_the_formula() -> None:
         job(minute, 8, run_min[number], priority=1 - number)
         for number in (0, 1)
         for minute in np.cumsum(
-            rng.exponential(run_min[number] / load[number], 12_000 if number == 0 else 2_350)
+            rng.exponential(run_min[number] / load[number], 6_000 if number == 0 else 1_175)
         ).round(3)
     ]
     queue = cs.queue_jobs(CLUSTER, jobs, **RESUMED)
@@ -87,18 +87,6 @@ def test_mean_waits_of_two_priorities_are_those_of_the_formula() -> None:
     for priority, mean in ((1, first), (0, second)):
         waits = [each.wait_s / 60 for each in queue.jobs if each.job.priority == priority]
         assert np.mean(waits) == pytest.approx(mean, rel=0.08)
-
-
-def test_equal_priorities_are_backfill_and_no_failures_are_none() -> None:
-    usual = cs.queue_jobs(CLUSTER, WAITING)
-    changes: list[dict[str, Any]] = [
-        {"discipline": "preempt"}, {"failures": 0, "seed": 3}, {"neighbours": True}
-    ]  # fmt: skip
-    for how in changes:
-        other = cs.queue_jobs(CLUSTER, WAITING, **how)
-        assert other.waits_s.tolist() == usual.waits_s.tolist()
-        assert [each.end_s for each in other.jobs] == [each.end_s for each in usual.jobs]
-        assert other.times_s.tolist() == usual.times_s.tolist()
 
 
 def test_a_job_that_fails_takes_the_time_of_the_formula(tmp_path: Path) -> None:
@@ -151,12 +139,6 @@ def test_no_time_of_a_job_or_a_server_is_lost(
         assert held_s == pytest.approx(each.job.run_s + sum(each.parts_s.values()))
         assert each.parts_s["lost_work"] <= (each.failures + each.preemptions) * 420 + 1e-6
     assert queue.used == pytest.approx(1 - queue.breakdown["down"] - queue.breakdown["idle"])
-
-
-def test_failures_are_at_the_same_times_under_every_discipline() -> None:
-    study = cs.queue_jobs(CLUSTER, [job(0, 8, 9000)], failures=20, seed=5, study=True)
-    ends_s = {each.end_s for each in study.others.values()}
-    assert ends_s == {study.end_s}
 
 
 def test_a_queue_that_would_not_get_on_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:

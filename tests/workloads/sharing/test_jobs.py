@@ -166,8 +166,3 @@ def test_placements_give_whole_servers_domains_and_equal_parts() -> None:
     assert spread[1].tolist() == [12, 13, 14, 15, 76, 77, 78, 79]
     (fifths,) = chips_of_jobs([Asked("c", 20)], MACHINE, "spread")
     assert np.bincount(fifths // 16).tolist() == [5, 5, 5, 5]
-
-
-def test_a_job_may_end_on_the_last_chip() -> None:
-    (chips,) = chips_of_jobs([Asked("a", 8, start=56)], MACHINE)
-    assert chips.tolist() == list(range(56, 64))
