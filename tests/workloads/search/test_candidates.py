@@ -28,7 +28,7 @@ def test_divisors_are_all_that_divide(size: int) -> None:
 
 
 def test_every_candidate_is_a_plan_of_the_trainer_and_stands_once() -> None:
-    """Fields without an effect are not varied; all that divide stay, or are left out for a reason."""
+    """Fields without effect are not varied; what divides stays, or is left out for a reason."""
     possible = candidates(TOY, sixteen(), 32, stated=SHORT)
     for one in possible.plans:
         check_model(one, TOY)

@@ -220,14 +220,6 @@ def test_a_neighbour_goes_on_faster_while_the_other_is_stopped(
     assert stopped.end_s == pytest.approx(end_s + rest_s, rel=1e-4)
 
 
-def test_jobs_that_share_no_link_are_as_without_neighbours(tmp_path: Path) -> None:
-    jobs = [trained(tmp_path, tp=4, chips=64, submit=f"{10 * n}s") for n in range(5)]
-    plain, beside = (cs.queue_jobs(CLUSTER, jobs, neighbours=on) for on in (False, True))
-    for name in ("times_s", "busy", "waiting", "waits_s"):
-        assert getattr(plain, name).tolist() == getattr(beside, name).tolist()
-    assert (plain.breakdown, plain.used) == (beside.breakdown, beside.used)
-
-
 def test_checkpoints_that_cost_nothing_are_taken_once_a_second(tmp_path: Path) -> None:
     path = tmp_path / "catalogue.csv"
     path.write_text(

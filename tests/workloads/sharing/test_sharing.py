@@ -100,10 +100,7 @@ def test_jobs_over_one_uplink_lose_what_a_run_of_all_messages_says(
 
 @pytest.mark.parametrize(
     ("stated", "start", "chips"),
-    [
-        ([{"tp": 2, "dp": 3}, {"dp": 10}], 3, 6),
-        ([{"tp": 2, "dp": 5}, {"dp": 6}], 1, 10),
-    ],
+    [([{"tp": 2, "dp": 3}, {"dp": 10}], 3, 6), ([{"tp": 2, "dp": 5}, {"dp": 6}], 1, 10)],
 )
 def test_jobs_on_one_torus_lose_what_a_run_of_all_messages_says(
     stated: list[dict[str, Any]], start: int, chips: int

@@ -80,8 +80,7 @@ def test_bytes_a_parameter() -> None:
 
 
 @pytest.mark.parametrize(
-    ("zero", "shares"),
-    [(0, (1, 1, 1)), (1, (1, 1, 8)), (2, (1, 8, 8)), (3, (8, 8, 8))],
+    ("zero", "shares"), [(0, (1, 1, 1)), (1, (1, 1, 8)), (2, (1, 8, 8)), (3, (8, 8, 8))]
 )
 def test_zero_shards_over_data_and_context(zero: int, shares: tuple[int, ...]) -> None:
     """Parameters of the layer at work and of the next are whole in buffers, and those of ends."""
@@ -147,13 +146,6 @@ def need(how: ParallelPlan, model: Model = TOY, chip: str = "h100", **variants: 
     """Need of a plan by a stack with these variants."""
     chosen = {f"training.{name}": variant for name, variant in variants.items()}
     return worst(model, how, shipped_catalogue().with_variants(chosen), chip)
-
-
-def test_what_does_not_fit_is_refused_with_the_numbers() -> None:
-    how, model = plan(tp=8, zero=0, seq=8192), named("llama-3.1-405b")
-    largest = need(how, model, "trn2")
-    with pytest.raises(InputError, match=r"needs .* GB a rank \(weights 101.5, gradients 202.9, "):
-        check_memory(largest, model, how, shipped_catalogue(), "trn2")
 
 
 def test_a_refusal_says_what_is_lacking_and_names_changes_that_fit() -> None:
@@ -349,6 +341,7 @@ def test_no_stage_needs_more_memory_than_the_worst(data: st.DataObject) -> None:
         {"pp": 4, "schedule": "interleaved", "vpp": 3},
         {"pp": 4, "schedule": "zero-bubble"},
         {"pp": 2, "recompute": "full"},
+        {"tp": 2, "pp": 2, "dp": 2, "zero": 3, "schedule": "dualpipe", "vpp": 2},
     ],
     ids=lambda how: how.get("schedule", how.get("recompute", "1f1b")),
 )

@@ -28,20 +28,10 @@ from workloads.training.execution.jitter import (
     normal_quantiles,
 )
 from workloads.training.execution.lower import lower
-from workloads.training.execution.rank_vector import cover, evaluate, evaluation
+from workloads.training.execution.rank_vector import evaluate, evaluation
 from workloads.training.execution.rank_vector import nodes as nodes_module
-from workloads.training.execution.rank_vector.cover import IGNORE, Cover, new_cover
-from workloads.training.execution.rank_vector.nodes import (
-    ALL,
-    ASIDE,
-    CLOSE,
-    SUMMED,
-    nodes,
-    unions,
-    wait_part,
-)
-from workloads.training.execution.rank_vector.run import Tape
-from workloads.training.program.breakdown import ORDER, breakdown, overlapped_s
+from workloads.training.execution.rank_vector.cover import Cover, new_cover
+from workloads.training.program.breakdown import breakdown, overlapped_s
 from workloads.training.program.fold import fold
 from workloads.training.program.program import Program
 
@@ -153,30 +143,6 @@ def test_gaps_that_do_not_fit_are_found_again(room: int, monkeypatch: pytest.Mon
     assert max(rooms) > room
 
 
-def test_only_blocks_whose_gaps_do_not_fit_are_repeated(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Room that one block needed is kept for those behind it, and none before it runs again."""
-    monkeypatch.setattr(nodes_module, "LARGEST_COMPONENT", 4)
-    monkeypatch.setattr(nodes_module, "BLOCK_RANKS", 2)
-    monkeypatch.setattr(evaluation, "ROOM", 1)
-    monkeypatch.setattr(cover, "SIDES", 1)
-    followed: list[tuple[int, int]] = []
-    original = evaluation.Machine.carry_out
-
-    def noted(self: evaluation.Machine, tape: Tape, part: tuple[int, int], *rest: Any) -> None:
-        if rest[0].notes.question.mode == IGNORE:
-            followed.append((rest[-1][0], rest[0].notes.cover.gap_start.shape[0]))
-        original(self, tape, part, *rest)
-
-    monkeypatch.setattr(evaluation.Machine, "carry_out", noted)
-    program = toy_program(plan(tp=2, pp=2, dp=4, overlap="all", zero=1), sixteen())
-    evaluate(program, CALM, threads=1)
-    assert followed == sorted(followed)
-    rooms = sorted({room for _, room in followed})
-    assert rooms == [2**power for power in range(len(rooms))]
-    assert len(rooms) > 1
-    assert len(followed) == nodes_module.layout(program).blocks + len(rooms) - 1
-
-
 def test_progress_reaches_its_end(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(nodes_module, "LARGEST_COMPONENT", 4)
     monkeypatch.setattr(nodes_module, "BLOCK_RANKS", 4)
@@ -189,52 +155,6 @@ def test_progress_reaches_its_end(monkeypatch: pytest.MonkeyPatch) -> None:
     for parts in steps.values():
         assert [done for done, _ in parts] == sorted(done for done, _ in parts)
         assert parts[-1][0] == parts[-1][1] > 1
-
-
-def test_categories_in_a_row_are_summed() -> None:
-    """Kernels and tensor parallelism wait for each other; with overlap they run side by side."""
-    compute, tp, dp = (list(ORDER).index(name) for name in ("compute", "exposed_tp", "exposed_dp"))
-    for overlap, followed in (("dp", False), ("all", True)):
-        toy = toy_program(plan(tp=4, dp=4, overlap=overlap), sixteen())
-        groups = unions(nodes(toy))
-        assert groups.first[compute] == SUMMED
-        assert (groups.first[tp] != SUMMED) == followed
-        assert groups.first[dp] == ALL
-
-
-@pytest.mark.parametrize("overlap", ["none", "dp", "all"])
-def test_parts_of_a_chain_follow_each_other(overlap: str) -> None:
-    """A part of a chain never starts before the one before it ends, on any rank."""
-    program = toy_program(plan(tp=4, pp=2, dp=2, overlap=overlap), sixteen())
-    graph = nodes(program)
-    times = run(disturb(lower(program), program, WILD)).times
-    place = unions(graph).place
-    length = np.array([len(stream.ops) for stream in program.streams])[program.stage]
-    first_op = np.cumsum(length) - length
-    begin, end = graph.run_ptr[:-1], graph.run_ptr[1:] - 1
-    for row, stage in enumerate(program.stage.tolist()):
-        on = np.flatnonzero((graph.stage == stage) & (place != ASIDE))
-        starts = times.start_ps[first_op[row] + graph.run_op[begin[on]]]
-        ends = times.end_ps[first_op[row] + graph.run_op[end[on]]]
-        assert (starts[1:] >= ends[:-1]).all()
-        close = place[on[1:]] == CLOSE
-        assert (starts[1:] == ends[:-1])[close].all()
-    part_node = np.repeat(np.arange(len(graph.exchange)), np.diff(graph.part_ptr))
-    assert (place[graph.exchange[part_node] < 0] != ASIDE).all()
-
-
-def test_no_instruction_comes_before_what_it_waits_for(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Ranks of the last stage are in blocks that the order of start does not look at."""
-    monkeypatch.setattr(nodes_module, "LARGEST_COMPONENT", 4)
-    monkeypatch.setattr(nodes_module, "BLOCK_RANKS", 4)
-    program = toy_program(plan(tp=4, pp=2, dp=2, overlap="dp", zero=1), sixteen())
-    graph = nodes(program)
-    vector = evaluation.Machine(program, graph, WILD, 1)
-    evaluation.meet(vector)
-    turn = np.argsort(vector.in_order())
-    part_turn = np.repeat(turn, np.diff(graph.part_ptr))
-    waiting = np.repeat(np.arange(len(graph.stage)), np.diff(graph.wait_ptr))
-    assert (part_turn[wait_part(graph)] < part_turn[waiting]).all()
 
 
 def test_jitter_has_its_spread_and_no_bias() -> None:

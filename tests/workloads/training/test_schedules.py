@@ -6,16 +6,11 @@ import json
 import re
 import subprocess
 import sys
-from dataclasses import replace
 from itertools import product
 from pathlib import Path
 
 import pytest
 
-from tests.support.toy_training import TOY, in_flight, sixteen
-from workloads.training.iteration import iteration
-from workloads.training.memory.memory import layer_activations, memory
-from workloads.training.plan.plan import ParallelPlan
 from workloads.training.plan.schedules.held import most_held, passes
 from workloads.training.plan.schedules.registry import all_schedules, schedule_names
 from workloads.training.plan.schedules.schedule import (
@@ -89,43 +84,6 @@ def test_many_microbatches_hold_what_the_last_round_adds(
     short = [most_held(schedule, 4, stage, 83, chunks).tolist() for stage in range(4)]
     most_held.cache_clear()
     assert short == whole
-
-
-@pytest.mark.parametrize(("schedule", "chunks"), EVERY)
-@pytest.mark.parametrize(("zero", "recompute"), [(1, "selective"), (3, "full")])
-def test_memory_is_what_a_counted_run_holds(
-    schedule: PipelineSchedule, chunks: int, zero: int, recompute: str
-) -> None:
-    """Activations alive in the simulated trace, and parameters of the layers that it computes."""
-    how = ParallelPlan(
-        pp=2, dp=2, tp=2, vpp=chunks, global_batch=10, seq=64, zero=zero, schedule=schedule.name,
-        recompute=recompute, ranks_per_chip=1,
-    )  # fmt: skip
-    model = replace(TOY, layers=2 * max(2, chunks))
-    step = iteration(model, sixteen(), how, partial=True, allow_oversized=True, folded=False)
-    frame = step.trace.frame()
-    compute = frame[(frame.what == "compute") & (frame.microbatch >= 0)]
-    each = layer_activations(model, how)
-    for stage in range(how.pp):
-        mine = compute[
-            (compute.stage == stage)
-            & (compute["rank"] == compute["rank"][compute.stage == stage].min())
-        ]
-        layers = mine[mine.layer >= 0].groupby(["microbatch", "layer"])
-        spans = layers.agg(begin=("start_s", "min"), end=("end_s", "max"))
-        begins, ends = spans.begin.to_numpy(), spans.end.to_numpy()
-        alive = max(int(((begins <= at) & (ends > at)).sum()) for at in begins)
-        kept = memory(model, how, stage, sixteen().catalogue, sixteen().chip)
-        per_stage = model.layers // how.pp
-        assert alive <= in_flight(how, stage) * per_stage // chunks
-        assert alive > (in_flight(how, stage) - 1) * per_stage // chunks
-        assert kept.activations >= alive * each
-    replicas = how.dp
-    whole = memory(model, replace(how, zero=0), 0, sixteen().catalogue, sixteen().chip)
-    parts = memory(model, how, 0, sixteen().catalogue, sixteen().chip)
-    for name, level in (("optimizer", 1), ("gradients", 2), ("weights", 3)):
-        divided = replicas if how.sharding >= level else 1
-        assert getattr(parts, name) == -(-getattr(whole, name) // divided)
 
 
 def test_a_schedule_that_leaves_out_a_pass_is_refused() -> None:

@@ -95,27 +95,6 @@ def test_passes_are_laid_out_once_for_stages_that_differ_in_the_numbers_of_layer
     assert len(laid_out) == count
 
 
-def test_geometries_are_worked_out_once_a_placement(monkeypatch: pytest.MonkeyPatch) -> None:
-    asked_for = []
-    geometries = placement.geometries
-
-    def counted(cluster: Any, chips: Any) -> Any:
-        asked_for.append(chips.shape)
-        return geometries(cluster, chips)
-
-    monkeypatch.setattr(placement, "geometries", counted)
-    shared = SharedParts()
-    built(plan(tp=2, pp=4, dp=2, overlap="dp"), shared)
-    # tp, dp, the pairs of three stages and of the last there and back, the ends of the pipelines,
-    # and the norm
-    once = [(8, 2), (8, 2), (12, 2), (4, 2), (12, 2), (4, 2), (4, 2), (1, 16)]
-    assert asked_for == once
-    built(plan(tp=2, pp=4, dp=2, overlap="dp", microbatch=2, seq=1024), shared)
-    assert asked_for == once
-    built(plan(tp=2, pp=4, dp=2, overlap="dp", order=OTHER_AXES), shared)
-    assert len(asked_for) == 2 * len(once)
-
-
 @pytest.mark.parametrize("model", [TOY, SPARSE], ids=["dense", "sparse"])
 def test_steps_of_a_layer_depend_on_the_fields_that_they_are_remembered_by(model: Model) -> None:
     """Any field but those of the key changes nothing, so that one layer stands for all."""

@@ -64,21 +64,6 @@ def test_a_fault_costs_what_it_costs_chunk_by_chunk(
     assert len(composed.program) < len(whole.program) or how == {"tp": 16}
 
 
-def test_where_levels_differ_a_fault_adds_the_same_share() -> None:
-    """Transfers that share cables with gradients: the levels differ by 2.7 % without a fault."""
-    how = {"tp": 4, "dp": 2, "pp": 2, "overlap": "all"}
-    composed, chunks = (
-        step("trn2.48xlarge", TOY, how, ("cable:0-4@0s:slow=1/2",), level=level)
-        for level in ("collective", "chunk")
-    )
-    shares = [
-        slow.iteration_s / usual
-        for slow in (composed, chunks)
-        if (usual := slow.undisturbed_s) is not None
-    ]
-    assert shares[0] == pytest.approx(shares[1], abs=0.002)
-
-
 @examples(3)
 @given(st.data())
 def test_more_slowdown_is_never_faster(data: st.DataObject) -> None:

@@ -132,8 +132,7 @@ def test_a_file_of_megatron_has_the_sizes_of_model_and_servers() -> None:
 
 @pytest.mark.parametrize("tool", ["megatron", "nemo"])
 @pytest.mark.parametrize(
-    ("settings", "exchange"),
-    [("", "deepep"), (":deepep", "deepep"), (":alltoall", "alltoall")],
+    ("settings", "exchange"), [("", "deepep"), (":deepep", "deepep"), (":alltoall", "alltoall")]
 )
 def test_a_file_says_how_experts_get_their_tokens(tool: str, settings: str, exchange: str) -> None:
     model, place = named("mixtral-8x7b"), cluster("dgx-h100:2")
