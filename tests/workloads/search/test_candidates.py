@@ -1,4 +1,4 @@
-"""Candidates of the search: every plan that divides, stated fields and refusals."""
+"""Candidates of a search: every plan that divides, refusals, and the memory that they need."""
 
 from __future__ import annotations
 
@@ -10,14 +10,20 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.support.toy_training import TOY, sixteen
+from topologies.catalogue.catalogue import shipped_catalogue
 from topologies.clusters.names import cluster
 from topologies.errors import InputError
 from workloads.models.huggingface import named
 from workloads.models.model import layer_flops, output_flops
 from workloads.search.candidates import candidates, divisors, light_end
+from workloads.search.choice import nearest_plan
+from workloads.search.fit import NEEDLESS, fit, least_bytes
 from workloads.search.search import search
-from workloads.training.plan.plan import PLAN_FIELDS
+from workloads.training.iteration import iteration
+from workloads.training.memory.memory import likely, worst
+from workloads.training.plan.plan import PLAN_FIELDS, ParallelPlan
 from workloads.training.plan.stages import check_model, check_ranks
+from workloads.training.usual_plan import complete, describe
 
 SHORT = {"seq": 1024}
 
@@ -169,3 +175,115 @@ def test_an_impossible_search_is_refused_in_one_line(
     assert "\n" not in str(caught.value)
     with pytest.raises(InputError, match="ring:8 is a plain shape"):
         candidates(TOY, cluster("ring:8", bandwidth="1GB/s", latency="1us"), 8)
+
+
+def test_memory_is_that_of_the_trainer() -> None:
+    possible = candidates(TOY, sixteen(), 32, stated={"seq": 524288})
+    memory_fit = fit(possible, ("zero", "recompute"))
+    sizes = [likely(TOY, one, shipped_catalogue(), "trn2") for one in possible.plans]
+    pairs = zip(memory_fit.total_bytes.tolist(), sizes, strict=True)
+    # What cannot fit for its parameters alone is not weighed further.
+    assert all(total == one.total or one.capacity < total <= one.total for total, one in pairs)
+    assert memory_fit.fits.tolist() == [one.total <= one.capacity for one in sizes]
+    assert (memory_fit.oversized, memory_fit.pruned) == (len(possible) - memory_fit.fits.sum(), {})
+    assert 0 < memory_fit.fits.sum() < len(possible)
+
+
+def test_nothing_is_saved_that_need_not_be() -> None:
+    possible = candidates(TOY, sixteen(), 32, stated={"seq": 524288}, spared=("zero",))
+    memory_fit = fit(possible)
+    fitting = {one for one, fits in zip(possible.plans, memory_fit.fits, strict=True) if fits}
+    assert len(possible) == len(fitting) + memory_fit.oversized + sum(memory_fit.pruned.values())
+    assert set(memory_fit.pruned) == set(NEEDLESS.values())
+    for one in fitting:
+        assert one.recompute == "selective" or replace(one, recompute="selective") not in fitting
+        assert one.zero <= 1 or replace(one, zero=one.zero - 1) not in fitting
+
+
+@given(st.sampled_from([4, 8, 16]), st.sampled_from(["1f1b", "zero-bubble"]), st.integers(1, 3))
+def test_parameters_alone_weigh_no_more_than_all(pp: int, schedule: Any, zero: int) -> None:
+    one = ParallelPlan(tp=4, pp=pp, dp=2, zero=zero, schedule=schedule, global_batch=64)
+    model = named("llama-3.1-8b")
+    for frozen in ({}, {"lora_rank": 16}, {"train_only": "mlp"}):
+        some = replace(one, **frozen)
+        assert least_bytes(model, some) <= worst(model, some, shipped_catalogue(), "trn2").total
+
+
+def test_parameters_gradients_and_states_are_divided_as_zero_says() -> None:
+    base = ParallelPlan(dp=4, global_batch=16)
+    whole, states, gradients, all_three = (
+        least_bytes(TOY, replace(base, zero=zero)) for zero in range(4)
+    )
+    assert whole > states > gradients > all_three
+    assert all_three == pytest.approx(whole / 4)
+    assert least_bytes(TOY, replace(base, zero=3, lora_rank=16)) == pytest.approx(
+        least_bytes(TOY, replace(base, lora_rank=16)) / 4
+    )
+
+
+def test_when_nothing_fits_the_nearest_plan_is_named_with_the_bytes_missing() -> None:
+    big, where = named("llama-3.1-405b"), sixteen()
+    possible = candidates(big, where, 8, stated=SHORT)
+    over = {
+        one: need.total - need.capacity
+        for one in possible.plans
+        for need in [likely(big, one, shipped_catalogue(), "trn2")]
+    }
+    nearest = min(over, key=lambda one: over[one])
+    with pytest.raises(InputError) as caught:
+        fit(possible)
+    text = str(caught.value)
+    assert f"none of {len(possible)} plans for llama-3.1-405b fits on trn2.48xlarge" in text
+    assert describe(nearest) in text
+    assert f"{over[nearest] / 1e9:.1f} GB more than its" in text
+    assert "\n" not in text
+
+
+def test_where_no_plan_is_likely_to_fit_tight_ones_are_taken() -> None:
+    """The published plan of Llama 3 405B, which the trainer takes as tight too."""
+    model, where = named("llama-3.1-405b"), cluster("dgx-h100:256")
+    stated = {"tp": 8, "pp": 16, "cp": 1, "zero": 1, "microbatch": 1, "seq": 8192}
+    stated |= {"recompute": "none", "schedule": "1f1b"}
+    possible = candidates(model, where, 256, stated=stated)
+    taken = fit(possible)
+    needs = [worst(model, one, shipped_catalogue(), "h100") for one in possible.plans]
+    assert not any(need.total <= need.capacity for need in needs)
+    assert taken.fits.tolist() == [need.fits for need in needs]
+    assert taken.total_bytes.tolist() == [need.least for need in needs]
+    assert taken.fits.any()
+
+
+BAD: list[tuple[dict[str, Any], dict[str, Any]]] = [
+    ({"tp": 3}, {"tp": 4}),
+    ({"tp": 32}, {"tp": 16}),
+    ({"pp": 16}, {"pp": 8}),
+    ({"tp": 4, "pp": 3}, {"pp": 4}),
+    ({"tp": 4, "dp": 3}, {"dp": 4}),
+    ({"tp": 4, "global_batch": 33}, {"global_batch": 32}),
+    ({"tp": 4, "vpp": 2}, {"pp": 2}),
+    ({"cp": 3}, {"cp": 4}),
+    ({"ep": 2}, {"ep": 1}),
+    ({"microbatch": 8, "global_batch": 16, "dp": 16}, {"microbatch": 1}),
+]
+
+
+@pytest.mark.parametrize(("stated", "changes"), BAD)
+def test_the_nearest_plan_is_near_and_runs(stated: dict[str, Any], changes: Any) -> None:
+    fields = {"seq": 1024, **stated}
+    with pytest.raises(InputError):
+        iteration(TOY, sixteen(), complete(fields, TOY, sixteen()))
+    assert nearest_plan(fields, TOY, sixteen()) == changes
+    plan = complete({**fields, **changes}, TOY, sixteen())
+    assert iteration(TOY, sixteen(), plan).iteration_s > 0
+
+
+def test_a_plan_that_works_needs_no_changes_and_a_hopeless_one_gets_none() -> None:
+    assert nearest_plan({"tp": 4, "seq": 1024}, TOY, sixteen()) == {}
+    assert nearest_plan({"tp": 4}, named("llama-3.1-405b"), sixteen()) is None
+    assert nearest_plan({"zero": 4}, TOY, sixteen()) is None
+
+
+def test_the_nearest_plan_is_one_of_the_chips_in_use() -> None:
+    """Of 16 chips the first 10 run the plan, whose ranks tp 4 does not divide."""
+    fields = {"tp": 4, "global_batch": 40, "seq": 1024}
+    assert nearest_plan(fields, TOY, sixteen(), chips=10) == {"tp": 2}

@@ -27,9 +27,7 @@ from workloads.search.choice import (
     usual_or_searched,
 )
 from workloads.search.search import Search, own_plan, search, single_changes
-from workloads.training.frameworks.framework import framework_of
 from workloads.training.iteration import iteration
-from workloads.training.memory.memory import worst
 from workloads.training.plan.plan import SEARCHED, ParallelPlan
 from workloads.training.usual_plan import BATCH_TOKENS, complete, is_open
 
@@ -162,15 +160,6 @@ def test_long_sequences_are_divided_and_short_ones_put_together(
     first, second = tried
     assert (first.get("microbatch"), first.get("cp")) == quick
     assert not {"microbatch", "cp"} & second.keys()
-
-
-def test_neighbours_need_the_memory_that_their_framework_takes(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    seen, plan = [], complete(STATED, MODEL, PLACE)
-    monkeypatch.setattr(choice, "worst", lambda *inputs: seen.append(inputs[2]) or worst(*inputs))
-    faster_neighbours(MODEL, plan, PLACE)
-    assert set(map(id, seen)) == {id(framework_of(plan, PLACE).on(PLACE, MODEL).catalogue)}
 
 
 def test_without_memory_or_a_whole_machine_there_is_none() -> None:

@@ -1,13 +1,21 @@
-"""The search of plans: its results, and what it aims at."""
+"""The search of plans: its results, what it aims at, and its processes."""
 
 from __future__ import annotations
 
+import multiprocessing
+import os
+import signal
+import threading
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
+from importlib import import_module
 from typing import Any
 
 import numpy as np
 import pytest
 
+from cluster_sim.processes import WorkerEndedError
+from tests.support.forks import forks
 from tests.support.toy_training import SPARSE, TOY, plan, sixteen
 from topologies.clusters.names import cluster
 from topologies.errors import InputError
@@ -15,7 +23,7 @@ from workloads.economics import Economics, step_cost
 from workloads.models.huggingface import named
 from workloads.models.model import Model
 from workloads.search.candidates import candidates
-from workloads.search.search import Runner, Search, bundles, search
+from workloads.search.search import PROCESSES, Finalist, Runner, Search, bundles, search
 from workloads.training.iteration import iteration
 from workloads.training.plan.plan import ParallelPlan
 from workloads.training.program import groups
@@ -193,3 +201,61 @@ def test_plans_of_the_same_degrees_go_to_one_process(monkeypatch: pytest.MonkeyP
 def test_a_wrong_aim_is_refused(changes: dict[str, object], message: str) -> None:
     with pytest.raises(InputError, match=message):
         search(TOY, sixteen(), 64, stated=SHORT, **changes)  # type: ignore[arg-type]
+
+
+SEARCH = import_module("workloads.search.search")  # the package has a function of this name
+ONE_STAGE = {"seq": 256, "pp": 1}
+__all__ = ["forks"]
+
+
+@pytest.mark.usefixtures("forks")
+def test_large_clusters_take_two_processes_where_there_are_two_processors(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    large = Runner(TOY, cluster("trn2-ultraserver:16"), "fast")
+    small = Runner(TOY, sixteen(), "fast")
+    for processors, processes in ((8, PROCESSES), (1, 1)):
+        monkeypatch.setattr(SEARCH, "available_workers", lambda number=processors: number)
+        assert large.processes(10, 0) == processes
+        assert large.processes(1, 0) == small.processes(10, 0) == 1
+        assert small.processes(10, 4) == 4
+
+
+def test_where_no_process_can_be_forked_there_is_one(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(SEARCH, "can_fork", lambda: False)
+    assert Runner(TOY, sixteen(), "fast").processes(10, 4) == 1
+
+
+@pytest.mark.usefixtures("forks")
+def test_a_progress_bar_with_a_thread_leaves_the_processes() -> None:
+    workers = []
+
+    def watch(items: Sequence[Any], task: str) -> Iterator[Any]:
+        over = threading.Event()
+        bar = threading.Thread(target=over.wait)  # as a bar in a terminal is drawn
+        bar.start()
+        try:
+            for item in items:
+                if task == "simulated":
+                    workers.append(len(multiprocessing.active_children()))
+                yield item
+        finally:
+            over.set()
+            bar.join()
+
+    search(TOY, sixteen(), 64, stated=ONE_STAGE, finalists=4, processes=2, watch=watch)
+    assert workers == [2, 2, 2, 2]
+
+
+@pytest.mark.usefixtures("forks")
+def test_a_killed_process_is_an_error_of_one_line(monkeypatch: pytest.MonkeyPatch) -> None:
+    finalist = Runner.finalist
+
+    def killed(*task: Any) -> Finalist:
+        if multiprocessing.parent_process() is not None:  # else this would end the tests
+            os.kill(os.getpid(), signal.SIGKILL)
+        return finalist(*task)
+
+    monkeypatch.setattr(Runner, "finalist", killed)
+    with pytest.raises(WorkerEndedError, match="ended from outside"):
+        search(TOY, sixteen(), 64, stated=ONE_STAGE, finalists=4, processes=2)

@@ -186,7 +186,6 @@ def test_a_framework_gives_what_is_not_stated(
         ("dgx-h100", "torchtitan:eager", "torchtitan", {}),
         ("dgx-h100", "fsdp", "fsdp:compiled", {}),
         ("dgx-h100", "fsdp", "fsdp:2026-06", {"seq": 8192}),
-        ("dgx-b200", "fsdp:2025-10", "fsdp", {"seq": 8192}),
         ("gb300-nvl72", "fsdp:2025-10", "fsdp", {"seq": 8192}),
         ("gb300-nvl72", "megatron-core:flash-2", "megatron-core", {"seq": 8192}),
         ("dgx-h100", "torchtitan:500-watt", "torchtitan", {}),
@@ -200,7 +199,6 @@ def test_a_framework_gives_what_is_not_stated(
         ("dgx-a100", "megatron-lm:2022-09,separate-sums", "megatron-lm:2022-09", {}),
         ("dgx-a100", "megatron-deepspeed:2021-12", "megatron-deepspeed:2022-12", {}),
         ("dgx-a100", "megatron-deepspeed", "megatron-deepspeed:fused-sums", {}),
-        ("dgx-a100", "megatron-lm", "megatron-lm:2022-05", {}),
         ("dgx-a100", "megatron-lm", "megatron-core", {}),
     ],
 )
