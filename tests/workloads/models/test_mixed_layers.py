@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from tests.support.counted_layers import counted, product_flops
-from tests.support.toy_training import NARROW, SPARSE, TOY
+from tests.support.toy_training import TOY
 from topologies.catalogue.catalogue import shipped_catalogue
 from topologies.clusters.names import cluster
 from topologies.errors import InputError
@@ -17,7 +17,7 @@ from workloads.models.huggingface import from_fields, models, named
 from workloads.models.model import Model, Recurrence, attention_flops, layer_flops, mixer_size
 from workloads.serving.profile import profile
 from workloads.serving.rank.share import RankShare
-from workloads.serving.rank.times import experts_s, mixer_s, products_s
+from workloads.serving.rank.times import mixer_s, products_s
 from workloads.training.iteration import iteration
 from workloads.training.layers.adapters import trained_share
 from workloads.training.layers.layer import backward, forward
@@ -110,17 +110,6 @@ def test_layers_of_one_part_are_counted_once() -> None:
     seconds = float(products_s(dense, np.array([1.0]))[0])
     floor_s = 2 * dense.model.parameters / 8 / 4.8e12
     assert floor_s * 0.95 < seconds < 2 * floor_s
-
-
-def test_narrower_experts_stream_and_compute_less() -> None:
-    wide, narrow = (RankShare(m, cluster("dgx-h200"), 8, "bf16", shipped_catalogue())
-                    for m in (SPARSE, NARROW))  # fmt: skip
-    assert narrow.model.experts
-    tokens = np.array([1.0, 256.0, 65_536.0])
-    around = narrow.product_s(tokens, 256, 1024) + narrow.product_s(tokens, 1024, 256)
-    assert (experts_s(narrow, tokens) - around < experts_s(wide, tokens)).all()
-    # Many tokens are bound by products, of which a quarter is left.
-    assert (experts_s(narrow, tokens) - around)[2] < 0.7 * experts_s(wide, tokens)[2]
 
 
 def test_global_heads_like_all_others_move_nothing() -> None:

@@ -13,24 +13,15 @@ from hypothesis import strategies as st
 
 from tests.support.pipeline_lines import line
 from tests.support.toy_training import SPARSE, TOY, plan, sixteen
-from topologies.catalogue.catalogue import shipped_catalogue
 from topologies.clusters.names import cluster
 from workloads.models.huggingface import named
 from workloads.models.model import Model
 from workloads.search.candidates import candidates
-from workloads.search.estimate import _Shared, best_estimates, estimate, replicas
+from workloads.search.estimate import _Shared, best_estimates, estimate
 from workloads.search.pipeline_model import ROUNDING, Line, least_s, walk_s
 from workloads.search.search import agreement, search
 from workloads.training.frameworks.framework import framework
 from workloads.training.iteration import iteration
-from workloads.training.layers.replicas import (
-    bucket_parameters,
-    buckets,
-    edges_of,
-    gather_parameters,
-    reduce_gradients,
-)
-from workloads.training.layers.steps import RankShapes
 from workloads.training.memory.memory import Stack, chunk_activations, layer_activations
 from workloads.training.plan.plan import PLAN_FIELDS, ParallelPlan
 from workloads.training.plan.schedules.registry import all_schedules
@@ -38,11 +29,9 @@ from workloads.training.plan.stages import (
     chunk_layers,
     end_stages,
     is_kept,
-    kind_shares,
     kinds_of_chunks,
     layer_kinds,
     stage_kinds,
-    total,
     unlike_stages,
 )
 
@@ -253,7 +242,17 @@ def test_a_search_estimates_the_rest_when_they_are_read(walks: list[Line]) -> No
     assert compared.estimated == len(compared.plans)
 
 
+ALONE = {
+    "microbatch": 2, "global_batch": 2, "seq": 2048, "zero": 3, "reshard": False,
+    "sequence_parallel": False, "schedule": "zero-bubble", "recompute": "full",
+    "recompute_every": 2, "precision": "fp8", "overlap": "all", "attention": "unfused",
+    "ranks_per_chip": 2, "order": ("dp", "pp", "cp", "tp"), "routing_skew": 1.5,
+    "capacity_factor": 1.25, "fp8_exchange": True, "stage_layers": (3, 5), "bucket_bytes": 10**6,
+    "lora_rank": 8, "train_only": "mlp", "runtime": "eager", "framework": "axlearn",
+    "optimizer": "muon", "sample_tokens": 256,
+}  # fmt: skip
 CHANGES: dict[str, dict[str, Any]] = {
+    **{name: {name: value} for name, value in ALONE.items()},
     "tp": {"tp": 4, "dp": 1},
     "pp": {"pp": 4, "dp": 1},
     "dp": {"dp": 4, "global_batch": 16},
@@ -261,37 +260,11 @@ CHANGES: dict[str, dict[str, Any]] = {
     "ep": {"ep": 4, "etp": 1},
     "etp": {"etp": 1, "ep": 2},
     "vpp": {"vpp": 2, "schedule": "interleaved"},
-    "microbatch": {"microbatch": 2},
-    "global_batch": {"global_batch": 2},
-    "seq": {"seq": 2048},
-    "zero": {"zero": 3},
-    "reshard": {"reshard": False},
-    "sequence_parallel": {"sequence_parallel": False},
-    "schedule": {"schedule": "zero-bubble"},
-    "recompute": {"recompute": "full"},
-    "recompute_every": {"recompute_every": 2},
-    "precision": {"precision": "fp8"},
     "fp8_recipe": {"precision": "fp8", "fp8_recipe": "rowwise"},
-    "overlap": {"overlap": "all"},
-    "attention": {"attention": "unfused"},
-    "ranks_per_chip": {"ranks_per_chip": 2},
-    "order": {"order": ("dp", "pp", "cp", "tp")},
     "cp_exchange": {"cp": 2, "dp": 1, "cp_exchange": "all-gather"},
-    "routing_skew": {"routing_skew": 1.5},
-    "capacity_factor": {"capacity_factor": 1.25},
     "routed_nodes": {},  # needs experts on several servers
-    "fp8_exchange": {"fp8_exchange": True},
-    "stage_layers": {"stage_layers": (3, 5)},
-    "bucket_bytes": {"bucket_bytes": 10**6},
-    "lora_rank": {"lora_rank": 8},
     "lora_on": {"lora_rank": 8, "lora_on": "attention"},
-    "train_only": {"train_only": "mlp"},
-    "runtime": {"runtime": "eager"},
-    "framework": {"framework": "axlearn"},
-    "optimizer": {"optimizer": "muon"},
-    "sample_tokens": {"sample_tokens": 256},
 }
-"""Changes of each field of a plan, with others that they need."""
 
 
 @pytest.mark.parametrize(
@@ -347,10 +320,6 @@ CHUNKED = (
 MODEL = named("deepseek-v3")  # three dense layers, then 58 with experts
 
 
-def talk(step):
-    return 1e-6 + step.size_bytes * 1e-12
-
-
 @pytest.mark.parametrize("plan", CHUNKED)
 def test_kinds_of_chunks_are_counted_layer_by_layer(plan):
     kinds, chunks = len(MODEL.kinds), kinds_of_chunks(MODEL, plan)
@@ -387,35 +356,3 @@ def test_activations_of_a_chunk_are_those_of_its_layers(plan):
 
 def _kept(plan):
     return ParallelPlan(pp=plan.pp, dp=plan.dp, global_batch=plan.global_batch)
-
-
-@pytest.mark.parametrize("plan", CHUNKED)
-def test_buckets_shared_by_alike_chunks_are_those_of_each_chunk(plan):
-    shapes = RankShapes(MODEL, plan, "h100", shipped_catalogue())
-    shared = replicas(MODEL, plan, "h100", shipped_catalogue(), talk)
-    gather, reduce = np.zeros(MODEL.layers), np.zeros(MODEL.layers)
-    least = 1 if plan.sharding >= 2 else bucket_parameters(shapes)
-    shares = kind_shares(MODEL, plan)
-    for stage in range(plan.pp):
-        for chunk, layers in enumerate(chunk_layers(MODEL, plan, stage)):
-            layer_shares = [shares[kind] for kind in layer_kinds(MODEL, layers)]
-            for run in buckets([one.total for one in layer_shares], least):
-                gathered = gather_parameters(
-                    shapes, "bucket", total(layer_shares[run.start : run.stop])
-                )
-                gather[layers[run.start]] = sum(map(talk, gathered))
-            rest, back = [], layer_shares[::-1]
-            for run in buckets([one.total for one in back], least):
-                bucket = total(back[run.start : run.stop])
-                if bucket.total < least:
-                    rest = [bucket]
-                else:
-                    reduced = reduce_gradients(shapes, "bucket", bucket)
-                    reduce[layers[-run.stop]] = sum(map(talk, reduced))
-            number = plan.pipeline.number(plan.pp, stage, chunk)
-            if number in (0, plan.pp * plan.vpp - 1):
-                rest.append(edges_of(shapes, stage))
-            left = reduce_gradients(shapes, "bucket", total(rest))
-            assert shared.reduce_rest_s[number] == sum(map(talk, left))
-    assert shared.gather_s.tolist() == gather.tolist()
-    assert shared.reduce_s.tolist() == reduce.tolist()

@@ -198,7 +198,8 @@ RING = cluster("ring:8", bandwidth="100GB/s", latency="1us")
     ],
 )  # fmt: skip
 def test_what_is_refused(model: str, changes: dict[str, Any], message: str) -> None:
-    how: dict[str, Any] = {"later_stages": BLACKWELL, **PAIR, **changes}
+    stated = {"later_stages": BLACKWELL, **PAIR, **changes}
+    how: dict[str, Any] = {name: value for name, value in stated.items() if value is not None}
     with pytest.raises(InputError, match=message):
         cs.train(f"llama-3.1-{model}", HOPPER, **how)
 

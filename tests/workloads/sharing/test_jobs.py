@@ -52,7 +52,7 @@ B = {"name": "b"}
         ([{"start": 57}], "Start it at 56 at most."),
         ([{"start": 4}, {**B, "dp": 14, "placement": "domain"}], "placement domain finds 48 free"),
         ([{"model": "llama-3.1-405b", "tp": 8, "dp": 1}],
-         "job a: the plan needs 956.8 GB a rank, which has 103"),
+         "job a: the plan needs 926.1 GB a rank, which has 103"),
     ],
 )  # fmt: skip
 def test_a_mistaken_job_is_refused_by_name(jobs: list[dict[str, Any]], message: str) -> None:

@@ -111,23 +111,6 @@ def test_calls_in_place_have_the_times_of_those_written_out(
     assert expanded.ops == len(plain) - len(expanded.routines.caller)
 
 
-def test_every_call_has_the_ops_of_its_collective() -> None:
-    how, machine = plan(tp=16, global_batch=2), sixteen()
-    program = toy_program(how, machine, SHORT)
-    schedule = lower(program)
-    expanded = expand(program, schedule, machine)
-    steps = [program.steps[number] for number in program.streams[0].ops.step.tolist()]
-    messages = [
-        compose(Call(step.collective, whole(machine), step.size_bytes)).schedule
-        for step in steps
-        if step.axis
-    ]
-    part_bytes = turn_bytes([messages])
-    ops = sum(len(in_turns(each, part_bytes)) for each in messages)
-    assert ops > sum(map(len, messages))
-    assert expanded.ops == len(schedule) + ops
-
-
 @pytest.mark.parametrize("level", ["chunk", "flow"])
 def test_what_is_not_known_by_its_chunks_or_too_large_is_refused(
     level: Any, monkeypatch: pytest.MonkeyPatch
@@ -145,25 +128,6 @@ def test_a_long_run_of_the_reference_is_refused() -> None:
     large = plan(tp=16, global_batch=128)
     with pytest.raises(InputError, match=r"at most 10,000,000 are run\..*, --engine fast without"):
         iteration(TOY, sixteen(), large, level="chunk", engine="reference")
-
-
-def test_steps_of_one_collective_and_size_share_a_routine() -> None:
-    """Each group of an exchange calls each of its collectives of one size by one routine."""
-    fabric = cluster("trn2.48xlarge")
-    program = toy_program(plan(tp=4, dp=4, global_batch=4), fabric, SHORT)
-    expanded = expand(program, lower(program), fabric)
-    within = [exchange for exchange in program.exchanges if exchange.axis == "tp"]
-    calls = sum(len(exchange.members) * exchange.calls for exchange in within)
-    kinds = {
-        (step.collective, step.size_bytes, step.stream)
-        for step in program.steps
-        if step.axis == "tp"
-    }
-    groups = sum(len(exchange.members) for exchange in within)
-    shared = np.bincount(expanded.routines.routine)[: groups * len(kinds)]
-    assert groups == 4
-    assert shared.sum() == calls
-    assert len(set(expanded.routines.routine[: int(shared.sum())].tolist())) == groups * len(kinds)
 
 
 SMALL, SMALL_SPARSE = replace(TOY, layers=4), replace(SPARSE, layers=4)

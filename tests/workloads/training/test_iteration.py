@@ -134,25 +134,6 @@ def test_the_rank_vector_and_jitter_follow_every_rank() -> None:
         iteration(TOY, sixteen(), how, disturbed=Disturbance(stragglers=((99, 2.0),)))
 
 
-def test_both_levels_give_one_iteration_with_jitter_and_a_straggler() -> None:
-    how = Disturbance(0.02, seed=7, stragglers=((3, 1.25),))
-    divided = plan(tp=4, dp=2, pp=2)
-    engine, vector = (
-        iteration(TOY, sixteen(), divided, disturbed=how, level=level)
-        for level in ("collective", "rank-vector")
-    )
-    assert (engine.level, vector.level) == ("collective", "rank-vector")
-    assert vector.iteration_s == engine.iteration_s
-    assert vector.breakdown_s == pytest.approx(engine.breakdown_s, abs=1e-15)
-    assert engine.breakdown_s["straggler"] > 0
-    undisturbed = iteration(TOY, sixteen(), divided)
-    assert undisturbed.breakdown_s["straggler"] == 0
-    assert engine.iteration_s > undisturbed.iteration_s
-    assert engine.undisturbed_s == vector.undisturbed_s == undisturbed.iteration_s
-    assert undisturbed.undisturbed_s is None
-    assert not engine.folded
-
-
 def test_every_number_has_a_source() -> None:
     run = iteration(TOY, sixteen(), plan(tp=4, pp=2, dp=2))
     numbers = pd.DataFrame(input_table(run))

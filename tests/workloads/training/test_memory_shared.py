@@ -204,7 +204,6 @@ def test_a_memory_that_is_not_shared_has_no_flows(machine: str, stated: dict[str
         ("trn2.48xlarge", SPARSE, {"dp": 16, "overlap": "dp", "zero": 2, "microbatch": 2}, 0.03),
         ("trn2.48xlarge", LATENT, {"dp": 8, "pp": 2, "overlap": "all", "zero": 2}, 0.0),
         ("trn1.32xlarge", SPARSE, {"dp": 8, "pp": 2, "overlap": "dp", "zero": 3}, 0.0),
-        ("trn2.48xlarge", TOY, {"tp": 4, "dp": 2, "cp": 2, "overlap": "all"}, 0.0),
     ],
     ids=str,
 )

@@ -147,13 +147,6 @@ def test_a_bad_rank_order_is_refused(chips: list[int], message: str) -> None:
         place(plan(tp=4, dp=4), sixteen(), chips)
 
 
-def test_a_bad_rank_order_costs() -> None:
-    how, scattered = plan(tp=4, dp=4), [0, 5, 10, 15, 1, 6, 11, 12, 2, 7, 8, 13, 3, 4, 9, 14]
-    good = run(lower(toy_program(how, sixteen())))
-    bad = run(lower(toy_program(how, sixteen(), chips=scattered)))
-    assert bad.total_ps > good.total_ps
-
-
 CASES = [
     ("trn2.48xlarge", {"tp": 4, "pp": 2, "dp": 2}),
     ("trn2.48xlarge", {"tp": 2, "pp": 4, "dp": 2, "overlap": "all", "schedule": "gpipe"}),
@@ -451,18 +444,12 @@ def test_steps_of_a_layer_depend_on_the_fields_that_they_are_remembered_by(model
         "pp": {"pp": 2, "global_batch": 64},
         "dp": {"dp": 16, "global_batch": 64},
         "vpp": {"pp": 2, "vpp": 2, "schedule": "interleaved"},
-        "global_batch": {"global_batch": 32},
-        "zero": {"zero": 2},
-        "reshard": {"reshard": False},
-        "schedule": {"schedule": "zero-bubble"},
-        "order": {"order": OTHER_AXES},
         "stage_layers": {"pp": 2, "stage_layers": (3, 5)},
-        "bucket_bytes": {"bucket_bytes": 10**6},
-        "recompute_every": {"recompute_every": 2},
-        "runtime": {"runtime": "eager"},
-        "framework": {"framework": "axlearn"},
-        "optimizer": {"optimizer": "muon"},
     }
+    alone = {"global_batch": 32, "zero": 2, "reshard": False, "schedule": "zero-bubble"}
+    alone |= {"order": OTHER_AXES, "bucket_bytes": 10**6, "recompute_every": 2}
+    alone |= {"runtime": "eager", "framework": "axlearn", "optimizer": "muon"}
+    changes |= {name: {name: value} for name, value in alone.items()}
     assert set(PLAN_FIELDS) == {*layer_module.LAYER_FIELDS, *changes}
     apart = {"ep": 4, "etp": 1} if model.experts else {}
     for usual in ({"tp": 2}, {"tp": 2, "recompute": "full"}, {"tp": 2, "overlap": "all"}):
@@ -648,36 +635,6 @@ def test_gradients_leave_in_buckets_of_whole_layers(zero: int) -> None:
     last = [ops.layer[:at][ops.layer[:at] >= 0][-1] for at in np.flatnonzero(reduced)]
     assert before == [7] * 3
     assert last == [5, 2, 0]
-
-
-def test_small_buckets_wait_for_the_latency_of_thousands_of_servers() -> None:
-    """Each bucket of a layer waits for the latency of 997 servers, as the gradients of all do."""
-    how = plan(dp=64 * 997, overlap="dp", global_batch=64 * 997)
-    machine = cluster("rainier:63808")
-    usual, small = (iteration(TOY, machine, replace(how, bucket_bytes=b)) for b in (0, 1))
-    names = np.array([step.name for step in small.program.steps])
-    assert (names[small.program.streams[0].ops.step] == "gradients.bucket").sum() == 9
-    busy_s, usual_s = (run.breakdown_s["exposed_dp"] + run.overlapped_s for run in (small, usual))
-    assert busy_s > 1.5 * usual_s
-
-
-def test_a_ring_hides_behind_long_sequences_and_gathering_does_not() -> None:
-    how = plan(cp=8, dp=2, seq=65536, global_batch=2, overlap="dp")
-    ring, gathered = (
-        iteration(TOY, cluster("dgx-h100:2"), replace(how, cp_exchange=way))
-        for way in ("ring", "all-gather")
-    )
-    assert ring.breakdown_s["exposed_cp"] < 0.01 * ring.iteration_s
-    assert gathered.breakdown_s["exposed_cp"] > 2 * ring.breakdown_s["exposed_cp"]
-    assert ring.overlapped_s > ring.breakdown_s["exposed_cp"]
-
-
-def test_fp8_is_faster_and_counts_against_its_own_peak() -> None:
-    model = replace(TOY, hidden=4096, heads=32, head_dim=128, ffn=16384)
-    machine = cluster("dgx-h100:2")
-    slow, fast = (iteration(model, machine, plan(dp=16, precision=p)) for p in ("bf16", "fp8"))
-    assert 1.1 < slow.iteration_s / fast.iteration_s < 2
-    assert fast.peak_flops_per_s == pytest.approx(2 * slow.peak_flops_per_s, rel=1e-3)
 
 
 def test_a_transfer_is_a_permute_of_two() -> None:

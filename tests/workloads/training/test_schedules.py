@@ -245,21 +245,6 @@ def test_every_kernel_of_a_pair_is_done_once_and_waits_for_its_own_pass() -> Non
                 assert done.index("attention.qkv.data") < done.index("attention.qkv.weight")
 
 
-def test_exchanges_hide_behind_the_other_pass() -> None:
-    """Most of the exposed exchange is hidden with one expert-parallel group of four servers."""
-    machine = cluster("dgx-h100:4")
-    model = replace(SPARSE, layers=8)
-    shown = {}
-    for name, chunks in (("interleaved", 2), ("dualpipe", 2)):
-        how = ParallelPlan(
-            pp=2, dp=16, ep=16, vpp=chunks, schedule=name, global_batch=16 * 16, seq=4096
-        )
-        shown[name] = iteration(model, machine, how).breakdown_s
-    assert shown["dualpipe"]["exposed_ep"] < 0.7 * shown["interleaved"]["exposed_ep"]
-    # Exchanges keep 20 of 132 multiprocessors of the products.
-    assert shown["dualpipe"]["compute"] > shown["interleaved"]["compute"]
-
-
 def test_the_search_knows_what_paired_passes_hide() -> None:
     machine, model = cluster("dgx-h100:4"), replace(SPARSE, layers=16)
     how: dict[str, Any] = {"schedule": "dualpipe", "vpp": 2, "pp": 2, "dp": 16, "ep": 16}
