@@ -189,14 +189,6 @@ def test_a_bad_file_is_one_line(tmp_path: Path, content: bytes, message: str) ->
     assert "\n" not in str(caught.value)
 
 
-def test_a_gigabyte_of_nonsense_is_not_read(tmp_path: Path) -> None:
-    path = tmp_path / "config.json"
-    with path.open("wb") as stream:
-        stream.truncate(10**9)
-    with pytest.raises(InputError, match="over 1 MiB"):
-        from_config(path)
-
-
 def test_a_model_is_a_name_a_file_or_a_directory(tmp_path: Path) -> None:
     folder = tmp_path / "my-model"
     folder.mkdir()
