@@ -404,7 +404,7 @@ JOBS = "name,units,kind\nbig,5,trn3-gen2\n"
         ({"training": JOBS}, r"job big needs 5 units, trn3-gen2 has 3 units; make the job smaller"),
         ({"training": "name,units\nx,1\n"}, "states no kind of units; write one of trn2-ultra"),
         ({"training": "name,units,kind\nx,1,h100\n"}, "states kind 'h100'; write one of"),
-        ({"clusters": ("dgx-h100:2", "trn3-gen2"), "serve_on": "cheapest"}, "no price of dgx-h100"),
+        ({"clusters": ("tpu7x-pod:2", "trn3-gen2"), "serve_on": "cheapest"}, "no price of tpu7x-pod"),
         (
             {"clusters": ("trn1.32xlarge:2", "trn3-gen2"), "unit_rate": None},
             r"llama-3\.1-405b .*trn1\.32xlarge",
