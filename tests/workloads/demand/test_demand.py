@@ -285,12 +285,6 @@ def test_what_ifs() -> None:
     assert azure_conv().between(monday, monday + 1440).start == "2024-05-13T00:00"
 
 
-@pytest.mark.parametrize("at", ["2am", "25:00", "02:60"])
-def test_a_bad_time_of_day_is_refused(at: str) -> None:
-    with pytest.raises(InputError, match="not a time of day"):
-        minute_from_start(constant(1.0, minutes=10), at)
-
-
 @given(
     st.lists(st.floats(0, 1e4), min_size=1, max_size=50),
     st.integers(1, 20),
@@ -309,12 +303,6 @@ def test_lengths_of_averaged_minutes_are_those_of_their_requests() -> None:
     assert load.averaged(2).prompt_tokens.tolist() == [[175.0, 175.0, 5.0, 7.0]]
 
 
-def test_a_rate_is_load_on_its_own_scale(tmp_path: Path) -> None:
-    load = read_demand(_file(tmp_path, "datetime,qps\n2024-01-01 00:00,5\n2024-01-01 01:00,10\n"))
-    assert load.minutes == 120
-    assert load.requests.max() / load.requests.min() == pytest.approx(2.0)
-
-
 def test_minutes_that_nobody_counted_are_filled_and_told(tmp_path: Path) -> None:
     """Between minutes of hundreds of requests an empty one is a gap, and a day takes another's."""
     counts = np.tile(500.0 + np.arange(1440.0), 4)
@@ -329,20 +317,6 @@ def test_minutes_that_nobody_counted_are_filled_and_told(tmp_path: Path) -> None
     )
     assert np.array_equal(read.requests[0], counts)
     assert read.between(0, 1440).notes == read.notes
-
-
-def test_a_shape_beside_several_files_is_as_large_as_their_mean(tmp_path: Path) -> None:
-    counts = [f"{minute},{{}}" for minute in range(1440)]
-    shares = [f"{hour},{1 + hour % 3}" for hour in range(24)]
-    texts = [
-        "minute,requests\n" + "\n".join(counts).replace("{}", "100"),
-        "minute,requests\n" + "\n".join(counts).replace("{}", "300"),
-        "hour,load_share\n" + "\n".join(shares),
-    ]
-    paths = [str(tmp_path / f"{number}.csv") for number in range(3)]
-    for path, text in zip(paths, texts, strict=True):
-        Path(path).write_text(text + "\n")
-    assert demand_from(paths).requests.mean(axis=1) == pytest.approx([100, 300, 200])
 
 
 def test_a_shape_beside_a_file_is_as_large_as_the_file(tmp_path: Path) -> None:

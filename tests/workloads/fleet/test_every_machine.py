@@ -6,7 +6,6 @@ from typing import Any
 
 import pytest
 
-from experiments.cli.main import run
 from tests.support.commands import document_of
 from topologies.catalogue.catalogue import shipped_catalogue
 from topologies.clusters.machines import machines
@@ -60,15 +59,6 @@ def test_large_models_and_mixtures_run(name: str, model: str, more: tuple[str, .
     result = _fleet(name, model, *more)
     assert len(result["replicas"]) == 1 + model.count(",")
     assert result["served_tokens"] > 0
-
-
-def test_a_machine_without_a_stated_power_prints_no_energy(
-    capsys: pytest.CaptureFixture[str],
-) -> None:
-    words = "fleet --cluster {} --unit-rate 9 --demand azure-conv --days 0.05 --quiet"
-    for name, has_energy in (("tpu-v6e-pod:2", False), ("trn2.48xlarge:8", True)):
-        assert run([*words.format(name).split(), "--no-compare", "--policy", "static"]) == 0
-        assert ("energy " in capsys.readouterr().out) == has_energy
 
 
 def test_trn3_says_that_its_serving_overheads_are_trn2_s() -> None:

@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 import cluster_sim as cs
 from tests.support.examples import examples
 from tests.support.toy_fleet import FREE, PRICES
-from workloads.demand import Demand, azure_code, constant
+from workloads.demand import Demand, constant
 from workloads.fleet.inputs.jobs import evaluation_job
 from workloads.fleet.inputs.prices import Prices
 from workloads.fleet.policies.predictive import (
@@ -36,7 +36,7 @@ from workloads.fleet.results import (
     summary,
     timeline,
 )
-from workloads.fleet.simulation import FleetRun, Kind, serving_units, simulate, speeds_of
+from workloads.fleet.simulation import Kind, serving_units, simulate, speeds_of
 from workloads.fleet.state.services import BatchWork, Service
 from workloads.fleet.state.world import Role
 from workloads.options.fleet import PolicyInputs
@@ -58,11 +58,6 @@ def _demand(peak_per_s: float) -> Demand:
     """Return eight hours of a day's demand with a peak."""
     wave = 1 + np.sin(np.arange(MINUTES) * 2 * np.pi / MINUTES)
     return constant(60.0, minutes=MINUTES).times(peak_per_s * wave / 2)
-
-
-def _served(run: FleetRun) -> tuple[int, ...]:
-    queue = run.queues[0]
-    return tuple(int(each.sum()) for each in (queue.served, queue.shed, queue.backlog[-1:]))
 
 
 @pytest.mark.parametrize("parts", [(7, 5), (1, 11), (4, 4, 4)])
@@ -380,47 +375,3 @@ def test_the_cheapest_the_fastest_and_the_stated_serve_first() -> None:
     rows = {row["kind"]: row for row in stated.summary["kinds"]}
     assert rows["trn2-ultraserver"]["served_tokens"] == 0
     assert rows["trn3-gen2"]["served_tokens"] == stated.summary["served_tokens"]
-
-
-def test_intervals_hold_the_results_of_several_kinds() -> None:
-    fleet = _fleet(failures="on")
-    for name in ("served_tokens", "cost_usd", "usd_per_million_tokens", "energy_joules"):
-        ends, value = fleet.intervals[name], fleet.summary[name]
-        assert ends["low"] <= value * (1 + 1e-9)
-        assert value <= ends["high"] * (1 + 1e-9)
-
-
-JOBS = "name,units,kind\nbig,5,trn3-gen2\n"
-
-
-@pytest.mark.parametrize(
-    ("words", "message"),
-    [
-        ({"serve_on": "trn3-gen1"}, "'trn3-gen1' is no kind of the fleet; choose from trn2-ultra"),
-        ({"serve_on": "trn3-gen2,trn3-gen2"}, "is stated twice"),
-        ({"serve_on": ""}, "'' is no kind of the fleet"),
-        ({"serve_on": "fastest", "clusters": "trn2-ultraserver:3"}, "all of this one are trn2-ult"),
-        ({"serve_on": ("trn3-gen2", "cheapest")}, "2 placements for one run"),
-        ({"training": JOBS}, r"job big needs 5 units, trn3-gen2 has 3 units; make the job smaller"),
-        ({"training": "name,units\nx,1\n"}, "states no kind of units; write one of trn2-ultra"),
-        ({"training": "name,units,kind\nx,1,h100\n"}, "states kind 'h100'; write one of"),
-        ({"clusters": ("dgx-h100:2", "trn3-gen2"), "serve_on": "cheapest"}, "no price of dgx-h100"),
-        (
-            {"clusters": ("trn1.32xlarge:2", "trn3-gen2"), "unit_rate": None},
-            r"llama-3\.1-405b .*trn1\.32xlarge",
-        ),
-    ],
-)
-def test_a_mistake_is_one_line(tmp_path: Path, words: dict[str, Any], message: str) -> None:
-    if text := words.get("training"):
-        (tmp_path / "jobs.csv").write_text(text)
-        words = {**words, "training": str(tmp_path / "jobs.csv")}
-    with pytest.raises(cs.InputError, match=message):
-        _fleet(**words)
-
-
-def test_a_week_of_two_kinds_runs_at_a_thousand_units() -> None:
-    kinds = [_kind("first", 600, 3.0, costs=None), _kind("second", 400, 1.0, costs=None)]
-    demand = azure_code().between(0, 1440)
-    run = simulate(demand.times(1800 / demand.requests.max() * 60), kinds, threshold())
-    assert sum(_served(run)) == int(run.demand.requests.sum())

@@ -26,7 +26,6 @@ from workloads.fleet.lending.answer import (
     BatchNeed,
     Night,
     Terms,
-    at_confidence,
     largest_return,
     lend,
     whole_loans,
@@ -79,26 +78,6 @@ def test_units_that_share_a_store_are_back_in_time_and_no_others_count(each_s: f
     assert with_shared_return(plain, lambda _: 0.0).unit_hours >= shared.unit_hours
 
 
-@pytest.mark.parametrize("name", sorted(TRACES))
-def test_an_answer_is_kept_as_often_as_it_says(name: str) -> None:
-    """Every night's answer from its past alone, compared with what happened then, minute by minute.
-
-    The answers are asked for one by one on cut histories, so nothing of the night is known.
-    """
-    need = _units(TRACES[name])
-    broken = 0
-    nights = range(len(need) // DAY - 20, len(need) // DAY)
-    for day in nights:
-        loan = lend(need[: day * DAY], "2024-01-01T00:00", Night("06:00"), Terms(1000))
-        kept = np.full(360, 1000.0)
-        for window in loan.windows:
-            kept[window.first : window.last] -= window.units
-        broken += bool((need[day * DAY : day * DAY + 360] > kept).any())
-    assert broken <= 3
-    whole = lend(need, "2024-01-01T00:00", Night("06:00"), Terms(1000))
-    assert whole.tested.violated.mean() == pytest.approx(0.05, abs=0.045)
-
-
 def test_the_backtest_is_what_would_have_been_answered() -> None:
     """The walk through the history gives each night the answer that a cut history gives."""
     need, question = _units(TRACES["noisy"]), Night("06:00", confidence=0.85)
@@ -107,23 +86,6 @@ def test_the_backtest_is_what_would_have_been_answered() -> None:
         day = len(need) // DAY - len(whole.nights) + int(whole.tested.number[place])
         cut = lend(need[: day * DAY], "2024-01-01T00:00", question, Terms(1000))
         assert np.array_equal(cut.tested.coming, whole.tested.capacity[place])
-
-
-def test_more_confidence_never_lends_more() -> None:
-    loan = lend(_units(TRACES["wild"]), "2024-01-01T00:00", Night("06:00"), Terms(1000))
-    lent = [at_confidence(loan, level).sum() for level in (0.5, 0.8, 0.95, 0.99)]
-    assert lent == sorted(lent, reverse=True)
-
-
-def test_thirty_per_cent_more_demand_never_lends_more() -> None:
-    need = _units(TRACES["calm"])
-    base, more = (
-        lend(need * factor, "2024-01-01T00:00", Night("06:00", "22:00"), Terms(1000))
-        for factor in (1.0, 1.3)
-    )
-    assert base.begin == more.begin == pd.Timestamp("2024-02-20T22:00")
-    for one, other in zip(base.windows, more.windows, strict=True):
-        assert other.units <= one.units
 
 
 @given(st.lists(st.integers(0, 20), min_size=1, max_size=12))
@@ -241,34 +203,6 @@ def _history(path: Path, trace: FloatArray) -> Path:
         path, index=False
     )
     return path
-
-
-def test_the_command_answers(tmp_path: Path) -> None:
-    path = _history(tmp_path / "history.csv", TRACES["calm"][: 25 * DAY])
-    words = [
-        "lend",
-        "--demand", str(path),
-        "--cluster", "trn2-ultraserver:50",
-        "--unit-rate", "1",
-        "--until", "06:00",
-        "--slo", "99.9%",
-        "--confidence", "95%",
-        "--out", str(tmp_path / "run"),
-        "--json",
-    ]  # fmt: skip
-    document = document_of(words)
-    assert {
-        "windows", "confidence", "backtest", "reclaim_latency_s", "training_tokens", "usd",
-        "demand_scale", "unit_capacity_requests_per_s",
-    } <= set(document)  # fmt: skip
-    assert document["demand_scale"] == 1.0
-    assert document["confidence"] == 0.95
-    assert document["windows"][0]["from"] == "2026-01-30T00:00"
-    assert document["windows"][-1]["to"] == "2026-01-30T06:00"
-    assert {"nights", "violated", "lent_unit_hours", "hindsight_unit_hours"} <= set(
-        document["backtest"]
-    )
-    assert (tmp_path / "run" / "lend.png").is_file()
 
 
 def test_the_figure_names_the_confidence() -> None:

@@ -246,31 +246,3 @@ def test_batch_requests_and_plans_reach_over_regions(policy: str) -> None:
     assert account["arrived_requests"] == sum(account[name] for name in counted)
     assert account["served_requests"] > 0.5 * account["arrived_requests"]
     assert done.summary["slo_attainment"] > 0.9
-
-
-@pytest.mark.parametrize(
-    ("words", "message"),
-    [
-        ({"region": "us=-8:70%"}, "in region 'eu'; write NAME:COUNT@ and one of us"),
-        ({"region": (*ZONES, "asia=9:10%")}, "region asia has no chips; state some by --kind"),
-        ({"region": (*ZONES, "us=9:10%")}, "--region us=9:10% is not a new name"),
-        ({"region": "us"}, "--region us is not a new name, hours from -24 to 24 and a share"),
-        ({"region": ("us=30:1%", "eu=0:1%")}, "hours from -24 to 24"),
-        ({"region": ("us=-8:-5%", "eu=0:50%")}, "has a share below 0"),
-        ({"region": ()}, "in region 'us'; add --region us=0:100%"),
-        ({"round_trip": "us/mars=1s"}, "not a new round trip between two regions of us, eu"),
-        ({"round_trip": "us/us=1s"}, "not a new round trip"),
-        ({"round_trip": ("us/eu=1s", "eu/us=2s")}, "--round-trip eu/us=2s is not a new round trip"),
-        ({"round_trip": "us/eu=1min"}, "is longer than 10 s"),
-        ({"round_trip": "us/eu=x"}, "--round-trip us/eu=x"),
-        ({"days": 0.5}, "--region needs whole days, and the demand with its history has 0.5"),
-        ({"fleet": "trn2-ultraserver:6"}, "region us has no chips"),
-        ({"fleet": {**FLEET, "": "trn3-gen1"}}, "^trn3-gen1.* states no region; write NAME:COUNT@"),
-        ({"fleet": {}}, "run_fleet has no cluster; name one, such as 'trn2-ultraserver:20'"),
-        ({"fleet": [], "region": ()}, "run_fleet has no cluster"),
-    ],
-)
-def test_a_mistake_is_one_line(words: Mapping[str, Any], message: str) -> None:
-    with pytest.raises(cs.InputError, match=message) as caught:
-        _fleet(**words)
-    assert "\n" not in str(caught.value)

@@ -134,30 +134,6 @@ def test_copies_are_as_frequent_as_the_network_lets_them() -> None:
         )
 
 
-def test_copies_that_the_hosts_cannot_hold_are_refused() -> None:
-    """Four times a part may take 0.8 of 2 TiB: parts of 439 GB fit, parts of 441 GB do not."""
-    machine, catalogue = cluster("trn2.48xlarge:4"), shipped_catalogue()
-    largest = 0.8 * 2048 * 2**30 / 4
-    fits = peer_copies(
-        State(4 * largest * 0.999, 1.0, 1.0),
-        machine,
-        4,
-        step_s=2.0,
-        start_s=1.0,
-        catalogue=catalogue,
-    )
-    assert fits.bytes_per_server < 0.8 * 2048 * 2**30
-    with pytest.raises(InputError, match=r"keeps 1,761 GB .* has 2,199 GB a server, 80% of it"):
-        peer_copies(
-            State(4 * largest * 1.001, 1.0, 1.0),
-            machine,
-            4,
-            step_s=2.0,
-            start_s=1.0,
-            catalogue=catalogue,
-        )
-
-
 def test_every_machine_with_a_fabric_states_its_host_memory() -> None:
     catalogue = shipped_catalogue()
     for name in machines(catalogue):
@@ -184,12 +160,6 @@ def copies_of(part_bytes: float) -> float:
     state = State(2 * part_bytes, 1.0, 1.0, 2)
     held = peer_copies(state, PAIR, 2, step_s=1.0, start_s=0.0, catalogue=CATALOGUE)
     return held.bytes_per_server
-
-
-def test_room_is_the_stated_share_of_host_memory() -> None:
-    host = host_bytes_per_server(PAIR, CATALOGUE)
-    assert host is not None
-    assert room_for_copies(PAIR, CATALOGUE) == CATALOGUE.value("job.peer", "host_share") * host
 
 
 def test_copies_that_fill_their_room_fit_and_more_do_not() -> None:
