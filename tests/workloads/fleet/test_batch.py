@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
 
@@ -14,7 +15,7 @@ from tests.support.examples import examples
 from tests.support.toy_fleet import scaled_to_fleet, simulate
 from topologies.clusters.names import cluster
 from topologies.errors import InputError
-from workloads.demand import Demand, azure_code, constant
+from workloads.demand import azure_code, constant
 from workloads.economics import Economics
 from workloads.fleet.inputs.costs import ChangeCosts
 from workloads.fleet.inputs.jobs import TrainingJob, evaluation_job
@@ -171,29 +172,24 @@ def test_a_share_leaves_the_interactive_service() -> None:
     assert work.demand.requests[0, 0] == pytest.approx(20.0)
 
 
+TWO = [SERVICE, Service("code", fixed_rate(1.0), 1e9)]
+NINE, FIVE = constant(1.0, minutes=9), constant(1.0, minutes=5)
+
+
 @pytest.mark.parametrize(
-    ("share", "demand", "deadline_s", "message"),
+    ("call", "message"),
     [
-        (0.0, None, 3600.0, "give a share above 0"),
-        (1.0, None, 3600.0, "below 1"),
-        (0.2, constant(1.0, minutes=5), 3600.0, "and of a demand of its own"),
-        (0.2, None, 30.0, "at least a minute"),
+        (lambda: BatchTier(0.0), "give a share above 0"),
+        (lambda: BatchTier(1.0), "below 1"),
+        (lambda: BatchTier(0.2, FIVE), "and of a demand of its own"),
+        (lambda: BatchTier(0.2, None, 30.0), "at least a minute"),
+        (lambda: batch_work(NINE, TWO, BatchTier(0.1)), "Give one --model"),
+        (lambda: batch_work(NINE, [SERVICE], BatchTier(demand=FIVE)), "as long"),
     ],
 )
-def test_mistakes_are_refused(
-    share: float, demand: Demand | None, deadline_s: float, message: str
-) -> None:
+def test_mistakes_are_refused(call: Callable[[], object], message: str) -> None:
     with pytest.raises(InputError, match=message):
-        BatchTier(share, demand, deadline_s)
-
-
-def test_two_models_and_a_short_demand_are_refused() -> None:
-    two = [SERVICE, Service("code", fixed_rate(1.0), 1e9)]
-    with pytest.raises(InputError, match="Give one --model"):
-        batch_work(constant(1.0, minutes=9), two, BatchTier(0.1))
-    short = constant(1.0, minutes=5)
-    with pytest.raises(InputError, match="as long"):
-        batch_work(constant(1.0, minutes=9), [SERVICE], BatchTier(demand=short))
+        call()
 
 
 def test_batch_work_of_the_last_day_needs_its_part_of_the_loans() -> None:

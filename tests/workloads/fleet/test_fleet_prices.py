@@ -197,33 +197,20 @@ def test_prices_and_carbon_are_those_of_a_region_at_its_hour(tmp_path: Path) -> 
     assert each["eu"].carbon_kg(np.full(24 * 60, 2e6)) == pytest.approx(2.0 * carbon.sum())
 
 
-REGIONS: dict[str, Any] = {
-    "region": ("us=-8:50%", "eu=+1:50%"),
-    "unit_rate": 5.0,
-    "days": 1.0,
-    "failures": "off",
-    "scale_to_peak": 0.4,
-}
-
-
-def _run_regions(price: Path, policy: str, **words: Any) -> cs.FleetResult:
+def test_each_region_trains_when_its_own_power_is_cheap(tmp_path: Path) -> None:
     machines = {"us": "trn2-ultraserver:10", "eu": "trn2-ultraserver:10"}
-    return cs.run_fleet(machines, policy=policy, price=price, **{**REGIONS, **words})
-
-
-@pytest.mark.parametrize("policy", ["price", "mpc"])
-def test_each_region_trains_when_its_own_power_is_cheap(tmp_path: Path, policy: str) -> None:
-    price = _by_region(tmp_path)
-    done = _run_regions(price, policy, price_share=0.5)
+    done = cs.run_fleet(
+        machines, policy="price", price=_by_region(tmp_path), price_share=0.5, days=1.0,
+        region=("us=-8:50%", "eu=+1:50%"), unit_rate=5.0, failures="off", scale_to_peak=0.4,
+    )  # fmt: skip
     frame, kinds = done.frame(), done.run.kinds
     hour = np.arange(len(frame)) // 60
     prices = done.scenario.prices
     assert prices is not None
     for kind, ahead_h in zip(kinds, (-8, 1), strict=True):
-        local = (hour + ahead_h) % 24
-        if policy == "price":  # the cheaper half of its day is the first
-            assert frame[f"{kind.name}_training_units"][local >= 13].max() == 0
-            assert frame[f"{kind.name}_training_units"][(local > 0) & (local < 11)].mean() > 0
+        local = (hour + ahead_h) % 24  # the cheaper half of its day is the first
+        assert frame[f"{kind.name}_training_units"][local >= 13].max() == 0
+        assert frame[f"{kind.name}_training_units"][(local > 0) & (local < 11)].mean() > 0
     rows = {row["region"]: row for row in done.summary["regions"]}
     for name in ("electricity_usd", "carbon_kg"):
         assert rows["us"][name] + rows["eu"][name] == pytest.approx(done.summary[name])
@@ -231,17 +218,3 @@ def test_each_region_trains_when_its_own_power_is_cheap(tmp_path: Path, policy: 
     assert done.summary["electricity_usd"] < whole @ prices.within("eu").usd_per_mwh
     ends = done.intervals["carbon_kg"]
     assert ends["low"] <= done.summary["carbon_kg"] <= ends["high"]
-    if policy == "mpc":  # the whole share is trained where a MWh is cheapest
-        assert rows["us"]["training_tokens"] > 2 * rows["eu"]["training_tokens"]
-
-
-def test_a_price_of_carbon_moves_training_to_the_clean_region(tmp_path: Path) -> None:
-    price = _by_region(tmp_path)
-    free, weighed = (_run_regions(price, "mpc", carbon_price=cost) for cost in (0.0, 2000.0))
-    clean, dirty = (
-        [row["training_tokens"] for row in each.summary["regions"]] for each in (weighed, free)
-    )
-    assert clean[1] > 2 * clean[0]
-    assert dirty[0] > 2 * dirty[1]
-    assert weighed.summary["carbon_kg"] < free.summary["carbon_kg"]
-    assert weighed.summary["electricity_usd"] > free.summary["electricity_usd"]

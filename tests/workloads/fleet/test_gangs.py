@@ -15,7 +15,7 @@ from topologies.catalogue.catalogue import shipped_catalogue
 from topologies.clusters.names import cluster
 from topologies.errors import InputError
 from workloads.demand import constant
-from workloads.fleet.inputs.costs import ChangeCosts
+from workloads.fleet.inputs.costs import AT_ONCE, ChangeCosts
 from workloads.fleet.inputs.jobs import TrainingJob, default_jobs, read_jobs
 from workloads.fleet.policies.rules import static
 from workloads.fleet.processes.failures import Domain, Failures, Fleet, Interruption
@@ -37,7 +37,7 @@ from workloads.options.fleet import FleetInputs, FleetOptions
 from workloads.serving.tables import fixed_rate
 
 COSTS = ChangeCosts.of(cluster("trn2-ultraserver:8"))
-SERVICE = Service("chat", fixed_rate(3.5), 1e9)
+SERVICE, FREE = Service("chat", fixed_rate(3.5), 1e9), ChangeCosts.fixed(0.0)
 
 
 def _fleet(units: int, unit_mtbf_s: float) -> Fleet:
@@ -58,15 +58,10 @@ def _job(units: int, checkpoint: str) -> TrainingJob:
     )
 
 
-@pytest.mark.parametrize(
-    ("checkpoint", "unit_mtbf_s"),
-    [pytest.param("async", 8e5, marks=pytest.mark.slow), ("peer", 4e5)],
-)
-def test_the_closed_form_is_the_goodput_of_a_simulated_gang(
-    checkpoint: str, unit_mtbf_s: float
-) -> None:
+def test_the_closed_form_is_the_goodput_of_a_simulated_gang() -> None:
     """Some 130 failures a run, with spare units to replace those under repair."""
-    job, fleet = _job(100, checkpoint), _fleet(140, unit_mtbf_s)
+    unit_mtbf_s = 4e5
+    job, fleet = _job(100, "peer"), _fleet(140, unit_mtbf_s)
     days = 130 * unit_mtbf_s / job.units / 86400
     shares = []
     for seed in range(2):
@@ -142,6 +137,53 @@ def _gang(job: TrainingJob, costs: ChangeCosts) -> tuple[simpy.Environment, Ledg
     return env, ledger, Gang(0, job, env, ledger, costs, 10**9)
 
 
+def test_a_gang_checkpoints_and_loses_what_it_did_not_save() -> None:
+    """100 s of training, 10 s checkpoint, and a stop without notice 40 s later."""
+    job = TrainingJob("j", units=4, min_units=4, tokens_per_s=((4, 8.0),), checkpoint_every_s=100)
+    env, ledger, gang = _gang(job, replace(FREE, checkpoint_stall_s=10.0))
+    gang.place(np.arange(4))
+    env.run(until=150_000)
+    units = gang.stop(keep=False)
+    env.run(until=200_000)
+    assert units.tolist() == [0, 1, 2, 3]
+    gang.settle()
+    assert gang.tally.tokens == 800.0
+    assert gang.tally.lost_tokens == 320.0
+    assert gang.tally.held_unit_ms == 4 * 150_000
+    assert gang.tally.useful_unit_ms == 4 * 100_000
+    ledger.advance(150_000)
+    assert ledger.spent_server_ms[Role.CHECKPOINTING] == 4 * 10_000
+
+
+def test_a_restart_waits_and_a_restore_is_shorter() -> None:
+    job = TrainingJob("j", units=2, min_units=2, reclaim="pause", tokens_per_s=((2, 1.0),))
+    env, _, gang = _gang(job, replace(FREE, restart_s=600.0, restore_s=60.0))
+    gang.admit(np.arange(2))
+    env.run(until=700_000)
+    gang.stop(keep=True, in_host=True)
+    env.run(until=800_000)
+    gang.admit(np.arange(2))
+    env.run(until=900_000)
+    gang.settle()
+    assert gang.tally.tokens == 100 + 40
+    assert gang.tally.starts == 2
+
+
+def test_a_failure_stops_all_and_shrinks_to_what_fits() -> None:
+    job = TrainingJob(
+        "j", units=9, min_units=3, step_units=3, tokens_per_s=((9, 9.0),), checkpoint_every_s=1e6
+    )
+    env, _, gang = _gang(job, replace(FREE, recovery=replace(AT_ONCE, restart_s=100.0)))
+    gang.place(np.arange(9))
+    env.run(until=50_000)
+    left = gang.fail(np.array([0]), np.empty(0, np.int64))
+    assert (gang.size, len(left)) == (6, 2)
+    env.run(until=200_000)
+    gang.settle()
+    assert gang.tally.tokens == 6 * 50
+    assert gang.tally.lost_tokens == 9 * 50
+
+
 def test_peers_lose_what_was_computed_since_the_last_copy() -> None:
     """Two units make a step of 5 tokens in 2.5 s: after 51 s, 1 s of work is in no copy."""
     job = TrainingJob(
@@ -208,41 +250,30 @@ def test_jobs_of_a_file_state_copies_and_spares(tmp_path: Path) -> None:
         read_jobs(file)
 
 
-def test_copies_of_a_stated_job_are_held_against_host_memory(tmp_path: Path) -> None:
-    """Four parts of 5 TB over four servers are 5 TB a server; the host has room for 1.76 TB."""
-    file = tmp_path / "jobs.csv"
-    file.write_text(
-        "name,units,min_units,state_bytes,checkpoint,tokens_per_s\na,2,1,5e12,peer,10\n"
-    )
-    with pytest.raises(InputError, match=r"job a: copies at peers take 5,000 GB .* room for 1,759"):
-        scenario(
-            cluster("trn2-ultraserver:4"),
-            constant(60.0),
-            FleetOptions(FleetInputs(unit_rate=10.0, training=file)),
-            models=named("llama-3.1-8b"),
-        )
-
-
-def _prepared(folder: Path, row: str, machine: str = "trn2-ultraserver:4") -> Scenario:
+def _prepared(folder: Path, row: str) -> Scenario:
     file = folder / "jobs.csv"
     file.write_text(f"name,units,min_units,state_bytes,reclaim,checkpoint,tokens_per_s\n{row},10\n")
-    return scenario(
-        cluster(machine),
-        constant(60.0),
-        FleetOptions(FleetInputs(unit_rate=10.0, training=file)),
-        models=named("llama-3.1-8b"),
-    )
+    options = FleetOptions(FleetInputs(unit_rate=10.0, training=file))
+    model = named("llama-3.1-8b")
+    return scenario(cluster("trn2-ultraserver:4"), constant(60.0), options, models=model)
 
 
-def test_the_state_of_a_pause_is_held_against_host_memory(tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    ("row", "message"),
+    [
+        ("a,2,1,8e12,pause,async", "state of a pause take 2,000 GB .* reclaim checkpoint"),
+        ("a,2,1,5e12,,peer", "job a: copies at peers take 5,000 GB .* room for 1,759"),
+        # Copies of 1.2 TB and a state of 0.6 TB fit alone, and not together.
+        ("a,2,1,1.6e12,pause,peer", "copies at peers and the state of a pause take 2,000 GB"),
+    ],
+)
+def test_copies_and_states_are_held_against_host_memory(
+    tmp_path: Path, row: str, message: str
+) -> None:
     """8 TB over four servers are 2 TB a server, and 7 TB 1.75; the host has room for 1.76 TB."""
-    with pytest.raises(InputError, match=r"state of a pause take 2,000 GB .* reclaim checkpoint"):
-        _prepared(tmp_path, "a,2,1,8e12,pause,async")
+    with pytest.raises(InputError, match=message):
+        _prepared(tmp_path, row)
     assert _prepared(tmp_path, "a,2,1,7e12,pause,async").jobs[0].reclaim == "pause"
-    # Copies of 1.2 TB and a state of 0.6 TB fit alone, and not together.
-    assert _prepared(tmp_path, "a,2,1,1.6e12,pause,async").jobs[0].reclaim == "pause"
-    with pytest.raises(InputError, match=r"copies at peers and the state of a pause take 2,000 GB"):
-        _prepared(tmp_path, "a,2,1,1.6e12,pause,peer")
 
 
 def test_default_jobs_that_do_not_fit_say_so() -> None:

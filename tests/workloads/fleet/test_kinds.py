@@ -155,6 +155,8 @@ def test_a_kind_that_never_serves_trains_all_the_time() -> None:
     evaluation = role_units(replace(run, kinds=run.kinds[1:]))[:, Role.EVALUATION]
     assert (evaluation == 3).all()
     assert serving_units(run.demand, kinds) == 4.0
+    stated = simulate(constant(60.0, minutes=2), kinds, lambda _: [[2], [3]])
+    assert [kind.service_units[-1, 0] for kind in stated.kinds] == [2.0, 0.0]
 
 
 def test_a_policy_sees_the_kinds_and_may_place_them_itself() -> None:
@@ -209,12 +211,6 @@ def test_floor_and_cap_hold_for_all_kinds_together(limits: Limits, placed: list[
         3 * crowded.kinds[0].service_units[-1, 0] + 1.5 * crowded.kinds[1].service_units[-1, 0]
     )
     assert counted / 3 == (2 if limits.cap else max(5, limits.floor))
-
-
-def test_a_kind_that_never_serves_gets_no_requests_from_a_policy() -> None:
-    kinds = [_kind("serves", 4), replace(_kind("trains", 3), serves=False)]
-    run = simulate(constant(60.0, minutes=2), kinds, lambda _: [[2], [3]])
-    assert [kind.service_units[-1, 0] for kind in run.kinds] == [2.0, 0.0]
 
 
 def test_electricity_of_training_is_weighed_by_the_draw_of_each_kind() -> None:
@@ -286,23 +282,6 @@ def test_a_plan_serves_with_the_kind_whose_training_is_worth_least() -> None:
     assert first_step(replace(ahead, jobs=(job,))).jobs.tolist() == [2.0]
 
 
-@pytest.mark.parametrize(("name", "in_time"), [("mpc", 2), ("forecast", 1)])
-def test_deadlines_are_planned_on_the_kind_of_each_job(
-    tmp_path: Path, name: str, in_time: int
-) -> None:
-    jobs = tmp_path / "jobs.csv"
-    jobs.write_text(
-        "name,units,min_units,step_units,reclaim,tokens_per_s,work_tokens,deadline_h,kind\n"
-        "endless,60,1,1,shrink,60,,,trn2-ultraserver\n"
-        "release,30,1,1,shrink,30,300000,9,trn2-ultraserver\n"
-        "other,30,1,1,shrink,30,450000,11,trn3-gen2\n"
-    )
-    words = {"training": jobs, "days": 0.5, "start_day": 1, "scale_to_peak": 0.5}
-    done = _fleet(("trn2-ultraserver:60", "trn3-gen2:30"), name, **words)
-    assert done.summary["jobs_in_time"] == in_time
-    assert done.summary["slo_attainment"] > 0.97
-
-
 def _batch(rate: float, per_minute: float) -> BatchWork:
     """Return requests that may wait two hours."""
     return BatchWork(constant(per_minute, minutes=MINUTES), np.full(MINUTES, rate), 120)
@@ -324,19 +303,6 @@ def test_batch_requests_run_on_every_kind_that_serves(
     assert spent[1] > 0 == spent[2]
     possible = sum(ms / (64_000 * 2.0) * rate * 2 for ms, rate in zip(spent, speeds, strict=False))
     assert queue.served.sum() <= possible + 1
-
-
-@pytest.mark.parametrize("batch", [None, 240.0])
-def test_a_plan_for_kinds_of_the_same_units_is_that_for_their_sum(batch: float | None) -> None:
-    work = batch and _batch(2.0, batch)
-    whole, divided = (
-        simulate(_demand(12.0), kinds, _planning(), batch=work or None)
-        for kinds in ([_kind("all", 12)], [_kind("a", 7), _kind("b", 5)])
-    )
-    assert np.array_equal(whole.queues[0].served, divided.queues[0].served)
-    lent = [role_chip_ms(run)[-1] for run in (whole, divided)]
-    assert lent[0][Role.SERVING] == pytest.approx(lent[1][Role.SERVING], rel=0.01)
-    assert lent[0][Role.BATCH] == pytest.approx(lent[1][Role.BATCH], rel=0.05)
 
 
 FLEET = ("trn2-ultraserver:6", "trn3-gen2:3")

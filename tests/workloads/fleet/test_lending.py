@@ -16,7 +16,6 @@ from hypothesis import strategies as st
 
 import cluster_sim as cs
 from experiments.figures.fleet import loan_figure
-from tests.support.commands import document_of
 from tests.support.examples import examples
 from topologies.clusters.names import cluster
 from topologies.errors import InputError
@@ -130,17 +129,6 @@ def test_units_that_could_not_be_back_are_not_lent(hours: float, lent: float) ->
     assert bool(loan.short_note) == (lent == 0)
 
 
-@pytest.mark.parametrize(("batch_h", "trained_h"), [(300.0, 500.0), (900.0, 0.0)])
-def test_lent_units_train_when_batch_work_is_done(batch_h: float, trained_h: float) -> None:
-    """80 units are lent for ten hours, 800 unit-hours, of which a batch tier takes its part."""
-    day = np.repeat([20.0, 80.0], [600, 840])
-    terms = Terms(100, tokens_per_unit_s=2.0, goodput=0.9)
-    alone = lend(np.tile(day, 21), "2024-01-01T00:00", Night("10:00"), terms)
-    both = replace(alone, batch=BatchNeed(batch_h, 0))
-    assert alone.training_tokens == pytest.approx(800 * 3600 * 2.0 * 0.9)
-    assert both.training_tokens == pytest.approx(trained_h * 3600 * 2.0 * 0.9)
-
-
 def test_the_backtest_keeps_the_floor() -> None:
     """A floor above all demand is never exceeded, though the answer by itself was."""
     need = _units(TRACES["burstgpt"])
@@ -154,13 +142,10 @@ def test_the_backtest_keeps_the_floor() -> None:
     assert not kept.missed.any()
 
 
-def test_change_time_inf_lends_nothing(tmp_path: Path) -> None:
-    path = _history(tmp_path / "calm.csv", TRACES["calm"] / 10)
-    words = ["--cluster", "trn2-ultraserver:60", "--unit-rate", "1", "--demand", str(path)]
-    never = document_of(["lend", *words, "--change-time", "inf", "--json"])
+def test_change_time_inf_lends_nothing() -> None:
+    never = cs.lend("trn2-ultraserver:60", "burstgpt", unit_rate=10.0, change_time="inf").summary
     assert (never["lent_unit_hours"], never["loans"], never["usd"]) == (0.0, [], 0.0)
     assert never["reclaim_latency_s"] is None
-    assert any("no unit can change its role" in note for note in never["notes"])
 
 
 def test_reserve_counts_racks_that_fail() -> None:
@@ -172,7 +157,10 @@ def test_reserve_counts_racks_that_fail() -> None:
 
 
 def test_what_a_loan_earns() -> None:
-    """Ten hours of 80 units: chip-hours by price, tokens without starting and giving back."""
+    """Ten hours of 80 units: chip-hours by price, tokens without starting and giving back.
+
+    A batch tier takes its part of the 800 unit-hours before anything trains.
+    """
     day = np.repeat([20.0, 80.0], [600, 840])
     terms = Terms(
         100, 64, start_s=600.0, reclaim_s=300.0, tokens_per_unit_s=1000.0, usd_per_chip_s=0.001
@@ -185,9 +173,13 @@ def test_what_a_loan_earns() -> None:
     assert summary["loans"][0]["reclaim_at"] == "2024-01-22T09:55"
     assert summary["backtest"]["lent_unit_hours"] == summary["backtest"]["hindsight_unit_hours"]
     assert summary["backtest"]["violated"] == 0
+    free = replace(loan, terms=Terms(100, tokens_per_unit_s=2.0, goodput=0.9))
+    for batch_h, trained_h in ((0.0, 800.0), (300.0, 500.0), (900.0, 0.0)):
+        both = replace(free, batch=BatchNeed(batch_h, 0))
+        assert both.training_tokens == pytest.approx(trained_h * 3600 * 2.0 * 0.9)
 
 
-def test_mistakes_are_told_in_a_line() -> None:
+def test_mistakes_are_told_in_a_line(tmp_path: Path) -> None:
     flat = np.full(3 * DAY, 10.0)
     with pytest.raises(InputError, match="whole nights; at least 5"):
         lend(flat, "2024-01-01T00:00", Night("06:00"), Terms(20))
@@ -195,14 +187,10 @@ def test_mistakes_are_told_in_a_line() -> None:
         lend(flat, "2024-01-01T00:00", Night("6am"), Terms(20))
     with pytest.raises(InputError, match="confidence of 1 is not in"):
         Night("06:00", confidence=1.0)
-
-
-def _history(path: Path, trace: FloatArray) -> Path:
-    times = pd.date_range("2026-01-05", periods=len(trace), freq="min")
-    pd.DataFrame({"time": times.strftime("%Y-%m-%dT%H:%M"), "requests": trace.astype(int)}).to_csv(
-        path, index=False
-    )
-    return path
+    for text, expected in (("25 December", "'25' is no date; write 2"), ("", "has no date; write")):
+        (tmp_path / "holidays.txt").write_text(text)
+        with pytest.raises(InputError, match=expected):
+            read_calendar(tmp_path / "holidays.txt")
 
 
 def test_the_figure_names_the_confidence() -> None:
@@ -280,20 +268,6 @@ def test_a_weekday_that_breaks_too_often_is_named() -> None:
     assert f"exceeded the answer on {count} of {count} Fridays" in broken.weekday_note
     none = replace(loan, tested=replace(loan.tested, violated=np.zeros(len(fridays), bool)))
     assert none.weekday_note == ""
-
-
-@pytest.mark.parametrize(
-    ("text", "expected"),
-    [
-        ("25 December", "'25' is no date; write 2024-12-25"),
-        ("", "has no date; write one a line"),
-    ],
-)
-def test_a_calendar_that_is_none_is_refused(tmp_path: Path, text: str, expected: str) -> None:
-    file = tmp_path / "holidays.txt"
-    file.write_text(text)
-    with pytest.raises(InputError, match=expected):
-        read_calendar(file)
 
 
 def test_a_loan_carries_all_its_uncertain_inputs() -> None:

@@ -252,22 +252,6 @@ def test_no_stated_split_serves_more_and_a_cache_is_worth_what_the_best_splits_s
     assert cached > 0.96 * plain
 
 
-@pytest.mark.slow
-def test_groups_of_units_are_named_and_not_taken() -> None:
-    """A unit of one replica lets decoding wait; the groups would serve one model alone."""
-    serving, demand = FleetInputs(), _demand("code")
-    machine, model = cluster("trn2.48xlarge:4"), named("llama-3.1-70b")
-    (usual,) = services_from(demand, machine, [model], serving, requests=1)
-    assert (usual.apart, usual.units_together) == (None, 1)
-    assert usual.choice is not None
-    assert usual.choice.runner_up == "3:1"
-    stated = FleetInputs(disaggregate="3:1")
-    (groups,) = services_from(demand, machine, [model], stated, requests=1)
-    gain = groups.capacity.rate_slo_per_s / usual.capacity.rate_slo_per_s
-    assert usual.choice.runner_up_share == pytest.approx(gain, rel=0.05)
-    assert groups.choice is None
-
-
 def test_services_of_one_model_share_the_split() -> None:
     demand, model = mix([_demand(kind) for kind in ("conv", "code")]), named("llama-3.1-70b")
     services = services_from(demand, UNIT, [model, model], FleetInputs(), requests=1)

@@ -22,9 +22,8 @@ from workloads.fleet.policies.forecast import days_back, predict, smoothed
 from workloads.fleet.policies.registry import KINDS, bound_of, load_policy, policy_named
 from workloads.fleet.policies.rules import clock, forecast, oracle, static, threshold
 from workloads.fleet.policies.view import Decision, Limits, Situation, View, answer
-from workloads.fleet.results import power_w, role_units, summary, timeline
+from workloads.fleet.results import summary, timeline
 from workloads.fleet.scenario import Scenario, policy_of, run, scenario
-from workloads.fleet.state.world import Role
 from workloads.options.fleet import DemandInputs, FleetInputs, FleetOptions, PolicyInputs
 
 UNITS = 100
@@ -64,35 +63,6 @@ def test_every_policy_is_one_entry_and_says_what_it_does() -> None:
         policy_named("price", PolicyInputs(), situation)
     with pytest.raises(InputError, match="add --power-cap"):
         policy_named("power-cap", PolicyInputs(), situation)
-
-
-def test_price_trains_only_in_the_cheap_half() -> None:
-    prepared = _scenario(priced=True)
-    done = run(prepared, policy_of("price", prepared, price_share=0.5))
-    units = role_units(done)[:, [Role.TRAINING, Role.EVALUATION]].sum(axis=1)
-    hours = np.arange(done.minutes) // 60 % 24
-    # Evaluation that is ordered out at noon drains for a minute, and no more.
-    assert units[(hours >= 12) & (np.arange(done.minutes) % 60 > 10)].max() < 1.0
-    assert units[(hours < 12) & (np.arange(done.minutes) % 60 > 40)].mean() > 20
-    always = run(prepared, policy_of("price", prepared, price_share=1.0))
-    cheap, dear = (summary(each, prepared.prices) for each in (done, always))
-    assert cheap["electricity_usd"] < dear["electricity_usd"]
-    assert cheap["slo_attainment"] == pytest.approx(dear["slo_attainment"], abs=0.01)
-
-
-def test_power_stays_under_its_cap_and_serving_goes_on() -> None:
-    prepared = _scenario()
-    free = run(prepared, policy_of("forecast", prepared))
-    cap_w = 0.9 * float(power_w(free).max())
-    held = run(prepared, policy_of("power-cap", prepared, power_cap=cap_w / 1e6))
-    serving = role_units(held)[:, Role.SERVING] * 64 * 1.12 * 750
-    alone = serving + (UNITS * 64 * 1.12 * 400 - serving * 400 / 750)
-    over = power_w(held) > cap_w * 1.001
-    # Beyond the cap only where serving alone draws so much, or in the minute of a change.
-    assert (over & (alone < 0.97 * cap_w)).mean() < 0.01
-    kept, was = (summary(each) for each in (held, free))
-    assert kept["slo_attainment"] == pytest.approx(was["slo_attainment"], abs=0.01)
-    assert kept["training_chip_hours"] < was["training_chip_hours"]
 
 
 def test_a_view_tells_prices_power_and_a_forecast() -> None:

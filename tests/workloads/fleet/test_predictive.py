@@ -227,15 +227,6 @@ def _waiting(due: Sequence[float]) -> View:
     )
 
 
-@pytest.mark.slow
-def test_batch_work_is_planned_before_a_peak_takes_its_units(tmp_path: Path) -> None:
-    prepared = _scenario(tmp_path, demand={"batch_share": "30%"})
-    ruled, planned = (_done(prepared, name) for name in ("forecast", "mpc"))
-    assert planned["batch"]["served_tokens"] > ruled["batch"]["served_tokens"]
-    assert planned["batch"]["late_tokens"] == 0
-    assert planned["slo_attainment"] == pytest.approx(ruled["slo_attainment"], abs=1e-3)
-
-
 @given(st.lists(st.floats(0, 50), min_size=1, max_size=2 * DAY), st.integers(1, 30))
 def test_batch_work_is_due_by_its_deadlines_and_none_is_lost(
     added: list[float], steps: int

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 from tests.support.examples import examples
 from tests.support.toy_fleet import scaled_to_fleet, simulate
-from workloads.demand import Demand, azure_code, azure_conv, burstgpt, servegen
+from workloads.demand import Demand, azure_code, azure_conv, burstgpt
 from workloads.economics import Economics
 from workloads.fleet.inputs.costs import ChangeCosts
 from workloads.fleet.inputs.jobs import TrainingJob, default_jobs
@@ -34,7 +34,6 @@ TRACES: dict[str, Callable[[], Demand]] = {
     "code": azure_code,
     "conv": azure_conv,
     "burstgpt": lambda: burstgpt().only("conversation").between(0, 7 * DAY),
-    "servegen": servegen,
 }
 
 
@@ -149,17 +148,11 @@ def _run(demand: Demand, name: str, costs: ChangeCosts = FREE) -> FleetRun:
     )
 
 
-LIKE_THEM = ("code", "servegen")
-
-
 def _serving_units(run: FleetRun) -> FloatArray:
     return np.asarray(np.diff(role_server_ms(run.kinds[0])[:, Role.SERVING]) / 60_000)
 
 
-@pytest.mark.parametrize(
-    "trace",
-    ["burstgpt", "conv", *(pytest.param(name, marks=pytest.mark.slow) for name in LIKE_THEM)],
-)
+@pytest.mark.parametrize("trace", ["burstgpt", "conv"])
 @pytest.mark.parametrize(
     ("name", "days"), [("static", 1), ("threshold", 1), ("forecast", 3), ("oracle", 1)]
 )
