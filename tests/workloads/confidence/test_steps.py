@@ -109,18 +109,6 @@ def test_degrees_of_one_neuron_chip_hold_for_the_next() -> None:
     assert wider == pytest.approx([1.0, 1.0, DOUBLED["tp"]])
 
 
-@pytest.mark.parametrize("kind", [TENSOR, SHARDED])
-def test_naming_the_framework_never_widens_a_neuron_step(kind: str) -> None:
-    question = Prediction(
-        kind, "trn2", tp=64, ranks=2**16, framework="neuronx", stated=BARE, below=-0.4, above=0.5
-    )
-    halves = [
-        half_width(replace(question, stated=level), shipped_residuals())
-        for level in (FRAMEWORK, BARE)
-    ]
-    assert halves[0] <= halves[1]
-
-
 @pytest.mark.parametrize(
     ("stated", "least_mean", "most_below_half"),
     [
@@ -167,9 +155,6 @@ def _as_prediction(row: Residual) -> Prediction:
     )
 
 
-COLLECTIVE = "collective,cluster,chips,ranks,size_bytes,time_s,tool\n"
-
-
 def test_calls_behind_one_another_show_at_least_their_distance() -> None:
     call = shipped_catalogue().entry("nccl.pytorch", "call")
     short, long = (
@@ -198,6 +183,18 @@ def test_one_process_shows_at_least_the_launches_of_its_chips() -> None:
     assert long == (1e-3, (1e-3, 1e-3))
 
 
+def test_kernels_called_alone_take_a_product_shorter_than_an_element_wise_one() -> None:
+    product, other = (
+        kernel_shown("pytorch-called", kernel, 1e-4, shipped_catalogue())
+        for kernel in ("gemm", "elementwise")
+    )
+    assert 1e-4 < product.seconds < other.seconds
+    assert kernel_shown("nccl", "elementwise", 1e-4, shipped_catalogue()).ends is None
+
+
+COLLECTIVE = "collective,cluster,chips,ranks,size_bytes,time_s,tool\n"
+
+
 def test_the_first_nccom_test_shows_its_host_longer_over_servers() -> None:
     """The ends of rows of Trn1 hold the range, and one chip waits less."""
     rows = [f"all-reduce,trn1.32xlarge,{chips},{2 * chips},67108864,1e-3" for chips in (1, 32)]
@@ -210,12 +207,3 @@ def test_the_first_nccom_test_shows_its_host_longer_over_servers() -> None:
         assert through["predicted"] == pytest.approx(alone["predicted"] + wait.value)
         assert through["predicted_most"] == pytest.approx(alone["predicted"] + (wait.high or 0.0))
         assert through["provenance"]["host"] == "assumed: timed through the first nccom-test"
-
-
-def test_kernels_called_alone_take_a_product_shorter_than_an_element_wise_one() -> None:
-    product, other = (
-        kernel_shown("pytorch-called", kernel, 1e-4, shipped_catalogue())
-        for kernel in ("gemm", "elementwise")
-    )
-    assert 1e-4 < product.seconds < other.seconds
-    assert kernel_shown("nccl", "elementwise", 1e-4, shipped_catalogue()).ends is None
