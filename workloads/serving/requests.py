@@ -124,11 +124,7 @@ def azure_lengths(service: str = "conv") -> Lengths:
 
 
 def drawn_rate(text: str) -> float | None:
-    """Return the rate of ``poisson:RATE`` [1/s]; None for other text, such as the path of a log.
-
-    >>> drawn_rate("poisson:0.5"), drawn_rate("requests.csv")
-    (0.5, None)
-    """
+    """Return the rate of ``poisson:RATE`` [1/s]; None for other text, such as the path of a log."""
     kind, colon, rate = text.partition(":")
     if kind != "poisson" or not colon:
         return None
@@ -382,11 +378,7 @@ def lru_hits(blocks: Iterable[Sequence[int]], capacity: int) -> list[int]:
 
 
 def share_hits(prompt: IntArray, share: float, *, cold_tokens: int = 0) -> IntArray:
-    """Return the cached tokens of each prompt for a cached share, int64 (requests,).
-
-    >>> share_hits(np.array([100, 100, 100]), 0.5, cold_tokens=200).tolist()
-    [0, 25, 50]
-    """
+    """Return the cached tokens of each prompt for a cached share, int64 (requests,)."""
     filled = np.ones(len(prompt))
     if cold_tokens:
         before = np.cumsum(prompt) - prompt
