@@ -108,7 +108,7 @@ DAMAGED: dict[str, Callable[[bytes], bytes]] = {
         ("unsent", r"job.1.et: node 9 .* receives from rank 0 .* nothing of that is sent"),
         ("unread", r"job.1.et: node 9 .* sends to rank 0 .* nothing of that is received"),
         ("negative", r"job.1.et: node 1 .* a negative or impossible time"),
-        ("cut", r"job.1.et: broken protobuf at message 3, which says"),
+        ("cut", r"job.1.et: broken protobuf at message 3"),
         ("garbage", r"job.1.et: "),
         ("gzip", r"job.1.et: the gzip is truncated or corrupt"),
         ("empty", r"job.1.et is empty"),
