@@ -41,6 +41,8 @@ def test_adapters_are_counted_as_published() -> None:
     one = replace(LORA, tp=1, ranks_per_chip=1)
     assert EIGHT.layers * layer_adapters(EIGHT, one) == pytest.approx(41.9e6, rel=0.01)
     assert trained_share(EIGHT, one, 0).total == EIGHT.layers * layer_adapters(EIGHT, one)
+    alone = replace(one, lora_rank=0, train_only="output", tp=2)
+    assert trained_share(EIGHT, alone, 0).total == EIGHT.head_parameters / 2
 
 
 def test_frozen_weights_are_kept_in_the_precision_of_their_products() -> None:
