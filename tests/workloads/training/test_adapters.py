@@ -333,18 +333,6 @@ def test_an_update_moves_the_bytes_of_its_stack(
     assert update(shapes, owned).size_bytes == moved * owned.total
 
 
-def test_the_overhead_does_not_grow_with_the_batch() -> None:
-    """Published steps of Llama2-7B: 256 sequences take 5.1 s, four times as many 10.1 to 12.6 s."""
-    machine = cluster("trn1.32xlarge:4")
-    how = plan(dp=16, tp=8, zero=1, ranks_per_chip=2)
-    small, large = (
-        iteration(TOY, machine, replace(how, global_batch=batch)) for batch in (64, 256)
-    )
-    assert large.breakdown_s["optimizer"] == pytest.approx(small.breakdown_s["optimizer"])
-    overhead_s = step_overhead_s("trn1", 128)
-    assert small.breakdown_s["optimizer"] == pytest.approx(overhead_s, rel=0.05)
-
-
 def test_kernels_wait_only_for_shards_that_others_hold() -> None:
     """A replica alone waits for nothing; of r replicas each holds 1 / r of the shards itself."""
     waited = {}
