@@ -86,7 +86,7 @@ def test_a_constant_night_without_enough_units_expires_what_the_closed_form_says
     assert run.batch is not None
     first = int(np.flatnonzero(run.batch.late)[0])
     assert first == pytest.approx(begins, rel=0.03)
-    assert account["wait_s"]["max"] <= deadline * 60
+    assert account["wait_s"]["max"] <= deadline * 60 == account["deadline_s"]
 
 
 def test_training_keeps_its_units_until_a_deadline_asks_for_them() -> None:

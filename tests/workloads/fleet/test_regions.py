@@ -31,21 +31,14 @@ MINUTES = 60
 NAMES = ("us", "eu", "asia")
 
 
-def _ways(*apart_s: float) -> dict[str, Region]:
-    """Return three regions; the times are those of us to eu, us to asia, and eu to asia."""
-    pairs = dict(zip((("us", "eu"), ("us", "asia"), ("eu", "asia")), apart_s, strict=True))
-    return {
-        name: Region(
-            name,
-            0.0,
-            1.0,
-            {other: pairs.get((name, other), pairs.get((other, name), 0.0)) for other in NAMES},
-        )
-        for name in NAMES
-    }
-
-
-REGIONS = _ways(0.1, 0.2, 0.3)
+APART_S = {("us", "eu"): 0.1, ("us", "asia"): 0.2, ("eu", "asia"): 0.3}
+REGIONS = {
+    name: Region(
+        name, 0.0, 1.0, {other: APART_S.get((name, other), APART_S.get((other, name), 0.0))
+                         for other in NAMES},
+    )
+    for name in NAMES
+}  # fmt: skip
 
 
 def _kind(region: str, units: int, rate: float = 2.0, **others: Any) -> Kind:
