@@ -39,7 +39,7 @@ OF_KINDS: tuple[tuple[dict[str, Any], str], ...] = (
     ({"training": "big.csv"}, r"job big needs 5 units, trn3-gen2 has 3 units; make the job sma"),
     ({"training": "plain_job.csv"}, "states no kind of units; write one of trn2-ultra"),
     ({"training": "other_job.csv"}, "states kind 'h100'; write one of"),
-    ({"cluster": ("dgx-h100:2", "trn3-gen2"), "serve_on": "cheapest"}, "no price of dgx-h100"),
+    ({"cluster": ("tpu7x-pod:2", "trn3-gen2"), "serve_on": "cheapest"}, "no price of tpu7x-pod"),
     (
         {"cluster": ("trn1.32xlarge:2", "trn3-gen2"), "unit_rate": None},
         r"llama-3\.1-405b .*trn1\.32xlarge",

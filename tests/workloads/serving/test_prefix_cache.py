@@ -120,6 +120,8 @@ def test_counts_of_a_csv_are_taken_at_their_word(tmp_path: Path) -> None:
     path.write_text(path.read_text().replace(",5,2", ",5,-2"))
     with pytest.raises(InputError, match="of which one is no number of at least 0"):
         with_prefix_cache(read_requests(path), "trace", kv_tokens=10**5)
+    path.write_text("time,prompt_tokens,output_tokens,cached_tokens\n5,1200,5,700\n")
+    assert read_requests(path).counted == [700.0]
 
 
 def test_a_log_without_prefixes_is_refused(tmp_path: Path) -> None:
