@@ -15,8 +15,9 @@ from topologies.catalogue.catalogue import shipped_catalogue
 from topologies.clusters.names import cluster
 from workloads.kernels.chip_share import Timing
 from workloads.training.iteration import iteration
-from workloads.training.layers.layer import as_tried, backward, forward
+from workloads.training.layers.layer import backward, forward
 from workloads.training.layers.steps import NOTHING, PREVIOUS, RankShapes
+from workloads.training.program.stage import as_tried
 
 
 class Undisturbed(RankShapes):
