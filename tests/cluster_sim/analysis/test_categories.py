@@ -19,6 +19,8 @@ def test_time_by_category_takes_the_first_of_the_list() -> None:
     assert table.columns.tolist() == ["compute_ps", "tp_ps", "idle_ps", "total_ps"]
     assert table.loc[0].tolist() == [5, 4, 1, 10]
     assert table.loc[1].tolist() == [0, 0, 10, 10]
+    twice = time_by_category(spans([0], ["tp"], [0], [4]), {"x": ["tp"], "y": ["tp"]})
+    assert twice.loc[0, ["x_ps", "y_ps"]].tolist() == [4, 0]
 
 
 @pytest.mark.parametrize("ranks", [(-2, 0), (0, 10**11)])
@@ -53,6 +55,8 @@ def test_parts_sum_to_the_run_exactly_and_overlap_adds_up(
     assert (hidden["exposed_ps"] + hidden["overlapped_ps"] == hidden["active_ps"]).all()
     assert (hidden["overlapped_ps"] >= 0).all()
     assert hidden["exposed_ps"].sum() == parts.drop(columns="idle_ps").sum(axis=None)
+    by_rank = waits(trace).groupby("rank")["wait_ps"].sum()  # what no category takes
+    assert by_rank.reindex(table.index, fill_value=0).tolist() == table["idle_ps"].tolist()
 
 
 def test_waits_name_the_op_that_ended_them() -> None:
@@ -65,19 +69,8 @@ def test_waits_name_the_op_that_ended_them() -> None:
         "end_ps": [2, 9],
         "wait_ps": [2, 4],
     }
-
-
-def test_a_wait_until_the_end_of_the_run_has_no_op() -> None:
-    table = waits(spans([0, 1], ["tp", "tp"], [0, 0], [3, 8]))
-    assert table[["op", "wait_ps"]].to_numpy().tolist() == [[-1, 5]]
-
-
-@given(schedule=schedules())
-def test_waits_are_what_no_category_takes(schedule: Schedule) -> None:
-    trace = run(schedule)
-    idle = time_by_category(trace, WHATS)["idle_ps"]
-    by_rank = waits(trace).groupby("rank")["wait_ps"].sum()
-    assert by_rank.reindex(idle.index, fill_value=0).tolist() == idle.tolist()
+    until_the_end = waits(spans([0, 1], ["tp", "tp"], [0, 0], [3, 8]))
+    assert until_the_end[["op", "wait_ps"]].to_numpy().tolist() == [[-1, 5]]
 
 
 def test_labels_that_are_missing_or_numbers_are_refused() -> None:
@@ -86,8 +79,3 @@ def test_labels_that_are_missing_or_numbers_are_refused() -> None:
         time_by_category(trace, ["tp"], by="ranc")
     with pytest.raises(InputError, match="label rank holds numbers"):
         time_by_category(trace, ["tp"], what="rank")
-
-
-def test_a_name_under_two_categories_belongs_to_the_first() -> None:
-    table = time_by_category(spans([0], ["tp"], [0], [4]), {"x": ["tp"], "y": ["tp"]})
-    assert table.loc[0, ["x_ps", "y_ps"]].tolist() == [4, 0]

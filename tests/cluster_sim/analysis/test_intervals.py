@@ -41,12 +41,6 @@ def test_every_instant_goes_to_the_first_category_that_is_on(
     assert np.array_equal(attribute_ps(columns, category, 3, total), expected)
 
 
-def test_what_begins_after_the_end_of_time_leaves_other_groups_alone() -> None:
-    late_and_two_that_overlap = [(0, 9, 1, 0), (1, 0, 5, 0), (1, 1, 5, 0)]
-    columns, category = _columns(late_and_two_that_overlap)
-    assert attribute_ps(columns, category, 1, 8)[:2].tolist() == [[0, 8], [6, 2]]
-
-
 @given(table=st.lists(rows, max_size=25))
 def test_gaps_and_intervals_make_up_the_whole(table: list[tuple[int, int, int, int]]) -> None:
     columns, _ = _columns(table)

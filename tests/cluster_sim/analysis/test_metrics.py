@@ -20,7 +20,7 @@ from cluster_sim.analysis.metrics import (
 from cluster_sim.analysis.stretches import end_of_run_ps, stretches
 from cluster_sim.engine.times import DONE, RUNNING, Attempts, Times
 from cluster_sim.schedule.build import OpColumns, schedule
-from cluster_sim.schedule.table import FIXED, FLOW, Edges, Flows, Resources, Schedule
+from cluster_sim.schedule.table import FIXED, FLOW, Codes, Edges, Flows, Resources, Schedule
 from cluster_sim.trace.trace import Trace, run
 from tests.support.examples import examples
 from tests.support.random_schedules import WHATS, ended, on_one_link, schedules
@@ -63,17 +63,6 @@ def test_a_shared_resource_is_used_by_the_work_that_crosses_it() -> None:
     assert table["utilisation"].tolist() == [pytest.approx(0.5)]
 
 
-@pytest.mark.parametrize("duration_ps", [1, 2**50])
-def test_slots_without_capacity_and_resources_without_either_are_fine(duration_ps: int) -> None:
-    table = Resources.table("x", [0, 1, 2], slots=[1, 0, 0], capacity=[0, 5, 0])
-    ops = schedule(
-        OpColumns(kind=[FIXED], resource=0, duration_ps=duration_ps, size_bytes=2**50),
-        resources=table,
-        edges=Edges.from_pairs(1, [], []),
-    )
-    assert resource_use(run(ops))["utilisation"].tolist() == [1.0, 0.0, 0.0]
-
-
 @given(schedule=schedules())
 def test_busy_time_is_the_sum_of_durations(schedule: Schedule) -> None:
     trace = run(schedule)
@@ -88,6 +77,7 @@ def test_as_many_bytes_reach_nodes_as_leave_them(schedule: Schedule) -> None:
     held = schedule.resource >= 0
     assert table["sent_bytes"].sum() == table["received_bytes"].sum()
     assert table["sent_bytes"].sum() == schedule.size_bytes[held].sum()
+    assert end_of_run_ps(run(on_one_link(0))) == 0
 
 
 def test_switches_have_names_of_their_own() -> None:
@@ -99,11 +89,6 @@ def test_switches_have_names_of_their_own() -> None:
     table = node_bytes(run(ops))
     assert table.loc["s0"].tolist() == [5, 5]
     assert table.index.tolist() == ["0", "1", "s0"]
-
-
-def test_a_run_of_nothing_is_over_at_once() -> None:
-    assert end_of_run_ps(run(on_one_link(0))) == 0
-    assert end_of_run_ps(run(on_one_link(2))) == 10
 
 
 def test_lost_attempts_and_running_ops_count_as_busy() -> None:
@@ -119,16 +104,9 @@ def test_lost_attempts_and_running_ops_count_as_busy() -> None:
     assert stretches(trace).op.tolist() == [0, 1, 0]
     assert resource_use(trace)["busy_ps"].tolist() == [3 + 5 + 2]
     assert label_use(trace, "rank")["active_ps"].tolist() == [8, 2]
-    assert time_by_category(_named(trace), ["a"])["total_ps"].tolist() == [16, 16]
-
-
-def _named(trace: Trace) -> Trace:
-    from cluster_sim.schedule.table import Codes
-
     what = Codes(np.zeros(len(trace), np.int8), ("a",))
-    return Trace(
-        replace(trace.schedule, labels={**trace.schedule.labels, "what": what}), trace.times
-    )
+    named = Trace(replace(schedule, labels={**schedule.labels, "what": what}), times)
+    assert time_by_category(named, ["a"])["total_ps"].tolist() == [16, 16]
 
 
 @given(schedule=schedules())

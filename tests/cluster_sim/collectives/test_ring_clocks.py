@@ -11,7 +11,6 @@ from hypothesis import strategies as st
 
 from cluster_sim.collectives import CollectiveCall, Group, whole
 from cluster_sim.collectives.algorithms.registry import ALGORITHMS
-from cluster_sim.collectives.algorithms.ring import last_end_ps
 from cluster_sim.collectives.builder import compose
 from cluster_sim.collectives.call import RING_KINDS
 from cluster_sim.collectives.duration import duration
@@ -105,31 +104,3 @@ def test_a_run_that_would_pass_the_horizon_is_left_to_the_engine() -> None:
     assert ALGORITHMS["ring"].stands_for(call, communication_costs(call.group.cluster)) is None
     with pytest.raises(InputError, match="horizon"):
         duration.duration_ps(call, "ring")
-
-
-@examples(30)
-@given(
-    st.integers(1, 4).flatmap(
-        lambda blocks: st.lists(
-            st.lists(st.sampled_from([0, 0, 1, 5, 30]), min_size=blocks, max_size=blocks),
-            min_size=1,
-            max_size=3,
-        )
-    ),
-    st.integers(0, 9),
-    st.integers(1, 4),
-)
-def test_a_link_carries_one_block_after_the_other(
-    wire_ps: list[list[int]], latency_ps: int, rounds: int
-) -> None:
-    """Block b crosses link b + round; an empty one waits for no link."""
-    blocks = len(wire_ps[0])
-    free, arrived = [0] * blocks, [[0] * blocks for _ in wire_ps]
-    for number in range(rounds):
-        for at, wires in zip(arrived, wire_ps, strict=True):
-            for block, wire in enumerate(wires):
-                link = (block + number) % blocks
-                if wire:
-                    at[block] = free[link] = max(at[block], free[link]) + wire
-                at[block] += latency_ps
-    assert last_end_ps(np.array([wire_ps]), latency_ps, rounds) == max(map(max, arrived))
