@@ -15,7 +15,6 @@ import pytest
 from google.protobuf.internal.decoder import _DecodeVarint32
 
 from benchmarks import peers as benchmark
-from benchmarks._measure import COMMAND
 from benchmarks._peers import astra_sim, loggopsim, simgrid
 from benchmarks._peers.peers import PEERS
 from benchmarks._peers.step import Step, hops, nodes
@@ -23,14 +22,12 @@ from benchmarks._peers.work import BANDWIDTH_BYTES_PER_S, LATENCY_PS, SIZE_BYTES
 from cluster_sim.collectives import CollectiveCall, compose, whole
 from cluster_sim.schedule.repeats import calls_written_out
 from cluster_sim.trace.trace import run
-from tests.support.commands import document_of
 from topologies.clusters.names import cluster
 from workloads.traces.chakra import read_chakra
 from workloads.traces.chakra_schema import messages
 from workloads.traces.recording import COLLECTIVE
 from workloads.training.execution.chunk_level import expand
 from workloads.training.execution.lower import lower
-from workloads.training.iteration import Iteration
 
 TOYS = (Work((4,)), Work((8,)), Work((4, 2)), Work((4, 4, 2)))
 """Rings and tori, all sides powers of two."""
@@ -123,13 +120,8 @@ STEP = Step(dp=4, tp=4)
 """A step on a torus of 16 chips."""
 
 
-@pytest.fixture(scope="module")
-def step(tmp_path_factory: pytest.TempPathFactory) -> Iteration:
-    """All messages of the step."""
-    return STEP.iteration(tmp_path_factory.mktemp("step"), level="chunk", folded=False)
-
-
-def test_step_has_our_messages(step: Iteration) -> None:
+def test_step_has_our_messages(tmp_path: Path) -> None:
+    step = STEP.iteration(tmp_path, level="chunk", folded=False)
     expanded = expand(step.program, lower(step.program, memory=False), step.cluster, whole=True)
     schedule = calls_written_out(expanded.schedule, expanded.routines)
     links = np.flatnonzero(np.asarray(schedule.resources.kinds) == "link")
@@ -143,14 +135,6 @@ def test_step_has_our_messages(step: Iteration) -> None:
         if node.axis >= 0
     )
     assert sent == schedule.size_bytes[on_links].sum()
-
-
-def test_step_is_the_one_of_our_command(step: Iteration, tmp_path: Path) -> None:
-    command = STEP.command(tmp_path)
-    assert tuple(command[: len(COMMAND)]) == tuple(COMMAND)
-    printed = document_of([str(word) for word in command[len(COMMAND) :]])
-    assert printed["level"] == "chunk"
-    assert printed["iteration_s"] == step.time_s
 
 
 def test_astra_sim_is_given_our_step(tmp_path: Path) -> None:

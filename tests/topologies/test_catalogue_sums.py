@@ -7,7 +7,7 @@ import pytest
 from topologies.catalogue.catalogue import Catalogue, shipped_catalogue
 from topologies.clusters.machines import machines
 
-GB, GiB = 10**9, 2**30
+GB = 10**9
 
 TRAINIUM = ("trn1", "inf2", "trn2", "trn3")
 GPUS = ("a100-40gb", "a100-80gb", "h100", "h200", "b200", "gb200")
@@ -21,17 +21,6 @@ FABRICS = ("efa-v1", "efa-v2", "efa-v3", "efa-v4", "infiniband-hdr", "infiniband
 @pytest.fixture(scope="module")
 def shipped() -> Catalogue:
     return shipped_catalogue()
-
-
-@pytest.mark.parametrize("chip", TRAINIUM + GPUS)
-def test_a_chip_has_what_a_simulator_asks_for(shipped: Catalogue, chip: str) -> None:
-    for quantity in (
-        *("bf16_peak", "bf16_matmul", "fp32_peak", "fp32_matmul", "vector_peak"),
-        *("hbm_bytes", "hbm_bandwidth", "scale_up_bandwidth", "scale_up_headline"),
-        *("link_latency", "collective_step", "collective_efficiency", "tdp", "idle_power_share"),
-    ):
-        assert shipped.value(chip, quantity) > 0
-    assert shipped.value(chip, "bf16_matmul") <= shipped.value(chip, "bf16_peak")
 
 
 @pytest.mark.parametrize("chip", TRAINIUM)
@@ -51,15 +40,6 @@ def test_a_trainium_chip_is_the_sum_of_its_cores_and_engines(shipped: Catalogue,
     array = shipped.integer(chip, "array_rows") * shipped.integer(chip, "array_columns")
     engine = 2 * array * shipped.integer(chip, "tensor_clock")
     assert engine == pytest.approx(shipped.value(chip, "core_bf16_matmul"), rel=0.01)
-
-
-def test_the_headline_is_not_the_matmul_roofline(shipped: Catalogue) -> None:
-    assert 8 * 79 == 632 == shipped.value("trn2", "bf16_matmul") / 1e12
-    assert 8 * 158 == 1264 == shipped.value("trn2", "fp8_matmul") / 1e12
-    assert 128 * 23 == 2944 == shipped.value("trn2", "dma_bandwidth") / 1e9
-    for chip in TRAINIUM:
-        rest = shipped.value(chip, "bf16_peak") - shipped.value(chip, "bf16_matmul")
-        assert rest <= shipped.value(chip, "vector_peak")
 
 
 def test_trn2_links_add_up_both_ways(shipped: Catalogue) -> None:
@@ -123,45 +103,15 @@ def test_trn3_lanes_make_its_tiers(shipped: Catalogue) -> None:
     assert in_planes + in_sleds == shipped.integer("trn3-gen2", "switches_per_rack") == 184
 
 
-@pytest.mark.parametrize(
-    ("chip", "bf16", "fp8", "fp32", "hbm_tb_s", "scale_up_gb_s", "tdp"),
-    [
-        ("a100-40gb", 312, None, 19.5, 1.555, 600, 400),
-        ("a100-80gb", 312, None, 19.5, 2.039, 600, 400),
-        ("h100", 989, 1979, 67, 3.35, 900, 700),
-        ("h200", 989, 1979, 67, 4.8, 900, 700),
-        ("b200", 2250, 4500, 80, 8, 1800, 1000),
-        ("gb200", 2500, 5000, 90, 8, 1800, 1200),
-    ],
-)
-def test_gpu_figures_are_dense(shipped, chip, bf16, fp8, fp32, hbm_tb_s, scale_up_gb_s, tdp):
-    has = {peak for peak in ("fp16_peak", "fp8_peak", "fp4_peak") if shipped.has(chip, peak)}
-    assert ("fp8_peak" in has) == (fp8 is not None)
-    for quantity, scale, expected in (
-        ("bf16_peak", 1e12, bf16),
-        ("fp8_peak", 1e12, fp8),
-        ("fp32_peak", 1e12, fp32),
-        ("hbm_bandwidth", 1e12, hbm_tb_s),
-        ("scale_up_headline", 1e9, scale_up_gb_s),
-        ("tdp", 1, tdp),
-        ("sparse_peak", max(shipped.value(chip, peak) for peak in has), 2),
-    ):
-        if expected is not None:
-            value = shipped.value(chip, quantity) / scale
-            assert value == pytest.approx(expected, rel=2e-3), quantity
-
-
-def test_tensor_cores_times_clock_are_the_dense_figure(shipped: Catalogue) -> None:
+def test_figures_of_gpus_are_dense(shipped: Catalogue) -> None:
+    for chip in GPUS:
+        has = [peak for peak in ("fp16_peak", "fp8_peak", "fp4_peak") if shipped.has(chip, peak)]
+        dense = max(shipped.value(chip, peak) for peak in has)
+        assert shipped.value(chip, "sparse_peak") == pytest.approx(2 * dense, rel=2e-3), chip
     for chip, multiply_adds in [("a100-80gb", 256), ("h100", 512), ("h200", 512)]:
         rate = shipped.value(chip, "cores") * 4 * multiply_adds * 2
         peak = rate * shipped.value(chip, "tensor_clock")
         assert peak == pytest.approx(shipped.value(chip, "bf16_peak"), rel=2e-3)
-
-
-def test_printed_gb_of_gpus_are_nearly_gib(shipped: Catalogue) -> None:
-    for chip in GPUS:
-        ratio = shipped.value(chip, "hbm_usable_bytes") / shipped.value(chip, "hbm_bytes")
-        assert 1.05 < ratio <= GiB / GB
 
 
 @pytest.mark.parametrize("machine", MACHINES)

@@ -135,11 +135,8 @@ def test_a_graph_of_no_known_shape_is_refused(
 @pytest.mark.parametrize(
     ("ending", "content", "message"),
     [
-        ("json", "{", r"no JSON"),
         ("json", "[" * 100_000, r"no JSON"),
-        ("json", "[1]", r"no node-link JSON; it has the keys"),
         ("json", '{"nodes": [1], "edges": 2}', r"no node-link JSON"),
-        ("graphml", "<a/>", r"no GraphML|no links"),
         ("graphml", "<!DOCTYPE x [<!ENTITY a 'b'>]><graphml/>", r"declares a document type"),
         ("graphml", "not xml", r"no GraphML"),
         ("graphml", "<node id=''/>" * 4097 + "not xml", r"4,097 nodes"),

@@ -140,17 +140,12 @@ def test_any_quantity_survives_a_round_trip_to_four_digits(value: int) -> None:
     ("shown", "expected"),
     [
         (format_bytes(2**30), "1 GiB"),
-        (format_bytes(1536), "1.5 KiB"),
-        (format_bytes(10**9), "1 GB"),
         (format_bytes(1_234_567_890), "1.235 GB"),
         (format_bytes(0), "0 B"),
-        (format_bytes(999_999_999), "1 GB"),
         (format_rate(0.5), "0.5 B/s"),
         (format_rate(12_500_000_000), "12.5 GB/s"),
-        (format_seconds(0.0), "0 s"),
         (format_seconds(1.75e-5), "17.5 us"),
         (format_seconds(0.99999), "1 s"),
-        (format_seconds(90.0), "90 s"),
         (format_seconds(604_800.0), "7 d"),
     ],
 )

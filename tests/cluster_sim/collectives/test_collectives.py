@@ -100,7 +100,6 @@ FOLDED = [
     ("hierarchical", 32, range(16), 1, 2**10),
     ("hierarchical", 32, range(16), 1, 2**22),
     ("hierarchical", 32, [0, 1, 4, 5], 2, 2**17),
-    ("hierarchical", 32, [0, 1, 2], 1, 2**22),
     ("hierarchical", 60, [0], 1, 2**20),
     ("hierarchical", 45, [0, 32], 1, 2**16),
 ]
@@ -199,7 +198,6 @@ def composed(machine, kind, size, algorithm="auto"):
 @pytest.mark.parametrize(
     ("call", "message"),
     [
-        (lambda m: Group(m, [0, 0]), "chip 0 is named twice"),
         (lambda m: Group(m, np.array([5, 3, 1, 3])), "chip 3 is named twice"),
         (lambda m: Group(m, [16]), "chip 16 is not one of the 16 of trn2.48xlarge"),
         (lambda m: Group(m, []), "a group has no chips"),

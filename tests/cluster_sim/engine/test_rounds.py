@@ -9,8 +9,8 @@ from hypothesis import strategies as st
 
 from cluster_sim.engine import HorizonError, repeats, simulate
 from cluster_sim.engine.repeats import simulate_rounds
-from cluster_sim.schedule.build import OpColumns, check, merge, schedule
-from cluster_sim.schedule.repeats import LargerBlocks, Rounds, rounds_written_out
+from cluster_sim.schedule.build import OpColumns, check, schedule
+from cluster_sim.schedule.repeats import Rounds, rounds_written_out
 from cluster_sim.schedule.table import (
     FIXED,
     HORIZON_PS,
@@ -19,7 +19,6 @@ from cluster_sim.schedule.table import (
     Flows,
     Resources,
     Schedule,
-    ScheduleError,
 )
 from tests.support.examples import examples
 from tests.support.schedules import schedules
@@ -172,36 +171,3 @@ def test_rounds_that_never_run_are_refused(window: int | None) -> None:
     )
     with pytest.raises(ValueError, match="some ops of the rounds never run"):
         simulate_rounds(Rounds(table, 2, np.array([9])), window=window)
-
-
-def joins(ops: int, src: list[int], dst: list[int]) -> Schedule:
-    return schedule(
-        OpColumns(kind=[JOIN] * ops),
-        edges=Edges.from_pairs(ops, src, dst),
-        resources=Resources.none(),
-    )
-
-
-@pytest.mark.parametrize(
-    ("table", "ops", "repeats", "message"),
-    [
-        (joins(2, [0], [1]), 1, [0], r"repeated \[0\] times, the least is 1"),
-        (joins(3, [0, 1], [1, 2]), 1, [1], "3 ops are not 1 rounds of 1 ops"),
-        (joins(3, [0, 0, 1], [1, 1, 2]), 1, [1, 1], "differ in their number of edges"),
-        (joins(3, [0, 1], [2, 2]), 1, [1, 1], "another round than its own"),
-        (joins(4, [0, 1], [2, 2]), 2, [1], "behind the first round waits for none"),
-        (joins(3, [0, 1], [2, 2]), 2, [2], "behind the first round waits for none"),
-    ],
-)
-def test_schedules_that_are_no_rounds_are_refused(
-    table: Schedule, ops: int, repeats: list[int], message: str
-) -> None:
-    with pytest.raises(ScheduleError, match=message):
-        check_rounds(Rounds(table, ops, np.array(repeats)))
-
-
-def test_rounds_whose_larger_blocks_lead_elsewhere_are_refused() -> None:
-    few, other = joins(3, [0, 1], [1, 2]), joins(3, [0, 0], [1, 2])
-    larger = LargerBlocks(merge(few, other), np.array([[True, False]]), np.array([0]))
-    with pytest.raises(ScheduleError, match="edges of larger blocks lead to other ops"):
-        check_rounds(Rounds(few, 1, np.array([1, 1]), larger))

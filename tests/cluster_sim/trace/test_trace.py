@@ -13,7 +13,6 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from cluster_sim.analysis.metrics import resource_use
 from cluster_sim.engine.faults import Faults
 from cluster_sim.engine.times import READY, RUNNING, WAITING, Attempts, Times
 from cluster_sim.schedule.build import OpColumns, schedule
@@ -23,7 +22,7 @@ from tests.support.conservation import violations
 from tests.support.damaged_files import check_damaged
 from tests.support.equal_schedules import equal
 from tests.support.examples import examples
-from tests.support.random_schedules import ended, on_one_link, schedules, spans
+from tests.support.random_schedules import on_one_link, schedules
 from topologies.errors import InputError
 
 
@@ -245,41 +244,3 @@ def test_a_fault_that_blocks_work_names_the_dead_resource() -> None:
         BlockedWork, match=r"^2 of 3 ops never ran\. First: op 1 waits for link:0-1"
     ):
         run(on_one_link(3), faults=dead)
-
-
-@given(
-    schedule=schedules(), at=st.integers(0, 20), speed=st.integers(0, 2), resource=st.integers(0, 2)
-)
-def test_conservation_laws_hold_with_faults_too(
-    schedule: Schedule, at: int, speed: int, resource: int
-) -> None:
-    hit = resource % len(schedule.resources)
-    faults = Faults.table([at, at + 9], [hit, hit], [speed, 1], [2, 1])
-    trace = run(schedule, faults=faults)
-    assert violations(trace, faults=True) == []
-    lost = trace.times.attempts
-    lasted = (trace.times.end_ps - trace.times.start_ps).sum()
-    busy = resource_use(trace)["busy_ps"].sum()
-    assert busy == lasted + (lost.end_ps - lost.start_ps).sum()
-
-
-@pytest.mark.parametrize(
-    ("start", "end", "ready", "messages"),
-    [
-        ([0, 4], [5, 9], [0, 4], ["not ready at the latest of its edges", "2 ops hold it at 4 ps"]),
-        ([0, 5], [5, 10], [0, 6], ["not ready at the latest", "starts before it is ready"]),
-        ([0, 7], [5, 12], [0, 5], ["waits although a slot of its resource is free"]),
-        ([0, 5], [5, 11], [0, 5], ["does not last its duration"]),
-        ([2, 7], [7, 12], [0, 7], ["waits although a slot of its resource is free"]),
-    ],
-)
-def test_every_broken_law_is_found(
-    start: list[int], end: list[int], ready: list[int], messages: list[str]
-) -> None:
-    times = ended(np.array(start), np.array(end), np.array(ready))
-    broken = violations(Trace(on_one_link(2), times))
-    assert len(broken) == len(messages)
-    assert all(text in line for text, line in zip(messages, broken, strict=True))
-    trace = spans([0], ["tp"], [0], [3])
-    trace.times.status[0] = RUNNING
-    assert violations(trace) == ["1 ops, first op 0: ended, or not, against its status"]
