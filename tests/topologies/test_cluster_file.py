@@ -56,8 +56,10 @@ def test_a_whole_file(tmp_path: Path) -> None:
     assert (fabric.radix, fabric.oversubscription) == (32, 2)
     labelled = POD.replace("chip: trn2", "chip: {like: trn2, name: mine}")
     assert read(tmp_path, labelled).chip == "trn2"
-    own = "chip: {name: mine, bf16_peak: 500TFLOP/s, hbm_bytes: 64GiB, hbm_bandwidth: 2TB/s}"
-    measured = measure(read(tmp_path, POD.replace("chip: trn2", own)))
+    chip_of_its_own = (
+        "chip: {name: mine, bf16_peak: 500TFLOP/s, hbm_bytes: 64GiB, hbm_bandwidth: 2TB/s}"
+    )
+    measured = measure(read(tmp_path, POD.replace("chip: trn2", chip_of_its_own)))
     assert measured.flops_per_s_per_chip == {"bf16": 500e12}
     assert (measured.hbm_bytes_per_chip, measured.hbm_bytes_per_s_per_chip) == (2**36, 2000 * GB)
 
