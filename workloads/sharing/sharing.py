@@ -14,7 +14,7 @@ from cluster_sim.schedule.table import PS_PER_S
 from cluster_sim.trace.trace import ENGINES
 from topologies import display
 from topologies.arguments import checked
-from topologies.arrays import FloatArray, IntArray, distinct_rows
+from topologies.arrays import FloatArray, IntArray
 from topologies.clusters.cluster import Cluster
 from topologies.clusters.names import CLUSTER_REMEDY, as_cluster
 from topologies.errors import InputError, check_choice

@@ -25,7 +25,6 @@ from workloads.kernels.times import (
     AttentionShape,
     attention,
     attention_s,
-    collective_seen_by_host,
     elementwise,
     elementwise_s,
     gather,
@@ -303,7 +302,7 @@ def test_host_adds_what_its_runtime_takes():
 
 def test_a_runtime_may_do_more_for_one_collective_than_for_the_others() -> None:
     short = {
-        (runtime, kind): collective_seen_by_host("trn2", 37e-6, runtime, kind=kind)
+        (runtime, kind): seen_by_host("trn2", 37e-6, runtime, collective=kind)
         for runtime in ("eager", "xla")
         for kind in ("all-reduce", "all-gather", "all-to-all")
     }
