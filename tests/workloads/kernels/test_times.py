@@ -18,6 +18,7 @@ from workloads.kernels.gemm import (
     fill,
     gemm_table,
     interpolate,
+    place,
     product_s,
     roofline_s,
 )
@@ -78,7 +79,9 @@ def test_provenance_says_how_far_from_the_grid():
     assert gemm("h100", 4096, 4096, 4096).provenance == "measured"
     assert gemm("h100", 4096, 5000, 4096).provenance == "interpolated"
     assert gemm("h100", 10**6, 4096, 4096).provenance == "extrapolated"
-    assert gemm("h100", 1, 4096, 4096).provenance == "extrapolated"
+    grid = gemm_table("h100", "bf16")
+    assert grid is not None
+    assert place(grid, grid.m[:2] / 10**6, grid.n[:2], grid.k[:2]) == "extrapolated"
     assert gemm("h200", 4096, 4096, 4096).provenance == "interpolated"
     assert gemm("trn2", 4096, 4096, 4096).provenance == "interpolated"
     assert gemm("trn3", 4096, 4096, 4096).provenance == "assumed"

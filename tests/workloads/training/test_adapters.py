@@ -43,6 +43,16 @@ def test_adapters_are_counted_as_published() -> None:
     assert trained_share(EIGHT, one, 0).total == EIGHT.layers * layer_adapters(EIGHT, one)
     alone = replace(one, lora_rank=0, train_only="output", tp=2)
     assert trained_share(EIGHT, alone, 0).total == EIGHT.head_parameters / 2
+    attention = replace(alone, train_only="attention")
+    assert trained_share(EIGHT, attention, 0).total == 32 * 4096 * (4096 + 1024)
+
+
+def test_a_part_trained_alone_takes_less_than_all() -> None:
+    *parts_s, everything_s = (
+        iteration(TOY, cluster("dgx-h100"), plan(dp=8, overlap="dp", train_only=part)).iteration_s
+        for part in ("output", "attention", "mlp", "")
+    )
+    assert max(parts_s) < everything_s
 
 
 def test_frozen_weights_are_kept_in_the_precision_of_their_products() -> None:
