@@ -135,6 +135,7 @@ def test_a_graph_of_no_known_shape_is_refused(
 @pytest.mark.parametrize(
     ("ending", "content", "message"),
     [
+        ("json", "[1]", r"no node-link JSON; it has the keys"),
         ("json", "[" * 100_000, r"no JSON"),
         ("json", '{"nodes": [1], "edges": 2}', r"no node-link JSON"),
         ("graphml", "<!DOCTYPE x [<!ENTITY a 'b'>]><graphml/>", r"declares a document type"),
