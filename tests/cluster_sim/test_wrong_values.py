@@ -97,7 +97,6 @@ def _arguments(folder: Path) -> dict[str, dict[str, Any]]:
         "train": {**model, "tp": 4, "global_batch": 8, "seq": 512},
         "validate": {"table_or_file": "korthikanti_layers"},
         **{f"metrics.{name}": trace for name in cs.metrics.__all__},
-        "metrics.label_use": {**trace, "by": "rank"},
         "metrics.overlap": {**trace, "order": ["wire"]},
         "metrics.time_by_category": {**trace, "order": ["wire"]},
         "plot.link_map": {**trace, "cluster": machine},

@@ -13,7 +13,6 @@ from cluster_sim.analysis.stretches import (
     attribute_ps,
     gaps,
     stable_order,
-    union_ps,
 )
 
 rows = st.tuples(st.integers(0, 3), st.integers(0, 20), st.integers(0, 8), st.integers(0, 2))
@@ -39,6 +38,11 @@ def test_every_instant_goes_to_the_first_category_that_is_on(
             expected[group, min(_on_at(table, group, instant), default=3)] += 1
     columns, category = _columns(table)
     assert np.array_equal(attribute_ps(columns, category, 3, total), expected)
+
+
+def union_ps(intervals: Intervals) -> np.ndarray:
+    """Time in which at least one interval of a group is active [ps], (groups,)."""
+    return attribute_ps(intervals, np.zeros(len(intervals), np.int8), 1)[:, 0]
 
 
 @given(table=st.lists(rows, max_size=25))

@@ -10,9 +10,6 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from cluster_sim.analysis.metrics import (
-    kind_use,
-    label_use,
-    node_bytes,
     overlap,
     resource_use,
     summary,
@@ -47,9 +44,6 @@ def test_resources_show_busy_time_utilisation_and_bytes() -> None:
     assert table["mean_bytes_per_s"].tolist() == [1e13, 1.5e12, 0.0]
     assert table.index.tolist() == ["link:0-1", "link:1-2", "link:2-0"]
     assert ops.crossed.tolist() == ops.resource.tolist()
-    kinds = kind_use(run(ops))
-    assert kinds.loc["link", "busiest"] == "link:1-2"
-    assert kinds.loc["link", "mean_utilisation"] == pytest.approx(1.4 / 3)
 
 
 def test_a_shared_resource_is_used_by_the_work_that_crosses_it() -> None:
@@ -68,30 +62,8 @@ def test_a_shared_resource_is_used_by_the_work_that_crosses_it() -> None:
 
 @given(schedule=schedules())
 def test_busy_time_is_the_sum_of_durations(schedule: Schedule) -> None:
-    trace = run(schedule)
-    assert resource_use(trace)["busy_ps"].sum() == schedule.duration_ps.sum()
-    assert label_use(trace, "what")["busy_ps"].sum() == schedule.duration_ps.sum()
-    assert label_use(trace, "rank")["bytes"].sum() == schedule.size_bytes.sum()
-
-
-@given(schedule=schedules())
-def test_as_many_bytes_reach_nodes_as_leave_them(schedule: Schedule) -> None:
-    table = node_bytes(run(schedule))
-    held = schedule.resource >= 0
-    assert table["sent_bytes"].sum() == table["received_bytes"].sum()
-    assert table["sent_bytes"].sum() == schedule.size_bytes[held].sum()
+    assert resource_use(run(schedule))["busy_ps"].sum() == schedule.duration_ps.sum()
     assert end_of_run_ps(run(on_one_link(0))) == 0
-
-
-def test_switches_have_names_of_their_own() -> None:
-    ops = schedule(
-        OpColumns(kind=[FIXED] * 2, resource=[0, 1], duration_ps=1, size_bytes=5),
-        edges=Edges.from_pairs(2, [0], [1]),
-        resources=Resources.table("link", [0, 8], [8, 1], switches_from=8),
-    )
-    table = node_bytes(run(ops))
-    assert table.loc["s0"].tolist() == [5, 5]
-    assert table.index.tolist() == ["0", "1", "s0"]
 
 
 def test_lost_attempts_and_running_ops_count_as_busy() -> None:
@@ -106,7 +78,6 @@ def test_lost_attempts_and_running_ops_count_as_busy() -> None:
     trace = Trace(schedule, times)
     assert stretches(trace).op.tolist() == [0, 1, 0]
     assert resource_use(trace)["busy_ps"].tolist() == [3 + 5 + 2]
-    assert label_use(trace, "rank")["active_ps"].tolist() == [8, 2]
     what = Codes(np.zeros(len(trace), np.int8), ("a",))
     named = Trace(replace(schedule, labels={**schedule.labels, "what": what}), times)
     assert time_by_category(named, ["a"])["total_ps"].tolist() == [16, 16]
@@ -118,9 +89,6 @@ def test_every_table_is_labelled_and_finite(schedule: Schedule) -> None:
     trace = run(schedule)
     tables = [
         resource_use(trace),
-        kind_use(trace),
-        node_bytes(trace),
-        label_use(trace, "what"),
         time_by_category(trace, WHATS),
         overlap(trace, WHATS),
     ]

@@ -7,11 +7,11 @@ import pytest
 from matplotlib.collections import PolyCollection
 from matplotlib.colors import to_rgb
 
-from cluster_sim.hardware.memory_kernel import memory_kernel
 from cluster_sim.plot import timeline_figure as module
 from cluster_sim.plot.palette import KNOWN, OTHERS, colors
 from cluster_sim.plot.timeline_figure import Legend, timeline
 from cluster_sim.trace.trace import Trace, run
+from tests.support.memory_kernel import memory_kernel
 from tests.support.random_schedules import on_one_link, spans
 from topologies.clusters.names import cluster
 from topologies.errors import InputError

@@ -5,13 +5,11 @@ from __future__ import annotations
 import time
 from pathlib import Path
 
-import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from topologies.errors import InputError
-from topologies.files.arrow_arrays import numbers, texts
 from topologies.files.reading import MOST_ENTRIES, no_such_file, read_text
 from topologies.files.table import as_named, as_text
 from topologies.files.yaml_documents import read_yaml
@@ -69,16 +67,6 @@ def test_a_file_that_is_not_there_is_told_with_what_is(
     for number in range(20):  # of which not all are read
         (tmp_path / "crowded" / f"{number}.csv").touch()
     assert "and 2 more .csv files" in no_such_file(tmp_path / "crowded" / "measurements.csv")
-
-
-def test_arrow_arrays_are_those_that_arrow_makes() -> None:
-    import pyarrow as pa
-
-    truths = np.arange(19) % 3 == 0
-    for column in (np.arange(5), np.arange(4, dtype=np.int16)[::2], np.array([0.5]), truths):
-        assert numbers(column).equals(pa.array(column))
-    assert texts(["ring", "", "é"]).equals(pa.array(["ring", "", "é"]))
-    assert texts([]).equals(pa.array([], pa.string()))
 
 
 @given(st.lists(st.text("=+-@a1. \t'%", min_size=1, max_size=6), min_size=1, max_size=9))
