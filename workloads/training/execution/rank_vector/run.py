@@ -182,7 +182,7 @@ def _release(part: int, stage: IntArray, slots: _Slots) -> None:
 
 
 class Task(NamedTuple):
-    """What one thread carries out, and the state that it changes."""
+    """Instructions that one thread carries out, what they read, and the state that they change."""
 
     work: Nodes
     tape: Tape
