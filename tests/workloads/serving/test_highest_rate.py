@@ -223,8 +223,9 @@ def test_unlike_chips_are_split_and_count_by_their_price() -> None:
 
 
 def test_unlike_chips_without_a_price_are_not_compared() -> None:
-    options = ServingOptions(prefill_cluster=cluster("dgx-b200"))
-    with pytest.raises(InputError, match="that of dgx-b200 is unknown"):
+    unpriced = replace(cluster("dgx-b200"), name="mine")
+    options = ServingOptions(prefill_cluster=unpriced)
+    with pytest.raises(InputError, match="that of mine is unknown"):
         search_deployments(replace(question("trn2.48xlarge"), options=options))
 
 
