@@ -222,10 +222,12 @@ def test_unlike_chips_are_split_and_count_by_their_price() -> None:
     assert best.rate_per_chip_s == best.rate_per_s / weighed
 
 
-def test_unlike_chips_without_a_price_are_not_compared() -> None:
-    unpriced = replace(cluster("dgx-b200"), name="mine")
-    options = ServingOptions(prefill_cluster=unpriced)
-    with pytest.raises(InputError, match="that of mine is unknown"):
+def test_unlike_chips_without_a_price_are_not_compared(tmp_path: Path) -> None:
+    (tmp_path / "pod.yaml").write_text(
+        "chip: b200\nscale_up: {shape: switch, size: 8, bandwidth: 900GB/s, latency: 1us}\n"
+    )
+    options = ServingOptions(prefill_cluster=cluster(str(tmp_path / "pod.yaml")))
+    with pytest.raises(InputError, match="that of pod is unknown"):
         search_deployments(replace(question("trn2.48xlarge"), options=options))
 
 
@@ -239,7 +241,7 @@ def test_candidates_are_ways_and_splits_that_fit(gpus: DeploymentSearch) -> None
 
 
 @pytest.mark.parametrize(
-    ("question", "options"),
+    ("limits", "options"),
     [
         (question(tp=4, batching={"prefill": "chunked"}), {("tp", "prefill", "chunk")}),
         (question("trn2.48xlarge", Slo(2.0, 0.1), tp=4), {("tp",), ("tp", "disaggregate")}),
@@ -247,11 +249,11 @@ def test_candidates_are_ways_and_splits_that_fit(gpus: DeploymentSearch) -> None
     ],
 )
 def test_only_what_is_open_is_searched(
-    question: DeploymentQuestion, options: set[tuple[str, ...]]
+    limits: DeploymentQuestion, options: set[tuple[str, ...]]
 ) -> None:
-    searched = search_deployments(question).candidates
+    searched = search_deployments(limits).candidates
     assert {tuple(words) for _, words, _ in searched} == options
-    assert {words.get("tp") for _, words, _ in searched} == {question.tp}
+    assert {words.get("tp") for _, words, _ in searched} == {limits.tp}
 
 
 def test_slots_are_doubled_while_that_serves_more() -> None:
