@@ -242,19 +242,6 @@ def test_a_night_is_expected_to_be_like_earlier_ones_of_its_kind(
     assert expectations(nights, number)[:, 0] - 0.02 == pytest.approx(forms)
 
 
-def test_a_calendar_lends_more_on_holidays() -> None:
-    """The night of a known holiday is expected to be as quiet as a weekend."""
-    need, dates = _weeks_with_holidays()
-    coming = need[: 44 * DAY]  # the night to answer is that of a holiday
-    assert dates[3] == "2024-02-14"
-    plain, stated = (
-        lend(coming, "2024-01-01T00:00", Night("06:00", holidays=each), Terms(100))
-        for each in ((), dates)
-    )
-    assert stated.unit_hours > plain.unit_hours
-    assert stated.tested.violated.mean() <= 0.06
-
-
 def test_a_weekday_that_breaks_too_often_is_named() -> None:
     loan = lend(_weeks_with_holidays()[0], "2024-01-01T00:00", Night("06:00"), Terms(100))
     fridays = np.where(loan.nights.weekday[loan.tested.number] == 4, True, False)
