@@ -13,7 +13,7 @@ from experiments.scripts.registry import EXPERIMENTS
 README = (Path(__file__).parents[1] / "README.md").read_text()
 
 
-def test_commands_and_experiments_of_the_readme_exist() -> None:
+def test_commands_and_experiments_of_the_readme_exist():
     commands = {command.name for command in COMMANDS}
     named = set(re.findall(r"^cluster-sim ([a-z-]+)", README, re.MULTILINE))
     assert named
@@ -23,5 +23,5 @@ def test_commands_and_experiments_of_the_readme_exist() -> None:
 
 
 @pytest.mark.parametrize("path", sorted(set(re.findall(r"\]\(([^)#]+)", README))))
-def test_links_of_the_readme_lead_somewhere(path: str) -> None:
+def test_links_of_the_readme_lead_somewhere(path):
     assert (Path(__file__).parents[1] / path).exists()

@@ -9,5 +9,5 @@ from tests.golden.record import answer, commands, differences, recorded
 
 @pytest.mark.slow
 @pytest.mark.parametrize("name", commands())
-def test_command_answers_as_recorded(name: str) -> None:
+def test_command_answers_as_recorded(name):
     assert list(differences(recorded(name), answer(commands()[name]))) == []

@@ -8,7 +8,7 @@ import pytest
 
 from tools import left_out
 from tools.left_out import Fold, cover, folds, lines
-from workloads.confidence.kinds import COLLECTIVES, TENSOR, Prediction
+from workloads.confidence.kinds import TENSOR, Prediction
 from workloads.confidence.residuals import Residual, Residuals
 
 
@@ -22,7 +22,7 @@ def _fold(rows: list[Residual], family: str, name: str) -> Fold:
     return fold
 
 
-def test_what_is_left_out_does_not_judge_itself() -> None:
+def test_what_is_left_out_does_not_judge_itself():
     """Rows that err by 0.3 are outside where only rows that err by 0.1 are left."""
     rows = [_row("sure", 0.1)] * 9 + [_row("unsure", -0.3)] * 5 + [_row("unsure", 0.1)] * 5
     result = cover(_fold(rows, "training", "table unsure"), rows)
@@ -34,7 +34,7 @@ def test_what_is_left_out_does_not_judge_itself() -> None:
     assert backwards.mean == 1
 
 
-def test_degrees_are_predicted_from_smaller_ones() -> None:
+def test_degrees_are_predicted_from_smaller_ones():
     rows = [_row("a", 0.1, tp=tp) for tp in (1, 2, 4) for _ in range(5)]
     rows += [_row("a", 0.5, tp=8)] * 5
     names = {fold.name for fold in folds(rows) if fold.name.startswith("tp")}
@@ -46,22 +46,13 @@ def test_degrees_are_predicted_from_smaller_ones() -> None:
     assert widest.mean == 0
 
 
-def test_operations_are_told_by_their_group() -> None:
-    large = [_row("a", 0.1, kind=COLLECTIVES[2], group="m|all-reduce")] * 5
-    other = [_row("a", 0.1, kind=COLLECTIVES[2], group="m|all-gather")] * 5
-    rows = [*large, *other]
-    result = cover(_fold(rows, "collective", "operation all-reduce"), rows)
-    assert result is not None
-    assert (result.rows, result.mean) == (5, 1)
-
-
-def test_few_rows_say_nothing() -> None:
+def test_few_rows_say_nothing():
     rows = [_row("a", 0.1)] * 9 + [_row("b", 0.3)] * 4
     assert cover(_fold(rows, "training", "table b"), rows) is None
     assert not any("table b" in line for line in lines(rows))
 
 
-def test_pairs_are_of_one_job_and_keep_the_sign_of_what_was_measured(monkeypatch) -> None:
+def test_pairs_are_of_one_job_and_keep_the_sign_of_what_was_measured(monkeypatch):
     monkeypatch.setattr(
         left_out, "prediction_of", lambda row, name: Prediction(TENSOR, "h100", 8, 1, 64)
     )

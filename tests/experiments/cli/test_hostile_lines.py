@@ -254,19 +254,14 @@ def contents(folder: Path) -> dict[str, tuple[int, int]]:
     return entries
 
 
-def test_every_command_has_hostile_lines() -> None:
+def test_every_command_has_hostile_lines():
     assert VALID.keys() == OWN.keys() == {command.name for command in COMMANDS}
     for name in VALID:
         assert len(OWN[name]) + len(EVERYWHERE) >= 24, name
 
 
 @pytest.mark.parametrize("words", list(lines()), ids=lambda words: ascii(" ".join(words))[:80])
-def test_a_hostile_line_is_refused_in_one_line(
-    words: tuple[str, ...],
-    folder: Path,
-    capsys: pytest.CaptureFixture[str],
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_a_hostile_line_is_refused_in_one_line(words, folder, capsys, monkeypatch):
     monkeypatch.chdir(folder)
     before = contents(folder)
     status = run([*words, "--quiet"])

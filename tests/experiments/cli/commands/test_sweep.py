@@ -29,9 +29,7 @@ def _run(*arguments: str) -> int:
     return run(["sweep", *arguments])
 
 
-def test_rows_are_a_table_and_failures_are_said(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_rows_are_a_table_and_failures_are_said(tmp_path, capsys):
     assert _run(_study(tmp_path, "show: [double]")) == 0
     printed = capsys.readouterr()
     lines = [line.split() for line in printed.out.splitlines() if line.strip()]
@@ -41,9 +39,7 @@ def test_rows_are_a_table_and_failures_are_said(
     assert printed.err == "1 of 2 rows failed; their message says why\n"
 
 
-def test_json_is_one_document_with_a_summary(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_json_is_one_document_with_a_summary(tmp_path, capsys):
     assert _run(_study(tmp_path), "--json", "--quiet", "--out", str(tmp_path / "out")) == 0
     printed = capsys.readouterr()
     document = json.loads(printed.out)
@@ -55,42 +51,8 @@ def test_json_is_one_document_with_a_summary(
     assert (tmp_path / "out" / "results.csv").exists()
 
 
-def test_a_column_that_is_not_there_costs_no_results(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_a_column_that_is_not_there_costs_no_results(tmp_path, capsys):
     assert _run(_study(tmp_path, "show: [dubble]"), "--quiet") == 0
     printed = capsys.readouterr()
     assert printed.err == "show: no column is called dubble. Did you mean double?\n"
     assert "refused" in printed.out
-
-
-def test_many_columns_are_cut_and_said(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    path = tmp_path / "study.yaml"
-    grid = ", ".join(f"{name}: ['{value}']" for name, value in _values().items())
-    path.write_text(f"command: probe\ngrid: {{{grid}}}\n")
-    assert _run(str(path)) == 0
-    assert "more columns; see --json or --out" in capsys.readouterr().out
-
-
-def _values() -> dict[str, str]:
-    return {"op": "x", "size": "1", "fast": "true", "tag": "a", "model": "m"}
-
-
-@pytest.mark.parametrize(
-    ("text", "message"),
-    [
-        ("command: prob\ngrid: {size: [1]}", "no command is called prob. Did you mean probe?"),
-        ("command: probe\ngrid: {sise: [1]}", "probe has no parameter sise. Did you mean size?"),
-        ("command: [", "is no study"),
-    ],
-)
-def test_mistakes_are_one_line_and_status_2(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str], text: str, message: str
-) -> None:
-    path = tmp_path / "study.yaml"
-    path.write_text(text)
-    assert _run(str(path)) == 2
-    printed = capsys.readouterr()
-    assert printed.out == ""
-    assert printed.err.count("\n") == 1
-    assert message in printed.err

@@ -17,14 +17,14 @@ SMALL = "small,dgx-h100,8,4,1024,16,1024,4096,32000,1,8,1,none"
 LARGE = "large,dgx-h100,8,96,12288,96,2048,49152,51200,0,8,1,none"
 
 
-def test_rows_of_memory_are_told_from_rows_of_time_by_what_they_state() -> None:
+def test_rows_of_memory_are_told_from_rows_of_time_by_what_they_state():
     assert read_text(f"{PLAN},fits\n{SMALL},1\n", "mine.csv").kind.name == "memory"
     assert read_text(f"{PLAN},memory_bytes\n{SMALL},1e9\n", "mine.csv").kind.name == "training"
     both = f"{PLAN},iteration_s,memory_bytes\n{SMALL},1,1e9\n"
     assert read_text(both, "mine.csv").kind.name == "training"
 
 
-def test_what_fits_and_what_does_not_is_counted() -> None:
+def test_what_fits_and_what_does_not_is_counted():
     lines = (f"{SMALL},1,", f"{SMALL},0,", f"{LARGE},0,", f"{LARGE},1,2e11", f"{LARGE},,")
     rows = read_text("\n".join((f"{PLAN},fits,memory_bytes", *lines)), "mine.csv")
     compared = compare(rows, predict_memory)
@@ -41,7 +41,7 @@ def test_what_fits_and_what_does_not_is_counted() -> None:
     assert compared[3]["predicted_reserved_bytes"] > compared[3]["predicted"]
 
 
-def test_memory_beside_a_time_has_errors_of_its_own() -> None:
+def test_memory_beside_a_time_has_errors_of_its_own():
     lines = (f"{SMALL},0.1,2e9,", f"{SMALL},0.1,,4e9", f"{SMALL},0.2,,")
     head = f"{PLAN},iteration_s,memory_bytes,reserved_bytes"
     compared = compare(read_text("\n".join((head, *lines)), "mine.csv"), Steps().predict)
@@ -55,14 +55,6 @@ def test_memory_beside_a_time_has_errors_of_its_own() -> None:
     assert "quantities" not in summary(compared[2:])
 
 
-def test_activations_of_megatron_are_met_to_the_formula() -> None:
-    compared = compare(table("korthikanti_memory").rows(), predict_memory)
-    numbers = summary(compared)
-    assert numbers["ok"] == 20
-    assert numbers["p90_abs_error"] < 0.015
-    assert numbers["quantities"]["states_bytes"]["p90_abs_error"] < 0.1
-
-
 def judged(name: str, every: int = 1) -> dict[str, int]:
     """Counts of a table's plans that ran and that failed, by what they are told."""
     rows = table(name).rows()
@@ -72,11 +64,9 @@ def judged(name: str, every: int = 1) -> dict[str, int]:
 
 @pytest.mark.parametrize(
     ("every", "ran", "failed"),
-    [pytest.param(1, (536, 1), (28, 549), marks=pytest.mark.slow), (5, (108, 0), (10, 105))],
+    [pytest.param(1, (536, 1), (28, 549), marks=pytest.mark.slow), (25, (22, 0), (2, 21))],
 )
-def test_runs_out_of_memory_are_known_beforehand(
-    every: int, ran: tuple[int, int], failed: tuple[int, int]
-) -> None:
+def test_runs_out_of_memory_are_known_beforehand(every, ran, failed):
     """Nanotron made 1,114 runs on H100s, of which 577 ran out of memory."""
     counts = judged("nanotron_memory", every)
     assert (counts["ran_told_to_fit"], counts.get("ran_told_too_large", 0)) == ran
@@ -84,7 +74,7 @@ def test_runs_out_of_memory_are_known_beforehand(
 
 
 @pytest.mark.slow
-def test_few_plans_that_ran_are_refused() -> None:
+def test_few_plans_that_ran_are_refused():
     """Bounds by table; five of NeMo's move activations to the host, which no row states."""
     most = {
         "fsdp_more": 1, "moe_folding": 1, "nanotron_h100": 1, "nemo_more": 7, "nemo_experts": 3,
@@ -104,7 +94,7 @@ def test_few_plans_that_ran_are_refused() -> None:
     assert sum(most.values()) / plans < 0.03
 
 
-def test_the_command_shows_memory_on_a_line_of_its_own(tmp_path, capsys) -> None:  # type: ignore[no-untyped-def]
+def test_the_command_shows_memory_on_a_line_of_its_own(tmp_path, capsys):
     path = tmp_path / "rows.csv"
     path.write_text(f"{PLAN},fits,memory_bytes,states_bytes\n{SMALL},1,2e9,1e9\n")
     assert run(["validate", "--file", str(path)]) == 0

@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from experiments.validation.reading.tool_outputs import parse_measured, read_measured
+from experiments.validation.reading.tool_outputs import parse_measured
 from topologies.errors import InputError
 
 NCCL_TESTS = """# nThread 1 nGpus 1 minBytes 8 maxBytes 17179869184 step: 2(factor) validation: 1
@@ -50,11 +50,6 @@ def test_ranks_are_found_from_the_bandwidths_where_nothing_says_so():
     assert parse_measured("size time(us)\n8 1\n").ranks is None
 
 
-def test_launcher_prefixes_colours_and_milliseconds():
-    text = "\x1b[1mall_gather_perf\x1b[0m\n[1,0]<stdout>: size time(ms)\n[1,0]<stdout>: 8 2\n"
-    assert parse_measured(text).time_s.tolist() == [0.002]
-
-
 @pytest.mark.parametrize(
     ("text", "why"),
     [
@@ -75,11 +70,6 @@ def test_no_text_breaks_the_parser(text):
     except InputError:
         return
     assert np.isfinite(series.time_s).all()
-
-
-def test_a_missing_file_is_refused(tmp_path):
-    with pytest.raises(InputError, match="cannot be read"):
-        read_measured(tmp_path / "none")
 
 
 def test_of_several_tables_the_one_that_is_wanted_is_read():

@@ -4,9 +4,7 @@ from __future__ import annotations
 
 import json
 from importlib.resources import files
-from pathlib import Path
 
-import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -24,11 +22,6 @@ def test_kinds_are_told_by_their_columns():
     assert rows_of("kernel,chip,m,n,k,kernel_s\n").kind.name == "kernel"
     serving = "model,cluster,chips,tp,prompt_tokens,output_tokens,concurrency,tpot_s\n"
     assert rows_of(serving).kind.name == "serving"
-
-
-def test_a_file_of_no_known_kind_says_what_the_nearest_lacks():
-    with pytest.raises(InputError, match=r"mine.csv line 1: .*collective file also needs size_"):
-        rows_of("collective,cluster,chips,sizebytes\n")
 
 
 def test_bad_cells_are_named_with_column_value_and_remedy_and_the_row_stays():
@@ -52,11 +45,6 @@ def test_bad_cells_are_named_with_column_value_and_remedy_and_the_row_stays():
 def test_a_choice_must_be_one_of_its_words(cell, why):
     read = rows_of(TRAINING.strip() + ",recompute\nm,dgx-h100,8,2,64,2,64,1,1,8,8,1.0," + cell)
     assert why in read.rows[0].mistakes[0]
-
-
-def test_short_and_long_rows_are_mistakes_not_shifts():
-    read = rows_of(COLLECTIVES + "all-reduce,dgx-h100,8\n")
-    assert "3 cells, the header names 6" in read.rows[0].mistakes[0]
 
 
 @pytest.mark.parametrize(
@@ -128,12 +116,12 @@ def test_files_of_rows_are_beside_the_table(tmp_path, monkeypatch):
     ]
 
 
-def test_a_shipped_model_is_read_once() -> None:
+def test_a_shipped_model_is_read_once():
     for name in ("llama-3.1-8b", "trinity-nano"):
         assert model_for(name) is model_for(name)
 
 
-def test_a_users_model_is_read_at_each_call(tmp_path: Path) -> None:
+def test_a_users_model_is_read_at_each_call(tmp_path):
     shipped = files("workloads") / "models" / "configs" / "llama-3.1-8b.json"
     fields = json.loads(shipped.read_text(encoding="utf-8"))
     path = tmp_path / "config.json"
@@ -154,11 +142,6 @@ def test_every_shipped_table_is_whole_and_credited(name):
     assert not wrong
     assert sum(not row.mistakes for row in read.rows) > 0.8 * len(read)
     assert all(row.cells.get("source") for row in read.rows)
-
-
-def test_an_unknown_table_is_refused_with_the_list():
-    with pytest.raises(InputError, match=r"Did you mean mlperf\?"):
-        table("mlperv")
 
 
 def test_a_table_outside_its_tolerance_says_by_how_much():
@@ -184,13 +167,3 @@ def test_tables_that_the_kernels_and_collectives_must_meet(name, median, p90):
     assert result.summary["median_abs_error"] < median
     assert result.summary["p90_abs_error"] < p90
     assert result.summary["kendall_tau"] > 0.9
-
-
-def test_large_messages_are_met_within_five_percent():
-    result = validate_each([(table("nccl_aic").rows(), "nccl_aic")])[0]
-    large = [abs(row["error"]) for row in result.rows if row["size_bytes"] >= 2**22]
-    small = [abs(row["error"]) for row in result.rows if row["size_bytes"] < 2**16]
-    assert np.median(large) < 0.05
-    assert np.quantile(large, 0.9) < 0.15
-    assert np.median(small) < 0.20
-    assert result.baseline["median_abs_error"] > 2 * result.summary["median_abs_error"]
