@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import sys
 
+import networkx as nx
 import pandas as pd
 import pytest
 
@@ -82,7 +83,7 @@ def test_variant_and_overlay(tmp_path):
     assert narrow["bisection_bytes_per_s"] == 512 * 10**9
 
 
-def test_out_writes_drawing_measures_links_and_a_graph_that_is_read_back(tmp_path):
+def test_out_writes_drawing_measures_links_and_a_graph_that_networkx_reads(tmp_path):
     out, shape = tmp_path / "run", tmp_path / "shape"
     document = document_of(f"topology trn3-gen2:2 --out {out}")
     names = {path.name for path in out.iterdir()}
@@ -95,9 +96,8 @@ def test_out_writes_drawing_measures_links_and_a_graph_that_is_read_back(tmp_pat
     }  # fmt: skip
     assert pd.read_csv(out / "scale_out.csv").layer.tolist() == ["ToR", "leaf"]
     printed_by(f"topology torus:4x8 --out {shape}")
-    again = document_of(f"topology {shape / 'graph.graphml'}")
-    assert again["chips"] == 32
-    assert set(again["bisections_bytes_per_s"]) == {"X", "Y"}
+    graph = nx.read_graphml(shape / "graph.graphml")
+    assert (len(graph), graph.number_of_edges()) == (32, 128)
 
 
 def test_memory_is_in_bytes_on_either_system(monkeypatch):
