@@ -16,7 +16,7 @@ from topologies.errors import InputError
 from workloads.models.huggingface import named
 from workloads.models.model import layer_flops, output_flops
 from workloads.search.candidates import candidates, divisors, light_end
-from workloads.search.choice import nearest_plan
+from workloads.search.choice import _proposals, nearest_plan
 from workloads.search.fit import NEEDLESS, fit, least_bytes
 from workloads.search.search import search
 from workloads.training.iteration import iteration
@@ -287,3 +287,12 @@ def test_the_nearest_plan_is_one_of_the_chips_in_use() -> None:
     """Of 16 chips the first 10 run the plan, whose ranks tp 4 does not divide."""
     fields = {"tp": 4, "global_batch": 40, "seq": 1024}
     assert nearest_plan(fields, TOY, sixteen(), chips=10) == {"tp": 2}
+
+
+@pytest.mark.parametrize(
+    ("stated", "tried"),
+    [({}, set()), ({"microbatch": 3}, {1, 2}), ({"microbatch": 4096}, {256, 512, 1024, 2048})],
+)
+def test_smaller_microbatches_are_tried_and_none_larger(stated, tried):
+    changes = list(_proposals(stated, TOY, 16))
+    assert {each["microbatch"] for each in changes if "microbatch" in each} == tried

@@ -8,8 +8,8 @@ from typing import Any
 import pytest
 
 from experiments.validation.predictions.training import Steps, filled, question
-from experiments.validation.reading.rows import Row, table, tables
-from experiments.validation.validate import predictor
+from experiments.validation.reading.rows import Row, read_text, table, tables
+from experiments.validation.validate import as_told, predictor
 from topologies.catalogue.catalogue import shipped_catalogue
 from topologies.errors import InputError
 from workloads.kernels.chip_share import family
@@ -163,3 +163,28 @@ def test_no_prediction_depends_on_a_source_or_a_name(name):
     predict_row = predictor(read.kind)
     named, plain = (predict_row(values, None) for values in (quickest.values, renamed(quickest)))
     assert (named.status, named.predicted) == (plain.status, plain.predicted)
+
+
+TOLD_ROW = {
+    "name": "mine", "cluster": "dgx-h100", "chips": 8, "layers": 4, "hidden": 1024, "heads": 16,
+    "seq": 1024, "tp": 2, "global_batch": 8, "iteration_s": 1.0, "note": "kept",
+    "framework": "torchtitan:eager", "recompute": "full", "source": "me", "date": "2024-05",
+    "variant": "dgx-h100.nic_bandwidth=x;nccl.h100.step=y",
+}  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("level", "framework", "recompute"),
+    [("framework", "torchtitan", "full"), ("plan", "", "full"), ("bare", "", "")],
+)
+def test_a_row_as_a_user_tells_it_keeps_its_name_its_machine_and_its_work(
+    level, framework, recompute
+):
+    line = ",".join(map(str, TOLD_ROW.values()))
+    rows = read_text("\n".join([",".join(TOLD_ROW), *[line] * 95]), "mine.csv")
+    assert len(as_told(rows, level)) == 24  # every fourth, which are at most 30
+    cells = as_told(rows, level).rows[0].cells
+    hidden = {"framework": framework, "recompute": recompute, "source": "", "date": ""}
+    machine = {"variant": "dgx-h100.nic_bandwidth=x", "stated": level}
+    stated = {name: str(value) for name, value in TOLD_ROW.items()}
+    assert cells == {**stated, **hidden, **machine}
