@@ -17,26 +17,10 @@ import pytest
 ROOT = Path(__file__).parents[1]
 PACKAGES = ("topologies", "cluster_sim", "workloads", "experiments")
 TOP_FILES = {
-    *(
-        ".gitignore",
-        "CHANGELOG.md",
-        "CITATION.cff",
-        "CONTRIBUTING.md",
-        "DATA_LICENCES.md",
-        "LICENSE",
-        "MANIFEST.in",
-        "SECURITY.md",
-    ),
-    *(
-        "Makefile",
-        "README.md",
-        "constraints.txt",
-        "requirements.txt",
-        "mkdocs.yml",
-        "pyproject.toml",
-        "setup.cfg",
-    ),
-}
+    ".gitignore", "CHANGELOG.md", "CITATION.cff", "CONTRIBUTING.md", "DATA_LICENCES.md", "LICENSE",
+    "MANIFEST.in", "Makefile", "README.md", "SECURITY.md", "constraints.txt", "mkdocs.yml",
+    "pyproject.toml", "requirements.txt", "setup.cfg",
+}  # fmt: skip
 SOURCES = sorted(path for package in PACKAGES for path in (ROOT / package).rglob("*.py"))
 TESTS = sorted((ROOT / "tests").rglob("*.py"))
 
@@ -207,36 +191,23 @@ LATE: dict[str, set[str]] = {
     "cluster_sim/collectives/results.py": {"pandas"},
     "cluster_sim/collectives/verify/bounds.py": {"scipy"},
     "cluster_sim/engine/__init__.py": {"cluster_sim.engine.reference"},
-    "cluster_sim/engine/compiler/jit.py": {
-        "cluster_sim.engine.compiler.numba_side",
-        "llvmlite",
-        "logging",
-        "numba",
-    },
+    "cluster_sim/engine/compiler/jit.py": {"cluster_sim.engine.compiler.numba_side", "llvmlite",
+        "logging", "numba"},
     "cluster_sim/hardware/faults.py": {"networkx"},
     "cluster_sim/progress.py": {"IPython", "html", "rich"},
     "cluster_sim/schedule/table.py": {"html"},
     "cluster_sim/trace/trace.py": {"cluster_sim.trace.file", "pandas"},
-    "experiments/reports/remarks.py": {
-        "workloads.search.choice",
-        "workloads.training.frameworks.framework",
-        "workloads.training.detail",
-        "workloads.training.iteration",
-        "workloads.training.plan.placement",
-        "workloads.training.program.groups",
-    },
+    "experiments/reports/remarks.py": {"workloads.search.choice", "workloads.training.detail",
+        "workloads.training.frameworks.framework", "workloads.training.iteration",
+        "workloads.training.plan.placement", "workloads.training.program.groups"},
     "experiments/reports/certainty.py": {"workloads.confidence.split_conformal"},
     "experiments/reports/drawing.py": {"matplotlib"},
     "experiments/reports/plan.py": {"experiments.figures.plan", "pandas"},
     "experiments/reports/plan_rows.py": {"pandas"},
     "experiments/reports/html.py": {"pandas"},
     "experiments/reports/run_directory.py": {"cluster_sim.plot", "pandas"},
-    "experiments/reports/training.py": {
-        "cluster_sim.plot",
-        "experiments.reports.drawing",
-        "pandas",
-        "workloads.training.explain",
-    },
+    "experiments/reports/training.py": {"cluster_sim.plot", "experiments.reports.drawing", "pandas",
+        "workloads.training.explain"},
     "experiments/sweeps/runner.py": {"distributed"},
     "experiments/validation/comparison.py": {"pandas"},
     "experiments/validation/validate.py": {"pandas"},
@@ -263,17 +234,14 @@ LATE: dict[str, set[str]] = {
     "workloads/serving/prefix_cache.py": {"pandas"},
     "workloads/serving/requests.py": {"pandas"},
     "workloads/training/execution/rank_vector/evaluation.py": {"concurrent"},
-    "workloads/training/frameworks/conditions.py": {
-        "topologies.catalogue.catalogue",
-        "workloads.kernels.chip_share",
-        "workloads.training.frameworks.framework",
-    },
+    "workloads/training/frameworks/conditions.py": {"topologies.catalogue.catalogue",
+        "workloads.kernels.chip_share", "workloads.training.frameworks.framework"},
     "workloads/training/program/breakdown.py": {"pandas"},
     "workloads/training/plan/other_tools.py": {"topologies.files.yaml_documents", "yaml"},
     "workloads/training/write_other_tools.py": {"yaml"},
     "workloads/training/plan/schedules/one_f_one_b.py": {"numpy"},
     "workloads/training/plan/schedules/schedule.py": {"numpy"},
-}
+}  # fmt: skip
 """Imports inside functions that start-up needs: libraries that are slow to load, and rooms that
 bring one with them. Figures may import matplotlib."""
 

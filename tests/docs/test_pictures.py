@@ -11,7 +11,7 @@ from experiments.scripts.registry import EXPERIMENTS
 from tests.docs import pictures
 from tests.docs.rerun import ROOT
 from tools import gallery
-from tools.gallery import DOCS, MOST_BYTES, PICTURES, page, small_png
+from tools.gallery import DOCS, MOST_BYTES, PICTURES, page
 from topologies.errors import InputError
 
 
@@ -20,13 +20,6 @@ def _figure(height: float) -> Figure:
     figure.subplots().bar([1, 2], [1, height])
     figure.suptitle("Rings win")
     return figure
-
-
-def test_a_visible_change_is_told_and_none_is_not(tmp_path):
-    for name, height in (("a", 1.0), ("b", 1.0), ("c", 0.2)):
-        (tmp_path / name).write_bytes(small_png(_figure(height), {"Title": "Rings win"}))
-    assert pictures.difference(tmp_path / "a", tmp_path / "b") == 0
-    assert pictures.difference(tmp_path / "a", tmp_path / "c") > pictures.VISIBLE
 
 
 def test_an_experiment_is_drawn_with_its_finding_and_command(tmp_path, monkeypatch):

@@ -17,7 +17,8 @@ from tests.fuzz.__main__ import ROOT, failures
 from tests.fuzz.cases import Case, draw, from_json
 from tests.fuzz.seeds import COMMANDS, files
 from tests.fuzz.worker import answer as answer_of
-from tests.fuzz.worker import every_option, in_threads
+from tests.fuzz.worker import every_option
+from tests.support.probe_command import threads
 
 SECONDS = float(os.environ.get("FUZZ_SECONDS", "600"))
 SEED = int(os.environ.get("FUZZ_SEED", "0"))
@@ -123,7 +124,7 @@ def test_every_format_is_mutated():
 @pytest.mark.parametrize("words", COMMANDS, ids=" ".join)
 def test_the_seeds_are_valid_as_they_stand(words, tmp_path, monkeypatch):
     """A mutation of what is refused anyway finds little."""
-    monkeypatch.setattr("experiments.sweeps.runner.process_pool", in_threads)
+    monkeypatch.setattr("experiments.sweeps.runner.process_pool", threads)
     answer = answer_of(Case(0, (*words, "--quiet"), files()), tmp_path)
     assert (answer.status, answer.escaped) == (0, ""), answer.errors
 

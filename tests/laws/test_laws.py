@@ -3,11 +3,9 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from itertools import islice
 
 import pytest
 
-from tests.laws.__main__ import cases
 from tests.laws.law import Law
 from tests.laws.laws import COLLECTIVES, LAWS, QUEUES
 
@@ -46,8 +44,3 @@ def test_a_law_whose_cases_are_all_refused_says_so():
     refused = replace(LAWS[0], draw=lambda rng: LAWS[0].draw(rng).but(ranks=0))
     with pytest.raises(LookupError, match="40 cases were refused"):
         refused.violation(0)
-
-
-def test_new_cases_take_every_law_with_a_seed_before_the_next():
-    drawn = list(islice(cases(7), len(LAWS) + 1))
-    assert drawn == [*((7, law) for law in LAWS), (8, LAWS[0])]

@@ -8,7 +8,6 @@ import pytest
 from experiments.validation.reading.rows import table
 from tools import carry_over as module
 from tools.carry_over import (
-    CONSTANTS,
     FACTORS,
     HEADER,
     MOST_ROWS,
@@ -16,11 +15,9 @@ from tools.carry_over import (
     best_factor,
     dependent_logs,
     main,
-    scaled,
     spread_rows,
     without_each,
 )
-from topologies.catalogue.catalogue import shipped_catalogue
 from workloads.training.frameworks.framework import names
 
 
@@ -49,16 +46,6 @@ def test_every_row_of_the_tables_has_a_framework():
     assert {str(row.values["framework"]).partition(":")[0] for row in rows} <= set(names())
     assert len({framework for framework, _ in spread_rows()}) >= 6
     assert len(list(spread_rows(["vtrain_single"]))) <= 2 * MOST_ROWS
-
-
-def test_a_constant_is_scaled_with_its_alternatives():
-    shipped, more = shipped_catalogue(), scaled("training", "sharded_start", 1.4)
-    for catalogue, factor in ((shipped, 1.0), (more, 1.4)):
-        eager = catalogue.with_variants({"training.sharded_start": "eager"})
-        assert eager.value("training", "sharded_start") == pytest.approx(0.75e-3 * factor)
-    assert scaled("training", "sharded_start", 1.0) is shipped
-    for part, quantity in CONSTANTS:
-        assert shipped.value(part, quantity) >= 0
 
 
 def test_products_of_an_h100_say_nothing_of_a_b200():

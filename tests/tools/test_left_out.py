@@ -34,18 +34,6 @@ def test_what_is_left_out_does_not_judge_itself():
     assert backwards.mean == 1
 
 
-def test_degrees_are_predicted_from_smaller_ones():
-    rows = [_row("a", 0.1, tp=tp) for tp in (1, 2, 4) for _ in range(5)]
-    rows += [_row("a", 0.5, tp=8)] * 5
-    names = {fold.name for fold in folds(rows) if fold.name.startswith("tp")}
-    assert names == {"tp 2 from smaller", "tp 4 from smaller", "tp 8 from smaller"}
-    kept = [row.tp for row in rows if _fold(rows, "training", "tp 4 from smaller").kept(row)]
-    assert set(kept) == {1, 2}
-    widest = cover(_fold(rows, "training", "tp 8 from smaller"), rows)
-    assert widest is not None
-    assert widest.mean == 0
-
-
 def test_few_rows_say_nothing():
     rows = [_row("a", 0.1)] * 9 + [_row("b", 0.3)] * 4
     assert cover(_fold(rows, "training", "table b"), rows) is None

@@ -4,15 +4,13 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-import numpy as np
 import pytest
 
-from cluster_sim.collectives.duration.nccl import CHIP, FABRIC, constants
+from cluster_sim.collectives.duration.nccl import CHIP
 from tools.fit_collectives import fit_chips, fit_fabrics, nccl_rows, rows_on, start_for
 from tools.fit_rows import write
 from tools.nccl_fit import fit, measured, modelled, with_fitted
 from topologies.catalogue.catalogue import shipped_catalogue
-from topologies.clusters.names import cluster
 
 
 def a100_rows():
@@ -40,21 +38,6 @@ def test_the_fit_finds_the_constants_that_made_the_rows():
     fits = fit(replace(rows, time_s=times_s), CHIP, start)
     assert fits.value == pytest.approx(truth, rel=0.03)
     assert max(fits.spread.values()) < 0.15
-
-
-def test_a_tree_over_other_servers_is_met_by_what_some_showed():
-    rows = rows_on(nccl_rows("nccl_more"), ["dgx-h100"], far=True)
-    seen = measured([row for row in rows if row.values["chips"] == 32])
-    unseen = measured(
-        [row for row in rows if row.values["chips"] == 64 and row.values["size_bytes"] >= 2**22]
-    )
-    chip = constants(cluster("dgx-h100:2")).chip
-    start = with_fitted(start_for("dgx-h100"), chip)
-    names = [name for name in FABRIC if name != "ll128_step"]
-    fitted = fit(seen, names, start, fabric=True).value
-    errors = np.abs(modelled(with_fitted(start, fitted, fabric=True), unseen) / unseen.time_s - 1)
-    assert np.median(errors) < 0.04
-    assert np.quantile(errors, 0.9) < 0.12
 
 
 def test_the_shipped_rows_are_those_of_the_fits(tmp_path):

@@ -58,11 +58,11 @@ def test_a_command_loads_no_module_of_another_and_the_help_page_of_none():
     assert not modules & {"experiments.cli.commands.train", "experiments.cli.commands.sweep"}
 
 
-STEP = "train --model llama-3.1-8b --cluster trn2.48xlarge --tp 8 --global-batch 64"
+STEP = "train --model gpt2 --cluster trn2.48xlarge --tp 4 --global-batch 64"
 SMALL = {
     "collective": "collective all-reduce ring:4 --bandwidth 1GB/s --latency 1us --size 1KiB",
-    "train": STEP.replace("--tp 8", "--tp 1"),  # arithmetic: no other plan is searched for
-    "serve": "serve --model llama-3.1-8b --cluster trn2.48xlarge --tp 8 --requests poisson:0.5",
+    "train": STEP.replace("--tp 4", "--tp 1"),  # arithmetic: no other plan is searched for
+    "serve": "serve --model gpt2 --cluster trn2.48xlarge --tp 4 --requests poisson:9 --count 9",
 }
 """Small commands that answer in JSON with numpy and no other large library."""
 
@@ -98,7 +98,7 @@ def test_small_commands_need_numpy_and_no_other_large_library():
     assert without(large, lines).count('_s": ') > len(lines)
 
 
-PRINTED = (STEP, "run-job --model llama-3.1-8b --cluster trn2.48xlarge --tp 8 --days 9")
+PRINTED = (STEP, "run-job --model gpt2 --cluster trn2.48xlarge --tp 4 --days 9 --runs 1")
 WRITTEN = (
     f"{STEP} --out {{}}/run",
     "experiment step_time_breakdown --models llama-3.1-8b --cluster trn2.48xlarge --tp 8 "

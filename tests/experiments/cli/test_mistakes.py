@@ -56,7 +56,7 @@ MISTAKES = {
         (f"train {ON} --tp=8 --tokens=1k", "are less than a step of"),
         ("train --model=llama-3.1-70b --cluster=p5.48xlarge:8 --level=chunk",
          r"Use --level collective\.(?!.*nearest plan)"),
-        ("fleet --cluster=trn2-ultraserver:2 --demand=azure-conv --days=0.1 --unit-rate=30 "
+        ("fleet --cluster=trn2-ultraserver:2 --demand=azure-conv --days=0.02 --unit-rate=30 "
          "--scale-to-peak=9 --no-compare --sensitivity", "lends nothing"),
     ),
     RING: (

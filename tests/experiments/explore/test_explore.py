@@ -207,24 +207,6 @@ def test_the_page_has_a_slider_for_each_number(runs):
 
 @WITH_PANEL
 @pytest.mark.filterwarnings("ignore")
-def test_the_page_is_there_before_its_sliders(runs):
-    from experiments.explore.page import page
-
-    async def shown() -> tuple[int, int]:
-        """Parts below the boxes before and after the numbers are known."""
-        weighed: list[list[str]] = []
-        left, _ = page(runs, {}, lambda: weighed[0] if weighed else None, shipped_catalogue())
-        before = len(left[-1])
-        weighed.append(["trn2.link_bandwidth"])
-        while len(left[-1]) == before:
-            await asyncio.sleep(0.05)
-        return before, len(left[-1])
-
-    assert asyncio.run(asyncio.wait_for(shown(), 60)) == (1, 4)
-
-
-@WITH_PANEL
-@pytest.mark.filterwarnings("ignore")
 def test_names_from_files_are_text(runs):
     from experiments.explore.page import page
 

@@ -11,12 +11,9 @@ from matplotlib.figure import Figure
 
 from cluster_sim.plot.timeline_figure import Bars, busy_share, smoothed
 from experiments.figures.collective import bandwidth
-from experiments.figures.plan import _numerals, plan_label, worth
+from experiments.figures.plan import _numerals, plan_label
 from experiments.figures.training import lines, stacked
 from experiments.figures.validation import scatter
-from topologies.clusters.names import cluster
-from workloads.models.huggingface import model
-from workloads.search.search import search
 
 PLAN = {"tp": 1, "pp": 2, "dp": 8, "stage_layers": "", "zero": 2, "schedule": "1f1b", "order": "x"}
 
@@ -61,14 +58,6 @@ def test_numerals_cover_neither_circles_nor_each_other():
     assert not any(one.overlaps(two) for one, two in itertools.combinations(boxes, 2))
     dots = axes.transData.transform(near)
     assert not any(box.contains(*dot) for box in boxes for dot in dots)
-
-
-def test_a_plan_that_is_fastest_and_cheapest_is_said_to_be_both():
-    machine = cluster("trn2.48xlarge")
-    plans = search(model("gpt2"), machine, 32, stated={"seq": 1024}, finalists=2, objective="cost")
-    assert "the fastest plan is also the one of least cost" in worth(plans, 2).axes[0].get_title(
-        "left"
-    )
 
 
 def test_ops_that_take_turns_within_a_few_pixels_are_drawn_evenly():

@@ -118,17 +118,3 @@ def test_values_lie_where_the_picture_shows_them():
     assert bar[0] == pytest.approx(low[0], abs=0.01)
     assert headline(figure) == ""
     assert description(figure) == "Across: cost [USD]. Shown: line, bar."
-
-
-@pytest.mark.parametrize(
-    ("title", "line"),
-    [
-        ("rings are slow\nllama, tp 8", "rings are slow. llama, tp 8"),
-        ("slower by:\njitter 2%, \nrank 1", "slower by: jitter 2%, rank 1"),
-        ("one line\n", "one line"),
-    ],
-)
-def test_lines_of_a_title_are_divided_by_a_period(title, line):
-    figure = Figure()
-    figure.suptitle(title)
-    assert headline(figure) == line

@@ -36,22 +36,26 @@ def _write(path: Path, *, ranks: int = 8, build_s: float = 1.0) -> None:
         writer.trace(run(on_one_link(3)))
 
 
-def test_everything_that_was_given_is_there(tmp_path):
-    _write(tmp_path / "out")
-    assert sorted(entry.name for entry in (tmp_path / "out").iterdir()) == [
-        "breakdown.png",
-        "breakdown.svg",
-        "breakdown_hover.json",
-        "metrics.csv",
-        "report.html",
-        "result.json",
-        "run.json",
-        "timeline.pftrace.gz",
-        "trace.parquet",
-    ]
-    assert load_trace(tmp_path / "out" / "trace.parquet").total_ps == 15
-    assert pd.read_csv(tmp_path / "out" / "metrics.csv")["ranks"].tolist() == [8]
+def test_everything_that_was_given_is_there_and_recorded(tmp_path):
+    out = tmp_path / "out"
+    _write(out)
+    contents = [
+        "result.json", "metrics.csv", "breakdown.svg", "trace.parquet", "timeline.pftrace.gz",
+    ]  # fmt: skip
+    beside = {"breakdown.png", "breakdown_hover.json", "report.html", "run.json"}
+    assert {entry.name for entry in out.iterdir()} == {*contents, *beside}
+    assert load_trace(out / "trace.parquet").total_ps == 15
+    assert pd.read_csv(out / "metrics.csv")["ranks"].tolist() == [8]
     assert [entry.name for entry in tmp_path.iterdir()] == ["out"]
+    record = read_record(out)
+    assert (record["command"], record["inputs"], record["seed"]) == ("train", {"ranks": 8}, 3)
+    assert record["version"]
+    for name, stored in record["files"].items():
+        assert hashlib.sha256((out / name).read_bytes()).hexdigest() == stored
+    assert [item["file"] for item in record["contents"]] == contents
+    _write(tmp_path / "again")
+    for entry in out.iterdir():
+        assert entry.read_bytes() == (tmp_path / "again" / entry.name).read_bytes(), entry.name
 
 
 def test_text_of_a_table_is_no_formula(tmp_path):
@@ -60,29 +64,6 @@ def test_text_of_a_table_is_no_formula(tmp_path):
         writer.table("results", rows)
     text = (tmp_path / "out" / "results.csv").read_text()
     assert text == "'=name,change\n'=1+1,-1.5\n-2,2.0\n"
-
-
-def test_the_record_names_inputs_version_seed_and_every_file(tmp_path):
-    _write(tmp_path / "out")
-    record = read_record(tmp_path / "out")
-    assert (record["command"], record["inputs"], record["seed"]) == ("train", {"ranks": 8}, 3)
-    assert record["version"]
-    for name, stored in record["files"].items():
-        assert hashlib.sha256((tmp_path / "out" / name).read_bytes()).hexdigest() == stored
-    assert [item["file"] for item in record["contents"]] == [
-        "result.json",
-        "metrics.csv",
-        "breakdown.svg",
-        "trace.parquet",
-        "timeline.pftrace.gz",
-    ]
-
-
-def test_the_same_run_gives_the_same_bytes(tmp_path):
-    _write(tmp_path / "a")
-    _write(tmp_path / "b")
-    for entry in (tmp_path / "a").iterdir():
-        assert entry.read_bytes() == (tmp_path / "b" / entry.name).read_bytes(), entry.name
 
 
 def test_measured_times_are_written_but_no_part_of_the_digest(tmp_path):

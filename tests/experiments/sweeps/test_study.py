@@ -18,7 +18,7 @@ from experiments.reports.run_record import read_record
 from experiments.sweeps import runner as row_runner
 from experiments.sweeps import study as module
 from experiments.sweeps.runner import run_row, run_rows
-from experiments.sweeps.study import Row, arguments, read_study, results, rows, study
+from experiments.sweeps.study import Row, read_study, results, rows, study
 from experiments.sweeps.sweep import open_store, sweep
 from tests.support import probe_command
 from tests.support.probe_command import PROBE, run
@@ -63,13 +63,6 @@ def test_a_file_becomes_a_table_of_command_lines(tmp_path):
         (*start, "--size=2", "--slow", *tags, "--", "all-reduce"),
     ]
     assert table[2].parameters == {"size": "2", "fast": "true"}
-
-
-def test_values_are_text_and_never_anything_that_yaml_makes_of_them(tmp_path):
-    path = tmp_path / "study.yaml"
-    path.write_text("command: probe\nfixed: {op: on}\nruns:\n- {model: 3:1.5}\n- {model: 1e3}\n")
-    assert [row.parameters["model"] for row in rows(read_study(path), PROBE)] == ["3:1.5", "1e3"]
-    assert rows(read_study(path), PROBE)[0].arguments[-1] == "on"
 
 
 def test_a_list_of_runs_is_crossed_with_the_grid():
@@ -158,12 +151,6 @@ def test_the_digest_follows_command_line_and_files(tmp_path):
         assert len(set(seen)) == 4
 
 
-def test_names_may_be_written_with_dashes_and_flags_by_their_words():
-    assert arguments(PROBE, "probe", {"op": "x", "fast": "off"})[3] == "--slow"
-    assert "quiet" in PROBE.checked("probe")
-    assert next(iter(PROBE.checked("probe"))) == "op"
-
-
 @pytest.mark.parametrize(
     ("size", "status", "message"),
     [
@@ -206,12 +193,6 @@ def test_a_command_that_prints_rows_gives_rows_and_parameters_keep_their_names()
     assert none["status"].tolist() == ["ok"]
 
 
-def test_a_result_that_repeats_its_parameter_is_left_out():
-    outcome = {"status": "ok", "message": "", "document": {"tp": 8, "name": "x"}}
-    frame = results([(Row({"tp": "8", "name": "y"}, ("x",), "d"), outcome)])
-    assert list(frame.columns) == ["tp", "name", "status", "result.name", "message"]
-
-
 def test_parameters_of_several_kinds_are_text_and_can_be_stored(tmp_path):
     outcome = {"status": "ok", "message": "", "document": {"t": 1}}
     rows = [Row({"size": text}, (text,), text) for text in ("1KiB", "nan", "-1", "1e3")]
@@ -244,13 +225,6 @@ def test_a_sweep_leaves_table_record_and_page(log_of_processes, tmp_path):
         "run.json",
         "sweep.json",
     ]
-
-
-def test_without_a_path_nothing_is_written(log, tmp_path, monkeypatch):
-    (tmp_path / "here").mkdir()
-    monkeypatch.chdir(tmp_path / "here")
-    sweep(_sizes(1), PROBE, workers=1)
-    assert list((tmp_path / "here").iterdir()) == []
 
 
 @pytest.mark.slow
@@ -295,22 +269,13 @@ def test_directories_that_hold_something_else_are_refused(log, tmp_path):
     assert not log.exists()
 
 
-def test_two_sweeps_do_not_write_to_one_directory(tmp_path):
-    with (
-        open_store(tmp_path / "out"),
-        pytest.raises(InputError, match="another sweep is writing"),
-        open_store(tmp_path / "out"),
-    ):
-        pass
-
-
 INTERRUPTED = """
 import signal
 import sys
 from tests.support import probe_command
 from experiments.sweeps import runner as row_runner
 from experiments.sweeps.study import study
-from experiments.sweeps.sweep import sweep
+from experiments.sweeps.sweep import open_store, sweep
 
 if __name__ == "__main__":
     # A parent in the background of a shell ignores SIGINT, and its children with it.
@@ -345,6 +310,15 @@ def test_ctrl_c_keeps_what_has_finished_and_leaves_no_process(tmp_path):
     assert done.returncode == 0
     assert len(log.read_text().split()) == begun + 40 - kept
     assert len(pd.read_csv(out / "results.csv")) == 40
+
+
+def test_two_sweeps_do_not_write_to_one_directory(tmp_path):
+    with (
+        open_store(tmp_path / "out"),
+        pytest.raises(InputError, match="another sweep is writing"),
+        open_store(tmp_path / "out"),
+    ):
+        pass
 
 
 def test_a_dask_cluster_gives_the_same_table(log):

@@ -21,7 +21,6 @@ from tests.support.toy_training import TOY, plan
 from tests.support.validation_rows import TRAINING, rows_of, training_row
 from topologies.catalogue.catalogue import shipped_catalogue
 from topologies.errors import InputError
-from workloads.kernels.times import elementwise_s
 from workloads.training.iteration import iteration
 from workloads.training.layers.layer import forward
 from workloads.training.layers.steps import RankShapes
@@ -70,12 +69,6 @@ def test_layer_rows_predict_both_passes():
     assert (sparse["status"], "experts" in sparse["why"]) == ("unsupported", True)
 
 
-def test_a_chain_of_launches_takes_as_long_as_each_of_its_parts():
-    row = {"kernel": "launch", "chip": "h100", "size_bytes": 8 * 2**20, "rows": 8}
-    each_s = float(elementwise_s("h100", 2**20))
-    assert predict_kernel(row).predicted["kernel_s"] == pytest.approx(8 * each_s)
-
-
 def test_a_layer_of_a_row_takes_as_long_as_that_layer_of_a_plan():
     """Both without the rotation of queries and keys, which rows of layers leave out."""
     cells = {"chip": "h100", "seq": 4096, "heads": 32, "kv_heads": 32, "head_dim": 128}
@@ -117,21 +110,6 @@ def test_a_cluster_file_keeps_its_case_and_is_read_again_after_an_edit(tmp_path)
     assert machines_for(str(file), 4).chips == 16
     file.write_text(text.replace("name: X, size: 4", "name: X, size: 8"))
     assert machines_for(str(file), 4).chips == 32
-
-
-def test_slices_have_the_links_of_the_catalogue():
-    from experiments.validation.reading.rows import shipped_clusters
-
-    for name in shipped_clusters():
-        machine = machines_for(name, 1)
-        switched = not hasattr(machine.shape, "axes")
-        rate = shipped_catalogue().integer(machine.chip, "link_bandwidth")
-        # An H800 is an H100 with eight of its NVLinks; four GH200 have six between every two.
-        pair = shipped_catalogue().integer(machine.chip, "links") // 3 if switched else 1
-        links = getattr(machine.shape, "links", pair)
-        for part in [machine.shape] if switched else machine.shape.axes:
-            assert part.bandwidth_bytes_per_s == rate * links
-            assert part.latency_ps == shipped_catalogue().ps(machine.chip, "link_latency")
 
 
 def test_a_row_that_names_its_model_needs_no_sizes():

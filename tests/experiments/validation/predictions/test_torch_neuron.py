@@ -4,13 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from experiments.validation.predictions.collectives import (
-    PIECE_BYTES,
-    beside_s,
-    issued,
-    predict,
-    time_s,
-)
+from experiments.validation.predictions.collectives import beside_s, predict, time_s
 from experiments.validation.reading.rows import machines_for
 from topologies.catalogue.catalogue import shipped_catalogue
 from topologies.errors import InputError
@@ -42,24 +36,6 @@ def test_every_call_over_several_chips_copies_the_longer_buffer_once():
     assert beside("all-reduce", chips=1) == 0
     assert beside("all-to-all") == pytest.approx(3 * copy_s, rel=0.02)
     assert beside("broadcast") == pytest.approx(1.5 * copy_s, rel=0.02)
-
-
-@pytest.mark.parametrize(
-    ("op", "more"), [("all-gather", 2), ("reduce-scatter", 2), ("all-reduce", 1)]
-)
-def test_pieces_above_512_mib_are_copied_once_more(op, more):
-    assert beside(op, 2 * PIECE_BYTES) / beside(op, PIECE_BYTES) == pytest.approx(
-        2 * more, rel=0.01
-    )
-    single = beside(op, 2 * PIECE_BYTES, chips=1)
-    assert (single > 0) == (more == 2)
-
-
-def test_broadcast_takes_an_all_reduce_and_clearing():
-    assert issued("broadcast") == "all-reduce"
-    both = (predict(row(collective=op, call_s=1e-3)) for op in ("all-reduce", "broadcast"))
-    summed, sent = (outcome.predicted["time_s"] for outcome in both)
-    assert sent - summed == pytest.approx(beside("broadcast") - beside("all-reduce"))
 
 
 def test_a_stated_call_takes_the_place_of_the_range_of_the_host():

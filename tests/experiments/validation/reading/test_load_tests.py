@@ -139,14 +139,6 @@ def test_what_a_file_does_not_say_is_stated(tmp_path):
         read_file(path, {"tpp": "2"})
 
 
-def test_rows_of_csv_take_stated_cells(tmp_path):
-    path = tmp_path / "rows.csv"
-    path.write_text("collective,chips,size_bytes,time_s\nall-reduce,8,1048576,1e-4\nbroadcast,8\n")
-    first, second = read_file(path, {"cluster": "dgx-h100", "chips": "4"}).rows
-    assert (first.values["cluster"], first.values["chips"], first.mistakes) == ("dgx-h100", 4, ())
-    assert "it has" in second.mistakes[0]
-
-
 def test_rows_are_marked_by_their_intervals():
     row = {"error": 0.1, "low": 1.0, "high": 2.0, "quantity": "tpot_s"}
     rate = {**row, "quantity": "tokens_per_s"}

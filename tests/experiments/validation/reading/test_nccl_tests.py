@@ -99,11 +99,3 @@ def test_what_stands_before_each_line_is_passed_over(prefix):
         2,
         [1024, 2**20],
     )
-
-
-def test_only_an_all_reduce_has_so_much_more_bus_bandwidth():
-    header = "#  size  count  type  time  algbw  busbw\n#  (B)  (elements)  (us)  (GB/s)  (GB/s)\n"
-    series = parse_measured(header + "134217728 33554432 float 563.9 238.02 416.53\n")
-    assert (series.collective, series.ranks) == ("all-reduce", 8)
-    series = parse_measured(header + "134217728 33554432 float 563.9 238.02 208.27\n")
-    assert (series.collective, series.ranks) == (None, None)

@@ -16,14 +16,6 @@ from tests.support.validation_rows import COLLECTIVES, TRAINING, rows_of, traini
 from topologies.errors import InputError
 
 
-def test_kinds_are_told_by_their_columns():
-    assert rows_of(COLLECTIVES).kind.name == "collective"
-    assert rows_of(TRAINING).kind.name == "training"
-    assert rows_of("kernel,chip,m,n,k,kernel_s\n").kind.name == "kernel"
-    serving = "model,cluster,chips,tp,prompt_tokens,output_tokens,concurrency,tpot_s\n"
-    assert rows_of(serving).kind.name == "serving"
-
-
 def test_bad_cells_are_named_with_column_value_and_remedy_and_the_row_stays():
     read = rows_of(COLLECTIVES + "all-reduce,dgx-h100,eight,1024,1e-5,x\n,dgx-h100,8,1.5,-1,x\n")
     assert len(read) == 2
@@ -114,11 +106,6 @@ def test_files_of_rows_are_beside_the_table(tmp_path, monkeypatch):
         (f"{tmp_path}/models/mine", "dgx-h100"),
         ("Qwen/Qwen-72B", "trn2.48xlarge"),
     ]
-
-
-def test_a_shipped_model_is_read_once():
-    for name in ("llama-3.1-8b", "trinity-nano"):
-        assert model_for(name) is model_for(name)
 
 
 def test_a_users_model_is_read_at_each_call(tmp_path):

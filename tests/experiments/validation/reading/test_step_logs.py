@@ -105,8 +105,3 @@ def test_a_log_of_something_else_is_refused(text, message, step, tmp_path):
     log.write_text(text)
     with pytest.raises(InputError, match=message):
         compared_step(read_steps(str(log)), step)
-
-
-def test_a_time_is_positive(step):
-    with pytest.raises(InputError, match="not a positive time"):
-        compared_step(read_steps("0s"), step)
