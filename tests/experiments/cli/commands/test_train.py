@@ -1,4 +1,4 @@
-"""The command ``train``: its keys, files and refusals, which name the nearest plan that works."""
+"""The command ``train``: its keys, files and refusals."""
 
 from __future__ import annotations
 
@@ -7,13 +7,9 @@ from pathlib import Path
 import pandas as pd
 import pytest
 
-from experiments.cli.commands.train import remedied
 from tests.support.commands import document_of, printed_by, refusal_of
 from tests.support.small_models import SMALL_CONFIG, config_file
-from tests.support.toy_training import TOY, sixteen
-from topologies.errors import InputError
 from workloads.training.program.breakdown import PARTS
-from workloads.training.usual_plan import complete
 
 KEYS = {
     "ranks", "chips", "parameters", "iteration_s", "tokens_per_s", "tokens_per_s_per_chip",
@@ -169,20 +165,3 @@ def test_layers_of_the_only_chunk_may_be_stated(tmp_path):
     line = "train --model=gpt2 --cluster=p5.48xlarge"
     times_s = [document_of(line, *more)["iteration_s"] for more in ((), (f"--plan={file}",))]
     assert times_s[0] == times_s[1]
-
-
-def refused(plan, refusal=""):
-    with remedied(plan, TOY, sixteen()):
-        if refusal:
-            raise InputError(refusal)
-        complete(plan, TOY, sixteen())
-
-
-def test_a_refusal_names_the_nearest_plan_in_the_same_line_once():
-    with pytest.raises(InputError, match=r"^[^\n]*The nearest plan that works: tp 4\.$"):
-        refused({"tp": 3})
-    named = "12 attention heads of gpt2 are not divisible by tp 8. Use tp 4."
-    for plan, refusal in (({"tp": 4}, "something else"), ({"tp": 3}, named)):
-        with pytest.raises(InputError) as caught:
-            refused(plan, refusal)
-        assert str(caught.value) == refusal
