@@ -61,6 +61,8 @@ CHOICE = 0.1
 chooses between rings and trees by figures of its own, and may change to the slower."""
 
 
+idle = plain(draws.serve, requests="poisson:0.01")
+own_idle = own(draws.serve, requests="poisson:0.01")
 one_replica = plain(draws.train, chips=8, tp=4, pp=2, dp=1, zero=1)
 dense_one = drawn_on(("dgx-h100", "dgx-a100"), draws.train, from_file=False, tp=4, pp=2, dp=1)
 
@@ -240,9 +242,8 @@ TRAINING = (
     # Without a name, adapters would be trained by another framework.
     Law("adapters need less memory", in_its_framework, to(lora_rank=8), "<=",
         ("memory_bytes.total",)),
-    Law("wider adapters need no less memory",
-        lambda rng: in_its_framework(rng).but(lora_rank=4), to(lora_rank=64), ">=",
-        ("memory_bytes.total",)),
+    Law("wider adapters need no less memory", lambda rng: in_its_framework(rng).but(lora_rank=4),
+        to(lora_rank=64), ">=", ("memory_bytes.total",)),
     Law("wider adapters are no faster",
         drawn_on(("dgx-h100:2", "dgx-a100:2"), draws.train, from_file=False, overlap="none",
                  zero=0, lora_rank=4),
@@ -316,26 +317,22 @@ EXPERTS = (
         to(unfolded=True), "==", PARTS, 1e-6),
 )  # fmt: skip
 SERVING = (
-    Law("longer prompts have no earlier first token", plain(draws.serve, requests="poisson:0.01"),
-        times("prompt", 2), ">=", FIRST_TOKEN),
+    Law("longer prompts have no earlier first token", idle, times("prompt", 2), ">=", FIRST_TOKEN),
     Law("longer answers take longer", draws.serve, times("output", 3), ">=", ("iterations",)),
     Law("both engines serve alike", plain(draws.serve, engine="fast"), to(engine="reference"), "==",
         SERVED),
     Law("a cache of nothing is no cache", draws.serve, to(prefix_cache="0%"), "==", SERVED),
-    Law("a cache delays no first token", plain(draws.serve, requests="poisson:0.01"),
-        to(prefix_cache="50%"), "<=", FIRST_TOKEN, 0.001),
+    Law("a cache delays no first token", idle, to(prefix_cache="50%"), "<=", FIRST_TOKEN, 0.001),
     Law("one expert rank is none", draws.serve, to(ep=1), "==", SERVED),
     Law("a looser limit is kept as often", plain(draws.serve, slo="ttft=1ms,tpot=1ms"),
         to(slo="ttft=2s,tpot=1s"), ">=", ("slo_attainment",)),
     Law("milliseconds are thousandths", plain(draws.serve, slo="ttft=5ms,tpot=2ms"),
         to(slo="ttft=0.005s,tpot=0.002s"), "==", ("slo_attainment",)),
-    Law("an idle replica answers as early with more slots",
-        plain(draws.serve, requests="poisson:0.01"), to(slots=128), "==", FIRST_TOKEN),
-    Law("more layers serve slower", plain(draws.serve, requests="poisson:0.01"), layers(2), ">=",
-        LATER_TOKENS),
+    Law("an idle replica answers as early with more slots", idle, to(slots=128), "==", FIRST_TOKEN),
+    Law("more layers serve slower", idle, layers(2), ">=", LATER_TOKENS),
     Law("weights count no slots", draws.serve, to(slots=8), "==", ("weights_bytes",)),
     *(
-        Law(f"{what} delay no token", own(draws.serve, requests="poisson:0.01"),
+        Law(f"{what} delay no token", own_idle,
             quantity(part, key, factor), "<=", (*FIRST_TOKEN, *LATER_TOKENS), apart)
         for what, part, key, factor, apart in (
             ("twice the memory bandwidth", "chip", "hbm_bandwidth", 2, 1e-9),
@@ -360,8 +357,7 @@ SERVING = (
             ("twice the scale-up links", "scale_up", "bandwidth", CHOICE),
         )
     ),
-    Law("twice the rate of products delays no token",
-        with_peaks(own(draws.serve, requests="poisson:0.01")), with_peak(2), "<=",
+    Law("twice the rate of products delays no token", with_peaks(own_idle), with_peak(2), "<=",
         (*FIRST_TOKEN, *LATER_TOKENS)),
     Law("more users get no fewer tokens", plain(draws.serve, concurrency=2), to(concurrency=8),
         ">=", SERVED[2:], 1e-6),
@@ -465,9 +461,8 @@ JOBS = (
     Law("spares cost no goodput", plain(draws.job, spares=0), to(spares=1), ">=", ("goodput",),
         0.01),
     *(
-        Law(f"{what} gain nothing",
-            plain(draws.job, checkpoint_interval="1h", days=30, **before), to(**after), "<=",
-            ("goodput",), 0.01)
+        Law(f"{what} gain nothing", plain(draws.job, checkpoint_interval="1h", days=30, **before),
+            to(**after), "<=", ("goodput",), 0.01)
         for what, before, after in (
             ("eight times the failures", {"failures": "0.5"}, {"failures": "4"}),
             ("longer repairs", {"failures": "4", "repair": "1h", "spares": 1}, {"repair": "48h"}),

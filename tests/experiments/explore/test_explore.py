@@ -93,7 +93,7 @@ def test_the_table_says_what_was_asked_found_and_is_now(runs):
     assert "–" in train["80 % of measured"]
 
 
-def test_steps_and_collectives_are_drawn_apart(runs):
+def test_pictures_and_sliders_say_what_they_show(runs):
     steps, times = pictures(runs, [run.recorded for run in runs])
     assert [bar.get_label() for bar in steps.axes[0].containers]
     names = [line.get_label() for line in times.axes[0].lines]
