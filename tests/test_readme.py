@@ -1,7 +1,5 @@
 """The README names commands and experiments that exist; its code is run by tests/docs."""
 
-from __future__ import annotations
-
 import re
 from pathlib import Path
 

@@ -1,7 +1,5 @@
 """Each room keeps within its budget of lines."""
 
-from __future__ import annotations
-
 from tests import size
 
 

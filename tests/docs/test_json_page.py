@@ -1,7 +1,5 @@
 """The page on JSON names every key that the recorded answers have."""
 
-from __future__ import annotations
-
 import json
 import re
 

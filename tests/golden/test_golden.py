@@ -1,7 +1,5 @@
 """Commands give the documents that were recorded, to the last digit."""
 
-from __future__ import annotations
-
 import pytest
 
 from tests.golden.record import answer, commands, differences, recorded

@@ -1,7 +1,5 @@
 """Mutants differ from their module in the place that is named, and neighbours are found."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import pytest

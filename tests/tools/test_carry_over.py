@@ -49,7 +49,7 @@ def test_every_row_of_the_tables_has_a_framework():
 
 
 def test_products_of_an_h100_say_nothing_of_a_b200():
-    rows = list(spread_rows(["torchtitan"]))[:2]
+    rows = list(spread_rows(["torchtitan"]))[::4]
     assert dependent_logs("kernels.b200", "gemm_sustained", rows) == {}
     logs = dependent_logs("kernels.h100", "gemm_sustained", rows)
     assert set(logs) == {"torchtitan"}

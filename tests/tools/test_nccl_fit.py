@@ -1,7 +1,5 @@
 """The fit of NCCL's constants: it finds what made the rows, and the shipped rows are its own."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 
 import pytest

@@ -1,7 +1,5 @@
 """Rewriting the table of results of the validation page."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import pytest

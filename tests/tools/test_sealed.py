@@ -1,7 +1,5 @@
 """Sealed predictions: what was written stays as it is, and measurements are compared with it."""
 
-from __future__ import annotations
-
 import csv
 import hashlib
 import re

@@ -1,7 +1,5 @@
 """Figures that once had overlapping texts stay readable."""
 
-from __future__ import annotations
-
 import itertools
 
 import numpy as np

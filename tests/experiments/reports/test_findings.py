@@ -1,7 +1,5 @@
 """Titles and first numbers of report pages."""
 
-from __future__ import annotations
-
 import re
 from html import unescape
 

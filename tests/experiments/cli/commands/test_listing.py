@@ -1,7 +1,5 @@
 """The command ``list``: each kind has rows."""
 
-from __future__ import annotations
-
 from tests.support.commands import document_of, printed_by
 from workloads.confidence.residuals import shipped_residuals
 from workloads.training.frameworks.framework import names

@@ -1,7 +1,5 @@
 """The command ``replay``: its document, table and run directory."""
 
-from __future__ import annotations
-
 from tests.support.commands import document_of, printed_by
 from tests.support.small_traces import job
 

@@ -1,7 +1,5 @@
 """The serve command: what each way to serve faster adds to the answer, and what is refused."""
 
-from __future__ import annotations
-
 import json
 import math
 

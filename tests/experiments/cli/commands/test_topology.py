@@ -1,7 +1,5 @@
 """The command ``topology``: its JSON, table, run directory and refusals."""
 
-from __future__ import annotations
-
 import json
 import sys
 

@@ -1,7 +1,5 @@
 """The commands ``validate``, ``calibrate`` and ``report``: status, JSON, run directories."""
 
-from __future__ import annotations
-
 import json
 import re
 from dataclasses import replace

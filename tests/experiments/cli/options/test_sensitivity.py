@@ -1,7 +1,5 @@
 """The option ``--sensitivity`` of each command that has it: JSON keys, table and picture."""
 
-from __future__ import annotations
-
 import pytest
 
 from tests.support.commands import document_of, printed_by

@@ -1,7 +1,5 @@
 """Tables are as wide as the terminal, words stay whole, and no impossible result is printed."""
 
-from __future__ import annotations
-
 import ast
 import math
 from pathlib import Path

@@ -1,7 +1,5 @@
 """Several clusters in one command: rows as of each alone, one table, picture and refusal."""
 
-from __future__ import annotations
-
 import re
 from pathlib import Path
 

@@ -1,7 +1,5 @@
 """Errors of predictions, their summaries, the constant predictor and the scatter."""
 
-from __future__ import annotations
-
 import numpy as np
 import pandas as pd
 import pytest

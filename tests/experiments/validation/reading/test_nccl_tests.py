@@ -1,7 +1,5 @@
 """Output of measurement tools: units, ranks, prefixes and what is refused."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 from hypothesis import given

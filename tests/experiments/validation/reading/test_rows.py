@@ -1,7 +1,5 @@
 """Rows of measurements and the shipped tables of them, whole and credited."""
 
-from __future__ import annotations
-
 import json
 from importlib.resources import files
 

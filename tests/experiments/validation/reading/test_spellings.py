@@ -1,7 +1,5 @@
 """Files of measurements with other separators, spellings and lengths are read."""
 
-from __future__ import annotations
-
 import csv
 import io
 from contextlib import contextmanager
