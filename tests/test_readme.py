@@ -3,8 +3,6 @@
 import re
 from pathlib import Path
 
-import pytest
-
 from experiments.cli.registry import COMMANDS
 from experiments.scripts.registry import EXPERIMENTS
 
@@ -18,8 +16,3 @@ def test_commands_and_experiments_of_the_readme_exist():
     assert named <= commands
     experiments = set(re.findall(r"python -m experiments ([a-z_]+)", README))
     assert experiments <= {experiment.name for experiment in EXPERIMENTS}
-
-
-@pytest.mark.parametrize("path", sorted(set(re.findall(r"\]\(([^)#]+)", README))))
-def test_links_of_the_readme_lead_somewhere(path):
-    assert (Path(__file__).parents[1] / path).exists()

@@ -101,10 +101,6 @@ DOORS = re.compile(
 )
 
 
-def test_every_command_is_mutated():
-    assert {words[0] for words in COMMANDS} == set(every_option()) - NOT_MUTATED
-
-
 def test_every_format_is_mutated():
     doors = {
         f"topologies/files/{name}.py" for name in ("reading", "yaml_documents", "frame", "table")

@@ -130,12 +130,6 @@ def test_train_and_plan_tell_the_same_job_of_a_step():
     assert f"spare chips, in price and energy {whole['spare_chips']}" in text
 
 
-def test_clusters_side_by_side_have_the_job_of_each():
-    clusters = "trn2.48xlarge,p5.48xlarge"
-    line = f"train --model=llama-3.1-8b --tp=8 --tokens=1T --cluster={clusters}"
-    assert "days of the job" in printed_by(line)
-
-
 def test_an_elastic_job_goes_on_and_one_that_is_not_says_what_that_would_give():
     often = "--failures=600 --checkpoint=peer --global-batch=512"
     waits, goes_on = answer(often), answer(f"{often} --elastic")

@@ -56,11 +56,6 @@ def test_other_files_are_refused_in_one_line(tmp_path, content, why):
     assert "\n" not in str(refused.value)
 
 
-def test_a_missing_file_is_refused(tmp_path):
-    with pytest.raises(InputError, match="cannot be read"):
-        read_file(tmp_path / "none.csv")
-
-
 @given(st.text(max_size=200))
 def test_no_text_breaks_the_reader(text):
     try:
