@@ -66,6 +66,23 @@ def test_an_operation_is_known_by_every_tools_name(tmp_path):
     assert [row["collective"] for row in rows] == spelled
 
 
+@pytest.mark.parametrize(
+    ("cell", "why"),
+    [
+        ({"collective": "gather"}, "collective 'gather' is none of"),
+        ({"ranks": "64"}, "ranks 64 on 32 chips of h100: NCCL runs one on each"),
+        ({"algorithm": "tree"}, "unknown algorithm 'tree'"),
+        ({"chips": "8.5"}, "chips '8.5' is not a whole number"),
+    ],
+)
+def test_an_impossible_row_is_counted_and_the_others_are_predicted(cell, why, tmp_path):
+    empty = {"ranks": "", "algorithm": ""}
+    rows = [{**empty, **ROWS[0], **cell}, {**empty, **ROWS[1]}]
+    (bad, good), _ = validated(tmp_path, text_of(rows))
+    assert (bad["status"], good["status"]) == ("unsupported", "ok")
+    assert why in bad["why"]
+
+
 def test_long_tables_share_the_processes_that_they_start(monkeypatch):
     opened = []
 
