@@ -43,7 +43,7 @@ def test_the_gallery_of_the_documents_is_whole_and_small():
     docs = ROOT / DOCS
     drawn = {path.stem: path for path in (docs / PICTURES).glob("*.png")}
     assert set(drawn) <= {one.name for one in gallery.SHOWN}
-    assert len(drawn) >= 14
+    assert len(drawn) >= 16
     for path in drawn.values():
         assert path.stat().st_size <= MOST_BYTES, path.name
         with Image.open(path) as image:

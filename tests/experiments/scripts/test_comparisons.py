@@ -1,5 +1,7 @@
 """Experiments that compare steps and collectives, at toy size: rows, figures and titles."""
 
+from __future__ import annotations
+
 import pytest
 
 from cluster_sim.collectives import rows, whole
@@ -7,6 +9,7 @@ from experiments.scripts import collectives, generations, scaling, training
 from experiments.scripts.support import Replica, Steps, with_collective_ends
 from tests.support.small_models import TOY_CONFIG, config_file
 from topologies.clusters.names import cluster
+from topologies.errors import InputError
 from workloads.confidence.answers import collective_interval
 from workloads.models.huggingface import named
 from workloads.training.iteration import iteration
@@ -14,6 +17,7 @@ from workloads.training.usual_plan import complete
 
 SERVER = "trn2.48xlarge"
 DENSE = {**TOY_CONFIG, "num_hidden_layers": 8, "num_attention_heads": 16}
+MIXTURE = {"model_type": "mixtral", "num_local_experts": 4, "num_experts_per_tok": 2}
 
 
 @pytest.fixture
@@ -44,6 +48,20 @@ def disturbed(frame):
     return f"(typical) make a step {drawn.slowdown.iloc[0]:.1%} longer on 16 chips"
 
 
+def placed(frame):
+    """A group of all chips cannot be placed apart."""
+    pairs = frame.pivot_table(index="tp", columns="placement", values="iteration_s")
+    assert pairs.loc[16, "neighbours"] == pytest.approx(pairs.loc[16, "apart"])
+    assert (pairs.loc[2] != pairs.loc[2, "apart"]).any()
+    return "is the fastest that fits"
+
+
+def faster_z(frame):
+    assert (frame[frame.z == 1].gain == 0).all()
+    assert (frame[frame.z == 2].gain > 0).all()
+    return "would take less time by: all-to-all"
+
+
 def offloaded(frame):
     assert frame.slower.tolist()[0] == 0 < frame.slower.tolist()[1]
     return "make a step"
@@ -65,14 +83,18 @@ def overlapped(frame):
         (scaling, "stragglers_and_jitter",
          {"domains": (1,), "cases": ("typical", "chips", "0.05", "0:1.5"),
           "replica": Replica(tp=2, microbatches=2, seq=512)}, disturbed),
+        (training, "tp_on_torus", {"tp": (2, 4, 16), "global_batch": 16, "seq": 512}, placed),
         (training, "collective_offload",
          {"tp": (4,), "shares": (0.0, 0.5), "global_batch": 8, "seq": 65536}, offloaded),
+        (collectives, "half_rate_z", {"ops": ("all-to-all",), "sizes": "1MiB:4MiB:4"}, faster_z),
     ],
 )  # fmt: skip
 def test_an_experiment_answers_its_question(script, name, options, check, config):
-    first = {"models": (config,)} if "cluster" in options else {"model": config}
-    where = "machine" if script is scaling else "cluster"
-    frame = getattr(script, name)(**{where: SERVER, **first, **options})
+    if script is not collectives:
+        first = {"models": (config,)} if "cluster" in options else {"model": config}
+        where = "machine" if script is scaling else "cluster"
+        options = {where: SERVER, **first, **options}
+    frame = getattr(script, name)(**options)
     figure = getattr(script, f"draw_{name}")(frame)
     assert figure.axes
     assert check(frame) in (figure.get_suptitle() or figure.axes[0].get_title(loc="left"))
@@ -86,6 +108,18 @@ def test_schedules_idle_less_with_more_microbatches(config):
     title = training.draw_pipeline_schedules(frame).get_suptitle()
     assert "idles" in title
     assert "with 4 microbatches" in title
+
+
+def test_experts_on_machines_of_equal_ranks(tmp_path):
+    config = config_file(tmp_path / "config.json", {**TOY_CONFIG, **MIXTURE})
+    frame = training.moe_on_torus_and_switch(
+        config, (SERVER, "dgx-h100:2"), tp=2, pp=1, ep=(1, 4), global_batch=16, seq=512
+    )
+    assert frame.ep.tolist() == [1, 4, 1, 4]
+    assert (frame[frame.ep == 4].exposed_ep_s > 0).all()
+    assert "Exposed exchange" in training.draw_moe_on_torus_and_switch(frame).get_suptitle()
+    with pytest.raises(InputError, match="clusters of different sizes"):
+        training.moe_on_torus_and_switch(config, (SERVER, "dgx-h100"))
 
 
 @pytest.mark.slow
@@ -141,6 +175,16 @@ def test_the_pick_is_ringed_and_every_algorithm_is_in_the_legend_once():
     figure = collectives.draw_algorithm_switch_points(frame)
     names = [text.get_text() for text in figure.legends[0].get_texts()]
     assert sorted(names) == sorted([*frame.algorithm.unique(), "auto picks"])
+
+
+def test_rows_for_every_algorithm_and_a_figure():
+    frame = collectives.busbw_vs_size(op="all-to-all", sizes="1KiB:1MiB:32", ideal=True)
+    assert set(frame.algorithm) == {"torus", "per-axis", "direct", "dimension-ordered"}
+    assert (frame.time_s >= frame.lower_bound_s).all()
+    figure = collectives.draw_busbw_vs_size(frame)
+    (axes,) = figure.axes
+    assert {line.get_label() for line in axes.lines} >= {"direct", "dimension-ordered"}
+    assert axes.get_ylabel() == "bus bandwidth [GB/s]"
 
 
 PLAN = {"tp": 4, "dp": 2, "global_batch": 8, "seq": 2048}
