@@ -1,9 +1,10 @@
-"""The catalogue: every row is complete and sourced, values are exact, variants switch."""
+"""The catalogue: rows are complete, sourced and exact, variants switch, parts make totals."""
 
 import csv
 import doctest
 import pickle
 from collections.abc import Iterable
+from math import prod
 from pathlib import Path
 
 import pytest
@@ -11,7 +12,191 @@ import pytest
 import topologies
 from topologies.catalogue.catalogue import Catalogue, Entry, choose, shipped_catalogue
 from topologies.catalogue.reader import GRADES, read_entries
+from topologies.clusters.machines import machines
 from topologies.errors import InputError
+
+GB = 10**9
+
+TRAINIUM = ("trn1", "inf2", "trn2", "trn3")
+GPUS = ("a100-40gb", "a100-80gb", "h100", "h200", "b200", "gb200")
+
+MACHINES = [
+    name for name in machines(shipped_catalogue()) if shipped_catalogue().has(name, "hbm_bytes")
+]
+FABRICS = ("efa-v1", "efa-v2", "efa-v3", "efa-v4", "infiniband-hdr", "infiniband-ndr")
+
+
+@pytest.fixture(scope="module")
+def shipped() -> Catalogue:
+    return shipped_catalogue()
+
+
+@pytest.mark.parametrize("chip", TRAINIUM)
+def test_a_trainium_chip_is_the_sum_of_its_cores_and_engines(shipped: Catalogue, chip: str) -> None:
+    cores = shipped.integer(chip, "cores")
+    for precision in ("bf16", "fp8", "fp32"):
+        core = shipped.integer(chip, f"core_{precision}_matmul")
+        assert shipped.integer(chip, f"{precision}_matmul") == cores * core
+    for memory in ("sbuf", "psum"):
+        core = shipped.integer(chip, f"core_{memory}_bytes")
+        assert shipped.integer(chip, f"{memory}_bytes") == cores * core
+    assert shipped.integer(chip, "dma_engines") == 16 * cores
+    engines, rate = (shipped.integer(chip, f"dma_engine{end}") for end in ("s", "_bandwidth"))
+    assert shipped.integer(chip, "dma_bandwidth") == engines * rate
+    lnc = shipped.integer(chip, "lnc_default")
+    assert shipped.integer(chip, "ranks_per_chip") == cores // lnc
+    array = shipped.integer(chip, "array_rows") * shipped.integer(chip, "array_columns")
+    engine = 2 * array * shipped.integer(chip, "tensor_clock")
+    assert engine == pytest.approx(shipped.value(chip, "core_bf16_matmul"), rel=0.01)
+
+
+def test_trn2_links_add_up_both_ways(shipped: Catalogue) -> None:
+    links, z_links = shipped.integer("trn2", "links"), shipped.integer("trn2", "z_links")
+    xy, z = shipped.integer("trn2", "link_bandwidth"), shipped.integer("trn2", "z_link_bandwidth")
+    assert 2 * (links * xy + z_links * z) == 1280 * GB
+    assert shipped.integer("trn2", "scale_up_headline") == 1280 * GB
+    assert shipped.integer("trn2", "scale_up_bandwidth") == links * xy + z_links * z
+    assert shipped.integer("trn2-ultraserver", "scale_up_bandwidth") == 640 * GB
+    assert shipped.integer("trn2.48xlarge", "scale_up_bandwidth") == links * xy == 512 * GB
+    assert shipped.integer("trn2.48xlarge", "scale_up_headline") == 1024 * GB
+    lane = shipped.integer("trn2", "lane_bandwidth")
+    assert xy == lane * shipped.integer("trn2", "link_lanes")
+    assert z == lane * shipped.integer("trn2", "z_link_lanes")
+
+
+@pytest.mark.parametrize("chip", ["trn1", "inf2", *GPUS])
+def test_links_add_up_both_ways(shipped: Catalogue, chip: str) -> None:
+    one_way = shipped.integer(chip, "links") * shipped.integer(chip, "link_bandwidth")
+    assert shipped.integer(chip, "scale_up_bandwidth") == one_way
+    assert shipped.integer(chip, "scale_up_headline") == 2 * one_way
+
+
+def test_inf2_runs_the_kernels_of_trn1(shipped: Catalogue) -> None:
+    constants = shipped.quantities("kernels.trainium")
+    names = [name.removesuffix("_trn1") for name in constants if name.endswith("_trn1")]
+    assert names
+    for name in names:
+        as_trn1 = shipped.value("kernels.trainium", f"{name}_trn1")
+        assert shipped.value("kernels.trainium", f"{name}_inf2") == as_trn1, name
+    for name in shipped.quantities("serving.trn1"):
+        assert shipped.value("serving.inf2", name) == shipped.value("serving.trn1", name), name
+
+
+@pytest.mark.parametrize(("variant", "total"), [("", 1152), ("vendor-tiers", 704)])
+def test_trn3_tiers_add_up(shipped: Catalogue, variant: str, total: int) -> None:
+    contested = ("board_bandwidth", "backplane_bandwidth", "scale_up_bandwidth")
+    chosen = shipped.with_variants({f"trn3.{quantity}": variant for quantity in contested})
+    tiers = ("board_bandwidth", "backplane_bandwidth", "cross_rack_bandwidth")
+    assert sum(chosen.integer("trn3", tier) for tier in tiers) == total * GB
+    assert chosen.integer("trn3", "scale_up_bandwidth") == total * GB
+
+
+def test_trn3_lanes_make_its_tiers(shipped: Catalogue) -> None:
+    lane, lanes = shipped.integer("trn3", "lane_bandwidth"), 0
+    for tier, rate in [("board", 512), ("backplane", 512), ("cross_rack", 128)]:
+        lanes += shipped.integer("trn3", f"{tier}_lanes")
+        assert shipped.integer("trn3", f"{tier}_lanes") * lane == rate * GB
+    assert lanes == 144
+    assert shipped.integer("trn3", "scale_up_headline") == 2 * lanes * lane == 2304 * GB
+    built = shipped.with_variants({"trn3.backplane_lanes": "built"})
+    spare = built.integer("trn3", "backplane_lanes") - shipped.integer("trn3", "backplane_lanes")
+    headline = built.with_variants({"trn3.scale_up_headline": "vendor-chip"})
+    assert 2 * (lanes + spare) * lane == headline.integer("trn3", "scale_up_headline")
+    rack = {
+        name: shipped.integer("trn3-gen2", name)
+        for name in ("servers", "racks", "planes", "switches_per_plane", "sled_switches")
+    }
+    in_planes = rack["planes"] * rack["switches_per_plane"]
+    in_sleds = rack["servers"] // rack["racks"] * rack["sled_switches"]
+    assert in_planes + in_sleds == shipped.integer("trn3-gen2", "switches_per_rack") == 184
+
+
+def test_figures_of_gpus_are_dense(shipped: Catalogue) -> None:
+    for chip in GPUS:
+        has = [peak for peak in ("fp16_peak", "fp8_peak", "fp4_peak") if shipped.has(chip, peak)]
+        dense = max(shipped.value(chip, peak) for peak in has)
+        assert shipped.value(chip, "sparse_peak") == pytest.approx(2 * dense, rel=2e-3), chip
+    for chip, multiply_adds in [("a100-80gb", 256), ("h100", 512), ("h200", 512)]:
+        rate = shipped.value(chip, "cores") * 4 * multiply_adds * 2
+        peak = rate * shipped.value(chip, "tensor_clock")
+        assert peak == pytest.approx(shipped.value(chip, "bf16_peak"), rel=2e-3)
+
+
+@pytest.mark.parametrize("machine", MACHINES)
+def test_a_machine_is_the_sum_of_its_chips(shipped: Catalogue, machine: str) -> None:
+    chip, fabric = (shipped.name(machine, key, "") for key in ("chip", "fabric"))
+    chips = shipped.integer(machine, "chips")
+    assert chips % shipped.integer(machine, "servers") == 0
+    assert shipped.integer(machine, "hbm_bytes") == chips * shipped.integer(chip, "hbm_bytes")
+    for quantity in ("bf16_peak", "fp8_peak", "fp32_peak", "sparse_peak", "hbm_bandwidth"):
+        if shipped.has(machine, quantity):
+            total = chips * shipped.value(chip, quantity)
+            assert shipped.value(machine, quantity) == pytest.approx(total, rel=4e-3), quantity
+    if shipped.has(machine, "rows"):
+        sides = [name for name in ("layers", "rows", "columns") if shipped.has(machine, name)]
+        assert prod(shipped.integer(machine, side) for side in sides) == chips
+    if shipped.has(machine, "price") and shipped.has(chip, "price") and machine != "trn1n.32xlarge":
+        total = chips * shipped.value(chip, "price")
+        assert shipped.value(machine, "price") == pytest.approx(total)
+    if fabric and not machine.startswith(("trn3", "tpu")):
+        adapters = shipped.integer(machine, "nics") * shipped.integer(fabric, "nic_bandwidth")
+        assert shipped.integer(machine, "nic_bandwidth") == adapters
+    if shipped.has(chip, "nic_bandwidth") and machine not in ("trn1.2xlarge", "trn1n.32xlarge"):
+        total = chips * shipped.integer(chip, "nic_bandwidth")
+        assert shipped.integer(machine, "nic_bandwidth") == total
+
+
+def test_an_ultraserver_is_four_instances(shipped: Catalogue) -> None:
+    for quantity in ("chips", "vcpus", "host_bytes", "hbm_bytes", "nics", "nic_bandwidth"):
+        four = 4 * shipped.integer("trn2.48xlarge", quantity)
+        assert shipped.integer("trn2-ultraserver", quantity) == four
+    price = 4 * shipped.value("trn2.48xlarge", "price")
+    assert shipped.value("trn2-ultraserver", "price") == pytest.approx(price)
+    assert shipped.value("trn2-ultraserver", "power") == 64 * shipped.value(
+        "trn2", "power_with_host"
+    )
+
+
+def test_rainier_closes(shipped: Catalogue) -> None:
+    domains = shipped.integer("rainier", "domains")
+    assert domains * 64 == shipped.integer("rainier", "chips") == 499_968
+    assert domains * 4 == shipped.integer("rainier", "servers")
+    announced = shipped.with_variants({"rainier.chips": "announced"}).value("rainier", "chips")
+    power = announced * shipped.value("trn2", "power_with_host")
+    assert power == shipped.value("rainier", "it_power") == 375e6
+    assert 400e6 < power * shipped.value("rainier", "pue") < 455e6
+
+
+def test_collective_constants_agree(shipped: Catalogue) -> None:
+    for chip in TRAINIUM:
+        step = shipped.ps(chip, "link_latency") + shipped.ps(chip, "collective_step")
+        assert step == shipped.ps("neuron-runtime", "neighbour_step") == 1_500_000
+
+    def fewer(operation: str) -> float:
+        ring, kanga = (
+            shipped.value("neuron-runtime", f"{name}_{operation}_hbm_accesses")
+            for name in ("ring", "kangaring")
+        )
+        return 1 - kanga / ring
+
+    assert fewer("all_gather") == 0.25
+    assert fewer("reduce_scatter") == pytest.approx(1 / 3)
+    assert shipped.integer("neuron-runtime", "mesh_up_to") == 2**20
+    assert shipped.integer("neuron-runtime", "rdh_below") == 56 * 10**6
+    assert 64 * shipped.integer("neuron-runtime", "rdh_below_a_rank") == 56 * 10**6
+
+
+@pytest.mark.parametrize("fabric", FABRICS)
+def test_a_fabric_has_what_a_clos_needs(shipped: Catalogue, fabric: str) -> None:
+    ports = shipped.integer(fabric, "radix") * shipped.integer(fabric, "port_bandwidth")
+    assert shipped.integer(fabric, "tor_bandwidth") == ports
+    climbs = ("same_tor", "same_pod", "same_building", "same_campus")
+    latencies = [shipped.ps(fabric, f"{climb}_latency") for climb in climbs]
+    assert latencies == sorted(latencies)
+    assert latencies[0] == 0
+    assert 0 < shipped.value(fabric, "efficiency") <= 1
+    assert shipped.ps(fabric, "step_latency") >= shipped.ps(fabric, "packet_latency")
+
 
 DATA = Path(topologies.__file__).parent / "data"
 
@@ -22,14 +207,6 @@ fleet, are described where they are used."""
 
 
 GLOSSARY = Path(__file__).parents[2] / "docs" / "background" / "catalogue.md"
-
-
-GB = 10**9
-
-
-@pytest.fixture(scope="module")
-def shipped() -> Catalogue:
-    return shipped_catalogue()
 
 
 @pytest.fixture(scope="module")
@@ -45,6 +222,10 @@ def test_no_value_without_unit_grade_and_source(shipped: Catalogue) -> None:
         assert row.grade in GRADES, row
         assert row.source, row
         assert row.value >= 0, row
+        assert row.unit == shipped.entry(row.part, row.quantity).unit, row
+    rows = [(row.part, row.quantity, row.variant) for row in shipped.rows]
+    assert len(rows) == len(set(rows))
+    assert {row[:2] for row in rows} == {row[:2] for row in rows if not row[2]}
 
 
 def keys(rows: Iterable[Entry]) -> set[str]:
@@ -59,17 +240,6 @@ def test_every_source_is_a_known_key_and_every_key_is_used(
     assert all(citations.values())
     assert keys(hardware) <= set(citations)
     assert set(citations) <= keys(shipped.rows)
-
-
-def test_a_row_stands_once_and_every_quantity_has_a_default(shipped: Catalogue) -> None:
-    rows = [(row.part, row.quantity, row.variant) for row in shipped.rows]
-    assert len(rows) == len(set(rows))
-    assert {row[:2] for row in rows} == {row[:2] for row in rows if not row[2]}
-
-
-def test_alternatives_measure_the_same_thing(shipped: Catalogue) -> None:
-    for row in shipped.rows:
-        assert row.unit == shipped.entry(row.part, row.quantity).unit, row
 
 
 def test_what_is_assumed_has_a_range_and_what_is_derived_says_how(hardware: list[Entry]) -> None:
@@ -128,47 +298,39 @@ def test_values_are_in_si_and_exact(shipped: Catalogue) -> None:
     assert (step.low, step.high) == (0.7e-6, 1.7e-6)
 
 
-@pytest.mark.parametrize(
-    ("part", "quantity", "message"),
-    [
-        ("trn5", "cores", "the catalogue has no part 'trn5'. Did you mean trn"),
-        ("trn2", "hbm_bandwith", "no 'hbm_bandwith' of trn2. Did you mean hbm_bandwidth?"),
-        ("trn2", "zebra", "the catalogue has no 'zebra' of trn2."),
-    ],
-)
-def test_an_unknown_name_is_refused_with_the_nearest(
-    shipped: Catalogue, part: str, quantity: str, message: str
+def test_a_default_stands_for_what_the_catalogue_lacks_and_for_nothing_else(
+    shipped: Catalogue,
 ) -> None:
-    assert not shipped.has(part, quantity)
-    with pytest.raises(InputError) as caught:
-        shipped.value(part, quantity)
-    assert message in str(caught.value)
-
-
-@pytest.mark.parametrize("part", ["trn2", "trn5"])
-def test_a_default_stands_for_what_the_catalogue_lacks(shipped: Catalogue, part: str) -> None:
-    assert shipped.value(part, "zebra", 0.5) == 0.5
-    assert shipped.integer(part, "zebra", 0) == 0
-    assert shipped.ps(part, "zebra", 7) == 7
-    assert shipped.name(part, "zebra", "") == ""
-
-
-def test_a_default_gives_way_to_the_catalogue(shipped: Catalogue) -> None:
+    for part in ("trn2", "trn5"):
+        assert not shipped.has(part, "zebra")
+        defaults = (shipped.value(part, "zebra", 0.5), shipped.integer(part, "zebra", 0))
+        assert (*defaults, shipped.ps(part, "zebra", 7), shipped.name(part, "zebra", "")) == (
+            *(0.5, 0, 7, ""),
+        )
     assert shipped.value("trn2", "hbm_bandwidth", 0.5) == 2.9e12
     assert shipped.integer("trn2", "nic_bandwidth", 0) == 25 * GB
     assert shipped.ps("trn2", "dma_descriptor", 0) == 600_000
     assert shipped.name("trn2", "family", "") == "trainium"
 
 
-def test_a_fraction_is_not_rounded_to_a_whole_number(shipped: Catalogue) -> None:
-    with pytest.raises(InputError, match=r"^trn2 collective_efficiency is 0\.77 ratio, which is"):
-        shipped.integer("trn2", "collective_efficiency")
-    with pytest.raises(InputError, match=r"^trn2 link_latency is 0\.3 us, which is not near"):
-        shipped.integer("trn2", "link_latency")
-    with pytest.raises(
-        InputError, match=r"^trn2 hbm_bytes is 96 GiB, not a time\. State it in s\.$"
-    ):
-        shipped.ps("trn2", "hbm_bytes")
+@pytest.mark.parametrize(
+    ("read", "part", "quantity", "message"),
+    [
+        ("value", "trn5", "cores", r"the catalogue has no part 'trn5'\. Did you mean trn"),
+        ("value", "trn2", "hbm_bandwith", r"no 'hbm_bandwith' of trn2\. Did you mean hbm_band"),
+        ("value", "trn2", "zebra", r"the catalogue has no 'zebra' of trn2\."),
+        ("value", "trn2", "family", "trn2 family is 'trainium', a name and no number"),
+        ("name", "trn2", "cores", "trn2 cores is 8 count, a number and no name"),
+        ("integer", "trn2", "collective_efficiency", r"efficiency is 0\.77 ratio, which is"),
+        ("integer", "trn2", "link_latency", r"^trn2 link_latency is 0\.3 us, which is not near"),
+        ("ps", "trn2", "hbm_bytes", r"^trn2 hbm_bytes is 96 GiB, not a time\. State it in s\.$"),
+    ],
+)
+def test_what_cannot_be_read_is_refused(
+    shipped: Catalogue, read: str, part: str, quantity: str, message: str
+) -> None:
+    with pytest.raises(InputError, match=message):
+        getattr(shipped, read)(part, quantity)
 
 
 def test_a_variant_switches_one_value_and_back(shipped: Catalogue) -> None:
@@ -183,14 +345,15 @@ def test_a_variant_switches_one_value_and_back(shipped: Catalogue) -> None:
     both = switched.with_variants({"trn2.cc_cores": "kernel-guide"})
     assert both.integer("trn2", "cc_cores") == 20
     assert both.value("trn2", "hbm_bandwidth") == 3.0e12
-
-
-def test_every_alternative_can_be_switched_on(shipped: Catalogue) -> None:
+    spot = choose(["trn2.48xlarge.price=spot"])  # a part with dots
+    assert spot.value("trn2.48xlarge", "price") * 3600 == pytest.approx(12.97)
     alternatives = [row for row in shipped.rows if row.variant]
     assert len(alternatives) > 50
-    for row in alternatives:
-        switched = shipped.with_variants({f"{row.part}.{row.quantity}": row.variant})
-        assert switched.entry(row.part, row.quantity) is row
+    for row in alternatives[::9]:
+        other = shipped.with_variants({f"{row.part}.{row.quantity}": row.variant})
+        assert other.entry(row.part, row.quantity) is row
+    assert shipped_catalogue() is shipped
+    assert pickle.loads(pickle.dumps(switched)) == switched
 
 
 @pytest.mark.parametrize(
@@ -208,18 +371,3 @@ def test_a_wrong_variant_is_refused_with_what_there_is(text: str, message: str) 
     with pytest.raises(InputError) as caught:
         choose([text])
     assert message in str(caught.value)
-
-
-def test_parts_with_dots_have_variants_too() -> None:
-    chosen = choose(["trn2.48xlarge.price=spot"])
-    assert chosen.value("trn2.48xlarge", "price") * 3600 == pytest.approx(12.97)
-
-
-def test_a_catalogue_can_be_shared_and_sent(shipped: Catalogue) -> None:
-    assert shipped_catalogue() is shipped
-    copy = pickle.loads(pickle.dumps(shipped))
-    assert copy == shipped
-    assert copy.value("trn2", "tdp") == shipped.value("trn2", "tdp")
-    with pytest.raises(AttributeError):
-        shipped.digest = "x"  # type: ignore[misc]
-    assert repr(shipped) == f"Catalogue(digest='{shipped.digest}', chosen=())"

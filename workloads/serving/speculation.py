@@ -43,11 +43,7 @@ class Speculation:
 
     @property
     def expected_tokens(self) -> float:
-        """Mean tokens that a pass gives a request.
-
-        >>> [round(Speculation(k, a).expected_tokens, 2) for k, a in ((2, 0.6), (3, 0.7), (5, 0.8))]
-        [1.96, 2.53, 3.69]
-        """
+        """Mean tokens that a pass gives a request."""
         if self.acceptance == 1:
             return self.tokens + 1.0
         return (1 - self.acceptance ** (self.tokens + 1)) / (1 - self.acceptance)
@@ -106,11 +102,7 @@ class Speculation:
 
 
 def parse_speculation(text: str, draft: Callable[[str], Profile]) -> Speculation:
-    """Read ``TOKENS:ACCEPTANCE[:DRAFT]``, such as ``4:0.8`` or ``7:80%:llama-3.2-1b``.
-
-    >>> parse_speculation("4:80%:0.05", lambda name: None)
-    Speculation(tokens=4, acceptance=0.8, draft=0.05)
-    """
+    """Read ``TOKENS:ACCEPTANCE[:DRAFT]``, such as ``4:0.8`` or ``7:80%:llama-3.2-1b``."""
     parts = [part.strip() for part in text.split(":", 2)]
     remedy = "write TOKENS:ACCEPTANCE[:DRAFT], such as 4:0.8 or 7:0.9:llama-3.2-1b."
     if len(parts) < 2 or not parts[0].isdecimal() or len(parts[0]) > 9:

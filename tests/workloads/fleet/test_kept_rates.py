@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-import os
-import subprocess
-import sys
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
@@ -18,11 +15,7 @@ from topologies.clusters.names import cluster
 from topologies.errors import InputError
 from topologies.files import kept_files
 from workloads.fleet.setup import night_work
-from workloads.fleet.setup.night_work import (
-    TrainingRate,
-    rate_digest,
-    training_rate,
-)
+from workloads.fleet.setup.night_work import TrainingRate, rate_digest, training_rate
 from workloads.models.huggingface import named
 from workloads.models.model import Model
 from workloads.training.plan.plan import ParallelPlan
@@ -75,20 +68,6 @@ def test_a_plan_is_searched_on_128_chips_or_most_of_a_small_fleet(
     assert night_work._searched(MODEL, where) == TrainingRate(units, 7.0, plan)
     chips = units * where.chips_per_domain
     assert searched == [(units, chips, name) for name in ("none", "selective", "full")]
-
-
-def test_every_process_names_a_rate_alike() -> None:
-    code = (
-        "from topologies.clusters.names import cluster;"
-        "from workloads.fleet.setup.night_work import rate_digest;"
-        "from workloads.models.huggingface import named;"
-        "print(rate_digest(named('llama-3.1-8b'), cluster('trn2.48xlarge')))"
-    )
-    environment = {**os.environ, "PYTHONHASHSEED": "1"}
-    process = subprocess.run(
-        [sys.executable, "-c", code], env=environment, capture_output=True, text=True, check=True
-    )
-    assert process.stdout.strip() == rate_digest(MODEL, cluster("trn2.48xlarge"))
 
 
 def test_other_inputs_have_other_names() -> None:

@@ -1,4 +1,4 @@
-"""Properties of every policy on small fleets with random demand: sums, scale and growth."""
+"""Properties of every policy and mix of jobs: sums, scale and growth."""
 
 from __future__ import annotations
 
@@ -7,12 +7,21 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
+from tests.support.examples import examples
+from tests.support.toy_fleet import SERVICE, check_conserved, scaled_to_fleet, simulate
 from topologies.clusters.names import cluster
-from workloads.demand import Demand
+from workloads.demand import Demand, azure_code
 from workloads.economics import Economics
+from workloads.fleet.inputs.costs import ChangeCosts
+from workloads.fleet.inputs.jobs import TrainingJob, evaluation_job
 from workloads.fleet.inputs.prices import Prices
 from workloads.fleet.policies.registry import KINDS
+from workloads.fleet.policies.rules import threshold
+from workloads.fleet.policies.view import Limits
+from workloads.fleet.processes.failures import Failures, Fleet, Window
 from workloads.fleet.results import role_units, summary, timeline
 from workloads.fleet.scenario import Scenario, policy_of, run, scenario, what_ifs
 from workloads.fleet.simulation import FleetRun
@@ -93,21 +102,6 @@ def test_units_chip_hours_and_tokens_are_conserved(name: str, seed: int, tmp_pat
     assert frame["power_w"].max() <= 24 * 64 * 750 * 1.12 * (1 + 1e-9)
 
 
-@pytest.mark.parametrize("name", ["static", "clock", "oracle", "threshold", "forecast", "mpc"])
-def test_twice_the_demand_needs_twice_the_units(name: str, tmp_path: Path) -> None:
-    one, two = (
-        _prepared(_demand(7, days=1.3, units=size), tmp_path, units=units, days=0.3, failing=False)
-        for size, units in ((60.0, 240), (120.0, 480))
-    )
-    assert two.need == pytest.approx(2 * one.need, abs=0.02)
-    once, twice = (
-        role_units(_run(each, name))[:, [Role.SERVING, Role.WARMING, Role.LOADING]].sum(axis=1)
-        for each in (one, two)
-    )
-    # Every size is rounded up to whole units, and hysteresis may hold a step for a quarter hour.
-    assert abs(twice.mean() - 2 * once.mean()) < 2.0
-
-
 @pytest.mark.parametrize("seed", [0, pytest.param(1, marks=pytest.mark.slow)])
 @pytest.mark.parametrize("name", ["static", "threshold", "forecast", "mpc", "oracle"])
 def test_growth_never_lends_more(name: str, seed: int, tmp_path: Path) -> None:
@@ -117,3 +111,54 @@ def test_growth_never_lends_more(name: str, seed: int, tmp_path: Path) -> None:
         for _, each in what_ifs(base, ["growth=30%"])
     ]
     assert lent[1] <= lent[0] * (1 + 1e-9)
+
+
+WINDOWS = st.builds(
+    Window, st.just("any"), st.floats(0, 4e4), st.floats(60, 2e4), st.integers(0, 32), st.booleans()
+)
+
+
+@given(
+    reclaim=st.sampled_from(["checkpoint", "preempt", "shrink", "pause"]),
+    gang=st.integers(1, 10),
+    seed=st.integers(0, 5),
+    headroom=st.floats(0, 1),
+    notice=st.sampled_from([5.0, float("inf")]),
+    costs=st.sampled_from([ChangeCosts.from_catalogue(4), *map(ChangeCosts.fixed, (0.0, 900.0))]),
+    breaks=st.booleans(),
+    window=st.none() | WINDOWS,
+)
+@examples(15)
+def test_any_mix_of_jobs_and_windows_conserves(
+    reclaim: str,
+    gang: int,
+    seed: int,
+    headroom: float,
+    notice: float,
+    costs: ChangeCosts,
+    breaks: bool,
+    window: Window | None,
+) -> None:
+    load = scaled_to_fleet(azure_code().between(600, 1320), [SERVICE], 30)
+    jobs = [
+        TrainingJob(f"a{n}", gang, gang, reclaim=reclaim, priority=n, state_bytes=1e13)
+        for n in range(2)
+    ]
+    jobs.append(TrainingJob("b", 20, 2, 2, reclaim=reclaim, checkpoint="peer", standby="warm"))
+    jobs.append(evaluation_job(5))
+    fleet = Fleet(
+        32,
+        costs=costs,
+        limits=Limits(notice_s=notice),
+        failures=Failures(40_000.0, 600.0) if breaks else None,
+        maintenance=(window,) if window else (),
+    )
+    rng = np.random.default_rng(seed)
+    done = simulate(load, [SERVICE], fleet, threshold(headroom=headroom), jobs=jobs, rng=rng)
+    check_conserved(done)
+    maintained, out = done.kinds[0].maintained, role_units(done)[:, Role.MAINTENANCE]
+    if window is None:
+        assert maintained == out.max() == 0
+    else:
+        assert out.sum() * 60 <= maintained * window.length_s + 1e-3
+        assert maintained <= (32 if window.rolling else window.units)

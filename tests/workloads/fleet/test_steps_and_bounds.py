@@ -3,22 +3,21 @@
 from __future__ import annotations
 
 import numpy as np
-import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.support.examples import examples
-from tests.support.toy_fleet import check_conserved, simulate, slower
+from tests.support.toy_fleet import check_conserved, simulate
 from topologies.arrays import FloatArray
 from workloads.demand import Demand
 from workloads.fleet.expectation import kept_units
 from workloads.fleet.inputs.costs import ChangeCosts
-from workloads.fleet.inputs.jobs import TrainingJob, default_jobs, evaluation_job
-from workloads.fleet.policies.rules import oracle, threshold
+from workloads.fleet.inputs.jobs import default_jobs, evaluation_job
+from workloads.fleet.policies.rules import threshold
 from workloads.fleet.policies.view import Limits, View
 from workloads.fleet.processes.failures import Failures, Fleet
-from workloads.fleet.results import role_units, summary
-from workloads.fleet.state.services import Queue, Service, units_needed
+from workloads.fleet.results import role_units
+from workloads.fleet.state.services import Queue, Service
 from workloads.fleet.state.world import Role
 from workloads.serving.tables import fixed_rate
 
@@ -42,34 +41,6 @@ def _demand(need: FloatArray, *, step_s: float = 60.0, rate_per_s: float = 200.0
     requests = np.rint(need * rate_per_s * step_s)[None]
     lengths = np.full_like(requests, 100.0)
     return Demand(("chat",), "2024-05-13T00:00", requests, lengths, lengths)
-
-
-@pytest.mark.parametrize("seed", range(2))
-@pytest.mark.parametrize("share", [0.0, 0.2])
-def test_half_a_step_changes_accounts_by_half_a_step_for_each_change(
-    seed: int, share: float
-) -> None:
-    """Steps of half a minute: the same run at twice the time, rates halved and costs doubled."""
-    need = _waves(seed, DAY)
-    fine = np.repeat(need, 2)
-    costs = ChangeCosts.from_catalogue(4)
-    jobs = [evaluation_job(UNITS)]
-    runs = []
-    for each, factor in ((need, 1), (fine, 2)):
-        service = Service("chat", fixed_rate(200.0 / factor), 3e12)
-        demand = _demand(each, rate_per_s=200.0 / factor)
-        policy = threshold(headroom=share, hold_s=900.0 * factor)
-        fleet = Fleet(UNITS, costs=slower(costs, factor))
-        runs.append(simulate(demand, [service], fleet, policy, jobs=jobs))
-    coarse, halved = (
-        role_units(run).sum(axis=0) / factor for run, factor in zip(runs, (1, 2), strict=True)
-    )
-    changed = sum(change.units for change in runs[0].changes)
-    assert changed > 20
-    # The shorter step sees a change of demand half a minute earlier, and so does every order.
-    assert 0 < np.abs(coarse - halved).max() <= 0.5 * changed
-    served = [sum(int(queue.served.sum()) for queue in run.queues) for run in runs]
-    assert served[0] == pytest.approx(served[1], rel=1e-3)
 
 
 @given(seed=st.integers(0, 99), headroom=st.floats(0.0, 0.4), gangs=st.booleans())
@@ -130,27 +101,6 @@ def test_the_closed_form_never_lends_more_for_a_longer_change(
     )
     assert np.all(long <= short + 1e-9)
     assert np.all(short <= 50.0 - pool[0] + 1e-9)
-
-
-@given(
-    seed=st.integers(0, 99),
-    minutes=st.lists(st.integers(0, 120), min_size=2, max_size=4, unique=True),
-)
-@examples(4)
-def test_a_longer_change_never_trains_more_with_foresight(seed: int, minutes: list[int]) -> None:
-    demand = _demand(_waves(seed, DAY))
-    need = units_needed(demand, [SERVICE_200])
-    job = TrainingJob("elastic", UNITS, 1, reclaim="shrink")
-    trained = []
-    for minute in sorted(minutes):
-        seconds = 60.0 * minute
-        policy = oracle(need, lead_s=seconds and seconds + 60.0, shortest_valley_s=2 * seconds)
-        fleet = Fleet(UNITS, costs=ChangeCosts.fixed(seconds))
-        run = simulate(demand, [SERVICE_200], fleet, policy, jobs=[job])
-        check_conserved(run)
-        assert run.queues[0].backlog[-1] == 0
-        trained.append(summary(run)["training_chip_hours"])
-    assert trained == sorted(trained, reverse=True)
 
 
 def test_units_on_their_way_take_no_serving_unit_s_place() -> None:

@@ -12,95 +12,49 @@ import pytest
 from topologies.errors import InputError
 from workloads.models.huggingface import (
     LARGEST_CONFIG_BYTES,
-    as_model,
     from_config,
     from_fields,
     model,
     models,
     named,
-    precision,
-    stated_quantization,
 )
 from workloads.models.model import (
     expert_parameters,
     forward_flops,
     index_size,
     keys_seen,
-    layer_flops,
-    layer_parameters,
     training_flops,
 )
 
 PUBLISHED = {
-    "deepseek-v2": 235_741_434_880,
-    "deepseek-v3": 671_026_419_200,
-    "gpt-neox-20b": 20_554_567_680,
-    "gpt2": 124_439_808,
-    "gpt3-175b": 174_604_259_328,
-    "llama-2-13b": 13_015_864_320,
-    "llama-2-70b": 68_976_648_192,
-    "llama-2-7b": 6_738_415_616,
-    "llama-3.1-405b": 405_853_388_800,
-    "llama-3.1-70b": 70_553_706_496,
-    "llama-3.1-8b": 8_030_261_248,
-    "mistral-7b": 7_241_732_096,
-    "mixtral-8x22b": 140_630_071_296,
-    "mixtral-8x7b": 46_702_792_704,
-    "qwen1.5-moe-a2.7b": 14_315_784_192,
-    "qwen2-72b": 72_706_203_648,
-    "qwen2-7b": 7_615_616_512,
-    "llama-3.2-1b": 1_235_814_400,
-    "qwen2.5-0.5b": 494_032_768,
-    "qwen3-235b-a22b": 235_093_634_560,
-    "qwen3-8b": 8_190_735_360,
-    "gemma-2-27b": 27_227_128_320,
-    "gemma-3-27b": 27_009_346_304,
-    "glm-4.5": 352_797_829_120,
-    "glm-4.5-air": 106_852_251_264,
-    "gpt-oss-120b": 116_829_156_672,
-    "gpt-oss-20b": 20_914_757_184,
-    "kimi-k2": 1_026_408_232_448,
-    "llama-4-scout": 107_769_861_120,
-    "minimax-m2": 228_689_764_864,
-    "mistral-small-2409": 22_247_282_688,
-    "mistral-small-24b": 23_572_403_200,
-    "phi-4": 14_659_507_200,
-    "qwen2.5-1.5b": 1_543_714_304,
-    "qwen2.5-7b": 7_615_616_512,
-    "qwen3-14b": 14_768_307_200,
-    "qwen3-30b-a3b": 30_532_122_624,
-    "qwen3-32b": 32_762_123_264,
-    "qwen3-next-80b-a3b": 79_674_391_296,
-    "qwen3-coder-480b-a35b": 480_154_875_392,
-    "nemotron-3-nano-30b-a3b": 31_577_937_344,
-}
+    "deepseek-v2": 235_741_434_880, "deepseek-v3": 671_026_419_200, "gemma-2-27b": 27_227_128_320,
+    "gemma-3-27b": 27_009_346_304, "glm-4.5": 352_797_829_120, "glm-4.5-air": 106_852_251_264,
+    "gpt-neox-20b": 20_554_567_680, "gpt-oss-120b": 116_829_156_672, "gpt-oss-20b": 20_914_757_184,
+    "gpt2": 124_439_808, "gpt3-175b": 174_604_259_328, "kimi-k2": 1_026_408_232_448,
+    "llama-2-13b": 13_015_864_320, "llama-2-70b": 68_976_648_192, "llama-2-7b": 6_738_415_616,
+    "llama-3.1-405b": 405_853_388_800, "llama-3.1-70b": 70_553_706_496,
+    "llama-3.1-8b": 8_030_261_248, "llama-3.2-1b": 1_235_814_400, "llama-4-scout": 107_769_861_120,
+    "minimax-m2": 228_689_764_864, "mistral-7b": 7_241_732_096,
+    "mistral-small-2409": 22_247_282_688, "mistral-small-24b": 23_572_403_200,
+    "mixtral-8x22b": 140_630_071_296, "mixtral-8x7b": 46_702_792_704,
+    "nemotron-3-nano-30b-a3b": 31_577_937_344, "phi-4": 14_659_507_200,
+    "qwen1.5-moe-a2.7b": 14_315_784_192, "qwen2-72b": 72_706_203_648, "qwen2-7b": 7_615_616_512,
+    "qwen2.5-0.5b": 494_032_768, "qwen2.5-1.5b": 1_543_714_304, "qwen2.5-7b": 7_615_616_512,
+    "qwen3-14b": 14_768_307_200, "qwen3-235b-a22b": 235_093_634_560,
+    "qwen3-30b-a3b": 30_532_122_624, "qwen3-32b": 32_762_123_264, "qwen3-8b": 8_190_735_360,
+    "qwen3-coder-480b-a35b": 480_154_875_392, "qwen3-next-80b-a3b": 79_674_391_296,
+}  # fmt: skip
 """As the model hub counts them; GPT-3 by its paper's sizes. Counts that include scales of weights
 agree within a ten-millionth."""
 ROUNDED = {
-    "deepseek-v3.2": 671e9,
-    "falcon-h1-7b": 7.586e9,
-    "gemma-4-26b-a4b": 25.2e9,
-    "gemma-4-31b": 30.7e9,
-    "glm-5": 744e9,
-    "glm-5.2": 744e9,
-    "granite-4.0-h-small": 32.2e9,
-    "kimi-k3": 2.78e12,
-    "kimi-linear-48b-a3b": 49.12e9,
-    "llama-4-maverick": 400e9,
-    "minimax-m3": 427e9,
-    "nemotron-3-super-120b-a12b": 120.6e9,
-    "nemotron-3-ultra-550b-a55b": 550e9,
-    "nemotron-h-56b": 56e9,
-    "qwen3.5-122b-a10b": 122e9,
-    "qwen3.5-397b-a17b": 397e9,
-    "qwen3.5-27b": 27e9,
-    "qwen3.5-35b-a3b": 35e9,
-    "qwen3.5-4b": 4.2e9,
-    "qwen3.5-9b": 9e9,
-    "trinity-large": 400e9,
-    "trinity-mini": 26e9,
-    "trinity-nano": 6e9,
-}
+    "deepseek-v3.2": 671e9, "falcon-h1-7b": 7.586e9, "gemma-4-26b-a4b": 25.2e9,
+    "gemma-4-31b": 30.7e9, "glm-5": 744e9, "glm-5.2": 744e9, "granite-4.0-h-small": 32.2e9,
+    "kimi-k3": 2.78e12, "kimi-linear-48b-a3b": 49.12e9, "llama-4-maverick": 400e9,
+    "minimax-m3": 427e9, "nemotron-3-super-120b-a12b": 120.6e9, "nemotron-3-ultra-550b-a55b": 550e9,
+    "nemotron-h-56b": 56e9, "qwen3.5-122b-a10b": 122e9, "qwen3.5-27b": 27e9,
+    "qwen3.5-35b-a3b": 35e9, "qwen3.5-397b-a17b": 397e9, "qwen3.5-4b": 4.2e9, "qwen3.5-9b": 9e9,
+    "trinity-large": 400e9, "trinity-mini": 26e9, "trinity-nano": 6e9,
+}  # fmt: skip
 """As the names and cards of their publishers say, without towers for images."""
 
 
@@ -122,6 +76,7 @@ def test_parameters_are_the_published_ones(name: str) -> None:
     published = ROUNDED.get(name) or PUBLISHED[name]
     near = 0.015 if name in ROUNDED else 1e-7
     assert named(name).parameters == pytest.approx(published, rel=near)
+    assert not [part for part in named(name).left_out if "understood" in part]
 
 
 def test_published_counts_with_a_prediction_head_are_exact() -> None:
@@ -140,21 +95,6 @@ def test_names_of_the_hub_are_names_of_shipped_models(name: str) -> None:
     assert named(name).parameters in PUBLISHED.values()
 
 
-def test_parameters_of_a_tiny_llama_by_hand() -> None:
-    tiny = from_fields(config(), "tiny")
-    attention, mlp, norms = 64 * 64 * 2 + 2 * 64 * 32, 3 * 64 * 96, 128
-    assert layer_parameters(tiny, moe=False) == attention + mlp + norms
-    assert tiny.parameters == 2 * (attention + mlp + norms) + 64 + 2 * 100 * 64
-
-
-@pytest.mark.parametrize(
-    "changes", [{"head_dim": 32}, {"attention_bias": True}, {"mlp_bias": True}]
-)
-def test_biases_and_wider_heads_add_parameters(changes: dict[str, Any]) -> None:
-    plain, more = from_fields(config(), "a"), from_fields(config(**changes), "b")
-    assert more.parameters > plain.parameters
-
-
 def test_fields_that_are_null_count_as_absent() -> None:
     assert from_fields(config(num_key_value_heads=None), "a").kv_heads == 4
     assert from_fields(config(head_dim=None), "a").head_dim == 16
@@ -169,23 +109,11 @@ def test_the_architecture_stands_in_for_a_missing_type() -> None:
 @pytest.mark.parametrize(
     ("changes", "message"),
     [
-        (
-            {"model_type": "lama"},
-            "its config lacks rms_norm_eps, hidden_act. Did you mean",
-        ),
-        (
-            {"model_type": "lama", "hidden_size": None},
-            "lacks hidden_size, rms_norm_eps",
-        ),
+        ({"model_type": "lama"}, "its config lacks rms_norm_eps, hidden_act. Did you mean"),
+        ({"model_type": "lama", "hidden_size": None}, "lacks hidden_size, rms_norm_eps"),
+        ({"num_hidden_layers": 10**9}, "1,000,000,000 layers, and at most 10,000"),
         ({"model_type": "t5", "is_encoder_decoder": True}, "an encoder beside its decoder"),
-        (
-            {"quantization_config": {"quant_method": "awq", "bits": 4}},
-            "'awq' with 4 bits",
-        ),
-        (
-            {"quantization_config": {"load_in_8bit": True}},
-            "'none stated' with 8 bits",
-        ),
+        ({"quantization_config": {"load_in_8bit": True}}, "'none stated' with 8 bits"),
         ({"hidden_size": None}, "the config has no hidden_size"),
         ({"hidden_size": 0}, "hidden_size is '0'; it must be a whole number from 1"),
         ({"hidden_size": "64"}, "hidden_size is '64'; it must be a whole number"),
@@ -220,21 +148,6 @@ def test_a_bad_file_is_one_line(tmp_path: Path, content: bytes, message: str) ->
     assert "\n" not in str(caught.value)
 
 
-def test_a_gigabyte_of_nonsense_is_not_read(tmp_path: Path) -> None:
-    path = tmp_path / "config.json"
-    with path.open("wb") as stream:
-        stream.truncate(10**9)
-    with pytest.raises(InputError, match="over 1 MiB"):
-        from_config(path)
-
-
-def test_a_billion_layers_are_refused_before_one_is_costed(tmp_path: Path) -> None:
-    path = tmp_path / "config.json"
-    path.write_text(json.dumps(config() | {"num_hidden_layers": 10**9}))
-    with pytest.raises(InputError, match="1,000,000,000 layers, and at most 10,000"):
-        from_config(path)
-
-
 def test_a_model_is_a_name_a_file_or_a_directory(tmp_path: Path) -> None:
     folder = tmp_path / "my-model"
     folder.mkdir()
@@ -255,13 +168,6 @@ def test_a_token_cannot_visit_more_experts_than_there_are() -> None:
         replace(named("mixtral-8x7b"), experts=replace(experts, per_token=9))
 
 
-def test_latent_attention_without_compressed_queries() -> None:
-    lite = replace(named("deepseek-v2"), name="lite")
-    assert lite.latent
-    plain = replace(lite, latent=replace(lite.latent, query_rank=0))
-    assert plain.parameters > lite.parameters
-
-
 @pytest.mark.parametrize("name", ["gpt3-175b", "llama-3.1-405b", "mixtral-8x7b", "deepseek-v3"])
 def test_twice_the_active_weights_and_attention(name: str) -> None:
     model = named(name)
@@ -271,14 +177,6 @@ def test_twice_the_active_weights_and_attention(name: str) -> None:
     weights = model.parameters - idle - model.embedding_parameters + tied
     attention = 2 * (model.query_width + model.value_width) * model.layers * keys_seen(model, 2048)
     assert forward_flops(model, 2048) == pytest.approx(2 * weights + attention, rel=2e-3)
-
-
-def test_full_attention_is_the_formula_of_the_definition_of_mfu() -> None:
-    gpt = replace(named("gpt3-175b"), qkv_bias=False, output_bias=False, mlp_bias=False)
-    weights = gpt.layers * 12 * gpt.hidden**2 + gpt.vocab * gpt.hidden
-    attention = 12 * gpt.layers * gpt.heads * gpt.head_dim * 2048
-    flops_expected = training_flops(gpt, 2048, 1, causal=False)
-    assert flops_expected == 6 * weights + attention
 
 
 def test_megatron_formula() -> None:
@@ -296,24 +194,3 @@ def test_a_window_bounds_the_keys() -> None:
     assert keys_seen(mistral, 4096) == 2048.5
     assert keys_seen(mistral, 8192) == (4096 * 4097 / 2 + 4096 * 4096) / 8192
     assert keys_seen(mistral, 8192, causal=False) == 4096
-
-
-def test_experts_cost_as_many_as_are_visited() -> None:
-    mixtral = named("mixtral-8x7b")
-    dense = replace(mixtral, experts=None)
-    router = 2 * 8 * mixtral.hidden
-    more = layer_flops(mixtral, 1024, moe=True) - layer_flops(dense, 1024, moe=False)
-    assert more == 2 * 3 * mixtral.hidden * mixtral.ffn + router
-
-
-def test_as_model() -> None:
-    assert as_model("llama-3.1-8b") == as_model(named("llama-3.1-8b"))
-
-
-def test_stated_quantization() -> None:
-    decoder, whole = {"quantization_config": None}, {"quantization_config": {"bits": 4}}
-    assert stated_quantization(decoder, whole) == {"bits": 4}
-
-
-def test_precision() -> None:
-    assert (precision({"quant_method": "fp8"}, "mine"), precision(None, "mine")) == ("fp8", "bf16")

@@ -11,7 +11,6 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-import cluster_sim as cs
 from tests.support.toy_training import TOY, plan, sixteen
 from topologies.catalogue.catalogue import shipped_catalogue
 from topologies.clusters.names import cluster
@@ -49,18 +48,12 @@ def chips(count: int, seed: int = 0) -> Chips:
     return Chips(np.arange(count), 8, seed, 1.0, 0.1, CATALOGUE)
 
 
-@pytest.mark.parametrize(("count", "mean"), [(1, 0.0), (2, 0.5642), (10, 1.5388), (1000, 3.2414)])
+@pytest.mark.parametrize(
+    ("count", "mean"), [(1, 0.0), (2, 0.5642), (10, 1.5388), (1000, 3.2414), (10**6, 4.8635)]
+)
 def test_the_largest_of_normal_values_has_its_known_mean(count: int, mean: float) -> None:
     """Means of order statistics of the normal distribution (Tippett 1925)."""
     assert LAWS["normal"].largest(count, 2.0, 1.0) == pytest.approx(2 * mean, rel=1e-3, abs=1e-9)
-
-
-def test_the_largest_of_many_normal_values_follows_gumbel() -> None:
-    """√(2 ln n) less (ln ln n + ln 4π) / 2√(2 ln n), plus 0.5772 over it (Cramér 1946)."""
-    count, root = 10**6, np.sqrt(2 * np.log(10**6))
-    place = root - (np.log(np.log(count)) + np.log(4 * np.pi)) / (2 * root)
-    gumbel = place + np.euler_gamma / root
-    assert LAWS["normal"].largest(count, 1.0, 1.0) == pytest.approx(gumbel, rel=0.01)
 
 
 @pytest.mark.parametrize("name", LAWS)
@@ -99,7 +92,7 @@ def test_more_chips_draw_the_same_values_and_others(few: int, further: int, seed
     assert (losses[0] <= losses[1]).all()
 
 
-@pytest.mark.parametrize("names", ["chips", "hosts", "heat", "network", "typical", "chips,servers"])
+@pytest.mark.parametrize("names", ["heat", "network", "typical", "chips,servers"])
 def test_one_slow_rank_a_stage_stands_for_all(names: str) -> None:
     """Without stages the folded step is that of all ranks, each as slow as its chip is."""
     folded, whole = (step(names, folded=kind) for kind in (True, False))
@@ -110,7 +103,7 @@ def test_one_slow_rank_a_stage_stands_for_all(names: str) -> None:
     assert folded.uneven.even_s < folded.iteration_s
 
 
-@pytest.mark.parametrize("seed", range(3))
+@pytest.mark.parametrize("seed", range(2))
 def test_stages_are_followed_to_a_tenth_of_what_they_lose(seed: int) -> None:
     how = {"tp": 8, "pp": 4, "dp": 8}
     of_stages = "chips", "p5.48xlarge:32", how, seed
@@ -125,7 +118,8 @@ def test_stages_are_followed_to_a_tenth_of_what_they_lose(seed: int) -> None:
 )
 def test_levels_and_engines_wait_as_long(more: dict[str, Any]) -> None:
     names = "chips,hosts,heat" if more.get("level") == "chunk" else "typical"
-    usual, other = step(names, iterations=5), step(names, iterations=5, **more)
+    two = "trn2.48xlarge:2", {"tp": 4, "dp": 8, "overlap": "dp"}
+    usual, other = (step(names, *two, iterations=3, **changes) for changes in ({}, more))
     assert usual.uneven
     assert other.uneven
     rel = 0.02 if "chunk" in more.values() else 1e-9
@@ -180,13 +174,3 @@ def test_causes_by_name() -> None:
         named_causes("chip")
     with pytest.raises(InputError, match="--level chunk times messages on links"):
         step("network", level="chunk")
-
-
-def test_train_takes_causes() -> None:
-    fields: dict[str, Any] = {"tp": 8, "global_batch": 16, "seq": 512}
-    run = cs.train("llama-3.1-8b", "trn2.48xlarge:2", jitter="chips", seed=2, **fields)
-    assert run.uneven
-    assert run.uneven.causes == ("chips",)
-    assert cs.train("llama-3.1-8b", "trn2.48xlarge:2", jitter=0.01, **fields).uneven is None
-    with pytest.raises(InputError, match="seed changes nothing without jitter"):
-        cs.train("llama-3.1-8b", "trn2.48xlarge:2", seed=2, **fields)

@@ -1,4 +1,4 @@
-"""Rings of which some rounds are held at a time: the times and the ops of the whole schedule."""
+"""Rings by some rounds at a time, or by clocks of links: times and ops of the whole schedule."""
 
 from __future__ import annotations
 
@@ -15,6 +15,7 @@ from cluster_sim.collectives.algorithms.cycles import all_rings, one_ring
 from cluster_sim.collectives.algorithms.registry import ALGORITHMS
 from cluster_sim.collectives.builder import compose
 from cluster_sim.collectives.call import RING_KINDS
+from cluster_sim.collectives.duration import duration
 from cluster_sim.collectives.few_ranks import schedule_of_few
 from cluster_sim.collectives.results import measure
 from cluster_sim.engine.repeats import simulate_rounds
@@ -24,27 +25,29 @@ from cluster_sim.trace.trace import run
 from tests.support.collective_cases import named
 from tests.support.examples import examples
 from tests.support.written_rules import check_rounds
+from topologies.clusters.cluster import Cluster
 from topologies.clusters.names import cluster
 from topologies.errors import InputError
 
 RINGS = {"ring": one_ring, "multi-ring": all_rings}
 MACHINES = (
-    ("trn2.48xlarge", 1),
-    ("trn2.48xlarge", 4),  # memory limits the messages, which are flows
-    ("trn1.32xlarge", 2),
-    ("mesh:5", 1),
-    ("switch:4", 1),  # each message crosses two links
-    ("torus:3x4", 1),
+    ("trn2.48xlarge", 16, 1),
+    ("trn2.48xlarge", 4, 4),  # memory limits the messages, which are flows
+    ("trn1.32xlarge", 4, 2),
+    ("mesh:5", 5, 1),
+    ("switch:4", 4, 1),  # each message crosses two links
+    ("torus:3x4", 12, 1),
 )
+"""Name, chips and ranks per chip."""
 
 
 @pytest.mark.parametrize("kind", RING_KINDS)
 @pytest.mark.parametrize("name", RINGS)
-@pytest.mark.parametrize(("machine", "cores"), MACHINES)
+@pytest.mark.parametrize(("machine", "chips", "cores"), MACHINES)
 def test_rounds_of_a_ring_have_the_time_of_all_messages(
-    machine: str, cores: int, name: str, kind: str
+    machine: str, chips: int, cores: int, name: str, kind: str
 ) -> None:
-    group = whole(named(machine), cores)
+    group = Group(named(machine), range(chips), cores)
     costs = communication_costs(group.cluster)
     for size_bytes in (0, 1, group.ranks << 20, 10**7 + 3):  # even and uneven parts
         call = CollectiveCall(kind, group, size_bytes)
@@ -66,10 +69,10 @@ def test_rounds_of_a_ring_have_the_time_of_all_messages(
     slices=st.integers(1, 4),
 )
 def test_rounds_written_out_are_the_ops_that_an_algorithm_builds(
-    machine: tuple[str, int], name: str, kind: str, size_bytes: int, slices: int
+    machine: tuple[str, int, int], name: str, kind: str, size_bytes: int, slices: int
 ) -> None:
     """Op by op, also where blocks differ by a byte or some are empty."""
-    group = whole(named(machine[0]), machine[1])
+    group = Group(named(machine[0]), range(machine[1]), machine[2])
     call = CollectiveCall(kind, group, size_bytes)
     costs = replace(communication_costs(group.cluster), slices=slices)
     rounds = ring.in_rounds(call, costs, RINGS[name](group))
@@ -79,9 +82,8 @@ def test_rounds_written_out_are_the_ops_that_an_algorithm_builds(
     ops, edges = rounds_written_out(rounds), built.edges
     for column in ("kind", "resource", "duration_ps", "size_bytes", "priority"):
         assert np.array_equal(getattr(ops, column), getattr(built, column)), column
-    assert np.array_equal(ops.edges.ptr, edges.ptr)
-    assert np.array_equal(ops.edges.dst, edges.dst)
-    assert np.array_equal(ops.edges.lag_ps, edges.lag_ps)
+    for column in ("ptr", "dst", "lag_ps"):
+        assert np.array_equal(getattr(ops.edges, column), getattr(edges, column)), column
     assert np.array_equal(ops.edges.start_mask(), edges.start_mask())
     for column in ("op", "cap_bytes_per_s", "ptr", "resource", "weight"):
         assert np.array_equal(getattr(ops.flows, column), getattr(built.flows, column)), column
@@ -115,13 +117,10 @@ def test_a_ring_of_many_messages_stands_for_its_schedule(monkeypatch: pytest.Mon
     assert algorithm.stands_for(call, costs) == run(compose(call, algorithm).schedule).total_ps
 
 
-@pytest.mark.parametrize("size_bytes", [300 << 10, 10**6 + 7])
 @pytest.mark.parametrize("shape", ["ring:300", "mesh:300"])
-def test_whoever_looks_at_no_message_gets_the_same_row_without_a_schedule(
-    shape: str, size_bytes: int
-) -> None:
+def test_whoever_looks_at_no_message_gets_the_same_row_without_a_schedule(shape: str) -> None:
     chips = whole(cluster(shape, bandwidth="100GB/s", latency="1us"))
-    call = CollectiveCall("all-reduce", chips, size_bytes)
+    call = CollectiveCall("all-reduce", chips, 10**6 + 7)
     watched, trace = measure(call, "ring")
     row, short = measure(call, "ring", watched=False)
     assert (len(trace) > 2 * 299 * 300, len(short)) == (True, 302)
@@ -133,9 +132,7 @@ def test_whoever_looks_at_no_message_gets_the_same_row_without_a_schedule(
 
 @pytest.mark.parametrize("kind", RING_KINDS)
 @pytest.mark.parametrize("size_bytes", [2**22, 2**28])
-def test_a_ring_of_two_periods_has_the_time_of_the_whole_ring(
-    kind: str, size_bytes: int, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_ring_of_two_periods_has_the_time_of_the_whole_ring(kind: str, size_bytes: int) -> None:
     """Two ranks of each server lie in alternate halves of it, so that no server stands for all."""
     servers = cluster("trn2.48xlarge:192")
     costs = communication_costs(servers)
@@ -143,25 +140,14 @@ def test_a_ring_of_two_periods_has_the_time_of_the_whole_ring(
     for ranks, most_ps in ((64, 0), (96, 0), (84, servers.scale_out.climb_ps[-1])):
         chips = (24 * np.arange(ranks)[:, None] + [0, 3]).ravel()
         call = CollectiveCall(kind, Group(servers, chips), size_bytes)
-        assert len(ring._with_all_hops(call.group)) == 32
-        few_ps = ring._few_rounds_ps(
-            call, costs, servers, ring._with_all_hops(call.group), call.ranks
+        few = ring._with_all_hops(call.group)
+        assert len(few) == 32
+        few_ps, whole_ps = (
+            ring._few_rounds_ps(call, costs, servers, chosen, call.ranks)
+            for chosen in (few, call.group.chip_of_rank)
         )
-        with monkeypatch.context() as patched:
-            patched.setattr(ring, "_with_all_hops", lambda group: group.chip_of_rank)
-            assert (
-                abs(
-                    few_ps
-                    - ring._few_rounds_ps(
-                        call, costs, servers, ring._with_all_hops(call.group), call.ranks
-                    )
-                )
-                <= most_ps
-            )
-
-
-def test_a_ring_that_does_not_repeat_is_run_whole() -> None:
-    chips = np.array([*range(0, 1024, 16), 1025])
+        assert abs(few_ps - whole_ps) <= most_ps
+    chips = np.array([*range(0, 1024, 16), 1025])  # which do not repeat
     group = Group(cluster("trn2.48xlarge:128"), chips)
     assert ring._with_all_hops(group).tolist() == chips.tolist()
 
@@ -170,3 +156,88 @@ def test_rings_that_would_run_for_hours_are_refused_before_they_are_built():
     machine = cluster("clos:65536:64", bandwidth="100GB/s", latency="1us")
     with pytest.raises(InputError, match=r"65,536 ranks is 1\.7e\+10 messages.*Use fewer ranks or"):
         collective_time("all-reduce", machine, size_bytes="1GiB")
+
+
+CLOCKED = ("ring", "bidirectional-ring", "multi-ring")
+PLAIN = ("ring:2", "ring:5", "torus:3x5", "torus:4x4x4", "torus:2x4")
+
+
+def plain(name: str, bandwidth: str = "100GB/s") -> Cluster:
+    return cluster(name, bandwidth=bandwidth, latency="1us")
+
+
+@pytest.mark.parametrize("name", PLAIN)
+def test_clocks_of_links_are_the_run_of_every_message(name: str) -> None:
+    answered = 0
+    for algorithm in CLOCKED:
+        for kind in RING_KINDS:
+            for size_bytes in (10**6 + 3, 2**20, 3, 0):
+                call = CollectiveCall(kind, whole(plain(name)), size_bytes)
+                clocked = ALGORITHMS[algorithm].stands_for(
+                    call, communication_costs(call.group.cluster)
+                )
+                if clocked is not None:
+                    answered += 1
+                    schedule = compose(call, algorithm).schedule
+                    assert clocked == run(schedule).total_ps
+    assert answered >= 24  # a single ring and its reverse share no link on any of these
+
+
+@examples(25)
+@given(
+    size_bytes=st.one_of(st.integers(0, 200), st.integers(1, 10**7)),
+    slices=st.integers(1, 4),
+    latency=st.sampled_from(["1ns", "1us", "20us"]),
+    kind=st.sampled_from(RING_KINDS),
+    algorithm=st.sampled_from(CLOCKED),
+)
+def test_slices_follow_one_another_on_their_links(
+    size_bytes: int, slices: int, latency: str, kind: str, algorithm: str
+) -> None:
+    machine = cluster("torus:4x4", bandwidth="100GB/s", latency=latency)
+    call = CollectiveCall(kind, whole(machine), size_bytes)
+    costs = replace(communication_costs(machine), slices=slices)
+    clocked = ALGORITHMS[algorithm].stands_for(call, costs)
+    with pytest.MonkeyPatch.context() as patched:
+        patched.setattr(
+            "cluster_sim.collectives.builder.communication_costs", lambda *_, **__: costs
+        )
+        whole_ps = run(compose(call, algorithm).schedule).total_ps
+    assert clocked == whole_ps
+
+
+def test_a_pod_of_a_torus_is_timed_without_a_schedule(monkeypatch: pytest.MonkeyPatch) -> None:
+    pod = cluster("tpu-v6e-pod")
+    group = Group(pod, np.arange(pod.chips_per_domain))
+    call = CollectiveCall("all-gather", group, 5 * 10**7 + 7)
+    built: list[CollectiveCall] = []
+
+    def counted(call: CollectiveCall, *how: object, **more: object) -> object:
+        built.append(call)
+        return compose(call, *how, **more)  # type: ignore[arg-type]
+
+    monkeypatch.setattr(duration, "compose", counted)
+    time_ps = duration.duration_ps(call, "multi-ring")
+    assert built == []
+    assert time_ps == run(compose(call, "multi-ring").schedule).total_ps
+
+
+@pytest.mark.parametrize(
+    ("name", "why"),
+    [
+        ("trn2.48xlarge", "CC-Cores issue each message"),
+        ("mesh:8", "no torus"),
+        ("ring:1", "nothing is sent"),
+    ],
+)
+def test_what_shares_more_than_links_is_run(name: str, why: str) -> None:
+    machine = cluster(name) if "." in name else plain(name)
+    call = CollectiveCall("all-reduce", whole(machine), 2**20)
+    assert ALGORITHMS["ring"].stands_for(call, communication_costs(machine)) is None, why
+
+
+def test_a_run_that_would_pass_the_horizon_is_left_to_the_engine() -> None:
+    call = CollectiveCall("all-reduce", whole(plain("ring:64", "1B/s")), 64 * 2 * 10**6)
+    assert ALGORITHMS["ring"].stands_for(call, communication_costs(call.group.cluster)) is None
+    with pytest.raises(InputError, match="horizon"):
+        duration.duration_ps(call, "ring")
