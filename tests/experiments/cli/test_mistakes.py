@@ -266,8 +266,6 @@ MISTAKES = {
         ("trn2.48xlarge --variant=trn2.hbm_bandwidth=none", "no variant 'none'"),
         ("trn2.48xlarge --catalogue=none.csv", "none.csv cannot be read"),
         ("rainier:65", "use rainier:64"),
-        ("ring:4 --bandwidth=1GB/s --latency=1us --variant=trn2.48xlarge.price=spot",
-         "--variant changes the catalogue, and all numbers of ring:4 stand in"),
     ),
     FOLLOW: (
         ("--demand=azure-code", "--demand is for a history that is read at once"),

@@ -44,6 +44,7 @@ def test_errors_and_their_summary_are_exact():
     assert numbers["p90_abs_error"] == pytest.approx(np.quantile([0.1, 0, 0.25], 0.9))
     assert numbers["bias"] == pytest.approx(-0.05)
     assert numbers["kendall_tau"] == pytest.approx(1.0)
+    assert summary([])["median_abs_error"] is None
 
 
 def test_mistakes_of_rows_and_of_models_are_reported_by_line():
