@@ -185,7 +185,6 @@ def test_rows_that_nothing_reads_are_named(tmp_path):
 def test_an_alternative_that_an_answer_does_not_read_is_named(words, reads):
     stated = "kernels.h100.gemm_sustained=500-watt"
     _, _, errors = ended(words, "--quiet", "--variant", stated)
-    idle = f"--variant {stated} changes nothing here: the answer does not read it."
     assert (f"--variant {stated} {IDLE}" in errors) is not reads
 
 
