@@ -1,9 +1,14 @@
-"""Clusters from network files of ASTRA-sim."""
+"""Clusters from graphs of networkx and from network files of ASTRA-sim."""
 
 from __future__ import annotations
 
+import json
+import random
+from collections.abc import Hashable
 from pathlib import Path
+from typing import Any
 
+import networkx as nx
 import pytest
 
 from topologies.clusters.cluster import Cluster
@@ -11,6 +16,138 @@ from topologies.clusters.names import cluster
 from topologies.errors import InputError
 from topologies.routing import routes
 from topologies.shapes.basic import FullMesh, Switch, Tiered, Torus
+from topologies.views.graph import graph as graph_of
+
+RATE = {"bandwidth_bytes_per_s": 100 * 10**9, "latency_s": 1e-6}
+
+
+def _read(tmp_path: Path, graph: nx.Graph[Any], *, ending: str = "json") -> Cluster:
+    path = tmp_path / f"pod.{ending}"
+    if ending == "json":
+        path.write_text(json.dumps(nx.node_link_data(graph, edges="edges"), default=str))
+    else:
+        nx.write_graphml(graph, path)
+    return cluster(str(path))
+
+
+def _shuffled(graph: nx.Graph[Hashable], seed: int = 1) -> nx.Graph[Hashable]:
+    nodes = list(graph)
+    names = [f"node {number}" for number in range(len(nodes))]
+    random.Random(seed).shuffle(names)
+    return nx.relabel_nodes(graph, dict(zip(nodes, names, strict=True)))
+
+
+def _grid(
+    sizes: tuple[int, ...], periodic: bool, fast_axis: int | None = None
+) -> nx.Graph[Hashable]:
+    graph: nx.Graph[Any] = nx.grid_graph(sizes[::-1], periodic=periodic)
+    nx.set_edge_attributes(graph, dict.fromkeys(graph.edges, RATE))
+    for begin, end in graph.edges:
+        if fast_axis is not None and begin[fast_axis] != end[fast_axis]:
+            graph.edges[begin, end]["bandwidth_bytes_per_s"] *= 2
+    return _shuffled(graph)
+
+
+@pytest.mark.parametrize("ending", ["json", "graphml"])
+@pytest.mark.parametrize("name", ["torus:4x4", "torus:2x3x4", "mesh:6", "switch:8", "ring:7"])
+def test_our_own_graphs_come_back(tmp_path: Path, name: str, ending: str) -> None:
+    ours = cluster(name, bandwidth="100GB/s", latency="1us")
+    read = _read(tmp_path, graph_of(ours), ending=ending)
+    assert (type(read.shape), read.chips) == (type(ours.shape), ours.chips)
+    if isinstance(ours.shape, Torus) and isinstance(read.shape, Torus):
+        assert sorted(read.shape.sizes) == sorted(ours.shape.sizes)
+        rates = {(axis.bandwidth_bytes_per_s, axis.latency_ps) for axis in read.shape.axes}
+        assert rates == {(10**11, 10**6)}
+    else:
+        assert read.shape == ours.shape
+
+
+@pytest.mark.parametrize("sizes", [(4, 4), (3, 5), (4, 4, 4)])
+@pytest.mark.parametrize("periodic", [True, False])
+def test_shuffled_grids_and_tori(tmp_path: Path, sizes: tuple[int, ...], periodic: bool) -> None:
+    shape = _read(tmp_path, _grid(sizes, periodic)).shape
+    assert isinstance(shape, Torus)
+    assert shape.sizes == sizes
+    assert {axis.wrap for axis in shape.axes} == {periodic}
+    graph = _grid(sizes, periodic, fast_axis=1)
+    shape = _read(tmp_path, graph).shape
+    assert isinstance(shape, Torus)
+    assert [axis.bandwidth_bytes_per_s for axis in shape.axes].count(2 * 10**11) == 1
+
+
+def test_a_star_is_a_switch_and_rates_may_come_from_the_command(tmp_path: Path) -> None:
+    path = tmp_path / "star.graphml"
+    nx.write_graphml(nx.star_graph(5), path)
+    read = cluster(str(path), bandwidth="50GB/s", latency="2us")
+    assert read.shape == Switch(5, 50 * 10**9, 2_000_000)
+    with pytest.raises(InputError, match=r"star.graphml: link 0-1 has no bandwidth; add it, or"):
+        cluster(str(path))
+
+
+def test_a_rate_that_no_link_needs_is_refused(tmp_path: Path) -> None:
+    path = tmp_path / "ring.json"
+    graph = nx.cycle_graph(4)
+    nx.set_edge_attributes(graph, "10GB/s", "bandwidth")
+    path.write_text(json.dumps(nx.node_link_data(graph, edges="edges")))
+    assert cluster(str(path), latency="1us").chips == 4
+    with pytest.raises(InputError, match="every link states its bandwidth; leave --bandwidth 1GB"):
+        cluster(str(path), bandwidth="1GB/s", latency="1us")
+
+
+def _broken(kind: str) -> nx.Graph[Hashable]:
+    """A torus, or another graph, with one thing wrong with it."""
+    graph = _grid((4, 4), periodic=True)
+    if kind == "missing link":
+        graph.remove_edge(*next(iter(graph.edges)))
+    elif kind == "odd rate":
+        graph.edges[next(iter(graph.edges))]["bandwidth_bytes_per_s"] = 7
+    elif kind == "host":
+        graph.add_node("h", kind="host")
+    elif kind == "pieces":
+        graph = nx.disjoint_union(graph, graph)
+    elif kind == "one way":
+        graph = nx.DiGraph()
+        graph.add_edge(0, 1, **RATE)
+    return graph
+
+
+@pytest.mark.parametrize(
+    ("graph", "message"),
+    [
+        (_broken("missing link"), r"16 chips with 3 or 4 neighbours .* are no ring"),
+        (_broken("pieces"), r"it is in pieces; 16 of 32 nodes are joined"),
+        (_broken("odd rate"), r"are no ring, grid, torus"),
+        (_broken("host"), r"node h is of kind host; only chips and switches"),
+        (_broken("one way"), r"links between 0 and 1 differ by direction"),
+        (nx.empty_graph(3), r"it has no links"),
+        (nx.path_graph(50), r"link 0-1 has no bandwidth"),
+        (nx.path_graph(5000), r"5,000 nodes; shapes are recognised up to 4,096"),
+    ],
+    ids=["missing link", "pieces", "odd rate", "host", "one way", "no links", "no rate", "large"],
+)
+def test_a_graph_of_no_known_shape_is_refused(
+    tmp_path: Path, graph: nx.Graph[Hashable], message: str
+) -> None:
+    with pytest.raises(InputError, match=message):
+        _read(tmp_path, graph)
+
+
+@pytest.mark.parametrize(
+    ("ending", "content", "message"),
+    [
+        ("json", "[" * 100_000, r"no JSON"),
+        ("json", '{"nodes": [1], "edges": 2}', r"no node-link JSON"),
+        ("graphml", "<!DOCTYPE x [<!ENTITY a 'b'>]><graphml/>", r"declares a document type"),
+        ("graphml", "not xml", r"no GraphML"),
+        ("graphml", "<node id=''/>" * 4097 + "not xml", r"4,097 nodes"),
+        ("json", f'{{"nodes": {[1] * 4097}, "edges": 2}}', r"4,097 nodes"),
+    ],
+)
+def test_broken_files_are_one_line(tmp_path: Path, ending: str, content: str, message: str) -> None:
+    path = tmp_path / f"pod.{ending}"
+    path.write_text(content)
+    with pytest.raises(InputError, match=message):
+        cluster(str(path))
 
 
 def _astra(

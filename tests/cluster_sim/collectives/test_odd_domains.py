@@ -86,6 +86,15 @@ def test_a_short_domain_costs_what_its_adapters_take_in_and_no_more(
     assert least_ms <= _ms(group) <= 1.07 * least_ms
 
 
+def _cliff(domains: int, kind: str, members: int, size_bytes: int) -> float:
+    """Time over some domains, relative to the slower of one domain fewer and one more."""
+    places = np.arange(0, 64, 64 // members)
+    before, here, after = (
+        _ms(_group(domains + step, places=places), size_bytes, kind) for step in (-1, 0, 1)
+    )
+    return here / max(before, after)
+
+
 @examples(45)
 @given(
     domains=st.one_of(st.integers(17, 300), st.integers(17, 16384)),
@@ -101,11 +110,14 @@ def test_no_number_of_domains_takes_longer_than_both_its_neighbours(
     domains: int, kind: str, members: int, size_bytes: int
 ) -> None:
     """A prime number of domains with one rank each took 99 times as long as its neighbours."""
-    places = np.arange(0, 64, 64 // members)
-    before, here, after = (
-        _ms(_group(domains + step, places=places), size_bytes, kind) for step in (-1, 0, 1)
-    )
-    assert here <= 1.05 * max(before, after)
+    assert _cliff(domains, kind, members, size_bytes) <= 1.05
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("members", [1, 4])
+def test_no_number_up_to_4096_takes_longer_than_both_its_neighbours(members: int) -> None:
+    for domains in range(17, 4097):
+        assert _cliff(domains, "all-reduce", members, 2**20) <= 1.05, domains
 
 
 def test_a_named_algorithm_is_timed_itself_over_a_short_domain() -> None:
