@@ -351,13 +351,14 @@ def policy_of(
     name: str, scenario: Scenario, settings: PolicyInputs | None = None, **changes: Any
 ) -> Policy:
     """Return a policy by name, or a user's from a file, configured for a scenario."""
-    # Evaluation takes the units of its job, and batch work any.
-    rest = [
-        sum(job.units for job in kind.jobs if job.evaluation)
-        if scenario.batch is None
-        else kind.fleet.units
-        for kind in scenario.kinds
-    ]
+    settings = replace(settings or PolicyInputs(), **changes)
+    run_s = 60.0 * scenario.demand.minutes
+    if settings.power_cap is not None and scenario.lead_s > run_s and name in KINDS:
+        raise InputError(
+            f"--power-cap {settings.power_cap:g} with changes of role that take longer than the "
+            f"run of {run_s / 86400:.3g} days, in which no policy acts; shorten --change-time, or "
+            "lengthen --days."
+        )
     situation = Situation(
         need=scenario.need,
         lead_s=scenario.lead_s,
@@ -369,21 +370,8 @@ def policy_of(
             for kind in scenario.kinds
             for service in kind.services
         ),
-        rest_units=np.array(rest, float),
-        worth=_worth(scenario.kinds),
     )
-    return policy_named(name, replace(settings or PolicyInputs(), **changes), situation)
-
-
-def _worth(kinds: Sequence[Machines]) -> FloatArray:
-    """Tokens that a unit trains relative to one of the first kind, or its chips; (kinds,)."""
-    rates = [
-        max((job.rate(1) for job in kind.jobs if not job.evaluation and job.rated), default=0.0)
-        for kind in kinds
-    ]
-    chips = [float(kind.fleet.chips_per_unit) for kind in kinds]
-    worth = np.array(rates if all(rates) else chips)
-    return np.asarray(worth / worth[0])
+    return policy_named(name, settings, situation)
 
 
 NO_KEYWORDS = ("demand", "compare", "intervals", "kind")

@@ -91,6 +91,8 @@ MONEY = (
     Column("in_time", "  done by it"),
     Column("energy_joules", "energy"),
     Column("power_peak_w", "largest power of a minute", write=_megawatts),
+    Column("over_cap_minutes", "  minutes above the cap", write="{:,}".format),
+    Column("over_cap_w", "  most above it", write=_megawatts),
     Column("power_ramp_15min_w", "largest change in 15 min", write=_megawatts),
     Column("electricity_usd", "electricity"),
     Column("training_usd_per_mwh", "price that training paid, USD/MWh"),
@@ -384,16 +386,13 @@ def _complete(row: dict[str, Any], scenario: Scenario) -> None:
 
 def _notes_of_run(result: FleetResult) -> list[str]:
     from workloads.fleet.missed import missed_note, over_cap_note, power_note
-    from workloads.fleet.results import power_w
     from workloads.serving import parse_slo
 
     scenario, run = result.scenario, result.run
-    wanted, cap_w = parse_slo(scenario.options.fleet.slo).share, result.settings.power_cap_w
+    wanted = parse_slo(scenario.options.fleet.slo).share
     attained, policy = result.summary["slo_attainment"], result.settings.policy
     notes = [missed_note(run, scenario.lead_s, attained=attained, wanted=wanted, policy=policy)]
-    notes.append(power_note(result.summary))
-    if cap_w is not None:
-        notes.append(over_cap_note(power_w(run), cap_w))
+    notes += [power_note(result.summary), over_cap_note(result.summary)]
     if never := sum(len(kind.due_ms) for kind in run.kinds):
         notes.append(
             f"{never:,} maintenance windows never began, as the one before had not ended; begin "

@@ -79,11 +79,8 @@ def test_power_stays_under_its_cap_and_serving_goes_on() -> None:
     free = run(prepared, policy_of("forecast", prepared))
     cap_w = 0.9 * float(power_w(free).max())
     held = run(prepared, policy_of("power-cap", prepared, power_cap=cap_w / 1e6))
-    serving = role_units(held)[:, Role.SERVING] * 64 * 1.12 * 750
-    alone = serving + (UNITS * 64 * 1.12 * 400 - serving * 400 / 750)
-    over = power_w(held) > cap_w * 1.001
-    # Beyond the cap only where serving alone draws so much, or in the minute of a change.
-    assert (over & (alone < 0.97 * cap_w)).mean() < 0.01
+    trains = role_units(held)[:, [Role.TRAINING, Role.EVALUATION]].any(axis=1)
+    assert not (trains & (power_w(held) > cap_w * (1 + 1e-9))).any()
     kept, was = (summary(each) for each in (held, free))
     assert kept["slo_attainment"] == pytest.approx(was["slo_attainment"], abs=0.01)
     assert kept["training_chip_hours"] < was["training_chip_hours"]

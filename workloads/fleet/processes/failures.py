@@ -238,13 +238,15 @@ def break_units(world: World, units: IntArray, repair_s: float) -> None:
     world.heading[units] = NOBODY
     ledger.loaded[units] = NOBODY
     ledger.put(units, Role.BROKEN, world.now)
+    repair_ms = milliseconds(repair_s, world.horizon_ms)
+    ledger.back_ms[units] = world.now + repair_ms
     for number in np.unique(owner[owner != NOBODY]).tolist():
         gang = world.gangs[number]
         lost = units[owner == number]
         gang.paused = gang.paused[~np.isin(gang.paused, lost)]
         if (~paused[owner == number]).any():
             _fail(world, gang, lost)
-    world.env.process(_repair(world, units, milliseconds(repair_s, world.horizon_ms)))
+    world.env.process(_repair(world, units, repair_ms))
 
 
 def _fail(world: World, gang: Gang, broken: IntArray) -> None:
@@ -545,6 +547,7 @@ def _service(world: World, units: IntArray, phases: list[Phase], length_ms: int)
     units = world.still(units, ticket)
     world.ledger.loaded[units] = NOBODY
     world.ledger.put(units, Role.MAINTENANCE, world.now)
+    world.ledger.back_ms[units] = world.now + length_ms
     world.maintained += len(units)
     yield world.env.timeout(length_ms)
     world.ledger.put(world.arrive(units, ticket), Role.SPARE, world.now)

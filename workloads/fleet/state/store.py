@@ -10,6 +10,7 @@ from typing import Any
 import simpy
 
 MS = 1000  # milliseconds of a second
+MINUTE_MS = 60 * MS
 
 
 def milliseconds(seconds: float, horizon_ms: int) -> int:
