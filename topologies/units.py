@@ -42,7 +42,7 @@ _UNITS: dict[str, tuple[Fraction, str]] = (
     | {f"{prefix}W": (Fraction(factor), "J/s") for prefix, factor in _DECIMAL.items()}
     | {name: (Fraction(1, 10**power), "s") for name, power in _SECONDS.items()}
     | {name: (Fraction(seconds), "s") for name, seconds in _LONG.items()}
-    | {"pJ": (Fraction(1, 10**12), "J"), "J": (Fraction(1), "J"), "USD": (Fraction(1), "USD")}
+    | {"pJ": (Fraction(1, 10**12), "J"), "MWh": (Fraction(36 * 10**8), "J"), "J": (Fraction(1), "J"), "USD": (Fraction(1), "USD")}
     | {"m": (Fraction(1), "m"), "km": (Fraction(1000), "m")}
     | {"count": (Fraction(1), "count"), "ratio": (Fraction(1), "ratio")}
 )

@@ -34,15 +34,12 @@ from workloads.fleet.processes.failures import (
     maintaining,
 )
 from workloads.fleet.processes.moves import (
-    Phase,
     Process,
     balance,
     dispatch,
     hold_for_power,
     limit_training,
-    reclaim,
-    release,
-    to_serving,
+    order,
     training_limits,
 )
 from workloads.fleet.processes.power import power_limits
@@ -392,44 +389,6 @@ def place_training(world: World) -> None:
         units = rest[: world.evaluation.units]
         world.ledger.loaded[units] = world.home
         world.ledger.put(units, Role.EVALUATION, 0)
-
-
-def order(world: World, target: npt.NDArray[np.int64]) -> None:
-    """Order the role changes that lead to the target, within the control plane's limit."""
-    if milliseconds(world.costs.join_s, world.horizon_ms) > world.horizon_ms:
-        return
-    lost = [world.ledger.lost_units(pool) for pool in range(len(world.pools))]
-    coming = world.coming()
-    missing = target - (world.serving() + coming - np.array(lost))
-    if not missing.any():
-        return
-    budget = world.limits.changes_per_minute or len(world.ledger)
-    for pool in np.flatnonzero(missing < 0).tolist():
-        # Units on their way cannot serve yet, so none that serves is given up in their favour.
-        surplus = -int(missing[pool]) - int(coming[pool])
-        surplus = min(surplus, world.ledger.serving(pool), budget)
-        if surplus > 0:
-            budget -= surplus
-            _give(world, pool, surplus, missing)
-    for pool in np.flatnonzero(missing > 0).tolist():
-        count = min(int(missing[pool]), budget)
-        if count > 0:
-            for units, before in reclaim(world, count, pool):
-                budget -= len(units)
-                to_serving(world, units, pool, before)
-
-
-def _give(world: World, pool: int, surplus: int, missing: npt.NDArray[np.int64]) -> None:
-    """Drain units of one pool, first for pools that miss some, the rest to be lent."""
-    units = world.ledger.of(Role.SERVING, pool)[-surplus:]
-    drain = [Phase(Role.DRAINING, world.costs.drain_s)]
-    for other in np.flatnonzero(missing > 0).tolist():
-        moved = min(int(missing[other]), len(units))
-        if moved:
-            to_serving(world, units[:moved], other, drain)
-            missing[other] -= moved
-            units = units[moved:]
-    release(world, units, drain)
 
 
 MAX_UNITS = 1_000_000

@@ -606,5 +606,3 @@ def offered_per_s(requests: Requests) -> float:
     """Return the rate of output tokens of requests over the time in which they arrive [1/s]."""
     span = float(requests.arrival_s[-1] - requests.arrival_s[0])
     return float(requests.output.sum()) / span if span > 0 else float("inf")
-
-

@@ -279,6 +279,11 @@ def fleet(
     Every chip-hour of the run is accounted for: inference, training, moving, idle or broken.
     """
     question = FleetOptions(fleet, demand, policy, limits, money)
+    if money.price is not None and catalogue_inputs.price_basis == "owned":
+        raise InputError(
+            f"--price-basis owned has electricity in it, as has --price {money.price}; leave one "
+            "of them out."
+        )
     catalogue, prices = catalogue_inputs.read(fleet.cluster), ""
     if policy.kind:
         source = click.get_current_context().get_parameter_source("cluster")

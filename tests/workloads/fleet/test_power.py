@@ -36,8 +36,8 @@ from workloads.serving import fixed_rate
 def _kind(name: str, units: int, serving: int, busy_w: float, worth: float = 1.0) -> KindView:
     """Return a kind whose units draw a third of their power when idle."""
     at_work, none, one = np.array([serving]), np.zeros(1, np.int64), np.ones(1)
-    own = (name, units, 0, at_work, none, 0, one, busy_w, busy_w / 3, "", one)
-    return KindView(*own, worth=worth)
+    fields = (name, units, 0, at_work, none, 0, one, busy_w, busy_w / 3, "", one)
+    return KindView(*fields, worth=worth)
 
 
 def _view(*kinds: KindView, jobs: tuple[JobView, ...] = ()) -> View:

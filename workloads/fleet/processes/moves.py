@@ -21,6 +21,7 @@ from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
+import numpy.typing as npt
 import simpy
 
 from topologies.arrays import FloatArray, IntArray
@@ -120,6 +121,44 @@ def _to_serving(
     world.ledger.loaded[left] = pool
     world.ledger.put(left, Role.SERVING, world.now, pool)
     change.ready_ms, change.arrived = world.now, len(left)
+
+
+def order(world: World, target: npt.NDArray[np.int64]) -> None:
+    """Order the role changes that lead to the target, within the control plane's limit."""
+    if milliseconds(world.costs.join_s, world.horizon_ms) > world.horizon_ms:
+        return
+    lost = [world.ledger.lost_units(pool) for pool in range(len(world.pools))]
+    coming = world.coming()
+    missing = target - (world.serving() + coming - np.array(lost))
+    if not missing.any():
+        return
+    budget = world.limits.changes_per_minute or len(world.ledger)
+    for pool in np.flatnonzero(missing < 0).tolist():
+        # Units on their way cannot serve yet, so none that serves is given up in their favour.
+        surplus = -int(missing[pool]) - int(coming[pool])
+        surplus = min(surplus, world.ledger.serving(pool), budget)
+        if surplus > 0:
+            budget -= surplus
+            _give(world, pool, surplus, missing)
+    for pool in np.flatnonzero(missing > 0).tolist():
+        count = min(int(missing[pool]), budget)
+        if count > 0:
+            for units, before in reclaim(world, count, pool):
+                budget -= len(units)
+                to_serving(world, units, pool, before)
+
+
+def _give(world: World, pool: int, surplus: int, missing: npt.NDArray[np.int64]) -> None:
+    """Drain units of one pool, first for pools that miss some, the rest to be lent."""
+    units = world.ledger.of(Role.SERVING, pool)[-surplus:]
+    drain = [Phase(Role.DRAINING, world.costs.drain_s)]
+    for other in np.flatnonzero(missing > 0).tolist():
+        moved = min(int(missing[other]), len(units))
+        if moved:
+            to_serving(world, units[:moved], other, drain)
+            missing[other] -= moved
+            units = units[moved:]
+    release(world, units, drain)
 
 
 def release(world: World, units: IntArray, phases: list[Phase]) -> None:
