@@ -133,24 +133,21 @@ def _owned(catalogue: Catalogue, machine: str) -> Entry:
                 "give a --catalogue with it."
             )
     rows = [catalogue.entry(*term) for term in terms]
-    usual = [row.value for row in rows]
-    ends = []
-    for end in (min, max):
-        # Each number at either end of its range, the others as they are; deviations are
-        # independent.
-        prices = []
-        for place, row in enumerate(rows):
-            stated = [each for each in (row.low, row.high) if each is not None]
-            tried = [_usd_per_s(*usual[:place], each, *usual[place + 1 :]) for each in stated]
-            prices.append(end([_usd_per_s(*usual), *tried]) - _usd_per_s(*usual))
-        sign = -1 if end is min else 1
-        ends.append(_usd_per_s(*usual) + sign * math.hypot(*prices))
-    price, (low, high) = _usd_per_s(*usual), ends
-    # Without a listed price this is the only one, and so the default.
+    usual = {row.quantity: row.value for row in rows}
+    price = _usd_per_s(usual)
+    # Each number at either end of its range, the others as they are; deviations are independent.
+    moved = [
+        _usd_per_s({**usual, row.quantity: end}) - price
+        for row in rows
+        for end in (row.low, row.high)
+        if end is not None
+    ]
+    low = price - math.hypot(*(min(each, 0.0) for each in moved))
+    high = price + math.hypot(*(max(each, 0.0) for each in moved))
     return Entry(
         machine,
         "price",
-        "owned" if catalogue.has(machine, "price") else "",
+        "owned",
         price,
         "USD/s",
         "derived",
@@ -164,26 +161,12 @@ def _owned(catalogue: Catalogue, machine: str) -> Entry:
     )
 
 
-def _usd_per_s(
-    capital_usd_per_w: float,
-    power_w: float,
-    pue: float,
-    life_s: float,
-    interest: float,
-    upkeep: float,
-    electricity_usd_per_j: float,
-) -> float:
-    """Price of owning: an annuity of the capital, upkeep, and electricity [USD/s].
-
-    One watt for 10 USD, paid back in a year without interest, with a tenth for upkeep:
-
-    >>> _usd_per_s(10.0, 1.0, 1.0, YEAR_S, 0.0, 0.1, 0.0) * YEAR_S
-    11.0
-    """
-    years = life_s / YEAR_S
+def _usd_per_s(terms: Mapping[str, float]) -> float:
+    """Price of owning: an annuity of the capital, upkeep, and electricity [USD/s]."""
+    years, interest = terms["life"] / YEAR_S, terms["interest"]
     paid = interest / (1 - (1 + interest) ** -years) if interest else 1 / years
-    a_year = capital_usd_per_w * (paid + upkeep)
-    return power_w * pue * (a_year / YEAR_S + electricity_usd_per_j)
+    a_year = terms["capital"] * (paid + terms["upkeep"])
+    return terms["power"] * terms["pue"] * (a_year / YEAR_S + terms["electricity"])
 
 
 def one_kind_of_price(catalogue: Catalogue, machines: Iterable[str]) -> tuple[Catalogue, str]:

@@ -14,9 +14,9 @@ import pandas as pd
 from topologies.arrays import FloatArray, IntArray
 from workloads.fleet.inputs.jobs import STEP_TOKENS
 from workloads.fleet.inputs.prices import Prices
-from workloads.fleet.simulation import MINUTE_MS, FleetRun
+from workloads.fleet.simulation import FleetRun
 from workloads.fleet.state.services import Queue, split_tokens, waits_s
-from workloads.fleet.state.store import MS
+from workloads.fleet.state.store import MINUTE_MS, MS
 from workloads.fleet.state.world import GROUPS, OUT, ROLES, Role, World
 
 BUSY = (Role.TRAINING, Role.EVALUATION, Role.BATCH)

@@ -73,7 +73,7 @@ def _answering(world: World) -> FloatArray:
     ledger = world.ledger
     stays = (ledger.role == Role.SERVING) & (ledger.ticket == 0)
     parts = 1.0 - ledger.lost[stays] / ledger.servers
-    return np.bincount(ledger.owner[stays], parts, minlength=len(world.pools))
+    return np.bincount(ledger.owner[stays], parts, len(world.pools)).astype(float)
 
 
 def units_within(view: View, watts: float, wishes: Sequence[int] = ()) -> list[int]:
