@@ -208,14 +208,6 @@ def scenario(
 
     Without models only the shape of the demand counts, or the rate of a unit that options state.
     ``places`` are the regions of the clusters.
-
-    >>> from topologies.clusters.names import cluster
-    >>> from workloads.demand import constant
-    >>> from workloads.options.fleet import FleetInputs
-    >>> options = FleetOptions(FleetInputs(unit_rate=25.0))
-    >>> fleet = scenario(cluster("trn2-ultraserver:10"), constant(6000.0), options)
-    >>> fleet.sizing.demand_scale, fleet.sizing.units_needed_peak
-    (1.0, 4.0)
     """
     options = options or FleetOptions()
     clusters = [cluster] if isinstance(cluster, Cluster) else cluster
@@ -398,12 +390,7 @@ def fleet_options(
 
 
 def read_options(kind: type[Inputs], words: Mapping[str, Any]) -> Inputs:
-    """Fill a dataclass of options with those words that are fields of it.
-
-    >>> from workloads.options.fleet import PolicyInputs
-    >>> read_options(PolicyInputs, {"hold": 600, "tp": 8}).hold
-    '600s'
-    """
+    """Fill a dataclass of options with those words that are fields of it."""
     stated = {name: value for name, value in words.items() if value is not None}
     hints = get_type_hints(kind)
     values = {
@@ -446,9 +433,6 @@ def unread_options(stated: PolicyInputs, *, priced: bool) -> list[str]:
 
     With ``compare`` the policy with foresight and ``static`` run as well, so what these read counts
     as read. An option with its default value counts as not stated.
-
-    >>> unread_options(PolicyInputs(policy="oracle", night="1-5", compare=False), priced=False)
-    ['--night 1-5 changes nothing under policy oracle; clock reads it.']
     """
     names = {stated.policy}
     if stated.compare:
@@ -494,9 +478,6 @@ def unread_with_unit_rate(fleet: FleetInputs, limits: LimitInputs) -> list[str]:
     """Return a sentence for each option that a stated rate or time of a change leaves unread.
 
     Settings of replicas beside a stated rate are refused before, by :class:`FleetInputs`.
-
-    >>> unread_with_unit_rate(FleetInputs(), LimitInputs(weights="host", change_time="0s"))
-    ['--weights host changes nothing beside --change-time, which states what a change takes.']
     """
     remarks = []
     if fleet.unit_rate is not None and _latencies(fleet.slo) != _latencies(FleetInputs.slo):

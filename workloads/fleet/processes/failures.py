@@ -70,13 +70,7 @@ class Domain:
             )
 
     def count(self, units: int, servers: int) -> int:
-        """Number of such parts in a fleet of ``units`` units with ``servers`` servers each.
-
-        >>> Domain("rack", 1e6, 3600.0, units=0, servers=2).count(100, 4)
-        200
-        >>> Domain("rack", 1e6, 3600.0, units=4).count(10, 1)
-        3
-        """
+        """Number of such parts in a fleet of ``units`` units with ``servers`` servers each."""
         if self.units:
             return -(-units // self.units)
         return units * max(1, servers // self.servers)
@@ -129,15 +123,7 @@ class Failures:
         )
 
     def units_out(self, units: int) -> dict[int, float]:
-        """Return the mean number of parts under repair in a fleet, by their size in units.
-
-        A unit of four servers fails once in 100 s, a rack of three units once in 1,000 s and a sled
-        of two servers in 500 s, and a repair takes 1 s:
-
-        >>> rack, sled = Domain("rack", 1e3, 1.0, units=3), Domain("sled", 500, 1.0, 0, servers=2)
-        >>> Failures(100.0, 1.0, servers=4, domains=(rack, sled)).units_out(12)
-        {1: 0.054, 3: 0.004}
-        """
+        """Return the mean number of parts under repair in a fleet, by their size in units."""
         means = {1: units * self.repair_s / self.unit_mtbf_s / self.servers}
         for domain in self.domains:
             parts = domain.count(units, self.servers) * domain.repair_s / domain.mtbf_s
