@@ -316,12 +316,11 @@ serve in each interval, with margins, and the units that the demand itself is ex
 
 @dataclass
 class _Plan:
-    """The last plan: its first step, the jobs with deadlines, and the expected serving load."""
+    """The last plan: its first step and the jobs with deadlines."""
 
     step: FirstStep
     due: tuple[JobView, ...]
     batch: int | None  # units for batch work in the first step; None without a batch tier
-    busy: float  # units expected to compute for serving in the first step
     priced: bool  # whether prices of electricity limit training
 
 
@@ -429,7 +428,7 @@ def _plan(
     )
     step = first_step(outlook)
     batch = math.ceil(step.jobs[len(due) :].sum()) if len(view.batch_due) else None
-    return _Plan(step, due, batch, float(busy[0]), priced)
+    return _Plan(step, due, batch, priced)
 
 
 def _serving(view: View, step: FirstStep) -> FloatArray:
