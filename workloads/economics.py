@@ -101,18 +101,14 @@ def with_prices(catalogue: Catalogue, kind: str, machines: Iterable[str]) -> Cat
     """Return a catalogue in which machines have prices of one kind; those without are refused."""
     for machine in machines:
         if kind == "owned":
-            row = _owned(catalogue, machine)
-            catalogue, name = catalogue.with_rows([row]), row.variant
-        else:
-            name = _variant(catalogue, machine, kind)
-            if name is None:
-                offered = [
-                    each for each in PRICES if _variant(catalogue, machine, each) is not None
-                ]
-                raise InputError(
-                    f"--price-basis {kind}: the catalogue has no such price of {machine}; state "
-                    f"{' or '.join(offered) or 'none'}, or give a --catalogue with it."
-                )
+            catalogue = catalogue.with_rows([_owned(catalogue, machine)])
+        name = _variant(catalogue, machine, kind)
+        if name is None:
+            offered = [each for each in PRICES if _variant(catalogue, machine, each) is not None]
+            raise InputError(
+                f"--price-basis {kind}: the catalogue has no such price of {machine}; state "
+                f"{' or '.join(offered) or 'none'}, or give a --catalogue with it."
+            )
         catalogue = catalogue.with_variants({f"{machine}.price": name})
     return catalogue
 
