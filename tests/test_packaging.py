@@ -21,7 +21,6 @@ from packaging.requirements import Requirement
 from packaging.specifiers import SpecifierSet
 
 from cluster_sim import __version__
-from cluster_sim.shadowing import shadowed
 
 ROOT = Path(__file__).parents[1]
 
@@ -80,7 +79,7 @@ def beside(tmp_path: Path) -> Path:
 CONDA = {"matplotlib": "matplotlib-base"}  # packages that conda splits
 
 
-def test_the_conda_recipe_needs_what_the_package_needs() -> None:
+def test_the_conda_recipe_needs_what_the_package_needs():
     settings = configparser.ConfigParser()
     settings.read(ROOT / "setup.cfg")
     needs = {
@@ -95,7 +94,7 @@ def test_the_conda_recipe_needs_what_the_package_needs() -> None:
     assert recipe["build"]["entry_points"] == [entry]
 
 
-def test_the_container_runs_targets_that_exist() -> None:
+def test_the_container_runs_targets_that_exist():
     steps = (ROOT / "tools/packaging/Dockerfile").read_text()
     targets = re.findall(r"^RUN make (\w+)$", steps, re.MULTILINE)
     assert targets == ["demo", "docs"]
@@ -104,7 +103,7 @@ def test_the_container_runs_targets_that_exist() -> None:
 
 
 @pytest.mark.slow
-def test_the_wheel_says_what_it_is(wheel: Path) -> None:
+def test_the_wheel_says_what_it_is(wheel):
     with zipfile.ZipFile(wheel) as archive:
         name = next(name for name in archive.namelist() if name.endswith("METADATA"))
         facts = Parser().parsestr(archive.read(name).decode())
@@ -121,7 +120,7 @@ def test_the_wheel_says_what_it_is(wheel: Path) -> None:
 
 
 @pytest.mark.slow
-def test_the_command_works_beside_folders_of_the_same_names(python: Path, beside: Path) -> None:
+def test_the_command_works_beside_folders_of_the_same_names(python, beside):
     command = python.with_name("cluster-sim")
     done = _run(command, "topology", "ring:8", cwd=beside)
     assert done.returncode == 0, done.stderr
@@ -131,7 +130,7 @@ def test_the_command_works_beside_folders_of_the_same_names(python: Path, beside
 
 
 @pytest.mark.slow
-def test_a_folder_that_stands_in_for_a_package_is_named(python: Path, beside: Path) -> None:
+def test_a_folder_that_stands_in_for_a_package_is_named(python, beside):
     command = python.with_name("cluster-sim")
     for words in ([command], [python, "-m", "cluster_sim"]):
         done = _run(*words, "topology", "ring:8", cwd=beside, PYTHONPATH=str(beside))
@@ -145,11 +144,7 @@ def test_a_folder_that_stands_in_for_a_package_is_named(python: Path, beside: Pa
     assert done.stdout == "True\n"
 
 
-def test_nothing_stands_in_for_a_package_here() -> None:
-    assert shadowed(str(ROOT / "cluster_sim" / "__init__.py")) == ""
-
-
-def test_every_installed_release_runs_on_the_oldest_python_that_is_promised() -> None:
+def test_every_installed_release_runs_on_the_oldest_python_that_is_promised():
     installed = [release.metadata for release in distributions()]
     needed = {release["Name"]: release.get("Requires-Python", "") for release in installed}
     assert "numpy" in needed
@@ -157,7 +152,7 @@ def test_every_installed_release_runs_on_the_oldest_python_that_is_promised() ->
     assert later == []  # constraints.txt pins them, and `make demo` would stop there
 
 
-def test_the_citation_has_the_version_of_the_package() -> None:
+def test_the_citation_has_the_version_of_the_package():
     citation = yaml.safe_load((ROOT / "CITATION.cff").read_text())
     assert citation["version"] == __version__
     assert citation["license"] == "Apache-2.0"

@@ -175,7 +175,6 @@ def collective(
         _side_by_side(inputs, machine, ranks, catalogue, call)
         return
     cluster, groups = _groups(inputs, machine, ranks, catalogue)
-    catalogue_inputs.check_used(cluster)
     measured = _read(compared.compare, inputs.op, groups[0].ranks)
     watched = call.out is not None
     sizes, measure = how_to_measure(inputs, groups, call.engine, watched=watched)

@@ -284,7 +284,6 @@ def fleet(
             f"--price-basis owned has electricity in it, as has --price {money.price}; leave one "
             "of them out."
         )
-    catalogue, prices = catalogue_inputs.read(fleet.cluster), ""
     if policy.kind:
         source = click.get_current_context().get_parameter_source("cluster")
         if source is not ParameterSource.DEFAULT:
@@ -293,6 +292,8 @@ def fleet(
                 "of them out."
             )
         catalogue, prices = catalogue_inputs.read_side_by_side(question.clusters)
+    else:
+        catalogue, prices = catalogue_inputs.watched(fleet.cluster), ""
     answer = _run_all(question, catalogue, call)
     document = _document(answer)
     document["notes"] += [prices] if prices else []

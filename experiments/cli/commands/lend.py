@@ -123,7 +123,7 @@ def lend(
     if growing.follow is not None:
         _follow(growing, options, question, catalogue_inputs, call)
         return
-    scenario = scenario_from(options, catalogue_inputs.read(fleet.cluster), call.seed)
+    scenario = scenario_from(options, catalogue_inputs.watched(fleet.cluster), call.seed)
     loan = lend_on(scenario, question)
     remarks = (loan.note, loan.weekday_note, loan.short_note, *notes(scenario, options))
     document = {

@@ -81,7 +81,6 @@ def topology(
 
     assumed = _assumed(machine)
     cluster = replace(machine, **assumed).read(catalogue_inputs.watched(machine.cluster))
-    catalogue_inputs.check_used(cluster)
     sizes = measure(cluster)
     if graph.graph:
         edges = sizes.links + sizes.scale_out_links

@@ -49,14 +49,14 @@ class CatalogueInputs:
     )
 
     def read(self, *clusters: str) -> Catalogue:
-        """Read the catalogue with these changes, for some clusters or all machines."""
+        """Read the catalogue with these changes."""
         from topologies.catalogue.catalogue import choose
 
         catalogue = choose(self.variant, self.catalogue)
-        if clusters and (self.variant or self.catalogue):
-            self._check_parts(clusters, catalogue)
         if self.price_basis is None:
             return catalogue
+        if not clusters:
+            raise InputError("--price-basis is for answers with prices; leave it out here.")
         from workloads.economics import with_prices
 
         return with_prices(catalogue, self.price_basis, _machines(clusters, catalogue))
@@ -111,38 +111,6 @@ class CatalogueInputs:
         if stated or any(".price=" in text for text in self.variant):
             return catalogue, ""
         return one_kind_of_price(catalogue, machines)
-
-    def _check_parts(self, clusters: Sequence[str], catalogue: Catalogue) -> None:
-        """Refuse a variant of a part of other machines."""
-        from topologies.clusters.machines import UNIT_OF, machines, parts_of
-
-        stems = [name.partition(":")[0] for name in clusters]
-        here = {UNIT_OF.get(stem, stem) for stem in stems}
-        every = machines(catalogue)
-        if not here <= set(every):
-            return  # a cluster file may name any part; an unknown name is refused elsewhere
-        parts = {machine: parts_of(machine, catalogue) for machine in every}
-
-        for text in self.variant:
-            part = text.partition("=")[0].strip().rpartition(".")[0]
-            owners = [machine for machine in every if part in parts[machine]]
-            if owners and here.isdisjoint(owners):
-                named = ", ".join(owners[:3]) + (" and others" if len(owners) > 3 else "")
-                raise InputError(
-                    f"--variant {text} changes nothing on {', '.join(clusters)}: {part} belongs "
-                    f"to {named}. Leave it out."
-                )
-
-    def check_used(self, cluster: Cluster) -> None:
-        """Check that a cluster has numbers of the catalogue, which a plain shape has not."""
-        if not cluster.plain or cluster.scale_out is not None:
-            return
-        for name, value in {"--variant": self.variant, "--catalogue": self.catalogue}.items():
-            if value:
-                raise InputError(
-                    f"{name} changes the catalogue, and all numbers of {cluster.name} stand in its "
-                    "own description. Leave it out."
-                )
 
 
 def _machines(clusters: Sequence[str], catalogue: Catalogue) -> list[str]:
