@@ -42,9 +42,9 @@ _UNITS: dict[str, tuple[Fraction, str]] = (
     | {f"{prefix}W": (Fraction(factor), "J/s") for prefix, factor in _DECIMAL.items()}
     | {name: (Fraction(1, 10**power), "s") for name, power in _SECONDS.items()}
     | {name: (Fraction(seconds), "s") for name, seconds in _LONG.items()}
-    | {"pJ": (Fraction(1, 10**12), "J"), "J": (Fraction(1), "J"), "USD": (Fraction(1), "USD")}
+    | {"pJ": (Fraction(1, 10**12), "J"), "MWh": (Fraction(36 * 10**8), "J")}
     | {"m": (Fraction(1), "m"), "km": (Fraction(1000), "m")}
-    | {"count": (Fraction(1), "count"), "ratio": (Fraction(1), "ratio")}
+    | {name: (Fraction(1), name) for name in ("J", "USD", "count", "ratio")}
 )
 """Units that are accepted, each with its factor to SI and its SI unit (numerator/denominator)."""
 

@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
-import re
+import math
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from fractions import Fraction
 
 from topologies.catalogue.catalogue import Catalogue, shipped_catalogue
 from topologies.catalogue.reader import Entry
 from topologies.clusters.cluster import Cluster
 from topologies.clusters.machines import machine_of
+from topologies.errors import InputError
 
 BUSY = ("compute", "optimizer")
 """Parts of a step in which a chip draws its full power; in other parts it waits or communicates."""
@@ -68,20 +70,99 @@ def _basis(catalogue: Catalogue, part: str, quantity: str) -> str:
     return f"{part} {quantity} {row.written} ({row.grade}{note})"
 
 
-KINDS_OF_PRICE = {
-    "on demand": r"on.demand",
-    "Capacity Block": r"capacity.block",
-    "reserved": r"reserved",
-    "spot": r"spot",
+PRICES = {
+    "on-demand": "on demand",
+    "capacity-block": "by Capacity Block",
+    "reserved": "reserved",
+    "spot": "spot",
+    "owned": "of owning",
 }
-"""Ways to pay for a machine, the one that compares best first, each with what its rows say."""
+"""Ways to pay for a machine, the one that compares best first, each in words."""
+OWNED = "fleet.owned"  # part of the catalogue with the terms of owning
+YEAR_S = 365.25 * 86400
 
 
-def kind_of_price(row: Entry) -> str:
-    """Return the way to pay that a row of the catalogue is about; empty if it says none."""
-    row_text = f"{row.variant} {row.note}"
-    kinds = (kind for kind, words in KINDS_OF_PRICE.items() if re.search(words, row_text, re.I))
-    return next(kinds, "")
+def kind_of_price(catalogue: Catalogue, machine: str) -> str:
+    """Return the way to pay that the price of a machine is about; empty if it says none."""
+    variant = catalogue.entry(machine, "price").variant
+    return variant or catalogue.name(machine, "price_basis", "")
+
+
+def _variant(catalogue: Catalogue, machine: str, kind: str) -> str | None:
+    """Return the alternative of a machine's price that is of one kind; None without one."""
+    if not catalogue.has(machine, "price"):
+        return None
+    rows = {row.variant for row in catalogue.variants(machine, "price")}
+    default = catalogue.name(machine, "price_basis", "")
+    return "" if default == kind else kind if kind in rows else None
+
+
+def with_prices(catalogue: Catalogue, kind: str, machines: Iterable[str]) -> Catalogue:
+    """Return a catalogue in which machines have prices of one kind; those without are refused."""
+    for machine in machines:
+        if kind == "owned":
+            catalogue = catalogue.with_rows([_owned(catalogue, machine)])
+        name = _variant(catalogue, machine, kind)
+        if name is None:
+            offered = [each for each in PRICES if _variant(catalogue, machine, each) is not None]
+            raise InputError(
+                f"--price-basis {kind}: the catalogue has no such price of {machine}; state "
+                f"{' or '.join(offered) or 'none'}, or give a --catalogue with it."
+            )
+        catalogue = catalogue.with_variants({f"{machine}.price": name})
+    return catalogue
+
+
+def _owned(catalogue: Catalogue, machine: str) -> Entry:
+    """Return the price of owning a machine: its capital, staff and electricity at full power."""
+    chip = catalogue.name(machine, "chip")
+    terms = [
+        (chip, "capital"),
+        (machine, "power"),
+        ("rainier", "pue"),
+        *((OWNED, name) for name in ("life", "interest", "upkeep", "electricity")),
+    ]
+    for part, quantity in terms:
+        if not catalogue.has(part, quantity):
+            raise InputError(
+                f"--price-basis owned: no {quantity} of {part} is known; state another basis, or "
+                "give a --catalogue with it."
+            )
+    rows = [catalogue.entry(*term) for term in terms]
+    usual = {row.quantity: row.value for row in rows}
+    price = _usd_per_s(usual)
+    # Each number at either end of its range, the others as they are; deviations are independent.
+    moved = [
+        _usd_per_s({**usual, row.quantity: end}) - price
+        for row in rows
+        for end in (row.low, row.high)
+        if end is not None
+    ]
+    low = price - math.hypot(*(min(each, 0.0) for each in moved))
+    high = price + math.hypot(*(max(each, 0.0) for each in moved))
+    return Entry(
+        machine,
+        "price",
+        "owned",
+        price,
+        "USD/s",
+        "derived",
+        "; ".join(dict.fromkeys([*(key for row in rows for key in row.source.split("; ")), "D"])),
+        f"of owning, capital, staff and electricity at full power; {low * 3600:.4g} to "
+        f"{high * 3600:.4g}",
+        low,
+        high,
+        f"{price * 3600:.4g} USD/h",
+        Fraction(price),
+    )
+
+
+def _usd_per_s(terms: Mapping[str, float]) -> float:
+    """Price of owning: an annuity of the capital, upkeep, and electricity [USD/s]."""
+    years, interest = terms["life"] / YEAR_S, terms["interest"]
+    paid = interest / (1 - (1 + interest) ** -years) if interest else 1 / years
+    a_year = terms["capital"] * (paid + terms["upkeep"])
+    return terms["power"] * terms["pue"] * (a_year / YEAR_S + terms["electricity"])
 
 
 def one_kind_of_price(catalogue: Catalogue, machines: Iterable[str]) -> tuple[Catalogue, str]:
@@ -89,29 +170,19 @@ def one_kind_of_price(catalogue: Catalogue, machines: Iterable[str]) -> tuple[Ca
     # Machines without a price are left out. Where no kind of price is known of all, the catalogue
     # is the same and the sentence says so; it is empty where all prices are of one kind already.
     priced = [name for name in machines if catalogue.has(name, "price")]
-    rows = {name: catalogue.entry(name, "price") for name in priced}
-    kinds = {name: kind_of_price(row) for name, row in rows.items()}
+    kinds = {name: kind_of_price(catalogue, name) for name in priced}
     if len(set(kinds.values())) <= 1:
         return catalogue, ""
-    for kind in KINDS_OF_PRICE:
-        others = [name for name in rows if kinds[name] != kind]
-        variants = {
-            name: row.variant
-            for name in others
-            for row in catalogue.variants(name, "price")
-            if kind_of_price(row) == kind
-        }
-        if len(variants) == len(others):
-            changes = {f"{name}.price": variant for name, variant in variants.items()}
-            changed = catalogue.with_variants(changes)
+    for kind in PRICES:
+        others = [name for name in priced if kinds[name] != kind]
+        names = {name: _variant(catalogue, name, kind) for name in others}
+        if None not in names.values():
+            changed = with_prices(catalogue, kind, others)
             listed = "; ".join(_basis(changed, name, "price") for name in priced)
-            return changed, f"All prices are {_by(kind)}: {listed}."
-    listed = ", ".join(f"{name} {_by(kind)}" for name, kind in kinds.items())
+            return changed, f"All prices are {PRICES[kind]}: {listed}."
+    words = {name: PRICES.get(kind, kind or "of no stated kind") for name, kind in kinds.items()}
+    listed = ", ".join(f"{name} {each}" for name, each in words.items())
     return catalogue, f"Ratios of prices are in part those of different kinds of price: {listed}."
-
-
-def _by(kind: str) -> str:
-    return f"by {kind}" if kind == "Capacity Block" else kind or "of no stated kind"
 
 
 @dataclass(frozen=True)

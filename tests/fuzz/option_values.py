@@ -115,6 +115,7 @@ TEXTS: dict[str, tuple[str, ...]] = {
     "kind": ("trn2-ultraserver:7", "trn3-gen2:5"),
     "region": ("us=-8:60%",),
     "round-trip": ("us/eu=145ms",),
+    "price-basis": ("owned", "spot"),
     "quota": ("a=64",),
     "reserve": ("b=64@1h+2h",),
     "serve-on": ("trn3-gen2", "fastest"),

@@ -39,6 +39,7 @@ NOT_BINDING = {
     "objective": "the fastest plan may also be the cheapest",
     "order": "on a symmetric torus two orders may take the same time",
     "poll": "requests that never overlap wait for no pass",
+    "price-basis": "a command may have no price in its answer",
     "quantile": "a forecast without history has no errors",
     "reserve": "more units may be left over anyway",
     "sbuf": "links may be slower than HBM",

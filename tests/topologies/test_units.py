@@ -174,6 +174,7 @@ flop = [operation] = FLOP
 OP = flop
 joule = [energy] = J
 watt = joule / s = W
+watthour = watt * h = Wh
 USD = [money]
 m = [length]
 count = [number]

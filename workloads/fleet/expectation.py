@@ -123,12 +123,6 @@ def kept_units(need: FloatArray, *, lead_s: float, back_s: float) -> FloatArray:
     """Return the units that each minute keeps from training; float (pools, minutes).
 
     A unit serves, or is on its way, from ``lead_s`` before it is needed to ``back_s`` after.
-
-    One minute of ten needs four units, which take a minute there and half a minute back:
-
-    >>> need = np.array([[0, 0, 0, 0, 4.0, 0, 0, 0, 0, 0]])
-    >>> kept_units(need, lead_s=60.0, back_s=30.0).tolist()
-    [[0.0, 0.0, 0.0, 4.0, 4.0, 2.0, 0.0, 0.0, 0.0, 0.0]]
     """
     return np.array([_kept_units(row, lead_s / MINUTE_S, back_s / MINUTE_S) for row in need])
 
@@ -160,11 +154,7 @@ def _interpolated(minutes: float, window: Callable[[int], FloatArray]) -> FloatA
 
 
 def broken_share(failures: Failures | None) -> float:
-    """Mean share of a fleet's servers that are under repair.
-
-    >>> round(broken_share(Failures(99 * 3600.0, 3600.0, servers=1)), 6)
-    0.01
-    """
+    """Mean share of a fleet's servers that are under repair."""
     if failures is None:
         return 0.0
     # A unit has `servers` servers and loses one at a time, every mean time between its failures.

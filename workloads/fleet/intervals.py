@@ -205,14 +205,7 @@ def _fewest_units(kind: Machines) -> int:
 
 
 def fewer(jobs: Sequence[TrainingJob], share: float) -> tuple[TrainingJob, ...]:
-    """Return a share of the jobs of each size, smaller ones where it is less than one job.
-
-    >>> jobs = [TrainingJob(name, units=40, min_units=4) for name in "abcd"]
-    >>> [(job.name, job.units, job.min_units) for job in fewer(jobs, 0.5)]
-    [('a', 40, 4), ('b', 40, 4)]
-    >>> [(job.name, job.units, job.min_units) for job in fewer(jobs, 0.125)]
-    [('a', 20, 2)]
-    """
+    """Return a share of the jobs of each size, smaller ones where it is less than one job."""
     groups: dict[tuple[int, int, bool], list[TrainingJob]] = {}
     for job in jobs:
         groups.setdefault((job.units, job.min_units, job.evaluation), []).append(job)

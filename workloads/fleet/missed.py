@@ -133,23 +133,20 @@ def _hourly(run: FleetRun) -> bool:
     return bool(len(moved) and (moved % HOUR == 0).all())
 
 
-def over_cap_note(draw_w: FloatArray, cap_w: float) -> str:
-    """Sentence about the minutes above the cap; empty if there are none.
+def over_cap_note(results: Mapping[str, Any]) -> str:
+    """Sentence about the minutes above the cap on power; empty if there are none.
 
-    Policies keep the cap by training less. What serving, changes of role and idle units draw stays.
-
-    >>> over_cap_note(np.array([8e5, 9.5e5, 1.04e6]), 9e5)[:65]
-    'the site drew more than --power-cap 0.9 MW in 2 of 3 minutes, at '
-    >>> over_cap_note(np.array([8e5]), 9e5)
+    >>> over_cap_note({"over_cap_minutes": 2, "over_cap_w": 1.4e5, "minutes": 1440})[:64]
+    'the site drew more than its power cap in 2 of 1,440 minutes, by '
+    >>> over_cap_note({"over_cap_minutes": 0})
     ''
     """
-    over = int(np.count_nonzero(draw_w > cap_w * (1 + 1e-9)))
-    if not over:
+    if not results.get("over_cap_minutes"):
         return ""
     return (
-        f"the site drew more than --power-cap {cap_w / 1e6:g} MW in {over:,} of {len(draw_w):,} "
-        f"minutes, at most {draw_w.max() / 1e6:.4g} MW: policies train less to keep the cap, but "
-        "units that serve, change roles or idle draw the rest."
+        f"the site drew more than its power cap in {results['over_cap_minutes']:,} of "
+        f"{results['minutes']:,} minutes, by up to {results['over_cap_w'] / 1e6:.3g} MW: nothing "
+        "trained then, and what serves, changes roles or idles draws as much."
     )
 
 

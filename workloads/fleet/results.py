@@ -14,9 +14,9 @@ import pandas as pd
 from topologies.arrays import FloatArray, IntArray
 from workloads.fleet.inputs.jobs import STEP_TOKENS
 from workloads.fleet.inputs.prices import Prices
-from workloads.fleet.simulation import MINUTE_MS, FleetRun
+from workloads.fleet.simulation import FleetRun
 from workloads.fleet.state.services import Queue, split_tokens, waits_s
-from workloads.fleet.state.store import MS
+from workloads.fleet.state.store import MINUTE_MS, MS
 from workloads.fleet.state.world import GROUPS, OUT, ROLES, Role, World
 
 BUSY = (Role.TRAINING, Role.EVALUATION, Role.BATCH)
@@ -247,6 +247,7 @@ def summary(run: FleetRun, prices: Prices | None = None) -> dict[str, Any]:
         **_training(run),
         **_changes(run),
         **_power(run, prices),
+        **_over_cap(run),
         "store_bytes": run.loaded_bytes,
         **({} if batch is None else {"batch": batch}),
     }
@@ -541,6 +542,16 @@ def _power(run: FleetRun, prices: Prices | None) -> dict[str, Any]:
         "training_usd_per_mwh": None if prices is None else _paid_by_training(run, prices),
         "held_minutes": int(np.any([each.dear for each in here], axis=0).sum()),
     }
+
+
+def _over_cap(run: FleetRun) -> dict[str, Any]:
+    """Return the minutes above the cap on power, and the most above it; nothing without a cap."""
+    if np.isinf(run.cap_w).all():
+        return {}
+    above_w = power_w(run) - run.cap_w
+    over = above_w > 1e-9 * run.cap_w
+    most_w = float(above_w.max(initial=0.0, where=over))
+    return {"over_cap_minutes": int(over.sum()), "over_cap_w": most_w}
 
 
 def _paid_by_training(run: FleetRun, prices: Prices) -> float | None:

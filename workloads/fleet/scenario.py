@@ -208,14 +208,6 @@ def scenario(
 
     Without models only the shape of the demand counts, or the rate of a unit that options state.
     ``places`` are the regions of the clusters.
-
-    >>> from topologies.clusters.names import cluster
-    >>> from workloads.demand import constant
-    >>> from workloads.options.fleet import FleetInputs
-    >>> options = FleetOptions(FleetInputs(unit_rate=25.0))
-    >>> fleet = scenario(cluster("trn2-ultraserver:10"), constant(6000.0), options)
-    >>> fleet.sizing.demand_scale, fleet.sizing.units_needed_peak
-    (1.0, 4.0)
     """
     options = options or FleetOptions()
     clusters = [cluster] if isinstance(cluster, Cluster) else cluster
@@ -351,13 +343,14 @@ def policy_of(
     name: str, scenario: Scenario, settings: PolicyInputs | None = None, **changes: Any
 ) -> Policy:
     """Return a policy by name, or a user's from a file, configured for a scenario."""
-    # Evaluation takes the units of its job, and batch work any.
-    rest = [
-        sum(job.units for job in kind.jobs if job.evaluation)
-        if scenario.batch is None
-        else kind.fleet.units
-        for kind in scenario.kinds
-    ]
+    settings = replace(settings or PolicyInputs(), **changes)
+    run_s = 60.0 * scenario.demand.minutes
+    if settings.power_cap is not None and scenario.lead_s > run_s and name in KINDS:
+        raise InputError(
+            f"--power-cap {settings.power_cap:g} with changes of role that take longer than the "
+            f"run of {run_s / 86400:.3g} days, in which no policy acts; shorten --change-time, or "
+            "lengthen --days."
+        )
     situation = Situation(
         need=scenario.need,
         lead_s=scenario.lead_s,
@@ -369,21 +362,8 @@ def policy_of(
             for kind in scenario.kinds
             for service in kind.services
         ),
-        rest_units=np.array(rest, float),
-        worth=_worth(scenario.kinds),
     )
-    return policy_named(name, replace(settings or PolicyInputs(), **changes), situation)
-
-
-def _worth(kinds: Sequence[Machines]) -> FloatArray:
-    """Tokens that a unit trains relative to one of the first kind, or its chips; (kinds,)."""
-    rates = [
-        max((job.rate(1) for job in kind.jobs if not job.evaluation and job.rated), default=0.0)
-        for kind in kinds
-    ]
-    chips = [float(kind.fleet.chips_per_unit) for kind in kinds]
-    worth = np.array(rates if all(rates) else chips)
-    return np.asarray(worth / worth[0])
+    return policy_named(name, settings, situation)
 
 
 NO_KEYWORDS = ("demand", "compare", "intervals", "kind")
@@ -410,12 +390,7 @@ def fleet_options(
 
 
 def read_options(kind: type[Inputs], words: Mapping[str, Any]) -> Inputs:
-    """Fill a dataclass of options with those words that are fields of it.
-
-    >>> from workloads.options.fleet import PolicyInputs
-    >>> read_options(PolicyInputs, {"hold": 600, "tp": 8}).hold
-    '600s'
-    """
+    """Fill a dataclass of options with those words that are fields of it."""
     stated = {name: value for name, value in words.items() if value is not None}
     hints = get_type_hints(kind)
     values = {
@@ -458,9 +433,6 @@ def unread_options(stated: PolicyInputs, *, priced: bool) -> list[str]:
 
     With ``compare`` the policy with foresight and ``static`` run as well, so what these read counts
     as read. An option with its default value counts as not stated.
-
-    >>> unread_options(PolicyInputs(policy="oracle", night="1-5", compare=False), priced=False)
-    ['--night 1-5 changes nothing under policy oracle; clock reads it.']
     """
     names = {stated.policy}
     if stated.compare:
@@ -506,9 +478,6 @@ def unread_with_unit_rate(fleet: FleetInputs, limits: LimitInputs) -> list[str]:
     """Return a sentence for each option that a stated rate or time of a change leaves unread.
 
     Settings of replicas beside a stated rate are refused before, by :class:`FleetInputs`.
-
-    >>> unread_with_unit_rate(FleetInputs(), LimitInputs(weights="host", change_time="0s"))
-    ['--weights host changes nothing beside --change-time, which states what a change takes.']
     """
     remarks = []
     if fleet.unit_rate is not None and _latencies(fleet.slo) != _latencies(FleetInputs.slo):

@@ -34,20 +34,18 @@ from workloads.fleet.processes.failures import (
     maintaining,
 )
 from workloads.fleet.processes.moves import (
-    Phase,
     Process,
     balance,
     dispatch,
+    hold_for_power,
     limit_training,
-    reclaim,
-    release,
-    to_serving,
+    order,
     training_limits,
 )
+from workloads.fleet.processes.power import power_limits
 from workloads.fleet.state.services import (
     BatchQueue,
     BatchWork,
-    Pool,
     Queue,
     Service,
     by_pool,
@@ -55,10 +53,9 @@ from workloads.fleet.state.services import (
     rates_max,
     units_needed,
 )
-from workloads.fleet.state.store import MS, Store, milliseconds
+from workloads.fleet.state.store import MINUTE_MS, MS, Store, milliseconds
 from workloads.fleet.state.world import NOBODY, Change, Gang, Ledger, Role, Tally, World
 
-MINUTE_MS = 60 * MS
 UNKNOWN = Economics(0.0, 0.0)
 """Power and price of a chip of which neither is known."""
 
@@ -178,6 +175,8 @@ class Inputs:
     load: FloatArray
     history: int  # columns of ``load`` before the run
     first_minute_of_week: int  # minute of the week at which the run begins; 0 is Monday 00:00 UTC
+    # (minutes,): most that the policy lets the site draw, as the run recorded it [W]
+    cap_w: FloatArray
     signals: Signals = field(default_factory=Signals)
 
 
@@ -193,14 +192,24 @@ def controlling(worlds: Sequence[World], inputs: Inputs, policy: Policy) -> Proc
         serving, held = targets(worlds, wanted), inputs.signals.held
         limits = training_limits(worlds, serving, decision.training)
         stops = np.broadcast_to(False if held is None else held[..., minute], len(worlds))
-        for world, target, limit, stop in zip(worlds, serving, limits, stops, strict=True):
-            world.training_limit, world.job_limits = 0 if stop else limit, decision.jobs or {}
+        for world, target in zip(worlds, serving, strict=True):
             # The first roles are free: there is nothing before the run that could be changed.
             if minute:
                 order(world, target + world.surge)
             else:
                 place(world, target)
+        within: list[int] | list[None] = [None] * len(worlds)
+        if decision.power_w is not None:
+            inputs.cap_w[minute] = decision.power_w
+            wishes = decision.training if isinstance(decision.training, Sequence) else ()
+            within = power_limits(worlds, view, decision.power_w, wishes)
+        for world, limit, most, stop in zip(worlds, limits, within, stops, strict=True):
+            world.training_limit, world.job_limits = 0 if stop else limit, decision.jobs or {}
+            world.power_limit = most
+            if not minute:
+                place_training(world)
             limit_training(world)
+            hold_for_power(world)
             dispatch(world)
         balance(worlds, view, decision.batch)
         yield env.timeout(MINUTE_MS)
@@ -212,21 +221,16 @@ def controlling(worlds: Sequence[World], inputs: Inputs, policy: Policy) -> Proc
 
 def _serve(worlds: Sequence[World], minute: int, carry: list[float]) -> None:
     """Serve the requests of a minute that has ended."""
-    # The unit-time of a pool is divided among its services in proportion to their work, as if their
-    # requests waited in one line: any unit of the pool can answer any of them.
     possible, batch_s = [0.0] * len(carry), 0.0
     for world in worlds:
         spent = world.spent_server_ms[minute + 1] - world.spent_server_ms[minute]
         if world.batch is not None:
             seconds = float(spent[Role.BATCH]) / (world.ledger.servers * MS)
             batch_s += seconds * float(world.reach[world.home])
-        for number, pool in enumerate(world.pools):
-            unit_s = float(spent[len(Role) + number]) / (world.ledger.servers * MS)
-            rates = world.rate_max_per_s[list(pool.services), minute]
-            shares = _shares(world, pool, rates, minute) if len(pool.services) > 1 else [1.0]
-            for service, rate, share in zip(pool.services, rates.tolist(), shares, strict=True):
-                possible[service] += unit_s * share * rate
-                world.service_units[minute, service] = unit_s * share / 60.0
+        for pool, service, share, rate in world.shares(minute):
+            unit_s = float(spent[len(Role) + pool]) / (world.ledger.servers * MS)
+            possible[service] += unit_s * share * rate
+            world.service_units[minute, service] = unit_s * share / 60.0
     if worlds[0].region:
         _help_elsewhere(worlds, minute, possible)
     if batch := next((world.batch for world in worlds if world.batch is not None), None):
@@ -268,17 +272,6 @@ def _help_elsewhere(worlds: Sequence[World], minute: int, possible: list[float])
             possible[service] += part * could
             possible[helper] *= 1 - part
             lacking -= part * could
-
-
-def _shares(world: World, pool: Pool, rates: FloatArray, minute: int) -> list[float]:
-    """Return the shares of a pool's unit-time that its services get, by their work."""
-    queues = [world.queues[service] for service in pool.services]
-    waiting = np.array([queue.waiting + int(queue.arrivals[minute]) for queue in queues])
-    work_s = waiting / rates
-    if not work_s.any():
-        return [1 / len(queues)] * len(queues)
-    shares: list[float] = (work_s / work_s.sum()).tolist()
-    return shares
 
 
 def view_at(worlds: Sequence[World], inputs: Inputs, minute: int) -> View:
@@ -337,6 +330,8 @@ def _kind_view(world: World, prices_usd_per_mwh: FloatArray) -> KindView:
         region=world.region,
         reach=world.reach,
         prices_usd_per_mwh=prices_usd_per_mwh,
+        worth=world.worth,
+        rest_units=world.rest_units,
     )
 
 
@@ -370,15 +365,20 @@ def _power_w(world: World, minute: int) -> float:
 
 
 def place(world: World, target: npt.NDArray[np.int64]) -> None:
-    """Give every unit its first role at no cost, before the run begins."""
+    """Let units serve at no cost, before the run begins."""
     begin = 0
     for pool, count in enumerate(target.tolist()):
         units = np.arange(begin, begin + count)
         world.ledger.loaded[units] = pool
         world.ledger.put(units, Role.SERVING, 0, pool)
         begin += count
+
+
+def place_training(world: World) -> None:
+    """Let the units that do not serve train and evaluate at no cost, before the run begins."""
+    begin = world.ledger.count(Role.SERVING)
     rest = np.arange(begin, max(begin, len(world.ledger) - world.limits.reserve))
-    rest = rest[: world.training_limit]
+    rest = rest[: max(0, world.room_to_train())]
     for gang in world.gangs:
         size = world.fits(gang, len(rest))
         if size and gang.waits:
@@ -389,44 +389,6 @@ def place(world: World, target: npt.NDArray[np.int64]) -> None:
         units = rest[: world.evaluation.units]
         world.ledger.loaded[units] = world.home
         world.ledger.put(units, Role.EVALUATION, 0)
-
-
-def order(world: World, target: npt.NDArray[np.int64]) -> None:
-    """Order the role changes that lead to the target, within the control plane's limit."""
-    if milliseconds(world.costs.join_s, world.horizon_ms) > world.horizon_ms:
-        return
-    lost = [world.ledger.lost_units(pool) for pool in range(len(world.pools))]
-    coming = world.coming()
-    missing = target - (world.serving() + coming - np.array(lost))
-    if not missing.any():
-        return
-    budget = world.limits.changes_per_minute or len(world.ledger)
-    for pool in np.flatnonzero(missing < 0).tolist():
-        # Units on their way cannot serve yet, so none that serves is given up in their favour.
-        surplus = -int(missing[pool]) - int(coming[pool])
-        surplus = min(surplus, world.ledger.serving(pool), budget)
-        if surplus > 0:
-            budget -= surplus
-            _give(world, pool, surplus, missing)
-    for pool in np.flatnonzero(missing > 0).tolist():
-        count = min(int(missing[pool]), budget)
-        if count > 0:
-            for units, before in reclaim(world, count, pool):
-                budget -= len(units)
-                to_serving(world, units, pool, before)
-
-
-def _give(world: World, pool: int, surplus: int, missing: npt.NDArray[np.int64]) -> None:
-    """Drain units of one pool, first for pools that miss some, the rest to be lent."""
-    units = world.ledger.of(Role.SERVING, pool)[-surplus:]
-    drain = [Phase(Role.DRAINING, world.costs.drain_s)]
-    for other in np.flatnonzero(missing > 0).tolist():
-        moved = min(int(missing[other]), len(units))
-        if moved:
-            to_serving(world, units[:moved], other, drain)
-            missing[other] -= moved
-            units = units[moved:]
-    release(world, units, drain)
 
 
 MAX_UNITS = 1_000_000
@@ -451,6 +413,7 @@ def inputs_of(demand: Demand, services: Sequence[Service], signals: Signals) -> 
         load=np.concatenate([past, load], axis=1),
         history=past.shape[1],
         first_minute_of_week=start.weekday() * MINUTES_PER_DAY + start.hour * 60 + start.minute,
+        cap_w=np.full(demand.minutes, math.inf),
         signals=signals,
     )
 
@@ -474,10 +437,18 @@ def opened(
     )
     draws = [rng, *rng.spawn(len(kinds) - 1)]
     queue = None if batch is None else _batch(batch, demand)
-    return [
+    worlds = [
         _world(demand, kind, speed, env, store, queues, each, queue)
         for kind, speed, each in zip(kinds, speeds_of(demand, kinds), draws, strict=True)
     ]
+    rates = [
+        max((gang.job.rate(1) for gang in world.gangs if gang.job.rated), default=0.0)
+        for world in worlds
+    ]
+    worths = rates if all(rates) else [float(world.chips_per_unit) for world in worlds]
+    for world, worth in zip(worlds, worths, strict=True):
+        world.worth = worth / worths[0]
+    return worlds
 
 
 def _world(
@@ -580,6 +551,7 @@ class FleetRun:
     load: FloatArray
     queues: tuple[Queue, ...]
     kinds: tuple[World, ...]  # as the run left them
+    cap_w: FloatArray  # (minutes,): most that the policy let the site draw [W]
     loaded_bytes: float = 0.0  # read from and written to the shared store [B]
     batch: BatchQueue | None = None
 
@@ -656,6 +628,7 @@ def simulate(
         load=units_needed(whole, kinds[0].services),
         queues=worlds[0].queues,
         kinds=tuple(worlds),
+        cap_w=inputs.cap_w,
         loaded_bytes=worlds[0].store.moved_bytes,
         batch=worlds[0].batch,
     )

@@ -88,11 +88,7 @@ class FailureRates:
         return sum(cause.per_s for cause in self.causes if cause.replaces)
 
     def scaled(self, factor: float) -> FailureRates:
-        """Return all rates times a factor, without a range, as if the user had stated them.
-
-        >>> FailureRates((Cause("chip", 2.0, True),), 0.5, 2.0).scaled(3).mtbf_s
-        0.16666666666666666
-        """
+        """Return all rates times a factor, without a range, as if the user had stated them."""
         causes = tuple(replace(cause, per_s=cause.per_s * factor) for cause in self.causes)
         return FailureRates(causes)
 

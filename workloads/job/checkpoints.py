@@ -93,15 +93,7 @@ class PeerCopies:
     host_bytes: float | None = None
 
     def lost_s(self, computed_s: float) -> float:
-        """Computing time that is lost by a failure ``computed_s`` after a start [s].
-
-        With a copy every ten seconds that takes four, the copy begun at 10 s is the last complete
-        one at 23 s, and the copy begun at 20 s is at 24 s:
-
-        >>> copies = PeerCopies(10.0, 4.0, 60.0, 1e9)
-        >>> [copies.lost_s(after) for after in (3.0, 23.0, 24.0)]
-        [3.0, 13.0, 4.0]
-        """
+        """Computing time that is lost by a failure ``computed_s`` after a start [s]."""
         complete = math.floor(max(0.0, computed_s - self.copy_s) / self.every_s)
         return computed_s - complete * self.every_s
 
@@ -134,11 +126,7 @@ class PeerLinks:
 
 
 def held_bytes(part_bytes: float) -> float:
-    """Return the host memory that copies take on a server with a part of the state [B].
-
-    >>> held_bytes(100e9)
-    400000000000.0
-    """
+    """Return the host memory that copies take on a server with a part of the state [B]."""
     return PARTS_HELD * VERSIONS * part_bytes
 
 

@@ -169,7 +169,7 @@ def collective(
     The table has the columns of nccl-tests (time, algorithm bandwidth, bus bandwidth) and the lower
     bound that links and memory set. Several clusters, written A,B,C, are compared side by side.
     """
-    catalogue = catalogue_inputs.watched()
+    catalogue = catalogue_inputs.watched(*machine.names)
     if len(machine.names) > 1:
         beside.check_single({"--sensitivity": sure.sensitivity, "--compare": compared.compare})
         _side_by_side(inputs, machine, ranks, catalogue, call)

@@ -91,6 +91,8 @@ MONEY = (
     Column("in_time", "  done by it"),
     Column("energy_joules", "energy"),
     Column("power_peak_w", "largest power of a minute", write=_megawatts),
+    Column("over_cap_minutes", "  minutes above the cap", write="{:,}".format),
+    Column("over_cap_w", "  most above it", write=_megawatts),
     Column("power_ramp_15min_w", "largest change in 15 min", write=_megawatts),
     Column("electricity_usd", "electricity"),
     Column("training_usd_per_mwh", "price that training paid, USD/MWh"),
@@ -277,6 +279,11 @@ def fleet(
     Every chip-hour of the run is accounted for: inference, training, moving, idle or broken.
     """
     question = FleetOptions(fleet, demand, policy, limits, money)
+    if money.price is not None and catalogue_inputs.price_basis == "owned":
+        raise InputError(
+            f"--price-basis owned has electricity in it, as has --price {money.price}; leave one "
+            "of them out."
+        )
     if policy.kind:
         source = click.get_current_context().get_parameter_source("cluster")
         if source is not ParameterSource.DEFAULT:
@@ -286,7 +293,7 @@ def fleet(
             )
         catalogue, prices = catalogue_inputs.read_side_by_side(question.clusters)
     else:
-        catalogue, prices = catalogue_inputs.watched(), ""
+        catalogue, prices = catalogue_inputs.watched(fleet.cluster), ""
     answer = _run_all(question, catalogue, call)
     document = _document(answer)
     document["notes"] += [prices] if prices else []
@@ -385,16 +392,13 @@ def _complete(row: dict[str, Any], scenario: Scenario) -> None:
 
 def _notes_of_run(result: FleetResult) -> list[str]:
     from workloads.fleet.missed import missed_note, over_cap_note, power_note
-    from workloads.fleet.results import power_w
     from workloads.serving import parse_slo
 
     scenario, run = result.scenario, result.run
-    wanted, cap_w = parse_slo(scenario.options.fleet.slo).share, result.settings.power_cap_w
+    wanted = parse_slo(scenario.options.fleet.slo).share
     attained, policy = result.summary["slo_attainment"], result.settings.policy
     notes = [missed_note(run, scenario.lead_s, attained=attained, wanted=wanted, policy=policy)]
-    notes.append(power_note(result.summary))
-    if cap_w is not None:
-        notes.append(over_cap_note(power_w(run), cap_w))
+    notes += [power_note(result.summary), over_cap_note(result.summary)]
     if never := sum(len(kind.due_ms) for kind in run.kinds):
         notes.append(
             f"{never:,} maintenance windows never began, as the one before had not ended; begin "

@@ -41,17 +41,30 @@ class CatalogueInputs:
     catalogue: Path | None = setting(
         None, "Catalogue rows that replace the shipped ones", metavar="FILE.csv"
     )
+    price_basis: str | None = setting(
+        None,
+        "Way to pay for the machines; owned: capital, staff and electricity of one's own",
+        choices=("on-demand", "capacity-block", "reserved", "spot", "owned"),
+        default="that of the catalogue's default price",
+    )
 
-    def read(self) -> Catalogue:
+    def read(self, *clusters: str) -> Catalogue:
         """Read the catalogue with these changes."""
         from topologies.catalogue.catalogue import choose
 
-        return choose(self.variant, self.catalogue)
+        catalogue = choose(self.variant, self.catalogue)
+        if self.price_basis is None:
+            return catalogue
+        if not clusters:
+            raise InputError("--price-basis is for answers with prices; leave it out here.")
+        from workloads.economics import with_prices
 
-    def watched(self) -> Catalogue:
+        return with_prices(catalogue, self.price_basis, _machines(clusters, catalogue))
+
+    def watched(self, *clusters: str) -> Catalogue:
         """Read the catalogue, and say after the answer which changes nothing read."""
-        catalogue, context = self.read(), click.get_current_context(silent=True)
-        if context is None or not (self.variant or self.catalogue):
+        catalogue, context = self.read(*clusters), click.get_current_context(silent=True)
+        if context is None or not (self.variant or self.catalogue or self.price_basis):
             return catalogue
         from workloads.confidence.sensitivity import noting
 
@@ -79,7 +92,10 @@ class CatalogueInputs:
             for key, row in noted.read.items()
             if row.unit == NAME or not is_reference(row.part, row.quantity, row.unit)
         }
-        if idle := [words for key, words in changes.items() if key not in read]:
+        idle = [words for key, words in changes.items() if key not in read]
+        if self.price_basis is not None and not any(key[1] == "price" for key in noted.read):
+            idle.append(f"--price-basis {self.price_basis}")
+        if idle:
             verb, those = ("change", "them") if len(idle) > 1 else ("changes", "it")
             sys.stderr.write(
                 f"{', '.join(idle)} {verb} nothing here: the answer does not read {those}.\n"
@@ -87,15 +103,22 @@ class CatalogueInputs:
 
     def read_side_by_side(self, names: Sequence[str]) -> tuple[Catalogue, str]:
         """Read a catalogue with prices of one kind, unless the user chose, and a sentence on it."""
-        from topologies.clusters.machines import machine_of
-        from topologies.clusters.names import cluster
         from workloads.economics import one_kind_of_price
 
-        catalogue = self.watched()
-        machines = [machine_of(cluster(name, catalogue=catalogue)) for name in names]
-        if self.catalogue or any(".price=" in text for text in self.variant):
+        catalogue = self.watched(*names)
+        machines = _machines(names, catalogue)
+        stated = self.catalogue or self.price_basis
+        if stated or any(".price=" in text for text in self.variant):
             return catalogue, ""
-        return one_kind_of_price(catalogue, dict.fromkeys(machines))
+        return one_kind_of_price(catalogue, machines)
+
+
+def _machines(clusters: Sequence[str], catalogue: Catalogue) -> list[str]:
+    """Machines of clusters, each once."""
+    from topologies.clusters.machines import machine_of
+    from topologies.clusters.names import cluster
+
+    return [*dict.fromkeys(machine_of(cluster(each, catalogue=catalogue)) for each in clusters)]
 
 
 @dataclass(frozen=True)

@@ -60,7 +60,7 @@ ON_A_MODEL = (
     "--cluster=log.txt", "--cluster=trn2.48xlarge:0", "--cluster=trn2.48xlarge:-1",
     "--cluster=trn2.48xlarge:1e9", "--cluster=nan", "--catalogue=pipe", "--catalogue=folder",
     "--catalogue=rows.csv", "--catalogue=nowhere.csv", "--variant=x", "--variant=trn2.=",
-    "--variant=[/x]",
+    "--variant=[/x]", "--price-basis=", "--price-basis=rented",
 )  # fmt: skip
 PLAN = (
     "--tp=0", "--tp=-4", "--tp=3", "--tp=nan", "--tp=1e3", "--tp=4B", "--tp=", "--pp=999999999",

@@ -19,8 +19,9 @@ from workloads.fleet.policies.rules import threshold
 from workloads.fleet.processes.failures import Fleet
 from workloads.fleet.results import summary, timeline
 from workloads.fleet.setup.serving import services_from
-from workloads.fleet.simulation import FleetRun, _shares
+from workloads.fleet.simulation import FleetRun
 from workloads.fleet.state.services import Pool, Service, by_pool
+from workloads.fleet.state.world import World
 from workloads.options.fleet import FleetInputs
 from workloads.serving.tables import fixed_rate
 
@@ -83,6 +84,7 @@ def test_a_pool_divides_its_time_by_the_work_of_its_services(
     waiting: list[int], shares: list[float]
 ) -> None:
     queues = [SimpleNamespace(waiting=count, arrivals=np.zeros(1, np.int64)) for count in waiting]
-    world: Any = SimpleNamespace(queues=queues)
-    pool = Pool("both", (0, 1), 1.0)
-    assert _shares(world, pool, np.array([1.0, 3.0]), 0) == shares
+    world: Any = SimpleNamespace(
+        queues=queues, pools=[Pool("both", (0, 1), 1.0)], rate_max_per_s=np.array([[1.0], [3.0]])
+    )
+    assert [share for *_, share, _ in World.shares(world, 0)] == shares

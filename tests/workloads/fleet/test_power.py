@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+from typing import Any
 
 import numpy as np
 import pytest
@@ -12,28 +13,119 @@ from hypothesis import strategies as st
 import cluster_sim as cs
 from experiments.cli.main import run
 from tests.support.examples import examples
-from tests.support.toy_fleet import FLAT_DAY, SERVICE, simulate, view_of
+from tests.support.toy_fleet import FLAT_DAY, SERVICE, view_of
+from tests.support.toy_fleet import simulate as simulate_one
 from topologies.clusters.names import cluster
+from workloads.demand import Demand
 from workloads.economics import Economics
-from workloads.fleet.policies.power import left_w, units_within
+from workloads.fleet.inputs.costs import ChangeCosts
+from workloads.fleet.inputs.jobs import TrainingJob
+from workloads.fleet.policies.registry import policy_named
 from workloads.fleet.policies.rules import static
-from workloads.fleet.policies.view import JobView, KindView, View
-from workloads.fleet.processes.failures import Fleet
-from workloads.fleet.results import kind_units, regret, summary
+from workloads.fleet.policies.view import Decision, JobView, KindView, Situation, View, answer
+from workloads.fleet.processes.failures import Failures, Fleet
+from workloads.fleet.processes.power import units_within
+from workloads.fleet.results import power_w, regret, role_server_ms, summary
+from workloads.fleet.simulation import FleetRun, Kind, simulate
+from workloads.fleet.state.services import BatchWork, Service, units_needed
 from workloads.fleet.state.world import Role
+from workloads.options.fleet import PolicyInputs
+from workloads.serving import fixed_rate
 
 
-def _kind(name: str, units: int, serving: int, busy_w: float) -> KindView:
+def _kind(name: str, units: int, serving: int, busy_w: float, worth: float = 1.0) -> KindView:
     """Return a kind whose units draw a third of their power when idle."""
-    at_work, none = np.array([serving]), np.zeros(1, np.int64)
-    speed = np.ones(1)
-    return KindView(name, units, 0, at_work, none, 0, speed, busy_w, busy_w / 3, "", speed)
+    at_work, none, one = np.array([serving]), np.zeros(1, np.int64), np.ones(1)
+    fields = (name, units, 0, at_work, none, 0, one, busy_w, busy_w / 3, "", one)
+    return KindView(*fields, worth=worth)
 
 
 def _view(*kinds: KindView, jobs: tuple[JobView, ...] = ()) -> View:
     units, serving = sum(kind.units for kind in kinds), [kind.serving for kind in kinds]
     return view_of(units=units, serving=np.sum(serving, axis=0), look_at_jobs=lambda: jobs,
                    kinds=kinds)  # fmt: skip
+
+
+IDLE_W, BUSY_W, CHIPS, PUE = 300.0, 900.0, (16, 64), 1.1
+BUSY = (Role.TRAINING, Role.EVALUATION, Role.BATCH)
+
+
+def _watts(run: FleetRun, minute: int) -> float:
+    """Draw of a minute: its roles at idle or full power, and serving units as far as they work."""
+    watts = 0.0
+    for kind in run.kinds:
+        spent = kind.spent_server_ms[minute + 1] - kind.spent_server_ms[minute]
+        units = spent / (60_000 * kind.servers)
+        working = units[list(BUSY)].sum()
+        for service, queue in enumerate(run.queues):
+            answered = queue.served[minute] / max(queue.capacity[minute], 1)
+            working += kind.service_units[minute, service] * answered
+        there = units.sum() - units[Role.BROKEN] - units[Role.MAINTENANCE]
+        watts += (there * IDLE_W + working * (BUSY_W - IDLE_W)) * kind.chips_per_unit * PUE
+    return float(watts)
+
+
+@st.composite
+def _capped(draw: st.DrawFn) -> tuple[FleetRun, float]:
+    """A night and a morning of one kind or two under a cap, with all that may happen on the way."""
+    minutes, rng = 60 * draw(st.integers(2, 8)), np.random.default_rng(draw(st.integers(0, 999)))
+    count = draw(st.integers(1, 2))
+    sizes = draw(st.lists(st.integers(2, 16), min_size=count, max_size=count))
+    wave = 1 + draw(st.floats(0, 0.9)) * np.sin(np.arange(minutes) / draw(st.integers(20, 300)))
+    mean = draw(st.floats(0.05, 1.2)) * 60.0 * sum(sizes) * wave
+    lengths = np.full((1, minutes), 100.0)
+    demand = Demand(("chat",), "2024-01-04T00:00", rng.poisson(mean)[None] * 1.0, lengths, lengths)
+    batch, failures = None, None
+    if draw(st.booleans()):
+        late = Demand(("late",), demand.start, demand.requests // 5, lengths, lengths)
+        batch = BatchWork(late, np.ones(minutes), 120)
+    if draw(st.booleans()):
+        failures = Failures(draw(st.floats(3e3, 1e6)), draw(st.floats(10.0, 7e3)), servers=4)
+    kinds = []
+    for number, units in enumerate(sizes):
+        least = draw(st.integers(1, units))
+        ways = {"reclaim": draw(st.sampled_from(["checkpoint", "preempt", "shrink", "pause"]))}
+        gang = TrainingJob("job", units, least, max(1, units // 4), **ways)
+        jobs = (gang, TrainingJob("checks", units, evaluation=True, reclaim="drain"))
+        costs = ChangeCosts.from_catalogue(4) if draw(st.booleans()) else ChangeCosts.fixed(40.0)
+        service = Service("chat", fixed_rate(1.0 + number))
+        fleet = Fleet(units, CHIPS[number], costs, failures=failures)
+        power = Economics(BUSY_W, IDLE_W, PUE)
+        kinds.append(
+            Kind(f"kind {number}", (service,), fleet, jobs[: draw(st.integers(1, 2))], power)
+        )
+    most_w = sum(each.fleet.units * each.fleet.chips_per_unit * BUSY_W * PUE for each in kinds)
+    cap_w = draw(st.floats(0.3, 1.0)) * most_w
+    lead_s, back_s = kinds[0].fleet.change_costs.to_serving_s(0.0), 600.0
+    situation = Situation(units_needed(demand, kinds[0].services), lead_s, back_s)
+    settings_ = PolicyInputs(power_cap=cap_w / 1e6)
+    policy = policy_named(draw(st.sampled_from(["mpc", "power-cap"])), settings_, situation)
+    return simulate(demand, kinds, policy, batch=batch, rng=rng), cap_w
+
+
+def _check_cap(run: FleetRun, cap_w: float) -> None:
+    draws_w, over = power_w(run), 0
+    for minute in range(run.minutes):
+        watts = _watts(run, minute)
+        assert watts == pytest.approx(draws_w[minute], rel=1e-9)
+        if watts > cap_w * (1 + 1e-9):
+            over += 1
+            units = [role_server_ms(kind)[minute : minute + 2, list(BUSY)] for kind in run.kinds]
+            assert not any(np.diff(each, axis=0).any() for each in units)
+    assert summary(run)["over_cap_minutes"] == over
+
+
+@given(_capped())
+@examples(8)
+def test_nothing_trains_in_a_minute_above_the_cap(capped: tuple[FleetRun, float]) -> None:
+    _check_cap(*capped)
+
+
+@pytest.mark.slow
+@given(_capped())
+@examples(100)
+def test_nothing_trains_above_the_cap_of_any_fleet(capped: tuple[FleetRun, float]) -> None:
+    _check_cap(*capped)
 
 
 @given(
@@ -49,15 +141,14 @@ def test_as_much_trains_within_the_watts_as_by_brute_force(
     stated: list[tuple[int, int, float, float]], level: float
 ) -> None:
     kinds = [
-        _kind(f"kind {n}", units, min(serving, units), busy_w)
-        for n, (units, serving, busy_w, _) in enumerate(stated)
+        _kind(f"kind {n}", units, min(serving, units), busy_w, worth)
+        for n, (units, serving, busy_w, worth) in enumerate(stated)
     ]
-    view, worth = _view(*kinds), np.array([each[-1] for each in stated])
+    worth = np.array([each[-1] for each in stated])
     rises = np.array([kind.rise_w for kind in kinds])
-    cap_w = level * sum(kind.units * kind.unit_busy_w for kind in kinds)
-    watts = left_w(view, cap_w)
     spare = [kind.units - int(kind.serving.sum()) for kind in kinds]
-    allowed = np.array(units_within(view, watts, worth, (), np.full(len(kinds), np.inf)))
+    watts = level * sum(kind.units * kind.rise_w for kind in kinds)
+    allowed = np.array(units_within(_view(*kinds), watts))
     assert rises @ allowed <= max(watts, 0.0) * (1 + 1e-12)
     trained = worth @ np.minimum(allowed, spare)
     choices = itertools.product(*(range(units + 1) for units in spare))
@@ -70,36 +161,37 @@ def test_as_much_trains_within_the_watts_as_by_brute_force(
 
 
 def test_training_is_shed_first_where_a_watt_trains_least() -> None:
-    view = _view(_kind("frugal", 10, 0, 30.0), _kind("hungry", 10, 0, 90.0))
-    worth, rest = np.array([1.0, 2.0]), np.full(2, np.inf)
+    view = _view(_kind("frugal", 10, 0, 30.0), _kind("hungry", 10, 0, 90.0, worth=2.0))
     assert [kind.rise_w for kind in view.kinds] == [20.0, 60.0]
     for watts, units in ((800.0, [10, 10]), (500.0, [10, 5]), (150.0, [7, 0]), (-1.0, [0, 0])):
-        assert units_within(view, watts, worth, (), rest) == units
+        assert units_within(view, watts) == units
     # Units of a plan go first, and a gang gets no part of its fewest units, or of its steps.
-    assert units_within(view, 150.0, worth, [0, 2], rest) == [1, 2]
+    assert units_within(view, 150.0, [0, 2]) == [1, 2]
     gangs = JobView("a", 9, 4, 0, kind="frugal", step_units=5), JobView("b", 9, 1, 0, kind="hungry")
-    view = _view(*view.kinds, jobs=gangs)
-    assert units_within(view, 140.0, worth, (), np.zeros(2)) == [4, 1]
-    assert units_within(view, 70.0, worth, (), np.zeros(2)) == [0, 1]
+    view = _view(*(kind._replace(rest_units=0.0) for kind in view.kinds), jobs=gangs)
+    assert units_within(view, 140.0) == [4, 1]
+    assert units_within(view, 70.0) == [0, 1]
 
 
-@pytest.mark.parametrize("policy", ["power-cap", "mpc"])
 @pytest.mark.parametrize("serves", ["trn2-ultraserver", "trn3-gen2"])
-def test_a_fleet_of_two_kinds_keeps_its_cap(policy: str, serves: str) -> None:
-    words = {"unit_rate": 5.0, "days": 0.4, "scale_to_peak": 0.5, "failures": "off"}
-    cap_w = 2.0e6
-    done = cs.run_fleet(
-        ["trn2-ultraserver:10", "trn3-gen2:10"],
-        policy=policy,
-        power_cap=cap_w / 1e6,
-        serve_on=serves,
-        **words,  # type: ignore[arg-type]
-    )
-    draw_w = done.frame()["power_w"].to_numpy()
-    trains = sum(kind_units(kind)[:, Role.TRAINING] for kind in done.run.kinds)
-    over = draw_w > cap_w * (1.001 if policy == "power-cap" else 1.04)
-    assert not (over & (trains > 0)).any()
+def test_a_fleet_of_two_kinds_trains_on_both_under_a_cap(serves: str) -> None:
+    kinds = ["trn2-ultraserver:10", "trn3-gen2:10"]
+    words: dict[str, Any] = {"unit_rate": 5.0, "days": 0.4, "scale_to_peak": 0.5, "failures": "off"}
+    done = cs.run_fleet(kinds, policy="mpc", power_cap=2.0, serve_on=serves, **words)
+    assert done.summary["over_cap_minutes"] == 0
     assert all(kind["training_tokens"] > 0 for kind in done.summary["kinds"])
+
+
+@pytest.mark.parametrize("cap_w", [-1.0, float("nan")])
+def test_a_policy_states_a_cap_that_is_a_power(cap_w: float) -> None:
+    with pytest.raises(cs.InputError, match="caps power at"):
+        answer(lambda _: Decision([1], power_w=cap_w), _view(_kind("a", 3, 1, 30.0)), np.zeros(1))
+
+
+def test_a_cap_is_refused_where_no_policy_acts() -> None:
+    with pytest.raises(cs.InputError, match="power-cap 2 with changes of role that take longer"):
+        cs.run_fleet("trn2-ultraserver:4", policy="mpc", power_cap=2.0, days=0.1, change_time="inf",
+                     unit_rate=5.0)  # fmt: skip
 
 
 def test_energy_of_a_site_is_unknown_where_that_of_a_kind_is(
@@ -133,7 +225,7 @@ def test_economics_of_machines() -> None:
 
 
 def test_energy_and_cost_of_a_day() -> None:
-    run = simulate(FLAT_DAY, [SERVICE], Fleet(100), static(100))
+    run = simulate_one(FLAT_DAY, [SERVICE], Fleet(100), static(100))
     numbers = summary(run)
     half = 100 * 64 * (400 + 0.5 * 350) * 1.12
     assert numbers["power_mean_w"] == pytest.approx(half, rel=0.01)

@@ -13,6 +13,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.support.toy_fleet import simulate, view_of
+from topologies.arrays import FloatArray
 from topologies.clusters.names import cluster
 from workloads.demand import azure_code, constant
 from workloads.fleet.inputs.costs import ChangeCosts
@@ -23,12 +24,13 @@ from workloads.fleet.policies.predictive import (
     JobNeed,
     Outlook,
     _batch_needs,
+    _relative_prices,
     expected_by_forecast,
     first_step,
     predictive,
 )
 from workloads.fleet.policies.rules import forecast
-from workloads.fleet.policies.view import Decision, Policy, Situation, View
+from workloads.fleet.policies.view import Decision, KindView, Policy, Situation, View
 from workloads.fleet.processes.failures import Fleet
 from workloads.fleet.results import regret, summary
 from workloads.fleet.scenario import Scenario, policy_of, run, scenario
@@ -198,6 +200,32 @@ def test_batch_work_is_due_by_its_deadlines_and_none_is_lost(
     for need in needs:  # what is due by a step is asked for by then
         earlier = sum(each.work for each in needs if each.steps <= need.steps)
         assert earlier >= SAFE * due[min(60 * need.steps, end) - 1] * (1 - 1e-9) or need.steps == 1
+
+
+@given(
+    st.lists(st.floats(-100, 1000), min_size=2, max_size=1440),
+    st.floats(-50, 5000),
+    st.sampled_from([1e-3, 0.92, 100.0]),
+)
+def test_a_plan_knows_prices_but_not_their_unit_or_level(
+    prices: list[float], more: float, unit: float
+) -> None:
+    """A tariff shifted, in cents or in another currency is the same tariff; a flat one is none."""
+    minutes, one = np.concatenate([np.full(24, 15.0), np.full(18, 60.0)]), np.ones(1)
+    none = np.zeros(1, np.int64)
+    kind = KindView("unit", 20, 0, none, none, 0, one, 900.0, 300.0, "", one)
+
+    def scaled(tariff: FloatArray) -> FloatArray:
+        kinds = (kind._replace(prices_usd_per_mwh=tariff),)
+        view = view_of(prices_usd_per_mwh=tariff, kinds=kinds)
+        return np.ravel(_relative_prices(view, minutes, one))
+
+    tariff = np.round(prices, 2)
+    plan = scaled(tariff)
+    if plan.any() and np.ptp(tariff) > 1.0:
+        assert scaled(tariff * unit) == pytest.approx(plan, abs=1e-9)
+        assert scaled(tariff + more) == pytest.approx(plan, abs=1e-6)
+    assert not scaled(np.full(1440, more)).any()
 
 
 def test_a_policy_limits_single_jobs(tmp_path: Path) -> None:

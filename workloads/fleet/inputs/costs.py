@@ -152,14 +152,7 @@ class ChangeCosts:
         )
 
     def load_s(self, weights_bytes: float, units: int = 1) -> float:
-        """Time to load weights on ``units`` units at the same time [s].
-
-        A thousand UltraServers of four instances, 0.75 TB each, from a store of 1 TB/s:
-
-        >>> costs = ChangeCosts.from_catalogue(4, source="store")
-        >>> round(costs.load_s(4 * 0.75e12, 1000) / 60)
-        50
-        """
+        """Time to load weights on ``units`` units at the same time [s]."""
         rate = self.load_bytes_per_s
         if self.source == "store":
             rate = min(rate, self.store_bytes_per_s / units)

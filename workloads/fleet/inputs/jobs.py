@@ -70,12 +70,7 @@ class PostTraining:
             )
 
     def on(self, rollout_units: int, update_units: int) -> Split:
-        """Return the steady state with a number of rollout units and of update units.
-
-        >>> job = PostTraining(100.0, 300.0, 10.0, 6000.0, LOCKSTEP)
-        >>> job.on(3, 1).step_s, PostTraining(100.0, 300.0, 10.0, 6000.0).on(3, 1).step_s
-        (50.0, 30.0)
-        """
+        """Return the steady state with a number of rollout units and of update units."""
         rollout_s = self.step_tokens / (rollout_units * self.rollout_tokens_per_s)
         update_s = self.step_tokens / (update_units * self.update_tokens_per_s)
         step_s = max(rollout_s, update_s + self.transfer_s)

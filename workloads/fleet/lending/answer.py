@@ -42,11 +42,7 @@ class Window:
 
 
 def merged(edges: Sequence[int], units: Sequence[int]) -> list[Window]:
-    """Join neighbouring windows with the same number of units.
-
-    >>> merged([0, 60, 120, 180], [5, 5, 3])
-    [Window(first=0, last=120, units=5), Window(first=120, last=180, units=3)]
-    """
+    """Join neighbouring windows with the same number of units."""
     result: list[Window] = []
     for first, last, count in zip(edges[:-1], edges[1:], units, strict=True):
         if result and result[-1].units == count:
@@ -60,10 +56,6 @@ def whole_loans(edges: Sequence[int], units: Sequence[int]) -> list[Window]:
     """Divide a changing number of units into loans without a break, the longest first.
 
     Units that were lent last are given back first.
-
-    >>> whole_loans([0, 60, 120, 180], [2, 5, 3])
-    [Window(first=0, last=180, units=2), Window(first=60, last=180, units=1), \
-Window(first=60, last=120, units=2)]
     """
     result: list[Window] = []
     open_loans: list[tuple[int, int]] = []  # begin and size, the last begun on top
@@ -83,11 +75,7 @@ Window(first=60, last=120, units=2)]
 
 
 def without_short_loans(edges: Sequence[int], units: IntArray, least_minutes: float) -> IntArray:
-    """Keep units that would be lent for ``least_minutes`` or less without a break.
-
-    >>> without_short_loans([0, 60, 120, 180], np.array([2, 5, 3]), 90).tolist()
-    [2, 3, 3]
-    """
+    """Keep units that would be lent for ``least_minutes`` or less without a break."""
     if least_minutes < min(np.diff(edges)):
         return units
     begins = np.asarray(edges[:-1])
@@ -99,11 +87,7 @@ def without_short_loans(edges: Sequence[int], units: IntArray, least_minutes: fl
 
 
 def largest_return(loans: Sequence[Window]) -> int:
-    """Most units that come back at the same time.
-
-    >>> largest_return([Window(0, 180, 2), Window(60, 180, 1), Window(60, 120, 2)])
-    3
-    """
+    """Most units that come back at the same time."""
     back: Counter[int] = Counter()
     for loan in loans:
         back[loan.last] += loan.units

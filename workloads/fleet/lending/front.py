@@ -134,19 +134,6 @@ def with_shared_return(loan: Loan, reclaim_s: Callable[[int], float]) -> Loan:
     same time, the longer that takes, and the more short loans are left out, which leaves fewer that
     return. The number for which all this agrees is the smallest that no fewer units than return
     need; units that are left out for it are not counted in the time of the others.
-
-    Of 100 units 70 are free for seven hours, and 29 more for the last two of them. Back after a
-    minute each, all would take 99 of these 120 minutes. After 1.5 minutes each they would be late,
-    so that the 70 are lent alone:
-
-    >>> from workloads.fleet.lending.answer import lend
-    >>> day = np.repeat([30.0, 0.0, 100.0], [300, 120, 1020])
-    >>> loan = lend(np.tile(day, 14), "2024-01-01T00:00", Night("07:00"), Terms(100))
-    >>> for each_s in (60.0, 90.0):
-    ...     shared = with_shared_return(loan, lambda units: units * each_s)
-    ...     print([window.units for window in shared.windows], shared.terms.reclaim_s)
-    [70, 99] 5940.0
-    [70] 6300.0
     """
 
     def for_units(units: int) -> Loan:

@@ -47,11 +47,6 @@ def days_back(at: IntArray, first_weekday: int) -> IntArray:
 
     The reference is the same day of the week before, and in the first week the last day of the
     same kind: a working day for working days, a weekend day for Saturdays and Sundays.
-
-    For a load from a Friday on, Friday has no reference, Sunday's is Saturday, Monday's is Friday:
-
-    >>> days_back(np.arange(9) * 1440, 4).tolist()
-    [0, 0, 1, 3, 1, 1, 1, 7, 7]
     """
     day = at // MINUTES_PER_DAY
     weekday = (first_weekday + day) % 7

@@ -32,7 +32,6 @@ import numpy.typing as npt
 
 from topologies.arrays import FloatArray
 from workloads.fleet.policies.forecast import EVERY, largest_ahead, with_margin
-from workloads.fleet.policies.power import left_w, units_within
 from workloads.fleet.policies.view import (
     Decision,
     JobView,
@@ -317,12 +316,11 @@ serve in each interval, with margins, and the units that the demand itself is ex
 
 @dataclass
 class _Plan:
-    """The last plan: its first step, the jobs with deadlines, and the expected serving load."""
+    """The last plan: its first step and the jobs with deadlines."""
 
     step: FirstStep
     due: tuple[JobView, ...]
     batch: int | None  # units for batch work in the first step; None without a batch tier
-    busy: float  # units expected to compute for serving in the first step
     priced: bool  # whether prices of electricity limit training
 
 
@@ -339,9 +337,11 @@ def predictive(expected: Expected, settings: PolicyInputs, situation: Situation)
             plans[:] = [_plan(view, expected, share, cap_w, situation)]
             serving = _serving(view, plans[0].step)
         plan = plans[0]
-        training = _training_limits(view, plan, cap_w, situation)
+        training = None
+        if plan.priced:
+            training = [math.ceil(units) for units in plan.step.training.tolist()]
         jobs = _job_limits(view, plan, training)
-        return Decision(serving, training, jobs=jobs, batch=plan.batch)
+        return Decision(serving, training, plan.batch, jobs, cap_w)
 
     return policy
 
@@ -406,7 +406,7 @@ def _plan(
         for kind in kinds
     ]
     speed = np.array([kind.reach for kind in kinds])
-    worth = np.broadcast_to(situation.worth, len(kinds))
+    worth = np.array([kind.worth for kind in kinds])
     computing = served_by_kind(busy, alive, speed, worth)
     outlook = Outlook(
         minutes=minutes,
@@ -420,7 +420,7 @@ def _plan(
         share=share if priced else 1.0,
         power_units=_units_by_power(view, cap_w, computing),
         jobs=(*(_job_need(job, minutes, kinds) for job in due), *_batch_needs(view, minutes)),
-        other_units=np.minimum(np.array(others) + situation.rest_units, alive),
+        other_units=np.minimum(np.add(others, [kind.rest_units for kind in kinds]), alive),
         speed=speed,
         away=np.array([kind.speed != kind.reach for kind in kinds]),
         rise=_rises(view),
@@ -428,7 +428,7 @@ def _plan(
     )
     step = first_step(outlook)
     batch = math.ceil(step.jobs[len(due) :].sum()) if len(view.batch_due) else None
-    return _Plan(step, due, batch, float(busy[0]), priced)
+    return _Plan(step, due, batch, priced)
 
 
 def _serving(view: View, step: FirstStep) -> FloatArray:
@@ -463,8 +463,9 @@ def _relative_prices(view: View, minutes: FloatArray, worth: FloatArray) -> Floa
         published = kind.prices_usd_per_mwh[:length]
         by_minute = np.concatenate([published, np.full(length - len(published), published.mean())])
         means.append(np.add.reduceat(by_minute, first) / minutes * draws)
-    span = float(np.ptp(means))
-    return (np.array(means) - np.min(means)) / span if span > 0 else np.zeros(steps)
+    # A span of rounding is none: a price that is always the same would else be dear at some times.
+    span, largest = float(np.ptp(means)), float(np.abs(means).max())
+    return (means - np.min(means)) / span if span > 1e-9 * largest else np.zeros(steps)
 
 
 def _units_by_power(view: View, cap_w: float | None, computing: FloatArray) -> FloatArray:
@@ -511,28 +512,6 @@ def _batch_needs(view: View, minutes: FloatArray) -> Iterator[JobNeed]:
         if work > 0:
             # It may be due at the beginning of its part, but not before the first step ends.
             yield JobNeed(float(view.units - view.broken), work, max(1, first), speeds)
-
-
-def _training_limits(
-    view: View, plan: _Plan, cap_w: float | None, situation: Situation
-) -> list[int] | None:
-    """Most units of each kind that may train in this minute; None where only serving limits."""
-    planned = [math.ceil(units) for units in plan.step.training.tolist()]
-    if cap_w is None:
-        return planned if plan.priced else None
-    if view.minute == 0:  # what will serve is known once it is placed
-        return [0] * len(view.kinds)
-    serving = float((view.serving + view.coming).sum())
-    busy = min(serving, plan.busy + float(view.backlog.sum()))
-    watts = left_w(view, cap_w, busy / serving if serving else 0.0)
-    if view.power_w > cap_w:
-        trains_w = sum(kind.training * kind.rise_w for kind in view.kinds)
-        watts = min(watts, trains_w - (view.power_w - cap_w))
-    worth = np.broadcast_to(situation.worth, len(view.kinds))
-    allowed = units_within(view, watts, worth, planned, situation.rest_units)
-    if plan.priced:
-        return [min(pair) for pair in zip(allowed, planned, strict=True)]
-    return allowed
 
 
 def _job_limits(view: View, plan: _Plan, training: list[int] | None) -> Mapping[str, int] | None:

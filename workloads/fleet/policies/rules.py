@@ -12,7 +12,6 @@ from topologies.arrays import FloatArray
 from topologies.errors import InputError
 from workloads.demand.trace import MINUTES_PER_DAY, period_means
 from workloads.fleet.policies.forecast import EVERY, with_margin
-from workloads.fleet.policies.power import left_w, units_within
 from workloads.fleet.policies.view import (
     Decision,
     Policy,
@@ -23,7 +22,6 @@ from workloads.fleet.policies.view import (
 )
 from workloads.options.fleet import PolicyInputs
 
-RISE = 0.01  # share of the fleet by which power has to allow more training before more trains
 USUAL_HEADROOM = 0.05  # headroom of policies that forecast, as a share of the need
 
 
@@ -185,26 +183,11 @@ def _price(settings: PolicyInputs, situation: Situation) -> Policy:
 
 def _power_cap(settings: PolicyInputs, situation: Situation) -> Policy:
     """Keep the draw of the site under a cap by training on fewer units; serving goes first."""
-    # Units that serve count with their full draw. The limit on training falls at once; it rises
-    # only by more than a share of the fleet, so that small changes of the load move no gang.
+    # Units that serve count with their full draw, so that the load of a minute moves no gang.
     if settings.power_cap_w is None:
         raise InputError("policy power-cap needs the most that the site may draw; add --power-cap.")
-    serve, cap_w, limit = _forecast(settings, situation), settings.power_cap_w, [-1]
-
-    def policy(view: View) -> Decision:
-        """Return the units that serve in a minute, and those of each kind that train."""
-        nonlocal limit
-        serving = units_wanted(serve, view)
-        if view.minute == 0:  # what will serve is known once it is placed
-            return Decision(serving, training=[0] * len(view.kinds))
-        watts = left_w(view, cap_w)
-        allowed = units_within(view, watts, situation.worth, (), situation.rest_units)
-        falls = any(now < before for now, before in zip(allowed, limit, strict=False))
-        if view.minute == 1 or falls or sum(allowed) > sum(limit) + RISE * view.units:
-            limit = allowed
-        return Decision(serving, training=limit)
-
-    return policy
+    serve, cap_w = _forecast(settings, situation), settings.power_cap_w
+    return lambda view: Decision(units_wanted(serve, view), power_w=cap_w)
 
 
 def oracle(

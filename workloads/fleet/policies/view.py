@@ -57,6 +57,8 @@ class KindView(NamedTuple):
     reach: FloatArray
     # Price of electricity in the region as ``View`` has it; (minutes ahead,)
     prices_usd_per_mwh: FloatArray = np.empty(0)
+    worth: float = 1.0  # tokens that a unit trains relative to one of the first kind
+    rest_units: float = math.inf  # units that evaluation and batch work can use beside jobs
 
     @property
     def alive(self) -> int:
@@ -185,12 +187,16 @@ class Decision:
         deadlines need.
     jobs : mapping of str to int, optional
         Most units of training jobs by name; the other jobs have only their own limits.
+    power_w : float, optional
+        Most that the site may draw in the minute [W]. Training that would draw more waits in place
+        for a part of the minute, first where a watt trains least.
     """
 
     serving: npt.ArrayLike | None
     training: int | Sequence[int] | None = None
     batch: int | None = None
     jobs: Mapping[str, int] | None = None
+    power_w: float | None = None
 
 
 MOST_UNITS = 10**9  # most units that a policy may ask for, more than any fleet has
@@ -281,6 +287,8 @@ def answer(policy: Policy, view: View, before: FloatArray) -> Decision:
     for what, count in limits.items():
         if count is not None and count < 0:
             raise InputError(f"the policy lets {count} units {what}; it must be at least 0.")
+    if decision.power_w is not None and not decision.power_w >= 0:
+        raise InputError(f"the policy caps power at {decision.power_w} W; it must be at least 0.")
     wish = decision.serving
     serving = before if wish is None else _checked(wish, view)
     return replace(decision, serving=serving, training=trains)
@@ -339,10 +347,6 @@ class Situation:
     priced: bool = False  # whether prices of electricity are known
     # Share of its time for which a unit computes when it serves at the rate under the SLO
     busy_share: float = 1.0
-    # rest_units, worth (kinds,): units that evaluation and batch work can use beside training jobs;
-    # tokens that a unit trains relative to one of the first kind
-    rest_units: FloatArray = field(default_factory=lambda: np.array([math.inf]))
-    worth: FloatArray = field(default_factory=lambda: np.ones(1))
 
 
 @dataclass(frozen=True)

@@ -70,13 +70,7 @@ class Domain:
             )
 
     def count(self, units: int, servers: int) -> int:
-        """Number of such parts in a fleet of ``units`` units with ``servers`` servers each.
-
-        >>> Domain("rack", 1e6, 3600.0, units=0, servers=2).count(100, 4)
-        200
-        >>> Domain("rack", 1e6, 3600.0, units=4).count(10, 1)
-        3
-        """
+        """Number of such parts in a fleet of ``units`` units with ``servers`` servers each."""
         if self.units:
             return -(-units // self.units)
         return units * max(1, servers // self.servers)
@@ -129,15 +123,7 @@ class Failures:
         )
 
     def units_out(self, units: int) -> dict[int, float]:
-        """Return the mean number of parts under repair in a fleet, by their size in units.
-
-        A unit of four servers fails once in 100 s, a rack of three units once in 1,000 s and a sled
-        of two servers in 500 s, and a repair takes 1 s:
-
-        >>> rack, sled = Domain("rack", 1e3, 1.0, units=3), Domain("sled", 500, 1.0, 0, servers=2)
-        >>> Failures(100.0, 1.0, servers=4, domains=(rack, sled)).units_out(12)
-        {1: 0.054, 3: 0.004}
-        """
+        """Return the mean number of parts under repair in a fleet, by their size in units."""
         means = {1: units * self.repair_s / self.unit_mtbf_s / self.servers}
         for domain in self.domains:
             parts = domain.count(units, self.servers) * domain.repair_s / domain.mtbf_s
@@ -238,13 +224,15 @@ def break_units(world: World, units: IntArray, repair_s: float) -> None:
     world.heading[units] = NOBODY
     ledger.loaded[units] = NOBODY
     ledger.put(units, Role.BROKEN, world.now)
+    repair_ms = milliseconds(repair_s, world.horizon_ms)
+    ledger.back_ms[units] = world.now + repair_ms
     for number in np.unique(owner[owner != NOBODY]).tolist():
         gang = world.gangs[number]
         lost = units[owner == number]
         gang.paused = gang.paused[~np.isin(gang.paused, lost)]
         if (~paused[owner == number]).any():
             _fail(world, gang, lost)
-    world.env.process(_repair(world, units, milliseconds(repair_s, world.horizon_ms)))
+    world.env.process(_repair(world, units, repair_ms))
 
 
 def _fail(world: World, gang: Gang, broken: IntArray) -> None:
@@ -545,6 +533,7 @@ def _service(world: World, units: IntArray, phases: list[Phase], length_ms: int)
     units = world.still(units, ticket)
     world.ledger.loaded[units] = NOBODY
     world.ledger.put(units, Role.MAINTENANCE, world.now)
+    world.ledger.back_ms[units] = world.now + length_ms
     world.maintained += len(units)
     yield world.env.timeout(length_ms)
     world.ledger.put(world.arrive(units, ticket), Role.SPARE, world.now)

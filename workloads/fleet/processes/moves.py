@@ -21,14 +21,15 @@ from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
+import numpy.typing as npt
 import simpy
 
 from topologies.arrays import FloatArray, IntArray
 from workloads.demand.trace import MINUTES_PER_DAY
 from workloads.fleet.policies.view import View
 from workloads.fleet.state.services import BatchQueue
-from workloads.fleet.state.store import milliseconds
-from workloads.fleet.state.world import NOBODY, NONE, Change, Gang, Role, World
+from workloads.fleet.state.store import MINUTE_MS, MS, milliseconds
+from workloads.fleet.state.world import NOBODY, NONE, SINGLE, Change, Gang, Role, World
 
 Process = Generator[simpy.Event, Any, None]
 
@@ -122,6 +123,44 @@ def _to_serving(
     change.ready_ms, change.arrived = world.now, len(left)
 
 
+def order(world: World, target: npt.NDArray[np.int64]) -> None:
+    """Order the role changes that lead to the target, within the control plane's limit."""
+    if milliseconds(world.costs.join_s, world.horizon_ms) > world.horizon_ms:
+        return
+    lost = [world.ledger.lost_units(pool) for pool in range(len(world.pools))]
+    coming = world.coming()
+    missing = target - (world.serving() + coming - np.array(lost))
+    if not missing.any():
+        return
+    budget = world.limits.changes_per_minute or len(world.ledger)
+    for pool in np.flatnonzero(missing < 0).tolist():
+        # Units on their way cannot serve yet, so none that serves is given up in their favour.
+        surplus = -int(missing[pool]) - int(coming[pool])
+        surplus = min(surplus, world.ledger.serving(pool), budget)
+        if surplus > 0:
+            budget -= surplus
+            _give(world, pool, surplus, missing)
+    for pool in np.flatnonzero(missing > 0).tolist():
+        count = min(int(missing[pool]), budget)
+        if count > 0:
+            for units, before in reclaim(world, count, pool):
+                budget -= len(units)
+                to_serving(world, units, pool, before)
+
+
+def _give(world: World, pool: int, surplus: int, missing: npt.NDArray[np.int64]) -> None:
+    """Drain units of one pool, first for pools that miss some, the rest to be lent."""
+    units = world.ledger.of(Role.SERVING, pool)[-surplus:]
+    drain = [Phase(Role.DRAINING, world.costs.drain_s)]
+    for other in np.flatnonzero(missing > 0).tolist():
+        moved = min(int(missing[other]), len(units))
+        if moved:
+            to_serving(world, units[:moved], other, drain)
+            missing[other] -= moved
+            units = units[moved:]
+    release(world, units, drain)
+
+
 def release(world: World, units: IntArray, phases: list[Phase]) -> None:
     """Order units to become spare after some phases; spare units are then lent."""
     if len(units):
@@ -144,7 +183,8 @@ def _release(world: World, units: IntArray, ticket: int, phases: list[Phase]) ->
 
 def dispatch(world: World) -> None:
     """Lend spare units: start or grow gangs in order of priority, evaluate with the rest."""
-    if not world.room_to_train():
+    # Gangs can take units from other lent work also where no more may be lent.
+    if world.room_to_train() <= 0 and not any(map(world.ledger.count, SINGLE)):
         return
     snooze_ms = milliseconds(world.costs.snooze_s, world.horizon_ms)
     latest_change_ms, room = world.now - snooze_ms, _room(world)
@@ -155,9 +195,9 @@ def dispatch(world: World) -> None:
             if _offer(world, gang, *takable):
                 takable, room = None, _room(world)
     if world.evaluation is not None:
-        room = world.evaluation.units - world.ledger.count(Role.EVALUATION)
-        if room > 0:
-            _to_evaluation(world, _lendable(world)[:room])
+        there = world.ledger.count(Role.EVALUATION) + world.joining[Role.EVALUATION]
+        if there < world.evaluation.units:
+            _to_evaluation(world, _lendable(world)[: world.evaluation.units - there])
 
 
 def _lendable(world: World) -> IntArray:
@@ -188,6 +228,11 @@ def _takable(world: World) -> tuple[IntArray, IntArray]:
 
 def _offer(world: World, gang: Gang, free: IntArray, others: IntArray) -> bool:
     job, have = gang.job, gang.size + len(gang.paused)
+    # Units that are paused in place do not count as lent until they train again.
+    room = max(0, world.room_to_train()) - len(gang.paused)
+    if room < 0:
+        return False
+    free = free[:room]
     more = world.fits(gang, have + len(free) + len(others)) - have
     least = job.step_units if gang.size else max(0, job.min_units - have)
     if more < least or have + more < job.min_units:
@@ -210,6 +255,8 @@ def _join(world: World, gang: Gang, units: IntArray, ticket: int, draining: Phas
     gang.joining = 0
     if gang.size + len(gang.paused) + len(left) >= gang.job.min_units:
         gang.admit(left)
+        if world.room_to_train() < 0:  # a limit has fallen while they were on their way
+            gang.hold((MINUTE_MS - world.now % MINUTE_MS) / MS)
     else:
         release(world, left, [])
 
@@ -219,10 +266,8 @@ def _to_evaluation(world: World, units: IntArray) -> None:
         return
     resident = world.ledger.loaded[units] != NOBODY
     world.ledger.put(units[resident], Role.EVALUATION, world.now)
-    if not resident.all():
-        cold = units[~resident]
-        phases, ticket = load_phases(world, world.home, compiled=True)[:2], world.take_ticket(cold)
-        world.env.process(_loading(world, cold, ticket, phases, Role.EVALUATION))
+    loading = load_phases(world, world.home, compiled=True)[:2]
+    _lead(world, units[~resident], loading, Role.EVALUATION)
 
 
 def _loading(
@@ -231,10 +276,11 @@ def _loading(
     """Lead units to evaluation or batch work, through phases."""
     yield from walk(world, units, ticket, phases)
     left = world.arrive(units, ticket)
-    if role is Role.BATCH:
-        world.batch_joining -= len(units)
+    world.joining[role] -= len(units)
     world.ledger.loaded[left] = world.home
-    world.ledger.put(left, role, world.now)
+    stay = max(0, world.room_to_train())  # a limit may have fallen while they were on their way
+    world.ledger.put(left[:stay], role, world.now)
+    release(world, left[stay:], [])
 
 
 Part = tuple[IntArray, list[Phase]]
@@ -292,19 +338,48 @@ def limit_training(world: World) -> None:
     _limit_jobs(world)
     if world.training_limit is None:
         return
-    excess = world.lent() - world.training_limit
-    for units in (world.evaluating(), world.in_batch()):
+    settled = world.evaluating(), world.in_batch()
+    leaving = sum(world.ledger.count(role) for role in SINGLE) - sum(map(len, settled))
+    excess = world.lent() - leaving - world.training_limit
+    for units in settled:
         released = units[: max(0, excess)]
         release(world, released, [Phase(Role.DRAINING, world.costs.drain_s)])
         excess -= len(released)
-    for gang in sorted(world.gangs, key=lambda each: (-each.job.priority, each.unsaved_unit_ms())):
+    gangs = _in_order(world)
+    for gang in gangs if world.training_limit else ():
+        if excess > 0 and gang.size and gang.job.reclaim == "shrink":
+            before = gang.size
+            release(world, _shrink(world, gang, excess), [])
+            excess -= before - gang.size
+    for gang in gangs:
         if excess > 0 and gang.size:
-            size_before = gang.size
-            if world.training_limit and gang.job.reclaim == "shrink":
-                release(world, _shrink(world, gang, excess), [])
-            else:
-                stop(world, gang, 0)
-            excess -= size_before - gang.size
+            excess -= gang.size
+            stop(world, gang, 0)
+
+
+def hold_for_power(world: World) -> None:
+    """Let gangs beyond the limit of the site's power wait in place for a part of the minute."""
+    # All units of a gang compute in step, so the whole gang waits for the share of the minute that
+    # its units beyond the limit are of it, and draws on average what the limit allows. Other work
+    # stops where all gangs wait.
+    if world.power_limit is None:
+        return
+    settled = world.evaluating(), world.in_batch()
+    excess = sum(gang.size for gang in world.gangs) + sum(map(len, settled)) - world.power_limit
+    for gang in _in_order(world):
+        held = min(gang.size, excess)
+        if held > 0:
+            gang.hold(math.ceil(MINUTE_MS * held / gang.size) / MS)
+            excess -= held
+    for units in settled:
+        released = units[: max(0, excess)]
+        release(world, released, [Phase(Role.DRAINING, world.costs.drain_s)])
+        excess -= len(released)
+
+
+def _in_order(world: World) -> list[Gang]:
+    """Gangs in the order in which a limit stops them."""
+    return sorted(world.gangs, key=lambda each: (-each.job.priority, each.unsaved_unit_ms()))
 
 
 def _limit_jobs(world: World) -> None:
@@ -453,7 +528,7 @@ def balance(worlds: Sequence[World], view: View, wanted: int | None) -> None:
         return
     batch = able[0][1]
     waiting = batch.waits(view.minute)
-    units = sum(world.ledger.count(Role.BATCH) + world.batch_joining for world, _ in able)
+    units = sum(_in_or_to_batch(world) for world, _ in able)
     if view.minute % EVERY and (units or not waiting):
         return
     rate = float(batch.rate_per_s[view.minute]) * 60.0
@@ -463,13 +538,18 @@ def balance(worlds: Sequence[World], view: View, wanted: int | None) -> None:
     for world, _ in reversed(able):
         speed = float(world.reach[world.home])
         _balance(world, math.ceil(enough / speed), math.ceil(urgent / speed))
-        done = (world.ledger.count(Role.BATCH) + world.batch_joining) * speed
+        done = _in_or_to_batch(world) * speed
         enough, urgent = max(0.0, enough - done), max(0.0, urgent - done)
+
+
+def _in_or_to_batch(world: World) -> int:
+    """Units that do batch work or are on their way to it."""
+    return world.ledger.count(Role.BATCH) + world.joining[Role.BATCH]
 
 
 def _balance(world: World, enough: int, urgent: int) -> None:
     """Give a kind's units to the batch tier, or take them away."""
-    units = world.ledger.count(Role.BATCH) + world.batch_joining
+    units = _in_or_to_batch(world)
     world.batch_urgent = min(urgent, enough)
     if units > enough:
         surplus = world.in_batch()[enough - units :]
@@ -525,14 +605,13 @@ def _take(world: World, parts: list[Part]) -> int:
     for units, before in parts:
         resident = world.ledger.loaded[units] == world.home
         loading = load_phases(world, world.home, compiled=True)[:2]
-        _lead_to_batch(world, units[resident], before)
-        _lead_to_batch(world, units[~resident], [*before, *loading])
+        _lead(world, units[resident], before, Role.BATCH)
+        _lead(world, units[~resident], [*before, *loading], Role.BATCH)
     return sum(len(units) for units, _ in parts)
 
 
-def _lead_to_batch(world: World, units: IntArray, phases: list[Phase]) -> None:
-    """Start the process that leads units to batch work."""
+def _lead(world: World, units: IntArray, phases: list[Phase], role: Role) -> None:
+    """Start the process that leads units to evaluation or batch work."""
     if len(units):
-        world.batch_joining += len(units)
-        ticket = world.take_ticket(units)
-        world.env.process(_loading(world, units, ticket, phases, Role.BATCH))
+        world.joining[role] += len(units)
+        world.env.process(_loading(world, units, world.take_ticket(units), phases, role))

@@ -165,13 +165,6 @@ def divided(demand: Demand, shares: Sequence[Share]) -> tuple[Demand, tuple[Mode
     One model answers every service. As many models as services answer them in order. Several models
     for one service divide its requests; each then has a service of its own. Raises InputError for
     another number of models, or shares that do not add up to 1.
-
-    >>> from workloads.demand import constant
-    >>> from workloads.models.huggingface import named
-    >>> both = [(named("llama-3.1-405b"), 0.2), (named("llama-3.1-8b"), 0.8)]
-    >>> demand, models = divided(constant(10.0, minutes=1), both)
-    >>> demand.services, demand.requests[:, 0].tolist()
-    (('llama-3.1-405b', 'llama-3.1-8b'), [2.0, 8.0])
     """
     models, parts = tuple(model for model, _ in shares), [share for _, share in shares]
     if len(models) == 1:

@@ -55,11 +55,7 @@ LEAST_GOODPUT = 0.9  # share of its time that the largest default gang computes 
 
 
 def gang_mtbf_s(failures: Failures, units: int, fleet_units: int) -> float:
-    """Mean time between the stops of a gang of some units of a fleet [s].
-
-    >>> gang_mtbf_s(Failures(1000.0, 60.0), 10, 50)
-    100.0
-    """
+    """Mean time between the stops of a gang of some units of a fleet [s]."""
     per_s = units / failures.unit_mtbf_s
     for domain in failures.domains:
         per_s += domain.count(units, failures.servers) / domain.mtbf_s

@@ -10,6 +10,7 @@ from typing import Any
 import simpy
 
 MS = 1000  # milliseconds of a second
+MINUTE_MS = 60 * MS
 
 
 def milliseconds(seconds: float, horizon_ms: int) -> int:
@@ -35,16 +36,7 @@ class _Load:
 
 
 class Store:
-    """Max-min fair sharing of one bandwidth; each unit of a load has a cap of its own.
-
-    Two units want 10 bytes each from a store of 4 B/s:
-
-    >>> env = simpy.Environment()
-    >>> store = Store(env, 4.0)
-    >>> env.run(until=store.load(units=2, bytes_per_unit=10.0, cap_bytes_per_s=100.0))
-    >>> env.now
-    5000
-    """
+    """Max-min fair sharing of one bandwidth; each unit of a load has a cap of its own."""
 
     def __init__(self, env: simpy.Environment, bytes_per_s: float) -> None:
         self.env = env

@@ -60,6 +60,9 @@ GROUPS = {
 }
 """Groups of roles; every role is in exactly one of them."""
 
+SINGLE = (Role.EVALUATION, Role.BATCH)
+"""Roles of lent units that work one by one, outside of gangs."""
+
 NOBODY = -1  # owner, loaded pool or heading of a unit that has none
 
 
@@ -72,6 +75,7 @@ class Ledger:
         self.role = np.full(units, Role.SPARE, np.int8)
         self.owner = np.full(units, NOBODY, np.int32)  # pool or job that the unit works for
         self.loaded = np.full(units, NOBODY, np.int16)  # pool whose weights are resident
+        self.back_ms = np.zeros(units, np.int64)  # end of the unit's last repair or maintenance
         # Number of the role change that the unit is in, 0 for none; a unit that breaks loses it
         self.ticket = np.zeros(units, np.int64)
         self.lent_ms = np.full(units, -(2**62), np.int64)  # when it last left the serving role
@@ -199,6 +203,7 @@ class Gang:
         self._stall_ms, self._stall_role = 0, Role.LOADING
         self._since_ms = 0  # time up to which progress is settled
         self._running = False
+        self._run_ms = 0  # time computed since the last checkpoint, start or resize
         self._process: simpy.Process | None = None
 
     def __getstate__(self) -> dict[str, Any]:
@@ -328,11 +333,13 @@ class Gang:
                         self._computed_ms, self._exposed = 0, 0
                 else:
                     self._begin(Role.TRAINING)
-                    yield self.env.timeout(min(self._checkpoint_ms(), self._until_done_ms()))
+                    until_saving_ms = max(1, self._checkpoint_ms() - self._run_ms)
+                    yield self.env.timeout(min(until_saving_ms, self._until_done_ms()))
                     self.settle()
                     if self.tally.tokens >= self.job.work_tokens * (1 - 1e-12):
                         self._finish_work()
                         return
+                    self._run_ms = 0
                     if not self._writing:
                         self._writing = True
                         self.env.process(self._write(self.tally.tokens, self.tally.starts))
@@ -393,6 +400,7 @@ class Gang:
             self.tally.tokens += self.job.rate(self.size) * elapsed_ms / MS
             self.tally.useful_unit_ms += self.size * elapsed_ms
             self._computed_ms += elapsed_ms
+            self._run_ms += elapsed_ms
         elif self.size:
             self._stall_ms = max(0, self._stall_ms - elapsed_ms)
 
@@ -404,8 +412,16 @@ class Gang:
         if rate:
             self.tally.useful_unit_ms -= tokens / rate * self.size * MS
 
+    def hold(self, seconds: float) -> None:
+        """Let all units wait in place for a time, and then go on."""
+        self.settle()
+        run_ms = self._run_ms
+        self._stall(seconds, Role.LOADING)
+        self._run_ms = run_ms
+
     def _stall(self, seconds: float, role: Role) -> None:
         """Let all units wait in a role; a stall that is under way lasts at least as long."""
+        self._run_ms = 0
         longest = max(self._stall_ms, milliseconds(seconds, self.horizon_ms))
         self._stall_ms, self._stall_role = longest, role
         self.ledger.put(self.units, role, int(self.env.now), self.number)
@@ -470,14 +486,17 @@ class World:
     # optical link, software
     failures: Counter[str] = field(default_factory=Counter)
     training_limit: int | None = None  # most units that may train or evaluate, None for any number
+    power_limit: int | None = None  # as many as the site's power lets compute in this minute
     # Most units of jobs by name, where a policy sets such limits
     job_limits: Mapping[str, int] = field(default_factory=dict)
     batch: BatchQueue | None = None  # where units of this kind may do batch work
     batch_urgent: int = 0  # units that the deadlines of batch work need, which training yields
-    batch_joining: int = 0  # units on their way to batch work
+    # Units on their way to evaluation and batch work, by role
+    joining: Counter[Role] = field(default_factory=Counter)
     maintained: int = 0  # units that have been out for maintenance
     maintenance_late_ms: int = 0  # largest delay of a window, until the one before had ended
     due_ms: list[int] = field(default_factory=list)  # begins of windows that have not begun
+    worth: float = 1.0  # tokens that a unit trains relative to one of the first kind
     region: str = ""
     # (services,): round trip of a service's requests to this region and back [s]; empty for none
     round_trip_s: FloatArray = field(default_factory=lambda: np.empty(0))
@@ -555,6 +574,13 @@ class World:
         return self.economics.idle_w * (self.chips_per_unit * self.economics.pue)
 
     @cached_property
+    def rest_units(self) -> int:
+        """Most units that evaluation and batch work can use beside training jobs."""
+        if self.batch is not None:
+            return len(self.ledger)
+        return self.evaluation.units if self.evaluation else 0
+
+    @cached_property
     def lead_s(self) -> float:
         """Expected time until a unit that trained serves [s]."""
         return to_serving_s(self.costs, self.services)
@@ -562,18 +588,30 @@ class World:
     def lent(self) -> int:
         """Units that train, evaluate or do batch work, or are on their way there."""
         gangs = sum(gang.size + gang.joining for gang in self.gangs)
-        return (
-            gangs
-            + self.batch_joining
-            + self.ledger.count(Role.EVALUATION)
-            + self.ledger.count(Role.BATCH)
-        )
+        return gangs + sum(self.joining[role] + self.ledger.count(role) for role in SINGLE)
+
+    def shares(self, minute: int) -> Iterator[tuple[int, int, float, float]]:
+        """Yield pool, service, its share of the pool's unit-time, and requests of a unit [1/s]."""
+        # The unit-time of a pool is divided among its services in proportion to their work, as if
+        # their requests waited in one line: any unit of the pool can answer any of them.
+        for number, pool in enumerate(self.pools):
+            services = list(pool.services)
+            rates = self.rate_max_per_s[services, minute].tolist()
+            if len(services) == 1:
+                yield number, services[0], 1.0, rates[0]
+                continue
+            queues = [self.queues[service] for service in services]
+            work = [queue.waiting + int(queue.arrivals[minute]) for queue in queues]
+            work_s = [count / rate for count, rate in zip(work, rates, strict=True)]
+            whole_s = sum(work_s)
+            for service, part_s, rate in zip(services, work_s, rates, strict=True):
+                share = part_s / whole_s if whole_s else 1 / len(services)
+                yield number, service, share, rate
 
     def room_to_train(self) -> int:
-        """Units that may still be lent under the limit on training."""
-        if self.training_limit is None:
-            return len(self.ledger)
-        return max(0, self.training_limit - self.lent())
+        """Units that may still be lent under the limits on training, below 0 beyond them."""
+        limits = [each for each in (self.training_limit, self.power_limit) if each is not None]
+        return min(limits) - self.lent() if limits else len(self.ledger)
 
     def fits(self, gang: Gang, units: int) -> int:
         """Largest size that a job can take out of ``units`` units within its limit, or 0."""
