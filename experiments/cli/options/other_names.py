@@ -19,8 +19,10 @@ COMMON = {
     "zero-stage": "zero",
     "num-prompts": "count",
     "dtype": "precision",
+    "peak": "scale-to-peak",
 }
-"""Options of launchers' and load generators' command lines, and what they are called here."""
+"""Options of launchers' and load generators' command lines and of releases before, and what they
+are called here."""
 EXAMPLES = {
     "--cluster": "trn2.48xlarge:4",
     "--slo": "ttft=1s,tpot=50ms",
